@@ -5,6 +5,7 @@ from copy import copy
 from typing import NamedTuple
 
 import numpy as np
+from _data import uci, uci_rows
 from _nomu_methods import METHODS, fit, gaussian_process, mean_std, nomu, rival
 from _nomu_published import GRID
 
@@ -61,14 +62,12 @@ def problem(part, dataset, seed, data_dir):
     """(X_train, y_train, X_test, y_test) of one run."""
     if part == "solar":
         return load_solar_irradiance(data_dir / "solar_irradiance" / "irradiance.csv")
-    if part in ("uci", "uci_gap"):
-        data = np.load(data_dir / "uci_regression" / f"{dataset}.npz")
-        X, y = data["X"], data["y"]
-        if part == "uci":
-            train, test = data["train_idx"][seed], data["test_idx"][seed]
-        else:  # the middle third along one feature is to be predicted
-            third, order = len(X) // 3, np.argsort(X[:, seed], kind="stable")
-            train, test = np.concatenate([order[:third], order[-third:]]), order[third:-third]
+    if part == "uci":
+        return uci(data_dir, dataset, seed)
+    if part == "uci_gap":  # the middle third along one feature is to be predicted
+        X, y = uci_rows(data_dir, dataset)
+        third, order = len(X) // 3, np.argsort(X[:, seed], kind="stable")
+        train, test = np.concatenate([order[:third], order[-third:]]), order[third:-third]
         return X[train], y[train], X[test], y[test]
     if part in ("toy1d", "toy2d"):
         function = make_function(dataset, {"toy1d": 1, "toy2d": 2}[part])

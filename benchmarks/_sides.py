@@ -19,6 +19,7 @@ from unittest import mock
 
 import _rivals
 import numpy as np
+from _data import uci
 from trial_speed import run_fit, run_skuq, training_data, trials
 
 SEEDED = 30  # the configurations depend on how many are drawn: one number for all rows
@@ -33,10 +34,8 @@ def side(function):
 
 def concrete(data_dir):
     """(X, y) of the training and of the test rows of split 0."""
-    data = np.load(data_dir / "uci_regression" / "concrete.npz")
-    return [
-        (data["X"][rows], data["y"][rows]) for rows in (data["train_idx"][0], data["test_idx"][0])
-    ]
+    X, y, X_test, y_test = uci(data_dir, "concrete", 0)
+    return [(X, y), (X_test, y_test)]
 
 
 def ensemble_data(data_dir):

@@ -1,12 +1,11 @@
-"""Helpers for the tables of docs/results/: stored records, cells, Markdown."""
+"""Helpers for tables: stored records, cells, and Markdown for docs/results/ or plain text."""
 
 import json
 from functools import cache
-from pathlib import Path
 
 import numpy as np
+from _stored import STORED, matches
 
-STORED = Path(__file__).parent / "results"
 TABLES = {}
 
 
@@ -23,7 +22,7 @@ def stored(name):
 
 def records(file, /, **key):
     """The stored records with these values."""
-    return [r for r in stored(file) if all(r.get(k) == v for k, v in key.items())]
+    return [r for r in stored(file) if matches(r, key)]
 
 
 def values(rows, column):
@@ -76,3 +75,11 @@ def markdown(head, rows):
     lines = [head, ["---"] * len(head), *rows]
     text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     return text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
+
+
+def print_table(title, heads, rows, first=16):
+    """Rows of texts; the first of each is its name."""
+    print(f"\n{title}")
+    widths = [max(map(len, texts)) + 2 for texts in zip(*(row[1:] for row in [heads, *rows]))]
+    for name, *texts in [heads, *rows]:
+        print(f"{name:{first}s}" + "".join(f"{t:>{w}s}" for t, w in zip(texts, widths)))

@@ -12,13 +12,12 @@ it works, and writes nothing.
 """
 
 import argparse
-import json
 import os
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
+from _stored import STORED, read, write
 from engine import figure, print_table
 
 from skuq.backend import ops
@@ -27,7 +26,7 @@ from skuq.bayesopt._program import AcquisitionTask, CompiledAcquisition
 from skuq.predictive import Posterior
 from skuq.predictive._posterior import normal_indices
 
-RESULTS = Path(__file__).parent / "results" / "acquisition.json"
+RESULTS = STORED / "acquisition.json"
 N_DRAWS, N_INDEX, N_QUERIES, WIDTH = 128, 16, 12, 32
 
 
@@ -112,12 +111,12 @@ def compare(make_posterior, n_features, objective, n_restarts, seed):
     def converge():
         kept, _maximize._SURVIVORS = _maximize._SURVIVORS, {}
         try:
-            return _maximize._batched(task, u, n_restarts)
+            return _maximize._climb_together(task, u, n_restarts)
         finally:
             _maximize._SURVIVORS = kept
 
     def rival(n):
-        return _maximize._one_by_one(task, starts[:n], n)
+        return _maximize._climb_one_by_one(task, starts[:n], n)
 
     ours(), rival(1)  # compiled here
     return {
@@ -145,16 +144,6 @@ def figures_of(sides):
     ]
 
 
-def load():
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-
-
-def keep(name, record):
-    temporary = RESULTS.with_suffix(".tmp")
-    temporary.write_text(json.dumps({**load(), name: record}, indent=1) + "\n")
-    os.replace(temporary, RESULTS)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", nargs="+", choices=list(ROWS), default=list(ROWS))
@@ -164,7 +153,7 @@ def main():
     parser.add_argument("--summary", action="store_true", help="print what is kept")
     arguments = parser.parse_args()
     if arguments.summary:
-        print_table(load())
+        print_table(read(RESULTS, dict))
         return
     n_restarts, n_seeds = (8, 1) if arguments.quick else (arguments.restarts, arguments.seeds)
     done = {}
@@ -174,7 +163,7 @@ def main():
         settings = {"n_restarts": n_restarts, "n_draws": N_DRAWS, "cores": os.cpu_count()}
         done[name] = {"figures": figures_of(sides), "sides": sides, "settings": settings}
         if not arguments.quick:
-            keep(name, done[name])
+            write(RESULTS, {**read(RESULTS, dict), name: done[name]})
     print_table(done)
 
 

@@ -34,7 +34,9 @@ import numpy as np
 from _bo_loops import FEWER_RUNS, FIELD_DRAWS, FIELD_RESTARTS, LOOPS, Part, rounded, search
 from _bo_loops import settings_of as loop_settings
 from _bo_problems import coarse_cells, has_brusselator
-from nomu import CELL, RESULTS, is_cell, mean_cell, print_table, read, save
+from _stored import STORED, add, read
+from _tables import print_table
+from nomu import CELL, is_cell, mean_cell
 
 from skuq.plotting import RegretDisplay
 
@@ -89,13 +91,14 @@ def run_missing(path, part, dataset, method, seed, arguments):
     if part == "operator":
         if record is None:
             found = operator.judge(dataset, method, seed, arguments)
-            save(path, dict(zip(CELL, cell)) | {k: rounded(v) for k, v in found.items()})
+            record = dict(zip(CELL, cell)) | {k: rounded(v) for k, v in found.items()}
+            add(path, record, CELL)
             print(f"{name}: {time.perf_counter() - started:.1f} s", flush=True)
         return
     n_steps = PARTS[part].steps if arguments.steps is None else arguments.steps
     found = None
     for found in search(part, dataset, method, seed, n_steps, arguments, record):
-        save(path, dict(zip(CELL, cell)) | found)
+        add(path, dict(zip(CELL, cell)) | found, CELL)
         if arguments.verbose:
             seconds = time.perf_counter() - started
             n, best = len(found["values"]), np.nanmin(found["values"])
@@ -317,7 +320,7 @@ def parsed():
         if arguments.results_dir is None:
             arguments.results_dir = Path(tempfile.mkdtemp(prefix="skuq-bo-"))
     if arguments.results_dir is None:
-        arguments.results_dir = RESULTS
+        arguments.results_dir = STORED
     needed = set(arguments.only) & {"pollutants", "parallel"}
     needed |= {"brusselator_authors"} & set(arguments.functions or ())
     if arguments.data_dir is None and needed and arguments.runs != 0:

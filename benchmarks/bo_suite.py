@@ -29,7 +29,9 @@ import numpy as np
 from _bo_field import BESIDE_TORCH, REQUIREMENTS
 from _bo_loops import matern, rounded
 from _bo_suite_problems import TASKS, design, why_not
-from nomu import RESULTS, is_cell, print_table, read, save
+from _stored import STORED, add, read
+from _tables import print_table
+from nomu import CELL, is_cell
 
 from skuq import DeepEnsembleRegressor, NEONRegressor, NOMURegressor
 from skuq.bayesopt import BayesianOptimizer
@@ -211,7 +213,7 @@ def run(path, name, method, seed, arguments):
                 "seconds": seconds,
                 "versions": getattr(search, "versions", {}),
             }
-            save(path, record)
+            add(path, record, CELL)
     finally:
         search.close()
     best = min(value for _, value in evaluations)
@@ -220,11 +222,8 @@ def run(path, name, method, seed, arguments):
 
 def note_absent(path, method, reason):
     """Record that a rival cannot be run here."""
-    save(
-        path,
-        {"part": "absent", "dataset": "", "method": method, "seed": 0, "settings": {}}
-        | {"reason": reason},
-    )
+    cell = {"part": "absent", "dataset": "", "method": method, "seed": 0, "settings": {}}
+    add(path, cell | {"reason": reason}, CELL)
     print(f"NOT RUN: {method}: {reason}", flush=True)
 
 
@@ -265,7 +264,7 @@ def parsed():
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--runs", type=int, help="seeds of each; 0 prints what has been run")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--results-dir", type=Path, default=RESULTS)
+    parser.add_argument("--results-dir", type=Path, default=STORED)
     cache = Path.home() / ".cache" / "skuq-benchmarks"
     parser.add_argument("--cache-dir", type=Path, default=cache)
     parser.add_argument("--environments", type=Path, default=cache / "environments")

@@ -13,14 +13,14 @@ Results are added to ``benchmarks/results/calibration.json``; stored runs are no
 """
 
 import argparse
-import json
 import warnings
 from pathlib import Path
 from typing import ClassVar
 
 import joblib
 import numpy as np
-import pandas as pd
+from _data import bike, uci
+from _stored import STORED, read, write
 from sklearn.model_selection import KFold
 
 from skuq import (
@@ -31,23 +31,21 @@ from skuq import (
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import coverage_score, gaussian_nll_loss
 
-RESULTS = Path(__file__).parent / "results" / "calibration.json"
+RESULTS = STORED / "calibration.json"
 METHODS = ("plain", "scale", "isotonic", "conformal")
 SETS = ("concrete", "energy", "bike 2011", "bike 2012")
 
 
-def uci(data_dir, name, split):
-    data = np.load(data_dir / "uci_regression" / f"{name}.npz")
-    train, test = data["train_idx"][split], data["test_idx"][split]
-    X, y = data["X"], data["y"]
-    return X[train], y[train], {name: (X[test], y[test])}
+def data_of(data_dir, name, split):
+    """Load X and y to train on, and the parts to test on.
 
-
-def bike(data_dir, split):
-    """Load nine tenths of 2011 to train on, and the last tenth and 2012 to test on."""
-    frame = pd.read_csv(data_dir / "tabular" / "bike_sharing_hour.csv.gz")
-    X = frame.drop(columns=["instant", "dteday", "casual", "registered", "cnt"]).to_numpy(float)
-    y, late = frame["cnt"].to_numpy(float), frame["yr"].to_numpy() == 1
+    Of "bike" these are the last tenth of 2011, whose other rows train, and 2012.
+    """
+    if name != "bike":
+        X, y, *test = uci(data_dir, name, split)
+        return X, y, {name: tuple(test)}
+    X, y, frame = bike(data_dir)
+    late = frame["yr"].to_numpy() == 1
     order = np.random.default_rng(split).permutation(np.flatnonzero(~late))
     test, train = np.split(order, [len(order) // 10])
     parts = {"bike 2011": (X[test], y[test]), "bike 2012": (X[late], y[late])}
@@ -80,7 +78,7 @@ def calibrated(estimator, method):
 
 
 def run_coverage(data_dir, name, split, method):
-    X, y, parts = bike(data_dir, split) if name == "bike" else uci(data_dir, name, split)
+    X, y, parts = data_of(data_dir, name, split)
     model = calibrated(ensemble(split), method).fit(X, y)
     found = {}
     for part, (X_test, y_test) in parts.items():
@@ -95,7 +93,7 @@ def run_coverage(data_dir, name, split, method):
 
 
 def run_scale(data_dir, kind, split):
-    X, y, parts = uci(data_dir, "boston", split)
+    X, y, parts = data_of(data_dir, "boston", split)
     ((X_test, y_test),) = parts.values()
     estimator = {"deep ensemble": ensemble, "MC dropout": dropout}[kind](split)
     plain = estimator.fit(X, y)
@@ -140,7 +138,7 @@ def main():
     parser.add_argument("--splits", type=int, default=10)
     parser.add_argument("--summary", action="store_true")
     arguments = parser.parse_args()
-    records = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    records = read(RESULTS)
     jobs = [
         ("scale", kind, split, None)
         for split in range(5)
@@ -166,7 +164,7 @@ def main():
         )
         if method == METHODS[-1]:  # the last that calibrates these folds
             Remembered.fits.clear()
-        RESULTS.write_text(json.dumps(records, indent=0))
+        write(RESULTS, records)
         print(kind, name, split, method, found, flush=True)
     summary(records)
 

@@ -14,9 +14,9 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
+from _stored import STORED, read, write
 from sklearn.datasets import make_friedman1
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -24,7 +24,7 @@ from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
 import skuq
 
-RESULTS = Path(__file__).parent / "results" / "costs.json"
+RESULTS = STORED / "costs.json"
 FEW, SOME, MANY = 1_000, 10_000, 100_000
 # {name: (estimator, largest number of rows)}
 CASES = {
@@ -75,7 +75,7 @@ def main():
     if arguments.fit:
         print(json.dumps(fit(arguments.fit[0], int(arguments.fit[1]))))
         return
-    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    kept = read(RESULTS)
     done = {(record["method"], record["rows"]) for record in kept}
     for n_rows in arguments.rows:
         for name in arguments.only:
@@ -84,7 +84,7 @@ def main():
             command = [sys.executable, __file__, "--fit", name, str(n_rows)]
             run = subprocess.run(command, capture_output=True, text=True, check=True)
             kept.append(json.loads(run.stdout.splitlines()[-1]))
-            RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+            write(RESULTS, kept)
             print(kept[-1], flush=True)
 
 

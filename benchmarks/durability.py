@@ -15,7 +15,6 @@ prints it.
 """
 
 import argparse
-import json
 import logging
 import os
 import random
@@ -30,8 +29,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from _stored import STORED, read, write
 
-RESULTS = Path(__file__).parent / "results" / "durability.json"
+RESULTS = STORED / "durability.json"
 N_TRIALS, N_KILLS = 40, 20
 
 
@@ -408,11 +408,11 @@ def main():
         folder, n_trials, n_jobs = arguments.child
         child(folder, int(n_trials), int(n_jobs))
         return
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results = read(RESULTS, dict)
     for name in [] if arguments.summary else arguments.only:
         if arguments.again or name not in results:
             results[name] = PARTS[name](arguments)
-            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+            write(RESULTS, results)
     summary(results)
 
 

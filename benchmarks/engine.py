@@ -26,10 +26,11 @@ from pathlib import Path
 
 import numpy as np
 from _sides import SEEDED
+from _stored import STORED, read, write
 from trial_speed import EPOCHS, ONE_THREAD
 
 SIDES = Path(__file__).parent / "_sides.py"
-RESULTS = Path(__file__).parent / "results" / "engine.json"
+RESULTS = STORED / "engine.json"
 ONE_THREAD = {**ONE_THREAD, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 ROWS = {}
 
@@ -309,17 +310,6 @@ def machine(run):
     }
 
 
-def load():
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-
-
-def keep(name, record):
-    RESULTS.parent.mkdir(exist_ok=True)
-    temporary = RESULTS.with_suffix(".tmp")
-    temporary.write_text(json.dumps({**load(), name: record}, indent=1) + "\n")
-    os.replace(temporary, RESULTS)
-
-
 def print_table(records):
     def number(value):
         return f"{'-' if value is None else f'{value:.4g}':>11s}"
@@ -348,7 +338,7 @@ def main():
     parser.add_argument("--summary", action="store_true", help="print what is kept")
     arguments = parser.parse_args()
     if arguments.summary:
-        print_table(load())
+        print_table(read(RESULTS, dict))
         return
     if arguments.data_dir is None:
         parser.error("--data-dir is needed")
@@ -371,7 +361,7 @@ def main():
             continue
         done[name] = {"figures": figures, "sides": sides, "settings": settings, "machine": facts}
         if not arguments.quick:
-            keep(name, done[name])
+            write(RESULTS, {**read(RESULTS, dict), name: done[name]})
     print_table(done)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")

@@ -16,12 +16,14 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+from _data import uci
+from _stored import STORED, matches, read, write
 from published import TABLE_I
 from uci_regression import scores
 
 import skuq
 
-RESULTS = Path(__file__).parent / "results" / "ensembles.json"
+RESULTS = STORED / "ensembles.json"
 METHODS = {
     "deep ensemble": "DeepEnsembleRegressor",
     "hyper ensemble": "HyperDeepEnsembleRegressor",
@@ -31,16 +33,14 @@ COLUMNS = ("nll", "rmse", "coverage_90", "seconds")
 
 
 def run(data_dir, dataset, split, method, settings):
-    data = np.load(data_dir / "uci_regression" / f"{dataset}.npz")
-    train, test = data["train_idx"][split], data["test_idx"][split]
+    X, y, X_test, y_test = uci(data_dir, dataset, split)
     estimator = getattr(skuq, METHODS[method])(random_state=split, **settings)
     started = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", skuq.exceptions.SmallValidationWarning)
-        estimator.fit(data["X"][train], data["y"][train])
+        estimator.fit(X, y)
     seconds = time.perf_counter() - started
-    distribution = estimator.predict_distribution(data["X"][test])
-    return {**scores(distribution, data["y"][test]), "seconds": seconds}
+    return {**scores(estimator.predict_distribution(X_test), y_test), "seconds": seconds}
 
 
 def cell(values):
@@ -79,16 +79,16 @@ def main():
             settings[name] = ast.literal_eval(value)
         except ValueError:
             settings[name] = value
-    records = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    records = read(RESULTS)
     for dataset in [] if arguments.summary else arguments.dataset:
         for method in arguments.method:
             for split in arguments.splits:
                 key = {"dataset": dataset, "method": method, "split": split, "settings": settings}
-                if any(all(r[k] == v for k, v in key.items()) for r in records):
+                if any(matches(record, key) for record in records):
                     continue
                 outcome = run(arguments.data_dir, dataset, split, method, settings)
                 records.append(key | outcome)
-                RESULTS.write_text(json.dumps(records, indent=1) + "\n")
+                write(RESULTS, records)
     print_table(records)
 
 

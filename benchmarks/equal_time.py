@@ -24,10 +24,11 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+from _stored import STORED, add, matches, read
 from leaderboard import class_data, regression_data
 from tabular import SMALL
 
-RESULTS = Path(__file__).parent / "results" / "equal_time.json"
+RESULTS = STORED / "equal_time.json"
 LARGER = ("kin8nm", "power")
 CLASSES = ("letter", "pendigits", "adult", "bank", "electricity")
 METHODS = ("autodeuq", "recipe", "random", "agebo")
@@ -90,18 +91,14 @@ def run(method, name, split, seconds, data_dir):
     return result
 
 
-def load():
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-
-
 def stored(records, **key):
     """The record of one fit, or None."""
-    return next((r for r in records if all(r[k] == v for k, v in key.items())), None)
+    return next((r for r in records if matches(r, key)), None)
 
 
 def summarise(budget):
     """Print each set's NLL (CRPS), and AutoDEUQ's difference to the others in pairs."""
-    records = [record for record in load() if record["budget"] == budget]
+    records = [record for record in read(RESULTS) if record["budget"] == budget]
     pairs = sorted({(record["set"], record["split"]) for record in records})
     found = {
         method: {p: stored(records, method=method, set=p[0], split=p[1]) for p in pairs}
@@ -151,7 +148,7 @@ def main():
             for split in splits:
                 for method in arguments.methods:
                     key = {"method": method, "set": name, "split": split, "budget": seconds}
-                    if stored(load(), **key):
+                    if stored(read(RESULTS), **key):
                         continue
                     command = [sys.executable, __file__, "--child", "--methods", method]
                     command += ["--sets", name, "--splits", str(split)]
@@ -160,7 +157,7 @@ def main():
                     if found.returncode:
                         raise RuntimeError(f"{key} failed:\n{found.stderr[-3000:]}")
                     record = key | json.loads(found.stdout.splitlines()[-1])
-                    RESULTS.write_text(json.dumps([*load(), record], indent=1) + "\n")
+                    add(RESULTS, record)
                     print(record, flush=True)
         summarise(seconds)
 

@@ -17,7 +17,6 @@ is not run again, and `--summary` prints it. `--plot` draws the accuracies of th
 
 import argparse
 import importlib
-import json
 import multiprocessing
 import resource
 import time
@@ -28,6 +27,7 @@ from typing import NamedTuple
 import matplotlib
 import numpy as np
 import sklearn
+from _stored import STORED, read, write
 from scipy import sparse
 from scipy.special import softmax
 from sklearn.calibration import CalibratedClassifierCV
@@ -48,7 +48,7 @@ from sklearn.tree import DecisionTreeClassifier
 from skuq.ensembles import select_forward, select_teams
 from skuq.ensembles._teams import all_teams, hard_vote_accuracy, soft_vote_accuracy
 
-RESULTS = Path(__file__).parent / "results" / "hq.json"
+RESULTS = STORED / "hq.json"
 # The available models nearest to the pool of the paper.
 CIFAR10_TEN = ["densenet_BC_100_12", "resnext_29_8x64d", "wrn_28_10", "vgg_15_BN_64"]
 CIFAR10_TEN += [f"resnet_basic_{depth}" for depth in (32, 44, 56, 110)]
@@ -546,7 +546,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.data_dir is None and (arguments.plot or not arguments.summary):
         parser.error("--data-dir is needed to run or to plot")
-    records = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    records = read(RESULTS)
     skipped = set()
     for (part, run), make in () if arguments.summary else steps(arguments.data_dir, arguments.only):
         if part in skipped or any((r["part"], r["run"]) == (part, run) for r in records):
@@ -559,7 +559,7 @@ def main():
             print(f"deslib: skipped, with scikit-learn {sklearn.__version__}: {error}")
             skipped.add(part)
             continue
-        RESULTS.write_text("[\n" + ",\n".join(map(json.dumps, records)) + "\n]\n")
+        write(RESULTS, records)
     print_tables(records, arguments.only)
     if arguments.plot:
         plot(arguments.data_dir, arguments.plot)

@@ -16,7 +16,6 @@ own.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -28,8 +27,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from _data import bike, uci
 from _field import METHODS as RIVALS
 from _field import REQUIREMENTS
+from _stored import STORED, add, matches, read
 from scipy.stats import norm, rankdata, studentized_range
 from sklearn import datasets
 from sklearn.ensemble import HistGradientBoostingRegressor
@@ -44,7 +45,7 @@ from tabular import CLASSIFIERS, LARGE, SMALL, as_categories, table
 from skuq import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skuq.metrics import brier_loss, crps_loss, ece_loss, gaussian_nll_loss
 
-RESULTS = Path(__file__).parent / "results" / "leaderboard.json"
+RESULTS = STORED / "leaderboard.json"
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "leaderboard.png"
 REGRESSION = (*SMALL, "diabetes", *LARGE, "bike")
 CLASSES = ("letter", "pendigits", "adult", "bank", "electricity", "cancer", "digits")
@@ -72,15 +73,11 @@ def regression_data(data_dir, name, split):
         order = np.random.RandomState(split).permutation(len(X))
         train, test = order[: int(0.9 * len(X))], order[int(0.9 * len(X)) :]
     elif name == "bike":
-        frame = pd.read_csv(data_dir / "tabular" / "bike_sharing_hour.csv.gz")
-        y = np.log1p(frame["cnt"].to_numpy(float))
-        X = frame.drop(columns=["instant", "dteday", "casual", "registered", "cnt"])
-        X, first = X.to_numpy(float), int(0.8 * len(frame))
-        train, test = np.arange(first), np.arange(first, len(frame))  # later times
+        X, counts, _ = bike(data_dir)
+        y, first = np.log1p(counts), int(0.8 * len(X))
+        train, test = np.arange(first), np.arange(first, len(X))  # later times
     else:
-        data = np.load(data_dir / "uci_regression" / f"{name}.npz")
-        X, y = data["X"], data["y"].ravel()
-        train, test = data["train_idx"][split], data["test_idx"][split]
+        return uci(data_dir, name, split)
     return X[train], y[train], X[test], y[test]
 
 
@@ -215,13 +212,9 @@ def class_scores(method, data):
     }
 
 
-def load():
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-
-
 def once(key, run):
     """Run what has no record yet; a failure is a record, too."""
-    if any(all(record.get(k) == v for k, v in key.items()) for record in load()):
+    if any(matches(record, key) for record in read(RESULTS)):
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -230,9 +223,7 @@ def once(key, run):
         except (subprocess.CalledProcessError, ValueError, FloatingPointError) as error:
             reason = getattr(error, "stderr", None) or str(error).encode()
             record = {**key, "failed": reason.decode(errors="replace")[-300:]}
-    temporary = RESULTS.with_suffix(".tmp")
-    temporary.write_text(json.dumps([*load(), record], indent=1) + "\n")
-    os.replace(temporary, RESULTS)
+    add(RESULTS, record)
     print(record, flush=True)
 
 
@@ -272,7 +263,7 @@ def mean_scores(part, score):
 
     A method has a mean where all splits of a set have succeeded.
     """
-    frame = pd.DataFrame([r for r in load() if r["part"] == part and "failed" not in r])
+    frame = pd.DataFrame([r for r in read(RESULTS) if r["part"] == part and "failed" not in r])
     grouped = frame.groupby(["method", "set"])[score]
     wanted = [N_SPLITS.get(name, 1) for _, name in grouped.groups]
     means = grouped.mean()[(grouped.size() == wanted).to_numpy()].unstack()
@@ -293,7 +284,7 @@ def summarise():
         ("regression", ("nll", "crps", "rmse", "coverage", "fit_seconds")),
         ("classes", ("nll", "brier", "ece", "error", "fit_seconds")),
     ):
-        if not any(r["part"] == part for r in load()):
+        if not any(r["part"] == part for r in read(RESULTS)):
             continue
         for score in columns:
             means, errors = mean_scores(part, score)
@@ -308,7 +299,7 @@ def summarise():
 
 def draw():
     """Critical-difference picture of mean ranks (Nemenyi's test, 5 %)."""
-    if not any(r["part"] == "regression" for r in load()):
+    if not any(r["part"] == "regression" for r in read(RESULTS)):
         return
     import matplotlib
 

@@ -8,17 +8,16 @@ repeats, and writes ``benchmarks/results/metrics.json`` if there are a million r
 """
 
 import argparse
-import json
 import platform
 import statistics
 import time
-from pathlib import Path
 
 import numpy as np
+from _stored import STORED, write
 
 from skuq import metrics
 
-RESULTS = Path(__file__).parent / "results" / "metrics.json"
+RESULTS = STORED / "metrics.json"
 N_MEMBERS, N_CLASSES, N_DRAWS = 5, 10, 20
 LEVELS = np.linspace(0.1, 0.9, 9)
 FULL_SIZE = 1_000_000
@@ -100,7 +99,7 @@ def main():
     if arguments.n_rows == FULL_SIZE:
         versions = {"python": platform.python_version(), "numpy": np.__version__}
         setting = {"n_rows": FULL_SIZE, "repeats": arguments.repeats}
-        RESULTS.write_text(json.dumps({**setting, **versions, "rows": rows}, indent=1) + "\n")
+        write(RESULTS, {**setting, **versions, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -9,18 +9,17 @@ chosen on inner parts of training rows. Functions are in benchmarks/bo.py (`--on
 """
 
 import argparse
-import json
-import os
 import warnings
 from pathlib import Path
 
 import numpy as np
+from _stored import STORED, add, matches, read
 from leaderboard import from_estimator, regression_data, regression_scores
 from tabular import SMALL
 
 from skuq import DeepEnsembleRegressor, NEONRegressor, OperatorEnsembleRegressor
 
-RESULTS = Path(__file__).parent / "results" / "neon.json"
+RESULTS = STORED / "neon.json"
 METHODS = {
     "neon": from_estimator(lambda: NEONRegressor(random_state=0)),
     "plain": from_estimator(lambda: DeepEnsembleRegressor(random_state=0)),
@@ -29,21 +28,15 @@ METHODS = {
 KEY = ("set", "split", "method")
 
 
-def load():
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-
-
 def run_missing(data_dir, name, split, method):
     key = dict(zip(KEY, (name, split, method)))
-    if any(all(record[k] == v for k, v in key.items()) for record in load()):
+    if any(matches(record, key) for record in read(RESULTS)):
         return
     X, y, X_test, y_test = regression_data(data_dir, name, split)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         record = key | regression_scores(METHODS[method](X, y, X_test), y_test)
-    temporary = RESULTS.with_suffix(".tmp")
-    temporary.write_text(json.dumps([*load(), record], indent=1) + "\n")
-    os.replace(temporary, RESULTS)
+    add(RESULTS, record)
     print(record, flush=True)
 
 
@@ -54,7 +47,7 @@ def summarise():
     print(head)
     for name in SMALL:
         for method in METHODS:
-            own = [r for r in load() if (r["set"], r["method"]) == (name, method)]
+            own = [r for r in read(RESULTS) if (r["set"], r["method"]) == (name, method)]
             if own:
                 nll, rmse, coverage, seconds = (
                     np.mean([r[k] for r in own]) for k in ("nll", "rmse", "coverage", "fit_seconds")

@@ -24,7 +24,6 @@ tabular; it takes some 50 MB a search.
 """
 
 import argparse
-import json
 import os
 import time
 from functools import cached_property
@@ -34,6 +33,8 @@ import joblib
 import numpy as np
 import sklearn
 from _nes_data import DATASETS, NATURAL, shifted_sets, split
+from _stored import STORED, add, read
+from _tables import mean_error, print_table
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import HistGradientBoostingClassifier
 
@@ -49,7 +50,6 @@ from skuq.metrics import (
     oracle_nll_loss,
 )
 
-RESULTS = Path(__file__).parent / "results"
 PARTS = ("tabular", "both", "shift", "peers", "large")
 SIZES = (3, 5, 10)  # M
 METHODS = ("NES-RE", "NES-RS", "DeepEns (RS)", "DeepEns + ES", "HyperEns")
@@ -292,10 +292,6 @@ def run(part, dataset, seed, arguments):
     }
 
 
-def read(path):
-    return json.loads(path.read_text()) if path.exists() else []
-
-
 def is_cell(record, *cell):
     return tuple(record[k] for k in CELL) == cell
 
@@ -305,24 +301,6 @@ def is_complete(record):
     return {*METHODS_OF.get(record["part"], ())} <= {*record.get("methods", ())}
 
 
-def save(path, record):
-    """Beside what others have saved in the meantime; a record of the same cell is replaced."""
-    cell = [record[k] for k in CELL]
-    records = [r for r in read(path) if not is_cell(r, *cell)] + [record]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}")
-    temporary.write_text("[\n" + ",\n".join(map(json.dumps, records)) + "\n]\n")
-    os.replace(temporary, path)
-
-
-def mean_error(values, digits=4, scale=1):
-    values = scale * np.asarray(values, float)
-    if len(values) == 1:
-        return f"{values[0]:.{digits}f}"
-    error = values.std(ddof=1) / np.sqrt(len(values))
-    return f"{values.mean():.{digits}f}±{error:.{digits}f}"
-
-
 def column(rows, digits=4, scale=1, best=False):
     """Cells for lists of values; the lowest mean has a star."""
     means = [np.mean(values) for values in rows]
@@ -330,13 +308,9 @@ def column(rows, digits=4, scale=1, best=False):
     return [mean_error(v, digits, scale) + s for v, s in zip(rows, stars)]
 
 
-def print_table(title, columns, first=22):
+def print_columns(title, columns, first=22):
     """Columns: head -> cells, of which the first has the names of the rows."""
-    print(f"\n{title}")
-    heads, cells = list(columns), list(columns.values())
-    for row in [heads, *zip(*cells)]:
-        widths = [first, *(max(len(h), *map(len, c)) + 2 for h, c in zip(heads[1:], cells[1:]))]
-        print(f"{row[0]:{first}s}" + "".join(f"{c:>{w}s}" for c, w in zip(row[1:], widths[1:])))
+    print_table(title, list(columns), [*zip(*columns.values())], first)
 
 
 def print_methods(title, records):
@@ -359,14 +333,14 @@ def print_methods(title, records):
     methods = [[r["methods"][n] for r in records] for n in names]
     columns["trained"] = [str(runs[0]["networks"][str(top)]) for runs in methods]
     columns["seconds"] = [f"{np.mean([m['seconds'] for m in runs]):.0f}" for runs in methods]
-    print_table(f"{title}; from `minus NES-RE` on M = {top}", columns)
+    print_columns(f"{title}; from `minus NES-RE` on M = {top}", columns)
     return names
 
 
 def print_tabular(title, records):
     names, top = print_methods(title, records), max(SIZES)
     shown = [
-        f"{score} {mean_error([r['single'][score] for r in records])}"
+        f"{score} {mean_error([r['single'][score] for r in records], 4)}"
         for score in ("nll", "error", "ece")
     ]
     print("best single network of NES-RS:", ", ".join(shown))
@@ -378,7 +352,7 @@ def print_tabular(title, records):
     for k in sorted(set.intersection(*counts), key=int):
         curves = [[r["methods"][n]["nll_by_trials"][k][str(top)] for r in records] for n in pools]
         columns[f"K={k}"] = column(curves, best=True)
-    print_table(f"NLL of the first K trials, M = {top}", columns)
+    print_columns(f"NLL of the first K trials, M = {top}", columns)
 
     columns = {"": list(SELECTORS)}
     for score, digits, scale in (("nll", 4, 1), ("error", 2, 100), ("ece", 2, 100)):
@@ -386,7 +360,7 @@ def print_tabular(title, records):
         columns[score] = column(cells, digits, scale, best=True)
     counts = [[r["selectors"][s]["members"] for r in records] for s in SELECTORS]
     columns["members"] = [f"{np.mean(c):.1f}" for c in counts]
-    print_table(f"Ways to choose from the pool of NES-RE, M = {top}", columns)
+    print_columns(f"Ways to choose from the pool of NES-RE, M = {top}", columns)
 
 
 def print_shift(title, records):
@@ -405,19 +379,19 @@ def print_shift(title, records):
         for s in severities:
             cells = [values(s, row, score) for row in rows]
             columns[f"severity {s}"] = column(cells, 4 if scale == 1 else 2, scale, best=True)
-        print_table(f"{title}, M = {max(SIZES)}: {score}{' %' * (scale > 1)}", columns)
+        print_columns(f"{title}, M = {max(SIZES)}: {score}{' %' * (scale > 1)}", columns)
     names = list(dict(rows))
     columns = {"": names}
     for s in severities:
         gains = [values(s, (n, "clean"), "nll") - values(s, (n, "shifted"), "nll") for n in names]
         columns[f"severity {s}"] = column(gains)
-    print_table("Gain in NLL of shifted over clean rows to choose on", columns)
+    print_columns("Gain in NLL of shifted over clean rows to choose on", columns)
     own, others = ("NES-RE", "shifted"), [n for n in names if n != "NES-RE"]
     columns = {"": others}
     for s in severities:
         gaps = [values(s, own, "nll") - values(s, (n, "shifted"), "nll") for n in others]
         columns[f"severity {s}"] = column(gaps)
-    print_table("NLL of NES-RE minus that of others, chosen on shifted rows", columns)
+    print_columns("NLL of NES-RE minus that of others, chosen on shifted rows", columns)
 
 
 def print_peers(title, records):
@@ -427,7 +401,7 @@ def print_peers(title, records):
         cells = [[r["methods"][n][score] for r in records] for n in names]
         columns[score] = column(cells, digits, scale, best=True)
     columns["seconds"] = column([[r["methods"][n]["seconds"] for r in records] for n in names], 1)
-    print_table(title, columns)
+    print_columns(title, columns)
 
 
 def beside_both(record, records):
@@ -458,7 +432,7 @@ def summary(records, arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--results-dir", type=Path, default=RESULTS)
+    parser.add_argument("--results-dir", type=Path, default=STORED)
     parser.add_argument("--pools", type=Path)
     parser.add_argument("--only", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--datasets", nargs="+", default=DATASETS, choices=DATASETS)
@@ -482,7 +456,7 @@ def main():
         if known and not arguments.redo:
             continue
         print(f"{part} {dataset} {seed}", flush=True)
-        save(path, run(part, dataset, seed, arguments))
+        add(path, run(part, dataset, seed, arguments), CELL)
     summary(read(path), arguments)
 
 

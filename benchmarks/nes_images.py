@@ -17,15 +17,14 @@ import time
 from pathlib import Path
 
 import numpy as np
+from _stored import STORED, add, read
+from _tables import mean_error
 from nes import (
-    RESULTS,
+    CELL,
     SIZES,
     log_likelihood,
-    mean_error,
     pool_proba,
-    print_table,
-    read,
-    save,
+    print_columns,
     scores,
 )
 
@@ -135,7 +134,7 @@ def run(arguments):
         record = {"part": "images", "dataset": name, "seed": arguments.seed, "settings": settings}
         record |= {"seconds": round(seconds), "networks": n_networks}
         record["severities"] = judge(models, parts, chooses)
-        save(arguments.path, record)
+        add(arguments.path, record, CELL)
         print(name, {s: v[str(max(SIZES))]["nll"] for s, v in record["severities"].items()})
 
     if not {"NES-RS", "DeepEns (RS)"} <= done:
@@ -153,13 +152,13 @@ def summary(records):
         columns = {"": [r["dataset"] for r in records]}
         for size in SIZES:
             cells = [r["severities"][severity][str(size)] for r in records]
-            columns[f"NLL M={size}"] = [mean_error([cell["nll"]]) for cell in cells]
+            columns[f"NLL M={size}"] = [mean_error([cell["nll"]], 4) for cell in cells]
         for name in ("error", "ece", "average", "oracle", "disagreement", "entropy", "entropy_ood"):
             if name in cells[0]:
-                columns[name] = [mean_error([cell[name]]) for cell in cells]
+                columns[name] = [mean_error([cell[name]], 4) for cell in cells]
         columns["trained"] = [str(r["networks"]) for r in records]
         columns["seconds"] = [str(r["seconds"]) for r in records]
-        print_table(f"severity {severity}; from `error` on M = {max(SIZES)}", columns)
+        print_columns(f"severity {severity}; from `error` on M = {max(SIZES)}", columns)
 
 
 def main():
@@ -167,7 +166,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--results-dir", type=Path, default=RESULTS)
+    parser.add_argument("--results-dir", type=Path, default=STORED)
     parser.add_argument("--n-trials", type=int, default=40)
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--n-jobs", type=int)

@@ -22,9 +22,6 @@ there is. Only solar, uci and uci_gap need data.
 """
 
 import argparse
-import fcntl
-import json
-import os
 from pathlib import Path
 
 import _nomu_published as published
@@ -42,8 +39,9 @@ from _nomu_runs import (
     settings_of,
     variants,
 )
+from _stored import STORED, add, read
+from _tables import print_table
 
-RESULTS = Path(__file__).parent / "results"
 CELL = ("part", "dataset", "method", "seed", "settings")  # what tells records apart
 NAMES = {
     "nomu": "NOMU",
@@ -60,27 +58,8 @@ METRICS = {"auc": "AUC", "nll_min": "NLL_min"}
 N_BOOTSTRAP, MIN_RUNS = 2000, 5  # fewer runs tell nothing of significance
 
 
-def read(path):
-    return json.loads(path.read_text()) if path.exists() else []
-
-
 def is_cell(record, *cell):
     return tuple(record[k] for k in CELL) == cell
-
-
-def save(path, record):
-    """Beside what another process may be saving; a record of the same cell is replaced."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        cell = [record[k] for k in CELL]
-        records = [r for r in read(path) if not is_cell(r, *cell)] + [record]
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text("[\n" + ",\n".join(map(json.dumps, records)) + "\n]\n")
-        os.replace(temporary, path)
-    finally:
-        os.close(folder)  # and with it the lock
 
 
 def run_missing(path, part, dataset, seed, arguments):
@@ -102,7 +81,7 @@ def run_missing(path, part, dataset, seed, arguments):
     for method, found in outcomes:
         rounded = {k: v if isinstance(v, list) else float(f"{v:.7g}") for k, v in found.items()}
         cell = (part, dataset, method, seed, settings_of(part, method, arguments))
-        save(path, dict(zip(CELL, cell)) | rounded)
+        add(path, dict(zip(CELL, cell)) | rounded, CELL)
         print(f"{part} {dataset} {seed} {method}: {found['seconds']:.1f} s", flush=True)
 
 
@@ -176,14 +155,6 @@ def mean_cell(values, digits=2):
     """Mean and half of the 95 % normal interval."""
     half = 1.96 * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
     return f"{values.mean():.{digits}f}±{half:.{digits}f}"
-
-
-def print_table(title, heads, rows, first=16):
-    """Rows of texts; the first of each is its name."""
-    print(f"\n{title}")
-    widths = [max(map(len, texts)) + 2 for texts in zip(*(row[1:] for row in [heads, *rows]))]
-    for name, *texts in [heads, *rows]:
-        print(f"{name:{first}s}" + "".join(f"{t:>{w}s}" for t, w in zip(texts, widths)))
 
 
 def print_toy(part, records, arguments):
@@ -426,7 +397,7 @@ PRINTERS = {
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--results-dir", type=Path, default=RESULTS)
+    parser.add_argument("--results-dir", type=Path, default=STORED)
     parser.add_argument("--only", nargs="+", default=list(PARTS), choices=list(PARTS))
     parser.add_argument("--functions", nargs="+", help="functions or data sets of these names")
     parser.add_argument("--methods", nargs="+", choices=(*METHODS, GAPS))

@@ -16,13 +16,12 @@ Each fit is kept at once in nomu_defaults.json in `--results-dir`, and not repea
 """
 
 import argparse
-import json
-import os
 import time
 import warnings
 from pathlib import Path
 
 import numpy as np
+from _stored import STORED, matches, read, write
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
@@ -31,7 +30,6 @@ from skuq import NOMURegressor
 from skuq.datasets import FUNCTIONS_1D, make_function, make_scarce_regression
 from skuq.exceptions import SmallValidationWarning
 
-RESULTS = Path(__file__).parent / "results"
 GP_FLOOR = 1e-3  # least std of a Gaussian process
 CHANGES = {
     "nomu": {},
@@ -39,17 +37,6 @@ CHANGES = {
     "nomu_numbers": {"l_min": 0.001, "l_max": 2.0, "c": 1.0},
 }
 METHODS = (*CHANGES, "gp")
-
-
-def read(path):
-    return json.loads(path.read_text()) if path.exists() else []
-
-
-def write(path, records):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text("[\n" + ",\n".join(map(json.dumps, records)) + "\n]\n")
-    os.replace(temporary, path)
 
 
 def problem(function, seed):
@@ -102,7 +89,7 @@ def run_missing(path, arguments):
             for method in arguments.methods:
                 key = {"method": method, "function": function, "seed": seed}
                 records = read(path)
-                others = [r for r in records if not key.items() <= r.items()]
+                others = [r for r in records if not matches(r, key)]
                 if len(others) < len(records) and not arguments.redo:
                     continue
                 found = run(method, function, seed)
@@ -133,7 +120,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--results-dir", type=Path, default=RESULTS)
+    parser.add_argument("--results-dir", type=Path, default=STORED)
     parser.add_argument("--redo", action="store_true")
     parser.add_argument("--summary", action="store_true", help="print what has been run")
     arguments = parser.parse_args()

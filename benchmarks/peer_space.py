@@ -10,7 +10,6 @@ they like, so the trials are not the same. Writes ``benchmarks/results/peer_spac
 """
 
 import argparse
-import json
 import os
 import time
 from pathlib import Path
@@ -18,12 +17,13 @@ from pathlib import Path
 for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
     os.environ[name] = "1"
 
-import numpy as np  # noqa: E402
+from _data import uci  # noqa: E402
+from _stored import STORED, write  # noqa: E402
 from uci_regression import scores  # noqa: E402
 
 from skuq import AutoDEUQRegressor  # noqa: E402
 
-RESULTS = Path(__file__).parent / "results" / "peer_space.json"
+RESULTS = STORED / "peer_space.json"
 DEEPHYPER_TRIALS_A_MINUTE = 23.0
 
 
@@ -57,8 +57,7 @@ def main():
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--n-trials", type=int, default=40)
     arguments = parser.parse_args()
-    data = np.load(arguments.data_dir / "uci_regression" / "yacht.npz")
-    train, test = data["train_idx"][0], data["test_idx"][0]
+    X, y, X_test, y_test = uci(arguments.data_dir, "yacht", 0)
     results = {}
     for search in ("rs-mixed", "agebo"):
         model = AutoDEUQRegressor(
@@ -72,15 +71,15 @@ def main():
             random_state=0,
         )
         started = time.perf_counter()
-        model.fit(data["X"][train], data["y"][train])
+        model.fit(X, y)
         rate = 60 * arguments.n_trials / (time.perf_counter() - started)
-        outcome = scores(model.predict_distribution(data["X"][test]), data["y"][test])
+        outcome = scores(model.predict_distribution(X_test), y_test)
         results[search] = {"trials_a_minute": rate, **outcome}
         print(
             f"{search}: {rate:.0f} trials a minute, {rate / DEEPHYPER_TRIALS_A_MINUTE:.1f} times "
             f"DeepHyper's; NLL {outcome['nll']:.2f}, RMSE {outcome['rmse']:.2f}"
         )
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    write(RESULTS, results)
 
 
 if __name__ == "__main__":

@@ -18,13 +18,14 @@ Results are added to ``benchmarks/results/shift.json``; stored parts are not run
 """
 
 import argparse
-import json
 import time
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from _data import bike, uci, uci_rows
+from _stored import STORED, read, write
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
@@ -48,7 +49,7 @@ from skuq.metrics import ece_loss, gaussian_nll_loss, ood_auroc_score
 from skuq.predictive import CategoricalMixture
 from skuq.tables import TablePreprocessor
 
-RESULTS = Path(__file__).parent / "results" / "shift.json"
+RESULTS = STORED / "shift.json"
 METHODS = ("scale", "isotonic", "conformal")
 DELAYS = {"day": 24, "week": 168, "month": None, "never": 10**9}
 KINDS = ("boosting", "tabular ensemble")
@@ -59,17 +60,16 @@ N_BINS = 10
 # Bike rentals
 
 
-def bike(data_dir):
+def bike_years(data_dir):
     """Load the hours of 2011, and those of 2012 in order with their months."""
-    frame = pd.read_csv(data_dir / "tabular" / "bike_sharing_hour.csv.gz")
-    X = frame.drop(columns=["instant", "dteday", "casual", "registered", "cnt"]).to_numpy(float)
-    y, late = frame["cnt"].to_numpy(float), frame["yr"].to_numpy() == 1
+    X, y, frame = bike(data_dir)
+    late = frame["yr"].to_numpy() == 1
     return X[~late], y[~late], X[late], y[late], frame["mnth"].to_numpy()[late]
 
 
 def run_stream(data_dir, name, seed):
     """Run all methods and delays on one fit of the ensemble and of its folds."""
-    X, y, X_late, y_late, month = bike(data_dir)
+    X, y, X_late, y_late, month = bike_years(data_dir)
     found = {}
     ensemble = DeepEnsembleRegressor(random_state=seed)
     model = CalibratedUncertaintyRegressor(ensemble, cv=FOLDS).fit(X, y)
@@ -188,27 +188,25 @@ def scores(y, proba):
 
 def run_groups(data_dir, name, split):
     """Count the rows in their 90 % intervals, in ten bins of the predicted std; compute the NLL."""
-    data = np.load(data_dir / "uci_regression" / f"{name}.npz")
-    train, test = data["train_idx"][split], data["test_idx"][split]
-    X, y = data["X"], data["y"]
+    X, y, X_test, y_test = uci(data_dir, name, split)
     ensemble = DeepEnsembleRegressor(random_state=split)
-    model = CalibratedUncertaintyRegressor(ensemble, "conformal", cv=FOLDS).fit(X[train], y[train])
-    plain = model.estimator_.predict_distribution(X[test])
+    model = CalibratedUncertaintyRegressor(ensemble, "conformal", cv=FOLDS).fit(X, y)
+    plain = model.estimator_.predict_distribution(X_test)
     # Bins of each split, since the unit of the std may differ between fits.
-    bins = np.argsort(np.argsort(plain.std)) * N_BINS // len(test)
+    bins = np.argsort(np.argsort(plain.std)) * N_BINS // len(y_test)
     found = {
         "counts": np.bincount(bins, minlength=N_BINS).tolist(),
-        "plain": {"nll": float(-plain.log_prob(y[test]).mean())},
+        "plain": {"nll": float(-plain.log_prob(y_test).mean())},
     }
     for method in METHODS:
         for groups in (None, "uncertainty"):
             model.set_params(method=method, groups=groups)
             model.calibration_ = model._learn(model.calibration_rows_)
-            low, high = model.predict_interval(X[test], 0.9).T
-            inside = (low <= y[test]) & (y[test] <= high)
+            low, high = model.predict_interval(X_test, 0.9).T
+            inside = (low <= y_test) & (y_test <= high)
             found[f"{method}, {groups}"] = {
                 "held": np.bincount(bins[inside], minlength=N_BINS).tolist(),
-                "nll": float(-model.log_prob(X[test], y[test]).mean()),
+                "nll": float(-model.log_prob(X_test, y_test).mean()),
             }
     return found
 
@@ -230,8 +228,7 @@ def models(seed):
 
 def run_epistemic(data_dir, name, feature):
     """Train on nine tenths of the outer thirds of a feature, and test on all else."""
-    data = np.load(data_dir / "uci_regression" / f"{name}.npz")
-    X, y = data["X"], data["y"]
+    X, y = uci_rows(data_dir, name)
     order, third = np.argsort(X[:, feature], kind="stable"), len(y) // 3
     gap, outer = order[third:-third], np.r_[order[:third], order[-third:]]
     inside, train = np.split(np.random.default_rng(feature).permutation(outer), [len(outer) // 10])
@@ -328,7 +325,7 @@ def main():
     parser.add_argument("--only", nargs="+", choices=list(RUNS), default=list(RUNS))
     parser.add_argument("--summary", action="store_true")
     arguments = parser.parse_args()
-    records = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    records = read(RESULTS)
     done = {(r["part"], r["name"], r["split"]) for r in records}
     warnings.simplefilter("ignore", SmallValidationWarning)
     for part in [] if arguments.summary else arguments.only:
@@ -338,7 +335,7 @@ def main():
                 continue
             found = run(arguments.data_dir, name, split)
             records.append({"part": part, "name": name, "split": split, "found": rounded(found)})
-            RESULTS.write_text("[\n" + ",\n".join(map(json.dumps, records)) + "\n]\n")
+            write(RESULTS, records)
     summary(records)
 
 

@@ -15,12 +15,12 @@ that is cut off are stored there, and the next run continues with them.
 
 import argparse
 import json
-import os
 import warnings
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from _stored import STORED, add, matches, read
 from _tables import mean_error
 from leaderboard import regression_data
 from scipy.stats import rankdata
@@ -30,7 +30,7 @@ from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import gaussian_nll_loss
 from skuq.plotting import RegretDisplay
 
-RESULTS = Path(__file__).parent / "results" / "strategies.json"
+RESULTS = STORED / "strategies.json"
 STRATEGIES = ("agebo", "rs-mixed", "age", "bo", "age-mixed", "bo-mixed")
 LABELS = {"agebo": "**AgEBO**", "rs-mixed": "random search", "age": "AgE", "bo": "BO"}
 LABELS |= {"age-mixed": "AgE, mixed", "bo-mixed": "BO, mixed"}
@@ -56,16 +56,6 @@ def run(data_dir, strategy, name, split, n_trials, catalog_dir=None):
     mean, std = model.predict(X_test, return_std=True)
     scores = [r.score if r.completed else None for r in model.catalog_]
     return {"scores": scores, "nll": gaussian_nll_loss(y_test, mean, std)}
-
-
-def load():
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-
-
-def save(records):
-    temporary = RESULTS.with_suffix(".tmp")
-    temporary.write_text(json.dumps(records) + "\n")
-    os.replace(temporary, RESULTS)
 
 
 def curves(records):
@@ -141,7 +131,7 @@ def main():
     parser.add_argument("--summary", action="store_true")
     parser.add_argument("--picture", type=Path)
     arguments = parser.parse_args()
-    records = load()
+    records = read(RESULTS)
     if arguments.summary:
         print_summary(records)
         return
@@ -157,7 +147,7 @@ def main():
                     "split": split,
                     "n_trials": arguments.n_trials,
                 }
-                if any(key.items() <= r.items() for r in records):
+                if any(matches(r, key) for r in records):
                     continue
                 found = run(
                     arguments.data_dir,
@@ -168,8 +158,8 @@ def main():
                     arguments.catalog_dir,
                 )
                 # Others may have been added meanwhile.
-                records = [*load(), {**key, **found}]
-                save(records)
+                add(RESULTS, {**key, **found})
+                records = read(RESULTS)
                 print(json.dumps({**key, "nll": found["nll"]}), flush=True)
 
 

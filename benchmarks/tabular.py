@@ -11,8 +11,6 @@ Every set has the same settings: the estimators' defaults, but for what a varian
 """
 
 import argparse
-import json
-import os
 import time
 import warnings
 from functools import partial
@@ -20,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from _data import uci
+from _stored import STORED, add, matches, read
 from published import MEASURED
 from scipy.stats import rankdata
 from sklearn.calibration import CalibratedClassifierCV
@@ -31,7 +31,7 @@ from skuq import AutoDEUQRegressor, DeepEnsembleClassifier, DeepEnsembleRegresso
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import ece_loss
 
-RESULTS = Path(__file__).parent / "results" / "tabular.json"
+RESULTS = STORED / "tabular.json"
 SMALL = ("yacht", "boston", "energy", "concrete", "wine")
 LARGE = ("kin8nm", "power", "naval", "protein")
 TABLES = ("letter", "pendigits", "adult", "bank")
@@ -89,38 +89,22 @@ TRIED_CLASSES = {
 }
 
 
-def load():
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-
-
-def save(records):
-    temporary = RESULTS.with_suffix(".tmp")
-    temporary.write_text(json.dumps(records, indent=1) + "\n")
-    os.replace(temporary, RESULTS)
-
-
 def once(key, run):
     """The record of a key; `run()` only where there is none yet."""
-    for record in load():
-        if all(record.get(name) == value for name, value in key.items()):
+    for record in read(RESULTS):
+        if matches(record, key):
             return record
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SmallValidationWarning)
         started = time.perf_counter()
         record = {**key, **run(), "seconds": round(time.perf_counter() - started, 2)}
-    save([*load(), record])
+    add(RESULTS, record)
     print({name: record.get(name) for name in (*key, "nll", "rmse", "ece", "seconds")}, flush=True)
     return record
 
 
 def known(**key):
-    return [r for r in load() if all(r.get(name) == value for name, value in key.items())]
-
-
-def uci(data_dir, name, split):
-    data = np.load(data_dir / "uci_regression" / f"{name}.npz")
-    X, y, train, test = data["X"], data["y"].ravel(), data["train_idx"], data["test_idx"]
-    return X[train[split]], y[train[split]], X[test[split]], y[test[split]]
+    return [r for r in read(RESULTS) if matches(r, key)]
 
 
 def judged(distribution, y):

@@ -20,8 +20,10 @@ import time
 from pathlib import Path
 
 import numpy as np
+from _data import uci
+from _stored import STORED, read, write
 
-RESULTS = Path(__file__).parent / "results" / "trial_speed.json"
+RESULTS = STORED / "trial_speed.json"
 ONE_THREAD = {
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "1",
@@ -44,10 +46,9 @@ def trials(n_trials):
 def training_data(data_dir):
     from skuq.tables import Scaling, TargetScaling, TrainingData, split_rows
 
-    data = np.load(data_dir / "uci_regression" / "concrete.npz")
-    rows = data["train_idx"][0]
-    X, y = data["X"][rows], data["y"][rows][:, None]
-    train, valid = split_rows(len(rows), 1 / 3, np.random.default_rng(0))
+    X, y, *_ = uci(data_dir, "concrete", 0)
+    y = y[:, None]
+    train, valid = split_rows(len(X), 1 / 3, np.random.default_rng(0))
     inputs, targets = Scaling().fit(X[train]), TargetScaling().fit(y[train])
     parts = [
         (inputs.transform(X[part]), targets.forward(y[part]), np.ones(len(part)))
@@ -164,6 +165,55 @@ def in_own_process(arguments, side):
     return time.perf_counter() - started, json.loads(output.splitlines()[-1])
 
 
+def asked_sides(tiers, fit_settings):
+    """The sides to run, by name: what `in_own_process` gets."""
+    sides = {"skuq": {"name": "skuq"}}
+    if tiers:
+        return sides | {f"skuq, jit={jit}": {"name": "skuq", "jit": jit} for jit in (False, True)}
+    sides["skuq, discarding"] = {"name": "discarding"}
+    for setting in fit_settings:
+        jit, steps = setting.split(":")
+        sides[f"fit, jit_compile={jit}, steps_per_execution={steps}"] = {
+            "name": "fit",
+            "jit_compile": {"true": True, "false": False, "auto": "auto"}[jit],
+            "steps_per_execution": int(steps),
+        }
+    return sides
+
+
+def print_trials(n_trials, results):
+    """Print the seconds, epochs and losses of each trial by each side."""
+    _, configurations = trials(n_trials)
+    print(f"{'seconds a trial':>24s}  " + "  ".join(results))
+    for i, configuration in enumerate(configurations):
+        label = f"{configuration['optimizer']}, batch {configuration['batch_size']}"
+        cells = (
+            f"{r[i][2]:6.1f} s ({r[i][1]} ep., {np.nan if r[i][0] is None else r[i][0]:.2f})"
+            for _, r in results.values()
+        )
+        print(f"{label:>24s}  " + "  ".join(cells))
+    print("whole process:", {name: round(seconds, 1) for name, (seconds, _) in results.items()})
+
+
+def against_fit(results):
+    """Ratios of the best `fit` to skuq, and the best losses; nothing if `fit` has not run."""
+    rivals = [seconds for name, (seconds, _) in results.items() if name.startswith("fit")]
+    if not rivals:
+        return {}
+    ratio = min(rivals) / results["skuq"][0]
+    discarding, found = results["skuq, discarding"]
+    print(f"ratio of fit's best to skuq: {ratio:.1f}")
+    print(
+        f"with discarding: {min(rivals) / discarding:.1f}; best validation loss "
+        f"{best_loss(found):.4f}, without discarding {best_loss(results['skuq'][1]):.4f}"
+    )
+    return {
+        "ratio": ratio,
+        "ratio, discarding": min(rivals) / discarding,
+        "best losses": {name: best_loss(r) for name, (_, r) in results.items()},
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data-dir", type=Path, required=True)
@@ -184,47 +234,13 @@ def main():
         print(json.dumps(run(arguments.data_dir, arguments.n_trials, **side)))
         return
 
-    sides = {"skuq": {"name": "skuq"}}
-    if arguments.tiers:
-        sides |= {f"skuq, jit={jit}": {"name": "skuq", "jit": jit} for jit in (False, True)}
-    else:
-        sides["skuq, discarding"] = {"name": "discarding"}
-        for setting in arguments.fit_settings:
-            jit, steps = setting.split(":")
-            sides[f"fit, jit_compile={jit}, steps_per_execution={steps}"] = {
-                "name": "fit",
-                "jit_compile": {"true": True, "false": False, "auto": "auto"}[jit],
-                "steps_per_execution": int(steps),
-            }
+    sides = asked_sides(arguments.tiers, arguments.fit_settings)
     results = {name: in_own_process(arguments, side) for name, side in sides.items()}
-
-    _, configurations = trials(arguments.n_trials)
-    print(f"{'seconds a trial':>24s}  " + "  ".join(results))
-    for i, configuration in enumerate(configurations):
-        label = f"{configuration['optimizer']}, batch {configuration['batch_size']}"
-        cells = (
-            f"{r[i][2]:6.1f} s ({r[i][1]} ep., {np.nan if r[i][0] is None else r[i][0]:.2f})"
-            for _, r in results.values()
-        )
-        print(f"{label:>24s}  " + "  ".join(cells))
-    print("whole process:", {name: round(seconds, 1) for name, (seconds, _) in results.items()})
+    print_trials(arguments.n_trials, results)
     record = {name: {"seconds": seconds, "trials": r} for name, (seconds, r) in results.items()}
-    rivals = [seconds for name, (seconds, _) in results.items() if name.startswith("fit")]
-    if rivals:
-        ratio = min(rivals) / results["skuq"][0]
-        record["ratio"] = ratio
-        print(f"ratio of fit's best to skuq: {ratio:.1f}")
-        discarding, found = results["skuq, discarding"]
-        record["ratio, discarding"] = min(rivals) / discarding
-        record["best losses"] = {name: best_loss(r) for name, (_, r) in results.items()}
-        print(
-            f"with discarding: {min(rivals) / discarding:.1f}; best validation loss "
-            f"{best_loss(found):.4f}, without discarding {best_loss(results['skuq'][1]):.4f}"
-        )
-    RESULTS.parent.mkdir(exist_ok=True)
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    known["tiers" if arguments.tiers else "against fit"] = record
-    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+    record |= against_fit(results)
+    part = "tiers" if arguments.tiers else "against fit"
+    write(RESULTS, {**read(RESULTS, dict), part: record})
 
 
 if __name__ == "__main__":

@@ -15,14 +15,14 @@ not repeated, so a long benchmark can go on in the next sitting. `--summary` onl
 """
 
 import argparse
-import json
-import os
 import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from _data import uci
+from _stored import STORED, add, read
 from published import MEASURED, TABLE_I
 from scipy.stats import rankdata
 
@@ -31,7 +31,7 @@ from skuq.ensembles import select_greedy, select_top
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import coverage_score, crps_loss, gaussian_nll_loss
 
-RESULTS = Path(__file__).parent / "results" / "uci_regression.json"
+RESULTS = STORED / "uci_regression.json"
 
 
 def scores(distribution, y):
@@ -60,21 +60,20 @@ def reselected(model, X, y, select):
     return {"nll": result["nll"], "rmse": result["rmse"], "n_members": len(chosen)}
 
 
-def run(data, split, seed, settings):
+def run(data, seed, settings):
     """One fit and its scores, as a JSON record."""
-    train, test = data["train_idx"][split], data["test_idx"][split]
-    X, y = data["X"], data["y"]
+    X, y, X_test, y_test = data
     paper_space = {"cv": None, "search_space": "dense", "n_members": 5, "discard": False}
     settings = {**paper_space, "calibrate": False, **settings}
     model = AutoDEUQRegressor(random_state=seed, verbose=1, **settings)
     started = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SmallValidationWarning)
-        model.fit(X[train], y[train])
+        model.fit(X, y)
     seconds = time.perf_counter() - started
     frame = model.catalog_.to_frame()
     return {
-        **scores(model.predict_distribution(X[test]), y[test]),
+        **scores(model.predict_distribution(X_test), y_test),
         "seconds": seconds,
         "n_members": len(model.selection_),
         "weights": model.selection_.weights.round(4).tolist(),
@@ -82,25 +81,14 @@ def run(data, split, seed, settings):
         "n_failed": int((frame.status == "failed").sum()),
         "other_selections": {
             "greedy, min_members=1": reselected(
-                model, X[test], y[test], lambda *a: select_greedy(*a, min_members=1)
+                model, X_test, y_test, lambda *a: select_greedy(*a, min_members=1)
             ),
             "greedy, k_init=5": reselected(
-                model, X[test], y[test], lambda *a: select_greedy(*a, k_init=5)
+                model, X_test, y_test, lambda *a: select_greedy(*a, k_init=5)
             ),
-            "top": reselected(model, X[test], y[test], select_top),
+            "top": reselected(model, X_test, y_test, select_top),
         },
     }
-
-
-def load():
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-
-
-def save(records):
-    temporary = RESULTS.with_suffix(".tmp")
-    RESULTS.parent.mkdir(exist_ok=True)
-    temporary.write_text(json.dumps(records, indent=1) + "\n")
-    os.replace(temporary, RESULTS)
 
 
 def matching(records, protocol, dataset, settings):
@@ -173,10 +161,8 @@ def main():
     runs = [(0, seed) for seed in range(1, 11)] if paper else [(s, s + 1) for s in arguments.splits]
     tables = {}
     for dataset in arguments.dataset:
-        data = np.load(arguments.data_dir / "uci_regression" / f"{dataset}.npz")
         for split, seed in [] if arguments.summary else runs:
-            records = load()
-            known = matching(records, arguments.protocol, dataset, settings)
+            known = matching(read(RESULTS), arguments.protocol, dataset, settings)
             if any((r["split"], r["seed"]) == (split, seed) for r in known):
                 continue
             record = {
@@ -185,10 +171,10 @@ def main():
                 "split": split,
                 "seed": seed,
                 "settings": settings,
-                **run(data, split, seed, settings),
+                **run(uci(arguments.data_dir, dataset, split), seed, settings),
             }
-            save([*load(), record])
-        known = matching(load(), arguments.protocol, dataset, settings)
+            add(RESULTS, record)
+        known = matching(read(RESULTS), arguments.protocol, dataset, settings)
         shown = [r for r in known if (r["split"], r["seed"]) in runs]
         if shown:
             print_table(dataset, shown)

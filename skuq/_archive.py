@@ -42,7 +42,7 @@ MAX_RATIO = 200
 _HEADER, _TREE = "header.json", "tree.json"
 _ARRAY = re.compile(r"arrays/(0|[1-9][0-9]{0,8})\.npy")
 _TEXT = re.compile(r"texts/(0|[1-9][0-9]{0,8})\.txt")
-_LOCAL = struct.Struct("<4s5H3L2H")  # the header before a member's bytes
+_LOCAL = struct.Struct("<4s5H3L2H")  # the header before a file's bytes
 _WATCHED = {"keras": "keras", "tensorflow": "tensorflow", "scikit-learn": "sklearn"}
 
 
@@ -73,11 +73,11 @@ def to_bytes(tree: Any, *, kind: str, describe: Any = None) -> bytes:
             f"The {kind} takes {len(text) / 2**20:.0f} MiB without its arrays; at most "
             f"{MAX_TEXT // 2**20} MiB can be saved."
         )
-    members = {_TREE: text}
+    files = {_TREE: text}
     for index, array in enumerate(encoder.arrays):
-        members[f"arrays/{index}.npy"] = npy(array)
+        files[f"arrays/{index}.npy"] = npy(array)
     for index, long in enumerate(encoder.texts):
-        members[f"texts/{index}.txt"] = long
+        files[f"texts/{index}.txt"] = long
     header = {
         "format": "skuq",
         "format_version": FORMAT_VERSION,
@@ -85,32 +85,35 @@ def to_bytes(tree: Any, *, kind: str, describe: Any = None) -> bytes:
         "versions": _versions(),
         "members": {
             name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            for name, data in members.items()
+            for name, data in files.items()
         },
     }
-    members = {_HEADER: json.dumps(header, indent=1).encode(), **members}
-    data = _zipped(members, packed=(".json", ".txt"))
-    if sum(map(len, [text, *encoder.texts])) > _most_packed(data):
+    files = {_HEADER: json.dumps(header, indent=1).encode(), **files}
+    data = _zip_files(files, compressed=(".json", ".txt"))
+    if sum(map(len, [text, *encoder.texts])) > _max_decompressed_bytes(data):
         # Texts that are so repetitive that reading would take the file for a zip bomb.
-        data = _zipped(members, packed=(".json",))
+        data = _zip_files(files, compressed=(".json",))
     return data
 
 
-def _zipped(members, packed):
-    """Zip the members; compress those with these endings. Arrays of weights hardly shrink."""
+def _zip_files(files, compressed):
+    """Make a zip file of ``{name: bytes}``, and compress the files with a `compressed` suffix.
+
+    Arrays are stored as they are, since weights hardly shrink.
+    """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for name, data in members.items():
+        for name, data in files.items():
             info = zipfile.ZipInfo(name)  # its date is 1980, so that the bytes repeat
             info.create_system, info.external_attr = 3, 0o644 << 16
-            is_packed = name.endswith(packed)
-            info.compress_type = zipfile.ZIP_DEFLATED if is_packed else zipfile.ZIP_STORED
+            is_compressed = name.endswith(compressed)
+            info.compress_type = zipfile.ZIP_DEFLATED if is_compressed else zipfile.ZIP_STORED
             archive.writestr(info, data)
     return buffer.getvalue()
 
 
-def _most_packed(data):
-    """Limit of the unpacked size of all compressed parts of a file, in bytes."""
+def _max_decompressed_bytes(data):
+    """Compute how many bytes the compressed parts of a zip file may have once decompressed."""
     return MAX_TEXT + MAX_RATIO * len(data)
 
 
@@ -162,11 +165,11 @@ def from_bytes(
     FileVersionError if a newer skuq wrote it.
     """
     try:
-        members, header = _checked_members(data)
+        files, header = _unpack_zip(data)
         _check_header(header, kind)
-        _check_contents(members, header)
-        document = read_json(members[_TREE], _TREE)
-        return TreeDecoder(members, restore).decode_all(document, header["kind"])
+        _check_contents(files, header)
+        document = read_json(files[_TREE], _TREE)
+        return TreeDecoder(files, restore).decode_all(document, header["kind"])
     except FileFormatError as error:
         message = f"{source} cannot be read: {str(error)[:2000]}"
         raise type(error)(message if message.endswith(".") else message + ".") from error.__cause__
@@ -174,7 +177,7 @@ def from_bytes(
         raise FileFormatError(f"{source} cannot be read: it is nested too deeply.") from None
 
 
-def _checked_members(data):
+def _unpack_zip(data):
     """Unpack a zip file: ``({name: bytes}, header)``. Only its header is decoded."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -198,16 +201,16 @@ def _checked_members(data):
         if name not in seen:
             raise FileFormatError(f"it holds no {name}: it was not written by skuq")
     packed = sum(info.file_size for info in infos if info.compress_type == zipfile.ZIP_DEFLATED)
-    if packed > _most_packed(data):
+    if packed > _max_decompressed_bytes(data):
         raise FileFormatError(f"it would grow to {packed} bytes from {len(data)}")
     ends = [info.header_offset for info in infos[1:]] + [end]
     view = memoryview(data)
-    members = {info.filename: _raw(view, info, end) for info, end in zip(infos, ends)}
-    return members, read_json(members[_HEADER], _HEADER)
+    files = {info.filename: _raw(view, info, end) for info, end in zip(infos, ends)}
+    return files, read_json(files[_HEADER], _HEADER)
 
 
 def _check_info(info):
-    """Check a member's name, kind and compression; raise FileFormatError if it is not allowed."""
+    """Check a file's name, kind and compression; raise FileFormatError if it is not allowed."""
     name = info.filename
     allowed = _allowed_methods(name)
     if info.orig_filename != name or not allowed:
@@ -230,7 +233,7 @@ def _check_info(info):
 
 
 def _allowed_methods(name):
-    """Compression methods allowed for a member of this name; none for unknown names."""
+    """List the compression methods that a file of this name may have; none for unknown names."""
     if name in (_HEADER, _TREE):
         return (zipfile.ZIP_DEFLATED,)
     if _TEXT.fullmatch(name):
@@ -239,7 +242,7 @@ def _allowed_methods(name):
 
 
 def _raw(view, info, end):
-    """Get a member's bytes. They must end before the next member, so that none count twice."""
+    """Get a file's bytes. They must end before the next file, so that none count twice."""
     name, start = info.filename, info.header_offset
     begin = start + _LOCAL.size
     if begin > end:
@@ -255,14 +258,14 @@ def _raw(view, info, end):
         raise FileFormatError(f"its {name} is cut off, or overlaps another part")
     raw = view[begin : begin + info.compress_size]
     if info.compress_type == zipfile.ZIP_DEFLATED:
-        raw = _inflated(raw, info)
+        raw = _decompress(raw, info)
     if zlib.crc32(raw) != info.CRC:
         raise FileFormatError(f"its {name} is damaged (its CRC-32 does not fit)")
     return raw
 
 
-def _inflated(raw, info):
-    """Decompress a member of the archive, up to the declared number of bytes."""
+def _decompress(raw, info):
+    """Decompress a file of the archive, up to the declared number of bytes."""
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
         data = inflater.decompress(raw, info.file_size + 1)
@@ -297,18 +300,18 @@ def _is_text_dict(value):
     return type(value) is dict and all(type(text) is str for text in value.values())
 
 
-def _check_contents(members, header):
-    """Check that the members are exactly those that the header lists, byte by byte."""
+def _check_contents(files, header):
+    """Check that the files are exactly those that the header lists, byte by byte."""
     declared = header.get("members")
-    if type(declared) is not dict or set(declared) != set(members) - {_HEADER}:
+    if type(declared) is not dict or set(declared) != set(files) - {_HEADER}:
         raise FileFormatError("its parts are not those that its header lists")
-    n_arrays = sum(name.startswith("arrays/") for name in members)
+    n_arrays = sum(name.startswith("arrays/") for name in files)
     numbered = [f"arrays/{i}.npy" for i in range(n_arrays)]
-    numbered += [f"texts/{i}.txt" for i in range(len(members) - 2 - n_arrays)]
-    if set(numbered) != set(members) - {_HEADER, _TREE}:
+    numbered += [f"texts/{i}.txt" for i in range(len(files) - 2 - n_arrays)]
+    if set(numbered) != set(files) - {_HEADER, _TREE}:
         raise FileFormatError("its arrays or texts are not numbered one after the other")
     for name, facts in declared.items():
-        data = members[name]
+        data = files[name]
         digest = hashlib.sha256(data).hexdigest()
         if facts != {"size": len(data), "sha256": digest}:
             raise FileFormatError(f"its {name} is damaged (size or SHA-256 does not fit)")

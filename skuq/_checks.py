@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
@@ -99,3 +100,8 @@ def class_codes(
             f"{problem}: {sorted(unknown, key=repr)}. The known labels are {classes.tolist()}."
         )
     return np.array([code[label] for label in labels], dtype=int)
+
+
+def first_true(conditions: Mapping[str, bool]) -> str | None:
+    """Find the name of the first condition that holds; None if none does."""
+    return next((name for name, holds in conditions.items() if holds), None)

@@ -48,7 +48,7 @@ def predict_normal(estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
     return mean, std
 
 
-def as_predicted(y: Any, mean: Any) -> np.ndarray:
+def reshape_like_prediction(y: Any, mean: Any) -> np.ndarray:
     """Reshape targets to the prediction's shape: some estimators drop an axis of length 1."""
     targets: np.ndarray = np.asarray(y, dtype=float)
     shape = np.shape(mean)
@@ -66,7 +66,7 @@ def last_estimator(estimator: Any) -> Any:
     return estimator
 
 
-def innermost(estimator: Any, X: Any) -> tuple[Any, Any]:
+def unwrap_estimator(estimator: Any, X: Any) -> tuple[Any, Any]:
     """Find the estimator inside searches, pipelines and frozen estimators, and its input X.
 
     Needed for what those do not delegate: `predict_distribution`, and ``predict(X,
@@ -74,10 +74,10 @@ def innermost(estimator: Any, X: Any) -> tuple[Any, Any]:
     """
     estimator = getattr(estimator, "best_estimator_", estimator)
     if isinstance(estimator, FrozenEstimator):
-        return innermost(estimator.estimator, X)
+        return unwrap_estimator(estimator.estimator, X)
     if isinstance(estimator, Pipeline):
         X = estimator[:-1].transform(X) if len(estimator) > 1 else X
-        return innermost(estimator[-1], X)
+        return unwrap_estimator(estimator[-1], X)
     return estimator, X
 
 

@@ -36,7 +36,7 @@ def npy(array: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def checked_dtype(text: Any, where: Any) -> np.dtype[Any]:
+def check_dtype(text: Any, where: Any) -> np.dtype[Any]:
     """Parse the text of a plain dtype."""
     if type(text) is not str or not _DTYPE.fullmatch(text):
         raise FileFormatError(f"{where} has the type {str(text)[:50]!r}, which is not read")
@@ -64,7 +64,7 @@ def array_of(data: bytes, where: Any) -> np.ndarray:
     found = _NPY_HEADER.fullmatch(text)
     if found is None:
         raise FileFormatError(f"{where} has a npy header that skuq does not write")
-    dtype = checked_dtype(found[1], where)
+    dtype = check_dtype(found[1], where)
     try:
         shape, fortran, _ = np.lib.format.read_array_header_1_0(
             file, max_header_size=_MAX_NPY_HEADER
@@ -75,11 +75,11 @@ def array_of(data: bytes, where: Any) -> np.ndarray:
         raise FileFormatError(
             f"{where} declares shape {shape} of {dtype.str!r}, but {len(data) - end} bytes follow"
         )
-    flat = checked_values(np.frombuffer(data, dtype, offset=end), where)
-    return reshaped(flat.copy(), shape, "F" if fortran else "C", where)
+    flat = check_values(np.frombuffer(data, dtype, offset=end), where)
+    return reshape_checked(flat.copy(), shape, "F" if fortran else "C", where)
 
 
-def checked_values(flat: np.ndarray, where: Any) -> np.ndarray:
+def check_values(flat: np.ndarray, where: Any) -> np.ndarray:
     """Refuse bytes that are no values of their type, which NumPy does not check."""
     if flat.dtype.kind == "b" and flat.size and flat.view(np.uint8).max() > 1:
         raise FileFormatError(f"{where} has truth values other than 0 and 1")
@@ -91,7 +91,7 @@ def checked_values(flat: np.ndarray, where: Any) -> np.ndarray:
     return flat
 
 
-def reshaped(
+def reshape_checked(
     flat: np.ndarray, shape: Sequence[int], order: Literal["C", "F"], where: Any
 ) -> np.ndarray:
     """Reshape an array to a shape that may be impossible."""

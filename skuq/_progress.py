@@ -145,7 +145,7 @@ class Progress:
                 return
             self._open_bar()
         self._bar.total = self._total
-        if limited := self._limited():
+        if limited := self._text_of_limit():
             self._shown["time limit"] = limited
         self._bar.set_postfix(self._shown, refresh=False)
         self._bar.update(self.n_done - self._bar.n)
@@ -182,7 +182,7 @@ class Progress:
             estimate = (time.time() - self._started) / n_done * (self._total - self.n_done)
         return estimate if self._limit is None else min(estimate, max(self._limit(), 0.0))
 
-    def _limited(self) -> str:
+    def _text_of_limit(self) -> str:
         """Return the time that the computation may still take as text; empty without a limit."""
         seconds = math.inf if self._limit is None else self._limit()
         return tqdm.format_interval(max(seconds, 0)) if math.isfinite(seconds) else ""
@@ -227,13 +227,13 @@ def _choose_display(verbose: int | None) -> str | None:
 
 
 def _is_watched() -> bool:
-    """Whether a bar would be seen: on a terminal or in a notebook."""
+    """Tell whether a bar would be seen: on a terminal or in a notebook."""
     if any(base.__module__ == "tqdm.notebook" for base in tqdm.__mro__):
         return True
     return sys.stderr is not None and sys.stderr.isatty()
 
 
 def _is_in_worker() -> bool:
-    """Whether the caller is one of several tasks of joblib, or in a process of multiprocessing."""
+    """Tell whether the caller is a task of joblib or in a process of multiprocessing."""
     backend, _ = joblib.parallel.get_active_backend()
     return (backend.nesting_level or 0) > 0 or multiprocessing.parent_process() is not None

@@ -143,8 +143,8 @@ class Real:
 
     def index(self, value) -> float:
         """Get the position of a value on the decision's scale, from 0 to 1."""
-        low, high, own = self.encode([self.low, self.high, value]).ravel()
-        return float((own - low) / (high - low)) if low < high else 0.0
+        low, high, position = self.encode([self.low, self.high, value]).ravel()
+        return float((position - low) / (high - low)) if low < high else 0.0
 
     def sample(self, rng, n: int) -> list:
         if self.log:

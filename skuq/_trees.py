@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 
-from skuq._npy import array_of, checked_dtype, checked_values, is_plain_dtype, reshaped
+from skuq._npy import array_of, check_dtype, check_values, is_plain_dtype, reshape_checked
 from skuq.exceptions import FileFormatError, UnsavableError
 
 MAX_DEPTH = 100
@@ -20,7 +20,10 @@ _LONG = 4096  # characters of a string that gets a member of its own
 
 
 class _Place:
-    """Place of a part in its tree; ``str(place)`` is a path for people, made on demand."""
+    """Place of a part in its tree; ``str(place)`` is a path for people, made on demand.
+
+    The path has ``.key`` for an attribute of an object, and ``[key]`` for an item of a container.
+    """
 
     __slots__ = ("attribute", "key", "parent")
 
@@ -66,7 +69,7 @@ class TreeEncoder:
             if not value.dtype.itemsize:  # an empty string
                 return {"@": "scalar", "dtype": "<U1", "hex": "00000000"}
             return {"@": "scalar", "dtype": value.dtype.str, "hex": value.tobytes().hex()}
-        return self._enclosing(value, where)
+        return self._encode_container(value, where)
 
     def _text(self, value):
         try:
@@ -77,7 +80,8 @@ class TreeEncoder:
             return value  # the tree will be refused as too long
         return {"@": "text", "index": self.texts.setdefault(data, len(self.texts))}
 
-    def _enclosing(self, value, where):
+    def _encode_container(self, value, where):
+        """Encode a container, which must neither hold itself nor be nested too deeply."""
         if id(value) in self._open:
             raise UnsavableError(f"{where} holds itself; what is saved must be a tree.")
         if len(self._open) >= MAX_DEPTH:
@@ -165,8 +169,8 @@ def _refuse_constant(text):
 class TreeDecoder:
     """Decode JSON to a tree, checking every part."""
 
-    def __init__(self, members, restore):
-        self.members, self.restore = members, restore
+    def __init__(self, files, restore):
+        self.files, self.restore = files, restore  # the files of the archive: {name: bytes}
         self.arrays, self.objects, self.texts = {}, {}, {}  # decoded, by index
         self.stored = []  # object arrays as JSON
 
@@ -179,7 +183,7 @@ class TreeDecoder:
             raise FileFormatError("its tree has no list of object arrays")
         tree = self.decode(document["tree"], kind, 0)
         n_used = len(self.arrays) + len(self.texts)
-        if n_used != len(self.members) - 2 or len(self.objects) != len(self.stored):
+        if n_used != len(self.files) - 2 or len(self.objects) != len(self.stored):
             raise FileFormatError("it holds arrays or texts that belong to nothing")
         return tree
 
@@ -232,12 +236,15 @@ class TreeDecoder:
         return decoded
 
     def _object(self, value, where, depth):
+        """Decode an object; `restore` makes it from the name of its class and its state."""
         name, state = value["name"], value["state"]
         if type(name) is not str:
             raise FileFormatError(f"{where} has no name of a class")
         if self.restore is None:
-            raise FileFormatError(f"{where} is an object ({name[:100]!r}); none are read here")
-        if type(state) is dict and "@" not in state:
+            raise FileFormatError(
+                f"{where} is an object ({name[:100]!r}), which is not allowed here"
+            )
+        if type(state) is dict and "@" not in state:  # attributes by name
             state = self._fields(state, where, depth, attribute=True)
         else:
             state = self.decode(state, where, depth)
@@ -254,30 +261,30 @@ class TreeDecoder:
         return float(value["value"])
 
     def _scalar(self, value, where, depth):
-        dtype = checked_dtype(value["dtype"], where)
+        dtype = check_dtype(value["dtype"], where)
         try:
             data = bytes.fromhex(value["hex"])
         except (TypeError, ValueError) as error:
             raise FileFormatError(f"{where} is no scalar ({error})") from error
         if len(data) != dtype.itemsize:
             raise FileFormatError(f"{where} has {len(data)} bytes, its type {dtype.itemsize}")
-        return checked_values(np.frombuffer(data, dtype), where)[0]
+        return check_values(np.frombuffer(data, dtype), where)[0]
 
     def _array(self, value, where, depth):
         index = value["index"]
-        if type(index) is not int or f"arrays/{index}.npy" not in self.members:
+        if type(index) is not int or f"arrays/{index}.npy" not in self.files:
             raise FileFormatError(f"{where} is an array that is not there")
         if index not in self.arrays:
-            self.arrays[index] = array_of(self.members[f"arrays/{index}.npy"], where)
+            self.arrays[index] = array_of(self.files[f"arrays/{index}.npy"], where)
         return self.arrays[index]
 
     def _text(self, value, where, depth):
         index = value["index"]
-        if type(index) is not int or f"texts/{index}.txt" not in self.members:
+        if type(index) is not int or f"texts/{index}.txt" not in self.files:
             raise FileFormatError(f"{where} is a text that is not there")
         if index not in self.texts:
             try:
-                self.texts[index] = bytes(self.members[f"texts/{index}.txt"]).decode()
+                self.texts[index] = bytes(self.files[f"texts/{index}.txt"]).decode()
             except UnicodeDecodeError as error:
                 raise FileFormatError(f"{where} is no text ({error})") from error
         return self.texts[index]
@@ -304,7 +311,7 @@ class TreeDecoder:
             array[i] = self.decode(item, _Place(where, i), 0)
             if not _is_plain_scalar(array[i]):
                 raise FileFormatError(f"{where} has elements that are more than scalars")
-        return reshaped(array, shape, "C", where)
+        return reshape_checked(array, shape, "C", where)
 
 
 _TAGS = {

@@ -628,7 +628,7 @@ def _tag(**fields):
         (_tag(tag="scalar", dtype="|b1", hex="02"), "truth values"),
         (_tag(tag="scalar", dtype="<U999999999999", hex=""), "no type|bytes"),
         (_tag(tag="scalar", dtype=None, hex=""), "is not read"),
-        (_tag(tag="object", name="x", state={}), "none are read here"),
+        (_tag(tag="object", name="x", state={}), "not allowed here"),
         (_tag(tag="object", name=3, state={}), "no name of a class"),
     ],
 )

@@ -35,7 +35,9 @@ def expected_improvement(xp, values, best):
     (Guilhoto and Perdikaris 2024, "NEON", Table 2).
     """
     values = _batch_best(xp, values)  # (n_draws, n)
-    return xp.mean(xp.maximum(values - _aligned(xp, best, values), 0.0), axis=0)  # E max(0, g - y*)
+    return xp.mean(
+        xp.maximum(values - _align_with_draws(xp, best, values), 0.0), axis=0
+    )  # E max(0, g - y*)
 
 
 def leaky_expected_improvement(xp, values, best, delta=0.01):
@@ -56,7 +58,7 @@ def leaky_expected_improvement(xp, values, best, delta=0.01):
     ----------
     Guilhoto and Perdikaris (2024), "NEON", Eq. 7, 8 and section 7.
     """
-    gain = values - _aligned(xp, best, values)  # (n_draws, n[, q])
+    gain = values - _align_with_draws(xp, best, values)  # (n_draws, n[, q])
     total = xp.sum(gain, axis=-1) if _is_batch(values) else gain  # (n_draws, n)
     improvement = xp.maximum(_batch_best(xp, gain), 0.0)
     return xp.mean(delta * total + (1.0 - delta) * improvement, axis=0)
@@ -78,7 +80,7 @@ def probability_of_improvement(xp, values, best):
     spread = _std(xp, values - centre, keepdims=True)
     shrunk = centre + math.sqrt(1 - bandwidth**2) * (values - centre)
     # The smoothed indicator of each draw: P(shrunk + h * spread * normal > best).
-    above = _normal_cdf(xp, (shrunk - _aligned(xp, best, values)) / (bandwidth * spread))
+    above = _normal_cdf(xp, (shrunk - _align_with_draws(xp, best, values)) / (bandwidth * spread))
     return xp.mean(_batch_best(xp, above), axis=0)
 
 
@@ -101,7 +103,7 @@ def upper_confidence_bound(xp, values, beta=1.0, deviation="std", pending=None):
 
 def mean(xp, values, pending=None):
     """Compute the mean over the draws of the best value of the batch and of pending points."""
-    return xp.mean(_raised(xp, _batch_best(xp, values), pending), axis=0)
+    return xp.mean(_raise_to_level(xp, _batch_best(xp, values), pending), axis=0)
 
 
 def uncertainty(xp, values, deviation="std", pending=None):
@@ -208,16 +210,16 @@ def _batch_best(xp, values):
     return xp.max(values, axis=-1) if _is_batch(values) else values
 
 
-def _aligned(xp, level, values):
+def _align_with_draws(xp, level, values):
     """Reshape a level of each draw (n_draws,) to (n_draws, 1[, 1]); a number stays a number."""
     if not getattr(level, "shape", ()):
         return level
     return xp.reshape(level, (-1,) + (1,) * (len(values.shape) - 1))
 
 
-def _raised(xp, values, pending):
+def _raise_to_level(xp, values, pending):
     """Raise values (n_draws, n) to the level of pending points, if there are any."""
-    return values if pending is None else xp.maximum(values, _aligned(xp, pending, values))
+    return values if pending is None else xp.maximum(values, _align_with_draws(xp, pending, values))
 
 
 def _bound(xp, centre, centred, beta, deviation, pending):
@@ -230,7 +232,7 @@ def _bound(xp, centre, centred, beta, deviation, pending):
         bound = centre + beta * _std(xp, centred, keepdims=True)
     else:
         bound = centre + beta * _SQRT_HALF_PI * xp.abs(centred)  # (n_draws, n[, q])
-    return xp.mean(_raised(xp, _batch_best(xp, bound), pending), axis=0)
+    return xp.mean(_raise_to_level(xp, _batch_best(xp, bound), pending), axis=0)
 
 
 def _std(xp, centred, keepdims=False):

@@ -92,7 +92,7 @@ class _State:
         self.n_rows += len(f)
         finite = np.isfinite(f) & np.isfinite(g).all(axis=1)
         self.f, self.g = np.where(finite, f, np.inf), np.where(finite[:, None], g, 0.0)
-        self.active = finite & (self._projected(self.x, self.g) > gtol)
+        self.active = finite & (self._largest_projected_gradient(self.x, self.g) > gtol)
         self._aim(np.flatnonzero(self.active), ftol)
 
     def trial(self, rows):
@@ -111,6 +111,7 @@ class _State:
         self._accept(rows[good], trial[good], f[good], g[good], ftol, gtol)
 
     def _accept(self, rows, x, f, g, ftol, gtol):
+        """Move rows to new points, and stop those that have converged."""
         for memory, new in ((self.steps, x - self.x[rows]), (self.changes, g - self.g[rows])):
             # The newest pair replaces the oldest.
             memory[rows, :-1] = memory[rows, 1:]
@@ -118,7 +119,7 @@ class _State:
         gained = self.f[rows] - f
         self.x[rows], self.f[rows], self.g[rows] = x, f, g
         small = gained <= ftol * np.maximum(1.0, np.abs(f))
-        going = ~small & (self._projected(x, g) > gtol)
+        going = ~small & (self._largest_projected_gradient(x, g) > gtol)
         self.active[rows] = going
         self._aim(rows[going], ftol)
 
@@ -155,16 +156,18 @@ class _State:
         self.halvings[rows] = 0
         self.direction[rows] = direction
         # A step that is clipped to the box may lead uphill; NaN counts as uphill.
-        self.direction[rows] = np.where(self._promised(rows)[:, None] < 0, direction, downhill)
+        self.direction[rows] = np.where(
+            self._predict_change(rows)[:, None] < 0, direction, downhill
+        )
         least = 0.1 * ftol * np.maximum(1.0, np.abs(self.f[rows]))
-        self.active[rows] = -self._promised(rows) > least
+        self.active[rows] = -self._predict_change(rows) > least
 
-    def _promised(self, rows):
+    def _predict_change(self, rows):
         """Predict the change of f (b,) by its slope along the step that is tried next."""
         return np.sum(self.g[rows] * (self.trial(rows) - self.x[rows]), axis=1)
 
     @staticmethod
-    def _projected(x, g):
+    def _largest_projected_gradient(x, g):
         """Compute the largest entry (b,) of the projected gradient ``P(x - g) - x``."""
         return np.abs(np.clip(x - g, 0.0, 1.0) - x).max(axis=1)
 

@@ -71,7 +71,7 @@ class Constraints:
         """All names, in the user's order."""
         return tuple(self.functions)
 
-    def measured(self, given: Mapping[str, Any] | None, n: int) -> dict[str, np.ndarray]:
+    def check_measured(self, given: Mapping[str, Any] | None, n: int) -> dict[str, np.ndarray]:
         """Validate the values (n,) of measured constraints, as `tell` gets them."""
         given = {} if given is None else given
         if not isinstance(given, Mapping) or set(given) != set(self.estimators):
@@ -183,7 +183,7 @@ class MeritObjective:
         return feasible * value + (1 - feasible) * (units[..., 0] - units[..., 1] * violation)
 
 
-def joined(posteriors: Sequence[Posterior], constants: np.ndarray) -> Posterior:
+def join_posteriors(posteriors: Sequence[Posterior], constants: np.ndarray) -> Posterior:
     """Join posteriors of the same inputs, and constants, into columns of one posterior.
 
     It has as many draws as the largest of them; the draws of the others are repeated.
@@ -210,7 +210,7 @@ def joined(posteriors: Sequence[Posterior], constants: np.ndarray) -> Posterior:
 
 @dataclass(frozen=True)
 class _Joined:
-    """``(xp, arguments, X) -> (n_draws, n, columns)``; see `joined`."""
+    """``(xp, arguments, X) -> (n_draws, n, columns)``; see `join_posteriors`."""
 
     functions: tuple[Callable, ...]
     sizes: tuple[int, ...]  # numbers of their arguments

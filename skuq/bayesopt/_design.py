@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from skuq._seeds import generator
+from skuq.bayesopt._domain import SMALL_DOMAIN
 from skuq.bayesopt._results import ResultLog
-
-_GRID = 4096  # points of a domain that is small enough to list
 
 
 def initial_points(q: int, log: ResultLog, n_initial: int, entropy: int) -> np.ndarray:
@@ -22,7 +21,7 @@ def initial_points(q: int, log: ResultLog, n_initial: int, entropy: int) -> np.n
     # More uniform points than asked for, since some may be taken.
     points = [design[n:], domain.sample(2 * q, rng)]
     # The whole of a small domain in random order, so that no free point is missed.
-    if domain.n_points <= _GRID:
+    if domain.n_points <= SMALL_DOMAIN:
         points.append(rng.permutation(domain.grid()))
     taken, chosen = log.taken, []
     for x in np.concatenate(points).tolist():

@@ -14,6 +14,8 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.stats import qmc
 
+#: Points of a domain that is small enough to list.
+SMALL_DOMAIN = 4096
 _SLACK = 1e-9  # share of a side by which rounding may carry a point over the edge
 _MANY_POINTS = 2**62  # from here on a discrete domain counts as infinite
 
@@ -45,9 +47,9 @@ class Domain:
                     f"Got {tuple(sides[wrong[0]])} in column {columns[wrong[0]]}."
                 )
         self._whole = np.isin(np.arange(d), [*self.integer, *self.categories])
-        self._place()
+        self._place_columns()
 
-    def _place(self):
+    def _place_columns(self):
         """Find the positions of each column in the encoded points, and their bounds.
 
         `groups` are the positions of each category; exactly one of them is 1.
@@ -124,13 +126,15 @@ class Domain:
         return X
 
     def encode(self, X) -> np.ndarray:
-        """Encode points (n, d) for a surrogate: (n, D)."""
-        # One-hot columns of a category, and every other column as it is.
+        """Encode points (n, d) for a surrogate: (n, D).
+
+        A categorical column holds codes, which become one-hot columns. Others stay as they are.
+        """
         parts = [
-            np.eye(len(own))[X[:, column].astype(int)]
+            np.eye(len(encoded))[X[:, column].astype(int)]
             if column in self.categories
             else X[:, column, None]
-            for column, own in enumerate(self._columns)
+            for column, encoded in enumerate(self._columns)
         ]
         return np.hstack(parts)
 
@@ -138,12 +142,12 @@ class Domain:
         """Find the points (n, d) of the domain that are nearest to encoded ones (n, D)."""
         # The largest one-hot column is the category.
         parts = [
-            encoded[:, own].argmax(axis=1)
+            encoded[:, encoded_columns].argmax(axis=1)
             if column in self.categories
-            else np.clip(encoded[:, own[0]], *self.bounds[column])
-            for column, own in enumerate(self._columns)
+            else np.clip(encoded[:, encoded_columns[0]], *self.bounds[column])
+            for column, encoded_columns in enumerate(self._columns)
         ]
-        return self._rounded(np.stack(parts, axis=1).astype("float64"))
+        return self._round_discrete(np.stack(parts, axis=1).astype("float64"))
 
     def unit(self, X) -> np.ndarray:
         """Encode points (n, d) and scale them to unit coordinates (n, D)."""
@@ -153,8 +157,8 @@ class Domain:
     def distance(self, X, known) -> np.ndarray:
         """Compute the distance of each X (n, d) to the nearest of known points (m, d): (n,).
 
-        It is in unit coordinates, where different categories are sqrt(8) apart. Without known
-        points it is inf.
+        Distances are in unit coordinates, where different categories are sqrt(8) apart. They are
+        inf without known points.
         """
         if not len(known):
             return np.full(len(X), np.inf)
@@ -205,7 +209,7 @@ class Domain:
             steps.append(np.clip(jittered, low, high))
         return np.concatenate(steps)
 
-    def _rounded(self, X):
+    def _round_discrete(self, X):
         return np.where(self._whole, np.round(X), X)
 
     def __eq__(self, other):

@@ -11,36 +11,14 @@ import numpy as np
 from sklearn.base import clone
 
 from skuq._seeds import generator, trial_seed
-from skuq.bayesopt._acquisition import Acquisition
-from skuq.bayesopt._constraints import Constraints
-from skuq.bayesopt._domain import Domain
 from skuq.bayesopt._results import Results
+from skuq.bayesopt._settings import SearchSettings
 from skuq.bayesopt._surrogate import posterior_of
 from skuq.predictive import Posterior
 
 #: What a fit raises if it fails numerically: another seed may help.
 FIT_ERRORS = (FloatingPointError, np.linalg.LinAlgError)
 N_ATTEMPTS = 2  # seeds that are tried if a fit fails
-
-
-@dataclass(frozen=True, eq=False)
-class SearchSettings:
-    """Everything that decides a step besides results and pending points.
-
-    Parameters of `BayesianOptimizer` under their names; `domain` holds its bounds, `entropy` is
-    the seed of the whole search.
-    """
-
-    estimator: Any
-    domain: Domain
-    constraints: Constraints
-    acquisition: Acquisition
-    maximizer: str
-    n_restarts: int
-    n_draws: int
-    noisy: bool
-    reseed: bool
-    entropy: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +65,7 @@ class Fits:
             # A warm start would fail again in the same way: the second attempt starts cold.
             previous = None if settings.reseed or attempt else self.last
             try:
-                surrogates = _fitted(settings, results, entropy, previous)
+                surrogates = _fit(settings, results, entropy, previous)
                 break
             except FIT_ERRORS:
                 if attempt == N_ATTEMPTS - 1:
@@ -101,7 +79,7 @@ class Fits:
         return Fits().__dict__
 
 
-def _fitted(settings, results, entropy, previous) -> Surrogates:
+def _fit(settings, results, entropy, previous) -> Surrogates:
     """Fit seeded clones to the results.
 
     Estimators with ``warm_start=True`` go on from a copy of their `previous` fit.
@@ -109,41 +87,38 @@ def _fitted(settings, results, entropy, previous) -> Surrogates:
     start = time.perf_counter()
     X = settings.domain.encode(results.X)
 
-    def fit(estimator, y, before, seed):
-        model = before
-        if before is None or not estimator.get_params().get("warm_start", False):
-            model = seeded(estimator, seed)
-        else:  # what was fitted before stays as it is
-            model = copy.deepcopy(before)
+    def fit(estimator, y, fitted, seed):
+        is_warm = fitted is not None and estimator.get_params().get("warm_start", False)
+        model = copy.deepcopy(fitted) if is_warm else clone_with_seed(estimator, seed)
         return model.fit(X, y)
 
     # Each posterior has a seed of its own, which depends on its position only.
     def draws(model, j):
         return posterior_of(model, settings.n_draws, derived_seed(entropy, "posterior", j))
 
-    before = None if previous is None else previous.model
-    model = fit(settings.estimator, results.outputs, before, trial_seed(entropy, 0))
+    fitted = None if previous is None else previous.model
+    model = fit(settings.estimator, results.outputs, fitted, trial_seed(entropy, 0))
     posterior = draws(model, 0)
     constraints, models, posteriors = settings.constraints, {}, {}
     for j, (name, estimator) in enumerate(constraints.estimators.items(), start=1):
         column = results.constraints[:, constraints.names.index(name)]
-        before = None if previous is None else previous.constraint_models[name]
-        models[name] = fit(estimator, column, before, trial_seed(entropy, j))
+        fitted = None if previous is None else previous.constraint_models[name]
+        models[name] = fit(estimator, column, fitted, trial_seed(entropy, j))
         posteriors[name] = draws(models[name], j)
     return Surrogates(model, posterior, models, posteriors, time.perf_counter() - start)
 
 
-def seeded(estimator, seed):
+def clone_with_seed(estimator, seed):
     """Clone an estimator and seed its `random_state` and those of all its parts."""
     model = clone(estimator)
     # A clone copies functions, but compiled programs are found by the same function object.
-    own = estimator.get_params(deep=True)
-    kept = {n: v for n, v in own.items() if callable(v) and not hasattr(v, "get_params")}
-    model.set_params(**kept)
+    params = estimator.get_params(deep=True)
+    functions = {n: v for n, v in params.items() if callable(v) and not hasattr(v, "get_params")}
+    model.set_params(**functions)
     names = sorted(model.get_params(deep=True))
-    own = [name for name in names if name == "random_state" or name.endswith("__random_state")]
-    seeds = np.random.default_rng(seed).integers(1, 2**31 - 1, size=len(own))
-    return model.set_params(**{name: int(value) for name, value in zip(own, seeds)})
+    names = [name for name in names if name == "random_state" or name.endswith("__random_state")]
+    seeds = np.random.default_rng(seed).integers(1, 2**31 - 1, size=len(names))
+    return model.set_params(**{name: int(value) for name, value in zip(names, seeds)})
 
 
 def derived_seed(entropy: int, *purpose: str | int) -> int:

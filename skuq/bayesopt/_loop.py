@@ -52,10 +52,9 @@ def run_loop(
                         _evaluate(func, x, log)
                         if k < len(batch):
                             progress.step()
-                finally:  # after an interrupt the rest of the batch is not evaluated
+                finally:  # after an interrupt, the rest of the batch is no longer pending
                     log.forget(batch)
-                n_failed = len(log) - int(log.usable.sum())
-                progress.step(best=f"{best():.4g}", failed=n_failed)
+                progress.step(best=f"{best():.4g}", failed=log.n_failed)
                 if is_to_stop():
                     message = "Stopped by `callback`."
                     break

@@ -25,20 +25,21 @@ METHODS = ("auto", "lbfgs", "direct", "scipy")
 # On 36 rugged problems of six variables (500 restarts, wavelength a third of the box) the
 # restarts from a plain hypercube missed the best known maximum in 17% of the runs, those from
 # the best of four times as many points in 3%; eight times as many gained nothing.
-_SCREENED = 4
+_CANDIDATES_PER_RESTART = 4
 # {round: share of the restarts that continue}. This finds what converged restarts find, with a
 # third of the evaluations. Cuts at rounds 4, 12 and 32 missed 6%.
 _SURVIVORS = {6: 1 / 4, 16: 1 / 16, 36: 1 / 50}
-_LEAST_SURVIVORS = 10
-_MAX_ROUNDS = 150
+_LEAST_SURVIVORS = 10  # restarts that continue in any case
+_MAX_ROUNDS = 150  # of L-BFGS in single precision
 _FTOL = 1e-7  # single precision resolves no smaller gain
 # A search that proposes points this near to a given start, as a share of the box times sqrt(d),
 # has converged to where single precision is coarse: the best maxima are refined in double.
 _SMALL_STEP = 0.01
-_N_REFINED, _MAX_EXACT_ROUNDS, _EXACT_FTOL = 10, 60, 1e-13
+_N_REFINED = 10  # maxima that are refined
+_MAX_EXACT_ROUNDS, _EXACT_FTOL = 60, 1e-13  # of their refinement in double precision
 _N_CLIMBED = 10  # points of the sample that are improved if there are no gradients
 _DIFFERENCE = 1e-6  # share of the box; about the error of a difference in float64
-_LARGE = 1e30  # stands for values that are not finite, when minimised
+_VALUE_OF_NON_FINITE = 1e30  # when minimised
 # Points where single precision is compared with double, and the tolerated error there as a share
 # of the values' spread.
 _N_COMPARED, _INEXACT = 8, 0.05
@@ -189,10 +190,10 @@ def _search(task, u, method, n_restarts, given):
             "gradients and the acquisition is maximised by DIRECT, more slowly. Write it with "
             "operators and keras.ops.",
         )
-        return _direct(task, u, n_restarts, given)
+        return _run_direct(task, u, n_restarts, given)
 
 
-def _batched(task, u, n_restarts, given):
+def _climb_together(task, u, n_restarts, given):
     """Climb from the best candidates, all at once."""
     compiled = CompiledAcquisition(task)
     values = compiled.values(u)
@@ -205,14 +206,14 @@ def _batched(task, u, n_restarts, given):
         for number, share in _SURVIVORS.items()
     }
     # Climb only from the best of the screened candidates.
-    starts = u[_ranked(values)[:n_restarts]]
+    starts = u[_rank(values)[:n_restarts]]
     if not len(starts):  # nothing is finite, which `_best_allowed` reports
         return u, values
-    x, found = _climbed(compiled, starts, scale, _MAX_ROUNDS, _FTOL, survivors)
-    top = _ranked(found)[:_N_REFINED]
+    x, found = _climb(compiled, starts, scale, _MAX_ROUNDS, _FTOL, survivors)
+    top = _rank(found)[:_N_REFINED]
     if len(top) and _is_near(x[top], given, len(task.bounds)):
         exact = CompiledAcquisition(task, "float64")
-        best, best_values = _climbed(exact, x[top], scale, _MAX_EXACT_ROUNDS, _EXACT_FTOL)
+        best, best_values = _climb(exact, x[top], scale, _MAX_EXACT_ROUNDS, _EXACT_FTOL)
         # The other values are in single precision: their rounding must not beat a refined one.
         least = best_values[np.isfinite(best_values)].min(initial=math.inf)
         found, values = np.minimum(found, least), np.minimum(values, least)
@@ -220,7 +221,7 @@ def _batched(task, u, n_restarts, given):
     return np.concatenate([x, u]), np.concatenate([found, values])
 
 
-def _climbed(compiled, starts, scale, max_rounds, ftol, survivors=None):
+def _climb(compiled, starts, scale, max_rounds, ftol, survivors=None):
     """Climb from all starts at once; return points and values."""
 
     def negative(u):
@@ -240,7 +241,7 @@ def _is_near(x, given, d):
 
 
 def _is_inexact(task, u, values, scale):
-    """Whether single precision is too coarse, judged by a few points in double."""
+    """Tell whether single precision is too coarse: compare a few points with double precision."""
     rows = np.linspace(0, len(u) - 1, _N_COMPARED).astype(int)
     exact = acquisition_of(task)(u[rows])
     usable = np.isfinite(exact) & np.isfinite(values[rows])
@@ -248,7 +249,7 @@ def _is_inexact(task, u, values, scale):
     return bool(error.size) and error.max() > _INEXACT * max(scale, np.ptp(exact[usable]))
 
 
-def _one_by_one(task, u, n_restarts, given):
+def _climb_one_by_one(task, u, n_restarts, given):
     """Climb from one candidate after the other with SciPy's L-BFGS-B."""
     if task.posterior.key is None:
         return _without_gradients(task, u)
@@ -261,7 +262,7 @@ def _one_by_one(task, u, n_restarts, given):
         value, gradient = compiled.value_and_gradient(u)
         return -value / scale, -gradient / scale
 
-    return _polish(negative, u[_ranked(values)], u, values, scale)
+    return _polish(negative, u[_rank(values)], u, values, scale)
 
 
 def _without_gradients(task, u):
@@ -276,7 +277,7 @@ def _without_gradients(task, u):
         values = function(np.concatenate([u[None], u + np.diag(steps)])) / -scale
         return values[0], (values[1:] - values[0]) / steps
 
-    return _polish(negative, u[_ranked(values)[:_N_CLIMBED]], u, values, scale)
+    return _polish(negative, u[_rank(values)[:_N_CLIMBED]], u, values, scale)
 
 
 def _polish(negative, starts, u, values, scale):
@@ -287,7 +288,7 @@ def _polish(negative, starts, u, values, scale):
             _finite(negative), start, jac=True, bounds=[(0.0, 1.0)] * len(start), method="L-BFGS-B"
         )
         found.append(np.clip(result.x, 0.0, 1.0)[None])
-        kept.append([-result.fun * scale if result.fun < _LARGE else -math.inf])
+        kept.append([-result.fun * scale if result.fun < _VALUE_OF_NON_FINITE else -math.inf])
     return np.concatenate(found), np.concatenate(kept)
 
 
@@ -298,20 +299,24 @@ def _finite(negative):
         value, gradient = negative(u)
         if np.isfinite(value) and np.isfinite(gradient).all():
             return value, gradient
-        return _LARGE, np.zeros_like(u)
+        return _VALUE_OF_NON_FINITE, np.zeros_like(u)
 
     return function
 
 
-def _direct(task, u, n_restarts, given):
-    """Run DIRECT with the settings of NOMU's code; it takes no starts."""
+def _run_direct(task, u, n_restarts, given):
+    """Run DIRECT with the settings of NOMU's code; return all points it has evaluated.
+
+    It takes no starts: of u only the number of columns counts, and `n_restarts` and `given` are
+    ignored.
+    """
     function = acquisition_of(task)
-    found = []  # all evaluated points: the best may be an excluded one
+    found = []  # all evaluated points, since the best may be an excluded one
 
     def negative(point):
         value = function(point[None])[0]
         found.append((point.copy(), value))
-        return -value if np.isfinite(value) else _LARGE
+        return -value if np.isfinite(value) else _VALUE_OF_NON_FINITE
 
     # Tolerances of 0: only the limits of evaluations and of iterations end the search.
     optimize.direct(
@@ -328,13 +333,13 @@ def _direct(task, u, n_restarts, given):
     return np.array(points), np.array(values)
 
 
-_FINDERS = {"lbfgs": _batched, "scipy": _one_by_one, "direct": _direct}
+_FINDERS = {"lbfgs": _climb_together, "scipy": _climb_one_by_one, "direct": _run_direct}
 
 
 def _starts(rng, n_restarts, starts, bounds, q):
     """Draw candidates (.., q * d) in the unit box; given starts come first."""
-    n_screened = _SCREENED * n_restarts
-    u = qmc.LatinHypercube(q * len(bounds), rng=rng).random(n_screened)
+    n_candidates = _CANDIDATES_PER_RESTART * n_restarts
+    u = qmc.LatinHypercube(q * len(bounds), rng=rng).random(n_candidates)
     if not len(starts):
         return u
     lower, upper = bounds.T
@@ -344,7 +349,7 @@ def _starts(rng, n_restarts, starts, bounds, q):
     return np.concatenate([batches, u])
 
 
-def _ranked(values):
+def _rank(values):
     """Rank rows from the best to the worst, without those that are not finite."""
     order = np.argsort(-np.where(np.isfinite(values), values, -math.inf), kind="stable")
     return order[: np.isfinite(values).sum()]
@@ -359,7 +364,7 @@ def _scale(values):
 
 def _best_allowed(u, values, bounds, exclude, min_distance):
     """Find the row of the best value that is not at an excluded point."""
-    order = _ranked(values)
+    order = _rank(values)
     if not order.size:
         raise ValueError(
             f"The acquisition is NaN or infinite at all of {len(u)} points tried: look at the "

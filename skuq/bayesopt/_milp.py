@@ -160,7 +160,7 @@ def maximize_readout(
             else f"The solver finds no point in the bounds ({result.message})."
         )
     # Random points too, since the solver may run out of time before it finds any.
-    candidates = _screened(bounds, is_integer, one_hot, exclude)
+    candidates = _draw_candidates(bounds, is_integer, one_hot, exclude)
     if result.x is not None:
         candidates = np.vstack([programme.inputs(result.x), candidates])
     if not len(candidates):
@@ -298,7 +298,7 @@ class _Programme:
         self._add_block(columns, 1 - 2 * bits, 1 - bits.sum(axis=1), np.inf)
 
     def maximize(self, objective, time_limit):
-        """Solve the programme."""
+        """Maximise a linear objective of the first variables; return SciPy's result."""
         # Each block has columns of its own: scatter it into a sparse row block of all variables.
         rows, lower, upper = [], [], []
         for columns, matrix, low, high in self._blocks:
@@ -334,8 +334,8 @@ class _Programme:
         self._blocks.append((columns, matrix, lower, upper))
 
 
-def _screened(bounds, is_integer, one_hot, exclude):
-    """Draw random points of the domain (n, d), without the excluded ones."""
+def _draw_candidates(bounds, is_integer, one_hot, exclude):
+    """Draw points of the domain (n, d), always the same ones, without those to exclude."""
     rng = np.random.default_rng(0)
     low, high = bounds.T
     points = low + (high - low) * rng.random((_N_SCREENED, len(low)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,24 @@ from skuq.bayesopt._acquisition import Acquisition
 from skuq.bayesopt._constraints import Constraints
 from skuq.bayesopt._design import initial_points
 from skuq.bayesopt._domain import Domain
-from skuq.bayesopt._fit import FIT_ERRORS, N_ATTEMPTS, Fits, SearchSettings
+from skuq.bayesopt._fit import FIT_ERRORS, N_ATTEMPTS, Fits
 from skuq.bayesopt._loop import run_loop
-from skuq.bayesopt._records import OptimizationResult, StepRecord
+from skuq.bayesopt._records import OptimizationResult, Run
 from skuq.bayesopt._results import ResultLog
-from skuq.bayesopt._settings import check_changes, check_same_domain, check_settings
+from skuq.bayesopt._settings import (
+    SearchSettings,
+    check_changes,
+    check_same_domain,
+    check_settings,
+)
 from skuq.bayesopt._step import SignedObjective, Step, distance_threshold
 
-_N_STEPS = 64  # steps of NOMU's protocol if the number of evaluations is not known
-_LARGE_BATCH = 20
+_KIND = "Bayesian optimisation"  # of saved files
+# Parameters that are saved as they are.
+_SAVED_PARAMETERS = (
+    *("mean_width", "dynamic_c", "maximizer", "n_restarts", "n_draws", "n_initial"),
+    *("noisy", "reseed"),
+)
 
 
 class BayesianOptimizer:
@@ -229,71 +237,120 @@ class BayesianOptimizer:
             reseed=reseed,
             callback=callback,
         )
-        self._entropy = draw_entropy(random_state)
+        self._run = Run(draw_entropy(random_state))
         self._log = ResultLog(self.domain, objective, self.constraints, repeats=bool(noisy))
-        self._history: list[StepRecord] = []
         self._fits = Fits()
-        self._n_steps = _N_STEPS
         self.beta_: float | None = None
         self.model_: Any = None
-        self._set_sign(1)
 
-    # Results so far
+    # The whole search
 
-    @property
-    def x_(self):
-        return self._log.x.copy()
+    def maximize(self, func, n_calls, q=1, x0=None):
+        """Find where a function is largest, with `n_calls` evaluations.
 
-    @property
-    def y_(self):
-        return self._log.y
+        Parameters
+        ----------
+        func : callable
+            ``func(x)`` gets an array (d,) and returns a number, or with an `objective` the
+            outputs (q,) or (q, d_s). If it raises, or returns NaN or inf, this is recorded and
+            the search goes on. With measured constraints it returns ``(y, {name: value})``.
+        n_calls : int
+            Number of evaluations, in addition to those told before.
+        q : int, default=1
+            Number of points proposed at once. They are evaluated one after the other; to evaluate
+            them in parallel use `ask` and `tell`.
+        x0 : array-like of shape (k, d), optional
+            Points to evaluate first. They count as initial ones.
 
-    @property
-    def values_(self):
-        return self._log.values.copy()
+        Returns
+        -------
+        OptimizationResult
+            A keyboard interrupt gives the result so far, with a warning.
 
-    @property
-    def messages_(self):
-        return tuple(self._log.messages)
+        Raises
+        ------
+        SearchFailedError
+            If none of the first ten evaluations, or of all, was usable.
+        ValueError
+            If `n_calls` is below 1, or the function returns something else than before.
 
-    @property
-    def history_(self):
-        return tuple(self._history)
+        Warns
+        -----
+        UserWarning
+            If `n_calls` is too small to use a model, or no evaluated point is feasible.
+        """
+        return self._search(func, n_calls, q, x0, 1)
 
-    @property
-    def constraints_(self):
-        usable = self._log.usable
-        columns = zip(self.constraints.names, self._log.constraints.T)
-        return {name: np.where(usable, column, np.nan) for name, column in columns}
+    def minimize(self, func, n_calls, q=1, x0=None):
+        """Find where a function is smallest, with `n_calls` evaluations.
 
-    @property
-    def pending_(self):
-        return self._log.pending.copy()
+        Values in the result are the function's own. Only acquisition values refer to the negated
+        objective, which is maximised internally.
 
-    @property
-    def best_x_(self):
-        return self._best()[0]
+        Parameters
+        ----------
+        func : callable
+            See `maximize`.
+        n_calls : int
+            Number of evaluations, in addition to those told before.
+        q : int, default=1
+            Number of points proposed at once.
+        x0 : array-like of shape (k, d), optional
+            Points to evaluate first. They count as initial ones.
 
-    @property
-    def best_value_(self):
-        return self._best()[1]
+        Returns
+        -------
+        OptimizationResult
+        """
+        return self._search(func, n_calls, q, x0, -1)
 
-    def _best(self):
-        """Find the best point and its value, in the user's sign."""
-        best, sign = self._log.best(self._objective.sign), self._objective.sign
-        if best is None:
-            return None, float("nan")
-        # Without noise the best recorded value counts. Noisy values are averaged by the model.
-        if not self.noisy or self._fits.last is None:
-            return self._log.x[best].copy(), float(self._log.values[best])
-        results = self._log.results(sign)
-        none_pending = self._log.pending[:0]
-        step = Step(self._fits.last, self._settings(), self._objective, results, none_pending)
-        best = int(np.argmax(step.expected_values(results.X)))
-        value = step.expected_values(results.X[[best]], merits=False)[0]
-        return results.X[best].copy(), sign * float(value)
+    def _search(self, func, n_calls, q, x0, sign):
+        if not callable(func):
+            raise TypeError(f"`func` must be a function of one point (d,). Got {func!r}.")
+        check_count("n_calls", n_calls)
+        check_count("q", q)
+        given = self._log.x[:0] if x0 is None else self.domain.check(x0)
+        if len(given) > n_calls:
+            raise ValueError(f"`x0` has {len(given)} points, more than `n_calls`={n_calls}.")
+        end = len(self._log) + n_calls
+        if end <= self.n_initial:
+            warn_user(
+                f"{end} evaluations are all initial ones (n_initial={self.n_initial}): no model is "
+                "used. Lower `n_initial` or raise `n_calls`.",
+            )
+        self._run.sign, self._run.n_steps = sign, max(1, end - self.n_initial)
+        message = run_loop(
+            func,
+            self._log,
+            self.ask,
+            n_calls=n_calls,
+            q=q,
+            first=given,
+            best=lambda: self.best_value_,
+            is_to_stop=self._is_to_stop,
+            verbose=self.verbose,
+        )
+        return self._result(message)
 
-    # Proposals and results
+    def _is_to_stop(self):
+        answer = None if self.callback is None else self.callback(self)
+        return isinstance(answer, bool | np.bool_) and bool(answer)
+
+    def _result(self, message):
+        """Make the result of all evaluations so far; `message` says why the search ended."""
+        if len(self.constraints) and not self._log.feasible.any():
+            warn_user(
+                "No evaluated point satisfies all constraints. The result is the point that "
+                "violates them least.",
+            )
+        if self.noisy and self._log.n_usable >= self.n_initial:
+            with suppress(*FIT_ERRORS):  # so that a model of all results chooses the best point
+                self._step()
+        return OptimizationResult(
+            *self._best(), self.x_, self.y_, self.values_, message, self.history_
+        )
+
+    # Proposals and results, one by one
 
     def ask(self, q=1):
         """Propose points to evaluate next; they are pending until they are told.
@@ -332,24 +389,24 @@ class BayesianOptimizer:
                 f"larger. Got {q}."
             )
         x = None
-        if self._log.usable.sum() >= self.n_initial:
+        if self._log.n_usable >= self.n_initial:
             try:
-                x = self._proposed(q)
+                x = self._propose(q)
             except FIT_ERRORS as error:
                 warn_user(
-                    f"The surrogate could not be fitted to {int(self._log.usable.sum())} results, "
-                    f"with {N_ATTEMPTS} seeds ({error}): the next points are random ones.",
+                    f"The surrogate could not be fitted to {self._log.n_usable} results, with "
+                    f"{N_ATTEMPTS} seeds ({error}): the next points are random ones.",
                 )
         # Too few results for a model, or one that could not be fitted.
         if x is None:
-            x = initial_points(q, self._log, self.n_initial, self._entropy)
+            x = initial_points(q, self._log, self.n_initial, self._run.entropy)
         self._log.expect(x)
         return x.copy()
 
-    def _proposed(self, q):
+    def _propose(self, q):
         """Propose points by a surrogate of the results, and record how they were found."""
         step = self._step()
-        self._check_batch(q, step)
+        step.check_batch(q)
         start = time.perf_counter()
         # Once, at the first model: the width may change with later results (NOMU, appendix B.3.2).
         if self.mean_width is not None and self.beta_ is None:
@@ -357,17 +414,7 @@ class BayesianOptimizer:
         proposal = step.propose(q, self._current_beta(), self._threshold(), self._fits)
         seconds = time.perf_counter() - start - proposal.seconds_fit
         self.model_ = step.surrogates.model
-        self._history.append(
-            StepRecord(
-                len(self._log),
-                proposal.value,
-                proposal.beta,
-                proposal.n_doublings,
-                step.surrogates.seconds + proposal.seconds_fit,
-                seconds,
-                len(self._log.pending),
-            )
-        )
+        self._run.history.append(step.record_of(proposal, seconds))
         return proposal.x
 
     def tell(self, x, y, constraints=None):
@@ -418,6 +465,104 @@ class BayesianOptimizer:
         self._log.forget(None if x is None else self.domain.check(x))
         return self
 
+    # Steps
+
+    def _step(self):
+        """Make a step from a surrogate that is fitted to all results."""
+        settings, results = self._settings(), self._log.results(self._run.sign)
+        surrogates = self._fits.surrogates(settings, results)
+        return Step(surrogates, settings, self._objective, results, self._log.pending)
+
+    @property
+    def _objective(self):
+        return SignedObjective(self.objective, self._run.sign)
+
+    def _settings(self):
+        return SearchSettings(
+            self.estimator,
+            self.domain,
+            self.constraints,
+            self.acquisition,
+            self.maximizer,
+            self.n_restarts,
+            self.n_draws,
+            bool(self.noisy),
+            bool(self.reseed),
+            self._run.entropy,
+        )
+
+    def _current_beta(self):
+        """Weight of the standard deviation, before `dynamic_c` doubles it."""
+        if self.beta_ is not None:
+            return self.beta_
+        if not callable(self.beta):
+            return float(self.beta)
+        n = self._log.n_usable
+        beta = float(self.beta(n))
+        if not 0 <= beta < np.inf:
+            raise ValueError(f"`beta` must give finite numbers >= 0. Got {beta} for {n} results.")
+        return beta
+
+    def _threshold(self):
+        """Distance below which `dynamic_c` doubles beta; None without it."""
+        if not self.dynamic_c:
+            return None
+        return distance_threshold(max(0, len(self._log) - self.n_initial) / self._run.n_steps)
+
+    # What is known
+
+    @property
+    def x_(self):
+        return self._log.x.copy()
+
+    @property
+    def y_(self):
+        return self._log.y
+
+    @property
+    def values_(self):
+        return self._log.values.copy()
+
+    @property
+    def messages_(self):
+        return tuple(self._log.messages)
+
+    @property
+    def history_(self):
+        return tuple(self._run.history)
+
+    @property
+    def constraints_(self):
+        return dict(zip(self.constraints.names, self._log.known_constraints.T))
+
+    @property
+    def pending_(self):
+        return self._log.pending.copy()
+
+    @property
+    def best_x_(self):
+        return self._best()[0]
+
+    @property
+    def best_value_(self):
+        return self._best()[1]
+
+    def _best(self):
+        """Find the best point and its value, in the user's sign."""
+        sign = self._run.sign
+        best = self._log.best(sign)
+        if best is None:
+            return None, float("nan")
+        # Without noise the best recorded value counts. Noisy values are averaged by the model.
+        if not self.noisy or self._fits.last is None:
+            return self._log.x[best].copy(), float(self._log.values[best])
+        results = self._log.results(sign)
+        none_pending = self._log.pending[:0]
+        step = Step(self._fits.last, self._settings(), self._objective, results, none_pending)
+        best = int(np.argmax(step.expected_values(results.X)))
+        value = step.expected_values(results.X[[best]], merits=False)[0]
+        return results.X[best].copy(), sign * float(value)
+
     def to_frame(self):
         """Tabulate all results in the order of their evaluation, then the pending points.
 
@@ -433,166 +578,13 @@ class BayesianOptimizer:
     def __repr__(self):
         log = self._log
         n, d = len(log), self.domain.n_columns
-        failed = f" ({n - int(log.usable.sum())} failed)" if n and not log.usable.all() else ""
+        failed = f" ({log.n_failed} failed)" if log.n_failed else ""
         best = f", best value {self.best_value_:.6g}" if log.has_value else ""
         return (
             f"<BayesianOptimizer: {type(self.estimator).__name__}, {self.acquisition.name!r}, "
             f"{d} column{'s' if d > 1 else ''}; {n} result{'s' if n != 1 else ''}{failed}, "
             f"{len(log.pending)} pending{best}>"
         )
-
-    # Steps
-
-    def _step(self):
-        """Make a step from a surrogate that is fitted to all results."""
-        settings, results = self._settings(), self._log.results(self._objective.sign)
-        surrogates = self._fits.surrogates(settings, results)
-        return Step(surrogates, settings, self._objective, results, self._log.pending)
-
-    def _settings(self):
-        return SearchSettings(
-            self.estimator,
-            self.domain,
-            self.constraints,
-            self.acquisition,
-            self.maximizer,
-            self.n_restarts,
-            self.n_draws,
-            bool(self.noisy),
-            bool(self.reseed),
-            self._entropy,
-        )
-
-    def _current_beta(self):
-        if self.beta_ is not None:
-            return self.beta_
-        if not callable(self.beta):
-            return float(self.beta)
-        n = int(self._log.usable.sum())
-        beta = float(self.beta(n))
-        if not 0 <= beta < np.inf:
-            raise ValueError(f"`beta` must give finite numbers >= 0. Got {beta} for {n} results.")
-        return beta
-
-    def _threshold(self):
-        """Distance below which `dynamic_c` doubles beta; None without it."""
-        if not self.dynamic_c:
-            return None
-        return distance_threshold(max(0, len(self._log) - self.n_initial) / self._n_steps)
-
-    def _set_sign(self, sign):
-        self._objective = SignedObjective(self.objective, sign)
-
-    # Loops
-
-    def maximize(self, func, n_calls, q=1, x0=None):
-        """Find where a function is largest, with `n_calls` evaluations.
-
-        Parameters
-        ----------
-        func : callable
-            ``func(x)`` gets an array (d,) and returns a number, or with an `objective` the
-            outputs (q,) or (q, d_s). If it raises, or returns NaN or inf, this is recorded and
-            the search goes on. With measured constraints it returns ``(y, {name: value})``.
-        n_calls : int
-            Number of evaluations, in addition to those told before.
-        q : int, default=1
-            Number of points proposed at once. They are evaluated one after the other; to evaluate
-            them in parallel use `ask` and `tell`.
-        x0 : array-like of shape (k, d), optional
-            Points to evaluate first. They count as initial ones.
-
-        Returns
-        -------
-        OptimizationResult
-            A keyboard interrupt gives the result so far, with a warning.
-
-        Raises
-        ------
-        SearchFailedError
-            If none of the first ten evaluations, or of all, was usable.
-        ValueError
-            If `n_calls` is below 1, or the function returns something else than before.
-
-        Warns
-        -----
-        UserWarning
-            If `n_calls` is too small to use a model, or no evaluated point is feasible.
-        """
-        return self._run(func, n_calls, q, x0, 1)
-
-    def minimize(self, func, n_calls, q=1, x0=None):
-        """Find where a function is smallest, with `n_calls` evaluations.
-
-        Values in the result are the function's own. Only acquisition values refer to the negated
-        objective, which is maximised internally.
-
-        Parameters
-        ----------
-        func : callable
-            See `maximize`.
-        n_calls : int
-            Number of evaluations, in addition to those told before.
-        q : int, default=1
-            Number of points proposed at once.
-        x0 : array-like of shape (k, d), optional
-            Points to evaluate first. They count as initial ones.
-
-        Returns
-        -------
-        OptimizationResult
-        """
-        return self._run(func, n_calls, q, x0, -1)
-
-    def _run(self, func, n_calls, q, x0, sign):
-        if not callable(func):
-            raise TypeError(f"`func` must be a function of one point (d,). Got {func!r}.")
-        check_count("n_calls", n_calls)
-        check_count("q", q)
-        given = self._log.x[:0] if x0 is None else self.domain.check(x0)
-        if len(given) > n_calls:
-            raise ValueError(f"`x0` has {len(given)} points, more than `n_calls`={n_calls}.")
-        self._set_sign(sign)
-        end = len(self._log) + n_calls
-        if end <= self.n_initial:
-            warn_user(
-                f"{end} evaluations are all initial ones (n_initial={self.n_initial}): no model is "
-                "used. Lower `n_initial` or raise `n_calls`.",
-            )
-        self._n_steps = max(1, end - self.n_initial)
-        message = run_loop(
-            func,
-            self._log,
-            self.ask,
-            n_calls=n_calls,
-            q=q,
-            first=given,
-            best=lambda: self.best_value_,
-            is_to_stop=self._is_to_stop,
-            verbose=self.verbose,
-        )
-        if len(self.constraints) and not self._log.feasible.any():
-            warn_user(
-                "No evaluated point satisfies all constraints. The result is the point that "
-                "violates them least.",
-            )
-        if self.noisy and self._log.usable.sum() >= self.n_initial:
-            with suppress(*FIT_ERRORS):  # so that a model of all results chooses the best point
-                self._step()
-        best_x, best_value = self._best()
-        return OptimizationResult(
-            best_x,
-            best_value,
-            self.x_,
-            self.y_,
-            self.values_,
-            message,
-            self.history_,
-        )
-
-    def _is_to_stop(self):
-        answer = None if self.callback is None else self.callback(self)
-        return isinstance(answer, bool | np.bool_) and bool(answer)
 
     # Saving
 
@@ -611,16 +603,13 @@ class BayesianOptimizer:
             "acquisition": self.acquisition.name,
             "delta": self.acquisition.delta,
             "deviation": self.acquisition.deviation,
-            **{name: getattr(self, name) for name in _PLAIN},
+            **{name: getattr(self, name) for name in _SAVED_PARAMETERS},
             "beta": None if callable(self.beta) else self.beta,
             "has_objective": self.objective is not None,
             "constraint_names": list(self.constraints.names),
-            "entropy": self._entropy,
-            "sign": self._objective.sign,
-            "n_steps": self._n_steps,
             "beta_": self.beta_,
             "messages": list(self._log.messages),
-            "history": [asdict(record) for record in self.history_],
+            **self._run.to_dict(),
         }
         return {"settings": settings, **self._log.to_arrays()}
 
@@ -650,19 +639,17 @@ class BayesianOptimizer:
             objective of a search that had one is missing.
         """
         kept = dict(state["settings"])
-        own = {name: kept.pop(name) for name in _OF_A_RUN}
+        run, beta, messages = Run.take_from(kept), kept.pop("beta_"), kept.pop("messages")
         check_changes(
             changes,
-            had_objective=own["has_objective"],
+            had_objective=kept.pop("has_objective"),
             had_beta=kept["beta"] is not None,
             constraint_names=kept.pop("constraint_names", []),
         )
         self = cls(estimator, **{**kept, **changes})
         check_same_domain(self.domain, Domain(kept["bounds"], kept["integer"], kept["categories"]))
-        self._entropy, self._n_steps, self.beta_ = own["entropy"], own["n_steps"], own["beta_"]
-        self._set_sign(own["sign"])
-        self._log.restore(state, own["messages"])
-        self._history = [StepRecord(**record) for record in own["history"]]
+        self._run, self.beta_ = run, beta
+        self._log.restore(state, messages)
         return self
 
     def save(self, path):
@@ -679,24 +666,3 @@ class BayesianOptimizer:
             If the file is broken, or was not written by `save`.
         """
         return cls.from_state(_archive.read(path, kind=_KIND), estimator, **changes)
-
-    def _check_batch(self, q, step):
-        if step.takes_batches and q > step.posterior.n_draws:
-            raise ValueError(
-                f"`q` must not be larger than the number of draws, {step.posterior.n_draws}, among "
-                f"which a batch shares the best. Got {q}."
-            )
-        if q > _LARGE_BATCH:
-            warn_user(
-                f"q={q} points at once are hard to place well together: above {_LARGE_BATCH} "
-                "consider several batches.",
-            )
-
-
-_KIND = "Bayesian optimisation"
-# Parameters that are saved as they are, and settings that are not parameters.
-_PLAIN = (
-    *("mean_width", "dynamic_c", "maximizer", "n_restarts", "n_draws", "n_initial"),
-    *("noisy", "reseed"),
-)
-_OF_A_RUN = ("has_objective", "entropy", "sign", "n_steps", "beta_", "messages", "history")

@@ -24,7 +24,7 @@ _programs = BoundedCache(24)
 # network at 12 queries: 512 rows with gradients take 0.19 s in calls of 64 rows, 0.20 of 16,
 # 0.22 of 8), and small calls waste less when few starts are left.
 _ENTRIES_PER_CALL = 2**16
-_MAX_ROWS = 512
+_MAX_ROWS = 512  # of one call, with however few draws
 
 
 class NumpyOnlyError(Exception):
@@ -86,9 +86,10 @@ class CompiledAcquisition:
         return values[0], gradients.reshape(u.shape)
 
     def _run(self, kind, u, rows=None):
+        """Run a program on batches u (n, q * d), some at a time; return NumPy arrays."""
         rows = self.rows_per_call if rows is None else rows
         if (kind, rows) not in self._used:
-            self._used[kind, rows] = self._program(kind, rows)
+            self._used[kind, rows] = self._compile(kind, rows)
         program = self._used[kind, rows]
         # A program takes a fixed number of batches: pad the last call with copies.
         u = np.asarray(u, dtype=self._dtype).reshape(len(u), self._q, self._d)
@@ -108,7 +109,8 @@ class CompiledAcquisition:
 
         return to_tensors(_cast(tree, self._dtype))
 
-    def _program(self, kind, rows):
+    def _compile(self, kind, rows):
+        """Compile the program of a kind for this many batches, or find it in the cache."""
         from skuq.backend import compile_program
 
         shapes = tuple((tuple(a.shape), str(a.dtype)) for a in self._arguments[0])
@@ -121,7 +123,11 @@ class CompiledAcquisition:
         )
 
         def make():
-            program = self._gradient_program() if kind == "gradient" else self._value_program()
+            program = (
+                self._make_gradient_function()
+                if kind == "gradient"
+                else self._make_value_function()
+            )
             u = self._tensors(np.zeros((rows, self._q, self._d)))
             try:
                 return compile_program(program, (*self._arguments, u), jit=True)
@@ -133,7 +139,8 @@ class CompiledAcquisition:
             raise program
         return program
 
-    def _value_program(self):
+    def _make_value_function(self):
+        """Make the function that computes the acquisition of batches in the unit box."""
         from skuq.backend import ops
 
         # Without `self`: a cached program must not keep the arrays of a fit alive.
@@ -156,10 +163,11 @@ class CompiledAcquisition:
 
         return value
 
-    def _gradient_program(self):
+    def _make_gradient_function(self):
+        """Make the function that computes values and gradients of batches in the unit box."""
         from skuq.backend import BACKEND, ops
 
-        value = self._value_program()
+        value = self._make_value_function()
 
         def gradient(*arguments_and_u):
             *arguments, u = arguments_and_u

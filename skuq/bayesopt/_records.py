@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,38 @@ class StepRecord:
     seconds_fit: float
     seconds_acquisition: float
     n_pending: int = 0
+
+
+@dataclass
+class Run:
+    """State of a search besides its parameters and results.
+
+    Attributes
+    ----------
+    entropy : int
+        Seed of the whole search.
+    sign : {1, -1}
+        1 if the objective is maximised, -1 if it is minimised.
+    n_steps : int
+        Number of steps over which the threshold of `dynamic_c` falls; 64 until a loop knows it.
+    history : list of StepRecord
+    """
+
+    entropy: int
+    sign: int = 1
+    n_steps: int = 64
+    history: list[StepRecord] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as JSON types, by name."""
+        return asdict(self)
+
+    @classmethod
+    def take_from(cls, settings: dict[str, Any]) -> Run:
+        """Make a run of the entries of `to_dict`, and remove these from `settings`."""
+        own = {part.name: settings.pop(part.name) for part in fields(cls)}
+        own["history"] = [StepRecord(**record) for record in own["history"]]
+        return cls(**own)
 
 
 @dataclass(frozen=True, eq=False)

@@ -90,6 +90,21 @@ class ResultLog:
         return np.array([output is not None for output in self.outputs], dtype=bool)
 
     @property
+    def n_usable(self) -> int:
+        """Number of evaluations that succeeded."""
+        return int(self.usable.sum())
+
+    @property
+    def n_failed(self) -> int:
+        """Number of evaluations that failed."""
+        return len(self) - self.n_usable
+
+    @property
+    def known_constraints(self) -> np.ndarray:
+        """Values of the constraints (n, J), NaN where the evaluation failed."""
+        return np.where(self.usable[:, None], self.constraints, np.nan)
+
+    @property
     def feasible(self) -> np.ndarray:
         """Tell which evaluations succeeded and satisfy all constraints: (n,)."""
         return self.usable & is_feasible(self.constraints)
@@ -155,12 +170,12 @@ class ResultLog:
         if constraints is None and not usable.any():  # there was nothing to measure
             self.add_failures(x, "NaN or inf")
             return
-        measured = self._rules.measured(constraints, len(points))
+        measured = self._rules.check_measured(constraints, len(points))
         values, messages = np.full(len(points), np.nan), ["NaN or inf"] * len(points)
         limits = np.full((len(points), len(self._rules)), np.nan)
         for k in np.flatnonzero(usable):
-            own = {name: column[k : k + 1] for name, column in measured.items()}
-            values[k], limits[k], messages[k] = self._value_of(outputs[k], own)
+            constraints_of_point = {name: column[k : k + 1] for name, column in measured.items()}
+            values[k], limits[k], messages[k] = self._value_of(outputs[k], constraints_of_point)
         self._append(points, list(outputs), values, limits, messages)
 
     def add_failures(self, x, message: str) -> None:
@@ -213,8 +228,8 @@ class ResultLog:
         columns: dict = {f"x{j}": X[:, j] for j in range(X.shape[1])}
         columns["value"] = np.append(self.values, np.full(n_pending, np.nan))
         if len(self._rules):
-            limits = np.where(self.usable[:, None], self.constraints, np.nan)
-            limits = np.vstack([limits, np.full((n_pending, len(self._rules)), np.nan)])
+            missing = np.full((n_pending, len(self._rules)), np.nan)
+            limits = np.vstack([self.known_constraints, missing])
             columns |= {name: limits[:, j] for j, name in enumerate(self._rules.names)}
             columns["feasible"] = self.feasible.tolist() + [False] * n_pending
         columns["status"] = status
@@ -238,7 +253,7 @@ class ResultLog:
         """
         nothing = np.full(len(self._rules), np.nan)
         try:
-            value = self._evaluated(output[None])[0]
+            value = self._evaluate_objective(output[None])[0]
             limits = self._rules.of_outputs(output[None], measured)[0]
         except WrongShapeError:
             raise
@@ -255,7 +270,7 @@ class ResultLog:
             return np.nan, nothing, f"constraint {self._rules.names[wrong[0]]!r} is NaN or inf"
         return value, limits, ""
 
-    def _evaluated(self, outputs):
+    def _evaluate_objective(self, outputs):
         """Compute the values (k,) of outputs (k, ..)."""
         if self.objective is None:
             return outputs

@@ -1,8 +1,9 @@
-"""Checks of a search's settings: when it is made, and when a saved one is continued."""
+"""Settings of a search, and their checks: when it is made, and when a saved one is continued."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -10,12 +11,33 @@ import numpy as np
 
 from skuq._checks import check_count
 from skuq.bayesopt._acquisition import Acquisition
+from skuq.bayesopt._constraints import Constraints
 from skuq.bayesopt._domain import Domain
 from skuq.bayesopt._maximize import METHODS
 from skuq.bayesopt._surrogate import check_surrogate
 
 _BOUNDS = ("ucb", "lcb")  # acquisitions that use beta
 _OF_MILP = (*_BOUNDS, "mean")  # acquisitions that maximizer="milp" can maximise
+
+
+@dataclass(frozen=True, eq=False)
+class SearchSettings:
+    """Everything that decides a step besides results and pending points.
+
+    Parameters of `BayesianOptimizer` under their names; `domain` holds its bounds, `entropy` is
+    the seed of the whole search.
+    """
+
+    estimator: Any
+    domain: Domain
+    constraints: Constraints
+    acquisition: Acquisition
+    maximizer: str
+    n_restarts: int
+    n_draws: int
+    noisy: bool
+    reseed: bool
+    entropy: int
 
 
 def check_settings(

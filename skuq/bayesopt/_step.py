@@ -15,24 +15,27 @@ import numpy as np
 
 from skuq._seeds import generator
 from skuq._warnings import warn_user
-from skuq.bayesopt._constraints import MeritObjective, joined, merit_units, merits
-from skuq.bayesopt._fit import Fits, SearchSettings, Surrogates, derived_seed
+from skuq.bayesopt._constraints import MeritObjective, join_posteriors, merit_units, merits
+from skuq.bayesopt._domain import SMALL_DOMAIN
+from skuq.bayesopt._fit import Fits, Surrogates, derived_seed
 from skuq.bayesopt._maximize import maximize_acquisition
 from skuq.bayesopt._milp import maximize_readout
+from skuq.bayesopt._records import StepRecord
 from skuq.bayesopt._results import Results
+from skuq.bayesopt._settings import SearchSettings
 
 # Distances in unit coordinates of D columns, in units of sqrt(D).
-_SAME = 1e-6  # points that are nearer count as one
+_SAME_POINT = 1e-6  # points that are nearer count as one
 _MIN_GAP = 1e-3  # of a batch and of pending points; the maximiser tells no nearer ones apart
-_FAILED = 0.05  # no proposal is nearer to a failed point
-_SMALL_DOMAIN = 4096  # points of a domain that is searched exhaustively
+_FAILURE_GAP = 0.05  # from proposals to failed points
+_LARGE_BATCH = 20  # points; for more there is a warning
 _N_CANDIDATES = 2000  # random points, of which the best replaces one that is not available
 _N_WIDTHS = 20_000  # points over which NOMU's paper averages the width of the bounds
 _ENTRIES, _ENTRIES_AT_ONCE = 2**26, 2**22  # limits of drawn numbers, in total and in one call
 _N_STARTS = 3  # best known points among the starts, as in the NEON paper's code
-_MOST_DOUBLINGS = 15
+_MOST_DOUBLINGS = 15  # of beta, for NOMU's dynamic c
 _MOST_MOVES = 50  # of one climb over a grid
-_MILP_SECONDS = 60.0
+_MILP_SECONDS = 60.0  # time limit of a mixed integer programme
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ class Step:
             # Draws of outputs and measured constraints become draws of merits.
             units = merit_units(results.values, results.constraints)
             self._values = merits(results.values, results.constraints, units)
-            self.posterior = joined(surrogates.posteriors, units)
+            self.posterior = join_posteriors(surrogates.posteriors, units)
             functions = tuple(settings.constraints.functions.values())
             shape = surrogates.posterior.output_shape
             self.objective = MeritObjective(objective, shape, functions)
@@ -122,9 +125,23 @@ class Step:
         draws = self.surrogates.posterior(self.domain.encode(X))
         return np.asarray(self._signed(draws), dtype="float64").mean(axis=0)
 
+    def check_batch(self, q: int) -> None:
+        """Raise ValueError if q points cannot be proposed at once; warn if they are many."""
+        n_draws = self.posterior.n_draws
+        if self.takes_batches and q > n_draws:
+            raise ValueError(
+                f"`q` must not be larger than the number of draws, {n_draws}: each draw counts for "
+                f"the point that is best in it, so that some points would count for none. Got {q}."
+            )
+        if q > _LARGE_BATCH:
+            warn_user(
+                f"q={q} points at once are hard to optimise jointly: above {_LARGE_BATCH} "
+                "consider several batches.",
+            )
+
     def beta_of_width(self, mean_width: float) -> float:
         """Find beta such that ``2 * beta * mean(std) = mean_width`` (NOMU, appendix B.3.2)."""
-        X = self.domain.sample(self._affordable(_N_WIDTHS), self._rng("width"))
+        X = self.domain.sample(self._limit_n_points(_N_WIDTHS), self._rng("width"))
         unit = replace(self.acquisition, name="ucb", beta=1.0)
         values = self._draw(X)
         # With beta 1 the bound exceeds the mean by the deviation, by whichever measure.
@@ -162,8 +179,21 @@ class Step:
             seconds_fit=sum(proposal.seconds_fit for proposal in proposals),
         )
 
+    def record_of(self, proposal: Proposal, seconds: float) -> StepRecord:
+        """Make the record of a proposal that took `seconds`, fits not included."""
+        return StepRecord(
+            self.results.n_told,
+            proposal.value,
+            proposal.beta,
+            proposal.n_doublings,
+            self.surrogates.seconds + proposal.seconds_fit,
+            seconds,
+            len(self.pending),
+        )
+
     def _propose_at_once(self, q, beta, threshold) -> Proposal:
-        known = np.vstack([self._known(), self.pending])
+        """Propose q points at once, with beta doubled while they are near known points."""
+        known = np.vstack([self._known_points(), self.pending])
         # NOMU's dynamic c (appendix B.3.2): explore more as long as the proposal is nearly known.
         for n_doublings in range(_MOST_DOUBLINGS + 1):
             raised = beta * 2**n_doublings
@@ -174,16 +204,20 @@ class Step:
         return Proposal(x, float(self._value(x, raised)), raised, n_doublings)
 
     def _with_predictions(self, X, fits: Fits) -> Step:
-        """Make a step whose results include the mean predictions at points (k, d)."""
-        encoded, own = self.domain.encode(X), self.surrogates.constraint_posteriors
+        """Make the step that takes the mean predictions at points (k, d) for their results.
+
+        Its surrogates are fitted to the results and these predictions ("kriging believer"), and
+        the points are pending.
+        """
+        encoded, posteriors = self.domain.encode(X), self.surrogates.constraint_posteriors
         outputs = self.surrogates.posterior(encoded).mean(axis=0)
-        measured = {name: posterior(encoded).mean(axis=0) for name, posterior in own.items()}
-        # The mean prediction counts as the result (a kriging believer).
+        predicted = {name: draw(encoded).mean(axis=0) for name, draw in posteriors.items()}
         values = np.asarray(self._signed(outputs), dtype="float64")
-        constraints = self._settings.constraints.of_outputs(outputs, measured)
+        constraints = self._settings.constraints.of_outputs(outputs, predicted)
         results = self.results.with_results(X, outputs, values, constraints)
+        # The last fit stays that to the results of evaluations only.
         surrogates = fits.surrogates(self._settings, results, keep=False)
-        pending = np.unique(np.vstack([self.pending, X]), axis=0)
+        pending = np.unique(np.vstack([self.pending, X]), axis=0)  # X may be pending already
         return Step(surrogates, self._settings, self._signed, results, pending)
 
     @property
@@ -246,7 +280,7 @@ class Step:
             self.domain.encoded_integer,
             _MILP_SECONDS,
             one_hot=self.domain.groups,
-            exclude=self.domain.encode(self._known()) if self.domain.is_binary else None,
+            exclude=self.domain.encode(self._known_points()) if self.domain.is_binary else None,
         )
         if not optimal:
             warn_user(
@@ -315,13 +349,13 @@ class Step:
             if len(free):
                 x[j] = free[np.argmax(self._values_with(self._fantasies(others), free, beta))]
             elif math.isinf(self.domain.n_points):  # failures everywhere: stay away from them
-                taken = np.vstack([self._known(), self.pending, others])
+                taken = np.vstack([self._known_points(), self.pending, others])
                 x[j] = candidates[np.argmax(self.domain.distance(candidates, taken))]
         return x
 
     def _candidates(self, x):
         """Sample points near x and points of the whole domain, or list a small one."""
-        rng, n = self._rng("candidates"), self._affordable(_N_CANDIDATES)
+        rng, n = self._rng("candidates"), self._limit_n_points(_N_CANDIDATES)
         if self._is_small:
             return self.domain.grid()
         near = self.domain.neighbours(x, n // 2, rng)
@@ -330,11 +364,11 @@ class Step:
     def _is_available(self, X, others):
         """Tell which points (n, d) may be proposed beside others (k, d): (n,)."""
         # A noisy function may be evaluated again where it is known.
-        known = self.results.failed if self._settings.noisy else self._known()
-        free = self.domain.distance(X, known) > _SAME * self._root
+        known = self.results.failed if self._settings.noisy else self._known_points()
+        free = self.domain.distance(X, known) > _SAME_POINT * self._root
         free &= self.domain.distance(X, np.vstack([self.pending, others])) > self._min_gap
         if math.isinf(self.domain.n_points):  # points near a failure are likely to fail too
-            free &= self.domain.distance(X, self.results.failed) > _FAILED * self._root
+            free &= self.domain.distance(X, self.results.failed) > _FAILURE_GAP * self._root
         return free
 
     @property
@@ -344,9 +378,10 @@ class Step:
     @property
     def _min_gap(self):
         """Smallest distance of points without results; on a grid neighbours are far enough."""
-        return (_MIN_GAP if math.isinf(self.domain.n_points) else _SAME) * self._root
+        return (_MIN_GAP if math.isinf(self.domain.n_points) else _SAME_POINT) * self._root
 
-    def _known(self):
+    def _known_points(self):
+        """List all evaluated points (k, d), failed ones included."""
         return np.vstack([self.results.X, self.results.failed])
 
     def _value(self, x, beta):
@@ -381,9 +416,9 @@ class Step:
     @property
     def _is_small(self):
         """Whether the domain can be searched exhaustively."""
-        return self.domain.n_points <= self._affordable(_SMALL_DOMAIN)
+        return self.domain.n_points <= self._limit_n_points(SMALL_DOMAIN)
 
-    def _affordable(self, n):
+    def _limit_n_points(self, n):
         """Limit a number of points to what the size of their draws allows."""
         outputs = self.posterior.n_draws * math.prod(self.posterior.output_shape)
         return max(16, min(n, _ENTRIES // outputs))

@@ -177,10 +177,10 @@ class OutputwiseRegressor(RegressorMixin, BaseEstimator):
         X = check_array(X, dtype="float64")
         shape = (len(X), *self.output_shape_)
         if not return_std:
-            return self._stacked([e.predict(X) for e in self.estimators_], shape)
+            return self._stack([e.predict(X) for e in self.estimators_], shape)
         means, stds = zip(*(e.predict(X, return_std=True) for e in self.estimators_))
-        return self._stacked(means, shape), self._stacked(stds, shape)
+        return self._stack(means, shape), self._stack(stds, shape)
 
     @staticmethod
-    def _stacked(columns, shape):
+    def _stack(columns, shape):
         return np.stack(columns, axis=1).reshape(shape)

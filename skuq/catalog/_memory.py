@@ -30,7 +30,7 @@ class CatalogMemory(contextlib.nullcontext["CatalogMemory"]):
         """List the names of parts and objects that differ in another search."""
         names = {*parts, *self.parts}
         changed = {name for name in names if self.parts.get(name) != parts.get(name)}
-        changed |= {name for name, own in objects.items() if self.objects.get(name) is not own}
+        changed |= {name for name, value in objects.items() if self.objects.get(name) is not value}
         return sorted(changed)
 
     def begin(

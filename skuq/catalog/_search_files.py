@@ -187,7 +187,7 @@ def read_estimator(path: str | PathLike[str]) -> bytes:
 
 
 # Errors that a file with unexpected content can cause.
-_UNUSABLE = AttributeError, IndexError, KeyError, TypeError, ValueError
+_DECODING_ERRORS = AttributeError, IndexError, KeyError, TypeError, ValueError
 
 
 def _require(condition: bool, otherwise: str) -> None:
@@ -210,7 +210,7 @@ def read_search(folder: Path) -> SearchDescription:
         )
         for name, kind in (("id", str), ("parts", dict), ("entropy", int), ("space", dict)):
             _require(type(getattr(search, name)) is kind, f"its {name} is no {kind.__name__}")
-    except _UNUSABLE as error:
+    except _DECODING_ERRORS as error:
         raise FileFormatError(
             f"{file} describes no search ({type(error).__name__}: {error})."
         ) from error
@@ -266,13 +266,14 @@ def _decode_trial(
 ) -> tuple[int, TrialRecord]:
     """Make the record of a trial, and return it with its place in the order of finishing.
 
-    An undamaged file with unexpected content is an error: it may have been put there by mistake,
-    or a layer's class may have to be registered first.
+    Raise FileFormatError if the tree is not that of a trial of this search. Unlike a damaged file,
+    this one is not skipped: it may have been put there by mistake, or a layer's class may have to
+    be registered first.
     """
     try:
         _require(tree.pop("search") == search.id, "it is of another search")
         finished, result = tree.pop("finished"), tree.pop("result")
-        _require(type(finished) is int, "when it finished is no number")
+        _require(type(finished) is int, f"`finished` is {finished!r}, not an integer")
         if result is not None:
             for network in _networks(result):
                 check_member(network, file)
@@ -282,7 +283,7 @@ def _decode_trial(
         return finished, record
     except FileFormatError as error:
         raise FileFormatError(f"{error}. To have the trial run again, delete its file.") from error
-    except _UNUSABLE as error:
+    except _DECODING_ERRORS as error:
         raise FileFormatError(
             f"{file} is no record of a trial of this search ({type(error).__name__}: {error}). "
             "Delete it."
@@ -319,8 +320,8 @@ def _decode_result(tree: dict[str, Any], n_held_out: int) -> Member | FoldedMemb
         _require(len(networks) > 0, "it has no networks")
         _require(type(tree["score"]) is float, "its score is no number")
         for name in ("center", "variance"):
-            own = tree.get(name)
-            usable = own is None or (isinstance(own, np.ndarray) and own.ndim == 2)
+            moments = tree.get(name)
+            usable = moments is None or (isinstance(moments, np.ndarray) and moments.ndim == 2)
             _require(usable, f"its {name} is no table of numbers")
         member = FoldedMember(**{**tree, "networks": networks})
     held_out = member.held_out

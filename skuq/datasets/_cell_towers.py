@@ -19,11 +19,11 @@ _EXTENT = 1205.0  # metres: 241 cells of 5 m, downsampled to 50
 # Sites of three antennas each, in shares of the extent.
 _SITES = np.array([[0.22, 0.25], [0.74, 0.2], [0.5, 0.52], [0.2, 0.78], [0.8, 0.77]])
 _HEIGHT, _RECEIVER = 32.0, 1.5  # metres
-_GAIN = 14.0
+_GAIN = 14.0  # dB
 _WIDTHS, _FLOORS, _BACK = (70.0, 10.0), (25.0, 20.0), 25.0  # degrees; across and upright
 _CARRIERS = 600  # that share an antenna's power: a channel of 10 MHz
 _SHADOW, _CORRELATION = 8.0, 50.0  # standard deviation in dB, metres
-_N_WAVES, _SEED = 256, 0
+_N_WAVES, _SEED = 256, 0  # random waves that make up the shadow fading of a site
 
 
 @functools.cache

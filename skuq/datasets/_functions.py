@@ -216,7 +216,7 @@ def make_function(name, n_features=None):
 def make_scarce_regression(
     function, n_train=None, n_test=None, *, inputs="uniform", random_state=None
 ):
-    """Few noiseless values of a function to learn from, and many to test on.
+    """Make a regression task: few noiseless values of a function to learn from, many to test on.
 
     Parameters
     ----------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.ndimage import correlate, gaussian_filter
 
-from skuq.datasets._image_fields import resample, scaled, uniforms
+from skuq.datasets._image_fields import resample, scale_length, uniforms
 
 
 def gaussian_blur(images, rngs, severity):
@@ -14,14 +14,14 @@ def gaussian_blur(images, rngs, severity):
 
 
 def _gaussian(images: np.ndarray, sigma: float) -> np.ndarray:
-    sigma = scaled(sigma, images, shrink=False)
+    sigma = scale_length(sigma, images, shrink=False)
     return gaussian_filter(images, (0, sigma, sigma, 0), mode="nearest")
 
 
 def defocus_blur(images, rngs, severity):
     """Average over a disk with a soft edge, as a lens out of focus does."""
     radius, edge = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1))[severity - 1]
-    radius, edge, reach = (scaled(v, images, shrink=False) for v in (radius, edge, 1.0))
+    radius, edge, reach = (scale_length(v, images, shrink=False) for v in (radius, edge, 1.0))
     reach = int(np.ceil(reach))  # pixels of the soft edge outside the disk
     half = int(np.ceil(radius)) + reach
     offsets = np.arange(-half, half + 1)
@@ -35,7 +35,7 @@ def glass_blur(images, rngs, severity):
     """Blur, replace each pixel by a random near one above or to the left, and blur again."""
     sigma, rounds = ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2))[severity - 1]
     n, h, w, _ = images.shape
-    reach = max(1, round(scaled(1, images, shrink=False)))
+    reach = max(1, round(scale_length(1, images, shrink=False)))
     each = np.arange(n)[:, None, None]
     row, column = np.mgrid[:h, :w]
     images = _gaussian(images, sigma)
@@ -59,7 +59,7 @@ def blur_along(images: np.ndarray, degrees: np.ndarray, reach: float, sigma: flo
     image. Points on the line are a quarter of a pixel apart and interpolated linearly between
     the four pixels around them, so that motions shorter than a pixel have an effect.
     """
-    reach, sigma = scaled(reach, images), scaled(sigma, images)
+    reach, sigma = scale_length(reach, images), scale_length(sigma, images)
     steps = np.arange(0, reach + 0.125, 0.25)
     weights = np.exp(-0.5 * (steps / sigma) ** 2)
     weights /= weights.sum()

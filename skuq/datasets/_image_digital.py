@@ -7,7 +7,7 @@ from io import BytesIO
 import numpy as np
 from scipy.ndimage import map_coordinates
 
-from skuq.datasets._image_fields import area_means, resample, scaled, smooth_normals, uniforms
+from skuq.datasets._image_fields import area_means, resample, scale_length, smooth_normals, uniforms
 
 _MISSING = '{} needs {}. Install it with `pip install "skuq[images]"`.'
 
@@ -46,12 +46,12 @@ def elastic_transform(images, rngs, severity):
         (3.2, 0.96, 0.96),
     )[severity - 1]
     n, h, w, c = images.shape
-    moves = scaled(jitter, images) * uniforms(rngs, -1, 1, (3, 2))
+    moves = scale_length(jitter, images) * uniforms(rngs, -1, 1, (3, 2))
     places = np.stack(np.mgrid[:h, :w], axis=-1)  # (h, w, 2)
     if amplitude:
         # Uniform noise in [-1, 1], as blurred there, has a standard deviation 1/sqrt(3).
-        std = scaled(amplitude, images) / np.sqrt(3)
-        sigma = scaled(smoothing, images)
+        std = scale_length(amplitude, images) / np.sqrt(3)
+        sigma = scale_length(smoothing, images)
         displacements = [smooth_normals(rngs, (h, w), sigma, smoothing) for _ in "yx"]
         places = places + std * np.stack(displacements, axis=-1)  # (n, h, w, 2)
     places = np.broadcast_to(places, (n, h, w, 2)).reshape(n, h * w, 2)
@@ -79,7 +79,7 @@ def _affine(moves: np.ndarray, h: int, w: int, places: np.ndarray) -> np.ndarray
 
 def pixelate(images, rngs, severity):
     """Replace pixels by means over coarser ones."""
-    kept = (0.95, 0.9, 0.85, 0.75, 0.65)[severity - 1] / scaled(1, images, shrink=False)
+    kept = (0.95, 0.9, 0.85, 0.75, 0.65)[severity - 1] / scale_length(1, images, shrink=False)
 
     def means_and_back(n: int) -> np.ndarray:  # by area, then the nearest, (n, n)
         n_coarse = max(1, int(n * kept))

@@ -17,7 +17,7 @@ Rngs = Sequence[np.random.RandomState]
 _CIFAR_WIDTH = 32
 
 
-def scaled(length: float, images: np.ndarray, *, shrink: bool = True) -> float:
+def scale_length(length: float, images: np.ndarray, *, shrink: bool = True) -> float:
     """Convert a length in pixels of a 32-pixel image to pixels of images (n, h, w, ..).
 
     With ``shrink=False`` the length is never reduced: blurs are about a pixel wide, and a fraction
@@ -61,8 +61,8 @@ def _blurred_std(sigma: float) -> float:
 def plasma(rngs: Rngs, shape: tuple[int, int], decay: float) -> np.ndarray:
     """Draw cloudy fractal noise (n, h, w) from 0 to 1.
 
-    Its amplitude falls by the factor `decay` with each halving of the wave length, as in
-    the diamond-square algorithm: a spectrum of amplitudes f**-(1 + log2(decay)).
+    As in the diamond-square algorithm, the amplitude of each octave is that of the octave below
+    divided by `decay`: in two dimensions, Fourier amplitudes of f**-(1 + log2(decay)).
     """
     h, w = shape
     frequency = np.hypot(np.fft.fftfreq(h)[:, None], np.fft.rfftfreq(w))

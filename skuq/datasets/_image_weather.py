@@ -11,7 +11,7 @@ from skuq.datasets._image_fields import (
     luminance,
     normals,
     plasma,
-    scaled,
+    scale_length,
     smooth_normals,
     uniforms,
 )
@@ -36,7 +36,7 @@ def snow(images, rngs, severity):
         (0.30, 0.3, 1.25, 0.65, 14, 12, 0.80),
     )[severity - 1]
     layer = mean + std * normals(rngs, images.shape[1:3])[..., None]  # (n, h, w, 1)
-    layer = zoom_in(layer, max(scaled(size, images), 1.0))
+    layer = zoom_in(layer, max(scale_length(size, images), 1.0))
     flakes = np.where(layer < threshold, 0, np.minimum(layer, 1))
     flakes = blur_along(flakes, uniforms(rngs, -135, -45), reach, sigma)
     whiter = np.maximum(images, 1.5 * luminance(images) + 0.5)
@@ -74,29 +74,32 @@ def brightness(images, rngs, severity):
 
 def spatter(images, rngs, severity):
     """Add drops on the lens: clear water up to severity 3, then mud."""
-    # The mean, standard deviation and blur of noise, the level where drops begin, and
-    # how bright the water or how blurred the edge of the mud is.
-    mean, std, smoothing, level, last = (
+    # The mean, standard deviation and blur of noise, the threshold above which a drop is, and the
+    # brightness of the water or the blur at the edge of the mud.
+    mean, std, smoothing, threshold, brightness_or_blur = (
         (0.62, 0.1, 0.7, 0.70, 0.5),
         (0.65, 0.1, 0.8, 0.70, 0.5),
         (0.65, 0.3, 1.0, 0.69, 0.5),
         (0.65, 0.1, 0.7, 0.69, 0.6),
         (0.65, 0.1, 0.5, 0.68, 0.6),
     )[severity - 1]
-    # Drops are smaller than the pixels of an image below 32: they are drawn at that size.
-    scale = scaled(1, images, shrink=False)
+    # In images below 32 pixels drops would be smaller than a pixel. There, they are drawn on a
+    # grid of 32 pixels and averaged over the image's pixels.
+    scale = scale_length(1, images, shrink=False)
     h, w = images.shape[1:3]
-    shape = tuple(round(side * scale / scaled(1, images)) for side in (h, w))
+    shape = tuple(round(side * scale / scale_length(1, images)) for side in (h, w))
+    rows, columns = area_means(shape[0], h), area_means(shape[1], w).T
     liquid = mean + std * smooth_normals(rngs, shape, scale * smoothing, smoothing)
-    drops = liquid >= level
+    drops = liquid >= threshold
     if severity <= 3:
         shine = np.stack([_shine(drop, scale) for drop in drops]) * drops * liquid
         shine /= np.maximum(shine.max(axis=(1, 2), keepdims=True), np.finfo(float).tiny)
-        water = area_means(shape[0], h) @ (last * shine) @ area_means(shape[1], w).T
+        water = rows @ (brightness_or_blur * shine) @ columns
         return images + _colour_layer(water, _WATER, images.shape[-1])
-    mud = gaussian_filter(drops.astype(float), (0, scale * last, scale * last), mode="nearest")
+    blur = scale * brightness_or_blur
+    mud = gaussian_filter(drops.astype(float), (0, blur, blur), mode="nearest")
     mud[mud < 0.8] = 0
-    mud = area_means(shape[0], h) @ mud @ area_means(shape[1], w).T
+    mud = rows @ mud @ columns
     return images * (1 - mud[..., None]) + _colour_layer(mud, _MUD, images.shape[-1])
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 SIDE = 64  # pixels
-WHITE = 255.0
+WHITE = 255.0  # largest value of a pixel
 _LIGHT = np.array([51.7, 49.0])  # greatest intensity of each beam
 _WIDTHS = np.array([12.62, 12.96])  # pixels to where its amplitude is 1 / e
 # Of the first and of the second mirror: pixels of shift and radians a pixel of tilt, for rows and
@@ -58,7 +58,7 @@ class InterferometerRuns(NamedTuple):
         Their images in 0 to 255, float32: queries and components as in
         ``make_operator_problem("interferometer")``.
     all_inputs : ndarray of shape (5, 100, 4)
-        All that was asked for; the first 15 are the initial design.
+        All inputs that were evaluated; the first 15 are the initial design.
     best_values : ndarray of shape (5, 86)
         The best visibility so far, from the initial design on.
 
@@ -81,7 +81,9 @@ class InterferometerRuns(NamedTuple):
 
 
 def load_interferometer(path):
-    """Functions and results of the problem "interferometer".
+    """Load published runs of Bayesian optimisation on the problem "interferometer".
+
+    There are 5 runs. Each has an initial design of 15 inputs, and 16 images of each of these.
 
     Parameters
     ----------
@@ -98,7 +100,7 @@ def load_interferometer(path):
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it has not the arrays above in their shapes.
+        If the file does not have these arrays in their published shapes.
 
     See Also
     --------

@@ -17,7 +17,8 @@ from sklearn.utils import check_array
 
 from skuq.datasets._cell_towers import N_ANTENNAS, received_power
 from skuq.datasets._cell_towers import SIDE as _MAP_SIDE
-from skuq.datasets._interferometer import interferograms
+from skuq.datasets._interferometer import SIDE as _IMAGE_SIDE
+from skuq.datasets._interferometer import WHITE, interferograms
 
 OPERATOR_PROBLEMS = ("pollutants", "brusselator", "interferometer", "cell_towers")
 
@@ -96,7 +97,7 @@ class OperatorProblem:
 
 
 def make_operator_problem(name):
-    """A problem of composite Bayesian optimisation from the paper on NEON.
+    """Make a problem of composite Bayesian optimisation from the paper on NEON.
 
     Parameters
     ----------
@@ -197,7 +198,7 @@ _TIMES_AND_PLACES = np.array([(t, x) for x in (0, 1, 2.5) for t in (15, 30, 45, 
 _TRUE_SPILLS = np.array([10, 0.07, 1.505, 30.1525])
 
 
-def _spilt(U):
+def _concentrations_of_spills(U):
     """Compute the concentrations (n, 12) of two spills; the second is later, at `place`."""
     mass, diffusion, place, tau = U.T[:, :, None]
     t, x = _TIMES_AND_PLACES.T
@@ -211,7 +212,7 @@ def _spilt(U):
     return concentration(t, x) + np.where(t > tau, concentration(since, x - place), 0.0)
 
 
-_TRUE_CONCENTRATIONS = _spilt(_TRUE_SPILLS[None])[0]
+_TRUE_CONCENTRATIONS = _concentrations_of_spills(_TRUE_SPILLS[None])[0]
 
 
 def _minus_squared_error(outputs):
@@ -226,7 +227,7 @@ def _pollutants():
         _TIMES_AND_PLACES.copy(),
         1,
         _minus_squared_error,
-        _spilt,
+        _concentrations_of_spills,
         best_value=0.0,
         best_input=_TRUE_SPILLS.copy(),
     )
@@ -234,9 +235,9 @@ def _pollutants():
 
 # Brusselator (appendix 6.2)
 
-_SIDE = 64  # cells; pixels, for the interferometer
-_END, _STEP = 20, 1e-3
-_NOISE, _NOISE_SEED = 0.1, 10
+_SIDE = 64  # cells
+_END, _STEP = 20, 1e-3  # times
+_NOISE, _NOISE_SEED = 0.1, 10  # of the initial state: standard deviation and seed
 
 
 def _simulate_reaction(U):
@@ -305,9 +306,8 @@ def _brusselator():
 
 # Interferometer (appendix 6.3)
 
-_PIXELS = np.arange(_SIDE) / _SIDE
+_PIXELS = np.arange(_IMAGE_SIDE) / _IMAGE_SIDE
 _WIDTH = 0.95  # width of the weights; the paper prints 1, but the stored runs have 0.95
-_WHITE = 255.0
 # Light of an image that is nearly black (a real one has about 20 000). Predicted images may be
 # darker; without this bound their visibility would not be bounded.
 _LEAST_LIGHT = 100.0
@@ -318,10 +318,10 @@ def _visibility(outputs):
 
     See appendix 6.3.
     """
-    xp, outputs = _namespace(outputs, (_SIDE**2, 16))
+    xp, outputs = _namespace(outputs, (_IMAGE_SIDE**2, 16))
     centred = np.square(_grid(_PIXELS) - 0.5).sum(axis=1)
     weights = np.exp(-centred / _WIDTH**2)[None]  # (1, 4096)
-    images = xp.clip(outputs, 0.0, _WHITE)  # draws of a surrogate may be no images
+    images = xp.clip(outputs, 0.0, WHITE)  # draws of a surrogate may be no images
     light = xp.matmul(_like(weights, outputs), images)[..., 0, :]  # (.., 16)
     most, least = _logsumexp(xp, light), -_logsumexp(xp, -light)
     return (most - least) / xp.maximum(most + least, _LEAST_LIGHT)

@@ -10,13 +10,14 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import minmax_scale
 
 _N_YEARS = 391
+# Rows of the five gaps of NOMU's test set: where each starts, and how many it has.
 _GAP_STARTS = (20, 102, 184, 266, 348)
 _GAP_ROWS = 20
 _SPLIT_SEED = 655  # the paper's
 
 
 def load_solar_irradiance(path, *, column="11yrCYCLE+BKGRND"):
-    r"""NOMU's split of a yearly reconstruction of solar irradiance, 1610 to 2000.
+    r"""Load a yearly reconstruction of solar irradiance, 1610 to 2000, with NOMU's split.
 
     Parameters
     ----------
@@ -98,10 +99,11 @@ def _read_columns(path, names) -> list[np.ndarray]:
         raise ValueError(
             f"{path} must have {_N_YEARS} rows, the years 1610 to 2000. Got {len(rows)}."
         )
-    return [_numbers(path, name, [row[name] for row in rows]) for name in names]
+    return [_parse_column(path, name, [row[name] for row in rows]) for name in names]
 
 
-def _numbers(path, name, texts) -> np.ndarray:
+def _parse_column(path, name, texts) -> np.ndarray:
+    """Convert the texts of a file's column to finite numbers, or raise ValueError."""
     try:
         values = np.array(texts, dtype=float)
     except (TypeError, ValueError):

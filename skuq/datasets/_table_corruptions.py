@@ -16,6 +16,8 @@ TABLE_CORRUPTIONS = ("noise", "missing", "scaling", "permutation")
 _FAMILIES = {"all": TABLE_CORRUPTIONS}
 _NUMERIC = ("noise", "scaling")  # kinds that change numeric columns only
 
+# By severity, 1 to 5: standard deviation of the noise in units of the column's, share of the cells
+# that are removed or permuted, and factor of the scaling.
 _STDS = (0.1, 0.2, 0.4, 0.6, 1.0)
 _SHARES = (0.05, 0.1, 0.2, 0.3, 0.5)
 _FACTORS = (1.25, 1.5, 2.0, 3.0, 4.0)
@@ -131,12 +133,14 @@ def _check_model(column: pd.Series) -> None:
 
 
 def _noise(column, cells, reference, severity, fill, rng):
+    """Add normal noise to the cells."""
     std = _STDS[severity - 1] * np.nanstd(_numbers(reference))
     noise = std * rng.standard_normal(len(column))
     return _with_numbers(column, cells, _numbers(column) + noise)
 
 
 def _scaling(column, cells, reference, severity, fill, rng):
+    """Move some of the cells away from or towards the mean of the column, by a factor."""
     factor = _FACTORS[severity - 1]
     # Half of the cells keep their value, a quarter is stretched and a quarter shrunk.
     factors = rng.choice([1.0, 1.0, factor, 1 / factor], len(column))
@@ -161,6 +165,7 @@ def _missing(column, cells, reference, severity, fill, rng):
 
 
 def _permutation(column, cells, reference, severity, fill, rng):
+    """Permute a share of the cells among themselves."""
     cells = np.flatnonzero(cells & (rng.uniform(size=len(column)) < _SHARES[severity - 1]))
     order = np.arange(len(column))
     # Only the chosen cells exchange their values.

@@ -7,7 +7,7 @@ from sklearn.utils import check_random_state
 
 
 def make_gapped_sine(n_samples=400, *, random_state=None):
-    """AutoDEUQ's one-dimensional task: a sine with two noise levels and a gap.
+    """Make AutoDEUQ's one-dimensional task: a sine with two noise levels and a gap.
 
     ``y = 2 sin(x) + noise``; half of the inputs uniform in [-30, -20] with noise of
     standard deviation 0.5, half in [20, 30] with standard deviation 1.

@@ -79,30 +79,30 @@ class PairCounts:
         else:  # "fk": (p_agree - p_chance) / (1 - p_chance), with all shares times n^2
             agree = _pair_sum(self.agree, teams, sets) / n_pairs
             # Chance agreement of two ratings drawn from the whole team: all S^2 ordered pairs.
-            own = sum(self.chance[sets, model, model] for model in teams.T)
-            chance = (2 * _pair_sum(self.chance, teams, sets) + own) / size**2
+            diagonal = sum(self.chance[sets, model, model] for model in teams.T)
+            chance = (2 * _pair_sum(self.chance, teams, sets) + diagonal) / size**2
             score = _ratio(n * agree - chance, n**2 - chance, 1.0, n**2)
         return np.round(score, 12) + 0.0  # turns -0.0 into 0.0
 
     def _disagree(self) -> np.ndarray:
-        """Weight of the rows on which exactly one of two models is wrong, (F, M, M)."""
+        """Compute the weight (F, M, M) of the rows on which exactly one of two models is wrong."""
         # Rows of either error without those of both: |A| + |B| - 2 |A and B|.
         return self.wrong[:, :, None] + self.wrong[:, None, :] - 2 * self.both
 
     def _cohen(self) -> np.ndarray:
-        """Cohen's kappa of all pairs, (F, M, M): (p_agree - p_chance) / (1 - p_chance)."""
+        """Compute Cohen's kappa of all pairs, (F, M, M): (p_agree - p_chance) / (1 - p_chance)."""
         n2 = self.n[:, None, None] ** 2
         return _ratio(self.n[:, None, None] * self.agree - self.chance, n2 - self.chance, 0.0, n2)
 
     def _formula_1(self) -> np.ndarray:
-        """The paper's Formula 1 of all pairs, (F, M, M), as printed (see `diversity_score`)."""
+        """Compute Formula 1 (F, M, M) of all pairs, as printed (see `diversity_score`)."""
         n, first = self.n[:, None, None], self.wrong[:, :, None]
         second = np.swapaxes(first, 1, 2)
         product = n * self.both - first * second  # N11 N00 - N01 N10
         return _ratio(2 * product, first * (n - first) + second * (n - second), 0.0, n**2)
 
     def _yule(self) -> np.ndarray:
-        """Yule's Q of all pairs, (F, M, M), Formula 2.
+        """Compute Yule's Q of all pairs, (F, M, M), Formula 2.
 
         Q = (N11 N00 - N01 N10) / (N11 N00 + N01 N10), where 1 means right and 0 wrong.
         """
@@ -194,7 +194,7 @@ def diversity_score(
         generalised diversity. "bd", "kw" and "gd" are one minus the measure, so that low means
         diverse for all.
     teams : sequence of sequences of int, optional
-        Teams to score, as lists of model numbers. By default one team of all models.
+        Teams to score, as lists of model indices. By default one team of all models.
     on : {"correctness", "labels"}, default="correctness"
         Ratings compared by "ck" and "fk": right or wrong, as in the paper, or the labels
         themselves, as in its released code. The other measures use correctness only.

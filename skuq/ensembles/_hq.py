@@ -244,12 +244,13 @@ def select_hq(
     filters: Sequence[str] = ("alpha", "kmeans"),
     beta: float = 0.1,
 ) -> Selection:
-    """Select a regressor's members by HQ pruning.
+    """Select a regressor's members by hierarchical diversity (HQ) pruning.
 
     A candidate is *wrong* on a row if its error is larger than a tolerance, which the best
-    candidate exceeds on a third of the rows. For normal errors this is about one standard
-    deviation of its errors, and for any distribution there are enough wrong rows to count. The
-    strength of a team is minus the NLL of its moment-matched mixture.
+    candidate exceeds on a third of the rows. For normal errors the tolerance is about one standard
+    deviation, and the best candidate has enough wrong rows for any distribution of its errors.
+    Among the diverse teams that pruning keeps, the one whose moment-matched mixture has the lowest
+    NLL is chosen.
 
     Parameters
     ----------
@@ -293,14 +294,14 @@ def select_hq(
     weight = row_weights(sample_weight, len(statistics[0][0]))
     # The pool: the best single candidates that have a finite loss.
     # A single candidate's strength is that of a team of one.
-    every = negative_loss(statistics, normal_nll, weight)(np.arange(len(loc))[:, None])
-    best = np.argsort(np.where(np.isfinite(every), -every, np.inf), kind="stable")
-    best = best[: min(pool_size, int(np.isfinite(every).sum()))]
+    strength = negative_loss(statistics, normal_nll, weight)(np.arange(len(loc))[:, None])
+    best = np.argsort(np.where(np.isfinite(strength), -strength, np.inf), kind="stable")
+    best = best[: min(pool_size, int(np.isfinite(strength).sum()))]
     if not len(best):
         raise ValueError("No candidate has a finite loss on the rows to select on.")
     # A team needs two models: with one candidate there is nothing to prune.
     if len(best) == 1:
-        return Selection(best, np.ones(1), -float(every[best[0]]))
+        return Selection(best, np.ones(1), -float(strength[best[0]]))
     error, second_moment = (s[best] for s in statistics)
     # Root mean square errors over outputs, (n_pool, n_samples).
     squares = np.square(error)
@@ -313,7 +314,7 @@ def select_hq(
         errors > tolerance,
         weight,
         negative_loss((error, second_moment), normal_nll, weight),
-        every[best],
+        strength[best],
     )
     rules = Rules(metric, "hq", filters, beta, n_members)
     chosen = prune(pool, rules, np.random.default_rng(0)).selection
@@ -329,7 +330,7 @@ def select_hq_proba(
     sample_weight: ArrayLike | None = None,
     pool_size: int = _POOL_SIZE,
 ) -> Selection:
-    """Select a classifier's members by HQ pruning, from a pool of any size.
+    """Select a classifier's members by hierarchical diversity (HQ) pruning.
 
     Parameters
     ----------
@@ -360,10 +361,11 @@ def select_hq_proba(
     >>> select_hq_proba(y, proba, 3).indices
     array([2, 1, 0])
     """
+    # The statistics of each candidate, and the loss that they give.
     statistics = likelihood_statistics(class_log_likelihood(y, proba))
     # The best single candidates by NLL, since the number of teams grows as a power of the pool.
     pool = select_best(*statistics, pool_size, sample_weight=sample_weight).indices
-    if len(pool) == 1:
+    if len(pool) == 1:  # no team of two
         return ensemble_of(pool, *statistics, sample_weight)
     chosen = select_teams(
         proba[pool], y, max_team_size=n_members, sample_weight=sample_weight

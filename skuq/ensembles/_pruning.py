@@ -165,7 +165,7 @@ class TeamSelection:
     Attributes
     ----------
     teams_ : DataFrame
-        One row for each team: `team` (model numbers), `size`, `q` and `hq` (low means diverse),
+        One row for each team: `team` (model indices), `size`, `q` and `hq` (low means diverse),
         `accuracy` (of the team's vote; for regression minus its loss), `alpha` (whether it
         passed the alpha filter), `kept` (whether it passed all filters) and `reason`. Teams that
         contain a pruned team are never scored: their `hq` and `accuracy` are NaN. They are not
@@ -217,24 +217,9 @@ def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
     """Score the teams of a pool, filter them, and choose one."""
     n_models = len(pool.wrong)
     max_size = rules.check_pool(n_models).largest(n_models)
-    everyone, focal = _count(pool, rules, rng)
-    # The alpha filter works from small teams to large ones (Algorithm 3): teams of S + 1 models
-    # are only made of teams of S models that passed it.
-    rounds, alive = [], None
-    for size in range(2, max_size + 1):
-        teams = all_teams(n_models, size) if alive is None else extend_teams(alive, _MOST_SCORED)
-        if not len(teams):
-            break
-        scored = pd.DataFrame({"team": list(map(tuple, teams.tolist())), "size": size})
-        scored["q"] = _q(everyone, rules, teams)
-        scored["hq"] = _hq(focal, rules, teams, pool.model_strength)
-        scored["accuracy"] = np.round(pool.strength(teams), 12)  # equal teams stay equal
-        pruned = _alpha(scored, rules)
-        scored["alpha"] = ~pruned
-        rounds.append(scored)
-        alive = teams[~pruned] if "alpha" in rules.filters else None
+    of_pool, focal = _count_errors(pool, rules, rng)
+    scored = _score_teams(pool, rules, of_pool, focal)
     # The other filters then see the teams of all sizes together.
-    scored = pd.concat(rounds, ignore_index=True)
     scored["kept"] = scored["alpha"]
     scored["reason"] = np.where(scored["alpha"], "", "alpha: among the least diverse of its size")
     thresholds = []
@@ -245,7 +230,7 @@ def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
     n_possible = n_teams(n_models, max_size)
     frame = scored
     if n_possible <= _MOST_LISTED:
-        frame = _with_unscored(scored, everyone, n_models, max_size, rules)
+        frame = _with_unscored(scored, of_pool, n_models, max_size, rules)
     support = np.zeros(n_models, bool)
     support[list(selected)] = True
     return TeamSelection(
@@ -260,11 +245,37 @@ def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
     )
 
 
-def _count(pool: Pool, rules: Rules, rng: np.random.Generator) -> tuple[PairCounts, PairCounts]:
-    """Count pairs on negative samples: one set for the whole pool, and one for each focal model.
+def _score_teams(pool: Pool, rules: Rules, of_pool: PairCounts, focal: PairCounts) -> pd.DataFrame:
+    """Score the teams of each size, and apply the alpha filter to them.
 
-    A negative sample of the pool is a row on which any model is wrong, and one of a focal model a
-    row on which this model is wrong.
+    It works from small teams to large ones (Algorithm 3): teams of S + 1 models are only made of
+    teams of S models that passed it.
+    """
+    n_models = len(pool.wrong)
+    rounds, alive = [], None
+    for size in range(2, rules.largest(n_models) + 1):
+        teams = all_teams(n_models, size) if alive is None else extend_teams(alive, _MOST_SCORED)
+        if not len(teams):
+            break
+        scored = pd.DataFrame({"team": list(map(tuple, teams.tolist())), "size": size})
+        scored["q"] = _q(of_pool, rules, teams)
+        scored["hq"] = _hq(focal, rules, teams, pool.model_strength)
+        scored["accuracy"] = np.round(pool.strength(teams), 12)  # equal teams stay equal
+        pruned = _alpha(scored, rules)
+        scored["alpha"] = ~pruned
+        rounds.append(scored)
+        alive = teams[~pruned] if "alpha" in rules.filters else None
+    return pd.concat(rounds, ignore_index=True)
+
+
+def _count_errors(
+    pool: Pool, rules: Rules, rng: np.random.Generator
+) -> tuple[PairCounts, PairCounts]:
+    """Count on negative samples how often each model, and each pair of models, is wrong.
+
+    A negative sample of the pool is a row on which any model is wrong. An HQ score takes each
+    member of a team in turn as its focal model, and counts on the rows on which this one is wrong.
+    Return the counts on the pool's negative samples, and those on each focal model's.
     """
     used = pool.weight > 0
     # Rows on which all models are right say nothing about how errors are shared.
@@ -279,10 +290,10 @@ def _count(pool: Pool, rules: Rules, rng: np.random.Generator) -> tuple[PairCoun
                 f"{len(few)} of {len(focal)} models are wrong on fewer than n_negatives="
                 f"{rules.n_negatives} rows (one on {min(few)}). All of their wrong rows are used.",
             )
-    everyone, by_focal = (
+    of_pool, by_focal = (
         count_pairs(pool.wrong, sets, pool.weight, pool.labels) for sets in (negatives, focal)
     )
-    return everyone, by_focal
+    return of_pool, by_focal
 
 
 def _draw(rows: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -290,9 +301,9 @@ def _draw(rows: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
     return np.sort(rng.choice(rows, n, replace=False)) if len(rows) > n else rows
 
 
-def _q(everyone: PairCounts, rules: Rules, teams: np.ndarray) -> np.ndarray:
+def _q(of_pool: PairCounts, rules: Rules, teams: np.ndarray) -> np.ndarray:
     """Compute Q scores of teams, (n_teams,): means over measures, on the pool's negatives."""
-    return np.mean([everyone.scores(measure, teams, 0) for measure in rules.measures], axis=0)
+    return np.mean([of_pool.scores(measure, teams, 0) for measure in rules.measures], axis=0)
 
 
 def _hq(
@@ -303,8 +314,8 @@ def _hq(
     for measure in rules.measures:
         # Lines 7-14: the team's score on the negatives of each of its members.
         by_focal = [focal.scores(measure, teams, members) for members in teams.T]
-        own = np.stack(by_focal, axis=1)
-        scores += _scale_by_focal(own, teams, len(model_strength))
+        focal_scores = np.stack(by_focal, axis=1)
+        scores += _scale_by_focal(focal_scores, teams, len(model_strength))
     # Lines 26-27: a mean weighted by the members' ranks by accuracy, the best with most weight.
     ranks = rankdata(model_strength[teams], axis=1) - 1 + rules.rank_base
     # A model that is never wrong has no negatives: its score as focal model says nothing.
@@ -343,13 +354,13 @@ def _alpha(scored: pd.DataFrame, rules: Rules) -> np.ndarray:
 
 
 def _mean_filter(scored: pd.DataFrame, score: str) -> list[Threshold]:
-    """Keep teams that score below the mean of all teams kept so far (Algorithm 1).
+    """Keep teams that score below the mean of all teams kept so far (HQ, Algorithm 1).
 
     Like every filter it changes `scored` in place, and returns its thresholds.
     """
-    left = scored.index[scored["kept"]]
-    threshold = scored.loc[left, score].mean()
-    return _cut(scored, left, Threshold("mean", score, None, threshold))
+    kept = scored.index[scored["kept"]]
+    mean = scored.loc[kept, score].mean()
+    return _cut(scored, kept, Threshold("mean", score, size=None, value=mean))
 
 
 def _kmeans_filter(scored: pd.DataFrame, score: str) -> list[Threshold]:
@@ -361,7 +372,7 @@ def _kmeans_filter(scored: pd.DataFrame, score: str) -> list[Threshold]:
     thresholds = []
     # HQ scores are scaled within each size, so that each has its own clusters and threshold.
     for size, group in scored[scored["kept"]].groupby("size"):
-        points = np.stack([_unit(group[score]), _unit(group["accuracy"])], axis=1)
+        points = np.stack([_scale_to_unit(group[score]), _scale_to_unit(group["accuracy"])], axis=1)
         if len(group) < 3:
             _skip(scored, group.index, "kmeans", "fewer than three teams")
         elif len(np.unique(points, axis=0)) < 2:
@@ -399,7 +410,7 @@ def _skip(scored: pd.DataFrame, index: pd.Index, name: str, why: str) -> None:
     scored.loc[index, "reason"] = np.where(before == "", note, before + "; " + note)
 
 
-def _unit(values: Any) -> Any:
+def _scale_to_unit(values: Any) -> Any:
     """Scale values to [0, 1]; equal values become 0."""
     spread = values.max() - values.min()
     return (values - values.min()) / spread if spread > 0 else values * 0.0
@@ -423,7 +434,7 @@ def _choose(scored: pd.DataFrame, rules: Rules) -> tuple[int, ...]:
 
 
 def _with_unscored(
-    scored: pd.DataFrame, everyone: PairCounts, n_models: int, max_size: int, rules: Rules
+    scored: pd.DataFrame, of_pool: PairCounts, n_models: int, max_size: int, rules: Rules
 ) -> pd.DataFrame:
     """Add the teams that were never scored, and sort by size and members."""
     known, missing = set(scored["team"]), []
@@ -431,7 +442,7 @@ def _with_unscored(
         teams = [team for team in all_teams(n_models, size).tolist() if tuple(team) not in known]
         if teams:
             # Q needs no focal models and is cheap; HQ and the accuracy stay unknown.
-            q = _q(everyone, rules, np.array(teams))
+            q = _q(of_pool, rules, np.array(teams))
             missing.append(pd.DataFrame({"team": list(map(tuple, teams)), "size": size, "q": q}))
     if not missing:
         return scored

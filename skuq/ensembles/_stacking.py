@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from skuq._checks import check_weights
 
-_MOST_STEPS = 1000
+_MOST_STEPS = 1000  # of expectation maximisation
 _TOLERANCE = 1e-6  # the iteration ends when no weight changes by more
 
 

@@ -73,7 +73,7 @@ def check_teams(teams: Sequence[Any], n_models: int) -> list[np.ndarray]:
             or members.max() >= n_models
         ):
             raise ValueError(
-                "A team must be two or more distinct model numbers in "
+                "A team must be two or more distinct model indices in "
                 f"0..{n_models - 1}. Got {team!r}."
             )
         checked.append(np.sort(members).astype(int))
@@ -133,7 +133,7 @@ def hard_vote_accuracy(
     # pattern with the sum of their weights.
     small = np.min_scalar_type(len(codes))
     # A side (a group of models with the same class) is named by its first model.
-    sides = [(codes == own).argmax(axis=0).astype(small) for own in codes]
+    sides = [(codes == codes_of_model).argmax(axis=0).astype(small) for codes_of_model in codes]
     pattern = np.concatenate([np.stack(sides), codes == y], dtype=small)
     pattern, row = np.unique(pattern, axis=1, return_inverse=True)
     weight = np.bincount(row.ravel(), weight)
@@ -142,27 +142,28 @@ def hard_vote_accuracy(
     def strength(teams: np.ndarray) -> np.ndarray:
         """Compute the accuracy of the vote of each team, given as positions (n_teams, S)."""
         teams = np.sort(place[teams], axis=1)
-        step = max(1, _CHUNK_BYTES // (teams.shape[1] * side[0].nbytes))
-        result = np.empty(len(teams))
-        for start in range(0, len(teams), step):
-            members = teams[start : start + step].T
-            sides = side[members]  # (S, n_teams, n_patterns)
-            if votes is not None:  # (n_teams, S)
-                shares = break_ties(votes[members.T], accuracy[members.T])
-            # Largest number of votes so far, and whether its side is right: (n_teams, n_patterns).
-            most, won = np.zeros((), side.dtype), np.zeros((), bool)
-            for own, model in zip(sides, members):
-                if votes is None:
-                    got = (sides == own).sum(axis=0, dtype=side.dtype)
-                else:
-                    got = np.einsum("ts,stp->tp", shares, sides == own)
-                # Only strictly more votes win, so that a tie stays with the more accurate model.
-                won = np.where(got > most, right[model], won)
-                most = np.maximum(most, got)
-            if majority:  # exactly half of the votes, raised by tie breaking, is not a majority
-                won = won & (most > (0.5 + _TIE) * (len(members) if votes is None else 1))
-            result[start : start + step] = won @ weight
-        return result / weight.sum()
+        return _in_parts(won_weight, teams, teams.shape[1] * side[0].nbytes) / weight.sum()
+
+    def won_weight(teams: np.ndarray) -> np.ndarray:
+        """Sum the weights of the rows that each team gets right."""
+        members = teams.T
+        sides = side[members]  # (S, n_teams, n_patterns)
+        if votes is not None:  # (n_teams, S)
+            shares = break_ties(votes[teams], accuracy[teams])
+        # Largest number of votes so far, and whether its side is right: (n_teams, n_patterns).
+        most, won = np.zeros((), side.dtype), np.zeros((), bool)
+        for member_side, model in zip(sides, members):
+            if votes is None:
+                got = (sides == member_side).sum(axis=0, dtype=side.dtype)
+            else:
+                got = np.einsum("ts,stp->tp", shares, sides == member_side)
+            # Only strictly more votes win, so that a tie stays with the more accurate model.
+            won = np.where(got > most, right[model], won)
+            most = np.maximum(most, got)
+        if majority:  # exactly half of the votes, raised by tie breaking, is not a majority
+            won = won & (most > (0.5 + _TIE) * (len(members) if votes is None else 1))
+        total: np.ndarray = won @ weight
+        return total
 
     return strength
 
@@ -188,16 +189,16 @@ def soft_vote_accuracy(
 
     def strength(teams: np.ndarray) -> np.ndarray:
         """Compute the accuracy of the vote of each team, given as positions (n_teams, S)."""
-        step = max(1, _CHUNK_BYTES // max(1, proba[0].nbytes))
-        result = np.empty(len(teams))
-        for start in range(0, len(teams), step):
-            members = teams[start : start + step].T
-            # Sums of the members' probabilities, (n_teams, C, n), without an axis of members.
-            total = proba[members[0]]
-            for member in members[1:]:
-                total += proba[member]
-            result[start : start + step] = (_first_argmax(total) == truth) @ share
-        return (settled + result) / weight.sum()
+        won = _in_parts(won_weight, teams, max(1, proba[0].nbytes))
+        return (settled + won) / weight.sum()
+
+    def won_weight(teams: np.ndarray) -> np.ndarray:
+        """Sum the weights of the contested rows that each team gets right."""
+        # Sums of the members' probabilities, (n_teams, C, n), without an axis of members.
+        total = proba[teams[:, 0]]
+        for member in teams.T[1:]:
+            total += proba[member]
+        return (_first_argmax(total) == truth) @ share
 
     return strength
 
@@ -221,14 +222,22 @@ def negative_loss(statistics: Statistics, loss: Loss, weight: np.ndarray) -> Str
 
     def strength(teams: np.ndarray) -> np.ndarray:
         """Compute minus the loss of each team, given as positions (n_teams, S)."""
-        step = max(1, _CHUNK_BYTES // statistics[0][0].nbytes)
-        result = np.empty(len(teams))
-        for start in range(0, len(teams), step):
-            part = teams[start : start + step]
-            with np.errstate(all="ignore"):  # a bad member gives a loss of inf or NaN
-                rows = loss(*(s[part].mean(axis=1) for s in statistics))
-                rows = rows.reshape(*rows.shape[:2], -1).mean(axis=2)
-                result[start : start + step] = -(rows @ weight)
-        return result / weight.sum()
+        return _in_parts(negative_sum, teams, statistics[0][0].nbytes) / weight.sum()
+
+    def negative_sum(teams: np.ndarray) -> np.ndarray:
+        """Compute minus the weighted sum of each team's losses."""
+        with np.errstate(all="ignore"):  # a bad member gives a loss of inf or NaN
+            rows = loss(*(s[teams].mean(axis=1) for s in statistics))
+            rows = rows.reshape(*rows.shape[:2], -1).mean(axis=2)
+            return -(rows @ weight)
 
     return strength
+
+
+def _in_parts(strength: Strength, teams: np.ndarray, n_bytes: int) -> np.ndarray:
+    """Compute the strengths of teams part by part, where each team takes `n_bytes` at a time."""
+    step = max(1, _CHUNK_BYTES // n_bytes)
+    result = np.empty(len(teams))
+    for start in range(0, len(teams), step):
+        result[start : start + step] = strength(teams[start : start + step])
+    return result

@@ -430,7 +430,10 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
         return self.predict_distribution(X).uncertainty()
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = None) -> np.ndarray:
-        """Draw labels jointly: all rows of a draw share one member and one uniform number.
+        """Draw labels jointly.
+
+        All rows of a draw use the same member, and the same uniform number in the inverse of their
+        cumulative probabilities.
 
         Parameters
         ----------

@@ -42,11 +42,13 @@ class ArtificialInputs:
         self.n_each, self.box = n_each, None
         self._scaling, self._n_features = scaling, X.shape[1]
         if callable(source):
-            self._draw = self._checked(source)
+            self._draw = self._make_checked_sampler(source)
         elif isinstance(source, str):
             self.box = _default_box(X, margin) if box is None else _check_box(box, X)
             ends = scaling.transform(self.box.T.copy())
-            self._draw = self._grid(ends) if source == "grid" else _uniform(ends)
+            self._draw = (
+                self._make_grid_sampler(ends) if source == "grid" else _make_uniform_sampler(ends)
+            )
         else:
             rows = check_array(source, dtype="float64", input_name="artificial_inputs")
             if rows.shape[1] != self._n_features:
@@ -60,8 +62,12 @@ class ArtificialInputs:
     def __call__(self, n, rng):
         return self._draw(n, rng)
 
-    def _grid(self, ends):
-        """Make a sampler that repeats all points of an equidistant grid in every step."""
+    def _make_grid_sampler(self, ends):
+        """Make a sampler that gives every training step all points of an equidistant grid.
+
+        `ends` (2, n_features) are the grid's lowest and highest values. Set `n_each` to the number
+        of its points.
+        """
         varied = np.ptp(ends, axis=0) > 0
         n_axis = int(np.floor(self.n_each ** (1 / max(varied.sum(), 1)) + 1e-9))
         if n_axis < 2:
@@ -74,7 +80,7 @@ class ArtificialInputs:
         self.n_each = len(points)
         return lambda n, rng: np.resize(points, (n, points.shape[1]))
 
-    def _checked(self, sampler):
+    def _make_checked_sampler(self, sampler):
         """Make a sampler of the user's function that checks its results, one step at a time."""
 
         def draw(n, rng):
@@ -96,12 +102,13 @@ class ArtificialInputs:
         return draw
 
 
-def _uniform(ends):
+def _make_uniform_sampler(ends):
     low, width = ends[0], ends[1] - ends[0]
     return lambda n, rng: low + width * rng.random((n, len(low)))
 
 
 def _default_box(X, margin):
+    """Compute the default bounds (n_features, 2): the range of the rows and a margin around it."""
     low, high = X.min(axis=0), X.max(axis=0)
     if (low == high).all():
         raise ValueError(

@@ -302,6 +302,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     def from_paper(cls, name="benchmark", **changes):
         """Make an estimator with the settings of one of the paper's experiments.
 
+        As in the paper, its uncertainty is not calibrated.
+
         Parameters
         ----------
         name : {"benchmark", "toy"}, default="benchmark"

@@ -33,8 +33,9 @@ from skuq.tables import NumberTargets
 _N_TRIALS = 50  # default number of trials without `max_time`
 _MOST_TRIALS = 10_000  # largest number of trials with `max_time`
 _EPOCHS = 100  # default number of epochs in spaces that do not set it
-_VALIDATION_FRACTION = 0.25
-_N_FOLDS, _N_FOLDS_OF_MANY, _MANY_ROWS = 8, 5, 20_000
+_VALIDATION_FRACTION = 0.25  # "auto", without folds
+_N_FOLDS, _N_FOLDS_OF_MANY = 8, 5  # default number of folds, and that for more than _MANY_ROWS
+_MANY_ROWS = 20_000
 _LOSSES = ("crps", "nll")
 _N_REPEATS, _MOST_REPEATS = 2, 20  # default number without `max_time`, and largest number with it
 _SEARCH_SHARE = 0.6  # share of `max_time` for the search; repeats have the rest
@@ -54,8 +55,10 @@ _PAPER_EXPERIMENTS = {
     "benchmark": {"search_space": "benchmark", "epochs": 100, "validation_fraction": 0.25},
     "toy": {"search_space": "toy", "epochs": 200, "validation_fraction": 1 / 3},
 }
-_EVOLVING = ("agebo", "age", "age-mixed")
-_SEARCH_EVERYTHING = ("agebo", "rs-mixed", "age-mixed", "bo-mixed")
+# Values of `search`: those that evolve the architecture, and those that search architecture and
+# hyperparameters.
+_EVOLUTIONS = ("agebo", "age", "age-mixed")
+_MIXED_SEARCHES = ("agebo", "rs-mixed", "age-mixed", "bo-mixed")
 
 _TUNER_METHODS = ["run_trial", "get_best_models"]  # of Keras-Tuner's tuners
 
@@ -100,15 +103,15 @@ class AutoDEUQ(SearchMethod):
         space = estimator.search_space
         self.is_tabular = isinstance(space, str) and space in ("auto", "tabular")
         if self.classifies:
-            own = self.selection_parameters
-            self.selection_parameters = tuple(name for name in own if name != "calibrate")
+            names = self.selection_parameters
+            self.selection_parameters = tuple(name for name in names if name != "calibrate")
 
     @property
     def n_trials(self):
-        own = self.estimator
-        if not isinstance(own.n_trials, str):
-            return own.n_trials
-        return _N_TRIALS if own.max_time is None else _MOST_TRIALS
+        estimator = self.estimator
+        if not isinstance(estimator.n_trials, str):
+            return estimator.n_trials
+        return _N_TRIALS if estimator.max_time is None else _MOST_TRIALS
 
     @property
     def score_name(self):
@@ -148,10 +151,10 @@ class AutoDEUQ(SearchMethod):
 
     def validation(self, n_rows, given):
         """Choose folds in the tabular space, where they train as one program, or a single split."""
-        own = self.estimator
-        fraction = own.validation_fraction
+        estimator = self.estimator
+        fraction = estimator.validation_fraction
         is_auto = isinstance(fraction, str)
-        cv = own.cv
+        cv = estimator.cv
         if isinstance(cv, str):
             in_folds = self.is_tabular and is_auto and not given
             cv = _n_folds(n_rows) if in_folds else None
@@ -192,8 +195,10 @@ class AutoDEUQ(SearchMethod):
             raise ValueError('`n_members` must be at least 2 with `selection="hq"`. Got 1.')
 
     def resolve_space(self, inputs, n_rows):
-        own = self.estimator
-        return resolve_search_space(own.search_space, own.n_nodes, own.max_batch_size)
+        estimator = self.estimator
+        return resolve_search_space(
+            estimator.search_space, estimator.n_nodes, estimator.max_batch_size
+        )
 
     def identifying_parameters(self):
         given = {"initial_trials": self._given_configurations()}
@@ -201,37 +206,38 @@ class AutoDEUQ(SearchMethod):
 
     def proposer(self, space, held_out):
         """Make the proposer of the search strategy, which starts with the initial trials."""
-        own, decisions = self.estimator, self.estimator.decisions_
-        if isinstance(own.search, str):
-            if own.search in _EVOLVING and (own.population_size or 0) >= self.n_trials:
+        estimator, decisions = self.estimator, self.estimator.decisions_
+        if isinstance(estimator.search, str):
+            population = estimator.population_size or 0
+            if estimator.search in _EVOLUTIONS and population >= self.n_trials:
                 warn_user(
-                    f"Evolution starts after `population_size={own.population_size}` trials, and "
+                    f"Evolution starts after `population_size={population}` trials, and "
                     f"`n_trials` is {self.n_trials}: all architectures are drawn at random. Set a "
                     "smaller `population_size` or more trials.",
                 )
-            planned = _N_TRIALS if isinstance(own.n_trials, str) else own.n_trials
+            planned = _N_TRIALS if isinstance(estimator.n_trials, str) else estimator.n_trials
             proposer = make_proposer(
-                own.search,
+                estimator.search,
                 decisions,
                 planned,
-                fixed_architecture=own.fixed_architecture,
-                fixed_hyperparameters=own.fixed_hyperparameters,
-                population_size=own.population_size,
-                sample_size=own.sample_size,
-                kappa=own.kappa,
-                n_initial=own.n_initial,
+                fixed_architecture=estimator.fixed_architecture,
+                fixed_hyperparameters=estimator.fixed_hyperparameters,
+                population_size=estimator.population_size,
+                sample_size=estimator.sample_size,
+                kappa=estimator.kappa,
+                n_initial=estimator.n_initial,
             )
             first = self._initial_configurations(space)
             return search.StartingWith(first, proposer) if first else proposer
-        if own.initial_trials is not None:
+        if estimator.initial_trials is not None:
             raise ValueError(
                 "`initial_trials` must be None if `search` is a Keras-Tuner oracle, which proposes "
                 "every trial itself. Set the oracle's own `hyperparameters`, or use one of skuq's "
                 "strategies."
             )
         # Copy the oracle, so that the parameter does not change and `fit` can be called again.
-        oracle = copy.deepcopy(own.search)
-        pinned = pin(decisions, own.fixed_architecture, own.fixed_hyperparameters)
+        oracle = copy.deepcopy(estimator.search)
+        pinned = pin(decisions, estimator.fixed_architecture, estimator.fixed_hyperparameters)
         return search.OracleProposer(oracle, pinned, self.n_trials)
 
     def _given_configurations(self):
@@ -243,19 +249,19 @@ class AutoDEUQ(SearchMethod):
 
     def _initial_configurations(self, space):
         """Return the configurations of the first trials: the user's, or the space's recipes."""
-        own = self.estimator
+        estimator = self.estimator
         given, name = self._given_configurations(), "initial_trials"
         if given is None:
-            known = hasattr(space, "known_recipes") and own.search in _SEARCH_EVERYTHING
+            known = hasattr(space, "known_recipes") and estimator.search in _MIXED_SEARCHES
             given, name = (space.known_recipes() if known else []), "known_recipes"
-        both = sum(own.decisions_, Space())
-        fixed = {**(own.fixed_architecture or {}), **(own.fixed_hyperparameters or {})}
+        both = sum(estimator.decisions_, Space())
+        fixed = {**(estimator.fixed_architecture or {}), **(estimator.fixed_hyperparameters or {})}
         checked = [{**both.check(configuration, name), **fixed} for configuration in given]
         return [c for k, c in enumerate(checked) if c not in checked[:k]]
 
     def choose(self, candidates):
         """Select the members by the predictions of all trials on the held-out rows."""
-        own = self.estimator
+        estimator = self.estimator
         raw = np.stack(candidates.raw).astype("float64")
         if self.classifies:
             predicted = candidates.y[:, 0].astype(int), self.head.probabilities(raw)
@@ -265,8 +271,12 @@ class AutoDEUQ(SearchMethod):
                 # The variance of a trial includes the disagreement of its networks.
                 scale = np.sqrt([variance for _, variance in candidates.moments])
             predicted = candidates.y, loc, scale
-        select = own.selection if callable(own.selection) else getattr(self, f"_{own.selection}")
-        chosen = select(*predicted, own.n_members, sample_weight=candidates.weight)
+        select = (
+            estimator.selection
+            if callable(estimator.selection)
+            else getattr(self, f"_{estimator.selection}")
+        )
+        chosen = select(*predicted, estimator.n_members, sample_weight=candidates.weight)
         check_selection(chosen, len(raw))
         return chosen
 

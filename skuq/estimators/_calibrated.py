@@ -99,12 +99,12 @@ class CalibratedUncertainty:
         return self
 
     def recalibrate(self, X_target, *, classifier=None):
-        """Calibrate for a population with other inputs, without its truths.
+        """Calibrate for a population with other inputs, without its targets.
 
-        Calibration rows are weighted by the density of the target population divided by their own.
-        Classifiers that separate the two samples estimate this ratio. The result is right if only
-        the inputs have shifted, and y depends on them as before. It replaces what
-        `partial_calibrate` has learnt.
+        Calibration rows are weighted by the density of the target population divided by that of
+        the calibration population. Classifiers that separate the two samples estimate this ratio.
+        The result is right if only the inputs have shifted, and y depends on them as before. It
+        replaces what `partial_calibrate` has learnt.
 
         Parameters
         ----------
@@ -132,7 +132,7 @@ class CalibratedUncertainty:
         if rows is None:
             raise ValueError("`recalibrate` needs `calibration_rows_`. Got None: call `fit` again.")
         ratio, factor = fit_density_ratio(rows.X, X_target, rows.weight, classifier)
-        self.calibration_ = self._learn(rows.weighted(factor), ratio)
+        self.calibration_ = self._learn(rows.with_weights_times(factor), ratio)
         self.density_ratio_ = ratio
         vars(self).pop("last_time_", None)
         return self
@@ -207,6 +207,7 @@ class CalibratedUncertainty:
         return describe_routing(self)
 
     def _check_estimator(self, prefit, sample_weight):
+        """Raise if `estimator` is of the wrong kind, not fitted, or cannot take the weights."""
         kind, is_kind = (
             ("classifier", is_classifier) if is_classifier(self) else ("regressor", is_regressor)
         )

@@ -144,6 +144,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         return calibration if ratio is None else WeightedCalibration(calibration, ratio)
 
     def _check_truths(self, y):
+        """Check that the truths y are finite and shaped like predictions, and return them."""
         y = check_array(
             y, ensure_2d=False, dtype="float64", input_name="y", ensure_all_finite=False
         )

@@ -10,7 +10,7 @@ from skuq import training
 from skuq._seeds import generator
 from skuq._space import Space
 from skuq.ensembles import stacking_weights
-from skuq.estimators._network_estimator import Outcome, TrainingMethod, completed
+from skuq.estimators._network_estimator import Outcome, TrainingMethod, find_completed
 from skuq.networks import GaussianHead, TabularSpace
 from skuq.predictive._out_of_bag import fit_out_of_bag_scale
 from skuq.tables import ClassTargets, NumberTargets, TableInputs
@@ -30,8 +30,8 @@ PLAIN = {
 _VALIDATION_FRACTION = {True: 0.1, False: 0.2}
 _N_MEMBERS = 5
 _N_TABULAR_MEMBERS = {"regressor": 8, "classifier": 9}
-_MOST_VALIDATION_ROWS = 10_000
-_MOST_CALIBRATION_ROWS = 5_000
+_MOST_VALIDATION_ROWS = 10_000  # limits the default of `validation_fraction`
+_MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
 _PRIOR_ROWS = 100  # weight of equal shares of the kinds, in rows
 # Kinds of networks. Which one is best differs between data sets, much more for classes.
 _CLASS_KINDS = ({"frequency_scale": 0.3}, {"embedding": "none"}, {"frequency_scale": 3.0})
@@ -80,20 +80,20 @@ class DeepEnsembleMethod(TrainingMethod):
 
     def check_parameters(self):
         """Raise ValueError if parameters contradict each other."""
-        own = self.estimator
-        if own.n_copies > 1 and not self.is_tabular:
+        estimator = self.estimator
+        if estimator.n_copies > 1 and not self.is_tabular:
             raise ValueError(
                 '`n_copies` > 1 needs network="tabular". '
-                f"Got n_copies={own.n_copies} and network={own.network!r}."
+                f"Got n_copies={estimator.n_copies} and network={estimator.network!r}."
             )
-        if own.n_copies > 1 and self.loss == "mse":
+        if estimator.n_copies > 1 and self.loss == "mse":
             raise ValueError(
-                f'loss="mse" needs n_copies=1. Got n_copies={own.n_copies}. Use loss="nll".'
+                f'loss="mse" needs n_copies=1. Got n_copies={estimator.n_copies}. Use loss="nll".'
             )
-        if own.network_settings is not None and not self.is_tabular:
+        if estimator.network_settings is not None and not self.is_tabular:
             raise ValueError(
                 '`network_settings` needs network="tabular". '
-                f"Got {own.network_settings!r} and network={own.network!r}."
+                f"Got {estimator.network_settings!r} and network={estimator.network!r}."
             )
 
     def _kinds(self):
@@ -108,13 +108,13 @@ class DeepEnsembleMethod(TrainingMethod):
         """Build the network of each kind, and set the defaults of its training."""
         if not self.is_tabular:
             return [super().build(data, splits, inputs, targets)]
-        own = self.estimator
+        estimator = self.estimator
         space = TabularSpace(data.x, inputs.n_codes, splits.n_train, self.classifies)
         decisions = sum(space.decisions(), Space())
         configurations = [decisions.check(kind, "network_settings") for kind in self.kinds]
         self._defaults = [space.recipe(configuration) for configuration in configurations]
         shapes = data.x.shape[1:], targets.head.n_raw
-        return [space.build(c, *shapes, n_copies=own.n_copies) for c in configurations]
+        return [space.build(c, *shapes, n_copies=estimator.n_copies) for c in configurations]
 
     def recipe_fields(self, kind=0):
         given = {name: v for name, v in super().recipe_fields().items() if v != "auto"}
@@ -125,24 +125,24 @@ class DeepEnsembleMethod(TrainingMethod):
 
     def train(self, network, head, data, splits, report):
         """Train the members of each kind; the k-th members of all kinds have the same split."""
-        own, jobs, deadline = self.estimator, [], math.inf
+        estimator, jobs, deadline = self.estimator, [], math.inf
         parts, positions = [], []  # for each member: its rows; its kind and its number in the kind
         for kind, model in enumerate(network):
             numbers = range(kind, self.n_members, self.n_kinds)
             own_parts = splits.parts and splits.parts[: len(numbers)]
-            if own.bootstrap:
+            if estimator.bootstrap:
                 own_parts = self._bootstrap(len(data.x), own_parts, numbers)
-            penalties = {"l2": own.l2, "adversarial_epsilon": own.adversarial_epsilon}
+            penalties = {"l2": estimator.l2, "adversarial_epsilon": estimator.adversarial_epsilon}
             recipe = self.recipe(splits.validates, kind=kind, **penalties)
             seeds = [self.seeds(1, first=k)[0] for k in numbers]
             fields = {"stacked": True, "splits": own_parts}
             jobs.append(training.TrainingJob.of_model(model, head, recipe, seeds, **fields))
             parts += own_parts or [None] * len(numbers)
             positions += [(kind, row) for row in range(len(numbers))]
-        if own.max_time is not None:
-            jobs, deadline = training.shorten(jobs, data, own.max_time)
+        if estimator.max_time is not None:
+            jobs, deadline = training.shorten(jobs, data, estimator.max_time)
         members = sum(training.train_all(jobs, data, report=report, deadline=deadline), [])
-        kept = completed(members)
+        kept = find_completed(members)
         members, parts, positions = ([of[k] for k in kept] for of in (members, parts, positions))
         weights = self._weights(members, parts, positions, head, data)
         return Outcome(members, weights, parts if splits.parts else None)

@@ -164,9 +164,9 @@ def _plain(value):
     if isinstance(value, np.ndarray):
         return _digest(value)
     if isinstance(value, dict):
-        return {str(key): _plain(own) for key, own in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(own) for own in value]
+        return [_plain(item) for item in value]
     if hasattr(value, "get_params") and not isinstance(value, type):
         params = value.get_params(deep=False)
         return [f"{type(value).__module__}.{type(value).__qualname__}", _plain(params)]

@@ -281,19 +281,22 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         self.support_, self.accuracies_ = chosen.support_, chosen.accuracies_
         self.n_possible_, self.n_scored_ = chosen.n_possible_, chosen.n_scored_
         self.thresholds_, self.weights_ = chosen.thresholds_, chosen.weights_
-        team = [pool[self.names_[k]] for k in self.selected_]
-        if self.cv != "prefit":
-            every = np.arange(len(y))
-            fit_params = {"sample_weight": sample_weight}
-            fitted = Parallel(self.n_jobs)(
-                delayed(fit_fold)(model, X, y, fit_params, every) for model in team
-            )
-            team = [model for model, _ in fitted]
+        team = self._fit_team([pool[self.names_[k]] for k in self.selected_], X, y, sample_weight)
         weights = self.weights_
         if not soft:
             weights = break_ties(weights, self.accuracies_[list(self.selected_)])
         self.fitted_ = FittedTeam(tuple(team), self.classes_, self._ballots, weights)
         return self
+
+    def _fit_team(self, team, X, y, sample_weight):
+        """Fit the members of the team on all rows, unless they are fitted already."""
+        if self.cv == "prefit":
+            return team
+        every, fit_params = np.arange(len(y)), {"sample_weight": sample_weight}
+        fitted = Parallel(self.n_jobs)(
+            delayed(fit_fold)(model, X, y, fit_params, every) for model in team
+        )
+        return [model for model, _ in fitted]
 
     @property
     def _ballots(self):
@@ -316,28 +319,33 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
                 f"`estimators` must hold at least two classifiers to make a team. Got {len(pool)}."
             )
         for name, model in pool.items():
-            if not is_classifier(model):
-                raise ValueError(
-                    f"Estimator {name!r} must be a classifier. Got {model!r}. For regression see "
-                    '`AutoDEUQRegressor(selection="hq")`.'
-                )
-            if self.voting == "soft" and not hasattr(model, "predict_proba"):
-                raise ValueError(
-                    f"Estimator {name!r} has no predict_proba, which `voting='soft'` needs. "
-                    "Wrap it in `sklearn.calibration.CalibratedClassifierCV`, or use "
-                    "`voting='hard'` or 'majority'."
-                )
-            if sample_weight is not None and self.cv != "prefit":
-                check_takes_weights(model, f"Estimator {name!r}")
-            if self.cv == "prefit":
-                try:
-                    check_is_fitted(model)
-                except NotFittedError as error:
-                    raise NotFittedError(
-                        f"With cv='prefit' every estimator must be fitted, and {name!r} is not. "
-                        "Fit it, or use another `cv`."
-                    ) from error
+            self._check_model(name, model, sample_weight)
         return pool
+
+    def _check_model(self, name, model, sample_weight):
+        """Raise an error if a model of the pool cannot vote, or be fitted as `cv` asks."""
+        if not is_classifier(model):
+            raise ValueError(
+                f"Estimator {name!r} must be a classifier. Got {model!r}. For regression see "
+                '`AutoDEUQRegressor(selection="hq")`.'
+            )
+        if self.voting == "soft" and not hasattr(model, "predict_proba"):
+            raise ValueError(
+                f"Estimator {name!r} has no predict_proba, which `voting='soft'` needs. "
+                "Wrap it in `sklearn.calibration.CalibratedClassifierCV`, or use "
+                "`voting='hard'` or 'majority'."
+            )
+        if self.cv != "prefit":
+            if sample_weight is not None:
+                check_takes_weights(model, f"Estimator {name!r}")
+            return
+        try:
+            check_is_fitted(model)
+        except NotFittedError as error:
+            raise NotFittedError(
+                f"With cv='prefit' every estimator must be fitted, and {name!r} is not. "
+                "Fit it, or use another `cv`."
+            ) from error
 
     def _pool_predictions(self, pool, X, y, sample_weight):
         """Predict codes (M, n) or probabilities (M, n, C) by models not fitted on these rows."""
@@ -384,7 +392,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             return np.log(self.predict_proba(X))
 
     def transform(self, X):
-        """Return the predictions of the members of the team.
+        """Predict with each member of the selected team, as features for another model.
 
         Parameters
         ----------
@@ -445,7 +453,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         return Bunch(**dict(self.estimators))
 
     def get_params(self, deep=True):
-        """Parameters, and with `deep` those of the estimators too.
+        """Get the parameters and, with `deep`, those of the estimators too.
 
         Parameters
         ----------
@@ -481,12 +489,14 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
 
 
 def _check_classes(pool, y, prefit):
-    """Labels (C,), which every model knows.
+    """Check that all fitted models have the same classes, and return these (C,).
+
+    They are the classes of y or, if all models are fitted already, those of the first model.
 
     Raises
     ------
     ValueError
-        If fitted models know different classes, or y has classes they do not know.
+        If a fitted model has other classes, or y has a single one.
     """
     fixed = {n: m for n, m in pool.items() if prefit or isinstance(m, FrozenEstimator)}
     classes = np.unique(y)
@@ -507,7 +517,7 @@ def _check_classes(pool, y, prefit):
 
 
 def _predict_held_out(model, X, y, sample_weight, splits, voting, classes):
-    """Codes (n,) or probabilities (n, C) of rows the model was not fitted on."""
+    """Predict codes (n,) or probabilities (n, C) of rows on which the model was not fitted."""
     if splits is None or isinstance(model, FrozenEstimator):
         return predict_votes(model, X, voting, classes)
     predictions = (

@@ -21,7 +21,7 @@ from skuq.estimators._network_estimator import (
     Outcome,
     TrainingMethod,
     check_dropout_layers,
-    completed,
+    find_completed,
 )
 from skuq.networks import CategoricalHead, GaussianHead
 from skuq.tables._rows import warn_of_few_rows
@@ -45,7 +45,7 @@ class _HyperDeepEnsemble(TrainingMethod):
 
     def train(self, network, head, data, splits, report):
         """Search settings, select some of them, and train the selected ones with several seeds."""
-        own = self.estimator
+        estimator = self.estimator
         check_dropout_layers(network)
         warn_of_few_rows(len(data.x_valid))
         settings = self._draw_settings()
@@ -58,24 +58,24 @@ class _HyperDeepEnsemble(TrainingMethod):
 
         # rand_search: networks differ in their settings, and start from the same weights.
         first = training.draw_variables(network, self.seeds(1)[0])
-        n_search = own.n_search
+        n_search = estimator.n_search
         searched = train_stack(settings, self.seeds(n_search), [first] * n_search)
-        kept = completed(searched)
-        results = {name: np.array([own[name] for own in settings]) for name in settings[0]}
+        kept = find_completed(searched)
+        results = {name: np.array([setting[name] for setting in settings]) for name in settings[0]}
         results["val_loss"] = np.array([getattr(m, "score", np.nan) for m in searched])
         chosen = self._select([searched[k] for k in kept], head, data, min_members=1)
 
         # Stratification: each selected setting is trained again, with n_members seeds.
-        n_members = own.n_members
+        n_members = estimator.n_members
         settings = [settings[kept[i]] for i in chosen.indices for _ in range(n_members)]
         seeds = self.seeds(n_members, first=n_search) * len(chosen.indices)
         stratified = train_stack(settings, seeds)
-        kept = completed(stratified)
+        kept = find_completed(stratified)
         pool = [stratified[k] for k in kept]
-        chosen = self._select(pool, head, data, min_members=own.min_members)
+        chosen = self._select(pool, head, data, min_members=estimator.min_members)
         members = [pool[i] for i in chosen.indices]
         settings = [settings[kept[i]] for i in chosen.indices]
-        if own.refit:
+        if estimator.refit:
             members = self._continue(network, head, data, members, settings, report)
         attributes = {"search_results_": results, "member_settings_": settings}
         return Outcome(members, chosen.weights, attributes=attributes)

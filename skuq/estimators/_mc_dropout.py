@@ -17,7 +17,7 @@ from skuq.estimators._network_estimator import (
     Outcome,
     TrainingMethod,
     check_dropout_layers,
-    completed,
+    find_completed,
 )
 from skuq.fitted import DropoutPasses
 
@@ -40,7 +40,7 @@ class _MCDropout(TrainingMethod):
         check_dropout_layers(network)
         recipe = self.recipe(splits.validates, l2=self.estimator.l2)
         members = training.train_stack(network, head, recipe, data, self.seeds(1), report=report)
-        completed(members)
+        find_completed(members)
         return Outcome(members, np.ones(1))
 
     def passes(self, entropy):

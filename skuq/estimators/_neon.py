@@ -8,18 +8,16 @@ from numbers import Integral, Real
 import numpy as np
 
 from skuq import training
+from skuq._checks import first_true
 from skuq._params import HasMethods, Interval, StrOptions
 from skuq._registry import saved_as
 from skuq._seeds import generator
 from skuq.estimators._neon_conditioned import train_conditioned
 from skuq.estimators._neon_paper import paper_settings
-from skuq.estimators._network_estimator import check_units, completed
-from skuq.estimators._operator import (
-    OPERATOR_CONSTRAINTS,
-    OperatorRegressor,
-    fit_widths,
-)
+from skuq.estimators._network_estimator import check_units, find_completed
+from skuq.estimators._operator import OPERATOR_CONSTRAINTS, OperatorRegressor
 from skuq.estimators._operator_training import N_FOLDS
+from skuq.estimators._operator_widths import fit_widths
 from skuq.fitted._given_base import GivenBase
 from skuq.fitted._operator import IndexDraws
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
@@ -297,43 +295,54 @@ class NEONRegressor(OperatorRegressor):
         """
         return cls(**{**paper_settings(name), **changes})
 
-    def _fit_given(self, X, inputs, targets):
-        if self.pretrained is None:
-            return None
+    def _check_parameters(self, learns_noise):
+        super()._check_parameters(learns_noise)
         for name in ("build_base", "output_map"):
-            if getattr(self, name) is not None:
+            if self.pretrained is not None and getattr(self, name) is not None:
                 raise ValueError(f"`pretrained` gives the prediction: it excludes `{name}`.")
-        return GivenBase(self.pretrained, inputs, targets.head.n_outputs).fit(X)
+        reason = first_true(self._conflicts_with_conditioning())
+        if self.epistemic == "conditioned" and reason is not None:
+            raise ValueError(
+                f"epistemic='conditioned' is not possible with {reason}. Use epistemic='epinet'."
+            )
+        if self.refine and not self._is_conditioned():
+            raise ValueError(
+                "`refine=True` changes base networks only, and is not possible with a trained "
+                f"EpiNet. Got epistemic={self.epistemic!r}."
+            )
 
-    def _is_conditioned(self):
-        """Whether the prior is conditioned in closed form; raise ValueError if it cannot be."""
-        reasons = {
+    def _conflicts_with_conditioning(self):
+        """List what a conditioned prior is not possible with, and whether it is set."""
+        return {
             "`pretrained`": self.pretrained is not None,
             "`output_map`": self.output_map is not None,
             "`build_base`": self.build_base is not None,
             "loss='nll'": self.loss == "nll",
         }
-        reason = next((name for name, holds in reasons.items() if holds), None)
-        if self.epistemic == "conditioned" and reason is not None:
-            raise ValueError(
-                f"epistemic='conditioned' is not possible with {reason}. Use epistemic='epinet'."
-            )
-        return self.epistemic != "epinet" and reason is None
+
+    def _is_conditioned(self):
+        """Tell whether the prior is conditioned in closed form."""
+        return self.epistemic != "epinet" and not any(self._conflicts_with_conditioning().values())
+
+    def _given_base(self, inputs, targets):
+        if self.pretrained is None:
+            return None
+        return GivenBase(self.pretrained, inputs, targets.head.n_outputs)
 
     def _train(self, job, report):
-        if self._is_conditioned():
-            return train_conditioned(
-                job,
-                n_index=int(self.n_index),
-                n_draws=int(self.n_draws),
-                prior_scale=float(self.prior_scale),
-                report=report,
-            )
-        if self.refine:
-            raise ValueError(
-                "`refine=True` changes base networks only, and is not possible with a trained "
-                f"EpiNet. Got epistemic={self.epistemic!r}."
-            )
+        """Train the ensemble of NEON: conditioned networks, or a network with an EpiNet."""
+        if not self._is_conditioned():
+            return self._train_epinet(job, report)
+        return train_conditioned(
+            job,
+            n_index=int(self.n_index),
+            n_draws=int(self.n_draws),
+            prior_scale=float(self.prior_scale),
+            report=report,
+        )
+
+    def _train_epinet(self, job, report):
+        """Train a network and its EpiNet by gradient steps."""
         epinet = EpiNet(
             _n_features(job),
             job.head.n_raw,
@@ -354,8 +363,8 @@ class NEONRegressor(OperatorRegressor):
             n_members = 2
             left_out = np.stack([np.zeros(job.n_functions, dtype=bool), *job.folds(1, N_FOLDS)])
         members = job.train(network, n_members, report, left_out=left_out, recipe=recipe)
-        if completed(members) != [0, 1]:
-            completed(members[:1])
+        if find_completed(members) != [0, 1]:
+            find_completed(members[:1])
             return IndexDraws(members[0], index), None
         others = np.flatnonzero(left_out[1])
         rows = job.rows_of(others)
@@ -366,18 +375,13 @@ class NEONRegressor(OperatorRegressor):
         return IndexDraws(members[0], index), widths
 
     @property
-    def members_(self):
-        """Trained networks as data."""
-        return list(self.fitted_.draws.members)
-
-    @property
     def index_(self):
         """Indices that predictions average over."""
         return self.fitted_.draws.index
 
 
 def _n_features(job) -> int:
-    """Number of features that the EpiNet sees of a row."""
+    """Compute the number of features that the EpiNet sees of a row."""
     if job.base is None:  # rows are the features of a given base
         return job.data.x.shape[1]
     if isinstance(job.base, str):  # a Keras model gives raw outputs, then features

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from skuq._seeds import generator
-from skuq.estimators._network_estimator import completed
+from skuq.estimators._network_estimator import find_completed
 from skuq.estimators._operator_training import N_FOLDS
 from skuq.estimators._tangent_process import ExactProcess, SparseProcess
 from skuq.fitted._conditioned import ConditionedDraws
@@ -81,7 +81,7 @@ def _train_bases(job, report):
     left_out = job.folds(n_members, n_members) if learns else None
     network = EpistemicNetwork(job.base, job.head.n_raw)
     members = job.train(network, n_members, report, left_out=left_out, validate=learns)
-    kept = completed(members)
+    kept = find_completed(members)
     return tuple(members[k] for k in kept), left_out[kept] if learns else None
 
 
@@ -128,11 +128,11 @@ def _choose(members, make_process, y, unseen, place, n_places):
     of the prior's. Factors (n_places,) correct the scale in each place, such as a column.
     """
     squares, variances = np.zeros((2, len(_NOISES), len(y)))
-    for member, own in zip(members, unseen):
+    for member, left_out in zip(members, unseen):
         derivatives, process = make_process(member)
         residual = y - derivatives.raw.ravel()
-        means, variances[:, own] = process.predict_left_out(residual, own, _NOISES)
-        squares[:, own] = (residual[own] - means) ** 2
+        means, variances[:, left_out] = process.predict_left_out(residual, left_out, _NOISES)
+        squares[:, left_out] = (residual[left_out] - means) ** 2
     seen = unseen.any(axis=0)  # the networks of some folds may have diverged
     squares, variances, place = squares[:, seen], variances[:, seen], place[seen]
     ratios = squares / variances

@@ -22,10 +22,10 @@ from skuq.tables import ImageInputs
 from skuq.training import Recipe
 
 _IMAGE_EPOCHS = 100  # the paper's
-_TABLE_EPOCHS = 30, 100
+_TABLE_EPOCHS = 30, 100  # smallest and largest default for tables
 _ENOUGH_STEPS = 500  # optimiser steps of a training; small tables need more epochs for them
 
-_ONE_ARCHITECTURE = ("hyperparameters", "initialisation")  # values of `vary`
+_VARY_WITH_ONE_ARCHITECTURE = ("hyperparameters", "initialisation")
 
 _BASELINES = {
     "deep-ensemble": {"vary": "initialisation", "selection": "top"},
@@ -65,51 +65,52 @@ class NeuralEnsembleSearch(SearchMethod):
 
     def check_selection(self):
         """Raise ValueError if `n_members` or `use_best` do not fit the selection."""
-        own = self.estimator
-        least = 2 if own.selection == "hq" else 1  # HQ makes teams
-        if own.n_members < least:
+        estimator = self.estimator
+        least = 2 if estimator.selection == "hq" else 1  # HQ makes teams
+        if estimator.n_members < least:
             raise ValueError(
-                f"With `selection={own.selection!r}`, `n_members` must be an integer >= {least}. "
-                f"Got {own.n_members!r}."
+                f"With `selection={estimator.selection!r}`, `n_members` must be an integer >= "
+                f"{least}. Got {estimator.n_members!r}."
             )
-        if own.use_best and own.selection not in SELECTORS:
+        if estimator.use_best and estimator.selection not in SELECTORS:
             raise ValueError(
-                f"`use_best=True` needs a `selection` in {SELECTORS}. Got {own.selection!r}."
+                f"`use_best=True` needs a `selection` in {SELECTORS}. Got {estimator.selection!r}."
             )
 
     # ----------------------------------------------------------------- search
 
     def inputs(self, X):
         """Choose how X is converted: as images, as flat rows of images, or as a table."""
-        own, n_axes = self.estimator, getattr(X, "ndim", 2)
-        holds_images = n_axes == 4 or own.image_shape is not None
-        if holds_images and own.preprocess not in ("auto", None):
+        estimator, n_axes = self.estimator, getattr(X, "ndim", 2)
+        holds_images = n_axes == 4 or estimator.image_shape is not None
+        if holds_images and estimator.preprocess not in ("auto", None):
             raise ValueError(
                 '`preprocess` must be "auto" or None for images, which are arrays of numbers. '
-                f"Got {own.preprocess!r}."
+                f"Got {estimator.preprocess!r}."
             )
         if not holds_images and n_axes != 3:
             return super().inputs(X)
-        space = None if self.is_tabular else resolve_nes_space(own.search_space, True, len(X))
+        space = None if self.is_tabular else resolve_nes_space(estimator.search_space, True, len(X))
         # Networks for tables get flat rows, and a user's space gets images unless it refuses them.
         flat = getattr(space, "takes_images", None) is False
-        return ImageInputs(own.image_shape, flat=flat, embed=self.is_tabular)
+        return ImageInputs(estimator.image_shape, flat=flat, embed=self.is_tabular)
 
     def attributes(self, inputs, targets):
         shape = getattr(inputs, "shape", None)
         return {**super().attributes(inputs, targets), "image_shape_": shape}
 
     def resolve_space(self, inputs, n_rows):
-        own, holds_images = self.estimator, isinstance(inputs, ImageInputs)
-        space = resolve_nes_space(own.search_space, holds_images, n_rows)
+        estimator, holds_images = self.estimator, isinstance(inputs, ImageInputs)
+        space = resolve_nes_space(estimator.search_space, holds_images, n_rows)
         if getattr(space, "takes_images", None) and not holds_images:
             raise ValueError(
-                f"`search_space={own.search_space!r}` needs images: X of shape "
+                f"`search_space={estimator.search_space!r}` needs images: X of shape "
                 "(n, height, width, channels), or flat rows and `image_shape=`."
             )
         return space
 
     def epochs(self, space, inputs, n_train):
+        """Choose the number of epochs, and its limit, which NES does not have."""
         if self.estimator.epochs is not None:
             return self.estimator.epochs, None
         if isinstance(inputs, ImageInputs) and not inputs.flat:
@@ -119,67 +120,72 @@ class NeuralEnsembleSearch(SearchMethod):
         n_steps = -(-n_train // recipe.batch_size)
         return int(np.clip(-(-_ENOUGH_STEPS // n_steps), *_TABLE_EPOCHS)), None
 
-    def _pinned(self):
-        """Return the decisions, restricted to one value if they do not vary."""
-        own, decisions = self.estimator, self.estimator.decisions_
-        architecture = dict(own.fixed_architecture or {})
-        hyperparameters = dict(own.fixed_hyperparameters or {})
-        if own.vary in _ONE_ARCHITECTURE:
+    def _fix_decisions(self):
+        """Return the decisions, with one value for those that the user gives or `vary` leaves out.
+
+        Of the latter, the value is the default.
+        """
+        estimator, decisions = self.estimator, self.estimator.decisions_
+        architecture = dict(estimator.fixed_architecture or {})
+        hyperparameters = dict(estimator.fixed_hyperparameters or {})
+        if estimator.vary in _VARY_WITH_ONE_ARCHITECTURE:
             architecture = {**decisions.architecture.default(), **architecture}
-        if own.vary in ("architecture", "initialisation"):
+        if estimator.vary in ("architecture", "initialisation"):
             hyperparameters = {**decisions.hyperparameters.default(), **hyperparameters}
         return pin(decisions, architecture, hyperparameters)
 
     def proposer(self, space, held_out):
         """Make the proposer of the strategy: random search, or evolution by ensembles."""
-        own, pinned = self.estimator, self._pinned()
-        both = pinned.architecture + pinned.hyperparameters
+        estimator, decisions = self.estimator, self._fix_decisions()
+        both = decisions.architecture + decisions.hyperparameters
         if both.size == 1:
             return Fixed(both.default())
-        p, m = ensemble_population(own.n_trials, own.population_size, own.n_parents)
-        if own.strategy == "re" and (own.population_size or 0) >= own.n_trials:
+        p, m = ensemble_population(
+            estimator.n_trials, estimator.population_size, estimator.n_parents
+        )
+        if estimator.strategy == "re" and (estimator.population_size or 0) >= estimator.n_trials:
             warn_user(
                 f"Evolution starts after `population_size={p}` networks, and `n_trials` is "
-                f"{own.n_trials}: all networks are drawn at random. Set a smaller "
+                f"{estimator.n_trials}: all networks are drawn at random. Set a smaller "
                 "`population_size` or more trials.",
             )
-        if own.strategy == "rs" or p >= own.n_trials:
+        if estimator.strategy == "rs" or p >= estimator.n_trials:
             return RandomProposer(both)
         clean, *shifted = held_out.sets
         sets = {"clean": [clean], "shift": shifted[-1:], "both": [clean, *shifted[-1:]]}
-        criteria = [_Criterion(self._statistics, part) for part in sets[own.evolve_on]]
-        mutation = Mutation(*pinned, getattr(space, "mutate", None))
+        criteria = [_Criterion(self._statistics, part) for part in sets[estimator.evolve_on]]
+        mutation = Mutation(*decisions, getattr(space, "mutate", None))
         return EnsembleEvolution(both.sample, mutation, criteria, p, m)
 
     def trial_entropy(self, entropy):
-        if self.estimator.vary not in _ONE_ARCHITECTURE:
+        if self.estimator.vary not in _VARY_WITH_ONE_ARCHITECTURE:
             return entropy
         # A baseline has the same split of the rows as its search, and other networks.
         return int(generator(entropy, "one architecture").integers(1, 2**31 - 1))
 
     def is_stackable(self, proposer):
         known = not isinstance(proposer, EnsembleEvolution)
-        return known and self.estimator.vary in _ONE_ARCHITECTURE
+        return known and self.estimator.vary in _VARY_WITH_ONE_ARCHITECTURE
 
     # -------------------------------------------------------------- selection
 
     def choose(self, candidates):
         """Select the members by the predictions of all trials on the held-out rows."""
-        own = self.estimator
+        estimator = self.estimator
         raws, y, weight, groups = candidates[:4]
-        if own.selection == "hq":
-            return self._choose_hq(y, raws, weight, own.n_members)
-        if isinstance(own.selection, str):
+        if estimator.selection == "hq":
+            return self._choose_hq(y, raws, weight, estimator.n_members)
+        if isinstance(estimator.selection, str):
             return select_by(
                 *self._statistics(y, raws),
-                own.n_members,
-                own.selection,
-                use_best=own.use_best,
+                estimator.n_members,
+                estimator.selection,
+                use_best=estimator.use_best,
                 sample_weight=weight,
                 groups=groups,
             )
         likelihood = self._log_likelihood(y, raws)
-        chosen = own.selection(likelihood, own.n_members, sample_weight=weight)
+        chosen = estimator.selection(likelihood, estimator.n_members, sample_weight=weight)
         check_selection(chosen, len(raws))
         return chosen
 

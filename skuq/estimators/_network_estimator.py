@@ -245,20 +245,20 @@ class TrainingMethod:
 
     def build(self, data, splits, inputs, targets):
         """Build the network by the user's function, or as an MLP with `hidden_units`."""
-        own, input_shape, n_raw = self.estimator, data.x.shape[1:], targets.head.n_raw
-        if own.network is not None:
-            return build_checked(own.network, input_shape, n_raw, "`network`")
-        units = check_units("hidden_units", own.hidden_units)
-        if own.activation not in (*ACTIVATIONS, "swish"):
+        estimator, input_shape, n_raw = self.estimator, data.x.shape[1:], targets.head.n_raw
+        if estimator.network is not None:
+            return build_checked(estimator.network, input_shape, n_raw, "`network`")
+        units = check_units("hidden_units", estimator.hidden_units)
+        if estimator.activation not in (*ACTIVATIONS, "swish"):
             raise ValueError(
-                f"`activation` must be one of {sorted(ACTIVATIONS)}. Got {own.activation!r}."
+                f"`activation` must be one of {sorted(ACTIVATIONS)}. Got {estimator.activation!r}."
             )
-        scale_l2 = own.scale_l2 if isinstance(targets.head, GaussianHead) else 0.0
+        scale_l2 = estimator.scale_l2 if isinstance(targets.head, GaussianHead) else 0.0
         return build_mlp(
             input_shape,
             n_raw,
             units,
-            activation=own.activation,
+            activation=estimator.activation,
             dropout=self.dropout,
             scale_l2=scale_l2,
         )
@@ -378,14 +378,14 @@ def check_units(name: str, given) -> list[int]:
     return units.tolist()
 
 
-def completed(members) -> list[int]:
+def find_completed(members) -> list[int]:
     """Find the positions of members that did not diverge, and warn if some did.
 
     A member whose training loss stopped being finite is left out even if an earlier epoch was
     finite, because a single bad member ruins a mixture. Raises FloatingPointError if all members
     diverged.
     """
-    kept = [k for k, member in enumerate(members) if not diverged(member)]
+    kept = [k for k, member in enumerate(members) if not has_diverged(member)]
     if not kept:
         what = "The network" if len(members) == 1 else f"All {len(members)} networks"
         first = "."
@@ -402,7 +402,7 @@ def completed(members) -> list[int]:
     return kept
 
 
-def diverged(member) -> bool:
+def has_diverged(member) -> bool:
     """Tell whether training failed, or the loss was not finite in every epoch."""
     return isinstance(member, FloatingPointError) or not np.isfinite(member.history["loss"]).all()
 

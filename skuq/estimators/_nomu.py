@@ -11,10 +11,10 @@ from skuq._params import HasMethods, Interval, StrOptions, fit_context
 from skuq._registry import saved_as
 from skuq.estimators._api import UncertaintyRegressor, forget_fit
 from skuq.estimators._callbacks import tells_callbacks
-from skuq.estimators._nomu_choice import is_to_choose
+from skuq.estimators._nomu_choice import chooses_readout
 from skuq.estimators._nomu_paper import paper_settings
 from skuq.estimators._nomu_readout import read_readout
-from skuq.estimators._nomu_stack import fit_side_by_side
+from skuq.estimators._nomu_stack import fit_together
 from skuq.networks import OPTIMIZERS
 from skuq.networks._activations import ACTIVATIONS
 from skuq.networks._nomu import READOUTS
@@ -395,7 +395,10 @@ class NOMURegressor(UncertaintyRegressor):
     @fit_context(prefer_skip_nested_validation=True)
     @tells_callbacks
     def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
-        """Choose c, l_min and l_max on held-out rows, and train on all rows.
+        """Train the networks, and choose those of c, l_min and l_max that are not numbers.
+
+        They are chosen on held-out rows. By default, the networks are then trained again on all
+        rows, see `refit`.
 
         Parameters
         ----------
@@ -403,11 +406,11 @@ class NOMURegressor(UncertaintyRegressor):
             Numbers, booleans, strings and categories, with missing values; see `preprocess`.
         y : array-like of shape (n,) or (n, n_outputs)
         sample_weight : array-like of shape (n,), optional
-            Non-negative; rows of weight 0 are left out. Only ratios of weights matter: artificial
-            inputs are weighed against rows of the mean weight.
+            Non-negative; rows of weight 0 are left out. Only ratios of weights matter: an
+            artificial input counts as much as a row of mean weight.
         validation_data : tuple (X, y) or (X, y, sample_weight), optional
-            Rows to choose by, instead of a share of the rows above; without effect if nothing is
-            to be chosen. Needed with `pretrained`, which has been trained on the rows above.
+            Rows to choose by, instead of a part of X; without effect if nothing is to be chosen.
+            Needed with `pretrained`, which has been trained on the rows of X.
         groups : array-like of shape (n,), optional
             Groups of rows; a group is never split between training and validation.
 
@@ -416,7 +419,7 @@ class NOMURegressor(UncertaintyRegressor):
         self
         """
         forget_fit(self)
-        fit_side_by_side([self], X, y, sample_weight, validation_data, groups)
+        fit_together([self], X, y, sample_weight, validation_data, groups)
         return self
 
     def fit_many(self, X, y, settings, sample_weight=None, *, validation_data=None, groups=None):
@@ -448,14 +451,14 @@ class NOMURegressor(UncertaintyRegressor):
                 f"Got {unknown or 'none'}."
             )
         # Not clones: those of a fitted `pretrained` would have forgotten what it learnt.
-        own = self.get_params(deep=False)
-        models = [type(self)(**{**own, **setting}) for setting in settings]
+        params = self.get_params(deep=False)
+        models = [type(self)(**{**params, **setting}) for setting in settings]
         for model in models:
             model._validate_params()
         for chooses in (True, False):  # models that choose are trained in another way
-            alike = [model for model in models if is_to_choose(model) == chooses]
+            alike = [model for model in models if chooses_readout(model) == chooses]
             if alike:
-                fit_side_by_side(alike, X, y, sample_weight, validation_data, groups)
+                fit_together(alike, X, y, sample_weight, validation_data, groups)
         return models
 
     def readout_weights(self):

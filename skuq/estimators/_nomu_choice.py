@@ -1,4 +1,8 @@
-"""Choice of NOMU's readout: c, l_min, l_max and the noise's factor, by held-out likelihood."""
+"""Choose NOMU's readout by the likelihood of held-out rows.
+
+The readout maps the raw uncertainty r to standard deviations. Its parameters are c, l_min, l_max
+and a factor of the noise.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from skuq._checks import first_true
 from skuq._warnings import warn_user
 from skuq.estimators._nomu_fit import is_noiseless
 from skuq.exceptions import SmallValidationWarning
-from skuq.fitted._nomu import Readout, both_sides
+from skuq.fitted._nomu import Readout, split_sides
 from skuq.networks._nomu import READOUTS
 from skuq.predictive._epistemic_scale import fit_epistemic_scale, fit_readout
 
@@ -24,8 +29,8 @@ _L_MIN, _L_MAX = 0.005, 2.0  # the least l_min, and l_max, if the likelihood doe
 _PRIOR_ROWS = 8  # with at most so many held-out rows the band is on average as wide as y varies
 
 
-def is_to_choose(model) -> bool:
-    """Whether any parameter of the readout is to be chosen."""
+def chooses_readout(model) -> bool:
+    """Tell whether c, l_min or l_max is left to be chosen on held-out rows."""
     return any(value in _CHOICES for value in (model.c, model.l_min, model.l_max))
 
 
@@ -34,10 +39,11 @@ def check_parameters(model) -> None:
     _check_readout(model)
     if (isinstance(model.cv, Integral) or model.cv == "gaps") and not model.refit:
         raise ValueError("`cv` trains on parts of the rows only: it needs refit=True.")
-    trains_mean = is_to_choose(model) and model.pretrained is None
+    trains_mean = chooses_readout(model) and model.pretrained is None
     if model.early_stopping is True and model.connect_gradient and trains_mean:
         raise ValueError(
-            "`early_stopping` trains f before r, and connect_gradient=True needs them to "
+            "`early_stopping` trains the mean f before the uncertainty r, and "
+            "connect_gradient=True needs them to "
             "train together: give up one of them."
         )
     if model.pretrained is not None and (model.noise == "learned" or model.build_f is not None):
@@ -50,15 +56,14 @@ def check_parameters(model) -> None:
 
 def _check_refine(model):
     """Raise ValueError unless f can be refined."""
-    reasons = {
+    conflicts = {
         f"noise={model.noise!r}": not is_noiseless(model),
         "early_stopping=True": model.early_stopping is True,
         "connect_gradient=True": model.connect_gradient,
         "`pretrained`": model.pretrained is not None,
         "`build_f`": model.build_f is not None,
     }
-    reason = next((name for name, holds in reasons.items() if holds), None)
-    if reason is not None:
+    if reason := first_true(conflicts):
         raise ValueError(
             "`refine=True` makes the mean interpolate data without noise, before r is trained. It "
             f"is not possible with {reason}. Set noise=0.0 and leave the others at their defaults."
@@ -66,6 +71,7 @@ def _check_refine(model):
 
 
 def _check_readout(model):
+    """Raise ValueError where c, l_min and l_max contradict each other."""
     l_min, l_max = model.l_min, model.l_max
     if (l_min in _CHOICES or l_max in _CHOICES) and model.c not in _CHOICES:
         raise ValueError(
@@ -120,54 +126,85 @@ def warn_of_few_rows(model, n_rows: int) -> None:
         )
 
 
+class _HeldOut(NamedTuple):
+    """Held-out rows as standardised arrays (n, m), and their weights (n,).
+
+    The likelihood depends on the widths on both sides of the prediction, and on the side where y
+    lies: `near` is the raw uncertainty on that side, `far` on the other. `noise` can be None.
+    """
+
+    error: np.ndarray
+    near: np.ndarray
+    far: np.ndarray
+    noise: np.ndarray | None
+    weight: np.ndarray
+
+
 def choose_readout(model, evidence: Evidence, inputs, targets) -> Readout:
     """Choose those of l_min, l_max, c and the noise's factor that the parameters do not give."""
-    parts = [_errors(network, rows, inputs, targets) for network, rows in evidence.held_out]
-    errors, raws, noises, weights = zip(*parts)
-    error, raw, weight = (np.concatenate(part) for part in (errors, raws, weights))
-    noise = None if noises[0] is None else np.concatenate(noises)
-    # The likelihood depends on the widths on both sides, and on the side where y lies: `near` is
-    # the raw uncertainty on that side, `far` on the other; (n, m) each.
-    up, down = both_sides(raw, model.bounds)
-    near, far = np.where(error > 0, up, down), np.where(error > 0, down, up)
-    few = len(error) < _FEW_ROWS or is_noiseless(model)
+    rows = _held_out(model, evidence, inputs, targets)
+    few = len(rows.error) < _FEW_ROWS or is_noiseless(model)
     training_error = _root_mean_square(*_errors(evidence.network, evidence.rows, inputs, targets))
-    l_maxs = _candidates(model.l_max, _L_MAX if few else None, _L_MAXS)
-    highest_floor = min(_L_MINS[-1], 0.5 * l_maxs[0])
-    floor = min(max(training_error, _L_MIN), highest_floor)
-    l_mins = _candidates(model.l_min, floor if few else None, _L_MINS)
-    l_min, l_max = l_mins[0], l_maxs[0]
-    if len(l_mins) > 1 or len(l_maxs) > 1:
-        l_min, l_max, _ = fit_readout(
-            error,
-            near,
-            READOUTS[model.readout],
-            weight,
-            l_mins,
-            l_maxs,
-            aleatoric=noise,
-            raw_beyond=far,
-        )
-    readout = Readout(model.readout, model.bounds, l_min, l_max)
+    readout, highest_l_min = _choose_limits(model, rows, training_error, few)
     c, noise_factor = model.c, 1.0
     if c in _CHOICES:
         c, noise_factor = fit_epistemic_scale(
-            error,
-            readout.std(near),
-            noise,
-            weight,
+            rows.error,
+            readout.std(rows.near),
+            rows.noise,
+            rows.weight,
             fit_noise=model.noise == "learned",
-            beyond=readout.std(far),
+            beyond=readout.std(rows.far),
         )
     if model.c == "auto":
         # c**2 = c_nll**2 + (share / width)**2: 1 / width makes the band as wide as y varies.
         width = np.sqrt(np.mean(readout.std(evidence.raw) ** 2))
         # A constant y has no errors to choose by: the prior counts in full.
-        share = min(_PRIOR_ROWS / len(error), 1) if np.ptp(evidence.rows.y) else 1
+        share = min(_PRIOR_ROWS / len(rows.error), 1) if np.ptp(evidence.rows.y) else 1
         c = float(np.hypot(c, share / width))
-    if model.l_min == "auto" and few:
-        l_min = min(max(l_min, training_error / c), highest_floor)  # c * l_min >= training error
+    l_min = readout.l_min
+    if model.l_min == "auto" and few:  # c * l_min >= training error
+        l_min = min(max(l_min, training_error / c), highest_l_min)
     return replace(readout, l_min=l_min, c=c, noise_factor=noise_factor)
+
+
+def _held_out(model, evidence, inputs, targets) -> _HeldOut:
+    """Collect the held-out rows of all networks."""
+    parts = [_errors(network, rows, inputs, targets) for network, rows in evidence.held_out]
+    errors, raws, noises, weights = zip(*parts)
+    error = np.concatenate(errors)
+    up, down = split_sides(np.concatenate(raws), model.bounds)
+    return _HeldOut(
+        error,
+        np.where(error > 0, up, down),
+        np.where(error > 0, down, up),
+        None if noises[0] is None else np.concatenate(noises),
+        np.concatenate(weights),
+    )
+
+
+def _choose_limits(model, rows, training_error, few) -> tuple[Readout, float]:
+    """Choose l_min and l_max: by likelihood, or with `few` rows by rule.
+
+    Returns the readout, and the largest l_min that is below all candidates for l_max.
+    """
+    l_maxs = _candidates(model.l_max, _L_MAX if few else None, _L_MAXS)
+    highest = min(_L_MINS[-1], 0.5 * l_maxs[0])
+    floor = min(max(training_error, _L_MIN), highest)
+    l_mins = _candidates(model.l_min, floor if few else None, _L_MINS)
+    l_min, l_max = l_mins[0], l_maxs[0]
+    if len(l_mins) > 1 or len(l_maxs) > 1:
+        l_min, l_max, _ = fit_readout(
+            rows.error,
+            rows.near,
+            READOUTS[model.readout],
+            rows.weight,
+            l_mins,
+            l_maxs,
+            aleatoric=rows.noise,
+            raw_beyond=rows.far,
+        )
+    return Readout(model.readout, model.bounds, l_min, l_max), highest
 
 
 def _candidates(given, fixed, grid):

@@ -1,4 +1,4 @@
-"""Training of NOMU's networks on one table.
+"""Train NOMU's networks on one table.
 
 The mean f is trained together with the raw uncertainty r, or before it (as when noise is learnt
 too), or it is given. Notation: n rows, m outputs, n_sides raw uncertainties of each output.
@@ -14,19 +14,20 @@ import numpy as np
 from skuq import training
 from skuq._seeds import generator, trial_seed
 from skuq.estimators._artificial import ArtificialInputs
-from skuq.estimators._network_estimator import check_units, diverged
+from skuq.estimators._network_estimator import check_units, has_diverged
 from skuq.fitted._nomu import NomuNetwork, predict_mean
 from skuq.networks import GaussianHead, NomuHead, build_mean, build_nomu
 from skuq.tables import TrainingData
 from skuq.tables._splits import standardise_rows
 
-_FULL_BATCH = 2**30
-_FEW_ROWS = 100  # below, f is to interpolate its rows by default, as it does rows without noise
-_HIDDEN_UNITS = {True: (64, 64), False: (50,)}  # whether f is to interpolate: units
-_DEFAULT_EPOCHS, _MIN_STEPS = 400, {True: 1000, False: 2000}  # whether f is to interpolate: steps
-_MARGIN, _MOST_MARGIN = 0.05, 1.0
-_SPACINGS = 3  # mean distances of uniform rows; 95 % have no wider gap beyond the outermost row
-_CLOSING = 10  # factor of pi_sqr without noise, where Eq. 57 would make it infinite
+_FULL_BATCH = 2**30  # rows of a batch that takes all rows
+_FEW_ROWS = 100  # with fewer rows, or rows without noise, the mean f should interpolate its rows
+_HIDDEN_UNITS = {True: (64, 64), False: (50,)}  # key: whether f should interpolate
+_DEFAULT_EPOCHS, _MIN_STEPS = 400, {True: 1000, False: 2000}  # key: as above
+# Smallest and largest default of `box_margin`, as a share of each range. Between them it is three
+# mean distances of uniform rows: in 95 % of samples the gap beyond the outermost row is smaller.
+_MIN_MARGIN, _MAX_MARGIN, _MARGIN_SPACINGS = 0.05, 1.0, 3
+_NOISELESS_FACTOR = 10  # of pi_sqr without noise, where Eq. 57 would make it infinite
 _N_BAND = 256  # artificial inputs over which a band's width is averaged
 _MIN_PATIENCE = 10  # epochs
 _MEAN, _SIDE = 1, 2  # purposes of seeds; 0 is for networks that are trained in one step
@@ -62,17 +63,17 @@ class Job(NamedTuple):
         """Make the job of a model, by its parameters."""
         weights = {name: float(getattr(model, name)) for name in ("pi_sqr", "pi_exp", "c_exp")}
         if is_noiseless(model):
-            weights["pi_sqr"] *= _CLOSING
+            weights["pi_sqr"] *= _NOISELESS_FACTOR
         return cls(entropy, model.learning_rate, tuple(weights.items()), train, valid)
 
 
 def is_noiseless(model) -> bool:
-    """Whether the parameters say that the data have no noise."""
+    """Tell whether the parameters say that the data have no noise."""
     return isinstance(model.noise, Real) and model.noise == 0
 
 
-def to_interpolate(model, n_rows: int) -> bool:
-    """Whether f is to interpolate its rows, as they are few or have no noise."""
+def should_interpolate(model, n_rows: int) -> bool:
+    """Tell whether the mean f should interpolate its rows, as they are few or have no noise."""
     return n_rows < _FEW_ROWS or is_noiseless(model)
 
 
@@ -81,7 +82,7 @@ def default_margin(n_rows: int) -> float:
 
     Of n uniform rows the outermost are about 1 / (n - 1) of their range away from the ends.
     """
-    return max(_MARGIN, min(_SPACINGS / max(n_rows - 1, 1), _MOST_MARGIN))
+    return max(_MIN_MARGIN, min(_MARGIN_SPACINGS / max(n_rows - 1, 1), _MAX_MARGIN))
 
 
 def precision(noise) -> np.ndarray:
@@ -94,7 +95,7 @@ def precision(noise) -> np.ndarray:
     a hundredth.
     """
     # The median of each output's noise; zeros are left out, and become a hundredth of it.
-    typical = [np.median(own[own > 0]) if own.any() else 1.0 for own in noise.T]
+    typical = [np.median(column[column > 0]) if column.any() else 1.0 for column in noise.T]
     weights = 1 / np.maximum(noise / typical, 1e-2) ** 2
     return (weights / weights.mean(axis=0)).mean(axis=1)
 
@@ -124,7 +125,7 @@ class NomuTrainer:
     Attributes
     ----------
     interpolates : bool
-        Whether f is to interpolate its rows; some defaults depend on it.
+        Whether f should interpolate its rows; some defaults depend on it.
     hidden_units, side_hidden_units : list of int
     artificial : ArtificialInputs
     head : NomuHead
@@ -138,7 +139,7 @@ class NomuTrainer:
         self.rows, self.stops_early = rows, stops_early
         self.validation = validation if stops_early else None
         self.n_outputs = targets.n_outputs
-        self.interpolates = to_interpolate(model, len(rows.X))
+        self.interpolates = should_interpolate(model, len(rows.X))
         units = model.hidden_units
         if isinstance(units, str):
             units = _HIDDEN_UNITS[self.interpolates]
@@ -169,7 +170,8 @@ class NomuTrainer:
         if self.head.with_mean or self.given is not None:
             return self._networks(self._train_together(jobs, report), [None] * len(jobs))
         means = self._train_means(jobs, report)
-        # The loss of r may depend on errors and noise of its own f: then each trains by itself.
+        # The loss of the uncertainty r may depend on errors and noise of its mean f. Then each
+        # network trains by itself.
         if self.learns_noise or self.head.n_sides == 2:
             sides = [self._train_side(job, mean, report) for job, mean in zip(jobs, means)]
         else:
@@ -177,7 +179,7 @@ class NomuTrainer:
         return self._networks(sides, means)
 
     def refit_job(self, jobs, networks) -> Job:
-        """Make the job that trains on all rows; f trains for the folds' mean best epochs."""
+        """Make the job that trains on all rows; f trains for the mean of the folds' best epochs."""
         epochs = None
         if self.stops_early:
             best = [network.mean_member.best_epoch + 1 for network in networks]
@@ -197,7 +199,7 @@ class NomuTrainer:
         ]
 
     def _train_means(self, jobs, report):
-        """Train f, and the noise if that is learnt, as the first of two steps."""
+        """Train the mean f, and the noise if that is learnt, as the first of two steps."""
         gaussian = GaussianHead(self.n_outputs)
         head = gaussian if self.learns_noise else NomuHead(self.n_outputs, n_sides=0)
         targets = self.targets.transform(self.rows.y)
@@ -217,7 +219,7 @@ class NomuTrainer:
         return [training.refine_dense(member, *own) for member, own in zip(members, rows)]
 
     def _train_together(self, jobs, report, means=None):
-        """Train r on top of f, or both at once, for networks that share one table of targets."""
+        """Train the uncertainty r on top of the mean f, or both at once, on common targets."""
         if self.given is not None:
             mean = self.given(self.rows.X, self.n_outputs)
             targets = (self.rows.y - mean) / self.targets.scaling.scale_
@@ -227,7 +229,8 @@ class NomuTrainer:
         if means is None:
             template, start = self._template(), None
         else:
-            # Each template holds its own frozen f. Only weights differ, and `start` holds them.
+            # Each template holds its own frozen mean f. They differ in weights only, which are in
+            # `start`.
             start = []
             for job, mean in zip(jobs, means):
                 template = self._template(mean)
@@ -239,7 +242,7 @@ class NomuTrainer:
         )
 
     def _train_side(self, job, mean, report):
-        """Train r on top of one f, by whose errors and noise its rows are weighted."""
+        """Train the uncertainty r on top of one mean f, whose errors and noise weigh the rows."""
         rows = self.rows.take(job.train)
         loc, noise = predict_mean(mean, self.inputs.transform(rows.X), self.n_outputs)
         weight = rows.weight * self._precision(rows.X)
@@ -259,19 +262,19 @@ class NomuTrainer:
         members: list[Any] = [None] * len(jobs)
         sizes = [(len(job.train), recipe.epochs) for job, recipe in zip(jobs, recipes)]
         for size in sorted(set(sizes)):
-            own = [k for k in range(len(jobs)) if sizes[k] == size]
+            positions = [k for k in range(len(jobs)) if sizes[k] == size]
             trained = training.train_stack(
                 template,
                 head,
-                [recipes[k] for k in own],
+                [recipes[k] for k in positions],
                 data,
-                [seeds[k] for k in own],
-                splits=[(jobs[k].train, jobs[k].valid if validates else None) for k in own],
-                start=None if start is None else [start[k] for k in own],
+                [seeds[k] for k in positions],
+                splits=[(jobs[k].train, jobs[k].valid if validates else None) for k in positions],
+                start=None if start is None else [start[k] for k in positions],
                 artificial=self.artificial,
                 report=report,
             )
-            for k, member in zip(own, trained):
+            for k, member in zip(positions, trained):
                 members[k] = member
         return members
 
@@ -290,13 +293,16 @@ class NomuTrainer:
         )
 
     def _template(self, mean=None):
-        """Build the network of r, with the layers of f in it, trainable or frozen."""
+        """Build the network of the uncertainty r, which contains the layers of the mean f.
+
+        They are frozen if f is trained already: as `mean`, or as the parameter `pretrained`.
+        """
         model, given = self.model, None
         if mean is not None:
             given = training.keras_model(mean), 1.0, 0.0
         elif self.given is not None and not self.given.shows_layers:
             given = "apart"
-        elif self.given is not None:  # it takes numbers, and the network standardised inputs
+        elif self.given is not None:  # it takes encoded rows, and the network standardised ones
             scaling = self.inputs.scaling
             given = self.given.model, scaling.scale_.tolist(), scaling.mean_.tolist()
 
@@ -341,7 +347,7 @@ class NomuTrainer:
         return max(_DEFAULT_EPOCHS, -(-_MIN_STEPS[self.interpolates] // n_batches))
 
     def _schedule(self):
-        """Resolve `schedule`: the rate falls if f is to interpolate and does not stop early."""
+        """Resolve `schedule`: the rate falls if f should interpolate and does not stop early."""
         if self.model.schedule != "auto":
             return self.model.schedule
         return "cosine" if self.interpolates and not self.stops_early else "constant"
@@ -355,6 +361,7 @@ class NomuTrainer:
         return self._recipe(job, **changes)
 
     def _recipe(self, job, **changes):
+        """Make the training recipe of a job, with these fields changed."""
         model = self.model
         settings = {
             "optimizer": model.optimizer,
@@ -372,7 +379,7 @@ class NomuTrainer:
 
 
 def _check_completed(members):
-    wild = [member for member in members if diverged(member)]
+    wild = [member for member in members if has_diverged(member)]
     if wild:
         reason = f" ({wild[0]})" if isinstance(wild[0], FloatingPointError) else ""
         raise FloatingPointError(

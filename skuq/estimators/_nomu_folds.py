@@ -6,18 +6,23 @@ import numpy as np
 from sklearn.model_selection import GroupKFold, KFold
 
 from skuq._seeds import generator
-from skuq.estimators._nomu_choice import is_to_choose
+from skuq.estimators._nomu_choice import chooses_readout
 from skuq.tables import make_splits
 
-MIN_ROWS_TO_STOP_EARLY = 100
+_MIN_ROWS_FOR_EQUAL_FOLDS = 100  # with fewer rows, none is left out to make folds equal
 _FOLDS_BELOW_ROWS = ((30, 10), (500, 5))  # with cv="auto": (number of rows, folds below it)
-_N_GAPS = 5
+_N_GAPS = 5  # with cv="gaps": folds of each of the two kinds
 
 
 def training_parts(model, rows, entropy, validation, groups):
-    """List pairs of positions: rows to train on, and held-out rows or None."""
+    """List the rows of each network to train: positions to train on, and held-out ones or None.
+
+    With held-out rows, the readout can be chosen on them. There is one network for all rows if
+    nothing is chosen or validation rows are given. Otherwise there is one for a single split or,
+    by `cv`, one for each fold; "gaps" adds folds that hold out the middle of a feature's range.
+    """
     everywhere = np.arange(len(rows.X))
-    if not is_to_choose(model) or validation is not None:
+    if not chooses_readout(model) or validation is not None:
         return [(everywhere, None)]
     if model.pretrained is not None:
         raise ValueError(
@@ -28,6 +33,7 @@ def training_parts(model, rows, entropy, validation, groups):
     if n_folds == "auto":
         units = len(rows.X) if groups is None else len(np.unique(groups))
         most = next((n for below, n in _FOLDS_BELOW_ROWS if len(rows.X) < below), None)
+        # Folds need a refit on all rows. With many rows a single split is enough.
         n_folds = min(most, units) if most and model.refit and units > 1 else None
     if n_folds == "gaps":
         if groups is not None:
@@ -40,7 +46,7 @@ def training_parts(model, rows, entropy, validation, groups):
     kind = KFold if groups is None else GroupKFold
     folds = kind(n_folds, shuffle=True, random_state=_seed(entropy))
     parts = make_splits(rows, entropy, cv=folds, groups=groups).parts
-    if groups is None and len(rows.X) >= MIN_ROWS_TO_STOP_EARLY:
+    if groups is None and len(rows.X) >= _MIN_ROWS_FOR_EQUAL_FOLDS:
         # Equal folds train in one program: leave out the few rows by which they differ.
         sizes = [min(map(len, part)) for part in zip(*parts)]
         parts = [tuple(part[:n] for part, n in zip(pair, sizes)) for pair in parts]
@@ -52,9 +58,9 @@ def _seed(entropy) -> int:
 
 
 def _gap_parts(X, rng):
-    """List parts that hold out the middle third of the rows along features drawn at random.
+    """List folds that hold out the middle third of the rows along features drawn at random.
 
-    As the UCI gap splits do (Foong et al. 2019). Constant features have no middle.
+    The UCI gap splits are made in this way (Foong et al. 2019). Constant features have no middle.
     """
     third = len(X) // 3
     if not third:

@@ -97,7 +97,7 @@ class _Trace:
     def _relu(self, x):
         """Record a ReLU layer, unless it is known, and return its units as expressions."""
         first = len(self.inputs.bias)
-        for kernel, bias in self.hidden:  # frozen copies of f's layers are the same units
+        for kernel, bias in self.hidden:  # frozen copies of the mean's layers are the same units
             if np.array_equal(x.bias, bias) and np.array_equal(x.padded(len(kernel)), kernel):
                 return self._units(first, len(bias))
             first += len(bias)

@@ -1,7 +1,8 @@
-"""Fits of NOMU models side by side: rows are read once and networks train in one program."""
+"""Fit several NOMU models together: rows are read once, and networks train in one program."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,13 +14,13 @@ from skuq.estimators._nomu_choice import (
     Evidence,
     check_parameters,
     choose_readout,
-    is_to_choose,
+    chooses_readout,
     warn_of_few_rows,
 )
 from skuq.estimators._nomu_fit import Job, NomuTrainer, is_noiseless
-from skuq.estimators._nomu_folds import MIN_ROWS_TO_STOP_EARLY, training_parts
+from skuq.estimators._nomu_folds import training_parts
 from skuq.fitted import FittedNomu
-from skuq.fitted._nomu import GivenMean, KnownNoise, Readout
+from skuq.fitted._nomu import GivenMean, KnownNoise, NomuNetwork, Readout
 from skuq.tables import (
     NoScaling,
     NumberTargets,
@@ -28,6 +29,8 @@ from skuq.tables import (
     read_rows,
     read_validation_rows,
 )
+
+_MIN_ROWS_TO_STOP_EARLY = 100  # with early_stopping="auto"
 
 
 class NomuData(NamedTuple):
@@ -54,50 +57,77 @@ class NomuData(NamedTuple):
     validation: Any
 
 
-def fit_side_by_side(models, X, y, sample_weight, validation_data, groups) -> None:
+@dataclass
+class _ModelFit:
+    """Fit of one of several models: its jobs, and the networks that these give.
+
+    There is one job for each fold, or one for all rows. The network `final`, of the job
+    `final_job`, predicts.
+    """
+
+    model: Any
+    entropy: int
+    jobs: list[Job]
+    networks: list[NomuNetwork] = field(default_factory=list)
+    final_job: Any = None
+    final: Any = None
+
+    @classmethod
+    def of(cls, model, data) -> _ModelFit:
+        """Plan the fit of a model, by its parameters."""
+        entropy = draw_entropy(model.random_state)
+        parts = training_parts(model, data.rows, entropy, data.validation, data.groups)
+        return cls(model, entropy, [Job.of(model, entropy, *part) for part in parts])
+
+    def readout(self, data, trainer) -> Readout:
+        """Take the readout from the parameters, or choose it by the held-out rows."""
+        model = self.model
+        if not chooses_readout(model):
+            return Readout(model.readout, model.bounds, model.l_min, model.l_max, model.c)
+        held_out = [
+            (own, data.validation if fold.valid is None else data.rows.take(fold.valid))
+            for own, fold in zip(self.networks, self.jobs)
+        ]
+        warn_of_few_rows(model, sum(len(rows.X) for _, rows in held_out))
+        seen = data.rows.take(self.final_job.train)
+        raw = trainer.raw_between_rows(self.final, self.entropy)
+        evidence = Evidence(held_out, self.final, seen, raw)
+        return choose_readout(model, evidence, data.inputs, data.targets)
+
+
+def fit_together(models, X, y, sample_weight, validation_data, groups) -> None:
     """Fit models that differ only in the parameters that `NOMURegressor.fit_many` allows.
 
-    Either all of them choose a readout or none does. They get their fitted attributes at the end.
+    The readout (c, l_min and l_max) turns the raw uncertainty r into standard deviations. Either
+    all models choose it on held-out rows or none does. Their fitted attributes are set at the end,
+    so that an error leaves every model unfitted.
     """
-    first, chooses = models[0], is_to_choose(models[0])
+    first, chooses = models[0], chooses_readout(models[0])
     for model in models:
         check_parameters(model)
     data = _read(first, X, y, sample_weight, validation_data, groups, chooses)
-    entropies = [draw_entropy(model.random_state) for model in models]
     trainer = _make_trainer(first, data)
-    jobs_of_models = []  # one job for each fold, or one for all rows
-    for model, entropy in zip(models, entropies):
-        parts = training_parts(model, data.rows, entropy, data.validation, data.groups)
-        jobs_of_models.append([Job.of(model, entropy, *part) for part in parts])
+    fits = [_ModelFit.of(model, data) for model in models]
     with training_progress(first.verbose) as progress:
-        trained = iter(trainer.train(sum(jobs_of_models, []), progress.epochs))
-        networks_of_models = [[next(trained) for _ in jobs] for jobs in jobs_of_models]
-        final_jobs = [jobs[0] for jobs in jobs_of_models]
-        final = [networks[0] for networks in networks_of_models]
+        trained = iter(trainer.train([job for fit in fits for job in fit.jobs], progress.epochs))
+        for fit in fits:
+            fit.networks = [next(trained) for _ in fit.jobs]
+            # Without a refit, a model has a single network: on all rows, or on those of one split.
+            fit.final_job, fit.final = fit.jobs[0], fit.networks[0]
         # With validation data given, a model has trained on all rows already.
         if chooses and first.refit and data.validation is None:
-            pairs = zip(jobs_of_models, networks_of_models)
-            final_jobs = [trainer.refit_job(*pair) for pair in pairs]
-            final = trainer.train(final_jobs, progress.epochs)
-    for k, (model, entropy, network) in enumerate(zip(models, entropies, final)):
-        readout = Readout(model.readout, model.bounds, model.l_min, model.l_max, model.c)
-        if chooses:
-            held_out = [
-                (own, data.validation if job.valid is None else data.rows.take(job.valid))
-                for own, job in zip(networks_of_models[k], jobs_of_models[k])
-            ]
-            warn_of_few_rows(model, sum(len(rows.X) for _, rows in held_out))
-            seen = data.rows.take(final_jobs[k].train)
-            raw = trainer.raw_between_rows(network, entropy)
-            evidence = Evidence(held_out, network, seen, raw)
-            readout = choose_readout(model, evidence, data.inputs, data.targets)
+            jobs = [trainer.refit_job(fit.jobs, fit.networks) for fit in fits]
+            for fit, job, network in zip(fits, jobs, trainer.train(jobs, progress.epochs)):
+                fit.final_job, fit.final = job, network
+    readouts = [fit.readout(data, trainer) for fit in fits]
+    for model, fit, readout in zip(models, fits, readouts):
         model.n_features_in_ = first.n_features_in_
         if data.inputs.feature_names is not None:
             model.feature_names_in_ = data.inputs.feature_names
-        model.entropy_, model.box_ = entropy, trainer.artificial.box
+        model.entropy_, model.box_ = fit.entropy, trainer.artificial.box
         model.hidden_units_ = trainer.hidden_units
         model.side_hidden_units_ = trainer.side_hidden_units
-        model.fitted_ = FittedNomu(data.inputs, data.targets, network, readout)
+        model.fitted_ = FittedNomu(data.inputs, data.targets, fit.final, readout)
 
 
 def _read(model, X, y, sample_weight, validation_data, groups, chooses) -> NomuData:
@@ -132,7 +162,7 @@ def _make_trainer(model, data: NomuData) -> NomuTrainer:
         given.check(data.rows.X.shape[1], names)
     stops_early = model.early_stopping
     if stops_early == "auto":
-        enough = len(data.rows.X) >= MIN_ROWS_TO_STOP_EARLY
+        enough = len(data.rows.X) >= _MIN_ROWS_TO_STOP_EARLY
         stops_early = enough and not model.connect_gradient and not is_noiseless(model)
     noise = None
     if model.noise is not None and not isinstance(model.noise, str):
@@ -145,13 +175,13 @@ def _make_trainer(model, data: NomuData) -> NomuTrainer:
         given=given,
         noise=noise,
         source=_artificial_source(model, data.inputs),
-        stops_early=stops_early and is_to_choose(model) and given is None,
+        stops_early=stops_early and chooses_readout(model) and given is None,
         validation=data.validation,
     )
 
 
 def _artificial_source(model, inputs):
-    """Return the parameter `artificial_inputs`; a table's rows are encoded as X is."""
+    """Return the parameter `artificial_inputs`; encode the rows of a table as those of X."""
     source = model.artificial_inputs
     has_names, is_table = hasattr(source, "columns"), np.ndim(source) == 2
     if is_table and not has_names and inputs.encodes and inputs.feature_names is not None:

@@ -12,12 +12,14 @@ import numpy as np
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array
 
+from skuq._checks import first_true
 from skuq._params import Interval, StrOptions, fit_context
 from skuq._seeds import draw_entropy
 from skuq.estimators._api import UncertaintyRegressor, forget_fit
 from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._network_estimator import check_units, training_progress
 from skuq.estimators._operator_training import OperatorTraining
+from skuq.estimators._operator_widths import FEWEST_FUNCTIONS
 from skuq.fitted import FittedOperator
 from skuq.fitted._operator import Spread
 from skuq.networks import OPTIMIZERS, OperatorNetwork
@@ -25,12 +27,9 @@ from skuq.networks._activations import ACTIVATIONS
 from skuq.networks._builders import check_builder
 from skuq.networks._operator import keras_base
 from skuq.networks._operator_head import OUTPUT_MAPS
-from skuq.predictive._out_of_bag import fit_scale
 from skuq.tables import FunctionInputs, FunctionTargets, TrainingData, read_rows
 from skuq.tables._functions import flat_values
 from skuq.training import Recipe
-
-_FEWEST_FUNCTIONS = 30  # fewer are too few to leave some out and learn the noise
 
 #: Constraints of the parameters that all regressors of functions share.
 OPERATOR_CONSTRAINTS: dict = {
@@ -67,8 +66,8 @@ OPERATOR_CONSTRAINTS: dict = {
 class OperatorRegressor(UncertaintyRegressor):
     """Base class of regressors whose targets are functions, known at query points.
 
-    A subclass trains its networks in `_train`. One that accepts a given model prepares it in
-    `_fit_given`.
+    A subclass trains its networks in `_train`. One that accepts a given model makes its
+    `GivenBase` in `_given_base`.
     """
 
     #: `predict` takes it through its keywords, where scikit-learn's routing does not look.
@@ -97,36 +96,19 @@ class OperatorRegressor(UncertaintyRegressor):
         """
         previous = getattr(self, "fitted_", None) if self.warm_start else None
         forget_fit(self)
-        by_column = self.standardize == "columns"
-        inputs = FunctionInputs(
-            self.query_points, standardize=bool(self.standardize), only_fitted=by_column
-        )
-        targets = FunctionTargets(
-            self.loss,
-            self.output_map,
-            standardize=bool(self.standardize),
-            by_column=by_column or self.query_points is None,
-            narrow_constants=self.pretrained is None,
-        )
+        inputs, targets = self._inputs(), self._targets()
         rows = read_rows(self, inputs, targets, X, Y, sample_weight)
         rows = rows.take(rows.used)
-        self.entropy_ = draw_entropy(self.random_state)
         learns_noise = self._learns_noise(len(rows.y))
+        self._check_parameters(learns_noise)
         if learns_noise:  # networks must not have seen the functions that they leave out
             previous = None
-        if previous is None:
-            inputs.fit(rows.X)
-            targets.fit(rows.y)
-        else:  # its weights belong to its scales
-            inputs.take_scales(previous.inputs, rows.X)
-            targets.take_scales(previous.targets, rows.y)
-        given = self._fit_given(rows.X, inputs, targets)
-        if given is not None and previous is not None and previous.given is not None:
-            given.mean_, given.scale_ = previous.given.mean_, previous.given.scale_
+        given = self._fit_scales(rows, inputs, targets, previous)
         if given is None:
             x, y = inputs.transform(rows.X), targets.transform(rows.y)
         else:  # learn the residuals of the given model
             x, y = given.features(rows.X), targets.transform(rows.y, given.mean(rows.X))
+        self.entropy_ = draw_entropy(self.random_state)
         job = OperatorTraining(
             base=_build_base(self, inputs, targets) if given is None else None,
             head=targets.head,
@@ -141,51 +123,87 @@ class OperatorRegressor(UncertaintyRegressor):
             refine=self.refine,
             previous=() if previous is None else tuple(previous.draws.members),
         )
-        self._check_refine(job)
         with training_progress(self.verbose) as progress:
             draws, widths = self._train(job, progress.epochs)
-        if widths is None and job.noise.any():
-            widths = np.ones_like(job.noise), job.noise
-        spread = None if widths is None else Spread(widths[0], widths[1] * targets.scale_)
-        self.fitted_ = FittedOperator(inputs, targets, draws, given, spread)
+        self.fitted_ = FittedOperator(inputs, targets, draws, given, _spread(widths, job, targets))
         return self
 
-    def _check_refine(self, job):
-        """Raise ValueError if `refine` is asked for where it cannot be done."""
-        if not self.refine:
-            return
-        reasons = {
-            f"loss={self.loss!r}": self.loss in ("huber", "nll"),
-            "`output_map`": self.output_map is not None,
-            "`pretrained`": job.base is None,
-            "`build_base`": self.build_base is not None,
-            f"noise={self.noise!r}": job.learns_noise or job.noise.any(),
-        }
-        reason = next((name for name, holds in reasons.items() if holds), None)
-        if reason is not None:
-            raise ValueError(
-                f"`refine=True` fits the squared error of data without noise, and is not possible "
-                f"with {reason}. Set noise=0.0 and leave out what changes the loss."
-            )
+    def _inputs(self):
+        """Make the unfitted inputs."""
+        return FunctionInputs(
+            self.query_points,
+            standardize=bool(self.standardize),
+            only_fitted=self.standardize == "columns",
+        )
 
-    def _fit_given(self, X, inputs, targets):
-        """Fit the `GivenBase` of a given model; return None without one."""
+    def _targets(self):
+        """Make the unfitted targets."""
+        return FunctionTargets(
+            self.loss,
+            self.output_map,
+            standardize=bool(self.standardize),
+            by_column=self.standardize == "columns" or self.query_points is None,
+            narrow_constants=self.pretrained is None,
+        )
 
     def _learns_noise(self, n_functions):
         """Tell whether functions are left out to learn the noise."""
         # A given model has seen the functions that would be left out.
         is_asked = isinstance(self.noise, str) and self.loss != "nll" and self.pretrained is None
-        return is_asked and n_functions >= _FEWEST_FUNCTIONS
+        return is_asked and n_functions >= FEWEST_FUNCTIONS
+
+    def _check_parameters(self, learns_noise):
+        """Raise ValueError if parameters contradict each other."""
+        if not isinstance(self.noise, str):
+            noise = np.asarray(self.noise, dtype="float64")
+            if not (noise >= 0).all() or not np.isfinite(noise).all():
+                raise ValueError(f"`noise` must be finite numbers >= 0. Got {self.noise!r}.")
+            if self.loss == "nll" and noise.any():
+                raise ValueError("loss='nll' learns the noise: leave `noise` out.")
+        if self.refine and (reason := first_true(self._conflicts_with_refine(learns_noise))):
+            raise ValueError(
+                f"`refine=True` fits the squared error of data without noise, and is not possible "
+                f"with {reason}. Set noise=0.0 and leave out what changes the loss."
+            )
+
+    def _conflicts_with_refine(self, learns_noise):
+        """List what `refine` is not possible with, and whether it is set."""
+        is_noisy = learns_noise or (not isinstance(self.noise, str) and np.any(self.noise))
+        return {
+            f"loss={self.loss!r}": self.loss in ("huber", "nll"),
+            "`output_map`": self.output_map is not None,
+            "`pretrained`": self.pretrained is not None,
+            "`build_base`": self.build_base is not None,
+            f"noise={self.noise!r}": is_noisy,
+        }
+
+    def _fit_scales(self, rows, inputs, targets, previous):
+        """Learn all scales, or keep those of a previous fit, to which its weights belong.
+
+        Returns
+        -------
+        GivenBase or None
+            The given model, if there is one.
+        """
+        if previous is None:
+            inputs.fit(rows.X)
+            targets.fit(rows.y)
+        else:
+            inputs.take_scales(previous.inputs, rows.X)
+            targets.take_scales(previous.targets, rows.y)
+        given = self._given_base(inputs, targets)
+        if given is None:
+            return None
+        if previous is None or previous.given is None:
+            return given.fit(rows.X)
+        return given.take_scales(previous.given)
+
+    def _given_base(self, inputs, targets):
+        """Make the unfitted `GivenBase` of a given model; None without one."""
 
     def _known_noise(self, targets):
         """Compute the known standard deviation of the noise of standardised values, else 0."""
-        if isinstance(self.noise, str):
-            return np.zeros_like(targets.scale_)
-        noise = np.asarray(self.noise, dtype="float64")
-        if not (noise >= 0).all() or not np.isfinite(noise).all():
-            raise ValueError(f"`noise` must be finite numbers >= 0. Got {self.noise!r}.")
-        if self.loss == "nll" and noise.any():
-            raise ValueError("loss='nll' learns the noise: leave `noise` out.")
+        noise = 0.0 if isinstance(self.noise, str) else np.asarray(self.noise, dtype="float64")
         try:
             return np.broadcast_to(noise, targets.scale_.shape) / targets.scale_
         except ValueError as error:
@@ -208,6 +226,11 @@ class OperatorRegressor(UncertaintyRegressor):
         raise NotImplementedError
 
     @property
+    def members_(self):
+        """Trained networks as data."""
+        return list(self.fitted_.draws.members)
+
+    @property
     def noise_std_(self):
         """Standard deviation of the noise."""
         spread = self.fitted_.spread
@@ -223,7 +246,7 @@ class OperatorRegressor(UncertaintyRegressor):
     @property
     def n_parameters_(self):
         """Number of trained parameters."""
-        return sum(len(member.weights) for member in self.fitted_.draws.members)
+        return sum(len(member.weights) for member in self.members_)
 
     def score(self, X, y, sample_weight=None):
         """Compute the coefficient of determination of the mean, weighted by each value's variance.
@@ -249,47 +272,14 @@ class OperatorRegressor(UncertaintyRegressor):
         )
 
 
-def fit_widths(
-    squared_error: np.ndarray, variance: np.ndarray, weight: np.ndarray, shape: tuple[int, ...]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Fit the factor of epistemic standard deviations, and the noise, to functions left out.
-
-    Parameters
-    ----------
-    squared_error, variance : ndarray of shape (n * q, m)
-        Squared errors of standardised values, and the variances predicted of them.
-    weight : ndarray of shape (n,)
-        Weights of the functions; those of weight 0 are ignored.
-    shape : tuple of int
-        (1, m), or (q, m) where each column has a noise of its own.
-
-    Returns
-    -------
-    factor, noise : ndarray of that shape
-    """
-    n = len(weight)
-    per_function = len(squared_error) // n
-    error, variance = (
-        v.reshape(n, per_function, -1)[weight > 0] for v in (squared_error, variance)
-    )
-    weight = weight[weight > 0]
-    factor, noise = np.ones(shape), np.zeros(shape)
-    for place in np.ndindex(shape):
-        columns = slice(None)  # all columns share one noise if there are too few functions
-        if shape[0] > 1 and len(weight) >= _FEWEST_FUNCTIONS:
-            columns = slice(place[0], place[0] + 1)
-        own, predicted = (v[:, columns, place[1]] for v in (error, variance))
-        rows = np.repeat(weight, own.shape[1])
-        own, predicted = own.reshape(-1, 1), predicted.reshape(-1, 1)
-        if not own.any():
-            continue
-        # Errors larger than predicted are attributed to noise first, not to the factor: equal
-        # predicted variances cannot tell them apart.
-        ratio = np.average(own[:, 0], weights=rows) / np.average(predicted[:, 0], weights=rows)
-        ratio = min(ratio, 1.0)
-        a, floor = fit_scale(own, ratio * predicted, rows, prior_rows=0)
-        factor[place], noise[place] = np.sqrt(ratio) * a, floor
-    return factor, noise
+def _spread(widths, job, targets):
+    """Make the widths of predictions, in units of Y: learnt, of the known noise, or None."""
+    if widths is None:
+        if not job.noise.any():
+            return None
+        widths = np.ones_like(job.noise), job.noise
+    factor, noise = widths
+    return Spread(factor, noise * targets.scale_)
 
 
 def _recipe(model, n_functions, n_queries) -> Recipe:

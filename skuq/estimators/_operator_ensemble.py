@@ -9,13 +9,10 @@ import numpy as np
 from skuq._params import Interval
 from skuq._registry import saved_as
 from skuq._seeds import generator
-from skuq.estimators._network_estimator import completed
-from skuq.estimators._operator import (
-    OPERATOR_CONSTRAINTS,
-    OperatorRegressor,
-    fit_widths,
-)
+from skuq.estimators._network_estimator import find_completed
+from skuq.estimators._operator import OPERATOR_CONSTRAINTS, OperatorRegressor
 from skuq.estimators._operator_training import N_FOLDS
+from skuq.estimators._operator_widths import fit_widths
 from skuq.fitted._operator import MemberDraws
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._plan import ARRAYS
@@ -229,6 +226,7 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         self.verbose = verbose
 
     def _train(self, job, report):
+        """Train the members, and learn widths on held-out functions if there is noise to learn."""
         network = EpistemicNetwork(job.base, job.head.n_raw, prior_scale=float(self.prior_scale))
         learns, left_out = job.learns_noise and self.n_members > 1, None
         if self.bootstrap is not None:
@@ -237,7 +235,7 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         elif learns:
             left_out = job.folds(self.n_members, N_FOLDS)
         members = job.train(network, self.n_members, report, left_out=left_out, validate=learns)
-        kept = completed(members)
+        kept = find_completed(members)
         draws = MemberDraws(tuple(members[k] for k in kept))
         if not learns or len(kept) < 2:
             return draws, None
@@ -258,8 +256,3 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         size = max(1, round(self.bootstrap * job.n_functions))
         chosen = generator(job.entropy, "bootstrap", k).permutation(job.n_functions)[:size]
         return np.isin(np.arange(job.n_functions), chosen)
-
-    @property
-    def members_(self):
-        """Trained networks as data."""
-        return list(self.fitted_.draws.members)

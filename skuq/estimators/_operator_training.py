@@ -97,7 +97,9 @@ class OperatorTraining:
         """
         recipe, splits = recipe or self.recipe, None
         if left_out is not None:
-            splits = [(own, others if validate else None) for own, others in self.splits(left_out)]
+            splits = [
+                (used, others if validate else None) for used, others in self.splits(left_out)
+            ]
         fields: dict = {} if splits is None else {"splits": splits}
         if self.by_function:
             fields["permutations"] = [self.row_order(k) for k in range(n_members)]
@@ -112,21 +114,21 @@ class OperatorTraining:
             report=report,
             **fields,
         )
-        if not self.refine:
-            return members
+        return self._refined(members, splits) if self.refine else members
+
+    def _refined(self, members, splits):
+        """Refine the members that converged, each on its training rows."""
+        rows = [slice(None)] * len(members) if splits is None else [used for used, _ in splits]
         data = self.data
-        rows: list = [slice(None)] * n_members
-        if splits is not None:
-            rows = [own for own, _ in splits]
         return [
             member
             if isinstance(member, FloatingPointError)
-            else training.refine(member, data.x[own], data.y[own], data.weight[own])
-            for member, own in zip(members, rows)
+            else training.refine(member, data.x[used], data.y[used], data.weight[used])
+            for member, used in zip(members, rows)
         ]
 
     def _start(self, network, n_members):
-        """First weights and state: those of the previous fit's members, then random ones."""
+        """List first weights and states: those of the previous fit's members, then random ones."""
         known = read_network(self.previous[0].network)
         if known.without_names() != network.without_names():
             raise ValueError(
@@ -163,7 +165,9 @@ class OperatorTraining:
         parts = []
         for side in (~left_out, left_out):
             size = side.sum(axis=1).max()
-            parts.append([self.rows_of(np.resize(np.flatnonzero(own), size)) for own in side])
+            parts.append(
+                [self.rows_of(np.resize(np.flatnonzero(of_member), size)) for of_member in side]
+            )
         return list(zip(*parts))
 
     def rows_of(self, functions: np.ndarray) -> np.ndarray:

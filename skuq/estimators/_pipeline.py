@@ -8,7 +8,7 @@ import sklearn.pipeline
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from skuq._nested import innermost, last_estimator
+from skuq._nested import last_estimator, unwrap_estimator
 from skuq._registry import saved_as
 from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor, doc_link_template
 
@@ -26,7 +26,7 @@ def _ends_with(method):
 def _predict_at_the_end(pipeline, method, X, *args, **params):
     """Transform X by all steps but the last, and call the last one's method."""
     check_is_fitted(pipeline)
-    last, X = innermost(pipeline, X)
+    last, X = unwrap_estimator(pipeline, X)
     return getattr(last, method)(X, *args, **params)
 
 

@@ -44,7 +44,7 @@ class SearchData(NamedTuple):
         )
 
     def _n_units(self) -> int:
-        """Number of rows of positive weight, or of their groups if there are groups."""
+        """Count the rows of positive weight, or of their groups if there are groups."""
         used = self.rows.used
         return len(used) if self.groups is None else len(np.unique(self.groups[used]))
 
@@ -94,8 +94,8 @@ def collect_held_out(splits, data, shifted, inputs, targets):
         sets.append(HeldOut(None, part.y, part.weight))
         x.append(part.x)
     folds = splits.parts is not None
-    own = (data.y, data.weight) if folds else (data.y_valid, data.weight_valid)
-    held_out = HeldOut(splits.positions, *own, tuple(sets))
+    y_and_weight = (data.y, data.weight) if folds else (data.y_valid, data.weight_valid)
+    held_out = HeldOut(splits.positions, *y_and_weight, tuple(sets))
     return held_out, np.concatenate(x) if shifted else None
 
 

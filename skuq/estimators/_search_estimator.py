@@ -96,34 +96,37 @@ class SearchEstimator:
         was_fitted = hasattr(self, "selection_")
         forget_fit(self)
         method = self._method
-        given = read_search_data(
+        fit_data = read_search_data(
             self, method, X, y, sample_weight, validation_data, shift_validation, groups
         )
         self.entropy_ = draw_entropy(self.random_state)
-        self.inputs_, self.targets_ = given.inputs, given.targets
-        vars(self).update(method.attributes(given.inputs, given.targets))
+        self.inputs_, self.targets_ = fit_data.inputs, fit_data.targets
+        vars(self).update(method.attributes(fit_data.inputs, fit_data.targets))
         # A user's splitter can make other folds each time, so that the folds identify the search.
-        splits = None if isinstance(self.cv, Integral | str | None) else given.splits(self)
-        identity, params = given.identity(splits), method.identifying_parameters()
+        splits = None if isinstance(self.cv, Integral | str | None) else fit_data.splits(self)
+        identity, params = fit_data.identity(splits), method.identifying_parameters()
         with open_store(self, params, self._memory, was_fitted, identity) as store:
             self._memory = store if self.catalog_dir is None else None
             self.catalog_path_ = None if store is None else store.path
             if store is not None:
                 self.entropy_ = store.entropy or self.entropy_
-            splits = splits or given.splits(self)
+            splits = splits or fit_data.splits(self)
             advice = "`cv`, a larger validation_fraction or validation_data may help."
             warn_of_few_rows(splits.n_valid, advice if splits.parts is None else "")
-            search = self._make_search(method, given, splits, store, started)
+            search = self._make_search(method, fit_data, splits, store, started)
             if store is not None:
                 begin_search(store, self, search.held_out)
             result = search.run()
             self._select(result)
-            self._retrain(method, search, result, given, splits, store, started)
+            self._retrain(method, search, result, fit_data, splits, store, started)
         self._warn_of_few_members()
         return self
 
-    def _retrain(self, method, search, result, given, splits, store, started):
-        """Refit or repeat the selected trials, if that is asked for and there is time."""
+    def _retrain(self, method, search, result, fit_data, splits, store, started):
+        """Train selected trials again if the parameters say so: refit them, or repeat them.
+
+        Repeats have other seeds and, with `cv`, other folds; none starts after `max_time`.
+        """
         retraining = self._retraining(method, result)
         if retraining is None or result.interrupted:
             return
@@ -137,7 +140,7 @@ class SearchEstimator:
             folds = None
             if splits.parts is not None:
                 rounds = range(1, 1 + method.n_repeats)
-                folds = [given.splits(self, repeat).parts for repeat in rounds]
+                folds = [fit_data.splits(self, repeat).parts for repeat in rounds]
             make_evaluation = functools.partial(MemberRepeater, folds=folds)
             options = self._options(
                 "repeats",
@@ -146,11 +149,11 @@ class SearchEstimator:
                 raise_on_failures=False,
                 needs_success=False,
             )
-        result = retraining.train(search, make_evaluation, options, store)
-        self._take_retrained(method, result)
+        retrained = retraining.train(search, make_evaluation, options, store)
+        self._take_retrained(method, retrained)
 
     def _retraining(self, method, result):
-        """Describe the training after the search; None if there is none."""
+        """Make the description of the training after the search; None if there is none."""
         if self.refit:
             return Retraining("refit", result, self._trials_to_keep())
         if not method.n_repeats:
@@ -165,8 +168,8 @@ class SearchEstimator:
         if result.repeated and len(result.sets) == 1:
             chosen = self.selection_.indices
             candidates = result.candidate_predictions(indices=chosen)
-            own = replace(self.selection_, indices=np.arange(len(chosen)))
-            self.calibration_ = method.calibration(own, candidates)
+            selection = replace(self.selection_, indices=np.arange(len(chosen)))
+            self.calibration_ = method.calibration(selection, candidates)
 
     def _time_left(self, started, share=1.0):
         """Return the seconds that are left of a share of `max_time`; None without a limit."""
@@ -174,12 +177,14 @@ class SearchEstimator:
             return None
         return max(0.01, share * self.max_time - (time.monotonic() - started))
 
-    def _make_search(self, method, given, splits, store, started):
+    def _make_search(self, method, fit_data, splits, store, started):
         """Fit the scales on the training rows, and make the search."""
-        inputs, targets = given.inputs, given.targets
+        inputs, targets = fit_data.inputs, fit_data.targets
         data = splits.training_data(inputs, targets)
-        held_out, inputs_of_trials = collect_held_out(splits, data, given.shifted, inputs, targets)
-        space = method.make_space(inputs, len(given.rows.X), data.x, splits.n_train)
+        held_out, inputs_of_trials = collect_held_out(
+            splits, data, fit_data.shifted, inputs, targets
+        )
+        space = method.make_space(inputs, len(fit_data.rows.X), data.x, splits.n_train)
         self.decisions_ = space.decisions(data.x.shape[1:], targets.head.n_raw)
         epochs, max_epochs = method.epochs(space, inputs, splits.n_train)
         trainer = MemberTrainer(
@@ -221,7 +226,7 @@ class SearchEstimator:
         self.catalog_ = result.catalog
         self.refitted_, self.repeated_ = result.refitted, result.repeated
         candidates = [result.candidate_predictions([part]) for part in result.sets]
-        chosen = [self._choose(own) for own in candidates]
+        chosen = [self._choose(of_set) for of_set in candidates]
         self.selections_ = tuple(selection for selection, _ in chosen)
         self.selection_, self.calibration_ = chosen[-1]
         # With one set besides the clean rows, the selection on it is the last one above.
@@ -482,21 +487,22 @@ class SearchEstimator:
         estimator._select(result)
         retraining = estimator._retraining(method, result)
         if retraining is not None:
-            read = functools.partial(read_retrained, estimator.catalog_path_)
-            stored = retraining.stored(read)
-            estimator._take_retrained(method, retraining.joined(stored))
-            # How many repeats a limit of time allows is not known.
-            n_asked = len(retraining.asked)
-            if len(stored) < (n_asked if estimator.max_time is None else 1):
+            records = retraining.read_stored(
+                functools.partial(read_retrained, estimator.catalog_path_)
+            )
+            estimator._take_retrained(method, retraining.join(records))
+            # With a limit of time, `fit` may have trained only some of the repeats.
+            n_all = len(retraining.requests)
+            if len(records) < (n_all if estimator.max_time is None else 1):
                 warn_user(
-                    f"{n_asked - len(stored)} of {n_asked} {retraining.kind}s of the chosen trials "
-                    "are not stored, and the other networks predict. `fit` with the same rows "
-                    "trains them.",
+                    f"{n_all - len(records)} of {n_all} {retraining.kind}s of the chosen trials "
+                    "are not stored. In their place, the networks of the search predict. `fit` "
+                    "with the same rows trains them.",
                 )
         return estimator
 
     def _trials_to_keep(self):
-        """Positions of the trials that are in any selection."""
+        """List the positions of the trials that are in any selection."""
         chosen = [self.selection_, *self.selections_]
         return np.unique(np.concatenate([selection.indices for selection in chosen]))
 

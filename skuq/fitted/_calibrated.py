@@ -9,7 +9,7 @@ import numpy as np
 from scipy import special
 
 from skuq._checks import class_codes
-from skuq._nested import NoUncertaintyError, class_probabilities, innermost, predict_normal
+from skuq._nested import NoUncertaintyError, class_probabilities, predict_normal, unwrap_estimator
 from skuq._registry import saved_as
 from skuq._reprs import record_repr
 from skuq.fitted._grouping import Grouping
@@ -100,7 +100,10 @@ class Calibration:
         scores, reach = (a.reshape(len(a), -1) for a in (self.scores, self.coverage))
         known = _COVERAGES[reach[-1].min() >= _COVERAGES]  # (q,)
         radii = np.stack(
-            [own[np.searchsorted(limit, known - 1e-9)] for own, limit in zip(scores.T, reach.T)],
+            [
+                scores_of_output[np.searchsorted(limit, known - 1e-9)]
+                for scores_of_output, limit in zip(scores.T, reach.T)
+            ],
             axis=1,
         )
         # A conformal interval of r stds ends at the levels ndtr(-r) and ndtr(r) of the normal.
@@ -223,7 +226,7 @@ class FittedCalibrated:
         return self.distribution(X).sample(n_samples, rng)
 
     def output_shape(self) -> tuple[int, ...]:
-        """Shape of one row's prediction: () or (n_outputs,)."""
+        """Return the shape of one row's prediction: () or (n_outputs,)."""
         return np.shape(self.calibration.scale)
 
     def to_keras(self, epistemic_ddof: int = 0) -> Any:
@@ -237,7 +240,7 @@ def regressor_distribution(estimator: Any, X: Any, method: str) -> Any:
     A regressor without uncertainty gets a standard deviation of 1 for all rows. Raise TypeError if
     the method cannot calibrate what the regressor predicts, and ValueError for NaN or inf.
     """
-    model, X = innermost(estimator, X)
+    model, X = unwrap_estimator(estimator, X)
     if hasattr(model, "predict_distribution"):
         distribution = model.predict_distribution(X)
         kind = Mixture if method == "scale" else GaussianMixture
@@ -263,7 +266,7 @@ def classifier_distribution(estimator: Any, X: Any, classes: np.ndarray) -> Cate
 
     Raise TypeError if the classifier predicts no probabilities.
     """
-    model, X = innermost(estimator, X)
+    model, X = unwrap_estimator(estimator, X)
     if hasattr(model, "predict_distribution"):
         mixture = model.predict_distribution(X)
         proba = np.zeros((*mixture.proba.shape[:2], len(classes)))

@@ -62,11 +62,11 @@ class ConditionedDraws:
         widest = 64 * self.directions.shape[1] + len(index)
         step = max(16, _CHUNK_ENTRIES // widest)
         for start in range(0, len(rows), step):
-            parts.append(linearised(ARRAYS, networks, rows[start : start + step], index))
+            parts.append(draw_linearised(ARRAYS, networks, rows[start : start + step], index))
         return np.concatenate(parts, axis=1)
 
 
-def linearised(
+def draw_linearised(
     space: Namespace, networks: Sequence[Any], rows: Any, index: Any, n_queries: int = 1
 ) -> Any:
     """Compute draws (S, N, m) of networks, each (base, variables, directions), at rows (N, d).

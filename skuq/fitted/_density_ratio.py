@@ -26,13 +26,13 @@ from skuq.fitted._calibrated import Calibration, regressor_distribution
 from skuq.predictive._calibration import effective_rows
 from skuq.tables import TablePreprocessor
 
-_FOLDS = 5
+_N_FOLDS = 5  # of the classifiers that separate the samples
 _MOST_ROWS = 10_000  # largest number of rows of each sample that train a classifier
-_LARGEST = (10.0, 100.0)  # the bound of ratios is sqrt(n), clipped to this range
-# Beyond these there is a warning.
-_FEWEST_EFFECTIVE = 30
+_RATIO_BOUNDS = (10.0, 100.0)  # the largest ratio is sqrt(n), clipped to this range
+# With fewer effective rows, or a larger share of unsupported rows, there is a warning.
+_MIN_EFFECTIVE_ROWS = 30
 _MOST_UNSUPPORTED = 0.1
-_SMALLEST_PROBABILITY = 1e-9
+_SMALLEST_PROBABILITY = 1e-9  # of a class, so that its log odds are finite
 
 
 @saved_as("fitted.DensityRatio")
@@ -90,6 +90,41 @@ def fit_density_ratio(
     `CalibrationWarning` is given if the target and the calibration rows have too little in common.
     """
     X, X_target = (indexable(rows)[0] for rows in (X, X_target))
+    _check_target(X, X_target, classifier)
+    if classifier is None:
+        classifier = make_pipeline(
+            TablePreprocessor(max_categories=20), StandardScaler(), LogisticRegression()
+        )
+    n, n_target = _n_rows(X), _n_rows(X_target)
+    # Both samples in one table, the calibration rows first.
+    rows, is_target = _concatenate_rows(X, X_target), np.repeat([0, 1], [n, n_target])
+    # In units of the average row, so that weights leave the sizes of the samples as they are.
+    weight = weight / weight.mean()
+    weights = np.concatenate([weight, np.ones(n_target)])
+    classifiers, log_odds, odds = _cross_fit(classifier, rows, is_target, weights)
+    ratio = odds * np.exp(log_odds)
+    # Ratios are bounded, since few huge ones would leave few effective rows.
+    largest = float(np.clip(np.sqrt(n), *_RATIO_BOUNDS))
+    unsupported = float(np.mean(ratio[n:] > largest))
+    # In this unit the calibration rows have the average weight 1.
+    unit = float(np.average(np.minimum(ratio[:n], largest), weights=weight))
+    factor = _bounded_weights(ratio[:n], largest, unit, unsupported)
+    n_effective = effective_rows(weight * factor)
+    auc = float(roc_auc_score(is_target, log_odds, sample_weight=weights))
+    found = DensityRatio(tuple(classifiers), odds, largest, unit, n_effective, unsupported, auc)
+    if n_effective < _MIN_EFFECTIVE_ROWS or unsupported > _MOST_UNSUPPORTED:
+        warn_user(
+            f"The target hardly overlaps with the calibration rows: {unsupported:.0%} of its rows "
+            f"have no similar calibration rows, and the effective number of these is "
+            f"{n_effective:.0f} of {n}. Intervals may be far too narrow or too wide. Calibrate "
+            "with truths of the target: partial_calibrate(X, y).",
+            CalibrationWarning,
+        )
+    return found, factor
+
+
+def _check_target(X: Any, X_target: Any, classifier: Any) -> None:
+    """Raise an error if the classifier or the numbers of rows cannot be used."""
     if classifier is None and len(np.shape(X)) != 2:
         raise ValueError(
             "`recalibrate` needs the argument `classifier`: its own takes tables only. Got X of "
@@ -98,25 +133,26 @@ def fit_density_ratio(
     if classifier is not None and not hasattr(classifier, "predict_proba"):
         raise TypeError(f"`classifier` must have predict_proba. {classifier!r} has none.")
     n, n_target = _n_rows(X), _n_rows(X_target)
-    if min(n, n_target) < 2 * _FOLDS:
+    if min(n, n_target) < 2 * _N_FOLDS:
         raise ValueError(
-            f"`recalibrate` needs {2 * _FOLDS} calibration rows and as many rows of the target. "
+            f"`recalibrate` needs {2 * _N_FOLDS} calibration rows and as many rows of the target. "
             f"Got {n} and {n_target}."
         )
-    if classifier is None:
-        classifier = make_pipeline(
-            TablePreprocessor(max_categories=20), StandardScaler(), LogisticRegression()
-        )
-    # Both samples in one table, the calibration rows first.
-    rows, is_target = _stacked(X, X_target), np.repeat([0, 1], [n, n_target])
-    # In units of the average row, so that weights leave the sizes of the samples as they are.
-    weight = weight / weight.mean()
-    weights = np.concatenate([weight, np.ones(n_target)])
-    weighted_fit = _weights_argument(classifier, weight)
+
+
+def _cross_fit(
+    classifier: Any, rows: Any, is_target: np.ndarray, weights: np.ndarray
+) -> tuple[list[Any], np.ndarray, float]:
+    """Train a classifier without each fold.
+
+    Returns the classifiers, the log odds (n,) that they predict of the rows they have not seen,
+    and the odds of calibration rows to target rows in training.
+    """
+    weighted_fit = _weights_argument(classifier, weights)
     rng = np.random.default_rng(0)
-    classifiers, log_odds = [], np.empty(n + n_target)
+    classifiers, log_odds = [], np.empty(len(is_target))
     # Log odds are out-of-fold: a classifier separates its own training rows too well.
-    for train, test in StratifiedKFold(_FOLDS, shuffle=True, random_state=0).split(
+    for train, test in StratifiedKFold(_N_FOLDS, shuffle=True, random_state=0).split(
         is_target, is_target
     ):
         sides = [train[is_target[train] == side] for side in (0, 1)]
@@ -129,25 +165,7 @@ def fit_density_ratio(
     # Bayes' rule: the density ratio is the classifier's odds times the ratio of the sample sizes
     # that it was trained with, nearly equal in all folds.
     odds = float(weights[used] @ (is_target[used] == 0) / np.sum(is_target[used] == 1))
-    ratio = odds * np.exp(log_odds)
-    # Ratios are bounded, since few huge ones would leave few effective rows.
-    largest = float(np.clip(np.sqrt(n), *_LARGEST))
-    unsupported = float(np.mean(ratio[n:] > largest))
-    # In this unit the calibration rows have the average weight 1.
-    unit = float(np.average(np.minimum(ratio[:n], largest), weights=weight))
-    factor = _bounded_weights(ratio[:n], largest, unit, unsupported)
-    n_effective = effective_rows(weight * factor)
-    auc = float(roc_auc_score(is_target, log_odds, sample_weight=weights))
-    found = DensityRatio(tuple(classifiers), odds, largest, unit, n_effective, unsupported, auc)
-    if n_effective < _FEWEST_EFFECTIVE or unsupported > _MOST_UNSUPPORTED:
-        warn_user(
-            f"The target hardly overlaps with the calibration rows: {unsupported:.0%} of its rows "
-            f"have no similar calibration rows, and the effective number of these is "
-            f"{n_effective:.0f} of {n}. Intervals may be far too narrow or too wide. Calibrate "
-            "with truths of the target: partial_calibrate(X, y).",
-            CalibrationWarning,
-        )
-    return found, factor
+    return classifiers, log_odds, odds
 
 
 def _bounded_weights(
@@ -191,7 +209,7 @@ def _n_rows(X: Any) -> int:
     return int(X.shape[0]) if hasattr(X, "shape") else len(X)
 
 
-def _stacked(X: Any, other: Any) -> Any:
+def _concatenate_rows(X: Any, other: Any) -> Any:
     """Concatenate the rows of two tables of the same kind."""
     if hasattr(X, "iloc"):
         return pd.concat([X, pd.DataFrame(other, columns=X.columns)], ignore_index=True)

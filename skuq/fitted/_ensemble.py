@@ -97,7 +97,7 @@ class FittedEnsemble:
         return self.distribution(X).sample(n_samples, rng)
 
     def output_shape(self) -> tuple[int, ...]:
-        """Shape of one row's prediction: () or (m,), as y had it."""
+        """Return the shape of one row's prediction: () or (m,), as y had it."""
         return self.targets.output_shape
 
     def posterior(self, n_draws: int, rng: np.random.Generator) -> Posterior:

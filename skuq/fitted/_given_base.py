@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from skuq import backend
 from skuq._registry import saved_as
 from skuq.fitted._protocol import check_pretrained
-from skuq.networks._nomu import entering
+from skuq.networks._nomu import inputs_of_last_layers
 from skuq.tables import FunctionInputs
 
 
@@ -37,6 +37,9 @@ class GivenBase:
         Mean and scale of the model's last hidden layer, fitted by `fit`.
     """
 
+    mean_: Any
+    scale_: float
+
     def __init__(self, model: Any, inputs: FunctionInputs, n_components: int) -> None:
         self.model, self.inputs, self.n_components = model, inputs, n_components
         shapes = [tuple(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
@@ -52,13 +55,17 @@ class GivenBase:
 
     def fit(self, X: np.ndarray) -> GivenBase:
         """Learn the scale of the last hidden layer, at the query points of the inputs."""
-        self.mean_: Any = 0.0
-        self.scale_: float = 1.0
+        self.mean_, self.scale_ = 0.0, 1.0
         hidden = self._last_hidden(X, self.inputs.points())
         if hidden is not None:
             # Each column has a mean, but all share one scale: a single feature may hardly vary.
             self.mean_ = StandardScaler(with_std=False).fit(hidden).mean_
             self.scale_ = np.sqrt(np.var(hidden, axis=0).mean()) or 1.0
+        return self
+
+    def take_scales(self, other: GivenBase) -> GivenBase:
+        """Take the scale of an earlier fit, in place of learning that of the last hidden layer."""
+        self.mean_, self.scale_ = other.mean_, other.scale_
         return self
 
     def features(self, X: np.ndarray, query_points: Any = None) -> np.ndarray:
@@ -94,7 +101,10 @@ class GivenBase:
         return mean.reshape(shape)
 
     def _last_hidden(self, X: np.ndarray, points: np.ndarray) -> np.ndarray | None:
-        """Inputs of the last layer of weights, (n * q, n_hidden); None if that is not seen."""
+        """Compute the inputs (n * q, n_hidden) of the last layer of weights, or None.
+
+        None means that the model does not show them.
+        """
         if not self.is_operator or self._hidden_model is None:
             return None
         parts = self._hidden_model.predict(_pairs(X, points), verbose=0)
@@ -103,7 +113,11 @@ class GivenBase:
     @functools.cached_property
     def _hidden_model(self) -> Any:
         """The model up to the inputs of its last layer of weights; None if it has none."""
-        seen = [tensor for tensor in entering(self.model.outputs[0]) if len(tensor.shape) == 2]
+        seen = [
+            tensor
+            for tensor in inputs_of_last_layers(self.model.outputs[0])
+            if len(tensor.shape) == 2
+        ]
         return backend.keras.Model(self.model.inputs, seen) if seen else None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -111,5 +125,5 @@ class GivenBase:
 
 
 def _pairs(X: np.ndarray, points: np.ndarray) -> list[np.ndarray]:
-    """Inputs u and y of every pair, as a Keras model of two inputs takes them."""
+    """Pair every input with every query point, as the two inputs u and y of a Keras model."""
     return [np.repeat(X, len(points), axis=0), np.tile(points, (len(X), 1))]

@@ -16,7 +16,7 @@ from skuq.exceptions import CalibrationWarning
 
 UNCERTAINTY = "uncertainty"
 _ROWS_OF_BIN = 50  # least average number of rows in a bin of the predicted uncertainty
-_MOST_BINS = 10
+_MOST_BINS = 10  # of predicted uncertainty
 
 
 @saved_as("fitted.Grouping")

@@ -62,7 +62,7 @@ class CalibrationRows:
 
     __repr__ = record_repr
 
-    def weighted(self, factor: np.ndarray) -> CalibrationRows:
+    def with_weights_times(self, factor: np.ndarray) -> CalibrationRows:
         """Multiply the weights by a factor (n,), and preserve their sum."""
         weight = self.weight * factor
         return replace(self, weight=weight * self.weight.sum() / weight.sum())
@@ -149,7 +149,7 @@ class GroupedCalibration:
         every = (*self.parts, self.whole)
         found = [code for code in range(-1, len(self.parts)) if (codes == code).any()]
         rows = [np.flatnonzero(codes == code) for code in found]
-        distributions = [calibrated(every[code], own) for code, own in zip(found, rows)]
+        distributions = [calibrated(every[code], positions) for code, positions in zip(found, rows)]
         return GroupedDistribution(tuple(distributions), tuple(rows))
 
 
@@ -184,6 +184,7 @@ def learn_calibration(rows: CalibrationRows, method: str, groups: Any = None) ->
 
 
 def _warn_of_small_groups(labels: Sequence[Any], codes: np.ndarray, weight: np.ndarray) -> None:
+    """Warn of groups whose rows count less than the prior, the calibration of all rows."""
     small = [
         label for k, label in enumerate(labels) if effective_rows(weight[codes == k]) < _PRIOR_ROWS
     ]
@@ -233,11 +234,12 @@ def _learn_output(
     groups = [_select(group, mixtures, ys, weights, codes) for group in range(n_groups)]
     n_rows = np.array([effective_rows(np.concatenate(w)) for _, _, w in groups])
     # Without errors a group's scale is unknown, which 0 stands for.
-    own = np.array([fit_std_factor(*g) if _has_errors(*g[:2]) else 0.0 for g in groups])
+    group_scales = np.array([fit_std_factor(*g) if _has_errors(*g[:2]) else 0.0 for g in groups])
     # A variance estimate from n errors of kurtosis k has 2 n / (k - 1) degrees of freedom.
-    kurtosis = _kurtosis(groups, own)
+    kurtosis = _kurtosis(groups, group_scales)
     # Shrink the groups' variances, relative to that of all rows, towards a common one.
-    scales = np.sqrt(pool_variances((own / scale) ** 2, 2 * n_rows / (kurtosis - 1))) * scale
+    variances = (group_scales / scale) ** 2
+    scales = np.sqrt(pool_variances(variances, 2 * n_rows / (kurtosis - 1))) * scale
     scales[scales == 0] = scale
     # All rows' errors as 200 quantiles, which together weigh as much as 20 rows.
     common = weighted_quantile(whole, weight, _PRIOR_LEVELS) if len(whole) else whole
@@ -264,11 +266,11 @@ def _select(
 ) -> tuple[list[Any], list[np.ndarray], list[np.ndarray]]:
     """Select predictions, y and weights of a group's rows, fold by fold."""
     rows = [np.flatnonzero(code == group) for code in codes]
-    folds = [(k, own) for k, own in enumerate(rows) if len(own)]
+    folds = [(k, positions) for k, positions in enumerate(rows) if len(positions)]
     return (
-        [mixtures[k].rows(own) for k, own in folds],
-        [ys[k][own] for k, own in folds],
-        [weights[k][own] for k, own in folds],
+        [mixtures[k].rows(positions) for k, positions in folds],
+        [ys[k][positions] for k, positions in folds],
+        [weights[k][positions] for k, positions in folds],
     )
 
 
@@ -287,7 +289,7 @@ def _kurtosis(groups: Sequence[tuple[list[Any], ...]], scales: np.ndarray) -> fl
 
 
 def _has_errors(mixtures: Sequence[Any], ys: Sequence[np.ndarray]) -> bool:
-    """Whether any y differs from its prediction."""
+    """Tell whether any y differs from its prediction."""
     return any((y != m.mean).any() for m, y in zip(mixtures, ys))
 
 
@@ -361,12 +363,12 @@ def _learn_logits(
     _warn_of_small_groups(grouping.labels, group_of, rows.weight)
     found = []
     for group in range(len(grouping.labels)):
-        own = group_of == group
-        part = proba[own], codes[own], rows.weight[own]
+        in_group = group_of == group
+        part = proba[in_group], codes[in_group], rows.weight[in_group]
         if method == "vector":
             found.append(fit_vector_scaling(*part, whole, _PRIOR_ROWS))
             continue
-        n_rows = effective_rows(rows.weight[own])
+        n_rows = effective_rows(rows.weight[in_group])
         # Weighted geometric mean of the group's slope and that of all rows.
         log_slope = -n_rows * np.log(fit_temperature(*part)) + _PRIOR_ROWS * np.log(slope)
         own_slope = np.exp(log_slope / (n_rows + _PRIOR_ROWS))

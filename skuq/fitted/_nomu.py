@@ -1,7 +1,7 @@
 """A fitted NOMU model: trained networks, and how their raw uncertainty is read.
 
 Notation: n rows, m outputs, n_sides raw uncertainties of each output (one, or one upwards and one
-downwards). Numbers are encoded rows (n, d), before they are standardised.
+downwards). Encoded rows (n, d) are numbers that are not yet standardised.
 """
 
 from __future__ import annotations
@@ -92,16 +92,16 @@ class GivenMean:
                 f"{n_features} features. It takes {shape}."
             )
 
-    def __call__(self, numbers: np.ndarray, n_outputs: int) -> np.ndarray:
+    def __call__(self, encoded: np.ndarray, n_outputs: int) -> np.ndarray:
         """Predict (n, n_outputs), bit by bit as the model does."""
         if self.is_keras:
-            mean = self.model.predict(numbers, verbose=0)
+            mean = self.model.predict(encoded, verbose=0)
         else:
             names = getattr(self.model, "feature_names_in_", None)
-            rows = numbers if names is None else pd.DataFrame(numbers, columns=names)
+            rows = encoded if names is None else pd.DataFrame(encoded, columns=names)
             mean = self.model.predict(rows)
         mean = np.asarray(mean, dtype="float64")
-        n = len(numbers)
+        n = len(encoded)
         if mean.size != n * n_outputs or not np.isfinite(mean).all():
             raise ValueError(
                 f"`pretrained` must predict finite numbers of shape ({n}, {n_outputs}), like "
@@ -112,7 +112,7 @@ class GivenMean:
 
 @saved_as("fitted.FittedNomu.KnownNoise")
 class KnownNoise:
-    """Known standard deviation of the data's noise; ``noise(numbers) -> (n, n_outputs)``.
+    """Known standard deviation of the data's noise; ``noise(encoded) -> (n, n_outputs)``.
 
     Parameters
     ----------
@@ -124,11 +124,11 @@ class KnownNoise:
     def __init__(self, noise: Any, n_outputs: int) -> None:
         self.noise, self.n_outputs = noise, n_outputs
 
-    def __call__(self, numbers: np.ndarray) -> np.ndarray:
-        n = len(numbers)
+    def __call__(self, encoded: np.ndarray) -> np.ndarray:
+        n = len(encoded)
         if not callable(self.noise):
             return np.full((n, self.n_outputs), float(self.noise))
-        noise = np.asarray(self.noise(numbers), dtype="float64")
+        noise = np.asarray(self.noise(encoded), dtype="float64")
         usable = (noise >= 0) & np.isfinite(noise)
         if noise.shape not in ((n,), (n, self.n_outputs)) or not usable.all():
             raise ValueError(
@@ -163,14 +163,14 @@ class NomuNetwork:
     __repr__ = record_repr
 
     def predict(
-        self, numbers: np.ndarray, inputs: TableInputs, targets: NumberTargets
+        self, encoded: np.ndarray, inputs: TableInputs, targets: NumberTargets
     ) -> RawPrediction:
         """Predict encoded rows, with fitted inputs and targets."""
-        x, noise = inputs.transform(numbers), None
+        x, noise = inputs.transform(encoded), None
         mean, raw = self.head.split(predict_members([self.member], x)[0])
         if self.given is not None:
             # A given model takes X as it is, and predicts in units of y.
-            mean = self.given(numbers, self.head.n_outputs)
+            mean = self.given(encoded, self.head.n_outputs)
         else:
             # Otherwise the mean is standardised, like the noise that a network has learnt.
             if self.mean_member is not None:
@@ -178,7 +178,7 @@ class NomuNetwork:
             mean, restored = targets.restore(mean, 0.0 if noise is None else noise)
             noise = None if noise is None else restored
         if self.noise is not None:
-            noise = self.noise(numbers)
+            noise = self.noise(encoded)
         return RawPrediction(mean, raw, noise)
 
 
@@ -192,7 +192,7 @@ def predict_mean(
     return GaussianHead(n_outputs).distribution(raw)
 
 
-def both_sides(raw: np.ndarray, bounds: str) -> tuple[np.ndarray, np.ndarray]:
+def split_sides(raw: np.ndarray, bounds: str) -> tuple[np.ndarray, np.ndarray]:
     """Split raw uncertainty (n, n_sides * m) into that upwards and that downwards, (n, m) each."""
     if bounds == "symmetric":
         return raw, raw
@@ -231,7 +231,7 @@ class Readout:
 
     def widths(self, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Read standard deviations (n, m) upwards and downwards."""
-        up, down = both_sides(raw, self.bounds)
+        up, down = split_sides(raw, self.bounds)
         return self._width(up), self._width(down)
 
     def _width(self, raw: np.ndarray) -> np.ndarray:
@@ -262,14 +262,14 @@ class FittedNomu:
 
     def distribution(self, X: Any) -> EpistemicNormal | TwoPieceNormal:
         """Predict the distribution of each row of validated X."""
-        return self.distribution_of_numbers(self.inputs.encode(X))
+        return self.distribution_of_encoded(self.inputs.encode(X))
 
-    def distribution_of_numbers(self, numbers: np.ndarray) -> EpistemicNormal | TwoPieceNormal:
-        """Predict the distribution of each encoded row."""
-        mean, raw, noise = self.network.predict(numbers, self.inputs, self.targets)
-        unit, readout = self.targets.scaling.scale_, self.readout
+    def distribution_of_encoded(self, encoded: np.ndarray) -> EpistemicNormal | TwoPieceNormal:
+        """Predict the distribution of each encoded row (n, d)."""
+        mean, raw, noise = self.network.predict(encoded, self.inputs, self.targets)
+        y_scale, readout = self.targets.scaling.scale_, self.readout
         # Widths are those of the standardised y; mean and noise already are in units of y.
-        up, down = (unit * width for width in readout.widths(raw))
+        up, down = (y_scale * width for width in readout.widths(raw))  # in units of y
         noise = np.zeros_like(mean) if noise is None else readout.noise_factor * noise
         if self.targets.is_1d:
             mean, up, down, noise = (part[:, 0] for part in (mean, up, down, noise))
@@ -282,7 +282,7 @@ class FittedNomu:
         return self.distribution(X).sample(n_samples, rng)
 
     def output_shape(self) -> tuple[int, ...]:
-        """Shape of one row's prediction as the user has it."""
+        """Return the shape of one row's prediction, as y had it."""
         return self.targets.output_shape
 
     def posterior(self, n_draws: int, rng: np.random.Generator) -> Posterior:

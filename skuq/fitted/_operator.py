@@ -6,6 +6,7 @@ the shape of the user's Y outside.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,7 +156,7 @@ class FittedOperator:
         return self._values_around(self._given_mean(X, query_points), X, index, query_points)
 
     def _given_mean(self, X: np.ndarray, query_points: Any) -> np.ndarray | None:
-        """Predictions (n, q, m) of the given model; None without one."""
+        """Predict (n, q, m) with the given model; return None without one."""
         return None if self.given is None else self.given.mean(X, query_points)
 
     def _values_around(
@@ -164,12 +165,14 @@ class FittedOperator:
         """Compute `values`, around the predictions of the given model if there is one."""
         encode = self.inputs.transform if self.given is None else self.given.features
         rows = encode(X, query_points)
-        loc, scale = self._standardised(rows, index)
+        loc, scale = self._predict_standardised(rows, index)
         if self.given is not None or self.spread is not None:
             # The centre is the mean over the fit's own indices, also for draws of other indices.
-            own = self.draws.index
-            is_own = np.array_equal(index, own)
-            centre = (loc if is_own else self._standardised(rows, own)[0]).mean(axis=0)
+            fitted_index = self.draws.index
+            fitted_loc = loc
+            if not np.array_equal(index, fitted_index):
+                fitted_loc, _ = self._predict_standardised(rows, fitted_index)
+            centre = fitted_loc.mean(axis=0)
             loc = loc - centre
             if self.spread is not None:
                 # Factors of the query points repeat, since rows list all of them for each input.
@@ -182,7 +185,7 @@ class FittedOperator:
         scale = None if scale is None else scale.reshape(shape)
         return self.targets.restore(loc.reshape(shape), scale, mean)
 
-    def _standardised(self, rows: np.ndarray, index: np.ndarray) -> tuple[Any, Any]:
+    def _predict_standardised(self, rows: np.ndarray, index: np.ndarray) -> tuple[Any, Any]:
         """Compute means and standard deviations (S, n * q, m) of standardised values."""
         return self.targets.head.values(ARRAYS, self.draws.raw(rows, index))
 
@@ -211,7 +214,7 @@ class FittedOperator:
         return np.moveaxis(loc, 0, -1)
 
     def output_shape(self, query_points: Any = None) -> tuple[int, ...]:
-        """Shape of one function's values as the user has them."""
+        """Return the shape of one function's values, as Y had it."""
         return self.targets.output_shape_at(len(self.inputs.points(query_points)))
 
     def posterior(
@@ -223,7 +226,7 @@ class FittedOperator:
     def posterior_of(self, index: np.ndarray, query_points: Any = None) -> Posterior:
         """Return the draws of given indices, which stay the same for all inputs.
 
-        Around a given model they are for NumPy only, as such a model may be anything.
+        With a given model they run in NumPy only, as such a model can be of any kind.
         """
         shape = self.output_shape(query_points)
         if self.given is None:
@@ -231,12 +234,17 @@ class FittedOperator:
             function, arguments = OperatorDraws.of(self, index, points, shape)
             return Posterior(function, arguments, function.key(arguments), len(index), shape)
 
-        def through_predictions(xp: Any, arguments: Any, X: np.ndarray) -> np.ndarray:
-            loc, _ = self.values(X, arguments[0], query_points)
-            return loc.reshape(*loc.shape[:2], *shape)
-
-        return Posterior(through_predictions, (index,), None, len(index), shape)
+        predicted = functools.partial(_predicted_draws, self, query_points)
+        return Posterior(predicted, (index,), None, len(index), shape)
 
     def to_keras(self, epistemic_ddof: int = 0) -> Any:
         """Raise ValueError: functions at query points have no Keras model."""
         refuse_keras("operators predict functions at query points")
+
+
+def _predicted_draws(
+    fitted: FittedOperator, query_points: Any, xp: Any, arguments: Any, X: np.ndarray
+) -> np.ndarray:
+    """Predict the draws of the indices in `arguments`, in units of Y, (S, n[, q[, m]])."""
+    loc, _ = fitted.values(X, arguments[0], query_points)
+    return loc.reshape(*loc.shape[:2], *fitted.output_shape(query_points))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq.fitted._conditioned import ConditionedDraws, linearised
+from skuq.fitted._conditioned import ConditionedDraws, draw_linearised
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._operator_head import OperatorHead
 from skuq.networks._plan import ARRAYS, Run, tensors
@@ -98,7 +98,7 @@ class OperatorDraws:
                 (self.network.base, [v[i] for v in variables[:k]], [d[i] for d in variables[k:]])
                 for i in range(self.n_members)
             ]
-            raw = linearised(space, networks, rows, index, q)
+            raw = draw_linearised(space, networks, rows, index, q)
         else:
             run = Run(space, index=index)
             raw, _, _ = network.forward(variables[:k], variables[k:], rows, run)

@@ -9,6 +9,7 @@ Notation: n rows, K members, T draws, m outputs (the last axis is absent where y
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -37,18 +38,18 @@ def member_posterior(ensemble: Any, n_draws: int) -> Posterior:
     are that many draws; `n_draws` is for other weights.
     """
     members, inputs, targets = ensemble.members, ensemble.inputs, ensemble.targets
-    plans = _plans(members)
+    plans = _make_plans(members)
     scaled_only = inputs.scales_only and not targets.is_transformed
     # Heads whose first raw numbers are the means.
     scaled_only &= isinstance(targets.head, GaussianHead | SquaredErrorHead)
     if not scaled_only or plans is None or isinstance(inputs.scaling, ImageScaling):
-        return _predicted_means(ensemble, n_draws)
+        return _posterior_of_predictions(ensemble, n_draws)
     groups = {plan: [k for k in range(len(members)) if plans[k] == plan] for plan in plans}
-    variables = [_variables([members[k] for k in own], plan) for plan, own in groups.items()]
-    masks = _masks(ensemble.passes, plans[0], variables[0])
+    variables = [_stack_variables([members[k] for k in own], plan) for plan, own in groups.items()]
+    masks = _collect_masks(ensemble.passes, plans[0], variables[0])
     # Members of one plan run together: draws are in their order, not in the ensemble's.
     order = np.arange(len(masks[0])) if masks else np.concatenate(list(groups.values()))
-    counts = _counts(ensemble.raw_weights[order], n_draws)
+    counts = _count_draws(ensemble.raw_weights[order], n_draws)
     repeats = [] if (counts == 1).all() else [np.repeat(np.eye(len(counts)), counts, axis=0)]
     function = _MemberMeans(
         tuple(groups),
@@ -65,50 +66,51 @@ def member_posterior(ensemble: Any, n_draws: int) -> Posterior:
     return Posterior(function, tuple(arguments), function, int(counts.sum()), targets.output_shape)
 
 
-def _predicted_means(ensemble: Any, n_draws: int) -> Posterior:
-    """Draws through the ensemble's own predictions: in NumPy only."""
+def _posterior_of_predictions(ensemble: Any, n_draws: int) -> Posterior:
+    """Make the posterior whose draws are the members' predicted means, computed in NumPy."""
     # The copies of a packed head share the weight of their network.
     copies = getattr(ensemble.targets.head, "n_copies", 1)
     weights = np.repeat(ensemble.raw_weights, copies) / copies
-    drawn = np.repeat(np.arange(len(weights)), _counts(weights, n_draws))
-
-    def function(xp: Any, arguments: Any, X: np.ndarray) -> np.ndarray:
-        inputs, targets = ensemble.inputs, ensemble.targets
-        raw = ensemble.raw(inputs.transform(inputs.encode_array(X)))
-        return targets.distribution(raw, ensemble.raw_weights).member_means[drawn]
-
+    drawn = np.repeat(np.arange(len(weights)), _count_draws(weights, n_draws))
+    function = functools.partial(_member_means, ensemble, drawn)  # unlike a closure, it pickles
     return Posterior(function, (), None, len(drawn), ensemble.targets.output_shape)
 
 
-def nomu_posterior(fitted: Any, n_draws: int, rng: np.random.Generator) -> Posterior:
-    """Return at least 2 draws of NOMU: its prediction plus multiples of its own standard deviation.
+def _member_means(
+    ensemble: Any, drawn: np.ndarray, xp: Any, arguments: Any, X: np.ndarray
+) -> np.ndarray:
+    """Predict with the members at positions `drawn` (T,), to (T, n[, m])."""
+    inputs, targets = ensemble.inputs, ensemble.targets
+    raw = ensemble.raw(inputs.transform(inputs.encode_array(X)))
+    means: np.ndarray = targets.distribution(raw, ensemble.raw_weights).member_means
+    return means[drawn]
 
-    Without noise. Each draw has one multiple for every output, the same for all rows. Where bounds
-    are not symmetric it is a level instead, and the draw is the quantile of that level, as in
-    `TwoPieceNormal`.
+
+def nomu_posterior(fitted: Any, n_draws: int, rng: np.random.Generator) -> Posterior:
+    """Return at least 2 draws of NOMU: the prediction plus multiples of the model's uncertainty.
+
+    Draws have no noise. Each draw has one multiple for every output, the same for all rows. With
+    asymmetric bounds it has a level instead of a multiple, and is the quantile of that level, as
+    in `TwoPieceNormal`.
     """
     network, inputs, targets = fitted.network, fitted.inputs, fitted.targets
     indices = normal_indices(n_draws, targets.n_outputs, rng)  # (T, m)
     if network.head.n_sides == 2:
         indices = special.ndtr(indices)
     members = [member for member in (network.member, network.mean_member) if member is not None]
-    plans = _plans(members)
+    plans = _make_plans(members)
     output_shape = targets.output_shape
     # Without a plan, or with more than scaling before it, draws are for NumPy only.
     if network.given is not None or plans is None or not inputs.scales_only:
-
-        def through_predictions(xp: Any, arguments: Any, X: np.ndarray) -> np.ndarray:
-            distribution = fitted.distribution_of_numbers(inputs.encode_array(X))
-            return _predicted_draws(distribution, indices, output_shape)
-
-        return Posterior(through_predictions, (), None, n_draws, output_shape, joint=False)
+        predicted = functools.partial(_predicted_draws, fitted, indices)
+        return Posterior(predicted, (), None, n_draws, output_shape, joint=False)
 
     readout = fitted.readout
     function = _NomuDraws(tuple(plans), network.head, readout.kind, targets.is_1d)
     numbers = np.array([readout.l_min, readout.l_max, readout.c])
     arguments = [*_scalers(inputs, targets), numbers, indices]
     for member, plan in zip(members, plans):
-        arguments += _variables([member], plan)
+        arguments += _stack_variables([member], plan)
     return Posterior(function, tuple(arguments), function, n_draws, output_shape, joint=False)
 
 
@@ -155,20 +157,20 @@ class _NomuDraws:
     y_is_1d: bool
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
-        x_mean, x_scale, y_mean, unit, readout, indices, *rest = arguments
+        x_mean, x_scale, y_mean, y_scale, readout, indices, *rest = arguments
         rest, m = iter(rest), self.head.n_outputs
         x, run = hard_clip(xp, (X - x_mean) / x_scale), _run(xp)
         mean, raw = self.head.split(_output(self.plans[0], rest, x, run))
         # A mean that was trained first may have learnt noise in its further columns.
         if len(self.plans) == 2:
             mean = _output(self.plans[1], rest, x, run)[:, :m]
-        mean = mean * unit + y_mean
+        mean = mean * y_scale + y_mean
         l_min, l_max, c = (readout[k] for k in range(3))
         # NOMU's Eq. 2, with least widths before and after the factor c as in `Readout`.
         spread = xp.maximum(READOUTS[self.readout](raw, l_min, l_max, xp), SMALLEST_STD)
         # (n, m) upwards and, with two sides, (n, m) downwards, in units of y.
         sides = [
-            unit * xp.maximum(c * spread[:, start : start + m], SMALLEST_STD)
+            y_scale * xp.maximum(c * spread[:, start : start + m], SMALLEST_STD)
             for start in range(0, self.head.n_sides * m, m)
         ]
         draws = _draws(xp, mean, indices, *sides)
@@ -176,7 +178,7 @@ class _NomuDraws:
 
 
 def _draws(xp: Any, mean: Any, indices: Any, up: Any, down: Any = None) -> Any:
-    """Draws (T, n, m) from means and spreads (n, m), and normals or levels (T, m)."""
+    """Compute draws (T, n, m) from means and widths (n, m), and normals or levels (T, m)."""
     indices = indices[:, None, :]
     if down is None:
         return mean + up * indices
@@ -187,14 +189,15 @@ def _draws(xp: Any, mean: Any, indices: Any, up: Any, down: Any = None) -> Any:
 
 
 def _ndtri(xp: Any, p: Any) -> Any:
-    """Standard normal quantiles."""
+    """Compute standard normal quantiles."""
     return special.ndtri(p) if xp is np else math.sqrt(2) * xp.erfinv(2 * p - 1)
 
 
 def _predicted_draws(
-    distribution: Any, indices: np.ndarray, output_shape: tuple[int, ...]
+    fitted: Any, indices: np.ndarray, xp: Any, arguments: Any, X: np.ndarray
 ) -> np.ndarray:
-    """Draws (T, n[, m]) from a NOMU model's predicted distribution."""
+    """Compute draws (T, n[, m]) from the distribution that a NOMU model predicts."""
+    distribution = fitted.distribution_of_encoded(fitted.inputs.encode_array(X))
     if hasattr(distribution, "mode"):
         spreads = [distribution.upper, distribution.lower]
     else:
@@ -202,14 +205,14 @@ def _predicted_draws(
     parts = (part.reshape(len(part), -1) for part in (distribution.mean, *spreads))
     mean, *spreads = parts
     draws = _draws(np, mean, indices, *spreads)
-    return draws.reshape(*draws.shape[:2], *output_shape)
+    return draws.reshape(*draws.shape[:2], *fitted.targets.output_shape)
 
 
-def _counts(weights: np.ndarray, n_draws: int) -> np.ndarray:
-    """How often each of K members is drawn (K,), for their weights (K,), which sum to 1.
+def _count_draws(weights: np.ndarray, n_draws: int) -> np.ndarray:
+    """Compute how often each of K members is drawn (K,), by their weights (K,), which sum to 1.
 
-    The fewest draws whose shares are the weights; if that takes more than `n_draws` (and
-    than K), the nearest shares that so many draws allow.
+    The total is the smallest one for which the shares of the draws are the weights. If it would be
+    larger than `n_draws` and K, so many draws are made, with shares near the weights.
     """
     most = max(n_draws, len(weights))
     # Row t - 1 holds t * weights: exact draws exist if all of them are whole numbers.
@@ -224,36 +227,36 @@ def _counts(weights: np.ndarray, n_draws: int) -> np.ndarray:
     return counts
 
 
-def _plans(members: Sequence[Member]) -> list[Plan] | None:
-    """Plans of the members' networks; None if some network has none."""
+def _make_plans(members: Sequence[Member]) -> list[Plan] | None:
+    """Make the plans of the members' networks; return None if some network has no plan."""
     plans = [make_plan(member.network) for member in members]
     known = [plan for plan in plans if plan is not None]
     return known if len(known) == len(plans) else None
 
 
-def _variables(members: Sequence[Member], plan: Plan) -> list[np.ndarray]:
-    """A plan's weights and state, of several members with a leading axis (K, ..)."""
-    own = [
+def _stack_variables(members: Sequence[Member], plan: Plan) -> list[np.ndarray]:
+    """Stack the weights and states of a plan's members, with a leading axis (K, ..) if K > 1."""
+    values_of_members = [
         [*plan.split(np.asarray(member.weights, dtype="float64")), *member.state]
         for member in members
     ]
-    if len(own) == 1:
-        return [np.asarray(value, dtype="float64") for value in own[0]]
-    return [np.stack(values).astype("float64") for values in zip(*own)]
+    if len(values_of_members) == 1:
+        return [np.asarray(value, dtype="float64") for value in values_of_members[0]]
+    return [np.stack(values).astype("float64") for values in zip(*values_of_members)]
 
 
-def _masks(passes: Any, plan: Plan, variables: list[np.ndarray]) -> list[np.ndarray]:
-    """Masks of each dropout layer in all passes (K, 1, units); none without MC dropout."""
+def _collect_masks(passes: Any, plan: Plan, variables: list[np.ndarray]) -> list[np.ndarray]:
+    """List the masks (K, 1, units) of each dropout layer in all passes; empty without dropout."""
     if passes is None:
         return []
     masks: dict[int, np.ndarray] = {}
 
-    def noted(number: int, rate: float, shape: tuple[int, ...]) -> np.ndarray:
+    def record_mask(number: int, rate: float, shape: tuple[int, ...]) -> np.ndarray:
         masks[number] = passes(number, rate, shape)
         return masks[number]
 
     row = np.zeros((1, *plan.input_shape))
-    _output(plan, iter(variables), row, Run(dropout_mask=noted))
+    _output(plan, iter(variables), row, Run(dropout_mask=record_mask))
     return [masks[number] for number in sorted(masks)]
 
 

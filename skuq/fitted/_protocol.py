@@ -26,7 +26,7 @@ class Fitted(Protocol):
         """Draw (n[, m], n_samples) jointly for all rows of validated X."""
 
     def output_shape(self, **query: Any) -> tuple[int, ...]:
-        """Shape of one row's prediction, as y had it."""
+        """Return the shape of one row's prediction, as y had it."""
 
     def posterior(self, n_draws: int, rng: np.random.Generator, **query: Any) -> Any:
         """Draw functions, with gradients if possible, as a `skuq.predictive.Posterior`."""

@@ -294,7 +294,7 @@ def _area_from_diagonal(levels, weight):
     edges = np.concatenate([[0.0], levels[order], [1.0]])
 
     def integral(p):
-        """Antiderivative of |p - height|."""
+        """Evaluate the antiderivative of |p - height|."""
         return 0.5 * (p - height) * np.abs(p - height)
 
     return np.sum(integral(edges[1:]) - integral(edges[:-1]))

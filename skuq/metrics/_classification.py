@@ -244,7 +244,7 @@ def predictive_entropy(proba):
 
 
 def label_columns(y_true, proba: np.ndarray, labels) -> np.ndarray:
-    """Find the column (n,) of each row's label on the last axis of proba (.., n, C)."""
+    """Find which of the C columns of proba (.., n, C) belongs to each row's label: (n,)."""
     y = column_or_1d(y_true)
     n, n_classes = proba.shape[-2:]
     if len(y) != n:

@@ -264,7 +264,7 @@ def neighbor_distance(X, X_reference, *, n_neighbors=1):
 
 
 def _inside(y_true, lower, upper):
-    """Whether each target (n,) is inside its interval."""
+    """Tell which targets (n,) are inside their intervals."""
     y, lower, upper = check_same_shape(y_true=y_true, lower=lower, upper=upper, finite=False)
     if y.ndim > 1:
         raise ValueError(f"`y_true` must have shape (n_samples,). Got {y.shape}.")

@@ -78,11 +78,11 @@ def exchangeability_martingale(scores, reference, *, random_state=None):
         # Conformal p-value with random ties: uniform if the row is exchangeable with those before.
         p = (larger + tie * equal) / (len(seen) + 1)
         insort(seen, score)
-        spread = [(1 - _JUMP) * own + _JUMP / len(_BETS) for own in wealth]
+        spread = [(1 - _JUMP) * w + _JUMP / len(_BETS) for w in wealth]
         # The factors 1 + e (p - 1/2) have the mean 1 for uniform p: the wealth is a martingale.
-        won = [own * (1 + bet * (p - 0.5)) for own, bet in zip(spread, _BETS)]
+        won = [w * (1 + bet * (p - 0.5)) for w, bet in zip(spread, _BETS)]
         whole = sum(won)
-        wealth = [own / whole for own in won]
+        wealth = [w / whole for w in won]
         log_whole += np.log(whole)
         path[t] = log_whole
     return path

@@ -13,7 +13,7 @@ import sklearn.metrics
 from scipy import special
 from sklearn.utils.metadata_routing import MetadataRequest
 
-from skuq._nested import as_predicted, classifies, innermost, predict_normal
+from skuq._nested import classifies, predict_normal, reshape_like_prediction, unwrap_estimator
 from skuq.metrics._calibration import calibration_error, miscalibration_area, pit_values, sharpness
 from skuq.metrics._checks import average
 from skuq.metrics._classification import brier_loss, classwise_ece_loss, ece_loss
@@ -156,7 +156,7 @@ class UncertaintyScorer:
             If the score is not for this kind of estimator, or the estimator does not predict its
             uncertainty.
         """
-        model, X = innermost(estimator, X)
+        model, X = unwrap_estimator(estimator, X)
         if classifies(model):
             if self.name not in _CLASS_SCORES:
                 raise TypeError(
@@ -241,7 +241,9 @@ class _Predicted:
     def y(self):
         """Targets (n[, m]), with the output axis of the prediction."""
         mean = getattr(self.distribution, "mean", None)
-        return as_predicted(self.target, self.normal[0] if mean is None or callable(mean) else mean)
+        return reshape_like_prediction(
+            self.target, self.normal[0] if mean is None or callable(mean) else mean
+        )
 
     def interval(self, coverage):
         """Predict lower and upper ends of central intervals, each (n[, m])."""
@@ -260,7 +262,7 @@ class _Predicted:
 
 
 def _nll(predicted, weight):
-    """Minus the negative log likelihood of the distribution, or of the normal."""
+    """Compute minus the negative log likelihood of the distribution, or of a normal."""
     if not predicted.offers("log_prob"):
         return -gaussian_nll_loss(predicted.y, *predicted.normal, sample_weight=weight)
     # Divided by the number of outputs, as in `mixture_nll_loss`.
@@ -269,7 +271,7 @@ def _nll(predicted, weight):
 
 
 def _crps(predicted, weight):
-    """Minus the CRPS: in closed form for mixtures of normals, otherwise from quantiles."""
+    """Compute minus the CRPS: in closed form for mixtures of normals, otherwise from quantiles."""
     y, distribution = predicted.y, predicted.distribution
     # Distributions with further parameters are not mixtures of normals.
     others = predicted.offers("df") or predicted.offers("probabilities")

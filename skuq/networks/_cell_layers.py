@@ -84,9 +84,9 @@ def _skip(layers, x, strides, name):
 
 def _separable(size, layers, x, strides, name):
     for part, step in (("first", strides), ("second", 1)):
-        own = f"{name}_{part}"
-        x = layers.separable(layers.relu(x, own), size, f"{own}_conv", step)
-        x = layers.norm(x, f"{own}_norm")
+        part_name = f"{name}_{part}"
+        x = layers.separable(layers.relu(x, part_name), size, f"{part_name}_conv", step)
+        x = layers.norm(x, f"{part_name}_norm")
     return x
 
 

@@ -58,13 +58,13 @@ class Dense:
         # v = kernel / g, so that the product g v has Glorot's distribution.
         return [kernel / g, bias, g]
 
-    def kernel(self, xp, weights):
+    def kernel(self, weights):
         """Compute the kernel (.., n_inputs, n_units)."""
         return weights[0] * weights[2][..., None, :] if self.factorized else weights[0]
 
     def __call__(self, space: Namespace, weights, x):
         """Apply the layer: (.., N, n_inputs) to (.., N, n_units)."""
-        y = space.xp.matmul(x, self.kernel(space.xp, weights)) + weights[1][..., None, :]
+        y = space.xp.matmul(x, self.kernel(weights)) + weights[1][..., None, :]
         return space.activation(self.activation)(y)
 
 
@@ -120,9 +120,9 @@ class Derivatives:
         for left, right in self.blocks:
             a, b = left.shape[1], right.shape[2]
             # The changes of this variable, (S, a, b).
-            own = directions[:, start : start + a * b].reshape(-1, a, b)
+            change = directions[:, start : start + a * b].reshape(-1, a, b)
             start += a * b
-            changes = changes + np.einsum("snb,cnb->snc", left @ own, right, optimize=True)
+            changes = changes + np.einsum("snb,cnb->snc", left @ change, right, optimize=True)
         return np.asarray(changes).reshape(len(directions), -1)
 
     def back(self, values: np.ndarray) -> np.ndarray:
@@ -166,7 +166,7 @@ class AppliedDense:
     @cached_property
     def _before(self) -> np.ndarray:
         """Input (N, n_units) of the activation."""
-        product: np.ndarray = self.value @ self.layer.kernel(np, self.weights)
+        product: np.ndarray = self.value @ self.layer.kernel(self.weights)
         return product + self.weights[1]
 
     @property
@@ -198,7 +198,7 @@ class AppliedDense:
         if layer.factorized:
             # g multiplies value @ v.
             blocks.insert(0, (ones, (value @ weights[0]) * d))
-        return d @ layer.kernel(np, weights).T, blocks
+        return d @ layer.kernel(weights).T, blocks
 
 
 def read_dense_layers(network: str) -> tuple[Dense, ...]:
@@ -223,7 +223,7 @@ def chain_derivatives(
     d = np.repeat(np.eye(value.shape[1])[:, None, :], len(x), axis=1)
     blocks: list[Any] = []
     for part in reversed(applied):
-        d, own = part.backward(d)
-        blocks += own
+        d, blocks_of_layer = part.backward(d)
+        blocks += blocks_of_layer
     # Blocks were collected from the last variable to the first.
     return Derivatives(value, tuple(blocks[::-1]))

@@ -96,20 +96,21 @@ class EpiNet:
     def __call__(self, space: Namespace, weights, state, features, index):
         """Compute draws (.., S, N, n_raw) from features (.., N, n_features) and indices."""
         # sigma(features, z) = trainable part + alpha * prior part (Eq. 4).
-        return self._trainable_part(
+        return self._apply_trained(
             space, weights, features, index
         ) + self.prior_scale * self._prior(space, state, features, index)
 
-    def _trainable_part(self, space, weights, features, index):
+    def _apply_trained(self, space, weights, features, index):
+        """Compute the trained part of the output: (.., S, N, n_raw)."""
         xp, weights = space.xp, iter(weights)
-        own = [[next(weights) for _ in layer.shapes] for layer in self._layers]
+        parts = [[next(weights) for _ in layer.shapes] for layer in self._layers]
         # The first layer is a sum of a part of each row and a part of each index, so that
         # neither is multiplied again for every pair.
-        first, kernel = self._layers[0], self._layers[0].kernel(xp, own[0])
+        first, kernel = self._layers[0], self._layers[0].kernel(parts[0])
         n = self.n_features
         # (.., 1, N, units) and (.., S, units), which broadcast to (.., S, N, units).
         of_rows = xp.matmul(features, kernel[..., :n, :])[..., None, :, :]
-        of_index = xp.matmul(index, kernel[..., n:, :]) + own[0][1][..., None, :]
+        of_index = xp.matmul(index, kernel[..., n:, :]) + parts[0][1][..., None, :]
         value = space.activation(first.activation if self.units else "linear")(
             of_rows + of_index[..., :, None, :]
         )
@@ -118,12 +119,12 @@ class EpiNet:
         shape = tuple(value.shape)  # (.., S, N, units)
         # The layers between see the pairs of index and row as rows: (.., S * N, units).
         value = xp.reshape(value, (*shape[:-3], shape[-3] * shape[-2], shape[-1]))
-        for layer, part in zip(self._layers[1:-1], own[1:-1]):
+        for layer, part in zip(self._layers[1:-1], parts[1:-1]):
             value = layer(space, part, value)
         value = xp.reshape(value, (*shape[:-1], value.shape[-1]))
         # Weighting the last kernel by z before it multiplies rows saves a factor n_index.
         last = self._layers[-1]
-        kernel, bias = last.kernel(xp, own[-1]), own[-1][1]
+        kernel, bias = last.kernel(parts[-1]), parts[-1][1]
         kernel = self._of_index(xp, kernel, index)  # (.., S, units, n_raw)
         bias = self._of_index(xp, bias[..., None, :], index)
         return xp.matmul(value, kernel) + bias
@@ -143,6 +144,7 @@ class EpiNet:
         return xp.sum(value * index[..., :, None, :, None], axis=-2)
 
     def _prior(self, space, state, features, index):
+        """Sum the outputs of the n_index frozen prior networks by weights z: (.., S, N, n_raw)."""
         xp, activation = space.xp, space.activation(self.activation)
         # All first kernels are one matrix: (.., N, n_index * units).
         value = xp.matmul(features, state[0])

@@ -89,7 +89,7 @@ class NASBench201Space:
             if stage:
                 x = _residual_block(layers, x, 2 * x.shape[-1], f"block_{stage}")
             for i in range(self.n_cells):
-                x = _cell(layers, configuration, x, f"cell_{stage}_{i}")
+                x = _add_cell(layers, configuration, x, f"cell_{stage}_{i}")
         x = layers.relu(layers.norm(x, "last_norm"), "last")
         return image_outputs(layers, inputs, x, n_outputs, "nas_bench_201")
 
@@ -117,7 +117,8 @@ def edge_name(i, j) -> str:
     return f"edge_{i}_{j}"
 
 
-def _cell(layers, configuration, x, name):
+def _add_cell(layers, configuration, x, name):
+    """Add a cell of four nodes: each sums the operations on its incoming edges."""
     values = [x]
     for j in range(1, 4):
         ends = [

@@ -20,7 +20,7 @@ _NODE = re.compile(r"\|(\w+~\d\|)+")
 _EDGE = re.compile(r"(\w+)~(\d)")
 #: From the benchmark's names of operations to those of `NASBench201Space`.
 _OPERATIONS = {name.replace("conv", "nor_conv"): name for name in OPERATIONS}
-_BEST = {"loss": np.argmin, "accuracy": np.argmax}
+_POSITION_OF_BEST = {"loss": np.argmin, "accuracy": np.argmax}
 
 
 def parse_nas_bench_201(text: str) -> dict[str, str]:
@@ -94,8 +94,8 @@ def best_nas_bench_201(results: Any, score: str = "loss", *, dataset: str | None
     Returns
     -------
     dict
-        Decisions as returned by `parse_nas_bench_201`. Of equally good architectures the first is
-        returned.
+        Operation of each edge, as returned by `parse_nas_bench_201`. Of equally good architectures
+        the first is returned.
 
     Raises
     ------
@@ -116,8 +116,8 @@ def best_nas_bench_201(results: Any, score: str = "loss", *, dataset: str | None
     >>> best_nas_bench_201({none: 2.3, skip: 1.1})["edge_0_1"]
     'skip_connect'
     """
-    if score not in _BEST:
-        raise ValueError(f"`score` must be one of {sorted(_BEST)}. Got {score!r}.")
+    if score not in _POSITION_OF_BEST:
+        raise ValueError(f"`score` must be one of {sorted(_POSITION_OF_BEST)}. Got {score!r}.")
     pairs = list(_read_results(results, score, dataset))
     if not pairs:
         raise ValueError("`results` must hold at least one architecture. Got none.")
@@ -134,7 +134,7 @@ def best_nas_bench_201(results: Any, score: str = "loss", *, dataset: str | None
         raise ValueError(f"`results` must hold a number for each architecture: {error}.") from error
     if not np.isfinite(values).all():
         raise ValueError("`results` must hold a finite number for each architecture.")
-    return architectures[int(_BEST[score](values))]
+    return architectures[int(_POSITION_OF_BEST[score](values))]
 
 
 def _read_results(results, score, dataset) -> Iterable[tuple[str, Any]]:

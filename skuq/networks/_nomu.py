@@ -65,7 +65,7 @@ class NomuHead:
         return raw[..., :n_means], raw[..., n_means:]
 
     def loss(self, y, raw):
-        """Compute term (a), the squared error of each row: (.., m) to (..,)."""
+        """Compute the paper's term (a), the squared error of f, for each row: (.., m) to (..,)."""
         from skuq.backend import ops
 
         if not self.with_mean:
@@ -73,10 +73,11 @@ class NomuHead:
         return ops.sum(ops.square(y - self.split(raw)[0]), axis=-1)
 
     def row_loss(self, y, raw, settings):
-        """Compute term (b), pi_sqr * r**2, of each row (..,); `settings` holds `pi_sqr`.
+        """Compute the paper's term (b), pi_sqr * r**2, of each row (..,).
 
-        With two sides it is term (b) of Definition C.1, the squared distances of both bounds to y.
-        Where f is not part of the network, y must be the error of f, y - f.
+        It keeps the raw uncertainty r small at the rows; `settings` holds its weight `pi_sqr`. With
+        two sides it is that of Definition C.1, the squared distances of both bounds to y. Where the
+        mean f is not part of the network, y must be the error of f, y - f.
         """
         from skuq.backend import ops
 
@@ -90,15 +91,19 @@ class NomuHead:
         return settings["pi_sqr"] * ops.sum(rho, axis=-1)
 
     def artificial_loss(self, raw, settings):
-        """Compute term (c), pi_exp * exp(-c_exp * r), of each artificial input (..,)."""
+        """Compute the paper's term (c), pi_exp * exp(-c_exp * r), of each artificial input (..,).
+
+        It raises the raw uncertainty r there; `settings` holds the weight `pi_exp` and `c_exp`.
+        """
         from skuq.backend import ops
 
-        steep = settings["c_exp"][..., None] * self.split(raw)[1]
-        if self.stable:  # Eq. 55, raised by 1 below 0, where it is then continuous
-            u = ops.exp(-ops.maximum(steep, 0.0)) - ops.minimum(steep, 0.0)
+        _, r = self.split(raw)
+        scaled = settings["c_exp"][..., None] * r
+        if self.stable:  # Eq. 55, plus 1 for negative r, so that it is continuous at 0
+            term = ops.exp(-ops.maximum(scaled, 0.0)) - ops.minimum(scaled, 0.0)
         else:
-            u = ops.exp(-steep)
-        return settings["pi_exp"] * ops.sum(u, axis=-1)
+            term = ops.exp(-scaled)
+        return settings["pi_exp"] * ops.sum(term, axis=-1)
 
 
 def exponential_readout(raw, l_min, l_max, xp=np):
@@ -200,8 +205,12 @@ def build_nomu(
 
 
 def _layers_to_join(hidden, n_joins, connect_layers):
-    """Choose f's last `connect_layers` hidden layers, the one for r's output layer first."""
-    if connect_layers == 1 and not hidden:  # f is linear, or shows no vector
+    """Choose which of f's hidden layers are joined to layers of r.
+
+    These are the last `connect_layers` of `hidden`, f's hidden layers with vectors as outputs. The
+    first of the result is joined to r's output layer, the next to r's last hidden layer, and so on.
+    """
+    if connect_layers == 1 and not hidden:  # the default, for an f without such layers
         return []
     most = min(len(hidden), n_joins)
     if connect_layers > most:
@@ -292,17 +301,18 @@ def _build_checked(name, build, input_shape, n_outputs):
 
 
 def _copy(model, x, prefix=_MEAN, frozen=False):
-    """Copy a model's layers; return its output for x, and its hidden layers from first to last.
+    """Copy a model's layers; return its output for x, and the outputs of its hidden layers.
 
-    The copies have names of their own. Frozen copies have the model's weights too, and neither
-    dropout nor noise.
+    The hidden layers are in order, from the first on. Copies have names of their own and are drawn
+    anew, without the model's weights. Frozen copies keep the weights, and have neither dropout nor
+    noise.
     """
     output = _Copy(prefix, frozen).apply(model, x)
-    hidden, seen = [], entering(output)
-    # Go back layer by layer; a value without weights before it is the (rescaled) input.
-    while len(seen) == 1 and len(seen[0].shape) == 2 and entering(seen[0]):
-        hidden.insert(0, seen[0])
-        seen = entering(seen[0])
+    hidden, before = [], inputs_of_last_layers(output)
+    # Go back layer by layer, up to a tensor that no layer with weights has made: the input.
+    while len(before) == 1 and len(before[0].shape) == 2 and inputs_of_last_layers(before[0]):
+        hidden.insert(0, before[0])
+        before = inputs_of_last_layers(before[0])
     return output, hidden
 
 
@@ -325,14 +335,15 @@ class _Copy:
                 node = operation._inbound_nodes[position]
                 known = {id(source): value_of(source) for source in node.input_tensors}
                 arguments, options = node.arguments.fill_in(known)
-                result = self._call(operation, *arguments, **options)
+                result = self._apply_copy(operation, *arguments, **options)
                 results = result if isinstance(result, list | tuple) else [result]
                 values.update(zip(map(id, node.output_tensors), results))
             return values[id(tensor)]
 
         return value_of(model.outputs[0])
 
-    def _call(self, operation, *arguments, **options):
+    def _apply_copy(self, operation, *arguments, **options):
+        """Apply the copy of a layer or nested model, or a function, to the arguments."""
         from skuq.backend import keras
 
         if isinstance(operation, keras.Model):
@@ -341,16 +352,17 @@ class _Copy:
             self.prefix = outer
             return result
         if not isinstance(operation, keras.layers.Layer):
-            return operation(*arguments, **options)  # of keras.ops, without weights
+            return operation(*arguments, **options)  # a function of keras.ops has no weights
         if id(operation) not in self._twins:
-            self._twins[id(operation)] = self._twin(operation)
+            self._twins[id(operation)] = self._copy_layer(operation)
         twin = self._twins[id(operation)]
         result = twin(*arguments, **options)
         if self.frozen and twin.weights:
             twin.set_weights(operation.get_weights())
         return result
 
-    def _twin(self, layer):
+    def _copy_layer(self, layer):
+        """Make the copy of a layer; an adapted Normalization becomes a Rescaling."""
         from skuq.backend import keras
 
         name = self.prefix + layer.name
@@ -370,8 +382,9 @@ class _Copy:
         config = {**layer.get_config(), "name": name}
         if self.frozen:
             config |= {part: 0.0 for part in ("rate", "stddev") if part in config}
-            moot = ("_constraint", "_regularizer")  # of what does not move
-            config |= {part: None for part in config if part.endswith(moot)}
+            # Constraints and penalties have no effect on weights that do not change.
+            unused = ("_constraint", "_regularizer")
+            config |= {part: None for part in config if part.endswith(unused)}
         twin = type(layer).from_config(config)
         twin.trainable = layer.trainable and not self.frozen
         return twin
@@ -391,8 +404,8 @@ def _frozen_features(model, scale, offset, inputs, sample):
     if sample is None or not hidden:
         return hidden
     copied, *seen = keras.Model(inputs, [output, *hidden]).predict(sample, verbose=0)
-    own = model.predict(sample * scale + offset, verbose=0)
-    if not np.allclose(copied, own, rtol=1e-2, atol=1e-2 * (np.ptp(own) or 1.0)):
+    expected = model.predict(sample * scale + offset, verbose=0)
+    if not np.allclose(copied, expected, rtol=1e-2, atol=1e-2 * (np.ptp(expected) or 1.0)):
         raise ValueError(
             "A copy of the trained model predicts other values than the model: some layer keeps "
             "what it has learnt outside of its weights. Use `connect_layers=0`."
@@ -409,8 +422,8 @@ def _frozen_features(model, scale, offset, inputs, sample):
     return features
 
 
-def entering(output) -> list:
-    """List the inputs of the last layers with weights before an output."""
+def inputs_of_last_layers(output) -> list:
+    """List the inputs of those layers with weights that come last before an output."""
     found: dict[int, Any] = {}
     waiting = [output]
     while waiting:

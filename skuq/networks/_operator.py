@@ -17,7 +17,7 @@ import numpy as np
 
 from skuq._registry import saved_as
 from skuq.networks._dense_layers import AppliedDense, Dense, Derivatives, slope
-from skuq.networks._nomu import entering
+from skuq.networks._nomu import inputs_of_last_layers
 from skuq.networks._plan import Namespace
 from skuq.networks._rebuild import check_rebuild
 
@@ -84,6 +84,7 @@ class OperatorNetwork:
 
     @functools.cached_property
     def _layers(self) -> tuple[list[Dense], list[Dense]]:
+        """Layers of the encoder and of the decoder."""
         units = [self.n_inputs, *self.encoder_units, self.latent]
         encoder = [self._dense(*pair) for pair in zip(units, units[1:])]
         encoder[-1] = replace(encoder[-1], activation="linear")
@@ -129,17 +130,31 @@ class OperatorNetwork:
 
     def __call__(self, space: Namespace, weights, x):
         """Compute raw outputs (.., N, n_raw) and features (.., N, n_features) of rows [u, y]."""
-        xp, weights = space.xp, iter(weights)
-        u, y = x[..., : self.n_inputs], x[..., self.n_inputs :]
+        xp = space.xp
+        raw, beta, hidden, _ = self._run(
+            xp, weights, x, lambda layer, own, value: layer(space, own, value)
+        )
+        # The EpiNet's features (section 2.4): beta, the last hidden layer, and y, repeated to the
+        # length of beta.
+        queries = tile_columns(xp, x[..., self.n_inputs :], self.latent)
+        return raw, xp.concatenate([beta, hidden, queries], axis=-1)
+
+    def _run(self, xp, weights, x, apply):
+        """Run the network on rows [u, y], where ``apply(layer, weights, value)`` runs a layer.
+
+        Returns raw outputs, the latent vector, the last hidden layer, and the phases of the
+        Fourier features (or None).
+        """
+        weights, phase = iter(weights), None
+        beta, y = x[..., : self.n_inputs], x[..., self.n_inputs :]
         encoder, decoder = self._layers
 
-        def apply(layer, value):
-            return layer(space, [next(weights) for _ in layer.shapes], value)
+        def run(layer, value):
+            return apply(layer, [next(weights) for _ in layer.shapes], value)
 
         # (.., N, latent) after the encoder
-        beta = u
         for layer in encoder:
-            beta = apply(layer, beta)
+            beta = run(layer, beta)
         # Fourier features of y, or y itself.
         if self._has_frequencies:
             phase = xp.matmul(y, next(weights))
@@ -150,32 +165,30 @@ class OperatorNetwork:
             if self.decoder == "split" or k == 0:
                 own = beta[..., k * self._chunk : (k + 1) * self._chunk]
                 value = xp.concatenate([value, own], axis=-1)
-            value = apply(layer, value)
-        # The EpiNet's features (section 2.4): beta, the last hidden layer, and y, repeated to the
-        # length of beta.
-        features = xp.concatenate([beta, value, tile_columns(xp, y, self.latent)], axis=-1)
-        return apply(decoder[-1], value), features
+            value = run(layer, value)
+        return run(decoder[-1], value), beta, value, phase
 
     def tangents(self, space: Namespace, weights, directions, x, n_queries: int = 1):
         """Compute raw outputs (N, n_raw), and their derivatives (S, N, n_raw) along directions.
 
-        Without a member axis. `directions` are S changes of each variable, ``(S, *shape)``. Every
-        `n_queries` rows that follow each other have the same u, which is encoded once.
+        The weights have no member axis. `directions` are S changes of each variable, ``(S,
+        *shape)``. Every `n_queries` rows that follow each other have the same u, which is encoded
+        once.
         """
         xp, weights, directions = space.xp, iter(weights), iter(directions)
         u, y = x[::n_queries, : self.n_inputs], x[:, self.n_inputs :]
         encoder, decoder = self._layers
 
         def apply(layer, value, tangent):
-            own = [next(weights) for _ in layer.shapes]
+            parts = [next(weights) for _ in layer.shapes]
             change = [next(directions) for _ in layer.shapes]
             # Forward mode: with each value goes its derivative along the S directions.
             # For a kernel g v, the product rule gives dv g + v dg.
-            kernel, d_kernel = layer.kernel(xp, own), change[0]
+            kernel, d_kernel = layer.kernel(parts), change[0]
             if layer.factorized:
-                d_kernel = change[0] * own[2] + own[0] * change[2][:, None, :]
+                d_kernel = change[0] * parts[2] + parts[0] * change[2][:, None, :]
             # (N, n_units), and its derivatives (S, N, n_units) below.
-            before = xp.matmul(value, kernel) + own[1]
+            before = xp.matmul(value, kernel) + parts[1]
             d_before = xp.matmul(value, d_kernel) + change[1][:, None, :]
             # The first layer's input u does not depend on the weights.
             if tangent is not None:
@@ -205,9 +218,9 @@ class OperatorNetwork:
         for k, layer in enumerate(decoder[:-1]):
             if self.decoder == "split" or k == 0:
                 # A chunk of beta enters with its derivatives.
-                own = slice(k * self._chunk, (k + 1) * self._chunk)
-                value = xp.concatenate([value, beta[..., own]], axis=-1)
-                tangent = xp.concatenate([tangent, d_beta[..., own]], axis=-1)
+                columns = slice(k * self._chunk, (k + 1) * self._chunk)
+                value = xp.concatenate([value, beta[..., columns]], axis=-1)
+                tangent = xp.concatenate([tangent, d_beta[..., columns]], axis=-1)
             value, tangent = apply(layer, value, tangent)
         return apply(decoder[-1], value, tangent)
 
@@ -217,29 +230,13 @@ class OperatorNetwork:
         Without a member axis.
         """
         encoder, decoder = self._layers
-        weights, u, y = iter(weights), x[:, : self.n_inputs], x[:, self.n_inputs :]
         trace: list[AppliedDense] = []
 
-        def apply(layer, value):
-            trace.append(AppliedDense(layer, [next(weights) for _ in layer.shapes], value))
+        def apply(layer, own, value):
+            trace.append(AppliedDense(layer, own, value))
             return trace[-1].output
 
-        # Forwards, as in `__call__`.
-        beta = u
-        for layer in encoder:
-            beta = apply(layer, beta)
-        value = tile_columns(np, y, self._chunk)
-        if self._has_frequencies:
-            phase = y @ next(weights)
-            value = np.concatenate([np.cos(phase), np.sin(phase)], axis=1)
-        first_width = value.shape[1]
-        for k, layer in enumerate(decoder[:-1]):
-            if self.decoder == "split" or k == 0:
-                own = beta[:, k * self._chunk : (k + 1) * self._chunk]
-                value = np.concatenate([value, own], axis=1)
-            value = apply(layer, value)
-        raw = apply(decoder[-1], value)
-
+        raw, beta, _, phase = self._run(np, weights, x, apply)
         # Backwards: `d` (n_raw, N, width) is the derivative with respect to a layer's output.
         d = np.repeat(np.eye(self.n_raw)[:, None, :], len(x), axis=1)
         d_beta, blocks = np.zeros((self.n_raw, *beta.shape)), []
@@ -253,7 +250,7 @@ class OperatorNetwork:
                 d_beta[..., k * self._chunk : (k + 1) * self._chunk] += d[..., width:]
                 d = d[..., :width]
         if self._has_frequencies:
-            half = first_width // 2
+            y, half = x[:, self.n_inputs :], self._n_frequencies
             # The phases y @ frequencies entered as [cos, sin].
             blocks.append((y, -np.sin(phase) * d[..., :half] + np.cos(phase) * d[..., half:]))
         d = d_beta
@@ -287,7 +284,9 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
         raise ValueError("The base network must have weights to train. Got a Keras model of none.")
     rows = keras.Input((n_inputs + n_queries,), name="rows")
     # The features: inputs of the last layers with weights, as far as they are vectors.
-    features = [tensor for tensor in entering(model.outputs[0]) if len(tensor.shape) == 2]
+    features = [
+        tensor for tensor in inputs_of_last_layers(model.outputs[0]) if len(tensor.shape) == 2
+    ]
     base = keras.Model(model.inputs, [model.outputs[0], *features], name="base")
     parts = base([rows[:, :n_inputs], rows[:, n_inputs:]])
     parts = parts if isinstance(parts, list | tuple) else [parts]

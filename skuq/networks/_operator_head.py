@@ -21,12 +21,14 @@ def _halves(raw):
     return raw[..., :m], raw[..., m:]
 
 
-def _decaying(space, raw):
+def _map_to_decay(space, raw):
+    """Compute ``a * exp(-softplus(b))``, with a and b the halves of the raw numbers."""
     a, b = _halves(raw)
-    return a * space.activation("sigmoid")(-b)  # sigmoid(-b) is exp(-softplus(b))
+    return a * space.activation("sigmoid")(-b)
 
 
-def _bounded(space, raw):
+def _map_to_unit_interval(space, raw):
+    """Compute ``sigmoid(a) * exp(-softplus(b))``, with a and b the halves of the raw numbers."""
     a, b = _halves(raw)
     sigmoid = space.activation("sigmoid")
     return sigmoid(a) * sigmoid(-b)
@@ -34,8 +36,8 @@ def _bounded(space, raw):
 
 #: For each name the function ``(space, raw (.., n * m)) -> values (.., m)``, and n.
 OUTPUT_MAPS: dict[str, tuple[Callable, int]] = {
-    "decaying": (_decaying, 2),
-    "bounded": (_bounded, 2),
+    "decaying": (_map_to_decay, 2),
+    "bounded": (_map_to_unit_interval, 2),
 }
 
 

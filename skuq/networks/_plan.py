@@ -82,9 +82,9 @@ class Plan:
         values, state = [x], list(state)
         for node in self.nodes:
             inputs = [values[i] for i in node.inputs]
-            own = slice(*node.state)
-            value, state[own] = node.operation(
-                run, weights[slice(*node.weights)], state[own], *inputs
+            of_node = slice(*node.state)
+            value, state[of_node] = node.operation(
+                run, weights[slice(*node.weights)], state[of_node], *inputs
             )
             values.append(value)
         return values[self.output], state
@@ -141,23 +141,9 @@ def make_plan(network: str) -> Plan | None:
 def _read(model) -> Plan:
     """Make the plan of a parsed configuration, or raise NoPlan."""
     layers = model["config"]["layers"]
-    # wires[i]: positions of the layers that layer i reads.
-    if model["class_name"] == "Sequential":
-        wires = [[i - 1] if i else [] for i in range(len(layers))]
-        if layers[0]["class_name"] != "InputLayer":
-            raise NoPlan
-        output = len(layers) - 1
-    elif model["class_name"] == "Functional":
-        positions = {layer["config"]["name"]: i for i, layer in enumerate(layers)}
-        wires = [_sources(layer, positions) for layer in layers]
-        outputs = model["config"]["output_layers"]
-        name = outputs[0] if isinstance(outputs[0], str) else _only(outputs)[0]
-        output = positions[name]
-    else:
-        raise NoPlan
+    wires, output = _wiring(model)
     if not model["config"].get("trainable", True):
         raise NoPlan
-
     reader = _Reader()
     values = {}  # position of a layer -> number of its value
     shapes: list = []  # shapes of the values, for one row
@@ -181,6 +167,21 @@ def _read(model) -> Plan:
         reader.n_dropouts,
         max([reader.width, *(math.prod(shape) for shape in shapes)]),
     )
+
+
+def _wiring(model):
+    """Find the positions of the layers that each layer reads, and that of the output layer."""
+    layers = model["config"]["layers"]
+    if model["class_name"] == "Sequential":
+        if layers[0]["class_name"] != "InputLayer":
+            raise NoPlan
+        return [[i - 1] if i else [] for i in range(len(layers))], len(layers) - 1
+    if model["class_name"] != "Functional":
+        raise NoPlan
+    positions = {layer["config"]["name"]: i for i, layer in enumerate(layers)}
+    outputs = model["config"]["output_layers"]
+    name = outputs[0] if isinstance(outputs[0], str) else _only(outputs)[0]
+    return [_sources(layer, positions) for layer in layers], positions[name]
 
 
 def _sources(layer, positions):
@@ -248,13 +249,13 @@ class _Reader:
         first, state = len(self.weights), self.n_state
         self.weights += weights
         self.n_state += n_state
-        own = (first, len(self.weights)), (state, self.n_state)
-        self.nodes.append(_Node(operation, sources, *own))
+        ranges = (first, len(self.weights)), (state, self.n_state)
+        self.nodes.append(_Node(operation, sources, *ranges))
         return shape
 
 
 def _policy(config):
-    """Name of a layer's dtype policy."""
+    """Return the name of a layer's dtype policy."""
     dtype = config.get("dtype") or "float32"
     return dtype["config"]["name"] if isinstance(dtype, dict) else dtype
 
@@ -267,9 +268,9 @@ class _Frozen:
     n_weights: int
 
     def __call__(self, run, weights, state, *inputs):
-        held, own = state[: self.n_weights], state[self.n_weights :]
+        frozen, rest = state[: self.n_weights], state[self.n_weights :]
         run = replace(run, training=False)  # batch statistics do not change either
-        return self.operation(run, held, own, *inputs)[0], state
+        return self.operation(run, frozen, rest, *inputs)[0], state
 
 
 @dataclass(frozen=True)
@@ -328,7 +329,7 @@ class _Rescaling:
 
 
 def _name(dtype):
-    """Name of the dtype of an array or tensor."""
+    """Return the name of the dtype of an array or tensor."""
     return getattr(dtype, "name", dtype)
 
 

@@ -279,11 +279,11 @@ def bin_edges(x, n_bins: int = 32) -> np.ndarray:
     """
     x = np.asarray(x)
     edges = np.empty((x.shape[1], n_bins + 1), dtype="float32")
-    for own, column in zip(edges, x.T.astype("float32")):
+    for row, column in zip(edges, x.T.astype("float32")):
         # With few distinct values each of them is an edge.
         distinct = np.unique(column)
         if len(distinct) > n_bins + 1:
             # Quantiles coincide at frequent values, which leaves fewer bins.
             distinct = np.unique(np.quantile(column, np.linspace(0, 1, n_bins + 1)))
-        own[: len(distinct)], own[len(distinct) :] = distinct, distinct[-1]
+        row[: len(distinct)], row[len(distinct) :] = distinct, distinct[-1]
     return edges

@@ -76,18 +76,18 @@ class _TabularLayer(keras.layers.Layer):
             ) from None
 
     def build(self, input_shape):
-        self._operation, weights, _, _ = self._operation_of(input_shape)
-        self._set_initializers(weights)
-        for name, weight in zip(self._names, weights, strict=True):
+        self._operation, specs, _, _ = self._operation_of(input_shape)  # of the weights
+        self._set_initializers(specs)
+        for name, spec in zip(self._names, specs, strict=True):
             variable = self.add_weight(
-                shape=weight.shape,
+                shape=spec.shape,
                 initializer=getattr(self, f"{name}_initializer"),
                 regularizer=getattr(self, f"{name}_regularizer", None),
                 name=name,
             )
             setattr(self, name, variable)
 
-    def _set_initializers(self, weights):
+    def _set_initializers(self, specs):
         """Set the initializers that depend on the shape of the input."""
 
     def call(self, x):
@@ -311,7 +311,7 @@ class NumericEmbedding(_TabularLayer):
     def _read(self, shapes):
         return operations.read_numeric_embedding(self.get_config(), shapes)
 
-    def _set_initializers(self, weights):
+    def _set_initializers(self, specs):
         if self.kind == "plr":
             # Truncated, as in the authors' code.
             self.frequencies_initializer = keras.initializers.TruncatedNormal(stddev=self.scale)
@@ -319,7 +319,7 @@ class NumericEmbedding(_TabularLayer):
             self.frequencies_initializer = keras.initializers.RandomNormal(stddev=self.scale)
         self.phases_initializer = keras.initializers.RandomUniform(-math.pi, math.pi)
         # 1 / sqrt(number of inputs) of the linear map, whose kernel is (d, t, dim).
-        limit = weights[-2].shape[1] ** -0.5
+        limit = specs[-2].shape[1] ** -0.5
         self.kernel_initializer = keras.initializers.RandomUniform(-limit, limit)
         self.bias_initializer = keras.initializers.RandomUniform(-limit, limit)
 
@@ -503,21 +503,20 @@ class EnsembleDense(_TabularLayer):
     def _read(self, shapes):
         return operations.EnsembleDense.read(self.get_config(), shapes)
 
-    def _set_initializers(self, weights):
-        limit = weights[0].shape[-2] ** -0.5  # as in TabM
+    def _set_initializers(self, specs):
+        limit = specs[0].shape[-2] ** -0.5  # as in TabM
         # Copies that share the kernel start with equal biases, too: they differ only by the
         # factors of the first layer's inputs.
-        bias = SameRows if self.shared else keras.initializers.RandomUniform
+        uniform_bias = SameRows if self.shared else keras.initializers.RandomUniform
         self.kernel_initializer = keras.initializers.RandomUniform(-limit, limit)
-        self.bias_initializer = bias(-limit, limit)
+        self.bias_initializer = uniform_bias(-limit, limit)
         if self.ntk:
             self.kernel_initializer = keras.initializers.RandomNormal(stddev=1.0)
             # Uniform on +-sqrt(3): variance 1, as the kernel's.
-            self.bias_initializer = bias(-math.sqrt(3), math.sqrt(3))
+            self.bias_initializer = uniform_bias(-math.sqrt(3), math.sqrt(3))
         if self.zero:
-            self.kernel_initializer, self.bias_initializer = (
-                keras.initializers.Zeros() for _ in "kb"
-            )
+            self.kernel_initializer = keras.initializers.Zeros()
+            self.bias_initializer = keras.initializers.Zeros()
 
     def get_config(self):
         names = ("units", "n_copies", "activation", "shared", "adapters", "input_initializer")

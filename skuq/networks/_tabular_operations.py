@@ -197,7 +197,7 @@ class PiecewiseLinearEmbedding:
 
     @staticmethod
     def encode(xp, x, edges):
-        """Compute the share of each bin that lies below x, (.., d, n, n_bins).
+        """Compute which share of each bin lies below x: (.., d, n, n_bins).
 
         `x` is (.., d, n, 1), and `edges` are (.., d, n_bins + 1). Shares lie in [0, 1], except
         below the first edge and above the last, where the outermost bins are extrapolated.
@@ -205,11 +205,11 @@ class PiecewiseLinearEmbedding:
         width = edges[..., 1:] - edges[..., :-1]
         is_bin = width > 0
         inverse = xp.where(is_bin, 1.0 / xp.where(is_bin, width, 1.0), 0.0)
-        # The first bin has no bin before it, and the last none after it. Their shares are not
-        # clipped on the outer side. Bins of width 0 give 0 with any bounds.
-        false = is_bin[..., :1] & ~is_bin[..., :1]
-        first = ~xp.concatenate([false, is_bin[..., :-1]], axis=-1)
-        last = ~xp.concatenate([is_bin[..., 1:], false], axis=-1)
+        # The shares of the first and of the last bin are not clipped on the outer side. Bins of
+        # width 0, with which a feature of fewer bins is padded at its end, have a share of 0.
+        none = is_bin[..., :1] & ~is_bin[..., :1]  # False, as an array or a tensor
+        first = ~xp.concatenate([none, is_bin[..., :-1]], axis=-1)  # no bin before
+        last = ~xp.concatenate([is_bin[..., 1:], none], axis=-1)  # no bin after
         low = xp.where(first, -_UNBOUNDED, 0.0)
         high = xp.where(last, _UNBOUNDED, 1.0)
         inverse, low, high = (value[..., None, :] for value in (inverse, low, high))
@@ -257,7 +257,10 @@ class CategoryEmbedding:
 
     @staticmethod
     def _vectors(run, codes, n_codes, table):
-        """Look up rows (.., n, dim) of a table (.., n_codes, dim) by codes (.., n)."""
+        """Look up rows (.., n, dim) of a table (.., n_codes, dim) by codes (.., n).
+
+        Codes that the table does not have count as 0, the code of unknown categories.
+        """
         xp, dim = run.namespace.xp, table.shape[-1]
         codes = xp.round(codes)
         known = (codes >= 0) & (codes < n_codes)

@@ -13,10 +13,10 @@ from skuq._space import Categorical, Integer, Real, Space
 from skuq.networks._search_space import Decisions
 from skuq.networks._tabular import bin_edges, build_tabular
 
-_MANY = 4_000  # rows from which wider networks are better
+_MANY_ROWS = 4_000  # from here on, wider networks are better
 _STEPS_OF_FEW, _STEPS_OF_MANY = 6_000, 5_000  # training steps of a run with few, or many, rows
 _MORE_STEPS = 0.035  # additional steps for each row, if there are many
-_MOST_EPOCHS = 512
+_MOST_EPOCHS = 512  # for tables of very few rows
 
 # Changes of the default. Which one is best differs from table to table.
 _KNOWN_RECIPES: tuple[dict, ...] = (
@@ -34,7 +34,7 @@ _KNOWN_CLASS_RECIPES: tuple[dict, ...] = (
     {"residual": True},
     {"embedding": "piecewise-linear"},
 )
-_MOST_STEPS_PER_EPOCH = 512
+_MOST_STEPS_PER_EPOCH = 512  # an epoch of a large table trains on a part of its rows
 
 
 @saved_as("networks.TabularSpace")
@@ -87,7 +87,7 @@ class TabularSpace:
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """List six decisions about the network, four about its training, and the loss if asked."""
-        width = 64 if self._n_rows < _MANY else 128
+        width = 64 if self._n_rows < _MANY_ROWS else 128
         architecture = Space(
             (
                 Integer("n_layers", 1, 4, default=3),
@@ -116,7 +116,7 @@ class TabularSpace:
         Each entry holds the changes of the default; the first is empty, the default itself.
         """
         changes = _KNOWN_CLASS_RECIPES if self.classes else _KNOWN_RECIPES
-        return [own for own in changes if self.losses or "loss" not in own]
+        return [change for change in changes if self.losses or "loss" not in change]
 
     def head(self, configuration: Mapping, head):
         """Select the head that a configuration trains with, if the loss is a decision."""
@@ -146,7 +146,7 @@ class TabularSpace:
         )
 
     def _cardinalities(self):
-        """Numbers of codes, in the order of the columns."""
+        """List the numbers of codes, in the order of the columns."""
         return [self.categories[column] for column in sorted(self.categories)]
 
     @property
@@ -154,14 +154,14 @@ class TabularSpace:
         return self.n_rows or len(self.x)
 
     @cached_property
-    def _numbers(self):
+    def _numeric_columns(self):
         """Columns with more than two values: an embedding of others would add no information."""
         between = ((self.x > self.x.min(axis=0)) & (self.x < self.x.max(axis=0))).any(axis=0)
         return [int(k) for k in np.flatnonzero(between) if k not in self.categories]
 
     def _embedding(self, configuration):
         """Make the settings of the configuration's `NumericEmbedding`, or None."""
-        kind, columns = configuration["embedding"], self._numbers
+        kind, columns = configuration["embedding"], self._numeric_columns
         if kind == "none" or not columns:
             return None
         settings = {"kind": kind, "dim": configuration["embedding_dim"], "columns": columns}
@@ -177,11 +177,11 @@ class TabularSpace:
         n_steps = min(-(-n_rows // batch_size), _MOST_STEPS_PER_EPOCH)
         # The number of training steps is given; that of epochs follows from it.
         all_steps = _STEPS_OF_FEW
-        if n_rows >= _MANY:
+        if n_rows >= _MANY_ROWS:
             all_steps = _STEPS_OF_MANY + _MORE_STEPS * n_rows
         # Factors of the learning rate, by layer.
         factors = [("scale", 6.0), ("activation_*", 0.1), ("*/bias", 0.1)]
-        if configuration["embedding"] != "none" and self._numbers:
+        if configuration["embedding"] != "none" and self._numeric_columns:
             factors.insert(0, ("embedding", 0.1))
         return {
             "optimizer": "adam",

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils import Bunch
 
-from skuq._npy import checked_dtype
+from skuq._npy import check_dtype
 from skuq.exceptions import FileFormatError, UnsavableError
 
 State = dict[str, Any]
@@ -84,6 +84,16 @@ def _labels(labels: list[Any]) -> pd.Index:
     return pd.Index(labels, tupleize_cols=False)  # tuples are labels, not levels
 
 
+def _encode_series(series: pd.Series, where: Any) -> State:
+    return {**_encode_frame(series.to_frame(0), where), "name": series.name}
+
+
+def _decode_series(state: State) -> pd.Series:
+    series = _decode_frame(state).iloc[:, 0]
+    series.name = state["name"]
+    return series
+
+
 def _encode_generator(generator: np.random.Generator, where: Any) -> State:
     return dict(generator.bit_generator.state)
 
@@ -141,7 +151,7 @@ def _encode_dtype(value: Any, where: Any) -> State:
 
 def _decode_dtype(state: State) -> Any:
     text = state["dtype"]
-    dtype = np.dtype(object) if text == "|O" else checked_dtype(text, "a type")
+    dtype = np.dtype(object) if text == "|O" else check_dtype(text, "a type")
     return dtype.type if state["type"] else dtype
 
 
@@ -168,6 +178,7 @@ _CODECS = (
     _Codec(
         "pandas.DataFrame", lambda value: type(value) is pd.DataFrame, _encode_frame, _decode_frame
     ),
+    _Codec("pandas.Series", lambda value: type(value) is pd.Series, _encode_series, _decode_series),
     _Codec(
         "pathlib.Path",
         lambda value: isinstance(value, Path),

@@ -41,15 +41,15 @@ def dump_foreign(value: Any, where: Any) -> np.ndarray | None:
     try:
         data = skops.io.dumps(value)
         untrusted = skops.io.get_untrusted_types(data=data)
-        own = [kind for kind in untrusted if kind.startswith("skuq.")]
-        if not own:
+        skuq_types = [kind for kind in untrusted if kind.startswith("skuq.")]
+        if not skuq_types:
             skops.io.loads(data, trusted=untrusted)  # of a lambda there is only a useless name
     except Exception:  # parts of the object may raise anything
         return None
-    if own:
+    if skuq_types:
         raise UnsavableError(
-            f"{where} is a {name} that holds {', '.join(own)}. Save that by itself (of a search "
-            "its best_estimator_), or put it in a sklearn.pipeline.Pipeline."
+            f"{where} is a {name} that holds {', '.join(skuq_types)}. Save that by itself (of a "
+            "search its best_estimator_), or put it in a sklearn.pipeline.Pipeline."
         )
     return np.frombuffer(data, np.uint8)
 

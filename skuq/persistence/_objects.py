@@ -159,7 +159,7 @@ def _made(cls: Any, state: State) -> Any:
         vars(made).update(_fields(cls, names, state))
         return made
     if hasattr(cls, "get_params"):
-        state = _with_parameters(cls, state)
+        state = _complete_parameters(cls, state)
     if hasattr(cls, "__setstate__"):
         made.__setstate__(state)
     else:
@@ -176,10 +176,10 @@ def _fields(cls: Any, names: Sequence[str], state: State) -> State:
     return {name: state[name] for name in names}
 
 
-def _with_parameters(cls: type, state: State) -> State:
-    """Check that an estimator has all its parameters.
+def _complete_parameters(cls: type, state: State) -> State:
+    """Raise FileFormatError if an estimator's parameters are missing; return its state.
 
-    scikit-learn may be newer than the file; its new parameters take their defaults.
+    Parameters that a newer scikit-learn has added to its own classes take their defaults.
     """
     missing = {name: p for name, p in _parameters(cls).items() if name not in state}
     # A pipeline of ours has scikit-learn's parameters.

@@ -144,7 +144,7 @@ def load(
     DeepEnsembleRegressor(n_members=3)
     """
     restorer = Restorer(parts, trusted)
-    return _checked(_archive.read(Path(path), kind=_KINDS, restore=restorer), restorer)
+    return _check_loaded(_archive.read(Path(path), kind=_KINDS, restore=restorer), restorer)
 
 
 def loads(
@@ -163,10 +163,10 @@ def loads(
     MCDropoutClassifier(dropout=0.2)
     """
     restorer = Restorer(parts, trusted)
-    return _checked(_archive.from_bytes(data, kind=_KINDS, restore=restorer), restorer)
+    return _check_loaded(_archive.from_bytes(data, kind=_KINDS, restore=restorer), restorer)
 
 
-def _checked(estimator: Any, restorer: Restorer) -> Any:
+def _check_loaded(estimator: Any, restorer: Restorer) -> Any:
     """Check that what was read may be saved by itself, and that all given parts were used."""
     if _kind_of(estimator) is None:
         raise FileFormatError(f"The file holds a {type(estimator).__name__}, no estimator.")

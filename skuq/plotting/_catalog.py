@@ -12,7 +12,7 @@ from skuq.plotting._frames import (
     catalog_frame,
     decision_importances,
     decisions_of,
-    varied,
+    varied_decisions,
 )
 from skuq.plotting._predictions import catalog_of
 
@@ -107,6 +107,7 @@ class CatalogDisplay(Display):
         random_state : int, RandomState instance or None, default=0
             Seed of the forest and of the shuffling.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -133,7 +134,7 @@ class CatalogDisplay(Display):
                     f"`decisions` has unknown names {unknown}. Known are {list(configurations)}."
                 )
             configurations = configurations[list(decisions)]
-        elif len(names := varied(configurations)):
+        elif len(names := varied_decisions(configurations)):
             configurations = configurations[names]
         scores, importances, r2 = frame["score"].to_numpy(dtype=float), None, None
         too_many = decisions is None and configurations.shape[1] > _MOST_AXES
@@ -152,6 +153,7 @@ class CatalogDisplay(Display):
         ----------
         estimator : AutoDEUQRegressor or another with `catalog_`
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **options
             Passed to `from_catalog`.
 
@@ -167,7 +169,7 @@ class CatalogDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default.
+            Axes to draw on; by default new ones.
         kind : {"parallel", "importance"}, default="parallel"
             The diagram to draw; see the class.
         line_kwargs : dict, optional
@@ -193,18 +195,22 @@ class CatalogDisplay(Display):
             self._draw_importance(ax, bar_kwargs)
         return self
 
+    def _shown_decisions(self):
+        """Choose the decisions to draw as axes: all, or the most important ones in their order."""
+        names = list(self.configurations)
+        if self.importances is None:
+            return names
+        # The ranks of a forest that predicts nothing are chance: keep the first decisions.
+        ranked = names if _is_chance(self.r2) else self.importances.index
+        shown = set(ranked[:_MOST_AXES])
+        return [name for name in names if name in shown]
+
     def _draw_parallel(self, ax, given):
         """Draw the trials as parallel coordinates, at most eight decisions."""
         from matplotlib.collections import LineCollection
         from matplotlib.colors import Normalize
 
-        names = list(self.configurations)
-        if self.importances is not None:
-            # The ranks of a forest that predicts nothing are chance: keep the first decisions.
-            ranked = names if _is_chance(self.r2) else self.importances.index
-            shown = set(ranked[:_MOST_AXES])
-            names = [name for name in names if name in shown]
-        self.decisions_ = names
+        names = self.decisions_ = self._shown_decisions()
         axes = [Axis(self.configurations[name]) for name in names]
         scores = np.asarray(self.scores, dtype=float)
         worst_first = np.argsort(-scores, kind="stable")
@@ -263,7 +269,7 @@ class CatalogDisplay(Display):
 
 
 def _is_chance(r2):
-    """Whether the forest that importances are of predicts nothing."""
+    """Tell whether the forest behind the importances predicts no better than chance."""
     return r2 is not None and r2 <= 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import binom
 
-from skuq._nested import as_predicted, innermost
+from skuq._nested import reshape_like_prediction, unwrap_estimator
 from skuq.metrics import coverage_by_group, coverage_curve, neighbor_distance
 from skuq.plotting._axes import BLUE, GREY, Display, legend, style
 from skuq.plotting._predictions import normal_of
@@ -99,6 +99,7 @@ class ConditionalCoverageDisplay(Display):
         by, name : str, optional
             Labels of the horizontal axis and of the legend.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -150,7 +151,7 @@ class ConditionalCoverageDisplay(Display):
         ConditionalCoverageDisplay
         """
         name = type(estimator).__name__ if name is None else name
-        model, inner = innermost(estimator, X)
+        model, inner = unwrap_estimator(estimator, X)
         lower, upper = np.moveaxis(model.predict_interval(inner, coverage), 1, 0)
         label = None
         if isinstance(by, str) and by == "std":
@@ -162,7 +163,7 @@ class ConditionalCoverageDisplay(Display):
         elif isinstance(by, str):
             raise ValueError(f'`by` must be "std", "distance" or a number of each row. Got {by!r}.')
         return cls.from_predictions(
-            as_predicted(y, lower),
+            reshape_like_prediction(y, lower),
             lower,
             upper,
             bins_of=by,
@@ -180,7 +181,7 @@ class ConditionalCoverageDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default; several displays may share the same.
+            Axes to draw on, which displays may share; by default new ones.
         chance : float, default=0.95
             Probability with which a bin with the nominal coverage is inside its bar.
         point_kwargs, bar_kwargs, line_kwargs : dict, optional

@@ -65,8 +65,11 @@ class CoverageWidthDisplay(Display):
         Parameters
         ----------
         y, mean, std : array-like of shape (n_samples,)
+            Targets, and predicted means and standard deviations.
         name, unit : str, optional
+            Name for the legend, and unit of y for the labels.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -96,6 +99,7 @@ class CoverageWidthDisplay(Display):
             It must have `predict(X, return_std=True)`.
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
+            Targets.
         name, unit, ax, **plot_options
             The same as in `from_predictions`; `name` is the estimator's class by default.
 
@@ -108,14 +112,15 @@ class CoverageWidthDisplay(Display):
         return cls.from_predictions(y, mean, std, name=name, unit=unit, ax=ax, **plot_options)
 
     def plot(self, ax=None, *, mark=1.96, line_kwargs=None, marker_kwargs=None):
-        """Draw the curve.
+        """Draw the mean width of intervals by their coverage, as both grow with the scale.
 
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default; several displays may share the same.
+            Axes to draw on, which displays may share; by default new ones.
         mark : float or None, default=1.96
-            The scale at which to put a dot. There is none if the curve ends before it.
+            Scale (factor of the standard deviations) at which to put a dot. There is no dot for
+            None, or if the curve ends at a smaller scale.
         line_kwargs, marker_kwargs : dict, optional
             Keywords of `Axes.plot`.
 
@@ -124,6 +129,8 @@ class CoverageWidthDisplay(Display):
         CoverageWidthDisplay
             Itself.
         """
+        if mark is not None and mark < 0:
+            raise ValueError(f"`mark` must not be negative. Got {mark}.")
         scale, coverage, width = check_rows(
             scale=self.scale, coverage=self.coverage, width=self.width
         )
@@ -131,16 +138,14 @@ class CoverageWidthDisplay(Display):
         label = self.name
         if self.auc is not None:
             label = with_name(self.name, f"AUC {self.auc:.3g} {self.unit or ''}".rstrip())
-        # Between two targets the width grows at constant coverage (a vertical line); at each
-        # target the coverage steps to the right.
+        # As the scale grows, the width grows at constant coverage (a vertical line) until the
+        # intervals contain one more y; then the coverage steps to the right.
         defaults = {**curve_style(ax), "drawstyle": "steps-pre", "label": label}
         (self.line_,) = ax.plot(coverage, width, **style("line", defaults, line_kwargs))
-        if mark is not None and mark < 0:
-            raise ValueError(f"`mark` must not be negative. Got {mark}.")
         self.marker_ = None
         if mark is not None and mark <= scale[-1]:
             covered = np.searchsorted(scale, mark, side="right") - 1
-            # The width is linear in the scale; the coverage is constant up to the next target.
+            # Between points of the curve the width is linear in the scale, the coverage constant.
             at = coverage[covered], np.interp(mark, scale, width)
             defaults = {
                 "color": self.line_.get_color(),

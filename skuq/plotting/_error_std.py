@@ -66,9 +66,13 @@ class ErrorStdDisplay(Display):
         Parameters
         ----------
         y, mean, std : array-like of shape (n_samples,)
+            Targets, and predicted means and standard deviations.
         n_bins : int, default=10
+            Number of bins, at most the number of rows.
         name, unit : str, optional
+            Name and unit of y for the labels.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -90,7 +94,9 @@ class ErrorStdDisplay(Display):
             It must have `predict(X, return_std=True)`.
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
+            Targets.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **options
             Passed to `from_predictions`.
 
@@ -106,7 +112,7 @@ class ErrorStdDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default.
+            Axes to draw on; by default new ones.
         scatter_kwargs : dict, optional
             Keywords of `Axes.scatter`.
         line_kwargs, ideal_kwargs : dict, optional

@@ -22,7 +22,7 @@ _RECORD = (
     "message",
 )
 _LOG_FROM = 30  # an axis is logarithmic if its ends have a larger ratio: one and a half decades
-_N_FOLDS, _N_SHUFFLES = 5, 5
+_N_FOLDS, _N_SHUFFLES = 5, 5  # of permutation importances
 #: Smallest number of trials for importances.
 FEWEST_TRIALS = 2 * _N_FOLDS
 
@@ -44,7 +44,7 @@ def decisions_of(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[[name for name in frame if name not in _RECORD]]
 
 
-def varied(configurations: pd.DataFrame) -> list[str]:
+def varied_decisions(configurations: pd.DataFrame) -> list[str]:
     """Return the names of the decisions that have more than one value."""
     return [name for name in configurations if configurations[name].nunique(dropna=False) > 1]
 
@@ -121,7 +121,7 @@ def decision_importances(
             f"Importances need at least {FEWEST_TRIALS} completed trials. Got "
             f"{len(configurations)}."
         )
-    names = varied(configurations)
+    names = varied_decisions(configurations)
     importances = pd.DataFrame(0.0, index=configurations.columns, columns=["mean", "error"])
     r2 = 0.0
     if names:
@@ -129,14 +129,16 @@ def decision_importances(
         ranks = pd.Series(np.asarray(scores, dtype=float)).rank().to_numpy()
         rng = check_random_state(random_state)
         folds = KFold(_N_FOLDS, shuffle=True, random_state=rng).split(X)
-        falls, scores = zip(*(_falls(X, ranks, train, test, rng) for train, test in folds))
+        falls, scores = zip(
+            *(_shuffle_columns(X, ranks, train, test, rng) for train, test in folds)
+        )
         r2 = float(np.mean(scores))
         importances.loc[names, "mean"] = np.mean(falls, axis=0)
         importances.loc[names, "error"] = np.std(falls, axis=0, ddof=1) / np.sqrt(_N_FOLDS)
     return importances.sort_values("mean", ascending=False, kind="stable"), r2
 
 
-def _falls(X, y, train, test, rng):
+def _shuffle_columns(X, y, train, test, rng):
     """Return the fall in R2 on a fold's test rows for each shuffled column, and R2."""
     forest = RandomForestRegressor(100, random_state=rng).fit(X[train], y[train])
     n_columns = X.shape[1]

@@ -11,6 +11,7 @@ from skuq.ensembles import architecture_diversity
 from skuq.metrics._checks import check_choice
 from skuq.plotting._axes import COLOURS, MARKERS, Display, legend, style
 from skuq.plotting._predictions import member_predictions
+from skuq.search import SearchResult
 
 _MOST_NUMBERS = 12  # members up to which distances are written into the matrix
 
@@ -96,6 +97,7 @@ class MemberDiversityDisplay(Display):
         random_state : int, RandomState instance or None, default=0
             Seed of t-SNE.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -145,6 +147,7 @@ class MemberDiversityDisplay(Display):
         names : sequence of n_members, optional
             Names of the members; numbers by default.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -179,6 +182,7 @@ class MemberDiversityDisplay(Display):
         kind : {"tsne", "distance"}, default="tsne"
             The diagram to draw; see the class.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **options
             Passed to `from_predictions` or `from_embeddings`.
 
@@ -191,7 +195,7 @@ class MemberDiversityDisplay(Display):
             if X is None:
                 raise ValueError('`kind="tsne"` needs `X` to predict.')
             names = _trials_of_networks(estimator)
-            # With `cv` each trial has one network for each fold.
+            # With `cv` a trial has one network for each fold, and more if it was repeated.
             several = names is not None and len(set(names)) < len(names)
             options = {"groups" if several else "names": names, **options}
             return cls.from_predictions(member_predictions(estimator, X), ax=ax, **options)
@@ -209,7 +213,7 @@ class MemberDiversityDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default.
+            Axes to draw on; by default new ones.
         kind : {"tsne", "distance"}, optional
             The diagram to draw. By default "tsne" if there are `coordinates`, else
             "distance".
@@ -301,12 +305,9 @@ def _trials_of_networks(estimator):
     """Return the name of the trial that found each network, or None without trials."""
     if not hasattr(estimator, "catalog_"):
         return None
+    result = SearchResult(estimator.catalog_, estimator.refitted_, estimator.repeated_)
     trials = estimator.selection_.indices
-    counts = [
-        1 if k in estimator.refitted_ else len(estimator.catalog_.member(k).networks)
-        for k in trials
-    ]
-    return [f"trial {k}" for k in np.repeat(trials, counts)]
+    return [f"trial {k}" for k in trials for _ in result.networks(k)]
 
 
 def _architectures(estimator):

@@ -67,9 +67,13 @@ class PITDisplay(Display):
         Parameters
         ----------
         y, mean, std : array-like of shape (n_samples,)
+            Targets, and predicted means and standard deviations.
         n_bins : int, default=10
+            Number of bins.
         name : str, optional
+            Name for the legend.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -90,6 +94,7 @@ class PITDisplay(Display):
             Otherwise `predict(X, return_std=True)` gives the parameters of normals.
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
+            Targets.
         n_bins, name, ax, **plot_options
             The same as in `from_predictions`; `name` is the estimator's class by default.
 
@@ -107,7 +112,7 @@ class PITDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default.
+            Axes to draw on; by default new ones.
         chance : float, default=0.95
             Probability with which a bar of a calibrated regressor is inside the band.
         bar_kwargs, line_kwargs, band_kwargs : dict, optional

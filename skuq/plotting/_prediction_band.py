@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skuq._nested import innermost
+from skuq._nested import unwrap_estimator
 from skuq.plotting._axes import BLUE, Display, legend, style, with_unit
 from skuq.plotting._predictions import check_rows, normal_of
 
@@ -111,6 +111,7 @@ class PredictionBandDisplay(Display):
         name, unit : str
             Name and unit of y.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -119,7 +120,7 @@ class PredictionBandDisplay(Display):
         PredictionBandDisplay
         """
         x = _only_feature(X, "X")
-        model, inner = innermost(estimator, X)
+        model, inner = unwrap_estimator(estimator, X)
         if hasattr(model, "predict_uncertainty"):
             parts = model.predict_uncertainty(inner)
             mean, total, aleatoric = parts.mean, parts.total, parts.aleatoric
@@ -155,7 +156,7 @@ class PredictionBandDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default.
+            Axes to draw on; by default new ones.
         n_stds : float, default=2
             Half width of the bands in standard deviations.
         line_kwargs : dict, optional

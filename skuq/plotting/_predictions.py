@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.pipeline import Pipeline
 
-from skuq._nested import as_predicted, classifies, innermost, predict_normal
+from skuq._nested import classifies, predict_normal, reshape_like_prediction, unwrap_estimator
 from skuq.metrics import pit_values
 from skuq.metrics._checks import check_same_shape
 
@@ -23,7 +23,7 @@ def check_rows(**arrays) -> list[np.ndarray]:
 
 def normal_of(estimator, X) -> tuple[np.ndarray, np.ndarray]:
     """Predict mean and standard deviation; raise TypeError if the estimator gives none."""
-    estimator, X = innermost(estimator, X)
+    estimator, X = unwrap_estimator(estimator, X)
     if classifies(estimator):
         raise TypeError(f"A regressor is needed. Got the classifier {estimator!r}.")
     return predict_normal(estimator, X)
@@ -34,22 +34,24 @@ def pit_of_estimator(estimator, X, y) -> np.ndarray:
 
     An estimator without `predict_distribution` is taken to predict normals.
     """
-    estimator, X = innermost(estimator, X)
+    estimator, X = unwrap_estimator(estimator, X)
     if hasattr(estimator, "predict_distribution") and not classifies(estimator):
         distribution = estimator.predict_distribution(X)
         if hasattr(distribution, "cdf"):
-            y, _ = check_same_shape(y=as_predicted(y, distribution.mean), mean=distribution.mean)
+            y, _ = check_same_shape(
+                y=reshape_like_prediction(y, distribution.mean), mean=distribution.mean
+            )
             # Rounding may put a weighted sum of probabilities above 1.
             return np.minimum(distribution.cdf(y), 1.0)
     mean, std = normal_of(estimator, X)
-    return pit_values(as_predicted(y, mean), mean, std)
+    return pit_values(reshape_like_prediction(y, mean), mean, std)
 
 
 def member_predictions(estimator, X) -> np.ndarray:
     """Return the members' means or probabilities of shape (n_members, n_samples, ..)."""
-    estimator, X = innermost(estimator, X)
+    estimator, X = unwrap_estimator(estimator, X)
     distribution = getattr(estimator, "predict_distribution", lambda X: None)(X)
-    for name in ("loc", "proba"):
+    for name in ("member_means", "proba"):
         if hasattr(distribution, name):
             return getattr(distribution, name)
     raise TypeError(
@@ -59,7 +61,7 @@ def member_predictions(estimator, X) -> np.ndarray:
 
 
 def catalog_of(estimator):
-    """Return the catalog of an estimator's search, also if it is inside a pipeline."""
+    """Return the catalog of an estimator's search, also inside a pipeline or `GridSearchCV`."""
     while not hasattr(estimator, "catalog_"):
         inside = getattr(estimator, "best_estimator_", None)
         inside = estimator[-1] if isinstance(estimator, Pipeline) else inside
@@ -73,7 +75,7 @@ def catalog_of(estimator):
 
 
 def check_pit(pit) -> np.ndarray:
-    """Check one or more numbers in [0, 1], and return them as one row."""
+    """Check one or more numbers in [0, 1], and return them as a 1-d array."""
     values = np.asarray(pit, dtype=float).ravel()
     if not len(values) or not ((values >= 0) & (values <= 1)).all():
         raise ValueError(f"`pit` must be one or more numbers in [0, 1]. Got {pit!r}.")

@@ -78,7 +78,9 @@ class QuantileCalibrationDisplay(Display):
         n_levels : int, default=101
             Number of levels, equally spaced from 0 to 1.
         name : str, optional
+            Name for the legend.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -102,6 +104,7 @@ class QuantileCalibrationDisplay(Display):
             Otherwise `predict(X, return_std=True)` gives the parameters of normals.
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
+            Targets.
         n_levels, name, ax, **plot_options
             The same as in `from_predictions`; `name` is the estimator's class by default.
 
@@ -119,7 +122,7 @@ class QuantileCalibrationDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default; several displays may share the same.
+            Axes to draw on, which displays may share; by default new ones.
         line_kwargs, diagonal_kwargs : dict, optional
             Keywords of `Axes.plot`.
 

@@ -10,7 +10,7 @@ from scipy import stats
 from skuq.metrics._checks import check_choice
 from skuq.plotting._axes import Display, curve_style, legend, style, whole_numbers_below, with_unit
 
-_INTERVALS = {"median": 0.5, "mean": 0.95}
+_INTERVALS = {"median": 0.5, "mean": 0.95}  # default of `interval` for each `average`
 _ROUNDING = 1e-9  # share of the optimum by which a value can be better
 
 
@@ -65,7 +65,9 @@ class RegretDisplay(Display):
         maximize : bool, default=False
             Whether large values are good.
         unit : str, optional
+            Unit of the values for the label.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -107,7 +109,7 @@ class RegretDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default.
+            Axes to draw on; by default new ones.
         average : {"median", "mean"}, default="median"
             Average over seeds.
         interval : float, optional
@@ -156,10 +158,12 @@ class RegretDisplay(Display):
         return self
 
     def _caption(self, average, interval):
-        counts = sorted({len(np.atleast_2d(curve)) for curve in self.curves.values()})
-        if counts == [1]:
+        """Describe how curves of several seeds are averaged; None if each has a single seed."""
+        counts = {len(np.atleast_2d(curve)) for curve in self.curves.values()}
+        if counts == {1}:
             return None
-        seeds = f"{'-'.join(map(str, counts))} seeds"
+        least, most = min(counts), max(counts)
+        seeds = f"{most} seeds" if least == most else f"{least} to {most} seeds"
         if average == "mean":
             return f"mean of {seeds}, {interval:.0%} confidence"
         return f"median of {seeds}, band holds {interval:.0%} of them"

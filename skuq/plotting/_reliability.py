@@ -80,10 +80,13 @@ class ReliabilityDisplay(Display):
         labels : array-like of shape (n_classes,), optional
             Classes in the order of the columns; by default the sorted labels of y.
         n_bins : int, default=10
+            Number of bins.
         strategy : {"uniform", "quantile"}, default="uniform"
             Bins of equal width, or with equal numbers of rows; see `skuq.metrics.ece_loss`.
         name : str, optional
+            Name for the legend.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -106,9 +109,11 @@ class ReliabilityDisplay(Display):
             It must have `predict_proba(X)` and `classes_`.
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
+            Targets.
         name : str, optional
             Name for the legend; the estimator's class by default.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **options
             Passed to `from_predictions`.
 
@@ -132,7 +137,7 @@ class ReliabilityDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default; several displays may share the same.
+            Axes to draw on, which displays may share; by default new ones.
         show_counts : bool, default=True
             Whether to draw bars of the number of rows in each bin.
         line_kwargs, diagonal_kwargs : dict, optional

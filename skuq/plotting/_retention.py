@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils.validation import column_or_1d
 
-from skuq._nested import as_predicted, classifies, innermost
+from skuq._nested import classifies, reshape_like_prediction, unwrap_estimator
 from skuq.metrics import error_retention_curve, retention_auc
 from skuq.plotting._axes import Display, curve_style, from_zero, legend, style, with_name, with_unit
 from skuq.plotting._predictions import check_rows, normal_of
@@ -74,10 +74,13 @@ class RetentionDisplay(Display):
         Parameters
         ----------
         y, mean, std : array-like of shape (n_samples,)
+            Targets, and predicted means and standard deviations.
         name : str, optional
+            Name for the legend.
         unit : str, optional
             Unit of the *squared* errors.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -103,6 +106,7 @@ class RetentionDisplay(Display):
             largest probability of `predict_proba(X)`.
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
+            Targets.
         name, unit, ax, **plot_options
             The same as in `from_predictions`; `name` is the estimator's class by default.
 
@@ -113,7 +117,7 @@ class RetentionDisplay(Display):
         name = type(estimator).__name__ if name is None else name
         if not classifies(estimator):
             mean, std = normal_of(estimator, X)
-            y = as_predicted(y, mean)
+            y = reshape_like_prediction(y, mean)
             return cls.from_predictions(y, mean, std, name=name, unit=unit, ax=ax, **plot_options)
         y = column_or_1d(y)
         if unknown := set(y.tolist()) - set(np.asarray(estimator.classes_).tolist()):
@@ -122,19 +126,22 @@ class RetentionDisplay(Display):
             )
         errors = (estimator.predict(X) != y).astype(float)
         display = cls(
-            errors, _class_uncertainty(*innermost(estimator, X)), name=name, error_name="error rate"
+            errors,
+            _class_uncertainty(*unwrap_estimator(estimator, X)),
+            name=name,
+            error_name="error rate",
         )
         return display.plot(ax, **plot_options)
 
     def plot(
         self, ax=None, *, bounds=True, line_kwargs=None, random_kwargs=None, oracle_kwargs=None
     ):
-        """Draw the curve between its bounds.
+        """Draw the curve beside those of a random order and of an oracle.
 
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default; several displays may share the same.
+            Axes to draw on, which displays may share; by default new ones.
         bounds : bool, default=True
             Whether to draw the lines of the random order and of the oracle, which crowd a
             diagram of many models.
@@ -157,7 +164,7 @@ class RetentionDisplay(Display):
         (self.line_,) = ax.plot(retained, left, **style("line", defaults, line_kwargs))
         self.random_ = self.oracle_ = None
         if bounds:
-            self._draw_bounds(ax, left[-1], errors, random_kwargs, oracle_kwargs)
+            self._draw_references(ax, left[-1], errors, random_kwargs, oracle_kwargs)
         ax.set(
             xlabel="share of rows predicted, most certain first",
             ylabel=with_unit(f"{self.error_name}, others exact", self.unit),
@@ -167,12 +174,13 @@ class RetentionDisplay(Display):
         legend(ax, loc="upper left")
         return self
 
-    def _draw_bounds(self, ax, mean, errors, random_kwargs, oracle_kwargs):
-        # The bounds depend on the model's errors, so they have the colour of its curve.
-        bound = {"color": self.line_.get_color(), "linewidth": 1, "alpha": 0.8}
-        defaults = {**bound, "linestyle": ":", "label": "random order"}
+    def _draw_references(self, ax, mean, errors, random_kwargs, oracle_kwargs):
+        """Draw the curves that reject rows in random order, and by their true errors."""
+        # They depend on the model's errors, so they have the colour of its curve.
+        reference = {"color": self.line_.get_color(), "linewidth": 1, "alpha": 0.8}
+        defaults = {**reference, "linestyle": ":", "label": "random order"}
         (self.random_,) = ax.plot([0, 1], [0, mean], **style("line", defaults, random_kwargs))
-        defaults = {**bound, "linestyle": (0, (1, 3, 6, 3)), "label": "oracle: by error"}
+        defaults = {**reference, "linestyle": (0, (1, 3, 6, 3)), "label": "oracle: by error"}
         (self.oracle_,) = ax.plot(
             *error_retention_curve(errors, errors), **style("line", defaults, oracle_kwargs)
         )

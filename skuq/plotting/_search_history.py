@@ -73,6 +73,7 @@ class SearchHistoryDisplay(Display):
         score_name : str, default="score"
             Name of the score in labels.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -96,6 +97,7 @@ class SearchHistoryDisplay(Display):
         ----------
         estimator : AutoDEUQRegressor or another with `catalog_`
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **options
             Passed to `from_catalog`.
 
@@ -113,7 +115,7 @@ class SearchHistoryDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default.
+            Axes to draw on; by default new ones.
         by : {"trial", "time"}, default="trial"
             The horizontal axis: the number of the trial, or the sum of the seconds of all
             trials up to it (for parallel trials more than the time that passed).

@@ -10,7 +10,7 @@ from skuq.plotting._axes import BLUE, VERMILION, Display, legend, style
 
 _ONE_SIZE = BLUE
 _TITLES = {"kmeans": "K-means", "mean": "mean"}
-_LOOKS = {
+_MARKS = {
     "alpha": {"marker": "x", "label": "pruned by alpha"},
     "kmeans": {"marker": "o", "facecolor": "none", "label": "pruned by K-means"},
     "mean": {"marker": "s", "facecolor": "none", "label": "pruned by mean"},
@@ -85,6 +85,7 @@ class TeamDisplay(Display):
             A fitted selector, a selection, or the `teams_` of either, which gives no lines
             of single models, no star and no thresholds.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -116,6 +117,7 @@ class TeamDisplay(Display):
         estimator : HQEnsembleSelector
             A fitted selector.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -136,12 +138,12 @@ class TeamDisplay(Display):
         threshold_kwargs=None,
         reference_kwargs=None,
     ):
-        """Draw the teams.
+        """Draw each team by its diversity and accuracy.
 
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default.
+            Axes to draw on; by default new ones.
         size : int, optional
             Size of the teams to draw; by default all sizes.
         score : {"hq", "q"}, default="hq"
@@ -170,11 +172,11 @@ class TeamDisplay(Display):
             raise ValueError(f"No team of size {size} was scored. There are sizes {sizes}.")
         ax = self._open(ax)
         colours = _SizeColours(scored["size"])
-        fates = np.where(scored["kept"], "kept", scored["reason"].str.split(":").str[0])
+        outcomes = np.where(scored["kept"], "kept", scored["reason"].str.split(":").str[0])
         self.scatters_ = {
-            fate: _scatter(ax, scored[fates == fate], score, colours, look, scatter_kwargs)
-            for fate, look in _LOOKS.items()
-            if fate in fates
+            outcome: _scatter(ax, scored[outcomes == outcome], score, colours, look, scatter_kwargs)
+            for outcome, look in _MARKS.items()
+            if outcome in outcomes
         }
         self.thresholds_ = self._draw_thresholds(ax, score, colours, threshold_kwargs)
         self.best_, self.average_ = self._draw_single(ax, reference_kwargs)
@@ -205,7 +207,7 @@ class TeamDisplay(Display):
             alone = size is None or len(colours.sizes) == 1
             look = {
                 "linestyle": "--",
-                "color": "black" if alone else colours.of([size])[0],
+                "color": "black" if alone else colours.colours_of([size])[0],
                 "linewidth": 1.2,
                 "label": f"{_TITLES[name]} threshold",
             }
@@ -243,7 +245,7 @@ class TeamDisplay(Display):
             "markeredgecolor": "black",
             "linestyle": "none",
             "zorder": 4,
-            "label": "served",
+            "label": "selected",
         }
         (mark,) = ax.plot(here[score], here["accuracy"], **style("line", defaults, given))
         return mark
@@ -257,7 +259,7 @@ def _scatter(ax, teams, score, colours, look, given):
     # The legend explains the marks in a neutral colour, as colours are the sizes of teams.
     shown = {paint: "black" if len(colours.sizes) > 1 else _ONE_SIZE, "label": label}
     ax.scatter([], [], **style("points", {**look, **shown}, given))
-    look[paint] = colours.of(teams["size"])
+    look[paint] = colours.colours_of(teams["size"])
     return ax.scatter(teams[score], teams["accuracy"], **style("points", look, given))
 
 
@@ -267,7 +269,7 @@ class _SizeColours:
     def __init__(self, sizes):
         self.sizes = sorted(set(sizes))
 
-    def of(self, sizes):
+    def colours_of(self, sizes):
         """Return colours of shape (n, 4), or one colour if all teams have the same size."""
         import matplotlib as mpl
 
@@ -278,7 +280,7 @@ class _SizeColours:
         return mpl.colormaps["viridis"](shares[np.searchsorted(self.sizes, sizes)])
 
     def draw(self, ax):
-        """Draw a colour bar that names the size of each colour."""
+        """Draw a colour bar that names the size of each colour; None if there is one size."""
         if len(self.sizes) == 1:
             return None
         from matplotlib.cm import ScalarMappable
@@ -286,7 +288,7 @@ class _SizeColours:
 
         n = len(self.sizes)
         mappable = ScalarMappable(
-            BoundaryNorm(np.arange(n + 1) - 0.5, n), ListedColormap(self.of(self.sizes))
+            BoundaryNorm(np.arange(n + 1) - 0.5, n), ListedColormap(self.colours_of(self.sizes))
         )
         bar = ax.figure.colorbar(mappable, ax=ax, ticks=range(n), label="team size")
         bar.ax.set_yticklabels(self.sizes)

@@ -31,19 +31,20 @@ _NODE_WEIGHTS = np.exp(-0.5 * _NODES**2) / np.exp(-0.5 * _NODES**2).sum()
 def normal_scores(base: Any, y: np.ndarray) -> np.ndarray:
     """Compute the normal scores (n[, m]) of y under a distribution.
 
-    Beyond 6 they grow by 1 with each standard deviation of the row.
+    Scores beyond -6 and 6 are extrapolated: they grow by 1 with each standard deviation of the
+    row's distribution.
     """
     level = base.cdf(y)
     scores = special.ndtri(np.clip(level, _EDGE, 1 - _EDGE))
-    # The side of y, where its level is too close to 0 or 1 to be inverted; 0 elsewhere.
-    outside = np.sign(level - 0.5) * ((level < _EDGE) | (level > 1 - _EDGE))
-    if outside.any():
+    # The side of y, 1 or -1, where its level is too close to 1 or 0 to be inverted; 0 elsewhere.
+    side = np.sign(level - 0.5) * ((level < _EDGE) | (level > 1 - _EDGE))
+    if side.any():
         # From the quantiles at +-6 on, scores grow in units of the row's standard deviation: the
         # map from y to scores stays continuous and can be inverted.
         low, high = base.inverse_cdf(_as_column([_EDGE, 1 - _EDGE], y.ndim))
-        with np.errstate(over="ignore"):  # an infinite score is further out than any other
-            beyond = np.maximum(np.where(outside > 0, y - high, low - y) / base.std, 0)
-        scores = scores + np.where(outside == 0, 0.0, np.copysign(beyond, outside))
+        with np.errstate(over="ignore"):  # a score may be infinite
+            distance = np.maximum(np.where(side > 0, y - high, low - y) / base.std, 0)
+        scores = scores + np.where(side == 0, 0.0, np.copysign(distance, side))
     return scores
 
 
@@ -154,14 +155,14 @@ class AdaptedDistribution(Continuous):
         return self._variance_factor * self.base.epistemic_variance
 
     def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
-        """Mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
+        """Compute the mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
         parts = self.base.uncertainty(epistemic_ddof)
         return Uncertainty(
             self.mean, *(np.sqrt(self._variance_factor) * part for part in parts[1:])
         )
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
-        """P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
+        """Compute P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
         y = np.asarray(y, dtype=float)
         y = np.broadcast_to(y, np.broadcast_shapes(y.shape, self._shape))
         # P(Y <= y) = Phi(r^-1(s)), where s is the score of y under the base.
@@ -174,7 +175,7 @@ class AdaptedDistribution(Continuous):
         return at_scores(self.base, self._map(special.ndtri(levels)))
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:
-        """Log density of each row, of all outputs together. Shape (n,)."""
+        """Compute the log density of each row, of all outputs together. Shape (n,)."""
         y = self._check_y(y)
         scores = normal_scores(self.base, y)
         nominal = self._map.inverse(scores)
@@ -189,7 +190,7 @@ class AdaptedDistribution(Continuous):
         return density if y.ndim == 1 else density.sum(axis=1)
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Joint draws, of shape (n[, m], n_samples): those of the base, mapped."""
+        """Draw jointly, of shape (n[, m], n_samples): map the draws of the base."""
         draws = np.moveaxis(self.base.sample(n_samples, rng), -1, 0)  # (n_samples, n[, m])
         # A draw of the base has a standard normal score z, (n_samples, n[, m]); the draw returned
         # is the base's quantile at r(z).

@@ -52,7 +52,7 @@ class _Calibrated(Continuous):
         return self._share(self.base.epistemic_variance)
 
     def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
-        """Mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
+        """Compute the mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
         parts = self.base.uncertainty(epistemic_ddof)
         factor = np.sqrt(self.variance / self.base.variance)
         return Uncertainty(self.mean, *(factor * part for part in parts[1:]))
@@ -101,7 +101,7 @@ class RecalibratedMixture(_Calibrated):
         return np.clip(self._map.inverse(levels), _EDGE, 1 - _EDGE)
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
-        """P(Y <= y) for each row and output."""
+        """Compute P(Y <= y) for each row and output."""
         return self._map(self.base.cdf(y))
 
     @property
@@ -114,7 +114,7 @@ class RecalibratedMixture(_Calibrated):
         return self.base.inverse_cdf(self._base_levels(levels))
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:
-        """Log density of each row, of all outputs together. Shape (n,)."""
+        """Compute the log density of each row, of all outputs together. Shape (n,)."""
         y = np.asarray(y, dtype=float)
         # d/dy R(F(y)) = R'(F(y)) f(y), for each output.
         slope = np.log(self._map.slope(self.base.cdf(y)))
@@ -149,7 +149,7 @@ class RecalibratedMixture(_Calibrated):
         return np.maximum(second - first**2, 0)
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Joint draws, of shape (n[, m], n_samples): those of the base, mapped."""
+        """Draw jointly, of shape (n[, m], n_samples): map the draws of the base."""
         draws = np.moveaxis(self.base.sample(n_samples, rng), -1, 0)  # (n_samples, n[, m])
         # Draws of the base are uniform as levels, and R^-1 turns levels of this distribution into
         # the base's.
@@ -158,20 +158,24 @@ class RecalibratedMixture(_Calibrated):
 
 
 def _partial_moments(mixture: GaussianMixture, knots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute first and second moments about the mean between knots, (n_cells, n[, m]) each."""
+    """Integrate y - mean and its square over each cell between two knots (n_knots, n[, m]).
+
+    The integrals are weighted by the mixture's density, and have shape (n_knots - 1, n[, m]).
+    """
     first = second = np.zeros((len(knots) - 1, *mixture.mean.shape))
     for weight, loc, scale in zip(mixture.weights, mixture.loc, mixture.scale):
         z = (knots - loc) / scale
-        # The probability of each cell, (n_cells, n[, m]).
+        # The integrals of 1, z and z**2 over each cell, for a standard normal z.
         mass = np.diff(special.ndtr(z), axis=0)
         density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
-        # E[Z; cell] and E[Z**2; cell] of a standard normal Z.
-        slope = -np.diff(density, axis=0)
-        square = mass - np.diff(np.where(np.isfinite(z), z, 0) * density, axis=0)
-        # y - mean is off + scale * Z.
-        off = loc - mixture.mean
-        first = first + weight * (off * mass + scale * slope)
-        second = second + weight * (off**2 * mass + 2 * off * scale * slope + scale**2 * square)
+        first_z = -np.diff(density, axis=0)
+        second_z = mass - np.diff(np.where(np.isfinite(z), z, 0) * density, axis=0)
+        # y - mean = offset + scale * z
+        offset = loc - mixture.mean
+        first = first + weight * (offset * mass + scale * first_z)
+        second = second + weight * (
+            offset**2 * mass + 2 * offset * scale * first_z + scale**2 * second_z
+        )
     return first, second
 
 
@@ -232,9 +236,9 @@ class ConformalMixture(_Calibrated):
         # Intervals are symmetric about the mean: the quantile is one end of an interval.
         coverage = abs(2 * levels - 1)  # of the central interval that ends at the level
         columns = []
-        for (scores, reach), own in zip(self._columns, np.moveaxis(self._flat(coverage), -1, 0)):
+        for (scores, reach), wanted in zip(self._columns, np.moveaxis(self._flat(coverage), -1, 0)):
             # Smallest s with sum w_i [s_i <= s] >= coverage * total weight (Tibshirani et al.).
-            at = np.searchsorted(reach, own * self._total_weight(reach) - 1e-9)
+            at = np.searchsorted(reach, wanted * self._total_weight(reach) - 1e-9)
             if at.max(initial=0) >= len(scores):
                 reached = reach[-1] / np.max(self._total_weight(reach))
                 raise ValueError(
@@ -258,7 +262,7 @@ class ConformalMixture(_Calibrated):
         return list(zip(scores.T, reach.T))
 
     def _total_weight(self, reach: np.ndarray) -> Any:
-        """Total weight including each row (n,), divided by that including a row of weight 1."""
+        """Compute the total weight with each row (n,), relative to that with a row of weight 1."""
         if self.new_weight is None:
             return 1.0
         # With W the weight of the calibration rows, reach[-1] = W / (W + 1), and a row of weight w
@@ -266,22 +270,23 @@ class ConformalMixture(_Calibrated):
         return 1 + (1 - reach[-1]) * (self.new_weight - 1)
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
-        """P(Y <= y) for each row and output, in steps."""
+        """Compute P(Y <= y) for each row and output, in steps."""
         z = (np.asarray(y, dtype=float) - self.mean) / self.std
         columns = []
-        for (scores, reach), own in zip(self._columns, np.moveaxis(self._flat(z), -1, 0)):
+        for (scores, reach), z_of_output in zip(self._columns, np.moveaxis(self._flat(z), -1, 0)):
             # Scores equal to y count on its own side of the mean: right-continuous.
             inside = np.where(
-                own > 0, *(np.searchsorted(scores, abs(own), side) for side in ("right", "left"))
+                z_of_output > 0,
+                *(np.searchsorted(scores, abs(z_of_output), side) for side in ("right", "left")),
             )
             # The coverage of the interval that ends at y, which is 0 if it has no score inside.
             columns.append(np.concatenate([[0.0], reach])[inside] / self._total_weight(reach))
         return 0.5 + 0.5 * np.sign(z) * np.stack(columns, axis=-1).reshape(z.shape)
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:
-        """Log density of each row under the base. Shape (n,)."""
+        """Compute the log density of each row under the base. Shape (n,)."""
         return self.base.log_prob(y)
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Joint draws of the base, of shape (n[, m], n_samples)."""
+        """Draw jointly from the base, of shape (n[, m], n_samples)."""
         return self.base.sample(n_samples, rng)

@@ -13,20 +13,22 @@ from numpy.typing import ArrayLike
 from scipy import optimize, special
 
 from skuq.predictive._gaussian_mixture import GaussianMixture
+from skuq.predictive._mixture import Mixture
 
 _SMALLEST_SPREAD = 1e-6  # variance of the logarithms of groups' variances that counts as none
 
 
 def fit_std_factor(
-    mixtures: Sequence[GaussianMixture],
+    mixtures: Sequence[Mixture],
     ys: Sequence[np.ndarray],
     weights: Sequence[np.ndarray],
 ) -> float:
     """Fit the factor c of all standard deviations by maximum likelihood.
 
-    For one normal a row this is ``sqrt(mean(((y - mean) / std) ** 2))``; the mixture's own
-    likelihood may have several maxima and is searched. Where every y is met exactly there
-    is nothing to learn, and it is 1.
+    Each set of rows has its own mixtures, targets and weights, as the folds of a cross-validation
+    do. With a single normal for each row, c is ``sqrt(mean(((y - mean) / std) ** 2))``. The
+    likelihood of mixtures can have several maxima, so that c is searched from a grid. If all errors
+    are 0, c is 1.
 
     References
     ----------
@@ -89,29 +91,31 @@ def effective_rows(weights: np.ndarray) -> float:
 
 
 def fit_levels(
-    pit: np.ndarray, weights: np.ndarray, n_rows: float
+    pit: np.ndarray, weights: np.ndarray, n_effective: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Fit the map from predicted to observed levels, and return its knots, (n_knots,) each.
+    """Fit a piecewise linear map from predicted to observed levels.
 
-    The isotonic fit of observed to predicted levels is the distribution function of the PIT values
-    (n,) (Kuleshov et al., 2018). Here it is linear, so that there is a density, on up to twenty
-    pieces of equal observed probability, with ten effective rows or more each. Akaike's criterion
-    chooses their number: where levels are right already, it is about 1, and a map of twenty pieces
-    would cost a log density of 20 / (2 n). Both results increase strictly from 0 to 1. `n_rows` is
-    the effective number n of rows.
+    Return the predicted and the observed levels of its knots, (n_knots,) each, which increase
+    strictly from 0 to 1. The isotonic fit is the distribution function of the PIT values (n,)
+    (Kuleshov et al., 2018); a piecewise linear map has a density, too. It has up to twenty pieces
+    of equal observed probability, and at least ten of the `n_effective` rows in each. Akaike's
+    criterion chooses their number: if predictions are calibrated, that is about 1, where twenty
+    pieces would lower the mean log density by about 20 / (2 n).
     """
-    most = int(np.clip((n_rows + 1e-6) // 10, 1, 20))  # 99.999.. effective rows are 100
-    grids = [np.arange(n + 1) / n for n in range(1, most + 1)]
-    # Inner quantiles of all grids at once, since the PIT values then are sorted only once.
-    inner = weighted_quantile(pit, weights, np.concatenate([observed[1:-1] for observed in grids]))
-    best, chosen, start = -np.inf, (grids[0], grids[0]), 0
-    for n, observed in enumerate(grids, 1):
+    most = int(np.clip((n_effective + 1e-6) // 10, 1, 20))  # 99.999.. effective rows are 100
+    candidates = [np.arange(n + 1) / n for n in range(1, most + 1)]  # observed levels of knots
+    # The inner knots of all candidates, one candidate after the other: the PIT values are sorted
+    # only once.
+    levels = np.concatenate([observed[1:-1] for observed in candidates])
+    inner = weighted_quantile(pit, weights, levels)
+    best, chosen, start = -np.inf, (candidates[0], candidates[0]), 0
+    for n, observed in enumerate(candidates, 1):
         knots = np.concatenate([[0.0], inner[start : start + n - 1], [1.0]])
         start += n - 1
         # A thousandth of the identity makes the map strictly increasing where values are equal.
         predicted = 0.999 * knots + 0.001 * observed
         # Log likelihood of density 1 / (n * width) on pieces of equal mass, less n - 1 parameters.
-        criterion = -n_rows * np.log(n * np.diff(predicted)).mean() - (n - 1)
+        criterion = -n_effective * np.log(n * np.diff(predicted)).mean() - (n - 1)
         if criterion > best:
             best, chosen = criterion, (predicted, observed)
     return chosen

@@ -31,7 +31,7 @@ def fit_temperature(probas: np.ndarray, codes: np.ndarray, weights: np.ndarray) 
     rows = np.arange(len(codes))
 
     def nll(log_t: float) -> float:
-        proba = tempered(probas, np.exp(log_t))[rows, codes]
+        proba = temper(probas, np.exp(log_t))[rows, codes]
         # Minus the log prior of log(T), plus the NLL.
         return 0.5 * log_t**2 - weights @ np.log(np.maximum(proba, _SMALLEST_DENSITY))
 
@@ -39,7 +39,7 @@ def fit_temperature(probas: np.ndarray, codes: np.ndarray, weights: np.ndarray) 
     return float(np.exp(optimize.minimize_scalar(nll, bounds=(-4, 4), method="bounded").x))
 
 
-def tempered(proba: np.ndarray, temperature: float) -> np.ndarray:
+def temper(proba: np.ndarray, temperature: float) -> np.ndarray:
     """Raise probabilities (n, C) to the power 1 / T, and normalise them.
 
     A probability of 0 counts as 2e-16, because a class that a neighbourhood or a tree has not seen
@@ -144,7 +144,7 @@ def fit_spread(
         shares.append(np.broadcast_to(weight[rows, None] / n_near, near.shape))
     if not terms:
         return 1.0
-    ratio, share = (np.concatenate([part.ravel() for part in own]) for own in (terms, shares))
+    ratio, share = (np.concatenate([part.ravel() for part in arrays]) for arrays in (terms, shares))
 
     def loss(square: float) -> float:
         return 0.5 * (square - 1) ** 2 - float(share @ np.log1p(square * ratio))

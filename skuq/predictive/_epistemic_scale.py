@@ -133,9 +133,9 @@ def _fit_both_scales(
         return np.hypot(np.exp(log_ratio) * side, aleatoric)
 
     def nll(log_ratio: float) -> float:
-        own, far = std(log_ratio), std(log_ratio, beyond)
+        near, far = std(log_ratio), std(log_ratio, beyond)
         # The profile likelihood: the best k at this ratio is put in, and constants are left out.
-        return weight @ _log_width(own, far) + np.log(root_mean_square(error / own, weight))
+        return weight @ _log_width(near, far) + np.log(root_mean_square(error / near, weight))
 
     balance = _balance(epistemic, aleatoric)
     # From a negligible model's part to a negligible noise.

@@ -85,12 +85,12 @@ class GroupedDistribution(Continuous):
         return self._gather([part.epistemic_variance for part in self.parts])
 
     def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
-        """Mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
+        """Compute the mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
         parts = zip(*(part.uncertainty(epistemic_ddof) for part in self.parts))
         return Uncertainty(*(self._gather(values) for values in parts))
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
-        """P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
+        """Compute P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
         y = np.asarray(y, dtype=float)
         y = np.broadcast_to(y, np.broadcast_shapes(y.shape, self._shape))
         axis = y.ndim - len(self._shape)
@@ -104,12 +104,12 @@ class GroupedDistribution(Continuous):
         return self._gather(found, axis=1)
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:
-        """Log density of each row, of all outputs together. Shape (n,)."""
+        """Compute the log density of each row, of all outputs together. Shape (n,)."""
         y = self._check_y(y)
         return self._gather([part.log_prob(y[own]) for part, own in zip(self.parts, self.rows)])
 
     def output(self, k: int) -> GroupedDistribution:
-        """Marginal of one of several outputs."""
+        """Select the marginal distribution of one of several outputs."""
         return GroupedDistribution(tuple(part.output(k) for part in self.parts), self.rows)
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:

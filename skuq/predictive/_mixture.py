@@ -22,7 +22,7 @@ from skuq.predictive._uncertainty import Uncertainty
 # trapezoidal rule converges as fast as Gauss' rule for smooth functions, and faster for functions
 # with kinks. The probability beyond +-10 is 1e-23.
 _STEP = 0.25
-_SCORES = np.arange(-40, 41) * _STEP
+_SCORES = np.arange(-40, 41) * _STEP  # nodes of the trapezoidal rule, as normal scores
 _SCORE_WEIGHTS = np.exp(-0.5 * _SCORES**2)
 _SCORE_WEIGHTS /= _SCORE_WEIGHTS.sum()
 
@@ -206,7 +206,8 @@ class Mixture(Continuous):
     def cdf(self, y: ArrayLike) -> np.ndarray:
         """Compute P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
         y = np.asarray(y, dtype=float)
-        return sum(w * self._cdf(y, *own) for w, own in zip(self.weights, self._members()))
+        parts = (self._cdf(y, *parameters) for parameters in self._members())
+        return sum(w * part for w, part in zip(self.weights, parts))
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:
         """Compute the joint log density of each row's outputs, of shape (n,).
@@ -217,7 +218,7 @@ class Mixture(Continuous):
             Observed targets.
         """
         y = self._check_y(y)
-        densities = np.stack([self._log_density(y, *own) for own in self._members()])
+        densities = np.stack([self._log_density(y, *parameters) for parameters in self._members()])
         # Given the member, outputs are independent: sum over them, then mix over members.
         densities = densities.sum(axis=tuple(range(2, densities.ndim)))  # (K, n)
         return special.logsumexp(densities, axis=0, b=self.weights[:, None])
@@ -244,7 +245,8 @@ class Mixture(Continuous):
 
         def excess(y: np.ndarray, level: np.ndarray, at: np.ndarray) -> np.ndarray:
             members = zip(*(np.take(a, at, axis=-1) for a in arrays))
-            return sum(w * self._cdf(y, *own) for w, own in zip(self.weights, members)) - level
+            parts = (self._cdf(y, *parameters) for parameters in members)
+            return sum(w * part for w, part in zip(self.weights, parts)) - level
 
         at = np.broadcast_to(np.arange(low.shape[1]), low.shape)
         return find_roots(excess, low, high, levels, at)
@@ -257,7 +259,7 @@ class Mixture(Continuous):
         With one member both ends are the same array, the quantile itself. Arguments are those of
         `_roots`.
         """
-        ends = (self._quantile(levels, *own) for own in zip(*arrays))
+        ends = (self._quantile(levels, *parameters) for parameters in zip(*arrays))
         low = high = next(ends)
         for end in ends:
             low, high = np.minimum(low, end), np.maximum(high, end)
@@ -293,8 +295,8 @@ class Mixture(Continuous):
         member = rng.choice(len(self.weights), size=n_samples, p=self.weights)
         z = rng.standard_normal((n_samples, 1, *self._shape[1:]))
         draws = np.empty((n_samples, *self._shape))
-        for k, own in enumerate(self._members()):
-            draws[member == k] = self._at_scores(z[member == k], *own)
+        for k, parameters in enumerate(self._members()):
+            draws[member == k] = self._at_scores(z[member == k], *parameters)
         return np.moveaxis(draws, 0, -1)
 
     def _moments_of(
@@ -302,16 +304,16 @@ class Mixture(Continuous):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Compute members' means and variances, (K, n[, m]), of an increasing function of y.
 
-        Raise ValueError if they overflow.
+        The function is the inverse of a transform of y. Raise ValueError if they overflow.
         """
         means, variances = [], []
-        for own in self._members():
+        for parameters in self._members():
             # Moments about the median, which lies within a standard deviation of the mean, avoid
             # cancellation.
-            median = function(self._at_scores(np.zeros(self._shape), *own))
+            median = function(self._at_scores(np.zeros(self._shape), *parameters))
             first, second = np.zeros(self._shape), np.zeros(self._shape)
             with np.errstate(over="ignore", invalid="ignore"):  # checked below
-                for weight, y in self._nodes(*own):
+                for weight, y in self._nodes(*parameters):
                     distance = function(y) - median
                     first += weight * distance
                     second += weight * distance**2

@@ -151,8 +151,8 @@ class NestedGaussianMixture(Mixture):
         # components that have a positive probability.
         scores = special.ndtri(levels)
         low, high = np.full_like(scores, np.inf), np.full_like(scores, -np.inf)
-        for own in zip(*arrays):
-            for loc, scale, probability in zip(*own):
+        for parameters in zip(*arrays):
+            for loc, scale, probability in zip(*parameters):
                 end = loc + scale * scores
                 low = np.where(probability > 0, np.minimum(low, end), low)
                 high = np.where(probability > 0, np.maximum(high, end), high)
@@ -176,12 +176,12 @@ class NestedGaussianMixture(Mixture):
             # A component is taken if the uniform number lies between `lower` and `upper`.
             edges, lower = np.cumsum(probabilities, axis=0), np.zeros(self._shape)
             edges /= edges[-1]  # exactly 1 from the last possible component on
-            own = draws[chosen]
+            drawn = draws[chosen]
             for mu, s, upper in zip(loc, scale, edges):
                 here = (uniform[chosen] >= lower) & (uniform[chosen] < upper)
-                own = np.where(here, mu + s * z[chosen], own)
+                drawn = np.where(here, mu + s * z[chosen], drawn)
                 lower = upper
-            draws[chosen] = own
+            draws[chosen] = drawn
         return np.moveaxis(draws, 0, -1)
 
     def _moments_of(

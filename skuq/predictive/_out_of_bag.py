@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import optimize
 
-_FEWEST_ROWS = 30
+_FEWEST_ROWS = 30  # with fewer, nothing is fitted
 _PRIOR_ROWS = 100  # weight of "no correction", in rows
 _BOUNDS = [(-6.0, 6.0), (-20.0, 6.0)]  # of the logarithms of the squared factor and floor
 _FLOORS = (-8.0, -4.0, -1.0)  # where the search for the second begins

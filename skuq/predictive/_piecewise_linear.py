@@ -44,7 +44,7 @@ class PiecewiseLinear:
         slopes = np.diff(y, axis=0) / np.diff(x, axis=0)  # (q - 1, 1 or m)
         # Values beyond the knots belong to the first or the last piece.
         columns = [
-            own[np.clip(np.searchsorted(knots, column) - 1, 0, len(own) - 1)]
-            for own, knots, column in zip(slopes.T, x.T, values.reshape(len(values), -1).T)
+            slope[np.clip(np.searchsorted(knots, column) - 1, 0, len(slope) - 1)]
+            for slope, knots, column in zip(slopes.T, x.T, values.reshape(len(values), -1).T)
         ]
         return np.stack(columns, axis=1).reshape(values.shape)

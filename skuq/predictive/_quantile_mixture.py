@@ -187,11 +187,11 @@ class QuantileMixture(Mixture):
         for k, weight in enumerate(self.weights):
             passed = np.cumsum(owner == k, axis=0)  # number of the member's knots so far, 0 to q
             # The member's density in each of its pieces, 0 before the first and after the last.
-            own = weight * np.diff(self.levels)[:, None] / widths[k]
-            own = np.take_along_axis(np.pad(own, ((1, 1), (0, 0))), passed, axis=0)
+            density = weight * np.diff(self.levels)[:, None] / widths[k]
+            density = np.take_along_axis(np.pad(density, ((1, 1), (0, 0))), passed, axis=0)
             start = np.take_along_axis(knots[k], np.maximum(passed - 1, 0), axis=0)
-            slopes += own
-            below += weight * done[passed] + own * (y - start)
+            slopes += density
+            below += weight * done[passed] + density * (y - start)
         return y, slopes, below, (knots[:, 0], knots[:, -1])
 
     def _tails(
@@ -202,17 +202,17 @@ class QuantileMixture(Mixture):
         lower: np.ndarray,
         upper: np.ndarray,
     ) -> np.ndarray:
-        """Compute the mixture's probability below y (.., r) that lies in tails.
+        """Compute what the members' exponential tails add to the mixture's cdf at y (.., r).
 
-        The other arguments, (K, r) each, are the members' first and last knots and the scales of
-        their tails.
+        The other arguments, (K, r) each, are the first and last knots of the members, and the
+        scales of the tails before and after them.
         """
         total = np.zeros(y.shape)
-        for weight, *own in zip(self.weights, first, last, lower, upper):
+        for weight, start, end, before, after in zip(self.weights, first, last, lower, upper):
             # A lower tail holds t_1 exp(-(v_1 - y) / scale) below y, at most t_1.
-            below = np.exp(np.minimum(y - own[0], 0) / own[2])
+            below = np.exp(np.minimum(y - start, 0) / before)
             # An upper tail holds (1 - t_q) (1 - exp(-(y - v_q) / scale)) between its knot and y.
-            above = -np.expm1(np.minimum(own[1] - y, 0) / own[3])
+            above = -np.expm1(np.minimum(end - y, 0) / after)
             total = total + weight * (self.levels[0] * below + (1 - self.levels[-1]) * above)
         return total
 

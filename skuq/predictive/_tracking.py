@@ -14,7 +14,7 @@ from skuq._registry import saved_as
 from skuq.predictive._adapted import increasing
 from skuq.predictive._online_weights import remember, update_weights
 
-_TAIL = np.array([0.005, 0.01, 0.025, 0.05])
+_TAIL = np.array([0.005, 0.01, 0.025, 0.05])  # tracked levels below 10 %
 LEVELS = np.concatenate([_TAIL, np.arange(2, 19) / 20, 1 - _TAIL[::-1]])
 NOMINAL = special.ndtri(LEVELS)  # scores of these levels while the calibration holds
 _LOWER, _MEDIAN, _UPPER = np.searchsorted(LEVELS, np.array([0.05, 0.5, 0.95]) - 1e-9)
@@ -28,9 +28,9 @@ _STEPS = 1 / (MEMORIES[:, None] * np.maximum(_DENSITY, 0.1))  # (k, q)
 # The unit of all steps is the spread of the quantiles with this memory, the third. The spread of a
 # shorter memory would change by so much in a step of 24 rows that steps could grow without bound.
 _UNIT_MEMORY = 2
-_SMALLEST_UNIT = 1e-3
+_SMALLEST_UNIT = 1e-3  # of that spread, relative to the nominal one
 _HORIZON = 500  # rows over which the weighted steps should be as good as the best step size
-_SHARE = 1 / (2 * _HORIZON)  # share of the weight that is redistributed at each row
+_REDISTRIBUTED_SHARE = 1 / (2 * _HORIZON)  # of the weight, at each row
 _STEP_ROWS = 24  # largest number of rows in one step of the quantiles
 
 
@@ -143,7 +143,7 @@ class QuantileTracker:
         All rows count as predicted before the first of their truths was known: step sizes are
         judged by their quantiles before the update.
         """
-        losses = np.stack([self._losses(own, k) for k, own in enumerate(scores.T)], axis=1)
+        losses = np.stack([self._losses(column, k) for k, column in enumerate(scores.T)], axis=1)
         # Excess over the weighted mean, in units of the spread: the rate below needs no units.
         losses -= (self.weights * losses).sum(axis=0)
         losses /= _spread(self.positions[_UNIT_MEMORY])
@@ -152,7 +152,7 @@ class QuantileTracker:
         energy = (1 - 1 / _HORIZON) ** n * self.energy + (self.weights * losses**2).sum(axis=0)
         # Learning rate of the weights: Gibbs and Candès (2024), section 3.
         rate = np.sqrt((np.log(2 * k * _HORIZON) + 1) / (energy + 1.0))
-        share = 1 - (1 - _SHARE) ** n
+        share = 1 - (1 - _REDISTRIBUTED_SHARE) ** n
         positions = self.positions
         for start in range(0, n, _STEP_ROWS):
             block = scores[start : start + _STEP_ROWS, None, None]  # (b, 1, 1, m)
@@ -161,7 +161,7 @@ class QuantileTracker:
             push = LEVELS[:, None] * len(block) - (block < positions).sum(axis=0)  # (k, q, m)
             unit = _spread(positions[_UNIT_MEMORY])  # (m,)
             positions = positions + unit * _STEPS[..., None] * push
-        seen = np.stack([scores, self._levelled(scores)], axis=1)  # (T, 2, m)
+        seen = np.stack([scores, self._scores_under_tracker(scores)], axis=1)  # (T, 2, m)
         return QuantileTracker(
             positions,
             update_weights(self.weights, rate * losses, share, _PRIOR),
@@ -186,11 +186,11 @@ class QuantileTracker:
         mean: np.ndarray = (losses / _DENSITY).mean(axis=1)
         return mean
 
-    def _levelled(self, scores: np.ndarray) -> np.ndarray:
+    def _scores_under_tracker(self, scores: np.ndarray) -> np.ndarray:
         """Compute normal scores (T, m) of truths under the tracked quantiles."""
         columns = [
-            np.interp(own, knots, NOMINAL, left=-np.inf, right=np.inf)
-            for own, knots in zip(scores.T, self.quantiles.T)
+            np.interp(column, knots, NOMINAL, left=-np.inf, right=np.inf)
+            for column, knots in zip(scores.T, self.quantiles.T)
         ]
         return np.stack(columns, axis=1)
 
@@ -209,7 +209,7 @@ class QuantileTracker:
 
 
 def _spread(quantiles: np.ndarray) -> np.ndarray:
-    """Width (m,) of the 90 % interval of quantiles (q, m), divided by its nominal width."""
+    """Compute the width (m,) of the 90 % interval of quantiles (q, m), relative to nominal."""
     width = quantiles[_UPPER] - quantiles[_LOWER]
     spread: np.ndarray = np.maximum(abs(width) / (2 * NOMINAL[_UPPER]), _SMALLEST_UNIT)
     return spread

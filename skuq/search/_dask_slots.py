@@ -21,7 +21,7 @@ from skuq.exceptions import SlotsLostError
 from skuq.search._payload import EvaluationPayload, Outcome, unpack_outcome
 
 _CLEAN_UP_SECONDS = 10  # maximum time that the end of a search waits for the cluster
-_RESTART_SECONDS = 30
+_RESTART_SECONDS = 30  # longest time to wait for a restarted worker
 
 
 class DaskSlots:

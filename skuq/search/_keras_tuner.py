@@ -126,6 +126,7 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
         return {"status": _STATUS.RUNNING, "values": values}
 
     def _record(self, number: int, trial: Any, space: Space, sign: int) -> TrialRecord:
+        """Make skuq's record of one of Keras-Tuner's trials."""
         completed = trial.status == _STATUS.COMPLETED
         return TrialRecord(
             trial_number=number,
@@ -192,10 +193,11 @@ class OracleProposer:
         self.tell(history)
         # The loop asks for the lowest number without a trial.
         number = next(k for k in itertools.count() if k not in self._trials)
-        trial = self._trials[number] = self._create()
+        trial = self._trials[number] = self._create_trial()
         return self._space.restrict(trial.hyperparameters.values)
 
-    def _create(self) -> Any:
+    def _create_trial(self) -> Any:
+        """Ask the oracle for a trial; raise RuntimeError if it proposes none."""
         tuner_id = f"skuq-{threading.get_ident()}-{len(self._trials)}"
         trial = self._oracle.create_trial(tuner_id)
         if trial.status != _STATUS.RUNNING or not trial.hyperparameters.values:
@@ -211,12 +213,13 @@ class OracleProposer:
             if record.trial_number not in self._trials:
                 # Let the oracle propose, to advance its state, and replace the proposal by the
                 # configuration that was evaluated.
-                trial = self._trials[record.trial_number] = self._create()
+                trial = self._trials[record.trial_number] = self._create_trial()
                 trial.hyperparameters.values.update(record.configuration)
             self._tell(record)
         self._n_told = len(history)
 
     def _tell(self, record: TrialRecord) -> None:
+        """Report a finished trial to the oracle."""
         trial = self._trials[record.trial_number]
         if not record.failed:
             sign = -1 if self._oracle.objective.direction == "max" else 1

@@ -16,9 +16,10 @@ from skuq.exceptions import SearchFailedError
 # If all of the first trials fail, the cause is the search and not the trials.
 _N_FIRST_TRIALS = 10
 
-# With more than _AMPLE times the longest trial's time left, a trial needs no limit. With less than
-# _WORTHWHILE times the median time left, no trial starts.
-_AMPLE, _WORTHWHILE = 3.0, 0.5
+# A trial may be shortened if less time is left than _TIGHT_FACTOR times that of the longest trial.
+_TIGHT_FACTOR = 3.0
+_MIN_SHARE = 0.5  # of the trials' median time; no trial starts with less time left
+_MIN_SECONDS = 0.01  # for a trial while none has succeeded, even if no time is left
 
 
 @dataclass(frozen=True)
@@ -65,19 +66,20 @@ class Limits:
     def time_of_next_trial(
         self, history: Sequence[TrialRecord], started: float
     ) -> tuple[float, bool]:
-        """Return the seconds that one more trial may take, and whether it may need them all.
+        """Return the seconds that the next trial may take, and whether it may have to be shortened.
 
-        The seconds are 0 if no trial should start, because it would have less than half of the
-        other trials' median time.
+        The seconds are 0 if no trial should start: no time is left, or less than half of the
+        median time of the completed trials.
         """
         left = self.seconds_left(started)
-        # For shortened trials, the time that a full training would have taken.
+        # The time of a shortened trial, extrapolated to a full training.
         durations = [r.seconds / r.share for r in history if r.completed and r.share > 0]
         if not durations:
-            return max(left, 0.01 if self.needs_success else 0.0), left < math.inf
-        is_tight = left <= _AMPLE * max(durations)
-        is_worth_it = left > _WORTHWHILE * float(np.median(durations))
-        return (left if is_worth_it else 0.0), is_tight
+            least = _MIN_SECONDS if self.needs_success else 0.0
+            return max(left, least), left < math.inf
+        is_tight = left <= _TIGHT_FACTOR * max(durations)
+        is_enough = left > _MIN_SHARE * float(np.median(durations))
+        return (left if is_enough else 0.0), is_tight
 
     def deadline(self) -> float:
         """Return the time of the monotonic clock at which a trial that starts now is stopped."""

@@ -52,7 +52,7 @@ class EvaluationPayload:
         trial, with a message that names the reason.
         """
         try:
-            evaluate = self._unpickled()
+            evaluate = self._unpickle()
             return True, cloudpickle.dumps(evaluate(*arguments)), ""
         except BaseException as error:  # sys.exit() in a trial must not end the caller
             message = f"{type(error).__name__}: {error}"
@@ -68,8 +68,8 @@ class EvaluationPayload:
         self._is_cancelled = True
         _cancel(self._evaluate)
 
-    def _unpickled(self) -> Callable[..., Any]:
-        """Return the evaluation, unpickled at the first call."""
+    def _unpickle(self) -> Callable[..., Any]:
+        """Unpickle the evaluation at the first call, and return it."""
         with self._lock:  # several threads of one process may call at the same time
             if self._evaluate is None:
                 if self._needs_backend:

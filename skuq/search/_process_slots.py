@@ -82,10 +82,11 @@ class ProcessSlots:
         """Return the slot's process; take an idle one or start one if the slot has none."""
         worker = self._workers[slot]
         if worker is None:
-            gpu = gpu_of_slot(slot)
-            if gpu is None:  # an idle process may have been started with other visible devices
-                gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
-            worker = self._workers[slot] = _take_worker(self._n_threads, self._folder.name, gpu)
+            devices = gpu_of_slot(slot)
+            if devices is None:  # an idle process may have been started with other devices
+                devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+            worker = _take_worker(self._n_threads, self._folder.name, devices)
+            self._workers[slot] = worker
         return worker
 
     def stop(self, slot: int) -> bool:
@@ -176,7 +177,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
 
 
 def can_start_processes() -> bool:
-    """Whether this process can have workers.
+    """Tell whether this process can start worker processes.
 
     Daemons may have no children. Of a process that had workers, a fork inherits queues whose
     threads are not there.
@@ -185,7 +186,7 @@ def can_start_processes() -> bool:
 
 
 def _take_worker(n_threads: int, folder: str, gpu: str | None) -> _Worker:
-    """Return an idle process with these resources, or start one."""
+    """Return an idle process with as many threads and this GPU, or start one that uses `folder`."""
     with _idle_lock:
         for worker in _idle:
             if (worker.n_threads, worker.gpu) == (n_threads, gpu):

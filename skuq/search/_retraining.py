@@ -57,8 +57,8 @@ class Retraining:
         return [self.result.catalog[k] for k in self.indices]
 
     @property
-    def asked(self) -> list[dict[str, int]]:
-        """Number of the trial and of the round of each training, in their order."""
+    def requests(self) -> list[dict[str, int]]:
+        """The trainings to run, in their order: number of the trial and of the round."""
         rounds = range(self.n_rounds)
         return [{"trial": t.trial_number, "round": k} for k in rounds for t in self.trials]
 
@@ -85,14 +85,14 @@ class Retraining:
         store : RetrainingStore, optional
             Place for the networks.
         """
-        asked, reason = self.asked, ""
+        requests, reason = self.requests, ""
         rounds = None if store is None else _Rounds(self, store)
         records: Sequence[TrialRecord] = [] if rounds is None else rounds.records
         try:
             again = Search(
                 make_evaluation(search.evaluate, self.trials),
-                FixedSequence(asked),
-                len(asked),
+                FixedSequence(requests),
+                len(requests),
                 search.entropy,
                 store=rounds,
                 options=options,
@@ -103,13 +103,13 @@ class Retraining:
             reason = f"{type(error).__name__}: {error}"
         failures = [record.message for record in records if record.failed]
         if reason:
-            failures = [reason] * (len(asked) - len(records))
+            failures = [reason] * (len(requests) - len(records))
         if failures:
-            warn_user(_FAILED[self.kind].format(len(failures), len(asked), failures[0]))
-        return self.joined(records)
+            warn_user(_FAILED[self.kind].format(len(failures), len(requests), failures[0]))
+        return self.join(records)
 
-    def stored(self, read: Callable[[str], Sequence[TrialRecord]]) -> list[TrialRecord]:
-        """Return the networks that are stored, with their place in `asked` as trial number.
+    def read_stored(self, read: Callable[[str], Sequence[TrialRecord]]) -> list[TrialRecord]:
+        """Read the networks that are stored, with their position in `requests` as trial number.
 
         ``read(name)`` returns the records of one round, see `skuq.catalog.CatalogFolder`.
         """
@@ -117,13 +117,13 @@ class Retraining:
         known = {(r.trial_number, k): r for k, records in enumerate(rounds) for r in records}
         configurations = {trial.trial_number: trial.configuration for trial in self.trials}
         records = []
-        for number, asked in enumerate(self.asked):
-            record = known.get((asked["trial"], asked["round"]))
-            if record is not None and record.configuration == configurations[asked["trial"]]:
-                records.append(replace(record, trial_number=number, configuration=asked))
+        for number, request in enumerate(self.requests):
+            record = known.get((request["trial"], request["round"]))
+            if record is not None and record.configuration == configurations[request["trial"]]:
+                records.append(replace(record, trial_number=number, configuration=request))
         return records
 
-    def joined(self, records: Sequence[TrialRecord]) -> SearchResult:
+    def join(self, records: Sequence[TrialRecord]) -> SearchResult:
         """Join trained networks to the result of the search."""
         found: dict[int, list[Any]] = {}
         for record in sorted(records, key=lambda record: record.trial_number):
@@ -135,9 +135,12 @@ class Retraining:
             if trial.trial_number in found
         }
         if self.kind == "refit":
-            return replace(self.result, refitted={k: own[0] for k, (_, own) in trained.items()})
+            return replace(
+                self.result, refitted={k: results[0] for k, (_, results) in trained.items()}
+            )
         repeated = {
-            k: join_trials([trial.result, *own], self.head) for k, (trial, own) in trained.items()
+            k: join_trials([trial.result, *results], self.head)
+            for k, (trial, results) in trained.items()
         }
         return replace(self.result, repeated=repeated)
 
@@ -160,12 +163,12 @@ class _Rounds:
     def __init__(self, retraining: Retraining, store: RetrainingStore) -> None:
         self._retraining, self._store = retraining, store
         self._trials = {trial.trial_number: trial for trial in retraining.trials}
-        self.records = retraining.stored(store.retrained)
+        self.records = retraining.read_stored(store.retrained)
 
     def add(self, record: TrialRecord) -> None:
         if is_whole(record):
             trial = self._trials[record.configuration["trial"]]
             name = self._retraining.name(record.configuration["round"])
             number, configuration = trial.trial_number, trial.configuration
-            own = replace(record, trial_number=number, configuration=configuration)
-            self._store.add_retrained(name, own)
+            renumbered = replace(record, trial_number=number, configuration=configuration)
+            self._store.add_retrained(name, renumbered)

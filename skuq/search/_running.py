@@ -47,8 +47,8 @@ class RunningTrial:
 
     def _record(self, status: str, **fields: Any) -> TrialRecord:
         seconds = time.monotonic() - self.started
-        own = self.number, self.configuration, self.seed
-        return TrialRecord(*own, status=status, seconds=seconds, **fields)
+        identity = self.number, self.configuration, self.seed
+        return TrialRecord(*identity, status=status, seconds=seconds, **fields)
 
 
 class RunningTrials(dict[Future[Any], RunningTrial]):

@@ -19,7 +19,7 @@ from skuq.search._running import RunningTrial, RunningTrials
 from skuq.search._slots import Slots, open_slots
 from skuq.search._trial_log import Store, TrialLog
 
-_MAX_STACK_SIZE = 16
+_MAX_STACK_SIZE = 16  # networks of one program
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Search:
     evaluate : callable
         ``evaluate(configuration, seed) -> result``, where ``result.score`` is minimised. If its
         attribute `takes_budget` is true, it also gets a `skuq.catalog.TrialBudget`, and returns a
-        `skuq.catalog.TrialOutcome`. With `in_stacks` it has the methods ``fit_together`` and
-        ``together`` of a `skuq.training.MemberTrainer`.
+        `skuq.catalog.TrialOutcome`. With `in_stacks` it has the methods ``can_train_together`` and
+        ``train_together`` of a `skuq.training.MemberTrainer`.
     proposer : Proposer
         Proposes the configurations.
     n_trials : int
@@ -138,7 +138,7 @@ class Search:
         rngs = [generator(self.entropy, "ask", k) for k in range(self.n_trials)]
         configurations = [self.proposer.ask([], [], rng) for rng in rngs]
         evaluate: Any = self.evaluate
-        return configurations if evaluate.fit_together(configurations) else []
+        return configurations if evaluate.can_train_together(configurations) else []
 
     def _run_in_stacks(self, configurations: list[dict[str, Any]]) -> SearchResult:
         """Train the missing trials in a few stacks of equal size, in the calling process."""
@@ -154,7 +154,7 @@ class Search:
                 numbers = missing[first : first + size]
                 seeds = [trial_seed(self.entropy, k) for k in numbers]
                 try:
-                    results = evaluate.together([configurations[k] for k in numbers], seeds)
+                    results = evaluate.train_together([configurations[k] for k in numbers], seeds)
                 except TimeoutError as error:
                     results = [error] * len(numbers)
                 log.finished.extend(

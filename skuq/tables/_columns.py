@@ -18,12 +18,12 @@ _TIMES = {"datetime64", "datetime", "date", "timedelta64", "timedelta", "time", 
 
 
 def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: int = 1) -> Any:
-    """Validate X, and return an array of two axes or a pandas frame.
+    """Validate X, and return a 2-d array or a pandas frame.
 
-    X can be an array, a list, or a frame of pandas, polars or pyarrow. With `reset` the owner (an
-    estimator) stores the number and names of the columns; otherwise they are compared. Raise
-    ValueError or TypeError if X is empty, sparse or no table, has other columns than in `fit`, or
-    two columns of the same name.
+    X can be an array, a list, or a frame of pandas, polars or pyarrow; missing values are allowed.
+    With `reset` the owner (an estimator) stores the number and names of the columns; otherwise they
+    are compared. Raise ValueError or TypeError if X is empty, sparse, lazy or no table, if it has
+    other columns than in `fit`, or if two columns have the same name.
     """
     refuse_lazy(X)
     if not _is_frame(X):
@@ -98,7 +98,7 @@ class Columns:
         return len(self._array if self._frame is None else self._frame)
 
     def name(self, k):
-        """Name of a column, for messages and for names of the output."""
+        """Return the name of a column, for messages and for names of the output."""
         return f"x{k}" if self._names is None else self._names[k]
 
     def _column(self, k) -> pd.Series:
@@ -107,7 +107,7 @@ class Columns:
         return self._frame.iloc[:, k]
 
     def kind_to_fit(self, k) -> str:
-        """Kind of a column in `fit`: number, category, or empty if all values are missing."""
+        """Tell the kind of a column in `fit`: number, category, or empty without any value."""
         if self._array is not None:
             return EMPTY if np.isnan(self._array[:, k]).all() else NUMBER
         column = self._column(k)
@@ -178,9 +178,9 @@ class Columns:
             ) from error
 
     def labels(self, k) -> Labels:
-        """Read a column as text labels."""
+        """Read a column as codes and text labels; values with the same text are one label."""
         column = self._column(k)
-        self._kind(column, k)
+        self._kind(column, k)  # raises for dates and complex numbers
         try:
             codes, values = pd.factorize(column)
         except TypeError:  # values without a hash, such as lists
@@ -188,7 +188,7 @@ class Columns:
         values = np.asarray(values, dtype=object)
         if infer_dtype(values, skipna=False) == "string":
             return Labels(codes, values)
-        # Different values can have the same text: merge them.
+        # Different values can have the same text, as 1 and "1": merge them.
         texts = np.empty(len(values), dtype=object)
         texts[:] = [_label(value) for value in values]
         places, names = pd.factorize(texts)

@@ -49,16 +49,16 @@ def find_far_values(table: np.ndarray) -> FarValues | None:
     farthest = np.maximum(table.max(axis=0) / 2 - median / 2, median / 2 - table.min(axis=0) / 2)
     low, high, is_far = np.full(d, -np.inf), np.full(d, np.inf), {}
     for k in np.flatnonzero(farthest / reach > spread):
-        column, own = table[:, k], spread[k]
+        column, typical = table[:, k], spread[k]
         distance = abs(column / 2 - median[k] / 2)
-        if own == 0:  # more than half of the rows are equal: take the spread of the others
-            own = np.median(distance[distance > 0])
-        far = distance / reach > own
+        if typical == 0:  # more than half of the rows are equal: take the spread of the others
+            typical = np.median(distance[distance > 0])
+        far = distance / reach > typical
         if far.any():
             is_far[k] = far
             low[k], high[k] = column[~far].min(), column[~far].max()
     if not is_far:
         return None
     rows = [np.flatnonzero(far) for far in is_far.values()]
-    columns = np.repeat(list(is_far), [len(own) for own in rows])
+    columns = np.repeat(list(is_far), [len(of_column) for of_column in rows])
     return FarValues(np.concatenate(rows), columns, low, high)

@@ -115,15 +115,15 @@ class TableInputs:
         used = np.flatnonzero(weight > 0)
         if self.preprocessor is None:
             self._limit_far_values(X[used], used)
-            return self._limited(X)
+            return self._clip_to_limits(X)
         if len(used) == len(weight):
             numbers = self._fit_preprocessor(X, y)
             self._limit_far_values(numbers, used)
-            return self._limited(numbers)
+            return self._clip_to_limits(numbers)
         encoded = self._fit_preprocessor(*safe_split(estimator, X, y, used))
         self._limit_far_values(encoded, used)
         numbers = np.zeros((len(weight), encoded.shape[1]))
-        numbers[used] = self._limited(encoded)
+        numbers[used] = self._clip_to_limits(encoded)
         return numbers
 
     def _limit_far_values(self, numbers: np.ndarray, rows: np.ndarray) -> None:
@@ -143,11 +143,12 @@ class TableInputs:
                 "missing (NaN), or drop their rows."
             )
 
-    def _limited(self, numbers: np.ndarray) -> np.ndarray:
+    def _clip_to_limits(self, numbers: np.ndarray) -> np.ndarray:
+        """Clip encoded rows (n, d) to the limits of each column, if there are any."""
         return numbers if self._limits is None else np.clip(numbers, *self._limits)
 
     def _names(self, n_columns: int) -> Sequence[Any]:
-        """Names of the encoded columns, for messages."""
+        """List the names of the encoded columns, for messages."""
         preprocessor, names = self.preprocessor, self.feature_names
         if isinstance(preprocessor, TablePreprocessor):
             names = preprocessor.get_feature_names_out()

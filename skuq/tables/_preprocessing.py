@@ -160,13 +160,13 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     def _fit_categories(self, columns):
         """Learn the categories, and choose and fit the encoder of each categorical column."""
         labels = [columns.labels(k) for k in self.categorical_columns_]
-        for own, k in zip(labels, self.categorical_columns_):
-            self._warn_of_identifier(own, columns.name(k))
-            self._warn_of_numbers(own, columns.name(k))
+        for column, k in zip(labels, self.categorical_columns_):
+            self._warn_of_identifier(column, columns.name(k))
+            self._warn_of_numbers(column, columns.name(k))
         self._columns_with_gaps += _gaps(labels, self.categorical_columns_)
-        self.categories_ = [own.vocabulary for own in labels]
+        self.categories_ = [column.vocabulary for column in labels]
         # Columns with few categories are one-hot encoded, the others according to max_categories.
-        small = np.array([own.n <= self.max_one_hot for own in labels], dtype=bool)
+        small = np.array([column.n <= self.max_one_hot for column in labels], dtype=bool)
         large = np.flatnonzero(~small)
         self._encoders = []
         if small.any():
@@ -284,7 +284,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
 
 def _gaps(labels, columns):
     """Find the categorical columns that have missing values."""
-    return [int(k) for own, k in zip(labels, columns) if own.has_gaps]
+    return [int(k) for column, k in zip(labels, columns) if column.has_gaps]
 
 
 def _places(labels, vocabularies, n):
@@ -314,7 +314,7 @@ class _OneHot:
 
     def fit(self, places):
         self._encoder.fit(places[:, self.columns])
-        sizes = [len(own) for own in self._encoder.categories_]
+        sizes = [len(categories) for categories in self._encoder.categories_]
         self._kept = slice(None)
         if self._encoder.max_categories is None:
             # Drop the first of two categories here: with scikit-learn's `drop`, every unseen
@@ -351,9 +351,11 @@ class _Codes:
 
     def fit(self, places):
         self._encoder.fit(places[:, self.columns])
-        rare = [0 if own is None else len(own) for own in self._encoder.infrequent_categories_]
-        missing = [np.isnan(own[-1]) for own in self._encoder.categories_]
-        sizes = [len(own) for own in self._encoder.categories_]
+        rare = [
+            0 if names is None else len(names) for names in self._encoder.infrequent_categories_
+        ]
+        missing = [np.isnan(categories[-1]) for categories in self._encoder.categories_]
+        sizes = [len(categories) for categories in self._encoder.categories_]
         self._n_frequent = np.array(sizes) - rare - missing
         self.n_codes = (1 + self._n_frequent + missing).tolist()
 

@@ -12,7 +12,7 @@ from skuq._warnings import warn_user
 from skuq.exceptions import SmallValidationWarning
 from skuq.tables._inputs import Inputs
 
-_ENOUGH_VALIDATION_ROWS = 100
+_ENOUGH_VALIDATION_ROWS = 100  # with fewer there is a warning
 
 
 class Rows(NamedTuple):

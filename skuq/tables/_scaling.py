@@ -68,11 +68,14 @@ class Scaling:
 
     def fit(self, X: np.ndarray, sample_weight: np.ndarray | None = None) -> Scaling:
         """Learn location and scale from finite rows X (n, d), with positive weights if given."""
-        self.mean_, self.scale_ = self._learn(*self._columns(self._limited(X), sample_weight))
+        self.mean_, self.scale_ = self._learn(
+            *self._columns(self._clip_to_limits(X), sample_weight)
+        )
         self.mean_[self.passthrough], self.scale_[self.passthrough] = 0.0, 1.0
         return self
 
-    def _limited(self, X: Any, xp: Any = np) -> Any:
+    def _clip_to_limits(self, X: Any, xp: Any = np) -> Any:
+        """Clip X (n, d) to the limits of each column, if there are any."""
         return X if self.limits is None else xp.clip(X, *self.limits)
 
     def _columns(
@@ -89,7 +92,7 @@ class Scaling:
 
     def transform(self, X: Any, xp: Any = np) -> Any:
         """Standardise X, an array or a tensor with operations `xp`."""
-        X = self._limited(X, xp)
+        X = self._clip_to_limits(X, xp)
         if xp is not np:
             z = self.clip(xp, (X - self.mean_) / self.scale_)
             if not self.passthrough:
@@ -195,8 +198,8 @@ class NoScaling(Scaling):
         mean, scale = standard(columns, weight)  # raises an error if values overflow
         if abs(columns).max() > FARTHEST:
             raise ValueError(
-                f"X that is not standardised must lie within {FARTHEST:g} of 0, better within 1. "
-                f"Got {columns.flat[abs(columns).argmax()]:.6g}. Scale it, or set "
+                f"X that is not standardised must lie within {FARTHEST:g} of 0; networks train "
+                f"best within 1. Got {columns.flat[abs(columns).argmax()]:.6g}. Scale it, or set "
                 "`standardize=True`."
             )
         return np.zeros_like(mean), np.ones_like(scale)

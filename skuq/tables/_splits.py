@@ -138,15 +138,15 @@ def make_splits(
         rng = generator(entropy, "split")
         train, valid = _split_used(rows, fraction, rng, groups, labels)
         return Splits(rows.take(train), rows.take(valid), valid)
-    own = rows.take(used)
+    used_rows = rows.take(used)
     groups, labels = (None if part is None else part[used] for part in (groups, labels))
     if cv is not None:
         rng = generator(entropy, "split", *([repeat] if repeat else []))
-        return Splits(own, None, used, _folds(own, cv, rng, groups, labels))
+        return Splits(used_rows, None, used, _folds(used_rows, cv, rng, groups, labels))
     assert n_members is not None
     rngs = [generator(entropy, "split", k) for k in range(n_members)]
-    parts = [_split_used(own, fraction, rng, None, labels) for rng in rngs]
-    return Splits(own, None, None, parts)
+    parts = [_split_used(used_rows, fraction, rng, None, labels) for rng in rngs]
+    return Splits(used_rows, None, None, parts)
 
 
 def _split_used(
@@ -210,19 +210,20 @@ def out_of_fold_splits(
     ]
     if not splits:
         raise ValueError(
-            f"`cv` has no folds. Got {_short(cv)}. A generator can only be used once: give a list."
+            f"`cv` has no folds. Got {_short_repr(cv)}. A generator can only be used once: give "
+            "a list."
         )
     tested = np.sort(np.concatenate([test for _, test in splits]))
     if not np.array_equal(tested, np.arange(len(y))):
         raise ValueError(
             "`cv` must put every row into exactly one test fold, as KFold does and ShuffleSplit "
-            f"does not. There are {len(y)} rows, and `cv` is {_short(cv)}."
+            f"does not. There are {len(y)} rows, and `cv` is {_short_repr(cv)}."
         )
     for k, (train, test) in enumerate(splits):
         if not len(train) or not len(test) or np.isin(test, train).any():
             raise ValueError(
                 "`cv` must give rows to train on, and other rows to test on. Fold "
-                f"{k} of {_short(cv)} has {len(train)} and {len(test)} rows, of which "
+                f"{k} of {_short_repr(cv)} has {len(train)} and {len(test)} rows, of which "
                 f"{np.isin(test, train).sum()} are in both."
             )
     return splits
@@ -235,11 +236,11 @@ def _check_positions(rows: Any, n: int, cv: Any) -> np.ndarray:
         rows = np.flatnonzero(rows)
     valid = rows.ndim == 1 and (rows.dtype.kind in "iu" or not len(rows))
     if not valid or ((rows < 0) | (rows >= n)).any():
-        raise ValueError(f"`cv` must give positions of {n} rows. Got {_short(cv)}.")
+        raise ValueError(f"`cv` must give positions of {n} rows. Got {_short_repr(cv)}.")
     return rows.astype("int64")
 
 
-def _short(cv: Any) -> str:
+def _short_repr(cv: Any) -> str:
     """Represent `cv` in at most about 200 characters."""
     text = repr(cv)
     return text if len(text) <= 200 else f"{text[:200]}..."

@@ -188,7 +188,7 @@ class _Power:
         logs = weight @ (np.sign(y) * np.log1p(abs(y)))
 
         def loss(power):
-            """Minus the profile log likelihood of a power, up to a constant: their Eq. 3.1."""
+            """Compute minus the profile log likelihood of a power, up to a constant (Eq. 3.1)."""
             return np.log(_moments(_power(y, power), weight)[1]) - (power - 1) * logs
 
         with np.errstate(over="ignore", invalid="ignore"):
@@ -226,7 +226,10 @@ class _Power:
         return self._log_slope(np.clip(y, self.low, self.high))
 
     def _log_slope(self, y):
-        """Log of the derivative inside the curve: (power - 1) sign(y) log(1 + |y|) - log(scale)."""
+        """Compute the log of the derivative inside the curve.
+
+        It is ``(power - 1) sign(y) log(1 + |y|) - log(scale)``.
+        """
         return (self.power - 1) * np.sign(y) * np.log1p(abs(y)) - np.log(self.scale)
 
 
@@ -309,7 +312,7 @@ class _Scores:
         return -np.log(self._slope(self._score(on_curve)))
 
     def _end_slope(self, upper):
-        """Slope dy/dscore of the straight lower or upper end."""
+        """Compute the slope dy/dscore of the straight lower or upper end."""
         slopes = np.diff(self.values[[0, 1, -2, -1]]) / np.diff(self.scores[[0, 1, -2, -1]])
         return np.where(upper, slopes[2], slopes[0])
 

@@ -238,11 +238,14 @@ class NumberTargets:
         """Whether a calibration changes the mixture."""
         return (self.std_factor, self.noise_floor) != (1.0, 0.0)
 
-    def calibrate(self, loc: Any, scale: Any, weights: np.ndarray, xp: Any, axis: int) -> Any:
-        """Calibrate members' normals of the standardised y: stretch them, and add noise.
+    def calibrate(
+        self, loc: Any, scale: Any, weights: np.ndarray, xp: Any, axis: int
+    ) -> tuple[Any, Any]:
+        """Apply the calibration to the members' normal distributions of the standardised y.
 
-        Members lie along `axis`. Their means are stretched about the mixture's mean by
-        `std_factor`, and variances become ``(std_factor * scale)**2 + noise_floor**2``.
+        `loc` and `scale` are their means and standard deviations, with the members along `axis`.
+        Means are stretched about the mixture's mean by `std_factor`, and variances become
+        ``(std_factor * scale)**2 + noise_floor**2``. Return both.
         """
         if not self.is_calibrated:
             return loc, scale
@@ -294,6 +297,7 @@ class NumberTargets:
 
 
 def _warn_of_far_values(y: np.ndarray, rows: np.ndarray) -> None:
+    """Warn if y has values so far from the others that a network could not tell these apart."""
     far = find_far_values(y)
     if far is not None:
         names = ["y"] if y.shape[1] == 1 else [f"{k} of y" for k in range(y.shape[1])]

@@ -53,7 +53,7 @@ class TrainingData:
         padded = [np.concatenate([a, np.zeros_like(a[:1])]) for a in arrays[:3]]
         return TrainingData(*padded, *arrays[3:])
 
-    def divided(self, train: np.ndarray, valid: np.ndarray) -> TrainingData:
+    def split_rows(self, train: np.ndarray, valid: np.ndarray) -> TrainingData:
         """Split the training rows, given by positions, into training and validation rows."""
         rows = self.x, self.y, self.weight
         return TrainingData(*(a[train] for a in rows), *(a[valid] for a in rows))

@@ -34,58 +34,58 @@ class Blocks:
         self.sizes = [math.prod(shape) for shape in self.shapes]
         large = [k for k, size in enumerate(self.sizes) if size >= _LARGE[jit]]
         small = [k for k in range(len(self.sizes)) if k not in large]
-        # The numbers of the variables in each block: the small ones together come first.
-        self.members = ([small] if small else []) + [[k] for k in large]
+        # The numbers of the variables in each block. The block of all small ones comes first.
+        self.variables_of_blocks = ([small] if small else []) + [[k] for k in large]
 
     def pack(self, flat: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Cut joined weights (.., n_weights) in Keras' order into blocks (.., *block shape)."""
+        """Cut weights (.., n_weights) in Keras' order into blocks (.., *block shape)."""
         parts = np.split(flat, np.cumsum(self.sizes)[:-1], axis=-1)
         lead = flat.shape[:-1]
         return tuple(
-            parts[members[0]].reshape(*lead, *self.shapes[members[0]])
-            if self._is_single(members)
-            else np.concatenate([parts[k] for k in members], axis=-1)
-            for members in self.members
+            parts[numbers[0]].reshape(*lead, *self.shapes[numbers[0]])
+            if self._is_single(numbers)
+            else np.concatenate([parts[k] for k in numbers], axis=-1)
+            for numbers in self.variables_of_blocks
         )
 
-    def _is_single(self, members: list[int]) -> bool:
+    def _is_single(self, numbers: list[int]) -> bool:
         """Tell whether a block is one variable in its own shape."""
-        return len(members) == 1 and len(self.shapes[members[0]]) > 1
+        return len(numbers) == 1 and len(self.shapes[numbers[0]]) > 1
 
-    def spread(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Reshape one number for each variable (.., n_variables) to broadcast over the blocks."""
-        lead = numbers.shape[:-1]
+    def spread(self, values: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Reshape one value for each variable (.., n_variables) to broadcast over the blocks."""
+        lead = values.shape[:-1]
         return tuple(
-            numbers[..., members[0]].reshape(*lead, *[1] * len(self.shapes[members[0]]))
-            if self._is_single(members)
-            else np.repeat(numbers[..., members], [self.sizes[k] for k in members], axis=-1)
-            for members in self.members
+            values[..., numbers[0]].reshape(*lead, *[1] * len(self.shapes[numbers[0]]))
+            if self._is_single(numbers)
+            else np.repeat(values[..., numbers], [self.sizes[k] for k in numbers], axis=-1)
+            for numbers in self.variables_of_blocks
         )
 
     def join(self, blocks: Sequence[np.ndarray]) -> np.ndarray:
-        """Join blocks of arrays (.., *block shape) to weights (.., n_weights): invert `pack`."""
+        """Concatenate blocks (.., *block shape) to weights (.., n_weights): undo `pack`."""
         parts: list[Any] = [None] * len(self.sizes)
-        for members, block in zip(self.members, blocks):
-            ends = np.cumsum([self.sizes[k] for k in members])[:-1]
+        for numbers, block in zip(self.variables_of_blocks, blocks):
+            ends = np.cumsum([self.sizes[k] for k in numbers])[:-1]
             block = np.asarray(block)
-            if self._is_single(members):
-                lead = block.shape[: block.ndim - len(self.shapes[members[0]])]
+            if self._is_single(numbers):
+                lead = block.shape[: block.ndim - len(self.shapes[numbers[0]])]
                 block = block.reshape(*lead, -1)
-            for k, part in zip(members, np.split(block, ends, axis=-1)):
+            for k, part in zip(numbers, np.split(block, ends, axis=-1)):
                 parts[k] = part
         return np.concatenate(parts, axis=-1)
 
     def variables(self, blocks: Any) -> list[Any]:
         """Cut blocks of tensors into the variables (.., *shape) in Keras' order."""
         parts: list[Any] = [None] * len(self.sizes)
-        for members, block in zip(self.members, blocks):
-            if self._is_single(members):
-                parts[members[0]] = block
+        for numbers, block in zip(self.variables_of_blocks, blocks):
+            if self._is_single(numbers):
+                parts[numbers[0]] = block
                 continue
             # Variables of a shared vector: cut it, and give each piece its own shape.
             lead = tuple(block.shape[:-1])
-            ends = np.cumsum([self.sizes[k] for k in members])[:-1].tolist()
+            ends = np.cumsum([self.sizes[k] for k in numbers])[:-1].tolist()
             pieces = ops.split(block, ends, axis=-1) if ends else [block]
-            for k, piece in zip(members, pieces):
+            for k, piece in zip(numbers, pieces):
                 parts[k] = ops.reshape(piece, lead + self.shapes[k])
         return parts

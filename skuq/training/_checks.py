@@ -41,12 +41,16 @@ def build_checked(
         ) from error
     if not isinstance(model, backend.keras.Model):
         raise SearchSpaceError(f"{source} must return a keras.Model. Got {type(model).__name__}.")
-    _check(model, input_shape, n_raw, source)
+    _check_shapes(model, input_shape, n_raw, source)
+    if not model.trainable_variables:
+        raise SearchSpaceError(f"{source} returned a model without trainable weights.")
+    _check_layers(model, source)
+    _check_rebuilt(model, source)
     return model
 
 
-def _check(model: Any, input_shape: tuple[int, ...], n_raw: int, source: str) -> None:
-    """Check shapes, dtypes and layers of a built model; raise SearchSpaceError otherwise."""
+def _check_shapes(model: Any, input_shape: tuple[int, ...], n_raw: int, source: str) -> None:
+    """Raise SearchSpaceError unless a model has one input and one output of these shapes."""
     try:
         if not model.built:
             model.build((None, *input_shape))
@@ -65,8 +69,10 @@ def _check(model: Any, input_shape: tuple[int, ...], n_raw: int, source: str) ->
                 f"{source} must return a model with one {name} of shape {wanted} "
                 f"(the function gets `input_shape` and `n_outputs`). Got {got}."
             )
-    if not model.trainable_variables:
-        raise SearchSpaceError(f"{source} returned a model without trainable weights.")
+
+
+def _check_layers(model: Any, source: str) -> None:
+    """Raise SearchSpaceError if layers do not compute float32, or have constraints."""
     layers = list(model._flatten_layers())
     types = {str(v.dtype) for v in model.trainable_variables}
     types |= {layer.compute_dtype for layer in layers}
@@ -82,9 +88,16 @@ def _check(model: Any, input_shape: tuple[int, ...], n_raw: int, source: str) ->
                     f"Layer {layer.name!r} has a {name}, and training programs apply no "
                     "constraints. Remove it, or use a regularizer."
                 )
+
+
+def _check_rebuilt(model: Any, source: str) -> None:
+    """Raise SearchSpaceError if a model cannot be rebuilt from its configuration.
+
+    A member is stored as this configuration, and its model is rebuilt to predict.
+    """
     if make_plan(model.to_json()) is not None:
         return
-    try:  # a member is stored as this configuration, and its model is rebuilt to predict
+    try:
         check_rebuild(model)
     except Exception as error:
         raise SearchSpaceError(

@@ -34,26 +34,26 @@ def data_tensors(data: TrainingData, splits: Sequence[Split] | None = None) -> d
         return shared
     tensors = {"table": shared["table"]}
     # Members train on rows of one table, but each has its own validation rows.
-    rows = _joined(data.x, data.y, data.weight)
+    rows = _join_columns(data.x, data.y, data.weight)
     valid = np.stack([rows[own] for _, own in splits])
     if valid.shape[-2]:
-        tensors["valid"] = backend.to_tensors(_padded(valid, padded_rows))
+        tensors["valid"] = backend.to_tensors(_pad_rows(valid, padded_rows))
     return tensors
 
 
 def _shared_tables(data: TrainingData) -> dict[str, np.ndarray]:
-    tables = {"table": _padded(_joined(data.x, data.y, data.weight), table_rows)}
+    tables = {"table": _pad_rows(_join_columns(data.x, data.y, data.weight), table_rows)}
     if len(data.x_valid):
-        valid = _joined(data.x_valid, data.y_valid, data.weight_valid)
-        tables["valid"] = _padded(valid, padded_rows)
+        valid = _join_columns(data.x_valid, data.y_valid, data.weight_valid)
+        tables["valid"] = _pad_rows(valid, padded_rows)
     return tables
 
 
-def _joined(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def _join_columns(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return np.concatenate([x.reshape(len(x), math.prod(x.shape[1:])), y, weight[:, None]], axis=1)
 
 
-def _padded(table: np.ndarray, size: Callable[[int], int]) -> np.ndarray:
+def _pad_rows(table: np.ndarray, size: Callable[[int], int]) -> np.ndarray:
     n_rows = table.shape[-2]
     extra = [(0, 0)] * (table.ndim - 2) + [(0, size(n_rows) - n_rows), (0, 0)]
     return np.pad(table, extra)

@@ -59,8 +59,8 @@ class DrawingNetwork:
         weights, state = self._draw_base(rng)
         epinet = self.network.epinet
         if epinet is not None:
-            own, prior = epinet.draw(rng)
-            weights = np.concatenate([weights, *map(np.ravel, own)])
+            trainable, prior = epinet.draw(rng)
+            weights = np.concatenate([weights, *map(np.ravel, trainable)])
             state = [*state, *prior]
         elif self.network.prior_scale:
             # The prior is a second network of the base's architecture, with frozen weights.
@@ -86,8 +86,9 @@ class DrawingNetwork:
         if lead and len(x.shape) == 2:  # all members share the rows: (N, n) -> (n_members, N, n)
             x = xp.broadcast_to(x, (*lead, *x.shape))
         n_state = self._n_base_state
-        own, frozen = list(state[:n_state]), list(state[n_state:])
-        mean, features, own, penalty = self.base(variables[: self.n_base], own, x, run)
+        base_state, frozen = list(state[:n_state]), list(state[n_state:])
+        base_variables = variables[: self.n_base]
+        mean, features, base_state, penalty = self.base(base_variables, base_state, x, run)
         draws = mean[..., None, :, :]  # (.., N, n_raw) -> (.., 1, N, n_raw)
         if epinet is not None:
             # In training, the EpiNet's gradients stop at the base's features: "sg" of Eq. 3.
@@ -98,7 +99,7 @@ class DrawingNetwork:
         elif frozen:
             prior = self.prior(state, x, run.namespace) if run.prior is None else run.prior
             draws = draws + self.network.prior_scale * prior[..., None, :, :]
-        return draws, own + frozen, penalty
+        return draws, base_state + frozen, penalty
 
     def prior(self, state: Any, x: Any, namespace: Namespace = ARRAYS) -> Any:
         """Compute the raw outputs (.., N, n_raw) of a random prior without an EpiNet."""

@@ -109,11 +109,13 @@ class TrainingRun:
         states = to_host(self._carry["state"])
         n_members = len(self.job.seeds)
         # The state of each member, whose prior networks differ.
-        own = [[v[k] for v in states] for k in range(n_members)] if self.job.stacked else [states]
+        states_of_members = (
+            [[v[k] for v in states] for k in range(n_members)] if self.job.stacked else [states]
+        )
         # The program's table is padded to `n_rows`, and so are the outputs for its rows.
         padding = [(0, self._key.n_rows - len(self.data.x)), (0, 0)]
         priors = []
-        for state in own:
+        for state in states_of_members:
             prior = template.prior(state, self.data.x)
             if prior is None:
                 return None

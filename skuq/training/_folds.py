@@ -51,7 +51,7 @@ def fold_jobs(
     alone = make_job(seeds[:1])
     if make_plan(alone.network) is not None and _are_alike(data, folds):
         return _stacks(make_job, data, folds, seeds)
-    return [(make_job([seed]), data.divided(*fold)) for fold, seed in zip(folds, seeds)]
+    return [(make_job([seed]), data.split_rows(*fold)) for fold, seed in zip(folds, seeds)]
 
 
 def _are_alike(data: TrainingData, folds: Sequence[Fold]) -> bool:

@@ -183,9 +183,10 @@ class TrainingJob:
     ) -> TrainingJob:
         """Make the job of a Keras model or of an `EpistemicNetwork`.
 
-        Values that are not drawn from a seed, such as those of frozen layers, become part of the
-        job's `start`. The model is kept as a template in this process, so that training need not
-        build it again. It is not changed, and its other weights are not used.
+        The job draws its first weights from the seeds. Those of the model are used only where no
+        seed determines them, as in frozen layers: then the drawn and the fixed weights together
+        are the job's `start`. The model is not changed; it is kept as a template in this process,
+        so that training need not build it again.
 
         Parameters
         ----------
@@ -196,8 +197,9 @@ class TrainingJob:
             Other fields of the job.
         """
         template = template_of_model(model)
-        if fields.get("start") is None and template.holds_values:
+        if fields.get("start") is None and template.has_fixed_values:
             fields["start"] = [draw_variables(model, seed_words(seed).weights) for seed in seeds]
+        # `__post_init__` makes tuples of recipes and seeds, one for each member.
         per_member: Any = recipes, seeds
         return cls(template.network, head, *per_member, **fields)
 

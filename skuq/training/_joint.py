@@ -36,8 +36,8 @@ class JointTraining:
 
     def __init__(self, jobs: Sequence[tuple[TrainingJob, TrainingData]]):
         groups = [[(group, data) for group in job.groups()] for job, data in jobs]
-        self._sizes = [len(own) for own in groups]
-        self._groups = [_Group(*group) for own in groups for group in own]
+        self._sizes = [len(jobs_with_data) for jobs_with_data in groups]
+        self._groups = [_Group(*group) for jobs_with_data in groups for group in jobs_with_data]
 
     def advance(
         self,
@@ -76,8 +76,8 @@ class JointTraining:
         with ThreadPoolExecutor(n_threads) as pool:
             try:
                 runs = [
-                    pool.submit(group.advance, share, report=own, **settings)
-                    for group, own in zip(self._groups, reports)
+                    pool.submit(group.advance, share, report=group_report, **settings)
+                    for group, group_report in zip(self._groups, reports)
                 ]
                 done, _ = wait(runs, return_when=FIRST_EXCEPTION)
                 for run in done:
@@ -197,5 +197,5 @@ def share_in_time(needed: float, seconds: float) -> float:
 
 def with_share_of_epochs(job: TrainingJob, share: float) -> TrainingJob:
     """Copy a job with this share of its epochs, at least one."""
-    recipes = [replace(own, epochs=max(1, int(share * own.epochs))) for own in job.recipes]
+    recipes = [replace(recipe, epochs=max(1, int(share * recipe.epochs))) for recipe in job.recipes]
     return replace(job, recipes=tuple(recipes))

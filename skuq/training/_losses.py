@@ -61,8 +61,10 @@ class Losses:
     ) -> tuple[Any, tuple[Any, ...]]:
         """Compute the training losses (..) of a batch, and the network's new state.
 
-        `rows` (.., batch_size, columns) are rows of the table, `artificial` (.., n_artificial,
-        *input_shape) inputs without targets, or None.
+        `rows` (.., batch_size, columns) are rows of the table with the columns of x, y and the
+        weight; `share` (batch_size,) is each row's share in the batch's loss, 0 for padding.
+        `artificial` (.., n_artificial, *input_shape) are inputs without targets, or None. `run` is
+        that of `training_run`, and `scalars` are the settings of each member.
         """
         x, y, weight = self._columns_of(rows)
 

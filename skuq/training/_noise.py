@@ -21,13 +21,13 @@ def uniform(key: Any, step: Any, stream: int, shape: tuple[int, ...]) -> Any:
     `key` has shape () or (n_members,), and `shape` is ``(n_samples, n_units)``. The result has
     the shape of `key` followed by `shape`.
     """
-    own = _mix(ops.cast(step, "uint32") + np.uint32(1))
-    own = _mix(ops.bitwise_xor(key, own) + np.uint32(2654435769 * (stream + 1) % 2**32))
+    hashed = _mix(ops.cast(step, "uint32") + np.uint32(1))
+    hashed = _mix(ops.bitwise_xor(key, hashed) + np.uint32(2654435769 * (stream + 1) % 2**32))
     index = np.arange(np.prod(shape), dtype="uint32").reshape(shape)
     # The position is hashed before it is combined with the key. Otherwise two keys that differ in
     # a few bits would give the same numbers in another order.
     index = ops.convert_to_tensor(_mix_array(index))
-    bits = _mix(ops.bitwise_xor(index, own[..., None, None] if len(own.shape) else own))
+    bits = _mix(ops.bitwise_xor(index, hashed[..., None, None] if len(hashed.shape) else hashed))
     return ops.cast(ops.right_shift(bits, np.uint32(8)), "float32") * np.float32(2.0**-24)
 
 

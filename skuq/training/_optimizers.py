@@ -73,6 +73,7 @@ def _adagrad(
 def _adadelta(
     w: Any, slots: Slots, g: Any, t: Any, lr: Any, rho: float = 0.95, epsilon: float = EPSILON
 ) -> tuple[Any, Slots]:
+    """Apply a step of Adadelta."""
     # Moving averages of squared gradients and of squared steps; the step is
     # g * sqrt((steps + eps) / (squares + eps)), times lr (Zeiler 2012, Algorithm 1).
     squares, steps = slots

@@ -240,14 +240,13 @@ class TrainingProgram:
             gradient = [g * align(factor, g) for g in gradient]
         rates = [align(rate, w) for w in weights]
         if key.rate_factors:
-            rates = [own * factor for own, factor in zip(rates, scalars["rate_factors"])]
+            rates = [lr * factor for lr, factor in zip(rates, scalars["rate_factors"])]
         if key.decay:  # decoupled: w <- w * (1 - rate * decay) before the update, as in Keras
             decay = scalars["weight_decay"] * factors["decays"]
-            weights = [w * (1.0 - own * align(decay, w)) for w, own in zip(weights, rates)]
+            weights = [w * (1.0 - lr * align(decay, w)) for w, lr in zip(weights, rates)]
         t = ops.cast(step, "float32")
         updates = [
-            self.rule.update(w, s, g, t, own)
-            for w, s, g, own in zip(weights, slots, gradient, rates)
+            self.rule.update(w, s, g, t, lr) for w, s, g, lr in zip(weights, slots, gradient, rates)
         ]
         return tuple(tuple(part) for part in zip(*updates))
 

@@ -11,7 +11,7 @@ from skuq.networks._head_protocol import Head
 from skuq.networks._plan import Plan
 
 _ORDER_ENTRIES = 2**20  # row numbers sent with one call: 4 MB
-_MAX_EPOCHS_PER_CALL = 64
+_MAX_EPOCHS_PER_CALL = 64  # of a compiled program
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ _TOLERANCE = 1e-6  # root mean square of the residuals, in units of the standard
 # the kernel of nearly equal rows indefinite.
 _FIRST_DAMPING, _LEAST_DAMPING, _LARGEST_DAMPING = 1e-3, 1e-10, 1e8
 _LEAST_GAIN = 0.02  # share of the squared error that a step must remove, or it was the last one
-_ROWS_AT_ONCE = 4096
+_ROWS_AT_ONCE = 4096  # whose derivatives are computed at once
 
 # Computes raw outputs and derivatives from weights (P,) at some of the rows.
 _DerivativesOfRows: TypeAlias = Callable[[np.ndarray, slice], Derivatives]
@@ -65,8 +65,8 @@ def refine(member: Member, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> 
     targets = y - predict_draws(member, x)[0] + base(ARRAYS, variables, x)[0]
 
     def derivatives(flat: np.ndarray, rows: slice) -> Derivatives:
-        own: Derivatives = base.derivatives(network.split(flat), x[rows])
-        return own
+        result: Derivatives = base.derivatives(network.split(flat), x[rows])
+        return result
 
     flat = _minimise(derivatives, member.weights, targets, weight[used])
     return _with_weights(member, flat, started)
@@ -121,36 +121,36 @@ def levenberg_marquardt(
     the change of the weights that Levenberg and Marquardt's normal equations give, from a system
     of n equations. Damping follows Nielsen's rule (1999).
     """
-    own = derivatives(flat)
-    residual = root * (targets - own.raw.ravel())
+    current = derivatives(flat)
+    residual = root * (targets - current.raw.ravel())
     loss, damping, growth = residual @ residual, None, 2.0
     for _ in range(_MAX_DUAL_STEPS):
         if loss <= len(targets) * _TOLERANCE**2:
             break
         # Kernel of the weighted values, diag(root) J J^T diag(root).
-        gram = own.gram() * np.multiply.outer(root, root)
+        gram = current.gram() * np.multiply.outer(root, root)
         unit = np.trace(gram) / len(gram)
         damping = _FIRST_DAMPING * unit if damping is None else max(damping, _LEAST_DAMPING * unit)
         while damping <= _LARGEST_DAMPING * unit:
             damped = gram + damping * np.eye(len(gram))
             # The step is J^T diag(root) dual.
             dual = linalg.cho_solve(linalg.cho_factor(damped, lower=True), residual)
-            tried = flat + own.back((root * dual)[None])[0]
-            there = derivatives(tried)
-            after = root * (targets - there.raw.ravel())
-            gained = loss - after @ after
+            tried = flat + current.back((root * dual)[None])[0]
+            tried_derivatives = derivatives(tried)
+            after = root * (targets - tried_derivatives.raw.ravel())
+            gain = loss - after @ after
             # The linear model predicts the residual damping * dual.
-            promised = loss - damping**2 * (dual @ dual)
-            if gained > 0:
+            predicted_gain = loss - damping**2 * (dual @ dual)
+            if gain > 0:
                 break
             damping, growth = damping * growth, 2 * growth
         else:
             return flat  # no step gains any more
-        flat, own, residual, loss = tried, there, after, after @ after
-        if gained < _LEAST_GAIN * (loss + gained):
+        flat, current, residual, loss = tried, tried_derivatives, after, after @ after
+        if gain < _LEAST_GAIN * (loss + gain):
             break
         # Nielsen's rule: more trust in the linear model, the better it predicted the gain.
-        damping *= max(1 / 3, 1 - (2 * gained / promised - 1) ** 3)
+        damping *= max(1 / 3, 1 - (2 * gain / predicted_gain - 1) ** 3)
         growth = 2.0
     return flat
 
@@ -168,13 +168,13 @@ def _lbfgs(
     def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
         total, gradient = 0.0, np.zeros_like(flat)
         for start in range(0, n_rows, _ROWS_AT_ONCE):
-            own = derivatives(flat, slice(start, start + _ROWS_AT_ONCE))
+            part = derivatives(flat, slice(start, start + _ROWS_AT_ONCE))
             # A row has `n_raw` neighbouring values.
             values = slice(start * n_raw, (start + _ROWS_AT_ONCE) * n_raw)
-            residual = root[values] * (targets[values] - own.raw.ravel())
+            residual = root[values] * (targets[values] - part.raw.ravel())
             total += residual @ residual
             # The gradient is -2 J^T diag(root) residual.
-            gradient -= 2 * own.back((root[values] * residual)[None])[0]
+            gradient -= 2 * part.back((root[values] * residual)[None])[0]
         return total / len(targets), gradient / len(targets)
 
     # With tolerances of 0 the search ends after its last step, or when no step gains.

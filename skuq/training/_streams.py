@@ -17,17 +17,19 @@ class HostStreams:
         self._splits, self._artificial = job.splits, job.artificial
         words = [seed_words(seed) for seed in job.seeds]
         self._shuffles = [np.random.default_rng(word.orders) for word in words]
-        self._draws = [np.random.default_rng(word.artificial) for word in words]
+        self._artificial_rngs = [np.random.default_rng(word.artificial) for word in words]
         self._permutations = job.permutations
         if isinstance(job.start, TrainingState):  # continue where the paused run ended
-            for shuffle, draw, positions in zip(self._shuffles, self._draws, job.start.streams):
+            for shuffle, draw, positions in zip(
+                self._shuffles, self._artificial_rngs, job.start.streams
+            ):
                 shuffle.bit_generator.state, draw.bit_generator.state = positions
 
     def positions(self) -> tuple[tuple[Any, Any], ...]:
         """Return the positions of all generators, for `TrainingState.streams`."""
         return tuple(
             (shuffle.bit_generator.state, draw.bit_generator.state)
-            for shuffle, draw in zip(self._shuffles, self._draws)
+            for shuffle, draw in zip(self._shuffles, self._artificial_rngs)
         )
 
     def orders(self, key: ProgramKey, n_epochs: int, n_rows: int, n_train: int) -> np.ndarray:
@@ -57,15 +59,17 @@ class HostStreams:
         return order if self._splits is None else np.asarray(self._splits[k][0])[order]
 
     def artificial(self, key: ProgramKey, n_epochs: int, n_steps: int) -> np.ndarray:
-        """Draw the artificial inputs of each step.
+        """Draw the artificial inputs of each member in each step of `n_epochs` epochs.
 
-        The result has shape (epochs_per_call, n_steps, .., n_artificial, *input_shape).
+        The result has the program's shape, (epochs_per_call, key.n_steps, .., n_artificial,
+        *input_shape); epochs and steps that are not run are 0.
         """
         draw: Any = self._artificial
-        shape = (len(self._draws), key.n_artificial, *key.input_shape)
+        shape = (len(self._artificial_rngs), key.n_artificial, *key.input_shape)
         inputs = np.zeros((key.epochs_per_call, key.n_steps, *shape), dtype="float32")
         for epoch in inputs[:n_epochs, :n_steps]:
-            for k, rng in enumerate(self._draws):  # one call for all steps of the epoch
+            # One call for all steps of the epoch.
+            for k, rng in enumerate(self._artificial_rngs):
                 drawn = draw(n_steps * key.n_artificial, rng=rng)
                 epoch[:, k] = np.reshape(drawn, (n_steps, *shape[1:]))
         return inputs if key.n_members else inputs[:, :, 0]

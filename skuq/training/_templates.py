@@ -19,7 +19,7 @@ from skuq.networks._plan import Plan, make_plan, without_names
 from skuq.networks._rebuild import own_classes, rebuild
 from skuq.training._drawing import DrawingNetwork
 from skuq.training._keras_network import MAX_PASS_ROWS
-from skuq.training._weights import draw_variables, holds_values
+from skuq.training._weights import draw_variables, has_fixed_values
 
 #: Flat trainable weights (n_weights,) and the non-trainable variables.
 FirstValues = tuple[np.ndarray, list[np.ndarray]]
@@ -36,7 +36,7 @@ class Template:
     network : str
         Configuration as JSON.
     model : keras.Model or EpistemicNetwork
-        Model of that configuration. Its own weights are not used, except by `holds_values`.
+        Model of that configuration. Its own weights are not used, except by `has_fixed_values`.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Template:
         Shapes of the trainable variables, in Keras' order.
     names : list of str
         Paths of these variables; empty for an epistemic network.
-    holds_values : bool
+    has_fixed_values : bool
         Whether the model has variables that are not drawn from a seed: those of frozen layers, or
         without an initializer.
     """
@@ -55,7 +55,7 @@ class Template:
         self.network, self.model = network, model
         self.plan: Plan | None = None
         self.names: list[str] = []
-        self.holds_values = False
+        self.has_fixed_values = False
         self.is_epistemic = isinstance(model, EpistemicNetwork)
         if self.is_epistemic:
             self._drawing = DrawingNetwork(model)
@@ -65,7 +65,7 @@ class Template:
             variables = model.trainable_variables
             self.shapes = [tuple(variable.shape) for variable in variables]
             self.names = [variable.path for variable in variables]
-            self.holds_values = holds_values(model)
+            self.has_fixed_values = has_fixed_values(model)
 
     @property
     def through_keras(self) -> bool:
@@ -90,7 +90,7 @@ class Template:
         """
         if self.is_epistemic:
             return self._drawing.draw(seed)
-        if not self.holds_values:
+        if not self.has_fixed_values:
             return draw_variables(self.model, seed)
         model = rebuild(self.network)  # the values of `self.model` may have been changed
         if any(layer.weights and not layer.trainable for layer in model._flatten_layers()):

@@ -17,7 +17,7 @@ import re
 _OWN_LAYER = re.compile(r'"registered_name": "skuq>')  # skuq's layers for tables
 _CONVOLUTION = re.compile(r'"class_name": "\w*Conv')
 
-_COMPILE_SECONDS = 1.2
+_COMPILE_SECONDS = 1.2  # additional time to compile for XLA
 _SAVED_PER_STEP = 1.5e-4  # seconds
 _SAVED_PER_WEIGHT = 2e-9  # seconds a step
 # Seconds a step for each of skuq's layers for tables, which has many small operations: five

@@ -67,8 +67,8 @@ class MemberTrainer:
         and together they are the configuration's `FoldedMember`. Every row is a validation row of
         exactly one fold; `data` has no validation rows of its own.
     timeout : float, optional
-        Maximum seconds of one call; for `together`, of all its members. The clock is read about
-        once a second during training, and not during compilation.
+        Maximum seconds of one call; for `train_together`, of all its members. The clock is read
+        about once a second during training, and not during compilation.
     max_epochs : int, optional
         Maximum number of epochs, also for configurations that set it.
     objective : callable, optional
@@ -237,8 +237,8 @@ class MemberTrainer:
         decide = getattr(self.search_space, "head", None)
         return self.head if decide is None else decide(configuration, self.head)
 
-    def fit_together(self, configurations: Sequence[Mapping[str, Any]]) -> bool:
-        """Tell whether configurations of one architecture should be trained `together`.
+    def can_train_together(self, configurations: Sequence[Mapping[str, Any]]) -> bool:
+        """Tell whether `train_together` suits these configurations of one architecture.
 
         Networks that run through Keras are excluded: they would train one after the other inside
         one large program, which takes long to compile. Folds are trained in stacks already.
@@ -248,7 +248,7 @@ class MemberTrainer:
         plan = make_plan(self.build(configurations[0]).to_json())
         return plan is not None and not stack_conflict([self.recipe(c) for c in configurations])
 
-    def together(
+    def train_together(
         self, configurations: Sequence[Mapping[str, Any]], seeds: Sequence[int]
     ) -> list[Member | FloatingPointError]:
         """Train members of one architecture as one stack.
@@ -278,7 +278,11 @@ class MemberTrainer:
 
     @contextlib.contextmanager
     def _time_limit(self) -> Iterator[Callable[[], bool]]:
-        """Yield the function `cancelled` for training, and raise TimeoutError after the timeout."""
+        """Yield the function `cancelled`, which training calls between its slices.
+
+        Training ends with InterruptedError when `cancelled` returns True. If the time limit was the
+        reason, raise TimeoutError instead.
+        """
         # Read the clock here and not in __init__: a trainer is pickled, and clocks of processes
         # differ.
         deadline = math.inf if self.timeout is None else time.monotonic() + self.timeout
@@ -342,19 +346,19 @@ class MemberRepeater:
         trainer = replace(trainer, objective=None)  # a copy: the search's own may be cancelled
         self._trainers = [trainer]
         if folds is not None:
-            self._trainers = [replace(trainer, folds=own) for own in folds]
+            self._trainers = [replace(trainer, folds=folds_of_round) for folds_of_round in folds]
 
     def cancel(self) -> None:
         """Let trainings that run in other threads end at their next slice."""
         for trainer in self._trainers:
             trainer.cancel()
 
-    def __call__(self, asked: Mapping[str, int], seed: int, budget: TrialBudget) -> TrialOutcome:
+    def __call__(self, request: Mapping[str, int], seed: int, budget: TrialBudget) -> TrialOutcome:
         """Train the configuration of a trial with another seed, on the folds of the round.
 
         The seed depends on the trial and the round only, whatever else is trained again.
         """
-        trial, number = self._trials[asked["trial"]], asked["round"]
+        trial, number = self._trials[request["trial"]], request["round"]
         trainer = self._trainers[number % len(self._trainers)]
         outcome: TrialOutcome = trainer(
             trial.configuration, repeat_seed(trial.seed, number), budget
@@ -383,7 +387,7 @@ class MemberRefitter:
         """Let trainings that run in other threads end at their next slice."""
         self._trainer.cancel()
 
-    def __call__(self, asked: Mapping[str, int], seed: int) -> Member:
+    def __call__(self, request: Mapping[str, int], seed: int) -> Member:
         """Train on all rows for the number of epochs that was best in the search.
 
         A refit has no validation rows, so that it cannot stop early. It trains for the number of
@@ -397,7 +401,7 @@ class MemberRefitter:
         TimeoutError
             If it took longer than the trainer's `timeout`.
         """
-        record = self._trials[asked["trial"]]
+        record = self._trials[request["trial"]]
         member: Any = self._trainer(
             record.configuration,
             record.seed,
@@ -419,6 +423,6 @@ def _epoch_rates(member: Member | FoldedMember) -> list[float]:
     rates = [network.history["learning_rate"] for network in member.networks]
     epochs = np.arange(1 + member.best_epoch)
     # Plateaus multiply the rate, so that rates of folds are averaged in logarithms.
-    logs = [np.log(np.take(own, epochs, mode="clip") / own[0]) for own in rates]
+    logs = [np.log(np.take(curve, epochs, mode="clip") / curve[0]) for curve in rates]
     factors: list[float] = np.exp(np.mean(logs, axis=0)).tolist()
     return factors

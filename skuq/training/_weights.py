@@ -51,7 +51,7 @@ def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]
     return flat, [values[id(v)] for v in model.non_trainable_variables]
 
 
-def holds_values(model: Any) -> bool:
+def has_fixed_values(model: Any) -> bool:
     """Tell whether some variables start from the model's own values instead of drawn ones."""
     initializers = _initializers(model)
     return any(v.name != _SEED_STATE and id(v) not in initializers for v in model.variables)

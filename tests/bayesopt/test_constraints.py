@@ -7,7 +7,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from surrogates import JointProcess, Marginal, search
 
 from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor
-from skuq.bayesopt._constraints import MeritObjective, joined, merit_units, merits
+from skuq.bayesopt._constraints import MeritObjective, join_posteriors, merit_units, merits
 from skuq.predictive import Posterior
 
 
@@ -71,11 +71,11 @@ def test_joined_posteriors_repeat_the_draws_of_the_smaller():
         return arguments[0][:, None] * X[:, 0]
 
     few, many = (Posterior(line, (np.arange(1.0, n + 1),), "line", n) for n in (2, 3))
-    both = joined([few, many], np.array([7.0]))
+    both = join_posteriors([few, many], np.array([7.0]))
     draws = both([[1.0], [2.0]])
     assert draws.shape == (3, 2, 3)
     assert_array_equal(draws[:, 0], [[1, 1, 7], [2, 2, 7], [1, 3, 7]])
-    assert both.key == joined([few, many], np.array([8.0])).key is not None
+    assert both.key == join_posteriors([few, many], np.array([8.0])).key is not None
 
 
 # Searches

@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from skuq import NEONRegressor, NOMURegressor, OperatorEnsembleRegressor, _archive
 from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor, maximize_readout
 from skuq.bayesopt._domain import Domain
-from skuq.bayesopt._fit import seeded
+from skuq.bayesopt._fit import clone_with_seed
 from skuq.bayesopt._step import distance_threshold
 from skuq.datasets import make_function
 from skuq.exceptions import FileFormatError, SearchFailedError
@@ -443,10 +443,10 @@ def test_a_failure_alone_seeds_another_step(recorder):
 
 def test_seeds_reach_every_part():
     model = make_pipeline(StandardScaler(), OutputwiseRegressor(TinyProcess()))
-    parameters = seeded(model, 7).get_params()
-    seed = parameters["outputwiseregressor__estimator__random_state"]
+    name = "outputwiseregressor__estimator__random_state"
+    seed = clone_with_seed(model, 7).get_params()[name]
     assert isinstance(seed, int)
-    assert seeded(model, 7).get_params()["outputwiseregressor__estimator__random_state"] == seed
+    assert clone_with_seed(model, 7).get_params()[name] == seed
 
 
 def test_composite_search_finds_where_outputs_meet_a_target():

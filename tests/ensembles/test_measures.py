@@ -209,7 +209,7 @@ def test_teams_are_scored_apart():
         ({"teams": [(0,)]}, "two or more"),
         ({"teams": [(0, 0)]}, "distinct"),
         ({"teams": [(0, 9)]}, "0..4"),
-        ({"teams": [(0.5, 1)]}, "model numbers"),
+        ({"teams": [(0.5, 1)]}, "model indices"),
         ({"sample_weight": [-1.0] * 60}, "[Nn]egative values"),
         ({"sample_weight": [np.inf] * 60}, "infinity"),
         ({"sample_weight": [0.0] * 60}, "zero"),

@@ -28,7 +28,7 @@ from skuq.training import MemberRepeater, MemberTrainer
 def trained(monkeypatch):
     """Seeds of the networks that are trained, in their order."""
     seeds = []
-    train, together = MemberTrainer.__call__, MemberTrainer.together
+    train, together = MemberTrainer.__call__, MemberTrainer.train_together
 
     def one(self, *arguments):
         seeds.append(arguments[1])
@@ -39,7 +39,7 @@ def trained(monkeypatch):
         return together(self, configurations, own)
 
     monkeypatch.setattr(MemberTrainer, "__call__", one)
-    monkeypatch.setattr(MemberTrainer, "together", several)
+    monkeypatch.setattr(MemberTrainer, "train_together", several)
     return seeds
 
 

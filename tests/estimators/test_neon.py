@@ -645,6 +645,7 @@ def test_given_base_gives_draws_in_numpy_only():
     posterior = model.posterior_fn(64, random_state=0)
     assert posterior.key is None
     draws, (mean, std) = posterior(FURTHER), model.predict(FURTHER, return_std=True)
+    assert_array_equal(pickle.loads(pickle.dumps(posterior))(FURTHER), draws)
     assert draws.shape == (64, 3, 4)
     assert_allclose(draws.mean(axis=0), mean, atol=0.5 * std.max())
     own = model.fitted_.posterior_of(model.index_)(FURTHER)
@@ -662,6 +663,15 @@ def test_clone_keeps_what_is_given_if_it_is_frozen():
     kept = clone(small(pretrained=given)).fit(INPUTS, VALUES)
     expected = given.predict(pairs_of(FURTHER, QUERIES), verbose=0)
     assert_array_equal(kept.predict(FURTHER).ravel(), expected.ravel())
+
+
+def test_warm_start_keeps_the_scale_of_given_features():
+    given = operator_of_keras(1, 1, 1)
+    model = small(pretrained=given, warm_start=True).fit(INPUTS[:3], VALUES[:3])
+    first = model.fitted_.given
+    kept = model.fit(INPUTS, VALUES).fitted_.given
+    assert_array_equal(kept.mean_, first.mean_)
+    assert kept.scale_ == first.scale_
 
 
 # A base of one's own ----------------------------------------------------------------------

@@ -143,7 +143,7 @@ def test_networks_of_one_architecture_train_as_a_stack(tiny_space, iris, monkeyp
     X, y = iris
     model = tiny(tiny_space, 5, vary="initialisation", epochs=3)
     stacked = model.fit(X, y).catalog_
-    monkeypatch.setattr("skuq.training.MemberTrainer.fit_together", lambda *_: False)
+    monkeypatch.setattr("skuq.training.MemberTrainer.can_train_together", lambda *_: False)
     alone = clone(model).fit(X, y).catalog_
     assert [r.seed for r in stacked] == [r.seed for r in alone]
     for one, two in zip(stacked, alone):
@@ -599,7 +599,7 @@ def test_odd_shift_validation(tiny_space, iris):
 def test_interrupted_stacks_keep_what_has_finished(tiny_space, iris, monkeypatch):
     from skuq.training import MemberTrainer
 
-    together, calls = MemberTrainer.together, []
+    together, calls = MemberTrainer.train_together, []
 
     def interrupted(self, *arguments):
         calls.append(arguments)
@@ -607,7 +607,7 @@ def test_interrupted_stacks_keep_what_has_finished(tiny_space, iris, monkeypatch
             raise KeyboardInterrupt
         return together(self, *arguments)
 
-    monkeypatch.setattr(MemberTrainer, "together", interrupted)
+    monkeypatch.setattr(MemberTrainer, "train_together", interrupted)
     model = tiny(tiny_space, 20, vary="initialisation", epochs=1)
     with pytest.warns(UserWarning, match="continuing with 10 of 20 trials"):
         model.fit(*iris)

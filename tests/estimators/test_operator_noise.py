@@ -10,7 +10,7 @@ from operators import INPUTS, QUERIES, SMALL, VALUES, WAVE_SETTINGS, inputs, wav
 
 import skuq.training
 from skuq import NEONRegressor, OperatorEnsembleRegressor
-from skuq.estimators._operator import fit_widths
+from skuq.estimators._operator_widths import fit_widths
 from skuq.training import predict_draws
 
 KINDS = {

@@ -23,7 +23,7 @@ from skuq import (
     NOMURegressor,
 )
 from skuq.backend import keras, ops
-from skuq.fitted._posterior import _counts
+from skuq.fitted._posterior import _count_draws
 from skuq.networks import WidthDepthSpace
 from skuq.predictive import TwoPieceNormal
 
@@ -231,7 +231,7 @@ def test_members_of_several_architectures_are_all_drawn(fitted, elsewhere):
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
 def test_counts_are_the_least_that_have_the_weights(parts):
     weights = np.array(parts) / sum(parts)
-    counts = _counts(weights, 64)
+    counts = _count_draws(weights, 64)
     assert_allclose(counts / counts.sum(), weights, rtol=1e-12)
     assert_array_equal(counts * np.gcd.reduce(parts), parts)
 
@@ -239,13 +239,13 @@ def test_counts_are_the_least_that_have_the_weights(parts):
 @given(st.lists(st.floats(0.01, 1), min_size=2, max_size=6), st.integers(1, 100))
 def test_counts_of_any_weights_are_as_near_as_can_be(parts, n_draws):
     weights = np.array(parts) / sum(parts)
-    counts = _counts(weights, n_draws)
+    counts = _count_draws(weights, n_draws)
     assert (counts >= 0).all() and 1 <= counts.sum() <= max(n_draws, len(weights))
     assert abs(counts - counts.sum() * weights).max() < 1
 
 
 def test_counts_of_many_equal_members():
-    assert_array_equal(_counts(np.full(300, 1 / 300), 10), np.ones(300))
+    assert_array_equal(_count_draws(np.full(300, 1 / 300), 10), np.ones(300))
 
 
 def test_nomu_draw_is_a_multiple_of_its_spread(fitted, elsewhere):
@@ -294,6 +294,7 @@ def test_pretrained_gives_draws_in_numpy_only(table, elsewhere, bounds):
     posterior = model.posterior_fn(16, random_state=0)
     assert posterior.key is None and posterior.arguments == ()
     draws = posterior(elsewhere)
+    assert_array_equal(pickle.loads(pickle.dumps(posterior))(elsewhere), draws)
     if bounds == "symmetric":
         assert_allclose(draws.mean(axis=0), line.predict(elsewhere), atol=1e-12)
     distribution = model.predict_distribution(elsewhere)
@@ -306,6 +307,7 @@ def test_networks_without_a_plan_give_draws_in_numpy_only(table, elsewhere):
     posterior = model.posterior_fn()
     assert posterior.key is None and posterior.n_draws == 2
     assert_array_equal(posterior(elsewhere), model.predict_distribution(elsewhere).loc)
+    assert_array_equal(pickle.loads(pickle.dumps(posterior))(elsewhere), posterior(elsewhere))
     X, y = table
     frame = pd.DataFrame(X, columns=["a", "b"])
     named = clone(model).set_params(preprocess=None).fit(frame, y)

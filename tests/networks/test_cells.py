@@ -24,7 +24,7 @@ from skuq.networks import (
 from skuq.networks._cell_layers import _APPLY, CellLayers
 from skuq.networks._cells import KINDS, NODES
 from skuq.networks._genotypes import DARTS_OPERATIONS, OPERATIONS
-from skuq.networks._nas_bench import _cell as nas_bench_cell
+from skuq.networks._nas_bench import _add_cell as nas_bench_cell
 from skuq.training import Recipe
 from skuq.training._weights import draw_variables
 

@@ -63,7 +63,7 @@ def test_dense_is_that_of_keras(factorized):
 def test_factorisation_leaves_the_first_kernel_as_it_is():
     plain, factorized = Dense(200, 100), Dense(200, 100, factorized=True)
     drawn = [layer.draw(np.random.default_rng(0)) for layer in (plain, factorized)]
-    kernels = [layer.kernel(np, weights) for layer, weights in zip((plain, factorized), drawn)]
+    kernels = [layer.kernel(weights) for layer, weights in zip((plain, factorized), drawn)]
     assert_allclose(kernels[0], kernels[1], rtol=1e-12)
     assert kernels[0].std() == pytest.approx(np.sqrt(2 / 300), rel=0.02)  # Glorot
     log = np.log(drawn[1][2])  # N(1, 0.01)

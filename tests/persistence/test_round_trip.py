@@ -683,7 +683,7 @@ def test_without_skops(monkeypatch):
         (LinearRegression(), "Only estimators of skuq"),
         (GridSearchCV(skuq.DeepEnsembleRegressor(), {}), "best_estimator_"),
         (skuq.DeepEnsembleRegressor(hidden_units={8}), r"estimator\.hidden_units is a .*set"),
-        (skuq.DeepEnsembleRegressor(hidden_units=pd.Series([8])), r"hidden_units is a pandas"),
+        (skuq.DeepEnsembleRegressor(hidden_units=pd.Index([8])), r"hidden_units is a pandas"),
         (
             skuq.CalibratedUncertaintyRegressor(
                 TransformedTargetRegressor(skuq.DeepEnsembleRegressor())
@@ -705,9 +705,16 @@ def test_names_of_attributes_are_strings():
         dumps(skuq.DeepEnsembleRegressor(hidden_units=bunch))
 
 
+def test_series_are_saved():
+    for series in (pd.Series([0.1, 0.2], name="q"), pd.Series(["a", None], index=[3, 1])):
+        loaded = loads(dumps(skuq.NEONRegressor(query_points=series))).query_points
+        pd.testing.assert_series_equal(loaded, series)
+
+
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
+        (pd.Series([1], dtype="Int64"), "a column 0 of Int64"),
         (pd.DataFrame({"a": pd.Categorical(["x"])}), "a column 'a' of category"),
         (pd.DataFrame({"a": pd.array([1, 2], "Int64")}), "a column 'a' of Int64"),
         (pd.DataFrame({"a": pd.arrays.SparseArray([0.0, 1.0])}), "a column 'a' of Sparse"),

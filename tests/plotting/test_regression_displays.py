@@ -133,6 +133,15 @@ def test_coverage_width_has_no_mark_beyond_its_end():
     assert CoverageWidthDisplay.from_predictions([1.0], [0.0], [1.0]).marker_ is None
 
 
+def test_coverage_width_draws_nothing_with_a_wrong_mark():
+    display = CoverageWidthDisplay.from_predictions([1.0], [0.0], [1.0])
+    ax = display.ax_
+    n_lines = len(ax.lines)
+    with pytest.raises(ValueError, match="`mark` must not be negative"):
+        display.plot(ax, mark=-1.0)
+    assert len(ax.lines) == n_lines
+
+
 def test_error_std_bins_are_root_mean_squares(process):
     error, std = np.array([3.0, -4.0, 0.0, 2.0]), np.array([1.0, 1.0, 5.0, 7.0])
     display = ErrorStdDisplay(error, std, n_bins=2).plot()

@@ -9,7 +9,7 @@ from matplotlib import colors
 from numpy.testing import assert_allclose
 from scipy.stats import t as student
 
-from skuq.catalog import Catalog, HeldOut, TrialRecord
+from skuq.catalog import Catalog, FoldedMember, HeldOut, TrialRecord
 from skuq.ensembles import Selection, architecture_diversity, select_teams
 from skuq.networks import DenseSkipSpace
 from skuq.plotting import (
@@ -20,7 +20,7 @@ from skuq.plotting import (
     TeamDisplay,
 )
 from skuq.plotting._frames import decisions_of
-from skuq.predictive import CategoricalMixture
+from skuq.predictive import CategoricalMixture, QuantileMixture
 
 
 def _catalog(n=30):
@@ -205,6 +205,23 @@ def test_member_predictions_come_from_the_mixture():
     assert display.coordinates.shape == (4, 2)
 
 
+def test_networks_of_repeated_trials_are_a_group():
+    network = SimpleNamespace(n_epochs=1, best_epoch=0)
+    folds, more = (FoldedMember((network,) * n, None, score=1.0) for n in (2, 3))
+    model = SimpleNamespace(
+        catalog_=Catalog([TrialRecord(k, result=folds) for k in range(3)]),
+        selection_=Selection(np.array([2, 0]), np.full(2, 0.5)),
+        refitted_={},
+        repeated_={2: more},
+        predict_distribution=lambda X: QuantileMixture(
+            np.array([0.2, 0.8]),
+            np.sort(np.random.default_rng(0).normal(size=(5, 2, 6)), axis=1),
+        ),
+    )
+    display = MemberDiversityDisplay.from_estimator(model, np.zeros((6, 1)))
+    assert display.groups == ["trial 2"] * 3 + ["trial 0"] * 2
+
+
 def test_distances_are_those_of_the_search_space():
     space = DenseSkipSpace(n_nodes=1)
     parts = space.decisions()
@@ -307,6 +324,12 @@ def test_a_value_better_than_the_optimum_by_rounding_has_no_regret():
     display = RegretDisplay.from_values({"a": [1.3, 0.3]}, optimum=0.1 + 0.2)
     assert_allclose(display.curves["a"], [[1.0, 0.0]])
     assert display.curves["a"].min() == 0
+
+
+def test_regret_names_the_range_of_numbers_of_seeds():
+    values = {name: np.ones((n, 2)) for name, n in (("a", 3), ("b", 5), ("c", 9))}
+    title = RegretDisplay.from_values(values).ax_.get_legend().get_title().get_text()
+    assert title == "median of 3 to 9 seeds, band holds 50% of them"
 
 
 def test_regret_of_one_seed_has_no_band():

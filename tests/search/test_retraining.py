@@ -38,13 +38,13 @@ class Evaluate:
     head = HEAD
 
     def __init__(self, failing=()):
-        self.failing, self.asked = failing, []
+        self.failing, self.requests = failing, []
 
-    def __call__(self, asked, seed):
-        self.asked.append((asked["trial"], asked["round"]))
-        if self.asked[-1] in self.failing:
+    def __call__(self, requests, seed):
+        self.requests.append((requests["trial"], requests["round"]))
+        if self.requests[-1] in self.failing:
             raise ArithmeticError("no")
-        return network(100 * asked["round"] + asked["trial"])
+        return network(100 * requests["round"] + requests["trial"])
 
 
 def retrain(kind, evaluate, store, n_rounds=1):
@@ -56,16 +56,16 @@ def retrain(kind, evaluate, store, n_rounds=1):
 def test_repeats_join_the_networks_of_their_trials_in_the_order_of_rounds():
     evaluate, store = Evaluate(), Store()
     result = retrain("repeat", evaluate, store, 2)
-    assert evaluate.asked == [(5, 0), (3, 0), (5, 1), (3, 1)]  # the most important trial first
+    assert evaluate.requests == [(5, 0), (3, 0), (5, 1), (3, 1)]  # the most important trial first
     seeds = {k: [own.seed for own in result.networks(k)] for k in (0, 1)}
     assert seeds == {0: [3, 3, 103], 1: [5, 5, 105]}
     assert {name: len(own) for name, own in store.rounds.items()} == {
         "repeat_000": 2, "repeat_001": 2,
     }  # fmt: skip
     assert store.added == []  # they are no trials
-    evaluate.asked.clear()
+    evaluate.requests.clear()
     again = retrain("repeat", evaluate, store, 2)
-    assert evaluate.asked == []
+    assert evaluate.requests == []
     assert [own.seed for own in again.networks(1)] == seeds[1]
 
 
@@ -76,7 +76,7 @@ def test_refits_replace_the_networks_of_their_trials():
     assert set(result.refitted) == {0} and len(store.rounds["refit_000"]) == 1
     evaluate.failing = ()
     assert set(retrain("refit", evaluate, store).refitted) == {0, 1}
-    assert evaluate.asked == [(5, 0), (3, 0), (5, 0)]  # the failed one was tried again
+    assert evaluate.requests == [(5, 0), (3, 0), (5, 0)]  # the failed one was tried again
 
 
 def test_a_network_of_another_configuration_is_not_taken():
@@ -84,5 +84,5 @@ def test_a_network_of_another_configuration_is_not_taken():
     own = TrialRecord(3, {"x": 3}, score=0.0, result=network(8))
     evaluate = Evaluate()
     result = retrain("repeat", evaluate, Store(repeat_000=[other, own]))
-    assert evaluate.asked == [(5, 0)]
+    assert evaluate.requests == [(5, 0)]
     assert [own.seed for own in result.networks(0)] == [3, 8]

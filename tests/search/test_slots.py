@@ -355,7 +355,7 @@ def test_a_training_ends_when_its_time_is_over(way, long_training):
         if way == "alone":
             trainer(configuration, 1)
         else:
-            trainer.together([configuration] * 2, [1, 2])
+            trainer.train_together([configuration] * 2, [1, 2])
     # Compilation, which does not look at the clock, and a slice.
     assert 1.0 < time.monotonic() - started < 20
 
@@ -370,7 +370,7 @@ def test_a_cancelled_training_is_not_called_slow(way, long_training):
         if way == "alone":
             trainer(configuration, 1)
         else:
-            trainer.together([configuration] * 2, [1, 2])
+            trainer.train_together([configuration] * 2, [1, 2])
 
 
 def test_time_counts_from_the_call_and_not_from_a_pickle(long_training):

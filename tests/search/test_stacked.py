@@ -17,10 +17,10 @@ class Together:
     def __init__(self, at_stack=()):
         self.asked, self.at_stack = [], dict(at_stack)
 
-    def fit_together(self, configurations):
+    def can_train_together(self, configurations):
         return True
 
-    def together(self, configurations, seeds):
+    def train_together(self, configurations, seeds):
         self.asked.append(list(seeds))
         if (error := self.at_stack.get(len(self.asked))) is not None:
             raise error
