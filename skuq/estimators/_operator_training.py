@@ -114,9 +114,9 @@ class OperatorTraining:
             report=report,
             **fields,
         )
-        return self._refined(members, splits) if self.refine else members
+        return self._refine(members, splits) if self.refine else members
 
-    def _refined(self, members, splits):
+    def _refine(self, members, splits):
         """Refine the members that converged, each on its training rows."""
         rows = [slice(None)] * len(members) if splits is None else [used for used, _ in splits]
         data = self.data
