@@ -178,6 +178,11 @@ class AutoDEUQ(SearchMethod):
     def check(self, shifted):
         super().check(shifted)
         given = self.estimator.search
+        if isinstance(given, type):
+            raise ValueError(
+                "`search` must be a name or an oracle, which proposes trials. Got the class "
+                f"{given.__name__}: give an object of an oracle's class."
+            )
         if all(hasattr(given, name) for name in _TUNER_METHODS):
             raise ValueError(
                 "`search` must be a name or an oracle, which proposes trials. Got the tuner "

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_consistent_length, has_fit_parameter
 from skuq._checks import check_weights
 from skuq._params import check_method_params, check_sample_weight, safe_split
 from skuq.tables import ForeignInputs
+from skuq.tables._columns import refuse_lazy
 
 
 def check_takes_weights(estimator, name: str) -> None:
@@ -40,6 +41,7 @@ def read_foreign_rows(estimator, X, y, sample_weight):
     Returns X, which can be indexed, weights (n,) of at most 1 for scores, and the weights for
     fits, or None.
     """
+    refuse_lazy(X)
     (X,) = indexable(X)
     check_consistent_length(X, y)
     ForeignInputs().validate(X, estimator, reset=True)

@@ -24,7 +24,7 @@ from skuq.fitted import FittedOperator
 from skuq.fitted._operator import Spread
 from skuq.networks import OPTIMIZERS, OperatorNetwork
 from skuq.networks._activations import ACTIVATIONS
-from skuq.networks._builders import refuse_model
+from skuq.networks._builders import check_builder
 from skuq.networks._operator import keras_base
 from skuq.networks._operator_head import OUTPUT_MAPS
 from skuq.tables import FunctionInputs, FunctionTargets, TrainingData, read_rows
@@ -315,7 +315,7 @@ def _build_base(model, inputs, targets):
     n_inputs, n_queries = len(inputs.scaling.scale_), inputs.query_points.shape[1]
     n_raw = targets.head.n_raw
     if model.build_base is not None:
-        refuse_model("`build_base`", model.build_base, "d_u, d_y, n_outputs")
+        check_builder("`build_base`", model.build_base, "d_u, d_y, n_outputs")
         built = model.build_base(n_inputs, n_queries, n_raw)
         return keras_base(built, n_inputs, n_queries, n_raw)
     decoder_units = check_units("decoder_units", model.decoder_units)

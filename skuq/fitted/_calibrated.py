@@ -275,6 +275,7 @@ def classifier_distribution(estimator: Any, X: Any, classes: np.ndarray) -> Cate
     if not hasattr(model, "predict_proba"):
         raise TypeError(
             "`estimator` must have predict_distribution or predict_proba. "
-            f"{type(model).__name__} has neither."
+            f"{type(model).__name__} has neither: wrap it, for example in scikit-learn's "
+            "CalibratedClassifierCV."
         )
     return CategoricalMixture(class_probabilities(model, X, classes)[None])

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from skuq._registry import saved_as
-from skuq.networks._builders import refuse_model
+from skuq.networks._builders import check_builder
 
 # Beginnings of the names of the layers of f and of r.
 _MEAN, _SIDE = "mean_", "side_"
@@ -287,7 +287,7 @@ def _build_checked(name, build, input_shape, n_outputs):
     """Build a model with a user's function and check its number of outputs."""
     from skuq.backend import keras
 
-    refuse_model(f"`{name}`", build)
+    check_builder(f"`{name}`", build)
     model = build(input_shape, n_outputs)
     if not isinstance(model, keras.Model):
         raise ValueError(f"`{name}` must return a keras.Model. Got {type(model).__name__}.")

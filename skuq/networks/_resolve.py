@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skuq.networks._builders import check_space_arguments, refuse_model, unpack_hypermodel
+from skuq.networks._builders import check_builder, unpack_hypermodel
 from skuq.networks._cells import CellSpace
 from skuq.networks._dense import DenseSkipSpace
 from skuq.networks._keras_tuner import KerasTunerSpace
@@ -16,6 +16,11 @@ from skuq.networks._with_training import table_training
 NES_SPACES = ("dense", "width-depth", "darts", "nas-bench-201")
 
 _NES_NODES = 3  # nodes of the dense space: 9 decisions, and deep enough for tables
+_KERAS_TUNER_ADVICE = (
+    " To change a `build(hp)` of Keras-Tuner: begin with keras.Input(input_shape), end with "
+    "Dense(n_outputs) without an activation, and leave `compile` out. A second function, "
+    "`training(hp)`, decides the learning rate and its like: `search_space=(build, training)`."
+)
 _PRESETS = {"benchmark": DenseSkipSpace.benchmark, "toy": DenseSkipSpace.toy}
 
 
@@ -46,7 +51,6 @@ def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> 
         return _PRESETS[space]()
     if isinstance(space, SearchSpace) and not isinstance(space, type):
         return space
-    refuse_model("`search_space`", space, "hp, input_shape, n_outputs")
     callables = space if isinstance(space, tuple) else (space,)
     callables = tuple(map(unpack_hypermodel, callables))
     if len(callables) not in (1, 2) or not all(
@@ -57,7 +61,7 @@ def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> 
             f"callable, or a pair (build, training) of callables. Got {space!r}."
         )
     build, training = callables if len(callables) == 2 else (*callables, None)
-    check_space_arguments(build)
+    check_builder("`search_space`", build, "hp, input_shape, n_outputs", _KERAS_TUNER_ADVICE)
     return KerasTunerSpace(build, training, max_batch_size)
 
 

@@ -25,7 +25,7 @@ def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: in
     are compared. Raise ValueError or TypeError if X is empty, sparse, lazy or no table, if it has
     other columns than in `fit`, or if two columns have the same name.
     """
-    _refuse_lazy(X)
+    refuse_lazy(X)
     if not _is_frame(X):
         array = validate_data(
             owner,
@@ -53,7 +53,7 @@ def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: in
     return frame
 
 
-def _refuse_lazy(X):
+def refuse_lazy(X: Any) -> None:
     """Raise TypeError for a table whose rows are not in memory, as of polars and Dask."""
     for method in ("collect", "compute"):
         if hasattr(X, "columns") and hasattr(X, method):

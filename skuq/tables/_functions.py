@@ -18,6 +18,7 @@ from skuq._checks import check_targets
 from skuq._registry import saved_as
 from skuq.networks import OperatorHead
 from skuq.predictive import EpistemicNormal, GaussianMixture
+from skuq.tables._columns import refuse_lazy
 from skuq.tables._rows import Rows
 from skuq.tables._scaling import NoScaling, Scaling, TargetScaling, constant_scale
 
@@ -112,6 +113,7 @@ class FunctionInputs:
 
     def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
         """Check that X holds finite numbers (n, d_u)."""
+        refuse_lazy(X)
         return validate_data(
             estimator, X, reset=reset, dtype="float64", ensure_min_samples=min_rows
         )

@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, valid
 from skuq._params import HasMethods, StrOptions, safe_split
 from skuq._registry import saved_as
 from skuq._warnings import warn_user
-from skuq.tables._columns import read_table
+from skuq.tables._columns import read_table, refuse_lazy
 from skuq.tables._far_values import find_far_values
 from skuq.tables._preprocessing import TablePreprocessor
 from skuq.tables._scaling import ImageScaling, RobustScaling, Scaling
@@ -328,6 +328,7 @@ class ForeignInputs:
 
     def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
         """Store or compare the number and names of features, and return X."""
+        refuse_lazy(X)
         if getattr(X, "ndim", 2) != 1:  # the inner estimators raise a clear error for one row
             validate_data(estimator, X, reset=reset, skip_check_array=True)
         return X

@@ -7,7 +7,7 @@ from typing import Any
 
 from skuq import backend
 from skuq.exceptions import SearchSpaceError
-from skuq.networks._builders import refuse_model
+from skuq.networks._builders import check_builder
 from skuq.networks._plan import make_plan
 from skuq.networks._rebuild import check_rebuild
 
@@ -30,9 +30,11 @@ def build_checked(
         If the function raises an error, or its model cannot be trained.
     """
     backend.check_fork()  # an error of `build` would hide it
-    refuse_model(source, build)
+    check_builder(source, build)
     try:
         model = build(input_shape, n_raw)
+    except SearchSpaceError:  # it says already what is wrong
+        raise
     except Exception as error:
         raise SearchSpaceError(
             f"{source} raised {type(error).__name__} while building: {error}"

@@ -5,6 +5,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import BayesianRidge
 from sklearn.utils.validation import validate_data
 
 from skuq import (
@@ -14,6 +15,7 @@ from skuq import (
     DeepEnsembleRegressor,
     MCDropoutClassifier,
     NEONRegressor,
+    OperatorEnsembleRegressor,
     make_pipeline,
 )
 from skuq.estimators import UncertaintyClassifier, UncertaintyRegressor
@@ -257,7 +259,15 @@ def test_regressors_say_that_labels_are_for_classifiers(estimator, dtype):
         estimator.fit(X, y)
 
 
-def test_lazy_frames_are_refused_with_the_way_out():
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        DeepEnsembleRegressor(),
+        OperatorEnsembleRegressor(),
+        CalibratedUncertaintyRegressor(BayesianRidge()),
+    ],
+)
+def test_lazy_frames_are_refused_with_the_way_out(estimator):
     class LazyFrame:
         columns = ["a", "b"]
 
@@ -265,7 +275,7 @@ def test_lazy_frames_are_refused_with_the_way_out():
             return X
 
     with pytest.raises(TypeError, match=r"X is a LazyFrame, .* Give X\.collect\(\)\."):
-        DeepEnsembleRegressor().fit(LazyFrame(), X[:, 0])
+        estimator.fit(LazyFrame(), X[:, 0])
 
 
 @pytest.mark.parametrize(

@@ -286,6 +286,34 @@ def test_the_model_of_a_tuner_is_told_what_to_change(model, tmp_path):
         AutoDEUQRegressor(search_space=tuner).fit(X, X[:, 0])
 
 
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (keras.layers.Dense(2), "Got one layer, a Dense"),
+        (keras.Sequential, "Got the class Sequential"),
+        (of_keras_tuner, r"`build\(input_shape, n_outputs\)`. Got `of_keras_tuner\(hp\)`.$"),
+    ],
+)
+def test_other_things_are_no_builders_either(network, message):
+    X = np.arange(60.0).reshape(20, 3)
+    for model in (DeepEnsembleRegressor(network=network), NOMURegressor(build_f=network)):
+        with pytest.raises(SearchSpaceError, match=f"^`(network|build_f)` must be .*{message}"):
+            model.fit(X, X[:, 0])
+
+
+def test_a_model_with_a_training_function_is_not_a_builder():
+    X = np.zeros((20, 3))
+    with pytest.raises(SearchSpaceError, match="Got one network, a Sequential"):
+        AutoDEUQRegressor(search_space=(keras.Sequential(), training)).fit(X, X[:, 0])
+
+
+@pytest.mark.parametrize("kind", [keras_tuner.RandomSearch, keras_tuner.oracles.RandomSearchOracle])
+def test_a_class_does_not_search(kind):
+    X = np.zeros((20, 3))
+    with pytest.raises(ValueError, match=f"`search` must be .* Got the class {kind.__name__}"):
+        AutoDEUQRegressor(search=kind, search_space=build).fit(X, X[:, 0])
+
+
 def test_a_tuner_is_told_of_its_oracle(tmp_path):
     tuner = keras_tuner.RandomSearch(of_keras_tuner, "val_loss", directory=tmp_path)
     X = np.zeros((20, 3))
