@@ -70,6 +70,13 @@ class Grouping:
             # If many rows have equal uncertainties, some edges are equal and there are fewer bins.
             edges = np.unique(np.quantile(log_uncertainty, inner, method="higher"))
             edges = edges[edges > log_uncertainty.min()]
+            if n_bins > 1 and not len(edges):
+                warn_user(
+                    'groups="uncertainty" finds a single group, since the estimator predicts the '
+                    "same uncertainty for nearly all rows, as a point estimator does. Group by a "
+                    "column or a function of X instead.",
+                    CalibrationWarning,
+                )
             grouping = cls(by, tuple(range(len(edges) + 1)), edges)
             return grouping, grouping.codes(X, log_uncertainty)
         keys = _labels(by, X, len(log_uncertainty))

@@ -178,6 +178,13 @@ def test_bad_groups(line):
             model.set_params(groups=groups).fit(X, y)
 
 
+def test_equal_uncertainties_make_no_groups():
+    X, y = two_groups(300)
+    model = CalibratedUncertaintyRegressor(DummyRegressor(), groups="uncertainty")
+    with pytest.warns(CalibrationWarning, match="a single group"):
+        model.fit(X, y)
+
+
 def test_rows_without_a_label_get_the_calibration_of_all(line):
     X, y = two_groups(300)
     X_gap = X.copy()
