@@ -220,8 +220,12 @@ def test_registered_layers_of_a_script_go_with_the_trainer():
     Sine.__module__ = "__main__"  # is sent by value
     keras.saving.register_keras_serializable("skuq_tests")(Sine)
     sent = cloudpickle.dumps(MemberTrainer(KerasTunerSpace(waves), data(), GaussianHead(), 2))
-    del keras.saving.get_custom_objects()["skuq_tests>Sine"]  # as in a process that is new
-    assert cloudpickle.loads(sent).build({}).count_params() == 8
+    registered = keras.saving.get_custom_objects()
+    del registered["skuq_tests>Sine"]  # as in a process that is new
+    try:
+        assert cloudpickle.loads(sent).build({}).count_params() == 8
+    finally:
+        registered.pop("skuq_tests>Sine", None)
 
 
 def of_keras_tuner(hp):
