@@ -81,7 +81,6 @@ for name, estimator in estimators.items():
     model = clone(estimator).fit(X_train, y_train)
     QuantileCalibrationDisplay.from_estimator(model, X_test, y_test, name=name, ax=left)
     RetentionDisplay.from_estimator(model, X_test, y_test, name=name, ax=right, bounds=False)
-left.legend(loc="lower right", fontsize="small")
 left.set_title(f"Calibration on {title}")
 right.set_title("Error of the rows kept")
 figure.savefig("compare.png", dpi=110)
