@@ -560,7 +560,13 @@ def test_arrays_are_written_as_here():
         (_array_file(shape="(" + "1, " * 99 + ")"), "does not write|shape"),
         (_array_file(shape="(" + "1, " * 99 + "6)"), "shape"),
         (_array_file("'<U0'", "(1000000000000,)", b""), "is not read"),
-        (_array_file("'<U99999999999'", "(0,)", b""), "no type|is not read|shape"),
+        pytest.param(
+            _array_file("'<U99999999999'", "(0,)", b""),
+            "no type|is not read|shape",
+            marks=pytest.mark.skipif(
+                np.lib.NumpyVersion(np.__version__) < "2.0.0", reason="NumPy 1 has this type"
+            ),
+        ),
         (_array_file("'<f3'"), "no type"),
         (_array_file("'<M8[xyz]'"), "no type"),
         (_array_file("'|V8'"), "does not write"),

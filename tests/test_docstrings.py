@@ -134,6 +134,10 @@ def shared(one, other, section):
     return [name for name in entries(one)[section] if name in entries(other)[section]]
 
 
+@pytest.mark.skipif(
+    "ignore_types" not in inspect.signature(assert_docstring_consistency).parameters,
+    reason="scikit-learn's check knows no exceptions yet",
+)
 @pytest.mark.parametrize("group", GROUPS)
 def test_the_same_parameter_is_documented_in_the_same_words(group):
     for pair in combinations(GROUPS[group], 2):

@@ -111,4 +111,5 @@ class GaussianMixtureHead(LikelihoodHead):
 
 def _logsumexp(values, xp):
     """Compute log-sum-exp over components: (.., n_components, n_outputs) to (.., n_outputs)."""
-    return (special if xp is np else xp).logsumexp(values, axis=-2)
+    # Keras 3.7 takes no number as the axis of a symbolic tensor.
+    return (special if xp is np else xp).logsumexp(values, axis=(-2,))

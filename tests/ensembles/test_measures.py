@@ -212,7 +212,7 @@ def test_teams_are_scored_apart():
         ({"teams": [(0.5, 1)]}, "model indices"),
         ({"sample_weight": [-1.0] * 60}, "[Nn]egative values"),
         ({"sample_weight": [np.inf] * 60}, "infinity"),
-        ({"sample_weight": [0.0] * 60}, "zero"),
+        ({"sample_weight": [0.0] * 60}, "zero|All are 0"),
         ({"predictions": [["a"] * 60] * 2, "y": [1] * 60}, "no label"),
         ({"predictions": [True, False]}, "n_models, n_samples"),
         ({"predictions": [[1, 2], [2, 1]]}, "booleans"),

@@ -512,7 +512,7 @@ def test_real_pool_has_the_papers_threshold(data_dir):
         ({"rank_base": 2}, "rank_base"),
         ({"on": "rows"}, "on"),
         ({"sample_weight": [1, -1, 1]}, "sample_weight"),
-        ({"sample_weight": [0, 0, 0]}, "zero"),
+        ({"sample_weight": [0, 0, 0]}, "zero|All are 0"),
     ],
 )
 def test_bad_input(change, message):

@@ -321,7 +321,7 @@ def test_bad_input():
         CalibratedUncertaintyRegressor(TooSure(np.nan)).fit(X, y)
     with pytest.raises(ValueError, match="target y is None"):
         CalibratedUncertaintyRegressor(TooSure()).fit(X, None)
-    with pytest.raises(ValueError, match="dim <= 2"):
+    with pytest.raises(ValueError, match="dim <= 2|dim 3"):
         CalibratedUncertaintyRegressor(TooSure()).fit(X, np.zeros((30, 2, 2)))
     with pytest.raises(ValueError, match="method"):
         CalibratedUncertaintyRegressor(TooSure(), "best").fit(X, y)
