@@ -509,7 +509,7 @@ class BayesianOptimizer:
             return None
         return distance_threshold(max(0, len(self._log) - self.n_initial) / self._run.n_steps)
 
-    # What is known
+    # Results so far
 
     @property
     def x_(self):

@@ -61,8 +61,9 @@ def _blurred_std(sigma: float) -> float:
 def plasma(rngs: Rngs, shape: tuple[int, int], decay: float) -> np.ndarray:
     """Draw cloudy fractal noise (n, h, w) from 0 to 1.
 
-    As in the diamond-square algorithm, the amplitude of each octave is that of the octave below
-    divided by `decay`: in two dimensions, Fourier amplitudes of f**-(1 + log2(decay)).
+    The amplitude of each octave is that of the octave below divided by `decay`, as in the
+    diamond-square algorithm. In two dimensions these are Fourier amplitudes of
+    f**-(1 + log2(decay)).
     """
     h, w = shape
     frequency = np.hypot(np.fft.fftfreq(h)[:, None], np.fft.rfftfreq(w))

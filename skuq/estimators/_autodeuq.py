@@ -302,7 +302,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     def from_paper(cls, name="benchmark", **changes):
         """Make an estimator with the settings of one of the paper's experiments.
 
-        As in the paper, its uncertainty is not calibrated.
+        The estimator does not calibrate its uncertainty, as the paper does not.
 
         Parameters
         ----------

@@ -121,9 +121,10 @@ class NeuralEnsembleSearch(SearchMethod):
         return int(np.clip(-(-_ENOUGH_STEPS // n_steps), *_TABLE_EPOCHS)), None
 
     def _fix_decisions(self):
-        """Return the decisions, with one value for those that the user gives or `vary` leaves out.
+        """Return the decisions, with a single value for those that are not searched.
 
-        Of the latter, the value is the default.
+        Decisions that the user fixes have the user's value. Those that `vary` leaves out have
+        their default.
         """
         estimator, decisions = self.estimator, self.estimator.decisions_
         architecture = dict(estimator.fixed_architecture or {})

@@ -99,7 +99,7 @@ def _class_outputs(
         return -ops.sum(p * ops.log(ops.maximum(p, _TINY)), axis=-1)
 
     mean = _average(proba, weights, ops)
-    # As in `CategoricalMixture`: total entropy = mean entropy of members + mutual information.
+    # Total entropy is the members' mean entropy plus mutual information (`CategoricalMixture`).
     total = entropy(mean)
     aleatoric = _average(entropy(proba), weights, ops)
     epistemic = ops.maximum(total - aleatoric, 0.0)

@@ -187,7 +187,8 @@ class AppliedDense:
         -------
         d : ndarray of shape (n_raw, N, n_inputs)
         blocks : list
-            Of each variable, as in `Derivatives`, the last variable first.
+            The two factors of each variable, as `Derivatives` has them. The last variable is
+            first.
         """
         layer, weights, value = self.layer, self.weights, self.value
         if layer.activation != "linear":

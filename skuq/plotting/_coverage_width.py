@@ -138,8 +138,8 @@ class CoverageWidthDisplay(Display):
         label = self.name
         if self.auc is not None:
             label = with_name(self.name, f"AUC {self.auc:.3g} {self.unit or ''}".rstrip())
-        # As the scale grows, the width grows at constant coverage (a vertical line) until the
-        # intervals contain one more y; then the coverage steps to the right.
+        # A larger scale first makes intervals wider at the same coverage (a vertical line). When
+        # they contain one more y, the coverage steps to the right.
         defaults = {**curve_style(ax), "drawstyle": "steps-pre", "label": label}
         (self.line_,) = ax.plot(coverage, width, **style("line", defaults, line_kwargs))
         self.marker_ = None

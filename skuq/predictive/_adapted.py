@@ -64,7 +64,7 @@ def _as_column(values: ArrayLike, n_axes: int) -> np.ndarray:
 def increasing(nominal: np.ndarray, tracked: np.ndarray) -> np.ndarray:
     """Raise scores (q[, m]) where they grow by less than 0.05 times the nominal ones."""
     least = _STEEPEST * _as_column(nominal, tracked.ndim - 1)
-    # What exceeds the least admissible slope must not fall, from the lowest level to the highest.
+    # The scores minus the line of the least slope must not fall from one level to the next.
     return least + np.maximum.accumulate(tracked - least, axis=0)
 
 

@@ -207,8 +207,9 @@ class FunctionTargets:
     mean_, scale_ : ndarray of shape (1, m), or (q, m) with `by_column`
         Mean and scale, fitted by `fit`: a value becomes ``(value - mean_) / scale_``.
     is_constant_ : ndarray of bool, of that shape
-        Which of them belong to values that are all equal. Their scale is what float32 cannot tell
-        from the value, so that a constant is predicted as one.
+        Whether the values with this mean and scale are all equal in `fit`. Their scale is the
+        smallest relative difference of float32 numbers times the value, so that the network's
+        small errors vanish.
     """
 
     shape: tuple[int, ...]
@@ -278,9 +279,10 @@ class FunctionTargets:
         return self
 
     def take_scales(self, other: FunctionTargets, values: np.ndarray) -> None:
-        """Take the scales of an earlier fit; values (n, q, m) are scaled anew where it knew none.
+        """Take the scales of an earlier fit, in place of learning those of values (n, q, m).
 
-        Those are the values that were all equal in the earlier fit.
+        Where the values of the earlier fit were all equal, they did not show a scale: there it is
+        learnt now.
         """
         self.fit(values)
         before, now = other.scale_.shape, self.scale_.shape
