@@ -194,7 +194,8 @@ class FunctionTargets:
     by_column : bool, default=False
         Use a mean and a scale for each column.
     narrow_constants : bool, default=True
-        Give values that are all equal the scale that `is_constant_` describes, and not 1.
+        Give values that are equal in several functions the scale that `is_constant_` describes, and
+        not 1.
 
     Attributes
     ----------
@@ -266,7 +267,8 @@ class FunctionTargets:
         columns = values.reshape((n, q * m) if self.by_column else (n * q, m))
         shape = (q, m) if self.by_column else (1, m)
         scaling = TargetScaling(self.standardize).fit(columns)
-        is_constant = (columns == columns[0]).all(axis=0) & self.narrow_constants
+        # A single function does not show which of its values vary.
+        is_constant = (columns == columns[0]).all(axis=0) & (self.narrow_constants and n > 1)
         unit = np.where(is_constant, constant_scale(columns[0]), 1.0)
         mean, scale = scaling.mean_, scaling.scale_ * unit
         if self.standardize and self.output_map == "bounded":

@@ -113,8 +113,8 @@ class NumberTargets:
     standardize : bool, default=True
         Standardise y. False keeps y in its own units.
     narrow_constants : bool, default=True
-        Whether an output with one value in all rows, validation rows included, is predicted to the
-        precision of float32. Otherwise its unit is 1.
+        Whether an output with one value in several rows, validation rows included, is predicted to
+        the precision of float32. Otherwise its unit is 1.
 
     Attributes
     ----------
@@ -160,7 +160,8 @@ class NumberTargets:
         self.head = head if self.n_copies == 1 else PackedHead(head, self.n_copies)
         values: np.ndarray = y.astype("float64").reshape(len(y), -1)
         used = values[weight > 0]
-        self._value, self._constant = used[0], (used == used[0]).all(axis=0)
+        # A single row does not show whether y varies.
+        self._value, self._constant = used[0], (used == used[0]).all(axis=0) & (len(used) > 1)
         if not (self.is_transformed and self.scaling.kind == "quantile"):
             _warn_of_far_values(used, np.flatnonzero(weight > 0))
         return values

@@ -53,6 +53,19 @@ def test_a_constant_is_a_constant(model):
     assert np.isfinite(gaussian_nll_loss(y, *model.predict(X, return_std=True)))
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        NOMURegressor(8, c=1.0, l_min=0.01, l_max=2.0, box=[(-1, 1)] * 2, epochs=10),
+        NEONRegressor(**OPERATOR),
+        OperatorEnsembleRegressor(2, **OPERATOR),
+    ],
+)
+def test_a_single_row_is_no_constant(model):
+    model.fit(np.zeros((1, 2)), [7.0])
+    assert model.predict([[0.1, 3.0]], return_std=True)[1] > 1e-3
+
+
 def test_a_constant_component_does_not_spoil_the_others():
     """Values that all functions share at a query point are common: boundary conditions."""
     X = np.random.default_rng(0).normal(size=(40, 2))
