@@ -220,8 +220,10 @@ class _Joined:
         orders, rest = rest[: len(self.sizes)], rest[len(self.sizes) :]
         columns = []
         for function, size, order in zip(self.functions, self.sizes, orders):
-            own, rest = rest[:size], rest[size:]
-            draws = xp.take(function(xp, own, X), order, axis=0)  # (n_draws, n, *output_shape)
+            arguments, rest = rest[:size], rest[size:]
+            draws = xp.take(
+                function(xp, arguments, X), order, axis=0
+            )  # (n_draws, n, *output_shape)
             columns.append(xp.reshape(draws, (*draws.shape[:2], -1)))
         flat = xp.zeros_like(columns[0][..., :1]) + constants  # (n_draws, n, 2 + J)
         return xp.concatenate([*columns, flat], axis=-1)

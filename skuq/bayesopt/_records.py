@@ -73,9 +73,9 @@ class Run:
     @classmethod
     def take_from(cls, settings: dict[str, Any]) -> Run:
         """Make a run of the entries of `to_dict`, and remove these from `settings`."""
-        own = {part.name: settings.pop(part.name) for part in fields(cls)}
-        own["history"] = [StepRecord(**record) for record in own["history"]]
-        return cls(**own)
+        entries = {part.name: settings.pop(part.name) for part in fields(cls)}
+        entries["history"] = [StepRecord(**record) for record in entries["history"]]
+        return cls(**entries)
 
 
 @dataclass(frozen=True, eq=False)

@@ -165,9 +165,9 @@ class DeepEnsembleMethod(TrainingMethod):
         """
         likelihoods = {}
         for member, part, (kind, row) in zip(members, parts, positions):
-            own = part is not None and part[1] is not None
+            has_own_rows = part is not None and part[1] is not None
             y, weight = data.y_valid, data.weight_valid
-            if own:
+            if has_own_rows:
                 y, weight = data.y[part[1]], data.weight[part[1]]
             found = head.log_likelihood(y, member.held_out), weight
             likelihoods.setdefault(row, {})[kind] = found

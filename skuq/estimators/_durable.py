@@ -83,7 +83,7 @@ def _recall_memory(memory, parts, objects, is_fitted):
 def begin_search(store, estimator, held_out):
     """Store the decisions of a search, and the estimator without trials."""
     halves = estimator.decisions_._asdict()
-    space = {d.name: f"{half}: {d}" for half, own in halves.items() for d in own.decisions}
+    space = {d.name: f"{half}: {d}" for half, space in halves.items() for d in space.decisions}
     saved = None
     try:
         if store.path is not None:

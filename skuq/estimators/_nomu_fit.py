@@ -216,7 +216,10 @@ class NomuTrainer:
         if not self.model.refine:
             return members
         rows = [(data.x[job.train], data.y[job.train], data.weight[job.train]) for job in jobs]
-        return [training.refine_dense(member, *own) for member, own in zip(members, rows)]
+        return [
+            training.refine_dense(member, x, y, weight)
+            for member, (x, y, weight) in zip(members, rows)
+        ]
 
     def _train_together(self, jobs, report, means=None):
         """Train the uncertainty r on top of the mean f, or both at once, on common targets."""

@@ -85,8 +85,8 @@ class _ModelFit:
         if not chooses_readout(model):
             return Readout(model.readout, model.bounds, model.l_min, model.l_max, model.c)
         held_out = [
-            (own, data.validation if fold.valid is None else data.rows.take(fold.valid))
-            for own, fold in zip(self.networks, self.jobs)
+            (network, data.validation if fold.valid is None else data.rows.take(fold.valid))
+            for network, fold in zip(self.networks, self.jobs)
         ]
         warn_of_few_rows(model, sum(len(rows.X) for _, rows in held_out))
         seen = data.rows.take(self.final_job.train)

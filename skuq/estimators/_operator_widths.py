@@ -39,15 +39,15 @@ def fit_widths(
         columns = slice(None)  # all columns share one noise if there are too few functions
         if shape[0] > 1 and len(weight) >= FEWEST_FUNCTIONS:
             columns = slice(place[0], place[0] + 1)
-        own, predicted = (v[:, columns, place[1]] for v in (error, variance))
-        rows = np.repeat(weight, own.shape[1])
-        own, predicted = own.reshape(-1, 1), predicted.reshape(-1, 1)
-        if not own.any():
+        squared, predicted = (v[:, columns, place[1]] for v in (error, variance))
+        rows = np.repeat(weight, squared.shape[1])
+        squared, predicted = squared.reshape(-1, 1), predicted.reshape(-1, 1)
+        if not squared.any():
             continue
         # Errors larger than predicted are attributed to noise first, not to the factor: equal
         # predicted variances cannot tell them apart.
-        ratio = np.average(own[:, 0], weights=rows) / np.average(predicted[:, 0], weights=rows)
+        ratio = np.average(squared[:, 0], weights=rows) / np.average(predicted[:, 0], weights=rows)
         ratio = min(ratio, 1.0)
-        a, floor = fit_scale(own, ratio * predicted, rows, prior_rows=0)
+        a, floor = fit_scale(squared, ratio * predicted, rows, prior_rows=0)
         factor[place], noise[place] = np.sqrt(ratio) * a, floor
     return factor, noise

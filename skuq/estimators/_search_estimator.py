@@ -399,8 +399,8 @@ class SearchEstimator:
             )
         selection = self.selections_[severity]
         same = (
-            np.array_equal(own, other)
-            for own, other in zip(
+            np.array_equal(one, other)
+            for one, other in zip(
                 (selection.indices, selection.weights),
                 (self.selection_.indices, self.selection_.weights),
             )

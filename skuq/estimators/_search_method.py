@@ -170,7 +170,7 @@ class SearchMethod:
         raw = np.stack([candidates.raw[k] for k in chosen.indices]).astype("float64")
         loc, _ = self.head.distribution(raw)
         moments = [candidates.moments[k] for k in chosen.indices]
-        centers, variances = (np.stack(own).astype("float64") for own in zip(*moments))
+        centers, variances = (np.stack(values).astype("float64") for values in zip(*moments))
 
         def average(values):
             return np.tensordot(chosen.weights, values, 1)

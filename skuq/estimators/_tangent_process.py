@@ -47,15 +47,16 @@ class ExactProcess:
         return self._derivatives.back(solution.T) / self.unit
 
     def predict_left_out(
-        self, targets: np.ndarray, own: np.ndarray, noises: Sequence[float]
+        self, targets: np.ndarray, left_out: np.ndarray, noises: Sequence[float]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Predict the targets (n,) of the values `own` from those of all others.
+        """Predict the targets (n,) of the values `left_out` from those of all others.
 
-        Returns the means and variances (n_noises, n_own) for each noise variance, noise included.
+        Returns the means and variances (n_noises, n_left_out) for each noise variance, noise
+        included.
         """
-        others = ~own
-        cross, diagonal = self._gram[np.ix_(own, others)], np.diag(self._gram)[own]
-        # One factorisation serves targets and cross-covariances: (n_others, 1 + n_own).
+        others = ~left_out
+        cross, diagonal = self._gram[np.ix_(left_out, others)], np.diag(self._gram)[left_out]
+        # One factorisation serves targets and cross-covariances: (n_others, 1 + n_left_out).
         right = np.concatenate([targets[others, None], cross.T], axis=1)
         means, variances = [], []
         for noise in noises:

@@ -339,8 +339,8 @@ def learn_class_calibration(
         return found
     # The spread is that of the calibrated probabilities.
     calibrated = [
-        found.apply(mixture, safe_indexing(rows.X, own))
-        for mixture, own in zip(rows.mixtures, rows.fold_parts(np.arange(len(codes))))
+        found.apply(mixture, safe_indexing(rows.X, fold))
+        for mixture, fold in zip(rows.mixtures, rows.fold_parts(np.arange(len(codes))))
     ]
     spread = fit_spread(calibrated, rows.fold_parts(codes), rows.fold_parts(rows.weight))
     return replace(found, spread=spread)

@@ -45,7 +45,9 @@ def member_posterior(ensemble: Any, n_draws: int) -> Posterior:
     if not scaled_only or plans is None or isinstance(inputs.scaling, ImageScaling):
         return _posterior_of_predictions(ensemble, n_draws)
     groups = {plan: [k for k in range(len(members)) if plans[k] == plan] for plan in plans}
-    variables = [_stack_variables([members[k] for k in own], plan) for plan, own in groups.items()]
+    variables = [
+        _stack_variables([members[k] for k in group], plan) for plan, group in groups.items()
+    ]
     masks = _collect_masks(ensemble.passes, plans[0], variables[0])
     # Members of one plan run together: draws are in their order, not in the ensemble's.
     order = np.arange(len(masks[0])) if masks else np.concatenate(list(groups.values()))

@@ -132,7 +132,7 @@ class OperatorNetwork:
         """Compute raw outputs (.., N, n_raw) and features (.., N, n_features) of rows [u, y]."""
         xp = space.xp
         raw, beta, hidden, _ = self._run(
-            xp, weights, x, lambda layer, own, value: layer(space, own, value)
+            xp, weights, x, lambda layer, arrays, value: layer(space, arrays, value)
         )
         # The EpiNet's features (section 2.4): beta, the last hidden layer, and y, repeated to the
         # length of beta.
@@ -163,8 +163,8 @@ class OperatorNetwork:
             value = tile_columns(xp, y, self._chunk)
         for k, layer in enumerate(decoder[:-1]):
             if self.decoder == "split" or k == 0:
-                own = beta[..., k * self._chunk : (k + 1) * self._chunk]
-                value = xp.concatenate([value, own], axis=-1)
+                chunk = beta[..., k * self._chunk : (k + 1) * self._chunk]
+                value = xp.concatenate([value, chunk], axis=-1)
             value = run(layer, value)
         return run(decoder[-1], value), beta, value, phase
 
@@ -232,8 +232,8 @@ class OperatorNetwork:
         encoder, decoder = self._layers
         trace: list[AppliedDense] = []
 
-        def apply(layer, own, value):
-            trace.append(AppliedDense(layer, own, value))
+        def apply(layer, arrays, value):
+            trace.append(AppliedDense(layer, arrays, value))
             return trace[-1].output
 
         raw, beta, _, phase = self._run(np, weights, x, apply)

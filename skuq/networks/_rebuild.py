@@ -34,17 +34,17 @@ def registered_in_main() -> dict:
     keras = sys.modules.get("keras")  # without it, nothing can be registered
     registered = {} if keras is None else keras.saving.get_custom_objects()
     return {
-        name: own
-        for name, own in registered.items()
-        if getattr(own, "__module__", None) == "__main__" and ">" in name
+        name: custom
+        for name, custom in registered.items()
+        if getattr(custom, "__module__", None) == "__main__" and ">" in name
     }
 
 
 def register_again(registered: dict) -> None:
     """Register what another process has found with `registered_in_main`."""
-    for name, own in registered.items():
+    for name, custom in registered.items():
         package, _, own_name = name.partition(">")
-        backend.keras.saving.register_keras_serializable(package, own_name)(own)
+        backend.keras.saving.register_keras_serializable(package, own_name)(custom)
 
 
 def check_rebuild(model) -> None:

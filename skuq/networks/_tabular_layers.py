@@ -394,8 +394,8 @@ class CategoryEmbedding(_TabularLayer):
         return operations.CategoryEmbedding.read(self.get_config(), shapes)
 
     def get_config(self):
-        own = {"columns": self.columns, "n_codes": self.n_codes, "dims": self.dims}
-        return {**super().get_config(), **own}
+        settings = {"columns": self.columns, "n_codes": self.n_codes, "dims": self.dims}
+        return {**super().get_config(), **settings}
 
 
 @_registered
@@ -520,8 +520,8 @@ class EnsembleDense(_TabularLayer):
 
     def get_config(self):
         names = ("units", "n_copies", "activation", "shared", "adapters", "input_initializer")
-        own = {name: getattr(self, name) for name in (*names, "use_bias", "ntk", "zero")}
-        return {**super().get_config(), **own}
+        settings = {name: getattr(self, name) for name in (*names, "use_bias", "ntk", "zero")}
+        return {**super().get_config(), **settings}
 
 
 def _check_edges(edges):

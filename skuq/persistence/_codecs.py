@@ -213,7 +213,7 @@ _CODECS = (
     _Codec(
         "slice",
         lambda value: type(value) is slice,
-        lambda own, where: {"start": own.start, "stop": own.stop, "step": own.step},
+        lambda value, where: {"start": value.start, "stop": value.stop, "step": value.step},
         _decode_slice,
     ),
 )

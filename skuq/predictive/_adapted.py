@@ -182,7 +182,7 @@ class AdaptedDistribution(Continuous):
         # d(score)/dy is f(y) / phi(score) of the base, and 1 / std beyond the largest score.
         densities = [self.base] if y.ndim == 1 else map(self.base.output, range(y.shape[1]))
         columns = y.reshape(len(y), -1).T
-        log_f = np.stack([d.log_prob(own) for d, own in zip(densities, columns)], axis=1)
+        log_f = np.stack([d.log_prob(column) for d, column in zip(densities, columns)], axis=1)
         rise = log_f.reshape(y.shape) + 0.5 * scores**2 + LOG_SQRT_2PI
         rise = np.where(abs(scores) < _LARGEST_SCORE, rise, -np.log(self.base.std))
         # Change of variables from z to y: log phi(z) - log r'(z) + log ds/dy, with z = r^-1(s).

@@ -274,8 +274,13 @@ def _losses_with_noise(
     near, far = unit * near**2, unit * far**2
 
     def loss(factor: Factor) -> np.ndarray:  # (n_pairs,) or a number
-        own, other = (np.reshape(factor**2, (-1, 1)) * side + noise_square for side in (near, far))
-        return _log_width(np.sqrt(own), np.sqrt(other)) @ weight + 0.5 * (square / own) @ weight
+        near_variance, far_variance = (
+            np.reshape(factor**2, (-1, 1)) * side + noise_square for side in (near, far)
+        )
+        return (
+            _log_width(np.sqrt(near_variance), np.sqrt(far_variance)) @ weight
+            + 0.5 * (square / near_variance) @ weight
+        )
 
     # (n_scales, n_pairs), and the best scale of each pair.
     losses = np.stack([loss(factor) for factor in _PAIR_FACTORS])

@@ -51,7 +51,7 @@ class GroupedDistribution(Continuous):
         if len(self.parts) != len(self.rows) or (together != np.arange(len(together))).any():
             raise ValueError(
                 "`rows` must hold each row from 0 to n - 1 once, with one array a record. Got "
-                f"{len(self.parts)} records and rows {[own.tolist() for own in self.rows]}."
+                f"{len(self.parts)} records and rows {[rows.tolist() for rows in self.rows]}."
             )
 
     @property
@@ -94,19 +94,19 @@ class GroupedDistribution(Continuous):
         y = np.asarray(y, dtype=float)
         y = np.broadcast_to(y, np.broadcast_shapes(y.shape, self._shape))
         axis = y.ndim - len(self._shape)
-        found = [part.cdf(np.take(y, own, axis)) for part, own in zip(self.parts, self.rows)]
+        found = [part.cdf(np.take(y, rows, axis)) for part, rows in zip(self.parts, self.rows)]
         return self._gather(found, axis)
 
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
         """Invert the cdf of each row and output, at levels that broadcast to (q, n[, m])."""
         levels = np.broadcast_to(levels, (len(levels), *self._shape))
-        found = [part.inverse_cdf(levels[:, own]) for part, own in zip(self.parts, self.rows)]
+        found = [part.inverse_cdf(levels[:, rows]) for part, rows in zip(self.parts, self.rows)]
         return self._gather(found, axis=1)
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:
         """Compute the log density of each row, of all outputs together. Shape (n,)."""
         y = self._check_y(y)
-        return self._gather([part.log_prob(y[own]) for part, own in zip(self.parts, self.rows)])
+        return self._gather([part.log_prob(y[rows]) for part, rows in zip(self.parts, self.rows)])
 
     def output(self, k: int) -> GroupedDistribution:
         """Select the marginal distribution of one of several outputs."""

@@ -100,8 +100,8 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
         space = space_from_keras_tuner(self.hyperparameters.space)
         is_training = [d.name in self.hyperparameter_names for d in space.decisions]
         decisions = Decisions(
-            Space(tuple(d for d, own in zip(space.decisions, is_training) if not own)),
-            Space(tuple(d for d, own in zip(space.decisions, is_training) if own)),
+            Space(tuple(d for d, trains in zip(space.decisions, is_training) if not trains)),
+            Space(tuple(d for d, trains in zip(space.decisions, is_training) if trains)),
         )
         proposer = make_proposer(
             self.strategy,

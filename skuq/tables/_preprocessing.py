@@ -290,8 +290,8 @@ def _gaps(labels, columns):
 def _places(labels, vocabularies, n):
     """Find the positions (n, n_columns) of n rows' labels in the vocabularies of their columns."""
     places = np.empty((n, len(labels)))
-    for k, (own, vocabulary) in enumerate(zip(labels, vocabularies)):
-        places[:, k] = own.positions(vocabulary)
+    for k, (column, vocabulary) in enumerate(zip(labels, vocabularies)):
+        places[:, k] = column.positions(vocabulary)
     return places
 
 
@@ -327,8 +327,10 @@ class _OneHot:
 
     def names(self, columns, vocabularies):
         """Make names of the output from those of the categorical columns and their categories."""
-        own = self._encoder.get_feature_names_out([str(k) for k in self.columns])
-        return [_name(*name.split("_", 1), columns, vocabularies) for name in own[self._kept]]
+        feature_names = self._encoder.get_feature_names_out([str(k) for k in self.columns])
+        return [
+            _name(*name.split("_", 1), columns, vocabularies) for name in feature_names[self._kept]
+        ]
 
 
 def _name(column, category, columns, vocabularies):

@@ -94,8 +94,8 @@ class TargetTransform:
     def narrow(self, constant: np.ndarray) -> None:
         """Scale outputs that are constant (m,) by `constant_scale` instead of 1."""
         self.outputs_ = tuple(
-            _Line(own.mean, constant_scale(own.mean)) if is_constant else own
-            for own, is_constant in zip(self.outputs_, constant)
+            _Line(output.mean, constant_scale(output.mean)) if is_constant else output
+            for output, is_constant in zip(self.outputs_, constant)
         )
 
     def forward(self, y) -> np.ndarray:
@@ -118,7 +118,8 @@ class TargetTransform:
         """Call a method of each output's map on its part of the last axis."""
         values = np.asarray(values, dtype="float64")
         return np.stack(
-            [getattr(own, what)(values[..., k]) for k, own in enumerate(self.outputs_)], axis=-1
+            [getattr(output, what)(values[..., k]) for k, output in enumerate(self.outputs_)],
+            axis=-1,
         )
 
 

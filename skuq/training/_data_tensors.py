@@ -35,7 +35,7 @@ def data_tensors(data: TrainingData, splits: Sequence[Split] | None = None) -> d
     tensors = {"table": shared["table"]}
     # Members train on rows of one table, but each has its own validation rows.
     rows = _join_columns(data.x, data.y, data.weight)
-    valid = np.stack([rows[own] for _, own in splits])
+    valid = np.stack([rows[held_out] for _, held_out in splits])
     if valid.shape[-2]:
         tensors["valid"] = backend.to_tensors(_pad_rows(valid, padded_rows))
     return tensors

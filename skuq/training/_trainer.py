@@ -155,7 +155,7 @@ class MemberTrainer:
         if budget.shorten and budget.seconds < math.inf:  # plan fewer epochs, which fit
             needed, measured = seconds_needed(jobs)
             share = share_in_time(needed, deadline - time.monotonic())
-            data = [own for _, own in jobs]
+            data = [rows for _, rows in jobs]
             shortened = [with_share_of_epochs(job, share) for job in measured]
             jobs = list(zip(shortened, data))
             # At least one epoch is trained, however little time there is.
