@@ -36,5 +36,7 @@ def processes(evaluate, n_slots):
 def search(slots, n_trials=12, proposer=None, entropy=3, evaluate=None, **fields):
     """Run a search in these slots, at random by default; returns its records."""
     proposer = proposer or RandomProposer(SPACE)
-    own = Search(evaluate, proposer, n_trials, entropy, open_slots=lambda *_: slots, **fields)
-    return list(own.run().catalog)
+    result = Search(
+        evaluate, proposer, n_trials, entropy, open_slots=lambda *_: slots, **fields
+    ).run()
+    return list(result.catalog)

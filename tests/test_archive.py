@@ -51,15 +51,15 @@ def assert_same(one, other):
         assert one.dtype == other.dtype
         assert one.shape == other.shape
         if one.dtype == object:
-            for own, others in zip(one.ravel(), other.ravel()):
-                assert_same(own, others)
+            for ours, others in zip(one.ravel(), other.ravel()):
+                assert_same(ours, others)
         else:
             assert one.tobytes() == other.tobytes()
             assert other.flags.writeable
     elif isinstance(one, list | tuple):
         assert len(one) == len(other)
-        for own, others in zip(one, other):
-            assert_same(own, others)
+        for ours, others in zip(one, other):
+            assert_same(ours, others)
     elif isinstance(one, dict):
         assert_same(list(one), list(other))
         assert_same(list(one.values()), list(other.values()))
@@ -639,7 +639,10 @@ def _tag(**fields):
     ],
 )
 def test_trees_that_are_not_ours(tree, message):
-    refused(with_tree(of(TREE), lambda own: {**own, "tree": [own["tree"], tree]}), message)
+    refused(
+        with_tree(of(TREE), lambda document: {**document, "tree": [document["tree"], tree]}),
+        message,
+    )
 
 
 @pytest.mark.parametrize(
@@ -661,8 +664,8 @@ def test_trees_that_are_not_ours(tree, message):
     ],
 )
 def test_object_arrays_that_are_not_ours(stored, message):
-    def change(own):
-        tree = [own["tree"], {"@": "objects", "index": 0}]
+    def change(document):
+        tree = [document["tree"], {"@": "objects", "index": 0}]
         return {"tree": tree, "objects": [stored]}
 
     refused(with_tree(of(TREE), change), message)

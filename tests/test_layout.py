@@ -112,9 +112,9 @@ def _lazy_names():
         for node in ast.walk(file.tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "lazy_loader.attach":
                 names = {word.arg: word.value for word in node.keywords}
-                for module, own in ast.literal_eval(names["submod_attrs"]).items():
+                for module, names_of_module in ast.literal_eval(names["submod_attrs"]).items():
                     home = _file_of(f"{package}.{module}") or f"{folder}{module}.py"
-                    found[package].update(dict.fromkeys(own, home))
+                    found[package].update(dict.fromkeys(names_of_module, home))
     return found
 
 
@@ -128,15 +128,15 @@ def _file_of(module):
 def _targets(file):
     """The files of skuq that a file depends on."""
     packages = {}  # what `from skuq import training` calls it
-    for own in file.imports:
-        if own.module.split(".")[0] != "skuq":
+    for imported in file.imports:
+        if imported.module.split(".")[0] != "skuq":
             continue
-        if (whole := _file_of(own.full)) is not None:  # a module or a package
-            if whole.endswith("__init__.py") and own.name:
-                packages[own.name] = own.full
+        if (whole := _file_of(imported.full)) is not None:  # a module or a package
+            if whole.endswith("__init__.py") and imported.name:
+                packages[imported.name] = imported.full
             yield whole
         else:
-            yield _lazy_names()[own.module].get(own.name) or _file_of(own.module)
+            yield _lazy_names()[imported.module].get(imported.name) or _file_of(imported.module)
     for node in ast.walk(file.tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             home = _lazy_names()[packages.get(node.value.id)].get(node.attr)
@@ -150,11 +150,11 @@ def _rank(package):
 
 def test_imports_go_to_lower_ranks():
     faults = [
-        f"{file.name} (rank {_rank(file.package)}) imports {own.full}"
+        f"{file.name} (rank {_rank(file.package)}) imports {imported.full}"
         for file in _files().values()
-        for own in file.imports
-        if file.name != "__init__.py" and own.full.startswith("skuq.")
-        for package in [own.full.split(".")[1]]
+        for imported in file.imports
+        if file.name != "__init__.py" and imported.full.startswith("skuq.")
+        for package in [imported.full.split(".")[1]]
         if package != file.package and 0 < _rank(package) >= _rank(file.package)
     ]
     assert not faults
@@ -185,11 +185,11 @@ def test_no_circles_between_files():
 def test_imports_stand_at_the_top():
     faults = defaultdict(list)
     for file in _files().values():
-        for own in file.imports:
-            root, *path = own.full.split(".")
+        for imported in file.imports:
+            root, *path = imported.full.split(".")
             allowed = root in OPTIONAL or (root == "skuq" and path[:1] == ["backend"])
-            if own.is_deferred and not allowed:
-                faults[file.name].append(own.full)
+            if imported.is_deferred and not allowed:
+                faults[file.name].append(imported.full)
     assert not faults, "imports inside functions; see the top of this file"
 
 
@@ -210,11 +210,15 @@ def test_no_module_is_named_in_a_string():
 def test_backends_and_private_tools_have_one_home():
     faults = []
     for file in _files().values():
-        for own in file.imports:
-            if own.module.split(".")[0] in BACKENDS and file.name not in BACKEND_HOMES:
-                faults.append(f"{file.name} imports {own.full}")
-            if own.full.startswith("sklearn") and "._" in own.full and file.name != "_params.py":
-                faults.append(f"{file.name} reaches into scikit-learn: {own.full}")
+        for imported in file.imports:
+            if imported.module.split(".")[0] in BACKENDS and file.name not in BACKEND_HOMES:
+                faults.append(f"{file.name} imports {imported.full}")
+            if (
+                imported.full.startswith("sklearn")
+                and "._" in imported.full
+                and file.name != "_params.py"
+            ):
+                faults.append(f"{file.name} reaches into scikit-learn: {imported.full}")
     assert not faults
 
 

@@ -188,8 +188,8 @@ def scores():
 def calibrations():
     X, y = rows(300)
     days = [slice(start, start + 10) for start in range(200, 300, 10)]
-    own = {"X": X, "y": y, "days": days, "X_target": X[150:]}
-    return {**numbers(), **own, "X_2011": X[:200], "y_2011": y[:200]}
+    names = {"X": X, "y": y, "days": days, "X_target": X[150:]}
+    return {**numbers(), **names, "X_2011": X[:200], "y_2011": y[:200]}
 
 
 def tables():

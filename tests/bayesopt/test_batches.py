@@ -254,9 +254,11 @@ def test_categories_are_climbed_from_the_best_known_points(q):
     step = optimizer._step()
     for j in range(q):
         others = np.delete(x, j, axis=0)
-        own = step._values_with(others, x[[j]], 1.0)[0]
+        value = step._values_with(others, x[[j]], 1.0)[0]
         for point in (x[j], optimizer.best_x_):
             near = optimizer.domain.neighbours(point, 0, None)
             near = near[step._is_available(near, others)]
             # In a batch the others moved after the first point: it may be a little worse now.
-            assert own > (1 - 1e-9 if q == 1 else 0.7) * step._values_with(others, near, 1.0).max()
+            assert (
+                value > (1 - 1e-9 if q == 1 else 0.7) * step._values_with(others, near, 1.0).max()
+            )

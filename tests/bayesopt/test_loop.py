@@ -305,11 +305,11 @@ def test_a_function_that_always_fails_is_said_early():
 
 def test_one_nan_is_a_failure_whatever_the_shape_of_outputs():
     constraints = {"c": TinyProcess()}
-    own = search(objective=lambda y: y.sum(-1), constraints=constraints, n_initial=3)
+    optimizer = search(objective=lambda y: y.sum(-1), constraints=constraints, n_initial=3)
     results = iter([np.nan, (np.ones(2), {"c": 0.0}), np.inf, (np.ones(2), {"c": 0.0})])
-    own.maximize(lambda x: next(results), 4)
-    assert own.messages_ == ("NaN or inf", "", "NaN or inf", "")
-    assert own.y_.shape == (4, 2)
+    optimizer.maximize(lambda x: next(results), 4)
+    assert optimizer.messages_ == ("NaN or inf", "", "NaN or inf", "")
+    assert optimizer.y_.shape == (4, 2)
 
 
 def test_a_function_that_returns_nothing_is_an_error():
@@ -647,12 +647,12 @@ def test_a_search_goes_on_bit_by_bit(tmp_path, settings):
 
 
 def test_a_running_search_can_be_pickled():
-    own = search()
-    own.tell(np.random.default_rng(0).uniform(-1, 1, (6, 2)), np.arange(6.0))
-    own.ask()
-    other = pickle.loads(pickle.dumps(own))
-    assert_array_equal(other.pending_, own.pending_)
-    assert_array_equal(other.ask(2), own.ask(2))
+    optimizer = search()
+    optimizer.tell(np.random.default_rng(0).uniform(-1, 1, (6, 2)), np.arange(6.0))
+    optimizer.ask()
+    other = pickle.loads(pickle.dumps(optimizer))
+    assert_array_equal(other.pending_, optimizer.pending_)
+    assert_array_equal(other.ask(2), optimizer.ask(2))
 
 
 def test_a_search_without_results_goes_on(tmp_path):
@@ -733,11 +733,11 @@ def test_search_beats_chance(name, d, length):
 
 
 def test_the_model_of_the_last_step_can_be_looked_at(recorder):
-    own = search(estimator=recorder, n_initial=3)
-    own.tell(own.ask(3), [0.0, 1.0, 2.0])
-    assert own.model_ is None  # points of the design need no model
-    own.ask()
-    assert own.model_ is not recorder and own.model_.n_features_in_ == 2
+    optimizer = search(estimator=recorder, n_initial=3)
+    optimizer.tell(optimizer.ask(3), [0.0, 1.0, 2.0])
+    assert optimizer.model_ is None  # points of the design need no model
+    optimizer.ask()
+    assert optimizer.model_ is not recorder and optimizer.model_.n_features_in_ == 2
 
 
 def test_a_surrogate_without_uncertainty_is_refused_before_anything_is_evaluated():
@@ -762,10 +762,10 @@ def test_an_objective_that_raises_loses_no_evaluation():
             raise np.linalg.LinAlgError("singular")
         return outputs.sum(axis=-1)
 
-    own = search(objective=objective, n_initial=5)
-    own.tell([[0.0, 0.1], [0.5, 0.5]], [[0.0, 1.0], [2.0, 0.0]])
-    assert len(own.x_) == 2 and own.best_value_ == 1.0
-    assert "LinAlgError: singular" in own.messages_[1]
+    optimizer = search(objective=objective, n_initial=5)
+    optimizer.tell([[0.0, 0.1], [0.5, 0.5]], [[0.0, 1.0], [2.0, 0.0]])
+    assert len(optimizer.x_) == 2 and optimizer.best_value_ == 1.0
+    assert "LinAlgError: singular" in optimizer.messages_[1]
 
 
 class Failing(TinyProcess):
@@ -782,10 +782,10 @@ class Failing(TinyProcess):
 
 def test_a_fit_that_fails_is_tried_again_and_does_not_end_the_search():
     Failing.seeds.clear()
-    own = search(estimator=Failing(), n_initial=5)
+    optimizer = search(estimator=Failing(), n_initial=5)
     with pytest.warns(UserWarning, match="could not be fitted to 6 results.*diverged"):
-        result = own.minimize(bowl, 9)
-    assert len(result.x_iters) == 9 and len(own.history_) == 3
+        result = optimizer.minimize(bowl, 9)
+    assert len(result.x_iters) == 9 and len(optimizer.history_) == 3
     assert len(Failing.seeds) == len(set(Failing.seeds)) == 5
 
 
@@ -799,12 +799,12 @@ class FailingMarginal(TinyProcess):
 
 
 def test_a_fit_to_predictions_that_fails_does_not_end_the_search():
-    own = search(estimator=FailingMarginal(), n_initial=3)
-    own.tell(np.random.default_rng(0).uniform(-1, 1, (6, 2)), np.arange(6.0))
-    own.ask()
+    optimizer = search(estimator=FailingMarginal(), n_initial=3)
+    optimizer.tell(np.random.default_rng(0).uniform(-1, 1, (6, 2)), np.arange(6.0))
+    optimizer.ask()
     with pytest.warns(UserWarning, match="could not be fitted to 6 results"):
-        own.ask()  # the first point is pending: the seventh result is its prediction
-    assert len(own.pending_) == 2
+        optimizer.ask()  # the first point is pending: the seventh result is its prediction
+    assert len(optimizer.pending_) == 2
 
 
 def test_functions_of_an_estimator_are_the_same_in_every_step():
@@ -814,7 +814,7 @@ def test_functions_of_an_estimator_are_the_same_in_every_step():
             self.function = function
 
     function = functools.partial(np.add, 1)
-    own = search(estimator=WithFunction(function), n_initial=3)
-    own.tell(own.ask(3), [0.0, 1.0, 2.0])
-    own.ask()
-    assert own.model_.function is function
+    optimizer = search(estimator=WithFunction(function), n_initial=3)
+    optimizer.tell(optimizer.ask(3), [0.0, 1.0, 2.0])
+    optimizer.ask()
+    assert optimizer.model_.function is function

@@ -378,8 +378,8 @@ def test_far_outputs_are_maximised_in_double_precision(constant):
     near = wave_posterior()
 
     def shifted(xp, arguments, X):
-        *own, shift = arguments
-        return waves(xp, own, X) + shift
+        *of_waves, shift = arguments
+        return waves(xp, of_waves, X) + shift
 
     far = replace(near, function=shifted, arguments=(*near.arguments, constant), key="shifted")
     acquisition = Acquisition("ei")

@@ -177,8 +177,8 @@ def test_milp_on_a_fitted_model_is_at_least_a_grid(rows):
     parts = model.predict_uncertainty(np.stack(axes, axis=-1).reshape(-1, 2))
     assert optimal
     assert value >= (parts.mean + 2 * parts.epistemic).max() - 1e-3  # of values about 150
-    own = model.predict_uncertainty(x[None])
-    assert_allclose(value, own.mean + 2 * own.epistemic, rtol=1e-10)
+    at_optimum = model.predict_uncertainty(x[None])
+    assert_allclose(value, at_optimum.mean + 2 * at_optimum.epistemic, rtol=1e-10)
 
 
 def test_negated_readout_has_the_same_uncertainty():

@@ -53,9 +53,11 @@ def member(number, n_weights=50):
 
 
 def trial(number):
-    own = member(number)
+    trained = member(number)
     configuration = {"units": number, "activation": None, "rate": 0.1 / 3, "skip": True}
-    return TrialRecord(number, configuration, own.seed, score=own.score, seconds=1.5, result=own)
+    return TrialRecord(
+        number, configuration, trained.seed, score=trained.score, seconds=1.5, result=trained
+    )
 
 
 def failure(number):

@@ -113,8 +113,8 @@ def test_pollutants_by_hand():
     before = problem.query_points[:, 0] <= 30
     assert_array_equal(early[before], late[before])
     first, second = early[~before].reshape(3, 2)[:2]  # places 0 and 1, both 0.5 from the spill
-    own = problem([[8, 0.1, 1e6, 30.1]])[0][~before].reshape(3, 2)[:2]  # first spill only
-    assert_allclose(first - own[0], second - own[1], rtol=1e-10)
+    first_spill = problem([[8, 0.1, 1e6, 30.1]])[0][~before].reshape(3, 2)[:2]  # first spill only
+    assert_allclose(first - first_spill[0], second - first_spill[1], rtol=1e-10)
 
 
 def test_pollutants_best_is_best(global_random_seed):
@@ -321,6 +321,6 @@ def test_the_strongest_antenna_counts_alone():
     loud = quiet.copy()
     loud[15] = 50.0
     before, after = problem([quiet, loud])
-    own = after[:, 0] > before[:, 0] + 1e-9
-    assert 0 < own.sum() < 2500
-    assert_allclose(after[~own, 0], before[~own, 0])
+    changed = after[:, 0] > before[:, 0] + 1e-9
+    assert 0 < changed.sum() < 2500
+    assert_allclose(after[~changed, 0], before[~changed, 0])

@@ -42,9 +42,10 @@ def literal(labels, y, vote, measure="gd", beta=0.1, score="hq", alpha=True):
         q = {t: diversity_score(right[list(t)][:, union], measure=measure) for t in teams}
         scaled = {}
         for focal in range(n_models):
-            own = [t for t in teams if focal in t]
+            of_focal = [t for t in teams if focal in t]
             scores = {
-                t: diversity_score(right[list(t)][:, ~right[focal]], measure=measure) for t in own
+                t: diversity_score(right[list(t)][:, ~right[focal]], measure=measure)
+                for t in of_focal
             }
             low, high = min(scores.values(), default=0), max(scores.values(), default=0)
             for t, value in scores.items():

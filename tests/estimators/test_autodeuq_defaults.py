@@ -46,13 +46,13 @@ def test_the_first_trials_are_recipes_that_are_known_to_be_good(fitted, wave):
     model = AutoDEUQRegressor(n_trials=3, epochs=1, repeats=0, random_state=0).fit(*wave)
     default = sum(model.decisions_[1:], model.decisions_[0]).default()
     trials = sorted(model.catalog_, key=lambda record: record.trial_number)
-    assert [t.configuration for t in trials] == [{**default, **own} for own in RECIPES[:3]]
+    assert [t.configuration for t in trials] == [{**default, **recipe} for recipe in RECIPES[:3]]
     # With an architecture that is given, recipes that differ in it alone are one.
     tried = [record.configuration for record in fitted.catalog_]
     assert {c["n_layers"] for c in tried} == {1}
-    own = {**default, **SMALL["fixed_architecture"]}
+    base = {**default, **SMALL["fixed_architecture"]}
     first = [{"frequency_scale": 0.3}, {"frequency_scale": 3.0}, {"dropout": 0.1}, {"loss": "nll"}]
-    assert tried[:4] == [{**own, **recipe} for recipe in first]
+    assert tried[:4] == [{**base, **recipe} for recipe in first]
 
 
 @pytest.mark.parametrize("strategy", ["age", "bo", "init"])
@@ -137,8 +137,8 @@ def test_trials_are_discarded_by_default(fitted):
     assert (frame.share[frame.status == "discarded"] < 0.5).all()
     all_of_them = clone(fitted).set_params(discard=False, epochs=3)
     assert AutoDEUQRegressor(discard=False)._method.halving(None) is None
-    own = SuccessiveHalving((0.5,))
-    assert all_of_them.set_params(discard=own)._method.halving(None) is own
+    halving = SuccessiveHalving((0.5,))
+    assert all_of_them.set_params(discard=halving)._method.halving(None) is halving
 
 
 def test_no_recipe_to_begin_with_is_discarded(fitted):
@@ -247,9 +247,9 @@ def test_an_objective_with_a_price_on_size(wave):
         model = AutoDEUQRegressor(**FAST, objective=lambda t, p=price: t.score + p * t.n_weights)
         model.fit(*wave)
         sizes[price] = [(r.score, r.result.score, r.result.n_weights) for r in model.catalog_]
-    for score, own, n_weights in sizes[1e-3]:
-        assert score == own + 1e-3 * n_weights
-    assert all(score == own for score, own, _ in sizes[0.0])
+    for score, member_score, n_weights in sizes[1e-3]:
+        assert score == member_score + 1e-3 * n_weights
+    assert all(score == member_score for score, member_score, _ in sizes[0.0])
 
 
 @pytest.mark.parametrize(("name", "epochs"), [("benchmark", 100), ("toy", 200)])
@@ -295,10 +295,10 @@ def test_the_ensemble_is_calibrated_on_out_of_fold_rows(fitted, wave):
     assert after > before
     # The prediction applies this factor and floor to the networks' standard deviations.
     unit = fitted.targets_.scaling.scale_
-    own, other = fitted.predict_uncertainty(X), plain.predict_uncertainty(X)
-    assert_allclose(own.mean, other.mean)
-    assert_allclose(own.epistemic, factor * other.epistemic)
-    assert_allclose(own.aleatoric**2, (factor * other.aleatoric) ** 2 + (floor * unit) ** 2)
+    scaled, other = fitted.predict_uncertainty(X), plain.predict_uncertainty(X)
+    assert_allclose(scaled.mean, other.mean)
+    assert_allclose(scaled.epistemic, factor * other.epistemic)
+    assert_allclose(scaled.aleatoric**2, (factor * other.aleatoric) ** 2 + (floor * unit) ** 2)
 
 
 def test_single_trials_and_shifted_selections_are_not_calibrated(fitted, wave):

@@ -197,14 +197,14 @@ class Line(UncertaintyRegressor):
 @pytest.mark.parametrize("n_outputs", [1, 2])
 def test_intervals_of_several_coverages(n_outputs):
     line = Line(n_outputs).fit(X, X[:, 0])
-    own = () if n_outputs == 1 else (n_outputs,)
+    outputs = () if n_outputs == 1 else (n_outputs,)
     several = line.predict_interval(X, coverage=[0.9, 0.5, 0.9])
-    assert several.shape == (4, 3, 2, *own)
+    assert several.shape == (4, 3, 2, *outputs)
     for k, coverage in enumerate((0.9, 0.5, 0.9)):
         one = line.predict_interval(X, coverage)
-        assert one.shape == (4, 2, *own)
+        assert one.shape == (4, 2, *outputs)
         assert_array_equal(several[:, k], one)
-    assert line.predict_interval(X, [0.9]).shape == (4, 1, 2, *own)
+    assert line.predict_interval(X, [0.9]).shape == (4, 1, 2, *outputs)
     for wrong in ([0.5, 1.0], [], [[0.5]], 0, [np.nan], 1 - 2**-53):
         with pytest.raises(ValueError, match=r"`coverage` must lie strictly in \(0, 1\)"):
             line.predict_interval(X, wrong)

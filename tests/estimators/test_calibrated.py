@@ -140,7 +140,7 @@ def test_conformal_is_mapies():
     scores = pytest.importorskip("mapie.conformity_scores")
     X, y = line(400)
     fitted = BayesianRidge().fit(X[:200], y[:200])
-    own = CalibratedUncertaintyRegressor(fitted, "conformal", cv="prefit").fit(X[200:], y[200:])
+    ours = CalibratedUncertaintyRegressor(fitted, "conformal", cv="prefit").fit(X[200:], y[200:])
     theirs = regression.SplitConformalRegressor(
         fitted,
         confidence_level=[0.5, 0.9],
@@ -149,7 +149,7 @@ def test_conformal_is_mapies():
     X_new, _ = line(50, seed=1)
     _, intervals = theirs.predict_interval(X_new)
     for k, coverage in enumerate((0.5, 0.9)):
-        low, high = own.predict_interval(X_new, coverage).T
+        low, high = ours.predict_interval(X_new, coverage).T
         assert_allclose(high, intervals[:, 1, k], rtol=1e-9)
         # MAPIE's lower end is one score nearer; ours is as far below as above.
         assert_allclose(low, intervals[:, 0, k], atol=0.03)
@@ -395,14 +395,14 @@ def test_conformal_intervals_of_point_estimators_are_mapies():
     regression = pytest.importorskip("mapie.regression")
     X, y = line(400)
     fitted = RandomForestRegressor(10, random_state=0).fit(X[:200], y[:200])
-    own = CalibratedUncertaintyRegressor(fitted, "conformal", cv="prefit").fit(X[200:], y[200:])
+    ours = CalibratedUncertaintyRegressor(fitted, "conformal", cv="prefit").fit(X[200:], y[200:])
     theirs = regression.SplitConformalRegressor(
         fitted, confidence_level=[0.5, 0.9], conformity_score="absolute"
     ).conformalize(X[200:], y[200:])
     X_new, _ = line(50, seed=1)
     _, intervals = theirs.predict_interval(X_new)
     for k, coverage in enumerate((0.5, 0.9)):
-        assert_allclose(own.predict_interval(X_new, coverage), intervals[:, :, k], rtol=1e-9)
+        assert_allclose(ours.predict_interval(X_new, coverage), intervals[:, :, k], rtol=1e-9)
 
 
 class Recorder(TooSure):

@@ -59,10 +59,10 @@ def test_every_group_holds_its_share(method, line):
     model.fit(*two_groups(2000))
     plain = clone(model).set_params(groups=None, estimator=line).fit(*two_groups(2000))
     for group in (0, 1):
-        own = X[:, 1] == group
+        rows = X[:, 1] == group
         # three standard errors of the rows of a group
-        assert abs(held(model, X, y)[own].mean() - 0.9) < 3 * np.sqrt(0.09 / 600)
-        assert abs(held(plain, X, y)[own].mean() - 0.9) > 0.04
+        assert abs(held(model, X, y)[rows].mean() - 0.9) < 3 * np.sqrt(0.09 / 600)
+        assert abs(held(plain, X, y)[rows].mean() - 0.9) > 0.04
     assert model.scale_ == plain.scale_
     mean, std = model.predict(X, return_std=True)
     assert_array_equal(mean, line.predict(X))
@@ -107,12 +107,12 @@ def test_scale_of_a_group_by_hand(line):
         model = CalibratedUncertaintyRegressor(line, groups=1, cv="prefit").fit(X, y)
     z = (y - line.predict(X)) / line.std_
     _, std = model.predict(X, return_std=True)
-    own = [X[:, 1] == group for group in (0, 1, 7)]
-    found = [(std[rows][0] / line.std_) ** 2 for rows in own]
-    sample = [np.mean(z[rows] ** 2) for rows in own]
+    masks = [X[:, 1] == group for group in (0, 1, 7)]
+    found = [(std[rows][0] / line.std_) ** 2 for rows in masks]
+    sample = [np.mean(z[rows] ** 2) for rows in masks]
     # Averages of a common variance and the own one, with the same weights a row.
-    within = np.concatenate([z[rows] ** 2 / s for rows, s in zip(own, sample)])
-    degrees = [2 * rows.sum() / (max(np.mean(within**2), 3) - 1) for rows in own]
+    within = np.concatenate([z[rows] ** 2 / s for rows, s in zip(masks, sample)])
+    degrees = [2 * rows.sum() / (max(np.mean(within**2), 3) - 1) for rows in masks]
     (prior, weighted), *_ = np.linalg.lstsq(
         np.array([[f, -1] for f in found]), [d * (s - f) for d, s, f in zip(degrees, sample, found)]
     )

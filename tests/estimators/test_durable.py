@@ -34,9 +34,9 @@ def trained(monkeypatch):
         seeds.append(arguments[1])
         return train(self, *arguments)
 
-    def several(self, configurations, own):
-        seeds.extend(own)
-        return together(self, configurations, own)
+    def several(self, configurations, seeds_of_members):
+        seeds.extend(seeds_of_members)
+        return together(self, configurations, seeds_of_members)
 
     monkeypatch.setattr(MemberTrainer, "__call__", one)
     monkeypatch.setattr(MemberTrainer, "train_together", several)

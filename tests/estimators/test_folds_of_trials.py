@@ -86,8 +86,8 @@ def test_held_out_predictions_are_of_networks_that_have_not_seen_the_rows(folded
     for k in folded.catalog_.completed:
         member = folded.catalog_.member(k)
         assert isinstance(member, FoldedMember)
-        own = predict_members(member.networks, x)  # (3, 60, 2)
-        expected = own[np.arange(60) // 20, np.arange(60)]
+        predicted = predict_members(member.networks, x)  # (3, 60, 2)
+        expected = predicted[np.arange(60) // 20, np.arange(60)]
         assert_allclose(member.held_out, expected, rtol=1e-5, atol=1e-6)
         assert all(network.held_out is None for network in member.networks)
 
@@ -186,8 +186,8 @@ def test_groups_stay_together(tiny_space, rows):
     groups = np.repeat(np.arange(12), 5)
     model = regressor(tiny_space, n_trials=1).fit(*rows, groups=groups)
     x, member = model.fitted_.inputs.transform(rows[0]), model.catalog_.member(0)
-    own = predict_members(member.networks, x)
-    by_network = np.abs(own - member.held_out).max(axis=-1).argmin(axis=0)
+    predicted = predict_members(member.networks, x)
+    by_network = np.abs(predicted - member.held_out).max(axis=-1).argmin(axis=0)
     assert all(len(set(by_network[groups == g])) == 1 for g in range(12))
 
 
@@ -303,7 +303,7 @@ def test_learning_rates_fall_anew_as_they_fell_in_the_search(tiny_space, rows, m
     (member,) = [r.result for r in model.catalog_ if r.seed == seed]
     n = 1 + member.best_epoch
     rates = [network.history["learning_rate"] for network in member.networks]
-    rates = [np.r_[own, np.full(n, own[-1])][:n] / own[0] for own in rates]
+    rates = [np.r_[rate, np.full(n, rate[-1])][:n] / rate[0] for rate in rates]
     assert np.min(rates) < 0.2
     assert_allclose(changes["epoch_rates"], stats.gmean(rates), rtol=1e-5)
     assert changes["epochs"] == n
@@ -410,14 +410,14 @@ def test_images(cv):
 
 def test_a_pool_of_every_trial_is_as_the_search_has_trained_it(tiny_space, rows):
     model = regressor(tiny_space, refit=True).fit(*rows)
-    own = dict(model.member_estimators())
+    of_ensemble = dict(model.member_estimators())
     every = dict(model.member_estimators(every_trial=True))
-    assert all(len(e.fitted_.members) == 1 for e in own.values())
+    assert all(len(e.fitted_.members) == 1 for e in of_ensemble.values())
     assert all(len(e.fitted_.members) == 3 for e in every.values())
     # The leaderboard scores members by the networks with which they predict.
     board = model.leaderboard(*rows).set_index("trial")
     unit = np.log(model.targets_.scaling.scale_[0])
-    for name, estimator in own.items():
+    for name, estimator in of_ensemble.items():
         scored = board.loc[int(name.removeprefix("trial"))]
         assert scored.n_networks == 1
         expected = -estimator.log_prob(*rows).mean() - unit

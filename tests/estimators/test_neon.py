@@ -336,12 +336,12 @@ def test_prior_stays_as_it_was_drawn(wave):
 def test_one_step_without_a_prior_hardly_varies():
     """What a run of a single step knows of z is the first weights' doing alone."""
     plain = small(steps=1, learning_rate=1e-9, prior_scale=0.0)
-    own, prior = (clone(plain).set_params(prior_scale=k) for k in (0.0, 5.0))
-    stds = [std_of(model.fit(INPUTS, VALUES), INPUTS).mean() for model in (own, prior)]
+    without, prior = (clone(plain).set_params(prior_scale=k) for k in (0.0, 5.0))
+    stds = [std_of(model.fit(INPUTS, VALUES), INPUTS).mean() for model in (without, prior)]
     assert 0 < stds[0] < 0.5 * stds[1]
-    network = DrawingNetwork(read_network(own.members_[0].network))
-    entropy = np.random.SeedSequence(own.members_[0].seed).generate_state(4)
-    assert_allclose(own.members_[0].weights, network.draw(int(entropy[0]))[0], atol=1e-7)
+    network = DrawingNetwork(read_network(without.members_[0].network))
+    entropy = np.random.SeedSequence(without.members_[0].seed).generate_state(4)
+    assert_allclose(without.members_[0].weights, network.draw(int(entropy[0]))[0], atol=1e-7)
 
 
 def test_equal_seeds_give_equal_bits():
@@ -355,10 +355,10 @@ def test_equal_seeds_give_equal_bits():
 def test_function_without_weight_is_absent():
     weight = np.array([1, 1, 0, 1, 1, 0.0])
     odd = np.where(weight[:, None] > 0, VALUES, 1e6)
-    own = small().fit(INPUTS, odd, sample_weight=3 * weight)
+    weightless = small().fit(INPUTS, odd, sample_weight=3 * weight)
     absent = small().fit(INPUTS[weight > 0], VALUES[weight > 0])
-    assert_array_equal(own.predict(INPUTS), absent.predict(INPUTS))
-    assert_array_equal(std_of(own, INPUTS), std_of(absent, INPUTS))
+    assert_array_equal(weightless.predict(INPUTS), absent.predict(INPUTS))
+    assert_array_equal(std_of(weightless, INPUTS), std_of(absent, INPUTS))
 
 
 def test_weights_draw_the_fit_to_their_functions():
@@ -450,10 +450,10 @@ def test_units_make_no_difference(scale):
     base = fit_small()
     of_y, of_x = small().fit(INPUTS, scale * VALUES), small().fit(scale * INPUTS, VALUES)
     expected = base.predict(INPUTS, return_std=True)
-    for part, own in zip(expected, of_y.predict(INPUTS, return_std=True)):
-        assert_allclose(own / scale, part, rtol=1e-4, atol=1e-5)
-    for part, own in zip(expected, of_x.predict(scale * INPUTS, return_std=True)):
-        assert_allclose(own, part, rtol=1e-4, atol=1e-5)
+    for part, scaled in zip(expected, of_y.predict(INPUTS, return_std=True)):
+        assert_allclose(scaled / scale, part, rtol=1e-4, atol=1e-5)
+    for part, scaled in zip(expected, of_x.predict(scale * INPUTS, return_std=True)):
+        assert_allclose(scaled, part, rtol=1e-4, atol=1e-5)
 
 
 def test_columns_without_query_points_have_scales_of_their_own():
@@ -596,8 +596,8 @@ def test_given_operator_stays_as_it_is(n_components):
     others = np.array([0.11, 0.5])
     expected = given.predict(pairs_of(INPUTS, others), verbose=0)
     assert_array_equal(model.predict(INPUTS, query_points=others).ravel(), expected.ravel())
-    for own, kept in zip(given.get_weights(), before):
-        assert_array_equal(own, kept)
+    for after, kept in zip(given.get_weights(), before):
+        assert_array_equal(after, kept)
 
 
 def one_input_of_keras():
@@ -648,9 +648,9 @@ def test_given_base_gives_draws_in_numpy_only():
     assert_array_equal(pickle.loads(pickle.dumps(posterior))(FURTHER), draws)
     assert draws.shape == (64, 3, 4)
     assert_allclose(draws.mean(axis=0), mean, atol=0.5 * std.max())
-    own = model.fitted_.posterior_of(model.index_)(FURTHER)
-    assert_allclose(own.mean(axis=0), mean, atol=1e-9)
-    assert_allclose(own.std(axis=0), std, rtol=1e-6)
+    found = model.fitted_.posterior_of(model.index_)(FURTHER)
+    assert_allclose(found.mean(axis=0), mean, atol=1e-9)
+    assert_allclose(found.std(axis=0), std, rtol=1e-6)
 
 
 def test_clone_keeps_what_is_given_if_it_is_frozen():
@@ -709,8 +709,8 @@ def test_base_of_ones_own_learns(build):
     x = ops.convert_to_tensor(FURTHER.astype("float32"))
     draws = ops.convert_to_numpy(posterior.function(ops, single(posterior), x))
     assert_allclose(draws, posterior(FURTHER), atol=1e-4)
-    own = model.fitted_.posterior_of(model.index_)(FURTHER)
-    assert_allclose(own.mean(axis=0), model.predict(FURTHER), atol=1e-4)
+    found = model.fitted_.posterior_of(model.index_)(FURTHER)
+    assert_allclose(found.mean(axis=0), model.predict(FURTHER), atol=1e-4)
 
 
 # In company ----------------------------------------------------------------------
@@ -729,8 +729,8 @@ def test_copies_predict_the_same():
     model = fit_small()
     expected = model.predict(FURTHER, return_std=True)
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        for own, part in zip(twin.predict(FURTHER, return_std=True), expected):
-            assert_array_equal(own, part)
+        for copied, part in zip(twin.predict(FURTHER, return_std=True), expected):
+            assert_array_equal(copied, part)
 
 
 def test_threads_predict_the_same():

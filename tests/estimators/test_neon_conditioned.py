@@ -133,7 +133,9 @@ def derivatives_of(jacobian, values):
 
 PROCESSES = {
     "exact": ExactProcess,
-    "all rows induce": lambda own: SparseProcess(own, np.arange(len(own.raw))),
+    "all rows induce": lambda derivatives: SparseProcess(
+        derivatives, np.arange(len(derivatives.raw))
+    ),
 }
 
 
@@ -157,8 +159,8 @@ def test_directions_are_draws_of_a_gaussian_process(make, noise):
 def test_values_left_out_are_predicted_as_by_a_gaussian_process():
     rng = np.random.default_rng(0)
     jacobian, y = rng.normal(size=(40, 200)), rng.normal(size=40)
-    process, own = ExactProcess(derivatives_of(jacobian, np.zeros(40))), np.arange(40) >= 30
-    means, variances = process.predict_left_out(y, own, (0.01, 0.2))
+    process, left_out = ExactProcess(derivatives_of(jacobian, np.zeros(40))), np.arange(40) >= 30
+    means, variances = process.predict_left_out(y, left_out, (0.01, 0.2))
     gram = jacobian @ jacobian.T / process.unit
     for k, noise in enumerate((0.01, 0.2)):
         weights = gram[30:, :30] @ np.linalg.inv(gram[:30, :30] + (noise + 1e-7) * np.eye(30))
@@ -170,9 +172,9 @@ def test_values_left_out_are_predicted_as_by_a_gaussian_process():
 def test_few_inducing_rows_are_exact_where_the_kernel_has_low_rank():
     rng = np.random.default_rng(0)
     jacobian, y = rng.normal(size=(100, 8)), rng.normal(size=(1, 100))
-    own = derivatives_of(jacobian, np.zeros(100))
+    derivatives = derivatives_of(jacobian, np.zeros(100))
     exact, sparse = (
-        make(own).condition(y, 0.1)
+        make(derivatives).condition(y, 0.1)
         for make in (ExactProcess, lambda d: SparseProcess(d, np.arange(0, 100, 9)))
     )
     assert_allclose(sparse, exact, rtol=1e-3, atol=1e-5)

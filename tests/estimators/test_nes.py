@@ -291,8 +291,8 @@ def test_baselines_of_a_given_architecture(iris, fitted):
         model = fitted.baseline(kind, architecture={"units": other})
         assert model.fixed_architecture["units"] == other
     given = fitted.baseline("deep-ensemble", architecture={"units": other})
-    own = fitted.baseline("deep-ensemble")
-    assert given.fixed_hyperparameters == own.fixed_hyperparameters
+    best = fitted.baseline("deep-ensemble")
+    assert given.fixed_hyperparameters == best.fixed_hyperparameters
     trials = given.set_params(epochs=1).fit(*iris).catalog_
     assert [record.configuration["units"] for record in trials] == [other] * 3
     # Decisions that are not named have the space's defaults, not the best trial's values.

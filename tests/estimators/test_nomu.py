@@ -1446,12 +1446,12 @@ def test_normalisation_that_a_given_model_has_learnt_is_kept(table):
     nomu = small(pretrained=model, epochs=2).fit(X, y)
     plan = make_plan(nomu.member_.network)
     assert plan is not None
-    own = keras.Model(model.inputs, model.layers[-1].input).predict(X, verbose=0)
+    given = keras.Model(model.inputs, model.layers[-1].input).predict(X, verbose=0)
     copied = keras_model(nomu.member_)
     seen = keras.Model(copied.input, copied.get_layer("side_output").input)
     features = seen.predict(nomu.fitted_.inputs.transform(X), verbose=0)[:, -8:]
     for k in range(8):  # up to a factor and a constant
-        assert np.corrcoef(features[:, k], own[:, k])[0, 1] == pytest.approx(1, abs=1e-4)
+        assert np.corrcoef(features[:, k], given[:, k])[0, 1] == pytest.approx(1, abs=1e-4)
 
 
 @pytest.mark.slow
@@ -1473,9 +1473,9 @@ def test_given_models_of_other_kinds(table):
         def call(self, x):
             return self.dense(x)
 
-    own = Subclassed()
-    own(X)
-    for model, seen in ((nested, 6), (operations, 6), (linear, 0), (own, 0)):
+    subclassed = Subclassed()
+    subclassed(X)
+    for model, seen in ((nested, 6), (operations, 6), (linear, 0), (subclassed, 0)):
         nomu = small(pretrained=model, epochs=2).fit(X, y)
         assert_array_equal(nomu.predict(X), model.predict(X, verbose=0).ravel())
         into = keras_model(nomu.member_).get_layer("side_output").kernel.shape[0]

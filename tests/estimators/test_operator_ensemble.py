@@ -127,8 +127,8 @@ def test_a_member_is_the_same_trained_alone(monkeypatch, batch):
             alone = train_member(network, head, recipe, data, seed)
             assert_allclose(predict_draws(alone, rows), predict_draws(member, rows), atol=1e-4)
     fewer = fit_small(steps=40, n_members=2, **batch)
-    for own, other in zip(fewer.members_, model.members_):
-        assert_allclose(predict_draws(own, rows), predict_draws(other, rows), atol=1e-4)
+    for one, other in zip(fewer.members_, model.members_):
+        assert_allclose(predict_draws(one, rows), predict_draws(other, rows), atol=1e-4)
 
 
 def test_priors_are_frozen_and_of_each_member_alone():
@@ -199,9 +199,9 @@ def test_smallest_bootstrap_is_one_function():
 def test_function_without_weight_is_absent():
     weight = np.array([1, 1, 0, 1, 1, 0.0])
     odd = np.where(weight[:, None] > 0, VALUES, 1e6)
-    own = small().fit(INPUTS, odd, sample_weight=weight)
+    weightless = small().fit(INPUTS, odd, sample_weight=weight)
     absent = small().fit(INPUTS[weight > 0], VALUES[weight > 0])
-    assert_array_equal(own.predict(INPUTS), absent.predict(INPUTS))
+    assert_array_equal(weightless.predict(INPUTS), absent.predict(INPUTS))
 
 
 def test_wild_members_are_left_out(monkeypatch):

@@ -140,8 +140,8 @@ def test_copies_predict_the_same(kind):
     model = line_model(kind, steps=20).fit(X, y)
     expected = model.predict(X, return_std=True)
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        for own, part in zip(twin.predict(X, return_std=True), expected):
-            assert_array_equal(own, part)
+        for copied, part in zip(twin.predict(X, return_std=True), expected):
+            assert_array_equal(copied, part)
     again = line_model(kind, steps=20).fit(X, y)
     assert_array_equal(again.predict(X, return_std=True)[1], expected[1])
 

@@ -66,8 +66,8 @@ def test_methods_are_those_of_the_last_step(rows, pipeline):
         pipeline.predict_quantiles(X, [0.2, 0.8]), last.predict_quantiles(transformed, [0.2, 0.8])
     )
     assert_array_equal(pipeline.predict_distribution(X).std, last.predict(transformed, True)[1])
-    for own, theirs in zip(pipeline.predict_uncertainty(X), last.predict_uncertainty(transformed)):
-        assert_array_equal(own, theirs)
+    for ours, theirs in zip(pipeline.predict_uncertainty(X), last.predict_uncertainty(transformed)):
+        assert_array_equal(ours, theirs)
     assert_array_equal(
         pipeline.sample_y(X, 3, random_state=0), last.sample_y(transformed, 3, random_state=0)
     )
@@ -99,9 +99,9 @@ def test_only_what_the_last_step_has(rows):
 
 @pytest.mark.parametrize("name", sorted(METHODS | {"predict"}))
 def test_methods_are_documented_with_their_parameters(pipeline, name):
-    own, theirs = getattr(UncertaintyPipeline, name), getattr(DeepEnsembleRegressor, name)
-    assert inspect.getdoc(own) == inspect.getdoc(theirs)
-    assert inspect.signature(own) == inspect.signature(theirs)
+    ours, theirs = getattr(UncertaintyPipeline, name), getattr(DeepEnsembleRegressor, name)
+    assert inspect.getdoc(ours) == inspect.getdoc(theirs)
+    assert inspect.signature(ours) == inspect.signature(theirs)
 
 
 def test_searches_and_pipelines_are_opened(rows):

@@ -208,7 +208,13 @@ def test_weights_are_those_of_stacking_on_rows_held_out(classes, monkeypatch):
     assert_allclose(np.bincount(kinds, model.weights_), shares)
     # All kinds are judged on the same rows: those of their members with the same split.
     for kind in range(3):
-        raw = np.concatenate([m.held_out for m, own in zip(model.members_, kinds) if own == kind])
+        raw = np.concatenate(
+            [
+                m.held_out
+                for m, kind_of_member in zip(model.members_, kinds)
+                if kind_of_member == kind
+            ]
+        )
         log_proba = raw - np.log(np.exp(raw).sum(axis=1, keepdims=True))
         distances = abs(log_proba - log_likelihood[kind][:, None]).min(axis=1)
         assert distances.max() < 1e-5

@@ -101,8 +101,8 @@ def test_members_at_once_are_each_alone(epinet):
     weights, priors = ([np.stack(part) for part in zip(*parts)] for parts in zip(*members))
     features, index = inputs(epinet, (2,))
     together = epinet(ARRAYS, weights, priors, features, index)
-    for k, (own, prior) in enumerate(members):
-        alone = epinet(ARRAYS, own, prior, features[k], index[k])
+    for k, (member, prior) in enumerate(members):
+        alone = epinet(ARRAYS, member, prior, features[k], index[k])
         assert_allclose(together[k], alone, atol=1e-12)
 
 
@@ -113,8 +113,8 @@ def test_draws_are_linear_in_the_prior(epinet):
     def draws(scale):
         return literal(_with_scale(epinet, scale), weights, prior, features, index)
 
-    own = _with_scale(epinet, 3.0)(ARRAYS, weights, prior, features, index)
-    assert_allclose(own, draws(0) + 3 * (draws(1) - draws(0)), atol=1e-12)
+    tripled = _with_scale(epinet, 3.0)(ARRAYS, weights, prior, features, index)
+    assert_allclose(tripled, draws(0) + 3 * (draws(1) - draws(0)), atol=1e-12)
     nothing = [np.full_like(kernel, 9) for kernel in prior]
     without = _with_scale(epinet, 0.0)(ARRAYS, weights, nothing, features, index)
     assert_allclose(without, draws(0), atol=1e-12)
@@ -216,8 +216,8 @@ def test_shapes_and_first_weights_of_all_kinds(name):
     flat, state = drawing.draw(0)
     assert flat.dtype == np.float32
     assert_array_equal(again[0], flat)
-    for own, same in zip(state, again[1]):
-        assert_array_equal(own, same)
+    for kernel, same in zip(state, again[1]):
+        assert_array_equal(kernel, same)
     assert abs(other[0] - flat).max() > 0
 
 
@@ -241,8 +241,8 @@ def test_base_learns_as_if_there_were_no_epinet(kind):
     slopes, n_base = gradient(with_epinet)
     expected, _ = gradient(alone)
     assert n_base == len(expected) < len(slopes)
-    for own, other in zip(slopes, expected):
-        assert_allclose(own, other, rtol=1e-4, atol=1e-6)
+    for slope, other in zip(slopes, expected):
+        assert_allclose(slope, other, rtol=1e-4, atol=1e-6)
     assert all(abs(slope).max() > 0 for slope in expected[:-1])
     assert all(abs(slope).max() > 0 for slope in slopes[n_base:])
 
@@ -251,8 +251,8 @@ def test_prior_of_a_network_of_its_own_passes_no_gradient():
     slopes, _ = gradient(EpistemicNetwork(BASE, 2, prior_scale=0.5))
     expected, _ = gradient(EpistemicNetwork(BASE, 2))
     assert len(slopes) == len(expected)  # the prior is no variable
-    for own, other in zip(slopes, expected):
-        assert_allclose(own, other, rtol=1e-5, atol=1e-7)
+    for slope, other in zip(slopes, expected):
+        assert_allclose(slope, other, rtol=1e-5, atol=1e-7)
 
 
 def test_randomised_prior_is_a_second_network_of_the_kind():
@@ -260,9 +260,9 @@ def test_randomised_prior_is_a_second_network_of_the_kind():
     flat, state = drawing.draw(0)
     x = np.random.default_rng(2).normal(size=(N_ROWS, 3))
     draws = drawing.forward(drawing.split(flat), state, x, Run(ARRAYS))[0]
-    own, prior = (BASE(ARRAYS, weights, x)[0] for weights in (drawing.split(flat), state))
-    assert_allclose(draws[0], own + 0.5 * prior, atol=1e-9)
-    assert abs(own - prior).max() > 0.01
+    base, prior = (BASE(ARRAYS, weights, x)[0] for weights in (drawing.split(flat), state))
+    assert_allclose(draws[0], base + 0.5 * prior, atol=1e-9)
+    assert abs(base - prior).max() > 0.01
 
 
 def test_epinet_sees_the_features_of_the_base():
@@ -271,8 +271,8 @@ def test_epinet_sees_the_features_of_the_base():
     x = np.random.default_rng(2).normal(size=(N_ROWS, 3))
     index = np.random.default_rng(3).normal(size=(N_DRAWS, 3))
     variables = drawing.split(flat)
-    base, own = variables[: drawing.n_base], variables[drawing.n_base :]
+    base, of_epinet = variables[: drawing.n_base], variables[drawing.n_base :]
     raw, features = BASE(ARRAYS, base, x)
-    expected = raw + literal(EPINET, own, prior, features, index)
+    expected = raw + literal(EPINET, of_epinet, prior, features, index)
     draws = drawing.forward(variables, prior, x, Run(ARRAYS, index=index))[0]
     assert_allclose(draws, expected, atol=1e-9)

@@ -106,9 +106,9 @@ def test_moments_are_those_of_the_density(head):
         heads = [head] if not isinstance(head, PackedHead) else [head.head] * head.n_copies
         raws = raw.reshape(len(heads), -1)
         total = 0.0
-        for own, numbers in zip(heads, raws):
+        for head_of_copy, numbers in zip(heads, raws):
             rows = np.broadcast_to(numbers, (len(at), len(numbers)))
-            both = own.log_likelihood(np.stack([at, np.full_like(at, y[1])], axis=1), rows)
+            both = head_of_copy.log_likelihood(np.stack([at, np.full_like(at, y[1])], axis=1), rows)
             density = np.exp(both - both.max())
             density /= integrate.simpson(density, x=at)
             total += integrate.simpson(density * at**power, x=at) / len(heads)
@@ -326,8 +326,8 @@ def test_unpacked_members_come_first_copies_next():
     for member in range(2):
         assert_allclose(head.unpack(raw[member]), found[3 * member : 3 * member + 3])
         for copy in range(3):
-            own = raw[member, :, 2 * copy : 2 * copy + 2]
-            assert_allclose(found[3 * member + copy], own)
+            expected = raw[member, :, 2 * copy : 2 * copy + 2]
+            assert_allclose(found[3 * member + copy], expected)
 
 
 def test_packed_moments_are_those_of_equal_members():

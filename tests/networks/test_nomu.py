@@ -181,8 +181,8 @@ def test_a_given_mean_is_frozen_and_its_features_are_its_own():
     feature = keras.Model(model.input, model.get_layer("side_output").input)
     x = np.random.default_rng(1).normal(size=(4, 3)).astype("float32")
     seen = feature.predict(x, verbose=0)[:, -6:]
-    own = keras.Model(given.input, given.layers[-1].input)
-    assert_allclose(seen, own.predict(x * scale + offset, verbose=0), rtol=1e-5, atol=1e-6)
+    features = keras.Model(given.input, given.layers[-1].input)
+    assert_allclose(seen, features.predict(x * scale + offset, verbose=0), rtol=1e-5, atol=1e-6)
 
 
 def test_a_given_mean_apart_leaves_r_with_x_alone():

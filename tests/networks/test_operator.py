@@ -53,11 +53,11 @@ def test_dense_is_that_of_keras(factorized):
     weights[1] = np.array([0.1, -0.2, 0.3])
     assert [part.shape for part in weights] == layer.shapes
     kernel = weights[0] * weights[2] if factorized else weights[0]
-    own = layers.Dense(3, activation="gelu", dtype="float64")
-    own.build((None, 4))
-    own.set_weights([kernel, weights[1]])
+    keras_layer = layers.Dense(3, activation="gelu", dtype="float64")
+    keras_layer.build((None, 4))
+    keras_layer.set_weights([kernel, weights[1]])
     x = np.random.default_rng(1).normal(size=(5, 4))
-    assert_allclose(layer(ARRAYS, weights, x), numpy_of(own(x)), rtol=1e-6, atol=1e-7)
+    assert_allclose(layer(ARRAYS, weights, x), numpy_of(keras_layer(x)), rtol=1e-6, atol=1e-7)
 
 
 def test_factorisation_leaves_the_first_kernel_as_it_is():
@@ -134,8 +134,8 @@ def test_tensors_give_what_arrays_give(network):
     weights, x = network.draw(np.random.default_rng(0)), rows_of(network)
     assert [np.shape(part) for part in weights] == network.shapes
     on_tensors = network(tensors(), float32(weights), *float32([x]))
-    for own, other in zip(network(ARRAYS, weights, x), on_tensors):
-        assert_allclose(numpy_of(other), own, atol=1e-5)
+    for array, other in zip(network(ARRAYS, weights, x), on_tensors):
+        assert_allclose(numpy_of(other), array, atol=1e-5)
 
 
 def test_members_at_once_are_each_alone(network):
@@ -296,9 +296,9 @@ def test_squared_and_huber_are_means_over_draws_and_outputs(draws):
     squared = numpy_of(OperatorHead(2).loss(y, raw))
     assert_allclose(squared, (0.5 * error**2).mean(axis=(0, 2)), rtol=1e-5)
     huber = np.where(abs(error) <= 1, 0.5 * error**2, abs(error) - 0.5)
-    own = numpy_of(OperatorHead(2, "huber").loss(y, raw))
-    assert_allclose(own, huber.mean(axis=(0, 2)), rtol=1e-5)
-    assert (own < squared).any()
+    found = numpy_of(OperatorHead(2, "huber").loss(y, raw))
+    assert_allclose(found, huber.mean(axis=(0, 2)), rtol=1e-5)
+    assert (found < squared).any()
 
 
 def test_nll_is_that_of_a_mixture_of_all_draws(draws):

@@ -122,8 +122,8 @@ def test_a_member_axis_is_as_many_networks():
             run = Run(training=training, is_real=np.ones(9))
             together, new = plan(parts, state, rows, run)
             for k in range(4):
-                own, own_state = plan(*alone[k], rows[k] if rows.ndim == 3 else rows, run)
-                assert_allclose(together[k], own, rtol=1e-12)
+                single, own_state = plan(*alone[k], rows[k] if rows.ndim == 3 else rows, run)
+                assert_allclose(together[k], single, rtol=1e-12)
                 for a, b in zip(new, own_state):
                     assert_allclose(np.asarray(a)[k], b, rtol=1e-12)
 
@@ -209,9 +209,9 @@ def test_frozen_layers_are_state_and_stand_still(training):
     x = np.random.default_rng(1).normal(size=(7, 5))
     expected, new = keras_output(model, parts, state, x, training)
     run = Run(ARRAYS, training=training, is_real=np.ones(7))
-    ours, own = plan(parts, state, x, run)
+    ours, new_state = plan(parts, state, x, run)
     assert_allclose(ours, expected, rtol=1e-6, atol=1e-8)
-    for a, b in zip(own, new):
+    for a, b in zip(new_state, new):
         assert_allclose(a, b, rtol=1e-6, atol=1e-9)
 
 

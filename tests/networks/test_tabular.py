@@ -123,8 +123,8 @@ def test_copies_do_not_hear_of_each_other(shared):
     parts = plan.split(flat.astype(float))
     before, _ = plan(parts, state, X)
     assert not np.allclose(before[:, :2], before[:, 2:4])
-    own = [k for k, weight in enumerate(plan.weights) if weight.shape[0] == 3]
-    for k in own:  # change the weights of the second copy
+    of_copies = [k for k, weight in enumerate(plan.weights) if weight.shape[0] == 3]
+    for k in of_copies:  # change the weights of the second copy
         parts[k] = parts[k] + 0
         parts[k][1] += 1.0
     after, _ = plan(parts, state, X)

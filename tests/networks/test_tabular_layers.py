@@ -118,7 +118,7 @@ def test_draws_that_dropout_makes_have_an_axis_of_their_own(name):
     parts, state = random_parts(model, plan, 0)
     x = rows(lead=(2,))
     together, _ = plan(parts, state, x)
-    assert_allclose(together, [plan(parts, state, own)[0] for own in x], rtol=1e-10, atol=1e-12)
+    assert_allclose(together, [plan(parts, state, draw)[0] for draw in x], rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -259,8 +259,8 @@ def test_piecewise_linear_embedding():
             far = np.concatenate([knots[:1] - 100, knots, knots[-1:] + 100])
             ends = [heights[:1] - 100 * slopes[:1], heights, heights[-1:] + 100 * slopes[-1:]]
             heights = np.concatenate(ends)
-            own = [np.interp(x[column], far, heights[:, k]) for k in range(2)]
-            embedded.append(np.array(own) + bias[j])
+            interpolated = [np.interp(x[column], far, heights[:, k]) for k in range(2)]
+            embedded.append(np.array(interpolated) + bias[j])
         return np.concatenate([*embedded, x[[1, 2, 4]]])
 
     check("piecewise linear", formula)
@@ -288,10 +288,10 @@ def test_copies_are_as_many_dense_layers(name):
         *adapters, bias = others
         outputs = []
         for c in range(k):
-            own = x[c * d : (c + 1) * d]
+            part = x[c * d : (c + 1) * d]
             if adapters:
-                own = own * adapters[0][c]
-            y = own @ (kernel if kernel.ndim == 2 else kernel[c])
+                part = part * adapters[0][c]
+            y = part @ (kernel if kernel.ndim == 2 else kernel[c])
             y = y / np.sqrt(d) if "ntk" in name else y
             y = y * adapters[1][c] if adapters else y
             outputs.append(ACTIVATIONS[activation](y + bias[c]))
@@ -455,8 +455,8 @@ def test_bin_edges_hold_equally_many_rows():
     x = np.random.default_rng(0).normal(size=(1000, 2)) * [1, 100]
     edges = bin_edges(x, 8)
     assert edges.shape == (2, 9) and (np.diff(edges) > 0).all()
-    for column, own in zip(x.T, edges):
-        counts, _ = np.histogram(column, own)
+    for column, edges_of_column in zip(x.T, edges):
+        counts, _ = np.histogram(column, edges_of_column)
         assert set(counts[1:-1]) <= {124, 125, 126}
 
 

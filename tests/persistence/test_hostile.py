@@ -209,9 +209,9 @@ def test_objects_of_libraries_that_are_broken(value):
 @pytest.mark.parametrize("kind", ["MT19937", "Philox"])
 @pytest.mark.parametrize("position", [-1, 10**6, 1.5, None])
 def test_generators_that_would_read_elsewhere(kind, position):
-    own = np.random.Generator(getattr(np.random, kind)(1))
-    data = dumps(skuq.DeepEnsembleRegressor(random_state=own))
-    assert loads(data).random_state.normal() == own.normal()
+    generator = np.random.Generator(getattr(np.random, kind)(1))
+    data = dumps(skuq.DeepEnsembleRegressor(random_state=generator))
+    assert loads(data).random_state.normal() == generator.normal()
 
     def change(tree):
         state = tree["tree"]["state"]["random_state"]["state"]

@@ -295,8 +295,8 @@ def predictions(estimator, inputs):
 
 
 def assert_equal_predictions(one, other, inputs):
-    for own, others in zip(predictions(one, inputs), predictions(other, inputs), strict=True):
-        assert_array_equal(own, others)
+    for ours, others in zip(predictions(one, inputs), predictions(other, inputs), strict=True):
+        assert_array_equal(ours, others)
 
 
 def assert_equal_values(one, other):
@@ -306,8 +306,8 @@ def assert_equal_values(one, other):
         assert_array_equal(one, other)
     elif isinstance(one, list | tuple):
         assert len(one) == len(other)
-        for own, others in zip(one, other):
-            assert_equal_values(own, others)
+        for ours, others in zip(one, other):
+            assert_equal_values(ours, others)
     elif isinstance(one, np.random.RandomState):
         assert_equal_values(list(one.get_state()), list(other.get_state()))
     elif hasattr(one, "get_params"):
@@ -434,9 +434,9 @@ def test_catalogs_are_saved(tmp_path):
     loaded = skuq.load(tmp_path / "catalog.skuq")
     assert isinstance(loaded, Catalog)
     pd.testing.assert_frame_equal(loaded.to_frame(), catalog.to_frame())
-    for own, other in zip(catalog, loaded):
-        assert_array_equal(own.result.weights, other.result.weights)
-        assert_array_equal(own.result.held_out, other.result.held_out)
+    for record, other in zip(catalog, loaded):
+        assert_array_equal(record.result.weights, other.result.weights)
+        assert_array_equal(record.result.held_out, other.result.held_out)
     assert_array_equal(loaded.held_out.y, catalog.held_out.y)
 
 
@@ -449,15 +449,15 @@ def test_an_array_in_two_places_is_stored_once():
 
 
 def test_random_numbers_go_on(tmp_path):
-    for own in (np.random.RandomState(1), np.random.RandomState(np.random.PCG64(1))):
-        own.normal()  # keeps the second of two
-        other = loads(dumps(skuq.DeepEnsembleRegressor(random_state=own))).random_state
-        assert_array_equal(other.normal(size=3), own.normal(size=3))
+    for generator in (np.random.RandomState(1), np.random.RandomState(np.random.PCG64(1))):
+        generator.normal()  # keeps the second of two
+        other = loads(dumps(skuq.DeepEnsembleRegressor(random_state=generator))).random_state
+        assert_array_equal(other.normal(size=3), generator.normal(size=3))
     for kind in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"):
-        own = np.random.Generator(getattr(np.random, kind)(1))
-        own.integers(9, dtype="int32")
-        other = loads(dumps(skuq.DeepEnsembleRegressor(random_state=own))).random_state
-        assert_array_equal(other.normal(size=3), own.normal(size=3))
+        generator = np.random.Generator(getattr(np.random, kind)(1))
+        generator.integers(9, dtype="int32")
+        other = loads(dumps(skuq.DeepEnsembleRegressor(random_state=generator))).random_state
+        assert_array_equal(other.normal(size=3), generator.normal(size=3))
 
 
 @pytest.mark.parametrize(

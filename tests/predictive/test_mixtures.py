@@ -157,8 +157,10 @@ def test_quantiles_invert_the_cdf(kind, shape, global_random_seed):
     for j, level in enumerate(levels):
         assert_allclose(m.cdf(found[:, j]), level, rtol=1e-7, atol=1e-13)
         assert_allclose(m.quantile(level), found[:, j], rtol=1e-10, atol=1e-12)
-    own = np.random.default_rng(1).uniform(0.01, 0.99, (4, *shape))
-    assert_allclose(np.stack([m.cdf(y) for y in m.inverse_cdf(own)]), own, rtol=1e-9)
+    probabilities = np.random.default_rng(1).uniform(0.01, 0.99, (4, *shape))
+    assert_allclose(
+        np.stack([m.cdf(y) for y in m.inverse_cdf(probabilities)]), probabilities, rtol=1e-9
+    )
 
 
 @kinds
@@ -227,10 +229,10 @@ def test_rows_and_outputs_are_those_of_the_whole(kind, shape):
         assert_allclose(part.quantile([0.2, 0.7]), m.quantile([0.2, 0.7])[rows], rtol=1e-12)
     if len(shape) == 2:
         for k in range(2):
-            own = m.output(k)
-            assert_allclose(own.cdf(y[:, k]), m.cdf(y)[:, k], rtol=1e-12)
-            assert_allclose(own.variance, m.variance[:, k], rtol=1e-12)
-            assert_allclose(own.quantile(0.9), m.quantile(0.9)[:, k], rtol=1e-12)
+            marginal = m.output(k)
+            assert_allclose(marginal.cdf(y[:, k]), m.cdf(y)[:, k], rtol=1e-12)
+            assert_allclose(marginal.variance, m.variance[:, k], rtol=1e-12)
+            assert_allclose(marginal.quantile(0.9), m.quantile(0.9)[:, k], rtol=1e-12)
 
 
 @kinds

@@ -82,11 +82,11 @@ def test_parts_survive_rows_outputs_and_scaling():
     m = normal((6, 2))
     factor = np.array([2.0, 0.5])
     for part in ("aleatoric", "epistemic"):
-        own = getattr(m, part)
-        assert_array_equal(getattr(m.rows([4, 1]), part), own[[4, 1]])
-        assert_array_equal(getattr(m.rows(slice(2, 4)), part), own[2:4])
-        assert_array_equal(getattr(m.output(1), part), own[:, 1])
-        assert_array_equal(getattr(m.scaled(factor), part), own * factor)
+        std = getattr(m, part)
+        assert_array_equal(getattr(m.rows([4, 1]), part), std[[4, 1]])
+        assert_array_equal(getattr(m.rows(slice(2, 4)), part), std[2:4])
+        assert_array_equal(getattr(m.output(1), part), std[:, 1])
+        assert_array_equal(getattr(m.scaled(factor), part), std * factor)
     for other in (m.rows([4, 1]), m.output(1), m.scaled(2.0)):
         assert isinstance(other, EpistemicNormal)
         assert_allclose(other.std, np.hypot(other.aleatoric, other.epistemic), rtol=1e-15)
@@ -132,8 +132,8 @@ def test_recalibration_keeps_shares():
     model = RecalibratedMixture(
         base, np.array([0.0, 0.2, 0.5, 0.9, 1.0]), np.array([0.0, 0.1, 0.6, 0.8, 1.0])
     )
-    parts, own = model.uncertainty(), base.uncertainty()
-    assert_allclose(parts.epistemic / parts.total, own.epistemic / own.total)
+    parts, of_base = model.uncertainty(), base.uncertainty()
+    assert_allclose(parts.epistemic / parts.total, of_base.epistemic / of_base.total)
     assert_allclose(model.aleatoric_variance / model.variance, base.aleatoric**2 / base.variance)
     assert_array_equal(model.mean, base.mean)
     assert_allclose(model.cdf(model.quantile(0.3)), 0.3)

@@ -104,23 +104,23 @@ def test_mutation_of_a_space_of_its_own():
     start = {"p": "a", "q": "a", "r": "a", "rate": 0}
     both = Mutation(LETTERS, hyper, lambda c, rng: {**c, "p": "f", "q": "f"})
     children = [both(start, np.random.default_rng(seed)) for seed in range(300)]
-    own = [child for child in children if child["p"] == "f"]
-    assert all(child == {**start, "p": "f", "q": "f"} for child in own)
+    replaced = [child for child in children if child["p"] == "f"]
+    assert all(child == {**start, "p": "f", "q": "f"} for child in replaced)
     assert all(child["rate"] > 0 for child in children if child["p"] == "a")
-    assert stats.binomtest(len(own), 300).pvalue > 1e-3
+    assert stats.binomtest(len(replaced), 300).pvalue > 1e-3
 
 
 def test_mutation_draws_again_until_something_free_has_changed():
     """Identity stays as likely as it was: only changes of pinned decisions are drawn again."""
 
-    def own(configuration, rng):
+    def change(configuration, rng):
         if rng.uniform() < 1 / 3:
             return dict(configuration)
         return {**configuration, "pqr"[rng.integers(3)]: "f"}
 
     pinned = LETTERS.pin({"p": "a", "q": "a"})
     start = dict.fromkeys("pqr", "a")
-    mutate = Mutation(pinned, NOTHING, own)
+    mutate = Mutation(pinned, NOTHING, change)
     children = [mutate(start, np.random.default_rng(seed)) for seed in range(400)]
     changed = [child for child in children if child != start]
     assert all(child == {**start, "r": "f"} for child in changed)
@@ -137,7 +137,7 @@ def test_mutation_keeps_what_a_space_forgets():
 def test_mutation_leaves_pinned_decisions_alone():
     pinned = LETTERS.pin({"q": "c"})
     start = {"p": "a", "q": "c", "r": "a"}
-    for own in (None, lambda c, rng: {"p": "b", "q": "b", "r": "b"}):
+    for change in (None, lambda c, rng: {"p": "b", "q": "b", "r": "b"}):
         for seed in range(30):
-            child = Mutation(pinned, NOTHING, own)(start, np.random.default_rng(seed))
+            child = Mutation(pinned, NOTHING, change)(start, np.random.default_rng(seed))
             assert child["q"] == "c" and child != start

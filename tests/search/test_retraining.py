@@ -57,16 +57,16 @@ def test_repeats_join_the_networks_of_their_trials_in_the_order_of_rounds():
     evaluate, store = Evaluate(), Store()
     result = retrain("repeat", evaluate, store, 2)
     assert evaluate.requests == [(5, 0), (3, 0), (5, 1), (3, 1)]  # the most important trial first
-    seeds = {k: [own.seed for own in result.networks(k)] for k in (0, 1)}
+    seeds = {k: [member.seed for member in result.networks(k)] for k in (0, 1)}
     assert seeds == {0: [3, 3, 103], 1: [5, 5, 105]}
-    assert {name: len(own) for name, own in store.rounds.items()} == {
+    assert {name: len(records) for name, records in store.rounds.items()} == {
         "repeat_000": 2, "repeat_001": 2,
     }  # fmt: skip
     assert store.added == []  # they are no trials
     evaluate.requests.clear()
     again = retrain("repeat", evaluate, store, 2)
     assert evaluate.requests == []
-    assert [own.seed for own in again.networks(1)] == seeds[1]
+    assert [member.seed for member in again.networks(1)] == seeds[1]
 
 
 def test_refits_replace_the_networks_of_their_trials():
@@ -81,8 +81,8 @@ def test_refits_replace_the_networks_of_their_trials():
 
 def test_a_network_of_another_configuration_is_not_taken():
     other = TrialRecord(5, {"x": 9}, score=0.0, result=network(7))
-    own = TrialRecord(3, {"x": 3}, score=0.0, result=network(8))
+    same = TrialRecord(3, {"x": 3}, score=0.0, result=network(8))
     evaluate = Evaluate()
-    result = retrain("repeat", evaluate, Store(repeat_000=[other, own]))
+    result = retrain("repeat", evaluate, Store(repeat_000=[other, same]))
     assert evaluate.requests == [(5, 0)]
-    assert [own.seed for own in result.networks(0)] == [3, 8]
+    assert [member.seed for member in result.networks(0)] == [3, 8]

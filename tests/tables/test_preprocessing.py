@@ -194,7 +194,7 @@ def test_ten_thousand_categories_in_linear_time():
     frequent = counts[np.searchsorted(values, codes)] > 1
     assert (found[~frequent] == 0).all() and (found[frequent] > 0).all()
     # One code for each category, and one category for each code.
-    pairs = {(code, own) for code, own in zip(codes[frequent], found[frequent])}
+    pairs = {(code, number) for code, number in zip(codes[frequent], found[frequent])}
     assert len(pairs) == len(set(found[frequent])) == (counts > 1).sum()
     capped = TablePreprocessor(max_categories=50).fit_transform(labels)
     assert capped.shape == (60_000, 50) and (capped.sum(axis=1) == 1).all()

@@ -73,7 +73,7 @@ def test_yeo_johnson_is_that_of_scikit_learn(global_random_seed):
     y = np.column_stack([rng.gamma(3, 2, 500), -rng.gamma(3, 2, 500), rng.normal(0, 3, 500)])
     transform, other = TargetTransform("yeo-johnson").fit(y), PowerTransformer().fit(y)
     assert ((other.lambdas_ > 0) & (other.lambdas_ < 2)).all()
-    assert_allclose([own.power for own in transform.outputs_], other.lambdas_, atol=1e-5)
+    assert_allclose([output.power for output in transform.outputs_], other.lambdas_, atol=1e-5)
     assert_allclose(transform.forward(y), other.transform(y), atol=1e-4)
 
 
@@ -120,8 +120,8 @@ def test_quantiles_have_normal_scores(global_random_seed):
 def test_quantiles_of_small_data_are_few():
     rng = np.random.default_rng(0)
     for n, n_intervals in ((5, 1), (60, 6), (5000, 100)):
-        own = TargetTransform("quantile").fit(rng.normal(size=(n, 1))).outputs_[0]
-        assert len(own.scores) == n_intervals + 3  # an interval more on either side
+        transform = TargetTransform("quantile").fit(rng.normal(size=(n, 1))).outputs_[0]
+        assert len(transform.scores) == n_intervals + 3  # an interval more on either side
 
 
 def test_quantiles_count_weights_like_repeats():

@@ -25,7 +25,7 @@ def data(n=11, seed=0):
 
 
 def recipe(**changes):
-    own = {
+    settings = {
         "learning_rate": 0.01,
         "batch_size": 2**30,
         "epochs": EPOCHS,
@@ -35,7 +35,7 @@ def recipe(**changes):
         "n_artificial": N_ARTIFICIAL,
         "loss_settings": SETTINGS,
     }
-    return Recipe(**{**own, **changes})
+    return Recipe(**{**settings, **changes})
 
 
 def network(**options):
@@ -155,8 +155,8 @@ def _with(**changes):
 def test_members_of_a_stack_have_settings_of_their_own():
     recipes = [recipe(loss_settings=_with(pi_exp=value)) for value in (0.01, 0.5, 2.0)]
     together = train_stack(network(), NomuHead(), recipes, data(), [3, 3, 4], artificial=uniform)
-    for member, own, seed in zip(together, recipes, (3, 3, 4)):
-        alone = train_member(network(), NomuHead(), own, data(), seed, artificial=uniform)
+    for member, settings, seed in zip(together, recipes, (3, 3, 4)):
+        alone = train_member(network(), NomuHead(), settings, data(), seed, artificial=uniform)
         assert_allclose(member.weights, alone.weights, rtol=2e-3, atol=2e-5)
     assert abs(together[0].weights - together[1].weights).max() > 1e-3
 

@@ -101,12 +101,12 @@ def test_prior_is_frozen_and_the_rest_learns(member, data):
 
 def test_randomised_prior_is_frozen(data):
     members = train_stack(PRIOR, HEAD, replace(RECIPE, n_draws=0), data, [3, 4])
-    for seed, own in zip([3, 4], members):
+    for seed, member in zip([3, 4], members):
         weights, prior = first(PRIOR, seed)
-        assert len(prior) == len(BASE.shapes) == len(own.state)
-        for before, after in zip(prior, own.state):
+        assert len(prior) == len(BASE.shapes) == len(member.state)
+        for before, after in zip(prior, member.state):
             assert_array_equal(before, after)
-        assert abs(own.weights - weights).max() > 0.01
+        assert abs(member.weights - weights).max() > 0.01
 
 
 def test_equal_seeds_give_equal_bits(member, data):
@@ -161,14 +161,14 @@ def test_members_of_a_stack_train_as_alone(data, network):
     recipe = replace(RECIPE, n_draws=4 * (network is EPISTEMIC), batch_size=16)
     together = train_stack(network, HEAD, recipe, data, [5, 6, 7])
     index = np.random.default_rng(0).normal(size=(4, 3))
-    for seed, own in zip([5, 6, 7], together):
+    for seed, member in zip([5, 6, 7], together):
         alone = train_member(network, HEAD, recipe, data, seed)
-        for before, after in zip(alone.state, own.state):
+        for before, after in zip(alone.state, member.state):
             assert_array_equal(before, after)
         # The same sums in another order, over 90 steps in float32.
-        draws = [predict_draws(m, data.x, index) for m in (alone, own)]
+        draws = [predict_draws(m, data.x, index) for m in (alone, member)]
         assert_allclose(draws[0], draws[1], atol=5e-4)
-        assert_allclose(alone.history["loss"], own.history["loss"], rtol=1e-3)
+        assert_allclose(alone.history["loss"], member.history["loss"], rtol=1e-3)
 
 
 def test_indices_of_a_step_are_standard_normal():

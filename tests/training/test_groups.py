@@ -372,12 +372,12 @@ def test_rows_of_an_epoch_are_drawn_anew_without_repeats():
     orders = HostStreams(job).orders(key, n_epochs, n_rows, n_train)
     assert orders.shape == (n_epochs, 2, 32)
     for k in range(2):
-        own = orders[:, k] - 100 * k
-        assert (own >= 0).all() and (own < 45).all()
-        assert all(len(set(epoch)) == 32 for epoch in own)
-        often = np.bincount(own.ravel(), minlength=45)
+        rows = orders[:, k] - 100 * k
+        assert (rows >= 0).all() and (rows < 45).all()
+        assert all(len(set(epoch)) == 32 for epoch in rows)
+        often = np.bincount(rows.ravel(), minlength=45)
         assert_allclose(often, n_epochs * 32 / 45, rtol=0.25)  # every row comes up
-        first = np.bincount(own[:, 0], minlength=45)
+        first = np.bincount(rows[:, 0], minlength=45)
         assert first.max() < 20  # and in any order
     assert (orders[0, 0] != orders[0, 1] - 100).any()
 

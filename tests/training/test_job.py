@@ -245,11 +245,11 @@ def test_data_become_tensors_once_and_go_with_their_owner(data):
     from skuq.training import _data_tensors
 
     before = len(_data_tensors._tensors)
-    own = data.split_rows(np.arange(30), np.arange(30, 45))
-    first = _data_tensors.data_tensors(own)
-    assert _data_tensors.data_tensors(own) is first
+    part = data.split_rows(np.arange(30), np.arange(30, 45))
+    first = _data_tensors.data_tensors(part)
+    assert _data_tensors.data_tensors(part) is first
     assert len(_data_tensors._tensors) == before + 1
-    del own
+    del part
     gc.collect()
     assert len(_data_tensors._tensors) <= before
 

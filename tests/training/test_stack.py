@@ -161,11 +161,11 @@ def test_rows_of_their_own():
     alone = []
     for seed, (train, valid) in zip([1, 2, 3], splits):
         parts = [a[rows] for rows in (train, valid) for a in (data.x, data.y, data.weight)]
-        own = TrainingData(*parts)
+        rows_of_member = TrainingData(*parts)
         # TrainingData scales weights to a mean of 1; here they are as they were.
-        object.__setattr__(own, "weight", data.weight[train])
-        object.__setattr__(own, "weight_valid", data.weight[valid])
-        alone.append(train_member(plain(), HEAD, recipe, own, seed))
+        object.__setattr__(rows_of_member, "weight", data.weight[train])
+        object.__setattr__(rows_of_member, "weight_valid", data.weight[valid])
+        alone.append(train_member(plain(), HEAD, recipe, rows_of_member, seed))
     assert_equal_runs(stack, alone)
 
 

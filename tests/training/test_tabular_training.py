@@ -196,8 +196,8 @@ def test_equals_keras_with_an_optimizer_for_each_variable():
     factors = []
     for variable in model.trainable_variables:
         layer, name = variable.path.split("/")
-        own = {"scale": 6, "embedding": 0.1}.get(layer)
-        factors.append(own or (0.5 if name == "bias" else 1))
+        factor = {"scale": 6, "embedding": 0.1}.get(layer)
+        factors.append(factor or (0.5 if name == "bias" else 1))
     assert sorted(set(factors)) == [0.1, 0.5, 1, 6]
     t = np.arange(8) / 8
     rates = 0.5 * (1 - np.cos(2 * np.pi * np.log2(1 + 15 * t)))
