@@ -68,9 +68,13 @@ class BoTorch:
     def decoded(self, U):
         columns, start = [], 0
         for j, size in enumerate(self.sizes):
-            own = U[:, start : start + size]
+            columns_of_input = U[:, start : start + size]
             low, high = self.bounds[j]
-            column = own.argmax(axis=1) if size > 1 else low + (high - low) * own[:, 0]
+            column = (
+                columns_of_input.argmax(axis=1)
+                if size > 1
+                else low + (high - low) * columns_of_input[:, 0]
+            )
             columns.append(np.round(column) if j in self.integer else column)
             start += size
         return np.stack(columns, axis=1)

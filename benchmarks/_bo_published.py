@@ -114,11 +114,11 @@ def medians(part, designs):
         return MEDIANS[part]
     found = {}
     for title, by_mark in BY_DESIGN.items():
-        own = {}
+        of_title = {}
         for mark, text in by_mark.items():
             values = None if text is None else np.array(text.split(), dtype=float)
-            own[mark] = None if values is None else float(np.median(values[designs]))
-        found[title] = (len(designs), own)
+            of_title[mark] = None if values is None else float(np.median(values[designs]))
+        found[title] = (len(designs), of_title)
     return found
 
 

@@ -71,8 +71,9 @@ def problem(part, dataset, seed, data_dir):
         return X[train], y[train], X[test], y[test]
     if part in ("toy1d", "toy2d"):
         function = make_function(dataset, {"toy1d": 1, "toy2d": 2}[part])
-        own = 1000 * PARTS[part].datasets.index(dataset) + seed  # other points for each function
-        return make_scarce_regression(function, random_state=own)
+        # Other points for each function.
+        random_state = 1000 * PARTS[part].datasets.index(dataset) + seed
+        return make_scarce_regression(function, random_state=random_state)
     function = make_bnn_function((BNN | GAUSS)[dataset], random_state=seed)
     inputs = "gaussian" if dataset in GAUSS else "uniform"
     return make_scarce_regression(function, inputs=inputs, random_state=seed)

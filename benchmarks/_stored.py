@@ -31,8 +31,8 @@ def add(path, record, key=()):
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
-        own = {name: record[name] for name in key}
-        write(path, [*(r for r in read(path) if not own or not matches(r, own)), record])
+        wanted = {name: record[name] for name in key}
+        write(path, [*(r for r in read(path) if not wanted or not matches(r, wanted)), record])
     finally:
         os.close(folder)  # and with it the lock
 

@@ -110,8 +110,8 @@ def hq_deslib():
     names = ("KNORA-E", "META-DES", "static selection", "HQ-GD alpha+K")
     rows = []
     for pool in ("digits", "cora"):
-        own = [r for r in records("hq", part="deslib") if r["run"][0] == pool]
-        rows.append([pool, *(mean(values([r["accuracies"] for r in own], n)) for n in names)])
+        found = [r for r in records("hq", part="deslib") if r["run"][0] == pool]
+        rows.append([pool, *(mean(values([r["accuracies"] for r in found], n)) for n in names)])
     return markdown(["", *names[:-1], "HQ (α + K)"], rows)
 
 
@@ -154,8 +154,8 @@ CHOSEN_ON = ("clean", "shifted", "all")
 
 def nes(part, dataset):
     """Records of one part, by seed; of "tabular" those of the usual settings."""
-    own = records("nes", part=part, dataset=dataset)
-    usual = [r for r in own if r["settings"].get("epochs", 15) == 15]
+    found = records("nes", part=part, dataset=dataset)
+    usual = [r for r in found if r["settings"].get("epochs", 15) == 15]
     return dict(sorted((r["seed"], r) for r in usual))
 
 
@@ -171,25 +171,25 @@ def nes_methods(dataset):
     head += ["error %", "ECE %", "average member", "oracle", "trained"]
     rows, nll = [], []
     for method in (*METHODS, BOTH):
-        own = both if method == BOTH else runs
-        cells = [mean_error(score(own, method, size, "nll")) for size in (3, 5, 10)]
-        base = {seed: runs[seed] for seed in own}
+        scored = both if method == BOTH else runs
+        cells = [mean_error(score(scored, method, size, "nll")) for size in (3, 5, 10)]
+        base = {seed: runs[seed] for seed in scored}
         for rival in ("NES-RE", "NES-RS"):
-            gaps = score(own, method, 10, "nll") - score(base, rival, 10, "nll")
+            gaps = score(scored, method, 10, "nll") - score(base, rival, 10, "nll")
             cells.append("" if method == rival else mean_error(gaps))
-        cells += [mean_error(score(own, method, 10, c), 2, 100) for c in ("error", "ece")]
-        cells += [mean_error(score(own, method, 10, c)) for c in ("average", "oracle")]
-        trained = next(iter(own.values()))["methods"][method]["networks"]["10"]
-        name = f".. both (seed {', '.join(map(str, own))})" if method == BOTH else method
+        cells += [mean_error(score(scored, method, 10, c), 2, 100) for c in ("error", "ece")]
+        cells += [mean_error(score(scored, method, 10, c)) for c in ("average", "oracle")]
+        trained = next(iter(scored.values()))["methods"][method]["networks"]["10"]
+        name = f".. both (seed {', '.join(map(str, scored))})" if method == BOTH else method
         rows.append([name, *cells, str(trained)])
-        nll.append(np.nan if method == BOTH else score(own, method, 10, "nll").mean())
+        nll.append(np.nan if method == BOTH else score(scored, method, 10, "nll").mean())
     for row, cell in zip(rows, bold_lowest([row[3] for row in rows], nll)):
         row[3] = cell
     for method, name in BOOSTING.items():
-        own = [r["methods"][method] for r in peers.values()]
-        cells = [mean_error(values(own, "nll")), "", ""]
-        cells += [mean_error(values(own, c), 2, 100) for c in ("error", "ece")]
-        rows.append([name, "", "", *cells, "", "", f"{mean(values(own, 'seconds'), 1)} s"])
+        found = [r["methods"][method] for r in peers.values()]
+        cells = [mean_error(values(found, "nll")), "", ""]
+        cells += [mean_error(values(found, c), 2, 100) for c in ("error", "ece")]
+        rows.append([name, "", "", *cells, "", "", f"{mean(values(found, 'seconds'), 1)} s"])
     return markdown(head, rows)
 
 
@@ -312,17 +312,20 @@ def nes_recent():
     """Natural shifts: the end of the training period to choose on."""
     runs = {dataset: nes("shift", dataset) for dataset in ("electricity", "bank")}
     rows = [
-        [", ".join(way), *(mean_error(severity_nll(own, "recent", *way)) for own in runs.values())]
+        [
+            ", ".join(way),
+            *(mean_error(severity_nll(by_seed, "recent", *way)) for by_seed in runs.values()),
+        ]
         for way in ways(runs["bank"])
     ]
     for method in ("NES-RE", "DeepEns (RS)"):
         clean, shifted = (
-            [severity_nll(own, "recent", method, how) for own in runs.values()]
+            [severity_nll(by_seed, "recent", method, how) for by_seed in runs.values()]
             for how in ("clean", "shifted")
         )
         gains = (mean_error(a - b) for a, b in zip(clean, shifted))
         rows.append([f"{method}, clean minus shifted", *gains])
-    seeds = [", ".join(map(str, own)) for own in runs.values()]
+    seeds = [", ".join(map(str, by_seed)) for by_seed in runs.values()]
     return markdown(["", *(f"{d} (seed {s})" for d, s in zip(runs, seeds))], rows)
 
 

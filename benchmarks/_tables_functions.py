@@ -29,8 +29,8 @@ NAMES = {
 
 def runs_of(part, method, hidden=256):
     """``{(dataset, seed): record}`` of networks of this width, and of what has no width."""
-    own = records("nomu", part=part, method=method)
-    of_width = [r for r in own if r["settings"].get("hidden", hidden) == hidden]
+    found = records("nomu", part=part, method=method)
+    of_width = [r for r in found if r["settings"].get("hidden", hidden) == hidden]
     return {(r["dataset"], r["seed"]): r for r in of_width}
 
 
@@ -44,11 +44,11 @@ def nomu_uci(part, method="nomu"):
     tables = {"uci": published.UCI, "uci_gap": published.UCI_GAP}
     runs, rows = runs_of(part, method), []
     for dataset in sorted({dataset for dataset, _ in runs}):
-        own = of_dataset(runs, dataset)
-        nll = column(own, "nll")
+        of_set = of_dataset(runs, dataset)
+        nll = column(of_set, "nll")
         spread = f"{nll.min():.1f}, {np.median(nll):.1f}, {nll.max():.1f}"
-        cells = [str(len(own)), mean_interval(nll), paper_interval(*tables[part][dataset][:2])]
-        rows.append([dataset, *cells, spread, mean_interval(column(own, "rmse"))])
+        cells = [str(len(of_set)), mean_interval(nll), paper_interval(*tables[part][dataset][:2])]
+        rows.append([dataset, *cells, spread, mean_interval(column(of_set, "rmse"))])
     return markdown(["", "runs", "NLL", "paper", "least, median, largest NLL", "RMSE"], rows)
 
 
@@ -63,16 +63,16 @@ def nomu_defaults():
     }
     rows = []
     for method, title in titles.items():
-        own = records("nomu_defaults", method=method)
-        if own:
-            nll = values(own, "nll")
+        found = records("nomu_defaults", method=method)
+        if found:
+            nll = values(found, "nll")
             cells = [number(np.median(nll)), number(nll.max())]
-            cells.append(mean(values(own, "coverage")))
+            cells.append(mean(values(found, "coverage")))
             for column in ("rmse", "std_at_rows", "std", "seconds"):
                 cells.append(
-                    number(np.median(values(own, column)), 1 if column == "seconds" else 3)
+                    number(np.median(values(found, column)), 1 if column == "seconds" else 3)
                 )
-            rows.append([title, str(len(own)), *cells])
+            rows.append([title, str(len(found)), *cells])
     head = ["", "problems", "median NLL", "worst NLL", "coverage of two standard deviations"]
     return markdown([*head, "RMSE", "std at rows", "std elsewhere", "seconds a fit"], rows)
 
@@ -88,13 +88,13 @@ def nomu_testbed():
         ("5, width 256", "testbed", "bnn5d", 256),
         ("1, width 256, normal inputs", "manifold", "gauss1d", 256),
     ):
-        own = of_dataset(runs_of(part, "nomu", hidden), dataset)
-        rival = {key: runs_of(part, "gp")[key] for key in own}
-        row = [label, str(len(own))]
+        nomu = of_dataset(runs_of(part, "nomu", hidden), dataset)
+        rival = {key: runs_of(part, "gp")[key] for key in nomu}
+        row = [label, str(len(nomu))]
         for method, nll in (
-            ("nomu", common_nll(own)),
+            ("nomu", common_nll(nomu)),
             ("gp", common_nll(rival)),
-            ("tube", common_nll(own, tube=True)),
+            ("tube", common_nll(nomu, tube=True)),
         ):
             k = 2 * published.TESTBED_METHODS.index(method)
             paper = published.TESTBED[dataset][k : k + 2]
@@ -127,14 +127,16 @@ def nomu_functions():
     found = {method: runs_of("toy1d", method) for method in NAMES}
     rows = []
     for name in (*published.RANKS_1D, "all"):
-        own = found if name == "all" else {m: of_dataset(r, name) for m, r in found.items()}
+        by_method = found if name == "all" else {m: of_dataset(r, name) for m, r in found.items()}
         cells = []
-        for method, runs in own.items():
+        for method, runs in by_method.items():
             medians = []
             for score in METRICS:
                 median = number(np.median(column(runs, score)))
                 few = name != "all" and method == "hyper_deep_ensemble"  # 3 runs
-                medians.append(median if few else f"{median} ({rank(method, runs, own, score)})")
+                medians.append(
+                    median if few else f"{median} ({rank(method, runs, by_method, score)})"
+                )
             cells.append(", ".join(medians))
         rows.append([name, *cells])
     paper = published.AGGREGATES["toy1d"]

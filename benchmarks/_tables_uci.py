@@ -42,8 +42,10 @@ def field_table(part, methods, sets, score, digits):
     head, columns = [""], [list(methods.values())]
     for name in sets:
         runs = {m: records("leaderboard", part=part, set=name, method=m) for m in methods}
-        splits = set.intersection(*({r["split"] for r in own} for own in runs.values()))
-        common = [values([r for r in own if r["split"] in splits], score) for own in runs.values()]
+        splits = set.intersection(*({r["split"] for r in found} for found in runs.values()))
+        common = [
+            values([r for r in found if r["split"] in splits], score) for found in runs.values()
+        ]
         cells = [mean_error(v, digits.get(name, 3)) for v in common]
         head.append(f"{name} ({span(splits)})")
         columns.append(bold_lowest(cells, [v.mean() for v in common]))
@@ -75,7 +77,7 @@ def field_tabular():
     """Scores of the tabular ensemble alone."""
     sets = (*SMALL, "diabetes", *LARGE, "bike")
     runs = {s: records("leaderboard", part="regression", set=s, method="tabular") for s in sets}
-    head = ["", *(f"{s} ({span(r['split'] for r in own)})" for s, own in runs.items())]
+    head = ["", *(f"{s} ({span(r['split'] for r in found)})" for s, found in runs.items())]
     rows = []
     for title, column in {
         "NLL": "nll",
@@ -84,8 +86,10 @@ def field_tabular():
         "90 % coverage": "coverage",
         "seconds of a fit": "fit_seconds",
     }.items():
-        rows.append([title, *(significant(values(own, column).mean()) for own in runs.values())])
-    nll = [values(own, "nll") for own in runs.values()]
+        rows.append(
+            [title, *(significant(values(found, column).mean()) for found in runs.values())]
+        )
+    nll = [values(found, "nll") for found in runs.values()]
     gaps = [number(v.max() - np.median(v)) if len(v) > 1 else "" for v in nll]
     rows.insert(1, ["NLL of the worst split minus the median", *gaps])
     return markdown(head, rows)
@@ -121,9 +125,9 @@ def autodeuq_rivals():
         splits = [r["split"] for r in runs]
         sources = {"**AutoDEUQ, 100 trials**": runs}
         for method in ("plain", "tabular", "gaussian process", "ngboost", "catboost"):
-            own = records("leaderboard", part="regression", set=name, method=method)
+            found = records("leaderboard", part="regression", set=name, method=method)
             label = FIELD[method].strip("*").replace("skuq, ", "deep ensemble, ")
-            sources[label] = [r for r in own if r["split"] in splits]
+            sources[label] = [r for r in found if r["split"] in splits]
         cells = [f"{mean(values(r, 'nll'))} ({mean(values(r, 'rmse'))})" for r in sources.values()]
         for method in ("AutoDEUQ", "deep ensemble", "hyper ensemble"):
             sources[f"published: {method}"] = None
@@ -184,8 +188,8 @@ def baselines():
     rows = []
     for method, title in methods.items():
         cells = [
-            f"{mean_error(values(own, 'nll'), 2)} ({mean(values(own, 'rmse'))})"
-            for own in runs[method]
+            f"{mean_error(values(found, 'nll'), 2)} ({mean(values(found, 'rmse'))})"
+            for found in runs[method]
         ]
         rows.append([title, *cells])
         rows.append(["published", *("{:.2f} ({:.2f})".format(*TABLE_I[s][method]) for s in sets)])
@@ -194,7 +198,8 @@ def baselines():
         ("seconds a fit (DE, HDE, MC)", "seconds", 1),
     ):
         cells = [
-            ", ".join(mean(values(o, column), digits) for o in own) for own in zip(*runs.values())
+            ", ".join(mean(values(o, column), digits) for o in of_set)
+            for of_set in zip(*runs.values())
         ]
         rows.append([title, *cells])
     return markdown(["NLL (RMSE)", *sets], rows)
@@ -379,7 +384,7 @@ def shift_stream():
         row = [method]
         for column in columns:
             found = [run[f"{method}, {column}"] for run in runs]
-            worst = np.mean([min(own["months"]) for own in found])
+            worst = np.mean([min(run["months"]) for run in found])
             cells = mean(values(found, "coverage"), 3), number(worst), mean(values(found, "nll"))
             row.append("{} ({}), {}".format(*cells))
         rows.append(row)
@@ -395,8 +400,10 @@ def shift_classes():
         plain = found["as it is, never"]
         for method in ("temperature", "vector"):
             cells = [
-                f"{own['log_loss']:.3f} ({own['ece']:.3f})"
-                for own in (found[f"{method}, {size}"] for size in ("never", "1000", "100", "10"))
+                f"{scores['log_loss']:.3f} ({scores['ece']:.3f})"
+                for scores in (
+                    found[f"{method}, {size}"] for size in ("never", "1000", "100", "10")
+                )
             ]
             plain_cell = f"{plain['log_loss']:.3f} ({plain['ece']:.3f})"
             rows.append([f"{name}, {method}", plain_cell, *cells])
@@ -418,7 +425,7 @@ def shift_groups():
             for groups in ("None", "uncertainty"):
                 key = f"{method}, {groups}"
                 worst, within = pooled_bins(runs, key)
-                rise = np.mean([own[key]["nll"] - own["plain"]["nll"] for own in runs])
+                rise = np.mean([run[key]["nll"] - run["plain"]["nll"] for run in runs])
                 row.append(f"{worst:.3f}, {within.sum()} of {len(within)}, {rise:+.3f}")
         rows.append(row)
     head = [f"{m}{g}" for m in ("scale", "isotonic", "conformal") for g in ("", " in bins")]
@@ -434,13 +441,13 @@ def shift_epistemic():
         for method in runs[0] if runs else ():
             found = [run[method] for run in runs]
             nll = [
-                number(np.median([own[part]["nll"] for own in found]))
+                number(np.median([run[part]["nll"] for run in found]))
                 for part in ("inside", "gap", "corrupted")
             ]
             row = [f"{name} ({len(runs)}), {method}", *nll]
             for part in ("gap", "corrupted"):
-                rise = [own[part]["epistemic"] / own["inside"]["epistemic"] for own in found]
-                auc = np.median([own[part]["auc"] for own in found])
+                rise = [run[part]["epistemic"] / run["inside"]["epistemic"] for run in found]
+                auc = np.median([run[part]["auc"] for run in found])
                 row.append(f"{np.median(rise):.1f} ({auc:.2f})")
             rows.append(row)
     nll = ["NLL inside", "NLL in gap", "NLL corrupted"]

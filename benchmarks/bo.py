@@ -116,8 +116,10 @@ def records_of(records, part, dataset, method, arguments):
     """By seed."""
     part, method = stored_as(part, method)
     settings = settings_of(part, method, arguments)
-    own = [r for r in records if (r["part"], r["dataset"], r["method"]) == (part, dataset, method)]
-    return {r["seed"]: r for r in own if r["settings"] == settings}
+    found = [
+        r for r in records if (r["part"], r["dataset"], r["method"]) == (part, dataset, method)
+    ]
+    return {r["seed"]: r for r in found if r["settings"] == settings}
 
 
 def found_methods(records, part, dataset, arguments):
@@ -232,9 +234,9 @@ def print_functions(part, records, arguments):
         rows = []
         for method, runs in found.items():
             curves = [curve(r, 8) + 1 for r in runs.values()]  # regret: the least value is -1
-            own = after(curves, n_last)
+            at_end = after(curves, n_last)
             row = [method, str(len(runs)), median_after(curves, n_last // 2)]
-            row.append(mean_cell(own, 5) if len(own) else "-")
+            row.append(mean_cell(at_end, 5) if len(at_end) else "-")
             paper = published.REGRETS.get(method, {}).get(dataset)
             row.append("" if paper is None else "{:.5f}±{:.5f}".format(*paper))
             place = published.RANKS.get(method.split("_")[0], {}).get(dataset, "")
@@ -277,13 +279,13 @@ PRINTERS = {
 
 def runnable(part, arguments):
     """The part's data sets that can be run here; says so where they cannot."""
-    own = datasets_of(part, arguments)
+    datasets = datasets_of(part, arguments)
     if has_brusselator():
-        return own
-    skipped = [dataset for dataset in own if dataset.startswith("brusselator")]
+        return datasets
+    skipped = [dataset for dataset in datasets if dataset.startswith("brusselator")]
     if skipped:
         print(f"SKIPPED {part} {' '.join(skipped)}: py-pde is not there (pip install py-pde).")
-    return [dataset for dataset in own if dataset not in skipped]
+    return [dataset for dataset in datasets if dataset not in skipped]
 
 
 def parsed():

@@ -230,8 +230,8 @@ def note_absent(path, method, reason):
 def print_suite(path, arguments):
     records = [r for r in read(path) if r["part"] == "suite"]
     for name in arguments.only:
-        own = [r for r in records if r["dataset"] == name]
-        if not own:
+        of_task = [r for r in records if r["dataset"] == name]
+        if not of_task:
             continue
         task = TASKS[name](arguments.cache_dir)
         best = 0.0 if task.best_value is None else task.best_value
@@ -239,7 +239,7 @@ def print_suite(path, arguments):
         marks = sorted({(task.n_initial + end) // 2, end})
         rows = []
         for method in METHODS:
-            runs = [r for r in own if r["method"] == method]
+            runs = [r for r in of_task if r["method"] == method]
             if not runs:
                 continue
             row = [method, str(len(runs))]

@@ -120,8 +120,8 @@ def summary(records):
     print(f"{'90 % intervals':14s}{'method':>11s}{'splits':>7s}{'coverage':>18s}{'width':>18s}")
     for part in SETS:
         for method in METHODS:
-            own = [r["found"] for r in table("coverage") if r["method"] == method]
-            rows = [found[part] for found in own if part in found]
+            splits = [r["found"] for r in table("coverage") if r["method"] == method]
+            rows = [found[part] for found in splits if part in found]
             if rows:
                 cells = [cell([row[name] for row in rows]) for name in ("coverage", "width")]
                 print(f"{part:14s}{method:>11s}{len(rows):7d}{cells[0]:>18s}{cells[1]:>18s}")

@@ -56,9 +56,9 @@ def print_table(records):
         for method in METHODS:
             rows = [r for r in records if (r["dataset"], r["method"]) == (dataset, method)]
             for settings in sorted({json.dumps(r["settings"]) for r in rows}):
-                own = [r for r in rows if json.dumps(r["settings"]) == settings]
-                cells = "".join(f"{cell([r[name] for r in own]):>18s}" for name in COLUMNS)
-                print(f"{method:16s}{len(own):7d}{cells}  {'' if settings == '{}' else settings}")
+                found = [r for r in rows if json.dumps(r["settings"]) == settings]
+                cells = "".join(f"{cell([r[name] for r in found]):>18s}" for name in COLUMNS)
+                print(f"{method:16s}{len(found):7d}{cells}  {'' if settings == '{}' else settings}")
             nll, rmse = TABLE_I.get(dataset, {}).get(method, (np.nan, np.nan))
             print(f"{'  published':23s}{nll:12.2f}{'':6s}{rmse:12.2f}")
 

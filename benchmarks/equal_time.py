@@ -77,8 +77,8 @@ def run(method, name, split, seconds, data_dir):
         model.fit(X, y)
     result = {"seconds": time.perf_counter() - started}
     log_likelihood = model.log_prob(X_test, y_test)
-    own = float(-np.mean(log_likelihood))  # of the predicted distribution itself
-    result |= {"nll": own, "own_nll": own, "n_networks": len(model.fitted_.members)}
+    nll = float(-np.mean(log_likelihood))  # of the predicted distribution itself
+    result |= {"nll": nll, "own_nll": nll, "n_networks": len(model.fitted_.members)}
     if not classes:
         mean, std = model.predict(X_test, return_std=True)
         result["nll"] = float(gaussian_nll_loss(y_test, mean, std))
@@ -113,12 +113,12 @@ def summarise(budget):
             for r in cells
         ]
         print(f"{pair[0]:20s}{pair[1]:4d}" + "".join(f"{cell:>20s}" for cell in shown))
-    own = found["autodeuq"]
+    ours = found["autodeuq"]
     for other in METHODS[1:]:
-        common = [p for p in pairs if own[p] is not None and found[other][p] is not None]
+        common = [p for p in pairs if ours[p] is not None and found[other][p] is not None]
         if not common:
             continue
-        nll = np.array([own[p]["nll"] - found[other][p]["nll"] for p in common])
+        nll = np.array([ours[p]["nll"] - found[other][p]["nll"] for p in common])
         error = nll.std(ddof=1) / np.sqrt(len(nll)) if len(nll) > 1 else 0.0
         print(
             f"autodeuq - {other}: mean {nll.mean():+.3f} ± {error:.3f}, median "

@@ -24,23 +24,27 @@ def main():
     parser.add_argument("--backend", choices=["loky", "threading"], default="loky")
     parser.add_argument("--n-jobs", type=int, default=2)
     parser.add_argument("--grids", type=int, default=1)
-    own = parser.parse_args()
+    arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 5))
     y = X[:, 0] + 0.1 * rng.normal(size=300)
     grid = {"learning_rate": [0.003, 0.01, 0.03]}
     started = time.perf_counter()
-    for _ in range(own.grids):
-        with joblib.parallel_config(backend=own.backend):
+    for _ in range(arguments.grids):
+        with joblib.parallel_config(backend=arguments.backend):
             search = GridSearchCV(
-                DeepEnsembleRegressor(random_state=0), grid, cv=3, n_jobs=own.n_jobs, refit=False
+                DeepEnsembleRegressor(random_state=0),
+                grid,
+                cv=3,
+                n_jobs=arguments.n_jobs,
+                refit=False,
             )
             search.fit(X, y)
     seconds = time.perf_counter() - started
     get_reusable_executor().shutdown()  # only the times of ended children are counted
     processor = sum(os.times()[:4])
-    print(f"{own}: {seconds:.1f} s, {processor:.1f} s of the processor")
+    print(f"{arguments}: {seconds:.1f} s, {processor:.1f} s of the processor")
 
 
 if __name__ == "__main__":

@@ -222,7 +222,7 @@ def vote_of_all(part):
         winner = part.predictions.mean(axis=0).argmax(axis=1)
     else:
         labels = part.predictions
-        votes = np.sum([labels == own for own in labels], axis=1)
+        votes = np.sum([labels == label for label in labels], axis=1)
         winner = np.where(votes == votes.max(axis=0), labels.astype(int), 2**31).min(axis=0)
     return np.mean(winner == part.y)
 
@@ -473,8 +473,8 @@ def print_tables(records, parts):
         print_pattern(by_title)
         print_served(by_title)
     for part, show in (("deslib", print_deslib), ("speed", print_speed)):
-        if part in parts and (own := [r for r in records if r["part"] == part]):
-            show(own)
+        if part in parts and (of_part := [r for r in records if r["part"] == part]):
+            show(of_part)
 
 
 def relative_accuracies(load, data_dir, n_runs, rules):
@@ -487,7 +487,7 @@ def relative_accuracies(load, data_dir, n_runs, rules):
         found = selections(split.choose, None, ("gd",))
         for rule in rules:
             values[rule] += [accuracy[team] - part.accuracies.max() for team in found[rule][0]]
-    return [100 * np.array(own) for own in values.values()]
+    return [100 * np.array(differences) for differences in values.values()]
 
 
 def plot(data_dir, path):

@@ -47,13 +47,14 @@ def summarise():
     print(head)
     for name in SMALL:
         for method in METHODS:
-            own = [r for r in read(RESULTS) if (r["set"], r["method"]) == (name, method)]
-            if own:
+            found = [r for r in read(RESULTS) if (r["set"], r["method"]) == (name, method)]
+            if found:
                 nll, rmse, coverage, seconds = (
-                    np.mean([r[k] for r in own]) for k in ("nll", "rmse", "coverage", "fit_seconds")
+                    np.mean([r[k] for r in found])
+                    for k in ("nll", "rmse", "coverage", "fit_seconds")
                 )
                 scores = f"{nll:8.2f}{rmse:8.3f}{coverage:9.2f}{seconds:7.1f}"
-                print(f"{name:10s}{method:20s}{len(own):7d}{scores}")
+                print(f"{name:10s}{method:20s}{len(found):7d}{scores}")
 
 
 def main():

@@ -128,12 +128,12 @@ class Searches:
             return model, seconds, lambda size: self.n_trials
         if name == "DeepEns (RS)":
             best = best_single(pool_proba(self.random[0], self.parts.valid.X), self.parts.valid.y)
-            (model, seconds), own = self.deep_ensemble(best), lambda size: size
+            (model, seconds), n_searched = self.deep_ensemble(best), lambda size: size
         else:
             kind = {"DeepEns + ES": "deep-ensemble-es", "HyperEns": "hyper-ensemble"}[name]
             model, seconds = self.fit(kind, self.random[0].baseline(kind))
-            own = lambda size: self.n_trials  # noqa: E731
-        return model, seconds + self.random[1], lambda size: self.n_trials + own(size)
+            n_searched = lambda size: self.n_trials  # noqa: E731
+        return model, seconds + self.random[1], lambda size: self.n_trials + n_searched(size)
 
 
 def pool_proba(model, X):
@@ -386,10 +386,10 @@ def print_shift(title, records):
         gains = [values(s, (n, "clean"), "nll") - values(s, (n, "shifted"), "nll") for n in names]
         columns[f"severity {s}"] = column(gains)
     print_columns("Gain in NLL of shifted over clean rows to choose on", columns)
-    own, others = ("NES-RE", "shifted"), [n for n in names if n != "NES-RE"]
+    chosen, others = ("NES-RE", "shifted"), [n for n in names if n != "NES-RE"]
     columns = {"": others}
     for s in severities:
-        gaps = [values(s, own, "nll") - values(s, (n, "shifted"), "nll") for n in others]
+        gaps = [values(s, chosen, "nll") - values(s, (n, "shifted"), "nll") for n in others]
         columns[f"severity {s}"] = column(gaps)
     print_columns("NLL of NES-RE minus that of others, chosen on shifted rows", columns)
 
@@ -418,15 +418,15 @@ def summary(records, arguments):
         settings = settings_of(part, arguments)
         for dataset in arguments.datasets:
             cells = [(part, dataset, seed, settings) for seed in arguments.seeds]
-            own = [r for r in records if any(is_cell(r, *cell) for cell in cells)]
-            own = [r for r in own if is_complete(r)]
+            found = [r for r in records if any(is_cell(r, *cell) for cell in cells)]
+            found = [r for r in found if is_complete(r)]
             if part == "tabular":
-                own = [beside_both(r, records) for r in own]
-            if own:
-                rows = ", ".join(f"{n} {name}" for name, n in own[0]["n_rows"].items() if n)
+                found = [beside_both(r, records) for r in found]
+            if found:
+                rows = ", ".join(f"{n} {name}" for name, n in found[0]["n_rows"].items() if n)
                 described = ", ".join(f"{k}={v}" for k, v in settings.items())
-                seeds = ", ".join(str(r["seed"]) for r in own)
-                show[part](f"{part}: {dataset} ({rows}; {described}; seeds {seeds})", own)
+                seeds = ", ".join(str(r["seed"]) for r in found)
+                show[part](f"{part}: {dataset} ({rows}; {described}; seeds {seeds})", found)
 
 
 def main():

@@ -66,9 +66,9 @@ def run_missing(path, part, dataset, seed, arguments):
     """All methods of one run that are not known yet, each saved as it comes."""
     wanted = {m: settings_of(part, m, arguments) for m in methods_of(part, arguments)}
     if not arguments.redo:
-        own = [r for r in read(path) if (r["part"], r["dataset"]) == (part, dataset)]
+        stored = [r for r in read(path) if (r["part"], r["dataset"]) == (part, dataset)]
         known = [
-            m for m in wanted if any(is_cell(r, part, dataset, m, seed, wanted[m]) for r in own)
+            m for m in wanted if any(is_cell(r, part, dataset, m, seed, wanted[m]) for r in stored)
         ]
         wanted = {m: settings for m, settings in wanted.items() if m not in known}
     if not wanted:
@@ -87,9 +87,9 @@ def run_missing(path, part, dataset, seed, arguments):
 
 def runs_of(records, part, method, settings, datasets):
     """``{(dataset, seed): record}`` of one method."""
-    own = [r for r in records if (r["part"], r["method"]) == (part, method)]
-    own = [r for r in own if r["settings"] == settings and r["dataset"] in datasets]
-    return {(r["dataset"], r["seed"]): r for r in own}
+    found = [r for r in records if (r["part"], r["method"]) == (part, method)]
+    found = [r for r in found if r["settings"] == settings and r["dataset"] in datasets]
+    return {(r["dataset"], r["seed"]): r for r in found}
 
 
 def found_methods(records, part, arguments, names):
@@ -128,8 +128,8 @@ def is_better(one, other, score):
     keys = sorted(one.keys() & other.keys())
     if len(keys) < MIN_RUNS:
         return False
-    own, rival = (bootstrap_medians(column(runs, score, keys)) for runs in (one, other))
-    return np.quantile(own - rival, 0.975) < 0
+    medians, rival = (bootstrap_medians(column(runs, score, keys)) for runs in (one, other))
+    return np.quantile(medians - rival, 0.975) < 0
 
 
 def rank(method, runs, found, score):
@@ -167,8 +167,8 @@ def print_toy(part, records, arguments):
     for k, (score, title) in enumerate(METRICS.items()):
         rows = []
         for dataset in datasets:
-            own = {m: of_dataset(runs, dataset) for m, runs in found.items()}
-            rows.append([dataset, *toy_cells(own, score)])
+            by_method = {m: of_dataset(runs, dataset) for m, runs in found.items()}
+            rows.append([dataset, *toy_cells(by_method, score)])
             if part == "toy1d":
                 rows.append(["  paper", *(published_median(dataset, m, score) for m in found)])
         rows.append(["all functions", *toy_cells(found, score)])
@@ -185,10 +185,10 @@ def print_toy(part, records, arguments):
     print_variants(part, datasets, records, found, arguments)
 
 
-def toy_cells(own, score):
+def toy_cells(by_method, score):
     cells = []
-    for method, runs in own.items():
-        place = rank(method, runs, own, score) if len(runs) >= MIN_RUNS else "-"
+    for method, runs in by_method.items():
+        place = rank(method, runs, by_method, score) if len(runs) >= MIN_RUNS else "-"
         cells.append(f"{median_cell(column(runs, score))} {place}" if runs else "-")
     return cells
 
@@ -253,13 +253,16 @@ def common_nll(runs, tube=False):
 def print_testbed(part, records, arguments):
     found = found_methods(records, part, arguments, METHODS)
     for dataset in datasets_of(part, arguments):
-        own = {m: of_dataset(runs, dataset) for m, runs in found.items()}
-        own = {m: runs for m, runs in own.items() if runs}
-        if not own:
+        by_method = {m: of_dataset(runs, dataset) for m, runs in found.items()}
+        by_method = {m: runs for m, runs in by_method.items() if runs}
+        if not by_method:
             continue
-        nll = {m: common_nll(runs) for m, runs in own.items()}
-        if "nomu" in own:
-            own["tube"], nll["tube"] = own["nomu"], common_nll(own["nomu"], tube=True)
+        nll = {m: common_nll(runs) for m, runs in by_method.items()}
+        if "nomu" in by_method:
+            by_method["tube"], nll["tube"] = (
+                by_method["nomu"],
+                common_nll(by_method["nomu"], tube=True),
+            )
         rows = []
         for method, (values, c) in nll.items():
             row = [NAMES[method], str(len(values)), mean_cell(values)]
@@ -267,18 +270,18 @@ def print_testbed(part, records, arguments):
             if method in published.TESTBED_METHODS:
                 k = 2 * published.TESTBED_METHODS.index(method)
                 paper = "{:.2f}±{:.2f}".format(*published.TESTBED[dataset][k : k + 2])
-            row += [paper, gap_from_nomu(method, own, nll), f"{c:.3g}"]
-            rows.append([*row, typical_seconds(own[method])])
+            row += [paper, gap_from_nomu(method, by_method, nll), f"{c:.3g}"]
+            rows.append([*row, typical_seconds(by_method[method])])
         settings = settings_of(part, "nomu", arguments)
         heads = [str(settings), "functions", "NLL", "paper", "minus NOMU", "c", "seconds"]
         print_table(f"{part} {dataset}: mean NLL, one c, 95 % normal interval", heads, rows, 18)
 
 
-def gap_from_nomu(method, own, nll):
+def gap_from_nomu(method, by_method, nll):
     """Mean difference of NLL over the functions that both have."""
-    if method == "nomu" or "nomu" not in own:
+    if method == "nomu" or "nomu" not in by_method:
         return ""
-    gaps = [dict(zip(sorted(own[m]), nll[m][0])) for m in (method, "nomu")]
+    gaps = [dict(zip(sorted(by_method[m]), nll[m][0])) for m in (method, "nomu")]
     keys = gaps[0].keys() & gaps[1].keys()
     return mean_cell(np.array([gaps[0][k] - gaps[1][k] for k in keys])) if keys else ""
 
@@ -336,12 +339,12 @@ def print_uci(part, records, arguments):
     rows = []
     for method, runs in found_methods(records, part, arguments, METHODS).items():
         for dataset in datasets_of(part, arguments):
-            own = of_dataset(runs, dataset)
-            if not own:
+            of_set = of_dataset(runs, dataset)
+            if not of_set:
                 continue
-            row = [dataset + (", gradient" if method == "nomu_gradient" else ""), str(len(own))]
-            row += [mean_cell(column(own, score)) for score in ("nll", "rmse")]
-            row += [f"{np.median(column(own, 'c')):.2f}", typical_seconds(own)]
+            row = [dataset + (", gradient" if method == "nomu_gradient" else ""), str(len(of_set))]
+            row += [mean_cell(column(of_set, score)) for score in ("nll", "rmse")]
+            row += [f"{np.median(column(of_set, 'c')):.2f}", typical_seconds(of_set)]
             paper = tables[dataset]
             rows.append([*row, *(f"{m:.2f}±{h:.2f}" for m, h in zip(paper[::2], paper[1::2]))])
     if rows:

@@ -41,8 +41,8 @@ METHODS = (*CHANGES, "gp")
 
 def problem(function, seed):
     """(X_train, y_train, X_test, y_test)."""
-    own = 1000 * FUNCTIONS_1D.index(function) + seed  # other points for each function
-    return make_scarce_regression(make_function(function, 1), random_state=own)
+    random_state = 1000 * FUNCTIONS_1D.index(function) + seed  # other points for each function
+    return make_scarce_regression(make_function(function, 1), random_state=random_state)
 
 
 def make_model(method, seed):
@@ -100,18 +100,18 @@ def run_missing(path, arguments):
 
 def print_summary(records):
     for method in METHODS:
-        own = [r for r in records if r["method"] == method]
-        if own:
-            nll = np.array([r["nll"] for r in own])
+        found = [r for r in records if r["method"] == method]
+        if found:
+            nll = np.array([r["nll"] for r in found])
             cells = {
-                "problems": len(own),
+                "problems": len(found),
                 "median NLL": np.median(nll),
                 "worst": nll.max(),
-                "coverage": np.mean([r["coverage"] for r in own]),
-                "RMSE": np.median([r["rmse"] for r in own]),
-                "std at rows": np.median([r["std_at_rows"] for r in own]),
-                "std": np.median([r["std"] for r in own]),
-                "seconds": np.median([r["seconds"] for r in own]),
+                "coverage": np.mean([r["coverage"] for r in found]),
+                "RMSE": np.median([r["rmse"] for r in found]),
+                "std at rows": np.median([r["std_at_rows"] for r in found]),
+                "std": np.median([r["std"] for r in found]),
+                "seconds": np.median([r["seconds"] for r in found]),
             }
             print(method, ", ".join(f"{name} {value:.3g}" for name, value in cells.items()))
 

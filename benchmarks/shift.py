@@ -285,27 +285,27 @@ def summary(records):
 
     streams = found("stream")
     for key in streams[0] if streams else ():
-        runs = [own[key] for own in streams]
+        runs = [run[key] for run in streams]
         coverage = np.mean([run["coverage"] for run in runs])
         worst = min(min(run["months"]) for run in runs)
         print(f"{key:20s} {coverage:.3f}  worst month {worst:.3f}", end="")
         print(f"  width {np.mean([run['width'] for run in runs]):.0f}")
     for name in (f"{name}, {kind}" for kind in KINDS for name in ("bank", "electricity")):
-        for own in found("classes", name):
-            for key, score in own.items():
+        for run in found("classes", name):
+            for key, score in run.items():
                 print(f"{name:28s} {key:20s} {score['log_loss']:.3f} {score['ece']:.3f}")
     for name in ("concrete", "wine", "kin8nm", "protein"):
         runs = found("groups", name)
         for key in [key for key in (runs[0] if runs else ()) if key not in ("counts", "plain")]:
             worst, _ = pooled_bins(runs, key)
-            nll = np.mean([own[key]["nll"] - own["plain"]["nll"] for own in runs])
+            nll = np.mean([run[key]["nll"] - run["plain"]["nll"] for run in runs])
             print(f"{name:10s} {key:25s} worst bin off by {worst:.3f}, NLL {nll:+.4f}")
 
 
 def pooled_bins(runs, key):
     """Find the largest distance of a bin's coverage from 0.90, and the bins that meet the goal."""
-    counts = np.sum([own["counts"] for own in runs], axis=0)
-    coverage = np.sum([own[key]["held"] for own in runs], axis=0) / counts
+    counts = np.sum([run["counts"] for run in runs], axis=0)
+    coverage = np.sum([run[key]["held"] for run in runs], axis=0) / counts
     allowed = np.maximum(0.05, 2 * np.sqrt(0.09 / counts))
     return abs(coverage - 0.9).max(), abs(coverage - 0.9) <= allowed
 

@@ -73,7 +73,7 @@ def curves(records):
         least = min(b[-1] for b in best.values())
         for s, values in best.items():
             regrets[s].append(values - least)
-    return {s: np.array(own) for s, own in regrets.items()}, problems
+    return {s: np.array(rows) for s, rows in regrets.items()}, problems
 
 
 def rows(records):
@@ -82,16 +82,16 @@ def rows(records):
     nll = {(r["strategy"], r["set"], r["split"], r["n_trials"]): r["nll"] for r in records}
     n_trials = next(iter(regrets.values())).shape[1]
     stages = [n_trials // 4, n_trials // 2, n_trials]
-    ends = np.array([own[:, -1] for own in regrets.values()])
+    ends = np.array([values[:, -1] for values in regrets.values()])
     ranks = rankdata(ends.round(6), axis=0).mean(axis=1)
     table = []
-    for k, (strategy, own) in enumerate(regrets.items()):
-        difference = regrets["agebo"][:, -1] - own[:, -1]
+    for k, (strategy, values) in enumerate(regrets.items()):
+        difference = regrets["agebo"][:, -1] - values[:, -1]
         tests = [nll[(strategy, *p)] for p in problems]
         table.append(
             [
                 LABELS[strategy],
-                *(f"{np.mean(own[:, stage - 1]):.3f}" for stage in stages),
+                *(f"{np.mean(values[:, stage - 1]):.3f}" for stage in stages),
                 f"{ranks[k]:.1f}",
                 "" if strategy == "agebo" else mean_error(difference),
                 "" if strategy == "agebo" else f"{np.sum(difference < 0)} of {len(problems)}",
@@ -112,7 +112,7 @@ def print_summary(records):
 
 def draw(records, path):
     regrets, problems = curves(records)
-    named = {LABELS[s].strip("*"): own for s, own in regrets.items()}
+    named = {LABELS[s].strip("*"): values for s, values in regrets.items()}
     figure, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")
     RegretDisplay(named, unit="nats").plot(ax=ax)
     ax.set_title(f"Best validation NLL of {len(problems)} searches a strategy")

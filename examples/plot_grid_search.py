@@ -72,13 +72,13 @@ print("best:", search.best_params_)
 figure, axes = plt.subplots(figsize=(6.5, 4), layout="constrained")
 for loss, marker in zip(grid["ensemble__loss"], "os^"):
     for units, fill in zip(grid["ensemble__hidden_units"], ("none", "full")):
-        is_own = (table["param_ensemble__loss"] == loss) & (
+        has_settings = (table["param_ensemble__loss"] == loss) & (
             table["param_ensemble__hidden_units"] == units
         )
-        own = table[is_own].iloc[0]
+        scores = table[has_settings].iloc[0]
         axes.plot(
-            -own["mean_test_neg_crps"],
-            own["mean_test_coverage_90"],
+            -scores["mean_test_neg_crps"],
+            scores["mean_test_coverage_90"],
             marker,
             color="#0072B2",
             fillstyle=fill,

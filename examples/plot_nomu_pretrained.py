@@ -78,8 +78,10 @@ def main(path):
     for axis, (name, model) in zip(axes, models.items()):
         nomu = with_uncertainty(model)
         mean, std = nomu.predict(line, return_std=True)
-        own = model.predict(line) if name == "random forest" else model.predict(line, verbose=0)
-        assert np.array_equal(mean, np.ravel(own).astype("float64"))  # to the bit
+        expected = (
+            model.predict(line) if name == "random forest" else model.predict(line, verbose=0)
+        )
+        assert np.array_equal(mean, np.ravel(expected).astype("float64"))  # to the bit
         near = abs(line - X.T).min(axis=1)
         print(
             f"{name}: c = {nomu.c_:.2f}, std within 0.1 of a row {std[near < 0.1].mean():.2f}, "
