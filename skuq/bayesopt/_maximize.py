@@ -345,7 +345,7 @@ def _starts(rng, n_restarts, starts, bounds, q):
     lower, upper = bounds.T
     given = np.clip((starts - lower) / (upper - lower), 0.0, 1.0)
     batches = qmc.LatinHypercube(q * len(bounds), rng=rng).random(len(given))
-    batches[:, : len(bounds)] = given
+    batches[:, : len(bounds)] = given  # the first point of a batch; its others are drawn
     return np.concatenate([batches, u])
 
 

@@ -156,8 +156,9 @@ class CompiledAcquisition:
             x = ops.reshape(lower + (upper - lower) * u, (-1, d))  # (n * q, d)
             draws = function(ops, arguments, x)  # (n_draws, n * q, *output_shape)
             values = _check_values(_on_tensors(objective, draws), draws, objective, n_draws)
-            if q > 1:
+            if q > 1:  # (n_draws, n * q) to (n_draws, n, q)
                 values = ops.reshape(values, (n_draws, -1, q))
+            # With `needs_best`, the level already is the larger of the best value and pending.
             pending = level if has_level and not acquisition.needs_best else None
             return (acquisition(ops, values, level, beta, pending),)
 

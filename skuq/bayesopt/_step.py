@@ -232,6 +232,7 @@ class Step:
         given = self._fantasies(others)
         if self._is_small:
             return self._choose_greedily(q, beta, given)
+        # The acquisition is often high beside the best known points: searches start there, too.
         best = np.argsort(-self._values, kind="stable")[:_N_STARTS]
         # Without an objective the draws are the values: searches share one compiled program.
         signed = self._signed

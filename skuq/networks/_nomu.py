@@ -263,6 +263,7 @@ class _Layers:
 
     def hidden(self, x, units, prefix, l2, joins=()):
         """Build all hidden layers; `joins` are further inputs of the last of them, in order."""
+        # The last hidden layers, as many as `joins`, see the layer before them and one of these.
         values, first = [], len(units) - len(joins)
         for i, n in enumerate(units):
             if i >= first:
@@ -347,6 +348,7 @@ class _Copy:
         from skuq.backend import keras
 
         if isinstance(operation, keras.Model):
+            # Layers of several nested models may have one name: that of the model goes before.
             outer, self.prefix = self.prefix, f"{self.prefix}{operation.name}_"
             result = self.apply(operation, *arguments)
             self.prefix = outer
@@ -356,7 +358,7 @@ class _Copy:
         if id(operation) not in self._twins:
             self._twins[id(operation)] = self._copy_layer(operation)
         twin = self._twins[id(operation)]
-        result = twin(*arguments, **options)
+        result = twin(*arguments, **options)  # the first call makes the weights
         if self.frozen and twin.weights:
             twin.set_weights(operation.get_weights())
         return result

@@ -157,11 +157,12 @@ class OperatorNetwork:
             beta = run(layer, beta)
         # Fourier features of y, or y itself.
         if self._has_frequencies:
-            phase = xp.matmul(y, next(weights))
+            phase = xp.matmul(y, next(weights))  # (.., N, n_frequencies)
             value = xp.concatenate([xp.cos(phase), xp.sin(phase)], axis=-1)
         else:
             value = tile_columns(xp, y, self._chunk)
         for k, layer in enumerate(decoder[:-1]):
+            # A split decoder is given a chunk of beta by each layer, another one all of it at once.
             if self.decoder == "split" or k == 0:
                 chunk = beta[..., k * self._chunk : (k + 1) * self._chunk]
                 value = xp.concatenate([value, chunk], axis=-1)

@@ -221,8 +221,8 @@ def _readout_losses(
     def losses(lows: np.ndarray, highs: np.ndarray) -> np.ndarray:
         found = []
         for at in range(0, len(lows), size):
-            ends = lows[at : at + size, None], highs[at : at + size, None]
-            near = readout(raws, *ends)
+            ends = lows[at : at + size, None], highs[at : at + size, None]  # (n_pairs, 1) each
+            near = readout(raws, *ends)  # (n_pairs, n_terms)
             far = near if others is None else readout(others, *ends)
             found.append(loss(near, far, *squares, weight))
         return np.concatenate(found)
