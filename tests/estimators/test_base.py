@@ -222,9 +222,9 @@ def test_diagrams_link_to_the_documentation_that_the_package_names(monkeypatch):
         monkeypatch.setattr("importlib.metadata.metadata", lambda name: Metadata(*urls))
         return DeepEnsembleRegressor()._repr_html_(), make_pipeline(Line())._repr_html_()
 
-    site = "Documentation, https://skuq.example/docs/"
+    site = "Documentation, https://docs.example/"
     for html, name in zip(diagram("Source, https://x.example", site), ["DeepEnsembleRegressor"]):
-        assert f"https://skuq.example/docs/_generated/skuq.{name}.html" in html
+        assert f"https://docs.example/_generated/skuq.{name}.html" in html
     assert "skuq.UncertaintyPipeline.html" in diagram(site)[1]
     assert "_generated" not in diagram()[0] + diagram("Source, https://x.example")[1]
     assert DeepEnsembleRegressor()._get_doc_link() == ""
