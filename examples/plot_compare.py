@@ -76,12 +76,18 @@ print(pd.DataFrame(rows).T.round(3).to_string())
 # Left: does a share q of the rows lie below the predicted q-quantile? Right: if the rows
 # that an estimator is least sure of are handed to somebody else, does its error fall?
 X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.3, random_state=0)
-figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5.2), layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(12, 7), layout="constrained")
+left, right = axes
 for name, estimator in estimators.items():
     model = clone(estimator).fit(X_train, y_train)
     QuantileCalibrationDisplay.from_estimator(model, X_test, y_test, name=name, ax=left)
     RetentionDisplay.from_estimator(model, X_test, y_test, name=name, ax=right, bounds=False)
 left.set_title(f"Calibration on {title}")
 right.set_title("Error of the rows kept")
+for axis in axes:  # the curves leave no corner free: legends go below
+    drawn = axis.get_legend()
+    names = [text.get_text() for text in drawn.get_texts()]
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "frameon": False}
+    axis.legend(drawn.legend_handles, names, **below)
 figure.savefig("compare.png", dpi=110)
 # sphinx_gallery_thumbnail_path = "images/compare.png"
