@@ -182,7 +182,6 @@ class Losses:
         settings = {name: value[..., None] for name, value in scalars["settings"].items()}
         n_rows = x.shape[len(key.lead)]
         of_rows, of_artificial = ops.split(raw, [n_rows], axis=len(key.lead))
-        # NOMU's terms (b), a sum over rows with their shares, and (c), a mean that stands for the
-        # integral over the box.
+        # Rows count by their shares; a mean over artificial inputs stands for an integral.
         rows = ops.sum(share * self._head.row_loss(y, of_rows, settings), axis=-1)
         return rows + ops.mean(self._head.artificial_loss(of_artificial, settings), axis=-1)
