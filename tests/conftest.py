@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import sys
 from pathlib import Path
 
 import hypothesis
@@ -23,8 +24,11 @@ def pytest_configure(config):
     Threads of NumPy that wait for each other take twice the time of one.
     """
     threadpool_limits(1)
-    asked = config.option.markexpr.replace("not slow", "")
-    hypothesis.settings.load_profile("slow" if "slow" in asked else "quick")
+    hypothesis.settings.load_profile("slow" if _has_slow_tests(config) else "quick")
+
+
+def _has_slow_tests(config):
+    return "slow" in config.option.markexpr.replace("not slow", "")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -37,6 +41,13 @@ def pytest_collection():
         gc.freeze()
         gc.set_threshold(10_000, 20, 1000)  # the cache of programs collects now and then
         gc.enable()
+
+
+def pytest_collection_finish(session):
+    """Optimise no graphs in the quick suite, whose programs run for less time than that takes."""
+    if "tensorflow" in sys.modules and not _has_slow_tests(session.config):
+        options = {"disable_meta_optimizer": True}
+        sys.modules["tensorflow"].config.optimizer.set_experimental_options(options)
 
 
 @pytest.fixture(scope="session", autouse=True)

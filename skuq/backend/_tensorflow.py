@@ -24,6 +24,8 @@ class Backend(NamedTuple):
 
     value_and_gradient: Callable[..., Any]  # (function, tree) -> (value, auxiliary, gradient)
     gather: Callable[..., Any]  # (table, row numbers >= 0) -> rows
+    take: Callable[..., Any]  # (array, number >= 0) -> array[number]
+    split: Callable[..., Any]  # (array, ends, axis) -> parts, as `numpy.split`
 
 
 def _value_and_gradient(function: Callable[..., Any], tree: Any) -> tuple[Any, Any, Any]:
@@ -43,7 +45,16 @@ def _gather(table: Any, numbers: Any) -> Any:
     return tf.gather(table, numbers, batch_dims=len(table.shape) - 2)
 
 
-BACKEND = Backend(_value_and_gradient, _gather)
+def _split(array: Any, ends: Sequence[int], axis: int) -> Any:
+    """Cut an axis at `ends`, with sizes that are constants of the graph.
+
+    `keras.ops.split` computes the sizes in the graph, which is a tenth of a program's operations.
+    """
+    sizes = np.diff([0, *ends, array.shape[axis]]).tolist()
+    return tf.split(array, sizes, axis=axis)
+
+
+BACKEND = Backend(_value_and_gradient, _gather, tf.gather, _split)
 
 
 def compile_program(

@@ -90,7 +90,7 @@ class GaussianHead(LikelihoodHead):
 
     def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any]:
         """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
-        mean, r = raw[..., : self.n_outputs], raw[..., self.n_outputs :]
+        mean, r = xp.split(raw, 2, axis=-1)
         return mean, softplus(r, xp) + self.min_scale
 
     def moments(self, raw, xp=np):

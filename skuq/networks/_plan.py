@@ -292,9 +292,10 @@ class _Dense:
         return operation, weights, 0, (units,)
 
     def __call__(self, run, weights, state, x):
-        y = run.namespace.xp.matmul(x, weights[0])
+        xp = run.namespace.xp
+        y = xp.matmul(x, weights[0])
         if self.use_bias:
-            y = y + row(weights[1])
+            y = y + row(xp, weights[1])
         return run.namespace.activation(self.activation)(y), state
 
 
@@ -421,7 +422,7 @@ class _BatchNormalization:
             # Weighted statistics of the batch, in which rows that pad it have no weight.
             share = (run.is_real / xp.sum(run.is_real))[:, None]
             batch_mean = xp.sum(share * x, axis=-2)
-            centred = x - row(batch_mean)
+            centred = x - row(xp, batch_mean)
             batch_variance = xp.sum(share * centred * centred, axis=-2)
             keep = self.momentum
             state = [
@@ -434,8 +435,8 @@ class _BatchNormalization:
         factor = 1 / xp.sqrt(variance + self.epsilon)
         if self.scale:
             factor = factor * weights.pop(0)
-        y = (x - row(mean)) * row(factor)
-        return (y + row(weights[0]) if self.center else y), state
+        y = (x - row(xp, mean)) * row(xp, factor)
+        return (y + row(xp, weights[0]) if self.center else y), state
 
 
 @dataclass(frozen=True)
@@ -459,8 +460,8 @@ class _LayerNormalization:
         x = x - xp.mean(x, axis=-1, keepdims=True)
         y = x / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + self.epsilon)
         if self.scale:
-            y = y * row(weights.pop(0))
-        return (y + row(weights[0]) if self.center else y), state
+            y = y * row(xp, weights.pop(0))
+        return (y + row(xp, weights[0]) if self.center else y), state
 
 
 _READERS = {

@@ -135,9 +135,9 @@ def check_activation(name):
     return name
 
 
-def row(vector):
+def row(xp, vector):
     """Reshape vectors (.., n) to (.., 1, n), so that they broadcast over rows."""
-    return vector if len(vector.shape) == 1 else vector[..., None, :]
+    return vector if len(vector.shape) == 1 else xp.expand_dims(vector, -2)
 
 
 def concatenate_features(xp, values):

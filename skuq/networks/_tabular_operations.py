@@ -59,7 +59,7 @@ class FeatureScale:
         return cls(), [Weight((n,))], 0, (n,)
 
     def __call__(self, run, weights, state, x):
-        return x * row(weights[0]), state
+        return x * row(run.namespace.xp, weights[0]), state
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class ParametricActivation:
 
     def __call__(self, run, weights, state, x):
         y = run.namespace.activation(self.activation)(x)
-        return x + row(weights[0]) * (y - x), state
+        return x + row(run.namespace.xp, weights[0]) * (y - x), state
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class NTKDense:
     def __call__(self, run, weights, state, x):
         y = run.namespace.xp.matmul(x, weights[0]) * self.factor
         if self.use_bias:
-            y = y + row(weights[1])
+            y = y + row(run.namespace.xp, weights[1])
         return run.namespace.activation(self.activation)(y), state
 
 

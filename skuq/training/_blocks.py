@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq.backend import ops
+from skuq.backend import BACKEND, ops
 
 # Smallest matrix with a block of its own, by `jit`. An operation of a plain graph costs some
 # microseconds each step, and a loop of an XLA program almost nothing, so that smaller matrices
@@ -85,7 +85,7 @@ class Blocks:
             # Variables of a shared vector: cut it, and give each piece its own shape.
             lead = tuple(block.shape[:-1])
             ends = np.cumsum([self.sizes[k] for k in numbers])[:-1].tolist()
-            pieces = ops.split(block, ends, axis=-1) if ends else [block]
+            pieces = BACKEND.split(block, ends, axis=-1) if ends else [block]
             for k, piece in zip(numbers, pieces):
                 parts[k] = ops.reshape(piece, lead + self.shapes[k])
         return parts

@@ -128,10 +128,10 @@ class Losses:
 
     def _columns_of(self, rows: Any) -> tuple[Any, Any, Any]:
         """Split rows of a table into x, y and weights."""
-        x, y, weight = ops.split(rows, self._columns, axis=-1)
+        x, y, weight = self.backend.split(rows, self._columns, axis=-1)
         if len(self.key.input_shape) > 1:
             x = ops.reshape(x, (*rows.shape[:-1], *self.key.input_shape))
-        return x, y, weight[..., 0]
+        return x, y, ops.squeeze(weight, -1)
 
     def _dropout_mask(self, step: Any, scalars: dict[str, Any], factor: Any) -> Callable[..., Any]:
         """Make the function that draws each dropout layer's mask in this step."""
@@ -181,7 +181,7 @@ class Losses:
         # (..) to (.., 1), so that they broadcast over rows.
         settings = {name: value[..., None] for name, value in scalars["settings"].items()}
         n_rows = x.shape[len(key.lead)]
-        of_rows, of_artificial = ops.split(raw, [n_rows], axis=len(key.lead))
+        of_rows, of_artificial = self.backend.split(raw, [n_rows], axis=len(key.lead))
         # Rows count by their shares; a mean over artificial inputs stands for an integral.
         rows = ops.sum(share * self._head.row_loss(y, of_rows, settings), axis=-1)
         return rows + ops.mean(self._head.artificial_loss(of_artificial, settings), axis=-1)

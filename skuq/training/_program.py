@@ -142,14 +142,14 @@ class TrainingProgram:
         Returns the epoch's mean losses (..), whether each is finite (..), and the carry.
         """
         key, batch = self.key, self.key.batch_size
-        order = ops.take(plan["orders"], epoch, axis=0)  # (.., n_steps * batch_size)
+        order = self.backend.take(plan["orders"], epoch)  # (.., n_steps * batch_size)
         # Factors of the steps of this epoch, (n_steps,) each.
         schedules = {
-            name: ops.take(plan[name], epoch, axis=0)
+            name: self.backend.take(plan[name], epoch)
             for name in ("rates", "decays", "dropouts")
             if name in plan
         }
-        artificial = ops.take(plan["artificial"], epoch, axis=0) if key.n_artificial else None
+        artificial = self.backend.take(plan["artificial"], epoch) if key.n_artificial else None
         alive = ops.logical_not(carry["stopped"])
         scalars = {
             **scalars,
@@ -172,12 +172,12 @@ class TrainingProgram:
             rows = self.backend.gather(data["table"], numbers)  # (.., batch_size, columns)
             prior = self.backend.gather(data["prior"], numbers) if "prior" in data else None
             share = ops.slice(plan["shares"], [start], [batch])
-            factors = {name: ops.slice(v, [step], [1])[0] for name, v in schedules.items()}
-            inputs = None if artificial is None else ops.take(artificial, step, axis=0)
+            factors = {name: self.backend.take(v, step) for name, v in schedules.items()}
+            inputs = None if artificial is None else self.backend.take(artificial, step)
             losses, inner = self._train_step(rows, prior, share, inputs, factors, scalars, inner)
             finite = ops.logical_and(finite, ops.isfinite(losses))
             # The epoch's loss is the mean over its rows: batches count by their numbers of rows.
-            step_share = ops.slice(plan["step_shares"], [step], [1])[0]
+            step_share = self.backend.take(plan["step_shares"], step)
             return step + 1, finite, total + losses * step_share, inner
 
         inner = {name: carry[name] for name in ("weights", "state", "slots", "step")}
