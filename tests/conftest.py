@@ -44,10 +44,17 @@ def pytest_collection():
 
 
 def pytest_collection_finish(session):
-    """Optimise no graphs in the quick suite, whose programs run for less time than that takes."""
-    if "tensorflow" in sys.modules and not _has_slow_tests(session.config):
+    """Save time of compilation in the quick suite, whose programs run for milliseconds.
+
+    Graphs are not optimised, and a test finds the programs of earlier ones.
+    """
+    if _has_slow_tests(session.config):
+        return
+    if "tensorflow" in sys.modules:
         options = {"disable_meta_optimizer": True}
         sys.modules["tensorflow"].config.optimizer.set_experimental_options(options)
+    if "skuq.training._engine" in sys.modules:
+        sys.modules["skuq.training._engine"].programs.max_size = 64
 
 
 @pytest.fixture(scope="session", autouse=True)
