@@ -56,8 +56,6 @@ class Scaling:
     #: Function ``clip(xp, z)`` that bounds standardised inputs.
     clip = staticmethod(hard_clip)
 
-    limits: tuple[np.ndarray, np.ndarray] | None = None  # files of earlier versions have none
-
     def __init__(
         self,
         passthrough: Sequence[int] = (),
