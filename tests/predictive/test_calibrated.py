@@ -173,11 +173,9 @@ def test_recalibrated_density_is_the_slope_of_its_cdf():
     slope = (model.cdf(y + 1e-6) - model.cdf(y - 1e-6)) / 2e-6
     assert_allclose(np.exp(model.log_prob(y)), slope, rtol=1e-6)
     two = RecalibratedMixture(mixture(2, (4, 2)), *[np.stack([k, k], axis=1) for k in KNOTS])
-    apart = [
-        RecalibratedMixture(two.base.output(k), *KNOTS).log_prob(np.stack([y, -y], 1)[:, k])
-        for k in (0, 1)
-    ]
+    apart = [two.output(0).log_prob(y), two.output(1).log_prob(-y)]
     assert_allclose(two.log_prob(np.stack([y, -y], axis=1)), sum(apart))
+    assert_allclose(two.output(1).cdf(y), two.cdf(np.stack([y, y], axis=1))[:, 1])
 
 
 def test_recalibrated_moments_and_samples_agree():
@@ -221,6 +219,8 @@ def test_conformal_intervals_take_the_next_score(shape):
             model.interval(coverage), np.stack([model.mean - radius, model.mean + radius], axis=1)
         )
     assert_array_equal(model.quantile(0.5), model.mean)
+    if len(shape) == 2:
+        assert_array_equal(model.output(1).interval(0.9), model.interval(0.9)[..., 1])
     with pytest.raises(ValueError, match="calibration rows reach a coverage of 0.9. Got 0.95"):
         model.interval(0.95)
 
