@@ -13,7 +13,7 @@ from _tables import (
     transposed,
     values,
 )
-from calibration import coverage, misses_by_chance, pooled_bins
+from calibration import N_SPLITS, coverage, misses_by_chance, pooled_bins
 from leaderboard import FIELD, mean_ranks, mean_scores
 from published import TABLE_I
 from tabular import GOALS, LARGE, SMALL, VARIANTS
@@ -293,7 +293,8 @@ CALIBRATIONS = ("scale", "isotonic", "conformal")
 def calibrated_parts():
     """The runs of each set, or part of one, by its name."""
     runs = [r["found"] for r in records("calibration", kind="coverage")]
-    names = dict.fromkeys(name for found in runs for name in found)
+    names = {name for found in runs for name in found}
+    names = sorted(names, key=lambda name: (list(N_SPLITS).index(name.split()[0]), name))
     return {name: [found[name] for found in runs if name in found] for name in names}
 
 
@@ -450,17 +451,11 @@ def shift_hindsight():
     for record in records("shift", part="classes"):
         found = {name: own["log_loss"] for name, own in record["found"].items()}
         goals = [found[f"{method}, never"] / 2 for method in ("temperature", "vector")]
-        maps = sorted(
-            (k for k in found if k.startswith("hindsight")), key=rows_of_map, reverse=True
-        )
+        maps = [f"hindsight, {size}" for size in ("all", "1000", "100")]
         cells = [number(found[key], 3) for key in (*maps, "trained on them")]
         rows.append([record["name"], " and ".join(number(goal, 3) for goal in goals), *cells])
     head = ["half of the loss without labels", "one map", "one for each 1000", "one for each 100"]
     return markdown(["", *head, "trained on other later rows"], rows)
-
-
-def rows_of_map(key):
-    return int(key.split(", ")[1])
 
 
 @table
@@ -470,9 +465,8 @@ def shift_epistemic():
     for record in records("shift", part="epistemic"):
         runs.setdefault(record["name"], []).append(record["found"])
     rows = []
-    for name in sorted(
-        runs, key=lambda name: ("energy", "boston", "concrete").index(name.split(",")[0])
-    ):
+    sets = "energy", "boston", "concrete"
+    for name in sorted(runs, key=lambda name: sets.index(name.split(", ")[0])):
         found = runs[name]
         nll = [
             number(np.median([own[part]["nll"] for own in found]))

@@ -162,9 +162,8 @@ def run_classes(arguments, name, seed):
     model = CalibratedUncertaintyClassifier(classifier, cv=KFold(5)).fit(X, y)
     plain = model.estimator_.predict_proba(X_late)
     found["as it is, never"] = scores(y_late, plain)
-    for size in (10**9, 1000, 100):
-        proba = hindsight(plain[:, 1], y_late, size)
-        found[f"hindsight, {min(size, len(y_late))}"] = scores(y_late, proba)
+    for label, size in {"all": 10**9, "1000": 1000, "100": 100}.items():
+        found[f"hindsight, {label}"] = scores(y_late, hindsight(plain[:, 1], y_late, size))
     relearnt = cross_val_predict(classifier, X_late, y_late, cv=FOLDS, method="predict_proba")
     found["trained on them"] = scores(y_late, relearnt)
     late = classifier_distribution(model.estimator_, X_late, model.classes_)
