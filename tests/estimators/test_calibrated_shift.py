@@ -171,13 +171,15 @@ def test_bad_groups(line):
     model = CalibratedUncertaintyRegressor(line, cv="prefit")
     for groups, message in (
         (5, "which has 2. Got 5"),
-        ("b", "must be a column of X, a ndarray. Got 'b'"),
+        ("b", "since X has no names of columns. Got 'b'"),
         (0, "must give labels that rows share. Got 100 labels"),
         (lambda X: [1, 2], "one label a row, 100. Got 2"),
         (lambda X: [None] * len(X), "All of 100 rows have none"),
     ):
         with pytest.raises(ValueError, match=message):
             model.set_params(groups=groups).fit(X, y)
+    with pytest.raises(ValueError, match=r"one of \['a', 'b'\]. Got 'c'"):
+        model.set_params(groups="c").fit(pd.DataFrame(X, columns=["a", "b"]), y)
 
 
 def test_equal_uncertainties_make_no_groups():
