@@ -61,7 +61,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
     scale_ : float or ndarray of shape (n_outputs,)
         Factor of the standard deviations; with `groups` that of all rows together. If `estimator`
         predicts no uncertainty, it is the standard deviation of its errors.
-    levels_ : tuple of ndarray of shape (n_knots,) or (n_knots, n_outputs), or None
+    levels_ : tuple of ndarray of shape (21,) or (21, n_outputs), or None
         With "isotonic", predicted levels and the observed levels that replace them.
     scores_ : ndarray of shape (n,) or (n, n_outputs), or None
         With "conformal", sorted absolute out-of-fold errors in calibrated standard deviations.

@@ -179,7 +179,8 @@ def test_bad_groups(line):
         with pytest.raises(ValueError, match=message):
             model.set_params(groups=groups).fit(X, y)
     with pytest.raises(ValueError, match=r"one of \['a', 'b'\]. Got 'c'"):
-        model.set_params(groups="c").fit(pd.DataFrame(X, columns=["a", "b"]), y)
+        model.set_params(estimator=TooSure(), cv=2, groups="c")
+        model.fit(pd.DataFrame(X, columns=["a", "b"]), y)
 
 
 def test_equal_uncertainties_make_no_groups():
