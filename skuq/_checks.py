@@ -25,7 +25,7 @@ def fill_masked(values: Any) -> Any:
     if not isinstance(values, np.ma.MaskedArray):
         return values
     kind = "float64" if values.dtype.kind in "biuf" else object
-    return values.astype(kind).filled(np.nan)
+    return np.ma.filled(values.astype(kind), np.nan)
 
 
 def check_targets(y: Any, estimator: Any) -> np.ndarray:
