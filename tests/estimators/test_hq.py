@@ -272,8 +272,8 @@ def test_groups_stay_together(digits):
     pd.testing.assert_frame_equal(teams, HQEnsembleSelector(pool, cv=splits).fit(X, y).teams_)
     splits = list(GroupKFold(3).split(X, y, groups))
     expected = HQEnsembleSelector(pool, cv=splits).fit(X, y).teams_
-    own = HQEnsembleSelector(pool, cv=GroupKFold(3)).fit(X, y, groups=groups)
-    pd.testing.assert_frame_equal(own.teams_, expected)
+    selector = HQEnsembleSelector(pool, cv=GroupKFold(3)).fit(X, y, groups=groups)
+    pd.testing.assert_frame_equal(selector.teams_, expected)
 
 
 def test_sample_weight_reaches_members_and_choice(digits):
