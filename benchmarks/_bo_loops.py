@@ -19,9 +19,11 @@ from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor
 
 COMPARED = ("neon_lei_exp", "neon_lcb_exp", "neon_paper_lei")  # with other settings
 DESIGNS = ("random", "sobol")  # points that do not depend on results
-SMOOTH = "nomu_smooth"  # NOMU for smooth functions, not with the paper's settings
+# NOMU in three small layers that meet their rows, not with the paper's settings: for smooth
+# functions, and for functions whose waves are shorter than the distances between rows.
+SMALL = {"nomu_smooth": {"activation": "gelu"}, "nomu_small": {"initial_range": 0.08}}
 NOMU_METHODS = (
-    *(f"{SMOOTH}_0.005", "nomu_refined_0.05", "nomu_0.05", "nomu_0.5"),
+    *("nomu_smooth_0.005", "nomu_small_0.05", "nomu_refined_0.05", "nomu_0.05", "nomu_0.5"),
     *("nomu_lbfgs_0.05", "nomu_lbfgs_0.5", "gp_0.05", "gp_0.5", "pgp", "random"),
 )
 # sqrt(0.1): the paper's kappa is under the root
@@ -81,7 +83,7 @@ FEWER_RUNS = {
 def settings_of(part, method, arguments):
     """What must be the same for two searches to be compared."""
     settings = {}
-    if method.startswith("nomu") and not method.startswith(SMOOTH):
+    if method.startswith("nomu") and not method.startswith(tuple(SMALL)):
         settings["hidden"] = arguments.hidden
     if arguments.training_steps is not None and method.startswith(
         ("conditioned", "neon", "rpn", "nomu", "q")
@@ -139,7 +141,7 @@ def estimator_and_settings(part, method, task, arguments):
 def function_search(method, d, arguments):
     """NOMU's protocol (section 4.2); the plain Gaussian process has neither of its rules.
 
-    The smooth NOMU is climbed by gradients and explores less, otherwise the protocol is the same.
+    The bound of the small NOMUs is climbed by gradients, not by DIRECT.
     """
     settings = {"acquisition": "ucb", "maximizer": "direct"}
     name, _, width = method.rpartition("_")
@@ -147,21 +149,20 @@ def function_search(method, d, arguments):
         settings |= {"mean_width": float(width), "dynamic_c": True}
     if not name.startswith("nomu"):
         return gaussian_process(0), settings
-    if name in ("nomu_lbfgs", SMOOTH):
+    if name == "nomu_lbfgs" or name in SMALL:
         settings["maximizer"] = "lbfgs"
-    if name == SMOOTH:
-        return smooth_nomu(d, arguments.training_steps or 250), settings
+    if name in SMALL:
+        return small_nomu(d, arguments.training_steps or 250, **SMALL[name]), settings
     model = nomu("bayesopt", d, 0, hidden=arguments.hidden, epochs=arguments.training_steps)
     if name == "nomu_refined":  # noise=0.0 multiplies `pi_sqr` by 10, which is the paper's again
         model.set_params(refine=True, noise=0.0, pi_sqr=model.pi_sqr / 10)
     return model, settings
 
 
-def smooth_nomu(d, epochs):
-    """NOMU with a smooth mean that meets its rows: `epochs` only bring the refinement near."""
+def small_nomu(d, epochs, **changes):
+    """NOMU with a mean that meets its rows: `epochs` only bring the refinement near."""
     return NOMURegressor(
         (64, 64, 64),
-        activation="gelu",
         noise=0.0,
         refine=True,
         epochs=epochs,
@@ -169,6 +170,7 @@ def smooth_nomu(d, epochs):
         c=1.0,
         l_min=1e-6,
         l_max=2.0,
+        **changes,
     )
 
 
