@@ -58,8 +58,14 @@ def split_rows(
     if "groups" in splitting and _is_default(cv):
         cv = (StratifiedGroupKFold if classifies else GroupKFold)(cv or 5)
     splits = check_cv(cv, y, classifier=classifies).split(X, y, **splitting)
-    splits = [(train, test[used[test]]) for train, test in splits]
-    return [(train, test) for train, test in splits if len(test)]
+    rows = np.arange(len(y))  # splits may be lists or masks
+    splits = [(rows[train], rows[test][used[test]]) for train, test in splits]
+    splits = [(train, test) for train, test in splits if len(test)]
+    if not splits:
+        raise ValueError(
+            f"`cv` must leave rows with positive weights out of training. {cv!r} leaves out none."
+        )
+    return splits
 
 
 def fit_folds(
