@@ -345,6 +345,8 @@ def held_out_functions():
 def regrets():
     """Final regrets on the functions that have been run; the paper's mean in brackets."""
     titles = {
+        "nomu_smooth_0.005": "small NOMU, refined smooth mean, mean width 0.005, L-BFGS",
+        "nomu_small_0.05": "small NOMU, refined mean, mean width 0.05, L-BFGS",
         "nomu_refined_0.05": "NOMU, refined mean, mean width 0.05",
         "nomu_0.05": "NOMU, mean width 0.05",
         "nomu_0.5": "NOMU, mean width 0.5",

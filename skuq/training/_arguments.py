@@ -10,7 +10,12 @@ import numpy as np
 from skuq.networks._rebuild import own_classes
 from skuq.tables._training_data import TrainingData
 from skuq.training._job import TrainingJob
-from skuq.training._program_key import ProgramKey, padded_rows, table_rows
+from skuq.training._program_key import (
+    ProgramKey,
+    full_batch_rows,
+    padded_rows,
+    table_rows,
+)
 from skuq.training._recipe import Recipe
 from skuq.training._templates import Template
 
@@ -50,10 +55,10 @@ def program_key(
     """
     recipes, recipe, plan = job.recipes, job.recipe, template.plan
     _check_dropout(recipe, template)
-    # A full batch is padded to the size of its table, so that folds of slightly different size
+    # A full batch is padded, so that folds of slightly different size, and the steps of a search,
     # share a program. Networks that run through Keras are not padded: batch normalisation there
     # would count the padding as rows.
-    n_rows = sizes.n_train if template.through_keras else padded_rows(sizes.n_train)
+    n_rows = sizes.n_train if template.through_keras else full_batch_rows(sizes.n_train)
     batch = min(recipe.batch_size, n_rows)
     return ProgramKey(
         network=template.identity,

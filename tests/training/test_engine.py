@@ -12,7 +12,7 @@ from skuq.networks._plan import make_plan
 from skuq.training import MemberTrainer, Recipe, keras_model, predict_members, train_member
 from skuq.training._engine import TrainingRun, programs
 from skuq.training._job import TrainingJob
-from skuq.training._program_key import padded_rows, table_rows
+from skuq.training._program_key import full_batch_rows, padded_rows, table_rows
 from skuq.training._tiers import worth_xla
 from skuq.training._weights import draw_variables
 
@@ -45,6 +45,16 @@ def test_padded_rows_are_a_ladder():
 def test_tables_of_training_rows_are_powers_of_two_unless_large():
     sizes = {1: 8, 8: 8, 9: 16, 1000: 1024, 1025: 2048, 2**14: 2**14, 2**14 + 1: 20_480}
     assert {n: table_rows(n) for n in sizes} == sizes
+
+
+def test_a_growing_table_of_few_rows_needs_few_programs():
+    """A search fits after every result: it compiles when the rows double, up to 128 rows."""
+    sizes = {9: 16, 16: 16, 17: 32, 65: 128, 128: 128, 129: 160, 600: 640}
+    assert {n: full_batch_rows(n) for n in sizes} == sizes
+    recipe, before = Recipe(epochs=1, batch_size=100), programs.n_made
+    for n in (33, 49, 64):
+        train_member(network(units=5), GaussianHead(), recipe, data(n), 0)
+    assert programs.n_made == before + 1
 
 
 def test_same_seed_same_member_other_seed_other_member():
