@@ -315,8 +315,8 @@ class NomuTrainer:
                 activation=model.activation,
                 connect_layers=model.connect_layers,
                 n_sides=self.head.n_sides,
-                l2=model.l2,
-                side_l2=model.side_l2,
+                l2=float(model.l2),  # Keras takes no numbers of NumPy
+                side_l2=float(model.side_l2),
                 initial_range=model.initial_range,
                 build_f=model.build_f,
                 build_r=model.build_r,
@@ -334,7 +334,7 @@ class NomuTrainer:
             n_raw,
             hidden_units=self.hidden_units,
             activation=model.activation,
-            l2=model.l2,
+            l2=float(model.l2),
             initial_range=model.initial_range,
             build_f=model.build_f,
         )
