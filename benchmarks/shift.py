@@ -209,6 +209,7 @@ def models(seed):
         "tabular ensemble": DeepEnsembleRegressor(network="tabular", random_state=seed),
         "MC dropout": MCDropoutRegressor(random_state=seed),
         "NOMU": NOMURegressor(random_state=seed),
+        "NOMU, folds with gaps": NOMURegressor(cv="gaps", connect_layers=0, random_state=seed),
         "Gaussian process": make_pipeline(StandardScaler(), process),
     }
 
