@@ -16,6 +16,7 @@ from _tables import (
 from leaderboard import FIELD, mean_ranks, mean_scores
 from published import TABLE_I
 from shift import pooled_bins
+from strategies import rows as strategy_rows
 from tabular import GOALS, LARGE, SMALL, VARIANTS
 
 CLASSIFIERS = {
@@ -151,6 +152,12 @@ def autodeuq_selections():
             ]
         )
     return markdown(head, transposed([list(selections), *columns]))
+
+
+@table
+def strategies():
+    """AgEBO beside random search, evolution and Bayesian optimisation alone."""
+    return markdown(*strategy_rows(records("strategies")))
 
 
 @table

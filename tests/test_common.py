@@ -8,6 +8,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from small_models import TinySpace, TooSure
 
 import skuq
+from skuq.bayesopt import OutputwiseRegressor
 
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": (
@@ -66,6 +67,7 @@ OTHERS = [
     skuq.NESClassifier(n_members=2, **{**SEARCH, "epochs": 40}),
     skuq.NESClassifier(n_members=2, **{**SEARCH, "epochs": 40}, cv=2),
     skuq.NESRegressor(n_members=2, **{**SEARCH, "epochs": 40}),
+    OutputwiseRegressor(TooSure()),
     skuq.HQEnsembleSelector(POOL, cv=3, voting="hard"),
     skuq.HQEnsembleSelector(POOL, cv=3, voting="majority", weights="accuracy"),
 ]

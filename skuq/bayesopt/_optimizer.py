@@ -644,7 +644,7 @@ class BayesianOptimizer:
             changes,
             had_objective=kept.pop("has_objective"),
             had_beta=kept["beta"] is not None,
-            constraint_names=kept.pop("constraint_names", []),
+            constraint_names=kept.pop("constraint_names"),
         )
         self = cls(estimator, **{**kept, **changes})
         check_same_domain(self.domain, Domain(kept["bounds"], kept["integer"], kept["categories"]))

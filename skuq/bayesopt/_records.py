@@ -43,7 +43,7 @@ class StepRecord:
     n_doublings: int
     seconds_fit: float
     seconds_acquisition: float
-    n_pending: int = 0
+    n_pending: int
 
 
 @dataclass

@@ -216,9 +216,9 @@ class ResultLog:
         known = iter(np.asarray(arrays["outputs"], dtype="float64"))
         outputs = [next(known) if usable else None for usable in arrays["usable"]]
         x = np.asarray(arrays["x"])
-        limits = arrays.get("constraints", np.empty((len(x), 0)))  # older files have none
+        limits = np.asarray(arrays["constraints"])
         self._append(x, outputs, np.asarray(arrays["values"]), limits, messages)
-        self.expect(arrays.get("pending", x[:0]))
+        self.expect(arrays["pending"])
 
     def to_frame(self) -> pd.DataFrame:
         """Tabulate results, then pending points; see `BayesianOptimizer.to_frame`."""

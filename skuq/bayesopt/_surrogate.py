@@ -7,11 +7,13 @@ import inspect
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.pipeline import Pipeline
-from sklearn.utils.validation import check_array, check_is_fitted, check_X_y
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
+from skuq._checks import check_targets
 from skuq._registry import saved_as
 from skuq.predictive import Posterior
 from skuq.predictive._posterior import normal_indices
+from skuq.tables._functions import flat_values
 
 
 def check_surrogate(estimator) -> None:
@@ -42,7 +44,7 @@ def posterior_of(estimator, n_draws=128, random_state=None):
     n_draws : int, default=128
         Number of draws, at least 2. An ensemble of networks gives one draw for each member
         instead.
-    random_state : int, numpy.random.Generator or None, default=None
+    random_state : int or None, default=None
         Seed of the draws.
 
     Returns
@@ -116,6 +118,8 @@ class OutputwiseRegressor(RegressorMixin, BaseEstimator):
         The fitted clones, one for each output.
     n_features_in_ : int
         Number of features seen by `fit`.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features; only if X has string column names.
     output_shape_ : tuple of int
         Shape of the outputs of one row; () if y was 1-D.
 
@@ -151,11 +155,11 @@ class OutputwiseRegressor(RegressorMixin, BaseEstimator):
         -------
         self
         """
-        y = np.asarray(y)
-        columns = y.reshape(len(y), -1)
-        X, _ = check_X_y(X, columns, dtype="float64", multi_output=True, y_numeric=True)
-        self.n_features_in_ = X.shape[1]
-        self.output_shape_ = y.shape[1:]
+        flat, self.output_shape_ = flat_values(y)
+        flat = check_targets(flat, self)
+        X = validate_data(self, X, dtype="float64")
+        check_consistent_length(X, flat)
+        columns = flat.reshape(len(flat), -1)
         self.estimators_ = [clone(self.estimator).fit(X, column) for column in columns.T]
         return self
 
@@ -174,12 +178,17 @@ class OutputwiseRegressor(RegressorMixin, BaseEstimator):
             If `return_std`.
         """
         check_is_fitted(self)
-        X = check_array(X, dtype="float64")
+        X = validate_data(self, X, reset=False, dtype="float64")
         shape = (len(X), *self.output_shape_)
         if not return_std:
             return self._stack([e.predict(X) for e in self.estimators_], shape)
         means, stds = zip(*(e.predict(X, return_std=True) for e in self.estimators_))
         return self._stack(means, shape), self._stack(stds, shape)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
 
     @staticmethod
     def _stack(columns, shape):

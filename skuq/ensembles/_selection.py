@@ -403,8 +403,11 @@ def ensemble_of(
     return Selection(chosen, np.full(len(chosen), 1 / len(chosen)), value)
 
 
-def check_selection(chosen: Any, n_candidates: int) -> None:
-    """Check the selection returned by a user's function: distinct indices and valid weights."""
+def check_selection(chosen: Any, n_candidates: int) -> Selection:
+    """Check the selection returned by a user's function: distinct indices and valid weights.
+
+    Returns it with arrays, in place of lists.
+    """
     if not isinstance(chosen, Selection):
         raise TypeError(
             f"`selection` must return a skuq.ensembles.Selection. Got {type(chosen).__name__}."
@@ -426,3 +429,4 @@ def check_selection(chosen: Any, n_candidates: int) -> None:
             f"`selection` must return {len(indices)} positive weights that sum to 1. "
             f"Got {chosen.weights}."
         )
+    return replace(chosen, indices=indices, weights=weights)

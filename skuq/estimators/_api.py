@@ -23,6 +23,7 @@ from sklearn.utils.validation import (
 
 from skuq._checks import check_count, class_codes
 from skuq._params import CallbackSupportMixin
+from skuq.estimators._pickling import reduce_estimator
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._uncertainty import ClassUncertainty, Uncertainty
 
@@ -113,6 +114,7 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
 
     _doc_link_module = "skuq"
     _doc_link_template = doc_link_template
+    __reduce_ex__ = reduce_estimator
 
     def predict_distribution(self, X: Any, **query: Any) -> Any:
         """Predict the distribution of each row.
@@ -337,6 +339,7 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
 
     _doc_link_module = "skuq"
     _doc_link_template = doc_link_template
+    __reduce_ex__ = reduce_estimator
 
     def predict_distribution(self, X: Any) -> CategoricalMixture:
         """Predict the distribution of each row's class.

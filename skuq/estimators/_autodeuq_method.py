@@ -277,8 +277,7 @@ class AutoDEUQ(SearchMethod):
             else getattr(self, f"_{estimator.selection}")
         )
         chosen = select(*predicted, estimator.n_members, sample_weight=candidates.weight)
-        check_selection(chosen, len(raw))
-        return chosen
+        return check_selection(chosen, len(raw))
 
     def _greedy(self, y, *predicted, sample_weight):
         min_members = self.estimator.min_members

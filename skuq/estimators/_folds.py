@@ -56,4 +56,5 @@ def inherit_tags(tags, estimators):
     inner = [get_tags(estimator).input_tags for estimator in estimators]
     tags.input_tags.allow_nan = all(tag.allow_nan for tag in inner)
     tags.input_tags.sparse = all(tag.sparse for tag in inner)
+    tags.input_tags.pairwise = any(tag.pairwise for tag in inner)
     return tags

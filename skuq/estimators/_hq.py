@@ -324,7 +324,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
 
     def _check_model(self, name, model, sample_weight):
         """Raise an error if a model of the pool cannot vote, or be fitted as `cv` asks."""
-        if not is_classifier(model):
+        if model is None or not is_classifier(model):
             raise ValueError(
                 f"Estimator {name!r} must be a classifier. Got {model!r}. For regression see "
                 '`AutoDEUQRegressor(selection="hq")`.'
@@ -482,7 +482,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = []
         try:
-            pool = [model for _, model in self.estimators if model != "drop"]
+            pool = [model for _, model in self.estimators if hasattr(model, "fit")]
         except (TypeError, ValueError):  # not yet checked: `fit` will say what is wrong
             pool = []
         return inherit_tags(tags, pool)

@@ -187,8 +187,7 @@ class NeuralEnsembleSearch(SearchMethod):
             )
         likelihood = self._log_likelihood(y, raws)
         chosen = estimator.selection(likelihood, estimator.n_members, sample_weight=weight)
-        check_selection(chosen, len(raws))
-        return chosen
+        return check_selection(chosen, len(raws))
 
     def _choose_hq(self, y, raws, weight, n_members):
         if self.classifies:

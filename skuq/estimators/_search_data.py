@@ -17,6 +17,7 @@ from skuq.tables import (
     read_rows,
     read_validation_rows,
 )
+from skuq.tables._rows import group_codes
 from skuq.tables._splits import standardise_rows
 
 
@@ -46,7 +47,7 @@ class SearchData(NamedTuple):
     def _n_units(self) -> int:
         """Count the rows of positive weight, or of their groups if there are groups."""
         used = self.rows.used
-        return len(used) if self.groups is None else len(np.unique(self.groups[used]))
+        return len(used) if self.groups is None else 1 + group_codes(self.groups[used]).max()
 
     def identity(self, splits: Splits | None) -> dict[str, Any]:
         """Return the data that identify the search, by name; `splits` are the user's folds."""

@@ -170,6 +170,7 @@ class SearchEstimator:
             candidates = result.candidate_predictions(indices=chosen)
             selection = replace(self.selection_, indices=np.arange(len(chosen)))
             self.calibration_ = method.calibration(selection, candidates)
+            self.calibrations_ = (self.calibration_,)
 
     def _time_left(self, started, share=1.0):
         """Return the seconds that are left of a share of `max_time`; None without a limit."""
@@ -227,13 +228,11 @@ class SearchEstimator:
         self.refitted_, self.repeated_ = result.refitted, result.repeated
         candidates = [result.candidate_predictions([part]) for part in result.sets]
         chosen = [self._choose(of_set) for of_set in candidates]
-        self.selections_ = tuple(selection for selection, _ in chosen)
+        self.selections_, self.calibrations_ = zip(*chosen)
         self.selection_, self.calibration_ = chosen[-1]
         # With one set besides the clean rows, the selection on it is the last one above.
         if len(result.sets) > 2:
             self.selection_, _ = self._choose(result.candidate_predictions())
-        if len(result.sets) > 1:
-            self.calibration_ = NO_CALIBRATION
 
     def _choose(self, candidates, method=None):
         """Select an ensemble of trials, and calibrate it on the same rows."""
@@ -397,17 +396,8 @@ class SearchEstimator:
                 f"`severity` must be an integer in 0..{len(self.selections_) - 1}. "
                 f"Got {severity!r}."
             )
-        selection = self.selections_[severity]
-        same = (
-            np.array_equal(own, other)
-            for own, other in zip(
-                (selection.indices, selection.weights),
-                (self.selection_.indices, self.selection_.weights),
-            )
-        )
-        if all(same):
-            return self._copy()
-        return self._copy(selection_=selection, calibration_=NO_CALIBRATION)
+        selection, calibration = self.selections_[severity], self.calibrations_[severity]
+        return self._copy(selection_=selection, calibration_=calibration)
 
     def member_estimators(self, *, every_trial=False):
         """Return each member as a fitted estimator with one trial.
@@ -428,12 +418,12 @@ class SearchEstimator:
         check_is_fitted(self)
         # The calibration is only valid for the whole ensemble.
         indices = self.selection_.indices
-        changes = {"calibration_": NO_CALIBRATION}
+        n_sets = len(self.selections_)
+        changes = {"calibration_": NO_CALIBRATION, "calibrations_": (NO_CALIBRATION,) * n_sets}
         if every_trial:
             self._result.check_complete()
             indices = self.catalog_.completed
             changes |= {"refitted_": {}, "repeated_": {}}
-        n_sets = len(self.selections_)
 
         def alone(k):
             one = Selection(np.array([k]), np.ones(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,6 +66,15 @@ def _encode_column(column: pd.Series, label: Any, where: Any) -> State:
     if name in _MASKED:
         filled = column.fillna(dtype.type(0)).to_numpy(dtype.numpy_dtype)
         return {"dtype": name, "values": filled, "missing": column.isna().to_numpy()}
+    if isinstance(dtype, pd.DatetimeTZDtype) and _has_named_zone(dtype):
+        values = column.dt.tz_convert(None).to_numpy()
+        return {"dtype": "datetimetz", "values": values, "zone": str(dtype.tz)}
+    if isinstance(dtype, pd.PeriodDtype):
+        return {"dtype": "period", "values": column.array.asi8, "type": name}
+    if isinstance(dtype, pd.IntervalDtype):  # the categories of pandas.cut
+        ends = [end.to_series() for end in (column.array.left, column.array.right)]
+        left, right = (_encode_column(end, label, where) for end in ends)
+        return {"dtype": "interval", "left": left, "right": right, "closed": dtype.closed}
     if isinstance(dtype, pd.CategoricalDtype):
         return {
             "dtype": name,
@@ -73,6 +83,14 @@ def _encode_column(column: pd.Series, label: Any, where: Any) -> State:
             "ordered": bool(dtype.ordered),
         }
     raise UnsavableError(f"{where} has a column {label!r} of {dtype}. Convert it first.")
+
+
+def _has_named_zone(dtype: pd.DatetimeTZDtype) -> bool:
+    """Tell whether a time zone is found again by its name."""
+    try:
+        return bool(pd.DatetimeTZDtype(dtype.unit, str(dtype.tz)) == dtype)
+    except (TypeError, ValueError, KeyError):
+        return False
 
 
 def _decode_frame(state: State) -> pd.DataFrame:
@@ -94,7 +112,11 @@ def _decode_frame(state: State) -> pd.DataFrame:
 
 
 def _decode_column(state: State) -> pd.Series:
-    values, dtype = state["values"], state["dtype"]
+    dtype = state["dtype"]
+    if dtype == "interval":
+        ends = [_decode_column(state[name]) for name in ("left", "right")]
+        return pd.Series(pd.arrays.IntervalArray.from_arrays(*ends, closed=state["closed"]))
+    values = state["values"]
     if dtype in _LISTED and isinstance(values, list):
         whole = np.empty(len(values), dtype=object)
         whole[:] = values
@@ -106,6 +128,10 @@ def _decode_column(state: State) -> pd.Series:
         return pd.Series(pd.Categorical.from_codes(values, categories, ordered=state["ordered"]))
     if dtype in _MASKED:
         return pd.Series(values, dtype=dtype).mask(state["missing"])
+    if dtype == "datetimetz":
+        return pd.Series(values).dt.tz_localize("UTC").dt.tz_convert(state["zone"])
+    if dtype == "period":
+        return pd.Series(pd.arrays.PeriodArray(values, dtype=state["type"]))
     return pd.Series(values)
 
 
@@ -209,6 +235,12 @@ _CODECS = (
         lambda value: isinstance(value, Path),
         lambda path, where: {"path": os.fspath(path)},
         lambda state: Path(state["path"]),
+    ),
+    _Codec(
+        "decimal.Decimal",
+        lambda value: type(value) is Decimal,
+        lambda number, where: {"digits": str(number)},
+        lambda state: Decimal(state["digits"]),
     ),
     _Codec(
         "slice",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -174,7 +176,8 @@ class OracleProposer:
 
     def __init__(self, oracle: Any, decisions: Decisions, n_trials: int = 1) -> None:
         self._oracle = oracle
-        self._folder = tempfile.TemporaryDirectory(prefix="skuq-oracle-")
+        folder = tempfile.mkdtemp(prefix="skuq-oracle-")  # oracles store their trials
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._trials: dict[int, Any] = {}  # Keras-Tuner's trials, by skuq's trial number
         self._n_told = 0
         self._space = decisions.architecture + decisions.hyperparameters
@@ -185,7 +188,7 @@ class OracleProposer:
             )
         oracle.max_consecutive_failed_trials = _UNLIMITED
         oracle.verbose = 0
-        oracle._set_project_dir(self._folder.name, "search")
+        oracle._set_project_dir(folder, "search")
         oracle.update_space(space_to_keras_tuner(self._space))
 
     def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from skuq.networks import OperatorHead
 from skuq.predictive import EpistemicNormal, GaussianMixture
 from skuq.tables._columns import refuse_lazy
 from skuq.tables._rows import Rows
-from skuq.tables._scaling import NoScaling, Scaling, TargetScaling, constant_scale
+from skuq.tables._scaling import NoScaling, Scaling, TargetScaling, scale_of_equal_values
 
 # Smallest squared size of a function in a relative error, relative to the mean over functions.
 # Otherwise a very small function would dominate the loss.
@@ -208,9 +208,9 @@ class FunctionTargets:
     mean_, scale_ : ndarray of shape (1, m), or (q, m) with `by_column`
         Mean and scale, fitted by `fit`: a value becomes ``(value - mean_) / scale_``.
     is_constant_ : ndarray of bool, of that shape
-        Whether the values with this mean and scale are all equal in `fit`. Their scale is the
-        smallest relative difference of float32 numbers times the value, so that the network's
-        small errors vanish.
+        Whether the values with this mean and scale are all equal in `fit`. The scale of fewer
+        than 20 is their size. That of more is the smallest relative difference of float32 numbers
+        times the value, so that the network's small errors vanish.
     """
 
     shape: tuple[int, ...]
@@ -269,7 +269,7 @@ class FunctionTargets:
         scaling = TargetScaling(self.standardize).fit(columns)
         # A single function does not show which of its values vary.
         is_constant = (columns == columns[0]).all(axis=0) & (self.narrow_constants and n > 1)
-        unit = np.where(is_constant, constant_scale(columns[0]), 1.0)
+        unit = np.where(is_constant, scale_of_equal_values(columns[0], len(columns)), 1.0)
         mean, scale = scaling.mean_, scaling.scale_ * unit
         if self.standardize and self.output_map == "bounded":
             # Such networks only predict values in (0, 1): map the range, with a margin, to it.

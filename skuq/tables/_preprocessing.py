@@ -91,9 +91,6 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     [42.5, 1.0, 0.0]
     """
 
-    #: Columns of X with missing values in `fit`; None in files of earlier versions.
-    _columns_with_gaps: Any = None
-
     _parameter_constraints: dict = {
         "max_one_hot": [Interval(Integral, 1, None, closed="left")],
         "max_categories": [Interval(Integral, 2, None, closed="left"), None],
@@ -201,8 +198,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
 
     def _warn_of_gaps(self, gaps, columns):
         """Warn of columns with missing values, where `fit` saw none."""
-        known = self._columns_with_gaps
-        if known is not None and (new := sorted(set(gaps) - set(known))):
+        if new := sorted(set(gaps) - set(self._columns_with_gaps)):
             names = [str(columns.name(k)) for k in new]
             warn_user(
                 f"X has missing values in columns {names}, where `fit` saw none. Numbers are taken "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from sklearn.utils.validation import check_consistent_length, check_X_y
 
 from skuq._checks import check_weights
@@ -37,6 +38,12 @@ def check_groups(groups: Any, X: Any) -> np.ndarray | None:
     if groups is not None and np.shape(groups) != (len(X),):
         raise ValueError(f"`groups` must have shape ({len(X)},). Got {np.shape(groups)}.")
     return None if groups is None else np.asarray(groups)
+
+
+def group_codes(groups: np.ndarray) -> np.ndarray:
+    """Number groups (n,) in their order; their names may be of any kinds, None included."""
+    codes: np.ndarray = pd.factorize(groups, sort=True, use_na_sentinel=False)[0]
+    return codes
 
 
 def read_rows(

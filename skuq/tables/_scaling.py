@@ -56,8 +56,6 @@ class Scaling:
     #: Function ``clip(xp, z)`` that bounds standardised inputs.
     clip = staticmethod(hard_clip)
 
-    limits: tuple[np.ndarray, np.ndarray] | None = None  # files of earlier versions have none
-
     def __init__(
         self,
         passthrough: Sequence[int] = (),
@@ -209,7 +207,7 @@ class NoScaling(Scaling):
 class TargetScaling:
     """Scale every output of y to zero mean and unit variance, and convert predictions back.
 
-    A constant output is only centred, until `narrow` is called.
+    An output of equal values is only centred, until `rescale_equal` is called.
 
     Parameters
     ----------
@@ -237,9 +235,9 @@ class TargetScaling:
             self.mean_, self.scale_ = np.zeros_like(self.mean_), np.ones_like(self.scale_)
         return self
 
-    def narrow(self, constant: np.ndarray) -> None:
-        """Scale outputs that are constant (m,) by `constant_scale` instead of 1."""
-        self.scale_ = np.where(constant, constant_scale(self.mean_), self.scale_)
+    def rescale_equal(self, is_equal: np.ndarray, n: int) -> None:
+        """Scale outputs whose `n` values are equal (m,) by their size or precision, not by 1."""
+        self.scale_ = np.where(is_equal, scale_of_equal_values(self.mean_, n), self.scale_)
 
     def forward(self, y: np.ndarray) -> np.ndarray:
         """Standardise y (.., m)."""
@@ -250,14 +248,22 @@ class TargetScaling:
         return loc * self.scale_ + self.mean_, scale * self.scale_
 
 
-def constant_scale(value: Any) -> Any:
-    """Return the scale of targets that all have one value: what float32 cannot tell from it.
+# Fewest equal values that show a constant. After n equal values the next one is another with
+# probability 1 / (n + 2), by Laplace's rule of succession: with fewer than 20 values, an interval
+# of 95 % must not be narrow.
+_VALUES_OF_A_CONSTANT = 20
 
-    Networks compute in float32. In this unit their small errors vanish, and their small standard
-    deviations stay positive.
+
+def scale_of_equal_values(value: Any, n: int) -> Any:
+    """Return the scale of `n` targets that all have one value.
+
+    The size of the value, if there are few; 1 if it is 0. Many targets show a constant, whose scale
+    is what float32 cannot tell from it: networks compute in float32. In this unit their small
+    errors vanish, and their small standard deviations stay positive.
     """
     size = np.where(np.equal(value, 0), 1.0, np.clip(np.abs(value), 1e-100, 1e100))
-    return np.finfo("float32").eps * size  # squares of it are finite and not 0
+    # Squares of it are finite and not 0.
+    return size if n < _VALUES_OF_A_CONSTANT else np.finfo("float32").eps * size
 
 
 def standard(values: np.ndarray, weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:

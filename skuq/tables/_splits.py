@@ -20,7 +20,7 @@ from sklearn.model_selection import (
 
 from skuq._seeds import generator
 from skuq.tables._inputs import Inputs
-from skuq.tables._rows import Rows
+from skuq.tables._rows import Rows, group_codes
 from skuq.tables._targets import Targets
 from skuq.tables._training_data import TrainingData
 
@@ -177,11 +177,13 @@ def _folds(
 ) -> list[tuple[np.ndarray, ...]]:
     """List folds as pairs of positions to train on and to validate on."""
     if isinstance(cv, Integral):
-        if groups is not None and len(np.unique(groups)) < 2:
-            raise ValueError(
-                "Folds need at least two groups of rows of positive weight, and `groups` has one: "
-                f"{np.asarray(groups).tolist()[0]!r}. Give `validation_data`, or no groups."
-            )
+        if groups is not None:
+            name, groups = groups[:1].tolist()[0], group_codes(groups)
+            if not groups.any():
+                raise ValueError(
+                    "Folds need at least two groups of rows of positive weight, and `groups` has "
+                    f"one: {name!r}. Give `validation_data`, or no groups."
+                )
         # If no class has a row for every fold, the split is not stratified.
         if labels is not None and np.unique(labels, return_counts=True)[1].max() < cv:
             labels = None

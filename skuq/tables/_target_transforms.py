@@ -15,7 +15,7 @@ from scipy.interpolate import PchipInterpolator
 from scipy.optimize import elementwise
 
 from skuq._registry import saved_as
-from skuq.tables._scaling import constant_scale
+from skuq.tables._scaling import scale_of_equal_values
 
 # Knots of the quantile map: smallest number of rows between two knots, and most intervals.
 _ROWS_EACH, _MOST_INTERVALS = 10, 100
@@ -44,7 +44,8 @@ class TargetTransform:
     -----
     The power of "yeo-johnson" lies in [0, 2], where the map is onto. All maps continue as
     straight lines far from the data: "quantile" beyond the range of the data, and "yeo-johnson"
-    at a distance of one range from it. A constant y is only centred, until `narrow` is called.
+    at a distance of one range from it. Equal values are only centred, until
+    `rescale_equal` is called.
 
     References
     ----------
@@ -91,11 +92,11 @@ class TargetTransform:
         self.outputs_ = tuple(_learn(_KINDS[self.kind], column, weight) for column in y.T)
         return self
 
-    def narrow(self, constant: np.ndarray) -> None:
-        """Scale outputs that are constant (m,) by `constant_scale` instead of 1."""
+    def rescale_equal(self, is_equal: np.ndarray, n: int) -> None:
+        """Scale outputs whose `n` values are equal (m,) by their size or precision, not by 1."""
         self.outputs_ = tuple(
-            _Line(own.mean, constant_scale(own.mean)) if is_constant else own
-            for own, is_constant in zip(self.outputs_, constant)
+            _Line(own.mean, scale_of_equal_values(own.mean, n)) if equal else own
+            for own, equal in zip(self.outputs_, is_equal)
         )
 
     def forward(self, y) -> np.ndarray:

@@ -113,8 +113,9 @@ class NumberTargets:
     standardize : bool, default=True
         Standardise y. False keeps y in its own units.
     narrow_constants : bool, default=True
-        Whether an output with one value in several rows, validation rows included, is predicted to
-        the precision of float32. Otherwise its unit is 1.
+        Whether an output with one value in 20 rows or more, validation rows included, is predicted
+        to the precision of float32, and the unit of fewer rows is the size of the value. Otherwise
+        it is 1.
 
     Attributes
     ----------
@@ -162,6 +163,7 @@ class NumberTargets:
         used = values[weight > 0]
         # A single row does not show whether y varies.
         self._value, self._constant = used[0], (used == used[0]).all(axis=0) & (len(used) > 1)
+        self._n_used = len(used)
         if not (self.is_transformed and self.scaling.kind == "quantile"):
             _warn_of_far_values(used, np.flatnonzero(weight > 0))
         return values
@@ -190,7 +192,7 @@ class NumberTargets:
         """Learn the scale of the training rows' y."""
         self.scaling.fit(y, weight)
         if self.narrow_constants and self._constant is not None:
-            self.scaling.narrow(self._constant)
+            self.scaling.rescale_equal(self._constant, self._n_used)
         return self
 
     def transform(self, y: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Posteriors of any regressor, and one regressor for each output."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
@@ -69,6 +70,14 @@ def test_outputwise_is_one_regressor_a_column():
         assert_allclose(mean[:, j], own_mean, rtol=1e-10)
         assert_allclose(std[:, j], own_std, rtol=1e-6)
     assert_array_equal(model.predict(NEW), mean)
+
+
+def test_outputwise_knows_the_names_of_columns():
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    model = OutputwiseRegressor(gaussian_process()).fit(frame, Y)
+    assert model.feature_names_in_.tolist() == ["a", "b"]
+    with pytest.raises(ValueError, match="same order"):
+        model.predict(frame[["b", "a"]])
 
 
 @pytest.mark.parametrize("shape", [(), (6,), (3, 2)])

@@ -385,10 +385,11 @@ def test_selection_by_name_and_by_callable(tiny, wave):
 
     def last_two(y, loc, scale, n_members, sample_weight=None):
         assert loc.shape == scale.shape == (4, *y.shape)
-        return Selection(np.array([2, 3]), np.array([0.5, 0.5]))
+        return Selection([2, 3], [0.5, 0.5])
 
     chosen = clone(tiny).set_params(selection=last_two).fit(X, y)
     assert_array_equal(chosen.selection_.indices, [2, 3])
+    assert_array_equal(chosen.fitted_.weights, [0.5, 0.5])
 
 
 def test_selection_never_leaves_a_single_member_unless_asked(tiny, wave):

@@ -310,6 +310,15 @@ def test_single_trials_and_shifted_selections_are_not_calibrated(fitted, wave):
     assert shifted.calibration_ == (1.0, 0.0)
 
 
+def test_a_severity_has_the_calibration_of_the_fit_whatever_was_reselected(fitted, wave):
+    other = fitted._copy().reselect(selection="top", n_members=2)
+    assert other.calibration_ != fitted.calibration_
+    assert other.at_severity(0).calibration_ == fitted.calibration_
+    # On other rows, the same trials may be selected with another calibration.
+    other = fitted._copy().reselect(wave[0], wave[1] + 1.0)
+    assert other.at_severity(0).calibration_ == fitted.calibration_
+
+
 def test_calibration_survives_copies(fitted, wave):
     X, _ = wave
     assert_array_equal(

@@ -1,3 +1,7 @@
+import pickle
+
+import cloudpickle
+import keras_tuner
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +14,7 @@ from sklearn.utils.validation import validate_data
 
 from skuq import (
     AutoDEUQClassifier,
+    AutoDEUQRegressor,
     CalibratedUncertaintyRegressor,
     DeepEnsembleClassifier,
     DeepEnsembleRegressor,
@@ -18,6 +23,7 @@ from skuq import (
     OperatorEnsembleRegressor,
     make_pipeline,
 )
+from skuq.backend import keras
 from skuq.estimators import UncertaintyClassifier, UncertaintyRegressor
 from skuq.predictive import CategoricalMixture, ClassUncertainty, GaussianMixture
 from skuq.tables import TableInputs
@@ -285,3 +291,32 @@ def test_one_class_is_refused(estimator):
     """Networks would predict it with probability 1, and have no doubt."""
     with pytest.raises(ValueError, match=r"at least two classes\. Got 1 class: \['ant'\]"):
         estimator.fit(X, ["ant"] * 4)
+
+
+def test_layers_of_a_script_are_registered_where_an_estimator_is_unpickled():
+    class Sine(keras.layers.Layer):
+        def call(self, x):
+            return keras.ops.sin(x)
+
+    def waves(shape, n_outputs):
+        return keras.Sequential([keras.Input(shape), Sine(), keras.layers.Dense(n_outputs)])
+
+    Sine.__module__ = waves.__module__ = "__main__"  # as of a script; both are sent by value
+    keras.saving.register_keras_serializable("skuq_tests")(Sine)
+    registered = keras.saving.get_custom_objects()
+    for estimator in (
+        DeepEnsembleRegressor(network=waves),
+        AutoDEUQRegressor(search_space=(waves, None)),
+        CalibratedUncertaintyRegressor(DeepEnsembleRegressor(network=waves)),
+    ):
+        keras.saving.register_keras_serializable("skuq_tests")(Sine)
+        sent = cloudpickle.dumps(estimator)
+        del registered["skuq_tests>Sine"]  # as in a process that is new
+        cloudpickle.loads(sent)
+        assert registered.pop("skuq_tests>Sine").__name__ == "Sine"
+
+
+def test_estimators_with_an_oracle_are_pickled():
+    oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=7, seed=1)
+    loaded = pickle.loads(pickle.dumps(AutoDEUQRegressor(search=oracle)))
+    assert loaded.search.max_trials == 7 and loaded.search.seed == 1

@@ -19,8 +19,10 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.frozen import FrozenEstimator
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.impute import SimpleImputer
+from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
 from sklearn.metrics import log_loss
+from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import (
     FixedThresholdClassifier,
     GridSearchCV,
@@ -568,3 +570,10 @@ def test_bad_classifiers():
     few = GaussianNB().fit(X[:100], y[:100])
     with pytest.raises(ValueError, match="not seen in fit"):
         CalibratedUncertaintyClassifier(few, cv="prefit").fit(X, y)
+
+
+def test_kernel_matrices_are_cut_on_both_sides():
+    X, y = line(60)
+    kernel = rbf_kernel(X)
+    model = CalibratedUncertaintyRegressor(KernelRidge(kernel="precomputed"), cv=2)
+    assert cross_val_score(model, kernel, y, cv=2, error_score="raise").shape == (2,)

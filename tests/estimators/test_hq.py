@@ -383,6 +383,7 @@ def bad_pools():
         ([good, good], "not unique"),
         ([good, ("a__b", GaussianNB())], "__"),
         ([good, ("other", LinearRegression())], "must be a classifier"),
+        ([good, ("other", None)], "must be a classifier"),
         ([good, ("other", Perceptron())], "no predict_proba"),
     ]
 

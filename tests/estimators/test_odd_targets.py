@@ -1,5 +1,8 @@
 """A constant y is predicted as a constant, by every ensemble."""
 
+import itertools
+import warnings
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -16,6 +19,7 @@ from skuq import (
     NOMURegressor,
     OperatorEnsembleRegressor,
 )
+from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import gaussian_nll_loss
 from skuq.tables import FunctionTargets
 
@@ -53,16 +57,22 @@ def test_a_constant_is_a_constant(model):
     assert np.isfinite(gaussian_nll_loss(y, *model.predict(X, return_std=True)))
 
 
+UNSURE = [
+    NOMURegressor(8, c=1.0, l_min=0.01, l_max=2.0, box=[(-1, 1)] * 2, epochs=10),
+    NEONRegressor(**OPERATOR),
+    OperatorEnsembleRegressor(2, **OPERATOR),
+]
+
+
 @pytest.mark.parametrize(
-    "model",
-    [
-        NOMURegressor(8, c=1.0, l_min=0.01, l_max=2.0, box=[(-1, 1)] * 2, epochs=10),
-        NEONRegressor(**OPERATOR),
-        OperatorEnsembleRegressor(2, **OPERATOR),
-    ],
+    ("n_rows", "model"), [(8, ENSEMBLES[0]), *itertools.product((1, 8), UNSURE)]
 )
-def test_a_single_row_is_no_constant(model):
-    model.fit(np.zeros((1, 2)), [7.0])
+def test_a_few_rows_are_no_constant(n_rows, model):
+    """As of a step function whose rows are all on one side."""
+    X = np.random.default_rng(0).uniform(-1, 1, size=(n_rows, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SmallValidationWarning)
+        model.fit(X, np.full(n_rows, 7.0))
     assert model.predict([[0.1, 3.0]], return_std=True)[1] > 1e-3
 
 

@@ -9,10 +9,12 @@ import os
 import pickle
 import subprocess
 import sys
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
 import pytest
+from dateutil.tz import tzoffset
 from numpy.testing import assert_array_equal
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
@@ -715,10 +717,10 @@ def test_series_are_saved():
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        (pd.Series(pd.period_range("2020", periods=2)), "a column 0 of period"),
+        (pd.Series(pd.arrays.SparseArray([0.0, 1.0])), "a column 0 of Sparse"),
         (pd.DataFrame({"a": pd.arrays.SparseArray([0.0, 1.0])}), "a column 'a' of Sparse"),
         (
-            pd.DataFrame({"a": [1]}, pd.date_range("2020", periods=1, tz="UTC")),
+            pd.DataFrame({"a": [1]}, pd.date_range("2020", periods=1, tz=tzoffset(None, 60))),
             "a column 'index' of",
         ),
     ],
@@ -749,6 +751,12 @@ def test_frames_are_saved():
             "kind": pd.Categorical(["u", None], ["v", "u"], ordered=True),
             "number": pd.Categorical([3, 1]),
             "day": pd.to_datetime(["2020-01-01", None]),
+            "here": pd.to_datetime(["2020-01-01", None]).tz_localize("Europe/Berlin"),
+            "there": pd.to_datetime(["2020-01-01", None]).tz_localize("+01:30"),
+            "month": pd.PeriodIndex(["2020-01", None], freq="M"),
+            "cut": pd.cut([0.1, np.nan], [0.0, 0.5, 1.0]),
+            "span": pd.arrays.IntervalArray.from_breaks([0, 1, 2], closed="left"),
+            "price": [Decimal("1.10"), None],
         }
     )
     panel = typed.set_axis(pd.MultiIndex.from_tuples([("a", 1), ("b", 2)], names=["who", None]))

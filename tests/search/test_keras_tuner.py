@@ -1,5 +1,8 @@
 """Strategies of skuq as oracles of Keras-Tuner, and its oracles in searches of skuq."""
 
+import warnings
+from pathlib import Path
+
 import numpy as np
 import pytest
 from slots import inline, search
@@ -82,6 +85,17 @@ def test_any_oracle_drives_our_search(make):
     sign = -1 if oracle.objective.direction == "max" else 1
     expected = sorted(r.score for r in records if r.completed)
     assert sorted(sign * trial.score for trial in scored) == pytest.approx(expected)
+
+
+def test_the_folder_of_an_oracle_is_removed_with_its_proposer():
+    oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=2)
+    proposer = OracleProposer(oracle, DenseSkipSpace(n_nodes=1).decisions())
+    folder = Path(oracle._project_dir)
+    assert folder.is_dir()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")  # of resources that nobody has released
+        del proposer
+    assert not caught and not folder.exists()
 
 
 def test_the_oracle_proposes_at_random_until_it_has_n_initial_scores():

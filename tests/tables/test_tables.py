@@ -181,8 +181,8 @@ def fitted_targets(y, *more, weight=None, **settings):
 @pytest.mark.parametrize("value", [7.0, 0.0, -1e30, 1e-30, 1e-300])
 def test_a_constant_is_predicted_as_one(value, transform):
     """Errors of a network, and its standard deviations, vanish beside the value."""
-    targets = fitted_targets(np.full(9, value), transform=transform)
-    assert_array_equal(targets.transform(np.full((9, 1), value)), 0)
+    targets = fitted_targets(np.full(20, value), transform=transform)
+    assert_array_equal(targets.transform(np.full((20, 1), value)), 0)
     raw = np.array([[[0.06, -1.5]], [[-0.02, -1.5]]])  # two members, one row
     predicted = targets.distribution(raw, np.full(2, 0.5))
     assert_allclose(predicted.mean, value, rtol=1e-7, atol=1e-7)
@@ -193,14 +193,22 @@ def test_a_constant_is_predicted_as_one(value, transform):
 
 def test_squares_of_a_huge_constant_stay_finite():
     raw = np.array([[[0.06, -1.5]], [[-0.02, -1.5]]])
-    predicted = fitted_targets(np.full(9, 1e300)).distribution(raw, np.full(2, 0.5))
+    predicted = fitted_targets(np.full(32, 1e300)).distribution(raw, np.full(2, 0.5))
     assert_array_equal(predicted.mean, 1e300)
     assert predicted.std > 0 and np.isfinite(predicted.std)
 
 
+@pytest.mark.parametrize("transform", ["standard", "yeo-johnson", "quantile"])
+def test_few_equal_values_may_be_chance(transform):
+    """The next of 19 equal values is another one with a probability of 1 / 21."""
+    for value, unit in [(-7.0, 7.0), (0.0, 1.0), (1e-30, 1e-30)]:
+        targets = fitted_targets(np.full(19, value), transform=transform)
+        assert_allclose(targets.transform(np.array([[value + unit]])), [[1.0]])
+
+
 def test_only_constants_are_narrowed():
-    y = np.column_stack([np.full(9, 7.0), np.arange(9.0), [1e9, *[3.0] * 8]])
-    weight = np.array([0.0, *[1.0] * 8])
+    y = np.column_stack([np.full(21, 7.0), np.arange(21.0), [1e9, *[3.0] * 20]])
+    weight = np.array([0.0, *[1.0] * 20])
     targets = fitted_targets(y, weight=weight)
     expected = TargetScaling().fit(y)
     narrow = np.finfo("float32").eps * np.array([7, 3.0])
@@ -208,9 +216,9 @@ def test_only_constants_are_narrowed():
     assert targets.scaling.scale_[1] == expected.scale_[1]
     assert_allclose(targets.scaling.scale_[0], narrow[0])
     # Validation rows may know better, and training rows that are alike by chance say nothing.
-    assert fitted_targets(np.full(9, 7.0), np.array([7.0, 8.0])).scaling.scale_ == 1
+    assert fitted_targets(np.full(20, 7.0), np.array([7.0, 8.0])).scaling.scale_ == 1
     by_chance = NumberTargets()
     by_chance.fit_encoder(np.array([7.0, 7.0, 8.0]), np.ones(3))
     assert by_chance.fit(np.full((2, 1), 7.0)).scaling.scale_ == 1
     for settings in ({"standardize": False}, {"narrow_constants": False}):
-        assert fitted_targets(np.full(9, 7.0), **settings).scaling.scale_ == 1
+        assert fitted_targets(np.full(20, 7.0), **settings).scaling.scale_ == 1
