@@ -144,9 +144,8 @@ def function_search(method, d, arguments):
     if name == "nomu_lbfgs":
         settings["maximizer"] = "lbfgs"
     model = nomu("bayesopt", d, 0, hidden=arguments.hidden, epochs=arguments.training_steps)
-    if name == "nomu_refined":  # noise=0.0 changes these two, which are the paper's again
-        own = {"pi_sqr": model.pi_sqr / 10, "side_l2": model.side_l2 * 100}
-        model.set_params(refine=True, noise=0.0, **own)
+    if name == "nomu_refined":  # noise=0.0 multiplies `pi_sqr` by 10, which is the paper's again
+        model.set_params(refine=True, noise=0.0, pi_sqr=model.pi_sqr / 10)
     return model, settings
 
 

@@ -55,7 +55,9 @@ GRID = np.stack(np.meshgrid(AXIS, AXIS), axis=-1).reshape(-1, 2)  # time by time
 # ``prior_scale``, and ``CalibratedUncertaintyRegressor``.
 def fitted(n_train_steps):
     U = inputs(N_FUNCTIONS, seed=0)
-    model = NEONRegressor(query_points=SCATTERED, noise=0.0, steps=n_train_steps, random_state=0)
+    model = NEONRegressor(
+        query_points=SCATTERED, epistemic="epinet", noise=0.0, steps=n_train_steps, random_state=0
+    )
     started = time.perf_counter()
     model.fit(U, concentration(U, SCATTERED))
     print(f"trained on {N_FUNCTIONS} functions: {time.perf_counter() - started:.0f} s", flush=True)

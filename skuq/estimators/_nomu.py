@@ -109,8 +109,7 @@ class NOMURegressor(UncertaintyRegressor):
         layers.
     side_l2 : float, default=1e-4
         Factor of the penalty on r's hidden layers. A larger one makes r depend more on f's
-        features (desideratum D4), most of all with the paper's initial weights. With ``noise=0.0``
-        it counts a hundredth.
+        features (desideratum D4), most of all with the paper's initial weights.
     optimizer : str, default="adam"
         Keras' name of the optimiser: sgd, rmsprop, adagrad, adam, adadelta, adamax or nadam.
     learning_rate : float, default=0.01
@@ -145,8 +144,7 @@ class NOMURegressor(UncertaintyRegressor):
         Minimum and maximum standard deviation of the model before the factor c, in units of the
         standardised y. "nll" chooses the pair of largest likelihood at held-out rows from a grid.
         So does "auto" if at least 30 rows are held out. With fewer, and with ``noise=0.0``, l_max
-        is 2 and l_min the root mean square error of f at its own training rows, at least 0.005; or
-        at least 0.03 if fewer than 30 rows are held out and ``noise=0.0``.
+        is 2 and l_min the root mean square error of f at its own training rows, at least 0.005.
     c : float, "auto" or "nll", default="auto"
         Factor of the model's standard deviation. "nll" maximises the likelihood of held-out rows.
         "auto" widens the band if few rows are held out: it adds two variances, the one at the c of

@@ -26,7 +26,6 @@ _L_MAXS = np.geomspace(0.8, 10.0, 80)
 _CHOICES = ("auto", "nll")
 _FEW_ROWS = 30  # held-out rows; with fewer the likelihood chooses neither l_min nor l_max
 _L_MIN, _L_MAX = 0.005, 2.0  # the least l_min, and l_max, if the likelihood does not choose them
-_NOISELESS_L_MIN = 0.03  # the least l_min without noise, with few rows: f errs beside a row
 _PRIOR_ROWS = 8  # with at most so many held-out rows the band is on average as wide as y varies
 
 
@@ -144,12 +143,9 @@ class _HeldOut(NamedTuple):
 def choose_readout(model, evidence: Evidence, inputs, targets) -> Readout:
     """Choose those of l_min, l_max, c and the noise's factor that the parameters do not give."""
     rows = _held_out(model, evidence, inputs, targets)
-    few, noiseless = len(rows.error) < _FEW_ROWS, is_noiseless(model)
-    least = _NOISELESS_L_MIN if few and noiseless else _L_MIN
-    few = few or noiseless
+    few = len(rows.error) < _FEW_ROWS or is_noiseless(model)
     training_error = _root_mean_square(*_errors(evidence.network, evidence.rows, inputs, targets))
-    floor = max(training_error, least)
-    readout, highest_l_min = _choose_limits(model, rows, floor, few)
+    readout, highest_l_min = _choose_limits(model, rows, training_error, few)
     c, noise_factor = model.c, 1.0
     if c in _CHOICES:
         c, noise_factor = fit_epistemic_scale(
@@ -187,14 +183,15 @@ def _held_out(model, evidence, inputs, targets) -> _HeldOut:
     )
 
 
-def _choose_limits(model, rows, floor, few) -> tuple[Readout, float]:
-    """Choose l_min and l_max: by likelihood, or with `few` rows by rule, l_min as `floor`.
+def _choose_limits(model, rows, training_error, few) -> tuple[Readout, float]:
+    """Choose l_min and l_max: by likelihood, or with `few` rows by rule.
 
     Returns the readout, and the largest l_min that is below all candidates for l_max.
     """
     l_maxs = _candidates(model.l_max, _L_MAX if few else None, _L_MAXS)
     highest = min(_L_MINS[-1], 0.5 * l_maxs[0])
-    l_mins = _candidates(model.l_min, min(floor, highest) if few else None, _L_MINS)
+    floor = min(max(training_error, _L_MIN), highest)
+    l_mins = _candidates(model.l_min, floor if few else None, _L_MINS)
     l_min, l_max = l_mins[0], l_maxs[0]
     if len(l_mins) > 1 or len(l_maxs) > 1:
         l_min, l_max, _ = fit_readout(

@@ -28,8 +28,6 @@ _DEFAULT_EPOCHS, _MIN_STEPS = 400, {True: 1000, False: 2000}  # key: as above
 # mean distances of uniform rows: in 95 % of samples the gap beyond the outermost row is smaller.
 _MIN_MARGIN, _MAX_MARGIN, _MARGIN_SPACINGS = 0.05, 1.0, 3
 _NOISELESS_FACTOR = 10  # of pi_sqr without noise, where Eq. 57 would make it infinite
-# Factor of side_l2 without noise: the uncertainty r is to be 0 at a row and rise steeply beside it.
-_NOISELESS_SIDE_FACTOR = 0.01
 _N_BAND = 256  # artificial inputs over which a band's width is averaged
 _MIN_PATIENCE = 10  # epochs
 _MEAN, _SIDE = 1, 2  # purposes of seeds; 0 is for networks that are trained in one step
@@ -317,8 +315,8 @@ class NomuTrainer:
                 activation=model.activation,
                 connect_layers=model.connect_layers,
                 n_sides=self.head.n_sides,
-                l2=model.l2,
-                side_l2=model.side_l2 * (_NOISELESS_SIDE_FACTOR if is_noiseless(model) else 1.0),
+                l2=float(model.l2),  # Keras takes no numbers of NumPy
+                side_l2=float(model.side_l2),
                 initial_range=model.initial_range,
                 build_f=model.build_f,
                 build_r=model.build_r,
@@ -336,7 +334,7 @@ class NomuTrainer:
             n_raw,
             hidden_units=self.hidden_units,
             activation=model.activation,
-            l2=model.l2,
+            l2=float(model.l2),
             initial_range=model.initial_range,
             build_f=model.build_f,
         )
