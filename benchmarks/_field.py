@@ -56,7 +56,8 @@ def catboost_ensemble(X, y, X_test):
     mean, knowledge, noise = model.virtual_ensembles_predict(
         X_test, prediction_type="TotalUncertainty", virtual_ensembles_count=10
     ).T
-    return {"mean": mean, "std": np.sqrt(knowledge + noise)}, started, fitted
+    std = np.sqrt(knowledge + noise)
+    return {"mean": mean, "std": std, "epistemic": np.sqrt(knowledge)}, started, fitted
 
 
 def ngboost(X, y, X_test):

@@ -40,3 +40,12 @@ def add(path, record, key=()):
 def matches(record, key):
     """Whether a record has the values of a key."""
     return all(record.get(name) == value for name, value in key.items())
+
+
+def rounded(found, digits=6):
+    """Round all numbers in dictionaries and lists."""
+    if isinstance(found, dict):
+        return {key: rounded(value, digits) for key, value in found.items()}
+    if isinstance(found, list):
+        return [rounded(value, digits) for value in found]
+    return round(found, digits) if isinstance(found, float) else found

@@ -13,9 +13,9 @@ from _tables import (
     transposed,
     values,
 )
+from calibration import N_SPLITS, coverage, misses_by_chance, pooled_bins
 from leaderboard import FIELD, mean_ranks, mean_scores
 from published import TABLE_I
-from shift import pooled_bins
 from strategies import rows as strategy_rows
 from tabular import GOALS, LARGE, SMALL, VARIANTS
 
@@ -294,23 +294,62 @@ def tabular_classes():
 # Calibration
 
 
+CALIBRATIONS = ("scale", "isotonic", "conformal")
+
+
+def calibrated_parts():
+    """The runs of each set, or part of one, by its name."""
+    runs = [r["found"] for r in records("calibration", kind="coverage")]
+    names = {name for found in runs for name in found}
+    names = sorted(names, key=lambda name: (list(N_SPLITS).index(name.split()[0]), name))
+    return {name: [found[name] for found in runs if name in found] for name in names}
+
+
 @table
 def calibration_coverage():
-    methods = {
-        "plain": "as it is",
-        "scale": "scale",
-        "isotonic": "isotonic",
-        "conformal": "conformal",
-    }
+    """Coverage of 90 % intervals: mean and standard error over splits."""
     rows = []
-    for part in ("concrete", "energy", "bike 2011", "bike 2012"):
-        row = [part]
-        for method in methods:
-            runs = records("calibration", kind="coverage", method=method)
-            found = [r["found"][part] for r in runs if part in r["found"]]
-            row.append(mean_error(values(found, "coverage")))
+    for name, parts in calibrated_parts().items():
+        keys = "plain", *(f"{method}, None" for method in CALIBRATIONS)
+        cells = [mean_error([coverage(part, key) for part in parts]) for key in keys]
+        rows.append([f"{name} ({len(parts)})", *cells])
+    return markdown(["set (splits)", "as it is", *CALIBRATIONS], rows)
+
+
+@table
+def calibration_nll():
+    """Change of the NLL of the whole distribution: mean and standard error over splits."""
+    rows = []
+    for name, parts in calibrated_parts().items():
+        if name == "bike 2012":
+            continue
+        plain = [part["plain"]["nll"] for part in parts]
+        rises = [
+            mean_error([part[f"{method}, None"]["nll"] for part in parts] - np.array(plain), 4)
+            for method in CALIBRATIONS
+        ]
+        rows.append([f"{name} ({len(parts)})", mean(plain, 3), *rises])
+    return markdown(["set (splits)", "as it is", *CALIBRATIONS], rows)
+
+
+@table
+def calibration_groups():
+    """Bins of the predicted standard deviation: the worst distance from 0.90, and the NLL."""
+    rows, parts_of = [], calibrated_parts()
+    for name in ("concrete", "wine", "kin8nm", "protein"):
+        parts = parts_of.get(name)
+        if not parts:
+            continue
+        row = [f"{name} ({len(parts)})", f"{misses_by_chance(parts):.2f}"]
+        for method in CALIBRATIONS:
+            for groups in ("None", "uncertainty"):
+                key = f"{method}, {groups}"
+                worst, within = pooled_bins(parts, key)
+                rise = np.mean([part[key]["nll"] - part["plain"]["nll"] for part in parts])
+                row.append(f"{worst:.3f}, {within.sum()} of {len(within)}, {rise:+.3f}")
         rows.append(row)
-    return markdown(["", *methods.values()], rows)
+    head = [f"{m}{g}" for m in CALIBRATIONS for g in ("", " in bins")]
+    return markdown(["set (splits)", "missed by chance", *head], rows)
 
 
 @table
@@ -413,42 +452,42 @@ def shift_classes():
 
 
 @table
-def shift_groups():
-    """Bins of the predicted standard deviation: the worst distance from 0.90, and the NLL."""
+def shift_hindsight():
+    """Log loss of increasing maps of the scores that are fitted to the later labels themselves."""
     rows = []
-    for name in ("concrete", "wine", "kin8nm", "protein"):
-        runs = [r["found"] for r in records("shift", part="groups", name=name)]
-        if not runs:
-            continue
-        row = [f"{name} ({len(runs)})"]
-        for method in ("scale", "isotonic", "conformal"):
-            for groups in ("None", "uncertainty"):
-                key = f"{method}, {groups}"
-                worst, within = pooled_bins(runs, key)
-                rise = np.mean([own[key]["nll"] - own["plain"]["nll"] for own in runs])
-                row.append(f"{worst:.3f}, {within.sum()} of {len(within)}, {rise:+.3f}")
-        rows.append(row)
-    head = [f"{m}{g}" for m in ("scale", "isotonic", "conformal") for g in ("", " in bins")]
-    return markdown(["set (splits)", *head], rows)
+    for record in records("shift", part="classes"):
+        found = {name: own["log_loss"] for name, own in record["found"].items()}
+        goals = [found[f"{method}, never"] / 2 for method in ("temperature", "vector")]
+        maps = [f"hindsight, {size}" for size in ("all", "1000", "100")]
+        cells = [number(found[key], 3) for key in (*maps, "trained on them")]
+        rows.append([record["name"], " and ".join(number(goal, 3) for goal in goals), *cells])
+    head = ["half of the loss without labels", "one map", "one for each 1000", "one for each 100"]
+    return markdown(["", *head, "trained on other later rows"], rows)
 
 
 @table
 def shift_epistemic():
     """NLL and rise of the epistemic std in gaps and on corrupted rows: medians over gaps."""
+    runs = {}
+    for record in records("shift", part="epistemic"):
+        runs.setdefault(record["name"], []).append(record["found"])
     rows = []
-    for name in ("energy", "boston", "concrete"):
-        runs = [r["found"] for r in records("shift", part="epistemic", name=name)]
-        for method in runs[0] if runs else ():
-            found = [run[method] for run in runs]
-            nll = [
-                number(np.median([own[part]["nll"] for own in found]))
-                for part in ("inside", "gap", "corrupted")
-            ]
-            row = [f"{name} ({len(runs)}), {method}", *nll]
-            for part in ("gap", "corrupted"):
-                rise = [own[part]["epistemic"] / own["inside"]["epistemic"] for own in found]
-                auc = np.median([own[part]["auc"] for own in found])
-                row.append(f"{np.median(rise):.1f} ({auc:.2f})")
-            rows.append(row)
+    sets = "energy", "boston", "concrete"
+    for name in sorted(runs, key=lambda name: sets.index(name.split(", ")[0])):
+        found = runs[name]
+        nll = [
+            number(np.median([own[part]["nll"] for own in found]))
+            for part in ("inside", "gap", "corrupted")
+        ]
+        data, method = name.split(", ", 1)
+        row = [f"{data} ({len(found)}), {method}", *nll]
+        for part in ("gap", "corrupted"):
+            if "epistemic" not in found[0][part]:
+                row.append("-")
+                continue
+            rise = [own[part]["epistemic"] / own["inside"]["epistemic"] for own in found]
+            auc = np.median([own[part]["auc"] for own in found])
+            row.append(f"{np.median(rise):.1f} ({auc:.2f})")
+        rows.append(row)
     nll = ["NLL inside", "NLL in gap", "NLL corrupted"]
     return markdown(["set (gaps), method", *nll, "rise in gap (AUC)", "rise corrupted (AUC)"], rows)

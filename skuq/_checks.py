@@ -20,6 +20,14 @@ def check_count(name: str, value: Any) -> int:
     return int(value)
 
 
+def fill_masked(values: Any) -> Any:
+    """Replace what a masked array hides by NaN: `check_array` would use the hidden values."""
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    kind = "float64" if values.dtype.kind in "biuf" else object
+    return np.ma.filled(values.astype(kind), np.nan)
+
+
 def check_targets(y: Any, estimator: Any) -> np.ndarray:
     """Check that y holds finite numbers, and return float64 of shape (n,) or (n, m).
 
@@ -35,7 +43,9 @@ def check_targets(y: Any, estimator: Any) -> np.ndarray:
         raise ValueError(f"This {name} estimator requires y to be passed, but the target y is None")
     try:
         # Not with validate_data, which would forget the names of X's features.
-        numbers: np.ndarray = check_array(y, ensure_2d=False, dtype="float64", input_name="y")
+        numbers: np.ndarray = check_array(
+            fill_masked(y), ensure_2d=False, dtype="float64", input_name="y"
+        )
     except ValueError as error:
         if "could not convert string" not in str(error):
             raise

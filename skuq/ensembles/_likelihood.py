@@ -221,6 +221,11 @@ def choose_size(
     Therefore the rows are split into five folds, a path is selected on four of them and scored on
     the fifth, and the smallest size with the lowest average loss is returned.
     """
+    if sample_weight is not None and not np.all(sample_weight):
+        used = np.flatnonzero(sample_weight)  # a fold must not have rows without weight only
+        statistics = [np.take(s, used, axis=1) for s in statistics]
+        sample_weight = np.asarray(sample_weight)[used]
+        groups = None if groups is None else np.asarray(groups)[used]
     n_samples = statistics[0].shape[1]
     _, codes = np.unique(np.arange(n_samples) if groups is None else groups, return_inverse=True)
     n_groups = codes.max() + 1

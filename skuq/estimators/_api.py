@@ -91,6 +91,8 @@ def _draws_functions(estimator: Any) -> bool:
 def _check_query(estimator: Any, method: str, query: dict[str, Any]) -> None:
     """Raise TypeError if an estimator's method does not take these keywords."""
     check_is_fitted(estimator)
+    if not query:
+        return
     known = inspect.signature(estimator.fitted_.distribution).parameters
     if unknown := [name for name in query if name not in known]:
         raise TypeError(

@@ -61,7 +61,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
     scale_ : float or ndarray of shape (n_outputs,)
         Factor of the standard deviations; with `groups` that of all rows together. If `estimator`
         predicts no uncertainty, it is the standard deviation of its errors.
-    levels_ : tuple of ndarray of shape (n_knots,) or (n_knots, n_outputs), or None
+    levels_ : tuple of ndarray of shape (21,) or (21, n_outputs), or None
         With "isotonic", predicted levels and the observed levels that replace them.
     scores_ : ndarray of shape (n,) or (n, n_outputs), or None
         With "conformal", sorted absolute out-of-fold errors in calibrated standard deviations.
@@ -152,7 +152,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         y = y.reshape(len(y), *shape) if y.size == len(y) * np.prod(shape, dtype=int) else y
         if y.shape[1:] != shape:
             raise ValueError(
-                f"y must have shape (n{''.join(f', {m}' for m in shape)}). Got {y.shape}."
+                f"y must have shape (n,{''.join(f' {m}' for m in shape)}). Got {y.shape}."
             )
         wrong = np.flatnonzero(~np.isfinite(y).reshape(len(y), -1).all(axis=1))
         if len(wrong):
@@ -194,6 +194,8 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         """
         check_is_fitted(self)
         mean = self.estimator_.predict(self.fitted_.inputs.validate(X, self))
+        if np.shape(mean)[1:] == (1,):  # some regressors return a column
+            mean = np.reshape(mean, -1)
         return (mean, self.predict_distribution(X).std) if return_std else mean
 
     def __sklearn_tags__(self):

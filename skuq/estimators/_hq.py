@@ -25,6 +25,7 @@ from skuq.ensembles._teams import break_ties
 from skuq.estimators._api import UncertaintyClassifier, forget_fit
 from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._folds import check_takes_weights, fit_fold, inherit_tags, read_foreign_rows
+from skuq.estimators._out_of_fold import splitter_for_groups
 from skuq.fitted import FittedTeam
 from skuq.fitted._team import predict_votes
 from skuq.tables._splits import out_of_fold_splits
@@ -228,7 +229,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
 
     @fit_context(prefer_skip_nested_validation=False)
     @tells_callbacks
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None, *, groups=None):
         """Predict with every model of the pool, choose a team, and fit its members.
 
         Parameters
@@ -239,6 +240,9 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             Classes.
         sample_weight : array-like of shape (n,), optional
             Non-negative weights of the rows, for fitting the members and for choosing the team.
+        groups : array-like of shape (n,), optional
+            Groups, which are passed to `cv`: rows of one group are then never in two folds, also
+            with the default of `cv`. No effect with ``cv="prefit"``.
 
         Returns
         -------
@@ -272,7 +276,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         X, weight, sample_weight = read_foreign_rows(self, X, y, sample_weight)
         self.classes_ = _check_classes(pool, y, prefit=self.cv == "prefit")
         codes = class_codes(y, self.classes_)
-        predictions = self._pool_predictions(pool, X, y, sample_weight)
+        predictions = self._pool_predictions(pool, X, y, sample_weight, groups)
         soft = self.voting == "soft"
         labels, proba = (predictions.argmax(axis=2), predictions) if soft else (predictions, None)
         chosen = prune_classifiers(labels, proba, codes, weight, rules, self.random_state)
@@ -347,11 +351,12 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
                 "Fit it, or use another `cv`."
             ) from error
 
-    def _pool_predictions(self, pool, X, y, sample_weight):
+    def _pool_predictions(self, pool, X, y, sample_weight, groups):
         """Predict codes (M, n) or probabilities (M, n, C) by models not fitted on these rows."""
         splits = None
         if self.cv != "prefit":
-            splits = out_of_fold_splits(self.cv, X, y, classifier=True)
+            cv = self.cv if groups is None else splitter_for_groups(self.cv, classifies=True)
+            splits = out_of_fold_splits(cv, X, y, groups, classifier=True)
         work = Parallel(self.n_jobs, return_as="generator")(
             delayed(_predict_held_out)(
                 model, X, y, sample_weight, splits, self._ballots, self.classes_

@@ -253,7 +253,7 @@ class TrainingMethod:
             raise ValueError(
                 f"`activation` must be one of {sorted(ACTIVATIONS)}. Got {estimator.activation!r}."
             )
-        scale_l2 = estimator.scale_l2 if isinstance(targets.head, GaussianHead) else 0.0
+        scale_l2 = float(estimator.scale_l2) if isinstance(targets.head, GaussianHead) else 0.0
         return build_mlp(
             input_shape,
             n_raw,

@@ -55,11 +55,17 @@ def split_rows(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Split rows by `cv`, and leave rows out of the test folds that are not `used` (n,)."""
     cv, classifies = calibrated.cv, is_classifier(calibrated)
-    if "groups" in splitting and _is_default(cv):
-        cv = (StratifiedGroupKFold if classifies else GroupKFold)(cv or 5)
+    if "groups" in splitting:
+        cv = splitter_for_groups(cv, classifies)
     splits = check_cv(cv, y, classifier=classifies).split(X, y, **splitting)
-    splits = [(train, test[used[test]]) for train, test in splits]
-    return [(train, test) for train, test in splits if len(test)]
+    rows = np.arange(len(y))  # splits may be lists or masks
+    splits = [(rows[train], rows[test][used[test]]) for train, test in splits]
+    splits = [(train, test) for train, test in splits if len(test)]
+    if not splits:
+        raise ValueError(
+            f"`cv` must leave rows with positive weights out of training. {cv!r} leaves out none."
+        )
+    return splits
 
 
 def fit_folds(
@@ -87,6 +93,13 @@ def _fit_and_predict(estimator, predict, X, y, fit_params, train, test):
     """Fit a clone; return its predictions of the test rows and these, or itself without any."""
     model, X_test = fit_fold(estimator, X, y, fit_params, train, test)
     return model if test is None else (predict(model, X_test), test)
+
+
+def splitter_for_groups(cv: Any, classifies: bool) -> Any:
+    """Return a splitter that keeps groups together, in place of a number of folds or None."""
+    if not _is_default(cv):
+        return cv
+    return (StratifiedGroupKFold if classifies else GroupKFold)(cv or 5)
 
 
 def _is_default(cv: Any) -> bool:

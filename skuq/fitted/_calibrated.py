@@ -256,6 +256,13 @@ def regressor_distribution(estimator: Any, X: Any, method: str) -> Any:
     except NoUncertaintyError:
         mean = np.asarray(model.predict(X), dtype=float)
         std = np.ones_like(mean)  # calibration learns the scale of the errors
+    if std.shape != mean.shape:
+        raise ValueError(
+            "`estimator` must predict a mean and a standard deviation of one shape. "
+            f"{model!r} gave {mean.shape} and {std.shape}."
+        )
+    if mean.ndim == 2 and mean.shape[1] == 1:  # some regressors return a column
+        mean, std = mean[:, 0], std[:, 0]
     if not (np.isfinite(mean).all() and np.isfinite(std).all()):
         raise ValueError(f"`estimator` must predict finite numbers. {model!r} gave others.")
     return GaussianMixture(mean[None], np.maximum(std, SMALLEST_STD)[None])

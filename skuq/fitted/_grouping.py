@@ -132,8 +132,14 @@ def _column(X: Any, column: str | int) -> Any:
     """Return a column of X, given by name or position."""
     if isinstance(column, str):
         if not _has_column(X, column):
-            known = list(X.columns) if hasattr(X, "columns") else f"a {type(X).__name__}"
-            raise ValueError(f"`groups` must be a column of X, {known}. Got {column!r}.")
+            if not hasattr(X, "columns"):
+                raise ValueError(
+                    f"`groups` must be the position of a column, since X has no names of columns. "
+                    f"Got {column!r}."
+                )
+            raise ValueError(
+                f"`groups` must be a column of X, one of {list(X.columns)}. Got {column!r}."
+            )
         return X[column]
     if hasattr(X, "toarray"):
         raise ValueError("`groups` must be a function of X where X is sparse. Got a column.")

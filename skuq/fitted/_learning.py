@@ -199,10 +199,6 @@ def _warn_of_small_groups(labels: Sequence[Any], codes: np.ndarray, weight: np.n
 
 def _as_calibration(method: str, outputs: Sequence[tuple[Any, ...]], single: bool) -> Calibration:
     """Combine what was learnt for each output in one record."""
-    if method == "isotonic":
-        # Maps may have different numbers of pieces. On the union of their knots all are exact.
-        grid = np.unique(np.concatenate([observed for _, _, observed in outputs]))
-        outputs = [(c, np.interp(grid, observed, knots), grid) for c, knots, observed in outputs]
     scale, *shape = (part[0] if single else np.stack(part, axis=-1) for part in zip(*outputs))
     scale = float(scale) if single else scale
     if method == "isotonic":

@@ -168,8 +168,7 @@ def worst_slab_coverage(
     if n < 20:
         raise ValueError(f"`worst_slab_coverage` needs at least 20 rows. Got {n}.")
     rng = check_random_state(random_state)
-    spread = X.std(axis=0)
-    X = (X - X.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    X = (X - X.mean(axis=0)) / _spread(X)
     # Features and random directions; their lengths do not matter, only the order of projections.
     directions = np.concatenate([np.eye(d), rng.normal(size=(n_directions, d))])
     order = rng.permutation(n)
@@ -225,7 +224,7 @@ def neighbor_distance(X, X_reference, *, n_neighbors=1):
         Finite numbers.
     X_reference : array-like of shape (n_reference, n_features)
         Reference rows, for example the training rows. Both tables are divided by the standard
-        deviations of the reference.
+        deviations of the reference; its constant columns keep their units.
     n_neighbors : int, default=1
         Rank of the neighbour whose distance is returned, for example 5 for the fifth nearest.
 
@@ -255,12 +254,16 @@ def neighbor_distance(X, X_reference, *, n_neighbors=1):
             f"`n_neighbors` must be between 1 and the {len(X_reference)} reference rows. "
             f"Got {n_neighbors}."
         )
-    spread = X_reference.std(axis=0)
-    # Constant columns of the reference keep their units.
-    spread = np.where(spread > 0, spread, 1.0)
+    spread = _spread(X_reference)
     search = NearestNeighbors(n_neighbors=n_neighbors).fit(X_reference / spread)
     distances, _ = search.kneighbors(X / spread)
     return distances[:, -1]
+
+
+def _spread(X):
+    """Compute the standard deviation of each column (d,); 1 for constant columns."""
+    # The standard deviation of equal numbers is not exactly 0, if their sum was rounded.
+    return np.where(np.ptp(X, axis=0) > 0, X.std(axis=0), 1.0)
 
 
 def _inside(y_true, lower, upper):

@@ -167,5 +167,6 @@ def quantile_loss(y_true, y_quantiles, probabilities, *, sample_weight=None):
 def _intervals(lower, upper, **y_true):
     """Check y_true (if given), lower and upper, which have one shape and can be infinite."""
     *y, lower, upper = check_same_shape(finite=False, **y_true, lower=lower, upper=upper)
+    check_arrays(**y_true)  # targets must be finite
     check_ordered(lower, upper)
     return *y, lower, upper

@@ -144,7 +144,7 @@ class UncertaintyScorer:
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
         sample_weight : array-like of shape (n_samples,), optional
-        Non-negative weights of the rows.
+            Non-negative weights of the rows.
 
         Returns
         -------

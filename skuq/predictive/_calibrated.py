@@ -115,13 +115,16 @@ class RecalibratedMixture(_Calibrated):
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:
         """Compute the log density of each row, of all outputs together. Shape (n,)."""
-        y = np.asarray(y, dtype=float)
-        # d/dy R(F(y)) = R'(F(y)) f(y), for each output.
-        slope = np.log(self._map.slope(self.base.cdf(y)))
-        if slope.ndim == 1:
-            return self.base.log_prob(y) + slope
-        marginals = [self.base.output(k).log_prob(y[:, k]) for k in range(y.shape[1])]
-        return np.sum(marginals, axis=0) + slope.sum(axis=1)
+        y = self._check_y(y)
+        if y.ndim == 2:
+            marginals = [self.output(k).log_prob(column) for k, column in enumerate(y.T)]
+            return np.sum(marginals, axis=0)
+        # d/dy R(F(y)) = R'(F(y)) f(y)
+        return self.base.log_prob(y) + np.log(self._map.slope(self.base.cdf(y)))
+
+    def output(self, k: int) -> RecalibratedMixture:
+        """Select the marginal distribution of one of several outputs."""
+        return RecalibratedMixture(self.base.output(k), self.predicted[:, k], self.observed[:, k])
 
     @property
     def variance(self) -> np.ndarray:
@@ -286,6 +289,12 @@ class ConformalMixture(_Calibrated):
     def log_prob(self, y: ArrayLike) -> np.ndarray:
         """Compute the log density of each row under the base. Shape (n,)."""
         return self.base.log_prob(y)
+
+    def output(self, k: int) -> ConformalMixture:
+        """Select the marginal distribution of one of several outputs."""
+        return ConformalMixture(
+            self.base.output(k), self.scores[:, k], self.reach[:, k], self.new_weight
+        )
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
         """Draw jointly from the base, of shape (n[, m], n_samples)."""

@@ -15,6 +15,8 @@ from scipy import optimize, special
 from skuq.predictive._gaussian_mixture import GaussianMixture
 from skuq.predictive._mixture import Mixture
 
+_MOST_PIECES = 20  # of a map of levels
+_PIECES = (1, 2, 4, 5, 10, 20)  # its divisors, so that all maps have knots in common
 _SMALLEST_SPREAD = 1e-6  # variance of the logarithms of groups' variances that counts as none
 
 
@@ -95,30 +97,31 @@ def fit_levels(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fit a piecewise linear map from predicted to observed levels.
 
-    Return the predicted and the observed levels of its knots, (n_knots,) each, which increase
-    strictly from 0 to 1. The isotonic fit is the distribution function of the PIT values (n,)
-    (Kuleshov et al., 2018); a piecewise linear map has a density, too. It has up to twenty pieces
-    of equal observed probability, and at least ten of the `n_effective` rows in each. Akaike's
-    criterion chooses their number: if predictions are calibrated, that is about 1, where twenty
+    Return the predicted and the observed levels of its knots, (21,) each, which increase strictly
+    from 0 to 1. The isotonic fit is the distribution function of the PIT values (n,) (Kuleshov et
+    al., 2018); a piecewise linear map has a density, too. Maps of 1 to 20 pieces of equal observed
+    probability, with at least ten of the `n_effective` rows in each, are averaged with Akaike's
+    weights. If predictions are calibrated, little more than the identity is left, where twenty
     pieces would lower the mean log density by about 20 / (2 n).
+
+    References
+    ----------
+    Burnham and Anderson (2002), "Model Selection and Multimodel Inference", section 2.9 (weights).
     """
-    most = int(np.clip((n_effective + 1e-6) // 10, 1, 20))  # 99.999.. effective rows are 100
-    candidates = [np.arange(n + 1) / n for n in range(1, most + 1)]  # observed levels of knots
-    # The inner knots of all candidates, one candidate after the other: the PIT values are sorted
-    # only once.
-    levels = np.concatenate([observed[1:-1] for observed in candidates])
-    inner = weighted_quantile(pit, weights, levels)
-    best, chosen, start = -np.inf, (candidates[0], candidates[0]), 0
-    for n, observed in enumerate(candidates, 1):
-        knots = np.concatenate([[0.0], inner[start : start + n - 1], [1.0]])
-        start += n - 1
-        # A thousandth of the identity makes the map strictly increasing where values are equal.
-        predicted = 0.999 * knots + 0.001 * observed
-        # Log likelihood of density 1 / (n * width) on pieces of equal mass, less n - 1 parameters.
-        criterion = -n_effective * np.log(n * np.diff(predicted)).mean() - (n - 1)
-        if criterion > best:
-            best, chosen = criterion, (predicted, observed)
-    return chosen
+    observed = np.arange(_MOST_PIECES + 1) / _MOST_PIECES
+    knots = np.concatenate([[0.0], weighted_quantile(pit, weights, observed[1:-1]), [1.0]])
+    # A thousandth of the identity makes the map strictly increasing where values are equal.
+    knots = 0.999 * knots + 0.001 * observed
+    criteria, maps = [], []
+    for n_pieces in _PIECES:
+        if n_pieces > 1 and n_effective + 1e-6 < 10 * n_pieces:  # 99.999.. effective rows are 100
+            break
+        every = slice(None, None, _MOST_PIECES // n_pieces)
+        # Log density 1 / (n * width) on n pieces of equal mass; n - 1 parameters.
+        log_density = -np.log(n_pieces * np.diff(knots[every])).mean()
+        criteria.append(n_effective * log_density - (n_pieces - 1))
+        maps.append(np.interp(observed, observed[every], knots[every]))
+    return special.softmax(criteria) @ maps, observed
 
 
 def pool_variances(variances: np.ndarray, degrees: np.ndarray) -> np.ndarray:

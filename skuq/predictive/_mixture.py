@@ -33,9 +33,13 @@ def epistemic_factor(weights: np.ndarray, ddof: int) -> float:
     """Compute the factor that changes the divisor of a variance of K means from K to K - ddof."""
     if not ddof:
         return 1.0
-    # The effective number of members, K if their weights are equal.
-    effective = float(1 / np.sum(weights**2))
-    return effective / (effective - 1) if len(weights) > 1 else 0.0
+    if len(weights) == 1:
+        return 0.0
+    # With the effective number of members, K = 1 / sum(w^2), it is K / (K - 1) = 1 / sum of all
+    # products of two weights. The sum does not cancel if one weight is nearly 1.
+    products = np.outer(weights, weights)
+    np.fill_diagonal(products, 0)
+    return float(1 / products.sum())
 
 
 def check_locations_and_scales(loc: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -19,12 +19,16 @@ LEVELS = np.concatenate([_TAIL, np.arange(2, 19) / 20, 1 - _TAIL[::-1]])
 NOMINAL = special.ndtri(LEVELS)  # scores of these levels while the calibration holds
 _LOWER, _MEDIAN, _UPPER = np.searchsorted(LEVELS, np.array([0.05, 0.5, 0.95]) - 1e-9)
 _DENSITY = np.exp(-0.5 * NOMINAL**2) / np.sqrt(2 * np.pi)
-# Within about this many rows the error of a level falls to 1/e. The density is bounded from
-# below, as steps beyond the 5 % levels would otherwise be larger than the changes to follow.
+# Within about this many rows the error of a level falls to 1/e.
 MEMORIES = np.array([15.0, 40.0, 100.0, 250.0, 600.0, 1500.0])
 # Initial weights of the step sizes. Small steps weigh most, since most calibrations stay valid.
 _PRIOR = (np.sqrt(MEMORIES) / np.sqrt(MEMORIES).sum())[:, None]
-_STEPS = 1 / (MEMORIES[:, None] * np.maximum(_DENSITY, 0.1))  # (k, q)
+# Memories are no longer than the number of rows seen plus this. The first rows then count about as
+# in a sample quantile, in which the calibration counts as 50 rows: it may be wrong from the start.
+_CALIBRATION_ROWS = 50
+# Lower bound of the density in steps, as those beyond the 5 % levels would otherwise be larger than
+# the changes to follow.
+_LEAST_DENSITY = 0.1
 # The unit of all steps is the spread of the quantiles with this memory, the third. The spread of a
 # shorter memory would change by so much in a step of 24 rows that steps could grow without bound.
 _UNIT_MEMORY = 2
@@ -82,7 +86,8 @@ class QuantileTracker:
     truth the quantile of level p moves up by the step times p, or down by the step times 1 - p. In
     the long run a share p of the truths is below it, for any sequence of truths. Steps are in units
     of the current spread of the scores, so that errors can become a hundred times larger or
-    smaller. Step sizes are weighted by their recent losses.
+    smaller. They are larger at the start, and decrease to those of their memories. Step sizes are
+    weighted by their recent losses.
 
     Attributes
     ----------
@@ -104,7 +109,7 @@ class QuantileTracker:
     shifts", Algorithm 1 (weights of step sizes). Angelopoulos, Candès and Tibshirani (2023),
     "Conformal PID control for time series prediction" (steps of scores instead of levels).
     Angelopoulos, Barber and Bates (2024), "Online conformal prediction with decaying step sizes"
-    (coverage for any sequence of step sizes).
+    (steps that decrease; coverage for any sequence of step sizes).
 
     Examples
     --------
@@ -153,14 +158,20 @@ class QuantileTracker:
         # Learning rate of the weights: Gibbs and Candès (2024), section 3.
         rate = np.sqrt((np.log(2 * k * _HORIZON) + 1) / (energy + 1.0))
         share = 1 - (1 - _REDISTRIBUTED_SHARE) ** n
-        positions = self.positions
+        path = [self.positions]  # after each step
         for start in range(0, n, _STEP_ROWS):
+            positions = path[-1]
             block = scores[start : start + _STEP_ROWS, None, None]  # (b, 1, 1, m)
             # p times the rows of the block, minus those below the quantile: minus the gradient of
             # the block's pinball losses.
             push = LEVELS[:, None] * len(block) - (block < positions).sum(axis=0)  # (k, q, m)
             unit = _spread(positions[_UNIT_MEMORY])  # (m,)
-            positions = positions + unit * _STEPS[..., None] * push
+            memories = np.minimum(MEMORIES, _CALIBRATION_ROWS + self.n_rows + start)
+            steps = 1 / (memories[:, None] * np.maximum(_DENSITY, _LEAST_DENSITY))  # (k, q)
+            path.append(positions + unit * steps[..., None] * push)
+        # The end of the path follows the last rows, such as those of a weekend. If many rows arrive
+        # together, its average is a better prediction of as many more.
+        positions = np.mean(path[len(path) // 2 :], axis=0)
         seen = np.stack([scores, self._scores_under_tracker(scores)], axis=1)  # (T, 2, m)
         return QuantileTracker(
             positions,

@@ -55,7 +55,7 @@ class TransformedMixture(Mixture):
         take arrays of any shape.
     shift : ndarray that broadcasts to (n[, m]), default=0.0
         Summand, in units of y. It is set by `scaled` and rarely given.
-    factor : float or ndarray of shape (m,), default=1.0
+    factor : ndarray that broadcasts to (n[, m]), default=1.0
         Positive factor. It is set by `scaled` and rarely given.
 
     See Also
@@ -162,14 +162,18 @@ class TransformedMixture(Mixture):
 
     def rows(self, rows: RowIndex) -> TransformedMixture:
         """Select rows by a slice or positions."""
-        shift = np.broadcast_to(self.shift, self._shape)[rows]
-        return TransformedMixture(self.inner.rows(rows), self.transform, shift, self.factor)
+        shift, factor = self._of_each_row
+        return TransformedMixture(self.inner.rows(rows), self.transform, shift[rows], factor[rows])
 
     def output(self, k: int) -> TransformedMixture:
         """Select the marginal distribution of one of several outputs."""
-        shift = np.broadcast_to(self.shift, self._shape)[:, k]
-        factor = np.broadcast_to(self.factor, self._shape[1:])[k]
+        shift, factor = (values[:, k] for values in self._of_each_row)
         return TransformedMixture(self.inner.output(k), self.transform.output(k), shift, factor)
+
+    @property
+    def _of_each_row(self) -> tuple[np.ndarray, np.ndarray]:
+        """Shift and factor of each row and output, (n[, m])."""
+        return np.broadcast_to(self.shift, self._shape), np.broadcast_to(self.factor, self._shape)
 
     def _tfp_members(self) -> Any:
         raise NotImplementedError(

@@ -11,6 +11,8 @@ import pandas as pd
 from pandas.api.types import infer_dtype, is_complex_dtype, is_numeric_dtype
 from sklearn.utils.validation import check_array, validate_data
 
+from skuq._checks import fill_masked
+
 NUMBER, CATEGORY, EMPTY = "number", "category", "empty"
 # Kinds of values in a column of objects, by the names of pandas' `infer_dtype`.
 _NUMBERS = {"boolean", "integer", "floating", "decimal"}
@@ -27,6 +29,7 @@ def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: in
     """
     refuse_lazy(X)
     if not _is_frame(X):
+        X = fill_masked(X)
         array = validate_data(
             owner,
             X,

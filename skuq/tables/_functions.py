@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.utils.validation import check_array, validate_data
 
 from skuq import backend
-from skuq._checks import check_targets
+from skuq._checks import check_targets, fill_masked
 from skuq._registry import saved_as
 from skuq.networks import OperatorHead
 from skuq.predictive import EpistemicNormal, GaussianMixture
@@ -58,6 +58,7 @@ def flat_values(Y: Any) -> tuple[Any, tuple[int, ...]]:
 
     Returns them, and the shape of one function's values: () for single numbers, (q,) or (q, m).
     """
+    Y = fill_masked(Y)
     values = np.asarray(Y)
     if values.ndim <= 2:
         return Y, values.shape[1:]
@@ -114,6 +115,7 @@ class FunctionInputs:
     def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
         """Check that X holds finite numbers (n, d_u)."""
         refuse_lazy(X)
+        X = fill_masked(X)
         return validate_data(
             estimator, X, reset=reset, dtype="float64", ensure_min_samples=min_rows
         )

@@ -19,6 +19,7 @@ from sklearn.base import clone
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, check_consistent_length, validate_data
 
+from skuq._checks import fill_masked
 from skuq._params import HasMethods, StrOptions, safe_split
 from skuq._registry import saved_as
 from skuq._warnings import warn_user
@@ -98,6 +99,7 @@ class TableInputs:
         """Check X as a float array, as a table, or only its columns for a user's transformer."""
         preprocessor = self.preprocessor
         if preprocessor is None:
+            X = fill_masked(X)
             return validate_data(
                 estimator, X, reset=reset, dtype="float64", ensure_min_samples=min_rows
             )
@@ -272,6 +274,7 @@ class ImageInputs:
 
     def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
         """Check images or flat rows, and flatten them."""
+        X = fill_masked(X)
         n_axes = getattr(X, "ndim", 2)
         if reset and n_axes == 3:
             raise ValueError(

@@ -123,6 +123,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         -------
         self
         """
+        vars(self).pop("medians_", None)  # a fit that fails does not leave that of another
         table = read_table(self, X)
         columns = Columns(table, getattr(self, "feature_names_in_", None))
         kinds = np.array([columns.kind_to_fit(k) for k in range(columns.n)])

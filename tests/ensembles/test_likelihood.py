@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from sklearn.metrics import log_loss
 
@@ -202,3 +202,13 @@ def test_use_best_with_every_method_and_loss(method):
         chosen = select_by(statistics, normal_nll, size, method, use_best=True)
         assert 1 <= len(chosen) <= size
         assert_allclose(chosen.weights.sum(), 1)
+
+
+def test_rows_without_weight_do_not_choose_the_size():
+    likelihood = np.random.default_rng(0).normal(size=(6, 120))
+    weight = np.repeat([1.0, 0.0], 60)
+    chosen = select_by_likelihood(likelihood, 5, use_best=True, sample_weight=weight)
+    expected = select_by_likelihood(likelihood[:, :60], 5, use_best=True)
+    assert_array_equal(chosen.indices, expected.indices)
+    weight[1:] = 0.0  # all of the weight is in one fold
+    assert len(select_by_likelihood(likelihood, 5, use_best=True, sample_weight=weight)) == 5

@@ -20,6 +20,7 @@ from skuq import (
     DeepEnsembleRegressor,
     MCDropoutClassifier,
     NEONRegressor,
+    NESClassifier,
     OperatorEnsembleRegressor,
     make_pipeline,
 )
@@ -245,6 +246,7 @@ REGRESSORS = DeepEnsembleRegressor(), NEONRegressor(), CalibratedUncertaintyRegr
     [
         (np.array([1.0, None, 2.0, 3.0], dtype=object), "y contains NaN"),
         (["1", "2", "nan", "3"], "y contains NaN"),
+        (np.ma.masked_greater([1, 2, 3, 4], 3), "y contains NaN"),
         (["1", "2", "inf", "3"], "y contains infinity"),
         (np.arange(4).astype("M8[D]"), "dates or times"),
         (pd.Series(pd.date_range("2020", periods=4, tz="UTC")), "dates or times"),
@@ -291,6 +293,16 @@ def test_one_class_is_refused(estimator):
     """Networks would predict it with probability 1, and have no doubt."""
     with pytest.raises(ValueError, match=r"at least two classes\. Got 1 class: \['ant'\]"):
         estimator.fit(X, ["ant"] * 4)
+
+
+@pytest.mark.parametrize(
+    "estimator", [DeepEnsembleRegressor(preprocess=None), NEONRegressor(), NESClassifier()]
+)
+def test_masked_numbers_are_missing(estimator):
+    images = isinstance(estimator, NESClassifier)
+    masked = np.ma.masked_less(np.ones((4, 2, 2, 1)) if images else X, 3)
+    with pytest.raises(ValueError, match="X contains NaN"):
+        estimator.fit(masked, np.arange(4) % 2)
 
 
 def test_layers_of_a_script_are_registered_where_an_estimator_is_unpickled():

@@ -28,6 +28,7 @@ from sklearn.model_selection import (
     GridSearchCV,
     GroupKFold,
     KFold,
+    PredefinedSplit,
     RepeatedKFold,
     StratifiedGroupKFold,
     StratifiedKFold,
@@ -82,12 +83,11 @@ def test_isotonic_meets_skewed_quantiles():
     assert off["isotonic"] < off["conformal"]
 
 
-def test_outputs_with_maps_of_different_sizes_are_calibrated_as_alone():
+def test_outputs_are_calibrated_as_alone():
     X, y = line(400)
     targets = [y, line(400, noise=stats.expon(loc=-1))[1]]  # the same X, other noise
     both = CalibratedUncertaintyRegressor(TooSure(), "isotonic", cv=2).fit(X, np.stack(targets, 1))
     alone = [CalibratedUncertaintyRegressor(TooSure(), "isotonic", cv=2).fit(X, t) for t in targets]
-    assert len(alone[0].levels_[0]) != len(alone[1].levels_[0])
     for k, model in enumerate(alone):
         found = both.predict_quantiles(X, [0.05, 0.3, 0.9])[..., k]
         assert_allclose(found, model.predict_quantiles(X, [0.05, 0.3, 0.9]), rtol=1e-6, atol=1e-6)
@@ -321,6 +321,10 @@ def test_bad_input():
         CalibratedUncertaintyRegressor(fitted, cv="prefit").fit(X, y, np.arange(30) == 3)
     with pytest.raises(ValueError, match="finite numbers"):
         CalibratedUncertaintyRegressor(TooSure(np.nan)).fit(X, y)
+    with pytest.raises(ValueError, match=r"of one shape. .* gave \(6,\) and \(6, 1\)"):
+        CalibratedUncertaintyRegressor(ColumnOf("std")).fit(X, y)
+    with pytest.raises(ValueError, match="leaves out none"):
+        CalibratedUncertaintyRegressor(TooSure(), cv=PredefinedSplit(np.full(30, -1))).fit(X, y)
     with pytest.raises(ValueError, match="target y is None"):
         CalibratedUncertaintyRegressor(TooSure()).fit(X, None)
     with pytest.raises(ValueError, match="dim <= 2|dim 3"):
@@ -334,6 +338,39 @@ def test_bad_input():
         model.fit(X, np.full(30, np.nan))
     with pytest.raises(NotFittedError):
         model.predict(X)
+
+
+class ColumnOf(TooSure):
+    """Regressor that predicts a column, as wrappers of other libraries do."""
+
+    def __init__(self, what="both", share=0.2):
+        super().__init__(share)
+        self.what = what
+
+    def predict(self, X, return_std=False):
+        mean, std = super().predict(X, return_std=True)
+        mean = mean if self.what == "std" else mean[:, None]
+        return (mean, std[:, None]) if return_std else mean
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_columns_are_predictions_of_one_output(method):
+    X, y = line(60)
+    model = CalibratedUncertaintyRegressor(ColumnOf(), method).fit(X, y)
+    plain = CalibratedUncertaintyRegressor(TooSure(), method).fit(X, y)
+    assert_array_equal(model.predict_interval(X), plain.predict_interval(X))
+    assert_array_equal(model.predict(X, return_std=True), plain.predict(X, return_std=True))
+
+
+@pytest.mark.parametrize("form", [list, lambda rows: np.isin(np.arange(60), rows)])
+def test_splits_may_be_lists_or_masks(form):
+    X, y = line(60)
+    splits = list(KFold(3).split(X))
+    given = [(form(train), form(test)) for train, test in splits]
+    scales = [
+        CalibratedUncertaintyRegressor(TooSure(), cv=cv).fit(X, y).scale_ for cv in (splits, given)
+    ]
+    assert scales[0] == scales[1]
 
 
 # Estimators that predict points, and arguments of their fit

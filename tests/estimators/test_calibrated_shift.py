@@ -27,6 +27,8 @@ from skuq import (
 )
 from skuq.exceptions import CalibrationWarning
 from skuq.persistence import dumps, loads
+from skuq.predictive import AdaptedDistribution
+from skuq.predictive._tracking import NOMINAL
 
 METHODS = ["scale", "isotonic", "conformal"]
 TRUSTED = ["small_models.TooSure"]
@@ -169,13 +171,16 @@ def test_bad_groups(line):
     model = CalibratedUncertaintyRegressor(line, cv="prefit")
     for groups, message in (
         (5, "which has 2. Got 5"),
-        ("b", "must be a column of X, a ndarray. Got 'b'"),
+        ("b", "since X has no names of columns. Got 'b'"),
         (0, "must give labels that rows share. Got 100 labels"),
         (lambda X: [1, 2], "one label a row, 100. Got 2"),
         (lambda X: [None] * len(X), "All of 100 rows have none"),
     ):
         with pytest.raises(ValueError, match=message):
             model.set_params(groups=groups).fit(X, y)
+    with pytest.raises(ValueError, match=r"one of \['a', 'b'\]. Got 'c'"):
+        model.set_params(estimator=TooSure(), cv=2, groups="c")
+        model.fit(pd.DataFrame(X, columns=["a", "b"]), y)
 
 
 def test_equal_uncertainties_make_no_groups():
@@ -301,18 +306,26 @@ def test_before_a_change_nothing_changes_much(method, line):
         assert model.log_prob(X, y).mean() > score - 0.03
 
 
-def test_truths_of_two_outputs():
+@pytest.mark.parametrize("groups", [None, 1])
+@pytest.mark.parametrize("method", METHODS)
+def test_truths_of_two_outputs(method, groups):
     X, y = two_groups(600)
     Y = np.column_stack([y, y + 1])
-    model = CalibratedUncertaintyRegressor(TooSure(), cv=2).fit(X, Y)
+    model = CalibratedUncertaintyRegressor(TooSure(), method, groups=groups, cv=2).fit(X, Y)
     later = Y * [1, 3]
     for start in range(0, 600, 50):
         model.partial_calibrate(X[start : start + 50], later[start : start + 50])
     assert model.drift_.spread.shape == (2,)
     assert model.drift_.spread[1] > 2 * model.drift_.spread[0]
     assert model.predict_interval(X).shape == (600, 2, 2)
-    assert model.log_prob(X, Y).shape == (600,)
     assert model.predict_quantiles(X[:3], [0.1, 0.9]).shape == (3, 2, 2)
+    # Outputs are independent: the joint density is the product of theirs.
+    outputs = map(model.predict_distribution(X).base.output, range(2))
+    adapted = [
+        AdaptedDistribution(base, NOMINAL, tracked).log_prob(column)
+        for base, tracked, column in zip(outputs, model.calibration_.tracker.quantiles.T, Y.T)
+    ]
+    assert_allclose(model.log_prob(X, Y), sum(adapted))
 
 
 def test_truths_out_of_order_and_missing(line):

@@ -15,8 +15,10 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression, LogisticRegression, Perceptron
 from sklearn.model_selection import (
     GridSearchCV,
+    GroupKFold,
     KFold,
     ShuffleSplit,
+    StratifiedGroupKFold,
     StratifiedKFold,
     cross_val_predict,
     cross_val_score,
@@ -257,6 +259,21 @@ def test_jobs_and_splitters_change_nothing_else(digits):
     two = HQEnsembleSelector(make_pool(), cv=splits, n_jobs=2, verbose=1).fit(X, y)
     pd.testing.assert_frame_equal(one.teams_, two.teams_)
     assert_array_equal(one.predict_proba(X), two.predict_proba(X))
+
+
+def test_groups_stay_together(digits):
+    X, _, y, _ = digits
+    groups, pool = (
+        np.arange(len(y)) // 3,
+        [("bayes", GaussianNB()), ("near", KNeighborsClassifier())],
+    )
+    teams = HQEnsembleSelector(pool).fit(X, y, groups=groups).teams_
+    splits = list(StratifiedGroupKFold(5).split(X, y, groups))
+    pd.testing.assert_frame_equal(teams, HQEnsembleSelector(pool, cv=splits).fit(X, y).teams_)
+    splits = list(GroupKFold(3).split(X, y, groups))
+    expected = HQEnsembleSelector(pool, cv=splits).fit(X, y).teams_
+    own = HQEnsembleSelector(pool, cv=GroupKFold(3)).fit(X, y, groups=groups)
+    pd.testing.assert_frame_equal(own.teams_, expected)
 
 
 def test_sample_weight_reaches_members_and_choice(digits):

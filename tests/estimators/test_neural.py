@@ -24,6 +24,7 @@ from skuq import (
     HyperDeepEnsembleRegressor,
     MCDropoutClassifier,
     MCDropoutRegressor,
+    NOMURegressor,
 )
 from skuq.backend import keras
 from skuq.exceptions import SearchSpaceError
@@ -522,3 +523,13 @@ def test_a_second_member_has_real_weight_whatever_the_loss(kind):
     weights = method._select(pool, head, data, min_members=2).weights
     assert_allclose(np.sort(weights)[-1], 0.75, atol=0.1)
     assert len(method._select(pool, head, data, min_members=1)) == 1
+
+
+@pytest.mark.slow
+def test_penalties_may_be_numbers_in_single_precision(wave):
+    small = np.float32(1e-3)
+    for model in (
+        DeepEnsembleRegressor(1, scale_l2=small, l2=small, epochs=1),
+        NOMURegressor(l2=small, side_l2=small, noise="learned", epochs=1, cv=None),
+    ):
+        assert np.isfinite(model.fit(*wave).predict(wave[0])).all()

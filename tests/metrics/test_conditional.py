@@ -94,6 +94,8 @@ def test_neighbor_distance_by_hand():
     reference = [[0.0, 5.0], [2.0, 5.0]]  # stds 1 and 0
     assert_allclose(neighbor_distance([[3.0, 5.0], [0.0, 9.0]], reference), [1, 4])
     assert_allclose(neighbor_distance([[3.0, 5.0]], reference, n_neighbors=2), [3])
+    # The computed standard deviation of three times 0.1 is 1e-17.
+    assert_allclose(neighbor_distance([[0.2]], np.full((3, 1), 0.1)), [0.1])
     with pytest.raises(ValueError, match="2 columns"):
         neighbor_distance([[1.0]], reference)
     with pytest.raises(ValueError, match="between 1 and the 2"):

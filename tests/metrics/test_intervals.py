@@ -69,6 +69,8 @@ def test_bad_arguments_are_refused():
         mean_width([0.0, 2.0], [1.0, 1.0])
     with pytest.raises(ValueError, match="`lower` must be numbers. Got NaN"):
         coverage_score([0.0], [np.nan], [1.0])
+    with pytest.raises(ValueError, match="`y_true` must be finite"):  # inf - inf is NaN
+        interval_loss([np.inf], [0.0], [np.inf], 0.9)
     with pytest.raises(ValueError, match=r"`coverage` must lie strictly in \(0, 1\). Got 90"):
         interval_loss([0.0], [0.0], [1.0], 90)
     with pytest.raises(ValueError, match=r"`y_quantiles` must have shape \(1, 2\). Got \(1, 1\)"):

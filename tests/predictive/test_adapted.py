@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -119,15 +121,36 @@ def test_tracker_by_hand():
     tracker = QuantileTracker.start()
     scores = np.array([[3.0]])
     after = tracker.updated(scores)
-    # Every quantile is below 3: up by p times the step, 1 / (memory * max(density, 0.1)).
-    k, q = 2, np.searchsorted(LEVELS, 0.95 - 1e-9)
-    step = 1 / (100 * stats.norm.pdf(special.ndtri(0.95)))
-    assert_allclose(after.positions[k, q, 0], NOMINAL[q] + 0.95 * step)
+    # Every quantile is below 3: up by p times the step, 1 / (memory * max(density, 0.1)). Of the
+    # memories 15 and 100, the longer begins at 50 rows.
+    q = np.searchsorted(LEVELS, 0.95 - 1e-9)
+    steps = 1 / (np.array([15, 50]) * stats.norm.pdf(special.ndtri(0.95)))
+    assert_allclose(after.positions[[0, 2], q, 0], NOMINAL[q] + 0.95 * steps)
     down = tracker.updated(-scores)
-    assert_allclose(down.positions[k, q, 0], NOMINAL[q] - 0.05 * step)
+    assert_allclose(down.positions[[0, 2], q, 0], NOMINAL[q] - 0.05 * steps)
+    later = replace(tracker, n_rows=70).updated(scores)  # 15 and 100 rows now
+    steps[1] /= 2
+    assert_allclose(later.positions[[0, 2], q, 0], NOMINAL[q] + 0.95 * steps)
     assert after.n_rows == 1
     assert_allclose(after.recent[0, :, 0], [3.0, np.inf])  # beyond the last level
     assert_allclose(tracker.drift(()).spread, 1) and tracker.drift(()).shift == 0
+
+
+def test_rows_that_arrive_together_predict_more_than_the_last():
+    # Rows arrive by the week, and end with a weekend of a tenth of the spread. The last quantiles
+    # alone hold 0.88 of the next week.
+    hours, held = np.arange(168 * 20), []
+    for seed in range(3):
+        scores = np.random.default_rng(seed).normal(size=len(hours))
+        scores *= np.where(hours % 168 < 120, 5, 0.5)
+        tracker = QuantileTracker.start()
+        for week in np.split(scores, 20):
+            low, high = tracker.quantiles[[3, -4], 0]
+            held.append(np.mean((low <= week) & (week <= high)))
+            tracker = tracker.updated(week[:, None])
+    held = np.reshape(held, (3, 20))[:, 3:]
+    assert abs(held.mean() - 0.9) < 0.01
+    assert held.min() > 0.82
 
 
 @pytest.mark.parametrize("change", ["none", "shift", "wide", "slow", "huge", "tiny"])

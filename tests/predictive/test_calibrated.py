@@ -97,7 +97,8 @@ def test_levels_are_the_weighted_distribution_of_pit():
     assert (predicted[0], predicted[-1], observed[0], observed[-1]) == (0, 1, 0, 1)
     piled, _ = fit_levels(np.r_[np.zeros(50), np.ones(50)], np.ones(100), 100)
     assert (np.diff(piled) > 0).all()
-    assert_allclose(fit_levels(np.array([0.3]), np.ones(1), 1), [[0, 1], [0, 1]])
+    predicted, observed = fit_levels(np.array([0.3]), np.ones(1), 1)
+    assert_allclose(predicted, observed)
 
 
 def test_levels_that_are_right_stay_about_the_same():
@@ -107,9 +108,10 @@ def test_levels_that_are_right_stay_about_the_same():
         predicted, observed = fit_levels(rng.uniform(size=900), np.ones(900), 900)
         slopes = np.diff(observed) / np.diff(predicted)
         losses.append(-np.diff(predicted) @ np.log(slopes))  # mean over uniform levels
-    assert 0 <= np.mean(losses) < 0.003  # 20 / (2 * 900) with twenty pieces
+    assert 0 <= np.mean(losses) < 0.0012  # 20 / (2 * 900) with twenty pieces, 0.0016 with the best
     skewed = rng.beta(0.3, 2, size=1000)
-    assert len(fit_levels(skewed, np.ones(1000), 1000)[0]) > 15
+    twenty = np.quantile(skewed, np.arange(1, 20) / 20, method="inverted_cdf")
+    assert_allclose(fit_levels(skewed, np.ones(1000), 1000)[0][1:-1], twenty, atol=0.01)
     # The effective number of rows is rounded where weights are equal.
     for rounded in (200 - 1e-9, 200 + 1e-9):
         found = fit_levels(skewed[:200], np.ones(200), rounded)
@@ -173,11 +175,9 @@ def test_recalibrated_density_is_the_slope_of_its_cdf():
     slope = (model.cdf(y + 1e-6) - model.cdf(y - 1e-6)) / 2e-6
     assert_allclose(np.exp(model.log_prob(y)), slope, rtol=1e-6)
     two = RecalibratedMixture(mixture(2, (4, 2)), *[np.stack([k, k], axis=1) for k in KNOTS])
-    apart = [
-        RecalibratedMixture(two.base.output(k), *KNOTS).log_prob(np.stack([y, -y], 1)[:, k])
-        for k in (0, 1)
-    ]
+    apart = [two.output(0).log_prob(y), two.output(1).log_prob(-y)]
     assert_allclose(two.log_prob(np.stack([y, -y], axis=1)), sum(apart))
+    assert_allclose(two.output(1).cdf(y), two.cdf(np.stack([y, y], axis=1))[:, 1])
 
 
 def test_recalibrated_moments_and_samples_agree():
@@ -221,6 +221,8 @@ def test_conformal_intervals_take_the_next_score(shape):
             model.interval(coverage), np.stack([model.mean - radius, model.mean + radius], axis=1)
         )
     assert_array_equal(model.quantile(0.5), model.mean)
+    if len(shape) == 2:
+        assert_array_equal(model.output(1).interval(0.9), model.interval(0.9)[..., 1])
     with pytest.raises(ValueError, match="calibration rows reach a coverage of 0.9. Got 0.95"):
         model.interval(0.95)
 

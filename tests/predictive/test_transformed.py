@@ -128,6 +128,17 @@ def test_tails_too_heavy_for_the_transform_are_said():
         _ = m.std
 
 
+@pytest.mark.parametrize("n_outputs", [None, 2])
+def test_rows_with_factors_of_their_own(n_outputs):
+    shape = (3,) if n_outputs is None else (3, n_outputs)
+    factor = 1 + np.arange(np.prod(shape)).reshape(shape)  # as groups of rows are calibrated
+    m = TransformedMixture(normals(shape=shape), Logarithm()).scaled(factor)
+    assert_allclose(m.rows([2, 0]).std, m.std[[2, 0]])
+    if n_outputs is not None:
+        assert_allclose(m.output(1).std, m.std[:, 1])
+        assert_allclose(m.rows(slice(1, 3)).output(1).interval(0.9), m.interval(0.9)[1:, :, 1])
+
+
 def test_bad_arguments_are_refused():
     with pytest.raises(TypeError, match="inner must be a Mixture"):
         TransformedMixture(np.zeros(3), Logarithm())

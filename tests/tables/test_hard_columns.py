@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.exceptions import NotFittedError
 
 from skuq.tables import RobustScaling, TablePreprocessor, TargetTransform
 
@@ -57,3 +58,20 @@ def test_numbers_as_text_are_warned_of():
     texts = pd.DataFrame({"x": [f"{k / 4}" for k in range(40)] * 2})
     with pytest.warns(UserWarning, match="numbers as text"):
         TablePreprocessor().fit(texts)
+
+
+@pytest.mark.parametrize("kind", ["int64", "float32", "U3"])
+def test_masked_values_are_missing(kind):
+    masked = np.ma.array([[1, 2], [3, 4], [5, 6]], mask=[[0, 1], [0, 0], [0, 0]], dtype=kind)
+    gap = np.nan if kind != "U3" else None
+    filled = pd.DataFrame({"x0": masked.data[:, 0], "x1": [gap, *masked.data[1:, 1]]})
+    expected = TablePreprocessor().fit_transform(filled)
+    np.testing.assert_array_equal(TablePreprocessor().fit_transform(masked), expected)
+
+
+def test_a_fit_that_fails_leaves_none_of_another():
+    encoder = TablePreprocessor().fit(np.ones((3, 3)))
+    with pytest.raises(ValueError, match="infinity"):
+        encoder.fit(np.full((3, 2), np.inf))
+    with pytest.raises(NotFittedError):
+        encoder.transform(np.ones((3, 2)))
