@@ -336,9 +336,20 @@ def held_out_functions():
             continue
         cells = [f"{runs[0]['n_parameters']:.0f}", mean_interval(values(runs, "relative_l2"), 4)]
         cells += [mean_interval(values(runs, "nll")), mean(values(runs, "nll_uncalibrated"))]
-        rows.append([title, *cells, mean(values(runs, "c"))])
-    head = ["", "parameters", "relative L2 error", "NLL, scaled", "NLL as it is", "factor"]
+        judged = [_factor_on_judged_functions(run) for run in runs]
+        rows.append([title, *cells, mean(values(runs, "c")), mean(judged)])
+    head = ["", "parameters", "relative L2 error", "NLL, scaled", "NLL as it is"]
+    head += ["factor, on the 20", "factor, on the 200"]
     return markdown(head, rows)
+
+
+def _factor_on_judged_functions(run):
+    """Compute the root mean square of error / std on the functions of both NLLs of a run.
+
+    With z = error / std, nll = log(c) + mean(z^2) / (2 c^2) + k, where k is the same for c = 1.
+    """
+    difference = run["nll"] - run["nll_uncalibrated"] - np.log(run["c"])
+    return np.sqrt(2 * difference / (run["c"] ** -2 - 1))
 
 
 @table

@@ -40,6 +40,7 @@ import skuq.training
 from skuq import NEONRegressor
 from skuq.backend import keras, ops
 from skuq.bayesopt import Acquisition, maximize_acquisition
+from skuq.datasets import make_operator_problem
 from skuq.predictive import EpistemicNormal
 from skuq.tables import FunctionTargets
 from skuq.training._drawing import DrawingNetwork
@@ -222,7 +223,7 @@ def test_networks_have_the_papers_numbers_of_parameters(
 def test_steps_and_rates_are_those_of_the_paper(monkeypatch, name, n, n_steps, shares, rates):
     model = NEONRegressor.from_paper(name, batch_size=None)  # a batch an epoch
     _, recipe, _ = trained(monkeypatch, model, n=n)
-    assert recipe.epochs == n_steps and recipe.epsilon == 1e-8
+    assert recipe.epochs == n_steps and recipe.epsilon == model.epsilon
     factors = recipe.rate_factors(0, n_steps, n_steps)
     assert factors.max() == pytest.approx(1, rel=1e-3)
     at = np.round(np.array(shares) * n_steps).astype(int)
@@ -230,6 +231,29 @@ def test_steps_and_rates_are_those_of_the_paper(monkeypatch, name, n, n_steps, s
     last = {"interferometer": 0.06, "cell_towers": 0.375}
     if name in last:
         assert factors[-1] == pytest.approx(last[name], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "batch_size", "clip_norm", "unit"),
+    [("interferometer", 16_384, 5e-7, 255), ("cell_towers", 2_500, 5e-5, None)],
+)
+def test_clips_are_the_authors_in_the_scale_of_this_loss(name, batch_size, clip_norm, unit):
+    """Their loss sums over a batch, times the mean of 1 / |s|^2; errors have units of their own."""
+    problem = make_operator_problem(name)
+    U = np.random.default_rng(0).uniform(*problem.bounds.T, (15, len(problem.bounds)))
+    S = problem(U)
+    model = NEONRegressor.from_paper(name)
+    targets = FunctionTargets(output_map=model.output_map)
+    values = targets.fit_encoder(S, np.ones(15))
+    scale = targets.fit(values).scale_
+    unit = S.std(axis=(0, 1)) if unit is None else unit
+    error = np.random.default_rng(1).normal(size=S.shape) * scale
+    theirs = np.mean(1 / np.sum(S**2, axis=(1, 2))) * batch_size
+    theirs *= np.mean(np.sum(0.5 * (error / unit) ** 2, axis=-1))
+    ours = np.mean(0.5 * (error / scale) ** 2)
+    assert model.clip_norm == pytest.approx(clip_norm * ours / theirs, rel=0.5)
+    assert model.epsilon / model.clip_norm == pytest.approx(1e-8 / clip_norm)
+    assert NEONRegressor.from_paper("brusselator").epsilon == 1e-8  # Optax', as it is
 
 
 def test_steps_may_depend_on_the_number_of_functions(monkeypatch):
@@ -260,7 +284,7 @@ def test_columns_have_scales_of_their_own_on_request():
 
 @pytest.mark.slow
 def test_the_interferometers_settings_train():
-    """Its clip of 5e-7 is far below Keras' epsilon, with which hardly a step is taken."""
+    """With the authors' clip and Keras' epsilon hardly a step is taken."""
     u, y = inputs(15), np.linspace(0, 1, 30)
     Y = 0.5 + 0.4 * np.sin(6 * u[:, :1] * y + u[:, 1:])
     sizes = {"encoder_units": (32,), "decoder_units": (32, 32), "latent": 32}
