@@ -211,8 +211,8 @@ class FunctionTargets:
         Mean and scale, fitted by `fit`: a value becomes ``(value - mean_) / scale_``.
     is_constant_ : ndarray of bool, of that shape
         Whether the values with this mean and scale are all equal in `fit`. The scale of fewer
-        than 20 is their size. That of more is the smallest relative difference of float32 numbers
-        times the value, so that the network's small errors vanish.
+        than 20 is a part of their size. That of more is the smallest relative difference of
+        float32 numbers times the value, so that the network's small errors vanish.
     """
 
     shape: tuple[int, ...]

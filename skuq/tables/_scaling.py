@@ -236,7 +236,7 @@ class TargetScaling:
         return self
 
     def rescale_equal(self, is_equal: np.ndarray, n: int) -> None:
-        """Scale outputs whose `n` values are equal (m,) by their size or precision, not by 1."""
+        """Scale outputs whose `n` values are equal (m,) by `scale_of_equal_values`."""
         self.scale_ = np.where(is_equal, scale_of_equal_values(self.mean_, n), self.scale_)
 
     def forward(self, y: np.ndarray) -> np.ndarray:
@@ -257,13 +257,14 @@ _VALUES_OF_A_CONSTANT = 20
 def scale_of_equal_values(value: Any, n: int) -> Any:
     """Return the scale of `n` targets that all have one value.
 
-    The size of the value, if there are few; 1 if it is 0. Many targets show a constant, whose scale
-    is what float32 cannot tell from it: networks compute in float32. In this unit their small
-    errors vanish, and their small standard deviations stay positive.
+    Few do not show a constant. Their scale is the standard deviation of a next value that is
+    another with probability 1 / (n + 2), and then differs by the size of this one; by 1 if it is 0.
+    The scale of many is what float32 cannot tell from the value: networks compute in float32. In
+    this unit their small errors vanish, and their small standard deviations stay positive.
     """
     size = np.where(np.equal(value, 0), 1.0, np.clip(np.abs(value), 1e-100, 1e100))
     # Squares of it are finite and not 0.
-    return size if n < _VALUES_OF_A_CONSTANT else np.finfo("float32").eps * size
+    return size * ((n + 2) ** -0.5 if n < _VALUES_OF_A_CONSTANT else np.finfo("float32").eps)
 
 
 def standard(values: np.ndarray, weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:

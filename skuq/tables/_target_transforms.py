@@ -93,7 +93,7 @@ class TargetTransform:
         return self
 
     def rescale_equal(self, is_equal: np.ndarray, n: int) -> None:
-        """Scale outputs whose `n` values are equal (m,) by their size or precision, not by 1."""
+        """Scale outputs whose `n` values are equal (m,) by `scale_of_equal_values`."""
         self.outputs_ = tuple(
             _Line(output.mean, scale_of_equal_values(output.mean, n)) if equal else output
             for output, equal in zip(self.outputs_, is_equal)

@@ -114,8 +114,8 @@ class NumberTargets:
         Standardise y. False keeps y in its own units.
     narrow_constants : bool, default=True
         Whether an output with one value in 20 rows or more, validation rows included, is predicted
-        to the precision of float32, and the unit of fewer rows is the size of the value. Otherwise
-        it is 1.
+        to the precision of float32, and the unit of fewer rows is a part of the value's size.
+        Otherwise it is 1.
 
     Attributes
     ----------

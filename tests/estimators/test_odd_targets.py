@@ -85,7 +85,7 @@ def test_a_constant_component_does_not_spoil_the_others():
     mean, std = model.predict(X, return_std=True)
     assert_allclose(mean[:, 0], 5, rtol=1e-5)
     assert (std[:, 0] < 1e-4).all()
-    assert np.abs(mean - Y)[:, 1:].mean() < 0.3 and (std[:, 1:] > 1e-4).all()
+    assert np.abs(mean - Y)[:, 1:].mean() < 0.3 and np.median(std[:, 1:]) > 1e-3
 
 
 def test_relative_errors_do_not_see_the_scale_of_constants():

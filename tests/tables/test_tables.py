@@ -200,10 +200,11 @@ def test_squares_of_a_huge_constant_stay_finite():
 
 @pytest.mark.parametrize("transform", ["standard", "yeo-johnson", "quantile"])
 def test_few_equal_values_may_be_chance(transform):
-    """The next of 19 equal values is another one with a probability of 1 / 21."""
-    for value, unit in [(-7.0, 7.0), (0.0, 1.0), (1e-30, 1e-30)]:
-        targets = fitted_targets(np.full(19, value), transform=transform)
-        assert_allclose(targets.transform(np.array([[value + unit]])), [[1.0]])
+    """The next of 14 equal values is another one with a probability of 1 / 16."""
+    for value, size in [(-7.0, 7.0), (0.0, 1.0), (1e-30, 1e-30)]:
+        for n, unit in [(14, size / 4), (2, size / 2)]:
+            targets = fitted_targets(np.full(n, value), transform=transform)
+            assert_allclose(targets.transform(np.array([[value + unit]])), [[1.0]])
 
 
 def test_only_constants_are_narrowed():
