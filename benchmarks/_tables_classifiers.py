@@ -180,7 +180,7 @@ def nes_methods(dataset):
         cells += [mean_error(score(scored, method, 10, c), 2, 100) for c in ("error", "ece")]
         cells += [mean_error(score(scored, method, 10, c)) for c in ("average", "oracle")]
         trained = next(iter(scored.values()))["methods"][method]["networks"]["10"]
-        name = f".. both (seed {', '.join(map(str, scored))})" if method == BOTH else method
+        name = f".. both (seeds {', '.join(map(str, scored))})" if method == BOTH else method
         rows.append([name, *cells, str(trained)])
         nll.append(np.nan if method == BOTH else score(scored, method, 10, "nll").mean())
     for row, cell in zip(rows, bold_lowest([row[3] for row in rows], nll)):
@@ -217,10 +217,12 @@ def nes_both():
     for dataset in DATASETS:
         both, runs = nes("both", dataset), nes("tabular", dataset)
         base = {seed: runs[seed] for seed in both}
-        cells = [mean_error(score(both, BOTH, 10, "nll"))]
-        cells += [mean_error(score(base, m, 10, "nll")) for m in ("NES-RE", "HyperEns")]
-        rows.append([f"{dataset} (seed {', '.join(map(str, both))})", *cells])
-    return markdown(["NLL of ten members", ".. both", "NES-RE", "HyperEns"], rows)
+        varied, plain = score(both, BOTH, 10, "nll"), score(base, "NES-RE", 10, "nll")
+        cells = [mean_error(varied), mean_error(plain), mean_error(varied - plain)]
+        cells.append(mean_error(score(base, "HyperEns", 10, "nll")))
+        rows.append([f"{dataset} (seeds {', '.join(map(str, both))})", *cells])
+    head = ["NLL of ten members", ".. both", "NES-RE", "difference, paired", "HyperEns"]
+    return markdown(head, rows)
 
 
 @table
