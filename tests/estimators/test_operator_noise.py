@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from operators import INPUTS, QUERIES, SMALL, VALUES, WAVE_SETTINGS, inputs, waves
+from tiers import slow_after
 
 import skuq.training
 from skuq import NEONRegressor, OperatorEnsembleRegressor
@@ -115,6 +116,7 @@ def test_members_stop_after_a_quarter_of_the_epochs_without_a_better_one():
         assert len(member.history["loss"]) == best + 1 + 50 < 200
 
 
+@pytest.mark.parametrize("kind", slow_after(1, KINDS))
 def test_rows_without_noise_teach_hardly_any(kind):
     u = inputs(40)
     settings = {**WAVE_SETTINGS, "steps": 500}
@@ -146,15 +148,15 @@ def test_copies_predict_the_same(kind):
     assert_array_equal(again.predict(X, return_std=True)[1], expected[1])
 
 
-def test_columns_without_query_points_have_noise_of_their_own():
+@pytest.mark.parametrize("kind", slow_after(1, KINDS))
+def test_columns_without_query_points_have_noise_of_their_own(kind):
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (200, 1))
     Y = np.stack([X[:, 0], 100 * X[:, 0]], axis=1)
     Y += np.array([0.05, 50.0]) * rng.normal(size=Y.shape)
-    for kind in KINDS:
-        model = line_model(kind, steps=200).fit(X, Y)
-        assert model.noise_std_.shape == (2, 1)
-        assert_allclose(model.noise_std_[:, 0], [0.05, 50], rtol=0.5)
+    model = line_model(kind, steps=200).fit(X, Y)
+    assert model.noise_std_.shape == (2, 1)
+    assert_allclose(model.noise_std_[:, 0], [0.05, 50], rtol=0.5)
 
 
 @pytest.mark.parametrize(
