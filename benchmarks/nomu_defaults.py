@@ -11,10 +11,6 @@ nomu_noiseless: the same with ``noise=0.0``, which says that there is none.
 nomu_numbers: ``l_min=0.001, l_max=2, c=1``: nothing is chosen.
 gp: scikit-learn's, a constant times RBF, alpha 1e-7, three restarts; std at least 0.001.
 
-Networks are trained through XLA, which takes a sixth of the processor time where one process fits
-many models. A single fit of so few steps would be a plain graph: results differ by rounding, which
-training amplifies. On the first nineteen problems both gave `nomu` the same worst NLL and coverage.
-
 Each fit is kept at once in nomu_defaults.json in `--results-dir`, and not repeated but with
 `--redo`: the script may be stopped at any time.
 """
@@ -33,7 +29,6 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from skuq import NOMURegressor
 from skuq.datasets import FUNCTIONS_1D, make_function, make_scarce_regression
 from skuq.exceptions import SmallValidationWarning
-from skuq.training import _engine
 
 GP_FLOOR = 1e-3  # least std of a Gaussian process
 CHANGES = {
@@ -130,7 +125,6 @@ def main():
     parser.add_argument("--summary", action="store_true", help="print what has been run")
     arguments = parser.parse_args()
     path = arguments.results_dir / "nomu_defaults.json"
-    _engine.worth_xla = lambda *_, **__: True
     if not arguments.summary:
         run_missing(path, arguments)
     print_summary(read(path))

@@ -253,4 +253,5 @@ def _tier(job: TrainingJob, template: Template, sizes: Sizes) -> bool:
         sum(map(math.prod, template.shapes)) * len(job.seeds),
         stops_early=recipe.early_stopping_patience is not None,
         n_alike=job.n_alike,
+        has_artificial=recipe.n_artificial > 0,
     )

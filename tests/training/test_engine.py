@@ -168,6 +168,13 @@ def test_convolutions_train_in_plain_graphs():
     assert not worth_xla(model.to_json(), 10**6, 100, stops_early=False)
 
 
+def test_steps_with_artificial_inputs_pay_for_xla_sooner():
+    """NOMU's default on a few rows: 1000 steps of four networks of two layers of 64 units."""
+    few_rows = network().to_json(), 1000, 35_000
+    assert worth_xla(*few_rows, stops_early=False, has_artificial=True)
+    assert not worth_xla(*few_rows, stops_early=False)
+
+
 def test_state_of_batch_normalisation_and_dropout_travels():
     layers = keras.layers
     model = keras.Sequential(
