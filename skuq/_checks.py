@@ -66,7 +66,7 @@ def check_weights(sample_weight: Any, rows: Any, *, relative: bool = False) -> n
     unless they are so large that their sums would overflow.
     """
     weight: np.ndarray = check_sample_weight(
-        sample_weight, rows, dtype="float64", ensure_non_negative=True
+        fill_masked(sample_weight), rows, dtype="float64", ensure_non_negative=True
     )
     if not weight.any():
         raise ValueError("`sample_weight` must be positive for at least one row. All are 0.")

@@ -23,7 +23,7 @@ from sklearn.utils.validation import (
 
 from skuq._checks import check_count, class_codes
 from skuq._params import CallbackSupportMixin
-from skuq.estimators._pickling import reduce_estimator
+from skuq.estimators._pickling import copy_estimator, reduce_estimator
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._uncertainty import ClassUncertainty, Uncertainty
 
@@ -117,6 +117,7 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
     _doc_link_module = "skuq"
     _doc_link_template = doc_link_template
     __reduce_ex__ = reduce_estimator
+    __copy__ = copy_estimator
 
     def predict_distribution(self, X: Any, **query: Any) -> Any:
         """Predict the distribution of each row.
@@ -342,6 +343,7 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
     _doc_link_module = "skuq"
     _doc_link_template = doc_link_template
     __reduce_ex__ = reduce_estimator
+    __copy__ = copy_estimator
 
     def predict_distribution(self, X: Any) -> CategoricalMixture:
         """Predict the distribution of each row's class.

@@ -1,8 +1,9 @@
 """The NEON paper's settings, by problem (sections 6.1 to 6.4).
 
 The number of steps grows with the number of functions, as in the authors' code. Their optimiser is
-Optax' Adam, whose epsilon is 1e-8. The pollutants' twelve columns have a scale each. Norms of
-gradients are in the table as the authors give them, and translated to the scale of skuq's loss.
+Optax' Adam, whose epsilon is 1e-8. The pollutants' twelve columns have a scale each. Clips of
+gradients are in the table as the authors give them; clip and epsilon of two problems are then
+translated to the scale of skuq's loss.
 """
 
 from __future__ import annotations
@@ -136,6 +137,6 @@ def paper_settings(name: str) -> dict:
     common |= {"epistemic": "epinet", "noise": 0.0}
     settings = {**common, **_SETTINGS[name]}
     if name in _LOSS_RATIOS:
-        for norm in ("clip_norm", "epsilon"):
-            settings[norm] /= _LOSS_RATIOS[name]
+        for setting in ("clip_norm", "epsilon"):
+            settings[setting] /= _LOSS_RATIOS[name]
     return settings

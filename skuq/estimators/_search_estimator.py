@@ -233,6 +233,7 @@ class SearchEstimator:
         # With one set besides the clean rows, the selection on it is the last one above.
         if len(result.sets) > 2:
             self.selection_, _ = self._choose(result.candidate_predictions())
+            self.calibration_ = NO_CALIBRATION
 
     def _choose(self, candidates, method=None):
         """Select an ensemble of trials, and calibrate it on the same rows."""

@@ -15,8 +15,8 @@ from scipy import optimize, special
 from skuq.predictive._gaussian_mixture import GaussianMixture
 from skuq.predictive._mixture import Mixture
 
-_MOST_PIECES = 20  # of a map of levels
-_PIECES = (1, 2, 4, 5, 10, 20)  # its divisors, so that all maps have knots in common
+_MOST_PIECES = 20  # largest number of pieces of a map of levels
+_PIECES = (1, 2, 4, 5, 10, 20)  # divisors of 20, so that all maps share their knots
 _SMALLEST_SPREAD = 1e-6  # variance of the logarithms of groups' variances that counts as none
 
 
@@ -121,7 +121,9 @@ def fit_levels(
         log_density = -np.log(n_pieces * np.diff(knots[every])).mean()
         criteria.append(n_effective * log_density - (n_pieces - 1))
         maps.append(np.interp(observed, observed[every], knots[every]))
-    return special.softmax(criteria) @ maps, observed
+    predicted = special.softmax(criteria) @ maps
+    predicted[-1] = 1.0  # the sum of the weights is rounded
+    return predicted, observed
 
 
 def pool_variances(variances: np.ndarray, degrees: np.ndarray) -> np.ndarray:

@@ -35,11 +35,12 @@ def epistemic_factor(weights: np.ndarray, ddof: int) -> float:
         return 1.0
     if len(weights) == 1:
         return 0.0
-    # With the effective number of members, K = 1 / sum(w^2), it is K / (K - 1) = 1 / sum of all
-    # products of two weights. The sum does not cancel if one weight is nearly 1.
-    products = np.outer(weights, weights)
-    np.fill_diagonal(products, 0)
-    return float(1 / products.sum())
+    # With the effective number of members, K = 1 / sum(w^2), it is K / (K - 1), or 1 over the sum
+    # of w (1 - w). If the largest weight is nearly 1, the difference would lose its digits.
+    largest = weights.argmax()
+    rest = 1 - weights
+    rest[largest] = np.delete(weights, largest).sum()
+    return float(1 / (weights @ rest))
 
 
 def check_locations_and_scales(loc: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -84,7 +84,9 @@ class QuantileTracker:
 
     Each step size tracks every quantile by online gradient descent on its pinball loss: after a
     truth the quantile of level p moves up by the step times p, or down by the step times 1 - p. In
-    the long run a share p of the truths is below it, for any sequence of truths. Steps are in units
+    the long run a share p of the truths is below it, for any sequence of truths that arrive in
+    updates of up to 24 rows. After an update of more rows, predictions take the average of its
+    later steps, and the next update goes on from the last step. Steps are in units
     of the current spread of the scores, so that errors can become a hundred times larger or
     smaller. They are larger at the start, and decrease to those of their memories. Step sizes are
     weighted by their recent losses.
@@ -92,7 +94,9 @@ class QuantileTracker:
     Attributes
     ----------
     positions : ndarray of shape (k, q, m)
-        Current quantiles of each step size.
+        Quantiles of each step size after the last step.
+    averages : ndarray of shape (k, q, m)
+        Averages of these over the steps of the later half of the last update, for predictions.
     weights : ndarray of shape (k, m)
         Weights of the step sizes.
     energy : ndarray of shape (m,)
@@ -124,6 +128,7 @@ class QuantileTracker:
     """
 
     positions: np.ndarray
+    averages: np.ndarray
     weights: np.ndarray
     energy: np.ndarray
     n_rows: int
@@ -135,12 +140,13 @@ class QuantileTracker:
         k = len(MEMORIES)
         positions = np.tile(NOMINAL[:, None], (k, 1, n_outputs))
         weights = np.tile(_PRIOR, (1, n_outputs))
-        return cls(positions, weights, np.zeros(n_outputs), 0, np.empty((0, 2, n_outputs)))
+        none = np.empty((0, 2, n_outputs))
+        return cls(positions, positions, weights, np.zeros(n_outputs), 0, none)
 
     @property
     def quantiles(self) -> np.ndarray:
         """Scores (q, m) of the levels `LEVELS`, increasing."""
-        return increasing(NOMINAL, np.einsum("km,kqm->qm", self.weights, self.positions))
+        return increasing(NOMINAL, np.einsum("km,kqm->qm", self.weights, self.averages))
 
     def updated(self, scores: np.ndarray) -> QuantileTracker:
         """Learn from the normal scores (T, m) of truths, in the order of their arrival.
@@ -151,16 +157,17 @@ class QuantileTracker:
         losses = np.stack([self._losses(column, k) for k, column in enumerate(scores.T)], axis=1)
         # Excess over the weighted mean, in units of the spread: the rate below needs no units.
         losses -= (self.weights * losses).sum(axis=0)
-        losses /= _spread(self.positions[_UNIT_MEMORY])
+        losses /= _spread(self.averages[_UNIT_MEMORY])
         k, n = len(MEMORIES), len(scores)
         # Discounted, so that the rate rises again once the step sizes differ less.
         energy = (1 - 1 / _HORIZON) ** n * self.energy + (self.weights * losses**2).sum(axis=0)
         # Learning rate of the weights: Gibbs and Candès (2024), section 3.
         rate = np.sqrt((np.log(2 * k * _HORIZON) + 1) / (energy + 1.0))
         share = 1 - (1 - _REDISTRIBUTED_SHARE) ** n
-        path = [self.positions]  # after each step
-        for start in range(0, n, _STEP_ROWS):
-            positions = path[-1]
+        positions, n_steps = self.positions, -(-n // _STEP_ROWS)
+        later = np.zeros_like(positions)  # sum over the later half of the steps
+        for step in range(n_steps):
+            start = step * _STEP_ROWS
             block = scores[start : start + _STEP_ROWS, None, None]  # (b, 1, 1, m)
             # p times the rows of the block, minus those below the quantile: minus the gradient of
             # the block's pinball losses.
@@ -168,13 +175,16 @@ class QuantileTracker:
             unit = _spread(positions[_UNIT_MEMORY])  # (m,)
             memories = np.minimum(MEMORIES, _CALIBRATION_ROWS + self.n_rows + start)
             steps = 1 / (memories[:, None] * np.maximum(_DENSITY, _LEAST_DENSITY))  # (k, q)
-            path.append(positions + unit * steps[..., None] * push)
-        # The end of the path follows the last rows, such as those of a weekend. If many rows arrive
-        # together, its average is a better prediction of as many more.
-        positions = np.mean(path[len(path) // 2 :], axis=0)
+            positions = positions + unit * steps[..., None] * push
+            if step >= n_steps // 2:
+                later += positions
+        # The last step reflects mainly the last 24 rows, such as those of a weekend. If many rows
+        # arrive together, the average is a better prediction of as many more.
+        averages = later / (n_steps - n_steps // 2) if n_steps else self.averages
         seen = np.stack([scores, self._scores_under_tracker(scores)], axis=1)  # (T, 2, m)
         return QuantileTracker(
             positions,
+            averages,
             update_weights(self.weights, rate * losses, share, _PRIOR),
             energy,
             self.n_rows + n,
@@ -187,7 +197,7 @@ class QuantileTracker:
         The loss of each level is divided by its value while the calibration holds, so that all
         levels have about equal weights.
         """
-        r = self.positions[..., output]
+        r = self.averages[..., output]
         # Beyond all quantiles the losses of all step sizes grow alike, and might overflow.
         ordered = np.sort(np.clip(scores, r.min() - 1, r.max() + 1))
         below = np.searchsorted(ordered, r)

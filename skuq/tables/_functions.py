@@ -271,7 +271,7 @@ class FunctionTargets:
         scaling = TargetScaling(self.standardize).fit(columns)
         # A single function does not show which of its values vary.
         is_constant = (columns == columns[0]).all(axis=0) & (self.narrow_constants and n > 1)
-        unit = np.where(is_constant, scale_of_equal_values(columns[0], len(columns)), 1.0)
+        unit = np.where(is_constant, scale_of_equal_values(columns[0], n), 1.0)
         mean, scale = scaling.mean_, scaling.scale_ * unit
         if self.standardize and self.output_map == "bounded":
             # Such networks only predict values in (0, 1): map the range, with a margin, to it.

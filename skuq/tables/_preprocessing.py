@@ -123,7 +123,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         -------
         self
         """
-        vars(self).pop("medians_", None)  # a fit that fails does not leave that of another
+        vars(self).pop("n_codes_", None)  # learnt last: a fit that fails leaves none of another
         table = read_table(self, X)
         columns = Columns(table, getattr(self, "feature_names_in_", None))
         kinds = np.array([columns.kind_to_fit(k) for k in range(columns.n)])
@@ -177,10 +177,10 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         for encoder in self._encoders:
             encoder.fit(places)
         n_codes = [n for encoder in self._encoders for n in encoder.n_codes]
+        self.n_codes_ = tuple(n_codes)
         # Codes are the last columns of the output.
         n_others = len(self.get_feature_names_out()) - len(n_codes)
         self.code_columns_ = tuple(range(n_others, n_others + len(n_codes)))
-        self.n_codes_ = tuple(n_codes)
 
     def _warn_of_identifier(self, labels, name):
         n = len(labels.codes)
@@ -269,7 +269,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         return np.concatenate([np.asarray(part, dtype=object) for part in parts])
 
     def __sklearn_is_fitted__(self):
-        return hasattr(self, "medians_")
+        return hasattr(self, "n_codes_")
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -249,8 +249,8 @@ class TargetScaling:
 
 
 # Fewest equal values that show a constant. After n equal values the next one is another with
-# probability 1 / (n + 2), by Laplace's rule of succession: with fewer than 20 values, an interval
-# of 95 % must not be narrow.
+# probability 1 / (n + 2), by Laplace's rule of succession. With 20 it is below the 5 % that an
+# interval of 95 % may miss.
 _VALUES_OF_A_CONSTANT = 20
 
 

@@ -16,7 +16,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
-from skuq._checks import check_targets
+from skuq._checks import check_targets, fill_masked
 from skuq._params import StrOptions
 from skuq._registry import saved_as
 from skuq._warnings import warn_user
@@ -113,9 +113,9 @@ class NumberTargets:
     standardize : bool, default=True
         Standardise y. False keeps y in its own units.
     narrow_constants : bool, default=True
-        Whether an output with one value in 20 rows or more, validation rows included, is predicted
-        to the precision of float32, and the unit of fewer rows is a part of the value's size.
-        Otherwise it is 1.
+        Whether an output with one value in 20 rows or more, from which no validation row differs,
+        is predicted to the precision of float32, and the unit of fewer rows is a part of the
+        value's size. Otherwise it is 1.
 
     Attributes
     ----------
@@ -170,7 +170,9 @@ class NumberTargets:
 
     def encode(self, y: Any) -> np.ndarray:
         """Check the y of validation rows, and return it as (n, m)."""
-        y = check_array(y, ensure_2d=False, dtype="float64", input_name="y of validation rows")
+        y = check_array(
+            fill_masked(y), ensure_2d=False, dtype="float64", input_name="y of validation rows"
+        )
         y = y.reshape(len(y), -1)
         if y.shape[1] != self.n_outputs:
             raise ValueError(
@@ -340,7 +342,7 @@ class ClassTargets:
         """Check that y holds classes (n,)."""
         y = validate_data(estimator, y=y)
         check_classification_targets(y)
-        return column_or_1d(y, warn=True)
+        return column_or_1d(fill_masked(y), warn=True)
 
     def fit_encoder(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Learn the classes and their weights, and return codes (n, 1)."""
@@ -375,7 +377,7 @@ class ClassTargets:
 
     def encode(self, y: Any) -> np.ndarray:
         """Check the y of validation rows, and return codes (n, 1)."""
-        y = column_or_1d(y)
+        y = column_or_1d(fill_masked(y))
         unknown = set(pd.unique(y).tolist()) - set(self.classes.tolist())
         if unknown:
             raise ValueError(

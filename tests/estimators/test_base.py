@@ -1,4 +1,7 @@
+import copy
+import functools
 import pickle
+import sys
 
 import cloudpickle
 import keras_tuner
@@ -305,7 +308,7 @@ def test_masked_numbers_are_missing(estimator):
         estimator.fit(masked, np.arange(4) % 2)
 
 
-def test_layers_of_a_script_are_registered_where_an_estimator_is_unpickled():
+def test_layers_of_a_script_are_registered_where_an_estimator_is_unpickled(monkeypatch):
     class Sine(keras.layers.Layer):
         def call(self, x):
             return keras.ops.sin(x)
@@ -314,10 +317,13 @@ def test_layers_of_a_script_are_registered_where_an_estimator_is_unpickled():
         return keras.Sequential([keras.Input(shape), Sine(), keras.layers.Dense(n_outputs)])
 
     Sine.__module__ = waves.__module__ = "__main__"  # as of a script; both are sent by value
+    Sine.__qualname__ = "Sine"
+    monkeypatch.setattr(sys.modules["__main__"], "Sine", Sine, raising=False)
     keras.saving.register_keras_serializable("skuq_tests")(Sine)
     registered = keras.saving.get_custom_objects()
     for estimator in (
         DeepEnsembleRegressor(network=waves),
+        DeepEnsembleRegressor(network=functools.partial(waves)),
         AutoDEUQRegressor(search_space=(waves, None)),
         CalibratedUncertaintyRegressor(DeepEnsembleRegressor(network=waves)),
     ):
@@ -332,3 +338,36 @@ def test_estimators_with_an_oracle_are_pickled():
     oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=7, seed=1)
     loaded = pickle.loads(pickle.dumps(AutoDEUQRegressor(search=oracle)))
     assert loaded.search.max_trials == 7 and loaded.search.seed == 1
+
+
+def test_layers_registered_elsewhere_do_not_keep_an_estimator_from_being_pickled(monkeypatch):
+    class Local(keras.layers.Layer):
+        """Registered inside a function: a plain pickle cannot refer to it."""
+
+    def network(shape, n_outputs):
+        raise NotImplementedError
+
+    Local.__module__ = network.__module__ = "__main__"
+    network.__qualname__ = "network"
+    monkeypatch.setattr(sys.modules["__main__"], "network", network, raising=False)
+    keras.saving.register_keras_serializable("skuq_tests")(Local)
+    try:
+        loaded = pickle.loads(pickle.dumps(DeepEnsembleRegressor(network=network)))
+    finally:
+        del keras.saving.get_custom_objects()["skuq_tests>Local"]
+    assert loaded.network is network
+
+
+def test_a_copy_has_the_parameters_themselves():
+    oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=7, seed=1)
+    model = DeepEnsembleRegressor(network=oracle)  # any parameter may be given, until `fit`
+    assert copy.copy(model).network is oracle
+
+
+class StateOfItsOwn(DeepEnsembleRegressor):
+    def __reduce__(self):
+        return StateOfItsOwn, (self.n_members,)
+
+
+def test_subclasses_may_have_pickles_of_their_own():
+    assert pickle.loads(pickle.dumps(StateOfItsOwn(3))).n_members == 3

@@ -96,6 +96,8 @@ def test_neighbor_distance_by_hand():
     assert_allclose(neighbor_distance([[3.0, 5.0]], reference, n_neighbors=2), [3])
     # The computed standard deviation of three times 0.1 is 1e-17.
     assert_allclose(neighbor_distance([[0.2]], np.full((3, 1), 0.1)), [0.1])
+    # The squares of tiny numbers underflow.
+    assert_allclose(neighbor_distance([[3.0]], [[1e-200], [2e-200]]), [3])
     with pytest.raises(ValueError, match="2 columns"):
         neighbor_distance([[1.0]], reference)
     with pytest.raises(ValueError, match="between 1 and the 2"):
