@@ -150,6 +150,10 @@ class _Worker:
     def submit(self, path: str, *arguments: Any) -> Future[Any]:
         self.n_trials += 1
         future: Future[Any] = self._executor.submit(_run_trial, path, *arguments)
+        # If the process had ended while it was idle, `submit` has started another one, and the
+        # executor's thread may not watch it: wake it, or it would not notice that process's death.
+        with self._executor._flags.shutdown_lock:
+            self._executor._executor_manager_thread_wakeup.wakeup()
         return future
 
     def stop(self) -> list[Any]:

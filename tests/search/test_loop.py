@@ -11,6 +11,7 @@ from pathlib import Path
 
 import joblib
 import pytest
+from joblib.externals.loky.process_executor import ProcessPoolExecutor
 from slots import SPACE, Kept, inline, processes, search, threads
 from tiers import slow
 
@@ -81,6 +82,27 @@ def test_a_killed_worker_costs_its_own_trial_only():
     assert len(records) == 24 and killed
     assert {r.configuration["k"] for r in killed} == {4}
     assert all("worker process died" in r.message for r in killed)
+
+
+@slow
+def test_a_worker_killed_in_place_of_one_that_was_idle_for_long(monkeypatch):
+    """The first trial after a pause; loky's thread would wait without the new process."""
+    monkeypatch.setattr("skuq.search._process_slots._IDLE_SECONDS", 0.2)
+    monkeypatch.setattr("skuq.search._process_slots._idle", idle := [])
+    search(processes(Evaluate(), 1), n_trials=1)
+    while idle[0]._executor._processes:
+        time.sleep(0.1)
+    time.sleep(2)  # its end has been noticed
+    idle[0]._executor._timeout = 60
+    start = ProcessPoolExecutor._ensure_executor_running
+
+    def start_late(self):
+        time.sleep(0.3)  # loky's thread has looked for processes by now
+        start(self)
+
+    monkeypatch.setattr(ProcessPoolExecutor, "_ensure_executor_running", start_late)
+    with pytest.raises(SearchFailedError, match="worker process died"):
+        search(processes(Evaluate(kill=range(10)), 1), n_trials=1)
 
 
 def test_processes_share_the_cores_and_stay_warm():
