@@ -44,7 +44,7 @@ def reduce_estimator(self: Any, protocol: Any) -> Any:
 
 
 def copy_estimator(self: Any) -> Any:
-    """Make a shallow copy, whose state is not that of a pickle."""
+    """Copy an estimator: the copy has the same parameters and fitted attributes."""
     copied = object.__new__(type(self))
     copied.__setstate__(self.__getstate__())
     return copied

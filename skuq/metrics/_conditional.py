@@ -263,7 +263,7 @@ def neighbor_distance(X, X_reference, *, n_neighbors=1):
 def _spread(X):
     """Compute the standard deviation of each column (d,); 1 for constant columns."""
     # The standard deviation of equal numbers is not exactly 0, if their sum was rounded.
-    # That of tiny numbers is 0, if their squares underflow.
+    # It is 0 for numbers so tiny that their squares underflow.
     std = X.std(axis=0)
     return np.where((np.ptp(X, axis=0) > 0) & (std > 0), std, 1.0)
 

@@ -263,7 +263,7 @@ class _Layers:
 
     def hidden(self, x, units, prefix, l2, joins=()):
         """Build all hidden layers; `joins` are further inputs of the last of them, in order."""
-        # The last hidden layers, as many as `joins`, see the layer before them and one of these.
+        # Each of the last `len(joins)` layers gets one of `joins` besides the layer before it.
         values, first = [], len(units) - len(joins)
         for i, n in enumerate(units):
             if i >= first:

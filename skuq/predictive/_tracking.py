@@ -23,8 +23,8 @@ _DENSITY = np.exp(-0.5 * NOMINAL**2) / np.sqrt(2 * np.pi)
 MEMORIES = np.array([15.0, 40.0, 100.0, 250.0, 600.0, 1500.0])
 # Initial weights of the step sizes. Small steps weigh most, since most calibrations stay valid.
 _PRIOR = (np.sqrt(MEMORIES) / np.sqrt(MEMORIES).sum())[:, None]
-# Memories are no longer than the number of rows seen plus this. The first rows then count about as
-# in a sample quantile, in which the calibration counts as 50 rows: it may be wrong from the start.
+# A memory is at most this many rows longer than the rows seen so far. The first rows then count
+# as in a sample quantile to which the calibration, which may be wrong, contributes 50 rows.
 _CALIBRATION_ROWS = 50
 # Lower bound of the density in steps, as those beyond the 5 % levels would otherwise be larger than
 # the changes to follow.

@@ -68,7 +68,7 @@ UNSURE = [
     ("n_rows", "model"), [(8, ENSEMBLES[0]), *itertools.product((1, 8), UNSURE)]
 )
 def test_a_few_rows_are_no_constant(n_rows, model):
-    """As of a step function whose rows are all on one side."""
+    """The rows of a step function may all lie on one side."""
     X = np.random.default_rng(0).uniform(-1, 1, size=(n_rows, 2))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SmallValidationWarning)

@@ -27,7 +27,7 @@ def test_ddof_of_weighted_members_is_their_effective_number():
     mean, aleatoric, epistemic, total = m.uncertainty(1)
     assert_allclose(np.ravel([mean, aleatoric**2, epistemic**2]), [3, 2.5, 11 * 8 / 5])
     assert_allclose(total**2, aleatoric**2 + epistemic**2)
-    # Of two members it is their sample variance for any weights, also if one of them rounds to 1.
+    # For two members it is the sample variance, whatever their weights; one here rounds to 1.
     m = GaussianMixture([[0.0], [4.0]], [[1.0], [1.0]], [1.0, 1e-18])
     assert_allclose(m.uncertainty(1).epistemic ** 2, 8)
 
