@@ -564,7 +564,8 @@ def test_arrays_are_written_as_here():
             _array_file("'<U99999999999'", "(0,)", b""),
             "no type|is not read|shape",
             marks=pytest.mark.skipif(
-                np.lib.NumpyVersion(np.__version__) < "2.0.0", reason="NumPy 1 has this type"
+                np.lib.NumpyVersion(np.__version__) < "2.0.0",
+                reason="a type for NumPy 1",
             ),
         ),
         (_array_file("'<f3'"), "no type"),

@@ -196,8 +196,8 @@ class FunctionTargets:
     by_column : bool, default=False
         Use a mean and a scale for each column.
     narrow_constants : bool, default=True
-        Give values that are equal in several functions the scale that `is_constant_` describes, and
-        not 1.
+        Give values that are equal in several functions the scale that `is_constant_` describes,
+        instead of 1.
 
     Attributes
     ----------
@@ -210,9 +210,10 @@ class FunctionTargets:
     mean_, scale_ : ndarray of shape (1, m), or (q, m) with `by_column`
         Mean and scale, fitted by `fit`: a value becomes ``(value - mean_) / scale_``.
     is_constant_ : ndarray of bool, of that shape
-        Whether the values with this mean and scale are all equal in `fit`. The scale of fewer
-        than 20 is a part of their size. That of more is the smallest relative difference of
-        float32 numbers times the value, so that the network's small errors vanish.
+        Whether the values with this mean and scale are all equal in `fit`. With fewer than 20
+        functions the scale of such values is a part of their size. With more it is the smallest
+        relative difference of float32 numbers times the value, so that the network's small errors
+        vanish.
     """
 
     shape: tuple[int, ...]
@@ -285,8 +286,7 @@ class FunctionTargets:
     def take_scales(self, other: FunctionTargets, values: np.ndarray) -> None:
         """Take the scales of an earlier fit, in place of learning those of values (n, q, m).
 
-        Where the values of the earlier fit were all equal, they did not show a scale: there it is
-        learnt now.
+        Equal values of the earlier fit did not show a scale; their scale is learnt now.
         """
         self.fit(values)
         before, now = other.scale_.shape, self.scale_.shape

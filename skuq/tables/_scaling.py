@@ -257,10 +257,10 @@ _VALUES_OF_A_CONSTANT = 20
 def scale_of_equal_values(value: Any, n: int) -> Any:
     """Return the scale of `n` targets that all have one value.
 
-    Few do not show a constant. Their scale is the standard deviation of a next value that is
-    another with probability 1 / (n + 2), and then differs by the size of this one; by 1 if it is 0.
-    The scale of many is what float32 cannot tell from the value: networks compute in float32. In
-    this unit their small errors vanish, and their small standard deviations stay positive.
+    Below 20 targets, the next one may differ: with probability 1 / (n + 2), and by about the size
+    of the value (by 1, if that is 0). The scale is the standard deviation of that difference.
+    From 20 targets on they count as a constant. The scale is then the precision of float32 at the
+    value, so that small errors of the networks, which compute in float32, vanish.
     """
     size = np.where(np.equal(value, 0), 1.0, np.clip(np.abs(value), 1e-100, 1e100))
     # Squares of it are finite and not 0.
