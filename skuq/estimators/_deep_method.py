@@ -51,7 +51,7 @@ class DeepEnsembleMethod(TrainingMethod):
         self.n_members = default if is_auto else estimator.n_members
         self.kinds = self._kinds()[: self.n_members]
         self.n_kinds = len(self.kinds)
-        self.n_splits = -(-self.n_members // self.n_kinds)
+        self.n_splits = math.ceil(self.n_members / self.n_kinds)
         self.dropout = estimator.dropout or None
         self._defaults = [PLAIN]
         if self.loss == "auto":

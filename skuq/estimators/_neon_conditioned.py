@@ -10,6 +10,8 @@ Notation: K networks of P weights each; n values to condition on, one for each p
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from skuq._seeds import generator
@@ -60,7 +62,7 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
     elif job.noise.any():
         noise = np.tile(job.noise**2, (job.n_functions * job.n_queries // len(job.noise), 1))
         noise = noise[rows].ravel() / max(prior_scale, 1e-12) ** 2
-    n_functions = -(-n_index // len(members))
+    n_functions = math.ceil(n_index / len(members))
     amplitude = scale / np.sqrt(n_functions * len(members))
     directions = np.stack(
         [

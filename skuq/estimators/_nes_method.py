@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from numbers import Integral
 
@@ -117,8 +118,8 @@ class NeuralEnsembleSearch(SearchMethod):
             return _IMAGE_EPOCHS, None
         architecture, hyperparameters = self.estimator.decisions_
         recipe = Recipe(**space.recipe({**architecture.default(), **hyperparameters.default()}))
-        n_steps = -(-n_train // recipe.batch_size)
-        return int(np.clip(-(-_ENOUGH_STEPS // n_steps), *_TABLE_EPOCHS)), None
+        n_steps = math.ceil(n_train / recipe.batch_size)
+        return int(np.clip(math.ceil(_ENOUGH_STEPS / n_steps), *_TABLE_EPOCHS)), None
 
     def _fix_decisions(self):
         """Return the decisions, with a single value for those that are not searched.

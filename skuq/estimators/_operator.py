@@ -5,6 +5,7 @@ Notation: n functions, q query points, m components.
 
 from __future__ import annotations
 
+import math
 from numbers import Integral, Real
 from typing import Any
 
@@ -294,12 +295,13 @@ def _recipe(model, n_functions, n_queries) -> Recipe:
     batch = n_rows if model.batch_size is None else model.batch_size
     if model.batch_size is not None and model.batch_over == "functions":
         batch *= n_queries
+    n_steps_per_epoch = math.ceil(n_rows / batch)
     return Recipe(
         optimizer=model.optimizer,
         learning_rate=model.learning_rate,
         epsilon=model.epsilon,
         batch_size=batch,
-        epochs=-(-n_steps // -(-n_rows // batch)),
+        epochs=math.ceil(n_steps / n_steps_per_epoch),
         reduce_lr_patience=None,
         early_stopping_patience=None,
         keep="last",

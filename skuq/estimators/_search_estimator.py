@@ -252,11 +252,12 @@ class SearchEstimator:
         wanted = min(getattr(self, "min_members", 1), self.n_members)
         n_networks = len(self.fitted_.members)
         if n_networks < wanted:
-            is_one = n_networks == 1
+            networks, consequence = f"{n_networks} networks", ""
+            if n_networks == 1:
+                networks, consequence = "1 network", ": its epistemic uncertainty is 0"
             warn_user(
-                f"The ensemble has {n_networks} network{'s' * (not is_one)}, as no more trials "
-                f"succeeded{': its epistemic uncertainty is 0' * is_one}. Give the search more "
-                "trials or more time.",
+                f"The ensemble has {networks}, as no more trials succeeded{consequence}. "
+                "Give the search more trials or more time.",
             )
 
     @property

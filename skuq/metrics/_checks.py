@@ -105,7 +105,7 @@ def check_members(y_true, loc, scale, weights):
 def check_proba(proba, *, name: str = "proba", members: bool = False) -> np.ndarray:
     """Check class probabilities (n, C), or (K, n, C) of members."""
     (proba,) = check_arrays(**{name: proba})
-    axes = ("n_members", "n_samples", "n_classes")[not members :]
+    axes = ("n_members", "n_samples", "n_classes") if members else ("n_samples", "n_classes")
     if proba.ndim != len(axes):
         raise ValueError(f"`{name}` must have shape ({', '.join(axes)}). Got {proba.shape}.")
     sums = proba.sum(axis=-1)

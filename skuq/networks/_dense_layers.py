@@ -45,8 +45,10 @@ class Dense:
     @property
     def shapes(self) -> list[tuple[int, ...]]:
         """Shapes of kernel (or v), bias and, if there is one, g."""
-        shapes = [(self.n_inputs, self.n_units), (self.n_units,)]
-        return shapes + [(self.n_units,)] * self.factorized
+        shapes: list[tuple[int, ...]] = [(self.n_inputs, self.n_units), (self.n_units,)]
+        if self.factorized:
+            shapes.append((self.n_units,))
+        return shapes
 
     def draw(self, rng) -> list[np.ndarray]:
         """Draw first weights: Glorot's normal kernel, and biases of 0."""

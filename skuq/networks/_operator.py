@@ -10,6 +10,7 @@ Notation: N rows, each a pair of an input u (d_u numbers) and a query y (d_y); a
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +25,7 @@ from skuq.networks._rebuild import check_rebuild
 
 def tile_columns(xp, y, n):
     """Repeat the columns of y until there are n."""
-    times = -(-n // y.shape[-1])
+    times = math.ceil(n / y.shape[-1])
     return xp.concatenate([y] * times, axis=-1)[..., :n]
 
 
@@ -112,7 +113,7 @@ class OperatorNetwork:
     def shapes(self) -> list[tuple[int, ...]]:
         """Shapes of the trained variables: those of encoder, frequencies and decoder."""
         encoder, decoder = self._layers
-        frequencies = [(self.n_queries, self._n_frequencies)] * self._has_frequencies
+        frequencies = [(self.n_queries, self._n_frequencies)] if self._has_frequencies else []
         return (
             [shape for layer in encoder for shape in layer.shapes]
             + frequencies

@@ -498,7 +498,8 @@ class EnsembleDense(_TabularLayer):
         self.inputs_initializer = first[input_initializer]()
         self.outputs_initializer = keras.initializers.Ones()
         factors = ("inputs", "outputs") if shared and adapters else ()
-        self._names = ("kernel", *factors, *["bias"] * use_bias)
+        bias = ("bias",) if use_bias else ()
+        self._names = ("kernel", *factors, *bias)
 
     def _read(self, shapes):
         return operations.EnsembleDense.read(self.get_config(), shapes)
