@@ -201,10 +201,10 @@ def join_posteriors(posteriors: Sequence[Posterior], constants: np.ndarray) -> P
     return Posterior(
         function,
         tuple(arguments),
-        None if None in keys else ("joined", keys, tuple(p.n_draws for p in posteriors)),
-        n_draws,
-        (width,),
-        all(p.joint for p in posteriors),
+        key=None if None in keys else ("joined", keys, tuple(p.n_draws for p in posteriors)),
+        n_draws=n_draws,
+        output_shape=(width,),
+        joint=all(p.joint for p in posteriors),
     )
 
 

@@ -151,7 +151,9 @@ def maximize_acquisition(
     best = _check_best(acquisition, best, posterior.n_draws)
     # Each draw takes its own values at pending points for known.
     level = _pending_level(posterior, acquisition, objective, pending, beta)
-    task = AcquisitionTask(posterior, acquisition, objective, bounds, best, beta, q, level)
+    task = AcquisitionTask(
+        posterior, acquisition, objective, bounds, best=best, beta=beta, q=q, pending=level
+    )
     # From here on, batches are rows of the unit box, (k, q * d).
     u = _starts(np.random.default_rng(random_state), n_restarts, starts, bounds, q)
     found, values = _search(task, u, method, n_restarts, u[: len(starts)])

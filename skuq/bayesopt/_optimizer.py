@@ -479,16 +479,16 @@ class BayesianOptimizer:
 
     def _settings(self):
         return SearchSettings(
-            self.estimator,
-            self.domain,
-            self.constraints,
-            self.acquisition,
-            self.maximizer,
-            self.n_restarts,
-            self.n_draws,
-            bool(self.noisy),
-            bool(self.reseed),
-            self._run.entropy,
+            estimator=self.estimator,
+            domain=self.domain,
+            constraints=self.constraints,
+            acquisition=self.acquisition,
+            maximizer=self.maximizer,
+            n_restarts=self.n_restarts,
+            n_draws=self.n_draws,
+            noisy=bool(self.noisy),
+            reseed=bool(self.reseed),
+            entropy=self._run.entropy,
         )
 
     def _current_beta(self):

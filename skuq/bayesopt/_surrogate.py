@@ -85,7 +85,9 @@ def posterior_of(estimator, n_draws=128, random_state=None):
         # (n, *output_shape) by (n_draws, 1, *output_shape): one z for all rows of a draw
         return mean + std * arguments[0].reshape(n_draws, 1, *output_shape)
 
-    return Posterior(function, (normals,), None, n_draws, output_shape, joint=False)
+    return Posterior(
+        function, (normals,), key=None, n_draws=n_draws, output_shape=output_shape, joint=False
+    )
 
 
 def _mean_and_std(estimator, X):

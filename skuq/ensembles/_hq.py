@@ -137,17 +137,17 @@ def select_teams(
     (0, 1, 2)
     """
     rules = Rules(
-        metric,
-        score,
-        filters,
-        beta,
-        max_team_size,
-        choose,
-        n_negatives,
-        rank_base,
-        on,
-        voting,
-        weights,
+        metric=metric,
+        score=score,
+        filters=filters,
+        beta=beta,
+        max_team_size=max_team_size,
+        choose=choose,
+        n_negatives=n_negatives,
+        rank_base=rank_base,
+        on=on,
+        voting=voting,
+        weights=weights,
     )
     predictions, y = _stack_predictions(predictions), np.asarray(y)
     if y.shape != predictions.shape[1:2] or not len(y):

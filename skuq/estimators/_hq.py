@@ -259,17 +259,17 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         forget_fit(self)
         pool = self._check_pool(sample_weight)
         rules = Rules(
-            self.metric,
-            self.diversity,
-            self.filters,
-            self.beta,
-            self.max_team_size,
-            self.choose,
-            self.n_negatives,
-            self.rank_base,
-            self.on,
-            self.voting,
-            self.weights,
+            metric=self.metric,
+            score=self.diversity,
+            filters=self.filters,
+            beta=self.beta,
+            max_team_size=self.max_team_size,
+            choose=self.choose,
+            n_negatives=self.n_negatives,
+            rank_base=self.rank_base,
+            on=self.on,
+            voting=self.voting,
+            weights=self.weights,
         ).check_pool(len(pool))
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)

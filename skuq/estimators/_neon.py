@@ -344,14 +344,14 @@ class NEONRegressor(OperatorRegressor):
     def _train_epinet(self, job, report):
         """Train a network and its EpiNet by gradient steps."""
         epinet = EpiNet(
-            _n_features(job),
-            job.head.n_raw,
-            int(self.n_index),
-            tuple(check_units("epinet_units", self.epinet_units)),
-            tuple(check_units("prior_units", self.prior_units)),
-            float(self.prior_scale),
-            self.activation,
-            bool(self.factorize),
+            n_features=_n_features(job),
+            n_raw=job.head.n_raw,
+            n_index=int(self.n_index),
+            units=tuple(check_units("epinet_units", self.epinet_units)),
+            prior_units=tuple(check_units("prior_units", self.prior_units)),
+            prior_scale=float(self.prior_scale),
+            activation=self.activation,
+            factorized=bool(self.factorize),
         )
         network = EpistemicNetwork(job.base, job.head.n_raw, epinet)
         recipe = replace(job.recipe, n_draws=self.n_index_samples)

@@ -193,8 +193,8 @@ class SearchEstimator:
             data,
             targets.head,
             epochs,
-            inputs_of_trials,
-            splits.parts,
+            held_out=inputs_of_trials,
+            folds=splits.parts,
             timeout=self.trial_timeout,
             max_epochs=max_epochs,
             objective=method.objective,
@@ -206,19 +206,28 @@ class SearchEstimator:
             proposer,
             method.n_trials,
             method.trial_entropy(self.entropy_),
-            held_out,
-            store,
-            self._options("search", max_time, self.trial_timeout, self.max_failures),
+            held_out=held_out,
+            store=store,
+            options=self._options(
+                "search",
+                max_time=max_time,
+                trial_timeout=self.trial_timeout,
+                max_failures=self.max_failures,
+            ),
             halving=method.halving(proposer),
             in_stacks=method.is_stackable(proposer),
             seconds=math.inf if self.max_time is None else self.max_time,
         )
 
-    def _options(self, name, *args, **kwargs):
+    def _options(self, name, **limits):
         """Make the options of a search or a refit, with these limits."""
-        limits = Limits(*args, **kwargs)
-        score_name = self._method.score_name
-        return RunOptions(self.n_jobs, limits, self.verbose, name=name, score_name=score_name)
+        return RunOptions(
+            self.n_jobs,
+            Limits(**limits),
+            self.verbose,
+            name=name,
+            score_name=self._method.score_name,
+        )
 
     # -------------------------------------------------------------- selection
 

@@ -232,10 +232,16 @@ class FittedOperator:
         if self.given is None:
             points = self.inputs.points(query_points)
             function, arguments = OperatorDraws.of(self, index, points, shape)
-            return Posterior(function, arguments, function.key(arguments), len(index), shape)
+            return Posterior(
+                function,
+                arguments,
+                key=function.key(arguments),
+                n_draws=len(index),
+                output_shape=shape,
+            )
 
         predicted = functools.partial(_predicted_draws, self, query_points)
-        return Posterior(predicted, (index,), None, len(index), shape)
+        return Posterior(predicted, (index,), key=None, n_draws=len(index), output_shape=shape)
 
     def to_keras(self, epistemic_ddof: int = 0) -> Any:
         """Raise ValueError: functions at query points have no Keras model."""

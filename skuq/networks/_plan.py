@@ -159,13 +159,13 @@ def _read(model) -> Plan:
         shapes.append(reader.read(layer, sources, [shapes[s] for s in sources]))
         values[i] = len(shapes) - 1
     return Plan(
-        shapes[0],
-        tuple(reader.nodes),
-        values[output],
-        tuple(reader.weights),
-        reader.n_state,
-        reader.n_dropouts,
-        max([reader.width, *(math.prod(shape) for shape in shapes)]),
+        input_shape=shapes[0],
+        nodes=tuple(reader.nodes),
+        output=values[output],
+        weights=tuple(reader.weights),
+        n_state=reader.n_state,
+        n_dropouts=reader.n_dropouts,
+        width=max([reader.width, *(math.prod(shape) for shape in shapes)]),
     )
 
 

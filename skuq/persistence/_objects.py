@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq._registry import find_class, find_name
+from skuq._registry import find_by_class, find_by_name
 from skuq._warnings import warn_user
 from skuq.exceptions import FileFormatError, UnsavableError
 from skuq.persistence import _standard  # noqa: F401 - registers classes
@@ -44,7 +44,7 @@ class Describer:
             return _PART, vars(value)
         if (found := encode(value, where)) is not None:
             return found
-        if (saved := find_name(type(value))) is not None:
+        if (saved := find_by_class(type(value))) is not None:
             state = _state_of(value, where)
             if saved.check is not None:
                 try:
@@ -125,7 +125,7 @@ class Restorer:
             return self._foreign(state["data"], part)
         if name in DECODERS:
             return DECODERS[name](state)
-        saved = find_class(name)
+        saved = find_by_name(name)
         if saved is None:
             raise FileFormatError(f"{where} is of class {name[:100]!r}, which is not known")
         if saved.check is not None:

@@ -5,6 +5,7 @@ Notation: n rows, m outputs, K members or passes; raw outputs are (K, n, n_raw).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
@@ -228,14 +229,14 @@ class NumberTargets:
 
     def with_noise(self, scale: np.ndarray) -> NumberTargets:
         """Copy the targets, with a noise standard deviation (m,) of standardised y in the head."""
-        other = object.__new__(type(self))
-        vars(other).update(vars(self), head=replace(self.head, scale=tuple(scale)))
+        other = copy.copy(self)
+        other.head = replace(self.head, scale=tuple(scale))
         return other
 
     def with_calibration(self, std_factor: float, noise_floor: float) -> NumberTargets:
         """Copy the targets, with this calibration of the mixture."""
-        other = object.__new__(type(self))
-        vars(other).update(vars(self), std_factor=std_factor, noise_floor=noise_floor)
+        other = copy.copy(self)
+        other.std_factor, other.noise_floor = std_factor, noise_floor
         return other
 
     @property

@@ -224,11 +224,11 @@ class TrainingRun:
                 job,
                 k,
                 self._key,
-                weights[k],
-                tuple(value[k] for value in states),
-                history[..., k],
-                seconds,
-                self._held_out(k),
+                weights=weights[k],
+                state=tuple(value[k] for value in states),
+                history=history[..., k],
+                seconds=seconds,
+                held_out=self._held_out(k),
             )
             for k in range(len(job.seeds))
         ]

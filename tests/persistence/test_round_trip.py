@@ -377,13 +377,13 @@ def test_every_estimator_is_here():
 # Resolves each stored name in a process of its own, as a file does that is loaded first.
 RESOLVE = """
 import os, sys
-from skuq._registry import find_class, find_name
+from skuq._registry import find_by_name, find_by_class
 from skuq.persistence import loads  # registers what is not skuq's
 wrong = []
 for name in sys.argv[1:]:
     if not (child := os.fork()):
-        saved = find_class(name)
-        right = saved is not None and saved.name == name and find_name(saved.cls) is saved
+        saved = find_by_name(name)
+        right = saved is not None and saved.name == name and find_by_class(saved.cls) is saved
         os._exit(0 if right and not {"tensorflow", "keras"} & set(sys.modules) else 1)
     if os.waitpid(child, 0)[1]:
         wrong.append(name)
@@ -405,7 +405,7 @@ def test_every_stored_name_is_found_without_a_backend(every):
 def test_a_stored_name_is_of_one_class():
     with pytest.raises(ValueError, match="'catalog.Catalog' is skuq.catalog"):
         _registry.saved_as("catalog.Catalog")(Halving)
-    assert _registry.find_name(Halving) is None
+    assert _registry.find_by_class(Halving) is None
 
 
 def test_save_and_load(tmp_path):
