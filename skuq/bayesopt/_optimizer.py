@@ -18,7 +18,7 @@ from skuq.bayesopt._design import initial_points
 from skuq.bayesopt._domain import Domain
 from skuq.bayesopt._fit import FIT_ERRORS, N_ATTEMPTS, Fits
 from skuq.bayesopt._loop import run_loop
-from skuq.bayesopt._records import OptimizationResult, Run
+from skuq.bayesopt._records import OptimizationResult, SearchState
 from skuq.bayesopt._results import ResultLog
 from skuq.bayesopt._settings import (
     SearchSettings,
@@ -31,8 +31,14 @@ from skuq.bayesopt._step import SignedObjective, Step, distance_threshold
 _KIND = "Bayesian optimisation"  # of saved files
 # Parameters that are saved as they are.
 _SAVED_PARAMETERS = (
-    *("mean_width", "dynamic_c", "maximizer", "n_restarts", "n_draws", "n_initial"),
-    *("noisy", "reseed"),
+    "mean_width",
+    "dynamic_c",
+    "maximizer",
+    "n_restarts",
+    "n_draws",
+    "n_initial",
+    "noisy",
+    "reseed",
 )
 
 
@@ -237,7 +243,7 @@ class BayesianOptimizer:
             reseed=reseed,
             callback=callback,
         )
-        self._run = Run(draw_entropy(random_state))
+        self._state = SearchState(draw_entropy(random_state))
         self._log = ResultLog(self.domain, objective, self.constraints, repeats=bool(noisy))
         self._fits = Fits()
         self.beta_: float | None = None
@@ -318,7 +324,7 @@ class BayesianOptimizer:
                 f"{end} evaluations are all initial ones (n_initial={self.n_initial}): no model is "
                 "used. Lower `n_initial` or raise `n_calls`.",
             )
-        self._run.sign, self._run.n_steps = sign, max(1, end - self.n_initial)
+        self._state.sign, self._state.n_steps = sign, max(1, end - self.n_initial)
         message = run_loop(
             func,
             self._log,
@@ -399,7 +405,7 @@ class BayesianOptimizer:
                 )
         # Too few results for a model, or one that could not be fitted.
         if x is None:
-            x = initial_points(q, self._log, self.n_initial, self._run.entropy)
+            x = initial_points(q, self._log, self.n_initial, self._state.entropy)
         self._log.expect(x)
         return x.copy()
 
@@ -414,7 +420,7 @@ class BayesianOptimizer:
         proposal = step.propose(q, self._current_beta(), self._threshold(), self._fits)
         seconds = time.perf_counter() - start - proposal.seconds_fit
         self.model_ = step.surrogates.model
-        self._run.history.append(step.record_of(proposal, seconds))
+        self._state.history.append(step.record_of(proposal, seconds))
         return proposal.x
 
     def tell(self, x, y, constraints=None):
@@ -469,13 +475,13 @@ class BayesianOptimizer:
 
     def _step(self):
         """Make a step from a surrogate that is fitted to all results."""
-        settings, results = self._settings(), self._log.results(self._run.sign)
+        settings, results = self._settings(), self._log.results(self._state.sign)
         surrogates = self._fits.surrogates(settings, results)
         return Step(surrogates, settings, self._objective, results, self._log.pending)
 
     @property
     def _objective(self):
-        return SignedObjective(self.objective, self._run.sign)
+        return SignedObjective(self.objective, self._state.sign)
 
     def _settings(self):
         return SearchSettings(
@@ -488,7 +494,7 @@ class BayesianOptimizer:
             n_draws=self.n_draws,
             noisy=bool(self.noisy),
             reseed=bool(self.reseed),
-            entropy=self._run.entropy,
+            entropy=self._state.entropy,
         )
 
     def _current_beta(self):
@@ -507,7 +513,7 @@ class BayesianOptimizer:
         """Distance below which `dynamic_c` doubles beta; None without it."""
         if not self.dynamic_c:
             return None
-        return distance_threshold(max(0, len(self._log) - self.n_initial) / self._run.n_steps)
+        return distance_threshold(max(0, len(self._log) - self.n_initial) / self._state.n_steps)
 
     # Results so far
 
@@ -529,7 +535,7 @@ class BayesianOptimizer:
 
     @property
     def history_(self):
-        return tuple(self._run.history)
+        return tuple(self._state.history)
 
     @property
     def constraints_(self):
@@ -549,7 +555,7 @@ class BayesianOptimizer:
 
     def _best(self):
         """Find the best point and its value, in the user's sign."""
-        sign = self._run.sign
+        sign = self._state.sign
         best = self._log.best(sign)
         if best is None:
             return None, float("nan")
@@ -609,7 +615,7 @@ class BayesianOptimizer:
             "constraint_names": list(self.constraints.names),
             "beta_": self.beta_,
             "messages": list(self._log.messages),
-            **self._run.to_dict(),
+            **self._state.to_dict(),
         }
         return {"settings": settings, **self._log.to_arrays()}
 
@@ -639,7 +645,8 @@ class BayesianOptimizer:
             objective of a search that had one is missing.
         """
         kept = dict(state["settings"])
-        run, beta, messages = Run.take_from(kept), kept.pop("beta_"), kept.pop("messages")
+        search_state = SearchState.take_from(kept)
+        beta, messages = kept.pop("beta_"), kept.pop("messages")
         check_changes(
             changes,
             had_objective=kept.pop("has_objective"),
@@ -648,7 +655,7 @@ class BayesianOptimizer:
         )
         self = cls(estimator, **{**kept, **changes})
         check_same_domain(self.domain, Domain(kept["bounds"], kept["integer"], kept["categories"]))
-        self._run, self.beta_ = run, beta
+        self._state, self.beta_ = search_state, beta
         self._log.restore(state, messages)
         return self
 

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from skuq._checks import check_targets
 from skuq._registry import saved_as
 from skuq.predictive import Posterior
-from skuq.predictive._posterior import normal_indices
+from skuq.predictive._posterior import quasi_random_normals
 from skuq.tables._functions import flat_values
 
 
@@ -78,7 +78,7 @@ def posterior_of(estimator, n_draws=128, random_state=None):
     mean, _ = _mean_and_std(estimator, row)
     output_shape = mean.shape[1:]
     n_outputs = int(np.prod(output_shape))
-    normals = normal_indices(n_draws, n_outputs, np.random.default_rng(random_state))
+    normals = quasi_random_normals(n_draws, n_outputs, np.random.default_rng(random_state))
 
     def function(xp, arguments, X):
         mean, std = _mean_and_std(estimator, X)

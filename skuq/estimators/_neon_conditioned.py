@@ -20,7 +20,7 @@ from skuq.estimators._operator_training import N_FOLDS
 from skuq.estimators._tangent_process import ExactProcess, SparseProcess
 from skuq.fitted._conditioned import ConditionedDraws
 from skuq.networks._epinet import EpistemicNetwork
-from skuq.predictive._posterior import normal_indices
+from skuq.predictive._posterior import quasi_random_normals
 from skuq.training._draws import variables_of
 
 # Values that are conditioned on exactly, and the largest number that is conditioned on through so
@@ -73,7 +73,7 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
     # The part of the errors that networks do not share averages out in their mean.
     directions[:, 1:] *= np.sqrt(1 - _OWN_SHARE * (1 - 1 / len(members)))
     rng = generator(job.entropy, "index")
-    index = normal_indices(n_draws, n_functions * len(members), rng)
+    index = quasi_random_normals(n_draws, n_functions * len(members), rng)
     return ConditionedDraws(members, index, directions.astype("float32")), widths
 
 

@@ -22,7 +22,7 @@ from skuq.estimators._network_estimator import check_units, training_progress
 from skuq.estimators._operator_training import OperatorTraining
 from skuq.estimators._operator_widths import FEWEST_FUNCTIONS
 from skuq.fitted import FittedOperator
-from skuq.fitted._operator import Spread
+from skuq.fitted._operator import Widths
 from skuq.networks import OPTIMIZERS, OperatorNetwork
 from skuq.networks._activations import ACTIVATIONS
 from skuq.networks._builders import check_builder
@@ -126,7 +126,9 @@ class OperatorRegressor(UncertaintyRegressor):
         )
         with training_progress(self.verbose) as progress:
             draws, widths = self._train(job, progress.epochs)
-        self.fitted_ = FittedOperator(inputs, targets, draws, given, _spread(widths, job, targets))
+        self.fitted_ = FittedOperator(
+            inputs, targets, draws, given, _make_widths(widths, job, targets)
+        )
         return self
 
     def _inputs(self):
@@ -234,9 +236,9 @@ class OperatorRegressor(UncertaintyRegressor):
     @property
     def noise_std_(self):
         """Standard deviation of the noise."""
-        spread = self.fitted_.spread
+        widths = self.fitted_.widths
         scale = self.fitted_.targets.scale_
-        noise = np.zeros_like(scale) if spread is None else spread.noise
+        noise = np.zeros_like(scale) if widths is None else widths.noise
         return noise if len(noise) > 1 else noise[0]
 
     @property
@@ -273,14 +275,15 @@ class OperatorRegressor(UncertaintyRegressor):
         )
 
 
-def _spread(widths, job, targets):
+def _make_widths(learnt, job, targets):
     """Make the widths of predictions, in units of Y: learnt, of the known noise, or None."""
-    if widths is None:
-        if not job.noise.any():
-            return None
-        widths = np.ones_like(job.noise), job.noise
-    factor, noise = widths
-    return Spread(factor, noise * targets.scale_)
+    if learnt is not None:
+        factor, noise = learnt
+    elif job.noise.any():
+        factor, noise = np.ones_like(job.noise), job.noise
+    else:
+        return None
+    return Widths(factor, noise * targets.scale_)
 
 
 def _recipe(model, n_functions, n_queries) -> Recipe:

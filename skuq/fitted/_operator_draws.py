@@ -75,7 +75,7 @@ class OperatorDraws:
         elif not n_members:  # without a member axis
             weights, states = weights[0], [v[0] for v in states]
         x, queries = inputs.scaling, inputs.query_scaling.transform(points)
-        factor = np.ones((1, 1)) if fitted.spread is None else fitted.spread.factor
+        factor = np.ones((1, 1)) if fitted.widths is None else fitted.widths.factor
         fixed = (x.mean_, x.scale_, queries, targets.mean_, targets.scale_, factor, index)
         arguments = *fixed, *_runnable(network, n_members).split(weights), *states
         if is_conditioned:

@@ -23,7 +23,7 @@ from skuq.catalog import Member
 from skuq.networks import GaussianHead, NomuHead, SquaredErrorHead
 from skuq.networks._nomu import READOUTS
 from skuq.networks._plan import ARRAYS, Plan, Run, make_plan, tensors
-from skuq.predictive._posterior import Posterior, normal_indices
+from skuq.predictive._posterior import Posterior, quasi_random_normals
 from skuq.tables import ImageScaling
 from skuq.tables._scaling import hard_clip
 
@@ -104,7 +104,7 @@ def nomu_posterior(fitted: Any, n_draws: int, rng: np.random.Generator) -> Poste
     in `TwoPieceNormal`.
     """
     network, inputs, targets = fitted.network, fitted.inputs, fitted.targets
-    indices = normal_indices(n_draws, targets.n_outputs, rng)  # (T, m)
+    indices = quasi_random_normals(n_draws, targets.n_outputs, rng)  # (T, m)
     if network.head.n_sides == 2:
         indices = special.ndtr(indices)
     members = [member for member in (network.member, network.mean_member) if member is not None]

@@ -130,7 +130,7 @@ class Restorer:
             raise FileFormatError(f"{where} is of class {name[:100]!r}, which is not known")
         if saved.check is not None:
             saved.check(state, where)
-        return _made(saved.cls, state)
+        return _make_object(saved.cls, state)
 
     def _foreign(self, data: Any, part: str) -> Any:
         # The same object may be stored in several places, as a pool lists its members twice.
@@ -147,7 +147,7 @@ class Restorer:
             )
 
 
-def _made(cls: Any, state: State) -> Any:
+def _make_object(cls: Any, state: State) -> Any:
     """Make an object with these attributes, without calling its class' `__init__`."""
     if wrong := [name for name in state if name.startswith("__") or not name.isidentifier()]:
         raise FileFormatError(f"{cls.__name__} has no attribute {wrong[0][:50]!r}")

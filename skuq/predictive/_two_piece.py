@@ -15,7 +15,7 @@ from scipy import special
 
 from skuq._registry import saved_as
 from skuq.predictive._continuous import Continuous
-from skuq.predictive._normal import check_parts
+from skuq.predictive._normal import check_location_and_stds
 from skuq.predictive._types import FILLED_IN, Factor, RandomSource, RowIndex
 from skuq.predictive._uncertainty import Uncertainty
 
@@ -81,7 +81,7 @@ class TwoPieceNormal(Continuous):
     def __post_init__(self) -> None:
         aleatoric = np.zeros(np.shape(self.mode)) if self.aleatoric is None else self.aleatoric
         names = "mode", "lower", "upper", "aleatoric"
-        values = check_parts(
+        values = check_location_and_stds(
             mode=self.mode, lower=self.lower, upper=self.upper, aleatoric=aleatoric
         )
         for name, value in zip(names, values):

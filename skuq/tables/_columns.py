@@ -86,6 +86,8 @@ class Columns:
     def __init__(self, table, names=None):
         self.n = table.shape[1]
         self._names = names
+        # The numbers of all columns, if all are numbers of NumPy, which is faster to read; and the
+        # frame, if there is one or if columns differ.
         self._array = self._frame = None
         if isinstance(table, pd.DataFrame):
             self._frame = table
