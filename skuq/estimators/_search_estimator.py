@@ -144,8 +144,8 @@ class SearchEstimator:
             make_evaluation = functools.partial(MemberRepeater, folds=folds)
             options = self._options(
                 "repeats",
-                self._time_left(started),
-                timeout,
+                max_time=self._time_left(started),
+                trial_timeout=timeout,
                 raise_on_failures=False,
                 needs_success=False,
             )
