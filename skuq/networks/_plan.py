@@ -33,7 +33,7 @@ from skuq.networks._plan_parts import (
     row,
     tensors,
 )
-from skuq.networks._tabular_operations import TABULAR_READERS
+from skuq.networks._tabular_operations import TABULAR_READERS, Dense
 
 __all__ = ["ARRAYS", "Namespace", "Plan", "Run", "make_plan", "tensors", "without_names"]
 
@@ -289,32 +289,6 @@ class _Frozen:
 
 
 @dataclass(frozen=True)
-class _Dense:
-    activation: str
-    use_bias: bool
-
-    @classmethod
-    def read(cls, config, shapes):
-        ((n_inputs,),) = shapes
-        for name in ("kernel_constraint", "bias_constraint"):
-            if config.get(name) is not None:
-                raise NoPlan
-        units = config["units"]
-        weights = [Weight((n_inputs, units), *penalty(config["kernel_regularizer"]))]
-        if config["use_bias"]:
-            weights.append(Weight((units,), *penalty(config["bias_regularizer"])))
-        operation = cls(check_activation(config["activation"]), config["use_bias"])
-        return LayerSpec(operation, weights, shape=(units,))
-
-    def __call__(self, run, weights, state, x):
-        xp = run.namespace.xp
-        y = xp.matmul(x, weights[0])
-        if self.use_bias:
-            y = y + row(xp, weights[1])
-        return run.namespace.activation(self.activation)(y), state
-
-
-@dataclass(frozen=True)
 class _Activation:
     activation: str
 
@@ -477,7 +451,7 @@ class _LayerNormalization:
 
 
 _READERS = {
-    "Dense": _Dense.read,
+    "Dense": Dense.read,
     "Activation": _Activation.read,
     "Add": functools.partial(_Merge.read, product=False),
     "Multiply": functools.partial(_Merge.read, product=True),

@@ -1,4 +1,4 @@
-"""Operations of a plan for tables, on arrays and on tensors.
+"""Dense layers and operations of a plan for tables, on arrays and on tensors.
 
 The Keras layers of `_tabular_layers` run them, too. `read` makes the `LayerSpec` of a layer from
 its configuration and the shapes of its inputs.
@@ -10,7 +10,7 @@ the same leading axes. If they have a member axis, x can be without it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from skuq.networks._plan_parts import (
     LayerSpec,
@@ -80,27 +80,40 @@ class ParametricActivation:
 
 
 @dataclass(frozen=True)
-class NTKDense:
-    """Dense layer whose product is divided by the square root of its number of inputs."""
+class Dense:
+    """Dense layer ``f(factor * x @ kernel + bias)``."""
 
     activation: str
     use_bias: bool
-    factor: float
+    factor: float = 1
 
     @classmethod
     def read(cls, config, shapes):
         ((n,),) = shapes
+        for name in ("kernel_constraint", "bias_constraint"):
+            if config.get(name) is not None:
+                raise NoPlan
         units = config["units"]
         weights = [Weight((n, units), *penalty(config["kernel_regularizer"]))]
         if config["use_bias"]:
             weights.append(Weight((units,), *penalty(config["bias_regularizer"])))
-        operation = cls(check_activation(config["activation"]), config["use_bias"], n**-0.5)
+        operation = cls(check_activation(config["activation"]), config["use_bias"])
         return LayerSpec(operation, weights, shape=(units,))
 
+    @classmethod
+    def read_ntk(cls, config, shapes):
+        """Read an `NTKDense` layer, whose factor is 1 / sqrt(number of inputs)."""
+        ((n,),) = shapes
+        spec = cls.read(config, shapes)
+        return spec._replace(operation=replace(spec.operation, factor=n**-0.5))
+
     def __call__(self, run, weights, state, x):
-        y = run.namespace.xp.matmul(x, weights[0]) * self.factor
+        xp = run.namespace.xp
+        y = xp.matmul(x, weights[0])
+        if self.factor != 1:
+            y = y * self.factor
         if self.use_bias:
-            y = y + row(run.namespace.xp, weights[1])
+            y = y + row(xp, weights[1])
         return run.namespace.activation(self.activation)(y), state
 
 
@@ -361,7 +374,7 @@ TABULAR_READERS = {
     "skuq>CategoryEmbedding": CategoryEmbedding.read,
     "skuq>EnsembleDense": EnsembleDense.read,
     "skuq>FeatureScale": FeatureScale.read,
-    "skuq>NTKDense": NTKDense.read,
+    "skuq>NTKDense": Dense.read_ntk,
     "skuq>NumericEmbedding": read_numeric_embedding,
     "skuq>ParametricActivation": ParametricActivation.read,
     "skuq>Repeat": Repeat.read,

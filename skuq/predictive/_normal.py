@@ -90,8 +90,7 @@ class EpistemicNormal(GaussianMixture):
                 f"be finite. It lies between {total.min()} and {total.max()}."
             )
         super().__init__(loc[None], total[None])
-        object.__setattr__(self, "aleatoric", noise)
-        object.__setattr__(self, "epistemic", model)
+        vars(self).update(aleatoric=noise, epistemic=model)
 
     @property
     def mean(self) -> np.ndarray:

@@ -80,12 +80,10 @@ class TwoPieceNormal(Continuous):
 
     def __post_init__(self) -> None:
         aleatoric = np.zeros(np.shape(self.mode)) if self.aleatoric is None else self.aleatoric
-        names = "mode", "lower", "upper", "aleatoric"
-        values = check_location_and_stds(
+        mode, lower, upper, aleatoric = check_location_and_stds(
             mode=self.mode, lower=self.lower, upper=self.upper, aleatoric=aleatoric
         )
-        for name, value in zip(names, values):
-            object.__setattr__(self, name, value)
+        vars(self).update(mode=mode, lower=lower, upper=upper, aleatoric=aleatoric)
         for name, side in zip(("lower", "upper"), self._sides):
             if not ((side > 0) & np.isfinite(side)).all():
                 raise ValueError(
