@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from skuq._registry import saved_as
-from skuq.networks._dense_layers import AppliedDense, Dense, Derivatives, slope
+from skuq.networks._dense_layers import AppliedDense, Dense, Derivatives
 from skuq.networks._nomu import inputs_of_last_layers
 from skuq.networks._plan import Namespace
 from skuq.networks._rebuild import check_rebuild
@@ -181,27 +181,14 @@ class OperatorNetwork:
         u, y = x[::n_queries, : self.n_inputs], x[:, self.n_inputs :]
         encoder, decoder = self._layers
 
+        # Forward mode: with each value goes its derivative along the S directions.
         def apply(layer, value, tangent):
             parts = [next(weights) for _ in layer.shapes]
-            change = [next(directions) for _ in layer.shapes]
-            # Forward mode: with each value goes its derivative along the S directions.
-            # For a kernel g v, the product rule gives dv g + v dg.
-            kernel, d_kernel = layer.kernel(parts), change[0]
-            if layer.factorized:
-                d_kernel = change[0] * parts[2] + parts[0] * change[2][:, None, :]
-            # (N, n_units), and its derivatives (S, N, n_units) below.
-            before = xp.matmul(value, kernel) + parts[1]
-            d_before = xp.matmul(value, d_kernel) + change[1][:, None, :]
-            # The first layer's input u does not depend on the weights.
-            if tangent is not None:
-                d_before = d_before + xp.matmul(tangent, kernel)
-            if layer.activation == "linear":
-                return before, d_before
-            after = space.activation(layer.activation)(before)
-            return after, slope(space, layer.activation, before) * d_before
+            changes = [next(directions) for _ in layer.shapes]
+            return layer.tangents(space, parts, changes, value, tangent)
 
         beta: Any = u
-        d_beta: Any = None
+        d_beta: Any = None  # the input does not depend on the weights
         for layer in encoder:
             beta, d_beta = apply(layer, beta, d_beta)
         if n_queries > 1:
