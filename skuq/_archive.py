@@ -123,6 +123,7 @@ def _version(package):
 
 
 def _versions():
+    """List the versions that wrote a file: Python's, and those of the packages in use."""
     versions = {
         "skuq": skuq.__version__,
         "python": platform.python_version(),

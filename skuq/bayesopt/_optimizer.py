@@ -311,6 +311,7 @@ class BayesianOptimizer:
         return self._search(func, n_calls, q, x0, -1)
 
     def _search(self, func, n_calls, q, x0, sign):
+        """Evaluate `func` at `n_calls` more points, to maximise ``sign * objective``."""
         if not callable(func):
             raise TypeError(f"`func` must be a function of one point (d,). Got {func!r}.")
         check_count("n_calls", n_calls)

@@ -36,7 +36,7 @@ def forget_fit(estimator: Any) -> None:
 
 
 def _find_doc_link_template(estimator: Any) -> str:
-    """Template of the addresses of estimators' pages, which scikit-learn's HTML diagrams link to.
+    """Make the template of estimators' addresses, which scikit-learn's HTML diagrams link to.
 
     It is made of the address that the package names as its documentation, and empty if there is
     none: then there is no link.

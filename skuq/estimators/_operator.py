@@ -205,7 +205,7 @@ class OperatorRegressor(UncertaintyRegressor):
         """Make the unfitted `GivenBase` of a given model; None without one."""
 
     def _known_noise(self, targets):
-        """Compute the known standard deviation of the noise of standardised values, else 0."""
+        """Compute the noise's standard deviation in standardised values; 0 if it is not known."""
         noise = 0.0 if isinstance(self.noise, str) else np.asarray(self.noise, dtype="float64")
         try:
             return np.broadcast_to(noise, targets.scale_.shape) / targets.scale_

@@ -239,7 +239,8 @@ class SearchEstimator:
         chosen = [self._choose(of_set) for of_set in candidates]
         self.selections_, self.calibrations_ = zip(*chosen)
         self.selection_, self.calibration_ = chosen[-1]
-        # With one set besides the clean rows, the selection on it is the last one above.
+        # With several shifted sets, the ensemble that predicts is selected on the rows of all of
+        # them. With one or none it is the last selection above.
         if len(result.sets) > 2:
             self.selection_, _ = self._choose(result.candidate_predictions())
             self.calibration_ = NO_CALIBRATION

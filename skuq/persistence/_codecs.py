@@ -43,6 +43,7 @@ _MASKED = ("boolean", "Float32", "Float64") + tuple(
 
 
 def _encode_frame(frame: pd.DataFrame, where: Any) -> State:
+    """Encode the columns of a frame one by one, then those of its index."""
     index = [frame.index.get_level_values(k).to_series() for k in range(frame.index.nlevels)]
     return {
         "columns": [_encode_column(column, label, where) for label, column in frame.items()],
@@ -112,6 +113,7 @@ def _decode_frame(state: State) -> pd.DataFrame:
 
 
 def _decode_column(state: State) -> pd.Series:
+    """Decode what `_encode_column` returned."""
     dtype = state["dtype"]
     if dtype == "interval":
         ends = [_decode_column(state[name]) for name in ("left", "right")]
@@ -160,6 +162,7 @@ _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
 def _bit_generator(state: State) -> np.random.BitGenerator:
+    """Make one of NumPy's bit generators, whose position must lie within its numbers."""
     name = state["bit_generator"]
     if name not in _BIT_GENERATORS:
         raise FileFormatError(f"{str(name)[:50]!r} is no bit generator of NumPy")

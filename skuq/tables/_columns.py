@@ -138,6 +138,7 @@ class Columns:
         return CATEGORY
 
     def _refuse_times(self, inferred, k):
+        """Raise ValueError if pandas infers dates or times in column k."""
         if inferred in _TIMES:
             raise ValueError(
                 f"Column {self.name(k)!r} holds dates or times ({inferred}). Convert it to numbers "

@@ -187,8 +187,10 @@ def _folds(
         # If no class has a row for every fold, the split is not stratified.
         if labels is not None and np.unique(labels, return_counts=True)[1].max() < cv:
             labels = None
-        kinds = (KFold, StratifiedKFold), (GroupKFold, StratifiedGroupKFold)
-        kind = kinds[groups is not None][labels is not None]
+        if groups is None:
+            kind = KFold if labels is None else StratifiedKFold
+        else:
+            kind = GroupKFold if labels is None else StratifiedGroupKFold
         cv = kind(cv, shuffle=True, random_state=int(rng.integers(2**31 - 1)))
     with warnings.catch_warnings():
         # Folds without a rare class are what there is; its rows still validate.
