@@ -21,9 +21,9 @@ def check_count(name: str, value: Any) -> int:
 
 
 def fill_masked(values: Any) -> Any:
-    """Replace what a masked array hides by NaN: `check_array` would use the hidden values."""
-    if not isinstance(values, np.ma.MaskedArray):
-        return values
+    """Replace what a masked array hides by NaN: NumPy's functions would use the hidden values."""
+    if not np.ma.is_masked(values):
+        return np.ma.getdata(values) if isinstance(values, np.ma.MaskedArray) else values
     kind = "float64" if values.dtype.kind in "biuf" else object
     return np.ma.filled(values.astype(kind), np.nan)
 
@@ -104,7 +104,7 @@ def class_codes(
     """
     # Compare in Python, since NumPy's searches would confuse 1 with the class "1".
     code = {label: k for k, label in enumerate(classes.tolist())}
-    labels = np.asarray(labels).ravel().tolist()
+    labels = np.asarray(fill_masked(labels)).ravel().tolist()
     if unknown := set(labels) - code.keys():
         raise ValueError(
             f"{problem}: {sorted(unknown, key=repr)}. The known labels are {classes.tolist()}."

@@ -6,6 +6,7 @@ import inspect
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
@@ -22,6 +23,12 @@ def check_surrogate(estimator) -> None:
         raise TypeError(f"`estimator` must be a regressor, not its class. Got {estimator!r}.")
     while isinstance(estimator, Pipeline):  # predicts as its last step does
         estimator = estimator.steps[-1][1]
+    if isinstance(estimator, TransformedTargetRegressor):
+        raise TypeError(
+            "The standard deviation of a TransformedTargetRegressor is not in units of y. Give the "
+            "regressor inside, and let it standardise y itself: all of skuq do, and "
+            "GaussianProcessRegressor does with `normalize_y=True`."
+        )
     if hasattr(estimator, "posterior_fn") or not hasattr(estimator, "predict"):
         return  # a search or another wrapper may have `predict` only once it is fitted
     parameters = inspect.signature(estimator.predict).parameters

@@ -13,7 +13,7 @@ from sklearn.utils import Bunch
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from skuq._checks import class_codes
+from skuq._checks import class_codes, fill_masked
 from skuq._params import BaseComposition, Interval, Options, StrOptions, fit_context
 from skuq._progress import Progress
 from skuq._registry import saved_as
@@ -28,6 +28,7 @@ from skuq.estimators._folds import check_takes_weights, fit_fold, inherit_tags, 
 from skuq.estimators._out_of_fold import splitter_for_groups
 from skuq.fitted import FittedTeam
 from skuq.fitted._team import predict_votes
+from skuq.tables import check_groups
 from skuq.tables._splits import out_of_fold_splits
 
 
@@ -271,9 +272,10 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             self.voting,
             self.weights,
         ).check_pool(len(pool))
-        y = column_or_1d(y, warn=True)
+        y = column_or_1d(fill_masked(y), warn=True)
         check_classification_targets(y)
         X, weight, sample_weight = read_foreign_rows(self, X, y, sample_weight)
+        groups = check_groups(groups, y)
         self.classes_ = _check_classes(pool, y, prefit=self.cv == "prefit")
         codes = class_codes(y, self.classes_)
         predictions = self._pool_predictions(pool, X, y, sample_weight, groups)

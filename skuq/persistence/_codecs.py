@@ -82,7 +82,13 @@ def _encode_column(column: pd.Series, label: Any, where: Any) -> State:
             "categories": _encode_column(dtype.categories.to_series(), label, where),
             "ordered": bool(dtype.ordered),
         }
-    raise UnsavableError(f"{where} has a column {label!r} of {dtype}. Convert it first.")
+    if isinstance(dtype, pd.SparseDtype):
+        dense = _encode_column(column.sparse.to_dense(), label, where)
+        return {"dtype": "sparse", "values": dense, "fill": dtype.fill_value}
+    raise UnsavableError(
+        f"{where} has a column {label!r} of type {dtype}, which files cannot hold. Convert it "
+        "before `fit`, for example by `astype(float)` or `astype(str)`."
+    )
 
 
 def _has_named_zone(dtype: pd.DatetimeTZDtype) -> bool:
@@ -117,6 +123,9 @@ def _decode_column(state: State) -> pd.Series:
         ends = [_decode_column(state[name]) for name in ("left", "right")]
         return pd.Series(pd.arrays.IntervalArray.from_arrays(*ends, closed=state["closed"]))
     values = state["values"]
+    if dtype == "sparse":
+        dense = _decode_column(values)
+        return pd.Series(pd.arrays.SparseArray(dense, fill_value=state["fill"]))
     if dtype in _LISTED and isinstance(values, list):
         whole = np.empty(len(values), dtype=object)
         whole[:] = values

@@ -340,9 +340,9 @@ class ClassTargets:
 
     def validate(self, y: Any, estimator: Any) -> np.ndarray:
         """Check that y holds classes (n,)."""
-        y = validate_data(estimator, y=y)
+        y = validate_data(estimator, y=fill_masked(y))
         check_classification_targets(y)
-        return column_or_1d(fill_masked(y), warn=True)
+        return column_or_1d(y, warn=True)
 
     def fit_encoder(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Learn the classes and their weights, and return codes (n, 1)."""

@@ -10,6 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -231,6 +232,24 @@ def test_q_must_be_sensible():
             optimizer.ask(q)
     with pytest.raises(ValueError, match="All but 4"):
         search([(0, 1)] * 2, integer=[0, 1]).ask(5)
+
+
+def test_hidden_values_are_missing():
+    optimizer = search()
+    hidden = np.ma.masked_array([1.0, 2.0], mask=[False, True])
+    optimizer.tell([[0.1, 0.2], [0.3, 0.4]], hidden)
+    assert_array_equal(optimizer.values_, [1.0, np.nan])
+    with pytest.raises(ValueError, match="within the bounds. Got nan"):
+        optimizer.tell(np.ma.masked_array([0.5, 0.6], mask=[False, True]), 1.0)
+
+
+def test_outputs_are_copied():
+    output = np.array([1.0, 2.0])  # a simulator may use one array again and again
+    optimizer = search(objective=lambda outputs: outputs.sum(-1))
+    for k in range(2):
+        output += k
+        optimizer.tell([0.1 * k, 0.2], output)
+    assert_array_equal(optimizer.y_, [[1, 2], [2, 3]])
 
 
 def test_outputs_must_keep_their_shape():
@@ -744,6 +763,9 @@ def test_a_surrogate_without_uncertainty_is_refused_before_anything_is_evaluated
     for estimator in (LinearRegression(), make_pipeline(StandardScaler(), LinearRegression())):
         with pytest.raises(TypeError, match="no uncertainty to search by"):
             BayesianOptimizer(estimator, SQUARE)
+    scaled = TransformedTargetRegressor(TinyProcess(), transformer=StandardScaler())
+    with pytest.raises(TypeError, match="not in units of y"):
+        BayesianOptimizer(make_pipeline(StandardScaler(), scaled), SQUARE)
     with pytest.raises(TypeError, match="not its class"):
         BayesianOptimizer(TinyProcess, SQUARE)
     BayesianOptimizer(NEONRegressor(), SQUARE)

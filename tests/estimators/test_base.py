@@ -13,14 +13,17 @@ from scipy import sparse
 from sklearn.base import is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import BayesianRidge
+from sklearn.naive_bayes import GaussianNB
 from sklearn.utils.validation import validate_data
 
 from skuq import (
     AutoDEUQClassifier,
     AutoDEUQRegressor,
+    CalibratedUncertaintyClassifier,
     CalibratedUncertaintyRegressor,
     DeepEnsembleClassifier,
     DeepEnsembleRegressor,
+    HQEnsembleSelector,
     MCDropoutClassifier,
     NEONRegressor,
     NESClassifier,
@@ -29,6 +32,7 @@ from skuq import (
 )
 from skuq.backend import keras
 from skuq.estimators import UncertaintyClassifier, UncertaintyRegressor
+from skuq.metrics import get_scorer
 from skuq.predictive import CategoricalMixture, ClassUncertainty, GaussianMixture
 from skuq.tables import TableInputs
 
@@ -132,6 +136,8 @@ def test_unknown_labels_are_named(classifier):
         classifier.log_prob(X, ["ant", "moth", "fly", "fly"])
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         classifier.log_prob(X, LABELS)
+    with pytest.raises(ValueError, match=r"not seen in fit: \[nan\]"):
+        classifier.log_prob(X[:3], np.ma.masked_array(LABELS, mask=[False, True, False]))
 
 
 def test_labels_of_another_type_are_not_cast():
@@ -306,6 +312,32 @@ def test_masked_numbers_are_missing(estimator):
     masked = np.ma.masked_less(np.ones((4, 2, 2, 1)) if images else X, 3)
     with pytest.raises(ValueError, match="X contains NaN"):
         estimator.fit(masked, np.arange(4) % 2)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        DeepEnsembleClassifier(),
+        AutoDEUQClassifier(),
+        HQEnsembleSelector([("one", GaussianNB()), ("two", GaussianNB())]),
+        CalibratedUncertaintyClassifier(GaussianNB()),
+    ],
+)
+@pytest.mark.parametrize("labels", [[0, 1, 0, 1], ["a", "b", "a", "b"]])
+def test_masked_labels_are_missing(estimator, labels):
+    with pytest.raises(ValueError, match="contains NaN"):
+        estimator.fit(X, np.ma.masked_array(labels, mask=[0, 0, 0, 1]))
+
+
+def test_masked_truths_are_missing():
+    masked = np.ma.masked_greater([1.0, 2.0, 3.0, 4.0], 3)
+    model = CalibratedUncertaintyRegressor(Line(), cv=2).fit(X, [1.0, 2.0, 3.0, 4.0])
+    with pytest.raises(ValueError, match="y contains NaN"):
+        model.log_prob(X, masked)
+    with pytest.raises(ValueError, match="finite truths. Row 3 is nan"):
+        model.partial_calibrate(X, masked)
+    with pytest.raises(ValueError, match="must be finite"):
+        get_scorer("neg_crps")(model, X, masked)
 
 
 def test_layers_of_a_script_are_registered_where_an_estimator_is_unpickled(monkeypatch):

@@ -357,6 +357,14 @@ def test_no_rows_are_no_trouble(kind):
 
 
 @kinds
+def test_masked_targets_are_missing(kind):
+    m = make(kind)
+    masked = np.ma.masked_array(m.mean, mask=np.arange(len(m.mean)) == 1)
+    for found in (m.cdf(masked), m.log_prob(masked)):
+        assert_array_equal(np.isnan(found), masked.mask)
+
+
+@kinds
 def test_bad_arguments_are_refused(kind):
     m = make(kind)
     with pytest.raises(ValueError, match="strictly in"):
