@@ -8,6 +8,8 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+from sklearn.utils import assert_all_finite, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array
 
 from skuq._params import check_sample_weight
@@ -56,6 +58,14 @@ def check_targets(y: Any, estimator: Any) -> np.ndarray:
             "for classifiers, for example DeepEnsembleClassifier."
         ) from error
     return numbers
+
+
+def check_labels(y: Any) -> np.ndarray:
+    """Check that y holds classes, none of them missing, and return an array (n,)."""
+    y = column_or_1d(fill_masked(y), warn=True)
+    assert_all_finite(y, input_name="y")
+    check_classification_targets(y)
+    return y
 
 
 def check_weights(sample_weight: Any, rows: Any, *, relative: bool = False) -> np.ndarray:

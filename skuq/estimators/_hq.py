@@ -10,10 +10,9 @@ from sklearn.base import TransformerMixin, is_classifier
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Bunch
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
-from skuq._checks import class_codes, fill_masked
+from skuq._checks import check_labels, class_codes
 from skuq._params import BaseComposition, Interval, Options, StrOptions, fit_context
 from skuq._progress import Progress
 from skuq._registry import saved_as
@@ -272,8 +271,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             self.voting,
             self.weights,
         ).check_pool(len(pool))
-        y = column_or_1d(fill_masked(y), warn=True)
-        check_classification_targets(y)
+        y = check_labels(y)
         X, weight, sample_weight = read_foreign_rows(self, X, y, sample_weight)
         groups = check_groups(groups, y)
         self.classes_ = _check_classes(pool, y, prefit=self.cv == "prefit")

@@ -12,8 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
-from sklearn.linear_model import BayesianRidge
-from sklearn.naive_bayes import GaussianNB
+from sklearn.linear_model import BayesianRidge, LogisticRegression
 from sklearn.utils.validation import validate_data
 
 from skuq import (
@@ -136,8 +135,6 @@ def test_unknown_labels_are_named(classifier):
         classifier.log_prob(X, ["ant", "moth", "fly", "fly"])
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         classifier.log_prob(X, LABELS)
-    with pytest.raises(ValueError, match=r"not seen in fit: \[nan\]"):
-        classifier.log_prob(X[:3], np.ma.masked_array(LABELS, mask=[False, True, False]))
 
 
 def test_labels_of_another_type_are_not_cast():
@@ -318,15 +315,36 @@ def test_masked_numbers_are_missing(estimator):
     "estimator",
     [
         DeepEnsembleClassifier(),
-        AutoDEUQClassifier(),
-        HQEnsembleSelector([("one", GaussianNB()), ("two", GaussianNB())]),
-        CalibratedUncertaintyClassifier(GaussianNB()),
+        NESClassifier(),
+        CalibratedUncertaintyClassifier(LogisticRegression()),
+        HQEnsembleSelector([("a", LogisticRegression()), ("b", LogisticRegression())]),
     ],
 )
-@pytest.mark.parametrize("labels", [[0, 1, 0, 1], ["a", "b", "a", "b"]])
-def test_masked_labels_are_missing(estimator, labels):
+@pytest.mark.parametrize("dtype", [int, str])
+def test_masked_classes_are_refused(estimator, dtype):
+    y = np.ma.array(np.arange(4).astype(dtype), mask=[1, 0, 0, 0])
     with pytest.raises(ValueError, match="contains NaN"):
-        estimator.fit(X, np.ma.masked_array(labels, mask=[0, 0, 0, 1]))
+        estimator.fit(np.ones((4, 2, 2, 1)) if isinstance(estimator, NESClassifier) else X, y)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "y", "weight", "message"),
+    [
+        (DeepEnsembleRegressor(), np.ma.array([1.0, 2], mask=[1, 0]), None, "y .* contains NaN"),
+        (DeepEnsembleClassifier(), np.ma.array([0, 1], mask=[1, 0]), None, r"unknown .* \[nan\]"),
+        (DeepEnsembleRegressor(), [1.0, 2], np.ma.array([1.0, 2], mask=[1, 0]), "weight .* NaN"),
+    ],
+)
+def test_masked_validation_rows_are_refused(estimator, y, weight, message):
+    with pytest.raises(ValueError, match=message):
+        estimator.fit(X, [0, 1, 0, 1], validation_data=(X[:2], y, weight))
+
+
+def test_truths_that_are_masked_are_no_classes():
+    y = np.array([0, 1, 0, 1])
+    model = CalibratedUncertaintyClassifier(LogisticRegression(), cv=2).fit(X, y)
+    with pytest.raises(ValueError, match=r"not seen in fit: \[nan\]"):
+        model.log_prob(X, np.ma.array(y, mask=[1, 0, 0, 0]))
 
 
 def test_masked_truths_are_missing():
