@@ -95,7 +95,7 @@ def _fit(settings, results, entropy, previous) -> Surrogates:
 
     # Each posterior has a seed of its own, which depends on its position only.
     def draws(model, j):
-        return posterior_of(model, settings.n_draws, derived_seed(entropy, "posterior", j))
+        return posterior_of(model, settings.n_draws, derived_seed(entropy, "posterior", j), X=X)
 
     fitted = None if previous is None else previous.model
     model = fit(settings.estimator, results.outputs, fitted, trial_seed(entropy, 0))

@@ -40,7 +40,7 @@ def check_surrogate(estimator) -> None:
         )
 
 
-def posterior_of(estimator, n_draws=128, random_state=None):
+def posterior_of(estimator, n_draws=128, random_state=None, *, X=None):
     """Get draws of a fitted regressor's function.
 
     Parameters
@@ -53,6 +53,9 @@ def posterior_of(estimator, n_draws=128, random_state=None):
         instead.
     random_state : int or None, default=None
         Seed of the draws.
+    X : array-like of shape (n, n_features), optional
+        Inputs at which an estimator without `posterior_fn` can predict, from which the shape of its
+        outputs is found. By default a row of zeros.
 
     Returns
     -------
@@ -81,7 +84,7 @@ def posterior_of(estimator, n_draws=128, random_state=None):
     if not hasattr(estimator, "predict"):
         raise TypeError(f"estimator must have posterior_fn or predict. Got {estimator!r}.")
     # One prediction shows the shape of the outputs.
-    row = np.zeros((1, estimator.n_features_in_))
+    row = np.zeros((1, estimator.n_features_in_)) if X is None else np.asarray(X)[:1]
     mean, _ = _mean_and_std(estimator, row)
     output_shape = mean.shape[1:]
     n_outputs = int(np.prod(output_shape))

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from skuq import NEONRegressor, NOMURegressor, OperatorEnsembleRegressor, _archive
 from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor, maximize_readout
@@ -776,6 +776,12 @@ def test_a_surrogate_without_uncertainty_is_refused_before_anything_is_evaluated
         search(callback="x")
     with pytest.raises(TypeError, match="`func` must be a function"):
         search().maximize(3, 8)
+
+
+def test_a_surrogate_may_take_logarithms():
+    logarithm = FunctionTransformer(np.log10, validate=True)
+    optimizer = search([(1e-6, 1)], estimator=make_pipeline(logarithm, TinyProcess()))
+    assert np.isfinite(optimizer.minimize(lambda x: (np.log10(x[0]) + 3) ** 2, 6).fun)
 
 
 def test_an_objective_that_raises_loses_no_evaluation():
