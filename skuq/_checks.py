@@ -64,7 +64,14 @@ def check_labels(y: Any) -> np.ndarray:
     """Check that y holds classes, none of them missing, and return an array (n,)."""
     y = column_or_1d(fill_masked(y), warn=True)
     assert_all_finite(y, input_name="y")
-    check_classification_targets(y)
+    try:
+        check_classification_targets(y)
+    except TypeError as error:  # they cannot be sorted
+        kinds = sorted({type(label).__name__ for label in y.tolist()})
+        raise ValueError(
+            f"y must have labels of one type. Got {' and '.join(kinds)}. Drop rows whose label is "
+            "missing, and convert the others."
+        ) from error
     return y
 
 

@@ -46,7 +46,7 @@ class Domain:
                 expected = "whole numbers" if name == "integer" else "(0, K - 1) for K codes"
                 raise ValueError(
                     f"`bounds` of the columns in `{name}` must be {expected}. "
-                    f"Got {tuple(sides[wrong[0]])} in column {columns[wrong[0]]}."
+                    f"Got {tuple(sides[wrong[0]].tolist())} in column {columns[wrong[0]]}."
                 )
         self._whole = np.isin(np.arange(d), [*self.integer, *self.categories])
         self._place_columns()

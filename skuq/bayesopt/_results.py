@@ -24,7 +24,9 @@ from skuq.bayesopt._constraints import (
 )
 from skuq.bayesopt._domain import Domain
 
-_EQUAL = 1e-9  # in unit coordinates: rounding that a point suffers on its way to a worker and back
+# Distance in unit coordinates below which a result settles a pending point: workers may round
+# points to single precision. Pending points are about 1e-3 apart.
+_EQUAL = 1e-6
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,8 @@ def check_surrogate(estimator) -> None:
         raise TypeError(f"`estimator` must be a regressor, not its class. Got {estimator!r}.")
     while isinstance(estimator, Pipeline):  # predicts as its last step does
         estimator = estimator.steps[-1][1]
+    if hasattr(estimator, "predict_proba"):
+        raise TypeError(f"`estimator` must be a regressor. Got the classifier {estimator!r}.")
     if isinstance(estimator, TransformedTargetRegressor):
         raise TypeError(
             "The standard deviation of a TransformedTargetRegressor is not in units of y. Give the "

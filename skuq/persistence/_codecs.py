@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections.abc import Callable
 from decimal import Decimal
@@ -239,6 +240,18 @@ _CODECS = (
         "pandas.DataFrame", lambda value: type(value) is pd.DataFrame, _encode_frame, _decode_frame
     ),
     _Codec("pandas.Series", lambda value: type(value) is pd.Series, _encode_series, _decode_series),
+    _Codec(
+        "pandas.scalar",
+        lambda value: isinstance(value, pd.Timestamp | pd.Timedelta | pd.Period | pd.Interval),
+        lambda value, where: {"column": _encode_column(pd.Series([value]), "value", where)},
+        lambda state: _decode_column(state["column"])[0],
+    ),
+    _Codec(
+        "datetime.date",
+        lambda value: type(value) is datetime.date,
+        lambda day, where: {"day": day.isoformat()},
+        lambda state: datetime.date.fromisoformat(state["day"]),
+    ),
     _Codec(
         "pathlib.Path",
         lambda value: isinstance(value, Path),

@@ -153,6 +153,12 @@ def test_a_result_settles_its_point_and_a_lost_one_is_forgotten():
     assert len(optimizer.forget().pending_) == 0
 
 
+def test_rounded_points_are_settled():
+    optimizer = search(JointProcess())
+    optimizer.tell(optimizer.ask(3).astype("float32"), [1.0, 2.0, 3.0])
+    assert not len(optimizer.pending_)
+
+
 def test_a_forgotten_point_may_be_asked_again():
     optimizer = told(search(JointProcess()))
     x = optimizer.ask()

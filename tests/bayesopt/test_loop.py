@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.compose import TransformedTargetRegressor
-from sklearn.linear_model import LinearRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
@@ -766,6 +766,8 @@ def test_a_surrogate_without_uncertainty_is_refused_before_anything_is_evaluated
     scaled = TransformedTargetRegressor(TinyProcess(), transformer=StandardScaler())
     with pytest.raises(TypeError, match="not in units of y"):
         BayesianOptimizer(make_pipeline(StandardScaler(), scaled), SQUARE)
+    with pytest.raises(TypeError, match="must be a regressor. Got the classifier"):
+        BayesianOptimizer(LogisticRegression(), SQUARE)
     with pytest.raises(TypeError, match="not its class"):
         BayesianOptimizer(TinyProcess, SQUARE)
     BayesianOptimizer(NEONRegressor(), SQUARE)

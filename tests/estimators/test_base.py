@@ -354,8 +354,18 @@ def test_masked_truths_are_missing():
         model.log_prob(X, masked)
     with pytest.raises(ValueError, match="finite truths. Row 3 is nan"):
         model.partial_calibrate(X, masked)
-    with pytest.raises(ValueError, match="must be finite"):
-        get_scorer("neg_crps")(model, X, masked)
+    for name in ("neg_crps", "neg_nll"):
+        with pytest.raises(ValueError, match="must be finite"):
+            get_scorer(name)(model, X, masked)
+
+
+@pytest.mark.parametrize(
+    "estimator", [DeepEnsembleClassifier(), CalibratedUncertaintyClassifier(LogisticRegression())]
+)
+@pytest.mark.parametrize(("other", "kinds"), [(None, "NoneType and str"), (1, "int and str")])
+def test_labels_of_several_types_are_refused(estimator, other, kinds):
+    with pytest.raises(ValueError, match=f"labels of one type. Got {kinds}"):
+        estimator.fit(X, np.array(["a", other, "a", other], dtype=object))
 
 
 def test_layers_of_a_script_are_registered_where_an_estimator_is_unpickled(monkeypatch):
