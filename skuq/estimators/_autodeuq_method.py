@@ -246,7 +246,7 @@ class AutoDEUQ(SearchMethod):
         given = self.estimator.initial_trials
         if isinstance(given, list | tuple):
             if wrong := [trial for trial in given if not isinstance(trial, Mapping)]:
-                raise TypeError(
+                raise ValueError(
                     "`initial_trials` must be a list of configurations, dicts of decisions. Got "
                     f"{wrong[0]!r} in it."
                 )

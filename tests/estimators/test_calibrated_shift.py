@@ -178,7 +178,7 @@ def test_groups_of_dates_and_bins():
         labelled = frame.assign(labels=labels)
         dated = clone(model).set_params(groups="labels").fit(labelled, y)
         assert_allclose(dated.predict_interval(labelled), expected)
-        loaded = loads(dumps(dated), trusted=[*TRUSTED, "test_calibrated_shift.Encoder"])
+        loaded = loads(dumps(dated), trusted=[*TRUSTED, Encoder])
         assert_allclose(loaded.predict_interval(labelled), expected)
 
 
