@@ -781,8 +781,8 @@ def test_a_surrogate_without_uncertainty_is_refused_before_anything_is_evaluated
 
 
 def test_a_surrogate_may_take_logarithms():
-    logarithm = FunctionTransformer(np.log10, validate=True)
-    optimizer = search([(1e-6, 1)], estimator=make_pipeline(logarithm, TinyProcess()))
+    surrogate = make_pipeline(FunctionTransformer(np.log10), StandardScaler(), TinyProcess())
+    optimizer = search([(1e-6, 1)], estimator=surrogate)
     assert np.isfinite(optimizer.minimize(lambda x: (np.log10(x[0]) + 3) ** 2, 6).fun)
 
 
