@@ -40,11 +40,13 @@ def check_groups(groups: Any, X: Any) -> np.ndarray | None:
     return None if groups is None else np.asarray(fill_masked(groups))
 
 
-def sortable_groups(groups: np.ndarray) -> np.ndarray:
-    """Return groups (n,) that the splitters of scikit-learn accept.
+def sortable_groups(groups: np.ndarray | None) -> np.ndarray | None:
+    """Return groups (n,) that the splitters of scikit-learn accept; None if there are none.
 
     These sort the groups. If names are missing or of several kinds, groups are numbered instead.
     """
+    if groups is None:
+        return None
     is_mixed = groups.dtype == object and len(set(map(type, groups))) > 1
     return group_codes(groups) if is_mixed or pd.isna(groups).any() else groups
 

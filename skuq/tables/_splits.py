@@ -206,7 +206,7 @@ def out_of_fold_splits(
     ValueError
         If `cv` does not put every row into exactly one test fold, or tests on training rows.
     """
-    groups = None if groups is None else sortable_groups(groups)
+    groups = sortable_groups(groups)
     splits = [
         tuple(_check_positions(part, len(y), cv) for part in pair)
         for pair in check_cv(cv, y, classifier=classifier).split(X, y, groups)
