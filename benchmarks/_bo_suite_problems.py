@@ -165,7 +165,7 @@ TASKS = {
     ),
     "pde": brusselator,
     "optics": lambda cache: operator_task("interferometer", 10, 10, 10, block=4),
-    "cells": lambda cache: operator_task("cell_towers", 10, 19, 5, block=2),
+    "cells": lambda cache: operator_task("cell_towers", 10, 19, 5, block=4),
     "pollutants": lambda cache: operator_task("pollutants", 5, 35, 1),
 }
 

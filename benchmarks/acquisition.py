@@ -24,7 +24,7 @@ from skuq.backend import ops
 from skuq.bayesopt import Acquisition, _maximize, maximize_acquisition
 from skuq.bayesopt._program import AcquisitionTask, CompiledAcquisition
 from skuq.predictive import Posterior
-from skuq.predictive._posterior import normal_indices
+from skuq.predictive._posterior import quasi_random_normals
 
 RESULTS = STORED / "acquisition.json"
 N_DRAWS, N_INDEX, N_QUERIES, WIDTH = 128, 16, 12, 32
@@ -54,7 +54,7 @@ def network_posterior(seed, n_features):
         "outer": (N_INDEX, WIDTH),
     }
     weights = [2 * rng.normal(size=shape) / np.sqrt(shape[0]) for shape in shapes.values()]
-    z = normal_indices(N_DRAWS, N_INDEX, rng)
+    z = quasi_random_normals(N_DRAWS, N_INDEX, rng)
     return Posterior(network, (*weights, z), "network", N_DRAWS, (N_QUERIES,))
 
 

@@ -50,7 +50,7 @@ def surrogate(method, task):
         model = NEONRegressor(query_points=task.query_points if composite else None, noise=0.0)
         if composite and np.size(task.query_points) > 100:
             model.set_params(fourier_scale=5.0, latent=96, decoder_units=(64,) * 3)
-            settings |= {"n_draws": 64, "n_restarts": 50}
+            settings |= {"n_draws": 32, "n_restarts": 8}
     elif method == "nomu":
         box = None if len(task.categories) else task.bounds
         model = NOMURegressor((128, 128), c=1, l_min=1e-3, l_max=2, box=box)

@@ -64,9 +64,9 @@ fitted = [(name, make_pipeline(StandardScaler(), m).fit(X_fit, y_fit)) for name,
 model = HQEnsembleSelector(fitted, cv="prefit").fit(X_choose, y_choose)
 
 print(f"{model.n_scored_} of {model.n_possible_} teams looked at, {model.teams_.kept.sum()} kept")
-print("served:", ", ".join(model.named_estimators_))
+print("selected:", ", ".join(model.named_estimators_))
 everyone = np.mean([m.predict_proba(X_judge) for _, m in fitted], axis=0).argmax(axis=1)
-print(f"judged: served {model.score(X_judge, y_judge):.4f}, vote of all "
+print(f"judged: selected team {model.score(X_judge, y_judge):.4f}, vote of all "
       f"{np.mean(everyone == y_judge):.4f}, best single "
       f"{max(m.score(X_judge, y_judge) for _, m in fitted):.4f}")  # fmt: skip
 

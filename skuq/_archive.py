@@ -32,7 +32,7 @@ import numpy as np
 
 import skuq
 from skuq._files import atomic_write
-from skuq._npy import npy
+from skuq._npy import encode_npy
 from skuq._trees import MAX_TEXT, TreeDecoder, TreeEncoder, read_json
 from skuq.exceptions import FileFormatError, FileVersionError, UnsavableError
 
@@ -75,7 +75,7 @@ def to_bytes(tree: Any, *, kind: str, describe: Any = None) -> bytes:
         )
     files = {_TREE: text}
     for index, array in enumerate(encoder.arrays):
-        files[f"arrays/{index}.npy"] = npy(array)
+        files[f"arrays/{index}.npy"] = encode_npy(array)
     for index, long in enumerate(encoder.texts):
         files[f"texts/{index}.txt"] = long
     header = {
@@ -123,6 +123,7 @@ def _version(package):
 
 
 def _versions():
+    """List the versions that wrote a file: Python's, and those of the packages in use."""
     versions = {
         "skuq": skuq.__version__,
         "python": platform.python_version(),
@@ -205,7 +206,7 @@ def _unpack_zip(data):
         raise FileFormatError(f"it would grow to {packed} bytes from {len(data)}")
     ends = [info.header_offset for info in infos[1:]] + [end]
     view = memoryview(data)
-    files = {info.filename: _raw(view, info, end) for info, end in zip(infos, ends)}
+    files = {info.filename: _read_file(view, info, end) for info, end in zip(infos, ends)}
     return files, read_json(files[_HEADER], _HEADER)
 
 
@@ -241,7 +242,7 @@ def _allowed_methods(name):
     return (zipfile.ZIP_STORED,) if _ARRAY.fullmatch(name) else ()
 
 
-def _raw(view, info, end):
+def _read_file(view, info, end):
     """Get a file's bytes. They must end before the next file, so that none count twice."""
     name, start = info.filename, info.header_offset
     begin = start + _LOCAL.size

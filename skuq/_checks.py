@@ -8,6 +8,8 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+from sklearn.utils import assert_all_finite, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array
 
 from skuq._params import check_sample_weight
@@ -21,9 +23,9 @@ def check_count(name: str, value: Any) -> int:
 
 
 def fill_masked(values: Any) -> Any:
-    """Replace what a masked array hides by NaN: `check_array` would use the hidden values."""
-    if not isinstance(values, np.ma.MaskedArray):
-        return values
+    """Replace what a masked array hides by NaN: NumPy's functions would use the hidden values."""
+    if not np.ma.is_masked(values):
+        return np.ma.getdata(values) if isinstance(values, np.ma.MaskedArray) else values
     kind = "float64" if values.dtype.kind in "biuf" else object
     return np.ma.filled(values.astype(kind), np.nan)
 
@@ -56,6 +58,21 @@ def check_targets(y: Any, estimator: Any) -> np.ndarray:
             "for classifiers, for example DeepEnsembleClassifier."
         ) from error
     return numbers
+
+
+def check_labels(y: Any) -> np.ndarray:
+    """Check that y holds classes, none of them missing, and return an array (n,)."""
+    y = column_or_1d(fill_masked(y), warn=True)
+    assert_all_finite(y, input_name="y")
+    try:
+        check_classification_targets(y)
+    except TypeError as error:  # they cannot be sorted
+        kinds = sorted({type(label).__name__ for label in y.tolist()})
+        raise ValueError(
+            f"y must have labels of one type. Got {' and '.join(kinds)}. Drop rows whose label is "
+            "missing, and convert the others."
+        ) from error
+    return y
 
 
 def check_weights(sample_weight: Any, rows: Any, *, relative: bool = False) -> np.ndarray:
@@ -104,7 +121,7 @@ def class_codes(
     """
     # Compare in Python, since NumPy's searches would confuse 1 with the class "1".
     code = {label: k for k, label in enumerate(classes.tolist())}
-    labels = np.asarray(labels).ravel().tolist()
+    labels = np.asarray(fill_masked(labels)).ravel().tolist()
     if unknown := set(labels) - code.keys():
         raise ValueError(
             f"{problem}: {sorted(unknown, key=repr)}. The known labels are {classes.tolist()}."

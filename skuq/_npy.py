@@ -27,7 +27,7 @@ def is_plain_dtype(dtype: np.dtype[Any]) -> bool:
     return _DTYPE.fullmatch(dtype.str) is not None
 
 
-def npy(array: np.ndarray) -> bytes:
+def encode_npy(array: np.ndarray) -> bytes:
     """Encode an array of a plain dtype as a npy file."""
     if array.dtype.itemsize == 0:  # with "<U0" a short file could claim any number of rows
         array = array.astype(array.dtype.str.replace("0", "1"))
@@ -49,7 +49,7 @@ def check_dtype(text: Any, where: Any) -> np.dtype[Any]:
     return dtype
 
 
-def array_of(data: bytes, where: Any) -> np.ndarray:
+def decode_npy(data: bytes, where: Any) -> np.ndarray:
     """Decode a npy file, whose length must fit its header."""
     file = io.BytesIO(data)
     try:

@@ -208,7 +208,9 @@ class Progress:
         left = self._seconds_left()
         if math.isfinite(left) and self.n_done != self._total:
             parts.append(f"{tqdm.format_interval(left)} left")
-        line = ", ".join(parts) + f" ({message})" * bool(message)
+        line = ", ".join(parts)
+        if message:
+            line += f" ({message})"
         if self._display == "log":
             _logger.info(line)
         else:

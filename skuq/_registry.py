@@ -68,7 +68,7 @@ def _place(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def find_class(name: str) -> SavedClass | None:
+def find_by_name(name: str) -> SavedClass | None:
     """Find the class that is registered under a stored name; None if there is none."""
     if name not in _BY_NAME:
         _import_owner(name)
@@ -92,23 +92,23 @@ def _public_names(module: Any) -> Sequence[str]:
     return names
 
 
-def find_name(cls: type) -> SavedClass | None:
+def find_by_class(cls: type) -> SavedClass | None:
     """Find the registration of a class; None if it is not registered."""
     return _BY_CLASS.get(cls)
 
 
-_USERS_PARTS: set[type] = set()
+_SUPPLIED_BY_USER: set[type] = set()
 
 
-def users_part(cls: _Class) -> _Class:
+def supplied_by_user(cls: _Class) -> _Class:
     """Mark a class whose objects hold the user's functions (class decorator).
 
-    Files store the name of such an object, not its content; the user gives it again on loading.
+    Files store the name of such an object, not its content; the user supplies it again on loading.
     """
-    _USERS_PARTS.add(cls)
+    _SUPPLIED_BY_USER.add(cls)
     return cls
 
 
-def is_given_again(cls: type) -> bool:
-    """Whether a class is marked with `users_part`."""
-    return cls in _USERS_PARTS
+def is_supplied_by_user(cls: type) -> bool:
+    """Whether a class is marked with `supplied_by_user`."""
+    return cls in _SUPPLIED_BY_USER

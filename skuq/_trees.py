@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 
-from skuq._npy import array_of, check_dtype, check_values, is_plain_dtype, reshape_checked
+from skuq._npy import check_dtype, check_values, decode_npy, is_plain_dtype, reshape_checked
 from skuq.exceptions import FileFormatError, UnsavableError
 
 MAX_DEPTH = 100
@@ -72,6 +72,7 @@ class TreeEncoder:
         return self._encode_container(value, where)
 
     def _text(self, value):
+        """Encode a long string: a reference to a text, or the string where it cannot be one."""
         try:
             data = value.encode()
         except UnicodeEncodeError:  # half a character, which JSON can write
@@ -88,11 +89,11 @@ class TreeEncoder:
             raise UnsavableError(f"{where} lies more than {MAX_DEPTH} levels deep.")
         self._open.add(id(value))
         try:
-            return self._contents(value, where)
+            return self._encode_items(value, where)
         finally:
             self._open.discard(id(value))
 
-    def _contents(self, value, where):
+    def _encode_items(self, value, where):
         """Encode a list, tuple, dict or described object."""
         kind = type(value)
         if kind is list or kind is tuple:
@@ -126,6 +127,7 @@ class TreeEncoder:
         return {"@": "dict", "items": items}
 
     def _array(self, array, where):
+        """Encode an array: a reference to the place where its content is collected, once."""
         if id(array) not in self._places:
             if array.dtype == object:
                 items = [self.encode(item, where) for item in array.ravel()]
@@ -207,11 +209,13 @@ class TreeDecoder:
         return method(self, value, where, depth + 1)
 
     def _list(self, value, where, depth):
+        """Decode the items of a list."""
         if type(value) is not list:
             raise FileFormatError(f"{where} has no list of items")
         return [self.decode(item, _Place(where, i), depth) for i, item in enumerate(value)]
 
     def _fields(self, value, where, depth, attribute=False):
+        """Decode a dict whose keys are strings."""
         return {
             key: self.decode(item, _Place(where, key, attribute), depth)
             for key, item in value.items()
@@ -271,11 +275,12 @@ class TreeDecoder:
         return check_values(np.frombuffer(data, dtype), where)[0]
 
     def _array(self, value, where, depth):
+        """Decode a reference to an array; equal references give the same object."""
         index = value["index"]
         if type(index) is not int or f"arrays/{index}.npy" not in self.files:
             raise FileFormatError(f"{where} is an array that is not there")
         if index not in self.arrays:
-            self.arrays[index] = array_of(self.files[f"arrays/{index}.npy"], where)
+            self.arrays[index] = decode_npy(self.files[f"arrays/{index}.npy"], where)
         return self.arrays[index]
 
     def _text(self, value, where, depth):
@@ -290,6 +295,7 @@ class TreeDecoder:
         return self.texts[index]
 
     def _object_array(self, value, where, depth):
+        """Decode a reference to an array of Python objects, as `_array` does."""
         index = value["index"]
         if type(index) is not int or not 0 <= index < len(self.stored):
             raise FileFormatError(f"{where} is an array that is not there")

@@ -18,6 +18,7 @@ def watch_forks() -> None:
 
 
 def _refuse() -> None:
+    """Make this process one in which TensorFlow is refused."""
     global _is_forked
     _is_forked = True
     # The package keeps names that were used; without them it looks them up again, and refuses.

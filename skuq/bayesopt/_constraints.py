@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from skuq._checks import fill_masked
 from skuq.bayesopt._surrogate import check_surrogate
 from skuq.predictive import Posterior
 
@@ -83,7 +84,7 @@ class Constraints:
         columns = {}
         for name, values in given.items():
             try:
-                column = np.asarray(values, dtype="float64").reshape(-1)
+                column = np.array(fill_masked(values), dtype="float64").reshape(-1)
             except (TypeError, ValueError):
                 column = np.empty(0)
             if len(column) != n:
@@ -201,10 +202,10 @@ def join_posteriors(posteriors: Sequence[Posterior], constants: np.ndarray) -> P
     return Posterior(
         function,
         tuple(arguments),
-        None if None in keys else ("joined", keys, tuple(p.n_draws for p in posteriors)),
-        n_draws,
-        (width,),
-        all(p.joint for p in posteriors),
+        key=None if None in keys else ("joined", keys, tuple(p.n_draws for p in posteriors)),
+        n_draws=n_draws,
+        output_shape=(width,),
+        joint=all(p.joint for p in posteriors),
     )
 
 

@@ -48,10 +48,10 @@ def run_loop(
                 batch = first[:n] if len(first) else ask(int(min(n, log.n_left)))
                 first = first[n:]
                 try:
-                    for k, x in enumerate(batch, start=1):
+                    _evaluate(func, batch[0], log)
+                    for x in batch[1:]:
+                        progress.step()
                         _evaluate(func, x, log)
-                        if k < len(batch):
-                            progress.step()
                 finally:  # after an interrupt, the rest of the batch is no longer pending
                     log.forget(batch)
                 progress.step(best=f"{best():.4g}", failed=log.n_failed)

@@ -151,7 +151,9 @@ def maximize_acquisition(
     best = _check_best(acquisition, best, posterior.n_draws)
     # Each draw takes its own values at pending points for known.
     level = _pending_level(posterior, acquisition, objective, pending, beta)
-    task = AcquisitionTask(posterior, acquisition, objective, bounds, best, beta, q, level)
+    task = AcquisitionTask(
+        posterior, acquisition, objective, bounds, best=best, beta=beta, q=q, pending=level
+    )
     # From here on, batches are rows of the unit box, (k, q * d).
     u = _starts(np.random.default_rng(random_state), n_restarts, starts, bounds, q)
     found, values = _search(task, u, method, n_restarts, u[: len(starts)])
@@ -285,23 +287,27 @@ def _polish(negative, starts, u, values, scale):
     found, kept = [u], [values]
     for start in starts:
         result = optimize.minimize(
-            _finite(negative), start, jac=True, bounds=[(0.0, 1.0)] * len(start), method="L-BFGS-B"
+            _replace_non_finite(negative),
+            start,
+            jac=True,
+            bounds=[(0.0, 1.0)] * len(start),
+            method="L-BFGS-B",
         )
         found.append(np.clip(result.x, 0.0, 1.0)[None])
         kept.append([-result.fun * scale if result.fun < _VALUE_OF_NON_FINITE else -math.inf])
     return np.concatenate(found), np.concatenate(kept)
 
 
-def _finite(negative):
-    """Replace values and gradients that are not finite, on which L-BFGS-B fails."""
+def _replace_non_finite(function):
+    """Make a function without values and gradients that are not finite: L-BFGS-B fails on them."""
 
-    def function(u):
-        value, gradient = negative(u)
+    def replaced(u):
+        value, gradient = function(u)
         if np.isfinite(value) and np.isfinite(gradient).all():
             return value, gradient
         return _VALUE_OF_NON_FINITE, np.zeros_like(u)
 
-    return function
+    return replaced
 
 
 def _run_direct(task, u, n_restarts, given):
@@ -392,6 +398,7 @@ def _to_box(u, bounds):
 
 
 def _check_numbers(posterior, q, method, n_restarts, min_distance):
+    """Raise an error for a number out of range, or a method that the posterior does not allow."""
     check_count("q", q)
     check_count("n_restarts", n_restarts)
     if method not in METHODS:
@@ -411,6 +418,7 @@ def _check_numbers(posterior, q, method, n_restarts, min_distance):
 
 
 def _check_points(name, points, bounds):
+    """Check points, and return them as an array (k, d); None gives no points."""
     if points is None:
         return np.empty((0, len(bounds)))
     points = np.asarray(points, dtype="float64")
@@ -424,6 +432,7 @@ def _check_points(name, points, bounds):
 
 
 def _check_best(acquisition, best, n_draws):
+    """Check the best value: one number, or one for each draw. It is 0 where it is not used."""
     if not acquisition.needs_best:
         return 0.0
     if best is None or not np.isfinite(best).all():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -18,7 +20,7 @@ from skuq.bayesopt._design import initial_points
 from skuq.bayesopt._domain import Domain
 from skuq.bayesopt._fit import FIT_ERRORS, N_ATTEMPTS, Fits
 from skuq.bayesopt._loop import run_loop
-from skuq.bayesopt._records import OptimizationResult, Run
+from skuq.bayesopt._records import OptimizationResult, SearchState
 from skuq.bayesopt._results import ResultLog
 from skuq.bayesopt._settings import (
     SearchSettings,
@@ -31,9 +33,26 @@ from skuq.bayesopt._step import SignedObjective, Step, distance_threshold
 _KIND = "Bayesian optimisation"  # of saved files
 # Parameters that are saved as they are.
 _SAVED_PARAMETERS = (
-    *("mean_width", "dynamic_c", "maximizer", "n_restarts", "n_draws", "n_initial"),
-    *("noisy", "reseed"),
+    "mean_width",
+    "dynamic_c",
+    "maximizer",
+    "n_restarts",
+    "n_draws",
+    "n_initial",
+    "noisy",
+    "reseed",
 )
+
+
+def _locked(method):
+    """Let one thread at a time into the methods of a search."""
+
+    @functools.wraps(method)
+    def wrapper(self, *args, **kwargs):
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return wrapper
 
 
 class BayesianOptimizer:
@@ -152,7 +171,8 @@ class BayesianOptimizer:
     Points that were asked for are *pending* until their results are told. Later proposals keep
     away from them, and each draw of the surrogate takes its own values there for known
     ("fantasies"). So several workers may ask, each when it is free; they share the fit until there
-    is a new result. `forget` drops points of a worker that is lost.
+    is a new result. `forget` drops points of a worker that is lost. Workers may be threads: while
+    one asks, the others wait.
 
     A proposal depends only on the results, the pending points and `random_state`. After `save`
     and `load`, or pickling, it is the same bit by bit, except for estimators with
@@ -237,9 +257,10 @@ class BayesianOptimizer:
             reseed=reseed,
             callback=callback,
         )
-        self._run = Run(draw_entropy(random_state))
+        self._state = SearchState(draw_entropy(random_state))
         self._log = ResultLog(self.domain, objective, self.constraints, repeats=bool(noisy))
         self._fits = Fits()
+        self._lock = threading.RLock()
         self.beta_: float | None = None
         self.model_: Any = None
 
@@ -305,6 +326,7 @@ class BayesianOptimizer:
         return self._search(func, n_calls, q, x0, -1)
 
     def _search(self, func, n_calls, q, x0, sign):
+        """Evaluate `func` at `n_calls` more points, to maximise ``sign * objective``."""
         if not callable(func):
             raise TypeError(f"`func` must be a function of one point (d,). Got {func!r}.")
         check_count("n_calls", n_calls)
@@ -318,7 +340,7 @@ class BayesianOptimizer:
                 f"{end} evaluations are all initial ones (n_initial={self.n_initial}): no model is "
                 "used. Lower `n_initial` or raise `n_calls`.",
             )
-        self._run.sign, self._run.n_steps = sign, max(1, end - self.n_initial)
+        self._state.sign, self._state.n_steps = sign, max(1, end - self.n_initial)
         message = run_loop(
             func,
             self._log,
@@ -352,6 +374,7 @@ class BayesianOptimizer:
 
     # Proposals and results, one by one
 
+    @_locked
     def ask(self, q=1):
         """Propose points to evaluate next; they are pending until they are told.
 
@@ -399,7 +422,7 @@ class BayesianOptimizer:
                 )
         # Too few results for a model, or one that could not be fitted.
         if x is None:
-            x = initial_points(q, self._log, self.n_initial, self._run.entropy)
+            x = initial_points(q, self._log, self.n_initial, self._state.entropy)
         self._log.expect(x)
         return x.copy()
 
@@ -414,9 +437,10 @@ class BayesianOptimizer:
         proposal = step.propose(q, self._current_beta(), self._threshold(), self._fits)
         seconds = time.perf_counter() - start - proposal.seconds_fit
         self.model_ = step.surrogates.model
-        self._run.history.append(step.record_of(proposal, seconds))
+        self._state.history.append(step.record_of(proposal, seconds))
         return proposal.x
 
+    @_locked
     def tell(self, x, y, constraints=None):
         """Add the results of evaluations. Each of them settles its point, if that is pending.
 
@@ -448,6 +472,7 @@ class BayesianOptimizer:
             self._log.add(x, y, constraints)
         return self
 
+    @_locked
     def forget(self, x=None):
         """Drop pending points whose results will not come; they may be proposed again.
 
@@ -469,26 +494,26 @@ class BayesianOptimizer:
 
     def _step(self):
         """Make a step from a surrogate that is fitted to all results."""
-        settings, results = self._settings(), self._log.results(self._run.sign)
+        settings, results = self._settings(), self._log.results(self._state.sign)
         surrogates = self._fits.surrogates(settings, results)
         return Step(surrogates, settings, self._objective, results, self._log.pending)
 
     @property
     def _objective(self):
-        return SignedObjective(self.objective, self._run.sign)
+        return SignedObjective(self.objective, self._state.sign)
 
     def _settings(self):
         return SearchSettings(
-            self.estimator,
-            self.domain,
-            self.constraints,
-            self.acquisition,
-            self.maximizer,
-            self.n_restarts,
-            self.n_draws,
-            bool(self.noisy),
-            bool(self.reseed),
-            self._run.entropy,
+            estimator=self.estimator,
+            domain=self.domain,
+            constraints=self.constraints,
+            acquisition=self.acquisition,
+            maximizer=self.maximizer,
+            n_restarts=self.n_restarts,
+            n_draws=self.n_draws,
+            noisy=bool(self.noisy),
+            reseed=bool(self.reseed),
+            entropy=self._state.entropy,
         )
 
     def _current_beta(self):
@@ -507,7 +532,7 @@ class BayesianOptimizer:
         """Distance below which `dynamic_c` doubles beta; None without it."""
         if not self.dynamic_c:
             return None
-        return distance_threshold(max(0, len(self._log) - self.n_initial) / self._run.n_steps)
+        return distance_threshold(max(0, len(self._log) - self.n_initial) / self._state.n_steps)
 
     # Results so far
 
@@ -529,7 +554,7 @@ class BayesianOptimizer:
 
     @property
     def history_(self):
-        return tuple(self._run.history)
+        return tuple(self._state.history)
 
     @property
     def constraints_(self):
@@ -547,9 +572,10 @@ class BayesianOptimizer:
     def best_value_(self):
         return self._best()[1]
 
+    @_locked
     def _best(self):
         """Find the best point and its value, in the user's sign."""
-        sign = self._run.sign
+        sign = self._state.sign
         best = self._log.best(sign)
         if best is None:
             return None, float("nan")
@@ -563,6 +589,7 @@ class BayesianOptimizer:
         value = step.expected_values(results.X[[best]], merits=False)[0]
         return results.X[best].copy(), sign * float(value)
 
+    @_locked
     def to_frame(self):
         """Tabulate all results in the order of their evaluation, then the pending points.
 
@@ -588,6 +615,14 @@ class BayesianOptimizer:
 
     # Saving
 
+    def __getstate__(self):
+        """Return all but the lock, which belongs to this process."""
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state):
+        vars(self).update(state, _lock=threading.RLock())
+
+    @_locked
     def to_state(self):
         """Collect everything that decides the next proposal, except estimator and functions.
 
@@ -609,7 +644,7 @@ class BayesianOptimizer:
             "constraint_names": list(self.constraints.names),
             "beta_": self.beta_,
             "messages": list(self._log.messages),
-            **self._run.to_dict(),
+            **self._state.to_dict(),
         }
         return {"settings": settings, **self._log.to_arrays()}
 
@@ -639,7 +674,8 @@ class BayesianOptimizer:
             objective of a search that had one is missing.
         """
         kept = dict(state["settings"])
-        run, beta, messages = Run.take_from(kept), kept.pop("beta_"), kept.pop("messages")
+        search_state = SearchState.take_from(kept)
+        beta, messages = kept.pop("beta_"), kept.pop("messages")
         check_changes(
             changes,
             had_objective=kept.pop("has_objective"),
@@ -648,7 +684,7 @@ class BayesianOptimizer:
         )
         self = cls(estimator, **{**kept, **changes})
         check_same_domain(self.domain, Domain(kept["bounds"], kept["integer"], kept["categories"]))
-        self._run, self.beta_ = run, beta
+        self._state, self.beta_ = search_state, beta
         self._log.restore(state, messages)
         return self
 

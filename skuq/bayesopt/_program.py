@@ -117,9 +117,9 @@ class CompiledAcquisition:
         posterior = self._posterior
         # Everything that changes the program, but none of its arguments' values.
         key = (
-            *(kind, rows, self._q, self._d, shapes, self._dtype, self._has_level),
-            *(self._acquisition, _key_of(self._objective)),
-            *(posterior.key, posterior.n_draws, posterior.output_shape),
+            (kind, rows, self._q, self._d, shapes, self._dtype, self._has_level),
+            (self._acquisition, _key_of(self._objective)),
+            (posterior.key, posterior.n_draws, posterior.output_shape),
         )
 
         def make():
@@ -240,7 +240,7 @@ def _check_values(values, draws, objective, n_draws):
     )
 
 
-class _Same:
+class _IdentityKey:
     """Key for an object that is not hashable: only the same object is equal."""
 
     def __init__(self, thing):
@@ -250,7 +250,7 @@ class _Same:
         return id(self.thing)
 
     def __eq__(self, other):
-        return isinstance(other, _Same) and self.thing is other.thing
+        return isinstance(other, _IdentityKey) and self.thing is other.thing
 
 
 def _key_of(objective):
@@ -258,7 +258,7 @@ def _key_of(objective):
     try:
         hash(objective)
     except TypeError:
-        return _Same(objective)
+        return _IdentityKey(objective)
     return objective
 
 

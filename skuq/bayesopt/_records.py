@@ -47,7 +47,7 @@ class StepRecord:
 
 
 @dataclass
-class Run:
+class SearchState:
     """State of a search besides its parameters and results.
 
     Attributes
@@ -71,8 +71,8 @@ class Run:
         return asdict(self)
 
     @classmethod
-    def take_from(cls, settings: dict[str, Any]) -> Run:
-        """Make a run of the entries of `to_dict`, and remove these from `settings`."""
+    def take_from(cls, settings: dict[str, Any]) -> SearchState:
+        """Make the state from the entries of `to_dict`, and remove these from `settings`."""
         entries = {part.name: settings.pop(part.name) for part in fields(cls)}
         entries["history"] = [StepRecord(**record) for record in entries["history"]]
         return cls(**entries)

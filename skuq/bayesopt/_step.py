@@ -182,13 +182,13 @@ class Step:
     def record_of(self, proposal: Proposal, seconds: float) -> StepRecord:
         """Make the record of a proposal that took `seconds`, fits not included."""
         return StepRecord(
-            self.results.n_told,
-            proposal.value,
-            proposal.beta,
-            proposal.n_doublings,
-            self.surrogates.seconds + proposal.seconds_fit,
-            seconds,
-            len(self.pending),
+            n_results=self.results.n_told,
+            acquisition_value=proposal.value,
+            beta=proposal.beta,
+            n_doublings=proposal.n_doublings,
+            seconds_fit=self.surrogates.seconds + proposal.seconds_fit,
+            seconds_acquisition=seconds,
+            n_pending=len(self.pending),
         )
 
     def _propose_at_once(self, q, beta, threshold) -> Proposal:

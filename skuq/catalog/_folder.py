@@ -220,6 +220,7 @@ def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
 
 
 def _difference(name: str, there: dict[str, Any], here: dict[str, Any]) -> str:
+    """Describe the difference in one part."""
     values = [parts.get(name) for parts in (there, here)]
     if "sha256:" in json.dumps(values):  # digests of data would not help a reader
         return f"{name}: other values"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 from skuq.catalog._records import HeldOut, TrialRecord
 from skuq.exceptions import CatalogMismatchError
 
 
-class CatalogMemory(contextlib.nullcontext["CatalogMemory"]):
+class CatalogMemory:
     """Store of a search's trials in memory, with the interface of `CatalogFolder`.
 
     `objects` are settings that are objects or functions. A folder compares their representations;
@@ -19,12 +18,17 @@ class CatalogMemory(contextlib.nullcontext["CatalogMemory"]):
     path = None
 
     def __init__(self, parts: dict[str, Any], objects: dict[str, Any]):
-        super().__init__(self)
         self.parts, self.objects = parts, objects
         self.records: list[TrialRecord] = []
         self.entropy: int | None = None
         self._space: dict[str, str] | None = None
         self._retrained: dict[str, list[TrialRecord]] = {}
+
+    def __enter__(self) -> CatalogMemory:
+        return self  # there is no folder to lock
+
+    def __exit__(self, *exception: object) -> None:
+        pass
 
     def differences(self, parts: dict[str, Any], objects: dict[str, Any]) -> list[str]:
         """List the names of parts and objects that differ in another search."""

@@ -334,6 +334,7 @@ def _decode_result(tree: dict[str, Any], n_held_out: int) -> Member | FoldedMemb
 
 
 def _decode_member(tree: dict[str, Any]) -> Member:
+    """Decode a network, and check its history and weights."""
     member = Member(**tree)
     losses = [member.history[name] for name in ("loss", "val_loss")]
     _require(losses[0].shape == losses[1].shape == (losses[0].size,), "its history has no epochs")

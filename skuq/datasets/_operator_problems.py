@@ -156,11 +156,11 @@ def make_operator_problem(name):
     if name not in OPERATOR_PROBLEMS:
         known = ", ".join(map(repr, OPERATOR_PROBLEMS))
         raise ValueError(f"`name` must be one of {known}. Got {name!r}.")
-    return _made(name)
+    return _make_shared(name)
 
 
 @functools.cache  # one objective for all, so that programs compiled with it are reused
-def _made(name):
+def _make_shared(name):
     problem = _MAKERS[name]()
     for array in (problem.bounds, problem.query_points, problem.best_input):
         if array is not None:
@@ -350,7 +350,7 @@ _WEAK, _STRONG, _WEIGHT = -80.0, 6.0, 0.25  # T_w, T_s and the weight of the fir
 
 
 def _coverage(outputs):
-    """0.25 Cov_f,strong + 0.75 Cov_g,weak: integrals over cells of size 1; see appendix 6.4."""
+    """Compute 0.25 Cov_f,strong + 0.75 Cov_g,weak, sums over cells of size 1 (appendix 6.4)."""
     xp, outputs = _namespace(outputs, (_MAP_SIDE**2, 2))
     sigmoid = special.expit if xp is np else xp.sigmoid
     power, interference = outputs[..., 0], outputs[..., 1]

@@ -112,15 +112,15 @@ def _corrupt(frame, kinds, positions, reference, severity, fill, random_state) -
     row_kinds = rng.randint(len(kinds), size=len(frame))
     for k, kind in enumerate(kinds):
         for j in positions:
-            column, model = frame.iloc[:, j], reference.iloc[:, j]
+            column, reference_column = frame.iloc[:, j], reference.iloc[:, j]
             cells = (row_kinds == k) & column.notna().to_numpy()
             if cells.any() and (kind not in _NUMERIC or _is_number(column)):
-                _check_model(model)
-                corruption = _CORRUPTIONS[kind]
-                frame.isetitem(j, corruption(column, cells, model, severity, fill, rng))
+                _check_reference_column(reference_column)
+                corrupted = _CORRUPTIONS[kind](column, cells, reference_column, severity, fill, rng)
+                frame.isetitem(j, corrupted)
 
 
-def _check_model(column: pd.Series) -> None:
+def _check_reference_column(column: pd.Series) -> None:
     """Raise ValueError if a column of the reference has no mean or no most frequent value."""
     if _is_number(column) and np.isinf(_numbers(column)).any():
         raise ValueError(f"Column {column.name!r} has infinite values.")
@@ -201,6 +201,7 @@ def _with_numbers(column: pd.Series, cells: np.ndarray, numbers: np.ndarray) -> 
 
 
 def _as_frame(X, name: str) -> pd.DataFrame:
+    """Return a table as a frame; `name` is that of the parameter."""
     if isinstance(X, pd.DataFrame):
         return X
     X = np.asarray(X)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 
-from skuq._checks import class_codes
+from skuq._checks import class_codes, fill_masked
 from skuq.ensembles._likelihood import class_log_likelihood, likelihood_statistics
 from skuq.ensembles._pruning import Pool, Rules, TeamSelection, prune
 from skuq.ensembles._selection import (
@@ -137,19 +137,19 @@ def select_teams(
     (0, 1, 2)
     """
     rules = Rules(
-        metric,
-        score,
-        filters,
-        beta,
-        max_team_size,
-        choose,
-        n_negatives,
-        rank_base,
-        on,
-        voting,
-        weights,
+        metric=metric,
+        score=score,
+        filters=filters,
+        beta=beta,
+        max_team_size=max_team_size,
+        choose=choose,
+        n_negatives=n_negatives,
+        rank_base=rank_base,
+        on=on,
+        voting=voting,
+        weights=weights,
     )
-    predictions, y = _stack_predictions(predictions), np.asarray(y)
+    predictions, y = _stack_predictions(predictions), np.asarray(fill_masked(y))
     if y.shape != predictions.shape[1:2] or not len(y):
         raise ValueError(
             f"`predictions` have {predictions.shape[1]} rows, so `y` must have shape "

@@ -234,14 +234,14 @@ def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
     support = np.zeros(n_models, bool)
     support[list(selected)] = True
     return TeamSelection(
-        frame,
-        selected,
-        support,
-        pool.model_strength,
-        vote_weights(pool.model_strength[list(selected)], rules.weights),
-        n_possible,
-        len(scored),
-        tuple(thresholds),
+        teams_=frame,
+        selected_=selected,
+        support_=support,
+        accuracies_=pool.model_strength,
+        weights_=vote_weights(pool.model_strength[list(selected)], rules.weights),
+        n_possible_=n_possible,
+        n_scored_=len(scored),
+        thresholds_=tuple(thresholds),
     )
 
 

@@ -21,7 +21,7 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
-from skuq._checks import check_count, class_codes
+from skuq._checks import check_count, class_codes, fill_masked
 from skuq._params import CallbackSupportMixin
 from skuq.estimators._pickling import copy_estimator, reduce_estimator
 from skuq.predictive import CategoricalMixture, Posterior
@@ -36,7 +36,7 @@ def forget_fit(estimator: Any) -> None:
 
 
 def _find_doc_link_template(estimator: Any) -> str:
-    """Template of the addresses of estimators' pages, which scikit-learn's HTML diagrams link to.
+    """Make the template of estimators' addresses, which scikit-learn's HTML diagrams link to.
 
     It is made of the address that the package names as its documentation, and empty if there is
     none: then there is no link.
@@ -288,7 +288,9 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
             a function are treated as independent.
         """
         distribution = self.predict_distribution(X)
-        y = check_array(y, ensure_2d=False, allow_nd=True, dtype="float64", input_name="y")
+        y = check_array(
+            fill_masked(y), ensure_2d=False, allow_nd=True, dtype="float64", input_name="y"
+        )
         return distribution.log_prob(y if y.ndim <= 2 else y.reshape(len(y), -1))
 
     _has_posterior = True
@@ -481,7 +483,7 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
             If y has labels that are not in `classes_`, or another number of rows than X.
         """
         distribution = self.predict_distribution(X)
-        y = column_or_1d(y)
+        y = column_or_1d(fill_masked(y))
         check_consistent_length(distribution.mean, y)
         return distribution.log_prob(class_codes(y, self.classes_))
 

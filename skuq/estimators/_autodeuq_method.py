@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral, Real
 
@@ -243,9 +244,14 @@ class AutoDEUQ(SearchMethod):
     def _given_configurations(self):
         """Return the configurations that the user gives as `initial_trials`, or None."""
         given = self.estimator.initial_trials
-        if given is None or isinstance(given, list | tuple):
+        if isinstance(given, list | tuple):
+            if wrong := [trial for trial in given if not isinstance(trial, Mapping)]:
+                raise ValueError(
+                    "`initial_trials` must be a list of configurations, dicts of decisions. Got "
+                    f"{wrong[0]!r} in it."
+                )
             return given
-        return _best_configurations(given)
+        return None if given is None else _best_configurations(given)
 
     def _initial_configurations(self, space):
         """Return the configurations of the first trials: the user's, or the space's recipes."""
@@ -261,49 +267,53 @@ class AutoDEUQ(SearchMethod):
 
     def choose(self, candidates):
         """Select the members by the predictions of all trials on the held-out rows."""
-        estimator = self.estimator
-        raw = np.stack(candidates.raw).astype("float64")
-        if self.classifies:
-            predicted = candidates.y[:, 0].astype(int), self.head.probabilities(raw)
-        else:
-            loc, scale = self.head.distribution(raw)
-            if candidates.moments is not None:
-                # The variance of a trial includes the disagreement of its networks.
-                scale = np.sqrt([variance for _, variance in candidates.moments])
-            predicted = candidates.y, loc, scale
-        select = (
-            estimator.selection
-            if callable(estimator.selection)
-            else getattr(self, f"_{estimator.selection}")
-        )
-        chosen = select(*predicted, estimator.n_members, sample_weight=candidates.weight)
-        return check_selection(chosen, len(raw))
+        raw = np.stack(candidates.raw).astype("float64")  # (n_trials, n, n_raw)
+        select = self._select_classifiers if self.classifies else self._select_regressors
+        return check_selection(select(raw, candidates), len(raw))
 
-    def _greedy(self, y, *predicted, sample_weight):
+    def _select_regressors(self, raw, candidates):
+        """Select by the normal distributions that the trials predict."""
+        selection, loss = self.estimator.selection, self.estimator.selection_loss
+        loc, scale = self.head.distribution(raw)  # (n_trials, n, n_outputs) each
+        if candidates.moments is not None:
+            # The variance of a trial includes the disagreement of its networks.
+            scale = np.sqrt([variance for _, variance in candidates.moments])
+        given = candidates.y, loc, scale, self.estimator.n_members
+        weight = candidates.weight
+        if callable(selection):
+            return selection(*given, sample_weight=weight)
+        if selection == "hq":
+            return select_hq(*given, sample_weight=weight)
+        if selection == "top":
+            return select_top(*given, sample_weight=weight, loss=loss)
         min_members = self.estimator.min_members
-        settings = {"min_members": min_members, "sample_weight": sample_weight}
-        if self.classifies:
-            (proba, n_members), settings["min_weight"] = predicted, real_weight(min_members)
-            return select_forward(*self._statistics(y, proba), n_members, **settings)
-        return select_greedy(y, *predicted, loss=self.estimator.selection_loss, **settings)
+        return select_greedy(*given, sample_weight=weight, loss=loss, min_members=min_members)
 
-    def _top(self, y, *predicted, sample_weight):
-        if self.classifies:
-            proba, n_members = predicted
-            statistics = self._statistics(y, proba)
-            return select_best(*statistics, n_members, sample_weight=sample_weight)
-        loss = self.estimator.selection_loss
-        return select_top(y, *predicted, sample_weight=sample_weight, loss=loss)
-
-    def _hq(self, y, *predicted, sample_weight):
-        select = select_hq_proba if self.classifies else select_hq
-        return select(y, *predicted, sample_weight=sample_weight)
-
-    def _statistics(self, y, proba):
-        """Make the statistics that an ensemble averages, and the loss of their average."""
+    def _select_classifiers(self, raw, candidates):
+        """Select by the class probabilities that the trials predict."""
+        selection, n_members = self.estimator.selection, self.estimator.n_members
+        y, weight = candidates.y[:, 0].astype(int), candidates.weight
+        proba = self.head.probabilities(raw)  # (n_trials, n, n_classes)
+        if callable(selection):
+            return selection(y, proba, n_members, sample_weight=weight)
+        if selection == "hq":
+            return select_hq_proba(y, proba, n_members, sample_weight=weight)
+        # What an ensemble averages, and the loss of the average.
         if self.estimator.selection_loss == "brier":
-            return brier_statistics(y, proba)
-        return likelihood_statistics(class_log_likelihood(y, proba))
+            statistics, loss = brier_statistics(y, proba)
+        else:
+            statistics, loss = likelihood_statistics(class_log_likelihood(y, proba))
+        if selection == "top":
+            return select_best(statistics, loss, n_members, sample_weight=weight)
+        min_members = self.estimator.min_members
+        return select_forward(
+            statistics,
+            loss,
+            n_members,
+            min_members=min_members,
+            min_weight=real_weight(min_members),
+            sample_weight=weight,
+        )
 
 
 def paper_settings(name):

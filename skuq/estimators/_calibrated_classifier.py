@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from skuq._checks import class_codes
+from skuq._checks import check_labels, class_codes, fill_masked
 from skuq._params import StrOptions
 from skuq._registry import saved_as
 from skuq.estimators._api import UncertaintyClassifier
@@ -133,8 +132,7 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
         self.verbose = verbose
 
     def _check_y(self, y):
-        y = column_or_1d(y, warn=True)
-        check_classification_targets(y)
+        y = check_labels(y)
         self.classes_ = np.asarray(self.estimator.classes_) if self.cv == "prefit" else np.unique(y)
         if len(self.classes_) < 2:
             raise ValueError(
@@ -152,7 +150,7 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
         )
 
     def _check_truths(self, y):
-        return class_codes(column_or_1d(y, warn=True), self.classes_)
+        return class_codes(column_or_1d(fill_masked(y), warn=True), self.classes_)
 
     @property
     def spread_(self):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d
 
-from skuq._checks import check_targets
+from skuq._checks import check_targets, fill_masked
 from skuq._params import StrOptions
 from skuq._registry import saved_as
 from skuq.estimators._api import UncertaintyRegressor
@@ -148,7 +148,11 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
     def _check_truths(self, y):
         """Check that the truths y are finite and shaped like predictions, and return them."""
         y = check_array(
-            y, ensure_2d=False, dtype="float64", input_name="y", ensure_all_finite=False
+            fill_masked(y),
+            ensure_2d=False,
+            dtype="float64",
+            input_name="y",
+            ensure_all_finite=False,
         )
         shape = self.fitted_.output_shape()
         y = y.reshape(len(y), *shape) if y.size == len(y) * np.prod(shape, dtype=int) else y

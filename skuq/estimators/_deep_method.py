@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +38,14 @@ _PRIOR_ROWS = 100  # weight of equal shares of the kinds, in rows
 _CLASS_KINDS = ({"frequency_scale": 0.3}, {"embedding": "none"}, {"frequency_scale": 3.0})
 
 
+class _Origin(NamedTuple):
+    """Where a member of an ensemble of several kinds comes from."""
+
+    kind: int  # position of its kind of networks
+    split: int  # number of its split of the rows, which it shares with one member of each kind
+    part: Any  # its training and validation rows; None if all members have the same rows
+
+
 class DeepEnsembleMethod(TrainingMethod):
     """Method of deep ensembles: members of one architecture, or of a few kinds, train as stacks."""
 
@@ -51,7 +60,7 @@ class DeepEnsembleMethod(TrainingMethod):
         self.n_members = default if is_auto else estimator.n_members
         self.kinds = self._kinds()[: self.n_members]
         self.n_kinds = len(self.kinds)
-        self.n_splits = -(-self.n_members // self.n_kinds)
+        self.n_splits = math.ceil(self.n_members / self.n_kinds)
         self.dropout = estimator.dropout or None
         self._defaults = [PLAIN]
         if self.loss == "auto":
@@ -123,12 +132,11 @@ class DeepEnsembleMethod(TrainingMethod):
             del fields["beta_2"]
         return fields
 
-    def train(self, network, head, data, splits, report):
+    def train(self, models, head, data, splits, report):
         """Train the members of each kind; the k-th members of all kinds have the same split."""
-        estimator, jobs, deadline = self.estimator, [], math.inf
-        parts, positions = [], []  # for each member: its rows; its kind and its number in the kind
-        for kind, model in enumerate(network):
-            numbers = range(kind, self.n_members, self.n_kinds)
+        estimator, jobs, origins, deadline = self.estimator, [], [], math.inf
+        for kind, model in enumerate(models):
+            numbers = range(kind, self.n_members, self.n_kinds)  # of the members of this kind
             own_parts = splits.parts and splits.parts[: len(numbers)]
             if estimator.bootstrap:
                 own_parts = self._bootstrap(len(data.x), own_parts, numbers)
@@ -137,41 +145,43 @@ class DeepEnsembleMethod(TrainingMethod):
             seeds = [self.seeds(1, first=k)[0] for k in numbers]
             fields = {"stacked": True, "splits": own_parts}
             jobs.append(training.TrainingJob.of_model(model, head, recipe, seeds, **fields))
-            parts += own_parts or [None] * len(numbers)
-            positions += [(kind, row) for row in range(len(numbers))]
+            origins += [
+                _Origin(kind, k, part) for k, part in enumerate(own_parts or [None] * len(numbers))
+            ]
         if estimator.max_time is not None:
             jobs, deadline = training.shorten(jobs, data, estimator.max_time)
         members = sum(training.train_all(jobs, data, report=report, deadline=deadline), [])
         kept = find_completed(members)
-        members, parts, positions = ([of[k] for k in kept] for of in (members, parts, positions))
-        weights = self._weights(members, parts, positions, head, data)
-        return Outcome(members, weights, parts if splits.parts else None)
+        members, origins = [members[k] for k in kept], [origins[k] for k in kept]
+        weights = self._weights(members, origins, head, data)
+        parts = [origin.part for origin in origins] if splits.parts else None
+        return Outcome(members, weights, parts)
 
-    def _weights(self, members, parts, positions, head, data):
+    def _weights(self, members, origins, head, data):
         """Weigh the kinds by stacking on validation rows; members of a kind have equal weights."""
-        kinds = np.array([kind for kind, _ in positions])
+        kinds = np.array([origin.kind for origin in origins])
         counts = np.bincount(kinds, minlength=self.n_kinds)
         shares = np.full(self.n_kinds, 1 / self.n_kinds)
         if self.n_kinds > 1 and counts.all() and len(members[0].held_out):
-            shares = self._stacked_kinds(members, parts, positions, head, data)
+            shares = self._stacked_kinds(members, origins, head, data)
         shares = np.where(counts, shares, 0)
         return (shares / np.maximum(counts, 1))[kinds] / shares.sum()
 
-    def _stacked_kinds(self, members, parts, positions, head, data):
+    def _stacked_kinds(self, members, origins, head, data):
         """Find the shares of the kinds whose mixture has the highest likelihood on held-out rows.
 
         This is stacking of predictive distributions (Yao et al. 2018). The members with the same
         split, one of each kind, are compared on their common validation rows.
         """
-        likelihoods = {}
-        for member, part, (kind, row) in zip(members, parts, positions):
-            has_own_rows = part is not None and part[1] is not None
+        by_split = {}  # log likelihood and weight of each validation row, by split and kind
+        for member, (kind, split, part) in zip(members, origins):
             y, weight = data.y_valid, data.weight_valid
-            if has_own_rows:
-                y, weight = data.y[part[1]], data.weight[part[1]]
+            if part is not None and part[1] is not None:
+                _, valid = part
+                y, weight = data.y[valid], data.weight[valid]
             found = head.log_likelihood(y, member.held_out), weight
-            likelihoods.setdefault(row, {})[kind] = found
-        complete = [kinds for kinds in likelihoods.values() if len(kinds) == self.n_kinds]
+            by_split.setdefault(split, {})[kind] = found
+        complete = [kinds for kinds in by_split.values() if len(kinds) == self.n_kinds]
         if not complete:
             return np.full(self.n_kinds, 1 / self.n_kinds)
         log_likelihood = np.concatenate(

@@ -10,10 +10,9 @@ from sklearn.base import TransformerMixin, is_classifier
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Bunch
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
-from skuq._checks import class_codes
+from skuq._checks import check_labels, class_codes
 from skuq._params import BaseComposition, Interval, Options, StrOptions, fit_context
 from skuq._progress import Progress
 from skuq._registry import saved_as
@@ -28,6 +27,7 @@ from skuq.estimators._folds import check_takes_weights, fit_fold, inherit_tags, 
 from skuq.estimators._out_of_fold import splitter_for_groups
 from skuq.fitted import FittedTeam
 from skuq.fitted._team import predict_votes
+from skuq.tables import check_groups
 from skuq.tables._splits import out_of_fold_splits
 
 
@@ -259,21 +259,21 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         forget_fit(self)
         pool = self._check_pool(sample_weight)
         rules = Rules(
-            self.metric,
-            self.diversity,
-            self.filters,
-            self.beta,
-            self.max_team_size,
-            self.choose,
-            self.n_negatives,
-            self.rank_base,
-            self.on,
-            self.voting,
-            self.weights,
+            metric=self.metric,
+            score=self.diversity,
+            filters=self.filters,
+            beta=self.beta,
+            max_team_size=self.max_team_size,
+            choose=self.choose,
+            n_negatives=self.n_negatives,
+            rank_base=self.rank_base,
+            on=self.on,
+            voting=self.voting,
+            weights=self.weights,
         ).check_pool(len(pool))
-        y = column_or_1d(y, warn=True)
-        check_classification_targets(y)
+        y = check_labels(y)
         X, weight, sample_weight = read_foreign_rows(self, X, y, sample_weight)
+        groups = check_groups(groups, y)
         self.classes_ = _check_classes(pool, y, prefit=self.cv == "prefit")
         codes = class_codes(y, self.classes_)
         predictions = self._pool_predictions(pool, X, y, sample_weight, groups)

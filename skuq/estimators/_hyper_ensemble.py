@@ -105,6 +105,7 @@ class _HyperDeepEnsemble(TrainingMethod):
         if isinstance(head, CategoricalHead):
             proba = head.probabilities(raw)
             right = np.take_along_axis(proba, y[None].astype(int), axis=2)[..., 0]
+            # The NLL of the averaged probability of the true class.
             statistics, loss = (np.maximum(right, np.finfo(float).tiny),), _negative_log
         else:
             statistics, loss = (raw - y,), np.square
@@ -349,11 +350,11 @@ class HyperDeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
 
 @saved_as("estimators.HyperDeepEnsembleClassifier", kind="estimator")
 class HyperDeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
-    """Members that differ in their regularisation as well as in their seeds.
+    """Hyper deep ensemble: members that differ in regularisation and in seeds.
 
-    `n_search` random settings of dropout and L2 are trained from the same first weights,
-    side by side in one program; a greedy selection picks settings whose networks go well
-    together; each is trained again with `n_members` seeds, and the selection repeated.
+    `n_search` random settings of dropout and L2 are trained from the same first weights, in one
+    program. A greedy selection finds settings whose networks complement each other. Each of them
+    is trained again with `n_members` seeds, and the selection is repeated.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ from skuq.fitted._operator import IndexDraws
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
 from skuq.networks._plan import ARRAYS
 from skuq.networks._rebuild import rebuild
-from skuq.predictive._posterior import normal_indices
+from skuq.predictive._posterior import quasi_random_normals
 
 
 @saved_as("estimators.NEONRegressor", kind="estimator")
@@ -344,18 +344,18 @@ class NEONRegressor(OperatorRegressor):
     def _train_epinet(self, job, report):
         """Train a network and its EpiNet by gradient steps."""
         epinet = EpiNet(
-            _n_features(job),
-            job.head.n_raw,
-            int(self.n_index),
-            tuple(check_units("epinet_units", self.epinet_units)),
-            tuple(check_units("prior_units", self.prior_units)),
-            float(self.prior_scale),
-            self.activation,
-            bool(self.factorize),
+            n_features=_n_features(job),
+            n_raw=job.head.n_raw,
+            n_index=int(self.n_index),
+            units=tuple(check_units("epinet_units", self.epinet_units)),
+            prior_units=tuple(check_units("prior_units", self.prior_units)),
+            prior_scale=float(self.prior_scale),
+            activation=self.activation,
+            factorized=bool(self.factorize),
         )
         network = EpistemicNetwork(job.base, job.head.n_raw, epinet)
         recipe = replace(job.recipe, n_draws=self.n_index_samples)
-        index = normal_indices(self.n_draws, self.n_index, generator(job.entropy, "index"))
+        index = quasi_random_normals(self.n_draws, self.n_index, generator(job.entropy, "index"))
         # To learn the noise, a twin is trained on four fifths of the functions, and judged on the
         # others.
         n_members, left_out = 1, None
@@ -363,8 +363,8 @@ class NEONRegressor(OperatorRegressor):
             n_members = 2
             left_out = np.stack([np.zeros(job.n_functions, dtype=bool), *job.folds(1, N_FOLDS)])
         members = job.train(network, n_members, report, left_out=left_out, recipe=recipe)
-        if find_completed(members) != [0, 1]:
-            find_completed(members[:1])
+        find_completed(members[:1])  # raises an error if the network itself has diverged
+        if find_completed(members) != [0, 1]:  # no twin, or one that has diverged
             return IndexDraws(members[0], index), None
         others = np.flatnonzero(left_out[1])
         rows = job.rows_of(others)

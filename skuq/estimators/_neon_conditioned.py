@@ -10,6 +10,8 @@ Notation: K networks of P weights each; n values to condition on, one for each p
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from skuq._seeds import generator
@@ -18,7 +20,7 @@ from skuq.estimators._operator_training import N_FOLDS
 from skuq.estimators._tangent_process import ExactProcess, SparseProcess
 from skuq.fitted._conditioned import ConditionedDraws
 from skuq.networks._epinet import EpistemicNetwork
-from skuq.predictive._posterior import normal_indices
+from skuq.predictive._posterior import quasi_random_normals
 from skuq.training._draws import variables_of
 
 # Values that are conditioned on exactly, and the largest number that is conditioned on through so
@@ -60,7 +62,7 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
     elif job.noise.any():
         noise = np.tile(job.noise**2, (job.n_functions * job.n_queries // len(job.noise), 1))
         noise = noise[rows].ravel() / max(prior_scale, 1e-12) ** 2
-    n_functions = -(-n_index // len(members))
+    n_functions = math.ceil(n_index / len(members))
     amplitude = scale / np.sqrt(n_functions * len(members))
     directions = np.stack(
         [
@@ -71,7 +73,7 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
     # The part of the errors that networks do not share averages out in their mean.
     directions[:, 1:] *= np.sqrt(1 - _OWN_SHARE * (1 - 1 / len(members)))
     rng = generator(job.entropy, "index")
-    index = normal_indices(n_draws, n_functions * len(members), rng)
+    index = quasi_random_normals(n_draws, n_functions * len(members), rng)
     return ConditionedDraws(members, index, directions.astype("float32")), widths
 
 

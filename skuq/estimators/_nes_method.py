@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from numbers import Integral
 
@@ -117,8 +118,8 @@ class NeuralEnsembleSearch(SearchMethod):
             return _IMAGE_EPOCHS, None
         architecture, hyperparameters = self.estimator.decisions_
         recipe = Recipe(**space.recipe({**architecture.default(), **hyperparameters.default()}))
-        n_steps = -(-n_train // recipe.batch_size)
-        return int(np.clip(-(-_ENOUGH_STEPS // n_steps), *_TABLE_EPOCHS)), None
+        n_steps = math.ceil(n_train / recipe.batch_size)
+        return int(np.clip(math.ceil(_ENOUGH_STEPS / n_steps), *_TABLE_EPOCHS)), None
 
     def _fix_decisions(self):
         """Return the decisions, with a single value for those that are not searched.
@@ -172,22 +173,21 @@ class NeuralEnsembleSearch(SearchMethod):
 
     def choose(self, candidates):
         """Select the members by the predictions of all trials on the held-out rows."""
-        estimator = self.estimator
-        raws, y, weight, groups = candidates[:4]
+        estimator, weight = self.estimator, candidates.weight
         if estimator.selection == "hq":
-            return self._choose_hq(y, raws, weight, estimator.n_members)
+            return self._choose_hq(candidates.y, candidates.raw, weight, estimator.n_members)
         if isinstance(estimator.selection, str):
             return select_by(
-                *self._statistics(y, raws),
+                *self._statistics(candidates.y, candidates.raw),
                 estimator.n_members,
                 estimator.selection,
                 use_best=estimator.use_best,
                 sample_weight=weight,
-                groups=groups,
+                groups=candidates.groups,
             )
-        likelihood = self._log_likelihood(y, raws)
+        likelihood = self._log_likelihood(candidates.y, candidates.raw)
         chosen = estimator.selection(likelihood, estimator.n_members, sample_weight=weight)
-        return check_selection(chosen, len(raws))
+        return check_selection(chosen, len(candidates.raw))
 
     def _choose_hq(self, y, raws, weight, n_members):
         if self.classifies:

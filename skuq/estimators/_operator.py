@@ -5,6 +5,7 @@ Notation: n functions, q query points, m components.
 
 from __future__ import annotations
 
+import math
 from numbers import Integral, Real
 from typing import Any
 
@@ -21,7 +22,7 @@ from skuq.estimators._network_estimator import check_units, training_progress
 from skuq.estimators._operator_training import OperatorTraining
 from skuq.estimators._operator_widths import FEWEST_FUNCTIONS
 from skuq.fitted import FittedOperator
-from skuq.fitted._operator import Spread
+from skuq.fitted._operator import Widths
 from skuq.networks import OPTIMIZERS, OperatorNetwork
 from skuq.networks._activations import ACTIVATIONS
 from skuq.networks._builders import check_builder
@@ -125,7 +126,9 @@ class OperatorRegressor(UncertaintyRegressor):
         )
         with training_progress(self.verbose) as progress:
             draws, widths = self._train(job, progress.epochs)
-        self.fitted_ = FittedOperator(inputs, targets, draws, given, _spread(widths, job, targets))
+        self.fitted_ = FittedOperator(
+            inputs, targets, draws, given, _make_widths(widths, job, targets)
+        )
         return self
 
     def _inputs(self):
@@ -202,7 +205,7 @@ class OperatorRegressor(UncertaintyRegressor):
         """Make the unfitted `GivenBase` of a given model; None without one."""
 
     def _known_noise(self, targets):
-        """Compute the known standard deviation of the noise of standardised values, else 0."""
+        """Compute the noise's standard deviation in standardised values; 0 if it is not known."""
         noise = 0.0 if isinstance(self.noise, str) else np.asarray(self.noise, dtype="float64")
         try:
             return np.broadcast_to(noise, targets.scale_.shape) / targets.scale_
@@ -233,9 +236,9 @@ class OperatorRegressor(UncertaintyRegressor):
     @property
     def noise_std_(self):
         """Standard deviation of the noise."""
-        spread = self.fitted_.spread
+        widths = self.fitted_.widths
         scale = self.fitted_.targets.scale_
-        noise = np.zeros_like(scale) if spread is None else spread.noise
+        noise = np.zeros_like(scale) if widths is None else widths.noise
         return noise if len(noise) > 1 else noise[0]
 
     @property
@@ -272,14 +275,15 @@ class OperatorRegressor(UncertaintyRegressor):
         )
 
 
-def _spread(widths, job, targets):
+def _make_widths(learnt, job, targets):
     """Make the widths of predictions, in units of Y: learnt, of the known noise, or None."""
-    if widths is None:
-        if not job.noise.any():
-            return None
-        widths = np.ones_like(job.noise), job.noise
-    factor, noise = widths
-    return Spread(factor, noise * targets.scale_)
+    if learnt is not None:
+        factor, noise = learnt
+    elif job.noise.any():
+        factor, noise = np.ones_like(job.noise), job.noise
+    else:
+        return None
+    return Widths(factor, noise * targets.scale_)
 
 
 def _recipe(model, n_functions, n_queries) -> Recipe:
@@ -294,12 +298,13 @@ def _recipe(model, n_functions, n_queries) -> Recipe:
     batch = n_rows if model.batch_size is None else model.batch_size
     if model.batch_size is not None and model.batch_over == "functions":
         batch *= n_queries
+    n_steps_per_epoch = math.ceil(n_rows / batch)
     return Recipe(
         optimizer=model.optimizer,
         learning_rate=model.learning_rate,
         epsilon=model.epsilon,
         batch_size=batch,
-        epochs=-(-n_steps // -(-n_rows // batch)),
+        epochs=math.ceil(n_steps / n_steps_per_epoch),
         reduce_lr_patience=None,
         early_stopping_patience=None,
         keep="last",
@@ -328,11 +333,11 @@ def _build_base(model, inputs, targets):
         n_inputs,
         n_queries,
         n_raw,
-        tuple(check_units("encoder_units", model.encoder_units)),
-        int(model.latent),
-        model.decoder,
-        tuple(decoder_units),
-        None if model.fourier_scale is None else float(model.fourier_scale),
-        model.activation,
-        bool(model.factorize),
+        encoder_units=tuple(check_units("encoder_units", model.encoder_units)),
+        latent=int(model.latent),
+        decoder=model.decoder,
+        decoder_units=tuple(decoder_units),
+        fourier_scale=None if model.fourier_scale is None else float(model.fourier_scale),
+        activation=model.activation,
+        factorized=bool(model.factorize),
     )

@@ -30,7 +30,7 @@ def _predict_at_the_end(pipeline, method, X, *args, **params):
     return getattr(last, method)(X, *args, **params)
 
 
-def _passed_on(documented):
+def _delegate(documented):
     """Make a method that transforms X, then calls the method of this name of the last step.
 
     Its signature and docstring are those of `documented`.
@@ -91,12 +91,12 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
     _doc_link_module = "skuq"
     _doc_link_template = doc_link_template
 
-    predict_distribution = _passed_on(UncertaintyRegressor.predict_distribution)
-    predict_interval = _passed_on(UncertaintyRegressor.predict_interval)
-    predict_quantiles = _passed_on(UncertaintyRegressor.predict_quantiles)
-    predict_uncertainty = _passed_on(UncertaintyRegressor.predict_uncertainty)
-    sample_y = _passed_on(UncertaintyRegressor.sample_y)
-    log_prob = _passed_on(UncertaintyRegressor.log_prob)
+    predict_distribution = _delegate(UncertaintyRegressor.predict_distribution)
+    predict_interval = _delegate(UncertaintyRegressor.predict_interval)
+    predict_quantiles = _delegate(UncertaintyRegressor.predict_quantiles)
+    predict_uncertainty = _delegate(UncertaintyRegressor.predict_uncertainty)
+    sample_y = _delegate(UncertaintyRegressor.sample_y)
+    log_prob = _delegate(UncertaintyRegressor.log_prob)
 
     # With `return_std` call the last step directly, since scikit-learn's searches, and pipelines
     # under metadata routing, do not take this argument.

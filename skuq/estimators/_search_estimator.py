@@ -144,8 +144,8 @@ class SearchEstimator:
             make_evaluation = functools.partial(MemberRepeater, folds=folds)
             options = self._options(
                 "repeats",
-                self._time_left(started),
-                timeout,
+                max_time=self._time_left(started),
+                trial_timeout=timeout,
                 raise_on_failures=False,
                 needs_success=False,
             )
@@ -193,8 +193,8 @@ class SearchEstimator:
             data,
             targets.head,
             epochs,
-            inputs_of_trials,
-            splits.parts,
+            held_out=inputs_of_trials,
+            folds=splits.parts,
             timeout=self.trial_timeout,
             max_epochs=max_epochs,
             objective=method.objective,
@@ -206,19 +206,28 @@ class SearchEstimator:
             proposer,
             method.n_trials,
             method.trial_entropy(self.entropy_),
-            held_out,
-            store,
-            self._options("search", max_time, self.trial_timeout, self.max_failures),
+            held_out=held_out,
+            store=store,
+            options=self._options(
+                "search",
+                max_time=max_time,
+                trial_timeout=self.trial_timeout,
+                max_failures=self.max_failures,
+            ),
             halving=method.halving(proposer),
             in_stacks=method.is_stackable(proposer),
             seconds=math.inf if self.max_time is None else self.max_time,
         )
 
-    def _options(self, name, *args, **kwargs):
+    def _options(self, name, **limits):
         """Make the options of a search or a refit, with these limits."""
-        limits = Limits(*args, **kwargs)
-        score_name = self._method.score_name
-        return RunOptions(self.n_jobs, limits, self.verbose, name=name, score_name=score_name)
+        return RunOptions(
+            self.n_jobs,
+            Limits(**limits),
+            self.verbose,
+            name=name,
+            score_name=self._method.score_name,
+        )
 
     # -------------------------------------------------------------- selection
 
@@ -230,7 +239,8 @@ class SearchEstimator:
         chosen = [self._choose(of_set) for of_set in candidates]
         self.selections_, self.calibrations_ = zip(*chosen)
         self.selection_, self.calibration_ = chosen[-1]
-        # With one set besides the clean rows, the selection on it is the last one above.
+        # With several shifted sets, the ensemble that predicts is selected on the rows of all of
+        # them. With one or none it is the last selection above.
         if len(result.sets) > 2:
             self.selection_, _ = self._choose(result.candidate_predictions())
             self.calibration_ = NO_CALIBRATION
@@ -252,11 +262,12 @@ class SearchEstimator:
         wanted = min(getattr(self, "min_members", 1), self.n_members)
         n_networks = len(self.fitted_.members)
         if n_networks < wanted:
-            is_one = n_networks == 1
+            networks, consequence = f"{n_networks} networks", ""
+            if n_networks == 1:
+                networks, consequence = "1 network", ": its epistemic uncertainty is 0"
             warn_user(
-                f"The ensemble has {n_networks} network{'s' * (not is_one)}, as no more trials "
-                f"succeeded{': its epistemic uncertainty is 0' * is_one}. Give the search more "
-                "trials or more time.",
+                f"The ensemble has {networks}, as no more trials succeeded{consequence}. "
+                "Give the search more trials or more time.",
             )
 
     @property

@@ -15,7 +15,7 @@ import numpy as np
 from skuq._registry import saved_as
 from skuq.catalog import Member
 from skuq.networks._plan import ARRAYS, Namespace
-from skuq.predictive._posterior import normal_indices
+from skuq.predictive._posterior import quasi_random_normals
 from skuq.training._draws import variables_of
 
 _CHUNK_ENTRIES = 2**20  # numbers held at a time: 8 MB
@@ -44,9 +44,9 @@ class ConditionedDraws:
     index: np.ndarray
     directions: np.ndarray
 
-    def spread(self, n: int, rng: np.random.Generator) -> np.ndarray:
+    def quasi_random(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """Draw indices (n, n_index) that are spread more evenly than chance does it."""
-        return normal_indices(n, self.index.shape[1], rng)
+        return quasi_random_normals(n, self.index.shape[1], rng)
 
     def independent(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """Draw independent indices (n, n_index)."""

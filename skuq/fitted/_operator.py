@@ -22,14 +22,14 @@ from skuq.fitted._operator_draws import OperatorDraws
 from skuq.fitted._protocol import refuse_keras
 from skuq.networks._plan import ARRAYS
 from skuq.predictive import EpistemicNormal, GaussianMixture, Posterior
-from skuq.predictive._posterior import normal_indices
+from skuq.predictive._posterior import quasi_random_normals
 from skuq.tables import FunctionInputs, FunctionTargets
 
 
-@saved_as("fitted.FittedOperator.Spread")
+@saved_as("fitted.FittedOperator.Widths")
 @dataclass(frozen=True, eq=False)
-class Spread:
-    """Width of the predictions of a fitted operator.
+class Widths:
+    """Widths of the two parts of a fitted operator's uncertainty: epistemic part and noise.
 
     Attributes
     ----------
@@ -65,9 +65,9 @@ class IndexDraws:
         """The one network."""
         return (self.member,)
 
-    def spread(self, n: int, rng: np.random.Generator) -> np.ndarray:
+    def quasi_random(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """Draw indices (n, n_index) that are spread more evenly than chance does it."""
-        return normal_indices(n, self.index.shape[1], rng)
+        return quasi_random_normals(n, self.index.shape[1], rng)
 
     def independent(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """Draw independent indices (n, n_index)."""
@@ -97,7 +97,7 @@ class MemberDraws:
         """Positions of all members, which predictions average over."""
         return np.arange(len(self.members))
 
-    def spread(self, n: int, rng: np.random.Generator) -> np.ndarray:
+    def quasi_random(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """Return the positions of all members, once each, whatever `n`."""
         return self.index
 
@@ -130,7 +130,7 @@ class FittedOperator:
         The networks, and the indices of their draws.
     given : GivenBase or None
         A model whose predictions are the mean; the networks then only give their uncertainty.
-    spread : Spread or None
+    widths : Widths or None
         Factor of the epistemic part, and the noise. None means a factor of 1 and no noise.
     """
 
@@ -138,7 +138,7 @@ class FittedOperator:
     targets: FunctionTargets
     draws: IndexDraws | ConditionedDraws | MemberDraws
     given: GivenBase | None = None
-    spread: Spread | None = None
+    widths: Widths | None = None
 
     __repr__ = record_repr
 
@@ -166,7 +166,7 @@ class FittedOperator:
         encode = self.inputs.transform if self.given is None else self.given.features
         rows = encode(X, query_points)
         loc, scale = self._predict_standardised(rows, index)
-        if self.given is not None or self.spread is not None:
+        if self.given is not None or self.widths is not None:
             # The centre is the mean over the fit's own indices, also for draws of other indices.
             fitted_index = self.draws.index
             fitted_loc = loc
@@ -174,9 +174,9 @@ class FittedOperator:
                 fitted_loc, _ = self._predict_standardised(rows, fitted_index)
             centre = fitted_loc.mean(axis=0)
             loc = loc - centre
-            if self.spread is not None:
+            if self.widths is not None:
                 # Factors of the query points repeat, since rows list all of them for each input.
-                factor = self.spread.factor
+                factor = self.widths.factor
                 loc = loc * np.tile(factor, (len(rows) // len(factor), 1))
             # The mean of the draws is the given model's prediction exactly.
             loc = loc if self.given is not None else loc + centre
@@ -195,7 +195,7 @@ class FittedOperator:
         """Predict the distribution of each function's values, for validated X."""
         mean = self._given_mean(X, query_points)
         loc, scale = self._values_around(mean, X, self.draws.index, query_points)
-        noise = None if self.spread is None else self.spread.noise
+        noise = None if self.widths is None else self.widths.noise
         return self.targets.distribution(loc, scale, centre=mean, noise=noise)
 
     def sample(
@@ -206,8 +206,8 @@ class FittedOperator:
         Noise is independent from value to value.
         """
         loc, scale = self.values(X, self.draws.independent(n_samples, rng), query_points)
-        if scale is None and self.spread is not None:
-            scale = self.spread.noise
+        if scale is None and self.widths is not None:
+            scale = self.widths.noise
         if scale is not None:
             loc = loc + scale * rng.standard_normal(loc.shape)
         loc = loc.reshape(n_samples, len(X), *self.output_shape(query_points))
@@ -221,7 +221,7 @@ class FittedOperator:
         self, n_draws: int, rng: np.random.Generator, query_points: Any = None
     ) -> Posterior:
         """Return draws of the function; an ensemble's are its members."""
-        return self.posterior_of(self.draws.spread(n_draws, rng), query_points)
+        return self.posterior_of(self.draws.quasi_random(n_draws, rng), query_points)
 
     def posterior_of(self, index: np.ndarray, query_points: Any = None) -> Posterior:
         """Return the draws of given indices, which stay the same for all inputs.
@@ -232,10 +232,16 @@ class FittedOperator:
         if self.given is None:
             points = self.inputs.points(query_points)
             function, arguments = OperatorDraws.of(self, index, points, shape)
-            return Posterior(function, arguments, function.key(arguments), len(index), shape)
+            return Posterior(
+                function,
+                arguments,
+                key=function.key(arguments),
+                n_draws=len(index),
+                output_shape=shape,
+            )
 
         predicted = functools.partial(_predicted_draws, self, query_points)
-        return Posterior(predicted, (index,), None, len(index), shape)
+        return Posterior(predicted, (index,), key=None, n_draws=len(index), output_shape=shape)
 
     def to_keras(self, epistemic_ddof: int = 0) -> Any:
         """Raise ValueError: functions at query points have no Keras model."""

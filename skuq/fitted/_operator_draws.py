@@ -75,7 +75,7 @@ class OperatorDraws:
         elif not n_members:  # without a member axis
             weights, states = weights[0], [v[0] for v in states]
         x, queries = inputs.scaling, inputs.query_scaling.transform(points)
-        factor = np.ones((1, 1)) if fitted.spread is None else fitted.spread.factor
+        factor = np.ones((1, 1)) if fitted.widths is None else fitted.widths.factor
         fixed = (x.mean_, x.scale_, queries, targets.mean_, targets.scale_, factor, index)
         arguments = *fixed, *_runnable(network, n_members).split(weights), *states
         if is_conditioned:
@@ -92,16 +92,17 @@ class OperatorDraws:
         # (n * q, d_u + d_y): every input with every query point, both standardised.
         rows = pair_rows(xp, hard_clip(xp, (X - x_mean) / x_scale), queries)
         k = len(network.shapes)
-        # Variables of all networks have a leading axis; take those of one after the other.
+        weights, rest = variables[:k], variables[k:]  # the rest are directions, or the state
         if self.is_conditioned:
+            # Variables of all networks have a leading axis; take those of one after the other.
             networks = [
-                (self.network.base, [v[i] for v in variables[:k]], [d[i] for d in variables[k:]])
+                (self.network.base, [w[i] for w in weights], [d[i] for d in rest])
                 for i in range(self.n_members)
             ]
             raw = draw_linearised(space, networks, rows, index, q)
         else:
             run = Run(space, index=index)
-            raw, _, _ = network.forward(variables[:k], variables[k:], rows, run)
+            raw, _, _ = network.forward(weights, rest, rows, run)
         values, _ = self.head.values(space, raw)
         # From (S, n * q, m) of one network, or (K, 1, n * q, m) of members, which are the draws.
         values = xp.reshape(values, (-1, n, q, self.head.n_outputs))

@@ -23,7 +23,7 @@ from skuq.catalog import Member
 from skuq.networks import GaussianHead, NomuHead, SquaredErrorHead
 from skuq.networks._nomu import READOUTS
 from skuq.networks._plan import ARRAYS, Plan, Run, make_plan, tensors
-from skuq.predictive._posterior import Posterior, normal_indices
+from skuq.predictive._posterior import Posterior, quasi_random_normals
 from skuq.tables import ImageScaling
 from skuq.tables._scaling import hard_clip
 
@@ -57,15 +57,21 @@ def member_posterior(ensemble: Any, n_draws: int) -> Posterior:
         tuple(groups),
         targets.n_outputs,
         targets.is_1d,
-        len(masks),
-        bool(repeats),
-        targets.is_calibrated,
-        type(inputs.scaling).clip,
+        n_masks=len(masks),
+        repeats=bool(repeats),
+        calibrated=targets.is_calibrated,
+        clip=type(inputs.scaling).clip,
     )
     factor = [np.asarray(targets.std_factor)] if targets.is_calibrated else []
     scalers = [*_scalers(inputs, targets), *factor]
     arguments = [*scalers, *repeats, *masks, *sum(variables, [])]
-    return Posterior(function, tuple(arguments), function, int(counts.sum()), targets.output_shape)
+    return Posterior(
+        function,
+        tuple(arguments),
+        key=function,
+        n_draws=int(counts.sum()),
+        output_shape=targets.output_shape,
+    )
 
 
 def _posterior_of_predictions(ensemble: Any, n_draws: int) -> Posterior:
@@ -75,7 +81,9 @@ def _posterior_of_predictions(ensemble: Any, n_draws: int) -> Posterior:
     weights = np.repeat(ensemble.raw_weights, copies) / copies
     drawn = np.repeat(np.arange(len(weights)), _count_draws(weights, n_draws))
     function = functools.partial(_member_means, ensemble, drawn)  # unlike a closure, it pickles
-    return Posterior(function, (), None, len(drawn), ensemble.targets.output_shape)
+    return Posterior(
+        function, (), key=None, n_draws=len(drawn), output_shape=ensemble.targets.output_shape
+    )
 
 
 def _member_means(
@@ -96,7 +104,7 @@ def nomu_posterior(fitted: Any, n_draws: int, rng: np.random.Generator) -> Poste
     in `TwoPieceNormal`.
     """
     network, inputs, targets = fitted.network, fitted.inputs, fitted.targets
-    indices = normal_indices(n_draws, targets.n_outputs, rng)  # (T, m)
+    indices = quasi_random_normals(n_draws, targets.n_outputs, rng)  # (T, m)
     if network.head.n_sides == 2:
         indices = special.ndtr(indices)
     members = [member for member in (network.member, network.mean_member) if member is not None]

@@ -259,10 +259,9 @@ def sharpness(std, *, sample_weight=None):
 def _levels(y_true, mean, std, pit, kind, sample_weight):
     """Compute the smallest level that includes each row's target, (n[, m]), and weights (n,)."""
     check_choice("kind", kind, ("quantile", "interval"))
-    normals = [values is not None for values in (y_true, mean, std)]
-    if any(normals) if pit is not None else not all(normals):
-        given = [n for n, values in zip(("y_true", "mean", "std"), normals) if values]
-        given += ["pit"] * (pit is not None)
+    values = {"y_true": y_true, "mean": mean, "std": std, "pit": pit}
+    given = [name for name, value in values.items() if value is not None]
+    if given not in (["y_true", "mean", "std"], ["pit"]):
         raise ValueError(f"Give either `y_true`, `mean` and `std`, or `pit`. Got {given}.")
     if pit is None:
         pit = pit_values(y_true, mean, std)

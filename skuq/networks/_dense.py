@@ -80,7 +80,10 @@ class DenseSkipSpace:
         return cls(n_nodes=3, max_batch_size=32)
 
     def skips(self) -> list[tuple[int, int]]:
-        """List the (source, target) anchors of all possible skip connections, by target."""
+        """List the (source, target) anchors of all possible skip connections, by target.
+
+        Anchor 0 is the input. A node's predecessor is always connected, and no skip connection.
+        """
         return [
             (source, target)
             for target in range(2, self.n_nodes + 2)

@@ -45,8 +45,10 @@ class Dense:
     @property
     def shapes(self) -> list[tuple[int, ...]]:
         """Shapes of kernel (or v), bias and, if there is one, g."""
-        shapes = [(self.n_inputs, self.n_units), (self.n_units,)]
-        return shapes + [(self.n_units,)] * self.factorized
+        shapes: list[tuple[int, ...]] = [(self.n_inputs, self.n_units), (self.n_units,)]
+        if self.factorized:
+            shapes.append((self.n_units,))
+        return shapes
 
     def draw(self, rng) -> list[np.ndarray]:
         """Draw first weights: Glorot's normal kernel, and biases of 0."""
@@ -66,6 +68,26 @@ class Dense:
         """Apply the layer: (.., N, n_inputs) to (.., N, n_units)."""
         y = space.xp.matmul(x, self.kernel(weights)) + weights[1][..., None, :]
         return space.activation(self.activation)(y)
+
+    def tangents(self, space: Namespace, weights, changes, x, d_x=None):
+        """Apply the layer to x (N, n_inputs), and compute its derivatives along S directions.
+
+        This is forward mode. `changes` are the derivatives of the weights, ``(S, *shape)`` each,
+        and `d_x` (S, N, n_inputs) that of x; None if x does not depend on any weights. Returns
+        (N, n_units) and (S, N, n_units).
+        """
+        xp, kernel, d_kernel = space.xp, self.kernel(weights), changes[0]
+        if self.factorized:
+            # The kernel is v g, and its derivative dv g + v dg.
+            d_kernel = changes[0] * weights[2] + weights[0] * changes[2][:, None, :]
+        before = xp.matmul(x, kernel) + weights[1]
+        d_before = xp.matmul(x, d_kernel) + changes[1][:, None, :]
+        if d_x is not None:
+            d_before = d_before + xp.matmul(d_x, kernel)
+        if self.activation == "linear":
+            return before, d_before
+        after = space.activation(self.activation)(before)
+        return after, slope(space, self.activation, before) * d_before
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from skuq._registry import users_part
+from skuq._registry import supplied_by_user
 from skuq._space import Categorical, Integer, Real, Space
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._search_space import Decisions, training_hyperparameters
 
 
-@users_part
+@supplied_by_user
 @dataclass(frozen=True)
 class KerasTunerSpace:
     """A search space made of functions that take a ``keras_tuner.HyperParameters``.

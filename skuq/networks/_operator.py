@@ -10,13 +10,14 @@ Notation: N rows, each a pair of an input u (d_u numbers) and a query y (d_y); a
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from skuq._registry import saved_as
-from skuq.networks._dense_layers import AppliedDense, Dense, Derivatives, slope
+from skuq.networks._dense_layers import AppliedDense, Dense, Derivatives
 from skuq.networks._nomu import inputs_of_last_layers
 from skuq.networks._plan import Namespace
 from skuq.networks._rebuild import check_rebuild
@@ -24,7 +25,7 @@ from skuq.networks._rebuild import check_rebuild
 
 def tile_columns(xp, y, n):
     """Repeat the columns of y until there are n."""
-    times = -(-n // y.shape[-1])
+    times = math.ceil(n / y.shape[-1])
     return xp.concatenate([y] * times, axis=-1)[..., :n]
 
 
@@ -112,7 +113,7 @@ class OperatorNetwork:
     def shapes(self) -> list[tuple[int, ...]]:
         """Shapes of the trained variables: those of encoder, frequencies and decoder."""
         encoder, decoder = self._layers
-        frequencies = [(self.n_queries, self._n_frequencies)] * self._has_frequencies
+        frequencies = [(self.n_queries, self._n_frequencies)] if self._has_frequencies else []
         return (
             [shape for layer in encoder for shape in layer.shapes]
             + frequencies
@@ -180,27 +181,14 @@ class OperatorNetwork:
         u, y = x[::n_queries, : self.n_inputs], x[:, self.n_inputs :]
         encoder, decoder = self._layers
 
+        # Forward mode: with each value goes its derivative along the S directions.
         def apply(layer, value, tangent):
             parts = [next(weights) for _ in layer.shapes]
-            change = [next(directions) for _ in layer.shapes]
-            # Forward mode: with each value goes its derivative along the S directions.
-            # For a kernel g v, the product rule gives dv g + v dg.
-            kernel, d_kernel = layer.kernel(parts), change[0]
-            if layer.factorized:
-                d_kernel = change[0] * parts[2] + parts[0] * change[2][:, None, :]
-            # (N, n_units), and its derivatives (S, N, n_units) below.
-            before = xp.matmul(value, kernel) + parts[1]
-            d_before = xp.matmul(value, d_kernel) + change[1][:, None, :]
-            # The first layer's input u does not depend on the weights.
-            if tangent is not None:
-                d_before = d_before + xp.matmul(tangent, kernel)
-            if layer.activation == "linear":
-                return before, d_before
-            after = space.activation(layer.activation)(before)
-            return after, slope(space, layer.activation, before) * d_before
+            changes = [next(directions) for _ in layer.shapes]
+            return layer.tangents(space, parts, changes, value, tangent)
 
         beta: Any = u
-        d_beta: Any = None
+        d_beta: Any = None  # the input does not depend on the weights
         for layer in encoder:
             beta, d_beta = apply(layer, beta, d_beta)
         if n_queries > 1:

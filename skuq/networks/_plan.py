@@ -22,6 +22,7 @@ import numpy as np
 from skuq.networks._plan_parts import (
     ARRAYS,
     FORWARD,
+    LayerSpec,
     Namespace,
     NoPlan,
     Run,
@@ -32,7 +33,7 @@ from skuq.networks._plan_parts import (
     row,
     tensors,
 )
-from skuq.networks._tabular_operations import TABULAR_READERS
+from skuq.networks._tabular_operations import TABULAR_READERS, Dense
 
 __all__ = ["ARRAYS", "Namespace", "Plan", "Run", "make_plan", "tensors", "without_names"]
 
@@ -159,13 +160,13 @@ def _read(model) -> Plan:
         shapes.append(reader.read(layer, sources, [shapes[s] for s in sources]))
         values[i] = len(shapes) - 1
     return Plan(
-        shapes[0],
-        tuple(reader.nodes),
-        values[output],
-        tuple(reader.weights),
-        reader.n_state,
-        reader.n_dropouts,
-        max([reader.width, *(math.prod(shape) for shape in shapes)]),
+        input_shape=shapes[0],
+        nodes=tuple(reader.nodes),
+        output=values[output],
+        weights=tuple(reader.weights),
+        n_state=reader.n_state,
+        n_dropouts=reader.n_dropouts,
+        width=max([reader.width, *(math.prod(shape) for shape in shapes)]),
     )
 
 
@@ -240,24 +241,38 @@ class _Reader:
                 raise NoPlan
         if read is None:
             raise NoPlan
-        operation, weights, n_state, shape = read(self, config, shapes)
-        self.width = max(self.width, getattr(operation, "width", 0))
-        # A frozen layer's weights count as state. A frozen Dropout layer still drops units.
-        if not config["trainable"] and layer["class_name"] != "Dropout":
-            operation = _Frozen(operation, len(weights))
-            weights, n_state = [], n_state + len(weights)
-        first, state = len(self.weights), self.n_state
-        self.weights += weights
-        self.n_state += n_state
-        ranges = (first, len(self.weights)), (state, self.n_state)
-        self.nodes.append(_Node(operation, sources, *ranges))
-        return shape
+        spec = read(config, shapes)
+        self.width = max(self.width, getattr(spec.operation, "width", 0))
+        if isinstance(spec.operation, _Dropout):
+            spec = spec._replace(operation=replace(spec.operation, number=self.n_dropouts))
+            self.n_dropouts += 1
+        elif not config["trainable"]:  # a frozen Dropout layer still drops units
+            spec = _freeze(spec)
+        first_weight, first_state = len(self.weights), self.n_state
+        self.weights += spec.weights
+        self.n_state += spec.n_state
+        node = _Node(
+            spec.operation,
+            inputs=sources,
+            weights=(first_weight, len(self.weights)),
+            state=(first_state, self.n_state),
+        )
+        self.nodes.append(node)
+        return spec.shape
 
 
 def _policy(config):
     """Return the name of a layer's dtype policy."""
     dtype = config.get("dtype") or "float32"
     return dtype["config"]["name"] if isinstance(dtype, dict) else dtype
+
+
+def _freeze(spec):
+    """Count a layer's weights as non-trainable variables, as Keras does, before its others."""
+    n_weights = len(spec.weights)
+    return LayerSpec(
+        _Frozen(spec.operation, n_weights), [], spec.shape, n_state=n_weights + spec.n_state
+    )
 
 
 @dataclass(frozen=True)
@@ -274,38 +289,12 @@ class _Frozen:
 
 
 @dataclass(frozen=True)
-class _Dense:
-    activation: str
-    use_bias: bool
-
-    @classmethod
-    def read(cls, reader, config, shapes):
-        ((n_inputs,),) = shapes
-        for name in ("kernel_constraint", "bias_constraint"):
-            if config.get(name) is not None:
-                raise NoPlan
-        units = config["units"]
-        weights = [Weight((n_inputs, units), *penalty(config["kernel_regularizer"]))]
-        if config["use_bias"]:
-            weights.append(Weight((units,), *penalty(config["bias_regularizer"])))
-        operation = cls(check_activation(config["activation"]), config["use_bias"])
-        return operation, weights, 0, (units,)
-
-    def __call__(self, run, weights, state, x):
-        xp = run.namespace.xp
-        y = xp.matmul(x, weights[0])
-        if self.use_bias:
-            y = y + row(xp, weights[1])
-        return run.namespace.activation(self.activation)(y), state
-
-
-@dataclass(frozen=True)
 class _Activation:
     activation: str
 
     @classmethod
-    def read(cls, reader, config, shapes):
-        return cls(check_activation(config["activation"])), [], 0, _only(shapes)
+    def read(cls, config, shapes):
+        return LayerSpec(cls(check_activation(config["activation"])), [], shape=_only(shapes))
 
     def __call__(self, run, weights, state, x):
         return run.namespace.activation(self.activation)(x), state
@@ -317,12 +306,12 @@ class _Rescaling:
     offset: tuple[float, ...]
 
     @classmethod
-    def read(cls, reader, config, shapes):
+    def read(cls, config, shapes):
         ((n,),) = shapes
         values = [tuple(np.ravel(config[name]).astype(float)) for name in ("scale", "offset")]
         if any(len(value) not in (1, n) for value in values):
             raise NoPlan
-        return cls(*values), [], 0, (n,)
+        return LayerSpec(cls(*values), [], shape=(n,))
 
     def __call__(self, run, weights, state, x):
         scale, offset = (np.asarray(v, dtype=_name(x.dtype)) for v in (self.scale, self.offset))
@@ -341,13 +330,10 @@ class _Merge:
     product: bool
 
     @classmethod
-    def reader_of(cls, product):
-        def read(reader, config, shapes):
-            if len(set(shapes)) != 1:
-                raise NoPlan
-            return cls(product), [], 0, shapes[0]
-
-        return read
+    def read(cls, config, shapes, *, product):
+        if len(set(shapes)) != 1:
+            raise NoPlan
+        return LayerSpec(cls(product), [], shape=shapes[0])
 
     def __call__(self, run, weights, state, first, *others):
         for other in others:
@@ -358,10 +344,10 @@ class _Merge:
 @dataclass(frozen=True)
 class _Concatenate:
     @classmethod
-    def read(cls, reader, config, shapes):
+    def read(cls, config, shapes):
         if any(len(shape) != 1 for shape in shapes) or config["axis"] not in (-1, 1):
             raise NoPlan
-        return cls(), [], 0, (sum(n for (n,) in shapes),)
+        return LayerSpec(cls(), [], shape=(sum(n for (n,) in shapes),))
 
     def __call__(self, run, weights, state, *inputs):
         return concatenate_features(run.namespace.xp, inputs), state
@@ -369,18 +355,17 @@ class _Concatenate:
 
 @dataclass(frozen=True)
 class _Dropout:
-    number: int
     rate: float
+    number: int = 0  # among the network's Dropout layers, set by `_Reader`
 
     @classmethod
-    def read(cls, reader, config, shapes):
+    def read(cls, config, shapes):
         if config.get("noise_shape") is not None or config["rate"] >= 1:
             raise NoPlan
         ((n,),) = shapes
-        operation = cls(reader.n_dropouts, float(config["rate"]))
-        reader.n_dropouts += 1
+        rate = float(config["rate"])
         # Keras stores the layer's random seed as a variable: one entry of state, not used here.
-        return operation, [], int(config["rate"] > 0), (n,)
+        return LayerSpec(cls(rate), [], shape=(n,), n_state=int(rate > 0))
 
     def __call__(self, run, weights, state, x):
         if run.dropout_mask is None:  # prediction: Keras scales in training, not here
@@ -407,13 +392,14 @@ class _BatchNormalization:
     scale: bool
 
     @classmethod
-    def read(cls, reader, config, shapes):
+    def read(cls, config, shapes):
         ((n,),) = shapes
         last = config["axis"] in (-1, 1, [-1], [1])
         if not last or config.get("synchronized") or config.get("renorm"):
             raise NoPlan
         operation = cls(config["momentum"], config["epsilon"], config["center"], config["scale"])
-        return operation, _scale_and_center(config, n), 2, (n,)
+        # The state is the moving mean and variance.
+        return LayerSpec(operation, _scale_and_center(config, n), shape=(n,), n_state=2)
 
     def __call__(self, run, weights, state, x):
         xp = run.namespace.xp
@@ -446,12 +432,12 @@ class _LayerNormalization:
     scale: bool
 
     @classmethod
-    def read(cls, reader, config, shapes):
+    def read(cls, config, shapes):
         ((n,),) = shapes
         if config["axis"] not in (-1, 1, [-1], [1]) or config.get("rms_scaling"):
             raise NoPlan
         operation = cls(config["epsilon"], config["center"], config["scale"])
-        return operation, _scale_and_center(config, n), 0, (n,)
+        return LayerSpec(operation, _scale_and_center(config, n), shape=(n,))
 
     def __call__(self, run, weights, state, x):
         xp = run.namespace.xp
@@ -465,10 +451,10 @@ class _LayerNormalization:
 
 
 _READERS = {
-    "Dense": _Dense.read,
+    "Dense": Dense.read,
     "Activation": _Activation.read,
-    "Add": _Merge.reader_of(product=False),
-    "Multiply": _Merge.reader_of(product=True),
+    "Add": functools.partial(_Merge.read, product=False),
+    "Multiply": functools.partial(_Merge.read, product=True),
     "Concatenate": _Concatenate.read,
     "Dropout": _Dropout.read,
     "BatchNormalization": _BatchNormalization.read,

@@ -113,6 +113,27 @@ class Weight(NamedTuple):
     l2: float = 0.0
 
 
+class LayerSpec(NamedTuple):
+    """What a plan needs to know of one layer, read from the layer's configuration.
+
+    Attributes
+    ----------
+    operation : callable
+        ``(run, weights, state, *inputs) -> (output, new state)``
+    weights : list of Weight
+        The layer's trainable variables, in Keras' order.
+    shape : tuple of int
+        Shape of the output, for one row.
+    n_state : int, default=0
+        Number of non-trainable variables.
+    """
+
+    operation: Any
+    weights: list[Weight]
+    shape: tuple[int, ...]
+    n_state: int = 0
+
+
 class NoPlan(Exception):
     """Error that is raised for configurations that cannot be planned."""
 

@@ -106,7 +106,14 @@ def build_tabular(
     """
     _check_settings(input_shape, n_outputs, normalization, parametrization, n_copies)
     dense = _Dense(n_copies, shared, parametrization == "ntk", embedding is not None)
-    blocks = _Blocks(dense, activation, parametric_activation, dropout, residual, normalization)
+    blocks = _Blocks(
+        dense,
+        activation,
+        parametric_activation=parametric_activation,
+        dropout=dropout,
+        residual=residual,
+        normalization=normalization,
+    )
     inputs = backend.keras.Input(shape=input_shape, name="input", dtype="float32")
     x = _encode(inputs, embedding, categories or {}, category_dim, feature_scale)
     x = dense.repeat(x)

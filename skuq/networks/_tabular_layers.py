@@ -8,6 +8,7 @@ initialised by the layer's attribute ``<name>_initializer``.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from numbers import Integral
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from skuq._checks import check_count
 from skuq.backend import keras, ops
 from skuq.networks import _tabular_operations as operations
-from skuq.networks._plan_parts import NoPlan, Run, tensors
+from skuq.networks._plan_parts import LayerSpec, NoPlan, Run, tensors
 
 _registered = keras.saving.register_keras_serializable(package="skuq")
 
@@ -55,20 +56,21 @@ class FirstRowZero(keras.initializers.RandomNormal):
 class _TabularLayer(keras.layers.Layer):
     """Base class of layers that run an operation of `_tabular_operations`.
 
-    A subclass defines `_read(shapes)`, which calls the operation's `read` with its configuration.
+    A subclass sets `_read` to the operation's `read`.
     """
 
     _names: tuple[str, ...] = ()  # names of the trainable variables
+    _read: Callable[..., LayerSpec]
 
-    def _operation_of(self, input_shape):
-        """Read the operation for inputs of this shape, or raise ValueError."""
+    def _spec(self, input_shape):
+        """Make the layer's specification for inputs of this shape, or raise ValueError."""
         shape = tuple(input_shape)
         if len(shape) != 2 or shape[1] is None:
             raise ValueError(
                 f"{type(self).__name__} takes inputs of shape (n_samples, n_features). Got {shape}."
             )
         try:
-            return self._read([shape[1:]])
+            return self._read(self.get_config(), [shape[1:]])
         except NoPlan:
             raise ValueError(
                 f"{type(self).__name__} cannot take inputs of {shape[1]} features with the "
@@ -76,19 +78,20 @@ class _TabularLayer(keras.layers.Layer):
             ) from None
 
     def build(self, input_shape):
-        self._operation, specs, _, _ = self._operation_of(input_shape)  # of the weights
-        self._set_initializers(specs)
-        for name, spec in zip(self._names, specs, strict=True):
+        spec = self._spec(input_shape)
+        self._operation = spec.operation
+        self._set_initializers(spec.weights)
+        for name, weight in zip(self._names, spec.weights, strict=True):
             variable = self.add_weight(
-                shape=spec.shape,
+                shape=weight.shape,
                 initializer=getattr(self, f"{name}_initializer"),
                 regularizer=getattr(self, f"{name}_regularizer", None),
                 name=name,
             )
             setattr(self, name, variable)
 
-    def _set_initializers(self, specs):
-        """Set the initializers that depend on the shape of the input."""
+    def _set_initializers(self, weights):
+        """Set the initializers that depend on the shapes of the weights."""
 
     def call(self, x):
         weights = [getattr(self, name) for name in self._names]
@@ -99,7 +102,7 @@ class _TabularLayer(keras.layers.Layer):
         return []
 
     def compute_output_shape(self, input_shape):
-        return (input_shape[0], *self._operation_of(input_shape)[3])
+        return (input_shape[0], *self._spec(input_shape).shape)
 
 
 @_registered
@@ -121,11 +124,10 @@ class FeatureScale(_TabularLayer):
     array([[0.5, 2. ]], dtype=float32)
     """
 
+    _read = staticmethod(operations.FeatureScale.read)
+
     _names = ("scale",)
     scale_initializer = keras.initializers.Ones()
-
-    def _read(self, shapes):
-        return operations.FeatureScale.read({}, shapes)
 
 
 @_registered
@@ -149,15 +151,14 @@ class ParametricActivation(_TabularLayer):
     array([[0., 2.]], dtype=float32)
     """
 
+    _read = staticmethod(operations.ParametricActivation.read)
+
     _names = ("alpha",)
     alpha_initializer = keras.initializers.Ones()
 
     def __init__(self, activation, **kwargs):
         super().__init__(**kwargs)
         self.activation = keras.activations.serialize(keras.activations.get(activation))
-
-    def _read(self, shapes):
-        return operations.ParametricActivation.read(self.get_config(), shapes)
 
     def get_config(self):
         return {**super().get_config(), "activation": self.activation}
@@ -194,6 +195,8 @@ class NTKDense(_TabularLayer):
     (5, 4)
     """
 
+    _read = staticmethod(operations.Dense.read_ntk)
+
     def __init__(
         self,
         units,
@@ -216,9 +219,6 @@ class NTKDense(_TabularLayer):
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.bias_regularizer = keras.regularizers.get(bias_regularizer)
         self._names = ("kernel", "bias") if use_bias else ("kernel",)
-
-    def _read(self, shapes):
-        return operations.NTKDense.read(self.get_config(), shapes)
 
     def get_config(self):
         return {
@@ -273,6 +273,8 @@ class NumericEmbedding(_TabularLayer):
     (5, 6)
     """
 
+    _read = staticmethod(operations.read_numeric_embedding)
+
     def __init__(
         self,
         kind="periodic",
@@ -308,10 +310,7 @@ class NumericEmbedding(_TabularLayer):
         if kind == "piecewise-linear":
             self._names = ("kernel", "bias")
 
-    def _read(self, shapes):
-        return operations.read_numeric_embedding(self.get_config(), shapes)
-
-    def _set_initializers(self, specs):
+    def _set_initializers(self, weights):
         if self.kind == "plr":
             # Truncated, as in the authors' code.
             self.frequencies_initializer = keras.initializers.TruncatedNormal(stddev=self.scale)
@@ -319,7 +318,7 @@ class NumericEmbedding(_TabularLayer):
             self.frequencies_initializer = keras.initializers.RandomNormal(stddev=self.scale)
         self.phases_initializer = keras.initializers.RandomUniform(-math.pi, math.pi)
         # 1 / sqrt(number of inputs) of the linear map, whose kernel is (d, t, dim).
-        limit = specs[-2].shape[1] ** -0.5
+        limit = weights[-2].shape[1] ** -0.5
         self.kernel_initializer = keras.initializers.RandomUniform(-limit, limit)
         self.bias_initializer = keras.initializers.RandomUniform(-limit, limit)
 
@@ -375,6 +374,8 @@ class CategoryEmbedding(_TabularLayer):
     (2, 5)
     """
 
+    _read = staticmethod(operations.CategoryEmbedding.read)
+
     def __init__(self, columns, n_codes, dims=8, **kwargs):
         super().__init__(**kwargs)
         self.columns = [int(column) for column in columns]
@@ -389,9 +390,6 @@ class CategoryEmbedding(_TabularLayer):
         self._names = tuple(f"vectors_{k}" for k in range(len(self.columns)))
         for name in self._names:
             setattr(self, f"{name}_initializer", FirstRowZero(stddev=1.0))
-
-    def _read(self, shapes):
-        return operations.CategoryEmbedding.read(self.get_config(), shapes)
 
     def get_config(self):
         settings = {"columns": self.columns, "n_codes": self.n_codes, "dims": self.dims}
@@ -410,12 +408,11 @@ class Repeat(_TabularLayer):
     array([[0.5, 2. , 0.5, 2. ]], dtype=float32)
     """
 
+    _read = staticmethod(operations.Repeat.read)
+
     def __init__(self, n_copies, **kwargs):
         super().__init__(**kwargs)
         self.n_copies = check_count("n_copies", n_copies)
-
-    def _read(self, shapes):
-        return operations.Repeat.read(self.get_config(), shapes)
 
     def get_config(self):
         return {**super().get_config(), "n_copies": self.n_copies}
@@ -467,6 +464,8 @@ class EnsembleDense(_TabularLayer):
     (5, 12)
     """
 
+    _read = staticmethod(operations.EnsembleDense.read)
+
     def __init__(
         self,
         units,
@@ -498,13 +497,11 @@ class EnsembleDense(_TabularLayer):
         self.inputs_initializer = first[input_initializer]()
         self.outputs_initializer = keras.initializers.Ones()
         factors = ("inputs", "outputs") if shared and adapters else ()
-        self._names = ("kernel", *factors, *["bias"] * use_bias)
+        bias = ("bias",) if use_bias else ()
+        self._names = ("kernel", *factors, *bias)
 
-    def _read(self, shapes):
-        return operations.EnsembleDense.read(self.get_config(), shapes)
-
-    def _set_initializers(self, specs):
-        limit = specs[0].shape[-2] ** -0.5  # as in TabM
+    def _set_initializers(self, weights):
+        limit = weights[0].shape[-2] ** -0.5  # as in TabM
         # Copies that share the kernel start with equal biases, too: they differ only by the
         # factors of the first layer's inputs.
         uniform_bias = SameRows if self.shared else keras.initializers.RandomUniform

@@ -1,8 +1,7 @@
-"""Operations of a plan for tables, on arrays and on tensors.
+"""Dense layers and operations of a plan for tables, on arrays and on tensors.
 
-The Keras layers of `_tabular_layers` run them, too. `read` takes a layer's configuration and the
-shapes of its inputs, and returns the operation, its weights, the number of its non-trainable
-variables, and the shape of its output.
+The Keras layers of `_tabular_layers` run them, too. `read` makes the `LayerSpec` of a layer from
+its configuration and the shapes of its inputs.
 
 Notation: x is (.., n, d), n rows of d features, where .. is nothing or (n_members,). Weights have
 the same leading axes. If they have a member axis, x can be without it.
@@ -11,9 +10,10 @@ the same leading axes. If they have a member axis, x can be without it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from skuq.networks._plan_parts import (
+    LayerSpec,
     NoPlan,
     Weight,
     check_activation,
@@ -56,7 +56,7 @@ class FeatureScale:
     @classmethod
     def read(cls, config, shapes):
         ((n,),) = shapes
-        return cls(), [Weight((n,))], 0, (n,)
+        return LayerSpec(cls(), [Weight((n,))], shape=(n,))
 
     def __call__(self, run, weights, state, x):
         return x * row(run.namespace.xp, weights[0]), state
@@ -71,7 +71,8 @@ class ParametricActivation:
     @classmethod
     def read(cls, config, shapes):
         ((n,),) = shapes
-        return cls(check_activation(config["activation"])), [Weight((n,))], 0, (n,)
+        operation = cls(check_activation(config["activation"]))
+        return LayerSpec(operation, [Weight((n,))], shape=(n,))
 
     def __call__(self, run, weights, state, x):
         y = run.namespace.activation(self.activation)(x)
@@ -79,27 +80,40 @@ class ParametricActivation:
 
 
 @dataclass(frozen=True)
-class NTKDense:
-    """Dense layer whose product is divided by the square root of its number of inputs."""
+class Dense:
+    """Dense layer ``f(factor * x @ kernel + bias)``."""
 
     activation: str
     use_bias: bool
-    factor: float
+    factor: float = 1
 
     @classmethod
     def read(cls, config, shapes):
         ((n,),) = shapes
+        for name in ("kernel_constraint", "bias_constraint"):
+            if config.get(name) is not None:
+                raise NoPlan
         units = config["units"]
         weights = [Weight((n, units), *penalty(config["kernel_regularizer"]))]
         if config["use_bias"]:
             weights.append(Weight((units,), *penalty(config["bias_regularizer"])))
-        activation = check_activation(config["activation"])
-        return cls(activation, config["use_bias"], n**-0.5), weights, 0, (units,)
+        operation = cls(check_activation(config["activation"]), config["use_bias"])
+        return LayerSpec(operation, weights, shape=(units,))
+
+    @classmethod
+    def read_ntk(cls, config, shapes):
+        """Read an `NTKDense` layer, whose factor is 1 / sqrt(number of inputs)."""
+        ((n,),) = shapes
+        spec = cls.read(config, shapes)
+        return spec._replace(operation=replace(spec.operation, factor=n**-0.5))
 
     def __call__(self, run, weights, state, x):
-        y = run.namespace.xp.matmul(x, weights[0]) * self.factor
+        xp = run.namespace.xp
+        y = xp.matmul(x, weights[0])
+        if self.factor != 1:
+            y = y * self.factor
         if self.use_bias:
-            y = y + row(run.namespace.xp, weights[1])
+            y = y + row(xp, weights[1])
         return run.namespace.activation(self.activation)(y), state
 
 
@@ -148,7 +162,8 @@ class PeriodicEmbedding:
         weights += [Weight((d, n_encoded, dim)), Weight((d, dim))]
         others = _other_columns(columns, n)
         n_out = d * dim + (n if phases else len(others))
-        return cls(columns, others, phases, d * n_encoded), weights, 0, (n_out,)
+        operation = cls(columns, others, phases, width=d * n_encoded)
+        return LayerSpec(operation, weights, shape=(n_out,))
 
     def __call__(self, run, weights, state, x):
         xp, cosine = run.namespace.xp, run.namespace.cosine
@@ -186,7 +201,8 @@ class PiecewiseLinearEmbedding:
         weights = [Weight((d, n_bins, config["dim"])), Weight((d, config["dim"]))]
         others = _other_columns(columns, n)
         n_out = d * config["dim"] + len(others)
-        return cls(columns, others, d * n_bins), weights, 1, (n_out,)
+        operation = cls(columns, others, width=d * n_bins)
+        return LayerSpec(operation, weights, shape=(n_out,), n_state=1)  # the edges
 
     def __call__(self, run, weights, state, x):
         xp = run.namespace.xp
@@ -247,7 +263,8 @@ class CategoryEmbedding:
             raise NoPlan
         others = _other_columns(columns, n)
         weights = [Weight(shape) for shape in zip(n_codes, dims)]
-        return cls(columns, others, n_codes), weights, 0, (len(others) + sum(dims),)
+        n_out = len(others) + sum(dims)
+        return LayerSpec(cls(columns, others, n_codes), weights, shape=(n_out,))
 
     def __call__(self, run, weights, state, x):
         parts = _slices(x, self.others)
@@ -283,7 +300,8 @@ class Repeat:
     @classmethod
     def read(cls, config, shapes):
         ((n,),) = shapes
-        return cls(config["n_copies"]), [], 0, (config["n_copies"] * n,)
+        n_copies = config["n_copies"]
+        return LayerSpec(cls(n_copies), [], shape=(n_copies * n,))
 
     def __call__(self, run, weights, state, x):
         return run.namespace.xp.concatenate([x] * self.n_copies, axis=-1), state
@@ -318,9 +336,15 @@ class EnsembleDense:
             weights += [Weight((k, d)), Weight((k, units))]
         if config["use_bias"]:
             weights.append(Weight((k, units)))
-        activation, factor = check_activation(config["activation"]), d**-0.5 if config["ntk"] else 1
-        operation = cls(activation, k, shared, adapters, config["use_bias"], factor)
-        return operation, weights, 0, (k * units,)
+        operation = cls(
+            check_activation(config["activation"]),
+            n_copies=k,
+            shared=shared,
+            adapters=adapters,
+            use_bias=config["use_bias"],
+            factor=d**-0.5 if config["ntk"] else 1,
+        )
+        return LayerSpec(operation, weights, shape=(k * units,))
 
     def __call__(self, run, weights, state, x):
         xp = run.namespace.xp
@@ -345,15 +369,13 @@ class EnsembleDense:
         return xp.reshape(y, (*y.shape[:-3], -1, self.n_copies * units)), state
 
 
+#: The `read` of each layer of `_tabular_layers`, by the name under which Keras registers it.
 TABULAR_READERS = {
-    f"skuq>{name}": lambda reader, config, shapes, read=read: read(config, shapes)
-    for name, read in {
-        "CategoryEmbedding": CategoryEmbedding.read,
-        "EnsembleDense": EnsembleDense.read,
-        "FeatureScale": FeatureScale.read,
-        "NTKDense": NTKDense.read,
-        "NumericEmbedding": read_numeric_embedding,
-        "ParametricActivation": ParametricActivation.read,
-        "Repeat": Repeat.read,
-    }.items()
+    "skuq>CategoryEmbedding": CategoryEmbedding.read,
+    "skuq>EnsembleDense": EnsembleDense.read,
+    "skuq>FeatureScale": FeatureScale.read,
+    "skuq>NTKDense": Dense.read_ntk,
+    "skuq>NumericEmbedding": read_numeric_embedding,
+    "skuq>ParametricActivation": ParametricActivation.read,
+    "skuq>Repeat": Repeat.read,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -174,7 +175,7 @@ class TabularSpace:
         n_rows = self._n_rows
         # Batches of about an eighth of the rows, a power of two from 32 to 256.
         batch_size = int(np.clip(2 ** round(np.log2(n_rows / 8)), 32, 256))
-        n_steps = min(-(-n_rows // batch_size), _MOST_STEPS_PER_EPOCH)
+        n_steps = min(math.ceil(n_rows / batch_size), _MOST_STEPS_PER_EPOCH)
         # The number of training steps is given; that of epochs follows from it.
         all_steps = _STEPS_OF_FEW
         if n_rows >= _MANY_ROWS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections.abc import Callable
 from decimal import Decimal
@@ -43,6 +44,7 @@ _MASKED = ("boolean", "Float32", "Float64") + tuple(
 
 
 def _encode_frame(frame: pd.DataFrame, where: Any) -> State:
+    """Encode the columns of a frame one by one, then those of its index."""
     index = [frame.index.get_level_values(k).to_series() for k in range(frame.index.nlevels)]
     return {
         "columns": [_encode_column(column, label, where) for label, column in frame.items()],
@@ -82,7 +84,13 @@ def _encode_column(column: pd.Series, label: Any, where: Any) -> State:
             "categories": _encode_column(dtype.categories.to_series(), label, where),
             "ordered": bool(dtype.ordered),
         }
-    raise UnsavableError(f"{where} has a column {label!r} of {dtype}. Convert it first.")
+    if isinstance(dtype, pd.SparseDtype):
+        dense = _encode_column(column.sparse.to_dense(), label, where)
+        return {"dtype": "sparse", "values": dense, "fill": dtype.fill_value}
+    raise UnsavableError(
+        f"{where} has a column {label!r} of type {dtype}, which files cannot hold. Convert it "
+        "before `fit`, for example by `astype(float)` or `astype(str)`."
+    )
 
 
 def _has_named_zone(dtype: pd.DatetimeTZDtype) -> bool:
@@ -112,11 +120,15 @@ def _decode_frame(state: State) -> pd.DataFrame:
 
 
 def _decode_column(state: State) -> pd.Series:
+    """Decode what `_encode_column` returned."""
     dtype = state["dtype"]
     if dtype == "interval":
         ends = [_decode_column(state[name]) for name in ("left", "right")]
         return pd.Series(pd.arrays.IntervalArray.from_arrays(*ends, closed=state["closed"]))
     values = state["values"]
+    if dtype == "sparse":
+        dense = _decode_column(values)
+        return pd.Series(pd.arrays.SparseArray(dense, fill_value=state["fill"]))
     if dtype in _LISTED and isinstance(values, list):
         whole = np.empty(len(values), dtype=object)
         whole[:] = values
@@ -160,6 +172,7 @@ _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
 def _bit_generator(state: State) -> np.random.BitGenerator:
+    """Make one of NumPy's bit generators, whose position must lie within its numbers."""
     name = state["bit_generator"]
     if name not in _BIT_GENERATORS:
         raise FileFormatError(f"{str(name)[:50]!r} is no bit generator of NumPy")
@@ -230,6 +243,18 @@ _CODECS = (
         "pandas.DataFrame", lambda value: type(value) is pd.DataFrame, _encode_frame, _decode_frame
     ),
     _Codec("pandas.Series", lambda value: type(value) is pd.Series, _encode_series, _decode_series),
+    _Codec(
+        "pandas.scalar",
+        lambda value: isinstance(value, pd.Timestamp | pd.Timedelta | pd.Period | pd.Interval),
+        lambda value, where: {"column": _encode_column(pd.Series([value]), "value", where)},
+        lambda state: _decode_column(state["column"])[0],
+    ),
+    _Codec(
+        "datetime.date",
+        lambda value: type(value) is datetime.date,
+        lambda day, where: {"day": day.isoformat()},
+        lambda state: datetime.date.fromisoformat(state["day"]),
+    ),
     _Codec(
         "pathlib.Path",
         lambda value: isinstance(value, Path),

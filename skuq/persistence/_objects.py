@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq._registry import find_class, find_name
+from skuq._registry import find_by_class, find_by_name
 from skuq._warnings import warn_user
 from skuq.exceptions import FileFormatError, UnsavableError
 from skuq.persistence import _standard  # noqa: F401 - registers classes
@@ -44,7 +44,7 @@ class Describer:
             return _PART, vars(value)
         if (found := encode(value, where)) is not None:
             return found
-        if (saved := find_name(type(value))) is not None:
+        if (saved := find_by_class(type(value))) is not None:
             state = _state_of(value, where)
             if saved.check is not None:
                 try:
@@ -125,12 +125,12 @@ class Restorer:
             return self._foreign(state["data"], part)
         if name in DECODERS:
             return DECODERS[name](state)
-        saved = find_class(name)
+        saved = find_by_name(name)
         if saved is None:
             raise FileFormatError(f"{where} is of class {name[:100]!r}, which is not known")
         if saved.check is not None:
             saved.check(state, where)
-        return _made(saved.cls, state)
+        return _make_object(saved.cls, state)
 
     def _foreign(self, data: Any, part: str) -> Any:
         # The same object may be stored in several places, as a pool lists its members twice.
@@ -147,7 +147,7 @@ class Restorer:
             )
 
 
-def _made(cls: Any, state: State) -> Any:
+def _make_object(cls: Any, state: State) -> Any:
     """Make an object with these attributes, without calling its class' `__init__`."""
     if wrong := [name for name in state if name.startswith("__") or not name.isidentifier()]:
         raise FileFormatError(f"{cls.__name__} has no attribute {wrong[0][:50]!r}")

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from sklearn.utils import Tags, TargetTags
 
-from skuq._registry import is_given_again
+from skuq._registry import is_supplied_by_user
 from skuq.exceptions import MissingPartError
 
 
@@ -106,7 +106,7 @@ def is_users(value: Any, is_parameter: bool) -> bool:
     packages.
     """
     kind = type(value)
-    if is_given_again(kind):
+    if is_supplied_by_user(kind):
         return True
     if isinstance(value, type) or hasattr(value, "__qualname__"):
         return is_parameter or not (getattr(value, "__module__", None) or "").startswith("skuq.")

@@ -9,7 +9,7 @@ from typing import Any
 
 from skuq import _archive
 from skuq._files import atomic_write
-from skuq._registry import find_name
+from skuq._registry import find_by_class
 from skuq.exceptions import FileFormatError, UnsavableError
 from skuq.persistence._objects import Describer, Restorer
 
@@ -82,7 +82,7 @@ def dumps(estimator: Any) -> bytes:
 
 
 def _kind_of(value: Any) -> str | None:
-    saved = find_name(type(value))
+    saved = find_by_class(type(value))
     return None if saved is None else saved.kind
 
 

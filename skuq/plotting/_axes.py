@@ -17,6 +17,7 @@ _CURVE = "skuq-curve"  # gid of the lines that `curve_style` counts
 
 
 def _pyplot():
+    """Import matplotlib's pyplot, or tell how to install it."""
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:

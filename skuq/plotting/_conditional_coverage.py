@@ -22,7 +22,7 @@ class ConditionalCoverageDisplay(Display):
     ----------
     centers : array-like of shape (n_bins,)
         Medians of the bins, or labels of the groups.
-    held : array-like of shape (n_bins,)
+    observed : array-like of shape (n_bins,)
         Share of the targets that are inside their intervals.
     counts : array-like of int of shape (n_bins,)
         Number of rows in each bin.
@@ -54,13 +54,13 @@ class ConditionalCoverageDisplay(Display):
     >>> display = ConditionalCoverageDisplay.from_predictions(
     ...     [0.0, 0.0, 5.0, 0.0], [-1.0] * 4, [1.0] * 4, bins_of=[1.0, 2.0, 9.0, 8.0], n_bins=2
     ... )
-    >>> display.held
+    >>> display.observed
     array([1. , 0.5])
     """
 
-    def __init__(self, centers, held, counts, *, coverage=0.9, by=None, name=None):
+    def __init__(self, centers, observed, counts, *, coverage=0.9, by=None, name=None):
         self.centers = centers
-        self.held = held
+        self.observed = observed
         self.counts = counts
         self.coverage = coverage
         self.by = by
@@ -194,11 +194,11 @@ class ConditionalCoverageDisplay(Display):
         """
         if not 0 < chance < 1:
             raise ValueError(f"`chance` must lie strictly in (0, 1). Got {chance}.")
-        held, counts = np.asarray(self.held, dtype=float), np.asarray(self.counts)
+        observed, counts = np.asarray(self.observed, dtype=float), np.asarray(self.counts)
         low, high = np.array(binom.interval(chance, counts, self.coverage)) / counts
         ax = self._open(ax)
         # Bins are equally spaced on the axis, and their medians are the labels.
-        at = np.arange(len(held))
+        at = np.arange(len(observed))
         defaults = {
             "color": GREY,
             "linewidth": 5,
@@ -209,7 +209,7 @@ class ConditionalCoverageDisplay(Display):
         defaults = {"color": "black", "linestyle": "--", "linewidth": 1, "label": "nominal"}
         self.line_ = ax.axhline(self.coverage, **style("line", defaults, line_kwargs))
         defaults = {"color": BLUE, "marker": "o", "linestyle": "none", "label": self.name}
-        (self.points_,) = ax.plot(at, held, **style("line", defaults, point_kwargs))
+        (self.points_,) = ax.plot(at, observed, **style("line", defaults, point_kwargs))
         labels = [f"{c:.3g}" if isinstance(c, float) else str(c) for c in np.asarray(self.centers)]
         ax.set_xticks(at, labels)
         ax.set(xlabel=self.by or "bin", ylabel=f"coverage of {self.coverage:.0%} intervals")

@@ -156,11 +156,11 @@ class ReliabilityDisplay(Display):
         label = self.name
         if self.ece is not None:
             label = with_name(self.name, f"ECE {self.ece:.3f}")
-        held = np.asarray(self.counts) > 0
+        has_rows = np.asarray(self.counts) > 0
         defaults = {**curve_style(ax), "marker": "o", "label": label}
         (self.line_,) = ax.plot(
-            np.asarray(self.confidence)[held],
-            np.asarray(self.accuracy)[held],
+            np.asarray(self.confidence)[has_rows],
+            np.asarray(self.accuracy)[has_rows],
             **style("line", defaults, line_kwargs),
         )
         self.counts_ax_ = self.bars_ = None

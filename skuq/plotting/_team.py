@@ -44,7 +44,7 @@ class TeamDisplay(Display):
     scatters_ : dict of str to matplotlib PathCollection
         Marks of the teams that were "kept" or pruned by the filters "alpha", "kmeans" and
         "mean".
-    served_ : matplotlib Line2D or None
+    selected_ : matplotlib Line2D or None
         The star of the team that predicts.
     thresholds_ : list of matplotlib Line2D
         One line for each size for K-means, one for the mean filter.
@@ -134,7 +134,7 @@ class TeamDisplay(Display):
         size=None,
         score="hq",
         scatter_kwargs=None,
-        served_kwargs=None,
+        selected_kwargs=None,
         threshold_kwargs=None,
         reference_kwargs=None,
     ):
@@ -150,7 +150,7 @@ class TeamDisplay(Display):
             Diversity score of the horizontal axis.
         scatter_kwargs : dict, optional
             Keywords of `Axes.scatter`, for the teams.
-        served_kwargs, threshold_kwargs, reference_kwargs : dict, optional
+        selected_kwargs, threshold_kwargs, reference_kwargs : dict, optional
             Keywords of `Axes.plot` for the team that predicts, of `Axes.axvline` for the
             thresholds, and of `Axes.axhline` for the lines of single models.
 
@@ -180,7 +180,7 @@ class TeamDisplay(Display):
         }
         self.thresholds_ = self._draw_thresholds(ax, score, colours, threshold_kwargs)
         self.best_, self.average_ = self._draw_single(ax, reference_kwargs)
-        self.served_ = self._draw_served(ax, scored, score, served_kwargs)
+        self.selected_ = self._draw_selected(ax, scored, score, selected_kwargs)
         self.colorbar_ = colours.draw(ax)
         ax.set(
             xlabel=f"{score.upper()} score (low is diverse)",
@@ -233,7 +233,7 @@ class TeamDisplay(Display):
             )
         )
 
-    def _draw_served(self, ax, scored, score, given):
+    def _draw_selected(self, ax, scored, score, given):
         """Draw the star of the team that predicts, if it is among the drawn teams."""
         here = scored[[team == self.selected for team in scored["team"]]]
         if not len(here):

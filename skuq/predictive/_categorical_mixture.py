@@ -76,8 +76,7 @@ class CategoricalMixture:
                 f"is {proba.min()}; the sums lie between {sums.min()} and {sums.max()}."
             )
         weights = check_member_weights(self.weights, len(proba), positive=True, tolerance=1e-9)
-        for name, value in (("proba", proba), ("weights", weights)):
-            object.__setattr__(self, name, value)
+        vars(self).update(proba=proba, weights=weights)
 
     def _average(self, values: np.ndarray) -> np.ndarray:
         """Average (K, ..) over the members, with their weights."""

@@ -56,8 +56,7 @@ class GaussianMixture(Mixture):
     def __post_init__(self) -> None:
         loc, scale = check_locations_and_scales(self.loc, self.scale)
         weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
-        for name, value in (("loc", loc), ("scale", scale), ("weights", weights)):
-            object.__setattr__(self, name, value)
+        vars(self).update(loc=loc, scale=scale, weights=weights)
 
     @property
     def member_means(self) -> np.ndarray:

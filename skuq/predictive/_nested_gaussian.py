@@ -92,9 +92,8 @@ class NestedGaussianMixture(Mixture):
             )
         weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
         # The check allows 1e-6, but cdf and density should be exact.
-        values = loc, scale, probabilities / sums[:, None], weights
-        for name, value in zip((*names, "weights"), values):
-            object.__setattr__(self, name, value)
+        probabilities = probabilities / sums[:, None]
+        vars(self).update(loc=loc, scale=scale, probabilities=probabilities, weights=weights)
 
     @property
     def member_means(self) -> np.ndarray:

@@ -17,7 +17,7 @@ from skuq.predictive._types import FILLED_IN, Factor, RandomSource, RowIndex
 from skuq.predictive._uncertainty import Uncertainty
 
 
-def check_parts(**arrays: ArrayLike) -> list[np.ndarray]:
+def check_location_and_stds(**arrays: ArrayLike) -> list[np.ndarray]:
     """Check a location and standard deviations, all of one shape (n,) or (n, m).
 
     The location comes first; the others must be non-negative and finite.
@@ -79,7 +79,9 @@ class EpistemicNormal(GaussianMixture):
     epistemic: np.ndarray = FILLED_IN
 
     def __init__(self, mean: ArrayLike, aleatoric: ArrayLike, epistemic: ArrayLike) -> None:
-        loc, noise, model = check_parts(mean=mean, aleatoric=aleatoric, epistemic=epistemic)
+        loc, noise, model = check_location_and_stds(
+            mean=mean, aleatoric=aleatoric, epistemic=epistemic
+        )
         with np.errstate(over="ignore"):
             total = np.hypot(noise, model)
         if not ((total > 0) & np.isfinite(total)).all():
@@ -88,8 +90,7 @@ class EpistemicNormal(GaussianMixture):
                 f"be finite. It lies between {total.min()} and {total.max()}."
             )
         super().__init__(loc[None], total[None])
-        object.__setattr__(self, "aleatoric", noise)
-        object.__setattr__(self, "epistemic", model)
+        vars(self).update(aleatoric=noise, epistemic=model)
 
     @property
     def mean(self) -> np.ndarray:

@@ -124,24 +124,24 @@ class Posterior:
         return draws
 
 
-def normal_indices(n_draws: int, n_outputs: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw quasi-random standard normal numbers (n_draws, n_outputs).
+def quasi_random_normals(n_draws: int, n_columns: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw quasi-random standard normal numbers (n_draws, n_columns).
 
     They are normal quantiles at the points of a scrambled Sobol sequence, and therefore spread
     more evenly than independent numbers (Owen 1997, "Scrambled net variance for integrals of
     smooth functions"). They are shifted and scaled so that every column has mean 0 and population
     variance 1. At least 2 draws are needed, and powers of 2 are spread best.
     """
-    if n_draws < 2 or n_outputs < 1:
+    if n_draws < 2 or n_columns < 1:
         raise ValueError(
-            "n_draws must be at least 2 (one number has no variance) and n_outputs at least 1. "
-            f"Got {n_draws} and {n_outputs}."
+            "n_draws must be at least 2 (one number has no variance) and n_columns at least 1. "
+            f"Got {n_draws} and {n_columns}."
         )
     # SciPy warns unless a power of two is drawn; its first points are spread evenly, too.
-    if n_outputs <= _MOST_COLUMNS:
-        engine = qmc.MultivariateNormalQMC(np.zeros(n_outputs), rng=rng)
+    if n_columns <= _MOST_COLUMNS:
+        engine = qmc.MultivariateNormalQMC(np.zeros(n_columns), rng=rng)
         normals = engine.random(2 ** math.ceil(math.log2(n_draws)))[:n_draws]
     else:
-        normals = rng.standard_normal((n_draws, n_outputs))
+        normals = rng.standard_normal((n_draws, n_columns))
     normals = normals - normals.mean(axis=0)
     return normals / normals.std(axis=0)

@@ -83,8 +83,7 @@ class QuantileMixture(Mixture):
                 "Sort crossing quantiles by np.sort(values, axis=1)."
             )
         weights = check_member_weights(self.weights, len(values), positive=True, tolerance=1e-9)
-        for name, value in (("levels", levels), ("values", values), ("weights", weights)):
-            object.__setattr__(self, name, value)
+        vars(self).update(levels=levels, values=values, weights=weights)
 
     @cached_property
     def _pieces(self) -> PiecewiseQuantiles:

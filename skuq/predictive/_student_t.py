@@ -78,9 +78,7 @@ class StudentTMixture(Mixture):
                 f"Got {df[wrong][0]}."
             )
         weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
-        found = {"loc": loc, "scale": scale, "df": df, "weights": weights}
-        for name, value in found.items():
-            object.__setattr__(self, name, value)
+        vars(self).update(loc=loc, scale=scale, df=df, weights=weights)
 
     @property
     def member_means(self) -> np.ndarray:

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from skuq._checks import fill_masked
 from skuq._registry import saved_as
 from skuq.predictive._continuous import Continuous
-from skuq.predictive._normal import check_parts
+from skuq.predictive._normal import check_location_and_stds
 from skuq.predictive._types import FILLED_IN, Factor, RandomSource, RowIndex
 from skuq.predictive._uncertainty import Uncertainty
 
@@ -80,12 +81,10 @@ class TwoPieceNormal(Continuous):
 
     def __post_init__(self) -> None:
         aleatoric = np.zeros(np.shape(self.mode)) if self.aleatoric is None else self.aleatoric
-        names = "mode", "lower", "upper", "aleatoric"
-        values = check_parts(
+        mode, lower, upper, aleatoric = check_location_and_stds(
             mode=self.mode, lower=self.lower, upper=self.upper, aleatoric=aleatoric
         )
-        for name, value in zip(names, values):
-            object.__setattr__(self, name, value)
+        vars(self).update(mode=mode, lower=lower, upper=upper, aleatoric=aleatoric)
         for name, side in zip(("lower", "upper"), self._sides):
             if not ((side > 0) & np.isfinite(side)).all():
                 raise ValueError(
@@ -150,7 +149,7 @@ class TwoPieceNormal(Continuous):
     def cdf(self, y: ArrayLike) -> np.ndarray:
         """Compute P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
         s1, s2 = self._sides
-        z = np.asarray(y, dtype=float) - self.mode
+        z = np.asarray(fill_masked(y), dtype=float) - self.mode
         # Each side is a normal of its own scale, with its half of the mass scaled to
         # s1 / (s1 + s2) below the mode and s2 / (s1 + s2) above it.
         below = 2 * s1 / (s1 + s2) * special.ndtr(z / s1)

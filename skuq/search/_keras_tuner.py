@@ -100,10 +100,10 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
     def populate_space(self, trial_id: str) -> dict[str, Any]:
         """Propose the next configuration, in Keras-Tuner's form."""
         space = space_from_keras_tuner(self.hyperparameters.space)
-        is_training = [d.name in self.hyperparameter_names for d in space.decisions]
+        names = self.hyperparameter_names
         decisions = Decisions(
-            Space(tuple(d for d, trains in zip(space.decisions, is_training) if not trains)),
-            Space(tuple(d for d, trains in zip(space.decisions, is_training) if trains)),
+            architecture=Space(tuple(d for d in space.decisions if d.name not in names)),
+            hyperparameters=Space(tuple(d for d in space.decisions if d.name in names)),
         )
         proposer = make_proposer(
             self.strategy,

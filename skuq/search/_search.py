@@ -146,7 +146,8 @@ class Search:
         evaluate: Any = self.evaluate
         missing = list(log.missing)
         # Stacks of equal size share one compiled program.
-        size = -(-self.n_trials // -(-self.n_trials // _MAX_STACK_SIZE))
+        n_stacks = math.ceil(self.n_trials / _MAX_STACK_SIZE)
+        size = math.ceil(self.n_trials / n_stacks)
         with log:
             for first in range(0, len(missing), size):
                 if log.seconds_left() <= 0:

@@ -162,6 +162,7 @@ class TrialLog:
             # Not a warning: in a wide space some networks diverge, and the catalog records it.
             message = f"trial {record.trial_number} failed: {record.message}"
         else:
-            stopped = f", {record.status} after {record.share:.0%}" * (not record.completed)
-            message = f"trial {record.trial_number}: score {record.score:.4f}{stopped}"
+            message = f"trial {record.trial_number}: score {record.score:.4f}"
+            if not record.completed:
+                message += f", {record.status} after {record.share:.0%}"
         self._progress.step(message=message, **shown)

@@ -65,6 +65,11 @@ def refuse_lazy(X: Any) -> None:
             )
 
 
+def frame_to_pandas(X: Any) -> Any:
+    """Convert a frame of polars or pyarrow to pandas, whose rows can be saved; return others."""
+    return _to_pandas(X) if _is_frame(X) else X
+
+
 def _is_frame(X):
     # Check by methods, because polars and pyarrow may not be installed.
     return isinstance(X, pd.DataFrame) or hasattr(X, "get_columns") or hasattr(X, "column_names")
@@ -86,6 +91,8 @@ class Columns:
     def __init__(self, table, names=None):
         self.n = table.shape[1]
         self._names = names
+        # The numbers of all columns, if all are numbers of NumPy, which is faster to read; and the
+        # frame, if there is one or if columns differ.
         self._array = self._frame = None
         if isinstance(table, pd.DataFrame):
             self._frame = table
@@ -136,6 +143,7 @@ class Columns:
         return CATEGORY
 
     def _refuse_times(self, inferred, k):
+        """Raise ValueError if pandas infers dates or times in column k."""
         if inferred in _TIMES:
             raise ValueError(
                 f"Column {self.name(k)!r} holds dates or times ({inferred}). Convert it to numbers "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -42,7 +43,8 @@ def find_far_values(table: np.ndarray) -> FarValues | None:
     """
     n, d = table.shape
     reach = _RATIO * np.sqrt(n)
-    first, median, third = np.quantile(table[:: -(-n // _MOST_ROWS)], [0.25, 0.5, 0.75], axis=0)
+    every = math.ceil(n / _MOST_ROWS)
+    first, median, third = np.quantile(table[::every], [0.25, 0.5, 0.75], axis=0)
     # Halve first, since the distance of two numbers can overflow. One value at distance D from n
     # others gives a standard deviation of about D / sqrt(n).
     spread = third / 2 - first / 2

@@ -183,6 +183,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         self.code_columns_ = tuple(range(n_others, n_others + len(n_codes)))
 
     def _warn_of_identifier(self, labels, name):
+        """Warn of a column whose categories are all different."""
         n = len(labels.codes)
         if len(labels.names) == n > self.max_one_hot:
             warn_user(

@@ -138,6 +138,7 @@ class RobustScaling(Scaling):
     def _learn(
         self, columns: np.ndarray, weight: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
+        """Learn medians and interquartile ranges."""
         first, median, third = np.quantile(columns, [0.25, 0.5, 0.75], axis=0)
         with np.errstate(over="ignore"):
             scale = third - first
@@ -193,6 +194,7 @@ class NoScaling(Scaling):
     def _learn(
         self, columns: np.ndarray, weight: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
+        """Check the size of the values; means are 0 and scales 1."""
         mean, scale = standard(columns, weight)  # raises an error if values overflow
         if abs(columns).max() > FARTHEST:
             raise ValueError(

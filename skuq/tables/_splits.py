@@ -20,7 +20,7 @@ from sklearn.model_selection import (
 
 from skuq._seeds import generator
 from skuq.tables._inputs import Inputs
-from skuq.tables._rows import Rows, group_codes
+from skuq.tables._rows import Rows, group_codes, sortable_groups
 from skuq.tables._targets import Targets
 from skuq.tables._training_data import TrainingData
 
@@ -187,8 +187,10 @@ def _folds(
         # If no class has a row for every fold, the split is not stratified.
         if labels is not None and np.unique(labels, return_counts=True)[1].max() < cv:
             labels = None
-        kinds = (KFold, StratifiedKFold), (GroupKFold, StratifiedGroupKFold)
-        kind = kinds[groups is not None][labels is not None]
+        if groups is None:
+            kind = KFold if labels is None else StratifiedKFold
+        else:
+            kind = GroupKFold if labels is None else StratifiedGroupKFold
         cv = kind(cv, shuffle=True, random_state=int(rng.integers(2**31 - 1)))
     with warnings.catch_warnings():
         # Folds without a rare class are what there is; its rows still validate.
@@ -206,6 +208,7 @@ def out_of_fold_splits(
     ValueError
         If `cv` does not put every row into exactly one test fold, or tests on training rows.
     """
+    groups = sortable_groups(groups)
     splits = [
         tuple(_check_positions(part, len(y), cv) for part in pair)
         for pair in check_cv(cv, y, classifier=classifier).split(X, y, groups)

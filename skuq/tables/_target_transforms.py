@@ -186,6 +186,7 @@ class _Power:
 
     @classmethod
     def learn(cls, y, weight):
+        """Find the power of the highest likelihood; a line if no power is noticeably better."""
         # Mean over rows of the log derivative, divided by power - 1.
         logs = weight @ (np.sign(y) * np.log1p(abs(y)))
 
@@ -286,6 +287,7 @@ class _Scores:
 
     @classmethod
     def learn(cls, y, weight):
+        """Place knots at quantiles of y, whose scores are those of a standard normal."""
         values, index = np.unique(y, return_inverse=True)
         mass = np.bincount(index, weight)
         # The level of a value is the middle of its mass, also for ties.

@@ -5,6 +5,7 @@ Notation: n rows, m outputs, K members or passes; raw outputs are (K, n, n_raw).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
@@ -13,10 +14,9 @@ import numpy as np
 import pandas as pd
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
-from skuq._checks import check_targets, fill_masked
+from skuq._checks import check_labels, check_targets, fill_masked
 from skuq._params import StrOptions
 from skuq._registry import saved_as
 from skuq._warnings import warn_user
@@ -228,14 +228,14 @@ class NumberTargets:
 
     def with_noise(self, scale: np.ndarray) -> NumberTargets:
         """Copy the targets, with a noise standard deviation (m,) of standardised y in the head."""
-        other = object.__new__(type(self))
-        vars(other).update(vars(self), head=replace(self.head, scale=tuple(scale)))
+        other = copy.copy(self)
+        other.head = replace(self.head, scale=tuple(scale))
         return other
 
     def with_calibration(self, std_factor: float, noise_floor: float) -> NumberTargets:
         """Copy the targets, with this calibration of the mixture."""
-        other = object.__new__(type(self))
-        vars(other).update(vars(self), std_factor=std_factor, noise_floor=noise_floor)
+        other = copy.copy(self)
+        other.std_factor, other.noise_floor = std_factor, noise_floor
         return other
 
     @property
@@ -340,9 +340,7 @@ class ClassTargets:
 
     def validate(self, y: Any, estimator: Any) -> np.ndarray:
         """Check that y holds classes (n,)."""
-        y = validate_data(estimator, y=y)
-        check_classification_targets(y)
-        return column_or_1d(fill_masked(y), warn=True)
+        return check_labels(validate_data(estimator, y=fill_masked(y)))
 
     def fit_encoder(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Learn the classes and their weights, and return codes (n, 1)."""

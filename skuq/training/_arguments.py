@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,8 +69,8 @@ def program_key(
         input_shape=data.x.shape[1:],
         n_outputs=data.y.shape[1],
         n_rows=table_rows(len(data.x)),
-        # Number of batches, rounded up, for the padded number of training rows.
-        n_steps=-(-table_rows(sizes.n_train) // batch) if batch < sizes.n_train else 1,
+        # Number of batches for the padded number of training rows.
+        n_steps=math.ceil(table_rows(sizes.n_train) / batch) if batch < sizes.n_train else 1,
         n_valid=padded_rows(sizes.n_valid) if sizes.n_valid else 0,
         jit=jit,
         n_members=len(job.seeds) if job.stacked else 0,
@@ -158,7 +159,7 @@ def scalars_of(job: TrainingJob, data: TrainingData, sizes: Sizes) -> dict[str, 
 
 def batch_shares(key: ProgramKey, n_train: int) -> dict[str, np.ndarray]:
     """Compute each row's share in its batch's loss, and each batch's share of the epoch's rows."""
-    n_steps = -(-n_train // key.batch_size)
+    n_steps = math.ceil(n_train / key.batch_size)
     # Rows of each batch without padding: only the last batch can have fewer.
     n_real = np.minimum(key.batch_size, n_train - key.batch_size * np.arange(n_steps))
     shares = np.zeros((key.n_steps, key.batch_size), dtype="float32")  # padding keeps share 0

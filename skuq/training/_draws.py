@@ -82,6 +82,7 @@ class _Predicting(DrawingNetwork):
         self._record = member.without_arrays()
 
     def base(self, variables: Any, state: Any, x: Any, run: Run) -> tuple[Any, Any, Any, Any]:
+        """Predict with the base; a Keras model runs in float64, through `predict_members`."""
         if self.keras_base is None:
             return super().base(variables, state, x, run)
         flat = np.concatenate([np.ravel(part) for part in variables])

@@ -48,7 +48,7 @@ class TrainingRun:
         template = template_of(job.network)
         sizes = Sizes.of(job, data)
         self._model, self._sizes = template.model, sizes
-        self._key = program_key(job, template, data, sizes, _tier(job, template, sizes))
+        self._key = program_key(job, template, data, sizes, jit=_uses_xla(job, template, sizes))
         self._layout = Blocks(template.shapes, self._key.jit)
         self._streams = HostStreams(job)
         self._tables = data_tensors(data, job.splits if job.own_validation else None)
@@ -163,7 +163,7 @@ class TrainingRun:
             # As many epochs as fit into a slice; the first slice has one, whose time is measured.
             n = int(np.clip(_SLICE_SECONDS / seconds_per_epoch, 1, key.epochs_per_call))
             n = min(n, end - self._done)
-            arguments = to_tensors((self._carry, self._tables, self._plan(n), self._counts(n)))
+            arguments = to_tensors((self._carry, self._tables, self._feed(n), self._numbers(n)))
             program = programs.get(key, functools.partial(self._compile, arguments))
             called = time.perf_counter()
             carry, rows = program(*arguments)
@@ -177,22 +177,22 @@ class TrainingRun:
                 report(n, 0 if np.all(stops) else end - self._done)
         self._seconds += time.perf_counter() - started
 
-    def _plan(self, n_epochs: int) -> dict[str, np.ndarray]:
+    def _feed(self, n_epochs: int) -> dict[str, np.ndarray]:
         """Prepare batch orders, schedules and artificial inputs of the next epochs."""
         key, sizes = self._key, self._sizes
-        n_steps = -(-sizes.n_train // key.batch_size)
-        plan = {
+        n_steps = math.ceil(sizes.n_train / key.batch_size)
+        feed = {
             **self._shares,
             "orders": self._streams.orders(key, n_epochs, sizes.n_rows, sizes.n_train),
             **schedules_of(key, self.job.recipe, self._done, n_epochs, n_steps),
         }
         if key.n_artificial:
-            plan["artificial"] = self._streams.artificial(key, n_epochs, n_steps)
-        return plan
+            feed["artificial"] = self._streams.artificial(key, n_epochs, n_steps)
+        return feed
 
-    def _counts(self, n_epochs: int) -> dict[str, Any]:
+    def _numbers(self, n_epochs: int) -> dict[str, Any]:
         """Join the recipes' numbers with the numbers of steps and epochs of the next call."""
-        n_steps = -(-self._sizes.n_train // self._key.batch_size)
+        n_steps = math.ceil(self._sizes.n_train / self._key.batch_size)
         return {**self._scalars, "n_steps": np.int32(n_steps), "n_epochs": np.int32(n_epochs)}
 
     def _compile(self, arguments: Any) -> Any:
@@ -224,11 +224,11 @@ class TrainingRun:
                 job,
                 k,
                 self._key,
-                weights[k],
-                tuple(value[k] for value in states),
-                history[..., k],
-                seconds,
-                self._held_out(k),
+                weights=weights[k],
+                state=tuple(value[k] for value in states),
+                history=history[..., k],
+                seconds=seconds,
+                held_out=self._held_out(k),
             )
             for k in range(len(job.seeds))
         ]
@@ -240,16 +240,17 @@ class TrainingRun:
         return self.data.x_valid if self.job.held_out is None else self.job.held_out
 
 
-def _tier(job: TrainingJob, template: Template, sizes: Sizes) -> bool:
-    """Decide whether the program is compiled through XLA (True) or as a plain graph."""
+def _uses_xla(job: TrainingJob, template: Template, sizes: Sizes) -> bool:
+    """Tell whether the program is compiled through XLA, and not as a plain graph."""
     if isinstance(job.start, TrainingState):
         return job.start.jit
     if job.jit is not None:
         return job.jit
     recipe = job.recipe
+    n_steps_per_epoch = math.ceil(sizes.n_train / recipe.batch_size)
     return worth_xla(
         job.network,
-        recipe.epochs * -(-sizes.n_train // recipe.batch_size),
+        recipe.epochs * n_steps_per_epoch,
         sum(map(math.prod, template.shapes)) * len(job.seeds),
         stops_early=recipe.early_stopping_patience is not None,
         n_alike=job.n_alike,

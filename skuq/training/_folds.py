@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -83,7 +84,8 @@ def _stacks(
         for fold in folds
     ]
     # Stacks of nearly equal sizes, as few as possible.
-    parts = np.array_split(np.arange(len(seeds)), -(-len(seeds) // _LARGEST_STACK))
+    n_stacks = math.ceil(len(seeds) / _LARGEST_STACK)
+    parts = np.array_split(np.arange(len(seeds)), n_stacks)
     return [
         (
             make_job([seeds[k] for k in part], stacked=True, splits=[splits[k] for k in part]),

@@ -35,9 +35,10 @@ class JointTraining:
     """
 
     def __init__(self, jobs: Sequence[tuple[TrainingJob, TrainingData]]):
-        groups = [[(group, data) for group in job.groups()] for job, data in jobs]
-        self._sizes = [len(jobs_with_data) for jobs_with_data in groups]
-        self._groups = [_Group(*group) for jobs_with_data in groups for group in jobs_with_data]
+        self._groups_of_jobs = [
+            [_Group(group, data) for group in job.groups()] for job, data in jobs
+        ]
+        self._groups = [group for groups in self._groups_of_jobs for group in groups]
 
     def advance(
         self,
@@ -103,10 +104,9 @@ class JointTraining:
 
     def members(self) -> list[Members]:
         """Return the members of each job, each at its network's best epoch so far."""
-        groups = iter(self._groups)
         return [
-            [member for _ in range(size) for member in next(groups).members()]
-            for size in self._sizes
+            [member for group in groups for member in group.members()]
+            for groups in self._groups_of_jobs
         ]
 
 

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from skuq.backend import ops
+from skuq.training._recipe import BETA_2, EPSILON
 
-EPSILON, BETA_2 = 1e-7, 0.999
 _BETA_1 = 0.9
 
 

@@ -67,7 +67,7 @@ def start_carry(
 
 
 class TrainingProgram:
-    """A pure function ``program.run(carry, data, plan, scalars) -> (carry, history)``.
+    """A pure function ``program.run(carry, data, feed, scalars) -> (carry, history)``.
 
     `model` is a template, whose variables are never read.
     """
@@ -80,7 +80,7 @@ class TrainingProgram:
         self.rule = rule_of(key.optimizer, key.momentum, key.beta_2, key.epsilon)
 
     def run(
-        self, carry: dict[str, Any], data: dict[str, Any], plan: dict[str, Any], scalars: Any
+        self, carry: dict[str, Any], data: dict[str, Any], feed: dict[str, Any], scalars: Any
     ) -> tuple[dict[str, Any], Any]:
         """Run up to `n_epochs` epochs.
 
@@ -93,7 +93,7 @@ class TrainingProgram:
             `valid`, the same for validation rows, with a member axis if each member has
             validation rows of its own; and `prior` (.., n_rows, n_raw), the outputs of frozen
             prior networks for the rows of the table. The last two are only there if used.
-        plan : dict
+        feed : dict
             Arrays prepared by the host for each epoch and step: `orders` int32 (epochs_per_call,
             .., n_steps * batch_size), row numbers of the table; `rates`, `decays` and `dropouts`
             float32 (epochs_per_call, n_steps), factors of the learning rate, of the weight decay
@@ -121,7 +121,7 @@ class TrainingProgram:
         def body(epoch: Any, carry: Any, history: Any) -> tuple[Any, Any, Any]:
             # A rate of NaN marks the epochs after a member has stopped.
             rate = ops.where(carry["stopped"], np.float32(np.nan), carry["learning_rate"])
-            loss, finite, carry = self._train_epoch(data, plan, epoch, scalars, carry)
+            loss, finite, carry = self._train_epoch(data, feed, epoch, scalars, carry)
             if key.n_valid:
                 valid = self._validate(data["valid"], scalars["n_valid"], carry)
                 watched = valid
@@ -135,21 +135,21 @@ class TrainingProgram:
         return carry, history
 
     def _train_epoch(
-        self, data: Any, plan: Any, epoch: Any, scalars: dict[str, Any], carry: dict[str, Any]
+        self, data: Any, feed: Any, epoch: Any, scalars: dict[str, Any], carry: dict[str, Any]
     ) -> tuple[Any, Any, dict[str, Any]]:
         """Run the steps of one epoch.
 
         Returns the epoch's mean losses (..), whether each is finite (..), and the carry.
         """
         key, batch = self.key, self.key.batch_size
-        order = self.backend.take(plan["orders"], epoch)  # (.., n_steps * batch_size)
+        order = self.backend.take(feed["orders"], epoch)  # (.., n_steps * batch_size)
         # Factors of the steps of this epoch, (n_steps,) each.
         schedules = {
-            name: self.backend.take(plan[name], epoch)
+            name: self.backend.take(feed[name], epoch)
             for name in ("rates", "decays", "dropouts")
-            if name in plan
+            if name in feed
         }
-        artificial = self.backend.take(plan["artificial"], epoch) if key.n_artificial else None
+        artificial = self.backend.take(feed["artificial"], epoch) if key.n_artificial else None
         alive = ops.logical_not(carry["stopped"])
         scalars = {
             **scalars,
@@ -171,13 +171,13 @@ class TrainingProgram:
                 numbers = ops.slice(order, [start], [batch])
             rows = self.backend.gather(data["table"], numbers)  # (.., batch_size, columns)
             prior = self.backend.gather(data["prior"], numbers) if "prior" in data else None
-            share = ops.slice(plan["shares"], [start], [batch])
+            share = ops.slice(feed["shares"], [start], [batch])
             factors = {name: self.backend.take(v, step) for name, v in schedules.items()}
             inputs = None if artificial is None else self.backend.take(artificial, step)
             losses, inner = self._train_step(rows, prior, share, inputs, factors, scalars, inner)
             finite = ops.logical_and(finite, ops.isfinite(losses))
             # The epoch's loss is the mean over its rows: batches count by their numbers of rows.
-            step_share = self.backend.take(plan["step_shares"], step)
+            step_share = self.backend.take(feed["step_shares"], step)
             return step + 1, finite, total + losses * step_share, inner
 
         inner = {name: carry[name] for name in ("weights", "state", "slots", "step")}

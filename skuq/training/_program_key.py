@@ -9,6 +9,7 @@ from typing import Any
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._head_protocol import Head
 from skuq.networks._plan import Plan
+from skuq.training._recipe import BETA_2, EPSILON
 
 _ORDER_ENTRIES = 2**20  # row numbers sent with one call: 4 MB
 _MAX_EPOCHS_PER_CALL = 64  # of a compiled program
@@ -39,10 +40,10 @@ class ProgramKey:
     n_artificial: int = 0  # inputs without targets in every step
     n_draws: int = 0  # epistemic indices in every step
     detached: tuple[int, ...] = ()  # variables without gradient from the head's uncertainty terms
-    beta_2: float = 0.999
+    beta_2: float = BETA_2
     dropout_schedule: bool = False
     rate_factors: bool = False  # variables have factors of the learning rate
-    epsilon: float = 1e-7
+    epsilon: float = EPSILON
     own_classes: tuple[Any, ...] = ()  # the user's classes that the network's JSON only names
 
     @property

@@ -14,9 +14,9 @@ from skuq.networks._search_space import OPTIMIZERS
 
 SCHEDULES = ("constant", "cosine", "exponential", "flat-cosine", "coslog4")
 _REGULARIZATION_SCHEDULES = ("constant", "flat-cosine")
-_BETA_2, _EPSILON = 0.999, 1e-7  # Keras' defaults
+BETA_2, EPSILON = 0.999, 1e-7  # Keras' defaults
 # Fields that may differ between the recipes of one stack.
-_MEMBER_FIELDS = (
+_STACKABLE_FIELDS = (
     "learning_rate",
     "reduce_lr_patience",
     "reduce_lr_factor",
@@ -137,13 +137,13 @@ class Recipe:
     n_artificial: int = 0
     loss_settings: tuple[tuple[str, float], ...] = ()
     n_draws: int = 0
-    beta_2: float = _BETA_2
+    beta_2: float = BETA_2
     weight_decay_schedule: str = "constant"
     dropout_schedule: str = "constant"
     rate_factors_of_layers: tuple[tuple[str, float], ...] = ()
     epoch_rates: tuple[float, ...] = ()
     steps_per_epoch: int | None = None
-    epsilon: float = _EPSILON
+    epsilon: float = EPSILON
 
     def __post_init__(self) -> None:
         self._check_choices()
@@ -171,12 +171,12 @@ class Recipe:
             raise ValueError(
                 f'`momentum` can only be set with optimizer="sgd". Got {self.optimizer!r}.'
             )
-        if self.beta_2 != _BETA_2 and self.optimizer not in ("adam", "adamax", "nadam"):
+        if self.beta_2 != BETA_2 and self.optimizer not in ("adam", "adamax", "nadam"):
             raise ValueError(
                 "`beta_2` can only be set with the optimizers adam, adamax and nadam. "
                 f"Got {self.optimizer!r}."
             )
-        if self.epsilon != _EPSILON and self.optimizer == "sgd":
+        if self.epsilon != EPSILON and self.optimizer == "sgd":
             raise ValueError(f'`epsilon` has no effect with optimizer="sgd". Got {self.epsilon!r}.')
         if self.clip_norm is not None:
             self._check_number("clip_norm", lambda v: 0 < v < inf, "a positive number or None")
@@ -286,7 +286,7 @@ class Recipe:
 
 def stack_conflict(recipes: Sequence[Recipe]) -> str:
     """Explain why recipes cannot train in one stack; an empty string means that they can."""
-    for name in sorted(set(Recipe.field_names()) - set(_MEMBER_FIELDS)):
+    for name in sorted(set(Recipe.field_names()) - set(_STACKABLE_FIELDS)):
         values = {getattr(recipe, name) for recipe in recipes}
         if len(values) > 1:
             return f"The recipes of a stack must have the same `{name}`. Got {values}."

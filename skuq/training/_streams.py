@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ class HostStreams:
         shape = (key.epochs_per_call, len(self._shuffles), key.n_steps * key.batch_size)
         orders = np.zeros(shape, dtype="int32")
         # Whole batches, as the program reads them.
-        width = -(-n_train // key.batch_size) * key.batch_size
+        width = math.ceil(n_train / key.batch_size) * key.batch_size
         for epoch in orders[:n_epochs]:
             for k, order in enumerate(epoch):
                 # The last batch is padded with rows from the start of the epoch, whose share in

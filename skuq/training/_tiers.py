@@ -12,6 +12,7 @@ and on a GPU both call the same library.
 
 from __future__ import annotations
 
+import math
 import re
 
 _OWN_LAYER = re.compile(r'"registered_name": "skuq>')  # skuq's layers for tables
@@ -49,7 +50,7 @@ def worth_xla(
     """
     if _CONVOLUTION.search(network):
         return False
-    n_in_turn = -(-n_alike // _RUNS_AT_ONCE)
+    n_in_turn = math.ceil(n_alike / _RUNS_AT_ONCE)
     expected = n_in_turn * n_steps * (_SHARE_OF_EPOCHS if stops_early else 1.0)
     saved = _SAVED_PER_STEP + _SAVED_PER_WEIGHT * n_weights
     saved += _SAVED_PER_OWN_LAYER * len(_OWN_LAYER.findall(network))

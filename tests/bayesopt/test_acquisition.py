@@ -18,7 +18,7 @@ from skuq.bayesopt._acquisition import (
     uncertainty,
     upper_confidence_bound,
 )
-from skuq.predictive._posterior import normal_indices
+from skuq.predictive._posterior import quasi_random_normals
 
 MU, SIGMA = np.array([-1.0, 0.0, 0.3, 2.0]), np.array([0.5, 1.0, 2.0, 0.1])
 
@@ -26,7 +26,7 @@ MU, SIGMA = np.array([-1.0, 0.0, 0.3, 2.0]), np.array([0.5, 1.0, 2.0, 0.1])
 @pytest.fixture
 def normals():
     """Draws of normals with means MU and standard deviations SIGMA."""
-    return MU + SIGMA * normal_indices(4096, 4, np.random.default_rng(0))
+    return MU + SIGMA * quasi_random_normals(4096, 4, np.random.default_rng(0))
 
 
 def test_expected_improvement_of_normals(normals):
@@ -47,7 +47,7 @@ def test_probability_of_improvement_of_normals(normals):
     exact = stats.norm.sf(0.2, MU, SIGMA)
     assert_allclose(probability_of_improvement(np, normals, 0.2), exact, atol=1e-3)
     # 128 draws, as in a step, are enough: the smoothing keeps mean and variance.
-    few = MU + SIGMA * normal_indices(128, 4, np.random.default_rng(0))
+    few = MU + SIGMA * quasi_random_normals(128, 4, np.random.default_rng(0))
     assert_allclose(probability_of_improvement(np, few, 0.2), exact, atol=0.01)
 
 

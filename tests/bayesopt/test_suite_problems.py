@@ -53,4 +53,4 @@ def test_designs_lie_in_the_domain():
         assert ((low <= x) & (x <= high)).all()
         assert_array_equal(x[:, list(task.categories)] % 1, 0)
     outputs, value = TASKS["cells"](None).evaluate(x[0])
-    assert outputs.shape == (625, 2) and np.isfinite(value)
+    assert outputs.shape == (13**2, 2) and np.isfinite(value)

@@ -12,15 +12,17 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
-from sklearn.linear_model import BayesianRidge
+from sklearn.linear_model import BayesianRidge, LogisticRegression
 from sklearn.utils.validation import validate_data
 
 from skuq import (
     AutoDEUQClassifier,
     AutoDEUQRegressor,
+    CalibratedUncertaintyClassifier,
     CalibratedUncertaintyRegressor,
     DeepEnsembleClassifier,
     DeepEnsembleRegressor,
+    HQEnsembleSelector,
     MCDropoutClassifier,
     NEONRegressor,
     NESClassifier,
@@ -29,6 +31,7 @@ from skuq import (
 )
 from skuq.backend import keras
 from skuq.estimators import UncertaintyClassifier, UncertaintyRegressor
+from skuq.metrics import get_scorer
 from skuq.predictive import CategoricalMixture, ClassUncertainty, GaussianMixture
 from skuq.tables import TableInputs
 
@@ -306,6 +309,63 @@ def test_masked_numbers_are_missing(estimator):
     masked = np.ma.masked_less(np.ones((4, 2, 2, 1)) if images else X, 3)
     with pytest.raises(ValueError, match="X contains NaN"):
         estimator.fit(masked, np.arange(4) % 2)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        DeepEnsembleClassifier(),
+        NESClassifier(),
+        CalibratedUncertaintyClassifier(LogisticRegression()),
+        HQEnsembleSelector([("a", LogisticRegression()), ("b", LogisticRegression())]),
+    ],
+)
+@pytest.mark.parametrize("dtype", [int, str])
+def test_masked_classes_are_refused(estimator, dtype):
+    y = np.ma.array(np.arange(4).astype(dtype), mask=[1, 0, 0, 0])
+    with pytest.raises(ValueError, match="contains NaN"):
+        estimator.fit(np.ones((4, 2, 2, 1)) if isinstance(estimator, NESClassifier) else X, y)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "y", "weight", "message"),
+    [
+        (DeepEnsembleRegressor(), np.ma.array([1.0, 2], mask=[1, 0]), None, "y .* contains NaN"),
+        (DeepEnsembleClassifier(), np.ma.array([0, 1], mask=[1, 0]), None, r"unknown .* \[nan\]"),
+        (DeepEnsembleRegressor(), [1.0, 2], np.ma.array([1.0, 2], mask=[1, 0]), "weight .* NaN"),
+    ],
+)
+def test_masked_validation_rows_are_refused(estimator, y, weight, message):
+    with pytest.raises(ValueError, match=message):
+        estimator.fit(X, [0, 1, 0, 1], validation_data=(X[:2], y, weight))
+
+
+def test_truths_that_are_masked_are_no_classes():
+    y = np.array([0, 1, 0, 1])
+    model = CalibratedUncertaintyClassifier(LogisticRegression(), cv=2).fit(X, y)
+    with pytest.raises(ValueError, match=r"not seen in fit: \[nan\]"):
+        model.log_prob(X, np.ma.array(y, mask=[1, 0, 0, 0]))
+
+
+def test_masked_truths_are_missing():
+    masked = np.ma.masked_greater([1.0, 2.0, 3.0, 4.0], 3)
+    model = CalibratedUncertaintyRegressor(Line(), cv=2).fit(X, [1.0, 2.0, 3.0, 4.0])
+    with pytest.raises(ValueError, match="y contains NaN"):
+        model.log_prob(X, masked)
+    with pytest.raises(ValueError, match="finite truths. Row 3 is nan"):
+        model.partial_calibrate(X, masked)
+    for name in ("neg_crps", "neg_nll"):
+        with pytest.raises(ValueError, match="must be finite"):
+            get_scorer(name)(model, X, masked)
+
+
+@pytest.mark.parametrize(
+    "estimator", [DeepEnsembleClassifier(), CalibratedUncertaintyClassifier(LogisticRegression())]
+)
+@pytest.mark.parametrize(("other", "kinds"), [(None, "NoneType and str"), (1, "int and str")])
+def test_labels_of_several_types_are_refused(estimator, other, kinds):
+    with pytest.raises(ValueError, match=f"labels of one type. Got {kinds}"):
+        estimator.fit(X, np.array(["a", other, "a", other], dtype=object))
 
 
 def test_layers_of_a_script_are_registered_where_an_estimator_is_unpickled(monkeypatch):

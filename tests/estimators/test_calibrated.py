@@ -500,7 +500,12 @@ def test_groups_stay_together_by_default():
     classifier = CalibratedUncertaintyClassifier(GaussianNB()).fit(X, labels, groups=groups)
     expected = CalibratedUncertaintyClassifier(GaussianNB(), cv=folds).fit(X, labels)
     assert classifier.temperature_ == expected.temperature_
-    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+    for last in (None, np.nan):  # a group may have no name
+        named = np.array([*map(str, range(9)), "9a", "9b", last], dtype=object)[groups]
+        assert clone(model).fit(X, y, groups=named).scale_ == model.scale_
+        again = clone(classifier).fit(X, labels, groups=named)
+        assert again.temperature_ == classifier.temperature_
+    with pytest.raises(ValueError, match=r"`groups` must have shape \(60,\)"):
         model.fit(X, y, groups=groups[:-1])
 
 

@@ -169,6 +169,41 @@ class Growing(TooSure):
         return (np.zeros(len(X)), np.asarray(X)[:, 0]) if return_std else np.zeros(len(X))
 
 
+def test_groups_of_dates_and_bins():
+    X, y = two_groups(400)
+    wet = X[:, 1] > 0
+    frame = pd.DataFrame(X, columns=["a", "b"]).assign(b=np.where(wet, "wet", "dry"))
+    model = CalibratedUncertaintyRegressor(make_pipeline(Encoder(), TooSure()), groups="b", cv=2)
+    expected = clone(model).fit(frame, y).predict_interval(frame)
+    days = pd.to_datetime(np.where(wet, "2020-01-01", "2020-01-02"))
+    bins = pd.cut(X[:, 1], [-1, 0.5, 1])
+    for labels in (days.as_unit("ns"), days.as_unit("s"), days.tz_localize("UTC"), days.date, bins):
+        labelled = frame.assign(labels=labels)
+        dated = clone(model).set_params(groups="labels").fit(labelled, y)
+        assert_allclose(dated.predict_interval(labelled), expected)
+        loaded = loads(dumps(dated), trusted=[*TRUSTED, Encoder])
+        assert_allclose(loaded.predict_interval(labelled), expected)
+
+
+def test_masked_labels_are_missing(line):
+    X, y = two_groups(400)
+    masked = np.ma.masked_array(X[:, 1], mask=np.arange(400) < 40)
+    model = CalibratedUncertaintyRegressor(line, groups=lambda X: masked, cv="prefit").fit(X, y)
+    with pytest.warns(CalibrationWarning, match="40 of 400 rows are of groups without"):
+        model.predict_interval(X)
+
+
+def test_frames_of_polars_are_calibration_rows():
+    polars = pytest.importorskip("polars")
+    X, y = two_groups(400)
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    model = CalibratedUncertaintyRegressor(TooSure(), cv=2)
+    expected = clone(model).fit(frame, y).recalibrate(frame[:100]).predict_interval(frame)
+    frame = polars.DataFrame({"a": X[:, 0], "b": X[:, 1]})
+    loaded = loads(dumps(clone(model).fit(frame, y)), trusted=TRUSTED)
+    assert_allclose(loaded.recalibrate(frame[:100]).predict_interval(frame), expected)
+
+
 def test_bad_groups(line):
     X, y = two_groups(100)
     model = CalibratedUncertaintyRegressor(line, cv="prefit")

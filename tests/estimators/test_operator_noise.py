@@ -88,7 +88,7 @@ def test_each_member_predicts_once(monkeypatch):
 
 def test_few_functions_teach_no_noise(kind):
     model = small(kind).fit(INPUTS, VALUES)
-    assert model.fitted_.spread is None and (model.noise_std_ == 0).all()
+    assert model.fitted_.widths is None and (model.noise_std_ == 0).all()
 
 
 def test_noise_and_scale_are_learnt_from_functions_left_out(kind):

@@ -377,13 +377,13 @@ def test_every_estimator_is_here():
 # Resolves each stored name in a process of its own, as a file does that is loaded first.
 RESOLVE = """
 import os, sys
-from skuq._registry import find_class, find_name
+from skuq._registry import find_by_name, find_by_class
 from skuq.persistence import loads  # registers what is not skuq's
 wrong = []
 for name in sys.argv[1:]:
     if not (child := os.fork()):
-        saved = find_class(name)
-        right = saved is not None and saved.name == name and find_name(saved.cls) is saved
+        saved = find_by_name(name)
+        right = saved is not None and saved.name == name and find_by_class(saved.cls) is saved
         os._exit(0 if right and not {"tensorflow", "keras"} & set(sys.modules) else 1)
     if os.waitpid(child, 0)[1]:
         wrong.append(name)
@@ -405,7 +405,7 @@ def test_every_stored_name_is_found_without_a_backend(every):
 def test_a_stored_name_is_of_one_class():
     with pytest.raises(ValueError, match="'catalog.Catalog' is skuq.catalog"):
         _registry.saved_as("catalog.Catalog")(Halving)
-    assert _registry.find_name(Halving) is None
+    assert _registry.find_by_class(Halving) is None
 
 
 def test_save_and_load(tmp_path):
@@ -714,19 +714,9 @@ def test_series_are_saved():
         pd.testing.assert_series_equal(loaded, series)
 
 
-@pytest.mark.parametrize(
-    ("frame", "message"),
-    [
-        (pd.Series(pd.arrays.SparseArray([0.0, 1.0])), "a column 0 of Sparse"),
-        (pd.DataFrame({"a": pd.arrays.SparseArray([0.0, 1.0])}), "a column 'a' of Sparse"),
-        (
-            pd.DataFrame({"a": [1]}, pd.date_range("2020", periods=1, tz=tzoffset(None, 60))),
-            "a column 'index' of",
-        ),
-    ],
-)
-def test_frames_that_would_come_back_changed_are_refused(frame, message):
-    with pytest.raises(UnsavableError, match=f"hidden_units has {message}"):
+def test_frames_that_would_come_back_changed_are_refused():
+    frame = pd.DataFrame({"a": [1]}, pd.date_range("2020", periods=1, tz=tzoffset(None, 60)))
+    with pytest.raises(UnsavableError, match="hidden_units has a column 'index' of .* Convert it"):
         dumps(skuq.DeepEnsembleRegressor(hidden_units=frame))
 
 
@@ -757,6 +747,9 @@ def test_frames_are_saved():
             "cut": pd.cut([0.1, np.nan], [0.0, 0.5, 1.0]),
             "span": pd.arrays.IntervalArray.from_breaks([0, 1, 2], closed="left"),
             "price": [Decimal("1.10"), None],
+            "sparse": pd.arrays.SparseArray([0.0, 2.0]),
+            "rare": pd.arrays.SparseArray([True, False], fill_value=False),
+            "few": pd.arrays.SparseArray([1, 0], fill_value=0, dtype="int8"),
         }
     )
     panel = typed.set_axis(pd.MultiIndex.from_tuples([("a", 1), ("b", 2)], names=["who", None]))

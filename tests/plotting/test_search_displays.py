@@ -266,8 +266,8 @@ def test_teams_are_drawn_by_what_became_of_them(chosen):
     ):
         scatter = display.scatters_[fate]
         assert_allclose(_offsets(scatter), teams.loc[rows, ["hq", "accuracy"]])
-    served = teams[teams["team"] == chosen.selected_].iloc[0]
-    assert_allclose(np.ravel(display.served_.get_data()), [served["hq"], served["accuracy"]])
+    selected = teams[teams["team"] == chosen.selected_].iloc[0]
+    assert_allclose(np.ravel(display.selected_.get_data()), [selected["hq"], selected["accuracy"]])
     assert_allclose(display.best_.get_ydata(), chosen.accuracies_.max())
     assert_allclose(display.average_.get_ydata(), chosen.accuracies_.mean())
     assert display.colorbar_ is not None
@@ -296,7 +296,7 @@ def test_teams_by_q_with_the_mean_as_the_threshold():
 
 def test_frame_of_teams_has_no_single_models(chosen):
     display = TeamDisplay.from_teams(chosen.teams_)
-    assert display.best_ is display.average_ is display.served_ is None
+    assert display.best_ is display.average_ is display.selected_ is None
     assert not display.thresholds_
 
 

@@ -7,7 +7,7 @@ from scipy import stats
 
 from skuq.predictive import Posterior
 from skuq.predictive import _posterior as module
-from skuq.predictive._posterior import normal_indices
+from skuq.predictive._posterior import quasi_random_normals
 
 
 def lines(slopes, **changes):
@@ -55,21 +55,21 @@ def test_unusable_settings_are_refused(changes, error):
 
 
 @pytest.mark.parametrize("n_draws", [2, 10, 128])
-def test_normal_indices_have_exact_moments(n_draws, global_random_seed):
-    normals = normal_indices(n_draws, 5, np.random.default_rng(global_random_seed))
+def test_quasi_random_normals_have_exact_moments(n_draws, global_random_seed):
+    normals = quasi_random_normals(n_draws, 5, np.random.default_rng(global_random_seed))
     assert_allclose(normals.mean(axis=0), 0, atol=1e-15 * n_draws)
     assert_allclose(np.mean(normals**2, axis=0), 1, rtol=1e-12)
 
 
-def test_normal_indices_are_spread_more_evenly_than_chance(global_random_seed):
-    normals = normal_indices(128, 16, np.random.default_rng(global_random_seed))
+def test_quasi_random_normals_are_spread_more_evenly_than_chance(global_random_seed):
+    normals = quasi_random_normals(128, 16, np.random.default_rng(global_random_seed))
     # Kolmogorov's distance of 128 chance draws is 0.075 in the median; one in every 128th
     # quantile has 1/128, and the shift and the scale move it by a little.
     distance = max(stats.kstest(column, "norm").statistic for column in normals.T)
     assert distance < 0.03
 
 
-@pytest.mark.parametrize(("n_draws", "n_outputs"), [(1, 3), (8, 0)])
-def test_normal_indices_of_no_variance_are_refused(n_draws, n_outputs):
+@pytest.mark.parametrize(("n_draws", "n_columns"), [(1, 3), (8, 0)])
+def test_quasi_random_normals_of_no_variance_are_refused(n_draws, n_columns):
     with pytest.raises(ValueError, match="n_draws must be at least 2"):
-        normal_indices(n_draws, n_outputs, np.random.default_rng(0))
+        quasi_random_normals(n_draws, n_columns, np.random.default_rng(0))

@@ -1,5 +1,7 @@
 """Columns that once broke preprocessing, scaling or target transforms."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -73,5 +75,15 @@ def test_a_fit_that_fails_leaves_none_of_another():
     encoder = TablePreprocessor().fit(np.ones((3, 3)))
     with pytest.raises(ValueError, match="infinity"):
         encoder.fit(np.full((3, 2), np.inf))
+    with pytest.raises(NotFittedError):
+        encoder.transform(np.ones((3, 2)))
+
+
+def test_a_fit_that_fails_late_leaves_none_of_another():
+    encoder = TablePreprocessor().fit(np.ones((40, 2)))
+    texts = pd.DataFrame({"a": np.arange(40.0), "b": [str(k % 20) for k in range(40)]})
+    with warnings.catch_warnings(), pytest.raises(UserWarning, match="numbers as text"):
+        warnings.simplefilter("error")
+        encoder.fit(texts)
     with pytest.raises(NotFittedError):
         encoder.transform(np.ones((3, 2)))
