@@ -23,9 +23,9 @@ def check_count(name: str, value: Any) -> int:
 
 
 def fill_masked(values: Any) -> Any:
-    """Replace what a masked array hides by NaN: `check_array` would use the hidden values."""
-    if not isinstance(values, np.ma.MaskedArray):
-        return values
+    """Replace what a masked array hides by NaN: NumPy's functions would use the hidden values."""
+    if not np.ma.is_masked(values):
+        return np.ma.getdata(values) if isinstance(values, np.ma.MaskedArray) else values
     kind = "float64" if values.dtype.kind in "biuf" else object
     return np.ma.filled(values.astype(kind), np.nan)
 
@@ -64,7 +64,14 @@ def check_labels(y: Any) -> np.ndarray:
     """Check that y holds classes, none of them missing, and return an array (n,)."""
     y = column_or_1d(fill_masked(y), warn=True)
     assert_all_finite(y, input_name="y")
-    check_classification_targets(y)
+    try:
+        check_classification_targets(y)
+    except TypeError as error:  # they cannot be sorted
+        kinds = sorted({type(label).__name__ for label in y.tolist()})
+        raise ValueError(
+            f"y must have labels of one type. Got {' and '.join(kinds)}. Drop rows whose label is "
+            "missing, and convert the others."
+        ) from error
     return y
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from skuq._checks import fill_masked
 from skuq.bayesopt._surrogate import check_surrogate
 from skuq.predictive import Posterior
 
@@ -83,7 +84,7 @@ class Constraints:
         columns = {}
         for name, values in given.items():
             try:
-                column = np.asarray(values, dtype="float64").reshape(-1)
+                column = np.array(fill_masked(values), dtype="float64").reshape(-1)
             except (TypeError, ValueError):
                 column = np.empty(0)
             if len(column) != n:

@@ -14,6 +14,8 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.stats import qmc
 
+from skuq._checks import fill_masked
+
 #: Points of a domain that is small enough to list.
 SMALL_DOMAIN = 4096
 _SLACK = 1e-9  # share of a side by which rounding may carry a point over the edge
@@ -44,7 +46,7 @@ class Domain:
                 expected = "whole numbers" if name == "integer" else "(0, K - 1) for K codes"
                 raise ValueError(
                     f"`bounds` of the columns in `{name}` must be {expected}. "
-                    f"Got {tuple(sides[wrong[0]])} in column {columns[wrong[0]]}."
+                    f"Got {tuple(sides[wrong[0]].tolist())} in column {columns[wrong[0]]}."
                 )
         self._whole = np.isin(np.arange(d), [*self.integer, *self.categories])
         self._place_columns()
@@ -96,7 +98,7 @@ class Domain:
     def check(self, X) -> np.ndarray:
         """Validate points (n, d), or one point (d,), inside of the box as an array (n, d)."""
         try:
-            X = np.asarray(X, dtype="float64")
+            X = np.asarray(fill_masked(X), dtype="float64")
         except (TypeError, ValueError):
             X = np.empty((0, 0, 0))
         if X.ndim == 1:

@@ -55,8 +55,9 @@ class Fits:
         FloatingPointError, LinAlgError
             If the fit fails with every seed.
         """
-        # Results are only ever added, so that their counts identify them.
-        key = (len(results.X), len(results.failed), id(settings.estimator), settings.n_draws)
+        # Results are only ever added, so that their counts identify them. The key keeps the
+        # estimator alive: another one could have its id later.
+        key = (len(results.X), len(results.failed), settings.estimator, settings.n_draws)
         if keep and self.last is not None and key == self._key:
             return replace(self.last, seconds=0.0)
         for attempt in range(N_ATTEMPTS):
@@ -94,7 +95,7 @@ def _fit(settings, results, entropy, previous) -> Surrogates:
 
     # Each posterior has a seed of its own, which depends on its position only.
     def draws(model, j):
-        return posterior_of(model, settings.n_draws, derived_seed(entropy, "posterior", j))
+        return posterior_of(model, settings.n_draws, derived_seed(entropy, "posterior", j), X=X)
 
     fitted = None if previous is None else previous.model
     model = fit(settings.estimator, results.outputs, fitted, trial_seed(entropy, 0))

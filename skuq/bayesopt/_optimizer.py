@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -40,6 +42,17 @@ _SAVED_PARAMETERS = (
     "noisy",
     "reseed",
 )
+
+
+def _locked(method):
+    """Let one thread at a time into the methods of a search."""
+
+    @functools.wraps(method)
+    def wrapper(self, *args, **kwargs):
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return wrapper
 
 
 class BayesianOptimizer:
@@ -158,7 +171,8 @@ class BayesianOptimizer:
     Points that were asked for are *pending* until their results are told. Later proposals keep
     away from them, and each draw of the surrogate takes its own values there for known
     ("fantasies"). So several workers may ask, each when it is free; they share the fit until there
-    is a new result. `forget` drops points of a worker that is lost.
+    is a new result. `forget` drops points of a worker that is lost. Workers may be threads: while
+    one asks, the others wait.
 
     A proposal depends only on the results, the pending points and `random_state`. After `save`
     and `load`, or pickling, it is the same bit by bit, except for estimators with
@@ -246,6 +260,7 @@ class BayesianOptimizer:
         self._state = SearchState(draw_entropy(random_state))
         self._log = ResultLog(self.domain, objective, self.constraints, repeats=bool(noisy))
         self._fits = Fits()
+        self._lock = threading.RLock()
         self.beta_: float | None = None
         self.model_: Any = None
 
@@ -359,6 +374,7 @@ class BayesianOptimizer:
 
     # Proposals and results, one by one
 
+    @_locked
     def ask(self, q=1):
         """Propose points to evaluate next; they are pending until they are told.
 
@@ -424,6 +440,7 @@ class BayesianOptimizer:
         self._state.history.append(step.record_of(proposal, seconds))
         return proposal.x
 
+    @_locked
     def tell(self, x, y, constraints=None):
         """Add the results of evaluations. Each of them settles its point, if that is pending.
 
@@ -455,6 +472,7 @@ class BayesianOptimizer:
             self._log.add(x, y, constraints)
         return self
 
+    @_locked
     def forget(self, x=None):
         """Drop pending points whose results will not come; they may be proposed again.
 
@@ -554,6 +572,7 @@ class BayesianOptimizer:
     def best_value_(self):
         return self._best()[1]
 
+    @_locked
     def _best(self):
         """Find the best point and its value, in the user's sign."""
         sign = self._state.sign
@@ -570,6 +589,7 @@ class BayesianOptimizer:
         value = step.expected_values(results.X[[best]], merits=False)[0]
         return results.X[best].copy(), sign * float(value)
 
+    @_locked
     def to_frame(self):
         """Tabulate all results in the order of their evaluation, then the pending points.
 
@@ -595,6 +615,14 @@ class BayesianOptimizer:
 
     # Saving
 
+    def __getstate__(self):
+        """Return all but the lock, which belongs to this process."""
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state):
+        vars(self).update(state, _lock=threading.RLock())
+
+    @_locked
     def to_state(self):
         """Collect everything that decides the next proposal, except estimator and functions.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from skuq._checks import fill_masked
 from skuq.bayesopt._constraints import (
     Constraints,
     WrongShapeError,
@@ -23,7 +24,9 @@ from skuq.bayesopt._constraints import (
 )
 from skuq.bayesopt._domain import Domain
 
-_EQUAL = 1e-9  # in unit coordinates: rounding that a point suffers on its way to a worker and back
+# Distance in unit coordinates below which a result settles a pending point: workers may round
+# points to single precision. Pending points are about 1e-3 apart.
+_EQUAL = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,7 +288,8 @@ class ResultLog:
     def _check_outputs(self, y, n, single):
         """Validate the outputs of n points, or of a `single` one, as an array (n, ..)."""
         try:
-            y = np.asarray(y, dtype="float64")
+            # A copy, as a simulator may write its next output to the same array.
+            y = np.array(fill_masked(y), dtype="float64")
         except (TypeError, ValueError) as error:
             raise ValueError(f"`y` must be numbers. Got {y!r}.") from error
         if single:

@@ -6,6 +6,7 @@ import inspect
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
@@ -22,6 +23,14 @@ def check_surrogate(estimator) -> None:
         raise TypeError(f"`estimator` must be a regressor, not its class. Got {estimator!r}.")
     while isinstance(estimator, Pipeline):  # predicts as its last step does
         estimator = estimator.steps[-1][1]
+    if hasattr(estimator, "predict_proba"):
+        raise TypeError(f"`estimator` must be a regressor. Got the classifier {estimator!r}.")
+    if isinstance(estimator, TransformedTargetRegressor):
+        raise TypeError(
+            "The standard deviation of a TransformedTargetRegressor is not in units of y. Give the "
+            "regressor inside, and let it standardise y itself: all of skuq do, and "
+            "GaussianProcessRegressor does with `normalize_y=True`."
+        )
     if hasattr(estimator, "posterior_fn") or not hasattr(estimator, "predict"):
         return  # a search or another wrapper may have `predict` only once it is fitted
     parameters = inspect.signature(estimator.predict).parameters
@@ -33,7 +42,7 @@ def check_surrogate(estimator) -> None:
         )
 
 
-def posterior_of(estimator, n_draws=128, random_state=None):
+def posterior_of(estimator, n_draws=128, random_state=None, *, X=None):
     """Get draws of a fitted regressor's function.
 
     Parameters
@@ -46,6 +55,9 @@ def posterior_of(estimator, n_draws=128, random_state=None):
         instead.
     random_state : int or None, default=None
         Seed of the draws.
+    X : array-like of shape (n, n_features), optional
+        Inputs at which an estimator without `posterior_fn` can predict, from which the shape of its
+        outputs is found. By default a row of zeros.
 
     Returns
     -------
@@ -74,7 +86,7 @@ def posterior_of(estimator, n_draws=128, random_state=None):
     if not hasattr(estimator, "predict"):
         raise TypeError(f"estimator must have posterior_fn or predict. Got {estimator!r}.")
     # One prediction shows the shape of the outputs.
-    row = np.zeros((1, estimator.n_features_in_))
+    row = np.zeros((1, estimator.n_features_in_)) if X is None else np.asarray(X)[:1]
     mean, _ = _mean_and_std(estimator, row)
     output_shape = mean.shape[1:]
     n_outputs = int(np.prod(output_shape))

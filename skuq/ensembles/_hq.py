@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 
-from skuq._checks import class_codes
+from skuq._checks import class_codes, fill_masked
 from skuq.ensembles._likelihood import class_log_likelihood, likelihood_statistics
 from skuq.ensembles._pruning import Pool, Rules, TeamSelection, prune
 from skuq.ensembles._selection import (
@@ -149,7 +149,7 @@ def select_teams(
         voting=voting,
         weights=weights,
     )
-    predictions, y = _stack_predictions(predictions), np.asarray(y)
+    predictions, y = _stack_predictions(predictions), np.asarray(fill_masked(y))
     if y.shape != predictions.shape[1:2] or not len(y):
         raise ValueError(
             f"`predictions` have {predictions.shape[1]} rows, so `y` must have shape "

@@ -288,7 +288,9 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
             a function are treated as independent.
         """
         distribution = self.predict_distribution(X)
-        y = check_array(y, ensure_2d=False, allow_nd=True, dtype="float64", input_name="y")
+        y = check_array(
+            fill_masked(y), ensure_2d=False, allow_nd=True, dtype="float64", input_name="y"
+        )
         return distribution.log_prob(y if y.ndim <= 2 else y.reshape(len(y), -1))
 
     _has_posterior = True

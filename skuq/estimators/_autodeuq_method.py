@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral, Real
 
@@ -243,9 +244,14 @@ class AutoDEUQ(SearchMethod):
     def _given_configurations(self):
         """Return the configurations that the user gives as `initial_trials`, or None."""
         given = self.estimator.initial_trials
-        if given is None or isinstance(given, list | tuple):
+        if isinstance(given, list | tuple):
+            if wrong := [trial for trial in given if not isinstance(trial, Mapping)]:
+                raise ValueError(
+                    "`initial_trials` must be a list of configurations, dicts of decisions. Got "
+                    f"{wrong[0]!r} in it."
+                )
             return given
-        return _best_configurations(given)
+        return None if given is None else _best_configurations(given)
 
     def _initial_configurations(self, space):
         """Return the configurations of the first trials: the user's, or the space's recipes."""

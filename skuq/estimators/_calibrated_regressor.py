@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d
 
-from skuq._checks import check_targets
+from skuq._checks import check_targets, fill_masked
 from skuq._params import StrOptions
 from skuq._registry import saved_as
 from skuq.estimators._api import UncertaintyRegressor
@@ -31,8 +31,9 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         distribution of its errors, which is the same for all rows.
     method : {"scale", "isotonic", "conformal"}, default="scale"
         "scale" multiplies all standard deviations by the factor that maximises the likelihood of
-        the calibration rows. This single parameter suits small data. "isotonic" also maps predicted
-        levels to observed ones, which corrects every quantile, also if errors are skewed.
+        the calibration rows, shrunk towards 1 by its standard error: a factor that does not differ
+        significantly from 1 is 1. This single parameter suits small data. "isotonic" also maps
+        predicted levels to observed ones, which corrects every quantile, also if errors are skewed.
         "conformal" also takes intervals from the standardised errors. They cover new rows with at
         least the nominal probability, if new rows have the distribution of the calibration rows,
         whatever it is.
@@ -98,10 +99,11 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
 
     References
     ----------
-    Heiss et al., "NOMU", section 4.1.2 (scale); Kuleshov, Fenner and Ermon (2018)
-    (isotonic); Lei et al. (2018), section 5.2 (conformal); Smyth (2004) (scales of groups);
-    Tibshirani et al. (2019), "Conformal prediction under covariate shift"; Gibbs and Candès
-    (2024), "Conformal inference for online prediction with arbitrary distribution shifts".
+    Heiss et al., "NOMU", section 4.1.2 (scale); Breiman (1995), "Better Subset Regression Using the
+    Nonnegative Garrote" (its shrinkage); Kuleshov, Fenner and Ermon (2018) (isotonic); Lei et al.
+    (2018), section 5.2 (conformal); Smyth (2004) (scales of groups); Tibshirani et al. (2019),
+    "Conformal prediction under covariate shift"; Gibbs and Candès (2024), "Conformal inference for
+    online prediction with arbitrary distribution shifts".
 
     Examples
     --------
@@ -146,7 +148,11 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
     def _check_truths(self, y):
         """Check that the truths y are finite and shaped like predictions, and return them."""
         y = check_array(
-            y, ensure_2d=False, dtype="float64", input_name="y", ensure_all_finite=False
+            fill_masked(y),
+            ensure_2d=False,
+            dtype="float64",
+            input_name="y",
+            ensure_all_finite=False,
         )
         shape = self.fitted_.output_shape()
         y = y.reshape(len(y), *shape) if y.size == len(y) * np.prod(shape, dtype=int) else y

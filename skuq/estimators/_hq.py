@@ -27,6 +27,7 @@ from skuq.estimators._folds import check_takes_weights, fit_fold, inherit_tags, 
 from skuq.estimators._out_of_fold import splitter_for_groups
 from skuq.fitted import FittedTeam
 from skuq.fitted._team import predict_votes
+from skuq.tables import check_groups
 from skuq.tables._splits import out_of_fold_splits
 
 
@@ -272,6 +273,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         ).check_pool(len(pool))
         y = check_labels(y)
         X, weight, sample_weight = read_foreign_rows(self, X, y, sample_weight)
+        groups = check_groups(groups, y)
         self.classes_ = _check_classes(pool, y, prefit=self.cv == "prefit")
         codes = class_codes(y, self.classes_)
         predictions = self._pool_predictions(pool, X, y, sample_weight, groups)

@@ -12,10 +12,12 @@ from sklearn import get_config
 from sklearn.base import is_classifier
 from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, check_cv
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
-from sklearn.utils.validation import check_consistent_length, has_fit_parameter
+from sklearn.utils.validation import has_fit_parameter
 
 from skuq._progress import Progress
 from skuq.estimators._folds import fit_fold
+from skuq.tables import check_groups
+from skuq.tables._rows import sortable_groups
 
 
 def describe_routing(calibrated: Any) -> MetadataRouter:
@@ -37,8 +39,6 @@ def route(
     given = {name: value for name, value in params.items() if value is not None}
     if given and isinstance(calibrated.cv, str):
         raise TypeError(f"With cv='prefit' nothing is fitted, and `fit` takes no {sorted(given)}.")
-    if "groups" in given:
-        check_consistent_length(X, given["groups"])
     splitting = {"groups": given["groups"]} if "groups" in given else {}
     if sample_weight is not None:
         given["sample_weight"] = sample_weight
@@ -56,6 +56,7 @@ def split_rows(
     """Split rows by `cv`, and leave rows out of the test folds that are not `used` (n,)."""
     cv, classifies = calibrated.cv, is_classifier(calibrated)
     if "groups" in splitting:
+        splitting = {**splitting, "groups": sortable_groups(check_groups(splitting["groups"], y))}
         cv = splitter_for_groups(cv, classifies)
     splits = check_cv(cv, y, classifier=classifies).split(X, y, **splitting)
     rows = np.arange(len(y))  # splits may be lists or masks

@@ -25,6 +25,7 @@ from skuq.exceptions import CalibrationWarning
 from skuq.fitted._calibrated import Calibration, regressor_distribution
 from skuq.predictive._calibration import effective_rows
 from skuq.tables import TablePreprocessor
+from skuq.tables._columns import frame_to_pandas
 
 _N_FOLDS = 5  # of the classifiers that separate the samples
 _MOST_ROWS = 10_000  # largest number of rows of each sample that train a classifier
@@ -212,7 +213,9 @@ def _n_rows(X: Any) -> int:
 def _concatenate_rows(X: Any, other: Any) -> Any:
     """Concatenate the rows of two tables of the same kind."""
     if hasattr(X, "iloc"):
-        return pd.concat([X, pd.DataFrame(other, columns=X.columns)], ignore_index=True)
+        return pd.concat(
+            [X, pd.DataFrame(frame_to_pandas(other), columns=X.columns)], ignore_index=True
+        )
     if sparse.issparse(X):
         return sparse.vstack([X, other]).tocsr()
     if isinstance(X, list):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from skuq._checks import fill_masked
 from skuq._registry import saved_as
 from skuq._reprs import record_repr
 from skuq._warnings import warn_user
@@ -121,7 +122,8 @@ def _labels(by: str | int | Callable[[Any], Any], X: Any, n_rows: int) -> np.nda
         keys, source = by(X), "The function `groups`"
     else:
         keys, source = _column(X, by), f"The column {by!r}"
-    labels = pd.Series(np.asarray(keys, dtype=object).ravel())
+    # Objects, as pandas would make numbers of some of them, such as dates.
+    labels = pd.Series(np.asarray(fill_masked(keys), dtype=object).ravel(), dtype=object)
     if len(labels) != n_rows:
         raise ValueError(f"{source} must give one label a row, {n_rows}. Got {len(labels)}.")
     values: np.ndarray = labels.to_numpy()

@@ -6,10 +6,11 @@ For the negative log likelihood, use `sklearn.metrics.log_loss`.
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 from scipy import special
 from sklearn.utils.validation import column_or_1d
 
-from skuq._checks import check_weights, class_codes
+from skuq._checks import check_weights, class_codes, fill_masked
 from skuq.metrics._checks import check_choice, check_proba, group_sums
 
 
@@ -245,10 +246,12 @@ def predictive_entropy(proba):
 
 def label_columns(y_true, proba: np.ndarray, labels) -> np.ndarray:
     """Find which of the C columns of proba (.., n, C) belongs to each row's label: (n,)."""
-    y = column_or_1d(y_true)
+    y = column_or_1d(fill_masked(y_true))
     n, n_classes = proba.shape[-2:]
     if len(y) != n:
         raise ValueError(f"`y_true` must have {n} rows, as the probabilities. Got {len(y)}.")
+    if (missing := pd.isna(y)).any():
+        raise ValueError(f"`y_true` must label every row. Row {np.argmax(missing)} has no label.")
     given = labels is not None
     labels = column_or_1d(labels) if given else np.unique(y)
     if len(labels) != n_classes or len(np.unique(labels)) != n_classes:

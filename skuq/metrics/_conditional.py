@@ -13,6 +13,7 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
+from skuq._checks import fill_masked
 from skuq.metrics._checks import check_ordered, check_same_shape
 
 
@@ -50,7 +51,7 @@ def coverage_by_group(y_true, lower, upper, groups):
     (['a', 'b'], array([1., 0.]), array([2, 1]))
     """
     inside = _inside(y_true, lower, upper)
-    groups = column_or_1d(groups)
+    groups = column_or_1d(fill_masked(groups))
     check_consistent_length(inside, groups)
     codes, labels = pd.factorize(groups)
     if (codes < 0).any():

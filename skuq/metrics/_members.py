@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 from scipy import special
 
-from skuq._checks import check_member_weights, check_weights
+from skuq._checks import check_member_weights, check_weights, fill_masked
 from skuq.metrics._checks import average, check_proba
 from skuq.metrics._classification import label_columns
 
@@ -173,7 +173,7 @@ def disagreement_score(members, *, sample_weight=None):
     >>> round(disagreement_score([["a", "b"], ["a", "a"], ["a", "b"]]), 4)
     0.3333
     """
-    members = np.asarray(members)
+    members = np.asarray(fill_masked(members))
     if members.ndim == 3:
         members = check_proba(members, name="members", members=True).argmax(axis=2)
     if members.ndim != 2 or not members.size:

@@ -15,7 +15,7 @@ from sklearn.utils.metadata_routing import MetadataRequest
 
 from skuq._nested import classifies, predict_normal, reshape_like_prediction, unwrap_estimator
 from skuq.metrics._calibration import calibration_error, miscalibration_area, pit_values, sharpness
-from skuq.metrics._checks import average
+from skuq.metrics._checks import average, check_arrays
 from skuq.metrics._classification import brier_loss, classwise_ece_loss, ece_loss
 from skuq.metrics._intervals import coverage_score, interval_loss, mean_width, quantile_loss
 from skuq.metrics._members import ensemble_nll_loss
@@ -241,9 +241,10 @@ class _Predicted:
     def y(self):
         """Targets (n[, m]), with the output axis of the prediction."""
         mean = getattr(self.distribution, "mean", None)
-        return reshape_like_prediction(
+        y = reshape_like_prediction(
             self.target, self.normal[0] if mean is None or callable(mean) else mean
         )
+        return check_arrays(y_true=y)[0]
 
     def interval(self, coverage):
         """Predict lower and upper ends of central intervals, each (n[, m])."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections.abc import Callable
 from decimal import Decimal
@@ -83,7 +84,13 @@ def _encode_column(column: pd.Series, label: Any, where: Any) -> State:
             "categories": _encode_column(dtype.categories.to_series(), label, where),
             "ordered": bool(dtype.ordered),
         }
-    raise UnsavableError(f"{where} has a column {label!r} of {dtype}. Convert it first.")
+    if isinstance(dtype, pd.SparseDtype):
+        dense = _encode_column(column.sparse.to_dense(), label, where)
+        return {"dtype": "sparse", "values": dense, "fill": dtype.fill_value}
+    raise UnsavableError(
+        f"{where} has a column {label!r} of type {dtype}, which files cannot hold. Convert it "
+        "before `fit`, for example by `astype(float)` or `astype(str)`."
+    )
 
 
 def _has_named_zone(dtype: pd.DatetimeTZDtype) -> bool:
@@ -119,6 +126,9 @@ def _decode_column(state: State) -> pd.Series:
         ends = [_decode_column(state[name]) for name in ("left", "right")]
         return pd.Series(pd.arrays.IntervalArray.from_arrays(*ends, closed=state["closed"]))
     values = state["values"]
+    if dtype == "sparse":
+        dense = _decode_column(values)
+        return pd.Series(pd.arrays.SparseArray(dense, fill_value=state["fill"]))
     if dtype in _LISTED and isinstance(values, list):
         whole = np.empty(len(values), dtype=object)
         whole[:] = values
@@ -233,6 +243,18 @@ _CODECS = (
         "pandas.DataFrame", lambda value: type(value) is pd.DataFrame, _encode_frame, _decode_frame
     ),
     _Codec("pandas.Series", lambda value: type(value) is pd.Series, _encode_series, _decode_series),
+    _Codec(
+        "pandas.scalar",
+        lambda value: isinstance(value, pd.Timestamp | pd.Timedelta | pd.Period | pd.Interval),
+        lambda value, where: {"column": _encode_column(pd.Series([value]), "value", where)},
+        lambda state: _decode_column(state["column"])[0],
+    ),
+    _Codec(
+        "datetime.date",
+        lambda value: type(value) is datetime.date,
+        lambda day, where: {"day": day.isoformat()},
+        lambda state: datetime.date.fromisoformat(state["day"]),
+    ),
     _Codec(
         "pathlib.Path",
         lambda value: isinstance(value, Path),

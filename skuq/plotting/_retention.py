@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils.validation import column_or_1d
 
+from skuq._checks import fill_masked
 from skuq._nested import classifies, reshape_like_prediction, unwrap_estimator
 from skuq.metrics import error_retention_curve, retention_auc
 from skuq.plotting._axes import Display, curve_style, from_zero, legend, style, with_name, with_unit
@@ -119,7 +120,7 @@ class RetentionDisplay(Display):
             mean, std = normal_of(estimator, X)
             y = reshape_like_prediction(y, mean)
             return cls.from_predictions(y, mean, std, name=name, unit=unit, ax=ax, **plot_options)
-        y = column_or_1d(y)
+        y = column_or_1d(fill_masked(y))
         if unknown := set(y.tolist()) - set(np.asarray(estimator.classes_).tolist()):
             raise ValueError(
                 f"y must have labels seen at fit. Got {sorted(unknown, key=repr)} in addition."

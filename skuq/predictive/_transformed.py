@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from skuq._checks import fill_masked
 from skuq._registry import saved_as
 from skuq.predictive._mixture import Mixture
 from skuq.predictive._types import Factor, RandomSource, RowIndex
@@ -130,7 +131,7 @@ class TransformedMixture(Mixture):
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
         # Broadcast y to the output axis, which the transform needs, also if y is a number.
-        y = np.broadcast_to(y, np.broadcast_shapes(np.shape(y), self._shape))
+        y = np.broadcast_to(fill_masked(y), np.broadcast_shapes(np.shape(y), self._shape))
         return self.inner.cdf(self._forward(y))
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:

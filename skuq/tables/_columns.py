@@ -65,6 +65,11 @@ def refuse_lazy(X: Any) -> None:
             )
 
 
+def frame_to_pandas(X: Any) -> Any:
+    """Convert a frame of polars or pyarrow to pandas, whose rows can be saved; return others."""
+    return _to_pandas(X) if _is_frame(X) else X
+
+
 def _is_frame(X):
     # Check by methods, because polars and pyarrow may not be installed.
     return isinstance(X, pd.DataFrame) or hasattr(X, "get_columns") or hasattr(X, "column_names")

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_consistent_length, check_X_y
 
-from skuq._checks import check_weights
+from skuq._checks import check_weights, fill_masked
 from skuq._warnings import warn_user
 from skuq.exceptions import SmallValidationWarning
 from skuq.tables._inputs import Inputs
@@ -37,7 +37,18 @@ def check_groups(groups: Any, X: Any) -> np.ndarray | None:
     """Check groups, and return an array (n,), or None if there are none."""
     if groups is not None and np.shape(groups) != (len(X),):
         raise ValueError(f"`groups` must have shape ({len(X)},). Got {np.shape(groups)}.")
-    return None if groups is None else np.asarray(groups)
+    return None if groups is None else np.asarray(fill_masked(groups))
+
+
+def sortable_groups(groups: np.ndarray | None) -> np.ndarray | None:
+    """Return groups (n,) that the splitters of scikit-learn accept; None if there are none.
+
+    These sort the groups. If names are missing or of several kinds, groups are numbered instead.
+    """
+    if groups is None:
+        return None
+    is_mixed = groups.dtype == object and len(set(map(type, groups))) > 1
+    return group_codes(groups) if is_mixed or pd.isna(groups).any() else groups
 
 
 def group_codes(groups: np.ndarray) -> np.ndarray:

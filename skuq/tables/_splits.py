@@ -20,7 +20,7 @@ from sklearn.model_selection import (
 
 from skuq._seeds import generator
 from skuq.tables._inputs import Inputs
-from skuq.tables._rows import Rows, group_codes
+from skuq.tables._rows import Rows, group_codes, sortable_groups
 from skuq.tables._targets import Targets
 from skuq.tables._training_data import TrainingData
 
@@ -208,6 +208,7 @@ def out_of_fold_splits(
     ValueError
         If `cv` does not put every row into exactly one test fold, or tests on training rows.
     """
+    groups = sortable_groups(groups)
     splits = [
         tuple(_check_positions(part, len(y), cv) for part in pair)
         for pair in check_cv(cv, y, classifier=classifier).split(X, y, groups)

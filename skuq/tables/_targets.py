@@ -14,10 +14,9 @@ import numpy as np
 import pandas as pd
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
-from skuq._checks import check_targets, fill_masked
+from skuq._checks import check_labels, check_targets, fill_masked
 from skuq._params import StrOptions
 from skuq._registry import saved_as
 from skuq._warnings import warn_user
@@ -341,9 +340,7 @@ class ClassTargets:
 
     def validate(self, y: Any, estimator: Any) -> np.ndarray:
         """Check that y holds classes (n,)."""
-        y = validate_data(estimator, y=fill_masked(y))
-        check_classification_targets(y)
-        return column_or_1d(y, warn=True)
+        return check_labels(validate_data(estimator, y=fill_masked(y)))
 
     def fit_encoder(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Learn the classes and their weights, and return codes (n, 1)."""

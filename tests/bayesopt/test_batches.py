@@ -1,5 +1,8 @@
 """Batches and pending points: proposals keep apart, and draws are conditioned on pending points."""
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -91,6 +94,26 @@ def test_workers_share_the_fit_until_there_is_a_result():
     assert smallest_gap(first, third) > APART * 0.999
 
 
+def test_another_estimator_is_fitted():
+    JointProcess.fits.clear()
+    optimizer = told(search(JointProcess()))
+    optimizer.ask()
+    for length in (0.4, 0.3):
+        optimizer.estimator = None  # the next one may have the address of this one
+        optimizer.estimator = JointProcess(length)
+        optimizer.ask()
+        assert optimizer.model_.length == length
+    assert len(JointProcess.fits) == 3
+
+
+def test_threads_ask_for_different_points():
+    optimizer = told(search(JointProcess()))
+    with ThreadPoolExecutor(4) as pool:
+        asked = np.vstack(list(pool.map(lambda _: optimizer.ask(), range(4))))
+    assert smallest_gap(asked) > APART * 0.999
+    assert smallest_gap(pickle.loads(pickle.dumps(optimizer)).ask(), asked) > APART * 0.999
+
+
 def test_a_marginal_surrogate_believes_its_means_at_pending_points():
     JointProcess.fits.clear()
     optimizer = told(search(Marginal()))
@@ -128,6 +151,12 @@ def test_a_result_settles_its_point_and_a_lost_one_is_forgotten():
     assert len(optimizer.forget(x[2]).pending_) == 0
     optimizer.ask(2)
     assert len(optimizer.forget().pending_) == 0
+
+
+def test_rounded_points_are_settled():
+    optimizer = search(JointProcess())
+    optimizer.tell(optimizer.ask(3).astype("float32"), [1.0, 2.0, 3.0])
+    assert not len(optimizer.pending_)
 
 
 def test_a_forgotten_point_may_be_asked_again():

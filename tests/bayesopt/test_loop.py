@@ -10,9 +10,10 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.linear_model import LinearRegression
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from skuq import NEONRegressor, NOMURegressor, OperatorEnsembleRegressor, _archive
 from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor, maximize_readout
@@ -231,6 +232,24 @@ def test_q_must_be_sensible():
             optimizer.ask(q)
     with pytest.raises(ValueError, match="All but 4"):
         search([(0, 1)] * 2, integer=[0, 1]).ask(5)
+
+
+def test_hidden_values_are_missing():
+    optimizer = search()
+    hidden = np.ma.masked_array([1.0, 2.0], mask=[False, True])
+    optimizer.tell([[0.1, 0.2], [0.3, 0.4]], hidden)
+    assert_array_equal(optimizer.values_, [1.0, np.nan])
+    with pytest.raises(ValueError, match="within the bounds. Got nan"):
+        optimizer.tell(np.ma.masked_array([0.5, 0.6], mask=[False, True]), 1.0)
+
+
+def test_outputs_are_copied():
+    output = np.array([1.0, 2.0])  # a simulator may use one array again and again
+    optimizer = search(objective=lambda outputs: outputs.sum(-1))
+    for k in range(2):
+        output += k
+        optimizer.tell([0.1 * k, 0.2], output)
+    assert_array_equal(optimizer.y_, [[1, 2], [2, 3]])
 
 
 def test_outputs_must_keep_their_shape():
@@ -744,6 +763,11 @@ def test_a_surrogate_without_uncertainty_is_refused_before_anything_is_evaluated
     for estimator in (LinearRegression(), make_pipeline(StandardScaler(), LinearRegression())):
         with pytest.raises(TypeError, match="no uncertainty to search by"):
             BayesianOptimizer(estimator, SQUARE)
+    scaled = TransformedTargetRegressor(TinyProcess(), transformer=StandardScaler())
+    with pytest.raises(TypeError, match="not in units of y"):
+        BayesianOptimizer(make_pipeline(StandardScaler(), scaled), SQUARE)
+    with pytest.raises(TypeError, match="must be a regressor. Got the classifier"):
+        BayesianOptimizer(LogisticRegression(), SQUARE)
     with pytest.raises(TypeError, match="not its class"):
         BayesianOptimizer(TinyProcess, SQUARE)
     BayesianOptimizer(NEONRegressor(), SQUARE)
@@ -754,6 +778,12 @@ def test_a_surrogate_without_uncertainty_is_refused_before_anything_is_evaluated
         search(callback="x")
     with pytest.raises(TypeError, match="`func` must be a function"):
         search().maximize(3, 8)
+
+
+def test_a_surrogate_may_take_logarithms():
+    surrogate = make_pipeline(FunctionTransformer(np.log10), StandardScaler(), TinyProcess())
+    optimizer = search([(1e-6, 1)], estimator=surrogate)
+    assert np.isfinite(optimizer.minimize(lambda x: (np.log10(x[0]) + 3) ** 2, 6).fun)
 
 
 def test_an_objective_that_raises_loses_no_evaluation():

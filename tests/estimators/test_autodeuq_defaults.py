@@ -201,6 +201,7 @@ def test_a_search_starts_from_another(fitted, wave, tmp_path):
     [
         ([{"wide": 3}], r"`initial_trials` has unknown decisions \['wide'\]"),
         ([{"width": 3}], r"`initial_trials\['width'\]` must lie in"),
+        ([{}, None], r"`initial_trials` must be a list of configurations.* Got None in it"),
     ],
 )
 def test_initial_trials_that_the_space_does_not_have(wave, given, match):

@@ -31,6 +31,7 @@ from skuq import (
 )
 from skuq.backend import keras
 from skuq.estimators import UncertaintyClassifier, UncertaintyRegressor
+from skuq.metrics import get_scorer
 from skuq.predictive import CategoricalMixture, ClassUncertainty, GaussianMixture
 from skuq.tables import TableInputs
 
@@ -344,6 +345,27 @@ def test_truths_that_are_masked_are_no_classes():
     model = CalibratedUncertaintyClassifier(LogisticRegression(), cv=2).fit(X, y)
     with pytest.raises(ValueError, match=r"not seen in fit: \[nan\]"):
         model.log_prob(X, np.ma.array(y, mask=[1, 0, 0, 0]))
+
+
+def test_masked_truths_are_missing():
+    masked = np.ma.masked_greater([1.0, 2.0, 3.0, 4.0], 3)
+    model = CalibratedUncertaintyRegressor(Line(), cv=2).fit(X, [1.0, 2.0, 3.0, 4.0])
+    with pytest.raises(ValueError, match="y contains NaN"):
+        model.log_prob(X, masked)
+    with pytest.raises(ValueError, match="finite truths. Row 3 is nan"):
+        model.partial_calibrate(X, masked)
+    for name in ("neg_crps", "neg_nll"):
+        with pytest.raises(ValueError, match="must be finite"):
+            get_scorer(name)(model, X, masked)
+
+
+@pytest.mark.parametrize(
+    "estimator", [DeepEnsembleClassifier(), CalibratedUncertaintyClassifier(LogisticRegression())]
+)
+@pytest.mark.parametrize(("other", "kinds"), [(None, "NoneType and str"), (1, "int and str")])
+def test_labels_of_several_types_are_refused(estimator, other, kinds):
+    with pytest.raises(ValueError, match=f"labels of one type. Got {kinds}"):
+        estimator.fit(X, np.array(["a", other, "a", other], dtype=object))
 
 
 def test_layers_of_a_script_are_registered_where_an_estimator_is_unpickled(monkeypatch):

@@ -48,6 +48,8 @@ from skuq import (
     DeepEnsembleClassifier,
     DeepEnsembleRegressor,
 )
+from skuq.predictive import GaussianMixture
+from skuq.predictive._calibration import shrink_std_factor
 
 METHODS = ["scale", "isotonic", "conformal"]
 
@@ -114,15 +116,21 @@ def test_the_point_prediction_stays_to_the_bit(method, outputs):
     assert np.shape(model.scale_) == Y.shape[1:]
 
 
+def scale_of(z):
+    """Compute the calibrated scale of normals with standardised errors z (n,)."""
+    unit = GaussianMixture(np.zeros((1, len(z))), np.ones((1, len(z))))
+    return shrink_std_factor([unit], [z], [np.ones(len(z))], np.sqrt(np.mean(z**2)))
+
+
 def test_calibration_is_learnt_out_of_fold():
     X, y = load_diabetes(return_X_y=True)
     cv = KFold(4, shuffle=True, random_state=0)
-    model = CalibratedUncertaintyRegressor(BayesianRidge(), cv=cv).fit(X, y)
-    squares = np.empty(len(y))
+    model = CalibratedUncertaintyRegressor(TooSure(), cv=cv).fit(X, y)
+    z = np.empty(len(y))
     for train, test in cv.split(X):
-        mean, std = BayesianRidge().fit(X[train], y[train]).predict(X[test], return_std=True)
-        squares[test] = ((y[test] - mean) / std) ** 2
-    assert_allclose(model.scale_, np.sqrt(squares.mean()))
+        mean, std = TooSure().fit(X[train], y[train]).predict(X[test], return_std=True)
+        z[test] = (y[test] - mean) / std
+    assert_allclose(model.scale_, scale_of(z))
     with joblib.parallel_config("threading"):
         two = clone(model).set_params(n_jobs=2).fit(X, y)
     assert two.scale_ == model.scale_
@@ -133,7 +141,7 @@ def test_prefit_uses_the_rows_given():
     fitted = TooSure().fit(X[:200], y[:200])
     model = CalibratedUncertaintyRegressor(fitted, cv="prefit").fit(X[200:], y[200:])
     z = (y[200:] - fitted.predict(X[200:])) / fitted.std_
-    assert_allclose(model.scale_, np.sqrt(np.mean(z**2)))
+    assert_allclose(model.scale_, scale_of(z))
     assert model.estimator_ is fitted
 
 
@@ -492,7 +500,12 @@ def test_groups_stay_together_by_default():
     classifier = CalibratedUncertaintyClassifier(GaussianNB()).fit(X, labels, groups=groups)
     expected = CalibratedUncertaintyClassifier(GaussianNB(), cv=folds).fit(X, labels)
     assert classifier.temperature_ == expected.temperature_
-    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+    for last in (None, np.nan):  # a group may have no name
+        named = np.array([*map(str, range(9)), "9a", "9b", last], dtype=object)[groups]
+        assert clone(model).fit(X, y, groups=named).scale_ == model.scale_
+        again = clone(classifier).fit(X, labels, groups=named)
+        assert again.temperature_ == classifier.temperature_
+    with pytest.raises(ValueError, match=r"`groups` must have shape \(60,\)"):
         model.fit(X, y, groups=groups[:-1])
 
 

@@ -272,8 +272,11 @@ def test_groups_stay_together(digits):
     pd.testing.assert_frame_equal(teams, HQEnsembleSelector(pool, cv=splits).fit(X, y).teams_)
     splits = list(GroupKFold(3).split(X, y, groups))
     expected = HQEnsembleSelector(pool, cv=splits).fit(X, y).teams_
-    selector = HQEnsembleSelector(pool, cv=GroupKFold(3)).fit(X, y, groups=groups)
-    pd.testing.assert_frame_equal(selector.teams_, expected)
+    names = np.unique(groups).astype(object)
+    names[-1] = None
+    for given in (groups, names[groups]):
+        selector = HQEnsembleSelector(pool, cv=GroupKFold(3)).fit(X, y, groups=given)
+        pd.testing.assert_frame_equal(selector.teams_, expected)
 
 
 def test_sample_weight_reaches_members_and_choice(digits):

@@ -197,6 +197,16 @@ def test_bad_weights_are_refused(score, data):
         score(*given, sample_weight=np.zeros(N))
 
 
+@pytest.mark.parametrize(("score", "data"), NUMBERS + OTHERS, ids=name_of)
+def test_masked_values_are_refused(score, data):
+    given = data(np.random.default_rng(0))
+    for k, array in enumerate(given):
+        masked = np.ma.masked_array(array, mask=np.zeros(array.shape, dtype=bool))
+        masked[-1, ...] = np.ma.masked
+        with pytest.raises(ValueError, match="NaN|no label|labels"):
+            score(*given[:k], masked, *given[k + 1 :])
+
+
 @pytest.mark.parametrize("curve", [coverage_width_curve, quantile_calibration_curve])
 def test_weights_of_curves_are_repeated_rows(curve):
     rng = np.random.default_rng(0)

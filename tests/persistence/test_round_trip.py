@@ -714,19 +714,9 @@ def test_series_are_saved():
         pd.testing.assert_series_equal(loaded, series)
 
 
-@pytest.mark.parametrize(
-    ("frame", "message"),
-    [
-        (pd.Series(pd.arrays.SparseArray([0.0, 1.0])), "a column 0 of Sparse"),
-        (pd.DataFrame({"a": pd.arrays.SparseArray([0.0, 1.0])}), "a column 'a' of Sparse"),
-        (
-            pd.DataFrame({"a": [1]}, pd.date_range("2020", periods=1, tz=tzoffset(None, 60))),
-            "a column 'index' of",
-        ),
-    ],
-)
-def test_frames_that_would_come_back_changed_are_refused(frame, message):
-    with pytest.raises(UnsavableError, match=f"hidden_units has {message}"):
+def test_frames_that_would_come_back_changed_are_refused():
+    frame = pd.DataFrame({"a": [1]}, pd.date_range("2020", periods=1, tz=tzoffset(None, 60)))
+    with pytest.raises(UnsavableError, match="hidden_units has a column 'index' of .* Convert it"):
         dumps(skuq.DeepEnsembleRegressor(hidden_units=frame))
 
 
@@ -757,6 +747,9 @@ def test_frames_are_saved():
             "cut": pd.cut([0.1, np.nan], [0.0, 0.5, 1.0]),
             "span": pd.arrays.IntervalArray.from_breaks([0, 1, 2], closed="left"),
             "price": [Decimal("1.10"), None],
+            "sparse": pd.arrays.SparseArray([0.0, 2.0]),
+            "rare": pd.arrays.SparseArray([True, False], fill_value=False),
+            "few": pd.arrays.SparseArray([1, 0], fill_value=0, dtype="int8"),
         }
     )
     panel = typed.set_axis(pd.MultiIndex.from_tuples([("a", 1), ("b", 2)], names=["who", None]))

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import integrate
 
 from skuq.predictive import (
@@ -354,6 +354,14 @@ def test_no_rows_are_no_trouble(kind):
     m = make(kind).rows(slice(0, 0))
     assert m.mean.shape == m.quantile(0.5).shape == m.log_prob(np.zeros(0)).shape == (0,)
     assert m.interval().shape == (0, 2) and m.sample(3, rng=0).shape == (0, 3)
+
+
+@kinds
+def test_masked_targets_are_missing(kind):
+    m = make(kind)
+    masked = np.ma.masked_array(m.mean, mask=np.arange(len(m.mean)) == 1)
+    for found in (m.cdf(masked), m.log_prob(masked)):
+        assert_array_equal(np.isnan(found), masked.mask)
 
 
 @kinds
