@@ -114,7 +114,7 @@ class GroupedDistribution(Continuous):
         return GroupedDistribution(tuple(part.output(k) for part in self.parts), self.rows)
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Joint draws, of shape (n[, m], n_samples).
+        """Draw jointly, to shape (n[, m], n_samples).
 
         All records draw from the same random numbers, so that a draw takes one member and one
         level for the rows of all groups.

@@ -333,7 +333,7 @@ class FunctionTargets:
         return np.repeat(weight, values.shape[1])
 
     def output_shape_at(self, n_queries: int) -> tuple[int, ...]:
-        """Shape of one function's values at this many query points, as in the user's Y."""
+        """Return the shape of one function's values at so many query points, as in the user's Y."""
         if len(self.shape) == 2:
             return n_queries, self.head.n_outputs
         return () if not self.shape and n_queries == 1 else (n_queries,)
