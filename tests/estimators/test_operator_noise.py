@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -217,3 +218,26 @@ def test_functions_left_out_are_each_left_out_once(monkeypatch):
     assert sorted(row for part in left_out for row in part) == list(range(33))
     for (train, _), part in zip(splits, left_out):
         assert set(train.tolist()) == set(range(33)) - part
+
+
+@pytest.mark.parametrize("diverged", ["network", "twin"])
+def test_an_epinet_needs_its_network_but_not_the_twin_that_judges_the_noise(diverged, monkeypatch):
+    train = skuq.training.train_stack
+
+    def lose_one(*args, **kwargs):
+        network, twin = train(*args, **kwargs)
+        lost = FloatingPointError("lost")
+        return [lost, twin] if diverged == "network" else [network, lost]
+
+    monkeypatch.setattr(skuq.training, "train_stack", lose_one)
+    model = line_model("epinet", steps=5)
+    X, y = noisy_line(40)
+    if diverged == "twin":
+        with pytest.warns(UserWarning, match="1 of 2 networks diverged"):
+            model.fit(X, y)
+        assert model.noise_std_ == 0
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing is left out: the fit fails
+        with pytest.raises(FloatingPointError, match="The network diverged"):
+            model.fit(X, y)
