@@ -170,6 +170,24 @@ TASKS = {
 }
 
 
+def n_evaluations(task):
+    """Count the evaluations of a whole search, initial points included."""
+    return task.n_initial + task.n_batches * task.q
+
+
+def best_known(task):
+    """The value from which regret counts: 0 if the optimum is not known."""
+    return 0.0 if task.best_value is None else task.best_value
+
+
+def whole_searches(records, name, method):
+    """Records of the searches of a problem that have reached their end."""
+    end = n_evaluations(TASKS[name](None))
+    of_suite = [r for r in records if r["part"] == "suite"]
+    mine = [r for r in of_suite if (r["dataset"], r["method"]) == (name, method)]
+    return [r for r in mine if len(r["values"]) == end]
+
+
 def why_not(name):
     """Why a problem cannot be run here; empty if it can."""
     if name == "pde" and not has_brusselator():

@@ -66,8 +66,7 @@ def problem(part, dataset, seed, data_dir):
         return uci(data_dir, dataset, seed)
     if part == "uci_gap":  # the middle third along one feature is to be predicted
         X, y = uci_rows(data_dir, dataset)
-        third, order = len(X) // 3, np.argsort(X[:, seed], kind="stable")
-        train, test = np.concatenate([order[:third], order[-third:]]), order[third:-third]
+        train, test = published_gap(X[:, seed])
         return X[train], y[train], X[test], y[test]
     if part in ("toy1d", "toy2d"):
         function = make_function(dataset, {"toy1d": 1, "toy2d": 2}[part])
@@ -77,6 +76,19 @@ def problem(part, dataset, seed, data_dir):
     function = make_bnn_function((BNN | GAUSS)[dataset], random_state=seed)
     inputs = "gaussian" if dataset in GAUSS else "uniform"
     return make_scarce_regression(function, inputs=inputs, random_state=seed)
+
+
+def published_gap(values):
+    """Split rows by a feature as the published gap sets do: the outer thirds, and the middle one.
+
+    Where equal values lie at the ends of the gap, the sets depend on the order in which NumPy's
+    introsort left them. It still sorts objects, while numbers may be sorted by vector instructions.
+    Five published test sets (boston 1 and 10, concrete 7, energy 2, yacht 0; repository
+    cambridge-mlg/DUN) are reproduced row by row; a stable sort gives quite other ones.
+    """
+    order, n = np.argsort(values.astype(object)), len(values)
+    low, high = round(n / 3), round(2 * n / 3)
+    return np.concatenate([order[:low], order[high:]]), order[low:high]
 
 
 def unfitted(part, method, X, seed, arguments):

@@ -3,7 +3,7 @@
 import _bo_published
 import _nomu_published as published
 import numpy as np
-from _bo_suite_problems import TASKS
+from _bo_suite_problems import TASKS, best_known, whole_searches
 from _tables import (
     markdown,
     mean,
@@ -310,12 +310,12 @@ SUITE = {
 def suite():
     """Final regrets of searches beside those of other libraries, and the time of a step."""
     rows = []
-    for name in dict.fromkeys(r["dataset"] for r in records("bo_suite", part="suite")):
-        best = TASKS[name](None).best_value
-        row = [name if best is not None else f"{name} (best value)"]
+    for name, make in TASKS.items():
+        task = make(None)
+        row = [name if task.best_value is not None else f"{name} (best value)"]
         for method in SUITE:
-            runs = records("bo_suite", part="suite", dataset=name, method=method)
-            final = [min(r["values"]) - (best or 0.0) for r in runs]
+            runs = whole_searches(records("bo_suite"), name, method)
+            final = [min(r["values"]) - best_known(task) for r in runs]
             row.append(f"{significant(np.median(final), 2)} ({len(runs)})" if runs else "")
         rows.append(row)
     return markdown(["", *SUITE.values()], rows)

@@ -12,8 +12,8 @@ system: Debian's python3-torch is a CPU build, 1.13, and goes with BoTorch 0.9.5
 cannot be installed is recorded as not run, with the reason.
 
 Every batch is kept at once in bo_suite.json in `--results-dir`: the script may be stopped at any
-time and goes on there. `--runs 0` prints what there is. Seconds of a step are those of fit and
-proposal.
+time and goes on there. `--runs 0` prints what there is, and `--picture docs/images/bo_suite.png`
+draws it. Seconds of a step are those of fit and proposal.
 """
 
 import argparse
@@ -25,16 +25,18 @@ import venv
 import warnings
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 from _bo_field import BESIDE_TORCH, REQUIREMENTS
 from _bo_loops import matern, rounded
-from _bo_suite_problems import TASKS, design, why_not
+from _bo_suite_problems import TASKS, best_known, design, n_evaluations, whole_searches, why_not
 from _stored import STORED, add, read
 from _tables import print_table
 from nomu import CELL, is_cell
 
 from skuq import DeepEnsembleRegressor, NEONRegressor, NOMURegressor
 from skuq.bayesopt import BayesianOptimizer
+from skuq.plotting import RegretDisplay
 
 FILE = "bo_suite.json"
 CHEAP_RUNS, COSTLY_RUNS = 10, 3
@@ -188,7 +190,7 @@ def run(path, name, method, seed, arguments):
     known = next((r for r in read(path) if is_cell(r, *cell)), None)
     x = design(task, seed) if known is None else np.array(known["x"])
     seconds = [] if known is None else known["seconds"]
-    end = task.n_initial + task.n_batches * task.q
+    end = n_evaluations(task)
     if len(x) >= end:
         return
     evaluations = [task.evaluate(point) for point in x]
@@ -234,8 +236,8 @@ def print_suite(path, arguments):
         if not of_task:
             continue
         task = TASKS[name](arguments.cache_dir)
-        best = 0.0 if task.best_value is None else task.best_value
-        end = task.n_initial + task.n_batches * task.q
+        best = best_known(task)
+        end = n_evaluations(task)
         marks = sorted({(task.n_initial + end) // 2, end})
         rows = []
         for method in METHODS:
@@ -258,6 +260,34 @@ def print_suite(path, arguments):
             print(f"NOT RUN: {r['method']}: {r['reason']}")
 
 
+PICTURED = {
+    "neon": "NEON",
+    "botorch": "BoTorch, qLogEI",
+    "optuna": "Optuna, GPSampler",
+    "random": "random points",
+}
+
+
+def draw(records, path):
+    """Draw the best value so far, or the regret, of problems that all methods have searched."""
+    figure, axes = plt.subplots(2, 4, figsize=(15, 6.5), layout="constrained")
+    for ax, (name, make) in zip(axes.flat, TASKS.items()):
+        task = make(None)
+        values = {
+            title: [r["values"] for r in whole_searches(records, name, method)]
+            for method, title in PICTURED.items()
+        }
+        ax.set_title(name)
+        if not all(values.values()):  # colours go by the order of the methods
+            ax.set_axis_off()
+            continue
+        RegretDisplay.from_values(values, optimum=task.best_value, ax=ax)
+        ax.get_legend().remove()
+    lines, titles = axes[0, 0].get_legend_handles_labels()
+    figure.legend(lines, titles, loc="outside lower center", ncols=len(titles))
+    figure.savefig(path, dpi=100)
+
+
 def parsed():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", nargs="+", default=list(TASKS), choices=list(TASKS))
@@ -265,6 +295,7 @@ def parsed():
     parser.add_argument("--runs", type=int, help="seeds of each; 0 prints what has been run")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--results-dir", type=Path, default=STORED)
+    parser.add_argument("--picture", type=Path, help="draw what there is and end")
     cache = Path.home() / ".cache" / "skuq-benchmarks"
     parser.add_argument("--cache-dir", type=Path, default=cache)
     parser.add_argument("--environments", type=Path, default=cache / "environments")
@@ -275,6 +306,9 @@ def parsed():
 def main():
     arguments = parsed()
     path = arguments.results_dir / FILE
+    if arguments.picture:
+        draw(read(path), arguments.picture)
+        return
     methods = [] if arguments.runs == 0 else list(arguments.methods)
     for method in set(methods) & set(REQUIREMENTS):
         try:

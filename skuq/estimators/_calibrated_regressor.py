@@ -31,8 +31,9 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         distribution of its errors, which is the same for all rows.
     method : {"scale", "isotonic", "conformal"}, default="scale"
         "scale" multiplies all standard deviations by the factor that maximises the likelihood of
-        the calibration rows. This single parameter suits small data. "isotonic" also maps predicted
-        levels to observed ones, which corrects every quantile, also if errors are skewed.
+        the calibration rows, shrunk towards 1 by its standard error: a factor that does not differ
+        significantly from 1 is 1. This single parameter suits small data. "isotonic" also maps
+        predicted levels to observed ones, which corrects every quantile, also if errors are skewed.
         "conformal" also takes intervals from the standardised errors. They cover new rows with at
         least the nominal probability, if new rows have the distribution of the calibration rows,
         whatever it is.
@@ -98,10 +99,11 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
 
     References
     ----------
-    Heiss et al., "NOMU", section 4.1.2 (scale); Kuleshov, Fenner and Ermon (2018)
-    (isotonic); Lei et al. (2018), section 5.2 (conformal); Smyth (2004) (scales of groups);
-    Tibshirani et al. (2019), "Conformal prediction under covariate shift"; Gibbs and Candès
-    (2024), "Conformal inference for online prediction with arbitrary distribution shifts".
+    Heiss et al., "NOMU", section 4.1.2 (scale); Breiman (1995), "Better Subset Regression Using the
+    Nonnegative Garrote" (its shrinkage); Kuleshov, Fenner and Ermon (2018) (isotonic); Lei et al.
+    (2018), section 5.2 (conformal); Smyth (2004) (scales of groups); Tibshirani et al. (2019),
+    "Conformal prediction under covariate shift"; Gibbs and Candès (2024), "Conformal inference for
+    online prediction with arbitrary distribution shifts".
 
     Examples
     --------

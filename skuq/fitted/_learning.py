@@ -28,6 +28,7 @@ from skuq.predictive._calibration import (
     fit_levels,
     fit_std_factor,
     pool_variances,
+    shrink_std_factor,
     weighted_quantile,
 )
 from skuq.predictive._class_calibration import fit_spread, fit_temperature, fit_vector_scaling
@@ -220,8 +221,10 @@ def _learn_output(
     and the levels or scores of all rows together, and then those of each group.
     """
     weights = np.split(weight, np.cumsum([len(y) for y in ys])[:-1])
-    scale = fit_std_factor(list(mixtures), list(ys), weights)
-    if not _has_errors(mixtures, ys) and all((m.std == 1).all() for m in mixtures):
+    likeliest = scale = fit_std_factor(mixtures, ys, weights)
+    if not all((m.std == 1).all() for m in mixtures):
+        scale = shrink_std_factor(mixtures, ys, weights, likeliest)
+    elif not _has_errors(mixtures, ys):
         scale = SMALLEST_STD  # a regressor without uncertainty that makes no errors
     whole = _errors(method, mixtures, ys, scale)
     learnt = [(scale, *_fit_shape(method, whole, weight, effective_rows(weight)))]
@@ -234,7 +237,7 @@ def _learn_output(
     # A variance estimate from n errors of kurtosis k has 2 n / (k - 1) degrees of freedom.
     kurtosis = _kurtosis(groups, group_scales)
     # Shrink the groups' variances, relative to that of all rows, towards a common one.
-    variances = (group_scales / scale) ** 2
+    variances = (group_scales / likeliest) ** 2
     scales = np.sqrt(pool_variances(variances, 2 * n_rows / (kurtosis - 1))) * scale
     scales[scales == 0] = scale
     # All rows' errors as 200 quantiles, which together weigh as much as 20 rows.

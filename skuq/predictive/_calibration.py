@@ -17,6 +17,7 @@ from skuq.predictive._mixture import Mixture
 
 _MOST_PIECES = 20  # largest number of pieces of a map of levels
 _PIECES = (1, 2, 4, 5, 10, 20)  # divisors of 20, so that all maps share their knots
+_STEP = 0.1  # of a factor's logarithm, for differences in place of derivatives
 _SMALLEST_SPREAD = 1e-6  # variance of the logarithms of groups' variances that counts as none
 
 
@@ -56,6 +57,43 @@ def fit_std_factor(
         np.concatenate([np.linspace(min(start, 0) - 2, max(start, 0) + 2, 25), [0.0, start]])
     )
     return float(np.exp(minimise(nll, grid)))
+
+
+def shrink_std_factor(
+    mixtures: Sequence[Mixture],
+    ys: Sequence[np.ndarray],
+    weights: Sequence[np.ndarray],
+    factor: float,
+) -> float:
+    """Shrink the most likely factor of all standard deviations towards 1, by its own error.
+
+    The logarithm of the factor is multiplied by ``1 - (2 * error / logarithm)**2``, or by 0 where
+    that is negative (the non-negative garrote). Hence a factor within two standard errors of 1 is
+    1, and one that is clearly different hardly changes. The standard error stays right if errors
+    have heavier tails than predicted (White's sandwich): a factor that depends on a few large
+    errors has a large one.
+
+    References
+    ----------
+    Breiman (1995), "Better Subset Regression Using the Nonnegative Garrote"; White (1982), "Maximum
+    Likelihood Estimation of Misspecified Models".
+    """
+    if factor == 1:
+        return 1.0
+
+    def log_density(step: float) -> np.ndarray:
+        scaled = (m.scaled(factor * np.exp(step)) for m in mixtures)
+        return np.concatenate([s.log_prob(y) for s, y in zip(scaled, ys)])
+
+    weight = np.concatenate(weights)
+    below, middle, above = (log_density(step) for step in (-_STEP, 0.0, _STEP))
+    # Derivatives by the logarithm of the factor. The step also smooths densities that have jumps.
+    score = (above - below) / (2 * _STEP)
+    curvature = weight @ (2 * middle - below - above) / _STEP**2
+    if curvature <= 0:  # too few rows to tell how certain the factor is
+        return factor
+    error = np.linalg.norm(weight * score) / curvature
+    return float(factor ** max(0.0, 1 - (2 * error / np.log(factor)) ** 2))
 
 
 def root_mean_square(values: np.ndarray, weights: np.ndarray) -> float:

@@ -110,7 +110,10 @@ def test_scale_of_a_group_by_hand(line):
     z = (y - line.predict(X)) / line.std_
     _, std = model.predict(X, return_std=True)
     masks = [X[:, 1] == group for group in (0, 1, 7)]
-    found = [(std[rows][0] / line.std_) ** 2 for rows in masks]
+    # Groups share the shrinkage of the scale of all rows.
+    shrinkage = model.scale_ / np.sqrt(np.mean(z**2))
+    assert 0.8 < shrinkage < 1
+    found = [(std[rows][0] / line.std_ / shrinkage) ** 2 for rows in masks]
     sample = [np.mean(z[rows] ** 2) for rows in masks]
     # Averages of a common variance and the own one, with the same weights a row.
     within = np.concatenate([z[rows] ** 2 / s for rows, s in zip(masks, sample)])
@@ -124,7 +127,7 @@ def test_scale_of_a_group_by_hand(line):
     assert 0.5 < prior < 10 and found[0] < found[1]
     with pytest.warns(CalibrationWarning, match="1 of 2 rows are of groups without"):
         _, std = model.predict([[0.0, 5.0], [0.0, 0.0]], return_std=True)
-    assert_allclose(std[0], line.std_ * np.sqrt(np.mean(z**2)))
+    assert_allclose(std[0], line.std_ * model.scale_)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -137,7 +140,7 @@ def test_groups_that_are_predicted_exactly_do_not_depend_on_the_unit(method):
         zero = DummyRegressor(strategy="constant", constant=0.0)
         model = CalibratedUncertaintyRegressor(zero, method, groups=1, cv=3).fit(X, unit * y)
         widths.append(np.diff(model.predict_interval(X, 0.9)[:3], axis=1) / unit)
-    assert_allclose(widths[1], widths[0], rtol=1e-6)
+    assert_allclose(widths[1], widths[0], rtol=1e-5)  # the scale is shrunk a little towards 1
     exact = clone(model).fit(X, 0 * y)
     assert (np.diff(exact.predict_interval(X, 0.9), axis=1) < 1e-100).all()
 
@@ -415,7 +418,7 @@ def test_truths_far_away_are_survived_and_told(line):
     X, y = two_groups(100)
     model = CalibratedUncertaintyRegressor(line, cv="prefit").fit(X, y)
     before = model.predict_interval(X)
-    with pytest.warns(CalibrationWarning, match=r"3.7e\+307 predicted std") as caught:
+    with pytest.warns(CalibrationWarning, match=r"3.8e\+307 predicted std") as caught:
         model.partial_calibrate(X[:2], [1e308, -1e308])
     assert caught[0].filename == __file__
     assert_allclose(model.predict_interval(X), before, rtol=0.1, atol=0.5)
@@ -534,7 +537,8 @@ def test_weights_of_fit_are_repeats_for_the_density_ratio():
     weighted = CalibratedUncertaintyRegressor(line, cv="prefit").fit(X, y, repeats)
     repeated = CalibratedUncertaintyRegressor(line, cv="prefit")
     repeated.fit(np.repeat(X, repeats, axis=0), np.repeat(y, repeats))
-    assert_allclose(weighted.scale_, repeated.scale_)
+    # Weights count as fewer rows than repeats, so that the scale is shrunk more.
+    assert_allclose(weighted.scale_, repeated.scale_, rtol=0.02)
     for model in (weighted, repeated):
         model.recalibrate(target)
     assert_allclose(weighted.scale_, repeated.scale_, rtol=0.05)

@@ -13,6 +13,7 @@ from skuq.predictive._calibration import (
     fit_levels,
     fit_std_factor,
     pool_variances,
+    shrink_std_factor,
     weighted_quantile,
 )
 from skuq.predictive._class_calibration import (
@@ -74,6 +75,37 @@ def test_scale_has_no_unit_of_its_own(unit):
     assert_allclose(
         fit_std_factor([one], [unit * y], [weight]), unit * fit_std_factor([one], [y], [weight])
     )
+
+
+def shrunk(y, std=1.0):
+    """The most likely factor of normals with mean 0, and the shrunk one."""
+    base = GaussianMixture(np.zeros((1, len(y))), np.full((1, len(y)), std))
+    weight = np.ones(len(y))
+    c = fit_std_factor([base], [y], [weight])
+    return c, shrink_std_factor([base], [y], [weight], c)
+
+
+@pytest.mark.parametrize("std", [0.2, 0.8, 3.0])
+def test_shrinkage_of_the_scale_by_hand(std):
+    y = np.random.default_rng(0).standard_t(8, size=400)
+    c, found = shrunk(y, std)
+    # The score of log c is z**2 - 1 and the curvature 2, with errors z in calibrated stds.
+    z = y / (c * std)
+    error = np.sqrt(np.mean((z**2 - 1) ** 2) / 400) / 2
+    assert_allclose(found, c ** (1 - (2 * error / np.log(c)) ** 2), rtol=1e-3)
+
+
+def test_scale_of_right_stds_stays_one_and_that_of_wrong_ones_hardly_moves(global_random_seed):
+    rng = np.random.default_rng(global_random_seed)
+    likely, kept, found = [], [], []
+    for _ in range(40):
+        y = rng.standard_t(3, size=100) / np.sqrt(3)  # heavy tails, of variance 1
+        factors = np.array(shrunk(y))
+        likely.append(np.log(factors[0]) + 0.5 / factors[0] ** 2)  # NLL of new rows
+        kept.append(np.log(factors[1]) + 0.5 / factors[1] ** 2)
+        found.append(shrunk(rng.normal(size=100), 0.25))
+    assert np.mean(kept) - 0.5 < 0.5 * (np.mean(likely) - 0.5)
+    assert_allclose(*np.transpose(found), rtol=0.05)
 
 
 def test_moments_of_the_identity_are_those_of_the_base():
