@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib
 import json
+import math
 import os
 import resource
 import sys
@@ -322,7 +323,7 @@ def step_time(data_dir, n_rows, jit, n_steps, n_calls):
     from skuq.networks import GaussianHead
     from skuq.training import train_member
 
-    steps_per_epoch = -(-n_rows // 256)
+    steps_per_epoch = math.ceil(n_rows / 256)
     epochs = max(1, round(n_steps / steps_per_epoch))
     # Few validation rows: the step is measured, not the pass after each epoch.
     data, model = random_data(n_rows, 8, 20), _rivals.dense_network(20, (64, 64))
@@ -347,7 +348,7 @@ def both_tiers(data_dir, n_trials, epochs):
     for seed, configuration in enumerate(configurations[:n_trials], start=1):
         model = space.build(configuration, (8,), 2)
         recipe = seeded_recipe(space, configuration, epochs=epochs)
-        steps = epochs * -(-len(data.x) // min(recipe.batch_size, len(data.x)))
+        steps = epochs * math.ceil(len(data.x) / recipe.batch_size)
         result = {"n_weights": model.count_params(), "batch_size": recipe.batch_size}
         for jit in (False, True):
             runs = []

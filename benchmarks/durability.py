@@ -99,6 +99,7 @@ def finished(lines):
 
 
 def kill(_):
+    """Kill searches at random moments, resume each, and count trials that were lost or repeated."""
     whole = []
     for number in range(N_KILLS):
         with tempfile.TemporaryDirectory() as folder:
@@ -113,6 +114,7 @@ def kill(_):
 
 
 def killed_once(folder, rng):
+    """Kill a search at a random moment, resume it, and compare the trials of both."""
     first, lines = start(folder), []
     target = rng.randrange(N_TRIALS)  # a moment while this trial, or the first ones, run
     for line in first.stdout:
@@ -228,6 +230,7 @@ def paper_search(folder, n_trials, **settings):
 
 
 def resume(_):
+    """Measure the disk space of 500 trials, and the time until a resumed search goes on."""
     from skuq.catalog import CatalogFolder
 
     with tempfile.TemporaryDirectory() as folder:
@@ -262,6 +265,7 @@ def resume_in_a_process(path, n_trials, n_jobs):
 
 
 def resume_once(folder, n_trials, n_jobs):
+    """Resume a search, and print when `fit` began and when the first network was built."""
     model = paper_search(folder, n_trials, n_jobs=n_jobs, max_failures=0)
     model.search_space.file = Path(folder) / "stamps"
     data = wave(600)
@@ -288,6 +292,7 @@ def build_network():
 
 
 def overhead(_):
+    """Compare pairs of searches with and without a folder, whose trials take a second each."""
     from skuq.catalog import CatalogFolder, HeldOut, Member
     from skuq.search import RandomProposer, Search
 

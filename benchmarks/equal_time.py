@@ -16,6 +16,7 @@ and not repeated. `--summary` prints; docs/results/equal_time.md has the table.
 """
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -127,6 +128,17 @@ def summarise(budget):
         )
 
 
+def run_in_process(key, data_dir):
+    """Run one fit in a process of its own, and return what is recorded of it."""
+    command = [sys.executable, __file__, "--child", "--data-dir", str(data_dir)]
+    command += ["--methods", key["method"], "--sets", key["set"], "--splits", str(key["split"])]
+    command += ["--seconds", str(key["budget"])]
+    found = subprocess.run(command, capture_output=True, text=True)
+    if found.returncode:
+        raise RuntimeError(f"{key} failed:\n{found.stderr[-3000:]}")
+    return json.loads(found.stdout.splitlines()[-1])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", type=Path)
@@ -145,18 +157,10 @@ def main():
     for seconds in arguments.seconds:
         for name in [] if arguments.summary else arguments.sets:
             splits = arguments.splits if name in SMALL else arguments.splits[:1]
-            for split in splits:
-                for method in arguments.methods:
-                    key = {"method": method, "set": name, "split": split, "budget": seconds}
-                    if stored(read(RESULTS), **key):
-                        continue
-                    command = [sys.executable, __file__, "--child", "--methods", method]
-                    command += ["--sets", name, "--splits", str(split)]
-                    command += ["--seconds", str(seconds), "--data-dir", str(arguments.data_dir)]
-                    found = subprocess.run(command, capture_output=True, text=True)
-                    if found.returncode:
-                        raise RuntimeError(f"{key} failed:\n{found.stderr[-3000:]}")
-                    record = key | json.loads(found.stdout.splitlines()[-1])
+            for split, method in itertools.product(splits, arguments.methods):
+                key = {"method": method, "set": name, "split": split, "budget": seconds}
+                if not stored(read(RESULTS), **key):
+                    record = key | run_in_process(key, arguments.data_dir)
                     add(RESULTS, record)
                     print(record, flush=True)
         summarise(seconds)

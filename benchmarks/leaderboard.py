@@ -23,6 +23,7 @@ import tempfile
 import time
 import venv
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -230,23 +231,25 @@ def once(key, run):
 def run_regression(data_dir, rivals_dir, names, methods):
     for name in names:
         for split in range(N_SPLITS.get(name, 1)):
-            X, y, X_test, y_test = regression_data(data_dir, name, split)
+            data = regression_data(data_dir, name, split)
             for method in methods:
-                if method == "gaussian process" and len(X) > LARGEST_GP:
+                if method == "gaussian process" and len(data[0]) > LARGEST_GP:
                     continue
                 if method in RIVALS:
                     if rivals_dir is None:
                         continue
                     rival_python(rivals_dir, method)
+                key = {"part": "regression", "set": name, "split": split, "method": method}
+                once(key, partial(fit_and_score, rivals_dir, method, *data))
 
-                def run(method=method, X=X, y=y, X_test=X_test, y_test=y_test):
-                    if method in REGRESSORS:
-                        predicted = REGRESSORS[method](X, y, X_test)
-                    else:
-                        predicted = run_rival(rivals_dir, method, X, y, X_test)
-                    return regression_scores(predicted, y_test)
 
-                once({"part": "regression", "set": name, "split": split, "method": method}, run)
+def fit_and_score(rivals_dir, method, X, y, X_test, y_test):
+    """Fit a regressor of skuq or of a rival, and score its predictions."""
+    if method in REGRESSORS:
+        predicted = REGRESSORS[method](X, y, X_test)
+    else:
+        predicted = run_rival(rivals_dir, method, X, y, X_test)
+    return regression_scores(predicted, y_test)
 
 
 def run_classes(data_dir, names, methods):
@@ -255,7 +258,7 @@ def run_classes(data_dir, names, methods):
             data = class_data(data_dir, name, split)
             for method in methods:
                 key = {"part": "classes", "set": name, "split": split, "method": method}
-                once(key, lambda method=method, data=data: class_scores(method, data))
+                once(key, partial(class_scores, method, data))
 
 
 def mean_scores(part, score):

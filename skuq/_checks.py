@@ -30,6 +30,11 @@ def fill_masked(values: Any) -> Any:
     return np.ma.filled(values.astype(kind), np.nan)
 
 
+def as_floats(values: Any) -> np.ndarray:
+    """Convert values to an array of floats, with NaN for what a masked array hides."""
+    return np.asarray(fill_masked(values), dtype="float64")
+
+
 def check_targets(y: Any, estimator: Any) -> np.ndarray:
     """Check that y holds finite numbers, and return float64 of shape (n,) or (n, m).
 

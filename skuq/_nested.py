@@ -9,7 +9,7 @@ from sklearn.compose import TransformedTargetRegressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 
-from skuq._checks import class_codes, fill_masked
+from skuq._checks import as_floats, class_codes
 
 
 def classifies(estimator: Any) -> bool:
@@ -50,7 +50,7 @@ def predict_normal(estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def reshape_like_prediction(y: Any, mean: Any) -> np.ndarray:
     """Reshape targets to the prediction's shape: some estimators drop an axis of length 1."""
-    targets: np.ndarray = np.asarray(fill_masked(y), dtype=float)
+    targets = as_floats(y)
     shape = np.shape(mean)
     fits = targets.size == np.prod(shape) and targets.shape[:1] == shape[:1]
     return targets.reshape(shape) if fits else targets

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.stats import qmc
 
-from skuq._checks import fill_masked
+from skuq._checks import as_floats
 
 #: Points of a domain that is small enough to list.
 SMALL_DOMAIN = 4096
@@ -98,7 +98,7 @@ class Domain:
     def check(self, X) -> np.ndarray:
         """Validate points (n, d), or one point (d,), inside of the box as an array (n, d)."""
         try:
-            X = np.asarray(fill_masked(X), dtype="float64")
+            X = as_floats(X)
         except (TypeError, ValueError):
             X = np.empty((0, 0, 0))
         if X.ndim == 1:

@@ -517,7 +517,7 @@ class BayesianOptimizer:
         )
 
     def _current_beta(self):
-        """Weight of the standard deviation, before `dynamic_c` doubles it."""
+        """Compute the weight of the standard deviation, before `dynamic_c` doubles it."""
         if self.beta_ is not None:
             return self.beta_
         if not callable(self.beta):
@@ -529,7 +529,7 @@ class BayesianOptimizer:
         return beta
 
     def _threshold(self):
-        """Distance below which `dynamic_c` doubles beta; None without it."""
+        """Compute the distance below which `dynamic_c` doubles beta; None without it."""
         if not self.dynamic_c:
             return None
         return distance_threshold(max(0, len(self._log) - self.n_initial) / self._state.n_steps)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils import check_consistent_length
 
-from skuq._checks import check_member_weights, check_weights, fill_masked
+from skuq._checks import as_floats, check_member_weights, check_weights
 
 # Tolerance for sums of probabilities, which are often given in single or half precision.
 _SUM_TOLERANCE = 1e-3
@@ -17,7 +17,7 @@ _SUM_TOLERANCE = 1e-3
 
 def check_arrays(*, finite=True, **arrays) -> list[np.ndarray]:
     """Check that arrays have one length and at least one row, and return them as floats."""
-    arrays = {n: np.asarray(fill_masked(values), dtype=float) for n, values in arrays.items()}
+    arrays = {name: as_floats(values) for name, values in arrays.items()}
     for name, values in arrays.items():
         if values.ndim == 0 or not values.size:
             raise ValueError(f"`{name}` must have at least one row. Got shape {values.shape}.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from skuq._checks import fill_masked
+from skuq._checks import as_floats
 from skuq.predictive._levels import check_levels, interval_levels
 
 
@@ -99,7 +99,7 @@ class Continuous:
 
     def _check_y(self, y: ArrayLike) -> np.ndarray:
         """Convert targets to an array, and check their shape."""
-        y = np.asarray(fill_masked(y), dtype=float)
+        y = as_floats(y)
         if y.shape != self._shape:
             raise ValueError(f"y must have shape {self._shape}. Got {y.shape}.")
         return y

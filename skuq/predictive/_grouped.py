@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from skuq._checks import fill_masked
+from skuq._checks import as_floats
 from skuq.predictive._continuous import Continuous
 from skuq.predictive._types import RandomSource
 from skuq.predictive._uncertainty import Uncertainty
@@ -92,7 +92,7 @@ class GroupedDistribution(Continuous):
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
         """Compute P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
-        y = np.asarray(fill_masked(y), dtype=float)
+        y = as_floats(y)
         y = np.broadcast_to(y, np.broadcast_shapes(y.shape, self._shape))
         axis = y.ndim - len(self._shape)
         found = [part.cdf(np.take(y, rows, axis)) for part, rows in zip(self.parts, self.rows)]

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 from scipy.optimize import elementwise
 
-from skuq._checks import fill_masked
+from skuq._checks import as_floats
 from skuq.predictive._continuous import Continuous
 from skuq.predictive._types import Factor, RandomSource, RowIndex
 from skuq.predictive._uncertainty import Uncertainty
@@ -211,7 +211,7 @@ class Mixture(Continuous):
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
         """Compute P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
-        y = np.asarray(fill_masked(y), dtype=float)
+        y = as_floats(y)
         parts = (self._cdf(y, *parameters) for parameters in self._members())
         return sum(w * part for w, part in zip(self.weights, parts))
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from skuq._checks import fill_masked
+from skuq._checks import as_floats
 from skuq._registry import saved_as
 from skuq.predictive._continuous import Continuous
 from skuq.predictive._normal import check_location_and_stds
@@ -149,7 +149,7 @@ class TwoPieceNormal(Continuous):
     def cdf(self, y: ArrayLike) -> np.ndarray:
         """Compute P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
         s1, s2 = self._sides
-        z = np.asarray(fill_masked(y), dtype=float) - self.mode
+        z = as_floats(y) - self.mode
         # Each side is a normal of its own scale, with its half of the mass scaled to
         # s1 / (s1 + s2) below the mode and s2 / (s1 + s2) above it.
         below = 2 * s1 / (s1 + s2) * special.ndtr(z / s1)

@@ -1,6 +1,7 @@
 """Large stacks train in groups at the same time; limits of time; epochs of some of the rows."""
 
 import functools
+import math
 import pickle
 import signal
 import threading
@@ -132,7 +133,7 @@ def test_every_field_of_a_member_goes_with_it():
 @pytest.mark.parametrize(("n_members", "jit"), [(4, False), (8, False), (12, True)])
 def test_the_choice_of_xla_counts_the_groups_that_train_in_turn(data, n_members, jit):
     """They share one program, which is compiled once. Two groups train at the same time."""
-    n_steps = -(-len(data.x) // RECIPE.batch_size)
+    n_steps = math.ceil(len(data.x) / RECIPE.batch_size)
     recipe = replace(RECIPE, epochs=5000 // n_steps)  # XLA saves 0.75 s and takes 1.2 s to compile
     groups = job_of(n_members, recipe, jit=None).groups()
     assert {TrainingRun(group, data).jit for group in groups} == {jit}
