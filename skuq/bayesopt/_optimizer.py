@@ -178,12 +178,12 @@ class BayesianOptimizer:
     and `load`, or pickling, it is the same bit by bit, except for estimators with
     ``warm_start=True``, whose first fit is then cold.
 
-    Failed evaluations (an exception, NaN, inf) are recorded, but not fitted. Distances below are
-    those in the box scaled to [-1, 1]^D, where a category has one column for each code. If any
-    column is continuous, proposals keep a distance of 0.05 sqrt(D) from failed points, and points
-    of a batch and pending ones keep 0.001 sqrt(D) from each other. A proposal that is already
-    known is replaced by the best of 2000 points, half of them near it and half anywhere in the
-    domain.
+    Failed evaluations (an exception, NaN, inf, numbers beyond 1e150) are recorded, but not
+    fitted. Distances below are those in the box scaled to [-1, 1]^D, where a category has one
+    column for each code. If any column is continuous, proposals keep a distance of 0.05 sqrt(D)
+    from failed points, and points of a batch and pending ones keep 0.001 sqrt(D) from each other.
+    A proposal that is already known is replaced by the best of 2000 points, half of them near it
+    and half anywhere in the domain.
 
     With surrogates without joint draws (scikit-learn's Gaussian process, NOMU) and with "milp",
     the points of a batch are found one after the other. Before each, the surrogate is fitted with

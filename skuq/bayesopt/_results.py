@@ -27,6 +27,8 @@ from skuq.bayesopt._domain import Domain
 # Distance in unit coordinates below which a result settles a pending point: workers may round
 # points to single precision. Pending points are about 1e-3 apart.
 _EQUAL = 1e-6
+_LARGEST = 1e150  # surrogates compute variances, and squares of larger numbers overflow
+_NOT_USABLE = f"NaN, inf or beyond {_LARGEST:g}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,12 +171,12 @@ class ResultLog:
         """Add points (d,) or (k, d) and their outputs; see `BayesianOptimizer.tell`."""
         points = self.domain.check(x)
         outputs = self._check_outputs(y, len(points), single=np.ndim(x) == 1)
-        usable = np.isfinite(outputs).reshape(len(outputs), -1).all(axis=1)
+        usable = _is_usable(outputs).reshape(len(outputs), -1).all(axis=1)
         if constraints is None and not usable.any():  # there was nothing to measure
-            self.add_failures(x, "NaN or inf")
+            self.add_failures(x, _NOT_USABLE)
             return
         measured = self._rules.check_measured(constraints, len(points))
-        values, messages = np.full(len(points), np.nan), ["NaN or inf"] * len(points)
+        values, messages = np.full(len(points), np.nan), [_NOT_USABLE] * len(points)
         limits = np.full((len(points), len(self._rules)), np.nan)
         for k in np.flatnonzero(usable):
             constraints_of_point = {name: column[k : k + 1] for name, column in measured.items()}
@@ -266,11 +268,11 @@ class ResultLog:
                 nothing,
                 f"the objective or a constraint raised {type(error).__name__}: {error}",
             )
-        if not np.isfinite(value):
-            return np.nan, nothing, "the objective is NaN or inf"
-        wrong = np.flatnonzero(~np.isfinite(limits))
+        if not _is_usable(value):
+            return np.nan, nothing, f"the objective is {_NOT_USABLE}"
+        wrong = np.flatnonzero(~_is_usable(limits))
         if len(wrong):
-            return np.nan, nothing, f"constraint {self._rules.names[wrong[0]]!r} is NaN or inf"
+            return np.nan, nothing, f"constraint {self._rules.names[wrong[0]]!r} is {_NOT_USABLE}"
         return value, limits, ""
 
     def _evaluate_objective(self, outputs):
@@ -293,7 +295,7 @@ class ResultLog:
         except (TypeError, ValueError) as error:
             raise ValueError(f"`y` must be numbers. Got {y!r}.") from error
         if single:
-            if y.ndim == 0 and not np.isfinite(y):  # a failure, whatever the outputs' shape
+            if y.ndim == 0 and not _is_usable(y):  # a failure, whatever the outputs' shape
                 y = np.full(self.output_shape or (), y)
             y = y.reshape(1) if self.objective is None and y.size == 1 else y[None]
         if self.objective is None:
@@ -307,3 +309,8 @@ class ResultLog:
                 f"`y` must have shape {expected}, a value for each of {n} x. Got {y.shape}.{hint}"
             )
         return y
+
+
+def _is_usable(values):
+    """Tell which values a surrogate can be fitted to."""
+    return np.abs(values) <= _LARGEST  # NaN is not

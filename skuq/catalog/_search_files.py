@@ -255,7 +255,7 @@ def read_trials(
             if move_broken:
                 aside = move_aside(file, ".broken")
                 what = f"It is now {aside.name}, and the trial is run again."
-            warn_user(f"{file} cannot be read: {error} {what}")
+            warn_user(f"{error} {what}")
         else:
             read.append(_decode_trial(tree, file, search))
     return sorted(read, key=lambda pair: pair[0])

@@ -149,7 +149,7 @@ class CalibratedUncertainty:
         X : array-like of shape (n, n_features)
             Rows whose truths have arrived.
         y : array-like of shape (n,), or of numbers (n, n_outputs)
-            Truths of the rows, in the order of their arrival.
+            Truths of the rows, in the order of their arrival. One row's may be a number or label.
         time : array-like of shape (n,) or None, default=None
             Times of the rows, numbers or dates, for checking their order. None checks nothing.
 
@@ -170,7 +170,7 @@ class CalibratedUncertainty:
         """
         check_is_fitted(self)
         X = self.fitted_.inputs.validate(X, self)
-        y = self._check_truths(y)
+        y = self._check_truths([y] if np.ndim(y) == 0 else y)
         check_consistent_length(X, y)
         last_time = check_order(time, len(y), getattr(self, "last_time_", None))
         self.calibration_ = adapt(self.calibration_).updated(self.estimator_, X, y)

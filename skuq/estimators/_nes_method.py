@@ -82,7 +82,8 @@ class NeuralEnsembleSearch(SearchMethod):
 
     def inputs(self, X):
         """Choose how X is converted: as images, as flat rows of images, or as a table."""
-        estimator, n_axes = self.estimator, getattr(X, "ndim", 2)
+        estimator = self.estimator
+        n_axes = np.ndim(X) if isinstance(X, list | tuple) else getattr(X, "ndim", 2)
         holds_images = n_axes == 4 or estimator.image_shape is not None
         if holds_images and estimator.preprocess not in ("auto", None):
             raise ValueError(

@@ -19,6 +19,13 @@ from skuq.persistence._foreign import dump_foreign, is_foreign, load_foreign
 from skuq.persistence._parts import MissingPart, PartNames, description_of, is_users
 
 _PART, _FOREIGN = "part", "sklearn"  # stored names that are not names of classes
+# Attributes of scikit-learn's callbacks, which belong to the process and not to the model.
+_CALLBACKS = (
+    "_skl_callbacks",
+    "_skl_callbacks_to_teardown",
+    "_callback_fit_ctx",
+    "_parent_callback_ctx",
+)
 
 
 class Describer:
@@ -82,8 +89,7 @@ def _state_of(value: Any, where: Any) -> State:
         return {}
     if type(state) is not dict:
         raise UnsavableError(f"{where} has a state that is no dict of attributes.")
-    # Callbacks of scikit-learn belong to the process, not to the model.
-    return {name: part for name, part in state.items() if name != "_skl_callbacks"}
+    return {name: part for name, part in state.items() if name not in _CALLBACKS}
 
 
 class Restorer:

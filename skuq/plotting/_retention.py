@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from sklearn.utils.validation import column_or_1d
+from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from skuq._checks import fill_masked
 from skuq._nested import classifies, reshape_like_prediction, unwrap_estimator
@@ -121,6 +121,7 @@ class RetentionDisplay(Display):
             y = reshape_like_prediction(y, mean)
             return cls.from_predictions(y, mean, std, name=name, unit=unit, ax=ax, **plot_options)
         y = column_or_1d(fill_masked(y))
+        check_consistent_length(X, y)
         if unknown := set(y.tolist()) - set(np.asarray(estimator.classes_).tolist()):
             raise ValueError(
                 f"y must have labels seen at fit. Got {sorted(unknown, key=repr)} in addition."

@@ -41,7 +41,9 @@ def check_queries(points: Any, n_columns: int | None = None) -> np.ndarray:
     if np.ndim(points) not in (1, 2):
         raise ValueError(f"`query_points` must have shape {wanted}. Got {np.shape(points)}.")
     try:
-        points = check_array(points, ensure_2d=False, dtype="float64", input_name="query_points")
+        points = check_array(
+            fill_masked(points), ensure_2d=False, dtype="float64", input_name="query_points"
+        )
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"`query_points` must be finite numbers of shape {wanted}: {error}"

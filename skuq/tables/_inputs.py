@@ -274,12 +274,12 @@ class ImageInputs:
 
     def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
         """Check images or flat rows, and flatten them."""
-        X = fill_masked(X)
+        X = np.asarray(X) if isinstance(X, list | tuple) else fill_masked(X)
         n_axes = getattr(X, "ndim", 2)
-        if reset and n_axes == 3:
+        if n_axes == 3:
             raise ValueError(
                 f"X must have four axes (n, h, w, channels), or flat rows with `image_shape=`. "
-                f"Got {X.shape}. Grey images have one channel, (n, h, w, 1)."
+                f"Got {X.shape}. One image is X[None]. Grey images have one channel, (n, h, w, 1)."
             )
         shape = tuple(X.shape[1:]) if n_axes == 4 else None
         if not reset and shape not in (None, self.shape):

@@ -266,7 +266,7 @@ def test_a_search_can_be_read():
     assert list(frame) == ["x0", "x1", "value", "status", "message"]
     assert frame["status"].tolist() == ["completed", "failed", "pending", "pending"]
     assert_array_equal(frame[["x0", "x1"]].to_numpy()[2:], x)
-    assert frame["message"].tolist() == ["", "NaN or inf", "", ""]
+    assert frame["message"].tolist() == ["", "NaN, inf or beyond 1e+150", "", ""]
     assert frame["value"].isna().tolist() == [False, True, True, True]
 
 

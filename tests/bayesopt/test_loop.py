@@ -305,7 +305,7 @@ def test_an_objective_that_is_not_finite_is_a_failure():
     optimizer = search(objective=lambda y: np.log(y[..., 0]), n_initial=1)
     with np.errstate(all="ignore"):
         optimizer.tell([[0.0, 0.0], [0.1, 0.1]], [[-1.0, 1.0], [1.0, 1.0]])
-    assert optimizer.messages_ == ("the objective is NaN or inf", "")
+    assert optimizer.messages_ == ("the objective is NaN, inf or beyond 1e+150", "")
     assert optimizer.best_value_ == 0
 
 
@@ -325,10 +325,11 @@ def test_a_function_that_always_fails_is_said_early():
 def test_one_nan_is_a_failure_whatever_the_shape_of_outputs():
     constraints = {"c": TinyProcess()}
     optimizer = search(objective=lambda y: y.sum(-1), constraints=constraints, n_initial=3)
-    results = iter([np.nan, (np.ones(2), {"c": 0.0}), np.inf, (np.ones(2), {"c": 0.0})])
-    optimizer.maximize(lambda x: next(results), 4)
-    assert optimizer.messages_ == ("NaN or inf", "", "NaN or inf", "")
-    assert optimizer.y_.shape == (4, 2)
+    results = [np.nan, np.inf, -1e300, *[(np.ones(2), {"c": 0.0})] * 2]
+    numbers = iter(results)
+    optimizer.maximize(lambda x: next(numbers), 5)
+    assert optimizer.messages_ == (*["NaN, inf or beyond 1e+150"] * 3, "", "")
+    assert optimizer.y_.shape == (5, 2)
 
 
 def test_a_function_that_returns_nothing_is_an_error():

@@ -1,5 +1,6 @@
 """Calibration in groups, under covariate shift and in time."""
 
+import copy
 import datetime
 import time
 import warnings
@@ -335,7 +336,9 @@ def test_before_a_change_nothing_changes_much(method, line):
     model = CalibratedUncertaintyRegressor(line, method, cv="prefit").fit(*two_groups(2000))
     X, y = two_groups(2000, seed=1)
     before, score = model.predict_interval(X, 0.9), model.log_prob(X, y).mean()
+    scalar = copy.deepcopy(model).partial_calibrate(X[:1], y[0])
     model.partial_calibrate(X[:1], y[:1])
+    assert_array_equal(scalar.predict_interval(X), model.predict_interval(X))
     assert_allclose(model.predict_interval(X, 0.9), before, rtol=0.02, atol=0.2)
     model.partial_calibrate(X, y)
     width = np.diff(model.predict_interval(X, 0.9)).mean()

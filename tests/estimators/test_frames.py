@@ -352,6 +352,11 @@ def test_images_are_not_preprocessed(tiny_space):
     flat = clone(model).set_params(image_shape=(3, 3)).fit(images.reshape(30, 9), y)
     assert flat.preprocessor_ is None
     assert_array_equal(flat.predict_proba(images.reshape(30, 9)), model.predict_proba(images))
+    assert_array_equal(model.predict_proba(images.tolist()), model.predict_proba(images))
+    listed = clone(model).fit(images.tolist(), y)
+    assert_array_equal(listed.predict_proba(images), model.predict_proba(images))
+    with pytest.raises(ValueError, match=r"four axes.* Got \(3, 3, 1\). One image is X\[None\]"):
+        model.predict(images[0])
     with pytest.raises(ValueError, match="NaN"):
         model.fit(np.full((30, 3, 3, 1), np.nan), y)
     with pytest.raises(ValueError, match="`preprocess` must be .* for images"):

@@ -968,7 +968,9 @@ def test_intervals_and_quantiles_have_the_shape_of_y():
     assert_allclose(quantiles[:, [0, 2]], model.predict_interval(FURTHER, 0.5))
 
 
-@pytest.mark.parametrize("points", [np.zeros((2, 2, 2)), 3.0, ["a"]])
+@pytest.mark.parametrize(
+    "points", [np.zeros((2, 2, 2)), 3.0, ["a"], np.ma.masked_equal([0.5, 1], 1)]
+)
 def test_query_points_that_are_none_are_named(points):
     model = small(query_points=np.linspace(0, 1, 4), steps=20).fit(INPUTS, VALUES)
     with pytest.raises(ValueError, match="`query_points` must"):

@@ -165,6 +165,8 @@ def test_retention_by_hand():
 def test_retention_of_classifiers_counts_wrong_labels():
     X, y = np.array([[0.0], [0.4], [3.0], [3.6]]), np.array([0, 0, 1, 1])
     model = GaussianNB().fit(X, y)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        RetentionDisplay.from_estimator(model, X, y[:2])
     display = RetentionDisplay.from_estimator(model, X, 1 - y)
     assert_allclose(display.errors, 1)
     assert_allclose(display.uncertainty, 1 - model.predict_proba(X).max(axis=1))
