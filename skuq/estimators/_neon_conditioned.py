@@ -91,7 +91,8 @@ class _ProcessMaker:
     """Makes the processes of networks at rows (N, d): exact for few values, else sparse."""
 
     def __init__(self, x, n_outputs, rng):
-        self._x, self._inducing = x, None
+        # In single precision the kernel of rows that are close would have negative eigenvalues.
+        self._x, self._inducing = x.astype("float64"), None
         if len(x) * n_outputs > MAX_EXACT:
             self._inducing = np.sort(rng.permutation(len(x))[: max(1, MAX_EXACT // n_outputs)])
 
