@@ -270,3 +270,20 @@ def test_learnt_noise_is_not_below_single_precision():
     mean, std = model.predict(X, return_std=True)
     assert model.noise_std_ > 0
     assert np.quantile(np.abs(y - mean) / std, 0.9) < 2
+
+
+def test_kernel_of_rows_that_nearly_meet_is_positive(monkeypatch):
+    """As in a search that has converged; in single precision it had eigenvalues of -1e-7."""
+    grams = []
+
+    class Watched(ExactProcess):
+        def __init__(self, derivatives):
+            super().__init__(derivatives)
+            grams.append(self._gram)
+
+    monkeypatch.setattr(_neon_conditioned, "ExactProcess", Watched)
+    rng = np.random.default_rng(0)
+    X = rng.random((60, 6))
+    X[20:] = X[0] + 1e-3 * rng.standard_normal((40, 6))
+    NEONRegressor(noise=0.0, steps=50, random_state=0).fit(X, np.sin(3 * X).sum(axis=1))
+    assert np.linalg.eigvalsh(grams[0])[0] > -1e-12
