@@ -24,8 +24,10 @@ def check_count(name: str, value: Any) -> int:
 
 def fill_masked(values: Any) -> Any:
     """Replace what a masked array hides by NaN: NumPy's functions would use the hidden values."""
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
     if not np.ma.is_masked(values):
-        return np.ma.getdata(values) if isinstance(values, np.ma.MaskedArray) else values
+        return np.ma.getdata(values)
     kind = "float64" if values.dtype.kind in "biuf" else object
     return np.ma.filled(values.astype(kind), np.nan)
 
@@ -69,14 +71,14 @@ def check_labels(y: Any) -> np.ndarray:
     """Check that y holds classes, none of them missing, and return an array (n,)."""
     y = column_or_1d(fill_masked(y), warn=True)
     assert_all_finite(y, input_name="y")
-    try:
-        check_classification_targets(y)
-    except TypeError as error:  # they cannot be sorted
-        kinds = sorted({type(label).__name__ for label in y.tolist()})
+    labels = y.tolist() if y.dtype == object else []
+    kinds = sorted({"str" if isinstance(label, str) else type(label).__name__ for label in labels})
+    if len(kinds) > 1:  # they cannot be sorted
         raise ValueError(
             f"y must have labels of one type. Got {' and '.join(kinds)}. Drop rows whose label is "
             "missing, and convert the others."
-        ) from error
+        )
+    check_classification_targets(y)
     return y
 
 

@@ -90,6 +90,10 @@ class Domain:
         """Whether any column is discrete."""
         return bool(self._whole.any())
 
+    def differs_in_whole_columns(self, X, x) -> np.ndarray:
+        """Tell which points X (n, d) differ from x (d,) in whole numbers or categories: (n,)."""
+        return ((x != X) & self._whole).any(axis=1)
+
     @property
     def is_binary(self) -> bool:
         """Whether all encoded columns are 0 or 1."""

@@ -6,6 +6,7 @@ import functools
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -273,8 +274,9 @@ class BayesianOptimizer:
         ----------
         func : callable
             ``func(x)`` gets an array (d,) and returns a number, or with an `objective` the
-            outputs (q,) or (q, d_s). If it raises, or returns NaN or inf, this is recorded and
-            the search goes on. With measured constraints it returns ``(y, {name: value})``.
+            outputs (q,) or (q, d_s). If it raises, or returns NaN, inf or numbers beyond 1e150,
+            this is recorded and the search goes on. With measured constraints it returns
+            ``(y, {name: value})``.
         n_calls : int
             Number of evaluations, in addition to those told before.
         q : int, default=1
@@ -615,9 +617,15 @@ class BayesianOptimizer:
 
     # Saving
 
+    @_locked
     def __getstate__(self):
-        """Return all but the lock, which belongs to this process."""
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
+        """Return all but the lock, which belongs to this process.
+
+        Results and history are copies, so that other threads can go on while they are pickled.
+        """
+        state = {name: value for name, value in vars(self).items() if name != "_lock"}
+        history = list(self._state.history)
+        return state | {"_log": self._log.copy(), "_state": replace(self._state, history=history)}
 
     def __setstate__(self, state):
         vars(self).update(state, _lock=threading.RLock())

@@ -7,6 +7,7 @@ constraints; a point satisfies one where it is at most 0.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,8 +25,8 @@ from skuq.bayesopt._constraints import (
 )
 from skuq.bayesopt._domain import Domain
 
-# Distance in unit coordinates below which a result settles a pending point: workers may round
-# points to single precision. Pending points are about 1e-3 apart.
+# Distance in unit coordinates up to which a result settles a pending point: workers may round
+# points to single precision. Whole numbers and categories must be equal.
 _EQUAL = 1e-6
 _LARGEST = 1e150  # surrogates compute variances, and squares of larger numbers overflow
 _NOT_USABLE = f"NaN, inf or beyond {_LARGEST:g}"
@@ -198,10 +199,20 @@ class ResultLog:
         if points is None:
             self.pending = self.pending[:0]
             return
-        for x in points if len(self.pending) else ():
-            # A point may be pending several times: drop one of the equal ones.
-            equal = np.flatnonzero(self.domain.distance(self.pending, x[None]) <= _EQUAL)
-            self.pending = np.delete(self.pending, equal[:1], axis=0)
+        for x in points:
+            if not len(self.pending):
+                return
+            distance = self.domain.distance(self.pending, x[None]).ravel()
+            distance[self.domain.differs_in_whole_columns(self.pending, x)] = np.inf
+            nearest = distance.argmin()  # one of them, where a point is pending several times
+            if distance[nearest] <= _EQUAL:
+                self.pending = np.delete(self.pending, nearest, axis=0)
+
+    def copy(self) -> ResultLog:
+        """Return a log that further results do not change."""
+        log = copy.copy(self)  # arrays are replaced, never changed
+        log.outputs, log.messages = list(self.outputs), list(self.messages)
+        return log
 
     def to_arrays(self) -> dict:
         """Get all but the messages as arrays."""

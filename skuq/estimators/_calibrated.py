@@ -21,7 +21,6 @@ from skuq.estimators._out_of_fold import describe_routing, fit_folds, route, spl
 from skuq.fitted import CalibrationRows, FittedCalibrated
 from skuq.fitted._adapted import adapt
 from skuq.fitted._density_ratio import fit_density_ratio
-from skuq.tables._columns import frame_to_pandas
 
 CONSTRAINTS: dict = {
     "estimator": [HasMethods(["fit", "predict"])],
@@ -93,7 +92,7 @@ class CalibratedUncertainty:
         # of a row that is there twice, which decides how much priors count.
         n_times = len(order) / len(np.unique(order))
         self.calibration_rows_ = CalibrationRows(
-            safe_indexing(frame_to_pandas(X), order), mixtures, y[order], weight[order] / n_times
+            safe_indexing(X, order), mixtures, y[order], weight[order] / n_times
         )
         self.estimator_ = fitted
         self.calibration_ = self._learn(self.calibration_rows_)

@@ -33,7 +33,7 @@ from skuq.networks._plan_parts import (
     row,
     tensors,
 )
-from skuq.networks._tabular_operations import TABULAR_READERS, Dense
+from skuq.networks._tabular_operations import TABULAR_READERS, DenseOperation
 
 __all__ = ["ARRAYS", "Namespace", "Plan", "Run", "make_plan", "tensors", "without_names"]
 
@@ -451,7 +451,7 @@ class _LayerNormalization:
 
 
 _READERS = {
-    "Dense": Dense.read,
+    "Dense": DenseOperation.read,
     "Activation": _Activation.read,
     "Add": functools.partial(_Merge.read, product=False),
     "Multiply": functools.partial(_Merge.read, product=True),

@@ -195,7 +195,7 @@ class NTKDense(_TabularLayer):
     (5, 4)
     """
 
-    _read = staticmethod(operations.Dense.read_ntk)
+    _read = staticmethod(operations.DenseOperation.read_ntk)
 
     def __init__(
         self,

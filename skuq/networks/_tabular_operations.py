@@ -80,7 +80,7 @@ class ParametricActivation:
 
 
 @dataclass(frozen=True)
-class Dense:
+class DenseOperation:
     """Dense layer ``f(factor * x @ kernel + bias)``."""
 
     activation: str
@@ -374,7 +374,7 @@ TABULAR_READERS = {
     "skuq>CategoryEmbedding": CategoryEmbedding.read,
     "skuq>EnsembleDense": EnsembleDense.read,
     "skuq>FeatureScale": FeatureScale.read,
-    "skuq>NTKDense": Dense.read_ntk,
+    "skuq>NTKDense": DenseOperation.read_ntk,
     "skuq>NumericEmbedding": read_numeric_embedding,
     "skuq>ParametricActivation": ParametricActivation.read,
     "skuq>Repeat": Repeat.read,

@@ -15,6 +15,7 @@ from sklearn.utils import Bunch
 
 from skuq._npy import check_dtype
 from skuq.exceptions import FileFormatError, UnsavableError
+from skuq.tables._columns import frame_to_pandas
 
 State = dict[str, Any]
 
@@ -204,6 +205,13 @@ def _decode_slice(state: State) -> slice:
     return slice(*parts)
 
 
+def _is_plain_frame(value: Any) -> bool:
+    """Whether a value is a frame of pandas, polars or pyarrow. All are loaded as pandas'."""
+    package = type(value).__module__.split(".")[0]
+    is_other = package in ("polars", "pyarrow") and frame_to_pandas(value) is not value
+    return type(value) is pd.DataFrame or is_other
+
+
 def _is_dtype(value: Any) -> bool:
     is_type = isinstance(value, type) and issubclass(value, np.generic)
     return is_type or isinstance(value, np.dtype)
@@ -240,7 +248,10 @@ _CODECS = (
         lambda state: Bunch(**state),
     ),
     _Codec(
-        "pandas.DataFrame", lambda value: type(value) is pd.DataFrame, _encode_frame, _decode_frame
+        "pandas.DataFrame",
+        _is_plain_frame,
+        lambda frame, where: _encode_frame(frame_to_pandas(frame), where),
+        _decode_frame,
     ),
     _Codec("pandas.Series", lambda value: type(value) is pd.Series, _encode_series, _decode_series),
     _Codec(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from skuq._checks import fill_masked
+from skuq._checks import as_floats
 from skuq._constants import LOG_SQRT_2PI
 from skuq.predictive._continuous import Continuous
 from skuq.predictive._piecewise_linear import PiecewiseLinear
@@ -164,7 +164,7 @@ class AdaptedDistribution(Continuous):
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
         """Compute P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
-        y = np.asarray(fill_masked(y), dtype=float)
+        y = as_floats(y)
         y = np.broadcast_to(y, np.broadcast_shapes(y.shape, self._shape))
         # P(Y <= y) = Phi(r^-1(s)), where s is the score of y under the base.
         levels: np.ndarray = special.ndtr(self._map.inverse(normal_scores(self.base, y)))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from skuq._checks import fill_masked
+from skuq._checks import as_floats
 from skuq.predictive._continuous import Continuous
 from skuq.predictive._gaussian_mixture import GaussianMixture
 from skuq.predictive._piecewise_linear import PiecewiseLinear
@@ -275,7 +275,7 @@ class ConformalMixture(_Calibrated):
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
         """Compute P(Y <= y) for each row and output, in steps."""
-        z = (np.asarray(fill_masked(y), dtype=float) - self.mean) / self.std
+        z = (as_floats(y) - self.mean) / self.std
         columns = []
         for (scores, reach), z_of_output in zip(self._columns, np.moveaxis(self._flat(z), -1, 0)):
             # Scores equal to y count on its own side of the mean: right-continuous.

@@ -92,7 +92,7 @@ def shrink_std_factor(
     curvature = weight @ (2 * middle - below - above) / _STEP**2
     if curvature <= 0:  # too few rows to tell how certain the factor is
         return factor
-    error = np.linalg.norm(weight * score) / curvature
+    error = np.sqrt(weight @ score**2) / curvature  # a row of weight 2 counts as two rows
     return float(factor ** max(0.0, 1 - (2 * error / np.log(factor)) ** 2))
 
 

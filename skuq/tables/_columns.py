@@ -66,7 +66,7 @@ def refuse_lazy(X: Any) -> None:
 
 
 def frame_to_pandas(X: Any) -> Any:
-    """Convert a frame of polars or pyarrow to pandas, whose rows can be saved; return others."""
+    """Convert a frame of polars or pyarrow to pandas; return others as they are."""
     return _to_pandas(X) if _is_frame(X) else X
 
 

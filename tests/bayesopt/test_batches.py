@@ -114,6 +114,14 @@ def test_threads_ask_for_different_points():
     assert smallest_gap(pickle.loads(pickle.dumps(optimizer)).ask(), asked) > APART * 0.999
 
 
+def test_copies_of_a_search_do_not_change_with_it():
+    optimizer = told(search(JointProcess()))
+    state = optimizer.__getstate__()  # what pickle reads while other threads tell results
+    optimizer.tell(optimizer.ask(), [0.5])
+    assert len(state["_log"].x) == len(state["_log"].outputs) == len(optimizer._log) - 1
+    assert len(state["_state"].history) == len(optimizer.history_) - 1
+
+
 def test_a_marginal_surrogate_believes_its_means_at_pending_points():
     JointProcess.fits.clear()
     optimizer = told(search(Marginal()))
@@ -157,6 +165,15 @@ def test_rounded_points_are_settled():
     optimizer = search(JointProcess())
     optimizer.tell(optimizer.ask(3).astype("float32"), [1.0, 2.0, 3.0])
     assert not len(optimizer.pending_)
+
+
+def test_neighbouring_whole_numbers_are_other_points():
+    optimizer = search(JointProcess(), bounds=[(0, 1), (0, 10**7)], integer=[1])
+    optimizer._log.expect(np.array([[0.5, 1000.0], [0.5, 1001.0]]))
+    optimizer.tell([0.5, 1001], 1.0)
+    assert_array_equal(optimizer.pending_, [[0.5, 1000]])
+    optimizer.tell([0.5, 1003], 1.0)
+    assert_array_equal(optimizer.pending_, [[0.5, 1000]])
 
 
 def test_a_forgotten_point_may_be_asked_again():

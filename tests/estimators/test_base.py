@@ -366,6 +366,13 @@ def test_masked_truths_are_missing():
 def test_labels_of_several_types_are_refused(estimator, other, kinds):
     with pytest.raises(ValueError, match=f"labels of one type. Got {kinds}"):
         estimator.fit(X, np.array(["a", other, "a", other], dtype=object))
+    with pytest.raises(ValueError, match=f"labels of one type. Got {kinds}"):
+        estimator.fit(X, np.array([other, "a", other, "a"], dtype=object))
+
+
+def test_a_column_named_mask_is_a_column():
+    Y = pd.DataFrame({"_mask": [1.0, 2.0, 3.0, 5.0]})
+    assert CalibratedUncertaintyRegressor(BayesianRidge(), cv=2).fit(X, Y).predict(X).shape == (4,)
 
 
 def test_layers_of_a_script_are_registered_where_an_estimator_is_unpickled(monkeypatch):

@@ -95,6 +95,18 @@ def test_shrinkage_of_the_scale_by_hand(std):
     assert_allclose(found, c ** (1 - (2 * error / np.log(c)) ** 2), rtol=1e-3)
 
 
+def test_weights_of_rows_that_repeat_are_counts():
+    """A row of weight 2 is two rows, and one that three folds predict has three thirds."""
+    y = 1.2 * np.random.default_rng(0).normal(size=150)
+    c, expected = shrunk(np.repeat(y, 3))
+    assert 1 < expected < c
+    base = GaussianMixture(np.zeros((1, 150)), np.ones((1, 150)))
+    assert_allclose(shrink_std_factor([base], [y], [np.full(150, 3.0)], c), expected)
+    c, expected = shrunk(y)
+    found = shrink_std_factor([base] * 3, [y] * 3, [np.full(150, 1 / 3)] * 3, c)
+    assert_allclose(found, expected)
+
+
 def test_scale_of_right_stds_stays_one_and_that_of_wrong_ones_hardly_moves(global_random_seed):
     rng = np.random.default_rng(global_random_seed)
     likely, kept, found = [], [], []
