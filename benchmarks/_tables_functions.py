@@ -316,7 +316,8 @@ def suite():
         for method in SUITE:
             runs = whole_searches(records("bo_suite"), name, method)
             final = [min(r["values"]) - best_known(task) for r in runs]
-            row.append(f"{significant(np.median(final), 2)} ({len(runs)})" if runs else "")
+            digits = 3 if task.best_value is None else 2
+            row.append(f"{significant(np.median(final), digits)} ({len(runs)})" if runs else "")
         rows.append(row)
     return markdown(["", *SUITE.values()], rows)
 

@@ -277,13 +277,14 @@ def draw(records, path):
             title: [r["values"] for r in whole_searches(records, name, method)]
             for method, title in PICTURED.items()
         }
-        ax.set_title(name)
         if not all(values.values()):  # colours go by the order of the methods
             ax.set_axis_off()
             continue
         RegretDisplay.from_values(values, optimum=task.best_value, ax=ax)
         ax.get_legend().remove()
-    lines, titles = axes[0, 0].get_legend_handles_labels()
+        ax.set_title(name)
+    drawn = next(ax for ax in axes.flat if ax.lines)
+    lines, titles = drawn.get_legend_handles_labels()
     figure.legend(lines, titles, loc="outside lower center", ncols=len(titles))
     figure.savefig(path, dpi=100)
 

@@ -125,8 +125,7 @@ def draw(path, runs):
         ax=axes[0],
     )
     title = axes[0].get_legend().get_title().get_text()
-    place = {"loc": "upper right", "bbox_to_anchor": (1, 0.54)}  # between the curves
-    axes[0].legend(title=title, fontsize="small", title_fontsize="small", **place)
+    axes[0].legend(title=title, fontsize="small", title_fontsize="small", loc="lower left")
     axes[0].axvline(N_INITIAL + 0.5, color="0.6", lw=1, ls=":")
     axes[0].set_xlabel(f"simulations (the first {N_INITIAL} are the same for all)")
     axes[0].set_ylabel("mean squared error of the best guess")
