@@ -298,7 +298,7 @@ class AutoDEUQ(SearchMethod):
             return selection(y, proba, n_members, sample_weight=weight)
         if selection == "hq":
             return select_hq_proba(y, proba, n_members, sample_weight=weight)
-        # What an ensemble averages, and the loss of the average.
+        # An ensemble averages these statistics, and `loss` judges the average.
         if self.estimator.selection_loss == "brier":
             statistics, loss = brier_statistics(y, proba)
         else:

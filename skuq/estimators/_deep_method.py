@@ -39,7 +39,7 @@ _CLASS_KINDS = ({"frequency_scale": 0.3}, {"embedding": "none"}, {"frequency_sca
 
 
 class _Origin(NamedTuple):
-    """Where a member of an ensemble of several kinds comes from."""
+    """Origin of a member of an ensemble of several kinds: its kind of networks and its rows."""
 
     kind: int  # position of its kind of networks
     split: int  # number of its split of the rows, which it shares with one member of each kind

@@ -114,7 +114,7 @@ class Weight(NamedTuple):
 
 
 class LayerSpec(NamedTuple):
-    """What a plan needs to know of one layer, read from the layer's configuration.
+    """Specification of one layer of a plan, read from the layer's configuration.
 
     Attributes
     ----------

@@ -15,7 +15,7 @@ from sklearn.utils import Bunch
 
 from skuq._npy import check_dtype
 from skuq.exceptions import FileFormatError, UnsavableError
-from skuq.tables._columns import frame_to_pandas
+from skuq.tables._columns import frame_to_pandas, is_frame
 
 State = dict[str, Any]
 
@@ -208,8 +208,7 @@ def _decode_slice(state: State) -> slice:
 def _is_plain_frame(value: Any) -> bool:
     """Whether a value is a frame of pandas, polars or pyarrow. All are loaded as pandas'."""
     package = type(value).__module__.split(".")[0]
-    is_other = package in ("polars", "pyarrow") and frame_to_pandas(value) is not value
-    return type(value) is pd.DataFrame or is_other
+    return type(value) is pd.DataFrame or (package in ("polars", "pyarrow") and is_frame(value))
 
 
 def _is_dtype(value: Any) -> bool:

@@ -28,7 +28,7 @@ def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: in
     other columns than in `fit`, or if two columns have the same name.
     """
     refuse_lazy(X)
-    if not _is_frame(X):
+    if not is_frame(X):
         X = fill_masked(X)
         array = validate_data(
             owner,
@@ -67,10 +67,11 @@ def refuse_lazy(X: Any) -> None:
 
 def frame_to_pandas(X: Any) -> Any:
     """Convert a frame of polars or pyarrow to pandas; return others as they are."""
-    return _to_pandas(X) if _is_frame(X) else X
+    return _to_pandas(X) if is_frame(X) else X
 
 
-def _is_frame(X):
+def is_frame(X: Any) -> bool:
+    """Tell whether X is a frame of pandas, polars or pyarrow."""
     # Check by methods, because polars and pyarrow may not be installed.
     return isinstance(X, pd.DataFrame) or hasattr(X, "get_columns") or hasattr(X, "column_names")
 

@@ -273,7 +273,7 @@ def test_learnt_noise_is_not_below_single_precision():
 
 
 def test_kernel_of_rows_that_nearly_meet_is_positive(monkeypatch):
-    """As in a search that has converged; in single precision it had eigenvalues of -1e-7."""
+    """In single precision it had eigenvalues of -1e-7, and fits of converged searches failed."""
     grams = []
 
     class Watched(ExactProcess):
