@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import binom, norm
 
-from skuq._nested import reshape_like_prediction, unwrap_estimator
+from skuq._nested import unwrap_estimator
 from skuq.metrics import coverage_by_group, coverage_curve, neighbor_distance
 from skuq.plotting._axes import BLUE, GREY, Display, legend, style
-from skuq.plotting._predictions import normal_of
+from skuq.plotting._predictions import check_rows, normal_of
 
 
 class ConditionalCoverageDisplay(Display):
@@ -157,9 +157,11 @@ class ConditionalCoverageDisplay(Display):
             lower, upper = np.moveaxis(model.predict_interval(inner, coverage), 1, 0)
         else:
             lower, upper = norm.interval(coverage, *normal_of(estimator, X))
+        y, lower, upper = check_rows(y=y, lower=lower, upper=upper)
         label = None
         if isinstance(by, str) and by == "std":
-            label, by = "predicted standard deviation", normal_of(estimator, X)[1]
+            label = "predicted standard deviation"
+            (by,) = check_rows(std=normal_of(estimator, X)[1])
         elif isinstance(by, str) and by == "distance":
             if X_reference is None:
                 raise ValueError('by="distance" needs `X_reference`, such as the training rows.')
@@ -167,7 +169,7 @@ class ConditionalCoverageDisplay(Display):
         elif isinstance(by, str):
             raise ValueError(f'`by` must be "std", "distance" or a number of each row. Got {by!r}.')
         return cls.from_predictions(
-            reshape_like_prediction(y, lower),
+            y,
             lower,
             upper,
             bins_of=by,

@@ -486,6 +486,17 @@ def test_groups_and_validation_data_reach_the_estimator(routing):
     assert_array_equal(own_groups, groups)
 
 
+def test_threads_have_the_configuration_of_scikit_learn():
+    X, y = line(60)
+    weight = 1 + np.arange(60) % 3
+    with config_context(enable_metadata_routing=True):
+        base = make_pipeline(BayesianRidge().set_fit_request(sample_weight=True))
+        model = CalibratedUncertaintyRegressor(base, cv=3)
+        expected = model.fit(X, y, weight).scale_
+        with joblib.parallel_config(backend="threading", n_jobs=2):
+            assert model.fit(X, y, weight).scale_ == expected
+
+
 def test_groups_stay_together_by_default():
     X, y = line(60)
     groups = np.repeat(np.arange(12), 5)
