@@ -48,7 +48,7 @@ from skuq import (
     DeepEnsembleClassifier,
     DeepEnsembleRegressor,
 )
-from skuq.predictive import GaussianMixture
+from skuq.predictive import GaussianMixture, TwoPieceNormal
 from skuq.predictive._calibration import shrink_std_factor
 
 METHODS = ["scale", "isotonic", "conformal"]
@@ -203,6 +203,31 @@ def test_priors_do_not_outweigh_rows_beside_a_heavy_one(method):
     weight = np.r_[150.0, np.ones(149)]
     model = CalibratedUncertaintyClassifier(fitted, method, cv="prefit").fit(X, y, weight)
     assert_allclose(model.predict_proba(X), expected.predict_proba(X), atol=0.01)
+
+
+class Skewed(TooSure):
+    """Least squares that expects larger errors above than below, in each output."""
+
+    def predict_distribution(self, X):
+        mean, std = self.predict(X, return_std=True)
+        return TwoPieceNormal(mean, 0.2 * std, 0.6 * std)
+
+
+@pytest.mark.parametrize("groups", [None, 1])
+@pytest.mark.parametrize("n_outputs", [1, 2])
+def test_two_piece_normals_are_scaled(n_outputs, groups):
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=300), rng.integers(0, 2, 300)])
+    error = np.abs(rng.normal(size=(300, n_outputs))) * np.where(rng.random((300, 1)) < 0.75, 3, -1)
+    y = X[:, :1] + error if n_outputs > 1 else X[:, 0] + error[:, 0]
+    model = CalibratedUncertaintyRegressor(Skewed(), groups=groups, cv=3).fit(X, y)
+    plain = Skewed().fit(X, y).predict_distribution(X)
+    assert np.mean(model.log_prob(X, y)) > np.mean(plain.log_prob(y)) + 1
+    found = model.predict_distribution(X)
+    assert_allclose(found.upper / found.lower, 3)
+    assert_array_equal(found.mean, plain.mean)
+    adapted = model.partial_calibrate(X[:50], y[:50]).predict_interval(X)
+    assert np.isfinite(adapted).all() and adapted.shape == (300, 2, *y.shape[1:])
 
 
 @pytest.mark.slow
