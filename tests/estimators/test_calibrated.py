@@ -336,6 +336,14 @@ def test_frozen_estimators_are_opened():
     )
 
 
+def test_frozen_classifiers_know_their_classes():
+    X, y = load_iris(return_X_y=True)
+    known = LogisticRegression(max_iter=300).fit(X, y)
+    model = CalibratedUncertaintyClassifier(FrozenEstimator(known)).fit(X[:100], y[:100])
+    assert_array_equal(model.classes_, [0, 1, 2])
+    assert_array_equal(model.predict(X), known.predict(X))
+
+
 def test_bad_input():
     X, y = line(30)
     with pytest.raises(ValueError, match="`estimator` must be a regressor"):

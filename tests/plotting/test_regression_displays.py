@@ -47,6 +47,10 @@ class TwoMembers:
         return (parts.mean, parts.total) if return_std else parts.mean
 
 
+class UncertainClasses(TwoMembers):
+    classes_ = ("a", "b")
+
+
 def _edges(band):
     """Lower and upper ends of a band by input."""
     points = band.get_paths()[0].vertices
@@ -227,6 +231,11 @@ def test_displays_of_a_trained_ensemble(wave):
             lambda m, X: PITDisplay.from_estimator(TwoMembers(), X, np.hstack([X, X])),
             ValueError,
             "shape of y",
+        ),
+        (
+            lambda m, X: PredictionBandDisplay.from_estimator(UncertainClasses(), X),
+            TypeError,
+            "regressor is needed. Got the classifier",
         ),
         (
             lambda m, X: PITDisplay.from_estimator(GaussianNB().fit(X, X[:, 0] > 2), X, X[:, 0]),
