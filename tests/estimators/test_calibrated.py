@@ -1,4 +1,5 @@
 import pickle
+import warnings
 
 import joblib
 import numpy as np
@@ -48,6 +49,7 @@ from skuq import (
     DeepEnsembleClassifier,
     DeepEnsembleRegressor,
 )
+from skuq.exceptions import CalibrationWarning
 from skuq.predictive import GaussianMixture, TwoPieceNormal
 from skuq.predictive._calibration import shrink_std_factor
 
@@ -334,6 +336,17 @@ def test_frozen_estimators_are_opened():
     assert_allclose(
         clone(prefit).set_params(estimator=fitted).fit(X_new, y_new, 1.0).scale_, prefit.scale_
     )
+
+
+def test_weights_that_are_no_counts_are_told():
+    X, y = line(50)
+    fitted = TooSure().fit(X, y)
+    model = CalibratedUncertaintyRegressor(fitted, cv="prefit")
+    with pytest.warns(CalibrationWarning, match="50 rows sum to 1, and count as that many"):
+        model.fit(X, y, np.full(50, 1 / 50))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(X, y, np.r_[np.zeros(45), np.ones(5)])
 
 
 def test_frozen_classifiers_know_their_classes():
