@@ -66,6 +66,12 @@ class CalibratedUncertainty:
         Returns
         -------
         self
+
+        Warns
+        -----
+        CalibrationWarning
+            If the mean weight is below 0.1, or the parameter `groups` makes groups of fewer than 20
+            rows.
         """
         forget_fit(self)
         prefit = isinstance(self.cv, str)
