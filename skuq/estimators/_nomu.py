@@ -231,8 +231,8 @@ class NOMURegressor(UncertaintyRegressor):
     >>> import numpy as np
     >>> from skuq import NOMURegressor
     >>> X = np.array([[-1.0], [-0.5], [0.0], [0.8]])
-    >>> model = NOMURegressor(c=1, l_min=0.001, l_max=2, random_state=0).fit(X, X.ravel() ** 2)
-    >>> _, std = model.predict([[0.0], [0.4]], return_std=True)
+    >>> model = NOMURegressor(c=1, l_min=0.001, l_max=2, epochs=200, random_state=0)
+    >>> _, std = model.fit(X, X.ravel() ** 2).predict([[0.0], [0.4]], return_std=True)
     >>> bool(std[0] < std[1])
     True
     """
