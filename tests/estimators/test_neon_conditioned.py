@@ -76,10 +76,10 @@ def test_draws_are_joint_and_smooth(wave):
     assert np.abs(np.diff(around, axis=0)).max() < 0.5 * draws.std(axis=1).mean()
 
 
-def test_with_noise_draws_meet_the_data_up_to_noise():
-    u = inputs(40)
-    stds = [std_of(wave_model(noise=noise).fit(u, waves(u)), u).mean() for noise in (0.0, 0.3)]
-    assert stds[1] > 3 * stds[0]
+def test_with_noise_draws_meet_the_data_up_to_noise(wave):
+    u = inputs(10)
+    noisy = wave_model(noise=0.3).fit(u, waves(u))
+    assert std_of(noisy, u).mean() > 3 * std_of(wave, u).mean()
 
 
 # The algebra ------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ def test_members_stop_after_a_quarter_of_the_epochs_without_a_better_one():
 @pytest.mark.parametrize("kind", slow_after(1, KINDS))
 def test_rows_without_noise_teach_hardly_any(kind):
     u = inputs(40)
-    settings = {**WAVE_SETTINGS, "steps": 500}
+    settings = {**WAVE_SETTINGS, "steps": 300}
     model = small(kind, **settings).fit(u, waves(u))
     new = inputs(40, seed=3)
     mean, std = model.predict(new, return_std=True)
