@@ -34,6 +34,8 @@ from skuq.tables._inputs import add_input_tags
 from skuq.tables._rows import warn_of_few_rows
 from skuq.training import MemberRefitter, MemberRepeater, MemberTrainer
 
+_MIN_SHARE = 0.5  # of a trial's time; its repeat, whose program is compiled, can take as little
+
 
 class SearchEstimator:
     """Base class that searches, trains and selects, by the `SearchMethod` of a subclass."""
@@ -125,7 +127,8 @@ class SearchEstimator:
     def _retrain(self, method, search, result, fit_data, splits, store, started):
         """Train selected trials again if the parameters say so: refit them, or repeat them.
 
-        Repeats have other seeds and, with `cv`, other folds; none starts after `max_time`.
+        Repeats have other seeds and, with `cv`, other folds; none starts that would not end in
+        time.
         """
         retraining = self._retraining(method, result)
         if retraining is None or result.interrupted:
@@ -135,7 +138,8 @@ class SearchEstimator:
             make_evaluation = MemberRefitter
             options = self._options("refit", trial_timeout=timeout, raise_on_failures=False)
         else:
-            if self.max_time is not None and time.monotonic() - started >= self.max_time:
+            max_time = self._time_of_repeats(retraining, started)
+            if max_time == 0 and store is None:
                 return
             folds = None
             if splits.parts is not None:
@@ -144,7 +148,7 @@ class SearchEstimator:
             make_evaluation = functools.partial(MemberRepeater, folds=folds)
             options = self._options(
                 "repeats",
-                max_time=self._time_left(started),
+                max_time=max_time,
                 trial_timeout=timeout,
                 raise_on_failures=False,
                 needs_success=False,
@@ -177,6 +181,15 @@ class SearchEstimator:
         if self.max_time is None:
             return None
         return max(0.01, share * self.max_time - (time.monotonic() - started))
+
+    def _time_of_repeats(self, retraining, started):
+        """Return the seconds for repeats: 0 if not one would fit, None without a limit."""
+        if self.max_time is None:
+            return None
+        left = self.max_time - (time.monotonic() - started)
+        trials = retraining.trials
+        fastest = min((t.seconds / t.share for t in trials if t.share > 0), default=0.0)
+        return left if left > _MIN_SHARE * fastest else 0
 
     def _make_search(self, method, fit_data, splits, store, started):
         """Fit the scales on the training rows, and make the search."""
@@ -211,6 +224,7 @@ class SearchEstimator:
             options=self._options(
                 "search",
                 max_time=max_time,
+                first_trial=self._time_left(started),
                 trial_timeout=self.trial_timeout,
                 max_failures=self.max_failures,
             ),
@@ -220,14 +234,11 @@ class SearchEstimator:
         )
 
     def _options(self, name, **limits):
-        """Make the options of a search or a refit, with these limits."""
-        return RunOptions(
-            self.n_jobs,
-            Limits(**limits),
-            self.verbose,
-            name=name,
-            score_name=self._method.score_name,
-        )
+        """Make the options of a search, or of a training after it, with these limits."""
+        method, score_name = self._method, self._method.score_name
+        if name == "search" and method.objective is not None:
+            score_name = "objective"
+        return RunOptions(self.n_jobs, Limits(**limits), self.verbose, name, score_name)
 
     # -------------------------------------------------------------- selection
 
@@ -259,16 +270,17 @@ class SearchEstimator:
 
     def _warn_of_few_members(self):
         """Warn if the ensemble has fewer networks than the minimum for epistemic uncertainty."""
-        wanted = min(getattr(self, "min_members", 1), self.n_members)
+        wanted = min(getattr(self, "min_members", 2), self.n_members)
         n_networks = len(self.fitted_.members)
-        if n_networks < wanted:
-            networks, consequence = f"{n_networks} networks", ""
-            if n_networks == 1:
-                networks, consequence = "1 network", ": its epistemic uncertainty is 0"
-            warn_user(
-                f"The ensemble has {networks}, as no more trials succeeded{consequence}. "
-                "Give the search more trials or more time.",
-            )
+        if n_networks >= wanted:
+            return
+        networks, consequence = f"{n_networks} networks", ""
+        if n_networks == 1:
+            networks, consequence = "1 network", ": its epistemic uncertainty is 0"
+        cause, advice = "no more trials succeeded", "Give the search more trials or more time."
+        if len(self.catalog_.completed) >= wanted:
+            cause, advice = "`selection` chose no more", "Another `selection` may choose more."
+        warn_user(f"The ensemble has {networks}, as {cause}{consequence}. {advice}")
 
     @property
     def _result(self) -> SearchResult:
@@ -331,6 +343,7 @@ class SearchEstimator:
                 "`reselect` trains nothing: members are now the networks of the search instead of "
                 "those refitted on all rows. Call `fit` to refit them.",
             )
+        self._warn_of_few_members()
         return self
 
     def leaderboard(self, X=None, y=None, sample_weight=None):
@@ -501,6 +514,7 @@ class SearchEstimator:
                     "are not stored. In their place, the networks of the search predict. `fit` "
                     "with the same rows trains them.",
                 )
+        estimator._warn_of_few_members()
         return estimator
 
     def _trials_to_keep(self):

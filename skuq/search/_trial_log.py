@@ -131,9 +131,9 @@ class TrialLog:
             return math.inf
         return limits.seconds_left(self._started)
 
-    def time_of_next_trial(self) -> tuple[float, bool]:
+    def time_of_next_trial(self, n_slots: int) -> tuple[float, bool]:
         """Return the seconds that one more trial may take, and whether it may need them all."""
-        return self._options.limits.time_of_next_trial(self.history, self._started)
+        return self._options.limits.time_of_next_trial(self.history, self._started, n_slots)
 
     def _check_failures(self) -> None:
         self._options.limits.check_failures(self.history, self._n_trials, self._n_known)

@@ -77,6 +77,7 @@ def test_each_stage_is_judged_by_those_that_have_reached_it():
         ({"shares": (0.0, 0.5)}, "increase strictly"),
         ({"reduction_factor": 1}, "larger than 1. Got 1"),
         ({"reduction_factor": float("nan")}, "larger than 1. Got nan"),
+        ({"reduction_factor": math.inf}, "larger than 1. Got inf"),
     ],
 )
 def test_impossible_settings(settings, match):
