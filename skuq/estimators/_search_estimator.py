@@ -121,7 +121,7 @@ class SearchEstimator:
             result = search.run()
             self._select(result)
             self._retrain(method, search, result, fit_data, splits, store, started)
-        self._warn_of_few_members()
+        self._warn_of_few_members(method)
         return self
 
     def _retrain(self, method, search, result, fit_data, splits, store, started):
@@ -268,9 +268,10 @@ class SearchEstimator:
             chosen, indices=positions[np.asarray(chosen.indices)], path=path
         ), calibration
 
-    def _warn_of_few_members(self):
+    def _warn_of_few_members(self, method):
         """Warn if the ensemble has fewer networks than the minimum for epistemic uncertainty."""
-        wanted = min(getattr(self, "min_members", 2), self.n_members)
+        params = method.estimator
+        wanted = min(getattr(params, "min_members", 2), params.n_members)
         n_networks = len(self.fitted_.members)
         if n_networks >= wanted:
             return
@@ -343,7 +344,7 @@ class SearchEstimator:
                 "`reselect` trains nothing: members are now the networks of the search instead of "
                 "those refitted on all rows. Call `fit` to refit them.",
             )
-        self._warn_of_few_members()
+        self._warn_of_few_members(method)
         return self
 
     def leaderboard(self, X=None, y=None, sample_weight=None):
@@ -514,7 +515,7 @@ class SearchEstimator:
                     "are not stored. In their place, the networks of the search predict. `fit` "
                     "with the same rows trains them.",
                 )
-        estimator._warn_of_few_members()
+        estimator._warn_of_few_members(method)
         return estimator
 
     def _trials_to_keep(self):

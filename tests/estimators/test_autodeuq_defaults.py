@@ -15,11 +15,13 @@ from sklearn.model_selection import KFold
 
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor
 from skuq.catalog import Catalog, FoldedMember, TrialRecord
+from skuq.ensembles import Selection
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import crps_loss
 from skuq.networks import TabularSpace
 from skuq.persistence import dumps, loads
-from skuq.search import StartingWith, SuccessiveHalving
+from skuq.search import SearchResult, StartingWith, SuccessiveHalving
+from skuq.search._retraining import Retraining
 from skuq.training import MemberRepeater, MemberTrainer, predict_members
 
 # One small architecture, so that few programs are compiled.
@@ -61,6 +63,13 @@ def test_searches_of_some_decisions_start_as_they_always_do(wave, strategy):
     model.decisions_ = TabularSpace(wave[0], losses=("crps", "nll")).decisions()
     space = TabularSpace(wave[0], losses=("crps", "nll"))
     assert model._method._initial_configurations(space) == []
+
+
+def test_progress_names_what_is_minimised():
+    model = AutoDEUQRegressor(objective=lambda trial: trial.n_weights)
+    names = [model._options(name).score_name for name in ("search", "repeats")]
+    assert names == ["objective", "CRPS"]
+    assert AutoDEUQClassifier()._options("search").score_name == "NLL"
 
 
 def test_every_row_validates_in_one_of_eight_folds(fitted, wave):
@@ -168,7 +177,13 @@ def test_classes_have_their_own_recipes(iris):
 
 @pytest.mark.parametrize(
     ("settings", "n_trials"),
-    [({}, 50), ({"max_time": 60}, 10_000), ({"n_trials": 7, "max_time": 60}, 7)],
+    [
+        ({}, 50),
+        ({"max_time": 60}, 10_000),
+        ({"n_trials": 7, "max_time": 60}, 7),
+        ({"search": keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=20)}, 20),
+        ({"search": keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=99)}, 50),
+    ],
 )
 def test_the_number_of_trials(settings, n_trials):
     assert AutoDEUQRegressor(**settings)._method.n_trials == n_trials
@@ -341,6 +356,21 @@ def test_one_network_has_no_epistemic_part_and_says_so(tiny_space, wave):
         model.set_params(min_members=2, n_members=1).fit(*wave)
 
 
+def test_a_selection_of_one_member_is_its_own_fault(tiny_space, wave):
+    def take_first(y, loc, scale, n_members, sample_weight):
+        return Selection(np.array([0]), np.ones(1))
+
+    settings = {"n_trials": 2, "epochs": 2, "search_space": tiny_space, "random_state": 0}
+    model = AutoDEUQRegressor(**settings).fit(*wave)
+    message = "1 network, as `selection` chose no more: its epistemic uncertainty is 0"
+    with pytest.warns(UserWarning, match=message):
+        model.reselect(selection=take_first)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.reselect(selection="top", n_members=1)
+        model.reselect()
+
+
 # ------------------------------------------------------------------ repeats
 
 
@@ -424,6 +454,16 @@ def test_no_repeat_begins_after_the_deadline(tiny_space, wave, monkeypatch):
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", SmallValidationWarning)
         AutoDEUQRegressor(**settings, repeats=2, max_time=1e-6, min_members=1).fit(*wave)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(2.0, 5.0), (9.0, 5.0), (11.0, 0)])
+def test_repeats_that_would_not_end_in_time_do_not_begin(seconds, expected, monkeypatch):
+    """A repeat may take half as long as its trial, of which a quarter was trained."""
+    monkeypatch.setattr(time, "monotonic", lambda: 105.0)
+    trial = TrialRecord(0, score=0.1, seconds=seconds / 4, share=0.25)
+    chosen = Retraining("repeat", SearchResult(Catalog([trial])), [0], n_rounds=2)
+    assert AutoDEUQRegressor(max_time=10)._time_of_repeats(chosen, 100.0) == expected
+    assert AutoDEUQRegressor()._time_of_repeats(chosen, 100.0) is None
 
 
 def test_failed_repeats_leave_the_networks_of_the_search(tiny_space, wave, monkeypatch):
