@@ -238,7 +238,10 @@ class SearchEstimator:
         method, score_name = self._method, self._method.score_name
         if name == "search" and method.objective is not None:
             score_name = "objective"
-        return RunOptions(self.n_jobs, Limits(**limits), self.verbose, name, score_name)
+        # Both `n_trials` and `repeats` can be "auto": with a limit, as many as fit into it.
+        number = self.n_trials if name == "search" else getattr(self, name, None)
+        is_open = isinstance(number, str) and limits.get("max_time") is not None
+        return RunOptions(self.n_jobs, Limits(**limits), self.verbose, name, score_name, is_open)
 
     # -------------------------------------------------------------- selection
 

@@ -147,6 +147,9 @@ class RunOptions:
         Name of the search in its progress and in warnings.
     score_name : str, default="score"
         Name of the score in the progress.
+    is_open : bool, default=False
+        Whether the search has as many trials as fit into its time. Its number of trials, which is
+        then only a bound, is not shown.
 
     Examples
     --------
@@ -161,3 +164,4 @@ class RunOptions:
     verbose: int | None = 0
     name: str = "search"
     score_name: str = "score"
+    is_open: bool = False

@@ -72,6 +72,22 @@ def test_progress_names_what_is_minimised():
     assert AutoDEUQClassifier()._options("search").score_name == "NLL"
 
 
+@pytest.mark.parametrize(
+    ("settings", "name", "is_open"),
+    [
+        ({}, "search", True),
+        ({}, "repeats", True),
+        ({"refit": True}, "refit", False),
+        ({"n_trials": 7}, "search", False),
+        ({"repeats": 1}, "repeats", False),
+    ],
+)
+def test_progress_shows_no_number_of_trials_that_only_a_deadline_sets(settings, name, is_open):
+    model = AutoDEUQRegressor(**settings)
+    assert model._options(name, max_time=60).is_open is is_open
+    assert not model._options(name).is_open
+
+
 def test_every_row_validates_in_one_of_eight_folds(fitted, wave):
     X, y = wave
     trial = fitted.catalog_.member(int(fitted.catalog_.completed[0]))
