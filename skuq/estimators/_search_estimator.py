@@ -272,19 +272,20 @@ class SearchEstimator:
         ), calibration
 
     def _warn_of_few_members(self, method):
-        """Warn if the ensemble has fewer networks than the minimum for epistemic uncertainty."""
-        params = method.estimator
+        """Warn if the ensemble has fewer members than epistemic uncertainty needs."""
+        params, n_members = method.estimator, len(self.selection_)
         wanted = min(getattr(params, "min_members", 2), params.n_members)
-        n_networks = len(self.fitted_.members)
-        if n_networks >= wanted:
+        if n_members >= wanted:
             return
-        networks, consequence = f"{n_networks} networks", ""
-        if n_networks == 1:
-            networks, consequence = "1 network", ": its epistemic uncertainty is 0"
+        found, consequence = f"{n_members} members", ""
+        if n_members == 1:
+            n_networks = len(self.fitted_.members)
+            value = "0" if n_networks == 1 else f"that of {n_networks} networks of one configuration"
+            found, consequence = "1 member", f": its epistemic uncertainty is {value}"
         cause, advice = "no more trials succeeded", "Give the search more trials or more time."
         if len(self.catalog_.completed) >= wanted:
             cause, advice = "`selection` chose no more", "Another `selection` may choose more."
-        warn_user(f"The ensemble has {networks}, as {cause}{consequence}. {advice}")
+        warn_user(f"The ensemble has {found}, as {cause}{consequence}. {advice}")
 
     @property
     def _result(self) -> SearchResult:

@@ -361,10 +361,14 @@ def test_calibration_survives_copies(fitted, wave):
 def test_one_network_has_no_epistemic_part_and_says_so(tiny_space, wave):
     model = AutoDEUQRegressor(n_trials=1, epochs=2, search_space=tiny_space, random_state=0)
     with pytest.warns(
-        UserWarning, match="The ensemble has 1 network, .* epistemic uncertainty is 0"
+        UserWarning, match="The ensemble has 1 member, .* epistemic uncertainty is 0"
     ):
         model.fit(*wave)
     assert (model.predict_uncertainty(wave[0]).epistemic == 0).all()
+    with pytest.warns(UserWarning, match="1 member, .* is that of 2 networks of one configuration"):
+        model.set_params(cv=2).fit(*wave)
+    assert (model.predict_uncertainty(wave[0]).epistemic > 0).all()
+    model.set_params(cv=None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", SmallValidationWarning)
@@ -378,7 +382,7 @@ def test_a_selection_of_one_member_is_its_own_fault(tiny_space, wave):
 
     settings = {"n_trials": 2, "epochs": 2, "search_space": tiny_space, "random_state": 0}
     model = AutoDEUQRegressor(**settings).fit(*wave)
-    message = "1 network, as `selection` chose no more: its epistemic uncertainty is 0"
+    message = "1 member, as `selection` chose no more: its epistemic uncertainty is 0"
     with pytest.warns(UserWarning, match=message):
         model.reselect(selection=take_first)
     with warnings.catch_warnings():

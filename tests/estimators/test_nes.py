@@ -151,7 +151,7 @@ def test_networks_of_one_architecture_train_as_a_stack(tiny_space, iris, monkeyp
 
 
 def test_an_ensemble_of_one_network_says_so(tiny_space, iris):
-    with pytest.warns(UserWarning, match="1 network, as no more trials .*epistemic .* is 0"):
+    with pytest.warns(UserWarning, match="1 member, as no more trials .*epistemic .* is 0"):
         tiny(tiny_space, 1, epochs=1).fit(*iris)
 
 
