@@ -279,8 +279,8 @@ class SearchEstimator:
             return
         found, consequence = f"{n_members} members", ""
         if n_members == 1:
-            n_networks = len(self.fitted_.members)
-            value = "0" if n_networks == 1 else f"that of {n_networks} networks of one configuration"
+            n = len(self.fitted_.members)
+            value = "0" if n == 1 else f"that of {n} networks of one configuration"
             found, consequence = "1 member", f": its epistemic uncertainty is {value}"
         cause, advice = "no more trials succeeded", "Give the search more trials or more time."
         if len(self.catalog_.completed) >= wanted:
