@@ -151,7 +151,7 @@ def test_rare_classes_are_divided_without_a_word(wave, labels):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", SmallValidationWarning)
-        model = AutoDEUQClassifier(**{**FAST, "n_trials": 1}).fit(X, y)
+        model = AutoDEUQClassifier(**{**FAST, "n_trials": 1}, min_members=1).fit(X, y)
     assert_allclose(model.predict_proba(X).sum(axis=1), 1)
 
 
