@@ -121,9 +121,10 @@ def maximize_acquisition(
 
     Notes
     -----
-    "lbfgs" computes in single precision. Where that does not tell points apart, as inputs or
-    outputs are far from 0 for how much they vary, it computes in double precision, at about twice
-    the time. Maxima near a given start climb on in double precision.
+    "lbfgs" and "scipy" compute in single precision. Where that does not tell points apart, as
+    inputs or outputs are far from 0 for how much they vary, or cannot hold the values, they
+    compute in double precision, at about twice the time. With "lbfgs", maxima near a given start
+    climb on in double precision.
 
     Examples
     --------
@@ -197,11 +198,7 @@ def _search(task, u, method, n_restarts, given):
 
 def _climb_together(task, u, n_restarts, given):
     """Climb from the best candidates, all at once."""
-    compiled = CompiledAcquisition(task)
-    values = compiled.values(u)
-    if _is_inexact(task, u, values, _scale(values)):
-        compiled = CompiledAcquisition(task, "float64")
-        values = compiled.values(u)
+    compiled, values = _compile(task, u)
     scale = _scale(values)
     survivors = {
         number: max(_LEAST_SURVIVORS, math.ceil(share * n_restarts))
@@ -215,7 +212,10 @@ def _climb_together(task, u, n_restarts, given):
     top = _rank(found)[:_N_REFINED]
     if len(top) and _is_near(x[top], given, len(task.bounds)):
         exact = CompiledAcquisition(task, "float64")
-        best, best_values = _climb(exact, x[top], scale, _MAX_EXACT_ROUNDS, _EXACT_FTOL)
+        try:
+            best, best_values = _climb(exact, x[top], scale, _MAX_EXACT_ROUNDS, _EXACT_FTOL)
+        except NumpyOnlyError:  # the objective takes tensors of single precision only
+            return np.concatenate([x, u]), np.concatenate([found, values])
         # The other values are in single precision: their rounding must not beat a refined one.
         least = best_values[np.isfinite(best_values)].min(initial=math.inf)
         found, values = np.minimum(found, least), np.minimum(values, least)
@@ -242,22 +242,37 @@ def _is_near(x, given, d):
     return np.linalg.norm(gaps, axis=-1).min() < _SMALL_STEP * math.sqrt(d)
 
 
-def _is_inexact(task, u, values, scale):
+def _compile(task, u):
+    """Compile the acquisition in single precision, or in double where that is too coarse.
+
+    Return it with its values (n,) at candidates u (n, q * d).
+    """
+    compiled = CompiledAcquisition(task)
+    values = compiled.values(u)
+    if _is_inexact(task, u, values):
+        compiled = CompiledAcquisition(task, "float64")
+        values = compiled.values(u)
+    return compiled, values
+
+
+def _is_inexact(task, u, values):
     """Tell whether single precision is too coarse: compare a few points with double precision."""
     rows = np.linspace(0, len(u) - 1, _N_COMPARED).astype(int)
     exact = acquisition_of(task)(u[rows])
-    usable = np.isfinite(exact) & np.isfinite(values[rows])
-    error = np.abs(exact - values[rows])[usable]
-    return bool(error.size) and error.max() > _INEXACT * max(scale, np.ptp(exact[usable]))
+    usable = np.isfinite(exact)
+    if not usable.any():
+        return False
+    largest = _INEXACT * max(_scale(values), np.ptp(exact[usable]))
+    # Values beyond the range of single precision are inf or NaN, and not near the exact ones.
+    return not np.all(np.abs(exact - values[rows])[usable] <= largest)
 
 
 def _climb_one_by_one(task, u, n_restarts, given):
     """Climb from one candidate after the other with SciPy's L-BFGS-B."""
     if task.posterior.key is None:
         return _without_gradients(task, u)
-    compiled = CompiledAcquisition(task)
     u = u[:n_restarts]
-    values = compiled.values(u)
+    compiled, values = _compile(task, u)
     scale = _scale(values)
 
     def negative(u):

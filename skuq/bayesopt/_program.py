@@ -118,7 +118,7 @@ class CompiledAcquisition:
         # Everything that changes the program, but none of its arguments' values.
         key = (
             (kind, rows, self._q, self._d, shapes, self._dtype, self._has_level),
-            (self._acquisition, _key_of(self._objective)),
+            (self._acquisition, make_hashable(self._objective)),
             (posterior.key, posterior.n_draws, posterior.output_shape),
         )
 
@@ -240,26 +240,29 @@ def _check_values(values, draws, objective, n_draws):
     )
 
 
-class _IdentityKey:
-    """Key for an object that is not hashable: only the same object is equal."""
+class _ByIdentity:
+    """A function that is not hashable, as part of a key: only the same object is equal."""
 
-    def __init__(self, thing):
-        self.thing = thing
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, *args):
+        return self.function(*args)
 
     def __hash__(self):
-        return id(self.thing)
+        return id(self.function)
 
     def __eq__(self, other):
-        return isinstance(other, _IdentityKey) and self.thing is other.thing
+        return isinstance(other, _ByIdentity) and self.function is other.function
 
 
-def _key_of(objective):
-    """Make an objective part of a program's key."""
+def make_hashable(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """Return a function that can be part of a program's key, such as an objective."""
     try:
-        hash(objective)
+        hash(function)
     except TypeError:
-        return _IdentityKey(objective)
-    return objective
+        return _ByIdentity(function)
+    return function
 
 
 def _cast(tree, dtype):
@@ -267,4 +270,5 @@ def _cast(tree, dtype):
     if isinstance(tree, tuple):
         return tuple(_cast(part, dtype) for part in tree)
     tree = np.asarray(tree)
-    return tree.astype(dtype) if tree.dtype.kind == "f" else tree
+    with np.errstate(over="ignore"):  # what single precision cannot hold is noticed by its values
+        return tree.astype(dtype) if tree.dtype.kind == "f" else tree
