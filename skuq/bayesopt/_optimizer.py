@@ -160,7 +160,7 @@ class BayesianOptimizer:
     one asks, the others wait.
 
     A proposal depends only on the results, the pending points and `random_state`. After `save`
-    and `load`, or pickling, it is the same bit by bit, except for estimators with
+    and `load`, pickling or copying, it is the same bit by bit, except for estimators with
     ``warm_start=True``, whose first fit is then cold.
 
     Failed evaluations (an exception, NaN, inf, numbers beyond 1e150) are recorded, but not
