@@ -426,7 +426,7 @@ class BayesianOptimizer:
         y : array-like of shape () or (k,), or None
             One number for each point. With an `objective` the function's outputs (q,) or
             (q, d_s), or (k, q) or (k, q, d_s). NaN, inf or None mean that the evaluation failed;
-            for a single point one NaN is enough, whatever the shape of the outputs.
+            one of them is enough for a point, whatever the shape of the outputs.
         constraints : dict of str to array-like of shape () or (k,), optional
             Values of the measured constraints, those that have a regressor.
 

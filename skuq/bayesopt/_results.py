@@ -301,6 +301,8 @@ class ResultLog:
     def _check_outputs(self, y, n, single):
         """Validate the outputs of n points, or of a `single` one, as an array (n, ..)."""
         try:
+            if self.objective is not None and not single and isinstance(y, list | tuple):
+                y = _fill_failures(y, self.output_shape)
             # A copy, as a simulator may write its next output to the same array.
             y = np.array(fill_masked(y), dtype="float64")
         except (TypeError, ValueError) as error:
@@ -320,6 +322,14 @@ class ResultLog:
                 f"`y` must have shape {expected}, a value for each of {n} x. Got {y.shape}.{hint}"
             )
         return y
+
+
+def _fill_failures(outputs, shape):
+    """Replace None, or one NaN, in a list of outputs by NaN of the shape that outputs have."""
+    failed = [y is None or (np.ndim(y) == 0 and not _is_usable(float(y))) for y in outputs]
+    if shape is None:
+        shape = next((np.shape(y) for y, lost in zip(outputs, failed) if not lost), ())
+    return [np.full(shape, np.nan) if lost else y for y, lost in zip(outputs, failed)]
 
 
 def _is_usable(values):
