@@ -561,6 +561,11 @@ def test_mean_width_fixes_beta_once(recorder):
     # error of 0.3 / sqrt(20 000) = 0.2 %; the tolerance is five of these.
     assert_allclose(optimizer.beta_, 0.5 / (2 * (0.1 + 1 / 3)), rtol=0.01)
     assert {record.beta for record in optimizer.history_} == {optimizer.beta_}
+    state = optimizer.to_state()
+    assert BayesianOptimizer.from_state(state, recorder).beta_ == optimizer.beta_
+    changed = BayesianOptimizer.from_state(state, recorder, mean_width=None, beta=3.0)
+    changed.ask()
+    assert changed.history_[-1].beta == 3.0
 
 
 def test_threshold_decays_as_in_the_paper():
