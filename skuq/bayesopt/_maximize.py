@@ -31,8 +31,8 @@ _CANDIDATES_PER_RESTART = 4
 # third of the evaluations. Cuts at rounds 4, 12 and 32 missed 6%.
 _SURVIVORS = {6: 1 / 4, 16: 1 / 16, 36: 1 / 50}
 _LEAST_SURVIVORS = 10  # restarts that continue in any case
-_MAX_ROUNDS = 150  # of L-BFGS in single precision
-_FTOL = 1e-7  # single precision resolves no smaller gain
+_MAX_ROUNDS = 150  # of L-BFGS
+_FTOL = 1e-7  # smallest gain of a step, in units of the candidates' spread
 # A search that proposes points this near to a given start, as a share of the box times sqrt(d),
 # has converged to where single precision is coarse: the best maxima are refined in double.
 _SMALL_STEP = 0.01
@@ -231,6 +231,8 @@ def _climb(compiled, starts, units, max_rounds, ftol, survivors=None):
         values, gradients = compiled.values_and_gradients(u)
         return units.to_cost(values), -gradients / units.spread
 
+    # No smaller gain than the precision of the values resolves.
+    ftol = max(ftol, np.finfo(compiled.dtype).eps * abs(units.best) / units.spread)
     result = minimize_batch(cost, starts, max_rounds=max_rounds, ftol=ftol, survivors=survivors)
     return result.x, units.to_value(result.value)
 

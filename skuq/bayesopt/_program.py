@@ -57,7 +57,7 @@ class CompiledAcquisition:
     """
 
     def __init__(self, task: AcquisitionTask, dtype: str = "float32"):
-        posterior, q, self._dtype = task.posterior, task.q, dtype
+        posterior, q, self.dtype = task.posterior, task.q, dtype
         self._posterior, self._objective, self._q = posterior, task.objective, q
         # beta is an argument of the program, so it must not be part of the program's key.
         self._acquisition = replace(task.acquisition, beta=1.0)
@@ -92,7 +92,7 @@ class CompiledAcquisition:
             self._used[kind, rows] = self._compile(kind, rows)
         program = self._used[kind, rows]
         # A program takes a fixed number of batches: pad the last call with copies.
-        u = np.asarray(u, dtype=self._dtype).reshape(len(u), self._q, self._d)
+        u = np.asarray(u, dtype=self.dtype).reshape(len(u), self._q, self._d)
         missing = -len(u) % rows
         padded = np.concatenate([u, np.repeat(u[-1:], missing, axis=0)])
         parts = [
@@ -107,7 +107,7 @@ class CompiledAcquisition:
     def _tensors(self, tree):
         from skuq.backend import to_tensors
 
-        return to_tensors(_cast(tree, self._dtype))
+        return to_tensors(_cast(tree, self.dtype))
 
     def _compile(self, kind, rows):
         """Compile the program of a kind for this many batches, or find it in the cache."""
@@ -117,7 +117,7 @@ class CompiledAcquisition:
         posterior = self._posterior
         # Everything that changes the program, but none of its arguments' values.
         key = (
-            (kind, rows, self._q, self._d, shapes, self._dtype, self._has_level),
+            (kind, rows, self._q, self._d, shapes, self.dtype, self._has_level),
             (self._acquisition, make_hashable(self._objective)),
             (posterior.key, posterior.n_draws, posterior.output_shape),
         )
