@@ -25,9 +25,6 @@ from skuq.bayesopt._constraints import (
 )
 from skuq.bayesopt._domain import Domain
 
-# Distance in unit coordinates up to which a result settles a pending point: workers may round
-# points to single precision. Whole numbers and categories must be equal.
-_EQUAL = 1e-6
 _LARGEST = 1e150  # surrogates compute variances, and squares of larger numbers overflow
 _NOT_USABLE = f"NaN, inf or beyond {_LARGEST:g}"
 
@@ -195,7 +192,10 @@ class ResultLog:
         self.pending = np.vstack([self.pending, points])
 
     def forget(self, points=None) -> None:
-        """Drop points (k, d) from the pending ones, each once; by default drop all."""
+        """Drop points (k, d) from the pending ones, each once; by default drop all.
+
+        They may have been rounded to single precision. Whole numbers and categories must be equal.
+        """
         if points is None:
             self.pending = self.pending[:0]
             return
@@ -205,7 +205,7 @@ class ResultLog:
             distance = self.domain.distance(self.pending, x[None]).ravel()
             distance[self.domain.differs_in_whole_columns(self.pending, x)] = np.inf
             nearest = distance.argmin()  # one of them, where a point is pending several times
-            if distance[nearest] <= _EQUAL:
+            if distance[nearest] <= self.domain.tolerance:
                 self.pending = np.delete(self.pending, nearest, axis=0)
 
     def copy(self) -> ResultLog:

@@ -187,10 +187,15 @@ def test_a_result_settles_its_point_and_a_lost_one_is_forgotten():
     assert len(optimizer.forget().pending_) == 0
 
 
-def test_rounded_points_are_settled():
-    optimizer = search(JointProcess())
+@pytest.mark.parametrize("bounds", [SQUARE, [(0.1, 0.3), (1000, 1001)]])
+def test_rounded_points_are_settled(bounds):
+    optimizer = search(JointProcess(), bounds=bounds)
     optimizer.tell(optimizer.ask(3).astype("float32"), [1.0, 2.0, 3.0])
+    corner = np.array(bounds)[:, 1]
+    optimizer._log.expect(corner[None])
+    optimizer.tell(corner.astype("float32"), 4.0)  # the nearest number to 0.3 is larger
     assert not len(optimizer.pending_)
+    assert_array_equal(optimizer.x_[-1], corner)
 
 
 def test_neighbouring_whole_numbers_are_other_points():
