@@ -67,7 +67,8 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
         noise = np.tile(job.noise**2, (job.n_functions * job.n_queries // len(job.noise), 1))
         noise = noise[rows].ravel() / max(prior_scale, 1e-12) ** 2
     n_functions = math.ceil(n_index / len(members))
-    amplitude = scale / np.sqrt(n_functions * len(members))
+    # Learnt or not, the prior is off if its scale is 0.
+    amplitude = scale / np.sqrt(n_functions * len(members)) if prior_scale else 0.0
     directions = np.stack(
         [
             _conditioned_directions(
