@@ -3,7 +3,7 @@
     python benchmarks/uci_regression.py --data-dir DIR --dataset concrete --splits 0 1 2 \
         --n-trials 100 --n-jobs 2
 
-`--protocol paper` uses 500 trials and ten seeds of the train/validation split on test
+`--protocol paper` uses 500 trials and ten `--seeds` of the train/validation split on test
 split 0, and prints the mean rank over the sets run, by the paper's Table I
 (yearprediction is not among the data).
 
@@ -11,7 +11,8 @@ split 0, and prints the mean rank over the sets run, by the paper's Table I
 apart from the runs without.
 
 Every finished run is written to ``benchmarks/results/uci_regression.json`` at once and
-not repeated, so a long benchmark can go on in the next sitting. `--summary` only prints.
+not repeated. With `--catalog-dir` a run that was interrupted goes on with its trials.
+`--summary` only prints.
 """
 
 import argparse
@@ -60,12 +61,12 @@ def reselected(model, X, y, select):
     return {"nll": result["nll"], "rmse": result["rmse"], "n_members": len(chosen)}
 
 
-def run(data, seed, settings):
+def run(data, seed, settings, catalog_dir):
     """One fit and its scores, as a JSON record."""
     X, y, X_test, y_test = data
     paper_space = {"cv": None, "search_space": "dense", "n_members": 5, "discard": False}
     settings = {**paper_space, "calibrate": False, **settings}
-    model = AutoDEUQRegressor(random_state=seed, verbose=1, **settings)
+    model = AutoDEUQRegressor(random_state=seed, verbose=1, catalog_dir=catalog_dir, **settings)
     started = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SmallValidationWarning)
@@ -149,6 +150,8 @@ def main():
     parser.add_argument("--cv", type=int, help="folds of each trial")
     parser.add_argument("--refit", action="store_true")
     parser.add_argument("--protocol", choices=["splits", "paper"], default="splits")
+    parser.add_argument("--seeds", nargs="+", type=int, default=range(1, 11), help="of the paper")
+    parser.add_argument("--catalog-dir", type=Path, help="keeps the trials of interrupted runs")
     parser.add_argument("--summary", action="store_true", help="print what has been run")
     arguments = parser.parse_args()
     paper = arguments.protocol == "paper"
@@ -158,7 +161,8 @@ def main():
         "search": arguments.search,
     }
     settings |= {n: v for n, v in [("cv", arguments.cv), ("refit", arguments.refit)] if v}
-    runs = [(0, seed) for seed in range(1, 11)] if paper else [(s, s + 1) for s in arguments.splits]
+    seeds = [(0, seed) for seed in arguments.seeds]
+    runs = seeds if paper else [(split, split + 1) for split in arguments.splits]
     tables = {}
     for dataset in arguments.dataset:
         for split, seed in [] if arguments.summary else runs:
@@ -171,7 +175,9 @@ def main():
                 "split": split,
                 "seed": seed,
                 "settings": settings,
-                **run(uci(arguments.data_dir, dataset, split), seed, settings),
+                **run(
+                    uci(arguments.data_dir, dataset, split), seed, settings, arguments.catalog_dir
+                ),
             }
             add(RESULTS, record)
         known = matching(read(RESULTS), arguments.protocol, dataset, settings)
