@@ -240,6 +240,8 @@ def _std(xp, centred):
     # In units of the largest deviation, since squares of small numbers are 0 in single precision.
     largest = xp.max(xp.abs(centred), axis=0, keepdims=True)
     unit = xp.where(largest > 0, largest, xp.ones_like(largest))
+    if xp is not np:
+        unit = xp.stop_gradient(unit)  # the result does not depend on it
     variance = xp.mean(xp.square(centred / unit), axis=0, keepdims=True)
     return unit * xp.sqrt(xp.maximum(variance, _TINY))
 
