@@ -111,6 +111,12 @@ def test_noise_and_scale_are_learnt_from_functions_left_out(kind):
     assert draws.std(axis=0).mean() < 0.7 * std.mean()
 
 
+def test_a_prior_of_scale_0_is_off_where_noise_is_learnt():
+    X, y = noisy_line(40)
+    parts = line_model("conditioned", steps=20, prior_scale=0).fit(X, y).predict_uncertainty(X)
+    assert (parts.epistemic < 1e-9).all() and (parts.aleatoric > 0.05).all()
+
+
 def test_members_stop_after_a_quarter_of_the_epochs_without_a_better_one():
     X, y = noisy_line(60, noise=1.0)
     model = line_model("ensemble", steps=200, learning_rate=0.05).fit(X, y)  # 200 epochs

@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -56,6 +57,7 @@ from skuq.networks import (
     build_mlp,
 )
 from skuq.persistence import MissingPart, dumps, loads
+from skuq.search import SuccessiveHalving
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(60, 3))
@@ -481,9 +483,13 @@ def test_search_spaces_of_the_package_are_saved(space):
     assert loaded.decisions(shape, 1) == space.decisions(shape, 1)
 
 
-def test_paths_are_saved(tmp_path):
-    model = skuq.AutoDEUQRegressor(catalog_dir=tmp_path)
-    assert loads(dumps(model)).catalog_dir == tmp_path
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("catalog_dir", Path("somewhere")), ("discard", SuccessiveHalving((0.1, 0.5), 3.0, 5))],
+)
+def test_parameters_that_are_objects_are_saved(name, value):
+    model = skuq.AutoDEUQRegressor(**{name: value})
+    assert getattr(loads(dumps(model)), name) == value
 
 
 # ------------------------------------------------------------------- what is the user's own
