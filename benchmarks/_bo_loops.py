@@ -199,6 +199,9 @@ def search(part, dataset, method, seed, n_steps, arguments, record=None):
                 yield kept(known, found, [])
         return
     estimator, settings = estimator_and_settings(part, method, task, arguments)
+    steps = [] if record is None else [dict(zip(record["steps"], s)) for s in by_step(record)]
+    if steps and settings.pop("mean_width", None) is not None:  # beta was chosen once
+        settings["beta"] = steps[0]["beta"] / 2 ** steps[0]["n_doublings"]
     composite = task.objective is not None and method != "gp"
     loop = BayesianOptimizer(
         estimator,
@@ -213,9 +216,6 @@ def search(part, dataset, method, seed, n_steps, arguments, record=None):
         loop.tell(x, [r.outputs if composite else -r.value for r in results])
 
     tell(known, found)
-    steps = [] if record is None else [dict(zip(record["steps"], s)) for s in by_step(record)]
-    if steps and "mean_width" in settings:
-        loop.beta_ = steps[0]["beta"] / 2 ** steps[0]["n_doublings"]  # chosen once
     while len(found) < end:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)

@@ -77,7 +77,7 @@ def probability_of_improvement(xp, values, best):
     """
     centre = xp.mean(values, axis=0, keepdims=True)  # (1, n[, q])
     bandwidth = min(0.9, 1.6 * values.shape[0] ** (-1 / 3))
-    spread = _std(xp, values - centre, keepdims=True)
+    spread = _std(xp, values - centre)
     shrunk = centre + math.sqrt(1 - bandwidth**2) * (values - centre)
     # The smoothed indicator of each draw: P(shrunk + h * spread * normal > best).
     above = _normal_cdf(xp, (shrunk - _align_with_draws(xp, best, values)) / (bandwidth * spread))
@@ -229,16 +229,21 @@ def _bound(xp, centre, centred, beta, deviation, pending):
     """
     one_point = not _is_batch(centred) or centred.shape[-1] == 1
     if one_point and deviation == "std" and pending is None:
-        bound = centre + beta * _std(xp, centred, keepdims=True)
+        bound = centre + beta * _std(xp, centred)
     else:
         bound = centre + beta * _SQRT_HALF_PI * xp.abs(centred)  # (n_draws, n[, q])
     return xp.mean(_raise_to_level(xp, _batch_best(xp, bound), pending), axis=0)
 
 
-def _std(xp, centred, keepdims=False):
-    """Compute standard deviations (n[, q]) of centred draws (n_draws, n[, q])."""
-    variance = xp.mean(xp.square(centred), axis=0, keepdims=keepdims)
-    return xp.sqrt(xp.maximum(variance, _TINY))
+def _std(xp, centred):
+    """Compute standard deviations (1, n[, q]) of centred draws (n_draws, n[, q])."""
+    # In units of the largest deviation, since squares of small numbers are 0 in single precision.
+    largest = xp.max(xp.abs(centred), axis=0, keepdims=True)
+    unit = xp.where(largest > 0, largest, xp.ones_like(largest))
+    if xp is not np:
+        unit = xp.stop_gradient(unit)  # the result does not depend on it
+    variance = xp.mean(xp.square(centred / unit), axis=0, keepdims=True)
+    return unit * xp.sqrt(xp.maximum(variance, _TINY))
 
 
 def _normal_cdf(xp, x):

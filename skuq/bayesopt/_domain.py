@@ -18,7 +18,11 @@ from skuq._checks import as_floats
 
 #: Points of a domain that is small enough to list.
 SMALL_DOMAIN = 4096
-_SLACK = 1e-9  # share of a side by which rounding may carry a point over the edge
+# Workers may round points to single precision: this is the relative error, and the largest error
+# that counts, as a share of a side.
+_ROUNDING, _MOST_ROUNDING = 2.0**-24, 2e-4
+_SLACK = 1e-9  # share of a side by which other rounding may carry a point over the edge
+_EQUAL = 1e-6  # distance in unit coordinates up to which points are equal, but for the rounding
 _MANY_POINTS = 2**62  # from here on a discrete domain counts as infinite
 
 
@@ -48,6 +52,11 @@ class Domain:
                     f"`bounds` of the columns in `{name}` must be {expected}. "
                     f"Got {tuple(sides[wrong[0]].tolist())} in column {columns[wrong[0]]}."
                 )
+        widths = np.diff(self.bounds, axis=1)[:, 0]
+        rounding = _ROUNDING * np.abs(self.bounds).max(axis=1)
+        self._rounding = np.minimum(rounding, _MOST_ROUNDING * widths)
+        #: Distance in unit coordinates up to which points are equal.
+        self.tolerance = _EQUAL + np.linalg.norm(2 * self._rounding / widths)
         self._whole = np.isin(np.arange(d), [*self.integer, *self.categories])
         self._place_columns()
 
@@ -113,7 +122,7 @@ class Domain:
                 f"there are {self.n_columns} bounds. Got shape {X.shape}."
             )
         low, high = self.bounds.T
-        slack = _SLACK * (high - low)
+        slack = _SLACK * (high - low) + self._rounding
         outside = ~((low - slack <= X) & (high + slack >= X))  # NaN is outside
         if outside.any():
             row, column = np.argwhere(outside)[0]

@@ -75,10 +75,6 @@ class Fits:
             self.last, self._key = surrogates, key
         return surrogates
 
-    def __getstate__(self):
-        """Leave the fit out, as a saved search does; the next step fits again, with its seed."""
-        return Fits().__dict__
-
 
 def _fit(settings, results, entropy, previous) -> Surrogates:
     """Fit seeded clones to the results.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ def run_loop(
     func: Callable[[np.ndarray], Any],
     log: ResultLog,
     ask: Callable[[int], np.ndarray],
+    lock: AbstractContextManager[Any],
     *,
     n_calls: int,
     q: int,
@@ -32,9 +34,10 @@ def run_loop(
 ) -> str:
     """Evaluate `func` at batches of `q` points until `n_calls` more results are in the log.
 
-    The points of `first` (k, d) come before any is asked for. ``best()`` is shown as progress, and
-    ``is_to_stop()`` is called after each batch. Return why the loop ended; raise SearchFailedError
-    if none of the first ten evaluations, or of all, was usable.
+    The points of `first` (k, d) come before any is asked for. The log changes under the `lock` of
+    the search. ``best()`` is shown as progress, and ``is_to_stop()`` is called after each batch.
+    Return why the loop ended; raise SearchFailedError if none of the first ten evaluations, or of
+    all, was usable.
     """
     end = len(log) + n_calls
     message = f"All {n_calls} evaluations are done."
@@ -45,15 +48,22 @@ def run_loop(
                 if not len(first) and not log.n_left:
                     message = "Every point of the domain is known."
                     break
-                batch = first[:n] if len(first) else ask(int(min(n, log.n_left)))
-                first = first[n:]
+                if len(first):
+                    batch, first = first[:n], first[n:]
+                    with lock:
+                        log.expect(batch)
+                else:
+                    batch = ask(int(min(n, log.n_left)))
+                n_done = 0
                 try:
-                    _evaluate(func, batch[0], log)
-                    for x in batch[1:]:
-                        progress.step()
-                        _evaluate(func, x, log)
+                    for x in batch:
+                        if n_done:
+                            progress.step()
+                        _evaluate(func, x, log, lock)
+                        n_done += 1
                 finally:  # after an interrupt, the rest of the batch is no longer pending
-                    log.forget(batch)
+                    with lock:
+                        log.forget(batch[n_done:])
                 progress.step(best=f"{best():.4g}", failed=log.n_failed)
                 if is_to_stop():
                     message = "Stopped by `callback`."
@@ -68,7 +78,7 @@ def run_loop(
     return message
 
 
-def _evaluate(func, x, log):
+def _evaluate(func, x, log, lock):
     """Call the function at one point (d,) and record its result or its exception."""
     try:
         y, constraints = func(x.copy()), None
@@ -77,11 +87,13 @@ def _evaluate(func, x, log):
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
         _logger.info("evaluation %d failed: %s", len(log), message)
-        log.add_failures(x, message)
+        with lock:
+            log.add_failures(x, message)
     else:
         if y is None:
             raise ValueError(f"The function must return numbers. Got None at x={x.tolist()}.")
-        log.add(x, y, constraints)
+        with lock:
+            log.add(x, y, constraints)
     if len(log) >= _MOST_FAILURES and not log.has_value:
         raise _failure(log)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from scipy import optimize
@@ -30,8 +31,8 @@ _CANDIDATES_PER_RESTART = 4
 # third of the evaluations. Cuts at rounds 4, 12 and 32 missed 6%.
 _SURVIVORS = {6: 1 / 4, 16: 1 / 16, 36: 1 / 50}
 _LEAST_SURVIVORS = 10  # restarts that continue in any case
-_MAX_ROUNDS = 150  # of L-BFGS in single precision
-_FTOL = 1e-7  # single precision resolves no smaller gain
+_MAX_ROUNDS = 150  # of L-BFGS
+_FTOL = 1e-7  # smallest gain of a step, in units of the candidates' spread
 # A search that proposes points this near to a given start, as a share of the box times sqrt(d),
 # has converged to where single precision is coarse: the best maxima are refined in double.
 _SMALL_STEP = 0.01
@@ -39,7 +40,7 @@ _N_REFINED = 10  # maxima that are refined
 _MAX_EXACT_ROUNDS, _EXACT_FTOL = 60, 1e-13  # of their refinement in double precision
 _N_CLIMBED = 10  # points of the sample that are improved if there are no gradients
 _DIFFERENCE = 1e-6  # share of the box; about the error of a difference in float64
-_VALUE_OF_NON_FINITE = 1e30  # when minimised
+_COST_OF_NON_FINITE = 1e30
 # Points where single precision is compared with double, and the tolerated error there as a share
 # of the values' spread.
 _N_COMPARED, _INEXACT = 8, 0.05
@@ -121,9 +122,10 @@ def maximize_acquisition(
 
     Notes
     -----
-    "lbfgs" computes in single precision. Where that does not tell points apart, as inputs or
-    outputs are far from 0 for how much they vary, it computes in double precision, at about twice
-    the time. Maxima near a given start climb on in double precision.
+    "lbfgs" and "scipy" compute in single precision. Where that does not tell points apart, as
+    inputs or outputs are far from 0 for how much they vary, or cannot hold the values, they
+    compute in double precision, at about twice the time. With "lbfgs", maxima near a given start
+    climb on in double precision.
 
     Examples
     --------
@@ -197,12 +199,8 @@ def _search(task, u, method, n_restarts, given):
 
 def _climb_together(task, u, n_restarts, given):
     """Climb from the best candidates, all at once."""
-    compiled = CompiledAcquisition(task)
-    values = compiled.values(u)
-    if _is_inexact(task, u, values, _scale(values)):
-        compiled = CompiledAcquisition(task, "float64")
-        values = compiled.values(u)
-    scale = _scale(values)
+    compiled, values = _compile(task, u)
+    units = _Units.of(values)
     survivors = {
         number: max(_LEAST_SURVIVORS, math.ceil(share * n_restarts))
         for number, share in _SURVIVORS.items()
@@ -211,11 +209,14 @@ def _climb_together(task, u, n_restarts, given):
     starts = u[_rank(values)[:n_restarts]]
     if not len(starts):  # nothing is finite, which `_best_allowed` reports
         return u, values
-    x, found = _climb(compiled, starts, scale, _MAX_ROUNDS, _FTOL, survivors)
+    x, found = _climb(compiled, starts, units, _MAX_ROUNDS, _FTOL, survivors)
     top = _rank(found)[:_N_REFINED]
     if len(top) and _is_near(x[top], given, len(task.bounds)):
         exact = CompiledAcquisition(task, "float64")
-        best, best_values = _climb(exact, x[top], scale, _MAX_EXACT_ROUNDS, _EXACT_FTOL)
+        try:
+            best, best_values = _climb(exact, x[top], units, _MAX_EXACT_ROUNDS, _EXACT_FTOL)
+        except NumpyOnlyError:  # the objective takes tensors of single precision only
+            return np.concatenate([x, u]), np.concatenate([found, values])
         # The other values are in single precision: their rounding must not beat a refined one.
         least = best_values[np.isfinite(best_values)].min(initial=math.inf)
         found, values = np.minimum(found, least), np.minimum(values, least)
@@ -223,15 +224,17 @@ def _climb_together(task, u, n_restarts, given):
     return np.concatenate([x, u]), np.concatenate([found, values])
 
 
-def _climb(compiled, starts, scale, max_rounds, ftol, survivors=None):
+def _climb(compiled, starts, units, max_rounds, ftol, survivors=None):
     """Climb from all starts at once; return points and values."""
 
-    def negative(u):
+    def cost(u):
         values, gradients = compiled.values_and_gradients(u)
-        return -values / scale, -gradients / scale
+        return units.to_cost(values), -gradients / units.spread
 
-    result = minimize_batch(negative, starts, max_rounds=max_rounds, ftol=ftol, survivors=survivors)
-    return result.x, -result.value * scale
+    # No smaller gain than the precision of the values resolves.
+    ftol = max(ftol, np.finfo(compiled.dtype).eps * abs(units.best) / units.spread)
+    result = minimize_batch(cost, starts, max_rounds=max_rounds, ftol=ftol, survivors=survivors)
+    return result.x, units.to_value(result.value)
 
 
 def _is_near(x, given, d):
@@ -242,59 +245,75 @@ def _is_near(x, given, d):
     return np.linalg.norm(gaps, axis=-1).min() < _SMALL_STEP * math.sqrt(d)
 
 
-def _is_inexact(task, u, values, scale):
+def _compile(task, u):
+    """Compile the acquisition in single precision, or in double where that is too coarse.
+
+    Return it with its values (n,) at candidates u (n, q * d).
+    """
+    compiled = CompiledAcquisition(task)
+    values = compiled.values(u)
+    if _is_inexact(task, u, values):
+        compiled = CompiledAcquisition(task, "float64")
+        values = compiled.values(u)
+    return compiled, values
+
+
+def _is_inexact(task, u, values):
     """Tell whether single precision is too coarse: compare a few points with double precision."""
     rows = np.linspace(0, len(u) - 1, _N_COMPARED).astype(int)
     exact = acquisition_of(task)(u[rows])
-    usable = np.isfinite(exact) & np.isfinite(values[rows])
-    error = np.abs(exact - values[rows])[usable]
-    return bool(error.size) and error.max() > _INEXACT * max(scale, np.ptp(exact[usable]))
+    usable = np.isfinite(exact)
+    if not usable.any():
+        return False
+    largest = _INEXACT * max(_Units.of(values).spread, np.ptp(exact[usable]))
+    # Values beyond the range of single precision are inf or NaN, and not near the exact ones.
+    return not np.all(np.abs(exact - values[rows])[usable] <= largest)
 
 
 def _climb_one_by_one(task, u, n_restarts, given):
     """Climb from one candidate after the other with SciPy's L-BFGS-B."""
     if task.posterior.key is None:
         return _without_gradients(task, u)
-    compiled = CompiledAcquisition(task)
     u = u[:n_restarts]
-    values = compiled.values(u)
-    scale = _scale(values)
+    compiled, values = _compile(task, u)
+    units = _Units.of(values)
 
-    def negative(u):
+    def cost(u):
         value, gradient = compiled.value_and_gradient(u)
-        return -value / scale, -gradient / scale
+        return units.to_cost(value), -gradient / units.spread
 
-    return _polish(negative, u[_rank(values)], u, values, scale)
+    return _polish(cost, u[_rank(values)], u, values, units)
 
 
 def _without_gradients(task, u):
     """Climb from the best candidates by forward differences."""
     function = acquisition_of(task)
     values = function(u)
-    scale = _scale(values)
+    units = _Units.of(values)
 
-    def negative(u):
+    def cost(u):
         steps = np.where(u > 0.5, -_DIFFERENCE, _DIFFERENCE)  # away from the nearer bound
         # The point and its neighbour in each direction, in one call.
-        values = function(np.concatenate([u[None], u + np.diag(steps)])) / -scale
-        return values[0], (values[1:] - values[0]) / steps
+        costs = units.to_cost(function(np.concatenate([u[None], u + np.diag(steps)])))
+        return costs[0], (costs[1:] - costs[0]) / steps
 
-    return _polish(negative, u[_rank(values)[:_N_CLIMBED]], u, values, scale)
+    return _polish(cost, u[_rank(values)[:_N_CLIMBED]], u, values, units)
 
 
-def _polish(negative, starts, u, values, scale):
+def _polish(cost, starts, u, values, units):
     """Run SciPy's L-BFGS-B from each start, and append what it finds to the known points."""
     found, kept = [u], [values]
     for start in starts:
         result = optimize.minimize(
-            _replace_non_finite(negative),
+            _replace_non_finite(cost),
             start,
             jac=True,
             bounds=[(0.0, 1.0)] * len(start),
             method="L-BFGS-B",
         )
         found.append(np.clip(result.x, 0.0, 1.0)[None])
-        kept.append([-result.fun * scale if result.fun < _VALUE_OF_NON_FINITE else -math.inf])
+        is_finite = result.fun < _COST_OF_NON_FINITE
+        kept.append([units.to_value(result.fun) if is_finite else -math.inf])
     return np.concatenate(found), np.concatenate(kept)
 
 
@@ -305,7 +324,7 @@ def _replace_non_finite(function):
         value, gradient = function(u)
         if np.isfinite(value) and np.isfinite(gradient).all():
             return value, gradient
-        return _VALUE_OF_NON_FINITE, np.zeros_like(u)
+        return _COST_OF_NON_FINITE, np.zeros_like(u)
 
     return replaced
 
@@ -322,7 +341,7 @@ def _run_direct(task, u, n_restarts, given):
     def negative(point):
         value = function(point[None])[0]
         found.append((point.copy(), value))
-        return -value if np.isfinite(value) else _VALUE_OF_NON_FINITE
+        return -value if np.isfinite(value) else _COST_OF_NON_FINITE
 
     # Tolerances of 0: only the limits of evaluations and of iterations end the search.
     optimize.direct(
@@ -361,11 +380,32 @@ def _rank(values):
     return order[: np.isfinite(values).sum()]
 
 
-def _scale(values):
-    """Compute the scale of the values, so that tolerances do not depend on the units of y."""
-    finite = values[np.isfinite(values)]
-    spread = float(finite.max() - np.median(finite)) if finite.size else 0.0
-    return spread if spread > 0 else 1.0
+class _Units(NamedTuple):
+    """Level and spread of values, so that tolerances depend neither on level nor on unit of y.
+
+    A *cost* is a value in these units, to be minimised: 0 is as good as the best candidate.
+    """
+
+    best: float
+    spread: float
+
+    @classmethod
+    def of(cls, values) -> _Units:
+        """Take level and spread from the values of the candidates."""
+        finite = values[np.isfinite(values)]
+        if not finite.size:
+            return cls(0.0, 1.0)
+        best = float(finite.max())
+        spread = best - float(np.median(finite))
+        return cls(best, spread if spread > 0 else 1.0)
+
+    def to_cost(self, values):
+        """Convert values to costs."""
+        return (self.best - values) / self.spread
+
+    def to_value(self, cost):
+        """Convert costs to values."""
+        return self.best - self.spread * cost
 
 
 def _best_allowed(u, values, bounds, exclude, min_distance):

@@ -23,26 +23,10 @@ from skuq.bayesopt._fit import FIT_ERRORS, N_ATTEMPTS, Fits
 from skuq.bayesopt._loop import run_loop
 from skuq.bayesopt._records import OptimizationResult, SearchState
 from skuq.bayesopt._results import ResultLog
-from skuq.bayesopt._settings import (
-    SearchSettings,
-    check_changes,
-    check_same_domain,
-    check_settings,
-)
-from skuq.bayesopt._step import SignedObjective, Step, distance_threshold
+from skuq.bayesopt._settings import SearchSettings, resumed_parameters
+from skuq.bayesopt._step import Step
 
 _KIND = "Bayesian optimisation"  # of saved files
-# Parameters that are saved as they are.
-_SAVED_PARAMETERS = (
-    "mean_width",
-    "dynamic_c",
-    "maximizer",
-    "n_restarts",
-    "n_draws",
-    "n_initial",
-    "noisy",
-    "reseed",
-)
 
 
 def _locked(method):
@@ -176,7 +160,7 @@ class BayesianOptimizer:
     one asks, the others wait.
 
     A proposal depends only on the results, the pending points and `random_state`. After `save`
-    and `load`, or pickling, it is the same bit by bit, except for estimators with
+    and `load`, pickling or copying, it is the same bit by bit, except for estimators with
     ``warm_start=True``, whose first fit is then cold.
 
     Failed evaluations (an exception, NaN, inf, numbers beyond 1e150) are recorded, but not
@@ -233,6 +217,8 @@ class BayesianOptimizer:
         verbose=None,
         callback=None,
     ):
+        if callback is not None and not callable(callback):
+            raise TypeError(f"`callback` must be a function. Got {callback!r}.")
         self.domain = Domain(bounds, integer, categories)
         self.estimator, self.objective, self.callback = estimator, objective, callback
         self.acquisition = Acquisition(
@@ -243,26 +229,11 @@ class BayesianOptimizer:
         self.n_initial = 2 * self.domain.n_columns + 1 if n_initial is None else n_initial
         self.constraints, self.noisy, self.reseed = Constraints(constraints), noisy, reseed
         self.verbose = verbose
-        check_settings(
-            estimator=estimator,
-            acquisition=self.acquisition,
-            objective=objective,
-            mean_width=mean_width,
-            dynamic_c=dynamic_c,
-            maximizer=maximizer,
-            n_restarts=n_restarts,
-            n_draws=n_draws,
-            n_initial=self.n_initial,
-            n_constraints=len(self.constraints),
-            noisy=noisy,
-            reseed=reseed,
-            callback=callback,
-        )
         self._state = SearchState(draw_entropy(random_state))
+        self._settings()  # raises an error if one is wrong
         self._log = ResultLog(self.domain, objective, self.constraints, repeats=bool(noisy))
         self._fits = Fits()
         self._lock = threading.RLock()
-        self.beta_: float | None = None
         self.model_: Any = None
 
     # The whole search
@@ -347,6 +318,7 @@ class BayesianOptimizer:
             func,
             self._log,
             self.ask,
+            self._lock,
             n_calls=n_calls,
             q=q,
             first=given,
@@ -360,6 +332,7 @@ class BayesianOptimizer:
         answer = None if self.callback is None else self.callback(self)
         return isinstance(answer, bool | np.bool_) and bool(answer)
 
+    @_locked
     def _result(self, message):
         """Make the result of all evaluations so far; `message` says why the search ended."""
         if len(self.constraints) and not self._log.feasible.any():
@@ -435,8 +408,8 @@ class BayesianOptimizer:
         start = time.perf_counter()
         # Once, at the first model: the width may change with later results (NOMU, appendix B.3.2).
         if self.mean_width is not None and self.beta_ is None:
-            self.beta_ = step.beta_of_width(self.mean_width)
-        proposal = step.propose(q, self._current_beta(), self._threshold(), self._fits)
+            self._state.beta_ = step.beta_of_width(self.mean_width)
+        proposal = step.propose(q, self.beta_, self._fits)
         seconds = time.perf_counter() - start - proposal.seconds_fit
         self.model_ = step.surrogates.model
         self._state.history.append(step.record_of(proposal, seconds))
@@ -453,7 +426,7 @@ class BayesianOptimizer:
         y : array-like of shape () or (k,), or None
             One number for each point. With an `objective` the function's outputs (q,) or
             (q, d_s), or (k, q) or (k, q, d_s). NaN, inf or None mean that the evaluation failed;
-            for a single point one NaN is enough, whatever the shape of the outputs.
+            one of them is enough for a point, whatever the shape of the outputs.
         constraints : dict of str to array-like of shape () or (k,), optional
             Values of the measured constraints, those that have a regressor.
 
@@ -498,43 +471,29 @@ class BayesianOptimizer:
         """Make a step from a surrogate that is fitted to all results."""
         settings, results = self._settings(), self._log.results(self._state.sign)
         surrogates = self._fits.surrogates(settings, results)
-        return Step(surrogates, settings, self._objective, results, self._log.pending)
-
-    @property
-    def _objective(self):
-        return SignedObjective(self.objective, self._state.sign)
+        return Step(surrogates, settings, results, self._log.pending)
 
     def _settings(self):
+        """Collect the parameters and check them: they may have been changed since the last step."""
         return SearchSettings(
             estimator=self.estimator,
             domain=self.domain,
-            constraints=self.constraints,
             acquisition=self.acquisition,
+            objective=self.objective,
+            beta=self.beta,
+            mean_width=self.mean_width,
+            dynamic_c=self.dynamic_c,
             maximizer=self.maximizer,
             n_restarts=self.n_restarts,
             n_draws=self.n_draws,
-            noisy=bool(self.noisy),
-            reseed=bool(self.reseed),
+            n_initial=self.n_initial,
+            constraints=self.constraints,
+            noisy=self.noisy,
+            reseed=self.reseed,
             entropy=self._state.entropy,
+            sign=self._state.sign,
+            n_steps=self._state.n_steps,
         )
-
-    def _current_beta(self):
-        """Compute the weight of the standard deviation, before `dynamic_c` doubles it."""
-        if self.beta_ is not None:
-            return self.beta_
-        if not callable(self.beta):
-            return float(self.beta)
-        n = self._log.n_usable
-        beta = float(self.beta(n))
-        if not 0 <= beta < np.inf:
-            raise ValueError(f"`beta` must give finite numbers >= 0. Got {beta} for {n} results.")
-        return beta
-
-    def _threshold(self):
-        """Compute the distance below which `dynamic_c` doubles beta; None without it."""
-        if not self.dynamic_c:
-            return None
-        return distance_threshold(max(0, len(self._log) - self.n_initial) / self._state.n_steps)
 
     # Results so far
 
@@ -543,6 +502,7 @@ class BayesianOptimizer:
         return self._log.x.copy()
 
     @property
+    @_locked
     def y_(self):
         return self._log.y
 
@@ -559,6 +519,11 @@ class BayesianOptimizer:
         return tuple(self._state.history)
 
     @property
+    def beta_(self):
+        return self._state.beta_
+
+    @property
+    @_locked
     def constraints_(self):
         return dict(zip(self.constraints.names, self._log.known_constraints.T))
 
@@ -577,19 +542,14 @@ class BayesianOptimizer:
     @_locked
     def _best(self):
         """Find the best point and its value, in the user's sign."""
-        sign = self._state.sign
-        best = self._log.best(sign)
+        best = self._log.best(self._state.sign)
         if best is None:
             return None, float("nan")
-        # Without noise the best recorded value counts. Noisy values are averaged by the model.
         if not self.noisy or self._fits.last is None:
             return self._log.x[best].copy(), float(self._log.values[best])
-        results = self._log.results(sign)
-        none_pending = self._log.pending[:0]
-        step = Step(self._fits.last, self._settings(), self._objective, results, none_pending)
-        best = int(np.argmax(step.expected_values(results.X)))
-        value = step.expected_values(results.X[[best]], merits=False)[0]
-        return results.X[best].copy(), sign * float(value)
+        # The last model averages noisy values.
+        results, none_pending = self._log.results(self._state.sign), self._log.pending[:0]
+        return Step(self._fits.last, self._settings(), results, none_pending).best_known()
 
     @_locked
     def to_frame(self):
@@ -604,6 +564,7 @@ class BayesianOptimizer:
         """
         return self._log.to_frame()
 
+    @_locked
     def __repr__(self):
         log = self._log
         n, d = len(log), self.domain.n_columns
@@ -619,13 +580,18 @@ class BayesianOptimizer:
 
     @_locked
     def __getstate__(self):
-        """Return all but the lock, which belongs to this process.
+        """Return all but the lock, which belongs to this process, and the last fit.
 
-        Results and history are copies, so that other threads can go on while they are pickled.
+        The next step fits again, with its seed, as after `load`. Results and history are copies,
+        so that other threads can go on while they are pickled, and copies of a search part ways.
         """
-        state = {name: value for name, value in vars(self).items() if name != "_lock"}
         history = list(self._state.history)
-        return state | {"_log": self._log.copy(), "_state": replace(self._state, history=history)}
+        return {
+            **{name: value for name, value in vars(self).items() if name != "_lock"},
+            "_log": self._log.copy(),
+            "_state": replace(self._state, history=history),
+            "_fits": Fits(),
+        }
 
     def __setstate__(self, state):
         vars(self).update(state, _lock=threading.RLock())
@@ -640,19 +606,9 @@ class BayesianOptimizer:
             `settings`, a dict of JSON types, and arrays.
         """
         settings = {
-            "bounds": self.domain.bounds.tolist(),
-            "integer": list(self.domain.integer),
-            "categories": list(self.domain.categories),
-            "acquisition": self.acquisition.name,
-            "delta": self.acquisition.delta,
-            "deviation": self.acquisition.deviation,
-            **{name: getattr(self, name) for name in _SAVED_PARAMETERS},
-            "beta": None if callable(self.beta) else self.beta,
-            "has_objective": self.objective is not None,
-            "constraint_names": list(self.constraints.names),
-            "beta_": self.beta_,
-            "messages": list(self._log.messages),
+            **self._settings().to_dict(),
             **self._state.to_dict(),
+            "messages": list(self._log.messages),
         }
         return {"settings": settings, **self._log.to_arrays()}
 
@@ -681,18 +637,12 @@ class BayesianOptimizer:
             If bounds, columns, names of constraints or `random_state` are changed, or the
             objective of a search that had one is missing.
         """
-        kept = dict(state["settings"])
-        search_state = SearchState.take_from(kept)
-        beta, messages = kept.pop("beta_"), kept.pop("messages")
-        check_changes(
-            changes,
-            had_objective=kept.pop("has_objective"),
-            had_beta=kept["beta"] is not None,
-            constraint_names=kept.pop("constraint_names"),
-        )
-        self = cls(estimator, **{**kept, **changes})
-        check_same_domain(self.domain, Domain(kept["bounds"], kept["integer"], kept["categories"]))
-        self._state, self.beta_ = search_state, beta
+        settings = dict(state["settings"])
+        search_state, messages = SearchState.take_from(settings), settings.pop("messages")
+        self = cls(estimator, **resumed_parameters(settings, changes))
+        self._state = search_state
+        if "mean_width" in changes:
+            self._state.beta_ = None  # it belonged to another width
         self._log.restore(state, messages)
         return self
 

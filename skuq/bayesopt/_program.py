@@ -57,7 +57,7 @@ class CompiledAcquisition:
     """
 
     def __init__(self, task: AcquisitionTask, dtype: str = "float32"):
-        posterior, q, self._dtype = task.posterior, task.q, dtype
+        posterior, q, self.dtype = task.posterior, task.q, dtype
         self._posterior, self._objective, self._q = posterior, task.objective, q
         # beta is an argument of the program, so it must not be part of the program's key.
         self._acquisition = replace(task.acquisition, beta=1.0)
@@ -92,7 +92,7 @@ class CompiledAcquisition:
             self._used[kind, rows] = self._compile(kind, rows)
         program = self._used[kind, rows]
         # A program takes a fixed number of batches: pad the last call with copies.
-        u = np.asarray(u, dtype=self._dtype).reshape(len(u), self._q, self._d)
+        u = np.asarray(u, dtype=self.dtype).reshape(len(u), self._q, self._d)
         missing = -len(u) % rows
         padded = np.concatenate([u, np.repeat(u[-1:], missing, axis=0)])
         parts = [
@@ -107,7 +107,7 @@ class CompiledAcquisition:
     def _tensors(self, tree):
         from skuq.backend import to_tensors
 
-        return to_tensors(_cast(tree, self._dtype))
+        return to_tensors(_cast(tree, self.dtype))
 
     def _compile(self, kind, rows):
         """Compile the program of a kind for this many batches, or find it in the cache."""
@@ -117,8 +117,8 @@ class CompiledAcquisition:
         posterior = self._posterior
         # Everything that changes the program, but none of its arguments' values.
         key = (
-            (kind, rows, self._q, self._d, shapes, self._dtype, self._has_level),
-            (self._acquisition, _key_of(self._objective)),
+            (kind, rows, self._q, self._d, shapes, self.dtype, self._has_level),
+            (self._acquisition, make_hashable(self._objective)),
             (posterior.key, posterior.n_draws, posterior.output_shape),
         )
 
@@ -240,26 +240,29 @@ def _check_values(values, draws, objective, n_draws):
     )
 
 
-class _IdentityKey:
-    """Key for an object that is not hashable: only the same object is equal."""
+class _ByIdentity:
+    """A function that is not hashable, as part of a key: only the same object is equal."""
 
-    def __init__(self, thing):
-        self.thing = thing
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, *args):
+        return self.function(*args)
 
     def __hash__(self):
-        return id(self.thing)
+        return id(self.function)
 
     def __eq__(self, other):
-        return isinstance(other, _IdentityKey) and self.thing is other.thing
+        return isinstance(other, _ByIdentity) and self.function is other.function
 
 
-def _key_of(objective):
-    """Make an objective part of a program's key."""
+def make_hashable(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """Return a function that can be part of a program's key, such as an objective."""
     try:
-        hash(objective)
+        hash(function)
     except TypeError:
-        return _IdentityKey(objective)
-    return objective
+        return _ByIdentity(function)
+    return function
 
 
 def _cast(tree, dtype):
@@ -267,4 +270,5 @@ def _cast(tree, dtype):
     if isinstance(tree, tuple):
         return tuple(_cast(part, dtype) for part in tree)
     tree = np.asarray(tree)
-    return tree.astype(dtype) if tree.dtype.kind == "f" else tree
+    with np.errstate(over="ignore"):  # what single precision cannot hold is noticed by its values
+        return tree.astype(dtype) if tree.dtype.kind == "f" else tree

@@ -58,12 +58,15 @@ class SearchState:
         1 if the objective is maximised, -1 if it is minimised.
     n_steps : int
         Number of steps over which the threshold of `dynamic_c` falls; 64 until a loop knows it.
+    beta_ : float or None
+        Value of beta that `mean_width` led to; None before the first step with a model.
     history : list of StepRecord
     """
 
     entropy: int
     sign: int = 1
     n_steps: int = 64
+    beta_: float | None = None
     history: list[StepRecord] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:

@@ -25,9 +25,6 @@ from skuq.bayesopt._constraints import (
 )
 from skuq.bayesopt._domain import Domain
 
-# Distance in unit coordinates up to which a result settles a pending point: workers may round
-# points to single precision. Whole numbers and categories must be equal.
-_EQUAL = 1e-6
 _LARGEST = 1e150  # surrogates compute variances, and squares of larger numbers overflow
 _NOT_USABLE = f"NaN, inf or beyond {_LARGEST:g}"
 
@@ -195,7 +192,10 @@ class ResultLog:
         self.pending = np.vstack([self.pending, points])
 
     def forget(self, points=None) -> None:
-        """Drop points (k, d) from the pending ones, each once; by default drop all."""
+        """Drop points (k, d) from the pending ones, each once; by default drop all.
+
+        They may have been rounded to single precision. Whole numbers and categories must be equal.
+        """
         if points is None:
             self.pending = self.pending[:0]
             return
@@ -205,7 +205,7 @@ class ResultLog:
             distance = self.domain.distance(self.pending, x[None]).ravel()
             distance[self.domain.differs_in_whole_columns(self.pending, x)] = np.inf
             nearest = distance.argmin()  # one of them, where a point is pending several times
-            if distance[nearest] <= _EQUAL:
+            if distance[nearest] <= self.domain.tolerance:
                 self.pending = np.delete(self.pending, nearest, axis=0)
 
     def copy(self) -> ResultLog:
@@ -301,6 +301,8 @@ class ResultLog:
     def _check_outputs(self, y, n, single):
         """Validate the outputs of n points, or of a `single` one, as an array (n, ..)."""
         try:
+            if self.objective is not None and not single and isinstance(y, list | tuple):
+                y = _fill_failures(y, self.output_shape)
             # A copy, as a simulator may write its next output to the same array.
             y = np.array(fill_masked(y), dtype="float64")
         except (TypeError, ValueError) as error:
@@ -320,6 +322,14 @@ class ResultLog:
                 f"`y` must have shape {expected}, a value for each of {n} x. Got {y.shape}.{hint}"
             )
         return y
+
+
+def _fill_failures(outputs, shape):
+    """Replace None, or one NaN, in a list of outputs by NaN of the shape that outputs have."""
+    failed = [y is None or (np.ndim(y) == 0 and not _is_usable(float(y))) for y in outputs]
+    if shape is None:
+        shape = next((np.shape(y) for y, lost in zip(outputs, failed) if not lost), ())
+    return [np.full(shape, np.nan) if lost else y for y, lost in zip(outputs, failed)]
 
 
 def _is_usable(values):

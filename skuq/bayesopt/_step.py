@@ -20,6 +20,7 @@ from skuq.bayesopt._domain import SMALL_DOMAIN
 from skuq.bayesopt._fit import Fits, Surrogates, derived_seed
 from skuq.bayesopt._maximize import maximize_acquisition
 from skuq.bayesopt._milp import maximize_readout
+from skuq.bayesopt._program import make_hashable
 from skuq.bayesopt._records import StepRecord
 from skuq.bayesopt._results import Results
 from skuq.bayesopt._settings import SearchSettings
@@ -88,7 +89,6 @@ class Step:
         self,
         surrogates: Surrogates,
         settings: SearchSettings,
-        objective: SignedObjective,
         results: Results,
         pending: np.ndarray,
     ):
@@ -98,16 +98,16 @@ class Step:
         # Random numbers depend on the number of results, whatever was proposed before.
         self._entropy = derived_seed(settings.entropy, "step", results.n_told, 0)
         self.posterior, self._values = surrogates.posterior, results.values
-        self.objective: SignedObjective | MeritObjective = objective
-        self._signed = objective
+        self._signed = SignedObjective(make_hashable(settings.objective), settings.sign)
+        self.objective: SignedObjective | MeritObjective = self._signed
         if len(settings.constraints):
             # Draws of outputs and measured constraints become draws of merits.
             units = merit_units(results.values, results.constraints)
             self._values = merits(results.values, results.constraints, units)
             self.posterior = join_posteriors(surrogates.posteriors, units)
-            functions = tuple(settings.constraints.functions.values())
+            functions = tuple(map(make_hashable, settings.constraints.functions.values()))
             shape = surrogates.posterior.output_shape
-            self.objective = MeritObjective(objective, shape, functions)
+            self.objective = MeritObjective(self._signed, shape, functions)
         self._incumbent = self._find_incumbent()
 
     def _find_incumbent(self):
@@ -118,12 +118,16 @@ class Step:
         # Draws that are not joint say nothing about the largest of several points.
         return draws.max(axis=1) if self.posterior.joint else float(draws.mean(axis=0).max())
 
-    def expected_values(self, X, merits=True) -> np.ndarray:
-        """Average the draws' merits, or their values, at points (n, d): (n,)."""
-        if merits:
-            return self._draw(X).mean(axis=0)
-        draws = self.surrogates.posterior(self.domain.encode(X))
-        return np.asarray(self._signed(draws), dtype="float64").mean(axis=0)
+    def best_known(self) -> tuple[np.ndarray, float]:
+        """Find the known point (d,) of the best mean merit, and its mean value in the user's sign.
+
+        Means are those of the draws.
+        """
+        X = self.results.X
+        x = X[np.argmax(self._draw(X).mean(axis=0))]
+        draws = self.surrogates.posterior(self.domain.encode(x[None]))
+        value = np.asarray(self._signed(draws), dtype="float64").mean()
+        return x.copy(), self._settings.sign * float(value)
 
     def check_batch(self, q: int) -> None:
         """Raise ValueError if q points cannot be proposed at once; warn if they are many."""
@@ -153,15 +157,15 @@ class Step:
             )
         return mean_width / (2 * std)
 
-    def propose(self, q: int, beta: float, threshold: float | None, fits: Fits) -> Proposal:
-        """Propose q points that maximise the acquisition.
-
-        While a proposal is nearer than `threshold`, NOMU's dynamic c, to a known or pending point
-        in unit coordinates, beta is doubled for this proposal, up to 15 times.
+    def propose(self, q: int, beta: float | None, fits: Fits) -> Proposal:
+        """Propose q points that maximise the acquisition, with this `beta` or that of the settings.
 
         With joint draws all points are found at once. Otherwise they are found one after the
         other, and `fits` fits the surrogate to its own predictions at those before.
         """
+        if beta is None:
+            beta = self._settings.beta_at(len(self.results.X))
+        threshold = self._threshold()
         if self.takes_batches:
             return self._propose_at_once(q, beta, threshold)
         # Without joint draws, pending points count as results, with their predicted values.
@@ -178,6 +182,14 @@ class Step:
             x=np.vstack([proposal.x for proposal in proposals]),
             seconds_fit=sum(proposal.seconds_fit for proposal in proposals),
         )
+
+    def _threshold(self) -> float | None:
+        """Compute the distance below which dynamic c doubles beta; None without it."""
+        settings = self._settings
+        if not settings.dynamic_c:
+            return None
+        n_steps = max(0, self.results.n_told - settings.n_initial)
+        return distance_threshold(n_steps / settings.n_steps)
 
     def record_of(self, proposal: Proposal, seconds: float) -> StepRecord:
         """Make the record of a proposal that took `seconds`, fits not included."""
@@ -218,7 +230,7 @@ class Step:
         # The last fit stays that to the results of evaluations only.
         surrogates = fits.surrogates(self._settings, results, keep=False)
         pending = np.unique(np.vstack([self.pending, X]), axis=0)  # X may be pending already
-        return Step(surrogates, self._settings, self._signed, results, pending)
+        return Step(surrogates, self._settings, results, pending)
 
     @property
     def takes_batches(self) -> bool:

@@ -78,7 +78,8 @@ class NEONRegressor(OperatorRegressor):
         Number of units of each hidden layer of the `n_index` networks of its prior.
     prior_scale : float, default=0.75
         Scale of the random prior (alpha in Eq. 4); 0 disables it. A larger one is less sure away
-        from data.
+        from data. Where a conditioned prior learns the noise, it learns its own scale too, and this
+        one only disables it.
     n_index : int, default=16
         Length of the random index z.
     n_index_samples : int, default=16

@@ -50,23 +50,30 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
     if len(rows) * m > most:
         rows = np.sort(rng.permutation(rows)[: max(1, most // m)])
     x, y = job.data.x[rows], job.data.y[rows].ravel()
+    # A function of twice the weight counts as two.
+    importance = np.repeat((job.weight / job.weight.mean())[rows // job.n_queries], m)
     process = _ProcessMaker(x, m, rng)
     scale, noise, widths = prior_scale, np.zeros(1), None
     if left_out is not None:
         unseen = np.repeat(left_out[:, rows // job.n_queries], m, axis=1)
         # Position of each value's factor: its output, and its column if columns have scales.
         place = np.add.outer(m * (rows % len(job.noise)), np.arange(m)).ravel()
-        scale, noise, factor = _choose(members, process, y, unseen, place, job.noise.size)
+        scale, noise, factor = _choose(
+            members, process, y, importance, unseen, place, job.noise.size
+        )
         factor = factor.reshape(job.noise.shape)
         widths = factor, factor * scale * np.sqrt(noise)
     elif job.noise.any():
         noise = np.tile(job.noise**2, (job.n_functions * job.n_queries // len(job.noise), 1))
         noise = noise[rows].ravel() / max(prior_scale, 1e-12) ** 2
     n_functions = math.ceil(n_index / len(members))
-    amplitude = scale / np.sqrt(n_functions * len(members))
+    # Learnt or not, the prior is off if its scale is 0.
+    amplitude = scale / np.sqrt(n_functions * len(members)) if prior_scale else 0.0
     directions = np.stack(
         [
-            _conditioned_directions(*process(member), y, noise, n_functions, amplitude, rng)
+            _conditioned_directions(
+                *process(member), y, noise, importance, n_functions, amplitude, rng
+            )
             for member in members
         ]
     )
@@ -105,7 +112,9 @@ class _ProcessMaker:
         return derivatives, SparseProcess(derivatives, self._inducing)
 
 
-def _conditioned_directions(derivatives, process, y, noise, n_functions, amplitude, rng):
+def _conditioned_directions(
+    derivatives, process, y, noise, importance, n_functions, amplitude, rng
+):
     """Compute directions (1 + n_functions, P) in weight space, conditioned on the data.
 
     The first one corrects the mean: it interpolates the network's residuals. The others are draws
@@ -116,32 +125,36 @@ def _conditioned_directions(derivatives, process, y, noise, n_functions, amplitu
     random = rng.standard_normal(shape) * amplitude / np.sqrt(process.unit)
     functions = derivatives.along(random)
     # Each draw meets the data up to noise of its own.
-    functions += rng.standard_normal(functions.shape) * amplitude * np.sqrt(noise)
+    functions += rng.standard_normal(functions.shape) * amplitude * np.sqrt(noise / importance)
     targets = np.concatenate([(y - derivatives.raw.ravel())[None], -functions])
-    directions = process.condition(targets, noise)
+    directions = process.condition(targets, noise, importance)
     directions[1:] += random
     return directions
 
 
-def _choose(members, make_process, y, unseen, place, n_places):
+def _choose(members, make_process, y, importance, unseen, place, n_places):
     """Choose the prior's scale and noise variance by maximum likelihood on held-out values.
 
     Each network predicts the values that it has left out, conditioned on all others; their errors
     are normal with the predicted variances times the squared scale. The noise variance is in units
-    of the prior's. Factors (n_places,) correct the scale in each place, such as a column.
+    of the prior's. Values count by their `importance`. Factors (n_places,) correct the scale in
+    each place, such as a column.
     """
     squares, variances = np.zeros((2, len(_NOISES), len(y)))
     for member, left_out in zip(members, unseen):
         derivatives, process = make_process(member)
         residual = y - derivatives.raw.ravel()
-        means, variances[:, left_out] = process.predict_left_out(residual, left_out, _NOISES)
+        means, variances[:, left_out] = process.predict_left_out(
+            residual, left_out, _NOISES, importance
+        )
         squares[:, left_out] = (residual[left_out] - means) ** 2
     seen = unseen.any(axis=0)  # the networks of some folds may have diverged
-    squares, variances, place = squares[:, seen], variances[:, seen], place[seen]
+    squares, variances = squares[:, seen], variances[:, seen]
+    place, weight = place[seen], importance[seen]
     ratios = squares / variances
-    scales = np.maximum(ratios.mean(axis=1), 1e-300)
-    best = np.argmin(np.log(scales) + np.log(variances).mean(axis=1))
-    sums = np.bincount(place, ratios[best] / scales[best], n_places)
-    counts = np.bincount(place, minlength=n_places)
+    scales = np.maximum(np.average(ratios, axis=1, weights=weight), 1e-300)
+    best = np.argmin(np.log(scales) + np.average(np.log(variances), axis=1, weights=weight))
+    sums = np.bincount(place, weight * ratios[best] / scales[best], n_places)
+    counts = np.bincount(place, weight, n_places)
     factors = np.sqrt((sums + _PRIOR_VALUES) / (counts + _PRIOR_VALUES))
     return np.sqrt(scales[best]), np.full(1, _NOISES[best]), factors

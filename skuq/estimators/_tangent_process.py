@@ -35,24 +35,31 @@ class ExactProcess:
         self.unit = derivatives.diagonal().mean() or 1.0
         self._gram = derivatives.gram() / self.unit
 
-    def condition(self, targets: np.ndarray, noise: np.ndarray | float) -> np.ndarray:
+    def condition(
+        self, targets: np.ndarray, noise: np.ndarray | float, importance: np.ndarray | float = 1.0
+    ) -> np.ndarray:
         """Find the smallest changes of the weights (S, P) that give the targets (S, n) up to noise.
 
-        `noise` is the variance of all values, or of each, in units of the kernel.
+        `noise` is the variance of all values, or of each, in units of the kernel. A value of
+        `importance` 2 counts as two equal ones, each with this noise.
         """
         noisy = self._gram.copy()
-        noisy[np.diag_indices_from(noisy)] += noise + JITTER
+        noisy[np.diag_indices_from(noisy)] += (noise + JITTER) / importance
         solution = linalg.cho_solve(linalg.cho_factor(noisy, lower=True), targets.T)
         # J^T alpha / unit: the posterior mean of the change of the weights, (S, P).
         return self._derivatives.back(solution.T) / self.unit
 
     def predict_left_out(
-        self, targets: np.ndarray, left_out: np.ndarray, noises: Sequence[float]
+        self,
+        targets: np.ndarray,
+        left_out: np.ndarray,
+        noises: Sequence[float],
+        importance: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Predict the targets (n,) of the values `left_out` from those of all others.
 
         Returns the means and variances (n_noises, n_left_out) for each noise variance, noise
-        included.
+        included. `importance` (n,) is as in `condition`, of the other values.
         """
         others = ~left_out
         cross, diagonal = self._gram[np.ix_(left_out, others)], np.diag(self._gram)[left_out]
@@ -61,7 +68,7 @@ class ExactProcess:
         means, variances = [], []
         for noise in noises:
             gram = self._gram[np.ix_(others, others)]
-            gram[np.diag_indices_from(gram)] += noise + JITTER
+            gram[np.diag_indices_from(gram)] += (noise + JITTER) / importance[others]
             solution = linalg.cho_solve(linalg.cho_factor(gram, lower=True), right)
             # Mean k A^-1 y and variance k** - k A^-1 k^T, with A the noisy kernel of the others.
             means.append(cross @ solution[:, 0])
@@ -102,10 +109,12 @@ class SparseProcess:
         # FITC keeps the exact diagonal: what the span lacks of it is noise of each value.
         self._beyond = np.maximum(diagonal / self.unit - (self._span**2).sum(axis=0), 0)
 
-    def condition(self, targets: np.ndarray, noise: np.ndarray | float) -> np.ndarray:
+    def condition(
+        self, targets: np.ndarray, noise: np.ndarray | float, importance: np.ndarray | float = 1.0
+    ) -> np.ndarray:
         """Find the changes of the weights (S, P); see `ExactProcess.condition`."""
         # Solve (I + span D^-1 span^T) a = span D^-1 targets, with D the diagonal of variances.
-        weighted = self._span / (noise + JITTER + self._beyond)
+        weighted = self._span / ((noise + JITTER) / importance + self._beyond)
         inner = weighted @ self._span.T
         inner[np.diag_indices_from(inner)] += 1.0
         solution = linalg.cho_solve(linalg.cho_factor(inner, lower=True), weighted @ targets.T)

@@ -31,8 +31,8 @@ class Posterior:
     function : callable
         ``(xp, arguments, X) -> draws`` of shape ``(n_draws, n, *output_shape)``, for X of shape
         (n, n_features) in the user's units; draws are in units of y. `xp` is `numpy` (arrays
-        in float64) or `keras.ops` (tensors in float32). The same X gives the same draws, and
-        a row's draws do not depend on the other rows.
+        in float64) or `keras.ops` (tensors, all in float32 or all in float64). The same X gives
+        the same draws, and a row's draws do not depend on the other rows.
     arguments : tuple of ndarray
         Everything that changes from fit to fit: weights, scalers, indices.
     key : hashable or None

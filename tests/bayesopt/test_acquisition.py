@@ -140,6 +140,14 @@ def test_tensors_and_arrays_agree(name, q):
 
 
 @pytest.mark.parametrize("name", ACQUISITIONS)
+def test_units_of_values_do_not_matter(name, normals):
+    acquisition = Acquisition(name, beta=0.7)
+    expected, tiny = acquisition(np, normals, 0.2), 1e-20
+    found = acquisition(np, tiny * normals, tiny * 0.2)
+    assert_allclose(found if name == "pi" else found / tiny, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ACQUISITIONS)
 def test_gradients_are_finite_where_all_draws_agree(name):
     from skuq.backend import BACKEND, ops
 

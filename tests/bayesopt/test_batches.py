@@ -1,7 +1,9 @@
 """Batches and pending points: proposals keep apart, and draws are conditioned on pending points."""
 
+import copy
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -122,6 +124,30 @@ def test_copies_of_a_search_do_not_change_with_it():
     assert len(state["_state"].history) == len(optimizer.history_) - 1
 
 
+def test_copies_of_a_search_part_ways():
+    one = told(search(JointProcess()))
+    one.ask()
+    other = copy.copy(one)
+    for optimizer, y in ((one, 1.0), (other, -9.0)):
+        optimizer.tell([0.5, 0.5], y).ask()
+        assert optimizer.model_.y_[-1] == y
+
+
+def test_a_loop_changes_results_under_the_lock(monkeypatch):
+    optimizer, held = search(JointProcess(), n_initial=9), []
+    for name in ("add", "add_failures", "expect", "forget"):
+        method = getattr(optimizer._log, name)
+
+        def recorded(*args, method=method):
+            held.append(optimizer._lock._is_owned())
+            return method(*args)
+
+        monkeypatch.setattr(optimizer._log, name, recorded)
+    with pytest.warns(UserWarning, match="initial ones"):
+        optimizer.maximize(lambda x: 1 / max(x[0], 0), 6, q=2, x0=[[0.5, 0.5], [-0.5, 0.5]])
+    assert optimizer._log.n_failed and len(held) > 6 and all(held)
+
+
 def test_a_marginal_surrogate_believes_its_means_at_pending_points():
     JointProcess.fits.clear()
     optimizer = told(search(Marginal()))
@@ -161,10 +187,15 @@ def test_a_result_settles_its_point_and_a_lost_one_is_forgotten():
     assert len(optimizer.forget().pending_) == 0
 
 
-def test_rounded_points_are_settled():
-    optimizer = search(JointProcess())
+@pytest.mark.parametrize("bounds", [SQUARE, [(0.1, 0.3), (1000, 1001)]])
+def test_rounded_points_are_settled(bounds):
+    optimizer = search(JointProcess(), bounds=bounds)
     optimizer.tell(optimizer.ask(3).astype("float32"), [1.0, 2.0, 3.0])
+    corner = np.array(bounds)[:, 1]
+    optimizer._log.expect(corner[None])
+    optimizer.tell(corner.astype("float32"), 4.0)  # the nearest number to 0.3 is larger
     assert not len(optimizer.pending_)
+    assert_array_equal(optimizer.x_[-1], corner)
 
 
 def test_neighbouring_whole_numbers_are_other_points():
@@ -224,6 +255,15 @@ def test_points_of_an_interrupted_loop_are_not_expected():
     assert len(optimizer.x_) == 4 and len(optimizer.pending_) == 0
 
 
+def test_a_loop_leaves_the_pending_points_of_others():
+    """A noisy function may be evaluated twice in one place, by the loop and by a worker."""
+    optimizer = search(JointProcess(noise=0.3), "ei", [(0, 1)], integer=[0], noisy=True)
+    optimizer.ask(4)
+    with pytest.warns(UserWarning, match="initial ones"):
+        optimizer.maximize(lambda x: x[0], 2, x0=[[0], [1]])
+    assert len(optimizer.pending_) == 4
+
+
 @pytest.mark.parametrize("q", [1, 2])
 @pytest.mark.parametrize("name", ["ei", "lei", "pi", "mean", "uncertainty", "ucb"])
 def test_acquisition_beside_pending_points_is_that_of_the_whole_batch(name, q):
@@ -255,6 +295,24 @@ def test_compiled_programs_know_pending_points(name):
     assert_allclose(CompiledAcquisition(task).values(u), exact, atol=1e-4)
     assert_allclose(CompiledAcquisition(task, "float64").values(u), exact, atol=1e-12)
     assert np.abs(acquisition_of(task._replace(pending=None))(u) - exact).max() > 1e-3
+
+
+@dataclass
+class Shifted:
+    """An objective that is not hashable, as data classes are not."""
+
+    shift: float
+
+    def __call__(self, outputs):
+        return outputs - self.shift
+
+
+@pytest.mark.parametrize("constraints", [None, {"low": Shifted(2.0)}])
+def test_steps_share_programs_for_functions_that_are_not_hashable(constraints):
+    optimizer = told(search(JointProcess(), objective=Shifted(0.1), constraints=constraints))
+    one, other = (optimizer._step().objective for _ in range(2))
+    assert one is not other
+    assert one == other and hash(one) == hash(other)
 
 
 def test_pending_points_need_joint_draws():

@@ -332,6 +332,20 @@ def test_one_nan_is_a_failure_whatever_the_shape_of_outputs():
     assert optimizer.y_.shape == (5, 2)
 
 
+@pytest.mark.parametrize("first", [[1.0, 2.0], None])
+def test_a_batch_of_outputs_may_have_failures(first):
+    optimizer = search(objective=lambda y: y.sum(-1))
+    outputs = [np.array([3.0, 4.0]), None, np.nan, [np.nan, 1.0]]
+    optimizer.tell([0.1, 0.1], first)
+    optimizer.tell([[0.1 * k, 0.2] for k in range(4)], outputs)
+    assert_array_equal(optimizer.values_[1:], [7, np.nan, np.nan, np.nan])
+    assert optimizer.y_.shape == (5, 2)
+    optimizer.tell([[0.5, 0.5], [0.6, 0.6]], [None, None])
+    assert optimizer.messages_[-1]
+    with pytest.raises(ValueError, match="`y` must be numbers"):
+        optimizer.tell([[0.1, 0.1], [0.2, 0.2]], ["high", None])
+
+
 def test_a_function_that_returns_nothing_is_an_error():
     with pytest.raises(ValueError, match="None"):
         search().maximize(lambda x: None, 9)
@@ -547,6 +561,11 @@ def test_mean_width_fixes_beta_once(recorder):
     # error of 0.3 / sqrt(20 000) = 0.2 %; the tolerance is five of these.
     assert_allclose(optimizer.beta_, 0.5 / (2 * (0.1 + 1 / 3)), rtol=0.01)
     assert {record.beta for record in optimizer.history_} == {optimizer.beta_}
+    state = optimizer.to_state()
+    assert BayesianOptimizer.from_state(state, recorder).beta_ == optimizer.beta_
+    changed = BayesianOptimizer.from_state(state, recorder, mean_width=None, beta=3.0)
+    changed.ask()
+    assert changed.history_[-1].beta == 3.0
 
 
 def test_threshold_decays_as_in_the_paper():

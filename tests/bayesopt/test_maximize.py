@@ -373,30 +373,26 @@ def test_unusable_arguments_are_refused(changes, message):
         maximize_acquisition(**{**settings, **changes})
 
 
-@pytest.mark.parametrize("constant", [0.0, 1e8])
-def test_far_outputs_are_maximised_in_double_precision(constant):
+@pytest.mark.parametrize(
+    ("method", "unit", "constant"),
+    [("lbfgs", 1.0, 1e8), ("lbfgs", 1e60, 0.0), ("lbfgs", 1e-20, 0.0), ("scipy", 1.0, 1e9)],
+)
+def test_level_and_unit_of_outputs_do_not_matter(method, unit, constant):
     near = wave_posterior()
 
-    def shifted(xp, arguments, X):
-        *of_waves, shift = arguments
-        return waves(xp, of_waves, X) + shift
+    def moved(xp, arguments, X):
+        *of_waves, unit, constant = arguments
+        return unit * waves(xp, of_waves, X) + constant
 
-    far = replace(near, function=shifted, arguments=(*near.arguments, constant), key="shifted")
-    acquisition = Acquisition("ei")
-    best = float(np.median(near(BOX.mean(axis=1)[None])))
-    expected, _ = maximize_acquisition(near, acquisition, None, BOX, best, random_state=0)
+    arguments = (*near.arguments, unit, constant)
+    far = replace(near, function=moved, arguments=arguments, key="moved")
+    acquisition, settings = Acquisition("ucb"), {"n_restarts": 20, "random_state": 0}
+    expected, _ = maximize_acquisition(near, acquisition, None, BOX, None, **settings)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        x, _ = maximize_acquisition(
-            far, acquisition, None, BOX, best + constant, n_restarts=100, random_state=0
-        )
-    value, highest = (
-        acquisition_of(AcquisitionTask(near, acquisition, None, BOX, best, 1.0, 1))(
-            (point - BOX[:, 0]) / np.ptp(BOX, axis=1)
-        )
-        for point in (x, expected)
-    )
-    assert value > 0.98 * highest
+        x, _ = maximize_acquisition(far, acquisition, None, BOX, None, method=method, **settings)
+    value, highest = (acquisition(np, near(point), None) for point in (x, expected))
+    assert value > highest - 1e-3 * abs(highest)
 
 
 def test_direct_runs_with_the_settings_of_the_paper(monkeypatch):
@@ -436,3 +432,22 @@ def test_small_steps_are_taken_in_double_precision():
     errors = [np.abs((point - top) / np.ptp(BOX, axis=1)).max() for point in (x, far)]
     assert errors[0] < 1e-7
     assert errors[1] < 0.01
+
+
+def test_an_objective_may_take_single_precision_only():
+    from skuq.backend import ops
+
+    shift = ops.convert_to_tensor(np.array(0.5, "float32"))
+    settings = {"n_restarts": 5, "random_state": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x, _ = maximize_acquisition(
+            CORNER,
+            Acquisition("mean"),
+            lambda v: v - shift,
+            BOX,
+            None,
+            starts=[[2, 11]],
+            **settings,
+        )
+    assert_array_equal(x, [[2, 11]])

@@ -146,7 +146,8 @@ def test_directions_are_draws_of_a_gaussian_process(make, noise):
     jacobian, values, y = rng.normal(size=(40, 200)), rng.normal(size=40), rng.normal(size=40)
     known = derivatives_of(jacobian[:30], values[:30])
     process = make(known)
-    found = _conditioned_directions(known, process, y[:30], noise, 20_000, 0.5, rng) @ jacobian.T
+    found = _conditioned_directions(known, process, y[:30], noise, 1.0, 20_000, 0.5, rng)
+    found = found @ jacobian.T
     gram = jacobian @ jacobian.T / process.unit
     inverse = np.linalg.inv(gram[:30, :30] + (noise + 1e-7) * np.eye(30))
     cross = gram[:, :30]
@@ -160,13 +161,33 @@ def test_values_left_out_are_predicted_as_by_a_gaussian_process():
     rng = np.random.default_rng(0)
     jacobian, y = rng.normal(size=(40, 200)), rng.normal(size=40)
     process, left_out = ExactProcess(derivatives_of(jacobian, np.zeros(40))), np.arange(40) >= 30
-    means, variances = process.predict_left_out(y, left_out, (0.01, 0.2))
+    means, variances = process.predict_left_out(y, left_out, (0.01, 0.2), np.ones(40))
     gram = jacobian @ jacobian.T / process.unit
     for k, noise in enumerate((0.01, 0.2)):
         weights = gram[30:, :30] @ np.linalg.inv(gram[:30, :30] + (noise + 1e-7) * np.eye(30))
         assert_allclose(means[k], weights @ y[:30], atol=1e-6)
         variance = np.diag(gram)[30:] - np.sum(weights * gram[30:, :30], axis=1) + noise
         assert_allclose(variances[k], variance, rtol=1e-4)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+def test_a_value_of_importance_three_counts_as_three(noise):
+    rng = np.random.default_rng(0)
+    jacobian, y = rng.normal(size=(10, 50)), rng.normal(size=10)
+    jacobian /= np.linalg.norm(jacobian, axis=1, keepdims=True)  # so that the unit is the same
+    copies = np.append(np.arange(10), [0, 1, 0, 1])  # the first two occur three times
+    repeated = derivatives_of(jacobian[copies], np.zeros(14))
+    expected = ExactProcess(repeated).condition(y[None, copies], noise)
+    once, importance = derivatives_of(jacobian, np.zeros(10)), np.array([3, 3] + [1] * 8)
+    assert_allclose(ExactProcess(once).condition(y[None], noise, importance), expected, atol=1e-6)
+    sparse = SparseProcess(once, np.arange(10)).condition(y[None], noise, importance)
+    assert_allclose(sparse, expected, atol=1e-5)
+
+
+def test_weights_draw_the_mean_to_their_functions():
+    u = np.zeros((2, 1))
+    model = small(query_points=None, noise=0.0).fit(u, [0.0, 1.0], sample_weight=[1, 9])
+    assert model.predict(u[:1])[0] == pytest.approx(0.9, abs=0.01)
 
 
 def test_few_inducing_rows_are_exact_where_the_kernel_has_low_rank():
