@@ -154,14 +154,14 @@ def shorten(
         Time of ``time.monotonic()`` at which the seconds, counted from the return, are over.
     """
     pairs = [(job, data) for job in jobs]
-    needed, jobs = seconds_needed(pairs)
+    needed, _, jobs = seconds_needed(pairs)
     share = share_in_time(needed, seconds)
     return [with_share_of_epochs(job, share) for job in jobs], time.monotonic() + seconds
 
 
 def seconds_needed(
     jobs: Sequence[tuple[TrainingJob, TrainingData]],
-) -> tuple[float, list[TrainingJob]]:
+) -> tuple[float, float, list[TrainingJob]]:
     """Estimate how long the jobs take to train together.
 
     One group of each job's members trains two epochs: the first compiles, the second is timed.
@@ -170,10 +170,13 @@ def seconds_needed(
     -------
     seconds : float
         Estimated time of all jobs on all cores.
+    seconds_to_predict : float
+        Estimated time in which all members predict their held-out rows, one after the other.
     jobs : list of TrainingJob
         The same jobs, with the tier (graph or XLA) fixed to the measured one.
     """
     needed: list[float] = []  # seconds of each group
+    to_predict = 0.0
     measured = []  # jobs whose tier is fixed
     for job, data in jobs:
         groups = job.groups()
@@ -181,13 +184,16 @@ def seconds_needed(
         run.advance(1)  # compiles
         started = time.monotonic()
         run.advance(1)
-        needed += [(time.monotonic() - started) * job.recipe.epochs] * len(groups)
+        trained = time.monotonic()
+        needed += [(trained - started) * job.recipe.epochs] * len(groups)
+        run.members()
+        to_predict += (time.monotonic() - trained) * len(groups)
         measured.append(replace(job, jit=run.jit))
     # Groups start in this order, each on the core that is free first.
     cores = [0.0] * min(backend.n_programs_at_once(), len(needed))
     for group in needed:
         cores[cores.index(min(cores))] += group
-    return max(cores), measured
+    return max(cores), to_predict, measured
 
 
 def share_in_time(needed: float, seconds: float) -> float:

@@ -25,6 +25,7 @@ from skuq.catalog._records import (
     TrialRecord,
 )
 from skuq.exceptions import SearchSpaceError
+from skuq.networks._gaussian_head import GaussianHead
 from skuq.networks._plan import make_plan, without_names
 from skuq.networks._rebuild import register_again, registered_in_main
 from skuq.networks._search_space import SearchSpace
@@ -153,7 +154,8 @@ class MemberTrainer:
         started, jobs = time.monotonic(), self._jobs(configuration, seed)
         share, deadline, scores = 1.0, started + budget.seconds, []
         if budget.shorten and budget.seconds < math.inf:  # plan fewer epochs, which fit
-            needed, measured = seconds_needed(jobs)
+            needed, to_predict, measured = seconds_needed(jobs)
+            deadline -= min(self._seconds_of_result(to_predict), budget.seconds / 2)
             share = share_in_time(needed, deadline - time.monotonic())
             data = [rows for _, rows in jobs]
             shortened = [with_share_of_epochs(job, share) for job in measured]
@@ -174,6 +176,13 @@ class MemberTrainer:
         training.advance(cancelled=cancelled, deadline=deadline)
         result = self._result(training)
         return TrialOutcome(result, self._objective(result), tuple(scores), share * training.share)
+
+    def _seconds_of_result(self, to_predict: float) -> float:
+        """Estimate the time of the result, from that of all predictions of held-out rows."""
+        if self.folds is None or not isinstance(self.head, GaussianHead):
+            return to_predict
+        # For the mixture's moments, each network predicts the rows of all folds.
+        return to_predict * (1 + len(self.folds))
 
     def _jobs(
         self, configuration: Mapping[str, Any], seed: int, **changes: Any

@@ -302,7 +302,7 @@ def test_shortened_jobs_have_the_epochs_that_there_is_time_for(
     data, monkeypatch, seconds, n_members, n_at_once, epochs
 ):
     monkeypatch.setattr(backend, "n_programs_at_once", lambda: n_at_once)
-    set_clock(monkeypatch, 100.0, 102.0, 103.0)  # an epoch of two seconds
+    set_clock(monkeypatch, 100.0, 102.0, 102.5, 103.0)  # an epoch of two seconds
     job = job_of(n_members, replace(RECIPE, epochs=50))
     (found,), deadline = shorten([job], data, seconds)
     assert deadline == 103.0 + seconds
@@ -314,7 +314,7 @@ def test_shortened_jobs_have_the_epochs_that_there_is_time_for(
 
 def test_several_jobs_keep_the_same_share_of_their_epochs(data, monkeypatch):
     # Epochs of 2 and of 3 seconds: the longer job decides, each has a core.
-    set_clock(monkeypatch, 100.0, 102.0, 102.0, 105.0, 105.0)
+    set_clock(monkeypatch, 100.0, 102.0, 102.0, 102.0, 105.0, 105.0, 105.0)
     jobs = [job_of(4, replace(RECIPE, epochs=n)) for n in (100, 40)]
     found, _ = shorten(jobs, data, 0.5001 * 200 / 0.9)
     assert [job.recipe.epochs for job in found] == [50, 20]
@@ -322,7 +322,7 @@ def test_several_jobs_keep_the_same_share_of_their_epochs(data, monkeypatch):
 
 def test_a_job_of_one_epoch_can_be_shortened(data, monkeypatch):
     """Its second epoch, which would be timed, there is not."""
-    set_clock(monkeypatch, 100.0, 100.0, 100.0)
+    set_clock(monkeypatch, 100.0, 100.0, 100.0, 100.0)
     (found,), _ = shorten([job_of(4, replace(RECIPE, epochs=1))], data, 2.0)
     assert found.recipe.epochs == 1
 

@@ -84,6 +84,23 @@ def test_a_trial_is_shortened_to_its_time(trainer):
     assert outcome.result.n_epochs < 10**6
 
 
+def test_a_shortened_training_leaves_time_for_its_predictions(trainer, monkeypatch):
+    """With folds each network predicts its own rows, and for the moments those of all folds."""
+    times = []
+
+    def share_in_time(needed, seconds):
+        times.append(seconds)
+        return 0.1
+
+    def plan(jobs):
+        return 1.0, 2.0, [job for job, _ in jobs]
+
+    monkeypatch.setattr("skuq.training._trainer.seconds_needed", plan)
+    monkeypatch.setattr("skuq.training._trainer.share_in_time", share_in_time)
+    trainer(CONFIGURATION, 3, TrialBudget(seconds=100.0))
+    assert times == pytest.approx([98.0 if trainer.folds is None else 88.0], abs=1)
+
+
 def test_a_trial_ends_when_its_time_is_over(trainer):
     long = replace(trainer, epochs=10**6)
     started = time.monotonic()
