@@ -240,7 +240,7 @@ def _run(code):
 
 # Code that must not load a backend. One process runs it in this order.
 WITHOUT_BACKEND = [
-    "import skuq",
+    "import skuq; skuq.show_versions()",
     "import skuq.backend; from skuq.backend import BoundedCache",
     "from skuq.ensembles import *; from skuq.predictive import *; from skuq.metrics import *",
     "from skuq.catalog import *; from skuq.tables import *; from skuq.datasets import *",
@@ -248,7 +248,7 @@ WITHOUT_BACKEND = [
     "from skuq.networks import CellSpace; import numpy as np; s = CellSpace(); s.recipe({}); "
     "a = s.decisions().architecture; s.mutate(a.default(), np.random.default_rng(0))",
     "from skuq.search import Search, make_proposer, open_slots",
-    "from skuq.plotting import *",
+    "from skuq.plotting import *; assert 'matplotlib' not in sys.modules",
     "from skuq.bayesopt import *",
     "from skuq import load, save; from skuq.persistence import *",
     "from skuq import AutoDEUQRegressor; AutoDEUQRegressor()",
@@ -276,9 +276,11 @@ def test_import_is_quick():
     code = (
         "import time; start = time.perf_counter(); import skuq; print(time.perf_counter() - start)"
     )
-    assert min(float(_run(code).stdout) for _ in range(3)) < 1
+    assert any(float(_run(code).stdout) < 1 for _ in range(3))  # other work may slow one down
 
 
+@pytest.mark.slow
+@pytest.mark.smoke
 def test_backend_loads_quietly():
     code = (
         "from skuq.backend import compile_program, keras_tuner, ops, tfd; import numpy as np; "

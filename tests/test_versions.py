@@ -2,8 +2,6 @@ import configparser
 import re
 from pathlib import Path
 
-from processes import run_python
-
 import skuq
 
 SETUP = configparser.ConfigParser()
@@ -24,8 +22,3 @@ def test_versions_of_all_dependencies_are_shown(capsys):
     assert len(required) > 10
     assert [name for name in required | optional if f"\n  {name}: " not in shown] == []
     assert "tensorflow: not installed" not in shown
-
-
-def test_showing_versions_imports_no_backend():
-    code = "import sys, skuq; skuq.show_versions(); print([m for m in sys.modules if m == 'keras'])"
-    assert run_python(code).stdout.splitlines()[-1] == "[]"

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from skuq._checks import check_count
 from skuq._registry import saved_as
 from skuq.ensembles._types import Loss, Statistics
 from skuq.metrics._regression import crps_normal
@@ -97,9 +98,9 @@ def select_forward(
         Minimum number of distinct members, reached even if the loss rises. A single member has
         no epistemic uncertainty.
     min_weight : float, default=0.0
-        Weight in [0, 1) that the heaviest member must leave to each of the other
-        ``min_members - 1``. With 0, repeats of the best candidate can leave the others almost
-        no weight.
+        Weight, at most ``1 / min_members``, that repeats must leave to each of `min_members`
+        members: the j heaviest leave ``(min_members - j) * min_weight`` to the others. With 0,
+        repeats of the best candidates can leave the others almost no weight.
     min_size : int, default=1
         Minimum number of members, with repeats.
     max_size : int, optional
@@ -133,7 +134,7 @@ def select_forward(
     """
     # Candidates without a finite loss are not in `order`: fewer than `n_members` may be left.
     order, singles = rank_candidates(statistics, loss, sample_weight)
-    n_members = min(n_members, len(order))
+    n_members = min(check_count("n_members", n_members), len(order))
     min_members, k_init = min(min_members, n_members), min(k_init, n_members)
     max_size = max(4 * n_members if max_size is None else max_size, min_members, min_size)
     path: list[tuple[int, float]] = []
@@ -150,7 +151,7 @@ def select_forward(
             growing = _n_distinct(path) < max(min_members, k_init)
             excluded = [index for index, _ in path] if growing or not replacement else []
             if not growing:  # no repeat may take the weight that others are due
-                excluded += _too_heavy(path, 1 - (min_members - 1) * min_weight)
+                excluded += _too_heavy(path, min_members, min_weight)
             taken = _best_candidate(losses, np.isfinite(singles), excluded)
             improves = not path or losses[taken] < path[-1][1]
             improves &= taken not in excluded
@@ -170,11 +171,18 @@ def _best_candidate(losses: np.ndarray, usable: np.ndarray, excluded: list[int])
     return int(np.argmin(np.where(allowed, losses, np.inf)))
 
 
-def _too_heavy(path: Sequence[tuple[int, float]], max_weight: float) -> list[int]:
-    """Find members whose weight would exceed `max_weight` with one more repeat."""
+def _too_heavy(path: Sequence[tuple[int, float]], min_members: int, min_weight: float) -> list[int]:
+    """Find members of which one more repeat would leave too little weight to others."""
     counts = Counter(index for index, _ in path)
-    most = max_weight * (len(path) + 1) + 1e-9
-    return [index for index, count in counts.items() if count + 1 > most]
+    n_heaviest = np.arange(1, min_members)
+    # Largest sums of the counts of the 1, 2, .. heaviest members.
+    most = (1 - (min_members - n_heaviest) * min_weight) * (len(path) + 1) + 1e-9
+
+    def takes_too_much(index: int) -> bool:
+        repeated = sorted((counts + Counter([index])).values(), reverse=True)
+        return bool((np.cumsum(repeated[: min_members - 1]) > most).any())
+
+    return [index for index in counts if takes_too_much(index)]
 
 
 def _n_distinct(path: Sequence[tuple[int, float]]) -> int:
@@ -256,6 +264,13 @@ def squared_error(error: np.ndarray, second_moment: np.ndarray) -> np.ndarray:
 MOMENT_LOSSES = {"nll": normal_nll, "crps": normal_crps, "mse": squared_error}
 
 
+def _moment_loss(name: str) -> Loss:
+    """Return the loss of this name, or raise ValueError."""
+    if name not in MOMENT_LOSSES:
+        raise ValueError(f"`loss` must be one of {list(MOMENT_LOSSES)}. Got {name!r}.")
+    return MOMENT_LOSSES[name]
+
+
 def select_greedy(
     y: np.ndarray,
     loc: np.ndarray,
@@ -286,7 +301,7 @@ def select_greedy(
         Minimum number of distinct members. 1 is the paper's rule, which on small data often
         selects a single member, and then there is no epistemic uncertainty.
     min_weight : float, optional
-        Weight that the heaviest member must leave to each of the other ``min_members - 1``. By
+        Weight that repeats must leave to each of `min_members` members, see `select_forward`. By
         default half of an equal share: one of two members has a weight of at most 3/4.
     loss : {"nll", "crps", "mse"}, default="nll"
         Loss to minimise. "nll" and "crps" score the normal with the mixture's mean and variance,
@@ -311,7 +326,7 @@ def select_greedy(
     """
     return select_forward(
         normal_statistics(y, loc, scale),
-        MOMENT_LOSSES[loss],
+        _moment_loss(loss),
         n_members,
         k_init=k_init,
         min_members=min_members,
@@ -347,7 +362,7 @@ def select_top(
     array([0, 2])
     """
     statistics = normal_statistics(y, loc, scale)
-    return select_best(statistics, MOMENT_LOSSES[loss], n_members, sample_weight=sample_weight)
+    return select_best(statistics, _moment_loss(loss), n_members, sample_weight=sample_weight)
 
 
 def select_best(
@@ -358,7 +373,8 @@ def select_best(
     Parameters and return value are those of `select_forward`.
     """
     order, _ = rank_candidates(statistics, loss, sample_weight)
-    return ensemble_of(order[:n_members], statistics, loss, sample_weight)
+    chosen = order[: check_count("n_members", n_members)]
+    return ensemble_of(chosen, statistics, loss, sample_weight)
 
 
 def select_in_order(
@@ -424,9 +440,9 @@ def check_selection(chosen: Any, n_candidates: int) -> Selection:
             "`selection` must return distinct indices, at least one, in "
             f"0..{n_candidates - 1}. Got {chosen.indices}."
         )
-    if weights.shape != indices.shape or not (weights > 0).all() or abs(weights.sum() - 1) > 1e-9:
+    if weights.shape != indices.shape or not (weights > 0).all() or abs(weights.sum() - 1) > 1e-6:
         raise ValueError(
             f"`selection` must return {len(indices)} positive weights that sum to 1. "
             f"Got {chosen.weights}."
         )
-    return replace(chosen, indices=indices, weights=weights)
+    return replace(chosen, indices=indices, weights=weights / weights.sum())

@@ -28,7 +28,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     ----------
     n_trials : int or "auto", default="auto"
         Number of trials, and size of the catalog; 500 in the paper. "auto" is 50, or with
-        `max_time` as many as fit into that time.
+        `max_time` as many as fit into that time, and at most the `max_trials` of an oracle.
     n_members : int, default=5
         Maximum number of distinct members (K).
     min_members : int, default=2
@@ -339,7 +339,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     ----------
     n_trials : int or "auto", default="auto"
         Number of trials, and size of the catalog; 500 in the paper. "auto" is 50, or with
-        `max_time` as many as fit into that time.
+        `max_time` as many as fit into that time, and at most the `max_trials` of an oracle.
     n_members : int, default=5
         Maximum number of distinct members (K).
     min_members : int, default=2

@@ -6,6 +6,7 @@ import copy
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from numbers import Integral, Real
 
 import numpy as np
@@ -112,7 +113,8 @@ class AutoDEUQ(SearchMethod):
         estimator = self.estimator
         if not isinstance(estimator.n_trials, str):
             return estimator.n_trials
-        return _N_TRIALS if estimator.max_time is None else _MOST_TRIALS
+        n_trials = _N_TRIALS if estimator.max_time is None else _MOST_TRIALS
+        return min(n_trials, getattr(estimator.search, "max_trials", None) or n_trials)
 
     @property
     def score_name(self):
@@ -202,7 +204,7 @@ class AutoDEUQ(SearchMethod):
         )
 
     def identifying_parameters(self):
-        given = {"initial_trials": self._given_configurations()}
+        given = {"initial_trials": self._given_configurations}
         return {**super().identifying_parameters(), **given}
 
     def proposer(self, space, held_out):
@@ -241,8 +243,9 @@ class AutoDEUQ(SearchMethod):
         pinned = pin(decisions, estimator.fixed_architecture, estimator.fixed_hyperparameters)
         return search.OracleProposer(oracle, pinned, self.n_trials)
 
+    @cached_property
     def _given_configurations(self):
-        """Return the configurations that the user gives as `initial_trials`, or None."""
+        """The configurations that the user gives as `initial_trials`, or None."""
         given = self.estimator.initial_trials
         if isinstance(given, list | tuple):
             if wrong := [trial for trial in given if not isinstance(trial, Mapping)]:
@@ -256,7 +259,7 @@ class AutoDEUQ(SearchMethod):
     def _initial_configurations(self, space):
         """Return the configurations of the first trials: the user's, or the space's recipes."""
         estimator = self.estimator
-        given, name = self._given_configurations(), "initial_trials"
+        given, name = self._given_configurations, "initial_trials"
         if given is None:
             known = hasattr(space, "known_recipes") and estimator.search in _MIXED_SEARCHES
             given, name = (space.known_recipes() if known else []), "known_recipes"

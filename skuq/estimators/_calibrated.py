@@ -13,14 +13,18 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from skuq._checks import check_weights
 from skuq._params import HasMethods, StrOptions, fit_context, safe_indexing, safe_split
+from skuq._warnings import warn_user
 from skuq.estimators._api import forget_fit
 from skuq.estimators._arrival import check_order
 from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._folds import check_takes_weights, inherit_tags, read_foreign_rows
 from skuq.estimators._out_of_fold import describe_routing, fit_folds, route, split_rows
+from skuq.exceptions import CalibrationWarning
 from skuq.fitted import CalibrationRows, FittedCalibrated
 from skuq.fitted._adapted import adapt
 from skuq.fitted._density_ratio import fit_density_ratio
+
+_SMALL_WEIGHT = 0.1  # mean weight of a row below which weights are hardly meant as counts
 
 CONSTRAINTS: dict = {
     "estimator": [HasMethods(["fit", "predict"])],
@@ -51,7 +55,7 @@ class CalibratedUncertainty:
         y : array-like of shape (n,), or of numbers (n, n_outputs)
         sample_weight : array-like of shape (n,), optional
             Non-negative weights of the rows, for fitting and for calibrating. A row of weight 2
-            counts as two equal rows.
+            counts as two equal rows; weights that are only relative should have the mean 1.
         **fit_params
             Further arguments of the estimator's `fit`, for example `validation_data`. Arrays with
             one entry per row are divided like the rows. `groups`, an array and not the parameter
@@ -62,6 +66,12 @@ class CalibratedUncertainty:
         Returns
         -------
         self
+
+        Warns
+        -----
+        CalibrationWarning
+            If the mean weight is below 0.1, or the parameter `groups` makes groups of fewer than 20
+            rows.
         """
         forget_fit(self)
         prefit = isinstance(self.cv, str)
@@ -78,6 +88,12 @@ class CalibratedUncertainty:
             raise ValueError(
                 "Calibration needs at least 2 rows with positive weights. Got "
                 f"n_samples={used.sum()}."
+            )
+        if weight[used].mean() < _SMALL_WEIGHT:
+            warn_user(
+                f"Weights of {used.sum()} rows sum to {weight.sum():.3g}, and count as that many "
+                "rows. If they are relative, divide them by their mean.",
+                CalibrationWarning,
             )
         fit_params, splitting = route(self, X, sample_weight, fit_params)
         if prefit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from skuq._checks import check_labels, class_codes, fill_masked
@@ -133,7 +134,8 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
 
     def _check_y(self, y):
         y = check_labels(y)
-        self.classes_ = np.asarray(self.estimator.classes_) if self.cv == "prefit" else np.unique(y)
+        is_fitted = isinstance(self.cv, str) or isinstance(self.estimator, FrozenEstimator)
+        self.classes_ = np.asarray(self.estimator.classes_) if is_fitted else np.unique(y)
         if len(self.classes_) < 2:
             raise ValueError(
                 f"y must have at least two classes. Got 1 class: {self.classes_.tolist()}."

@@ -34,6 +34,8 @@ from skuq.tables._inputs import add_input_tags
 from skuq.tables._rows import warn_of_few_rows
 from skuq.training import MemberRefitter, MemberRepeater, MemberTrainer
 
+_MIN_SHARE = 0.5  # of a trial's time; its repeat, whose program is compiled, can take as little
+
 
 class SearchEstimator:
     """Base class that searches, trains and selects, by the `SearchMethod` of a subclass."""
@@ -119,13 +121,14 @@ class SearchEstimator:
             result = search.run()
             self._select(result)
             self._retrain(method, search, result, fit_data, splits, store, started)
-        self._warn_of_few_members()
+        self._warn_of_few_members(method)
         return self
 
     def _retrain(self, method, search, result, fit_data, splits, store, started):
         """Train selected trials again if the parameters say so: refit them, or repeat them.
 
-        Repeats have other seeds and, with `cv`, other folds; none starts after `max_time`.
+        Repeats have other seeds and, with `cv`, other folds; none starts that would not end in
+        time.
         """
         retraining = self._retraining(method, result)
         if retraining is None or result.interrupted:
@@ -135,7 +138,8 @@ class SearchEstimator:
             make_evaluation = MemberRefitter
             options = self._options("refit", trial_timeout=timeout, raise_on_failures=False)
         else:
-            if self.max_time is not None and time.monotonic() - started >= self.max_time:
+            max_time = self._time_of_repeats(retraining, started)
+            if max_time == 0 and store is None:
                 return
             folds = None
             if splits.parts is not None:
@@ -144,7 +148,7 @@ class SearchEstimator:
             make_evaluation = functools.partial(MemberRepeater, folds=folds)
             options = self._options(
                 "repeats",
-                max_time=self._time_left(started),
+                max_time=max_time,
                 trial_timeout=timeout,
                 raise_on_failures=False,
                 needs_success=False,
@@ -177,6 +181,15 @@ class SearchEstimator:
         if self.max_time is None:
             return None
         return max(0.01, share * self.max_time - (time.monotonic() - started))
+
+    def _time_of_repeats(self, retraining, started):
+        """Return the seconds for repeats: 0 if not one would fit, None without a limit."""
+        if self.max_time is None:
+            return None
+        left = self.max_time - (time.monotonic() - started)
+        trials = retraining.trials
+        fastest = min((t.seconds / t.share for t in trials if t.share > 0), default=0.0)
+        return left if left > _MIN_SHARE * fastest else 0
 
     def _make_search(self, method, fit_data, splits, store, started):
         """Fit the scales on the training rows, and make the search."""
@@ -211,6 +224,7 @@ class SearchEstimator:
             options=self._options(
                 "search",
                 max_time=max_time,
+                first_trial=self._time_left(started),
                 trial_timeout=self.trial_timeout,
                 max_failures=self.max_failures,
             ),
@@ -220,14 +234,14 @@ class SearchEstimator:
         )
 
     def _options(self, name, **limits):
-        """Make the options of a search or a refit, with these limits."""
-        return RunOptions(
-            self.n_jobs,
-            Limits(**limits),
-            self.verbose,
-            name=name,
-            score_name=self._method.score_name,
-        )
+        """Make the options of a search, or of a training after it, with these limits."""
+        method, score_name = self._method, self._method.score_name
+        if name == "search" and method.objective is not None:
+            score_name = "objective"
+        # Both `n_trials` and `repeats` can be "auto": with a limit, as many as fit into it.
+        number = self.n_trials if name == "search" else getattr(self, name, None)
+        is_open = isinstance(number, str) and limits.get("max_time") is not None
+        return RunOptions(self.n_jobs, Limits(**limits), self.verbose, name, score_name, is_open)
 
     # -------------------------------------------------------------- selection
 
@@ -257,18 +271,21 @@ class SearchEstimator:
             chosen, indices=positions[np.asarray(chosen.indices)], path=path
         ), calibration
 
-    def _warn_of_few_members(self):
-        """Warn if the ensemble has fewer networks than the minimum for epistemic uncertainty."""
-        wanted = min(getattr(self, "min_members", 1), self.n_members)
-        n_networks = len(self.fitted_.members)
-        if n_networks < wanted:
-            networks, consequence = f"{n_networks} networks", ""
-            if n_networks == 1:
-                networks, consequence = "1 network", ": its epistemic uncertainty is 0"
-            warn_user(
-                f"The ensemble has {networks}, as no more trials succeeded{consequence}. "
-                "Give the search more trials or more time.",
-            )
+    def _warn_of_few_members(self, method):
+        """Warn if the ensemble has fewer members than epistemic uncertainty needs."""
+        params, n_members = method.estimator, len(self.selection_)
+        wanted = min(getattr(params, "min_members", 2), params.n_members)
+        if n_members >= wanted:
+            return
+        found, consequence = f"{n_members} members", ""
+        if n_members == 1:
+            n = len(self.fitted_.members)
+            value = "0" if n == 1 else f"that of {n} networks of one configuration"
+            found, consequence = "1 member", f": its epistemic uncertainty is {value}"
+        cause, advice = "no more trials succeeded", "Give the search more trials or more time."
+        if len(self.catalog_.completed) >= wanted:
+            cause, advice = "`selection` chose no more", "Another `selection` may choose more."
+        warn_user(f"The ensemble has {found}, as {cause}{consequence}. {advice}")
 
     @property
     def _result(self) -> SearchResult:
@@ -331,6 +348,7 @@ class SearchEstimator:
                 "`reselect` trains nothing: members are now the networks of the search instead of "
                 "those refitted on all rows. Call `fit` to refit them.",
             )
+        self._warn_of_few_members(method)
         return self
 
     def leaderboard(self, X=None, y=None, sample_weight=None):
@@ -501,6 +519,7 @@ class SearchEstimator:
                     "are not stored. In their place, the networks of the search predict. `fit` "
                     "with the same rows trains them.",
                 )
+        estimator._warn_of_few_members(method)
         return estimator
 
     def _trials_to_keep(self):

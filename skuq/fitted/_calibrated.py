@@ -21,6 +21,7 @@ from skuq.predictive import (
     GaussianMixture,
     Mixture,
     RecalibratedMixture,
+    TwoPieceNormal,
 )
 from skuq.predictive._class_calibration import scaled_probabilities
 from skuq.tables import ForeignInputs
@@ -70,7 +71,7 @@ class Calibration:
 
         Parameters
         ----------
-        mixture : Mixture
+        mixture : Mixture or TwoPieceNormal
             Predictions for n rows.
         X : array-like of shape (n, n_features)
             The rows, by which some calibrations find groups and weights.
@@ -243,12 +244,13 @@ def regressor_distribution(estimator: Any, X: Any, method: str) -> Any:
     model, X = unwrap_estimator(estimator, X)
     if hasattr(model, "predict_distribution"):
         distribution = model.predict_distribution(X)
-        kind = Mixture if method == "scale" else GaussianMixture
-        if not isinstance(distribution, kind):
+        kinds = (Mixture, TwoPieceNormal) if method == "scale" else (GaussianMixture,)
+        if not isinstance(distribution, kinds):
+            advice = "" if method == "scale" else ' Use method="scale", which takes more kinds.'
             raise TypeError(
-                f"With method={method!r} `estimator` must predict a {kind.__name__}. "
-                f"{type(model).__name__} predicts a {type(distribution).__name__}, which "
-                'method="scale" may calibrate.'
+                f"With method={method!r} `estimator` must predict a "
+                f"{' or a '.join(kind.__name__ for kind in kinds)}. {type(model).__name__} "
+                f"predicts a {type(distribution).__name__}.{advice}"
             )
         return distribution
     try:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy import sparse
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
@@ -90,7 +91,7 @@ def fit_density_ratio(
     is a logistic regression of the standardised columns, with one-hot encoded categories. A
     `CalibrationWarning` is given if the target and the calibration rows have too little in common.
     """
-    X, X_target = (indexable(rows)[0] for rows in (X, X_target))
+    X, X_target = (frame_to_pandas(indexable(rows)[0]) for rows in (X, X_target))
     _check_target(X, X_target, classifier)
     if classifier is None:
         classifier = make_pipeline(
@@ -160,7 +161,9 @@ def _cross_fit(
         # At most 10 000 rows of each sample train a classifier.
         used = np.concatenate([rng.permutation(side)[:_MOST_ROWS] for side in sides])
         given = dict.fromkeys(weighted_fit, weights[used])
-        model = clone(classifier).fit(safe_indexing(rows, used), is_target[used], **given)
+        # Arguments are named after the steps of a pipeline, which routing would refuse.
+        with config_context(enable_metadata_routing=False):
+            model = clone(classifier).fit(safe_indexing(rows, used), is_target[used], **given)
         log_odds[test] = _log_odds(model, safe_indexing(rows, test))
         classifiers.append(model)
     # Bayes' rule: the density ratio is the classifier's odds times the ratio of the sample sizes
@@ -213,9 +216,7 @@ def _n_rows(X: Any) -> int:
 def _concatenate_rows(X: Any, other: Any) -> Any:
     """Concatenate the rows of two tables of the same kind."""
     if hasattr(X, "iloc"):
-        return pd.concat(
-            [X, pd.DataFrame(frame_to_pandas(other), columns=X.columns)], ignore_index=True
-        )
+        return pd.concat([X, pd.DataFrame(other, columns=X.columns)], ignore_index=True)
     if sparse.issparse(X):
         return sparse.vstack([X, other]).tocsr()
     if isinstance(X, list):

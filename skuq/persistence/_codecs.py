@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from sklearn.utils import Bunch
+from sklearn.utils.metadata_routing import MetadataRequest
 
 from skuq._npy import check_dtype
 from skuq.exceptions import FileFormatError, UnsavableError
@@ -226,6 +227,22 @@ def _decode_dtype(state: State) -> Any:
     return dtype.type if state["type"] else dtype
 
 
+def encode_requests(requests: MetadataRequest, where: Any) -> State:
+    """Encode the metadata that an estimator requests; its owner only by the name of its class."""
+    owner = requests.owner if isinstance(requests.owner, str) else type(requests.owner).__name__
+    methods = {name: part for name, part in vars(requests).items() if hasattr(part, "requests")}
+    return {"owner": owner, "requests": {k: dict(part.requests) for k, part in methods.items()}}
+
+
+def decode_requests(state: State) -> MetadataRequest:
+    """Make what `encode_requests` has encoded."""
+    made = MetadataRequest(owner=str(state["owner"]))
+    for method, requests in state["requests"].items():
+        for param, alias in requests.items():
+            vars(made)[method].add_request(param=param, alias=alias)
+    return made
+
+
 _CODECS = (
     _Codec(
         "numpy.RandomState",
@@ -245,6 +262,12 @@ _CODECS = (
         lambda value: type(value) is Bunch,
         lambda bunch, where: dict(bunch),
         lambda state: Bunch(**state),
+    ),
+    _Codec(
+        "sklearn.MetadataRequest",
+        lambda value: type(value) is MetadataRequest,
+        encode_requests,
+        decode_requests,
     ),
     _Codec(
         "pandas.DataFrame",

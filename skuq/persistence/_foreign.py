@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import pickle
 import zipfile
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.utils.metadata_routing import MetadataRequest
 
 from skuq.exceptions import FileFormatError, UnsavableError
+from skuq.persistence._codecs import decode_requests, encode_requests
 
-# Not on skops' list, although it is harmless: skops only makes the dtype of an array that it has
-# read. Encoders hold one, and so does every ColumnTransformer with encoders. The second is a list
-# of column names, which a ColumnTransformer of scikit-learn 1.6 holds.
-_SAFE = ("numpy.dtype", "sklearn.compose._column_transformer._RemainderColsList")
+# Not on skops' list, although they are harmless: the dtype of an array that skops has read, which
+# encoders hold; a list of column names, which a ColumnTransformer of scikit-learn 1.6 holds; and
+# the names of the metadata that an estimator requests.
+_SAFE = (
+    "numpy.dtype",
+    "sklearn.compose._column_transformer._RemainderColsList",
+    "sklearn.utils._metadata_requests.MetadataRequest",
+    "sklearn.utils._metadata_requests.MethodMetadataRequest",
+)
 
 
 def is_foreign(value: Any) -> bool:
@@ -39,7 +47,10 @@ def dump_foreign(value: Any, where: Any) -> np.ndarray | None:
     import skops.io
 
     try:
-        data = skops.io.dumps(value)
+        try:
+            data = skops.io.dumps(value)
+        except RecursionError:
+            data = skops.io.dumps(_without_owners(value))
         untrusted = skops.io.get_untrusted_types(data=data)
         skuq_types = [kind for kind in untrusted if kind.startswith("skuq.")]
         if not skuq_types:
@@ -52,6 +63,25 @@ def dump_foreign(value: Any, where: Any) -> np.ndarray | None:
             "search its best_estimator_), or put it in a sklearn.pipeline.Pipeline."
         )
     return np.frombuffer(data, np.uint8)
+
+
+class _RequestsByName(pickle.Pickler):
+    """Pickle requests of metadata with the name of their owner instead of the owner."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, MetadataRequest):
+            return decode_requests, (encode_requests(value, None),)
+        return NotImplemented
+
+
+def _without_owners(value: Any) -> Any:
+    """Copy an object whose requests of metadata only name the estimator that they belong to.
+
+    From scikit-learn 1.9 on they hold it, and skops cannot write this circle.
+    """
+    data = io.BytesIO()
+    _RequestsByName(data).dump(value)
+    return pickle.loads(data.getvalue())
 
 
 def load_foreign(data: Any, trusted: Sequence[str | type], name: str) -> Any:

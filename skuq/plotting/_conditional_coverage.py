@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import binom
+from scipy.stats import binom, norm
 
-from skuq._nested import reshape_like_prediction, unwrap_estimator
+from skuq._nested import unwrap_estimator
 from skuq.metrics import coverage_by_group, coverage_curve, neighbor_distance
 from skuq.plotting._axes import BLUE, GREY, Display, legend, style
-from skuq.plotting._predictions import normal_of
+from skuq.plotting._predictions import check_rows, normal_of
 
 
 class ConditionalCoverageDisplay(Display):
@@ -135,7 +135,8 @@ class ConditionalCoverageDisplay(Display):
         Parameters
         ----------
         estimator : fitted regressor
-            It must have `predict_interval(X, coverage)`.
+            If it has `predict_interval(X, coverage)`, these intervals are judged. Otherwise
+            `predict(X, return_std=True)` gives the parameters of normals.
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
         by : {"std", "distance"} or array-like of shape (n_samples,), default="std"
@@ -152,10 +153,15 @@ class ConditionalCoverageDisplay(Display):
         """
         name = type(estimator).__name__ if name is None else name
         model, inner = unwrap_estimator(estimator, X)
-        lower, upper = np.moveaxis(model.predict_interval(inner, coverage), 1, 0)
+        if hasattr(model, "predict_interval"):
+            lower, upper = np.moveaxis(model.predict_interval(inner, coverage), 1, 0)
+        else:
+            lower, upper = norm.interval(coverage, *normal_of(estimator, X))
+        y, lower, upper = check_rows(y=y, lower=lower, upper=upper)
         label = None
         if isinstance(by, str) and by == "std":
-            label, by = "predicted standard deviation", normal_of(estimator, X)[1]
+            label = "predicted standard deviation"
+            (by,) = check_rows(std=normal_of(estimator, X)[1])
         elif isinstance(by, str) and by == "distance":
             if X_reference is None:
                 raise ValueError('by="distance" needs `X_reference`, such as the training rows.')
@@ -163,7 +169,7 @@ class ConditionalCoverageDisplay(Display):
         elif isinstance(by, str):
             raise ValueError(f'`by` must be "std", "distance" or a number of each row. Got {by!r}.')
         return cls.from_predictions(
-            reshape_like_prediction(y, lower),
+            y,
             lower,
             upper,
             bins_of=by,
@@ -210,7 +216,7 @@ class ConditionalCoverageDisplay(Display):
         self.line_ = ax.axhline(self.coverage, **style("line", defaults, line_kwargs))
         defaults = {"color": BLUE, "marker": "o", "linestyle": "none", "label": self.name}
         (self.points_,) = ax.plot(at, observed, **style("line", defaults, point_kwargs))
-        labels = [f"{c:.3g}" if isinstance(c, float) else str(c) for c in np.asarray(self.centers)]
+        labels = [f"{c:.4g}" if isinstance(c, float) else str(c) for c in np.asarray(self.centers)]
         ax.set_xticks(at, labels)
         ax.set(xlabel=self.by or "bin", ylabel=f"coverage of {self.coverage:.0%} intervals")
         ax.set_ylim(top=max(ax.get_ylim()[1], 1.0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skuq._nested import unwrap_estimator
+from skuq._nested import classifies, unwrap_estimator
 from skuq.plotting._axes import BLUE, Display, legend, style, with_unit
 from skuq.plotting._predictions import check_rows, normal_of
 
@@ -121,7 +121,7 @@ class PredictionBandDisplay(Display):
         """
         x = _only_feature(X, "X")
         model, inner = unwrap_estimator(estimator, X)
-        if hasattr(model, "predict_uncertainty"):
+        if hasattr(model, "predict_uncertainty") and not classifies(model):
             parts = model.predict_uncertainty(inner)
             mean, total, aleatoric = parts.mean, parts.total, parts.aleatoric
         else:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import numpy as np
 from sklearn.pipeline import Pipeline
 
+from skuq._checks import as_floats
 from skuq._nested import classifies, predict_normal, reshape_like_prediction, unwrap_estimator
 from skuq.metrics import pit_values
 from skuq.metrics._checks import check_same_shape
 
 
 def check_rows(**arrays) -> list[np.ndarray]:
-    """Check finite arrays of the same shape (n_samples,); one named `std` must be positive."""
-    checked = check_same_shape(**arrays)
+    """Check finite arrays of the same shape (n_samples,); one named `std` must be positive.
+
+    Columns (n_samples, 1), which regressors predict if y was one, become arrays (n_samples,).
+    """
+    floats = {name: as_floats(values) for name, values in arrays.items()}
+    checked = check_same_shape(
+        **{name: v[:, 0] if v.shape[1:] == (1,) else v for name, v in floats.items()}
+    )
     if checked[0].ndim > 1:
         raise ValueError(
             f"`{next(iter(arrays))}` must have shape (n_samples,): a display shows one output. "

@@ -14,6 +14,7 @@ from scipy import optimize, special
 
 from skuq.predictive._gaussian_mixture import GaussianMixture
 from skuq.predictive._mixture import Mixture
+from skuq.predictive._two_piece import TwoPieceNormal
 
 _MOST_PIECES = 20  # largest number of pieces of a map of levels
 _PIECES = (1, 2, 4, 5, 10, 20)  # divisors of 20, so that all maps share their knots
@@ -22,7 +23,7 @@ _SMALLEST_SPREAD = 1e-6  # variance of the logarithms of groups' variances that 
 
 
 def fit_std_factor(
-    mixtures: Sequence[Mixture],
+    mixtures: Sequence[Mixture | TwoPieceNormal],
     ys: Sequence[np.ndarray],
     weights: Sequence[np.ndarray],
 ) -> float:
@@ -43,7 +44,7 @@ def fit_std_factor(
     if moment == 0:
         return 1.0
     # One normal for each row: the maximum has a closed form.
-    if all(len(m.weights) == 1 and isinstance(m, GaussianMixture) for m in mixtures):
+    if all(isinstance(m, GaussianMixture) and len(m.weights) == 1 for m in mixtures):
         return moment
 
     def nll(log_c: float) -> float:
@@ -60,7 +61,7 @@ def fit_std_factor(
 
 
 def shrink_std_factor(
-    mixtures: Sequence[Mixture],
+    mixtures: Sequence[Mixture | TwoPieceNormal],
     ys: Sequence[np.ndarray],
     weights: Sequence[np.ndarray],
     factor: float,

@@ -77,7 +77,8 @@ class ForestOptimizer:
     n_candidates : int, default=10000
         Number of random configurations of which the best is proposed.
     max_score : float, default=1000
-        Larger scores, such as those of diverged networks, are clipped to this value.
+        Larger scores, such as those of diverged networks, are clipped to this value, or to ten
+        times the best score where that is larger: an objective may be in any unit.
 
     References
     ----------
@@ -94,7 +95,9 @@ class ForestOptimizer:
         scored = [record for record in history if not record.failed]
         if len(scored) < self.n_initial or not len(self.space):
             return self.space.sample(rng)
-        scores = [min(record.score, self.max_score) for record in scored]
+        scores = [record.score for record in scored]
+        largest = max(self.max_score, 10 * min(scores))
+        scores = [min(score, largest) for score in scores]
         failed = [record for record in history if record.failed]
         configurations = [record.configuration for record in scored + failed]
         # The constant liar: failed trials get the worst score, running ones the best.

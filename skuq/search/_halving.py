@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from skuq._registry import saved_as
 from skuq.catalog._records import TrialRecord
 
 
+@saved_as("search.SuccessiveHalving")
 @dataclass(frozen=True)
 class SuccessiveHalving:
     """Discard trials that are worse than others after the same share of their training.
@@ -51,9 +53,9 @@ class SuccessiveHalving:
         shares = (0.0, *self.shares, 1.0)
         if not all(a < b for a, b in zip(shares, shares[1:])):
             raise ValueError(f"`shares` must increase strictly between 0 and 1. Got {self.shares}.")
-        if not self.reduction_factor > 1:
+        if not 1 < self.reduction_factor < math.inf:
             raise ValueError(
-                f"`reduction_factor` must be larger than 1. Got {self.reduction_factor}."
+                f"`reduction_factor` must be a number larger than 1. Got {self.reduction_factor}."
             )
 
     def stages(self, history: Sequence[TrialRecord]) -> tuple[tuple[float, float], ...]:

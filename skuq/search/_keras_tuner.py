@@ -129,7 +129,7 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
 
     def _record(self, number: int, trial: Any, space: Space, sign: int) -> TrialRecord:
         """Make skuq's record of one of Keras-Tuner's trials."""
-        completed = trial.status == _STATUS.COMPLETED
+        completed = trial.status == _STATUS.COMPLETED and np.isfinite(trial.score)
         return TrialRecord(
             trial_number=number,
             configuration=self._configuration(trial, space),

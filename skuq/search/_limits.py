@@ -42,6 +42,10 @@ class Limits:
     grace : float, default=20
         Seconds from `trial_timeout` until a trial's worker is killed. A training ends by itself at
         its next slice, but not while it compiles or imports the backend.
+    first_trial : float, optional
+        Seconds of the search, if more than `max_time`, that a trial in a single slot may use while
+        none has succeeded. A search that has only a part of a fit's time leaves the rest for
+        repeats of its trials, and before the first trial there is nothing to repeat.
 
     Examples
     --------
@@ -56,6 +60,7 @@ class Limits:
     raise_on_failures: bool = True
     needs_success: bool = True
     grace: float = 20.0
+    first_trial: float | None = None
 
     def seconds_left(self, started: float) -> float:
         """Return the rest of `max_time`, counted from `started`, a time of the monotonic clock."""
@@ -64,7 +69,7 @@ class Limits:
         return started + self.max_time - time.monotonic()
 
     def time_of_next_trial(
-        self, history: Sequence[TrialRecord], started: float
+        self, history: Sequence[TrialRecord], started: float, n_slots: int = 1
     ) -> tuple[float, bool]:
         """Return the seconds that the next trial may take, and whether it may have to be shortened.
 
@@ -76,6 +81,8 @@ class Limits:
         durations = [r.seconds / r.share for r in history if r.completed and r.share > 0]
         if not durations:
             least = _MIN_SECONDS if self.needs_success else 0.0
+            if self.first_trial is not None and n_slots == 1:
+                least = max(least, started + self.first_trial - time.monotonic())
             return max(left, least), left < math.inf
         is_tight = left <= _TIGHT_FACTOR * max(durations)
         is_enough = left > _MIN_SHARE * float(np.median(durations))
@@ -140,6 +147,9 @@ class RunOptions:
         Name of the search in its progress and in warnings.
     score_name : str, default="score"
         Name of the score in the progress.
+    is_open : bool, default=False
+        Whether the search has as many trials as fit into its time. Its number of trials, which is
+        then only a bound, is not shown.
 
     Examples
     --------
@@ -154,3 +164,4 @@ class RunOptions:
     verbose: int | None = 0
     name: str = "search"
     score_name: str = "score"
+    is_open: bool = False

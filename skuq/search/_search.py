@@ -52,7 +52,8 @@ class Search:
     in_stacks : bool, default=False
         Whether the proposer ignores results, so that all configurations are known in advance.
         Trials that can be trained together are then trained in stacks of at most 16, without
-        slots, and `trial_timeout` is the limit of a whole stack.
+        slots, and `trial_timeout` is the limit of a whole stack. With `max_time`, for which single
+        trials are shortened, there are no stacks.
     open_slots : callable, optional
         ``open_slots(evaluate, n_jobs, n_trials, seconds)`` makes the slots that trials run in. By
         default `skuq.search.open_slots`.
@@ -109,7 +110,7 @@ class Search:
             while (log.missing or running) and log.seconds_left() > 0:
                 # Fill the free slots, as long as a further trial fits into the time left.
                 while log.missing and running.free_slots:
-                    seconds, is_tight = log.time_of_next_trial()
+                    seconds, is_tight = log.time_of_next_trial(slots.n_slots)
                     if not seconds:
                         break
                     trial = self._next_trial(log, running)
@@ -133,7 +134,7 @@ class Search:
 
     def _stackable_configurations(self) -> list[dict[str, Any]]:
         """Propose all configurations if they can be trained in stacks; otherwise return none."""
-        if not self.in_stacks:
+        if not self.in_stacks or self.options.limits.max_time is not None:
             return []
         rngs = [generator(self.entropy, "ask", k) for k in range(self.n_trials)]
         configurations = [self.proposer.ask([], [], rng) for rng in rngs]
@@ -150,8 +151,6 @@ class Search:
         size = math.ceil(self.n_trials / n_stacks)
         with log:
             for first in range(0, len(missing), size):
-                if log.seconds_left() <= 0:
-                    break
                 numbers = missing[first : first + size]
                 seeds = [trial_seed(self.entropy, k) for k in numbers]
                 try:

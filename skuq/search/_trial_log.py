@@ -74,19 +74,20 @@ class TrialLog:
         self.finished: deque[TrialRecord] = deque()
         self.interrupted = False
         self._n_trials = n_trials
+        self._shown_total = None if options.is_open else n_trials
         self._n_known = len(self.history)
         self._store = store
         self._options = options
         self._started = time.monotonic()
         if self.history:
-            _logger.info("continuing with %d of %d trials", len(self.history), n_trials)
+            _logger.info("continuing with %d stored trials", len(self.history))
 
     def __enter__(self) -> TrialLog:
         limits = self._options.limits
         self._progress = Progress(
             self._options.name,
             "trial",
-            self._n_trials,
+            self._shown_total,
             verbose=self._options.verbose,
             initial=self._n_known,
             seconds_left=lambda: limits.seconds_left(self._started),
@@ -104,9 +105,10 @@ class TrialLog:
             if not any(record.completed for record in self.history):
                 return False
             reason = f": {error}" if str(error) else "."
+            of = "" if self._shown_total is None else f" of {self._shown_total}"
             warn_user(
                 f"{self._options.name.capitalize()} interrupted: continuing with "
-                f"{len(self.history)} of {self._n_trials} trials{reason}",
+                f"{len(self.history)}{of} trials{reason}",
             )
         if error is None or interrupted:
             self._check_failures()
@@ -131,9 +133,9 @@ class TrialLog:
             return math.inf
         return limits.seconds_left(self._started)
 
-    def time_of_next_trial(self) -> tuple[float, bool]:
+    def time_of_next_trial(self, n_slots: int) -> tuple[float, bool]:
         """Return the seconds that one more trial may take, and whether it may need them all."""
-        return self._options.limits.time_of_next_trial(self.history, self._started)
+        return self._options.limits.time_of_next_trial(self.history, self._started, n_slots)
 
     def _check_failures(self) -> None:
         self._options.limits.check_failures(self.history, self._n_trials, self._n_known)

@@ -76,8 +76,8 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     Numbers come first, in the order of X, so that an array of finite numbers is not changed.
     Indicators follow, then one-hot columns, and codes last. Columns of objects are numbers if
     each object is a number, and otherwise categories, as text: 1 and "1" are the same. A category
-    not seen in `fit` is 0 in all one-hot columns; in a column with two categories it therefore
-    counts as the first.
+    not seen in `fit` is 1 in the column of all others, if `max_categories` has left one, and 0 in
+    all other one-hot columns. Of two categories it therefore counts as the first.
 
     Examples
     --------

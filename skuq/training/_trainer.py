@@ -25,7 +25,7 @@ from skuq.catalog._records import (
     TrialRecord,
 )
 from skuq.exceptions import SearchSpaceError
-from skuq.networks._plan import make_plan
+from skuq.networks._plan import make_plan, without_names
 from skuq.networks._rebuild import register_again, registered_in_main
 from skuq.networks._search_space import SearchSpace
 from skuq.tables._training_data import TrainingData
@@ -238,20 +238,27 @@ class MemberTrainer:
         return self.head if decide is None else decide(configuration, self.head)
 
     def can_train_together(self, configurations: Sequence[Mapping[str, Any]]) -> bool:
-        """Tell whether `train_together` suits these configurations of one architecture.
+        """Tell whether `train_together` suits these configurations.
 
-        Networks that run through Keras are excluded: they would train one after the other inside
-        one large program, which takes long to compile. Folds are trained in stacks already.
+        They must have the same network and head, which hyperparameters can change, too: the scale
+        of an embedding is one. Networks that run through Keras are excluded: they would train one
+        after the other inside one large program, which takes long to compile. Folds are trained in
+        stacks already.
         """
-        if self.folds is not None:
+        if self.folds is not None or stack_conflict([self.recipe(c) for c in configurations]):
             return False
-        plan = make_plan(self.build(configurations[0]).to_json())
-        return plan is not None and not stack_conflict([self.recipe(c) for c in configurations])
+        network, head = self.build(configurations[0]).to_json(), self._head(configurations[0])
+        return make_plan(network) is not None and all(
+            without_names(self.build(configuration).to_json()) == without_names(network)
+            and self._head(configuration) == head
+            for configuration in configurations
+            if configuration != configurations[0]
+        )
 
     def train_together(
         self, configurations: Sequence[Mapping[str, Any]], seeds: Sequence[int]
     ) -> list[Member | FloatingPointError]:
-        """Train members of one architecture as one stack.
+        """Train members with the same network and head as one stack.
 
         Returns
         -------

@@ -5,7 +5,13 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from skuq.ensembles import select_forward, select_greedy, select_top
+from skuq.ensembles import (
+    Selection,
+    check_selection,
+    select_forward,
+    select_greedy,
+    select_top,
+)
 
 
 def pool(seed, n_candidates=6, n_samples=15):
@@ -149,11 +155,39 @@ def test_greedy_returns_the_best_ensemble_of_its_path():
         assert selection.loss == min(eligible)
 
 
-@given(seed=st.integers(0, 999), min_members=st.integers(1, 3))
-def test_the_heaviest_member_leaves_the_others_real_weight(seed, min_members):
+@given(seed=st.integers(0, 999), min_members=st.integers(1, 4), n_members=st.integers(4, 6))
+def test_the_heaviest_members_leave_the_others_real_weight(seed, min_members, n_members):
     rng = np.random.default_rng(seed)
     y = rng.normal(size=40)
     loc = y + rng.normal(size=(8, 1)) ** 2 * rng.normal(size=(8, 40))
-    chosen = select_greedy(y, loc, np.full((8, 40), 0.5), 6, min_members=min_members)
+    chosen = select_greedy(y, loc, np.full((8, 40), 0.5), n_members, min_members=min_members)
     assert len(chosen) >= min_members
-    assert chosen.weights.max() <= {1: 1, 2: 3 / 4, 3: 2 / 3}[min_members] + 1e-9
+    heaviest = np.cumsum(np.sort(chosen.weights)[::-1])
+    for k in range(1, min_members):  # half of an equal share for each of the others
+        assert heaviest[k - 1] <= 1 - (min_members - k) * 0.5 / min_members + 1e-9
+
+
+def test_one_of_three_members_is_not_left_without_weight():
+    """The third is far worse than two others that are as good as each other."""
+    y = np.zeros(40)
+    loc = np.array([1.0, -1.0, 9.0])[:, None] * np.ones(40)
+    chosen = select_greedy(y, loc, np.full((3, 40), 0.5), 3, min_members=3)
+    assert chosen.weights.min() >= 1 / 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_members": 0}, "`n_members` must be a positive whole number. Got 0"),
+        ({"n_members": 2, "loss": "rmse"}, r"`loss` must be one of \['nll', 'crps', 'mse'\]. Got"),
+    ],
+)
+@pytest.mark.parametrize("select", [select_greedy, select_top])
+def test_impossible_arguments(select, settings, message):
+    with pytest.raises(ValueError, match=message):
+        select(*pool(0), **settings)
+
+
+def test_weights_of_a_users_selection_may_be_single_precision():
+    weights = check_selection(Selection([2, 0, 1], np.full(3, 1 / 3, "float32")), 3).weights
+    assert weights.dtype == float and weights.sum() == pytest.approx(1, abs=1e-15)

@@ -15,11 +15,13 @@ from sklearn.model_selection import KFold
 
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor
 from skuq.catalog import Catalog, FoldedMember, TrialRecord
+from skuq.ensembles import Selection
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import crps_loss
 from skuq.networks import TabularSpace
 from skuq.persistence import dumps, loads
-from skuq.search import StartingWith, SuccessiveHalving
+from skuq.search import SearchResult, StartingWith, SuccessiveHalving
+from skuq.search._retraining import Retraining
 from skuq.training import MemberRepeater, MemberTrainer, predict_members
 
 # One small architecture, so that few programs are compiled.
@@ -61,6 +63,29 @@ def test_searches_of_some_decisions_start_as_they_always_do(wave, strategy):
     model.decisions_ = TabularSpace(wave[0], losses=("crps", "nll")).decisions()
     space = TabularSpace(wave[0], losses=("crps", "nll"))
     assert model._method._initial_configurations(space) == []
+
+
+def test_progress_names_what_is_minimised():
+    model = AutoDEUQRegressor(objective=lambda trial: trial.n_weights)
+    names = [model._options(name).score_name for name in ("search", "repeats")]
+    assert names == ["objective", "CRPS"]
+    assert AutoDEUQClassifier()._options("search").score_name == "NLL"
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "is_open"),
+    [
+        ({}, "search", True),
+        ({}, "repeats", True),
+        ({"refit": True}, "refit", False),
+        ({"n_trials": 7}, "search", False),
+        ({"repeats": 1}, "repeats", False),
+    ],
+)
+def test_progress_shows_no_number_of_trials_that_only_a_deadline_sets(settings, name, is_open):
+    model = AutoDEUQRegressor(**settings)
+    assert model._options(name, max_time=60).is_open is is_open
+    assert not model._options(name).is_open
 
 
 def test_every_row_validates_in_one_of_eight_folds(fitted, wave):
@@ -126,7 +151,7 @@ def test_rare_classes_are_divided_without_a_word(wave, labels):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", SmallValidationWarning)
-        model = AutoDEUQClassifier(**{**FAST, "n_trials": 1}).fit(X, y)
+        model = AutoDEUQClassifier(**{**FAST, "n_trials": 1}, min_members=1).fit(X, y)
     assert_allclose(model.predict_proba(X).sum(axis=1), 1)
 
 
@@ -168,7 +193,13 @@ def test_classes_have_their_own_recipes(iris):
 
 @pytest.mark.parametrize(
     ("settings", "n_trials"),
-    [({}, 50), ({"max_time": 60}, 10_000), ({"n_trials": 7, "max_time": 60}, 7)],
+    [
+        ({}, 50),
+        ({"max_time": 60}, 10_000),
+        ({"n_trials": 7, "max_time": 60}, 7),
+        ({"search": keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=20)}, 20),
+        ({"search": keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=99)}, 50),
+    ],
 )
 def test_the_number_of_trials(settings, n_trials):
     assert AutoDEUQRegressor(**settings)._method.n_trials == n_trials
@@ -330,15 +361,34 @@ def test_calibration_survives_copies(fitted, wave):
 def test_one_network_has_no_epistemic_part_and_says_so(tiny_space, wave):
     model = AutoDEUQRegressor(n_trials=1, epochs=2, search_space=tiny_space, random_state=0)
     with pytest.warns(
-        UserWarning, match="The ensemble has 1 network, .* epistemic uncertainty is 0"
+        UserWarning, match="The ensemble has 1 member, .* epistemic uncertainty is 0"
     ):
         model.fit(*wave)
     assert (model.predict_uncertainty(wave[0]).epistemic == 0).all()
+    with pytest.warns(UserWarning, match="1 member, .* is that of 2 networks of one configuration"):
+        model.set_params(cv=2).fit(*wave)
+    assert (model.predict_uncertainty(wave[0]).epistemic > 0).all()
+    model.set_params(cv=None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", SmallValidationWarning)
         model.set_params(min_members=1).fit(*wave)
         model.set_params(min_members=2, n_members=1).fit(*wave)
+
+
+def test_a_selection_of_one_member_is_its_own_fault(tiny_space, wave):
+    def take_first(y, loc, scale, n_members, sample_weight):
+        return Selection(np.array([0]), np.ones(1))
+
+    settings = {"n_trials": 2, "epochs": 2, "search_space": tiny_space, "random_state": 0}
+    model = AutoDEUQRegressor(**settings).fit(*wave)
+    message = "1 member, as `selection` chose no more: its epistemic uncertainty is 0"
+    with pytest.warns(UserWarning, match=message):
+        model.reselect(selection=take_first)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.reselect(selection="top", n_members=1)
+        model.reselect()
 
 
 # ------------------------------------------------------------------ repeats
@@ -424,6 +474,16 @@ def test_no_repeat_begins_after_the_deadline(tiny_space, wave, monkeypatch):
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", SmallValidationWarning)
         AutoDEUQRegressor(**settings, repeats=2, max_time=1e-6, min_members=1).fit(*wave)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(2.0, 5.0), (9.0, 5.0), (11.0, 0)])
+def test_repeats_that_would_not_end_in_time_do_not_begin(seconds, expected, monkeypatch):
+    """A repeat may take half as long as its trial, of which a quarter was trained."""
+    monkeypatch.setattr(time, "monotonic", lambda: 105.0)
+    trial = TrialRecord(0, score=0.1, seconds=seconds / 4, share=0.25)
+    chosen = Retraining("repeat", SearchResult(Catalog([trial])), [0], n_rounds=2)
+    assert AutoDEUQRegressor(max_time=10)._time_of_repeats(chosen, 100.0) == expected
+    assert AutoDEUQRegressor()._time_of_repeats(chosen, 100.0) is None
 
 
 def test_failed_repeats_leave_the_networks_of_the_search(tiny_space, wave, monkeypatch):

@@ -1,4 +1,5 @@
 import pickle
+import warnings
 
 import joblib
 import numpy as np
@@ -48,7 +49,8 @@ from skuq import (
     DeepEnsembleClassifier,
     DeepEnsembleRegressor,
 )
-from skuq.predictive import GaussianMixture
+from skuq.exceptions import CalibrationWarning
+from skuq.predictive import GaussianMixture, TwoPieceNormal
 from skuq.predictive._calibration import shrink_std_factor
 
 METHODS = ["scale", "isotonic", "conformal"]
@@ -205,6 +207,31 @@ def test_priors_do_not_outweigh_rows_beside_a_heavy_one(method):
     assert_allclose(model.predict_proba(X), expected.predict_proba(X), atol=0.01)
 
 
+class Skewed(TooSure):
+    """Least squares that expects larger errors above than below, in each output."""
+
+    def predict_distribution(self, X):
+        mean, std = self.predict(X, return_std=True)
+        return TwoPieceNormal(mean, 0.2 * std, 0.6 * std)
+
+
+@pytest.mark.parametrize("groups", [None, 1])
+@pytest.mark.parametrize("n_outputs", [1, 2])
+def test_two_piece_normals_are_scaled(n_outputs, groups):
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=300), rng.integers(0, 2, 300)])
+    error = np.abs(rng.normal(size=(300, n_outputs))) * np.where(rng.random((300, 1)) < 0.75, 3, -1)
+    y = X[:, :1] + error if n_outputs > 1 else X[:, 0] + error[:, 0]
+    model = CalibratedUncertaintyRegressor(Skewed(), groups=groups, cv=3).fit(X, y)
+    plain = Skewed().fit(X, y).predict_distribution(X)
+    assert np.mean(model.log_prob(X, y)) > np.mean(plain.log_prob(y)) + 1
+    found = model.predict_distribution(X)
+    assert_allclose(found.upper / found.lower, 3)
+    assert_array_equal(found.mean, plain.mean)
+    adapted = model.partial_calibrate(X[:50], y[:50]).predict_interval(X)
+    assert np.isfinite(adapted).all() and adapted.shape == (300, 2, *y.shape[1:])
+
+
 @pytest.mark.slow
 def test_ends_of_pipelines_and_searches_are_reached():
     X, y = load_diabetes(return_X_y=True)
@@ -309,6 +336,25 @@ def test_frozen_estimators_are_opened():
     assert_allclose(
         clone(prefit).set_params(estimator=fitted).fit(X_new, y_new, 1.0).scale_, prefit.scale_
     )
+
+
+def test_weights_that_are_no_counts_are_told():
+    X, y = line(50)
+    fitted = TooSure().fit(X, y)
+    model = CalibratedUncertaintyRegressor(fitted, cv="prefit")
+    with pytest.warns(CalibrationWarning, match="50 rows sum to 1, and count as that many"):
+        model.fit(X, y, np.full(50, 1 / 50))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(X, y, np.r_[np.zeros(45), np.ones(5)])
+
+
+def test_frozen_classifiers_know_their_classes():
+    X, y = load_iris(return_X_y=True)
+    known = LogisticRegression(max_iter=300).fit(X, y)
+    model = CalibratedUncertaintyClassifier(FrozenEstimator(known)).fit(X[:100], y[:100])
+    assert_array_equal(model.classes_, [0, 1, 2])
+    assert_array_equal(model.predict(X), known.predict(X))
 
 
 def test_bad_input():
@@ -484,6 +530,17 @@ def test_groups_and_validation_data_reach_the_estimator(routing):
     n_rows, own_groups, validation = model.estimator_.given_
     assert n_rows == 60 and validation[0].shape == (7, 2)
     assert_array_equal(own_groups, groups)
+
+
+def test_threads_have_the_configuration_of_scikit_learn():
+    X, y = line(60)
+    weight = 1 + np.arange(60) % 3
+    with config_context(enable_metadata_routing=True):
+        base = make_pipeline(BayesianRidge().set_fit_request(sample_weight=True))
+        model = CalibratedUncertaintyRegressor(base, cv=3)
+        expected = model.fit(X, y, weight).scale_
+        with joblib.parallel_config(backend="threading", n_jobs=2):
+            assert model.fit(X, y, weight).scale_ == expected
 
 
 def test_groups_stay_together_by_default():

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.dummy import DummyRegressor
@@ -202,7 +203,13 @@ def test_frames_of_polars_are_calibration_rows():
     expected = clone(model).fit(frame, y).recalibrate(frame[:100]).predict_interval(frame)
     frame = polars.DataFrame({"a": X[:, 0], "b": X[:, 1]})
     loaded = loads(dumps(clone(model).fit(frame, y)), trusted=TRUSTED)
-    assert_allclose(loaded.recalibrate(frame[:100]).predict_interval(frame), expected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # names of columns are not lost
+        own = clone(model).fit(frame, y).recalibrate(frame[:100])
+        conformal = clone(model).set_params(method="conformal").fit(frame, y)
+        conformal.recalibrate(frame[:100]).predict_interval(frame)
+    for polar in (own, loaded.recalibrate(frame[:100])):
+        assert_allclose(polar.predict_interval(frame), expected)
     # A function of the user gets the frame as it is, in `fit` as in `predict`.
     grouped = clone(model).set_params(groups=lambda rows: rows.get_column("b") > 0)
     grouped.fit(frame, y).predict_interval(frame)
@@ -556,6 +563,15 @@ def test_weights_of_fit_are_repeats_for_the_density_ratio():
     weighted.recalibrate(target, classifier=make_pipeline(StandardScaler(), GaussianNB()))
     with pytest.raises(TypeError, match="must take `sample_weight`"):
         weighted.recalibrate(target, classifier=KNeighborsClassifier())
+
+
+def test_metadata_routing_does_not_matter_for_the_density_ratio():
+    X, y = growing_noise(100, 0)
+    model = CalibratedUncertaintyRegressor(TooSure().fit(X, y), cv="prefit")
+    model.fit(X, y, 1 + (X[:, 0] > 0))  # weights are passed to a step of a pipeline
+    expected = model.recalibrate(X + 0.2).scale_
+    with config_context(enable_metadata_routing=True):
+        assert model.recalibrate(X + 0.2).scale_ == expected
 
 
 def test_classifiers_that_cannot_tell_the_target_apart():

@@ -150,6 +150,11 @@ def test_networks_of_one_architecture_train_as_a_stack(tiny_space, iris, monkeyp
         assert_allclose(one.result.weights, two.result.weights, atol=1e-4)
 
 
+def test_an_ensemble_of_one_network_says_so(tiny_space, iris):
+    with pytest.warns(UserWarning, match="1 member, as no more trials .*epistemic .* is 0"):
+        tiny(tiny_space, 1, epochs=1).fit(*iris)
+
+
 # -------------------------------------------------------------------------- shift
 
 

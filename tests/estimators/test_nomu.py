@@ -28,7 +28,7 @@ from skuq._seeds import generator
 from skuq.backend import keras
 from skuq.datasets import FUNCTIONS_1D, make_function, make_scarce_regression
 from skuq.estimators._artificial import ArtificialInputs
-from skuq.estimators._nomu_fit import precision
+from skuq.estimators._nomu_fit import NomuTrainer, default_margin, precision
 from skuq.exceptions import SearchSpaceError, SmallValidationWarning
 from skuq.networks._plan import make_plan
 from skuq.predictive import TwoPieceNormal
@@ -345,33 +345,40 @@ def test_networks_and_rates_follow_the_number_of_rows(wave, monkeypatch):
     X, y = wave
     train, schedules = skuq.training.train_stack, []
 
+    class Planned(Exception):
+        pass
+
+    def plan(self, jobs, report):
+        raise Planned(self.hidden_units, self.side_hidden_units, self._schedule())
+
     def recording(model, head, recipes, *arguments, **options):
         schedules.append(recipes[0].schedule)
         return train(model, head, recipes, *arguments, **options)
 
-    monkeypatch.setattr(skuq.training, "train_stack", recording)
     auto = {"epochs": 1, **NUMBERS, "random_state": 0}
-    for n, changes, units, schedule in (
-        (99, {}, [64, 64], "cosine"),
-        (100, {}, [50], "constant"),
-        (100, {"noise": 0.0}, [64, 64], "cosine"),
-        (100, {"noise": 0.1}, [50], "constant"),
-        (9, {"schedule": "constant", "hidden_units": 3}, [3], "constant"),
-    ):
-        model = NOMURegressor(**{**auto, **changes}).fit(X[:n], y[:n])
-        assert model.hidden_units_ == model.side_hidden_units_ == units
-        assert schedules.pop() == schedule
+    with monkeypatch.context() as patch:
+        patch.setattr(NomuTrainer, "train", plan)
+        for n, changes, units, schedule in (
+            (100, {}, [50], "constant"),
+            (100, {"noise": 0.0}, [64, 64], "cosine"),
+            (100, {"noise": 0.1}, [50], "constant"),
+            (9, {"schedule": "constant", "hidden_units": 3}, [3], "constant"),
+        ):
+            with pytest.raises(Planned) as planned:
+                NOMURegressor(**{**auto, **changes}).fit(X[:n], y[:n])
+            assert planned.value.args == (units, units, schedule)
+    monkeypatch.setattr(skuq.training, "train_stack", recording)
+    model = NOMURegressor(**auto).fit(X[:99], y[:99])
+    assert model.hidden_units_ == model.side_hidden_units_ == [64, 64]
+    assert schedules == ["cosine"]
 
 
 def test_the_default_box_reaches_further_of_few_rows():
     """The margin is three mean distances of uniform rows; 9 rows have 8 distances."""
     X = np.linspace(0, 8, 9)[:, None]
-    model = small(epochs=1).fit(X, X[:, 0])
-    assert_allclose(model.box_, [[-3, 11]])
-    assert_allclose(small(epochs=1).fit(X[:2], X[:2, 0]).box_, [[-1, 2]])
-    many = np.linspace(0, 100, 101)[:, None]
-    assert_allclose(small(epochs=1).fit(many, many[:, 0]).box_, [[-5, 105]])
+    assert_allclose(small(epochs=1).fit(X, X[:, 0]).box_, [[-3, 11]])
     assert_allclose(small(epochs=1, box_margin=0.1).fit(X, X[:, 0]).box_, [[-0.8, 8.8]])
+    assert (default_margin(2), default_margin(101)) == (1.0, 0.05)
 
 
 def test_rows_without_noise_close_the_band(gap):

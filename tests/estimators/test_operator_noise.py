@@ -1,6 +1,7 @@
 """Noise and scale of regressors of functions: known, learnt from functions left out, or none."""
 
 import copy
+import functools
 import pickle
 import warnings
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from operators import INPUTS, QUERIES, SMALL, VALUES, WAVE_SETTINGS, inputs, waves
+from sklearn.base import clone
 from tiers import slow_after
 
 import skuq.training
@@ -135,9 +137,13 @@ def test_rows_without_noise_teach_hardly_any(kind):
     assert 0.3 < np.sqrt(np.mean((error / std) ** 2)) < 3
 
 
+@functools.cache
+def learnt(kind):
+    return line_model(kind, steps=50).fit(*noisy_line(60))
+
+
 def test_posterior_draws_have_the_scale_of_predictions(kind):
-    X, y = noisy_line(60)
-    model = line_model(kind, steps=50).fit(X, y)
+    model, (X, _) = learnt(kind), noisy_line(60)
     draws = model.fitted_.posterior_of(model.fitted_.draws.index)(X)
     parts = model.predict_uncertainty(X)
     assert_allclose(draws.mean(axis=0), parts.mean, atol=1e-9)
@@ -145,20 +151,19 @@ def test_posterior_draws_have_the_scale_of_predictions(kind):
 
 
 def test_copies_predict_the_same(kind):
-    X, y = noisy_line(40)
-    model = line_model(kind, steps=20).fit(X, y)
+    model, (X, y) = learnt(kind), noisy_line(60)
     expected = model.predict(X, return_std=True)
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         for copied, part in zip(twin.predict(X, return_std=True), expected):
             assert_array_equal(copied, part)
-    again = line_model(kind, steps=20).fit(X, y)
+    again = clone(model).fit(X, y)
     assert_array_equal(again.predict(X, return_std=True)[1], expected[1])
 
 
 @pytest.mark.parametrize("kind", slow_after(1, KINDS))
 def test_columns_without_query_points_have_noise_of_their_own(kind):
     rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, (200, 1))
+    X = rng.uniform(-1, 1, (100, 1))
     Y = np.stack([X[:, 0], 100 * X[:, 0]], axis=1)
     Y += np.array([0.05, 50.0]) * rng.normal(size=Y.shape)
     model = line_model(kind, steps=200).fit(X, Y)

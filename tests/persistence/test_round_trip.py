@@ -10,17 +10,19 @@ import pickle
 import subprocess
 import sys
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from dateutil.tz import tzoffset
 from numpy.testing import assert_array_equal
+from sklearn import config_context
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.exceptions import InconsistentVersionWarning
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
-from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
@@ -55,6 +57,7 @@ from skuq.networks import (
     build_mlp,
 )
 from skuq.persistence import MissingPart, dumps, loads
+from skuq.search import SuccessiveHalving
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(60, 3))
@@ -480,9 +483,13 @@ def test_search_spaces_of_the_package_are_saved(space):
     assert loaded.decisions(shape, 1) == space.decisions(shape, 1)
 
 
-def test_paths_are_saved(tmp_path):
-    model = skuq.AutoDEUQRegressor(catalog_dir=tmp_path)
-    assert loads(dumps(model)).catalog_dir == tmp_path
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("catalog_dir", Path("somewhere")), ("discard", SuccessiveHalving((0.1, 0.5), 3.0, 5))],
+)
+def test_parameters_that_are_objects_are_saved(name, value):
+    model = skuq.AutoDEUQRegressor(**{name: value})
+    assert getattr(loads(dumps(model)), name) == value
 
 
 # ------------------------------------------------------------------- what is the user's own
@@ -654,6 +661,23 @@ def test_fitted_parts_that_skops_cannot_write_are_warned_of():
         loads(data).predict(X)
     loaded = loads(data, parts={name: model.fitted_.inputs.preprocessor})
     assert_equal_predictions(loaded, model, X)
+
+
+def test_requests_of_metadata_are_saved():
+    given = {"sample_weight": 1 + np.arange(60) % 3, "patients": np.repeat(np.arange(12), 5)}
+    with config_context(enable_metadata_routing=True):
+        network = skuq.DeepEnsembleRegressor()
+        network.set_fit_request(sample_weight=True, groups="patients", validation_data=False)
+        line = make_pipeline(BayesianRidge().set_fit_request(sample_weight=True))
+        cv = GroupKFold(3).set_split_request(groups="patients")
+        model = skuq.CalibratedUncertaintyRegressor(line, cv=cv).fit(X, Y, **given)
+        for estimator in (network, model):
+            loaded = loads(dumps(estimator))
+            asked = [e.get_metadata_routing().consumes("fit", given) for e in (loaded, estimator)]
+            assert asked == [set(given)] * 2
+        assert loads(dumps(network)).get_metadata_routing().fit.requests["validation_data"] is False
+        assert_equal_predictions(loaded, model, X)
+        assert_equal_predictions(clone(loaded).fit(X, Y, **given), model, X)
 
 
 def test_trees_are_for_those_who_trust_them():

@@ -8,12 +8,13 @@ from matplotlib import colors
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import norm
 from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.linear_model import LinearRegression
+from sklearn.linear_model import BayesianRidge, LinearRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 
 from skuq import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skuq.plotting import (
+    ConditionalCoverageDisplay,
     CoverageWidthDisplay,
     ErrorStdDisplay,
     PITDisplay,
@@ -44,6 +45,10 @@ class TwoMembers:
     def predict(self, X, return_std=False):
         parts = self.predict_uncertainty(X)
         return (parts.mean, parts.total) if return_std else parts.mean
+
+
+class UncertainClasses(TwoMembers):
+    classes_ = ("a", "b")
 
 
 def _edges(band):
@@ -228,6 +233,11 @@ def test_displays_of_a_trained_ensemble(wave):
             "shape of y",
         ),
         (
+            lambda m, X: PredictionBandDisplay.from_estimator(UncertainClasses(), X),
+            TypeError,
+            "regressor is needed. Got the classifier",
+        ),
+        (
             lambda m, X: PITDisplay.from_estimator(GaussianNB().fit(X, X[:, 0] > 2), X, X[:, 0]),
             TypeError,
             "regressor is needed",
@@ -262,6 +272,42 @@ def test_pit_histograms_on_shared_axes_are_seen_whole():
     steep = PITDisplay(np.full(50, 0.55)).plot()
     even = PITDisplay(np.linspace(0.01, 0.99, 50)).plot(steep.ax_)
     assert even.ax_.get_ylim()[1] > 10  # all in one of ten bins
+
+
+def test_coverage_of_other_regressors_is_that_of_normals(process):
+    model, X = process
+    mean, std = model.predict(X, return_std=True)
+    y = mean + np.linspace(0, 3, len(X)) * std
+    display = ConditionalCoverageDisplay.from_estimator(model, X, y, by=X[:, 0], n_bins=2)
+    z = np.linspace(0, 3, len(X)).reshape(2, -1)
+    assert_allclose(display.observed, (z <= norm.ppf(0.95)).mean(axis=1))
+
+
+def test_labels_of_groups_stay_distinct():
+    years = np.repeat([2021.0, 2022.0], 5)
+    interval = np.zeros(10), np.full(10, -1.0), np.ones(10)
+    display = ConditionalCoverageDisplay.from_predictions(*interval, groups=years)
+    assert [text.get_text() for text in display.ax_.get_xticklabels()] == ["2021", "2022"]
+
+
+@pytest.mark.parametrize(
+    ("display", "data"),
+    [
+        (CoverageWidthDisplay, "width"),
+        (ErrorStdDisplay, "error"),
+        (RetentionDisplay, "errors"),
+        (ConditionalCoverageDisplay, "observed"),
+    ],
+)
+def test_a_y_of_one_column_is_one_output(display, data):
+    X = np.linspace(0, 5, 12)[:, None]
+    one = BayesianRidge().fit(X, np.sin(X[:, 0]))
+    column = SimpleNamespace(
+        predict=lambda X, return_std: tuple(part[:, None] for part in one.predict(X, True))
+    )
+    expected = getattr(display.from_estimator(one, X, X[:, 0]), data)
+    assert_array_equal(getattr(display.from_estimator(column, X, X), data), expected)
+    assert_array_equal(getattr(display.from_estimator(column, X, X[:, 0]), data), expected)
 
 
 def test_displays_open_pipelines():

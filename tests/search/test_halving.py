@@ -77,6 +77,7 @@ def test_each_stage_is_judged_by_those_that_have_reached_it():
         ({"shares": (0.0, 0.5)}, "increase strictly"),
         ({"reduction_factor": 1}, "larger than 1. Got 1"),
         ({"reduction_factor": float("nan")}, "larger than 1. Got nan"),
+        ({"reduction_factor": math.inf}, "larger than 1. Got inf"),
     ],
 )
 def test_impossible_settings(settings, match):
@@ -183,6 +184,16 @@ def test_a_search_out_of_time_still_asks_for_its_first_trial(monkeypatch):
     seconds, is_tight = Limits(max_time=100).time_of_next_trial([], 1000.0)
     assert 0 < seconds < 1 and is_tight
     assert Limits().time_of_next_trial([], 1000.0) == (math.inf, False)
+
+
+def test_a_trial_may_use_all_time_until_one_has_succeeded(monkeypatch):
+    monkeypatch.setattr(time, "monotonic", lambda: 1050.0)
+    limits, failed = Limits(max_time=60, first_trial=100), TrialRecord(0, status="failed")
+    for history in ([], [failed]):
+        assert limits.time_of_next_trial(history, 1000.0) == (50, True)
+        assert limits.time_of_next_trial(history, 1000.0, n_slots=2) == (10, True)
+    done = TrialRecord(1, score=0.0, seconds=5.0)
+    assert limits.time_of_next_trial([failed, done], 1000.0) == (10, True)
 
 
 def test_trials_get_the_time_that_is_left():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from slots import inline, search
 
+from skuq._space import Space
 from skuq.backend import keras, keras_tuner
 from skuq.exceptions import SearchFailedError
 from skuq.networks import DenseSkipSpace
@@ -47,6 +48,14 @@ def test_oracle_drives_keras_tuners_own_tuner(tmp_path):
             sum(configurations[i][n] != configurations[j][n] for n in ("units", "act")) == 1
             for j in range(i)
         )
+
+
+@pytest.mark.parametrize(("score", "failed"), [(0.5, False), (np.inf, True), (-np.inf, True)])
+def test_a_trial_with_an_infinite_score_is_a_failure_for_the_forest(score, failed):
+    oracle = AgEBOOracle(max_trials=9, hyperparameters=keras_tuner.HyperParameters(), seed=1)
+    trial = keras_tuner.engine.trial.Trial(keras_tuner.HyperParameters(), status="COMPLETED")
+    trial.score = score
+    assert oracle._record(0, trial, Space(), 1).failed is failed
 
 
 class Score:

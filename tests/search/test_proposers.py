@@ -113,6 +113,21 @@ def test_bayesian_optimisation_finds_a_minimum():
     assert np.median([abs(np.log10(c["x"]) + 2.5) for c in late]) < 0.3
 
 
+def test_the_unit_of_scores_does_not_matter():
+    """Diverged networks are clipped, but not every trial if the objective is in large units."""
+    scores = {x: 1 + (x - 0.3) ** 2 for x in np.linspace(0, 1, 21).tolist()}
+    optimise = ForestOptimizer(UNIT, n_candidates=100)
+
+    def proposed(unit):
+        history = [
+            TrialRecord(i, {"x": x}, score=unit * y) for i, (x, y) in enumerate(scores.items())
+        ]
+        return [optimise.ask(history, [], np.random.default_rng(s))["x"] for s in range(3)]
+
+    assert_allclose(proposed(1e6), proposed(1.0))
+    assert_allclose(proposed(1e6), 0.3, atol=0.1)
+
+
 def test_failed_trials_repel():
     good = [TrialRecord(i, {"x": 0.2 + 0.01 * i}, score=1.0) for i in range(10)]
     failed = [TrialRecord(i, {"x": 0.5 + 0.05 * i}, status="failed") for i in range(10)]

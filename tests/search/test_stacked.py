@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from slots import Kept, search
+from slots import Kept, inline, search
 
 from skuq.exceptions import SearchFailedError
 from skuq.search import Limits, RunOptions
@@ -83,6 +83,18 @@ def test_an_interrupt_while_a_stack_is_written_loses_nothing():
     with pytest.warns(UserWarning, match="continuing with 14 of 40 trials"):
         records = run(Together(), store=store)
     assert [r.trial_number for r in records] == list(range(14)) and store.added == records
+
+
+def test_a_deadline_shortens_single_trials_so_that_nothing_is_stacked():
+    class Alone(Together):
+        def __call__(self, configuration, seed):
+            return SimpleNamespace(score=configuration["x"])
+
+    evaluate, limits = Alone(), Limits(max_time=60)
+    options = {"in_stacks": True, "options": RunOptions(limits=limits)}
+    records = search(inline(evaluate), 5, Listed(), evaluate=evaluate, **options)
+    assert [r.score for r in records] == [c["x"] for c in CONFIGURATIONS[:5]]
+    assert evaluate.asked == []
 
 
 def test_a_stack_out_of_time_fails_alone():

@@ -30,6 +30,23 @@ def trainer(request):
     return MemberTrainer(TinySpace(), data, head, EPOCHS, folds=folds)
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"learning_rate": 0.2}, True),
+        ({"frequency_scale": 3.0}, False),  # another network
+        ({"loss": "nll"}, False),  # another head
+        ({"dropout": 0.1}, False),  # another program
+    ],
+)
+def test_only_equal_networks_train_together(changes, expected):
+    data = make_data()
+    space = TabularSpace(data.x, losses=("crps", "nll"))
+    default = {**space.decisions()[0].default(), **space.decisions()[1].default()}
+    trainer = MemberTrainer(space, data, GaussianHead(), EPOCHS)
+    assert trainer.can_train_together([default, default, {**default, **changes}]) is expected
+
+
 def test_a_budget_without_limits_changes_nothing(trainer):
     plain = trainer(CONFIGURATION, 3)
     stages = ((0.1, math.inf), (0.5, math.inf))
