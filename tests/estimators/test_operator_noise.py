@@ -163,7 +163,7 @@ def test_copies_predict_the_same(kind):
 @pytest.mark.parametrize("kind", slow_after(1, KINDS))
 def test_columns_without_query_points_have_noise_of_their_own(kind):
     rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, (100, 1))
+    X = rng.uniform(-1, 1, (200, 1))
     Y = np.stack([X[:, 0], 100 * X[:, 0]], axis=1)
     Y += np.array([0.05, 50.0]) * rng.normal(size=Y.shape)
     model = line_model(kind, steps=200).fit(X, Y)
