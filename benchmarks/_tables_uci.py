@@ -390,17 +390,20 @@ def equal_time(seconds):
         cells = ["-" if r is None else equal_time_cell(r) for r in cells]
         lines.append([f"{pair[0]}, split {pair[1]}", *cells])
     names = "mean difference to AutoDEUQ", "median difference", "AutoDEUQ level or ahead"
-    names += ("mean ratio of the CRPS to AutoDEUQ's",)
+    names += "mean ratio of the CRPS to AutoDEUQ's", "median difference of the own NLL"
     differences = [[name, ""] for name in names]
     for method in shown[1:]:
         common = [p for p in pairs if {("autodeuq", *p), (method, *p)} <= set(found)]
-        nll = np.array([found[method, *p]["nll"] - found["autodeuq", *p]["nll"] for p in common])
+        both = [(found[method, *p], found["autodeuq", *p]) for p in common]
+        nll = np.array([theirs["nll"] - ours["nll"] for theirs, ours in both])
         error = nll.std(ddof=1) / np.sqrt(len(nll)) if len(nll) > 1 else 0.0
         level = int((nll >= -0.01 - error).sum())
-        scored = [p for p in common if "crps" in found[method, *p]]
-        ratios = [found[method, *p]["crps"] / found["autodeuq", *p]["crps"] for p in scored]
+        ratios = [theirs["crps"] / ours["crps"] for theirs, ours in both if "crps" in theirs]
         ratio = number(np.exp(np.mean(np.log(ratios))), 3)  # geometric mean
-        cells = mean_error(nll), number(np.median(nll), 3), f"{level} of {len(nll)}", ratio
+        # Of the predicted distribution itself; older records have only that of its normal.
+        own = [a["own_nll"] - b["own_nll"] for a, b in both if {"own_nll"} <= a.keys() & b.keys()]
+        own = f"{number(np.median(own), 3)} ({len(own)} splits)" if own else ""
+        cells = mean_error(nll), number(np.median(nll), 3), f"{level} of {len(nll)}", ratio, own
         for line, cell in zip(differences, cells):
             line.append(cell)
     return markdown(lines[0], [*lines[1:], *differences])

@@ -54,10 +54,11 @@ class Domain:
                 )
         widths = np.diff(self.bounds, axis=1)[:, 0]
         rounding = _ROUNDING * np.abs(self.bounds).max(axis=1)
-        self._rounding = np.minimum(rounding, _MOST_ROUNDING * widths)
+        self._whole = np.isin(np.arange(d), [*self.integer, *self.categories])
+        # Whole numbers must be equal.
+        self._rounding = np.where(self._whole, 0, np.minimum(rounding, _MOST_ROUNDING * widths))
         #: Distance in unit coordinates up to which points are equal.
         self.tolerance = _EQUAL + np.linalg.norm(2 * self._rounding / widths)
-        self._whole = np.isin(np.arange(d), [*self.integer, *self.categories])
         self._place_columns()
 
     def _place_columns(self):

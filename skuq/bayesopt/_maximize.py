@@ -265,7 +265,7 @@ def _is_inexact(task, u, values):
     usable = np.isfinite(exact)
     if not usable.any():
         return False
-    largest = _INEXACT * max(_Units.of(values).spread, np.ptp(exact[usable]))
+    largest = _INEXACT * max(_spread(values), np.ptp(exact[usable]))
     # Values beyond the range of single precision are inf or NaN, and not near the exact ones.
     return not np.all(np.abs(exact - values[rows])[usable] <= largest)
 
@@ -393,11 +393,8 @@ class _Units(NamedTuple):
     def of(cls, values) -> _Units:
         """Take level and spread from the values of the candidates."""
         finite = values[np.isfinite(values)]
-        if not finite.size:
-            return cls(0.0, 1.0)
-        best = float(finite.max())
-        spread = best - float(np.median(finite))
-        return cls(best, spread if spread > 0 else 1.0)
+        best = float(finite.max()) if finite.size else 0.0
+        return cls(best, _spread(values) or 1.0)
 
     def to_cost(self, values):
         """Convert values to costs."""
@@ -406,6 +403,12 @@ class _Units(NamedTuple):
     def to_value(self, cost):
         """Convert costs to values."""
         return self.best - self.spread * cost
+
+
+def _spread(values):
+    """Compute how far the best of the finite values is above their median."""
+    finite = values[np.isfinite(values)]
+    return float(finite.max() - np.median(finite)) if finite.size else 0.0
 
 
 def _best_allowed(u, values, bounds, exclude, min_distance):

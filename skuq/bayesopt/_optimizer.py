@@ -641,7 +641,7 @@ class BayesianOptimizer:
         search_state, messages = SearchState.take_from(settings), settings.pop("messages")
         self = cls(estimator, **resumed_parameters(settings, changes))
         self._state = search_state
-        if "mean_width" in changes:
+        if self.mean_width != settings["mean_width"]:
             self._state.beta_ = None  # it belonged to another width
         self._log.restore(state, messages)
         return self

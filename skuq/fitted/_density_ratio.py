@@ -76,6 +76,7 @@ class DensityRatio:
 
     def weights(self, X: Any) -> np.ndarray:
         """Compute weights (n,) of new rows, relative to the mean weight of calibration rows."""
+        X = frame_to_pandas(X)  # as in the fit
         # Average the classifiers of all folds, as log odds.
         logs = [_log_odds(classifier, X) for classifier in self.classifiers]
         ratio = self.odds * np.exp(np.mean(logs, axis=0))

@@ -156,12 +156,13 @@ class ConditionalCoverageDisplay(Display):
         if hasattr(model, "predict_interval"):
             lower, upper = np.moveaxis(model.predict_interval(inner, coverage), 1, 0)
         else:
-            lower, upper = norm.interval(coverage, *normal_of(estimator, X))
+            mean, std = normal_of(estimator, X)  # a standard deviation may be 0
+            lower, upper = (mean + norm.ppf((1 + side * coverage) / 2) * std for side in (-1, 1))
         y, lower, upper = check_rows(y=y, lower=lower, upper=upper)
         label = None
         if isinstance(by, str) and by == "std":
             label = "predicted standard deviation"
-            (by,) = check_rows(std=normal_of(estimator, X)[1])
+            (by,) = check_rows(by=normal_of(estimator, X)[1])
         elif isinstance(by, str) and by == "distance":
             if X_reference is None:
                 raise ValueError('by="distance" needs `X_reference`, such as the training rows.')

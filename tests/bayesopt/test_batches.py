@@ -198,6 +198,12 @@ def test_rounded_points_are_settled(bounds):
     assert_array_equal(optimizer.x_[-1], corner)
 
 
+def test_whole_numbers_are_not_rounded():
+    optimizer = search(JointProcess(), bounds=[(0, 2**30)], integer=[0])
+    with pytest.raises(ValueError, match="within the bounds"):
+        optimizer.tell([2**30 + 50], 1.0)
+
+
 def test_neighbouring_whole_numbers_are_other_points():
     optimizer = search(JointProcess(), bounds=[(0, 1), (0, 10**7)], integer=[1])
     optimizer._log.expect(np.array([[0.5, 1000.0], [0.5, 1001.0]]))

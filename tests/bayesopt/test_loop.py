@@ -562,7 +562,9 @@ def test_mean_width_fixes_beta_once(recorder):
     assert_allclose(optimizer.beta_, 0.5 / (2 * (0.1 + 1 / 3)), rtol=0.01)
     assert {record.beta for record in optimizer.history_} == {optimizer.beta_}
     state = optimizer.to_state()
-    assert BayesianOptimizer.from_state(state, recorder).beta_ == optimizer.beta_
+    for same in ({}, {"mean_width": 0.5}):
+        assert BayesianOptimizer.from_state(state, recorder, **same).beta_ == optimizer.beta_
+    assert BayesianOptimizer.from_state(state, recorder, mean_width=0.3).beta_ is None
     changed = BayesianOptimizer.from_state(state, recorder, mean_width=None, beta=3.0)
     changed.ask()
     assert changed.history_[-1].beta == 3.0

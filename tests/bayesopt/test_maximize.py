@@ -375,7 +375,13 @@ def test_unusable_arguments_are_refused(changes, message):
 
 @pytest.mark.parametrize(
     ("method", "unit", "constant"),
-    [("lbfgs", 1.0, 1e8), ("lbfgs", 1e60, 0.0), ("lbfgs", 1e-20, 0.0), ("scipy", 1.0, 1e9)],
+    [
+        ("lbfgs", 1.0, 1e8),
+        ("lbfgs", 1e-3, 1e5),
+        ("lbfgs", 1e60, 0.0),
+        ("lbfgs", 1e-20, 0.0),
+        ("scipy", 1.0, 1e9),
+    ],
 )
 def test_level_and_unit_of_outputs_do_not_matter(method, unit, constant):
     near = wave_posterior()

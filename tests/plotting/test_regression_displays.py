@@ -283,6 +283,17 @@ def test_coverage_of_other_regressors_is_that_of_normals(process):
     assert_allclose(display.observed, (z <= norm.ppf(0.95)).mean(axis=1))
 
 
+def test_coverage_of_a_regressor_that_is_sure_of_a_row():
+    class Sure:
+        def predict(self, X, return_std=False):
+            return (X[:, 0], np.arange(len(X))) if return_std else X[:, 0]
+
+    X = np.zeros((6, 1))
+    y = np.array([0.0, 3.0, 3.0, 3.0, 9.0, 3.0])
+    display = ConditionalCoverageDisplay.from_estimator(Sure(), X, y, n_bins=2)
+    assert_allclose(display.observed, [2 / 3, 2 / 3])
+
+
 def test_labels_of_groups_stay_distinct():
     years = np.repeat([2021.0, 2022.0], 5)
     interval = np.zeros(10), np.full(10, -1.0), np.ones(10)
