@@ -400,7 +400,7 @@ def equal_time(seconds):
         level = int((nll >= -0.01 - error).sum())
         ratios = [theirs["crps"] / ours["crps"] for theirs, ours in both if "crps" in theirs]
         ratio = number(np.exp(np.mean(np.log(ratios))), 3)  # geometric mean
-        # Of the predicted distribution itself; older records have only that of its normal.
+        # The NLL of the predicted distribution itself is missing in older records.
         own = [a["own_nll"] - b["own_nll"] for a, b in both if {"own_nll"} <= a.keys() & b.keys()]
         own = f"{number(np.median(own), 3)} ({len(own)} splits)" if own else ""
         cells = mean_error(nll), number(np.median(nll), 3), f"{level} of {len(nll)}", ratio, own

@@ -271,18 +271,20 @@ PICTURED = {
 def draw(records, path):
     """Draw the best value so far, or the regret, of problems that all methods have searched."""
     figure, axes = plt.subplots(2, 4, figsize=(15, 6.5), layout="constrained")
-    for ax, (name, make) in zip(axes.flat, TASKS.items()):
-        task = make(None)
+    free = iter(axes.flat)
+    for name, make in TASKS.items():
         values = {
             title: [r["values"] for r in whole_searches(records, name, method)]
             for method, title in PICTURED.items()
         }
         if not all(values.values()):  # colours go by the order of the methods
-            ax.set_axis_off()
             continue
-        RegretDisplay.from_values(values, optimum=task.best_value, ax=ax)
+        ax = next(free)
+        RegretDisplay.from_values(values, optimum=make(None).best_value, ax=ax)
         ax.get_legend().remove()
         ax.set_title(name)
+    for ax in free:
+        ax.set_axis_off()
     drawn = next(ax for ax in axes.flat if ax.lines)
     lines, titles = drawn.get_legend_handles_labels()
     figure.legend(lines, titles, loc="outside lower center", ncols=len(titles))

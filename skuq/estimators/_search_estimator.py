@@ -34,7 +34,8 @@ from skuq.tables._inputs import add_input_tags
 from skuq.tables._rows import warn_of_few_rows
 from skuq.training import MemberRefitter, MemberRepeater, MemberTrainer
 
-_MIN_SHARE = 0.5  # of a trial's time; its repeat, whose program is compiled, can take as little
+# A repeat may need only this share of its trial's time, since its program is compiled already.
+_MIN_SHARE = 0.5
 
 
 class SearchEstimator:

@@ -228,7 +228,7 @@ def _decode_dtype(state: State) -> Any:
 
 
 def encode_requests(requests: MetadataRequest, where: Any) -> State:
-    """Encode the metadata that an estimator requests; its owner only by the name of its class."""
+    """Encode which metadata an estimator requests, with the name of its class."""
     owner = requests.owner if isinstance(requests.owner, str) else type(requests.owner).__name__
     methods = {name: part for name, part in vars(requests).items() if hasattr(part, "requests")}
     return {"owner": owner, "requests": {k: dict(part.requests) for k, part in methods.items()}}
