@@ -105,10 +105,17 @@ class GaussianHead(LikelihoodHead):
         mean, scale = self.distribution(np.asarray(raw, dtype="float64"))
         # Variance of the mixture = mean of the variances + variance of the means.
         std = np.sqrt(np.square(scale).mean(axis=0) + mean.var(axis=0))
+        return self.raw_of(mean.mean(axis=0), std)
+
+    def raw_of(self, mean, std) -> np.ndarray:
+        """Compute raw numbers (.., n_raw) from means and standard deviations (.., n_outputs).
+
+        It is the inverse of `distribution`.
+        """
         # softplus(r) = std - min_scale, which rounding must not make 0 or negative.
         excess = np.maximum(std - self.min_scale, np.finfo(float).tiny)
         # Inverse of softplus in a form that never overflows.
-        return np.concatenate([mean.mean(axis=0), excess + np.log(-np.expm1(-excess))], axis=-1)
+        return np.concatenate([mean, excess + np.log(-np.expm1(-excess))], axis=-1)
 
     def log_densities(self, y, raw, xp=np):
         """Compute log densities (.., n_outputs) from y (.., n_outputs) and raw (.., n_raw)."""

@@ -107,26 +107,28 @@ def folded_member(
     folds: Sequence[Fold],
     head: LikelihoodHead,
     held_out: Any = None,
-    with_moments: bool = True,
 ) -> FoldedMember:
     """Make the record of a trial with one network per fold.
 
     Every row is a validation row of exactly one fold, and the record holds that fold's prediction
     of it. For further inputs, `held_out`, it holds the prediction of all networks' mixture.
-    `with_moments` adds the mixture's mean (`center`) and variance at the training rows.
+    Of normal predictions it also holds the mean (`center`) and the variance of all networks'
+    mixture at the training rows. The trial's score is then that of normals with this variance:
+    what the trial predicts as a whole, and the same that the selection sees.
     """
     # Out-of-fold predictions (n_samples, n_raw). A stack's predictions may end with padding.
     raw = np.empty((len(data.x), head.n_raw), dtype="float32")
     for network, (_, valid) in zip(networks, folds):
         raw[valid] = np.asarray(network.held_out)[: len(valid)]
-    score = mean_score(head, data.y, raw, data.weight)
-    center = variance = None
-    if with_moments and isinstance(head, GaussianHead):
+    whole, center, variance = raw, None, None
+    if isinstance(head, GaussianHead):
         # Variance = noise of the out-of-fold network + disagreement of all networks.
-        _, noise = head.distribution(raw.astype("float64"))
+        mean, noise = head.distribution(raw.astype("float64"))
         loc, _ = head.distribution(predict_members(networks, data.x, once=True))
         center = loc.mean(axis=0, dtype="float64").astype("float32")
         variance = (noise**2 + loc.var(axis=0, dtype="float64")).astype("float32")
+        whole = head.raw_of(mean, np.sqrt(variance, dtype="float64"))
+    score = mean_score(head, data.y, whole, data.weight)
     if held_out is not None:
         # One normal that stands for the mixture of all networks, as raw numbers.
         mixture = head.pooled(predict_members(networks, held_out, once=True))

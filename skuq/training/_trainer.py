@@ -169,7 +169,7 @@ class MemberTrainer:
             training.advance(stage, cancelled=cancelled, deadline=deadline)
             if time.monotonic() > deadline:
                 break
-            so_far = self._result(training, with_moments=False)
+            so_far = self._result(training)
             scores.append(self._score(so_far))
             if not scores[-1] <= largest:  # worse, or NaN: discard the trial
                 return TrialOutcome(None, self._objective(so_far), tuple(scores), stage)
@@ -194,16 +194,12 @@ class MemberTrainer:
         seeds = [trial_seed(seed, k) for k in range(len(self.folds))]
         return fold_jobs(make_job, self.data, self.folds, seeds)
 
-    def _result(
-        self, training: JointTraining, *, with_moments: bool = True
-    ) -> Member | FoldedMember:
+    def _result(self, training: JointTraining) -> Member | FoldedMember:
         """Make the trial's record at its present epoch, or raise a diverged network's error."""
         networks = [only_member([member]) for of_job in training.members() for member in of_job]
         if self.folds is None:
             return networks[0]
-        return folded_member(
-            networks, self.data, self.folds, self.head, self.held_out, with_moments
-        )
+        return folded_member(networks, self.data, self.folds, self.head, self.held_out)
 
     def _objective(self, result: Member | FoldedMember) -> float:
         """Compute the number that the search minimises, for a finished or discarded trial."""

@@ -94,8 +94,9 @@ def test_every_row_validates_in_one_of_eight_folds(fitted, wave):
     assert isinstance(trial, FoldedMember) and len(trial.networks) == 8
     assert_array_equal(np.sort(fitted.catalog_.held_out.rows), np.arange(len(y)))
     assert len(fitted.fitted_.members) == 8 * len(fitted.selection_)
-    # The score is the CRPS of the out-of-fold predictions.
-    loc, scale = fitted.targets_.head.distribution(trial.held_out.astype(float))
+    # The score is the CRPS of out-of-fold means, with the variance of all networks.
+    loc, _ = fitted.targets_.head.distribution(trial.held_out.astype(float))
+    scale = np.sqrt(trial.variance.astype(float))
     expected = crps_loss(fitted.catalog_.held_out.y[:, 0], loc[:, 0], scale[:, 0])
     assert_allclose(trial.score, expected, rtol=1e-6)
 

@@ -92,13 +92,22 @@ def test_held_out_predictions_are_of_networks_that_have_not_seen_the_rows(folded
         assert all(network.held_out is None for network in member.networks)
 
 
+def nll_of_rows(model, member):
+    """Compute minus the log density of y: out-of-fold means, variances of all networks."""
+    y = model.catalog_.held_out.y.astype(float)
+    mean, _ = model.targets_.head.distribution(member.held_out.astype(float))
+    return -stats.norm.logpdf(y, mean, np.sqrt(member.variance.astype(float)))[:, 0]
+
+
 def test_a_trial_scores_its_loss_over_all_rows(folded):
     held_out = folded.catalog_.held_out
     assert_array_equal(held_out.rows, np.arange(60))
     for k in folded.catalog_.completed:
         member = folded.catalog_.member(k)
-        likelihood = GaussianHead().log_likelihood(held_out.y.astype(float), member.held_out)
-        assert_allclose(member.score, -likelihood.mean(), rtol=1e-6)
+        assert_allclose(member.score, nll_of_rows(folded, member).mean(), rtol=1e-6)
+        # The out-of-fold network alone is surer, since it does not know of the others.
+        alone = GaussianHead().log_likelihood(held_out.y.astype(float), member.held_out)
+        assert member.score != pytest.approx(-alone.mean(), rel=1e-5)
         assert_allclose(folded.catalog_[k].score, member.score)
 
 
@@ -107,10 +116,7 @@ def test_folds_of_unequal_size_count_by_their_rows(tiny_space, rows):
     X, y = rows[0][:50], rows[1][:50]
     model = regressor(tiny_space, n_trials=1, cv=GroupKFold(2)).fit(X, y, groups=np.arange(50) > 9)
     member = model.catalog_.member(0)
-    likelihood = GaussianHead().log_likelihood(
-        model.catalog_.held_out.y.astype(float), member.held_out
-    )
-    assert_allclose(member.score, -likelihood.mean(), rtol=1e-6)
+    assert_allclose(member.score, nll_of_rows(model, member).mean(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("cv", [3, GroupKFold(2)])
@@ -119,9 +125,8 @@ def test_rows_count_in_a_score_by_their_weight(tiny_space, rows, cv):
     model = regressor(tiny_space, n_trials=1, cv=cv)
     model.fit(rows[0][:50], rows[1][:50], sample_weight=weight, groups=groups if cv != 3 else None)
     member = model.catalog_.member(0)
-    y = model.catalog_.held_out.y.astype(float)
-    likelihood = GaussianHead().log_likelihood(y, member.held_out)
-    assert_allclose(member.score, -np.average(likelihood, weights=weight), rtol=1e-6)
+    expected = np.average(nll_of_rows(model, member), weights=weight)
+    assert_allclose(member.score, expected, rtol=1e-6)
 
 
 @pytest.mark.slow
