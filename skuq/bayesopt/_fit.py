@@ -23,8 +23,12 @@ N_ATTEMPTS = 2  # seeds that are tried if a fit fails
 
 @dataclass(frozen=True, eq=False)
 class Surrogates:
-    """Fitted surrogates of the outputs and of the measured constraints, and their posteriors."""
+    """Fitted surrogates of the outputs and of the measured constraints, and their posteriors.
 
+    `settings` are those of the last step that used them.
+    """
+
+    settings: SearchSettings
     model: Any
     posterior: Posterior
     constraint_models: dict[str, Any]
@@ -59,7 +63,8 @@ class Fits:
         # estimator alive: another one could have its id later.
         key = (len(results.X), len(results.failed), settings.estimator, settings.n_draws)
         if keep and self.last is not None and key == self._key:
-            return replace(self.last, seconds=0.0)
+            self.last = replace(self.last, settings=settings, seconds=0.0)
+            return self.last
         for attempt in range(N_ATTEMPTS):
             purpose = ("step", results.n_told) if settings.reseed else ("search",)
             entropy = derived_seed(settings.entropy, *purpose, attempt)
@@ -102,7 +107,8 @@ def _fit(settings, results, entropy, previous) -> Surrogates:
         fitted = None if previous is None else previous.constraint_models[name]
         models[name] = fit(estimator, column, fitted, trial_seed(entropy, j))
         posteriors[name] = draws(models[name], j)
-    return Surrogates(model, posterior, models, posteriors, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return Surrogates(settings, model, posterior, models, posteriors, seconds)
 
 
 def clone_with_seed(estimator, seed):

@@ -43,7 +43,7 @@ _DIFFERENCE = 1e-6  # share of the box; about the error of a difference in float
 _COST_OF_NON_FINITE = 1e30
 # Points where single precision is compared with double, and the tolerated error there as a share
 # of the values' spread.
-_N_COMPARED, _INEXACT = 8, 0.05
+_N_COMPARED, _INEXACT = 8, 0.01
 
 
 def maximize_acquisition(

@@ -547,9 +547,10 @@ class BayesianOptimizer:
             return None, float("nan")
         if not self.noisy or self._fits.last is None:
             return self._log.x[best].copy(), float(self._log.values[best])
-        # The last model averages noisy values.
-        results, none_pending = self._log.results(self._state.sign), self._log.pending[:0]
-        return Step(self._fits.last, self._settings(), results, none_pending).best_known()
+        # The last model averages noisy values. Its own settings are valid, whatever was set since.
+        last, none_pending = self._fits.last, self._log.pending[:0]
+        settings = replace(last.settings, noisy=True)
+        return Step(last, settings, self._log.results(self._state.sign), none_pending).best_known()
 
     @_locked
     def to_frame(self):

@@ -102,7 +102,7 @@ def select_forward(
         members: the j heaviest leave ``(min_members - j) * min_weight`` to the others. With 0,
         repeats of the best candidates can leave the others almost no weight.
     min_size : int, default=1
-        Minimum number of members, with repeats.
+        Minimum number of members, with repeats. Fewer are taken if no other candidate can be added.
     max_size : int, optional
         Maximum number of members, with repeats, so that no weight is below ``1 / max_size``.
         By default ``4 * n_members``.
@@ -116,7 +116,7 @@ def select_forward(
     Raises
     ------
     ValueError
-        If no candidate has a finite loss.
+        If no candidate has a finite loss, or `min_weight` is not in [0, 1 / min_members].
 
     References
     ----------
@@ -132,6 +132,12 @@ def select_forward(
     >>> selection.indices, selection.weights.round(3), round(selection.loss, 3)
     (array([1, 0]), array([0.5, 0.5]), 0.25)
     """
+    if not 0 <= min_weight * min_members <= 1 + 1e-9:
+        raise ValueError(
+            f"`min_weight` must be in [0, 1 / min_members], which is {1 / min_members:.3g} with "
+            f"min_members={min_members}: {min_members} members cannot all have more. Got "
+            f"{min_weight}."
+        )
     # Candidates without a finite loss are not in `order`: fewer than `n_members` may be left.
     order, singles = rank_candidates(statistics, loss, sample_weight)
     n_members = min(check_count("n_members", n_members), len(order))
@@ -144,6 +150,7 @@ def select_forward(
         losses = singles  # loss of the ensemble with one more candidate, (n_candidates,)
         if path:
             losses = _ensemble_losses(statistics, loss, totals, len(path) + 1, sample_weight)
+        taken: int | None
         if len(path) < k_init:
             taken = int(order[len(path)])
         else:
@@ -153,8 +160,9 @@ def select_forward(
             if not growing:  # no repeat may take the weight that others are due
                 excluded += _too_heavy(path, min_members, min_weight)
             taken = _best_candidate(losses, np.isfinite(singles), excluded)
+            if taken is None:
+                break
             improves = not path or losses[taken] < path[-1][1]
-            improves &= taken not in excluded
             if not (growing or len(path) < min_size or improves):
                 break
         path.append((taken, float(losses[taken])))
@@ -164,11 +172,11 @@ def select_forward(
     return _ensemble_on_path(path, best_size or len(path))
 
 
-def _best_candidate(losses: np.ndarray, usable: np.ndarray, excluded: list[int]) -> int:
-    """Find the candidate of the lowest loss among those that are usable and not excluded."""
+def _best_candidate(losses: np.ndarray, usable: np.ndarray, excluded: list[int]) -> int | None:
+    """Find the usable candidate of the lowest loss that is not excluded, or None."""
     allowed = usable & ~np.isnan(losses)
     allowed[excluded] = False
-    return int(np.argmin(np.where(allowed, losses, np.inf)))
+    return int(np.argmin(np.where(allowed, losses, np.inf))) if allowed.any() else None
 
 
 def _too_heavy(path: Sequence[tuple[int, float]], min_members: int, min_weight: float) -> list[int]:

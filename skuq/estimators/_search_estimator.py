@@ -140,7 +140,9 @@ class SearchEstimator:
             options = self._options("refit", trial_timeout=timeout, raise_on_failures=False)
         else:
             max_time = self._time_of_repeats(retraining, started)
-            if max_time == 0 and store is None:
+            if max_time == 0:  # start no workers: an earlier fit may have stored some
+                stored = [] if store is None else retraining.read_stored(store.retrained)
+                self._take_retrained(method, retraining.join(stored))
                 return
             folds = None
             if splits.parts is not None:

@@ -37,7 +37,10 @@ def check_groups(groups: Any, X: Any) -> np.ndarray | None:
     """Check groups, and return an array (n,), or None if there are none."""
     if groups is not None and np.shape(groups) != (len(X),):
         raise ValueError(f"`groups` must have shape ({len(X)},). Got {np.shape(groups)}.")
-    return None if groups is None else np.asarray(fill_masked(groups))
+    if groups is None:
+        return None
+    groups = np.asarray(fill_masked(groups))
+    return groups.astype(groups.dtype.newbyteorder("="), copy=False)  # pandas needs native bytes
 
 
 def sortable_groups(groups: np.ndarray | None) -> np.ndarray | None:

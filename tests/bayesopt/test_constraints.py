@@ -244,6 +244,18 @@ def test_a_noisy_function_may_be_asked_for_more_than_the_domain_has(model):
     assert len(optimizer.pending_) == 3
 
 
+def test_results_of_a_noisy_search_are_read_whatever_was_set_since():
+    optimizer = search(JointProcess(noise=0.3), "mean", noisy=True, n_initial=2)
+    optimizer.tell([[0.1, 0.2], [0.5, 0.5], [0.9, 0.1]], [0.3, 1.0, 0.2])
+    optimizer.ask()
+    best = optimizer.best_value_
+    optimizer.n_restarts = 0  # the next step raises an error
+    assert optimizer.best_value_ == best
+    assert "best value" in repr(optimizer)
+    with pytest.raises(ValueError, match="n_restarts"):
+        optimizer.ask()
+
+
 @pytest.mark.parametrize("name", ["noisy", "reseed", "dynamic_c"])
 def test_flags_are_flags(name):
     with pytest.raises(TypeError, match=f"`{name}` must be True or False"):

@@ -377,6 +377,7 @@ def test_unusable_arguments_are_refused(changes, message):
     ("method", "unit", "constant"),
     [
         ("lbfgs", 1.0, 1e8),
+        ("lbfgs", 1.0, 1e6),
         ("lbfgs", 1e-3, 1e5),
         ("lbfgs", 1e60, 0.0),
         ("lbfgs", 1e-20, 0.0),

@@ -175,6 +175,22 @@ def test_one_of_three_members_is_not_left_without_weight():
     assert chosen.weights.min() >= 1 / 6
 
 
+def test_no_candidate_is_repeated_where_none_is_allowed():
+    """The loss of the two together is not a number."""
+
+    def loss(mean):
+        return np.where(mean == 1.5, np.nan, mean)
+
+    errors = np.array([[1.0, 1.0], [2.0, 2.0]])
+    chosen = select_forward([errors], loss, 2, replacement=False, min_size=2)
+    assert chosen.path == ((0, 1.0),)
+
+
+def test_a_weight_that_not_all_members_can_have_is_refused():
+    with pytest.raises(ValueError, match=r"`min_weight` must be in .*0.5 with min_members=2"):
+        select_forward([np.ones((3, 2))], np.square, 3, min_members=2, min_weight=0.6)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

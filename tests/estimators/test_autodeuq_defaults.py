@@ -464,17 +464,23 @@ def test_folds_of_a_splitter_are_not_repeated(wave):
     assert model.repeated_ == {} and len(model.fitted_.members) == 2 * len(model.selection_)
 
 
-def test_no_repeat_begins_after_the_deadline(tiny_space, wave, monkeypatch):
+def test_no_repeat_begins_after_the_deadline(tiny_space, wave, monkeypatch, tmp_path):
+    settings = {"n_trials": 2, "epochs": 2, "search_space": tiny_space, "random_state": 0}
+    settings["min_members"] = 1
+    stored = AutoDEUQRegressor(**settings, repeats=1, catalog_dir=tmp_path).fit(*wave)
+
     class Late(MemberRepeater):
         def __init__(self, *arguments, **settings):
             raise AssertionError("no time is left")
 
     monkeypatch.setattr("skuq.estimators._search_estimator.MemberRepeater", Late)
-    settings = {"n_trials": 2, "epochs": 2, "search_space": tiny_space, "random_state": 0}
+    settings |= {"repeats": 2, "max_time": 1e-6}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", SmallValidationWarning)
-        AutoDEUQRegressor(**settings, repeats=2, max_time=1e-6, min_members=1).fit(*wave)
+        AutoDEUQRegressor(**settings).fit(*wave)
+        again = AutoDEUQRegressor(**settings, catalog_dir=tmp_path).fit(*wave)
+    assert sorted(again.repeated_) == sorted(stored.repeated_) != []  # those of the folder
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(2.0, 5.0), (9.0, 5.0), (11.0, 0)])

@@ -12,6 +12,7 @@ from skuq.tables import (
     TrainingData,
     split_rows,
 )
+from skuq.tables._rows import check_groups
 
 
 def test_scaling_is_standard_and_invertible(global_random_seed):
@@ -78,6 +79,12 @@ def test_groups_are_never_divided():
 def test_bad_groups_are_refused():
     with pytest.raises(ValueError, match="at least two groups"):
         split_rows(5, 0.3, np.random.default_rng(0), [1] * 5)
+
+
+def test_groups_of_any_byte_order():
+    groups = check_groups(np.repeat([7, 8, 9], 4).astype(">i8"), np.zeros((12, 1)))
+    train, valid = split_rows(12, 0.3, np.random.default_rng(0), groups)
+    assert not set(groups[train]) & set(groups[valid])
 
 
 def test_two_groups_of_any_kind_and_any_fraction():
