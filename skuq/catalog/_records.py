@@ -118,8 +118,8 @@ class FoldedMember:
         Out-of-fold raw outputs on all rows, followed by the moments of the networks' mixture on
         shifted rows.
     score : float
-        Weighted mean over rows of the head's `scores` of `held_out`, for normal predictions with
-        the standard deviation of `variance`. Smaller is better.
+        Weighted mean over rows of the head's `scores` of `held_out`. If predictions are normal,
+        they have the means of `held_out` and the variances of `variance`. Smaller is better.
     center, variance : ndarray of shape (n_rows, n_outputs), float32, or None
         For normal predictions: mean and variance of the mixture of all networks, on all rows. The
         noise in the variance is predicted by the networks that were not trained on the row.

@@ -112,9 +112,9 @@ def folded_member(
 
     Every row is a validation row of exactly one fold, and the record holds that fold's prediction
     of it. For further inputs, `held_out`, it holds the prediction of all networks' mixture.
-    Of normal predictions it also holds the mean (`center`) and the variance of all networks'
-    mixture at the training rows. The trial's score is then that of normals with this variance:
-    what the trial predicts as a whole, and the same that the selection sees.
+    If predictions are normal, the record also holds `center` and `variance`: the moments of the
+    mixture of all networks on all rows. The score then uses this variance, as the selection does,
+    so that both count what the networks disagree about.
     """
     # Out-of-fold predictions (n_samples, n_raw). A stack's predictions may end with padding.
     raw = np.empty((len(data.x), head.n_raw), dtype="float32")
