@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array
+from sklearn.utils.validation import check_array, has_fit_parameter
 
-from skuq._params import check_sample_weight
+from skuq._params import BaseSearchCV, check_sample_weight
 
 
 def check_count(name: str, value: Any) -> int:
@@ -96,6 +96,12 @@ def check_weights(sample_weight: Any, rows: Any, *, relative: bool = False) -> n
         raise ValueError("`sample_weight` must be positive for at least one row. All are 0.")
     largest = weight.max()
     return weight / largest if relative or largest >= 1e150 else weight
+
+
+def takes_weights(estimator: Any) -> bool:
+    """Whether `fit` takes `sample_weight`; a search over parameters passes it to its estimator."""
+    inner = estimator.estimator if isinstance(estimator, BaseSearchCV) else estimator
+    return bool(has_fit_parameter(inner, "sample_weight"))
 
 
 def check_member_weights(

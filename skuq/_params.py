@@ -4,6 +4,7 @@ They may move or change with any release of scikit-learn. Only this file then ne
 """
 
 from sklearn.base import _fit_context as fit_context
+from sklearn.model_selection._search import BaseSearchCV
 from sklearn.utils import _safe_indexing as safe_indexing
 from sklearn.utils._param_validation import HasMethods, Hidden, Interval, Options, StrOptions
 from sklearn.utils.metaestimators import _BaseComposition as BaseComposition
@@ -22,6 +23,7 @@ except ImportError:  # scikit-learn before 1.9 has no callbacks
 
 __all__ = [
     "BaseComposition",
+    "BaseSearchCV",
     "CallbackSupportMixin",
     "HasMethods",
     "Hidden",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import get_tags, indexable
-from sklearn.utils.validation import check_consistent_length, has_fit_parameter
+from sklearn.utils.validation import check_consistent_length
 
-from skuq._checks import check_weights
+from skuq._checks import check_weights, takes_weights
 from skuq._params import check_method_params, check_sample_weight, safe_split
 from skuq.tables import ForeignInputs
 from skuq.tables._columns import refuse_lazy
@@ -16,8 +16,11 @@ from skuq.tables._columns import refuse_lazy
 def check_takes_weights(estimator, name: str) -> None:
     """Raise TypeError if an unfitted estimator takes no `sample_weight`."""
     fitted_already = isinstance(estimator, FrozenEstimator)
-    if not fitted_already and not has_fit_parameter(estimator, "sample_weight"):
-        raise TypeError(f"{name} cannot be fitted with `sample_weight`.")
+    if not fitted_already and not takes_weights(estimator):
+        raise TypeError(
+            f"{name} cannot be fitted with `sample_weight`. Leave the weights out, or use an "
+            "estimator whose `fit` takes them."
+        )
 
 
 def fit_fold(estimator, X, y, fit_params, train, test=None):

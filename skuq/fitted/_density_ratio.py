@@ -16,8 +16,8 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import indexable
-from sklearn.utils.validation import has_fit_parameter
 
+from skuq._checks import takes_weights
 from skuq._params import safe_indexing
 from skuq._registry import saved_as
 from skuq._reprs import record_repr
@@ -193,7 +193,7 @@ def _weights_argument(classifier: Any, weight: np.ndarray) -> list[str]:
         argument = f"{name}__sample_weight"
     else:
         last, argument = classifier, "sample_weight"
-    if not has_fit_parameter(last, "sample_weight"):
+    if not takes_weights(last):
         raise TypeError(
             "`classifier` must take `sample_weight`, because the calibration rows have weights. "
             f"{classifier!r} does not."

@@ -37,7 +37,7 @@ from sklearn.model_selection import (
     cross_val_score,
 )
 from sklearn.naive_bayes import GaussianNB
-from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
@@ -355,6 +355,18 @@ def test_frozen_classifiers_know_their_classes():
     model = CalibratedUncertaintyClassifier(FrozenEstimator(known)).fit(X[:100], y[:100])
     assert_array_equal(model.classes_, [0, 1, 2])
     assert_array_equal(model.predict(X), known.predict(X))
+
+
+def test_searches_over_parameters_take_weights():
+    X, y = line(60)
+    weights = np.where(np.arange(60) < 30, 1.0, 3.0)
+    search = GridSearchCV(BayesianRidge(), {"fit_intercept": [False]}, cv=2)
+    model = CalibratedUncertaintyRegressor(search, cv=2).fit(X, y, weights)
+    alone = BayesianRidge(fit_intercept=False).fit(X, y, weights)
+    assert_allclose(model.estimator_.best_estimator_.coef_, alone.coef_)
+    unable = GridSearchCV(KNeighborsRegressor(), {"n_neighbors": [2]}, cv=2)
+    with pytest.raises(TypeError, match="cannot be fitted with `sample_weight`"):
+        CalibratedUncertaintyRegressor(unable, cv=2).fit(X, y, weights)
 
 
 def test_bad_input():
