@@ -547,10 +547,11 @@ class BayesianOptimizer:
             return None, float("nan")
         if not self.noisy or self._fits.last is None:
             return self._log.x[best].copy(), float(self._log.values[best])
-        # The last model averages noisy values. Its own settings are valid, whatever was set since.
-        last, none_pending = self._fits.last, self._log.pending[:0]
-        settings = replace(last.settings, noisy=True)
-        return Step(last, settings, self._log.results(self._state.sign), none_pending).best_known()
+        # The last model averages noisy values. Its own settings are valid, whatever was set since,
+        # but not its sign: a search may have maximised first.
+        last, sign, none_pending = self._fits.last, self._state.sign, self._log.pending[:0]
+        settings = replace(last.settings, noisy=True, sign=sign)
+        return Step(last, settings, self._log.results(sign), none_pending).best_known()
 
     @_locked
     def to_frame(self):

@@ -115,21 +115,20 @@ class FoldedMember:
     networks : tuple of Member
         One for each fold. Their `held_out` is None, since predictions are in `held_out` below.
     held_out : ndarray of shape (n_held_out, n_raw), float32, or None
-        Out-of-fold raw outputs on all rows, followed by the moments of the networks' mixture on
-        shifted rows.
+        Raw outputs on all rows, each of the network that was not trained on the row. Normal
+        predictions have in addition to their variance that of the means of all networks. Raw
+        outputs of the networks' mixture on shifted rows follow.
     score : float
-        Weighted mean over rows of the head's `scores` of `held_out`. If predictions are normal,
-        they have the means of `held_out` and the variances of `variance`. Smaller is better.
-    center, variance : ndarray of shape (n_rows, n_outputs), float32, or None
-        For normal predictions: mean and variance of the mixture of all networks, on all rows. The
-        noise in the variance is predicted by the networks that were not trained on the row.
+        Weighted mean over rows of the head's `scores` of `held_out`, or of several trainings the
+        mean of their scores. Smaller is better.
+    center : ndarray of shape (n_rows, n_outputs), float32, or None
+        For normal predictions: mean of the mixture of all networks, on all rows.
     """
 
     networks: tuple[Member, ...]
     held_out: np.ndarray | None
     score: float
     center: np.ndarray | None = None
-    variance: np.ndarray | None = None
 
     def __repr__(self) -> str:
         return (
@@ -155,7 +154,7 @@ class FoldedMember:
     def without_arrays(self) -> FoldedMember:
         """Copy the record without weights and held-out predictions."""
         networks = tuple(network.without_arrays() for network in self.networks)
-        return replace(self, networks=networks, held_out=None, center=None, variance=None)
+        return replace(self, networks=networks, held_out=None, center=None)
 
 
 @saved_as("catalog.TrialRecord")

@@ -319,10 +319,9 @@ def _decode_result(tree: dict[str, Any], n_held_out: int) -> Member | FoldedMemb
         networks = tuple(_decode_member(network) for network in tree["networks"])
         _require(len(networks) > 0, "it has no networks")
         _require(type(tree["score"]) is float, "its score is no number")
-        for name in ("center", "variance"):
-            moments = tree.get(name)
-            usable = moments is None or (isinstance(moments, np.ndarray) and moments.ndim == 2)
-            _require(usable, f"its {name} is no table of numbers")
+        center = tree.get("center")
+        usable = center is None or (isinstance(center, np.ndarray) and center.ndim == 2)
+        _require(usable, "its center is no table of numbers")
         member = FoldedMember(**{**tree, "networks": networks})
     held_out = member.held_out
     shape = held_out.shape if isinstance(held_out, np.ndarray) else None

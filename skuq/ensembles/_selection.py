@@ -132,16 +132,16 @@ def select_forward(
     >>> selection.indices, selection.weights.round(3), round(selection.loss, 3)
     (array([1, 0]), array([0.5, 0.5]), 0.25)
     """
+    # Candidates without a finite loss are not in `order`: fewer than `n_members` may be left.
+    order, singles = rank_candidates(statistics, loss, sample_weight)
+    n_members = min(check_count("n_members", n_members), len(order))
+    min_members, k_init = min(min_members, n_members), min(k_init, n_members)
     if not 0 <= min_weight * min_members <= 1 + 1e-9:
         raise ValueError(
             f"`min_weight` must be in [0, 1 / min_members], which is {1 / min_members:.3g} with "
             f"min_members={min_members}: {min_members} members cannot all have more. Got "
             f"{min_weight}."
         )
-    # Candidates without a finite loss are not in `order`: fewer than `n_members` may be left.
-    order, singles = rank_candidates(statistics, loss, sample_weight)
-    n_members = min(check_count("n_members", n_members), len(order))
-    min_members, k_init = min(min_members, n_members), min(k_init, n_members)
     max_size = max(4 * n_members if max_size is None else max_size, min_members, min_size)
     path: list[tuple[int, float]] = []
     # Sums of the statistics over the members so far, each (n_samples, ...).

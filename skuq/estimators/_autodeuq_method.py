@@ -278,9 +278,6 @@ class AutoDEUQ(SearchMethod):
         """Select by the normal distributions that the trials predict."""
         selection, loss = self.estimator.selection, self.estimator.selection_loss
         loc, scale = self.head.distribution(raw)  # (n_trials, n, n_outputs) each
-        if candidates.moments is not None:
-            # The variance of a trial includes the disagreement of its networks.
-            scale = np.sqrt([variance for _, variance in candidates.moments])
         given = candidates.y, loc, scale, self.estimator.n_members
         weight = candidates.weight
         if callable(selection):

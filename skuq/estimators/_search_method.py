@@ -165,16 +165,15 @@ class SearchMethod:
         Without folds there is no calibration, because the rows of a single split are few and were
         used to stop the training of all members.
         """
-        if not self.calibrates or candidates.moments is None:
+        if not self.calibrates or candidates.centers is None:
             return NO_CALIBRATION
         raw = np.stack([candidates.raw[k] for k in chosen.indices]).astype("float64")
-        loc, _ = self.head.distribution(raw)
-        moments = [candidates.moments[k] for k in chosen.indices]
-        centers, variances = (np.stack(values).astype("float64") for values in zip(*moments))
+        loc, scale = self.head.distribution(raw)
+        centers = np.stack([candidates.centers[k] for k in chosen.indices]).astype("float64")
 
         def average(values):
             return np.tensordot(chosen.weights, values, 1)
 
         # Variance of the mixture of trials = mean of variances + variance of means.
-        total = average(variances + (centers - average(centers)) ** 2)
+        total = average(scale**2 + (centers - average(centers)) ** 2)
         return fit_scale((candidates.y - average(loc)) ** 2, total, candidates.weight)

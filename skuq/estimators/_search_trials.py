@@ -23,11 +23,11 @@ def predict_candidates(estimator, trials, X, y, sample_weight):
     x, y, weight = standardise_rows(rows, inputs, targets)
     raws = [predict_members(networks, x, once=True) for networks in trials]
     raws = [raw[0] if len(raw) == 1 else targets.head.pooled(raw) for raw in raws]
-    moments = None
+    centers = None
     if hasattr(targets.head, "distribution"):
-        loc, scale = targets.head.distribution(np.stack(raws).astype("float64"))
-        moments = list(zip(loc, scale**2))
-    return CandidatePredictions(raws, y, weight, np.arange(len(x)), moments)
+        loc, _ = targets.head.distribution(np.stack(raws).astype("float64"))
+        centers = list(loc)
+    return CandidatePredictions(raws, y, weight, np.arange(len(x)), centers)
 
 
 def score_trials(estimator, trials, X, y, sample_weight):

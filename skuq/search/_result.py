@@ -24,15 +24,15 @@ class CandidatePredictions(NamedTuple):
         Weights of the rows, in which every set has the same sum.
     groups : ndarray of shape (n,)
         Numbers that are equal for versions of the same row in several sets.
-    moments : list of (ndarray, ndarray), or None
-        `center` and `variance` of trials with folds, see `skuq.catalog.FoldedMember`.
+    centers : list of ndarray, or None
+        `center` of trials with folds, see `skuq.catalog.FoldedMember`.
     """
 
     raw: list[np.ndarray]
     y: np.ndarray
     weight: np.ndarray
     groups: np.ndarray
-    moments: list[tuple[np.ndarray, np.ndarray]] | None = None
+    centers: list[np.ndarray] | None = None
 
 
 @dataclass(frozen=True)
@@ -107,13 +107,11 @@ class SearchResult:
         y = np.concatenate([y for _, y, _ in sets]).astype("float64")
         weight = np.concatenate([weight / weight.sum() for _, _, weight in sets])
         groups = np.concatenate([np.arange(len(y)) for _, y, _ in sets])
-        moments = [
-            (m.center, m.variance)
-            for m in members
-            if isinstance(m, FoldedMember) and m.center is not None and m.variance is not None
+        centers = [
+            m.center for m in members if isinstance(m, FoldedMember) and m.center is not None
         ]
-        is_known = len(self.sets) == 1 and len(moments) == len(members)
-        return CandidatePredictions(raw, y, weight, groups, moments if is_known else None)
+        is_known = len(self.sets) == 1 and len(centers) == len(members)
+        return CandidatePredictions(raw, y, weight, groups, centers if is_known else None)
 
     def check_complete(self) -> None:
         """Raise ValueError if the networks outside the ensemble are gone, as in a pickle."""
@@ -162,13 +160,16 @@ def join_trials(trials: Sequence[Any], head: Any) -> FoldedMember:
     the trainings' scores.
     """
     networks = [network for trial in trials for network in trial.networks]
-    raw = head.pooled(np.stack([np.asarray(trial.held_out, dtype="float64") for trial in trials]))
-    score = float(np.mean([trial.score for trial in trials]))
-    networks = [network.with_held_out(None) for network in networks]
-    center = variance = None
+    raws = np.stack([np.asarray(trial.held_out, dtype="float64") for trial in trials])
+    raw, center = head.pooled(raws), None
     if all(getattr(trial, "center", None) is not None for trial in trials):
         centers = np.stack([trial.center for trial in trials])
-        variances = np.stack([trial.variance for trial in trials])
-        # Variance of the mixture = mean of the variances + variance of the means.
-        center, variance = centers.mean(axis=0), variances.mean(axis=0) + centers.var(axis=0)
-    return FoldedMember(tuple(networks), raw.astype("float32"), score, center, variance)
+        center, n = centers.mean(axis=0), centers.shape[1]
+        # Variance of the mixture = mean of the variances + variance of the means. These are the
+        # means of all networks; the means in `raws`, of one network each, differ more.
+        mean, std = head.distribution(raws[:, :n])
+        total = np.square(std).mean(axis=0) + centers.var(axis=0, dtype="float64")
+        raw[:n] = head.raw_of(mean.mean(axis=0), np.sqrt(total))
+    score = float(np.mean([trial.score for trial in trials]))
+    networks = [network.with_held_out(None) for network in networks]
+    return FoldedMember(tuple(networks), raw.astype("float32"), score, center)

@@ -40,7 +40,9 @@ def check_groups(groups: Any, X: Any) -> np.ndarray | None:
     if groups is None:
         return None
     groups = np.asarray(fill_masked(groups))
-    return groups.astype(groups.dtype.newbyteorder("="), copy=False)  # pandas needs native bytes
+    if groups.dtype.isnative:
+        return groups
+    return groups.astype(groups.dtype.newbyteorder("="))  # pandas needs native bytes
 
 
 def sortable_groups(groups: np.ndarray | None) -> np.ndarray | None:

@@ -111,27 +111,25 @@ def folded_member(
     """Make the record of a trial with one network per fold.
 
     Every row is a validation row of exactly one fold, and the record holds that fold's prediction
-    of it. For further inputs, `held_out`, it holds the prediction of all networks' mixture.
-    If predictions are normal, the record also holds `center` and `variance`: the moments of the
-    mixture of all networks on all rows. The score then uses this variance, as the selection does,
-    so that both count what the networks disagree about.
+    of it. Normal predictions get a larger variance, by what all networks disagree about: score
+    and selection then judge the mixture that will predict. `center` is its mean on the same rows.
+    For further inputs, `held_out`, the record holds the prediction of all networks' mixture.
     """
     # Out-of-fold predictions (n_samples, n_raw). A stack's predictions may end with padding.
     raw = np.empty((len(data.x), head.n_raw), dtype="float32")
     for network, (_, valid) in zip(networks, folds):
         raw[valid] = np.asarray(network.held_out)[: len(valid)]
-    whole, center, variance = raw, None, None
+    center = None
     if isinstance(head, GaussianHead):
-        # Variance = noise of the out-of-fold network + disagreement of all networks.
         mean, noise = head.distribution(raw.astype("float64"))
         loc, _ = head.distribution(predict_members(networks, data.x, once=True))
         center = loc.mean(axis=0, dtype="float64").astype("float32")
-        variance = (noise**2 + loc.var(axis=0, dtype="float64")).astype("float32")
-        whole = head.raw_of(mean, np.sqrt(variance, dtype="float64"))
-    score = mean_score(head, data.y, whole, data.weight)
+        std = np.sqrt(noise**2 + loc.var(axis=0, dtype="float64"))
+        raw = head.raw_of(mean, std).astype("float32")
+    score = mean_score(head, data.y, raw, data.weight)
     if held_out is not None:
         # One normal that stands for the mixture of all networks, as raw numbers.
         mixture = head.pooled(predict_members(networks, held_out, once=True))
         raw = np.concatenate([raw, mixture.astype("float32")])
     networks = [network.with_held_out(None) for network in networks]
-    return FoldedMember(tuple(networks), raw, score, center, variance)
+    return FoldedMember(tuple(networks), raw, score, center)

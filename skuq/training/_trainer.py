@@ -155,7 +155,9 @@ class MemberTrainer:
         share, deadline, scores = 1.0, started + budget.seconds, []
         if budget.shorten and budget.seconds < math.inf:  # plan fewer epochs, which fit
             needed, to_predict, measured = seconds_needed(jobs)
-            deadline -= min(self._seconds_of_result(to_predict), budget.seconds / 2)
+            of_result = self._seconds_of_result(to_predict)
+            deadline -= min(of_result, budget.seconds / 2)
+            needed += len(budget.stages) * of_result  # each stage has a result of its own
             share = share_in_time(needed, deadline - time.monotonic())
             data = [rows for _, rows in jobs]
             shortened = [with_share_of_epochs(job, share) for job in measured]

@@ -256,6 +256,16 @@ def test_results_of_a_noisy_search_are_read_whatever_was_set_since():
         optimizer.ask()
 
 
+def test_a_noisy_search_that_maximised_can_minimise():
+    optimizer = search(JointProcess(noise=0.3), "mean", noisy=True, n_initial=2)
+    optimizer.tell([[0.1, 0.2], [0.5, 0.5], [0.9, 0.1]], [0.0, 2.0, -2.0])
+    optimizer.ask()
+    assert_allclose(optimizer.best_x_, [0.5, 0.5])
+    optimizer._state.sign = -1  # as `minimize` does, before its first model
+    assert_allclose(optimizer.best_x_, [0.9, 0.1])
+    assert optimizer.best_value_ < 0
+
+
 @pytest.mark.parametrize("name", ["noisy", "reseed", "dynamic_c"])
 def test_flags_are_flags(name):
     with pytest.raises(TypeError, match=f"`{name}` must be True or False"):

@@ -94,9 +94,7 @@ def test_every_row_validates_in_one_of_eight_folds(fitted, wave):
     assert isinstance(trial, FoldedMember) and len(trial.networks) == 8
     assert_array_equal(np.sort(fitted.catalog_.held_out.rows), np.arange(len(y)))
     assert len(fitted.fitted_.members) == 8 * len(fitted.selection_)
-    # The score is the CRPS of out-of-fold means, with the variance of all networks.
-    loc, _ = fitted.targets_.head.distribution(trial.held_out.astype(float))
-    scale = np.sqrt(trial.variance.astype(float))
+    loc, scale = fitted.targets_.head.distribution(trial.held_out.astype(float))
     expected = crps_loss(fitted.catalog_.held_out.y[:, 0], loc[:, 0], scale[:, 0])
     assert_allclose(trial.score, expected, rtol=1e-6)
 
@@ -318,10 +316,10 @@ def test_the_ensemble_is_calibrated_on_out_of_fold_rows(fitted, wave):
     # Held-out errors are more likely under the calibrated variance.
     held_out, weights = fitted.catalog_.held_out, fitted.selection_.weights
     trials = [fitted.catalog_.member(k) for k in fitted.selection_.indices]
-    loc, _ = fitted.targets_.head.distribution(np.stack([t.held_out for t in trials]))
+    loc, std = fitted.targets_.head.distribution(np.stack([t.held_out for t in trials]))
     center = np.stack([t.center for t in trials])
     spread = (center - np.tensordot(weights, center, 1)) ** 2
-    total = np.tensordot(weights, np.stack([t.variance for t in trials]) + spread, 1)
+    total = np.tensordot(weights, std**2 + spread, 1)
     mean = np.tensordot(weights, loc, 1)
     before = stats.norm.logpdf(held_out.y, mean, np.sqrt(total)).mean()
     after = stats.norm.logpdf(held_out.y, mean, np.sqrt(factor**2 * total + floor**2)).mean()
@@ -341,6 +339,11 @@ def test_single_trials_and_shifted_selections_are_not_calibrated(fitted, wave):
     assert fitted.at_severity(0).calibration_ == fitted.calibration_
     shifted = AutoDEUQRegressor(**FAST).fit(X, y, shift_validation=(X + 0.1, y))
     assert shifted.calibration_ == (1.0, 0.0)
+    # On the clean rows the same trials are selected with the same weights.
+    clean, alone = shifted.at_severity(0).selection_, AutoDEUQRegressor(**FAST).fit(X, y).selection_
+    assert_array_equal(clean.indices, alone.indices)
+    assert_allclose(clean.weights, alone.weights)
+    assert_allclose(clean.loss, alone.loss, rtol=1e-6)
 
 
 def test_a_severity_has_the_calibration_of_the_fit_whatever_was_reselected(fitted, wave):
@@ -423,12 +426,14 @@ def test_moments_of_a_trial_are_those_of_its_networks(repeated, wave):
     for trial in (repeated.catalog_.member(0), *repeated.repeated_.values()):
         loc, _ = head.distribution(predict_members(trial.networks, x))
         assert_allclose(trial.center, loc.mean(axis=0), rtol=1e-4, atol=1e-5)
-        excess = trial.variance - loc.var(axis=0)
-        assert (excess > 0).all()  # the noise that each row's unseen networks give
+        _, std = head.distribution(trial.held_out.astype(float))
+        assert (std**2 > loc.var(axis=0)).all()  # by the noise that each row's unseen networks give
     first = repeated.catalog_.member(0)
-    _, noise = head.distribution(first.held_out.astype(float))
-    loc, _ = head.distribution(predict_members(first.networks, x))
-    assert_allclose(first.variance, noise**2 + loc.var(axis=0), rtol=1e-4)
+    mean, std = head.distribution(first.held_out.astype(float))
+    loc, noise = head.distribution(predict_members(first.networks, x))
+    unseen = abs(loc - mean).argmin(axis=0)[None]  # the network that was not trained on the row
+    noise = np.take_along_axis(noise, unseen, axis=0)[0]
+    assert_allclose(std**2, noise**2 + loc.var(axis=0), rtol=1e-4)
 
 
 def test_repeats_repeat_exactly_and_survive_copies(repeated, wave):

@@ -89,7 +89,7 @@ def test_a_shortened_training_leaves_time_for_its_predictions(trainer, monkeypat
     times = []
 
     def share_in_time(needed, seconds):
-        times.append(seconds)
+        times.append((needed, seconds))
         return 0.1
 
     def plan(jobs):
@@ -98,7 +98,11 @@ def test_a_shortened_training_leaves_time_for_its_predictions(trainer, monkeypat
     monkeypatch.setattr("skuq.training._trainer.seconds_needed", plan)
     monkeypatch.setattr("skuq.training._trainer.share_in_time", share_in_time)
     trainer(CONFIGURATION, 3, TrialBudget(seconds=100.0))
-    assert times == pytest.approx([98.0 if trainer.folds is None else 88.0], abs=1)
+    trainer(CONFIGURATION, 3, TrialBudget(((0.1, 1.0), (0.5, 1.0)), seconds=100.0))
+    of_result = 2.0 if trainer.folds is None else 12.0
+    assert times[0] == (1.0, pytest.approx(100 - of_result, abs=1))
+    # Each stage predicts as well.
+    assert times[1] == (1.0 + 2 * of_result, pytest.approx(100 - of_result, abs=1))
 
 
 def test_a_trial_ends_when_its_time_is_over(trainer):
