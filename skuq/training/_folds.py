@@ -111,8 +111,8 @@ def folded_member(
     """Make the record of a trial with one network per fold.
 
     Every row is a validation row of exactly one fold, and the record holds that fold's prediction
-    of it. Normal predictions get a larger variance, by what all networks disagree about: score
-    and selection then judge the mixture that will predict. `center` is its mean on the same rows.
+    of it. To the variance of normal predictions that of all networks' means is added: score and
+    selection then judge the mixture that will predict. `center` is the mixture's mean.
     For further inputs, `held_out`, the record holds the prediction of all networks' mixture.
     """
     # Out-of-fold predictions (n_samples, n_raw). A stack's predictions may end with padding.
