@@ -111,6 +111,17 @@ def test_a_trial_scores_its_loss_over_all_rows(folded):
         assert_allclose(folded.catalog_[k].score, member.score)
 
 
+def test_nes_judges_single_trials_by_their_scores(tiny_space, rows):
+    model = skuq.NESRegressor(
+        n_trials=4, n_members=2, search_space=tiny_space, epochs=8, cv=3, random_state=0
+    )
+    model.fit(*rows)
+    likelihood = [-nll_of_rows(model, model.catalog_.member(k)).mean() for k in range(4)]
+    assert_allclose(model.catalog_.to_frame()["score"], np.negative(likelihood), rtol=1e-5)
+    best = model.catalog_[int(np.argmax(likelihood))].configuration
+    assert model.best_configuration() == best
+
+
 @pytest.mark.slow
 def test_folds_of_unequal_size_count_by_their_rows(tiny_space, rows):
     X, y = rows[0][:50], rows[1][:50]
