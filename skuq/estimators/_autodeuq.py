@@ -126,7 +126,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     n_jobs : int or None, default=None
         Number of networks trained in parallel, each in a process with its share of the cores. With
         more than one, proposals depend on the order in which trials finish, so that only
-        "rs-mixed" and "init" repeat exactly.
+        "rs-mixed" and "init" with ``discard=False`` repeat exactly.
     catalog_dir : str, path or None, default=None
         Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its
@@ -147,7 +147,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         If data or settings differ, a new search starts, with a warning. With `catalog_dir` trials
         are always kept.
     random_state : int, RandomState instance or None, default=None
-        Seed of all random numbers. With an integer and ``n_jobs=1`` results repeat exactly.
+        Seed of all random numbers. With an integer and ``n_jobs=1``, and without `max_time`, results
+        repeat exactly.
     verbose : int or None, default=None
         Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
         fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
@@ -429,7 +430,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     n_jobs : int or None, default=None
         Number of networks trained in parallel, each in a process with its share of the cores. With
         more than one, proposals depend on the order in which trials finish, so that only
-        "rs-mixed" and "init" repeat exactly.
+        "rs-mixed" and "init" with ``discard=False`` repeat exactly.
     catalog_dir : str, path or None, default=None
         Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its
@@ -450,7 +451,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         If data or settings differ, a new search starts, with a warning. With `catalog_dir` trials
         are always kept.
     random_state : int, RandomState instance or None, default=None
-        Seed of all random numbers. With an integer and ``n_jobs=1`` results repeat exactly.
+        Seed of all random numbers. With an integer and ``n_jobs=1``, and without `max_time`, results
+        repeat exactly.
     verbose : int or None, default=None
         Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
         fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
