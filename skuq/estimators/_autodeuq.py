@@ -117,8 +117,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only.
+        most 50 for a column of X. Tabular networks embed columns of more than ten categories
+        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
         "yeo-johnson" and "quantile" are for skewed targets; predictions are in units of y in any
@@ -147,7 +147,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         If data or settings differ, a new search starts, with a warning. With `catalog_dir` trials
         are always kept.
     random_state : int, RandomState instance or None, default=None
-        Seed of all random numbers. With an integer and ``n_jobs=1`` results repeat exactly.
+        Seed of all random numbers. With an integer and ``n_jobs=1``, and without `max_time`,
+        results repeat exactly.
     verbose : int or None, default=None
         Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
         fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
@@ -424,8 +425,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only.
+        most 50 for a column of X. Tabular networks embed columns of more than ten categories
+        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
     n_jobs : int or None, default=None
         Number of networks trained in parallel, each in a process with its share of the cores. With
         more than one, proposals depend on the order in which trials finish, so that only
@@ -450,7 +451,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         If data or settings differ, a new search starts, with a warning. With `catalog_dir` trials
         are always kept.
     random_state : int, RandomState instance or None, default=None
-        Seed of all random numbers. With an integer and ``n_jobs=1`` results repeat exactly.
+        Seed of all random numbers. With an integer and ``n_jobs=1``, and without `max_time`,
+        results repeat exactly.
     verbose : int or None, default=None
         Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
         fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.

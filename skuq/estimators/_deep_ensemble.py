@@ -123,8 +123,8 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only.
+        most 50 for a column of X. Tabular networks embed columns of more than ten categories
+        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
         "yeo-johnson" and "quantile" are for skewed targets; predictions are in units of y in any
@@ -331,8 +331,8 @@ class DeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only.
+        most 50 for a column of X. Tabular networks embed columns of more than ten categories
+        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None

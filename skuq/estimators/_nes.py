@@ -113,7 +113,8 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         If data or settings differ, a new search starts, with a warning. With `catalog_dir` trials
         are always kept.
     random_state : int, RandomState instance or None, default=None
-        Seed of all random numbers. With an integer and ``n_jobs=1`` results repeat exactly.
+        Seed of all random numbers. With an integer and ``n_jobs=1``, and without `max_time`,
+        results repeat exactly.
     verbose : int or None, default=None
         Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
         fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
@@ -355,7 +356,8 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         If data or settings differ, a new search starts, with a warning. With `catalog_dir` trials
         are always kept.
     random_state : int, RandomState instance or None, default=None
-        Seed of all random numbers. With an integer and ``n_jobs=1`` results repeat exactly.
+        Seed of all random numbers. With an integer and ``n_jobs=1``, and without `max_time`,
+        results repeat exactly.
     verbose : int or None, default=None
         Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
         fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
