@@ -14,6 +14,7 @@ from _tables import (
     values,
 )
 from calibration import N_SPLITS, coverage, misses_by_chance, pooled_bins
+from discarding import rows as discarding_rows
 from leaderboard import FIELD, mean_ranks, mean_scores
 from published import TABLE_I
 from strategies import rows as strategy_rows
@@ -156,6 +157,12 @@ def autodeuq_selections():
             ]
         )
     return markdown(head, transposed([list(selections), *columns]))
+
+
+@table
+def discarding():
+    """Apply the rule of early discarding to searches that ran every trial to its end."""
+    return markdown(*discarding_rows(records("discarding")))
 
 
 @table

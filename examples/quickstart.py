@@ -2,7 +2,7 @@
 Quick start: AutoDEUQ on real data
 ==================================
 
-Honest uncertainty in about two minutes, and how good it is, on
+Honest uncertainty in about a minute, and how good it is, on
 scikit-learn's diabetes data: predict the progression of the disease a year on. Prints a
 table of test scores beside a Gaussian process and a single network, and saves a figure.
 """

@@ -134,8 +134,9 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     max_time : float or None, default=None
         Maximum seconds of `fit`, without `refit`. Trials are shortened to fit into the time that is
         left. The first trial always finishes, so that there is an ensemble, and compilation of
-        networks can exceed the limit. Below 30 seconds, or 100 with at most two jobs, trials run in
-        the calling process.
+        networks can exceed the limit. Below 30 seconds, or 100 with at most two jobs, trials run
+        one at a time in the calling process, whatever `n_jobs` is. A fit with a limit does not
+        repeat exactly.
     trial_timeout : float or None, default=None
         Seconds after which a trial is stopped and recorded as failed.
     max_failures : int or None, default=None
@@ -196,8 +197,9 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
 
     Notes
     -----
-    Inputs and targets are standardised. Zero-weight rows are dropped; weights count in
-    the training loss, the validation loss and the selection.
+    Targets are standardised, and so are inputs; in the tabular space these are scaled by their
+    quartiles instead. Zero-weight rows are dropped; weights count in the training loss, the
+    validation loss and the selection.
 
     References
     ----------
@@ -438,8 +440,9 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     max_time : float or None, default=None
         Maximum seconds of `fit`, without `refit`. Trials are shortened to fit into the time that is
         left. The first trial always finishes, so that there is an ensemble, and compilation of
-        networks can exceed the limit. Below 30 seconds, or 100 with at most two jobs, trials run in
-        the calling process.
+        networks can exceed the limit. Below 30 seconds, or 100 with at most two jobs, trials run
+        one at a time in the calling process, whatever `n_jobs` is. A fit with a limit does not
+        repeat exactly.
     trial_timeout : float or None, default=None
         Seconds after which a trial is stopped and recorded as failed.
     max_failures : int or None, default=None
@@ -500,8 +503,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
 
     Notes
     -----
-    Inputs are standardised. Zero-weight rows are dropped; weights count in
-    the training loss, the validation loss and the selection.
+    Inputs are standardised, or in the tabular space scaled by their quartiles. Zero-weight rows are
+    dropped; weights count in the training loss, the validation loss and the selection.
 
     References
     ----------

@@ -175,8 +175,9 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
 
     Notes
     -----
-    X and y are standardised. Members whose loss stops being finite are left out, with a
-    warning. The ensemble loss is not tuned on: early stopping looks at each member alone.
+    X and y are standardised; with ``network="tabular"`` X is scaled by its quartiles instead.
+    Members whose loss stops being finite are left out, with a warning. The ensemble loss is not
+    tuned on: early stopping looks at each member alone.
 
     References
     ----------

@@ -100,8 +100,9 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     max_time : float or None, default=None
         Maximum seconds of `fit`, without `refit`. Trials are shortened to fit into the time that is
         left. The first trial always finishes, so that there is an ensemble, and compilation of
-        networks can exceed the limit. Below 30 seconds, or 100 with at most two jobs, trials run in
-        the calling process.
+        networks can exceed the limit. Below 30 seconds, or 100 with at most two jobs, trials run
+        one at a time in the calling process, whatever `n_jobs` is. A fit with a limit does not
+        repeat exactly.
     trial_timeout : float or None, default=None
         Seconds after which a trial is stopped and recorded as failed.
     max_failures : int or None, default=None
@@ -343,8 +344,9 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     max_time : float or None, default=None
         Maximum seconds of `fit`, without `refit`. Trials are shortened to fit into the time that is
         left. The first trial always finishes, so that there is an ensemble, and compilation of
-        networks can exceed the limit. Below 30 seconds, or 100 with at most two jobs, trials run in
-        the calling process.
+        networks can exceed the limit. Below 30 seconds, or 100 with at most two jobs, trials run
+        one at a time in the calling process, whatever `n_jobs` is. A fit with a limit does not
+        repeat exactly.
     trial_timeout : float or None, default=None
         Seconds after which a trial is stopped and recorded as failed.
     max_failures : int or None, default=None

@@ -128,8 +128,8 @@ class SearchEstimator:
     def _retrain(self, method, search, result, fit_data, splits, store, started):
         """Train selected trials again if the parameters say so: refit them, or repeat them.
 
-        Repeats have other seeds and, with `cv`, other folds; none starts that would not end in
-        time.
+        Repeats have other seeds and, with `cv`, other folds. None starts once less than half of
+        the time of the fastest is left, and those that are cut short are not used.
         """
         retraining = self._retraining(method, result)
         if retraining is None or result.interrupted:
@@ -558,5 +558,6 @@ class SearchEstimator:
 
     def __sklearn_tags__(self):
         tags = add_input_tags(super().__sklearn_tags__(), self.preprocess)
-        tags.non_deterministic = self.n_jobs not in (None, 1)
+        # How many trials end within a time differs from run to run, and so does their order.
+        tags.non_deterministic = self.n_jobs not in (None, 1) or self.max_time is not None
         return tags
