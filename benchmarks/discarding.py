@@ -30,9 +30,7 @@ from skuq.search import SuccessiveHalving
 
 RESULTS = STORED / "discarding.json"
 N_RECIPES = 6  # the first trials, which are never discarded
-COMPILATION = (
-    0.3  # share of a small network's time that is compilation; discarding does not save it
-)
+COMPILATION = 0.3  # share of a small network's time for compilation, which is not saved
 N_BEST = 10
 
 
