@@ -1,4 +1,4 @@
-"""What early discarding loses and saves, in searches that run every trial to its end.
+"""Replay early discarding on searches in which every trial ran to its end.
 
     python benchmarks/discarding.py --data-dir DIR --sets boston concrete
     python benchmarks/discarding.py --summary
@@ -30,12 +30,12 @@ from skuq.search import SuccessiveHalving
 
 RESULTS = STORED / "discarding.json"
 N_RECIPES = 6  # the first trials, which are never discarded
-COMPILATION = 0.3  # share of a small network's time for compilation, which is not saved
+COMPILATION = 0.3  # share of a trial's time for compilation (measured on concrete),
 N_BEST = 10
 
 
 def run(data_dir, name, split, n_trials):
-    """Search without discarding: each trial's scores and seconds, and the ensemble's members."""
+    """Search without discarding; return each trial's scores and seconds, and the members."""
     X, y, _, _ = regression_data(data_dir, name, split)
     model = AutoDEUQRegressor(
         n_trials=n_trials,
@@ -52,7 +52,7 @@ def run(data_dir, name, split, n_trials):
 
 
 def as_record(model):
-    """What is stored of a search; None in the place of a failed trial's score."""
+    """Return the record of a fitted search; the score of a failed trial is None."""
     trials = [
         {"score": r.score, "stages": list(r.stage_scores), "seconds": r.seconds}
         if r.completed
@@ -63,7 +63,7 @@ def as_record(model):
 
 
 def shares(trials, rule):
-    """Share of its training after which the rule ends each trial; NaN for failed ones."""
+    """Compute the share of its training after which the rule ends each trial; NaN if it failed."""
     history, found = [], []
     for number, trial in enumerate(trials):
         share, passed = (np.nan, ()) if trial["score"] is None else (1.0, ())
@@ -79,7 +79,7 @@ def shares(trials, rule):
 
 
 def figures(record):
-    """The figures of one search, by name."""
+    """Compute the figures of one search, by name."""
     trials = record["trials"]
     share = shares(trials, SuccessiveHalving(min_trials=N_RECIPES))
     done = ~np.isnan(share)
@@ -118,7 +118,7 @@ HEAD = (
 
 
 def rows(records):
-    """The table: its head, and a row of text for each search."""
+    """Make the head of the table, and a row of text for each search."""
     table = []
     for record in sorted(records, key=lambda r: (r["set"], r["split"])):
         f = figures(record)

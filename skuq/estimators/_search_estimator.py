@@ -558,6 +558,7 @@ class SearchEstimator:
 
     def __sklearn_tags__(self):
         tags = add_input_tags(super().__sklearn_tags__(), self.preprocess)
-        # How many trials end within a time differs from run to run, and so does their order.
+        # With several jobs the order in which trials finish differs from run to run, and with a
+        # time limit their number.
         tags.non_deterministic = self.n_jobs not in (None, 1) or self.max_time is not None
         return tags

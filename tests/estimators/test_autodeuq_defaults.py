@@ -644,3 +644,9 @@ def test_a_deadline_ends_a_search_with_an_ensemble(wave, space):
     model.fit(*wave)
     assert time.monotonic() - started < 20  # a busy machine compiles slowly
     assert np.isfinite(model.predict(wave[0], return_std=True)).all()
+
+
+@pytest.mark.parametrize(("limit", "n_jobs"), [(None, None), (None, 2), (5.0, None)])
+def test_only_one_job_without_a_deadline_repeats_exactly(limit, n_jobs):
+    tags = AutoDEUQRegressor(max_time=limit, n_jobs=n_jobs).__sklearn_tags__()
+    assert tags.non_deterministic == (limit is not None or n_jobs is not None)
