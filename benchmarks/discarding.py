@@ -30,7 +30,7 @@ from skuq.search import SuccessiveHalving
 
 RESULTS = STORED / "discarding.json"
 N_RECIPES = 6  # the first trials, which are never discarded
-COMPILATION = 0.3  # share of a trial's time for compilation (measured on concrete),
+COMPILATION = 0.3  # share of a trial's time for compilation, timed on concrete; it is not saved
 N_BEST = 10
 
 
