@@ -19,6 +19,7 @@ from leaderboard import FIELD, mean_ranks, mean_scores
 from published import TABLE_I
 from strategies import rows as strategy_rows
 from tabular import GOALS, LARGE, SMALL, VARIANTS
+from uci_regression import min_ranks
 
 CLASSIFIERS = {
     "tabular": "**skuq, tabular**",
@@ -157,6 +158,34 @@ def autodeuq_selections():
             ]
         )
     return markdown(head, transposed([list(selections), *columns]))
+
+
+@table
+def paper_protocol():
+    """The paper's protocol beside its Table I: NLL (RMSE), and mean ranks over these sets."""
+    runs = {s: records("uci_regression", dataset=s, protocol="paper") for s in SMALL}
+    runs = {s: found for s, found in runs.items() if found}
+    ours = {s: (values(f, "nll").mean(), values(f, "rmse").mean()) for s, f in runs.items()}
+    methods = {"**AutoDEUQ here**": ours}
+    for name in TABLE_I["yacht"]:
+        methods[f"published: {name}"] = {s: TABLE_I[s][name] for s in runs}
+    ranks = [
+        np.mean([min_ranks([of_set[s][k] for of_set in methods.values()]) for s in runs], axis=0)
+        for k in range(2)
+    ]
+    rows = [
+        [
+            name,
+            *("{:.2f} ({:.2f})".format(*of_set[s]) for s in runs),
+            f"{number(by_nll, 1)} ({number(by_rmse, 1)})",
+        ]
+        for (name, of_set), by_nll, by_rmse in zip(methods.items(), *ranks)
+    ]
+    minutes = [mean([r["seconds"] / 60 for r in found], 0) for found in runs.values()]
+    head = [f"{s} ({len(found)})" for s, found in runs.items()]
+    return markdown(
+        ["NLL (RMSE)", *head, "mean rank"], [*rows, ["minutes of a search", *minutes, ""]]
+    )
 
 
 @table

@@ -125,6 +125,11 @@ def print_table(dataset, records):
         print(f"{'published: ' + name:34s}" + "".join(f"{f:16.2f}" for f in figures))
 
 
+def min_ranks(values):
+    """Ranks from 1 for the lowest by Table I's rule: equal to two decimals is the same rank."""
+    return rankdata(np.round(values, 2), method="min")
+
+
 def print_mean_ranks(tables):
     """Table I's last row over the sets run, with ours as a seventh method."""
     names = [*TABLE_I["yacht"], "skuq"]
@@ -133,7 +138,7 @@ def print_mean_ranks(tables):
         for dataset, records in tables.items():
             ours = np.mean([r[key] for r in records])
             values = [*(TABLE_I[dataset][n][k] for n in names[:-1]), ours]
-            ranks.append(rankdata(np.round(values, 2), method="min"))
+            ranks.append(min_ranks(values))
         shown = ", ".join(f"{n} {r:.1f}" for n, r in zip(names, np.mean(ranks, axis=0)))
         print(f"mean rank by {metric} over {list(tables)}: {shown}")
     print("(yearprediction, the paper's tenth set, is not available here.)")

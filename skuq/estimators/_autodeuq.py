@@ -28,7 +28,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     ----------
     n_trials : int or "auto", default="auto"
         Number of trials, and size of the catalog; 500 in the paper. "auto" is 50, or with
-        `max_time` as many as fit into that time, and at most the `max_trials` of an oracle.
+        `max_time` as many as fit into that time (at most 10,000), and at most the `max_trials` of
+        an oracle.
     n_members : int, default=5
         Maximum number of distinct members (K).
     min_members : int, default=2
@@ -49,8 +50,9 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         Search and selection use the out-of-fold predictions of all rows, and all networks of the
         selected trials predict. Folds are better for small tables, and multiply the cost by their
         number. A splitter must test every row once. None holds out `validation_fraction`. "auto" is
-        8 folds in the tabular space (5 above 20,000 rows), whose folds train as one program, and
-        None in other spaces, with `validation_data` or with a number as `validation_fraction`.
+        8 folds in the tabular space (5 above 20,000 rows, fewer below 16), whose folds train as one
+        program, and None in other spaces, with `validation_data` or with a number as
+        `validation_fraction`.
     refit : bool, default=False
         Train the members again on all rows, including `validation_data`, after the search. Each
         trains for the number of epochs that was best in the search; with `cv` one network replaces
@@ -59,8 +61,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     repeats : int or "auto", default="auto"
         Number of times that the selected trials are trained again after the search, on other folds
         and with other seeds. Their networks are added to the ensemble. "auto" is 2 in the tabular
-        space, or with `max_time` as many as fit into the last 40 % of it, and 0 in other spaces. It
-        has no effect with `refit` or a splitter as `cv`.
+        space, or with `max_time` as many as fit into the last 40 % of it (at most 20), and 0 in
+        other spaces. It has no effect with `refit` or a splitter as `cv`.
     search : str or keras_tuner.Oracle, default="agebo"
         Rule that proposes the next network: "agebo"; "age" (architectures only), "bo"
         (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed", "age-mixed",
@@ -79,8 +81,9 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         its defaults, which lets all initial trials finish.
     initial_trials : list of dict, Catalog, path or None, default=None
         Configurations to try first, completed by the space's defaults. From a catalog, or from the
-        folder of a search, the ten best are taken. None uses the known recipes of a tabular space,
-        and no initial trials in other spaces.
+        folder of a search, the ten best are taken. None uses the known recipes of a tabular space
+        if `search` is "agebo" or a mixed one, which vary all that recipes differ in, and otherwise
+        no initial trials.
     objective : callable or None, default=None
         ``objective(trial) -> float``, minimised by the search instead of ``trial.score``, for
         example with a penalty on size: ``lambda trial: trial.score + 1e-6 * trial.n_weights``. A
@@ -89,8 +92,9 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         Decisions that are not searched, by name. If `search` fixes all decisions of one kind,
         those not named have the space's default value.
     population_size, sample_size : int or None, default=None
-        P and S of ageing evolution. None is the paper's 100 and 10 for large budgets,
-        and a quarter of `n_trials` and a third of that for small ones.
+        P and S of ageing evolution. None is a quarter of `n_trials`, from 4 to the paper's 100, and
+        a third of that, from 2 to the paper's 10. With ``n_trials="auto"`` they are those of 50
+        trials, 12 and 4, whatever `max_time` is.
     kappa : float, default=0.001
         Weight of the standard deviation in the Bayesian optimisation; larger explores more. Keep it
         small with several jobs, since running trials count as the best.
@@ -162,6 +166,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     selection_ : Selection
         `indices` of the members in `catalog_`, `weights` that sum to 1, and the `loss` of the
         ensemble on the rows it was selected on, in units of the standardised y.
+    selections_ : tuple of Selection
+        The selection for each held-out set: the clean rows, then those of `shift_validation`.
     refitted_ : dict of int to Member
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
     repeated_ : dict of int to FoldedMember
@@ -342,7 +348,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     ----------
     n_trials : int or "auto", default="auto"
         Number of trials, and size of the catalog; 500 in the paper. "auto" is 50, or with
-        `max_time` as many as fit into that time, and at most the `max_trials` of an oracle.
+        `max_time` as many as fit into that time (at most 10,000), and at most the `max_trials` of
+        an oracle.
     n_members : int, default=5
         Maximum number of distinct members (K).
     min_members : int, default=2
@@ -363,8 +370,9 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         Search and selection use the out-of-fold predictions of all rows, and all networks of the
         selected trials predict. Folds are better for small tables, and multiply the cost by their
         number. A splitter must test every row once. None holds out `validation_fraction`. "auto" is
-        8 folds in the tabular space (5 above 20,000 rows), whose folds train as one program, and
-        None in other spaces, with `validation_data` or with a number as `validation_fraction`.
+        8 folds in the tabular space (5 above 20,000 rows, fewer below 16), whose folds train as one
+        program, and None in other spaces, with `validation_data` or with a number as
+        `validation_fraction`.
     refit : bool, default=False
         Train the members again on all rows, including `validation_data`, after the search. Each
         trains for the number of epochs that was best in the search; with `cv` one network replaces
@@ -373,8 +381,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     repeats : int or "auto", default="auto"
         Number of times that the selected trials are trained again after the search, on other folds
         and with other seeds. Their networks are added to the ensemble. "auto" is 2 in the tabular
-        space, or with `max_time` as many as fit into the last 40 % of it, and 0 in other spaces. It
-        has no effect with `refit` or a splitter as `cv`.
+        space, or with `max_time` as many as fit into the last 40 % of it (at most 20), and 0 in
+        other spaces. It has no effect with `refit` or a splitter as `cv`.
     search : str or keras_tuner.Oracle, default="agebo"
         Rule that proposes the next network: "agebo"; "age" (architectures only), "bo"
         (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed", "age-mixed",
@@ -393,8 +401,9 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         its defaults, which lets all initial trials finish.
     initial_trials : list of dict, Catalog, path or None, default=None
         Configurations to try first, completed by the space's defaults. From a catalog, or from the
-        folder of a search, the ten best are taken. None uses the known recipes of a tabular space,
-        and no initial trials in other spaces.
+        folder of a search, the ten best are taken. None uses the known recipes of a tabular space
+        if `search` is "agebo" or a mixed one, which vary all that recipes differ in, and otherwise
+        no initial trials.
     objective : callable or None, default=None
         ``objective(trial) -> float``, minimised by the search instead of ``trial.score``, for
         example with a penalty on size: ``lambda trial: trial.score + 1e-6 * trial.n_weights``. A
@@ -403,8 +412,9 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         Decisions that are not searched, by name. If `search` fixes all decisions of one kind,
         those not named have the space's default value.
     population_size, sample_size : int or None, default=None
-        P and S of ageing evolution. None is the paper's 100 and 10 for large budgets,
-        and a quarter of `n_trials` and a third of that for small ones.
+        P and S of ageing evolution. None is a quarter of `n_trials`, from 4 to the paper's 100, and
+        a third of that, from 2 to the paper's 10. With ``n_trials="auto"`` they are those of 50
+        trials, 12 and 4, whatever `max_time` is.
     kappa : float, default=0.001
         Weight of the standard deviation in the Bayesian optimisation; larger explores more. Keep it
         small with several jobs, since running trials count as the best.
@@ -468,6 +478,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     selection_ : Selection
         `indices` of the members in `catalog_`, `weights` that sum to 1, and the `loss` of the
         ensemble on the rows it was selected on, in nats.
+    selections_ : tuple of Selection
+        The selection for each held-out set: the clean rows, then those of `shift_validation`.
     classes_ : ndarray of shape (n_classes,)
         Labels, in the order of probabilities.
     refitted_ : dict of int to Member
