@@ -5,7 +5,6 @@ Everything is minimised.
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ from _bo_problems import coarse_cells, coarse_objective, has_brusselator, solved
 from scipy.stats import qmc
 
 from skuq.datasets import make_operator_problem
+from skuq.datasets._operator_problems import PIXEL_WEIGHTS, coverage, visibility
 
 N_STAGES, N_CHOICES = 25, 5  # of pest control
 
@@ -89,29 +89,22 @@ def pest_control(x):
     return total
 
 
-@dataclass(frozen=True)
-class OnFewCells:
-    """An objective of fields, from few of their cells: each stands for those nearest to it."""
-
-    objective: Callable
-    nearest: tuple  # for each cell, the number of its representative
-
-    def __call__(self, outputs):
-        xp = np
-        if not isinstance(outputs, np.ndarray):
-            from skuq.backend import ops as xp
-        return self.objective(xp.take(outputs, np.array(self.nearest), axis=-2))
-
-
 @functools.cache  # the same object for all searches, so that compiled programs are found again
 def on_few_cells(name, block):
-    """Rows of the representatives of square blocks, and the objective of these."""
+    """Rows of the cells in the middle of square blocks, and the objective of these.
+
+    Each cell stands for all that are nearest to it.
+    """
     operator = make_operator_problem(name)
     side = round(len(operator.query_points) ** 0.5)
     numbers = np.minimum(np.arange(side) // block * block + block // 2, side - 1)
     rows = (numbers[:, None] * side + numbers).ravel()
     kept, nearest = np.unique(rows, return_inverse=True)
-    return kept, OnFewCells(operator.objective, tuple(nearest.tolist()))
+    if name == "interferometer":
+        return kept, functools.partial(
+            visibility, pixel_weights=np.bincount(nearest, PIXEL_WEIGHTS)
+        )
+    return kept, functools.partial(coverage, areas=np.bincount(nearest).astype(float))
 
 
 def operator_task(name, n_initial, n_batches, q, block=None):

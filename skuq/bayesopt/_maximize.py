@@ -30,7 +30,9 @@ _CANDIDATES_PER_RESTART = 4
 # {round: share of the restarts that continue}. This finds what converged restarts find, with a
 # third of the evaluations. Cuts at rounds 4, 12 and 32 missed 6%.
 _SURVIVORS = {6: 1 / 4, 16: 1 / 16, 36: 1 / 50}
-_LEAST_SURVIVORS = 10  # restarts that continue in any case
+# Ten restarts continue in any case. Of fewer than 80, as for fields, whose acquisition is costly,
+# these shares continue if they are less than ten.
+_LEAST_SURVIVORS, _LEAST_SHARES = 10, {6: 1 / 2, 16: 1 / 4, 36: 1 / 8}
 _MAX_ROUNDS = 150  # of L-BFGS
 _FTOL = 1e-7  # smallest gain of a step, in units of the candidates' spread
 # A search that proposes points this near to a given start, as a share of the box times sqrt(d),
@@ -201,10 +203,7 @@ def _climb_together(task, u, n_restarts, given):
     """Climb from the best candidates, all at once."""
     compiled, values = _compile(task, u)
     units = _Units.of(values)
-    survivors = {
-        number: max(_LEAST_SURVIVORS, math.ceil(share * n_restarts))
-        for number, share in _SURVIVORS.items()
-    }
+    survivors = {number: _n_survivors(number, n_restarts) for number in _SURVIVORS}
     # Climb only from the best of the screened candidates.
     starts = u[_rank(values)[:n_restarts]]
     if not len(starts):  # nothing is finite, which `_best_allowed` reports
@@ -222,6 +221,12 @@ def _climb_together(task, u, n_restarts, given):
         found, values = np.minimum(found, least), np.minimum(values, least)
         x, found = np.concatenate([best, x]), np.concatenate([best_values, found])
     return np.concatenate([x, u]), np.concatenate([found, values])
+
+
+def _n_survivors(number, n_restarts):
+    """Count the restarts that continue from a round on."""
+    least = min(_LEAST_SURVIVORS, math.ceil(_LEAST_SHARES[number] * n_restarts))
+    return max(least, math.ceil(_SURVIVORS[number] * n_restarts))
 
 
 def _climb(compiled, starts, units, max_rounds, ftol, survivors=None):

@@ -313,16 +313,21 @@ _WIDTH = 0.95  # width of the weights; the paper prints 1, but the stored runs h
 _LEAST_LIGHT = 100.0
 
 
+PIXEL_WEIGHTS = np.exp(-np.square(_grid(_PIXELS) - 0.5).sum(axis=1) / _WIDTH**2)  # (4096,)
+
+
 def _visibility(outputs):
+    return visibility(outputs, PIXEL_WEIGHTS)
+
+
+def visibility(outputs, pixel_weights):
     """Compute (max - min) / (max + min) of the 16 images' light, with smooth max and min.
 
-    See appendix 6.3.
+    The light of an image is the weighted sum of its pixels; see appendix 6.3.
     """
-    xp, outputs = _namespace(outputs, (_IMAGE_SIDE**2, 16))
-    centred = np.square(_grid(_PIXELS) - 0.5).sum(axis=1)
-    weights = np.exp(-centred / _WIDTH**2)[None]  # (1, 4096)
+    xp, outputs = _namespace(outputs, (len(pixel_weights), 16))
     images = xp.clip(outputs, 0.0, WHITE)  # draws of a surrogate may be no images
-    light = xp.matmul(_like(weights, outputs), images)[..., 0, :]  # (.., 16)
+    light = xp.matmul(_like(pixel_weights[None], outputs), images)[..., 0, :]  # (.., 16)
     most, least = _logsumexp(xp, light), -_logsumexp(xp, -light)
     return (most - least) / xp.maximum(most + least, _LEAST_LIGHT)
 
@@ -350,14 +355,19 @@ _WEAK, _STRONG, _WEIGHT = -80.0, 6.0, 0.25  # T_w, T_s and the weight of the fir
 
 
 def _coverage(outputs):
-    """Compute 0.25 Cov_f,strong + 0.75 Cov_g,weak, sums over cells of size 1 (appendix 6.4)."""
-    xp, outputs = _namespace(outputs, (_MAP_SIDE**2, 2))
+    return coverage(outputs, np.ones(_MAP_SIDE**2))
+
+
+def coverage(outputs, areas):
+    """Compute 0.25 Cov_f,strong + 0.75 Cov_g,weak, summed over cells of given areas (6.4)."""
+    xp, outputs = _namespace(outputs, (len(areas), 2))
+    areas = _like(areas, outputs)
     sigmoid = special.expit if xp is np else xp.sigmoid
     power, interference = outputs[..., 0], outputs[..., 1]
-    strong = xp.sum(sigmoid(_WEAK - power), axis=-1)
+    strong = xp.sum(areas * sigmoid(_WEAK - power), axis=-1)
     area = sigmoid(power - _WEAK) * sigmoid(interference + _STRONG - power)
     # The text prints T_w here; the paper's program, and that of its source, has T_s.
-    weak = xp.sum(sigmoid(interference * area + _STRONG - power * area), axis=-1)
+    weak = xp.sum(areas * sigmoid(interference * area + _STRONG - power * area), axis=-1)
     return _WEIGHT * strong + (1 - _WEIGHT) * weak
 
 

@@ -6,6 +6,8 @@ with functions that are fast in NumPy: tanh, exp, maximum and minimum, but not w
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from scipy import special
 
@@ -45,4 +47,22 @@ ACTIVATIONS = {
     "softplus": _softplus,
     "softsign": lambda x: x / (1 + np.abs(x)),
     "exponential": np.exp,
+}
+
+
+def _gelu_slope(xp, x):
+    cdf = special.ndtr(x) if xp is np else 0.5 * (1.0 + xp.erf(x / math.sqrt(2)))
+    return cdf + x * xp.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+
+
+def _silu_slope(xp, x):
+    sigmoid = special.expit(x) if xp is np else xp.sigmoid(x)
+    return sigmoid * (1.0 + x * (1.0 - sigmoid))
+
+
+#: Derivatives of smooth activations, as functions of a namespace of arrays and x.
+SLOPES = {
+    "tanh": lambda xp, x: 1.0 - xp.tanh(x) ** 2,
+    "gelu": _gelu_slope,
+    "silu": _silu_slope,
 }

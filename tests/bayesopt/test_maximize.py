@@ -13,6 +13,7 @@ from skuq.bayesopt import Acquisition, maximize_acquisition
 from skuq.bayesopt import _program as programs
 from skuq.bayesopt._acquisition import ACQUISITIONS
 from skuq.bayesopt._batch_lbfgs import minimize_batch
+from skuq.bayesopt._maximize import _n_survivors
 from skuq.bayesopt._program import AcquisitionTask, CompiledAcquisition, acquisition_of
 from skuq.predictive import Posterior
 
@@ -123,6 +124,12 @@ def test_batch_evaluates_only_the_survivors():
     assert sizes[:3] == [40, 40, 40]
     assert max(sizes[3:]) <= 5
     assert result.n_rows == sum(sizes)
+
+
+def test_few_restarts_give_up_those_that_fall_behind():
+    counts = {n: [_n_survivors(number, n) for number in (6, 16, 36)] for n in (8, 20, 80, 500)}
+    assert counts == {8: [4, 2, 1], 20: [10, 5, 3], 80: [20, 10, 10], 500: [125, 32, 10]}
+    assert [_n_survivors(number, 1) for number in (6, 16, 36)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("q", [1, 2])

@@ -1,6 +1,7 @@
 """The problems of benchmarks/bo_suite.py: known minima, and fields from few cells."""
 
 import numpy as np
+import pytest
 from _bo_suite_problems import (
     TASKS,
     ackley,
@@ -34,14 +35,18 @@ def test_pests_cost_their_pesticides():
     assert pest_control(few) < never + 5 * (1 - 0.2 * 5 / 25)
 
 
-def test_few_cells_stand_for_their_blocks():
-    problem = make_operator_problem("cell_towers")
-    rows, objective = on_few_cells("cell_towers", 2)
-    assert len(rows) == 625
-    blocks = np.random.default_rng(0).uniform(-90, -70, (25, 25, 2))
-    field = np.repeat(np.repeat(blocks, 2, axis=0), 2, axis=1).reshape(2500, 2)
+@pytest.mark.parametrize(
+    ("name", "block", "side", "low", "high"),
+    [("cell_towers", 2, 25, [-90, -90], [-70, -70]), ("interferometer", 4, 16, [-9] * 16, 270)],
+)
+def test_few_cells_stand_for_their_blocks(name, block, side, low, high):
+    problem = make_operator_problem(name)
+    rows, objective = on_few_cells(name, block)
+    assert len(rows) == side**2
+    blocks = np.random.default_rng(0).uniform(low, high, (side, side, len(low)))
+    field = np.repeat(np.repeat(blocks, block, axis=0), block, axis=1).reshape(-1, len(low))
     assert_allclose(objective(field[rows]), problem.objective(field), rtol=1e-12)
-    assert objective is on_few_cells("cell_towers", 2)[1]
+    assert objective is on_few_cells(name, block)[1]
 
 
 def test_designs_lie_in_the_domain():

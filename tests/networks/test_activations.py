@@ -1,0 +1,24 @@
+"""Activations and their derivatives, beside SciPy's differentiation and the backend's."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.differentiate import derivative
+
+from skuq.networks._activations import ACTIVATIONS, SLOPES
+from skuq.networks._dense_layers import slope
+from skuq.networks._plan import ARRAYS, tensors
+
+X = np.linspace(-9, 9, 181)
+
+
+@pytest.mark.parametrize("name", ["gelu", "silu", "softplus", "tanh"])
+def test_slopes_are_those_of_numerical_differentiation(name):
+    expected = derivative(ACTIVATIONS[name], X).df
+    assert_allclose(slope(ARRAYS, name, X), expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", SLOPES)
+def test_slopes_on_tensors_in_single_precision(name):
+    computed = slope(tensors(), name, tensors().xp.convert_to_tensor(X, "float32"))
+    assert_allclose(np.asarray(computed), slope(ARRAYS, name, X), atol=1e-6)
