@@ -16,6 +16,7 @@ import numpy as np
 from skuq.networks._activations import SLOPES
 from skuq.networks._plan import ARRAYS, Namespace, make_plan
 
+_GRAM_ENTRIES = 2**20  # of a part of the tangent kernel that is computed at once
 _LOG_FACTOR = (1.0, 0.01)  # mean and standard deviation of a factor's logarithm at first
 
 
@@ -121,6 +122,17 @@ class Derivatives:
     def gram(self, other: Derivatives | None = None) -> np.ndarray:
         """Compute the tangent kernel J J'^T (N n_raw, N' n_raw), by default of J with itself."""
         other = self if other is None else other
+        n_raw, n_others = self.raw.shape[1], len(other.raw)
+        gram = np.empty((self.raw.size, other.raw.size))
+        # Parts of the kernel that fit into the processor's cache take half the time of the whole.
+        n_rows = max(1, _GRAM_ENTRIES // (self.raw.size * n_raw))
+        for start in range(0, n_others, n_rows):
+            part = other.rows(np.arange(start, min(start + n_rows, n_others)))
+            gram[:, start * n_raw : start * n_raw + part.raw.size] = self._gram_part(part)
+        return gram
+
+    def _gram_part(self, other: Derivatives) -> np.ndarray:
+        """Compute the tangent kernel at once, for few rows of `other`."""
         (n, n_raw), n_others = self.raw.shape, len(other.raw)
         total = np.zeros((n_raw, n, n_raw, n_others))
         for (left, right), (left_2, right_2) in zip(self.blocks, other.blocks):

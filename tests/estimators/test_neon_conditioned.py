@@ -95,7 +95,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
-def test_derivatives_by_the_weights_are_those_of_differences(network):
+def test_derivatives_by_the_weights_are_those_of_differences(network, monkeypatch):
     rng = np.random.default_rng(0)
     weights = [v + 0.1 * rng.normal(size=v.shape) for v in network.draw(rng)]
     x = rng.normal(size=(5, network.n_inputs + network.n_queries))
@@ -115,6 +115,11 @@ def test_derivatives_by_the_weights_are_those_of_differences(network):
     along = derivatives.along(flat).reshape(tangents.shape)
     jacobian = derivatives.back(np.eye(raw.size))
     assert_allclose(derivatives.raw, raw, atol=1e-12)
+    assert_allclose(derivatives.gram(), jacobian @ jacobian.T, atol=1e-8)
+    # The kernel in parts of two rows and of one.
+    monkeypatch.setattr("skuq.networks._dense_layers._GRAM_ENTRIES", 2 * raw.size * network.n_raw)
+    expected = (jacobian @ jacobian.T)[: 2 * network.n_raw]
+    assert_allclose(derivatives.rows(np.arange(2)).gram(derivatives), expected, atol=1e-8)
     assert_allclose(derivatives.gram(), jacobian @ jacobian.T, atol=1e-8)
     for s in range(3):
         up, down = (
