@@ -89,18 +89,23 @@ def _fit(settings, results, entropy, previous) -> Surrogates:
     start = time.perf_counter()
     X = settings.domain.encode(results.X)
 
+    # Only a fit of the same estimator can go on: the user may have set another one.
+    if previous is not None and previous.settings.estimator is not settings.estimator:
+        previous = None
+
     def fit(estimator, y, fitted, seed):
         is_warm = fitted is not None and estimator.get_params().get("warm_start", False)
         model = copy.deepcopy(fitted) if is_warm else clone_with_seed(estimator, seed)
         return model.fit(X, y)
 
     # Each posterior has a seed of its own, which depends on its position only.
-    def draws(model, j):
-        return posterior_of(model, settings.n_draws, derived_seed(entropy, "posterior", j), X=X)
+    def draws(model, j, output_shape=()):
+        seed = derived_seed(entropy, "posterior", j)
+        return posterior_of(model, settings.n_draws, seed, X=X, output_shape=output_shape)
 
     fitted = None if previous is None else previous.model
     model = fit(settings.estimator, results.outputs, fitted, trial_seed(entropy, 0))
-    posterior = draws(model, 0)
+    posterior = draws(model, 0, results.outputs.shape[1:])
     constraints, models, posteriors = settings.constraints, {}, {}
     for j, (name, estimator) in enumerate(constraints.estimators.items(), start=1):
         column = results.constraints[:, constraints.names.index(name)]

@@ -90,10 +90,13 @@ def _evaluate(func, x, log, lock):
         with lock:
             log.add_failures(x, message)
     else:
-        if y is None:
+        if y is None and not log.has_value:  # perhaps a forgotten `return`
             raise ValueError(f"The function must return numbers. Got None at x={x.tolist()}.")
         with lock:
-            log.add(x, y, constraints)
+            if y is None:
+                log.add_failures(x, "no result")
+            else:
+                log.add(x, y, constraints)
     if len(log) >= _MOST_FAILURES and not log.has_value:
         raise _failure(log)
 

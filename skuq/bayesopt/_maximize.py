@@ -76,7 +76,9 @@ def maximize_acquisition(
     objective : callable or None
         ``draws (n_draws, n, *output_shape) -> (n_draws, n)``, maximised; None for a surrogate of
         one output. Written with operators and `keras.ops` it has exact gradients. Compiled
-        programs are found by this object, so give the same one in every step.
+        programs are found by this object, so give the same one in every step. A program keeps
+        what the function read when it was compiled, such as global variables: give another
+        function object where these have changed.
     bounds : array-like of shape (d, 2)
         Ends of every input.
     best : float or array-like of shape (n_draws,)

@@ -61,7 +61,8 @@ class BayesianOptimizer:
     objective : callable, optional
         Map from outputs (.., q) or (.., q, d_s) of the function to the values (..,) that are
         optimised. The surrogate then learns the outputs, not the values. Written with operators
-        and `keras.ops` it has exact gradients.
+        and `keras.ops` it has exact gradients. Nothing that it reads, such as a global variable,
+        may change during the search; compiled programs keep what was there.
     delta : float, default=0.01
         Slope of "lei" below the best value.
     beta : float or callable, default=1.0
@@ -230,6 +231,7 @@ class BayesianOptimizer:
         self.constraints, self.noisy, self.reseed = Constraints(constraints), noisy, reseed
         self.verbose = verbose
         self._state = SearchState(draw_entropy(random_state))
+        self._identity = object()  # of compiled programs, see `SignedObjective`
         self._settings()  # raises an error if one is wrong
         self._log = ResultLog(self.domain, objective, self.constraints, repeats=bool(noisy))
         self._fits = Fits()
@@ -493,6 +495,7 @@ class BayesianOptimizer:
             entropy=self._state.entropy,
             sign=self._state.sign,
             n_steps=self._state.n_steps,
+            search=self._identity,
         )
 
     # Results so far
@@ -589,14 +592,14 @@ class BayesianOptimizer:
         """
         history = list(self._state.history)
         return {
-            **{name: value for name, value in vars(self).items() if name != "_lock"},
+            **{n: value for n, value in vars(self).items() if n not in ("_lock", "_identity")},
             "_log": self._log.copy(),
             "_state": replace(self._state, history=history),
             "_fits": Fits(),
         }
 
     def __setstate__(self, state):
-        vars(self).update(state, _lock=threading.RLock())
+        vars(self).update(state, _lock=threading.RLock(), _identity=object())
 
     @_locked
     def to_state(self):

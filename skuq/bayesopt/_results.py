@@ -301,7 +301,7 @@ class ResultLog:
     def _check_outputs(self, y, n, single):
         """Validate the outputs of n points, or of a `single` one, as an array (n, ..)."""
         try:
-            if self.objective is not None and not single and isinstance(y, list | tuple):
+            if self.objective is not None and not single and _is_sequence(y):
                 y = _fill_failures(y, self.output_shape)
             # A copy, as a simulator may write its next output to the same array.
             y = np.array(fill_masked(y), dtype="float64")
@@ -324,8 +324,13 @@ class ResultLog:
         return y
 
 
+def _is_sequence(y):
+    """Tell whether y lists outputs, of which some may be None or a single NaN."""
+    return isinstance(y, list | tuple) or np.ndim(y) == 1
+
+
 def _fill_failures(outputs, shape):
-    """Replace None, or one NaN, in a list of outputs by NaN of the shape that outputs have."""
+    """Replace None, or one NaN, among the outputs by NaN of the shape that outputs have."""
     failed = [y is None or (np.ndim(y) == 0 and not _is_usable(float(y))) for y in outputs]
     if shape is None:
         shape = next((np.shape(y) for y, lost in zip(outputs, failed) if not lost), ())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -36,7 +36,8 @@ class SearchSettings:
     """Everything that decides a step besides results and pending points.
 
     Parameters of `BayesianOptimizer` under their names, where `domain` holds its bounds, and parts
-    of `SearchState`. Raise TypeError or ValueError if one is wrong, or contradicts another.
+    of `SearchState`. `search` is an object that stands for the search. Raise TypeError or
+    ValueError if a parameter is wrong, or contradicts another.
     """
 
     estimator: Any
@@ -56,6 +57,7 @@ class SearchSettings:
     entropy: int
     sign: int
     n_steps: int
+    search: Hashable
 
     def __post_init__(self) -> None:
         check_surrogate(self.estimator)

@@ -8,7 +8,7 @@ incumbent is the value that new points have to exceed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,11 +43,14 @@ _MILP_SECONDS = 60.0  # time limit of a mixed integer programme
 class SignedObjective:
     """An objective that is to be maximised: the user's, times -1 when minimising.
 
-    Objectives of one function and sign compare equal, so that steps share compiled programs.
+    Objectives of one function, sign and search compare equal, so that the steps of a search share
+    compiled programs. Other searches with the function compile their own: a program keeps what
+    the function read when it was compiled, such as global variables and attributes.
     """
 
     function: Callable | None
     sign: int = 1
+    search: Hashable = None
 
     def __call__(self, outputs):
         values = outputs if self.function is None else self.function(outputs)
@@ -98,7 +101,12 @@ class Step:
         # Random numbers depend on the number of results, whatever was proposed before.
         self._entropy = derived_seed(settings.entropy, "step", results.n_told, 0)
         self.posterior, self._values = surrogates.posterior, results.values
-        self._signed = SignedObjective(make_hashable(settings.objective), settings.sign)
+        has_functions = settings.objective is not None or len(settings.constraints) > 0
+        self._signed = SignedObjective(
+            make_hashable(settings.objective),
+            settings.sign,
+            settings.search if has_functions else None,
+        )
         self.objective: SignedObjective | MeritObjective = self._signed
         if len(settings.constraints):
             # Draws of outputs and measured constraints become draws of merits.
@@ -284,7 +292,13 @@ class Step:
                 f'maximizer="milp" needs an estimator with `readout_weights`, as NOMURegressor has '
                 f"it. Got {type(model).__name__}."
             )
-        readout = model.readout_weights()
+        readout, exclude = model.readout_weights(), None
+        if self.domain.is_binary:
+            # A noisy function may be evaluated again, but not where a result is expected.
+            known = self.results.failed if self._settings.noisy else self._known_points()
+            exclude = np.unique(np.vstack([known, self.pending]), axis=0)
+            if self._settings.noisy and len(exclude) >= self.domain.n_points:
+                exclude = None
         # Minimising is maximising the model of -y; "mean" is the bound without deviation.
         x, _, optimal = maximize_readout(
             readout if self._signed.sign > 0 else readout.negated(),
@@ -293,7 +307,7 @@ class Step:
             self.domain.encoded_integer,
             _MILP_SECONDS,
             one_hot=self.domain.groups,
-            exclude=self.domain.encode(self._known_points()) if self.domain.is_binary else None,
+            exclude=None if exclude is None else self.domain.encode(exclude),
         )
         if not optimal:
             warn_user(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import math
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.metrics import r2_score
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
@@ -42,7 +44,7 @@ def check_surrogate(estimator) -> None:
         )
 
 
-def posterior_of(estimator, n_draws=128, random_state=None, *, X=None):
+def posterior_of(estimator, n_draws=128, random_state=None, *, X=None, output_shape=None):
     """Get draws of a fitted regressor's function.
 
     Parameters
@@ -58,6 +60,9 @@ def posterior_of(estimator, n_draws=128, random_state=None, *, X=None):
     X : array-like of shape (n, n_features), optional
         Inputs at which an estimator without `posterior_fn` can predict, from which the shape of its
         outputs is found. By default a row of zeros.
+    output_shape : tuple of int, optional
+        Shape of one row's outputs, for an estimator without `posterior_fn`: scikit-learn's predict
+        (n,) for targets (n, 1). By default that of its predictions.
 
     Returns
     -------
@@ -88,12 +93,13 @@ def posterior_of(estimator, n_draws=128, random_state=None, *, X=None):
     # One prediction shows the shape of the outputs.
     row = np.zeros((1, estimator.n_features_in_)) if X is None else np.asarray(X)[:1]
     mean, _ = _mean_and_std(estimator, row)
-    output_shape = mean.shape[1:]
-    n_outputs = int(np.prod(output_shape))
+    if output_shape is None or math.prod(output_shape) != mean.size:
+        output_shape = mean.shape[1:]
+    n_outputs = mean.size
     normals = quasi_random_normals(n_draws, n_outputs, np.random.default_rng(random_state))
 
     def function(xp, arguments, X):
-        mean, std = _mean_and_std(estimator, X)
+        mean, std = (v.reshape(len(X), *output_shape) for v in _mean_and_std(estimator, X))
         # (n, *output_shape) by (n_draws, 1, *output_shape): one z for all rows of a draw
         return mean + std * arguments[0].reshape(n_draws, 1, *output_shape)
 
@@ -198,6 +204,22 @@ class OutputwiseRegressor(RegressorMixin, BaseEstimator):
             return self._stack([e.predict(X) for e in self.estimators_], shape)
         means, stds = zip(*(e.predict(X, return_std=True) for e in self.estimators_))
         return self._stack(means, shape), self._stack(stds, shape)
+
+    def score(self, X, y, sample_weight=None):
+        """Compute the coefficient of determination of the means, averaged over the outputs.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        y : array-like of the shape of `fit`
+        sample_weight : array-like of shape (n,), optional
+
+        Returns
+        -------
+        float
+        """
+        predicted, _ = flat_values(self.predict(X))
+        return r2_score(flat_values(y)[0], predicted, sample_weight=sample_weight)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

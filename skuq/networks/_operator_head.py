@@ -42,9 +42,13 @@ OUTPUT_MAPS: dict[str, tuple[Callable, int]] = {
 
 
 @saved_as("networks.OperatorHead")
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OperatorHead:
     """Convert raw draws (.., S, N, n_raw) to values of m outputs, and compute their loss.
+
+    Heads with equal fields are equal, and share compiled programs. One whose `output_map` is a
+    function is equal only to itself: a program keeps what the function read when it was compiled,
+    such as global variables.
 
     Parameters
     ----------
@@ -68,6 +72,15 @@ class OperatorHead:
     n_outputs: int
     kind: str = "squared"
     output_map: str | Callable | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, OperatorHead) or callable(self.output_map):
+            return self is other
+        mine, others = ((h.n_outputs, h.kind, h.output_map) for h in (self, other))
+        return mine == others
+
+    def __hash__(self) -> int:
+        return hash((self.n_outputs, self.kind, str(self.output_map)))
 
     @property
     def n_raw(self) -> int:

@@ -124,6 +124,41 @@ def test_compiled_searches_know_constraints():
     assert result.fun > 0.8 * BEST
 
 
+def test_a_search_comes_near_a_border_that_holds_the_optimum():
+    settings = {"bounds": [(0, 1)], "constraints": {"cap": lambda y: y - 0.2}, "n_restarts": 30}
+    result = search(Marginal(), **settings).maximize(lambda x: x[0] ** 2, 14)
+    assert 0.1995 < result.fun <= 0.2
+
+
+@pytest.mark.parametrize("constrains", [False, True])
+def test_searches_share_no_program_of_a_function_whose_globals_have_changed(constrains):
+    best = 0.0
+
+    def objective(y):
+        return -((y - best) ** 2)
+
+    def cap(y):
+        return y - best
+
+    model = JointProcess(1.0, compiled=True)
+    functions = {"constraints": {"cap": cap}} if constrains else {"objective": objective}
+    X, found = np.linspace(0, 1, 6)[:, None], []
+    for changed in (0.2, 0.8, 0.5):
+        best = changed
+        optimizer = search(model, bounds=[(0, 1)], n_restarts=20, **functions)
+        optimizer.tell(X, X[:, 0].tolist())
+        found.append(optimizer.ask()[0, 0])
+    assert_allclose(found, [0.2, 0.8, 0.5], atol=0.03)
+
+
+def test_constraints_of_a_search_can_be_given_to_another(tmp_path):
+    optimizer = search(Marginal(), constraints={"disc": lambda y: y, "other": Marginal()})
+    optimizer.save(tmp_path / "search.skuq")
+    constraints = optimizer.constraints
+    loaded = BayesianOptimizer.load(tmp_path / "search.skuq", Marginal(), constraints=constraints)
+    assert loaded.constraints.names == ("disc", "other")
+
+
 def test_a_search_finds_into_a_small_feasible_region():
     def ring(x):
         return np.hypot(x[0] + 0.8, x[1] - 0.8) - 0.1
@@ -330,3 +365,12 @@ def test_a_warm_start_goes_on_from_the_last_fit(warm):
     optimizer.ask()
     assert Warm.counts == ([1, 2, 3, 4] if warm else [1] * 4)
     assert first is not optimizer.model_ and first.n_fits_ == (3 if warm else 1)
+
+
+def test_a_warm_start_needs_the_same_estimator():
+    Warm.counts.clear()
+    optimizer = search(Warm(True), n_initial=3, reseed=False)
+    optimizer.maximize(value, 5)
+    optimizer.estimator = Warm(True)
+    optimizer.maximize(value, 1)
+    assert Warm.counts == [1, 2, 1]

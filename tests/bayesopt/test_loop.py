@@ -322,6 +322,26 @@ def test_a_function_that_always_fails_is_said_early():
     assert len(calls) == len(optimizer.x_) == 10
 
 
+def test_no_result_is_a_failure_once_there_is_one():
+    results = iter([1.0, None, 2.0, None])
+    result = search(n_initial=5).maximize(lambda x: next(results), 4)
+    assert_array_equal(np.isnan(result.values), [False, True, False, True])
+    with pytest.raises(ValueError, match="must return numbers. Got None"):  # no `return`
+        search().maximize(lambda x: None, 4)
+
+
+@pytest.mark.parametrize("pack", [list, np.array, functools.partial(np.array, dtype=object)])
+def test_failures_of_several_points_in_any_container(pack):
+    optimizer = search(objective=lambda y: y.sum(axis=-1))
+    optimizer.tell([[0.1, 0.2]], [[1.0, 2.0]]).tell([[0.3, 0.4], [0.5, 0.6]], pack([np.nan] * 2))
+    assert optimizer.to_frame()["status"].tolist() == ["completed", "failed", "failed"]
+
+
+def test_points_that_are_no_numbers_are_named():
+    with pytest.raises(ValueError, match=r"`x` must be numbers. Got \['a', 1\]"):
+        search().tell(["a", 1], 1.0)
+
+
 def test_one_nan_is_a_failure_whatever_the_shape_of_outputs():
     constraints = {"c": TinyProcess()}
     optimizer = search(objective=lambda y: y.sum(-1), constraints=constraints, n_initial=3)
@@ -637,6 +657,15 @@ def test_milp_searches_binaries_exactly(tiny_nomu):
     both = optimizer.ask(2)
     assert_array_equal(both[0], exact)
     assert (both[1] != exact).any()
+
+
+def test_a_noisy_milp_search_may_evaluate_points_again(tiny_nomu):
+    settings = {"estimator": tiny_nomu, "maximizer": "milp", "integer": range(4), "noisy": True}
+    optimizer = search([(0, 1)] * 4, "mean", n_initial=4, **settings)
+    known = np.array([[a, b, c, d] for a in (0, 1) for b in (0, 1) for c in (0, 1) for d in (0, 1)])
+    optimizer.tell(known, known.sum(axis=1))
+    first = optimizer.ask()
+    assert (first != optimizer.ask()).any()  # where a result is expected none is asked for
 
 
 def test_milp_minimises_too(tiny_nomu):

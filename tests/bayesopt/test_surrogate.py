@@ -8,7 +8,7 @@ from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import LinearRegression
 
-from skuq.bayesopt import OutputwiseRegressor, posterior_of
+from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor, posterior_of
 
 X = np.random.RandomState(0).uniform(size=(12, 2))
 Y = np.column_stack([X.sum(axis=1), np.sin(3 * X[:, 0]), X[:, 1] ** 2])
@@ -27,6 +27,22 @@ def test_posterior_of_a_process_has_its_moments():
     assert (posterior.key, posterior.joint, draws.shape) == (None, False, (16, 7))
     assert_allclose(draws.mean(axis=0), mean, rtol=1e-10)
     assert_allclose(draws.std(axis=0), std, rtol=1e-6)
+
+
+def test_a_process_of_one_output_that_has_an_axis_of_its_own():
+    search = BayesianOptimizer(
+        gaussian_process(), [(0, 1)], objective=lambda y: -((y[..., 0] - 0.3) ** 2), random_state=0
+    )
+    result = search.maximize(lambda x: [x[0]], 7)
+    assert abs(result.x[0] - 0.3) < 0.05
+
+
+def test_score_of_outputs_with_two_axes():
+    fields = np.stack([Y, 2 * Y], axis=1)
+    model = OutputwiseRegressor(gaussian_process()).fit(X, fields)
+    assert model.score(X, fields) > 0.99
+    flat = OutputwiseRegressor(gaussian_process()).fit(X, fields.reshape(12, -1))
+    assert model.score(NEW, fields[:7]) == flat.score(NEW, fields[:7].reshape(7, -1))
 
 
 def test_posterior_of_many_outputs_draws_them_independently():

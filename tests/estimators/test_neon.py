@@ -779,6 +779,19 @@ def test_output_map_of_ones_own():
     )
 
 
+def test_each_fit_reads_what_its_output_map_reads():
+    limit = 0.5
+
+    def clip(v):
+        return ops.clip(v, -limit, limit)
+
+    wide = fit_small(output_map=clip, steps=20).predict(FURTHER)
+    limit = 1e-3
+    second, alone = (fit_small(output_map=m, steps=20) for m in (clip, lambda v: clip(v)))
+    assert_array_equal(second.predict(FURTHER), alone.predict(FURTHER))
+    assert np.ptp(second.predict(FURTHER)) < np.ptp(wide)
+
+
 @pytest.mark.parametrize(("name", "low"), [("decaying", -np.inf), ("bounded", 0.0)])
 def test_output_maps_of_the_paper(name, low):
     model = fit_small(output_map=name, standardize=False)
