@@ -207,6 +207,11 @@ class CatalogFolder:
         write_retrained(self.path, name, record, self._search.id)
 
 
+def catalog_dir_of(path: Path) -> Path:
+    """Find the `catalog_dir` of a search from its folder: the folder itself, if it was renamed."""
+    return path.parent if path.name == _fingerprint(read_search(path).parts) else path
+
+
 def _fingerprint(parts: dict[str, Any]) -> str:
     """Compute the name of a search's folder from its parts."""
     text = json.dumps(parts, sort_keys=True)

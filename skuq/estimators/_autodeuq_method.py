@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from numbers import Integral, Real
+from pathlib import Path
 
 import numpy as np
 
@@ -254,7 +255,23 @@ class AutoDEUQ(SearchMethod):
                     f"{wrong[0]!r} in it."
                 )
             return given
-        return None if given is None else _best_configurations(given)
+        if given is None:
+            return None
+        if not isinstance(given, Catalog):
+            self._check_other_folder(given)
+        return _best_configurations(given)
+
+    def _check_other_folder(self, path):
+        """Refuse `catalog_dir` as `initial_trials`: it will hold this search, too."""
+        catalog_dir = self.estimator.catalog_dir
+        if catalog_dir is None:
+            return
+        source, target = (Path(p).expanduser().resolve() for p in (path, catalog_dir))
+        if source == target:
+            raise ValueError(
+                "`initial_trials` must be the folder of one search. Got `catalog_dir`, in which "
+                f"this search gets a folder, too. Use {str(find_search(path))!r}."
+            )
 
     def _initial_configurations(self, space):
         """Return the configurations of the first trials: the user's, or the space's recipes."""

@@ -17,6 +17,7 @@ import numpy as np
 from skuq._params import Interval
 from skuq._warnings import warn_user
 from skuq.catalog import Catalog, CatalogFolder
+from skuq.catalog._folder import catalog_dir_of
 from skuq.catalog._memory import CatalogMemory
 from skuq.catalog._search_files import find_search, read_estimator
 from skuq.exceptions import SearchFailedError, UnsavableError
@@ -47,8 +48,8 @@ def open_store(estimator, params, memory, is_fitted, data):
     parts, objects = {name: _digest(value) for name, value in data.items()}, {}
     for name, value in params.items():
         if name not in data:
-            if isinstance(value, MissingPart):
-                value()  # raises an error that names the missing part
+            for part in _missing_parts(value):
+                part()  # raises an error that names the missing part
             parts[name] = _plain(value)
             if callable(value) or hasattr(value, "__dict__"):
                 objects[name] = value
@@ -107,8 +108,8 @@ def load_search(cls, path, trusted, params):
     if type(estimator) is not cls:
         name = type(estimator).__name__
         raise TypeError(f"{path} holds a search of {name}. Use {name}.from_catalog.")
-    # The folder may have been moved since.
-    _set_params_after_search(estimator, {"catalog_dir": str(path), **params})
+    # The folder may have been moved since. Clones with other parameters get folders beside it.
+    _set_params_after_search(estimator, {"catalog_dir": str(catalog_dir_of(path)), **params})
     estimator.catalog_path_ = path
     stored = Catalog.load(path)
     n_trials = estimator._method.n_trials
@@ -123,9 +124,7 @@ def load_search(cls, path, trusted, params):
 def _set_params_after_search(estimator, params):
     """Set parameters of an estimator that has trials; only some can be changed then."""
     missing = [
-        name
-        for name, value in estimator.get_params(deep=False).items()
-        if isinstance(value, MissingPart)
+        name for name, value in estimator.get_params(deep=False).items() if _missing_parts(value)
     ]
     allowed = {*estimator._method.params_not_in_fingerprint, *missing}
     wrong = sorted(set(params) - allowed)
@@ -134,6 +133,16 @@ def _set_params_after_search(estimator, params):
             f"{wrong} cannot be changed for existing trials. These can: {sorted(allowed)}."
         )
     estimator.set_params(**params)._validate_params()
+
+
+def _missing_parts(value):
+    """List the missing parts in a parameter: the value itself, or what a container holds."""
+    if isinstance(value, MissingPart):
+        return [value]
+    values = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, dict | list | tuple):
+        return []
+    return [part for item in values for part in _missing_parts(item)]
 
 
 def _digest(data):

@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from skuq._params import fit_context
 from skuq._seeds import draw_entropy
 from skuq._warnings import warn_user
+from skuq.catalog import Catalog
 from skuq.catalog._search_files import read_retrained
 from skuq.ensembles import Selection
 from skuq.estimators._api import forget_fit, to_keras
@@ -548,6 +549,8 @@ class SearchEstimator:
     def __getstate__(self):
         # Pickle only the weights of members, so that the file is small.
         state = {name: v for name, v in super().__getstate__().items() if name != "_memory"}
+        if isinstance(state.get("initial_trials"), Catalog):  # only configurations are used
+            state["initial_trials"] = state["initial_trials"].keep_arrays_of([])
         if "selection_" in state:
             result = self._result.keep_arrays_of(self._trials_to_keep())
             state["catalog_"] = result.catalog

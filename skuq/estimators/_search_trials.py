@@ -66,5 +66,4 @@ def make_leaderboard(result, selection, new_scores=None):
     frame = pd.DataFrame(rows)
     # Completed trials first, then the discarded ones.
     rank = frame["status"].map({"completed": 0, "discarded": 1, "failed": 2})
-    frame = frame.assign(rank=rank).sort_values(["rank", "score"], kind="stable")
-    return frame.drop(columns="rank").reset_index(drop=True)
+    return frame.iloc[np.lexsort((frame["score"], rank))].reset_index(drop=True)

@@ -50,6 +50,8 @@ class SuccessiveHalving:
     min_trials: int = 4
 
     def __post_init__(self) -> None:
+        # Numbers of Python, as records of trials hold them.
+        object.__setattr__(self, "shares", tuple(map(float, self.shares)))
         shares = (0.0, *self.shares, 1.0)
         if not all(a < b for a, b in zip(shares, shares[1:])):
             raise ValueError(f"`shares` must increase strictly between 0 and 1. Got {self.shares}.")

@@ -19,6 +19,9 @@ _N_FIRST_TRIALS = 10
 # A trial may be shortened if less time is left than _TIGHT_FACTOR times that of the longest trial.
 _TIGHT_FACTOR = 3.0
 _MIN_SHARE = 0.5  # of the trials' median time; no trial starts with less time left
+# Trials of a smaller share of the full training say little of its time: compilation is most of
+# theirs, which does not grow with the share.
+_LEAST_SHARE = 0.25
 _MIN_SECONDS = 0.01  # for a trial while none has succeeded, even if no time is left
 
 
@@ -74,11 +77,15 @@ class Limits:
         """Return the seconds that the next trial may take, and whether it may have to be shortened.
 
         The seconds are 0 if no trial should start: no time is left, or less than half of the
-        median time of the completed trials.
+        median time of the completed trials. If all of them were cut very short, as by an earlier
+        and shorter fit, the next trial needs more time than they had.
         """
         left = self.seconds_left(started)
+        completed = [record for record in history if record.completed]
         # The time of a shortened trial, extrapolated to a full training.
-        durations = [r.seconds / r.share for r in history if r.completed and r.share > 0]
+        durations = [r.seconds / r.share for r in completed if r.share >= _LEAST_SHARE]
+        if completed and not durations:
+            return (left if left > max(r.seconds for r in completed) else 0.0), left < math.inf
         if not durations:
             least = _MIN_SECONDS if self.needs_success else 0.0
             if self.first_trial is not None and n_slots == 1:

@@ -52,8 +52,8 @@ class Search:
     in_stacks : bool, default=False
         Whether the proposer ignores results, so that all configurations are known in advance.
         Trials that can be trained together are then trained in stacks of at most 16, without
-        slots, and `trial_timeout` is the limit of a whole stack. With `max_time`, for which single
-        trials are shortened, there are no stacks.
+        slots, and `trial_timeout` is the limit of their average time. With `max_time`, for which
+        single trials are shortened, there are no stacks.
     open_slots : callable, optional
         ``open_slots(evaluate, n_jobs, n_trials, seconds)`` makes the slots that trials run in. By
         default `skuq.search.open_slots`.

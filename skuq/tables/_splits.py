@@ -142,6 +142,8 @@ def make_splits(
     groups, labels = (None if part is None else part[used] for part in (groups, labels))
     if cv is not None:
         rng = generator(entropy, "split", *([repeat] if repeat else []))
+        if not isinstance(cv, Integral) and not hasattr(cv, "split"):
+            cv = _folds_of_used(cv, used, len(rows.X))
         return Splits(used_rows, None, used, _folds(used_rows, cv, rng, groups, labels))
     assert n_members is not None
     rngs = [generator(entropy, "split", k) for k in range(n_members)]
@@ -166,6 +168,14 @@ def _split_used(
     groups, labels = (None if part is None else part[used] for part in (groups, labels))
     train, valid = split_rows(len(used), fraction, rng, groups, labels)
     return used[train], used[valid]
+
+
+def _folds_of_used(cv: Any, used: np.ndarray, n: int) -> list[tuple[np.ndarray, ...]]:
+    """Convert the user's list of folds of n rows to folds of the used rows."""
+    number = np.full(n, -1)
+    number[used] = np.arange(len(used))
+    folds = [tuple(number[_check_positions(part, n, cv)] for part in pair) for pair in list(cv)]
+    return [tuple(part[part >= 0] for part in pair) for pair in folds]
 
 
 def _folds(

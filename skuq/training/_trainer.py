@@ -277,9 +277,9 @@ class MemberTrainer:
         ValueError
             If the configurations differ in settings that the members of a stack share.
         TimeoutError
-            If the stack took longer than `timeout`.
+            If the stack took longer than `timeout` for each of its members.
         """
-        with self._time_limit() as cancelled:
+        with self._time_limit(len(seeds)) as cancelled:
             job = TrainingJob.of_model(
                 self.build(configurations[0]),
                 self._head(configurations[0]),
@@ -291,15 +291,17 @@ class MemberTrainer:
             return train(job, self.data, cancelled=cancelled)
 
     @contextlib.contextmanager
-    def _time_limit(self) -> Iterator[Callable[[], bool]]:
+    def _time_limit(self, n_members: int = 1) -> Iterator[Callable[[], bool]]:
         """Yield the function `cancelled`, which training calls between its slices.
 
-        Training ends with InterruptedError when `cancelled` returns True. If the time limit was the
-        reason, raise TimeoutError instead.
+        The limit of a stack is that of all its members together. Training ends with
+        InterruptedError when `cancelled` returns True. If the time limit was the reason, raise
+        TimeoutError instead.
         """
         # Read the clock here and not in __init__: a trainer is pickled, and clocks of processes
         # differ.
-        deadline = math.inf if self.timeout is None else time.monotonic() + self.timeout
+        limit = math.inf if self.timeout is None else n_members * self.timeout
+        deadline = time.monotonic() + limit
         try:
             yield lambda: self._cancelled or time.monotonic() > deadline
         except InterruptedError:

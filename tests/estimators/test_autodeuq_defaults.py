@@ -16,6 +16,7 @@ from sklearn.model_selection import KFold
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor
 from skuq.catalog import Catalog, FoldedMember, TrialRecord
 from skuq.ensembles import Selection
+from skuq.estimators._search_trials import make_leaderboard
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import crps_loss
 from skuq.networks import TabularSpace
@@ -584,6 +585,18 @@ def test_a_leaderboard_of_the_trials(fitted, wave):
         expected = crps_loss(y_new, mean, std) / fitted.targets_.scaling.scale_[0]
         assert_allclose(row.new_score, expected, rtol=1e-5)
     assert board.new_score[board.status == "discarded"].isna().all()
+
+
+def test_a_leaderboard_has_decisions_of_any_name():
+    configuration = {"rank": 3, "score": 5}
+    failed, stopped = (
+        TrialRecord(k, configuration, status=status, score=score)
+        for k, (status, score) in enumerate([("failed", np.nan), ("discarded", 1.0)])
+    )
+    nothing = Selection(np.array([], dtype=int), np.array([]))
+    board = make_leaderboard(SearchResult(Catalog([failed, stopped], None)), nothing)
+    assert board.status.tolist() == ["discarded", "failed"]
+    assert board["rank"].tolist() == [3, 3] and board["decision_score"].tolist() == [5, 5]
 
 
 def test_a_leaderboard_of_a_trial_with_repeats(repeated, wave):

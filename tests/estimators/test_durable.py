@@ -19,8 +19,14 @@ from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegres
 from skuq._space import Space
 from skuq.catalog import Catalog, CatalogFolder
 from skuq.estimators._durable import _plain
-from skuq.exceptions import CatalogLockedError, CatalogMismatchError, SearchFailedError
+from skuq.exceptions import (
+    CatalogLockedError,
+    CatalogMismatchError,
+    MissingPartError,
+    SearchFailedError,
+)
 from skuq.networks import GaussianHead
+from skuq.search import SuccessiveHalving
 from skuq.training import MemberRepeater, MemberTrainer
 
 
@@ -174,6 +180,65 @@ def test_the_folder_of_one_search_is_for_it_alone(search, tmp_path):
     assert search(2, catalog_dir=str(path)).fit(X, y).catalog_path_ == path
     with pytest.raises(CatalogMismatchError, match=r"X: other values\n.*epochs: 3 there, 7 here"):
         search(2, catalog_dir=path, epochs=7).fit(X + 1, y)
+
+
+def test_the_folder_of_all_searches_is_no_search_to_start_from(search, tmp_path):
+    X, y = table()
+    path = search(1).fit(X, y).catalog_path_
+    with pytest.raises(ValueError, match=f"Got `catalog_dir`.*Use '{path}'"):
+        search(1, initial_trials=tmp_path).fit(X, y)
+
+
+def test_a_pickle_holds_no_networks_of_the_trials_it_started_from(search):
+    X, y = table()
+    settings = {"catalog_dir": None, "initial_trials": None}
+    catalog = search(9, **settings).fit(X, y).catalog_
+    model = search(1, **{**settings, "initial_trials": catalog}).fit(X, y)
+    copied = pickle.loads(pickle.dumps(model))
+    for kept, none_has_weights in ((copied.initial_trials, True), (model.initial_trials, False)):
+        networks = [n for k in kept.completed for n in kept[int(k)].result.networks]
+        assert {network.weights is None for network in networks} == {none_has_weights}
+    again = copied.fit(X, y)
+    assert_array_equal(again.predict(X), model.predict(X))
+
+
+def test_clones_of_a_loaded_search_get_folders_of_their_own(search, tmp_path):
+    X, y = table()
+    search(2, kind=NESRegressor).fit(X, y)
+    loaded = NESRegressor.from_catalog(tmp_path, search_space=search().search_space)
+    assert loaded.catalog_dir == str(tmp_path)
+    assert len(loaded.baseline("deep-ensemble").fit(X, y).catalog_) == loaded.n_members
+    assert cross_val_score(loaded, X, y, cv=2).shape == (2,)
+    assert len(folders(tmp_path)) == 4
+
+
+def test_stages_of_numpy_are_read_again(search):
+    X, y = table()
+    halving = SuccessiveHalving(np.linspace(0.3, 0.6, 2), min_trials=1)
+    assert {type(share) for share in halving.shares} == {float}
+    settings = {"discard": halving, "repeats": 0, "search": "rs-mixed", "n_members": 2}
+    assert (search(8, **settings).fit(X, y).catalog_.to_frame().status == "discarded").any()
+    assert len(search(8, **settings).fit(X, y).catalog_) == 8
+
+
+def test_a_pair_of_functions_is_given_again(search, trained, tmp_path):
+    from skuq.backend import keras
+
+    def build(hp, input_shape, n_outputs):
+        x = keras.Input(input_shape)
+        hidden = keras.layers.Dense(hp.Choice("units", [3, 4]), activation="relu")(x)
+        return keras.Model(x, keras.layers.Dense(n_outputs)(hidden))
+
+    def training(hp):
+        return {"learning_rate": hp.Float("rate", 1e-3, 1e-2), "batch_size": 32}
+
+    (X, y), space = table(), (build, training)
+    search(2, search_space=space, n_members=1).fit(X, y)
+    loaded = AutoDEUQRegressor.from_catalog(tmp_path)
+    with pytest.raises(MissingPartError, match="search_space"):
+        clone(loaded).fit(X, y)
+    AutoDEUQRegressor.from_catalog(tmp_path, search_space=space).fit(X, y)
+    assert len(trained) == 2
 
 
 @pytest.mark.slow

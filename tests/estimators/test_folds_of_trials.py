@@ -571,6 +571,21 @@ def test_masks_are_positions(folded, tiny_space, rows):
     assert_array_equal(model.predict(rows[0]), folded.predict(rows[0]))
 
 
+def test_folds_of_all_rows_leave_out_rows_without_weight(tiny_space, rows):
+    X, y = rows
+    weight = np.ones(60)
+    weight[[3, 41]] = 0
+    folds = [(np.flatnonzero(np.arange(60) % 3 != k), np.arange(k, 60, 3)) for k in range(3)]
+    used = np.flatnonzero(weight)
+    number = {int(row): k for k, row in enumerate(used)}
+    of_used = [tuple([number[int(r)] for r in part if r in number] for part in f) for f in folds]
+    model = regressor(tiny_space, cv=folds).fit(X, y, weight)
+    alone = regressor(tiny_space, cv=of_used).fit(X[used], y[used])
+    assert_allclose(model.predict(X), alone.predict(X), rtol=1e-5)
+    with pytest.raises(ValueError, match="must give positions of 60 rows"):
+        regressor(tiny_space, cv=[([60], np.arange(60))]).fit(X, y, weight)
+
+
 @pytest.mark.filterwarnings("default::skuq.exceptions.SmallValidationWarning")
 @pytest.mark.parametrize(("cv", "advice"), [(None, "`cv`, a larger"), (3, "on chance.$")])
 def test_advice_for_few_rows(tiny_space, rows, cv, advice):

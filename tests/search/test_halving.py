@@ -167,8 +167,11 @@ def record(seconds, **fields):
         (91, [record(20)], (0, True)),  # not worth it
         (97, [record(20, status="failed", score=math.nan)], (3, True)),
         (97, [record(20, status="discarded")], (3, True)),
-        (94, [record(1, share=0.1)], (6, True)),  # a whole training would have taken ten
-        (97, [record(1, share=0.1)], (0, True)),
+        (94, [record(3, share=0.3)], (6, True)),  # a whole training would have taken ten
+        (97, [record(3, share=0.3)], (0, True)),
+        (60, [record(5, share=0.002)], (40, True)),  # five seconds of compilation
+        (96, [record(5, share=0.002)], (0, True)),
+        (60, [record(5, share=0.002), record(90)], (0, True)),
         (120, [record(20)], (0, True)),
         (120, [record(1, share=0.1)], (0, True)),
     ],

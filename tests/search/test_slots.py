@@ -35,6 +35,7 @@ from skuq.search._gpus import gpu_of_slot
 from skuq.search._payload import EvaluationPayload, unpack_outcome
 from skuq.search._process_slots import _remove_folder
 from skuq.training import MemberTrainer
+from skuq.training import _trainer as trainer_module
 
 
 def sleeper(started):
@@ -342,6 +343,21 @@ def long_training():
     data = split_table(48, x, x[:, :1], np.ones(64))
     trainer = MemberTrainer(NeverStops(), data, GaussianHead(), epochs=10**7, timeout=1.0)
     return trainer, {"units": 8, "activation": "tanh"}
+
+
+def test_the_time_of_a_stack_is_that_of_all_its_members(long_training, monkeypatch):
+    trainer, configuration = long_training
+    now = iter(range(1000))
+    monkeypatch.setattr(trainer_module.time, "monotonic", lambda: next(now))
+    ended = []
+    for n_members in (1, 30):
+        first = next(now)
+        with pytest.raises(TimeoutError), trainer._time_limit(n_members) as cancelled:
+            while not cancelled():
+                pass
+            raise InterruptedError
+        ended.append(next(now) - first)
+    assert ended[1] - ended[0] == 29
 
 
 @pytest.mark.slow
