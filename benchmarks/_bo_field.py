@@ -16,23 +16,6 @@ import numpy as np
 
 #: What each method needs.
 REQUIREMENTS = {"botorch": ["botorch"], "optuna": ["optuna", "torch", "scipy"]}
-#: What both need beside a torch 1.13 of the system, without what they depend on.
-BESIDE_TORCH = [
-    *("botorch==0.9.5", "gpytorch==1.11", "linear_operator==0.5.1", "jaxtyping==0.2.19"),
-    *("typeguard==2.13.3", "pyro-ppl==1.8.6", "pyro-api", "opt_einsum", "multipledispatch"),
-    *(
-        "optuna==3.6.1",
-        "alembic",
-        "colorlog",
-        "sqlalchemy",
-        "greenlet",
-        "mako",
-        "tqdm",
-        "packaging",
-    ),
-    *("scipy<1.13", "numpy<2", "scikit-learn<1.6", "joblib", "threadpoolctl", "markupsafe"),
-    *("packaging", "pyyaml"),
-]
 
 
 class BoTorch:

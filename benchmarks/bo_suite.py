@@ -7,9 +7,10 @@ NEON paper. Optics, cell towers, pollutants and the partial differential equatio
 NEON learns the function's outputs, the others values.
 
 Rivals run in virtual environments of their own, which the script makes in `--environments`. Their
-torch is PyPI's, which brings gigabytes of CUDA. `--torch-python /usr/bin/python3` takes that of a
-system: Debian's python3-torch is a CPU build, 1.13, and goes with BoTorch 0.9.5. A rival that
-cannot be installed is recorded as not run, with the reason.
+torch is PyPI's, which on Linux brings gigabytes of CUDA; with the environment variable
+``PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu`` and a ``PIP_CONSTRAINT`` file that
+names a version of that index, it is the CPU build. A rival that cannot be installed is recorded as
+not run, with the reason.
 
 Every batch is kept at once in bo_suite.json in `--results-dir`: the script may be stopped at any
 time and goes on there. `--runs 0` prints what there is, and `--picture docs/images/bo_suite.png`
@@ -27,7 +28,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from _bo_field import BESIDE_TORCH, REQUIREMENTS
+from _bo_field import REQUIREMENTS
 from _bo_loops import matern, rounded
 from _bo_suite_problems import TASKS, best_known, design, n_evaluations, whole_searches, why_not
 from _stored import STORED, add, read
@@ -160,16 +161,11 @@ METHODS = ("neon", "nomu", "ensemble", "gp", "random", *REQUIREMENTS)
 
 def environment(arguments, method):
     """The interpreter of a rival's environment, made at the first use."""
-    system = arguments.torch_python
-    home = arguments.environments / (method if system is None else "beside-torch")
-    python, wanted = home / "bin" / "python", REQUIREMENTS[method]
+    home = arguments.environments / method
+    python = home / "bin" / "python"
     if not (home / "ready").exists():
-        if system is None:
-            venv.create(home, with_pip=True)
-        else:
-            subprocess.run([system, "-m", "venv", "--system-site-packages", home], check=True)
-            wanted = ["--no-deps", *BESIDE_TORCH]
-        command = [python, "-m", "pip", "install", "-q", *wanted]
+        venv.create(home, with_pip=True)
+        command = [python, "-m", "pip", "install", "-q", *REQUIREMENTS[method]]
         subprocess.run(command, check=True, capture_output=True, text=True)
         (home / "ready").touch()
     return python
@@ -302,7 +298,6 @@ def parsed():
     cache = Path.home() / ".cache" / "skuq-benchmarks"
     parser.add_argument("--cache-dir", type=Path, default=cache)
     parser.add_argument("--environments", type=Path, default=cache / "environments")
-    parser.add_argument("--torch-python", help="an interpreter that has torch")
     return parser.parse_args()
 
 
