@@ -117,7 +117,7 @@ def coarse_cells():
     return rows, np.outer(lengths, lengths).ravel(), weights.ravel()
 
 
-@functools.cache  # the same object for all searches, so that compiled programs are found again
+@functools.cache
 def coarse_objective(shares, weights):
     """Minus the weighted variance of the fields, from their coarse cells."""
     shares = np.array(shares, dtype="float32")[:, None] / 2  # two components

@@ -89,7 +89,7 @@ def pest_control(x):
     return total
 
 
-@functools.cache  # the same object for all searches, so that compiled programs are found again
+@functools.cache
 def on_few_cells(name, block):
     """Rows of the cells in the middle of square blocks, and the objective of these.
 

@@ -119,7 +119,7 @@ def _fit(settings, results, entropy, previous) -> Surrogates:
 def clone_with_seed(estimator, seed):
     """Clone an estimator and seed its `random_state` and those of all its parts."""
     model = clone(estimator)
-    # A clone copies functions, but compiled programs are found by the same function object.
+    # A clone copies callable objects, but programs are found by the same object.
     params = estimator.get_params(deep=True)
     functions = {n: v for n, v in params.items() if callable(v) and not hasattr(v, "get_params")}
     model.set_params(**functions)

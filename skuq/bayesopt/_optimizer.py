@@ -94,7 +94,8 @@ class BayesianOptimizer:
         The surrogate gets them one-hot encoded.
     constraints : dict of str to callable or regressor, optional
         Named constraints; a point is feasible where each is at most 0. A function computes the
-        constraint from the outputs, as `objective` does, and the surrogate knows it with them. A
+        constraint from the outputs, under the same rules as `objective`, and the surrogate knows
+        it with them. A
         regressor learns a constraint that is measured: `tell` takes its values, and the function
         of `maximize` returns ``(y, {name: value})``.
     noisy : bool, default=False
@@ -248,8 +249,8 @@ class BayesianOptimizer:
         func : callable
             ``func(x)`` gets an array (d,) and returns a number, or with an `objective` the
             outputs (q,) or (q, d_s). If it raises, or returns NaN, inf or numbers beyond 1e150,
-            this is recorded and the search goes on. With measured constraints it returns
-            ``(y, {name: value})``.
+            this is recorded and the search goes on; likewise None, once a result is known. With
+            measured constraints it returns ``(y, {name: value})``.
         n_calls : int
             Number of evaluations, in addition to those told before.
         q : int, default=1

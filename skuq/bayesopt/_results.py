@@ -301,10 +301,11 @@ class ResultLog:
     def _check_outputs(self, y, n, single):
         """Validate the outputs of n points, or of a `single` one, as an array (n, ..)."""
         try:
+            y = fill_masked(y)
             if self.objective is not None and not single and _is_sequence(y):
                 y = _fill_failures(y, self.output_shape)
             # A copy, as a simulator may write its next output to the same array.
-            y = np.array(fill_masked(y), dtype="float64")
+            y = np.array(y, dtype="float64")
         except (TypeError, ValueError) as error:
             raise ValueError(f"`y` must be numbers. Got {y!r}.") from error
         if single:

@@ -101,7 +101,8 @@ class Step:
         # Random numbers depend on the number of results, whatever was proposed before.
         self._entropy = derived_seed(settings.entropy, "step", results.n_told, 0)
         self.posterior, self._values = surrogates.posterior, results.values
-        has_functions = settings.objective is not None or len(settings.constraints) > 0
+        given = (settings.objective, *settings.constraints.functions.values())
+        has_functions = any(function is not None for function in given)
         self._signed = SignedObjective(
             make_hashable(settings.objective),
             settings.sign,

@@ -75,6 +75,8 @@ def posterior_of(estimator, n_draws=128, random_state=None, *, X=None, output_sh
     ------
     TypeError
         If the estimator has neither.
+    ValueError
+        If predictions do not have the size of `output_shape`.
 
     Examples
     --------
@@ -93,9 +95,14 @@ def posterior_of(estimator, n_draws=128, random_state=None, *, X=None, output_sh
     # One prediction shows the shape of the outputs.
     row = np.zeros((1, estimator.n_features_in_)) if X is None else np.asarray(X)[:1]
     mean, _ = _mean_and_std(estimator, row)
-    if output_shape is None or math.prod(output_shape) != mean.size:
+    if output_shape is None:
         output_shape = mean.shape[1:]
-    n_outputs = mean.size
+    n_outputs = math.prod(output_shape)
+    if n_outputs != mean.size:
+        raise ValueError(
+            f"The estimator predicts outputs of shape {mean.shape[1:]}, which have another size "
+            f"than `output_shape`. Got {output_shape}."
+        )
     normals = quasi_random_normals(n_draws, n_outputs, np.random.default_rng(random_state))
 
     def function(xp, arguments, X):
@@ -117,7 +124,8 @@ def _mean_and_std(estimator, X):
             "estimator.predict must take return_std=True and return (mean, std): "
             f"{type(estimator).__name__} has no uncertainty to search by."
         ) from error
-    return np.asarray(mean), np.asarray(std)
+    mean = np.asarray(mean)
+    return mean, np.broadcast_to(std, mean.shape)
 
 
 @saved_as("bayesopt.OutputwiseRegressor", kind="estimator")

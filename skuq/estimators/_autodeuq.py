@@ -49,10 +49,10 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         one network per fold of the rows of positive weight, each without the rows of its fold.
         Search and selection use the out-of-fold predictions of all rows, and all networks of the
         selected trials predict. Folds are better for small tables, and multiply the cost by their
-        number. A splitter must test every row once. None holds out `validation_fraction`. "auto" is
-        8 folds in the tabular space (5 above 20,000 rows, fewer below 16), whose folds train as one
-        program, and None in other spaces, with `validation_data` or with a number as
-        `validation_fraction`.
+        number. A splitter must test every row once; positions in a list of folds count all rows.
+        None holds out `validation_fraction`. "auto" is 8 folds in the tabular space (5 above 20,000
+        rows, fewer below 16), whose folds train as one program, and None in other spaces, with
+        `validation_data` or with a number as `validation_fraction`.
     refit : bool, default=False
         Train the members again on all rows, including `validation_data`, after the search. Each
         trains for the number of epochs that was best in the search; with `cv` one network replaces
@@ -142,7 +142,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         one at a time in the calling process, whatever `n_jobs` is. A fit with a limit does not
         repeat exactly.
     trial_timeout : float or None, default=None
-        Seconds after which a trial is stopped and recorded as failed.
+        Seconds after which a trial is stopped and recorded as failed. Networks that train
+        together have as many seconds on average.
     max_failures : int or None, default=None
         Maximum number of failed trials; one more ends the search with an error that shows the
         reasons. None ends it only if the first ten all fail.
@@ -369,10 +370,10 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         one network per fold of the rows of positive weight, each without the rows of its fold.
         Search and selection use the out-of-fold predictions of all rows, and all networks of the
         selected trials predict. Folds are better for small tables, and multiply the cost by their
-        number. A splitter must test every row once. None holds out `validation_fraction`. "auto" is
-        8 folds in the tabular space (5 above 20,000 rows, fewer below 16), whose folds train as one
-        program, and None in other spaces, with `validation_data` or with a number as
-        `validation_fraction`.
+        number. A splitter must test every row once; positions in a list of folds count all rows.
+        None holds out `validation_fraction`. "auto" is 8 folds in the tabular space (5 above 20,000
+        rows, fewer below 16), whose folds train as one program, and None in other spaces, with
+        `validation_data` or with a number as `validation_fraction`.
     refit : bool, default=False
         Train the members again on all rows, including `validation_data`, after the search. Each
         trains for the number of epochs that was best in the search; with `cv` one network replaces
@@ -454,7 +455,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         one at a time in the calling process, whatever `n_jobs` is. A fit with a limit does not
         repeat exactly.
     trial_timeout : float or None, default=None
-        Seconds after which a trial is stopped and recorded as failed.
+        Seconds after which a trial is stopped and recorded as failed. Networks that train
+        together have as many seconds on average.
     max_failures : int or None, default=None
         Maximum number of failed trials; one more ends the search with an error that shows the
         reasons. None ends it only if the first ten all fail.

@@ -267,11 +267,16 @@ class AutoDEUQ(SearchMethod):
         if catalog_dir is None:
             return
         source, target = (Path(p).expanduser().resolve() for p in (path, catalog_dir))
-        if source == target:
-            raise ValueError(
-                "`initial_trials` must be the folder of one search. Got `catalog_dir`, in which "
-                f"this search gets a folder, too. Use {str(find_search(path))!r}."
-            )
+        if source != target:
+            return
+        found = find_search(path)
+        advice = f"Use {str(found)!r}."
+        if found == target:
+            advice = f"Use {str(found.parent)!r} as `catalog_dir`."
+        raise ValueError(
+            "`initial_trials` must be the folder of another search. Got `catalog_dir`, in which "
+            f"this search gets a folder, too. {advice}"
+        )
 
     def _initial_configurations(self, space):
         """Return the configurations of the first trials: the user's, or the space's recipes."""

@@ -108,7 +108,8 @@ def load_search(cls, path, trusted, params):
     if type(estimator) is not cls:
         name = type(estimator).__name__
         raise TypeError(f"{path} holds a search of {name}. Use {name}.from_catalog.")
-    # The folder may have been moved since. Clones with other parameters get folders beside it.
+    # The folder may have been moved since. Clones with other parameters get folders beside it,
+    # unless it was renamed.
     _set_params_after_search(estimator, {"catalog_dir": str(catalog_dir_of(path)), **params})
     estimator.catalog_path_ = path
     stored = Catalog.load(path)

@@ -89,8 +89,8 @@ class NEONRegressor(OperatorRegressor):
     output_map : {"decaying", "bounded"} or callable, optional
         Last step from the network to (standardised) values: "decaying" is ``a *
         exp(-softplus(b))`` and "bounded" ``sigmoid(a) * exp(-softplus(b))``, of two numbers each,
-        or a function of `keras.ops` from (.., m) to (.., m), with which each fit compiles its own
-        programs.
+        or a function of `keras.ops` from (.., m) to (.., m), with which each fit, and each step of
+        Bayesian optimisation, compiles its own programs.
     loss : {"auto", "relative", "squared", "huber", "nll"}, default="auto"
         "relative" divides each function's squared error by its size (Eq. 2); "auto" takes it for
         functions and "squared" for single numbers, whose size may be 0. "nll" learns the noise,

@@ -125,7 +125,7 @@ class Derivatives:
         n_raw, n_others = self.raw.shape[1], len(other.raw)
         gram = np.empty((self.raw.size, other.raw.size))
         # Parts of the kernel that fit into the processor's cache take half the time of the whole.
-        n_rows = max(1, _GRAM_ENTRIES // (self.raw.size * n_raw))
+        n_rows = max(1, _GRAM_ENTRIES // max(1, self.raw.size * n_raw))
         for start in range(0, n_others, n_rows):
             part = other.rows(np.arange(start, min(start + n_rows, n_others)))
             gram[:, start * n_raw : start * n_raw + part.raw.size] = self._gram_part(part)

@@ -13,6 +13,7 @@ import pandas as pd
 from sklearn.model_selection import (
     GroupKFold,
     KFold,
+    PredefinedSplit,
     StratifiedGroupKFold,
     StratifiedKFold,
     check_cv,
@@ -142,8 +143,9 @@ def make_splits(
     groups, labels = (None if part is None else part[used] for part in (groups, labels))
     if cv is not None:
         rng = generator(entropy, "split", *([repeat] if repeat else []))
-        if not isinstance(cv, Integral) and not hasattr(cv, "split"):
-            cv = _folds_of_used(cv, used, len(rows.X))
+        is_list = not isinstance(cv, Integral) and not hasattr(cv, "split")
+        if is_list or isinstance(cv, PredefinedSplit):
+            cv = _folds_of_used(cv, used, rows)
         return Splits(used_rows, None, used, _folds(used_rows, cv, rng, groups, labels))
     assert n_members is not None
     rngs = [generator(entropy, "split", k) for k in range(n_members)]
@@ -170,11 +172,11 @@ def _split_used(
     return used[train], used[valid]
 
 
-def _folds_of_used(cv: Any, used: np.ndarray, n: int) -> list[tuple[np.ndarray, ...]]:
-    """Convert the user's list of folds of n rows to folds of the used rows."""
-    number = np.full(n, -1)
+def _folds_of_used(cv: Any, used: np.ndarray, rows: Rows) -> list[tuple[np.ndarray, ...]]:
+    """Convert the user's own folds of all rows to folds of the used rows."""
+    number = np.full(len(rows.X), -1)
     number[used] = np.arange(len(used))
-    folds = [tuple(number[_check_positions(part, n, cv)] for part in pair) for pair in list(cv)]
+    folds = [tuple(number[part] for part in pair) for pair in out_of_fold_splits(cv, *rows[:2])]
     return [tuple(part[part >= 0] for part in pair) for pair in folds]
 
 

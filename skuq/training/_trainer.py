@@ -307,8 +307,10 @@ class MemberTrainer:
         except InterruptedError:
             if self._cancelled or time.monotonic() <= deadline:
                 raise
+            what = "The trial took" if n_members == 1 else f"{n_members} trials together took"
+            each = "" if n_members == 1 else " each"
             raise TimeoutError(
-                f"The trial took longer than trial_timeout={self.timeout:g} s and was ended."
+                f"{what} longer than trial_timeout={self.timeout:g} s{each} and was ended."
             ) from None
 
     def recipe(self, configuration: Mapping[str, Any]) -> Recipe:

@@ -330,7 +330,11 @@ def test_no_result_is_a_failure_once_there_is_one():
         search().maximize(lambda x: None, 4)
 
 
-@pytest.mark.parametrize("pack", [list, np.array, functools.partial(np.array, dtype=object)])
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "pack",
+    [list, np.array, functools.partial(np.array, dtype=object), np.ma.masked_invalid],
+)
 def test_failures_of_several_points_in_any_container(pack):
     optimizer = search(objective=lambda y: y.sum(axis=-1))
     optimizer.tell([[0.1, 0.2]], [[1.0, 2.0]]).tell([[0.3, 0.4], [0.5, 0.6]], pack([np.nan] * 2))

@@ -37,6 +37,21 @@ def test_a_process_of_one_output_that_has_an_axis_of_its_own():
     assert abs(result.x[0] - 0.3) < 0.05
 
 
+class OneDeviation(LinearRegression):
+    """Predicts one standard deviation for all outputs of a row."""
+
+    def predict(self, X, return_std=False):
+        mean = super().predict(X)
+        return (mean, np.full((len(X), 1), 0.1)) if return_std else mean
+
+
+def test_one_deviation_may_be_that_of_all_outputs():
+    model = OneDeviation().fit(X, Y)
+    assert posterior_of(model, n_draws=8, random_state=0)(NEW).shape == (8, 7, 3)
+    with pytest.raises(ValueError, match=r"outputs of shape \(3,\).*Got \(2,\)"):
+        posterior_of(model, output_shape=(2,))
+
+
 def test_score_of_outputs_with_two_axes():
     fields = np.stack([Y, 2 * Y], axis=1)
     model = OutputwiseRegressor(gaussian_process()).fit(X, fields)

@@ -187,6 +187,8 @@ def test_the_folder_of_all_searches_is_no_search_to_start_from(search, tmp_path)
     path = search(1).fit(X, y).catalog_path_
     with pytest.raises(ValueError, match=f"Got `catalog_dir`.*Use '{path}'"):
         search(1, initial_trials=tmp_path).fit(X, y)
+    with pytest.raises(ValueError, match=f"Use '{tmp_path}' as `catalog_dir`"):
+        search(1, initial_trials=path, catalog_dir=path).fit(X, y)
 
 
 def test_a_pickle_holds_no_networks_of_the_trials_it_started_from(search):

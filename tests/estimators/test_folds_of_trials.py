@@ -582,8 +582,12 @@ def test_folds_of_all_rows_leave_out_rows_without_weight(tiny_space, rows):
     model = regressor(tiny_space, cv=folds).fit(X, y, weight)
     alone = regressor(tiny_space, cv=of_used).fit(X[used], y[used])
     assert_allclose(model.predict(X), alone.predict(X), rtol=1e-5)
+    predefined = regressor(tiny_space, cv=PredefinedSplit(np.arange(60) % 3)).fit(X, y, weight)
+    assert_array_equal(predefined.predict(X), model.predict(X))
     with pytest.raises(ValueError, match="must give positions of 60 rows"):
         regressor(tiny_space, cv=[([60], np.arange(60))]).fit(X, y, weight)
+    with pytest.raises(ValueError, match="There are 60 rows"):
+        regressor(tiny_space, cv=folds[:2]).fit(X, y, weight)
 
 
 @pytest.mark.filterwarnings("default::skuq.exceptions.SmallValidationWarning")
