@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+_N_PAIRS = 10  # as in SciPy's L-BFGS-B
+_LEAST_GRADIENT = 1e-5  # largest entry of a projected gradient that counts as zero
 _ARMIJO = 1e-4  # share of the decrease predicted by the slope that a step must gain
 _FIRST_STEP = 0.1  # length of the first step, before the curvature is known
 _MAX_HALVINGS = 8  # of one line search; a step is then 1e-8 to 4e-3 of the first
@@ -35,16 +37,14 @@ def minimize_batch(
     *,
     max_rounds: int,
     survivors: dict[int, int] | None = None,
-    memory: int = 10,
     ftol: float = 1e-9,
-    gtol: float = 1e-5,
 ) -> BatchResult:
     """Find local minima over [0, 1]^n, from every row of `x` (B, n).
 
     `function` maps x (b, n), for any b, to values (b,) and gradients (b, n). From a round in
     `survivors` on only so many starts continue, those with the lowest values; converged ones
     count among them. A start has converged if a step gains less than ``ftol * max(1, |f|)``, or
-    if the largest entry of the projected gradient is below `gtol`. `memory` pairs are kept as in
+    if the largest entry of the projected gradient is below 1e-5. Ten pairs are kept, as in
     SciPy's L-BFGS-B. Values found are never above those of the starts; a start whose value is not
     finite stays where it is, with value inf.
 
@@ -55,10 +55,10 @@ def minimize_batch(
     them. Steps are clipped to the box and shortened until they satisfy Armijo's condition. Pairs
     without positive curvature are not used.
     """
-    state = _State(np.clip(np.asarray(x, dtype="float64"), 0.0, 1.0), memory)
+    state = _State(np.clip(np.asarray(x, dtype="float64"), 0.0, 1.0))
     survivors = survivors or {}
     f, g = function(state.x)
-    state.start(f, g, ftol, gtol)
+    state.start(f, g, ftol)
     for number in range(1, max_rounds):
         if number in survivors:
             # Ranks by value among all starts, converged ones included.
@@ -69,37 +69,37 @@ def minimize_batch(
         # Starts are at different points of their line searches; one call evaluates them all.
         trial = state.trial(rows)
         f, g = function(trial)
-        state.update(rows, trial, f, g, ftol, gtol)
+        state.update(rows, trial, f, g, ftol)
     return BatchResult(state.x, state.f, state.n_rows)
 
 
 class _State:
     """All starts: their points, remembered pairs and current line searches."""
 
-    def __init__(self, x, memory):
+    def __init__(self, x):
         size, n = x.shape
         self.x = x
         self.direction = np.zeros((size, n))
         self.length = np.ones(size)
         self.halvings = np.zeros(size, int)
         # Remembered pairs: s, differences of points, and y, differences of gradients.
-        self.steps = np.zeros((size, memory, n))  # newest last
-        self.changes = np.zeros((size, memory, n))
+        self.steps = np.zeros((size, _N_PAIRS, n))  # newest last
+        self.changes = np.zeros((size, _N_PAIRS, n))
         self.n_rows = 0
 
-    def start(self, f, g, ftol, gtol):
+    def start(self, f, g, ftol):
         """Set values and gradients of the starts, and their first directions."""
         self.n_rows += len(f)
         finite = np.isfinite(f) & np.isfinite(g).all(axis=1)
         self.f, self.g = np.where(finite, f, np.inf), np.where(finite[:, None], g, 0.0)
-        self.active = finite & (self._largest_projected_gradient(self.x, self.g) > gtol)
+        self.active = finite & (self._largest_projected_gradient(self.x, self.g) > _LEAST_GRADIENT)
         self._aim(np.flatnonzero(self.active), ftol)
 
     def trial(self, rows):
         """Get the points that the line searches evaluate next."""
         return np.clip(self.x[rows] + self.length[rows, None] * self.direction[rows], 0.0, 1.0)
 
-    def update(self, rows, trial, f, g, ftol, gtol):
+    def update(self, rows, trial, f, g, ftol):
         """Accept the steps that gain enough, and shorten the others."""
         self.n_rows += len(rows)
         step = trial - self.x[rows]
@@ -108,9 +108,9 @@ class _State:
         # Armijo's condition: f(x + p) <= f(x) + c g.p
         good = finite & (promised < 0) & (f <= self.f[rows] + _ARMIJO * promised)
         self._shorten(rows[~good], promised[~good], f[~good], ftol)
-        self._accept(rows[good], trial[good], f[good], g[good], ftol, gtol)
+        self._accept(rows[good], trial[good], f[good], g[good], ftol)
 
-    def _accept(self, rows, x, f, g, ftol, gtol):
+    def _accept(self, rows, x, f, g, ftol):
         """Move rows to new points, and stop those that have converged."""
         for memory, new in ((self.steps, x - self.x[rows]), (self.changes, g - self.g[rows])):
             # The newest pair replaces the oldest.
@@ -119,7 +119,7 @@ class _State:
         gained = self.f[rows] - f
         self.x[rows], self.f[rows], self.g[rows] = x, f, g
         small = gained <= ftol * np.maximum(1.0, np.abs(f))
-        going = ~small & (self._largest_projected_gradient(x, g) > gtol)
+        going = ~small & (self._largest_projected_gradient(x, g) > _LEAST_GRADIENT)
         self.active[rows] = going
         self._aim(rows[going], ftol)
 

@@ -17,7 +17,7 @@ from skuq.bayesopt._maximize import METHODS
 from skuq.bayesopt._surrogate import check_surrogate
 
 _BOUNDS = ("ucb", "lcb")  # acquisitions that use beta
-_OF_MILP = (*_BOUNDS, "mean")  # acquisitions that maximizer="milp" can maximise
+_MILP_ACQUISITIONS = (*_BOUNDS, "mean")  # acquisitions that maximizer="milp" can maximise
 # Settings that are saved as they are.
 _SAVED = (
     "mean_width",
@@ -94,7 +94,7 @@ class SearchSettings:
         if self.maximizer != "milp":
             return
         name = self.acquisition.name
-        if name not in _OF_MILP or self.objective is not None:
+        if name not in _MILP_ACQUISITIONS or self.objective is not None:
             raise ValueError(
                 'maximizer="milp" is for acquisition="ucb" or "mean" without an `objective`. '
                 f"Got {name!r}{'' if self.objective is None else ' with one'}."

@@ -401,6 +401,7 @@ class Step:
 
     @property
     def _root(self):
+        """Square root of the number of encoded columns, by which distances grow."""
         return math.sqrt(len(self.domain.encoded_bounds))
 
     @property

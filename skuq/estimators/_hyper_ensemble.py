@@ -12,6 +12,7 @@ from skuq._params import Interval
 from skuq._registry import saved_as
 from skuq._seeds import generator
 from skuq.ensembles import select_forward, select_greedy
+from skuq.ensembles._likelihood import likelihood_statistics
 from skuq.ensembles._selection import real_weight
 from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._network_estimator import (
@@ -103,10 +104,8 @@ class _HyperDeepEnsemble(TrainingMethod):
                 min_members=min_members,
             )
         if isinstance(head, CategoricalHead):
-            proba = head.probabilities(raw)
-            right = np.take_along_axis(proba, y[None].astype(int), axis=2)[..., 0]
             # The NLL of the averaged probability of the true class.
-            statistics, loss = (np.maximum(right, np.finfo(float).tiny),), _negative_log
+            statistics, loss = likelihood_statistics(head.log_likelihood(y, raw))
         else:
             statistics, loss = (raw - y,), np.square
         return select_forward(
@@ -149,10 +148,6 @@ def _check_range(name, given, largest):
             f"`{name}_range` must be two numbers, 0 < low <= high < {largest}. Got {given!r}."
         )
     return values
-
-
-def _negative_log(probability):
-    return -np.log(probability)
 
 
 @saved_as("estimators.HyperDeepEnsembleRegressor", kind="estimator")

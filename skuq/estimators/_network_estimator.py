@@ -408,14 +408,10 @@ def has_diverged(member) -> bool:
 
 
 def check_dropout_layers(model):
-    """Return the plan of a network with dropout layers.
-
-    Raises ValueError if it has no dropout layer, or layers that can only run through Keras.
-    """
+    """Raise ValueError if a network has no dropout layer, or layers that only Keras can run."""
     plan = make_plan(model.to_json())
     if plan is None or not plan.n_dropouts:
         raise ValueError(
             "`network` must return a model with Dropout layers, made of Dense, Activation, Add, "
             "Multiply, Concatenate, BatchNormalization and LayerNormalization layers only."
         )
-    return plan

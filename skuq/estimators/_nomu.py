@@ -21,7 +21,7 @@ from skuq.networks._nomu import READOUTS
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, add_input_tags
 
 #: Parameters in which models trained side by side may differ.
-_OF_A_STACK = (
+_STACKABLE_PARAMETERS = (
     "pi_sqr",
     "pi_exp",
     "c_exp",
@@ -444,10 +444,11 @@ class NOMURegressor(UncertaintyRegressor):
         wrong = [setting for setting in settings if not isinstance(setting, Mapping)]
         if wrong:
             raise TypeError(f"`settings` must hold dictionaries, one a model. Got {wrong[0]!r}.")
-        unknown = sorted({name for setting in settings for name in setting} - set(_OF_A_STACK))
+        names = {name for setting in settings for name in setting}
+        unknown = sorted(names - set(_STACKABLE_PARAMETERS))
         if not settings or unknown:
             raise ValueError(
-                f"`settings` must hold dictionaries of {', '.join(_OF_A_STACK)}. "
+                f"`settings` must hold dictionaries of {', '.join(_STACKABLE_PARAMETERS)}. "
                 f"Got {unknown or 'none'}."
             )
         # Not clones: those of a fitted `pretrained` would have forgotten what it learnt.

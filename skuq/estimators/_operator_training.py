@@ -174,11 +174,9 @@ class OperatorTraining:
         """Find the rows of functions; the pairs of a function are adjacent."""
         return (functions[:, None] * self.n_queries + np.arange(self.n_queries)).ravel()
 
-    def row_order(self, *purpose):
-        """Make the callable that orders the rows of each epoch; None for a plain permutation."""
-        if not self.by_function:
-            return None
-        return _OrderByFunction(self.n_queries, generator(self.entropy, "order", *purpose))
+    def row_order(self, k: int) -> _OrderByFunction:
+        """Make the callable that orders member k's rows in each epoch, function by function."""
+        return _OrderByFunction(self.n_queries, generator(self.entropy, "order", k))
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from skuq.predictive import (
 from skuq.predictive._class_calibration import scaled_probabilities
 from skuq.tables import ForeignInputs
 
-SMALLEST_STD = 1e-150  # of a model that claims to be certain; its square is not yet 0
+SMALLEST_UNCERTAINTY = 1e-150  # of a model that claims to be certain; its square is not yet 0
 _COVERAGES = np.concatenate([np.arange(1, 19) / 20, [0.925, 0.95, 0.975, 0.99, 0.995]])
 
 
@@ -174,7 +174,7 @@ class ClassCalibration:
 def log_entropy(mixture: CategoricalMixture) -> np.ndarray:
     """Compute the logarithm (n,) of the entropy of the averaged probabilities."""
     entropy = special.entr(mixture.mean).sum(axis=1)
-    logs: np.ndarray = np.log(np.maximum(entropy, SMALLEST_STD))
+    logs: np.ndarray = np.log(np.maximum(entropy, SMALLEST_UNCERTAINTY))
     return logs
 
 
@@ -267,7 +267,7 @@ def regressor_distribution(estimator: Any, X: Any, method: str) -> Any:
         mean, std = mean[:, 0], std[:, 0]
     if not (np.isfinite(mean).all() and np.isfinite(std).all()):
         raise ValueError(f"`estimator` must predict finite numbers. {model!r} gave others.")
-    return GaussianMixture(mean[None], np.maximum(std, SMALLEST_STD)[None])
+    return GaussianMixture(mean[None], np.maximum(std, SMALLEST_UNCERTAINTY)[None])
 
 
 def classifier_distribution(estimator: Any, X: Any, classes: np.ndarray) -> CategoricalMixture:

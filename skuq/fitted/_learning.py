@@ -15,7 +15,7 @@ from skuq._reprs import record_repr
 from skuq._warnings import warn_user
 from skuq.exceptions import CalibrationWarning
 from skuq.fitted._calibrated import (
-    SMALLEST_STD,
+    SMALLEST_UNCERTAINTY,
     Calibration,
     ClassCalibration,
     log_entropy,
@@ -225,7 +225,7 @@ def _learn_output(
     if not all((m.std == 1).all() for m in mixtures):
         scale = shrink_std_factor(mixtures, ys, weights, likeliest)
     elif not _has_errors(mixtures, ys):
-        scale = SMALLEST_STD  # a regressor without uncertainty that makes no errors
+        scale = SMALLEST_UNCERTAINTY  # a regressor without uncertainty that makes no errors
     whole = _errors(method, mixtures, ys, scale)
     learnt = [(scale, *_fit_shape(method, whole, weight, effective_rows(weight)))]
     if not n_groups:

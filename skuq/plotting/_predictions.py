@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from sklearn.pipeline import Pipeline
 
 from skuq._checks import as_floats
-from skuq._nested import classifies, predict_normal, reshape_like_prediction, unwrap_estimator
+from skuq._nested import (
+    classifies,
+    last_estimator,
+    predict_normal,
+    reshape_like_prediction,
+    unwrap_estimator,
+)
 from skuq.metrics import pit_values
 from skuq.metrics._checks import check_same_shape
 
@@ -69,16 +74,13 @@ def member_predictions(estimator, X) -> np.ndarray:
 
 def catalog_of(estimator):
     """Return the catalog of an estimator's search, also inside a pipeline or `GridSearchCV`."""
-    while not hasattr(estimator, "catalog_"):
-        inside = getattr(estimator, "best_estimator_", None)
-        inside = estimator[-1] if isinstance(estimator, Pipeline) else inside
-        if inside is None:
-            raise TypeError(
-                "The estimator must be fitted and have a `catalog_`, for example "
-                f"AutoDEUQRegressor. Got {estimator!r}."
-            )
-        estimator = inside
-    return estimator.catalog_
+    inside = last_estimator(estimator)
+    if not hasattr(inside, "catalog_"):
+        raise TypeError(
+            "The estimator must be fitted and have a `catalog_`, for example "
+            f"AutoDEUQRegressor. Got {estimator!r}."
+        )
+    return inside.catalog_
 
 
 def check_pit(pit) -> np.ndarray:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from scipy import optimize
+from scipy.special import softmax
 from sklearn.neighbors import NearestNeighbors
 
 from skuq.predictive._categorical_mixture import CategoricalMixture
@@ -56,10 +57,7 @@ def scaled_probabilities(
     Slopes and biases broadcast against (n, C).
     """
     logits = slopes * np.log(np.maximum(proba, SMALLEST_PROBABILITY)) + biases
-    # The largest exponent is 0, so that nothing overflows.
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    normalised: np.ndarray = powers / powers.sum(axis=-1, keepdims=True)
-    return normalised
+    return np.asarray(softmax(logits, axis=-1))
 
 
 def fit_vector_scaling(

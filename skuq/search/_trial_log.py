@@ -134,7 +134,7 @@ class TrialLog:
         return limits.seconds_left(self._started)
 
     def time_of_next_trial(self, n_slots: int) -> tuple[float, bool]:
-        """Return the seconds that one more trial may take, and whether it may need them all."""
+        """Return the seconds for one more trial, and whether it may have to be shortened."""
         return self._options.limits.time_of_next_trial(self.history, self._started, n_slots)
 
     def _check_failures(self) -> None:

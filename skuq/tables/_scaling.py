@@ -14,7 +14,7 @@ from skuq._registry import saved_as
 # would overflow float64 for larger inputs.
 FARTHEST = 1e6
 
-_TOO_LARGE = (
+TOO_LARGE = (
     "X or y has values so large that their variance overflows float64. "
     "Rescale them, or drop the outliers."
 )
@@ -147,7 +147,7 @@ class RobustScaling(Scaling):
             # Halve first, since the distance of two numbers can overflow.
             scale[k] = np.median(abs(others / 2 - median[k] / 2)) if len(others) else 0.0
         if not np.isfinite(scale).all():
-            raise ValueError(_TOO_LARGE)
+            raise ValueError(TOO_LARGE)
         # Divide constant columns by infinity, so that they are 0 in prediction, too.
         return median, np.where(scale > 0, scale, np.inf)
 
@@ -280,7 +280,7 @@ def standard(values: np.ndarray, weight: np.ndarray | None = None) -> tuple[np.n
     # The mean of a constant column is its value, without the rounding of a sum.
     mean, scale = np.where(spread == 0, values[0], scaler.mean_), scaler.scale_
     if not (np.isfinite(mean).all() and np.isfinite(scaler.var_).all()):
-        raise ValueError(_TOO_LARGE)
+        raise ValueError(TOO_LARGE)
     # scikit-learn also takes columns for constant that vary little relative to their mean, or
     # whose variance underflows, and gives them the scale 1.
     varies = (scale == 1) & (scaler.var_ != 1) & (spread > 0)
