@@ -65,8 +65,8 @@ def corrupt_table(
     Returns
     -------
     X_corrupted : ndarray or DataFrame, as X
-        Table with the same shape, columns, index and dtypes. Integers are rounded and clipped
-        to the range of their dtype.
+        Table with the same shape, columns, index and dtypes. Integers are rounded, and numbers
+        clipped to the range of their dtype.
 
     Raises
     ------
@@ -112,12 +112,19 @@ def _corrupt(frame, kinds, positions, reference, severity, fill, random_state) -
     row_kinds = rng.randint(len(kinds), size=len(frame))
     for k, kind in enumerate(kinds):
         for j in positions:
-            column, reference_column = frame.iloc[:, j], reference.iloc[:, j]
+            column, reference_column = _dense(frame.iloc[:, j]), _dense(reference.iloc[:, j])
             cells = (row_kinds == k) & column.notna().to_numpy()
             if cells.any() and (kind not in _NUMERIC or _is_number(column)):
                 _check_reference_column(reference_column)
                 corrupted = _CORRUPTIONS[kind](column, cells, reference_column, severity, fill, rng)
+                dtype = frame.dtypes.iloc[j]
+                if isinstance(dtype, pd.SparseDtype):
+                    corrupted = corrupted.astype(pd.SparseDtype(corrupted.dtype, dtype.fill_value))
                 frame.isetitem(j, corrupted)
+
+
+def _dense(column: pd.Series) -> pd.Series:
+    return column.sparse.to_dense() if isinstance(column.dtype, pd.SparseDtype) else column
 
 
 def _check_reference_column(column: pd.Series) -> None:
@@ -190,13 +197,19 @@ def _numbers(column: pd.Series) -> np.ndarray:
 
 
 def _with_numbers(column: pd.Series, cells: np.ndarray, numbers: np.ndarray) -> pd.Series:
-    """Return the column with `numbers` in `cells`, in its own dtype."""
-    numbers = numbers[cells]
-    if is_integer_dtype(column.dtype):
-        limits = np.iinfo(getattr(column.dtype, "numpy_dtype", column.dtype))
-        numbers = np.round(numbers).clip(limits.min, limits.max)
+    """Return the column with `numbers` in `cells`, in its own dtype and within its range."""
+    dtype = np.dtype(getattr(column.dtype, "numpy_dtype", column.dtype))
+    is_integer = is_integer_dtype(dtype)
+    limits = np.iinfo(dtype) if is_integer else np.finfo(dtype)
+    numbers = np.round(numbers[cells]) if is_integer else numbers[cells]
+    with np.errstate(invalid="ignore", over="ignore"):  # such numbers are replaced below
+        values = numbers.astype(dtype)
+    # The limits of 64-bit integers are rounded in float64, so that clipping would not do.
+    finite = np.isfinite(numbers)
+    values[finite & (numbers >= float(limits.max))] = limits.max
+    values[finite & (numbers <= float(limits.min))] = limits.min
     column = column.copy()
-    column.iloc[cells] = numbers.astype(getattr(column.dtype, "numpy_dtype", column.dtype))
+    column.iloc[cells] = values
     return column
 
 

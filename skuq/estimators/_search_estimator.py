@@ -115,8 +115,7 @@ class SearchEstimator:
             if store is not None:
                 self.entropy_ = store.entropy or self.entropy_
             splits = splits or fit_data.splits(self)
-            advice = "`cv`, a larger validation_fraction or validation_data may help."
-            warn_of_few_rows(splits.n_valid, advice if splits.parts is None else "")
+            self._warn_of_few_rows(splits, fit_data.shifted)
             search = self._make_search(method, fit_data, splits, store, started)
             if store is not None:
                 begin_search(store, self, search.held_out)
@@ -275,6 +274,16 @@ class SearchEstimator:
             chosen, indices=positions[np.asarray(chosen.indices)], path=path
         ), calibration
 
+    @staticmethod
+    def _warn_of_few_rows(splits, shifted):
+        """Warn if members are chosen on few rows, clean or shifted."""
+        n_shifted = sum(len(rows.used) for rows in shifted)
+        if shifted and n_shifted < splits.n_valid:
+            warn_of_few_rows(n_shifted, "More rows in `shift_validation` may help.")
+            return
+        advice = "`cv`, a larger validation_fraction or validation_data may help."
+        warn_of_few_rows(splits.n_valid, advice if splits.parts is None else "")
+
     def _warn_of_few_members(self, method):
         """Warn if the ensemble has fewer members than epistemic uncertainty needs."""
         params, n_members = method.estimator, len(self.selection_)
@@ -333,6 +342,11 @@ class SearchEstimator:
         ValueError
             If the estimator was pickled, which keeps the members only, or the arguments are
             invalid.
+
+        Warns
+        -----
+        SmallValidationWarning
+            If there are fewer than 100 rows to select on.
         """
         check_is_fitted(self)
         is_new = self._gives_rows(X, y, sample_weight)
@@ -345,6 +359,7 @@ class SearchEstimator:
             # Without refits, which the new selection gives up.
             trials = [self._result.member(k).networks for k in self.catalog_.completed]
             candidates = predict_candidates(self, trials, X, y, sample_weight)
+            warn_of_few_rows(np.count_nonzero(candidates.weight), "More rows may help.")
         self.selection_, self.calibration_ = self._choose(candidates, method)
         if self.refitted_:
             self.refitted_ = {}

@@ -95,12 +95,11 @@ def fit_density_ratio(
     X, X_target = (frame_to_pandas(indexable(rows)[0]) for rows in (X, X_target))
     _check_target(X, X_target, classifier)
     if classifier is None:
-        classifier = make_pipeline(
-            TablePreprocessor(max_categories=20), StandardScaler(), LogisticRegression()
-        )
+        classifier = _default_classifier(X)
     n, n_target = _n_rows(X), _n_rows(X_target)
     # Both samples in one table, the calibration rows first.
     rows, is_target = _concatenate_rows(X, X_target), np.repeat([0, 1], [n, n_target])
+    counts = weight
     # In units of the average row, so that weights leave the sizes of the samples as they are.
     weight = weight / weight.mean()
     weights = np.concatenate([weight, np.ones(n_target)])
@@ -112,18 +111,31 @@ def fit_density_ratio(
     # In this unit the calibration rows have the average weight 1.
     unit = float(np.average(np.minimum(ratio[:n], largest), weights=weight))
     factor = _bounded_weights(ratio[:n], largest, unit, unsupported)
-    n_effective = effective_rows(weight * factor)
+    n_effective = effective_rows(counts * factor, factor)
     auc = float(roc_auc_score(is_target, log_odds, sample_weight=weights))
     found = DensityRatio(tuple(classifiers), odds, largest, unit, n_effective, unsupported, auc)
     if n_effective < _MIN_EFFECTIVE_ROWS or unsupported > _MOST_UNSUPPORTED:
         warn_user(
             f"The target hardly overlaps with the calibration rows: {unsupported:.0%} of its rows "
             f"have no similar calibration rows, and the effective number of these is "
-            f"{n_effective:.0f} of {n}. Intervals may be far too narrow or too wide. Calibrate "
-            "with truths of the target: partial_calibrate(X, y).",
+            f"{n_effective:.0f} of {counts.sum():.0f}. Intervals may be far too narrow or too "
+            "wide. Calibrate with truths of the target: partial_calibrate(X, y).",
             CalibrationWarning,
         )
     return found, factor
+
+
+def _default_classifier(X: Any) -> Any:
+    """Make the logistic regression, and raise if it cannot read the calibration rows X."""
+    preprocessor = TablePreprocessor(max_categories=20)
+    try:
+        preprocessor.fit(X)
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            "Without `classifier`, `recalibrate` separates the samples by a logistic regression, "
+            f"which cannot read these rows: {error} Or give a `classifier` that reads them."
+        ) from error
+    return make_pipeline(preprocessor, StandardScaler(), LogisticRegression())
 
 
 def _check_target(X: Any, X_target: Any, classifier: Any) -> None:

@@ -54,19 +54,27 @@ class CalibrationRows:
     weight : ndarray of shape (n,)
         Positive weights. Those of a row that repeated folds predict several times add up to the
         row's own.
+    factor : ndarray of shape (n,) or float
+        What the weights of `fit` have been multiplied by, for another population.
     """
 
     X: Any
     mixtures: tuple[Any, ...]
     y: np.ndarray
     weight: np.ndarray
+    factor: np.ndarray | float = 1.0
 
     __repr__ = record_repr
 
     def with_weights_times(self, factor: np.ndarray) -> CalibrationRows:
         """Multiply the weights by a factor (n,), and preserve their sum."""
-        weight = self.weight * factor
-        return replace(self, weight=weight * self.weight.sum() / weight.sum())
+        factor = factor * self.weight.sum() / (self.weight @ factor)
+        return replace(self, weight=self.weight * factor, factor=factor)
+
+    def effective_number(self, used: Any = slice(None)) -> float:
+        """Compute the effective number of the rows `used`; a row of weight 2 is two rows."""
+        factor = np.broadcast_to(self.factor, self.weight.shape)
+        return effective_rows(self.weight[used], factor[used])
 
     def fold_parts(self, values: np.ndarray) -> list[np.ndarray]:
         """Split values (n, ..) into those of the folds."""
@@ -165,7 +173,8 @@ def learn_calibration(rows: CalibrationRows, method: str, groups: Any = None) ->
     if groups is not None:
         grouping, codes = Grouping.learn(groups, rows.X, rows.log_uncertainty)
         labels = grouping.labels
-        _warn_of_small_groups(labels, codes, rows.weight)
+    n_rows = [rows.effective_number(codes == k) for k in range(len(labels))]
+    _warn_of_small_groups(labels, n_rows)
     single = rows.y.ndim == 1
     # For each output, what was learnt from all rows and then from each group.
     outputs = [
@@ -174,8 +183,9 @@ def learn_calibration(rows: CalibrationRows, method: str, groups: Any = None) ->
             [m if single else m.output(k) for m in rows.mixtures],
             rows.fold_parts(rows.y if single else rows.y[:, k]),
             rows.weight,
+            rows.effective_number(),
             rows.fold_parts(codes),
-            len(labels),
+            np.array(n_rows),
         )
         for k in range(1 if single else rows.y.shape[1])
     ]
@@ -184,11 +194,10 @@ def learn_calibration(rows: CalibrationRows, method: str, groups: Any = None) ->
     return whole if groups is None else GroupedCalibration(grouping, tuple(parts), whole)
 
 
-def _warn_of_small_groups(labels: Sequence[Any], codes: np.ndarray, weight: np.ndarray) -> None:
+def _warn_of_small_groups(labels: Sequence[Any], n_rows: Sequence[float]) -> None:
     """Warn of groups whose rows count less than the prior, the calibration of all rows."""
-    small = [
-        label for k, label in enumerate(labels) if effective_rows(weight[codes == k]) < _PRIOR_ROWS
-    ]
+    # Weights that repeated folds have divided sum to 19.999..
+    small = [label for label, n in zip(labels, n_rows) if n < _PRIOR_ROWS - 1e-6]
     if small:
         warn_user(
             f"{len(small)} of {len(labels)} groups have fewer than {_PRIOR_ROWS} calibration rows "
@@ -212,13 +221,15 @@ def _learn_output(
     mixtures: Sequence[Any],
     ys: Sequence[np.ndarray],
     weight: np.ndarray,
+    n_effective: float,
     codes: Sequence[np.ndarray],
-    n_groups: int,
+    n_rows: np.ndarray,
 ) -> list[tuple[Any, ...]]:
     """Learn the scale of one output, and the levels or scores of the method.
 
-    All sequences hold one element per fold, and `codes` the groups of its rows. Return the scale
-    and the levels or scores of all rows together, and then those of each group.
+    All sequences hold one element per fold, and `codes` the groups of its rows. `n_effective` and
+    `n_rows` (n_groups,) are effective numbers of all rows and of those of each group. Return the
+    scale and the levels or scores of all rows together, and then those of each group.
     """
     weights = np.split(weight, np.cumsum([len(y) for y in ys])[:-1])
     likeliest = scale = fit_std_factor(mixtures, ys, weights)
@@ -227,11 +238,10 @@ def _learn_output(
     elif not _has_errors(mixtures, ys):
         scale = SMALLEST_UNCERTAINTY  # a regressor without uncertainty that makes no errors
     whole = _errors(method, mixtures, ys, scale)
-    learnt = [(scale, *_fit_shape(method, whole, weight, effective_rows(weight)))]
-    if not n_groups:
+    learnt = [(scale, *_fit_shape(method, whole, weight, n_effective))]
+    if not len(n_rows):
         return learnt
-    groups = [_select(group, mixtures, ys, weights, codes) for group in range(n_groups)]
-    n_rows = np.array([effective_rows(np.concatenate(w)) for _, _, w in groups])
+    groups = [_select(group, mixtures, ys, weights, codes) for group in range(len(n_rows))]
     # Without errors a group's scale is unknown, which 0 stands for.
     group_scales = np.array([fit_std_factor(*g) if _has_errors(*g[:2]) else 0.0 for g in groups])
     # A variance estimate from n errors of kurtosis k has 2 n / (k - 1) degrees of freedom.
@@ -359,15 +369,15 @@ def _learn_logits(
         return ClassCalibration(*whole, classes)
     uncertainty = np.concatenate([log_entropy(mixture) for mixture in rows.mixtures])
     grouping, group_of = Grouping.learn(groups, rows.X, uncertainty)
-    _warn_of_small_groups(grouping.labels, group_of, rows.weight)
+    n_of_groups = [rows.effective_number(group_of == k) for k in range(len(grouping.labels))]
+    _warn_of_small_groups(grouping.labels, n_of_groups)
     found = []
-    for group in range(len(grouping.labels)):
+    for group, n_rows in enumerate(n_of_groups):
         in_group = group_of == group
         part = proba[in_group], codes[in_group], rows.weight[in_group]
         if method == "vector":
             found.append(fit_vector_scaling(*part, whole, _PRIOR_ROWS))
             continue
-        n_rows = effective_rows(rows.weight[in_group])
         # Weighted geometric mean of the group's slope and that of all rows.
         log_slope = -n_rows * np.log(fit_temperature(*part)) + _PRIOR_ROWS * np.log(slope)
         own_slope = np.exp(log_slope / (n_rows + _PRIOR_ROWS))

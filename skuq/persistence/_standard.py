@@ -20,9 +20,9 @@ from sklearn.preprocessing import LabelEncoder, OneHotEncoder, OrdinalEncoder, S
 
 from skuq._registry import saved_as
 
-saved_as("sklearn.Pipeline", kind="estimator")(Pipeline)
+for _cls in (FrozenEstimator, Pipeline):
+    saved_as(f"sklearn.{_cls.__name__}", kind="estimator")(_cls)
 for _cls in (
-    FrozenEstimator,
     GroupKFold,
     GroupShuffleSplit,
     KFold,

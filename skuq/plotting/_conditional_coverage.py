@@ -123,6 +123,7 @@ class ConditionalCoverageDisplay(Display):
         y,
         *,
         by="std",
+        groups=None,
         X_reference=None,
         coverage=0.9,
         n_bins=10,
@@ -142,6 +143,8 @@ class ConditionalCoverageDisplay(Display):
         by : {"std", "distance"} or array-like of shape (n_samples,), default="std"
             Number by which rows are put into bins: the predicted standard deviation, the distance
             to the nearest row of `X_reference`, or a given number for each row.
+        groups : array-like of shape (n_samples,), optional
+            Labels of groups of rows, in place of `by`.
         X_reference : array-like of shape (n_reference, n_features), optional
             Reference rows for ``by="distance"``, for example the training rows.
         coverage, n_bins, name, ax, **plot_options
@@ -160,7 +163,9 @@ class ConditionalCoverageDisplay(Display):
             lower, upper = (mean + norm.ppf((1 + side * coverage) / 2) * std for side in (-1, 1))
         y, lower, upper = check_rows(y=y, lower=lower, upper=upper)
         label = None
-        if isinstance(by, str) and by == "std":
+        if groups is not None:
+            by = None
+        elif isinstance(by, str) and by == "std":
             label = "predicted standard deviation"
             (by,) = check_rows(by=normal_of(estimator, X)[1])
         elif isinstance(by, str) and by == "distance":
@@ -169,11 +174,17 @@ class ConditionalCoverageDisplay(Display):
             label, by = "distance to the nearest reference row", neighbor_distance(X, X_reference)
         elif isinstance(by, str):
             raise ValueError(f'`by` must be "std", "distance" or a number of each row. Got {by!r}.')
+        elif np.asarray(by).dtype.kind not in "biufmM":
+            raise ValueError(
+                "`by` must hold a number of each row; labels are for `groups`. Got dtype "
+                f"{np.asarray(by).dtype}."
+            )
         return cls.from_predictions(
             y,
             lower,
             upper,
             bins_of=by,
+            groups=groups,
             coverage=coverage,
             n_bins=n_bins,
             by=label,

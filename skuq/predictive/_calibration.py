@@ -125,10 +125,14 @@ def weighted_quantile(values: np.ndarray, weights: np.ndarray, levels: ArrayLike
     return values[order][np.minimum(at, len(values) - 1)]
 
 
-def effective_rows(weights: np.ndarray) -> float:
-    """Compute the effective number of rows with weights (n,): (sum w)**2 / sum w**2."""
+def effective_rows(weights: np.ndarray, factor: ArrayLike = 1.0) -> float:
+    """Compute how many rows of equal weight are worth as much as these rows.
+
+    A row of weight 2 is worth two rows. If `factor` (n,) is a part of the weights that does not
+    count rows, n rows are worth ``(sum factor)**2 / sum factor**2`` (Kish).
+    """
     total = weights.sum()
-    return float(total**2 / np.sum(weights**2)) if total > 0 else 0.0
+    return float(total**2 / np.sum(weights * factor)) if total > 0 else 0.0
 
 
 def fit_levels(

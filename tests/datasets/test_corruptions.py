@@ -1,4 +1,5 @@
 import sys
+import warnings
 from io import BytesIO
 
 import numpy as np
@@ -562,3 +563,32 @@ def test_missing_category_that_only_the_reference_has():
     other = pd.DataFrame({"c": pd.Categorical(["z"] * 60)})
     filled = corrupt_table(frame, "missing", 5, reference=other, random_state=0)
     assert "z" in set(filled["c"]) and isinstance(filled["c"].dtype, pd.CategoricalDtype)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "int8", "Int64", "float16"])
+@pytest.mark.parametrize("kind", ["scaling", "noise"])
+def test_numbers_beyond_their_dtype_become_its_limits(dtype, kind):
+    plain = np.dtype(dtype.lower())
+    limits = np.iinfo(plain) if plain.kind in "iu" else np.finfo(plain)
+    values = np.repeat(np.array([limits.min, limits.max, 0], dtype=plain), 50)
+    frame = pd.DataFrame({"x": pd.Series(values, dtype=dtype)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = corrupt_table(frame, kind, 5, random_state=0)["x"]
+    assert found.dtype == frame["x"].dtype
+    found = found.to_numpy(dtype=plain)
+    assert np.isfinite(found).all() and (found != values).any()
+    # Three standard deviations of noise are less than the distance between the limits.
+    if kind == "scaling":
+        assert (found[values == limits.max] > 0).all()
+        assert limits.min == 0 or (found[values == limits.min] < 0).all()
+
+
+@pytest.mark.parametrize("kind", TABLE_CORRUPTIONS)
+def test_sparse_columns_stay_sparse(kind):
+    dense = np.repeat([0.0, 0.0, 0.0, 1.0], 25)
+    frame = pd.DataFrame({"x": pd.arrays.SparseArray(dense, fill_value=0.0)})
+    found = corrupt_table(frame, kind, 5, random_state=0)["x"]
+    wanted = corrupt_table(pd.DataFrame({"x": dense}), kind, 5, random_state=0)["x"]
+    assert found.dtype == frame["x"].dtype
+    assert_array_equal(found.sparse.to_dense(), wanted)

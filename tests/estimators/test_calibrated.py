@@ -696,3 +696,34 @@ def test_kernel_matrices_are_cut_on_both_sides():
     kernel = rbf_kernel(X)
     model = CalibratedUncertaintyRegressor(KernelRidge(kernel="precomputed"), cv=2)
     assert cross_val_score(model, kernel, y, cv=2, error_score="raise").shape == (2,)
+
+
+@pytest.mark.parametrize("groups", [None, 0])
+@pytest.mark.parametrize("method", ["scale", "isotonic", "conformal"])
+def test_a_row_of_weight_2_is_two_rows_and_repeated_folds_count_once(method, groups):
+    rng = np.random.default_rng(3)
+    X = np.column_stack([np.repeat([0.0, 1.0], 60), rng.normal(size=120)])
+    y = rng.standard_t(3, size=120) * (1 + X[:, 0])
+    constant = FrozenEstimator(DummyRegressor(strategy="constant", constant=0.0).fit(X, y))
+    weight = np.tile([1.0, 3.0], 60)
+    rows = np.repeat(np.arange(120), weight.astype(int))
+
+    def predicted(cv, X, y, **weights):
+        model = CalibratedUncertaintyRegressor(constant, method, cv=cv, groups=groups)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", CalibrationWarning)  # no group is small
+            model.fit(X, y, **weights)
+        return model.predict_quantiles([[0.0, 0.0], [1.0, 0.0]], [0.1, 0.6, 0.9])
+
+    prefit = CalibratedUncertaintyRegressor(constant, method, cv="prefit", groups=groups)
+    weighted = clone(prefit).fit(X, y, sample_weight=weight)
+    written_out = clone(prefit).fit(X[rows], y[rows])
+    levels = [0.1, 0.6, 0.9]
+    assert_allclose(
+        weighted.predict_quantiles(X[::60], levels),
+        written_out.predict_quantiles(X[::60], levels),
+        rtol=1e-9,
+    )
+    once = predicted(KFold(5, shuffle=True, random_state=0), X, y)
+    ten_times = predicted(RepeatedKFold(n_splits=5, n_repeats=10, random_state=0), X, y)
+    assert_allclose(ten_times, once, rtol=1e-6)

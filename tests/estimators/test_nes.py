@@ -1,5 +1,6 @@
 import copy
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tiers import slow_after
 
 from skuq import NESClassifier, NESRegressor
 from skuq.ensembles import Selection, select_by_likelihood
+from skuq.exceptions import SmallValidationWarning
 from skuq.networks import (
     CellSpace,
     DenseSkipSpace,
@@ -683,3 +685,16 @@ def test_one_trial(tiny_space, iris):
     model = tiny(tiny_space, 1, epochs=2).fit(X, y)
     assert len(model.selection_) == 1
     assert (model.predict_uncertainty(X).epistemic < 1e-12).all()
+
+
+@pytest.mark.filterwarnings("always::skuq.exceptions.SmallValidationWarning")
+def test_few_rows_to_choose_on_are_told(tiny_space, iris):
+    X, y = np.tile(iris[0], (4, 1)), np.tile(iris[1], 4)
+    model = tiny(tiny_space, 2, epochs=1)
+    with pytest.warns(SmallValidationWarning, match="on 3 validation rows.*shift_validation"):
+        model.fit(X, y, shift_validation=(X[::200], y[::200]))
+    with pytest.warns(SmallValidationWarning, match="on 6 validation rows.*More rows may help"):
+        model.reselect(X[::100], y[::100])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SmallValidationWarning)
+        model.fit(X, y, shift_validation=(X, y)).reselect(X, y)

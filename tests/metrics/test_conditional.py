@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -140,3 +141,9 @@ def test_epistemic_score_tells_rows_apart():
     assert_allclose(epistemic_score(certain), np.log(2))
     with pytest.raises(TypeError, match="Got a int"):
         epistemic_score(3)
+
+
+def test_large_nullable_labels_stay_different():
+    labels = pd.Series(2**60 + np.arange(4) % 2, dtype="Int64")
+    found, _, counts = coverage_by_group(np.zeros(4), -np.ones(4), np.ones(4), labels)
+    assert found.tolist() == [2**60, 2**60 + 1] and counts.tolist() == [2, 2]

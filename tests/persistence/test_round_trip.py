@@ -21,6 +21,7 @@ from sklearn import config_context
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.exceptions import InconsistentVersionWarning
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold
 from sklearn.naive_bayes import GaussianNB
@@ -824,3 +825,11 @@ def test_scikit_learn_says_what_it_was_written_by(monkeypatch):
     monkeypatch.setattr("sklearn.base.__version__", "0.0")
     with pytest.warns(InconsistentVersionWarning):
         loads(data)
+
+
+def test_frozen_estimators_are_saved_like_pipelines():
+    X = np.arange(12.0)[:, None]
+    frozen = FrozenEstimator(skuq.MCDropoutRegressor(epochs=2, random_state=0).fit(X, X[:, 0]))
+    loaded = loads(dumps(frozen))
+    assert isinstance(loaded, FrozenEstimator)
+    assert_array_equal(loaded.predict(X), frozen.predict(X))

@@ -338,3 +338,12 @@ def test_displays_open_pipelines():
         RetentionDisplay.from_estimator(classes, X, ["a"] * 40)
     with pytest.raises(TypeError, match="have a `catalog_`"):
         SearchHistoryDisplay.from_estimator(model)
+
+
+def test_coverage_of_groups_of_an_estimator(process):
+    model, X = process
+    y, labels = model.predict(X), np.repeat(["m", "w"], len(X) // 2)
+    display = ConditionalCoverageDisplay.from_estimator(model, X, y, groups=labels)
+    assert display.centers.tolist() == ["m", "w"]
+    with pytest.raises(ValueError, match="labels are for `groups`"):
+        ConditionalCoverageDisplay.from_estimator(model, X, y, by=labels)

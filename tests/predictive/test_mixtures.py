@@ -401,3 +401,13 @@ def test_against_tensorflow_probability(kind, shape):
 def test_what_tensorflow_probability_lacks_is_said(kind):
     with pytest.raises(NotImplementedError, match="TensorFlow Probability"):
         make(kind).to_tfp()
+
+
+@pytest.mark.parametrize("coverage", [0.5, 0.8, 0.9, 0.98, 0.99, 1 - 1e-15])
+def test_ends_of_intervals_are_the_quantiles_that_one_would_ask_for(coverage):
+    # Members without noise: the distribution function has steps at whole percentages.
+    steps = GaussianMixture(np.arange(100.0)[:, None], np.full((100, 1), 1e-9))
+    level = float(f"{(1 - coverage) / 2:.12g}")
+    (found,) = steps.interval(coverage)
+    assert_allclose(found[0], steps.quantile(level)[0], rtol=0, atol=1e-6)
+    assert steps.interval(coverage).shape == (1, 2)
