@@ -28,6 +28,11 @@ def generator(entropy: int, *purpose: str | int) -> np.random.Generator:
     return np.random.default_rng(_sequence(entropy, purpose))
 
 
+def random_generator(random_state: Any) -> np.random.Generator:
+    """Convert a scikit-learn random state to a NumPy generator."""
+    return np.random.default_rng(check_random_state(random_state).randint(_MAX_SEED))
+
+
 def trial_seed(entropy: int, trial_number: int) -> int:
     """Make the seed >= 1 of one trial's weights and batches (for Keras-Tuner 0 is no seed)."""
     return _seed(entropy, ("trial", trial_number))

@@ -8,7 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 from scipy.optimize import brentq
-from sklearn.utils import check_array, check_random_state, gen_batches
+from sklearn.utils import check_array, gen_batches
+
+from skuq._seeds import random_generator
 
 _HIDDEN_UNITS = (1024, 2048, 1024)
 _PRIOR_STD = {1: 0.114, 2: 0.102, 5: 0.092, 10: 0.084, 20: 0.070}  # NOMU, Table 9
@@ -126,7 +128,7 @@ def make_bnn_function(
     elif not (isinstance(prior_std, Real) and 0 < prior_std < np.inf):
         raise ValueError(f"`prior_std` must be a positive number or None. Got {prior_std!r}.")
     # A Generator draws float32 directly, and several times faster.
-    rng = np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
+    rng = random_generator(random_state)
     sizes = (n_features, *hidden_units, 1)
     return BNNFunction(
         tuple(

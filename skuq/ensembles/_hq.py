@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils import check_random_state
 
 from skuq._checks import class_codes, fill_masked
+from skuq._seeds import random_generator
 from skuq.ensembles._likelihood import class_log_likelihood, likelihood_statistics
 from skuq.ensembles._pruning import Pool, Rules, TeamSelection, prune
 from skuq.ensembles._selection import (
@@ -62,12 +62,9 @@ def prune_classifiers(
         strength = soft_vote_accuracy(proba, y, weight, votes)
     # Ratings for the kappas; without them these compare right and wrong.
     labels = codes if rules.on == "labels" else None
-    return prune(Pool(wrong, weight, strength, accuracy, labels), rules, _generator(random_state))
-
-
-def _generator(random_state: Any) -> np.random.Generator:
-    """Convert a scikit-learn random state to a NumPy generator."""
-    return np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
+    return prune(
+        Pool(wrong, weight, strength, accuracy, labels), rules, random_generator(random_state)
+    )
 
 
 def select_teams(

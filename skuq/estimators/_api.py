@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import (
     check_array,
@@ -23,6 +22,7 @@ from sklearn.utils.validation import (
 
 from skuq._checks import check_count, class_codes, fill_masked
 from skuq._params import CallbackSupportMixin
+from skuq._seeds import random_generator
 from skuq.estimators._pickling import copy_estimator, reduce_estimator
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._uncertainty import ClassUncertainty, Uncertainty
@@ -99,12 +99,6 @@ def _check_query(estimator: Any, method: str, query: dict[str, Any]) -> None:
             f"{type(estimator).__name__}.{method}() got an unexpected keyword argument "
             f"{unknown[0]!r}"
         )
-
-
-def _rng(random_state: Any) -> np.random.Generator:
-    """Convert a scikit-learn random state to a NumPy generator."""
-    seed = check_random_state(random_state).randint(2**31 - 1)
-    return np.random.default_rng(seed)
 
 
 class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -269,7 +263,7 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         check_count("n_samples", n_samples)
         fitted = self.fitted_
         X = fitted.inputs.validate(X, self)
-        return fitted.sample(X, n_samples, _rng(random_state), **query)
+        return fitted.sample(X, n_samples, random_generator(random_state), **query)
 
     def log_prob(self, X: Any, y: Any) -> np.ndarray:
         """Compute the log density of each row's y under its predictive distribution.
@@ -328,7 +322,7 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         """
         _check_query(self, "posterior_fn", query)
         check_count("n_draws", n_draws)
-        return self.fitted_.posterior(int(n_draws), _rng(random_state), **query)
+        return self.fitted_.posterior(int(n_draws), random_generator(random_state), **query)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "fitted_")
@@ -460,7 +454,7 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
         """
         check_is_fitted(self)
         check_count("n_samples", n_samples)
-        rng = _rng(random_state)
+        rng = random_generator(random_state)
         return self.classes_[self.predict_distribution(X).sample(n_samples, rng)]
 
     def log_prob(self, X: Any, y: Any) -> np.ndarray:

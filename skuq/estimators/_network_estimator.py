@@ -349,7 +349,7 @@ def _residual_std(outcome, data):
     if len(data.x_valid):
         raw, y, weight = [m.held_out for m in members], data.y_valid, data.weight_valid
     else:
-        raw, y, weight = predict_members(members, data.x, once=True), data.y, data.weight
+        raw, y, weight = predict_members(members, data.x, cache=False), data.y, data.weight
     return np.sqrt(_mean_square(np.average(raw, axis=0, weights=weights) - y, weight))
 
 

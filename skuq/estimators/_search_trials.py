@@ -21,7 +21,7 @@ def predict_candidates(estimator, trials, X, y, sample_weight):
     data = (X, y) if sample_weight is None else (X, y, sample_weight)
     rows = read_validation_rows(estimator, inputs, targets, data, "X, y")
     x, y, weight = standardise_rows(rows, inputs, targets)
-    raws = [predict_members(networks, x, once=True) for networks in trials]
+    raws = [predict_members(networks, x, cache=False) for networks in trials]
     raws = [raw[0] if len(raw) == 1 else targets.head.pooled(raw) for raw in raws]
     centers = None
     if hasattr(targets.head, "distribution"):

@@ -122,14 +122,14 @@ def folded_member(
     center = None
     if isinstance(head, GaussianHead):
         mean, noise = head.distribution(raw.astype("float64"))
-        loc, _ = head.distribution(predict_members(networks, data.x, once=True))
+        loc, _ = head.distribution(predict_members(networks, data.x, cache=False))
         center = loc.mean(axis=0, dtype="float64").astype("float32")
         std = np.sqrt(noise**2 + loc.var(axis=0, dtype="float64"))
         raw = head.raw_of(mean, std).astype("float32")
     score = mean_score(head, data.y, raw, data.weight)
     if held_out is not None:
         # One normal that stands for the mixture of all networks, as raw numbers.
-        mixture = head.pooled(predict_members(networks, held_out, once=True))
+        mixture = head.pooled(predict_members(networks, held_out, cache=False))
         raw = np.concatenate([raw, mixture.astype("float32")])
     networks = [network.with_held_out(None) for network in networks]
     return FoldedMember(tuple(networks), raw, score, center)

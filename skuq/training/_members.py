@@ -57,5 +57,5 @@ def make_member(
         return member
     if not len(held_out):  # some Keras layers fail on zero rows
         return member.with_held_out(np.empty((0, job.head.n_raw), dtype="float32"))
-    raw = predict_members([member], held_out, once=True)[0]
+    raw = predict_members([member], held_out, cache=False)[0]
     return member.with_held_out(raw.astype("float32"))

@@ -36,7 +36,7 @@ def predict_members(
     *,
     dropout_mask: Callable[..., Any] | None = None,
     n_draws: int = 1,
-    once: bool = False,
+    cache: bool = True,
 ) -> np.ndarray:
     """Predict raw outputs of shape (n_members, n_samples, n_raw).
 
@@ -50,9 +50,9 @@ def predict_members(
         `n_draws`, a member's predictions have it, too.
     n_draws : int, default=1
         Number of draws that `dropout_mask` returns at once; it only sets the size of chunks.
-    once : bool, default=False
-        Predict for this one time: keep and compile nothing for later. Networks without a plan
-        then compute in float32.
+    cache : bool, default=True
+        False keeps and compiles nothing for later predictions; networks without a plan then
+        compute in float32.
 
     Examples
     --------
@@ -69,20 +69,20 @@ def predict_members(
     """
     x = np.asarray(x, dtype="float64")
     run = Run(dropout_mask=dropout_mask)
-    return np.stack([_predict(member, x, run, n_draws, once) for member in members])
+    return np.stack([_predict(member, x, run, n_draws, cache) for member in members])
 
 
-def _predict(member: Member, x: np.ndarray, run: Run, n_draws: int, once: bool) -> Any:
+def _predict(member: Member, x: np.ndarray, run: Run, n_draws: int, cache: bool) -> Any:
     """Predict with one member, in chunks of rows whose widest layer fits into the cache."""
     plan = make_plan(member.network)
     if plan is None:
-        return _predict_keras(member, x, once)
+        return _predict_keras(member, x, cache)
     # Variables in float64 are kept for as long as the member lives.
     parts = _parts.get(member)
     if parts is None:
         weights = plan.split(np.asarray(member.weights, dtype="float64"))
         parts = weights, [_cast(value, "float64") for value in member.state]
-        if not once:
+        if cache:
             _parts[member] = parts
     rows = max(16, _CHUNK_ENTRIES // n_draws // plan.width)
     if len(x) <= rows:
@@ -92,20 +92,20 @@ def _predict(member: Member, x: np.ndarray, run: Run, n_draws: int, once: bool) 
     )
 
 
-def _predict_keras(member: Member, x: np.ndarray, once: bool) -> np.ndarray:
+def _predict_keras(member: Member, x: np.ndarray, cache: bool) -> np.ndarray:
     """Predict through a compiled float64 copy of the Keras model.
 
-    With `once`, the float32 model predicts without compilation, in a third of the time. Its last
+    Without `cache`, the float32 model predicts without compilation, in a third of the time. Its last
     digits then depend on the other rows of a pass.
     """
     backend.check_fork()  # a program of the parent may be kept
-    dtype = "float32" if once else "float64"
+    dtype = "float64" if cache else "float32"
     weights = np.asarray(member.weights, dtype=dtype)
     state = tuple(_cast(value, dtype) for value in member.state)
     key = without_names(member.network), own_classes(member.network)
     make = functools.partial(_keras_forward, member.network, dtype)
     model, forward = _forwards.get((*key, dtype), make)
-    if not once:
+    if cache:
         forward = _forwards.get(
             (*key, "compiled"),
             lambda: backend.compile_forward(forward, weights.size, state, model.input_shape[1:]),

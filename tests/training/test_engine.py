@@ -227,8 +227,8 @@ def test_networks_without_a_plan_predict_the_same_through_keras():
     )
     assert make_plan(odd.to_json()) is None
     x = np.random.default_rng(0).normal(size=(9, 3))
-    for once in (True, False):
-        (raw,) = predict_members([untrained(odd)], x, once=once)
+    for cache in (True, False):
+        (raw,) = predict_members([untrained(odd)], x, cache=cache)
         assert raw.dtype == np.float64
         twin = keras.ops.convert_to_numpy(odd_output(odd, x))
         np.testing.assert_allclose(raw, twin, rtol=1e-4, atol=1e-5)
@@ -356,7 +356,7 @@ def test_a_class_that_is_defined_again_replaces_the_one_before():
     keys = set()
     for factor in (1.0, 0.0):
         model = times(factor)
-        (raw,) = predict_members([untrained(model)], data().x, once=True)
+        (raw,) = predict_members([untrained(model)], data().x, cache=False)
         assert (np.ptp(raw, axis=0) == 0).all() == (factor == 0)  # nothing tells rows apart
         run = TrainingRun(TrainingJob.of_model(model, GaussianHead(), Recipe(), [1]), data())
         assert run._model is model
