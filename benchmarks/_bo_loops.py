@@ -20,14 +20,9 @@ from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor
 DESIGNS = ("random", "sobol")  # points that do not depend on results
 # NOMU in three small layers that meet their rows, not with the paper's settings: for smooth
 # functions, and for functions whose waves are shorter than the distances between rows.
-SMALL = {
-    "nomu_smooth": {"activation": "gelu"},
-    "nomu_small": {"initial_range": 0.08},
-    "nomu_wide": {"hidden": (2000,)},
-}
+SMALL = {"nomu_smooth": {"activation": "gelu"}, "nomu_small": {"initial_range": 0.08}}
 NOMU_METHODS = (
-    *("nomu_smooth_0.005", "nomu_small_0.05", "nomu_wide_0.5", "nomu_wide_0.05"),
-    *("nomu_refined_0.05", "nomu_0.05", "nomu_0.5"),
+    *("nomu_smooth_0.005", "nomu_small_0.05", "nomu_refined_0.05", "nomu_0.05", "nomu_0.5"),
     *("nomu_lbfgs_0.05", "nomu_lbfgs_0.5", "gp_0.05", "gp_0.5", "pgp", "random"),
 )
 # sqrt(0.1): the paper's kappa is under the root
@@ -163,10 +158,10 @@ def function_search(method, d, arguments):
     return model, settings
 
 
-def small_nomu(d, epochs, hidden=(64, 64, 64), **changes):
+def small_nomu(d, epochs, **changes):
     """NOMU with a mean that meets its rows: `epochs` only bring the refinement near."""
     return NOMURegressor(
-        hidden,
+        (64, 64, 64),
         noise=0.0,
         refine=True,
         epochs=epochs,

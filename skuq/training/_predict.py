@@ -95,8 +95,8 @@ def _predict(member: Member, x: np.ndarray, run: Run, n_draws: int, cache: bool)
 def _predict_keras(member: Member, x: np.ndarray, cache: bool) -> np.ndarray:
     """Predict through a compiled float64 copy of the Keras model.
 
-    Without `cache`, the float32 model predicts without compilation, in a third of the time. Its last
-    digits then depend on the other rows of a pass.
+    Without `cache`, the float32 model predicts without compilation, in a third of the time. Its
+    last digits then depend on the other rows of a pass.
     """
     backend.check_fork()  # a program of the parent may be kept
     dtype = "float64" if cache else "float32"
