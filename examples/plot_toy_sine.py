@@ -70,8 +70,8 @@ class NarrowToySpace(DenseSkipSpace):
         return Decisions(Space(architecture), Space(training))
 
 
-def fitted(search, n_trials, n_jobs, whole_space):
-    """One search on the task."""
+def fitted(search, n_trials, n_jobs, whole_space, catalog_dir):
+    """One search on the task; with `catalog_dir` it goes on where it was stopped."""
     fixed = {}
     if search in ("bo", "init"):
         fixed["fixed_architecture"] = HAND_TUNED_ARCHITECTURE
@@ -87,6 +87,7 @@ def fitted(search, n_trials, n_jobs, whole_space):
         epochs=200,
         validation_fraction=1 / 3,
         n_jobs=n_jobs,
+        catalog_dir=catalog_dir,
         random_state=0,
         verbose=1,
         **fixed,
@@ -149,6 +150,7 @@ def main():
     parser.add_argument("--n-trials", type=int, default=30)
     parser.add_argument("--n-jobs", type=int, default=2)
     parser.add_argument("--whole-space", action="store_true", help="as in the paper")
+    parser.add_argument("--catalog-dir", help="keeps the trials, so that a run can go on")
     parser.add_argument("--searches", nargs="+", default=list(SEARCHES), choices=list(SEARCHES))
     parser.add_argument("--figure", type=Path, default=Path("toy_sine.png"))
     arguments = parser.parse_args()
@@ -161,7 +163,8 @@ def main():
     for panel, (search, title) in zip(panels, SEARCHES.items()):
         if search not in arguments.searches:
             continue
-        model = fitted(search, arguments.n_trials, arguments.n_jobs, arguments.whole_space)
+        options = arguments.n_trials, arguments.n_jobs, arguments.whole_space
+        model = fitted(search, *options, arguments.catalog_dir)
         score = diversity(model)
         figures = (*summary(model, x), score)
         print(f"{title:28s}" + "".join(f"{value:18.2f}" for value in figures), flush=True)
