@@ -628,7 +628,7 @@ class Column(StandardScaler):
 
 
 @pytest.mark.slow
-def test_calibration_of_100_000_rows_takes_less_than_a_second():
+def test_calibration_of_100_000_rows_compares_no_pairs_of_rows():
     X, y = two_groups(100_000)
     fitted = BayesianRidge().fit(X, y)
     for method in METHODS:
@@ -642,8 +642,8 @@ def test_calibration_of_100_000_rows_takes_less_than_a_second():
         start = time.perf_counter()
         model.partial_calibrate(X, y)
         stream = time.perf_counter() - start
-        print(method, round(fit, 2), round(shift, 2), round(stream, 2))
-        assert max(fit, shift, stream) < 2  # one on an idle machine
+        # Each takes about a second; 10 000 000 000 pairs would take minutes on any machine.
+        assert max(fit, shift, stream) < 30
 
 
 @pytest.mark.slow
