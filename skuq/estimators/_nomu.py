@@ -68,8 +68,9 @@ class NOMURegressor(UncertaintyRegressor):
         The same for `side_hidden_units`; its last layer of weights is replaced by one that also
         sees f's last hidden layer.
     pretrained : keras.Model or fitted regressor, optional
-        Fitted model whose predictions are reproduced exactly; only r is trained. Give `fit` the
-        rows that it was trained on. r sees the last hidden layer of a Keras model, but only X with
+        Fitted model whose predictions are reproduced exactly; only r is trained. It gets the rows
+        as `preprocess` encodes them, so give it numbers without gaps, and `fit` the rows that it
+        was trained on. r sees the last hidden layer of a Keras model, but only X with
         any other regressor. `clone` resets an estimator: for cross-validation and searches wrap
         it in `sklearn.frozen.FrozenEstimator`.
     noise : {"learned"}, float or callable, optional

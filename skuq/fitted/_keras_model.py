@@ -32,7 +32,8 @@ def ensemble_to_keras(ensemble: Any, epistemic_ddof: int = 0) -> Any:
     # Scale in double precision; the networks compute in the single precision of their weights.
     scaled = ops.cast(ensemble.inputs.transform(inputs, ops), "float32")
     # Raw outputs (n, K, n_raw); with packed heads the copies become members, too.
-    raw = ops.stack([ops.cast(network(scaled), "float64") for network in networks], axis=1)
+    raws = [keras.tree.flatten(network(scaled))[0] for network in networks]  # may be in a list
+    raw = ops.stack([ops.cast(of_member, "float64") for of_member in raws], axis=1)
     head, weights = ensemble.targets.head, ensemble.raw_weights
     if isinstance(head, PackedHead):
         weights = np.repeat(weights, head.n_copies) / head.n_copies

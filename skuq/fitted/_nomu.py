@@ -19,6 +19,7 @@ from skuq.fitted._posterior import SMALLEST_STD, nomu_posterior
 from skuq.fitted._protocol import check_pretrained, refuse_keras
 from skuq.networks import GaussianHead, NomuHead
 from skuq.networks._nomu import READOUTS
+from skuq.networks._rebuild import rebuild
 from skuq.predictive import EpistemicNormal, Posterior, TwoPieceNormal
 from skuq.tables import NumberTargets, TableInputs
 from skuq.training import predict_members
@@ -64,10 +65,14 @@ class GivenMean:
         """Whether its hidden layers can be copied: a Keras model of one graph, in float32."""
         if not self.is_keras or getattr(self.model, "input_shape", None) is None:
             return False
+        try:
+            rebuild(self.model.to_json())
+        except Exception:  # of layers that Keras cannot make again, such as Lambda
+            return False
         return {layer.compute_dtype for layer in self.model._flatten_layers()} == {"float32"}
 
     def check(self, n_features: int, names: Any = None) -> None:
-        """Raise ValueError if the model is not fitted, or not for such features."""
+        """Raise ValueError if the model is not fitted, or not for such encoded features."""
         if self.is_keras:
             self._check_keras(n_features)
             return
@@ -80,7 +85,11 @@ class GivenMean:
             )
         wanted = getattr(self.model, "n_features_in_", n_features)
         if wanted != n_features:
-            raise ValueError(f"`pretrained` takes {wanted} features. X has {n_features}.")
+            raise ValueError(
+                f"`pretrained` takes {wanted} features. X has {n_features}, counted after its "
+                "missing values and categories are encoded: give numbers only, encoded as for "
+                "`pretrained`, and preprocess=None."
+            )
 
     def _check_keras(self, n_features: int) -> None:
         if not self.model.built:

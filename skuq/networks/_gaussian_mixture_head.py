@@ -90,7 +90,9 @@ class GaussianMixtureHead(LikelihoodHead):
         logits, mean, r = parts[..., 0, :, :], parts[..., 1, :, :], parts[..., 2, :, :]
         # Offsets of the means: quantiles of the standard normal at (j + 1/2) / J.
         offsets = special.ndtri((np.arange(j) + 0.5) / j)[:, None]  # (J, 1)
-        mean = mean + cast_like(offsets, raw, xp)
+        # Keras' `add`, which + is for symbolic tensors, takes a column of as many entries as there
+        # are members for a bias of the members' axis. Its `subtract` always broadcasts.
+        mean = mean - cast_like(-offsets, raw, xp)
         log_probability = logits - _logsumexp(logits, xp)[..., None, :]
         return mean, softplus(r, xp) + self.min_scale, log_probability
 

@@ -207,6 +207,9 @@ class Columns:
         return Labels(np.append(places, -1)[codes], names)
 
 
+_TRUTHS = ("False", "True")  # labels of booleans; later tables may hold 0 and 1 instead
+
+
 class Labels(NamedTuple):
     """Labels of n rows: positions (n,) in `names`, -1 for missing values; and distinct names."""
 
@@ -230,7 +233,10 @@ class Labels(NamedTuple):
 
     def positions(self, vocabulary) -> np.ndarray:
         """Find each row's name in a vocabulary, (n,); -1 if it is not there, NaN if missing."""
-        place = pd.Index(vocabulary).get_indexer(self.names)
+        names = self.names
+        if set(vocabulary) == set(_TRUTHS) and set(names) <= {"0", "1"}:
+            names = np.array([_TRUTHS[int(name)] for name in names], dtype=object)
+        place = pd.Index(vocabulary).get_indexer(names)
         return np.append(place.astype("float64"), np.nan)[self.codes]
 
 

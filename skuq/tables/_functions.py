@@ -55,6 +55,12 @@ def check_queries(points: Any, n_columns: int | None = None) -> np.ndarray:
     return points
 
 
+def column_names(points: Any) -> list[str] | None:
+    """List the names of a frame's columns; None without a frame, or if they are not all text."""
+    names = list(getattr(points, "columns", [None]))
+    return names if all(isinstance(name, str) for name in names) else None
+
+
 def flat_values(Y: Any) -> tuple[Any, tuple[int, ...]]:
     """Flatten function values to (n,), (n, q) or (n, q * m).
 
@@ -105,12 +111,14 @@ class FunctionInputs:
     """
 
     query_points: Any
+    query_names: Any = None  # of the columns of a frame
 
     def __init__(
         self, query_points: Any = None, *, standardize: bool = True, only_fitted: bool = False
     ) -> None:
         self.are_columns, self.only_fitted = query_points is None, only_fitted
         self.query_points = None if query_points is None else check_queries(query_points)
+        self.query_names = column_names(query_points)
         scaling = Scaling if standardize else NoScaling
         self.scaling, self.query_scaling = scaling(), scaling()
 
@@ -164,6 +172,12 @@ class FunctionInputs:
             raise ValueError(
                 "The columns of Y have no query points of their own. To predict at other points, "
                 "set the estimator's parameter `query_points` before fitting."
+            )
+        names = column_names(query_points)
+        if None not in (names, self.query_names) and names != self.query_names:
+            raise ValueError(
+                "`query_points` must have the columns that it had in fit, in their order: "
+                f"{self.query_names}. Got {names}."
             )
         points = check_queries(query_points, self.query_points.shape[1])
         if self.only_fitted and not np.array_equal(points, self.query_points):

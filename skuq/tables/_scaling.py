@@ -205,6 +205,15 @@ class NoScaling(Scaling):
         return np.zeros_like(mean), np.ones_like(scale)
 
 
+def check_scale(scale: Any) -> None:
+    """Raise ValueError if the square of a standard deviation of y underflows."""
+    if np.min(scale) < _SMALLEST:
+        raise ValueError(
+            "y has values so small that their variance underflows float64. Rescale y. Its "
+            f"standard deviation is {np.min(scale):.3g}."
+        )
+
+
 @saved_as("tables.TargetScaling")
 class TargetScaling:
     """Scale every output of y to zero mean and unit variance, and convert predictions back.
@@ -228,11 +237,7 @@ class TargetScaling:
     def fit(self, y: np.ndarray, sample_weight: np.ndarray | None = None) -> TargetScaling:
         """Learn mean and scale from finite targets y (n, m), with positive weights if given."""
         self.mean_, self.scale_ = standard(y, sample_weight)
-        if (self.scale_ < _SMALLEST).any():
-            raise ValueError(
-                "y has values so small that their variance underflows float64. Rescale y. Its "
-                f"standard deviation is {self.scale_.min():.3g}."
-            )
+        check_scale(self.scale_)
         if not self.standardize:
             self.mean_, self.scale_ = np.zeros_like(self.mean_), np.ones_like(self.scale_)
         return self

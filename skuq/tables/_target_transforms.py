@@ -15,7 +15,7 @@ from scipy.interpolate import PchipInterpolator
 from scipy.optimize import elementwise
 
 from skuq._registry import saved_as
-from skuq.tables._scaling import TOO_LARGE, scale_of_equal_values
+from skuq.tables._scaling import TOO_LARGE, check_scale, scale_of_equal_values
 
 # Knots of the quantile map: smallest number of rows between two knots, and most intervals.
 _ROWS_EACH, _MOST_INTERVALS = 10, 100
@@ -130,8 +130,7 @@ def _learn(kind, y, weight):
         return _Line(y[0], 1.0)
     with np.errstate(over="ignore", invalid="ignore"):  # checked below
         line = _Line(*_moments(y, weight))
-    if line.scale == 0:  # the squares of the differences underflow
-        return _Line(line.mean, np.ptp(y))
+    check_scale(line.scale)
     if not np.isfinite([line.mean, line.scale]).all():
         raise ValueError(TOO_LARGE)
     return line if kind is _Line else kind.learn(y, weight)

@@ -368,6 +368,11 @@ class ClassTargets:
             raise ValueError(
                 f"`class_weight` must have finite numbers >= 0. Got {self.class_weight!r}."
             )
+        if not factors.any():
+            raise ValueError(
+                "`class_weight` must leave a class with a positive weight. Got "
+                f"{self.class_weight!r} for the classes {self.classes[present].tolist()}."
+            )
         # Classes that only occur in rows of weight 0 get the weight 1.
         all_factors = np.ones(len(self.classes))
         all_factors[present] = factors

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from skuq import backend
+from skuq._warnings import warn_user
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._builders import check_builder
 from skuq.networks._plan import make_plan
 from skuq.networks._rebuild import check_rebuild
+from skuq.training._weights import fixed_variables
 
 
 def build_checked(
@@ -46,6 +51,7 @@ def build_checked(
         raise SearchSpaceError(f"{source} returned a model without trainable weights.")
     _check_layers(model, source)
     _check_rebuilt(model, source)
+    _warn_of_random_values(model, lambda: build(input_shape, n_raw))
     return model
 
 
@@ -90,6 +96,40 @@ def _check_layers(model: Any, source: str) -> None:
                 )
 
 
+def _check_sums(model: Any, source: str) -> None:
+    """Raise SearchSpaceError for an Add layer that adds one number to each row's many.
+
+    With as many rows as numbers, Keras takes these for a bias, one for each column.
+    """
+    for layer in model._flatten_layers():
+        if not isinstance(layer, backend.keras.layers.Add):
+            continue
+        sizes = {math.prod(tensor.shape[1:]) for tensor in layer.input}
+        if 1 in sizes and len(sizes) > 1:
+            raise SearchSpaceError(
+                f"{source} returned a model whose layer {layer.name!r} adds one number to "
+                f"{max(sizes)}, which Keras does wrongly for batches of {max(sizes)} rows. Repeat "
+                "the number, for example by a Dense layer of that many units."
+            )
+
+
+def _warn_of_random_values(model: Any, build_again: Callable[[], Any]) -> None:
+    """Warn if variables that keep the values of the model have other values in another model."""
+    kept = fixed_variables(model)
+    if all(np.ptp(variable.numpy()) == 0 for variable in kept):
+        return
+    others = fixed_variables(build_again())
+    for variable, other in zip(kept, others):
+        if not np.array_equal(variable.numpy(), other.numpy(), equal_nan=True):
+            warn_user(
+                f"Variable {variable.path} is not trained, or has no initializer that its layer "
+                f"names `{variable.name}_initializer`. Its value depends on Keras' global seed: "
+                "results do not repeat, unless you call keras.utils.set_random_seed or set the "
+                "value in your function."
+            )
+            return
+
+
 def _check_rebuilt(model: Any, source: str) -> None:
     """Raise SearchSpaceError if a model cannot be rebuilt from its configuration.
 
@@ -97,6 +137,7 @@ def _check_rebuilt(model: Any, source: str) -> None:
     """
     if make_plan(model.to_json()) is not None:
         return
+    _check_sums(model, source)
     try:
         check_rebuild(model)
     except Exception as error:

@@ -53,8 +53,13 @@ def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]
 
 def has_fixed_values(model: Any) -> bool:
     """Tell whether some variables start from the model's own values instead of drawn ones."""
+    return bool(fixed_variables(model))
+
+
+def fixed_variables(model: Any) -> list[Any]:
+    """List the variables that start from the model's own values instead of drawn ones."""
     initializers = _initializers(model)
-    return any(v.name != _SEED_STATE and id(v) not in initializers for v in model.variables)
+    return [v for v in model.variables if v.name != _SEED_STATE and id(v) not in initializers]
 
 
 def _draw(initializer: Any, shape: Any, seed: int) -> np.ndarray:

@@ -60,3 +60,10 @@ def test_the_papers_space_and_class_weights(iris):
     assert {"node_1", "optimizer", "learning_rate"} <= set(model.catalog_[0].configuration)
     total, aleatoric, epistemic = model.predict_uncertainty(X)
     assert_allclose(total, aleatoric + epistemic)
+
+
+def test_class_weights_that_leave_no_row(tiny_space):
+    X, y = np.arange(8.0)[:, None], np.array(["a", "b"] * 4)
+    model = AutoDEUQClassifier(2, search_space=tiny_space, epochs=1, class_weight={"a": 0, "b": 0})
+    with pytest.raises(ValueError, match="`class_weight` must leave a class with a posi"):
+        model.fit(X, y)

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose
 from sklearn.exceptions import NotFittedError
 from tiers import slow_after
 
@@ -214,3 +215,30 @@ def test_what_it_cannot_give_is_named(rows, model, message):
         model.set_params(loss="nll", target_transform="standard")
     with pytest.raises(ValueError, match=f"to_keras.*{message}.*skuq.save"):
         model.to_keras()
+
+
+@pytest.mark.parametrize("n_members", [2, 3])
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_keras_model_of_gaussian_mixtures(n_members, n_outputs):
+    # Keras takes a column of three offsets for a bias where another axis has three entries.
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 2)), rng.normal(size=(60, n_outputs))
+    model = DeepEnsembleRegressor(
+        n_members, loss="gaussian-mixture", hidden_units=(5,), epochs=3, random_state=0
+    ).fit(X, y)
+    outputs = model.to_keras()(X)
+    mean, _, epistemic, total = model.predict_uncertainty(X)
+    for name, wanted in (("mean", mean), ("epistemic", epistemic), ("total", total)):
+        found = np.asarray(outputs[name]).reshape(wanted.shape)
+        assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_keras_model_of_networks_with_outputs_in_a_list():
+    def network(input_shape, n_outputs):
+        inputs = keras.Input(input_shape)
+        return keras.Model([inputs], [keras.layers.Dense(n_outputs)(inputs)])
+
+    X = np.linspace(0, 1, 20)[:, None]
+    model = DeepEnsembleRegressor(2, network=network, epochs=2, random_state=0).fit(X, X[:, 0])
+    mean = np.asarray(model.to_keras()(X)["mean"]).ravel()
+    assert_allclose(mean, model.predict(X), rtol=1e-5, atol=1e-6)

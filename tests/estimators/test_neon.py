@@ -1013,3 +1013,14 @@ def test_query_points_of_predict_can_be_routed():
         model = NEONRegressor().set_predict_request(query_points=True)
         routed = model.get_metadata_routing().consumes("predict", ["query_points"])
     assert routed == {"query_points"}
+
+
+def test_query_points_of_a_frame_keep_their_columns():
+    rng = np.random.default_rng(0)
+    points = pd.DataFrame({"t": rng.uniform(size=6), "x": rng.uniform(size=6)})
+    U, S = rng.normal(size=(8, 2)), rng.normal(size=(8, 6))
+    model = NEONRegressor(query_points=points, noise=0.0, steps=2, random_state=0).fit(U, S)
+    assert_array_equal(model.predict(U, query_points=points), model.predict(U))
+    assert_array_equal(model.predict(U, query_points=points.to_numpy()), model.predict(U))
+    with pytest.raises(ValueError, match=r"must have the columns .*\['t', 'x'\]. Got \['x', 't'\]"):
+        model.predict(U, query_points=points[["x", "t"]])

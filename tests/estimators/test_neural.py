@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -533,3 +534,39 @@ def test_penalties_may_be_numbers_in_single_precision(wave):
         NOMURegressor(l2=small, side_l2=small, noise="learned", epochs=1, cv=None),
     ):
         assert np.isfinite(model.fit(*wave).predict(wave[0])).all()
+
+
+@pytest.mark.parametrize("kind", ["frozen", "spectral"])
+def test_random_values_that_are_not_drawn_again_are_told(kind):
+    def network(input_shape, n_outputs):
+        dense = keras.layers.Dense(6)
+        if kind == "frozen":
+            dense.trainable = False
+        else:
+            dense = keras.layers.SpectralNormalization(dense)
+        return keras.Sequential([keras.Input(input_shape), dense, keras.layers.Dense(n_outputs)])
+
+    def constant(input_shape, n_outputs):
+        model = network(input_shape, n_outputs)
+        for variable in model.layers[0].variables:
+            variable.assign(np.linspace(0, 1, variable.numpy().size).reshape(variable.shape))
+        return model
+
+    X = np.linspace(0, 1, 20)[:, None]
+    with pytest.warns(UserWarning, match="depends on Keras' global seed: results do not repeat"):
+        DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        DeepEnsembleRegressor(2, network=constant, epochs=1).fit(X, X[:, 0])
+
+
+def test_sums_that_keras_takes_for_a_bias_are_refused():
+    def network(input_shape, n_outputs):
+        inputs = keras.Input(input_shape)
+        wide = keras.layers.UnitNormalization()(keras.layers.Dense(8)(inputs))  # not planned
+        total = keras.layers.Add()([wide, keras.layers.Dense(1)(inputs)])
+        return keras.Model(inputs, keras.layers.Dense(n_outputs)(total))
+
+    X = np.linspace(0, 1, 20)[:, None]
+    with pytest.raises(SearchSpaceError, match="adds one number to 8, which Keras does wrongly"):
+        DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])

@@ -1487,3 +1487,18 @@ def test_given_models_of_other_kinds(table):
         assert_array_equal(nomu.predict(X), model.predict(X, verbose=0).ravel())
         into = keras_model(nomu.member_).get_layer("side_output").kernel.shape[0]
         assert into == 16 + seen
+
+
+def test_given_model_whose_layers_cannot_be_made_again():
+    X = np.linspace(-1, 1, 12)[:, None]
+    inputs = keras.Input((1,))
+    doubled = keras.layers.Lambda(lambda x: 2 * x)(keras.layers.Dense(4)(inputs))
+    given = keras.Model(inputs, keras.layers.Dense(1)(doubled))
+    settings = {"c": 1.0, "l_min": 0.01, "l_max": 1.0, "epochs": 2, "random_state": 0}
+    model = NOMURegressor(pretrained=given, **settings).fit(X, X[:, 0])
+    assert_array_equal(model.predict(X), given.predict(X, verbose=0).ravel())
+    with pytest.raises(ValueError, match="counted after its missing values and categories"):
+        gaps = np.where(np.arange(12)[:, None] == 3, np.nan, X)
+        NOMURegressor(pretrained=FrozenEstimator(LinearRegression().fit(X, X)), **settings).fit(
+            gaps, X[:, 0]
+        )

@@ -115,3 +115,11 @@ def test_a_given_model_that_varies_keeps_its_uncertainty():
     settings = {"pretrained": given, "epistemic": "epinet", "noise": 0.0}
     model = NEONRegressor(**settings, **OPERATOR).fit(X, np.zeros(20))
     assert model.predict(X, return_std=True)[1].min() > 1e-4
+
+
+@pytest.mark.parametrize("transform", ["standard", "yeo-johnson", "quantile"])
+def test_targets_whose_variance_underflows(transform):
+    X = np.linspace(0, 1, 30)[:, None]
+    model = DeepEnsembleRegressor(2, epochs=2, target_transform=transform)
+    with pytest.raises(ValueError, match="their variance underflows float64. Rescale y"):
+        model.fit(X, 1e-170 * np.sin(9 * X[:, 0]))

@@ -421,3 +421,12 @@ def test_frames_of_polars(mixed):
     dates = frame.with_columns(polars.date(2020, 1, 1).alias("day"))
     with pytest.raises(ValueError, match="'day' holds dates or times"):
         TablePreprocessor().fit(dates)
+
+
+def test_categories_of_booleans_are_read_from_numbers():
+    truth = np.array([True, False, False, True, False])
+    frame = pd.DataFrame({"g": pd.Categorical(truth)})
+    encoder = TablePreprocessor().fit(frame)
+    wanted = encoder.transform(frame)
+    for later in (truth.astype(int), truth.astype(float), truth):
+        assert_array_equal(encoder.transform(pd.DataFrame({"g": later})), wanted)
