@@ -102,9 +102,10 @@ def _check_sums(model: Any, source: str) -> None:
     With as many rows as numbers, Keras takes these for a bias, one for each column.
     """
     for layer in model._flatten_layers():
-        if not isinstance(layer, backend.keras.layers.Add):
+        if not isinstance(layer, backend.keras.layers.Add) or not layer._inbound_nodes:
             continue
-        sizes = {math.prod(tensor.shape[1:]) for tensor in layer.input}
+        # Sizes that are known only in use count as 0.
+        sizes = {math.prod(n or 0 for n in tensor.shape[1:]) for tensor in layer.input}
         if 1 in sizes and len(sizes) > 1:
             raise SearchSpaceError(
                 f"{source} returned a model whose layer {layer.name!r} adds one number to "
