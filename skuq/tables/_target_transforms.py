@@ -85,7 +85,8 @@ class TargetTransform:
         Raises
         ------
         ValueError
-            If y has values so large that their variance overflows.
+            If y has values so large that their variance overflows, or so small that it
+            underflows.
         """
         weight = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
         weight = weight / weight.sum()
