@@ -25,11 +25,11 @@ def check_count(name: str, value: Any) -> int:
 def fill_masked(values: Any) -> Any:
     """Replace what a masked array hides by NaN: NumPy's functions would use the hidden values.
 
-    Nullable integers of pandas without a missing one become plain ones: scikit-learn would convert
-    them to float64, where large ones are no longer different.
+    Nullable integers and booleans of pandas without a missing one become plain ones: scikit-learn
+    would convert them to float64, where large integers are no longer different.
     """
     dtype = getattr(getattr(values, "dtype", None), "numpy_dtype", None)
-    if getattr(dtype, "kind", "") in ("i", "u") and not values.isna().any():
+    if getattr(dtype, "kind", "") in ("b", "i", "u") and not values.isna().any():
         return values.to_numpy(dtype=dtype)
     if not isinstance(values, np.ma.MaskedArray):
         return values

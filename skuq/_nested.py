@@ -58,7 +58,8 @@ def reshape_like_prediction(y: Any, mean: Any) -> np.ndarray:
 
 def last_estimator(estimator: Any) -> Any:
     """Find the estimator that predicts at the end of pipelines, searches and frozen estimators."""
-    estimator = getattr(estimator, "best_estimator_", estimator)
+    if hasattr(estimator, "best_estimator_"):
+        return last_estimator(estimator.best_estimator_)
     if isinstance(estimator, FrozenEstimator):
         return last_estimator(estimator.estimator)
     if isinstance(estimator, Pipeline):
@@ -72,7 +73,8 @@ def unwrap_estimator(estimator: Any, X: Any) -> tuple[Any, Any]:
     Needed for what those do not delegate: `predict_distribution`, and ``predict(X,
     return_std=True)`` of searches, and of pipelines under metadata routing.
     """
-    estimator = getattr(estimator, "best_estimator_", estimator)
+    if hasattr(estimator, "best_estimator_"):
+        return unwrap_estimator(estimator.best_estimator_, X)
     if isinstance(estimator, FrozenEstimator):
         return unwrap_estimator(estimator.estimator, X)
     if isinstance(estimator, Pipeline):

@@ -43,6 +43,9 @@ class RawPrediction(NamedTuple):
     noise: np.ndarray | None
 
 
+_ENCODED = "categories and missing values count as encoded (`preprocess=None` encodes nothing)"
+
+
 @saved_as("fitted.FittedNomu.GivenMean")
 class GivenMean:
     """A trained model whose predictions are used as the mean, unchanged.
@@ -86,9 +89,7 @@ class GivenMean:
         wanted = getattr(self.model, "n_features_in_", n_features)
         if wanted != n_features:
             raise ValueError(
-                f"`pretrained` takes {wanted} features. X has {n_features}, counted after its "
-                "missing values and categories are encoded: give numbers only, encoded as for "
-                "`pretrained`, and preprocess=None."
+                f"`pretrained` takes {wanted} features. X has {n_features}, of which {_ENCODED}."
             )
 
     def _check_keras(self, n_features: int) -> None:
@@ -98,7 +99,7 @@ class GivenMean:
         if shape not in (None, (None, n_features)):  # unknown of subclassed models
             raise ValueError(
                 f"`pretrained` must take inputs of shape (None, {n_features}), as X has "
-                f"{n_features} features. It takes {shape}."
+                f"{n_features} features, of which {_ENCODED}. It takes {shape}."
             )
 
     def __call__(self, encoded: np.ndarray, n_outputs: int) -> np.ndarray:

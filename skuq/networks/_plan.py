@@ -325,15 +325,15 @@ def _name(dtype):
 
 @dataclass(frozen=True)
 class _Merge:
-    """Sum or product of values of equal shape, or of one number for each row."""
+    """Sum or product of values of equal shape."""
 
     product: bool
 
     @classmethod
     def read(cls, config, shapes, *, product):
-        if len(set(shapes) - {(1,)}) > 1:
+        if len(set(shapes)) != 1:
             raise NoPlan
-        return LayerSpec(cls(product), [], shape=max(shapes))
+        return LayerSpec(cls(product), [], shape=shapes[0])
 
     def __call__(self, run, weights, state, first, *others):
         for other in others:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import binom, norm
 
+from skuq._checks import as_floats
 from skuq._nested import unwrap_estimator
 from skuq.metrics import coverage_by_group, coverage_curve, neighbor_distance
 from skuq.plotting._axes import BLUE, GREY, Display, legend, style
@@ -164,6 +165,8 @@ class ConditionalCoverageDisplay(Display):
         y, lower, upper = check_rows(y=y, lower=lower, upper=upper)
         label = None
         if groups is not None:
+            if not (isinstance(by, str) and by == "std"):
+                raise ValueError("Give `by` or `groups`, not both.")
             by = None
         elif isinstance(by, str) and by == "std":
             label = "predicted standard deviation"
@@ -174,11 +177,8 @@ class ConditionalCoverageDisplay(Display):
             label, by = "distance to the nearest reference row", neighbor_distance(X, X_reference)
         elif isinstance(by, str):
             raise ValueError(f'`by` must be "std", "distance" or a number of each row. Got {by!r}.')
-        elif np.asarray(by).dtype.kind not in "biufmM":
-            raise ValueError(
-                "`by` must hold a number of each row; labels are for `groups`. Got dtype "
-                f"{np.asarray(by).dtype}."
-            )
+        else:
+            _check_numbers(by)
         return cls.from_predictions(
             y,
             lower,
@@ -234,3 +234,15 @@ class ConditionalCoverageDisplay(Display):
         ax.set_ylim(top=max(ax.get_ylim()[1], 1.0))
         legend(ax, loc="lower left")
         return self
+
+
+def _check_numbers(by):
+    """Raise ValueError unless `by` holds numbers or dates."""
+    try:
+        if np.asarray(by).dtype.kind not in "mM":
+            as_floats(by)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            "`by` must hold a number of each row; labels are for `groups`. Got dtype "
+            f"{np.asarray(by).dtype}."
+        ) from error

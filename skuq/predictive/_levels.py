@@ -23,8 +23,8 @@ def interval_levels(coverage: ArrayLike) -> np.ndarray:
     upper = (1 + given) / 2  # rounds to 1 for the coverage nearest to 1
     if given.ndim > 1 or not given.size or not ((given > 0) & (upper < 1)).all():
         raise ValueError(f"`coverage` must lie strictly in (0, 1). Got {coverage!r}.")
-    lower = (1 - given) / 2
+    levels = np.stack([(1 - given) / 2, upper], axis=-1)
     # 1 - 0.9 is less than 0.1 in float64: without rounding the end would be another one than the
     # quantile at 0.05 where a distribution function has a step there.
-    lower = np.where(lower > 1e-12, np.round(lower, 15), lower)
-    return np.stack([lower, upper], axis=-1)
+    is_near_end = np.minimum(levels, 1 - levels) < 1e-12
+    return np.where(is_near_end, levels, np.round(levels, 15))

@@ -207,7 +207,7 @@ class Columns:
         return Labels(np.append(places, -1)[codes], names)
 
 
-_TRUTHS = ("False", "True")  # labels of booleans; later tables may hold 0 and 1 instead
+_TRUTHS = {"0": "False", "1": "True"}  # labels of 0 and 1 where a column held booleans
 
 
 class Labels(NamedTuple):
@@ -234,8 +234,8 @@ class Labels(NamedTuple):
     def positions(self, vocabulary) -> np.ndarray:
         """Find each row's name in a vocabulary, (n,); -1 if it is not there, NaN if missing."""
         names = self.names
-        if set(vocabulary) == set(_TRUTHS) and set(names) <= {"0", "1"}:
-            names = np.array([_TRUTHS[int(name)] for name in names], dtype=object)
+        if set(vocabulary) <= set(_TRUTHS.values()):
+            names = np.array([_TRUTHS.get(name, name) for name in names], dtype=object)
         place = pd.Index(vocabulary).get_indexer(names)
         return np.append(place.astype("float64"), np.nan)[self.codes]
 

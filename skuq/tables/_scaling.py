@@ -210,7 +210,7 @@ def check_scale(scale: Any) -> None:
     if np.min(scale) < _SMALLEST:
         raise ValueError(
             "y has values so small that their variance underflows float64. Rescale y. Its "
-            f"standard deviation is {np.min(scale):.3g}."
+            f"standard deviation is below {_SMALLEST}."
         )
 
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-
 from skuq import backend
-from skuq._warnings import warn_user
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._builders import check_builder
 from skuq.networks._plan import make_plan
-from skuq.networks._rebuild import check_rebuild
-from skuq.training._weights import fixed_variables
+from skuq.networks._rebuild import check_rebuild, fixed_seed
 
 
 def build_checked(
@@ -37,7 +33,8 @@ def build_checked(
     backend.check_fork()  # an error of `build` would hide it
     check_builder(source, build)
     try:
-        model = build(input_shape, n_raw)
+        with fixed_seed():
+            model = build(input_shape, n_raw)
     except SearchSpaceError:  # it says already what is wrong
         raise
     except Exception as error:
@@ -50,8 +47,8 @@ def build_checked(
     if not model.trainable_variables:
         raise SearchSpaceError(f"{source} returned a model without trainable weights.")
     _check_layers(model, source)
+    _check_sums(model, source)
     _check_rebuilt(model, source)
-    _warn_of_random_values(model, lambda: build(input_shape, n_raw))
     return model
 
 
@@ -97,38 +94,29 @@ def _check_layers(model: Any, source: str) -> None:
 
 
 def _check_sums(model: Any, source: str) -> None:
-    """Raise SearchSpaceError for an Add layer that adds one number to each row's many.
+    """Raise SearchSpaceError for a sum of many numbers of a row and then one number.
 
-    With as many rows as numbers, Keras takes these for a bias, one for each column.
+    If a batch has as many rows as a row has numbers, Keras takes the single ones for a bias, with
+    one entry for each column (`keras.ops.add`).
     """
-    for layer in model._flatten_layers():
-        if not isinstance(layer, backend.keras.layers.Add) or not layer._inbound_nodes:
+    for operation in _operations(model):
+        if type(operation).__name__ not in ("Add", "Average"):
             continue
-        # Sizes that are known only in use count as 0.
-        sizes = {math.prod(n or 0 for n in tensor.shape[1:]) for tensor in layer.input}
-        if 1 in sizes and len(sizes) > 1:
-            raise SearchSpaceError(
-                f"{source} returned a model whose layer {layer.name!r} adds one number to "
-                f"{max(sizes)}, which Keras does wrongly for batches of {max(sizes)} rows. Repeat "
-                "the number, for example by a Dense layer of that many units."
-            )
+        for node in operation._inbound_nodes:
+            # Sizes that are known only in use count as 0.
+            sizes = [math.prod(n or 0 for n in terms.shape[1:]) for terms in node.input_tensors]
+            if any(size == 1 and max(sizes[:k], default=1) > 1 for k, size in enumerate(sizes)):
+                raise SearchSpaceError(
+                    f"{source} returned a model in which {operation.name!r} adds one number to "
+                    f"{max(sizes)}, which Keras does wrongly for batches of {max(sizes)} rows. "
+                    "Make the single number the first term of the sum."
+                )
 
 
-def _warn_of_random_values(model: Any, build_again: Callable[[], Any]) -> None:
-    """Warn if variables that keep the values of the model have other values in another model."""
-    kept = fixed_variables(model)
-    if all(np.ptp(variable.numpy()) == 0 for variable in kept):
-        return
-    others = fixed_variables(build_again())
-    for variable, other in zip(kept, others):
-        if not np.array_equal(variable.numpy(), other.numpy(), equal_nan=True):
-            warn_user(
-                f"Variable {variable.path} is not trained, or has no initializer that its layer "
-                f"names `{variable.name}_initializer`. Its value depends on Keras' global seed: "
-                "results do not repeat, unless you call keras.utils.set_random_seed or set the "
-                "value in your function."
-            )
-            return
+def _operations(model: Any) -> Iterator[Any]:
+    """Yield layers and other operations of a model, also those of models inside of it."""
+    for layer in model._flatten_layers():
+        yield from getattr(layer, "operations", [layer])
 
 
 def _check_rebuilt(model: Any, source: str) -> None:
@@ -138,7 +126,6 @@ def _check_rebuilt(model: Any, source: str) -> None:
     """
     if make_plan(model.to_json()) is not None:
         return
-    _check_sums(model, source)
     try:
         check_rebuild(model)
     except Exception as error:

@@ -24,8 +24,8 @@ def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]
 
     The initializer of a variable `w` is its layer's attribute `w_initializer`, as in all
     of Keras' layers. Variables of frozen layers keep their values. Other variables without an
-    initializer keep theirs, too, with a warning if they are not constant, because they then
-    depend on Keras' global seed.
+    initializer keep theirs, too, with a warning if they are trained and not constant, because all
+    members then start from them.
     """
     rng = np.random.default_rng(seed)
     initializers = _initializers(model)
@@ -42,8 +42,8 @@ def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]
         elif variable.trainable and value.dtype.kind == "f" and np.ptp(value) > 0:
             warn_user(
                 f"Variable {variable.path} has no initializer that its layer names "
-                f"`{variable.name}_initializer`: its first value depends on Keras' global seed. "
-                "Give the layer such an attribute, or call keras.utils.set_random_seed.",
+                f"`{variable.name}_initializer`: all members start from the same value. Give the "
+                "layer such an attribute.",
             )
         values[id(variable)] = np.asarray(value)
     parts = [values[id(v)].ravel() for v in model.trainable_variables]
@@ -53,13 +53,8 @@ def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]
 
 def has_fixed_values(model: Any) -> bool:
     """Tell whether some variables start from the model's own values instead of drawn ones."""
-    return bool(fixed_variables(model))
-
-
-def fixed_variables(model: Any) -> list[Any]:
-    """List the variables that start from the model's own values instead of drawn ones."""
     initializers = _initializers(model)
-    return [v for v in model.variables if v.name != _SEED_STATE and id(v) not in initializers]
+    return any(v.name != _SEED_STATE and id(v) not in initializers for v in model.variables)
 
 
 def _draw(initializer: Any, shape: Any, seed: int) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Deep ensembles, hyper deep ensembles and MC dropout."""
 
 import pickle
+import random
 import sys
-import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -537,7 +537,7 @@ def test_penalties_may_be_numbers_in_single_precision(wave):
 
 
 @pytest.mark.parametrize("kind", ["frozen", "spectral"])
-def test_random_values_that_are_not_drawn_again_are_told(kind):
+def test_random_values_that_are_not_drawn_again_repeat(kind):
     def network(input_shape, n_outputs):
         dense = keras.layers.Dense(6)
         if kind == "frozen":
@@ -546,27 +546,81 @@ def test_random_values_that_are_not_drawn_again_are_told(kind):
             dense = keras.layers.SpectralNormalization(dense)
         return keras.Sequential([keras.Input(input_shape), dense, keras.layers.Dense(n_outputs)])
 
-    def constant(input_shape, n_outputs):
-        model = network(input_shape, n_outputs)
-        for variable in model.layers[0].variables:
-            variable.assign(np.linspace(0, 1, variable.numpy().size).reshape(variable.shape))
-        return model
-
     X = np.linspace(0, 1, 20)[:, None]
-    with pytest.warns(UserWarning, match="depends on Keras' global seed: results do not repeat"):
-        DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        DeepEnsembleRegressor(2, network=constant, epochs=1).fit(X, X[:, 0])
+    model = DeepEnsembleRegressor(2, network=network, epochs=1, random_state=0)
+    random.seed(7)
+    first = model.fit(X, X[:, 0]).predict(X)
+    drawn = random.random()
+    np.testing.assert_array_equal(model.fit(X, X[:, 0]).predict(X), first)
+    random.seed(7)
+    assert drawn == random.random()  # the global generator is left alone
 
 
-def test_sums_that_keras_takes_for_a_bias_are_refused():
+@keras.saving.register_keras_serializable("skuq-tests")
+class Masked(keras.layers.Layer):
+    """A layer with variables of no float, and with none at all."""
+
+    def build(self, input_shape):
+        self.mask = self.add_weight(
+            shape=input_shape[1:], dtype="bool", initializer="ones", trainable=False, name="mask"
+        )
+        self.empty = self.add_weight(shape=(0,), trainable=False, name="empty")
+
+    def call(self, inputs):
+        return keras.ops.where(self.mask, inputs, 0.0)
+
+
+def test_variables_without_numbers():
     def network(input_shape, n_outputs):
         inputs = keras.Input(input_shape)
-        wide = keras.layers.UnitNormalization()(keras.layers.Dense(8)(inputs))  # not planned
-        total = keras.layers.Add()([wide, keras.layers.Dense(1)(inputs)])
+        hidden = keras.layers.Add()([Masked()(keras.layers.Dense(4)(inputs))])  # a sum of one
+        return keras.Model(inputs, keras.layers.Dense(n_outputs)(hidden))
+
+    X = np.linspace(0, 1, 20)[:, None]
+    model = DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])
+    assert np.isfinite(model.predict(X)).all()
+
+
+def _added(wide, narrow):
+    return keras.layers.Add()([wide, narrow])
+
+
+@pytest.mark.parametrize("is_planned", [True, False])
+@pytest.mark.parametrize(
+    "combine",
+    [
+        _added,
+        lambda wide, narrow: wide + narrow,
+        lambda wide, narrow: keras.ops.add(wide, narrow),
+        lambda wide, narrow: keras.layers.Average()([wide, narrow]),
+        lambda wide, narrow: keras.Model([wide, narrow], _added(wide, narrow))([wide, narrow]),
+    ],
+)
+def test_sums_that_keras_takes_for_a_bias_are_refused(combine, is_planned):
+    def network(input_shape, n_outputs):
+        inputs = keras.Input(input_shape)
+        wide = keras.layers.Dense(8)(inputs)
+        if not is_planned:
+            wide = keras.layers.UnitNormalization()(wide)
+        total = combine(wide, keras.layers.Dense(1)(inputs))
         return keras.Model(inputs, keras.layers.Dense(n_outputs)(total))
 
     X = np.linspace(0, 1, 20)[:, None]
     with pytest.raises(SearchSpaceError, match="adds one number to 8, which Keras does wrongly"):
         DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])
+
+
+@pytest.mark.parametrize("layer", ["Add", "Multiply", "Average"])
+def test_one_number_with_many(layer):
+    def network(input_shape, n_outputs):
+        inputs = keras.Input(input_shape)
+        narrow, wide = keras.layers.Dense(1)(inputs), keras.layers.Dense(8)(inputs)
+        total = getattr(keras.layers, layer)()([narrow, wide])
+        return keras.Model(inputs, keras.layers.Dense(n_outputs)(total))
+
+    X = np.linspace(0, 1, 20)[:, None]
+    model = DeepEnsembleRegressor(2, network=network, epochs=2, batch_size=8, random_state=0)
+    model.fit(X, X[:, 0])
+    for n in (7, 8):  # rows as many as units, too
+        served = keras.ops.convert_to_numpy(model.to_keras()(X[:n])["mean"])
+        np.testing.assert_allclose(served.ravel(), model.predict(X)[:n], rtol=1e-4, atol=1e-5)

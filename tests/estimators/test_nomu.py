@@ -1497,7 +1497,7 @@ def test_given_model_whose_layers_cannot_be_made_again():
     settings = {"c": 1.0, "l_min": 0.01, "l_max": 1.0, "epochs": 2, "random_state": 0}
     model = NOMURegressor(pretrained=given, **settings).fit(X, X[:, 0])
     assert_array_equal(model.predict(X), given.predict(X, verbose=0).ravel())
-    with pytest.raises(ValueError, match="counted after its missing values and categories"):
+    with pytest.raises(ValueError, match="categories and missing values count as encoded"):
         gaps = np.where(np.arange(12)[:, None] == 3, np.nan, X)
         NOMURegressor(pretrained=FrozenEstimator(LinearRegression().fit(X, X)), **settings).fit(
             gaps, X[:, 0]

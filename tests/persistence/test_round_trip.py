@@ -554,7 +554,7 @@ def test_networks_of_ones_own_predict_without_their_function():
 
 def network_of_operations(input_shape, n_outputs):
     x = keras.Input(input_shape)
-    bent = keras.ops.erf(keras.layers.Dense(4)(x)) + keras.ops.logaddexp(x[:, :1], 1.0)
+    bent = keras.ops.logaddexp(x[:, :1], 1.0) + keras.ops.erf(keras.layers.Dense(4)(x))
     return keras.Model(x, keras.layers.Dense(n_outputs)(bent))
 
 

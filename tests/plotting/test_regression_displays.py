@@ -347,3 +347,10 @@ def test_coverage_of_groups_of_an_estimator(process):
     assert display.centers.tolist() == ["m", "w"]
     with pytest.raises(ValueError, match="labels are for `groups`"):
         ConditionalCoverageDisplay.from_estimator(model, X, y, by=labels)
+    with pytest.raises(ValueError, match="not both"):
+        ConditionalCoverageDisplay.from_estimator(model, X, y, by="distance", groups=labels)
+    numbers = [
+        ConditionalCoverageDisplay.from_estimator(model, X, y, by=by).observed
+        for by in (X[:, 0], X[:, 0].astype(object))
+    ]
+    np.testing.assert_array_equal(*numbers)

@@ -20,6 +20,7 @@ from skuq.plotting import (
     TeamDisplay,
 )
 from skuq.plotting._frames import decisions_of
+from skuq.plotting._predictions import catalog_of
 from skuq.predictive import CategoricalMixture, QuantileMixture
 
 
@@ -413,3 +414,10 @@ def test_identical_members_are_refused():
         MemberDiversityDisplay.from_embeddings([[0, 1], [1, 0], [2, 2]], names=np.array(["a"]))
     with pytest.raises(ValueError, match="`groups` must be one for each of 3"):
         MemberDiversityDisplay.from_predictions(np.eye(3), groups=[0])
+
+
+def test_the_catalog_of_searches_in_one_another():
+    trials = [object()]
+    inner = SimpleNamespace(catalog_=trials)
+    outer = SimpleNamespace(best_estimator_=SimpleNamespace(best_estimator_=inner))
+    assert catalog_of(outer) is trials

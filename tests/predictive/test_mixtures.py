@@ -15,6 +15,7 @@ from skuq.predictive import (
     StudentTMixture,
     TransformedMixture,
 )
+from skuq.predictive._levels import interval_levels
 
 LEVELS = np.array([0.02, 0.1, 0.25, 0.5, 0.6, 0.9, 0.97])
 
@@ -403,11 +404,14 @@ def test_what_tensorflow_probability_lacks_is_said(kind):
         make(kind).to_tfp()
 
 
-@pytest.mark.parametrize("coverage", [0.5, 0.8, 0.9, 0.98, 0.99, 1 - 1e-15])
+@pytest.mark.parametrize("coverage", [0.28, 0.5, 0.72, 0.8, 0.9, 0.98, 1 - 1e-15])
 def test_ends_of_intervals_are_the_quantiles_that_one_would_ask_for(coverage):
     # Members without noise: the distribution function has steps at whole percentages.
     steps = GaussianMixture(np.arange(100.0)[:, None], np.full((100, 1), 1e-9))
-    level = float(f"{(1 - coverage) / 2:.12g}")
     (found,) = steps.interval(coverage)
-    assert_allclose(found[0], steps.quantile(level)[0], rtol=0, atol=1e-6)
+    for end, level in zip(found, ((1 - coverage) / 2, (1 + coverage) / 2)):
+        asked = level if 1 - level < 1e-12 else float(f"{level:.12g}")
+        assert_allclose(end, steps.quantile(asked)[0], rtol=0, atol=1e-6)
+    lower, upper = interval_levels(coverage)
+    assert min(lower, 1 - upper) < 1e-12 or (lower, upper) == (round(lower, 12), round(upper, 12))
     assert steps.interval(coverage).shape == (1, 2)

@@ -430,3 +430,5 @@ def test_categories_of_booleans_are_read_from_numbers():
     wanted = encoder.transform(frame)
     for later in (truth.astype(int), truth.astype(float), truth):
         assert_array_equal(encoder.transform(pd.DataFrame({"g": later})), wanted)
+    unknown = encoder.transform(pd.DataFrame({"g": [1, 0, 0, 1, 0, 2]}))
+    assert_array_equal(unknown[:5], wanted)  # a row does not change how others are read
