@@ -11,9 +11,11 @@ from numpy.testing import assert_array_equal
 from processes import run_python
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
+from threadpoolctl import threadpool_info
 from tiers import slow_after
 
 from skuq import AutoDEUQRegressor, DeepEnsembleRegressor, MCDropoutRegressor
+from skuq._threads import one_thread_if_small
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 
@@ -109,3 +111,15 @@ def test_folds_in_processes_share_a_folder(tiny_space, table, tmp_path):
     written = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*/trial-*.skuq")}
     np.testing.assert_array_equal(cross_val_score(model, *table, cv=3, n_jobs=2), first)
     assert {file: file.stat().st_mtime_ns for file in written} == written
+
+
+def test_small_linear_algebra_runs_on_one_thread():
+    def threads():
+        return {p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"}
+
+    before = threads()
+    with one_thread_if_small(100):
+        assert threads() == {1}
+    with one_thread_if_small(10_000):
+        assert threads() == before
+    assert threads() == before

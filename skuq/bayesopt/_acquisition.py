@@ -154,7 +154,9 @@ class Acquisition:
 
     def __post_init__(self):
         if self.name not in ACQUISITIONS:
-            raise ValueError(f"name must be one of {', '.join(ACQUISITIONS)}. Got {self.name!r}.")
+            raise ValueError(
+                f"An acquisition must be one of {', '.join(ACQUISITIONS)}. Got {self.name!r}."
+            )
         if self.deviation not in ("std", "absolute"):
             raise ValueError(f'deviation must be "std" or "absolute". Got {self.deviation!r}.')
         if not (isinstance(self.delta, Real) and 0 <= self.delta <= 1):

@@ -14,6 +14,7 @@ import numpy as np
 from skuq import _archive
 from skuq._checks import check_count
 from skuq._seeds import draw_entropy
+from skuq._threads import one_thread_if_small
 from skuq._warnings import warn_user
 from skuq.bayesopt._acquisition import Acquisition
 from skuq.bayesopt._constraints import Constraints
@@ -38,6 +39,13 @@ def _locked(method):
             return method(self, *args, **kwargs)
 
     return wrapper
+
+
+def _sign_of(direction):
+    """Return 1 for "maximize" and -1 for "minimize"."""
+    if direction not in ("maximize", "minimize"):
+        raise ValueError(f'`direction` must be "maximize" or "minimize". Got {direction!r}.')
+    return 1 if direction == "maximize" else -1
 
 
 class BayesianOptimizer:
@@ -109,6 +117,9 @@ class BayesianOptimizer:
         continues from its last fit.
     random_state : int, RandomState instance or None, default=None
         Seed. Together with the results and the pending points it determines every proposal.
+    direction : {"maximize", "minimize"}, default="maximize"
+        Whether `ask` searches for the largest or the smallest value. The methods `maximize` and
+        `minimize` set it.
     verbose : int or None, default=None
         Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
         search is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
@@ -216,6 +227,7 @@ class BayesianOptimizer:
         noisy=False,
         reseed=True,
         random_state=None,
+        direction="maximize",
         verbose=None,
         callback=None,
     ):
@@ -231,7 +243,7 @@ class BayesianOptimizer:
         self.n_initial = 2 * self.domain.n_columns + 1 if n_initial is None else n_initial
         self.constraints, self.noisy, self.reseed = Constraints(constraints), noisy, reseed
         self.verbose = verbose
-        self._state = SearchState(draw_entropy(random_state))
+        self._state = SearchState(draw_entropy(random_state), _sign_of(direction))
         self._identity = object()  # of compiled programs, see `SignedObjective`
         self._settings()  # raises an error if one is wrong
         self._log = ResultLog(self.domain, objective, self.constraints, repeats=bool(noisy))
@@ -356,8 +368,8 @@ class BayesianOptimizer:
     def ask(self, q=1):
         """Propose points to evaluate next; they are pending until they are told.
 
-        The search is for the largest value, after a call of `minimize` for the smallest. It may be
-        called again while points are pending.
+        The search is for the largest value, or with ``direction="minimize"`` for the smallest. It
+        may be called again while points are pending.
 
         Parameters
         ----------
@@ -392,7 +404,8 @@ class BayesianOptimizer:
         x = None
         if self._log.n_usable >= self.n_initial:
             try:
-                x = self._propose(q)
+                with one_thread_if_small(self._log.n_usable):
+                    x = self._propose(q)
             except FIT_ERRORS as error:
                 warn_user(
                     f"The surrogate could not be fitted to {self._log.n_usable} results, with "
@@ -422,6 +435,9 @@ class BayesianOptimizer:
     def tell(self, x, y, constraints=None):
         """Add the results of evaluations. Each of them settles its point, if that is pending.
 
+        Points may have been rounded to single precision. Coarser rounding leaves a point pending,
+        with a warning: tell the point as it was proposed, or `forget` it.
+
         Parameters
         ----------
         x : array-like of shape (d,) or (k, d)
@@ -443,6 +459,11 @@ class BayesianOptimizer:
             If x is outside of the bounds, y has another shape than expected or than before, a
             measured constraint is missing, or the objective does not give one number for each
             point.
+
+        Warns
+        -----
+        UserWarning
+            If a point is near a pending one without being equal.
         """
         if y is None:
             self._log.add_failures(x, "no result")
@@ -500,6 +521,10 @@ class BayesianOptimizer:
         )
 
     # Results so far
+
+    @property
+    def direction(self):
+        return "maximize" if self._state.sign > 0 else "minimize"
 
     @property
     def x_(self):
@@ -578,8 +603,8 @@ class BayesianOptimizer:
         best = f", best value {self.best_value_:.6g}" if log.has_value else ""
         return (
             f"<BayesianOptimizer: {type(self.estimator).__name__}, {self.acquisition.name!r}, "
-            f"{d} column{'s' if d > 1 else ''}; {n} result{'s' if n != 1 else ''}{failed}, "
-            f"{len(log.pending)} pending{best}>"
+            f"{self.direction}, {d} column{'s' if d > 1 else ''}; "
+            f"{n} result{'s' if n != 1 else ''}{failed}, {len(log.pending)} pending{best}>"
         )
 
     # Saving
@@ -647,6 +672,8 @@ class BayesianOptimizer:
         search_state, messages = SearchState.take_from(settings), settings.pop("messages")
         self = cls(estimator, **resumed_parameters(settings, changes))
         self._state = search_state
+        if "direction" in changes:
+            self._state.sign = _sign_of(changes["direction"])
         if self.mean_width != settings["mean_width"]:
             self._state.beta_ = None  # it belonged to another width
         self._log.restore(state, messages)

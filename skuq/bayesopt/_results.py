@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from skuq._checks import fill_masked
+from skuq._warnings import warn_user
 from skuq.bayesopt._constraints import (
     Constraints,
     WrongShapeError,
@@ -26,6 +27,7 @@ from skuq.bayesopt._constraints import (
 from skuq.bayesopt._domain import Domain
 
 _LARGEST = 1e150  # surrogates compute variances, and squares of larger numbers overflow
+_NEAR = 0.02  # distance in unit coordinates that may come from rounding by hand
 _NOT_USABLE = f"NaN, inf or beyond {_LARGEST:g}"
 
 
@@ -200,13 +202,20 @@ class ResultLog:
             self.pending = self.pending[:0]
             return
         for x in points:
-            if not len(self.pending):
-                return
-            distance = self.domain.distance(self.pending, x[None]).ravel()
-            distance[self.domain.differs_in_whole_columns(self.pending, x)] = np.inf
-            nearest = distance.argmin()  # one of them, where a point is pending several times
-            if distance[nearest] <= self.domain.tolerance:
-                self.pending = np.delete(self.pending, nearest, axis=0)
+            self._settle(x)
+
+    def _settle(self, x) -> np.ndarray | None:
+        """Drop one pending point that equals x (d,); return one that is only near, or None."""
+        if not len(self.pending):
+            return None
+        distance = self.domain.distance(self.pending, x[None]).ravel()
+        distance[self.domain.differs_in_whole_columns(self.pending, x)] = np.inf
+        k = distance.argmin()  # one of them, where a point is pending several times
+        nearest: np.ndarray = self.pending[k]
+        if distance[k] <= self.domain.tolerance:
+            self.pending = np.delete(self.pending, k, axis=0)
+            return None
+        return nearest if distance[k] <= _NEAR else None
 
     def copy(self) -> ResultLog:
         """Return a log that further results do not change."""
@@ -260,7 +269,14 @@ class ResultLog:
         self.values = np.append(self.values, np.where(failed, np.nan, values))
         self.constraints = np.vstack([self.constraints, np.where(failed[:, None], 0.0, limits)])
         self.messages += messages
-        self.forget(points)
+        for x in points:
+            near = self._settle(x)
+            if near is not None:
+                warn_user(
+                    f"The result at {x.tolist()} leaves {near.tolist()} pending, which is near but "
+                    "not equal. If it belongs to that point, call `forget` with the latter, and "
+                    "next time tell the point as it was proposed."
+                )
 
     def _value_of(self, output, measured):
         """Evaluate the objective and the constraints of one output.

@@ -61,6 +61,11 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         check_surrogate(self.estimator)
+        if not isinstance(self.acquisition, Acquisition):
+            raise TypeError(
+                "The attribute `acquisition` of a search must be an Acquisition. Got "
+                f"{self.acquisition!r}."
+            )
         for name in ("n_restarts", "n_draws", "n_initial"):
             check_count(name, getattr(self, name))
         if self.n_draws < 2:

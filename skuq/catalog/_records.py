@@ -142,6 +142,11 @@ class FoldedMember:
         return sum(network.n_weights for network in self.networks)
 
     @property
+    def seconds(self) -> float:
+        """Seconds of training of all networks."""
+        return sum(network.seconds for network in self.networks)
+
+    @property
     def n_epochs(self) -> int:
         """Number of epochs trained, averaged over networks."""
         return round(float(np.mean([network.n_epochs for network in self.networks])))

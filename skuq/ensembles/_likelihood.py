@@ -34,8 +34,15 @@ def class_log_likelihood(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
     `y` (n_samples,) are class codes, and `proba` (n_candidates, n_samples, n_classes)
     probabilities. The result is in nats.
     """
+    codes, n_classes = np.asarray(y), np.shape(proba)[-1]
+    if codes.dtype.kind not in "biu" or (codes < 0).any() or (codes >= n_classes).any():
+        raise ValueError(
+            f"`y` must hold class numbers from 0 to {n_classes - 1}, as there are {n_classes} "
+            f"columns of probabilities. Got {np.unique(codes)[:10].tolist()} of dtype "
+            f"{codes.dtype}."
+        )
     with np.errstate(divide="ignore"):  # `likelihood_statistics` accepts -inf
-        return np.log(proba[:, np.arange(len(y)), y])
+        return np.log(proba[:, np.arange(len(codes)), codes.astype(int)])
 
 
 def brier_statistics(y: np.ndarray, proba: np.ndarray) -> tuple[tuple[np.ndarray], Loss]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from skuq._checks import check_count
+from skuq._checks import check_count, check_weights
 from skuq._registry import saved_as
 from skuq.ensembles._types import Loss, Statistics
 from skuq.metrics._regression import crps_normal
@@ -132,6 +132,8 @@ def select_forward(
     >>> selection.indices, selection.weights.round(3), round(selection.loss, 3)
     (array([1, 0]), array([0.5, 0.5]), 0.25)
     """
+    if sample_weight is not None:
+        sample_weight = check_weights(sample_weight, np.asarray(statistics[0][0]), relative=True)
     # Candidates without a finite loss are not in `order`: fewer than `n_members` may be left.
     order, singles = rank_candidates(statistics, loss, sample_weight)
     n_members = min(check_count("n_members", n_members), len(order))
@@ -244,8 +246,16 @@ def normal_statistics(
     A moment-matched mixture averages them. Moments about y instead of 0 avoid cancellation if y
     is large.
     """
-    error = np.asarray(loc, dtype=float) - y
-    return error, error**2 + np.asarray(scale, dtype=float) ** 2
+    y, loc, scale = (np.asarray(values, dtype=float) for values in (y, loc, scale))
+    if loc.ndim != y.ndim + 1 or loc.shape[1:] != y.shape or scale.shape != loc.shape:
+        raise ValueError(
+            "`loc` and `scale` must have shape (n_candidates, n_samples), or with an axis of "
+            f"outputs like y. Got {loc.shape} and {scale.shape} for y of shape {y.shape}."
+        )
+    if (scale < 0).any():
+        raise ValueError(f"`scale` must be at least 0. Got {np.nanmin(scale):g}.")
+    error = loc - y
+    return error, error**2 + scale**2
 
 
 def normal_nll(error: np.ndarray, second_moment: np.ndarray) -> np.ndarray:

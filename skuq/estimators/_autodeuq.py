@@ -87,7 +87,10 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     objective : callable or None, default=None
         ``objective(trial) -> float``, minimised by the search instead of ``trial.score``, for
         example with a penalty on size: ``lambda trial: trial.score + 1e-6 * trial.n_weights``. A
-        trial is a `skuq.catalog.Member` or `FoldedMember`. Early discarding always uses the score.
+        trial is a `skuq.catalog.FoldedMember`, whose `n_weights` and `seconds` (of training) are
+        sums over its networks, or a `Member` without `cv` in the paper's spaces. Early discarding
+        always uses the score, and the ensemble is selected by `selection_loss`: for an ensemble of
+        cheap members also give a `selection` of your own.
     fixed_architecture, fixed_hyperparameters : dict or None, default=None
         Decisions that are not searched, by name. If `search` fixes all decisions of one kind,
         those not named have the space's default value.
@@ -134,7 +137,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     catalog_dir : str, path or None, default=None
         Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its
-        own, so that folds and clones can share the folder. See `from_catalog`.
+        own, so that folds and clones can share the folder, unless two of them would run the same
+        search at the same time (CatalogLockedError). See `from_catalog`.
     max_time : float or None, default=None
         Maximum seconds of `fit`, without `refit`. Trials are shortened to fit into the time that is
         left. The first trial always finishes, so that there is an ensemble, and compilation of
@@ -408,7 +412,10 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     objective : callable or None, default=None
         ``objective(trial) -> float``, minimised by the search instead of ``trial.score``, for
         example with a penalty on size: ``lambda trial: trial.score + 1e-6 * trial.n_weights``. A
-        trial is a `skuq.catalog.Member` or `FoldedMember`. Early discarding always uses the score.
+        trial is a `skuq.catalog.FoldedMember`, whose `n_weights` and `seconds` (of training) are
+        sums over its networks, or a `Member` without `cv` in the paper's spaces. Early discarding
+        always uses the score, and the ensemble is selected by `selection_loss`: for an ensemble of
+        cheap members also give a `selection` of your own.
     fixed_architecture, fixed_hyperparameters : dict or None, default=None
         Decisions that are not searched, by name. If `search` fixes all decisions of one kind,
         those not named have the space's default value.
@@ -447,7 +454,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     catalog_dir : str, path or None, default=None
         Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its
-        own, so that folds and clones can share the folder. See `from_catalog`.
+        own, so that folds and clones can share the folder, unless two of them would run the same
+        search at the same time (CatalogLockedError). See `from_catalog`.
     max_time : float or None, default=None
         Maximum seconds of `fit`, without `refit`. Trials are shortened to fit into the time that is
         left. The first trial always finishes, so that there is an ensemble, and compilation of

@@ -6,10 +6,12 @@ A search is identified by its data and by the parameters that change trials.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
 import re
+import types
 from numbers import Integral, Real
 
 import numpy as np
@@ -159,11 +161,16 @@ def _digest(data):
     return f"sha256:{digest.hexdigest()}"
 
 
+# Their functions are known by their names: the code may change with the version.
+_LIBRARIES = ("skuq", "sklearn", "keras", "keras_tuner", "numpy", "scipy", "tensorflow")
+
+
 def _plain(value):
     """Describe a parameter in JSON.
 
     Estimators are described by their parameters, since scikit-learn shortens their representation.
-    Other objects are described by their representation, and functions by their name.
+    Functions are described by their name, and those of users by their code as well. Other objects
+    are described by their representation.
     """
     if isinstance(value, np.generic):
         value = value.item()
@@ -180,7 +187,38 @@ def _plain(value):
     if hasattr(value, "get_params") and not isinstance(value, type):
         params = value.get_params(deep=False)
         return [f"{type(value).__module__}.{type(value).__qualname__}", _plain(params)]
+    if isinstance(value, functools.partial):
+        return [_plain(value.func), _plain(value.args), _plain(value.keywords)]
     is_named = callable(value) and hasattr(value, "__qualname__")  # generators are not
     kind = value if is_named else type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
+    if isinstance(value, types.FunctionType) and value.__module__.split(".")[0] not in _LIBRARIES:
+        return [name, *_plain_function(value)]
     return f"{name} {re.sub(' at 0x[0-9a-f]+', '', repr(value))}"
+
+
+def _plain_function(function):
+    """Describe a function's code, its defaults, and the variables of functions around it."""
+    around = []
+    for cell in function.__closure__ or ():
+        try:
+            around.append(cell.cell_contents)
+        except ValueError:  # not assigned yet
+            around.append(None)
+    # A function may be one of its own variables.
+    values = [None if part is function else part for part in around]
+    return [_digest_code(function.__code__), *map(_plain, (values, function.__defaults__ or ()))]
+
+
+def _digest_code(code):
+    """Compute a digest of compiled code that line numbers and addresses do not change."""
+    constants = [
+        _digest_code(c) if isinstance(c, types.CodeType) else _constant(c) for c in code.co_consts
+    ]
+    parts = code.co_code.hex(), constants, code.co_names, code.co_varnames[: code.co_argcount]
+    return f"sha256:{hashlib.sha256(repr(parts).encode()).hexdigest()}"
+
+
+def _constant(value):
+    """Represent a constant; the order of a set is another one in each process."""
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)

@@ -15,6 +15,7 @@ import math
 import numpy as np
 
 from skuq._seeds import generator
+from skuq._threads import one_thread_if_small
 from skuq.estimators._network_estimator import find_completed
 from skuq.estimators._operator_training import N_FOLDS
 from skuq.estimators._tangent_process import ExactProcess, SparseProcess
@@ -52,36 +53,37 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
     x, y = job.data.x[rows], job.data.y[rows].ravel()
     # A function of twice the weight counts as two.
     importance = np.repeat((job.weight / job.weight.mean())[rows // job.n_queries], m)
-    process = _ProcessMaker(x, m, rng)
-    scale, noise, widths = prior_scale, np.zeros(1), None
-    if left_out is not None:
-        unseen = np.repeat(left_out[:, rows // job.n_queries], m, axis=1)
-        # Position of each value's factor: its output, and its column if columns have scales.
-        place = np.add.outer(m * (rows % len(job.noise)), np.arange(m)).ravel()
-        scale, noise, factor = _choose(
-            members, process, y, importance, unseen, place, job.noise.size
-        )
-        factor = factor.reshape(job.noise.shape)
-        widths = factor, factor * scale * np.sqrt(noise)
-    elif job.noise.any():
-        noise = np.tile(job.noise**2, (job.n_functions * job.n_queries // len(job.noise), 1))
-        noise = noise[rows].ravel() / max(prior_scale, 1e-12) ** 2
-    n_functions = math.ceil(n_index / len(members))
-    # Learnt or not, the prior is off if its scale is 0.
-    amplitude = scale / np.sqrt(n_functions * len(members)) if prior_scale else 0.0
-    directions = np.stack(
-        [
-            _conditioned_directions(
-                *process(member), y, noise, importance, n_functions, amplitude, rng
+    with one_thread_if_small(len(y)):
+        process = _ProcessMaker(x, m, rng)
+        scale, noise, widths = prior_scale, np.zeros(1), None
+        if left_out is not None:
+            unseen = np.repeat(left_out[:, rows // job.n_queries], m, axis=1)
+            # Position of each value's factor: its output, and its column if columns have scales.
+            place = np.add.outer(m * (rows % len(job.noise)), np.arange(m)).ravel()
+            scale, noise, factor = _choose(
+                members, process, y, importance, unseen, place, job.noise.size
             )
-            for member in members
-        ]
-    )
-    # The part of the errors that networks do not share averages out in their mean.
-    directions[:, 1:] *= np.sqrt(1 - _OWN_SHARE * (1 - 1 / len(members)))
-    rng = generator(job.entropy, "index")
-    index = quasi_random_normals(n_draws, n_functions * len(members), rng)
-    return ConditionedDraws(members, index, directions.astype("float32")), widths
+            factor = factor.reshape(job.noise.shape)
+            widths = factor, factor * scale * np.sqrt(noise)
+        elif job.noise.any():
+            noise = np.tile(job.noise**2, (job.n_functions * job.n_queries // len(job.noise), 1))
+            noise = noise[rows].ravel() / max(prior_scale, 1e-12) ** 2
+        n_functions = math.ceil(n_index / len(members))
+        # Learnt or not, the prior is off if its scale is 0.
+        amplitude = scale / np.sqrt(n_functions * len(members)) if prior_scale else 0.0
+        directions = np.stack(
+            [
+                _conditioned_directions(
+                    *process(member), y, noise, importance, n_functions, amplitude, rng
+                )
+                for member in members
+            ]
+        )
+        # The part of the errors that networks do not share averages out in their mean.
+        directions[:, 1:] *= np.sqrt(1 - _OWN_SHARE * (1 - 1 / len(members)))
+        rng = generator(job.entropy, "index")
+        index = quasi_random_normals(n_draws, n_functions * len(members), rng)
+        return ConditionedDraws(members, index, directions.astype("float32")), widths
 
 
 def _train_bases(job, report):

@@ -176,7 +176,7 @@ def test_equal_settings_make_equal_keys():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"name": "best"}, "name must be one of ei"),
+        ({"name": "best"}, "must be one of ei"),
         ({"delta": 1.5}, r"delta must be in \[0, 1\]. Got 1.5"),
         ({"beta": -1.0}, "beta must be finite and not negative"),
         ({"beta": np.nan}, "beta must be finite"),

@@ -335,13 +335,13 @@ def test_pending_points_need_joint_draws():
 def test_a_search_can_be_read():
     optimizer = search(JointProcess(), n_initial=3)
     assert repr(optimizer) == (
-        "<BayesianOptimizer: JointProcess, 'lei', 2 columns; 0 results, 0 pending>"
+        "<BayesianOptimizer: JointProcess, 'lei', maximize, 2 columns; 0 results, 0 pending>"
     )
     optimizer.tell([[0.5, 0.5], [0.1, 0.1]], [1.25, np.nan])
     x = optimizer.ask(2)
     assert repr(optimizer) == (
-        "<BayesianOptimizer: JointProcess, 'lei', 2 columns; 2 results (1 failed), 2 pending, "
-        "best value 1.25>"
+        "<BayesianOptimizer: JointProcess, 'lei', maximize, 2 columns; 2 results (1 failed), "
+        "2 pending, best value 1.25>"
     )
     frame = optimizer.to_frame()
     assert list(frame) == ["x0", "x1", "value", "status", "message"]

@@ -4,6 +4,7 @@ import functools
 import itertools
 import math
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
@@ -903,3 +905,49 @@ def test_functions_of_an_estimator_are_the_same_in_every_step():
     optimizer.tell(optimizer.ask(3), [0.0, 1.0, 2.0])
     optimizer.ask()
     assert optimizer.model_.function is function
+
+
+def test_the_direction_of_ask():
+    surrogate = GaussianProcessRegressor(optimizer=None)
+    search = BayesianOptimizer(
+        surrogate, [(-2, 2)], direction="minimize", n_initial=3, random_state=0
+    )
+    for _ in range(8):
+        x = search.ask()
+        search.tell(x, (x[:, 0] - 0.5) ** 2)
+    assert abs(search.best_x_[0] - 0.5) < 0.1
+    assert search.direction == "minimize"
+    assert "minimize" in repr(search)
+    again = BayesianOptimizer.from_state(search.to_state(), surrogate)
+    assert again.direction == "minimize"
+    other = BayesianOptimizer.from_state(search.to_state(), surrogate, direction="maximize")
+    assert other.best_value_ == np.max(search.values_)
+    with pytest.raises(ValueError, match="`direction` must be"):
+        BayesianOptimizer(surrogate, [(-2, 2)], direction="min")
+
+
+def test_points_rounded_by_hand_are_told():
+    search = BayesianOptimizer(
+        GaussianProcessRegressor(optimizer=None), [(0, 1), (0, 9)], integer=[1], random_state=0
+    )
+    (x,) = search.ask()
+    near = x + [0.004, 0]
+    with pytest.warns(UserWarning, match="near but not equal"):
+        search.tell(near, 1.0)
+    assert len(search.pending_) == 1
+    search.forget(x)
+    search.ask()
+    (x,) = search.pending_
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        search.tell([x[0], (x[1] + 1) % 10], 1.0)  # another whole number is another point
+        search.tell(x.astype("float32"), 1.0)
+    assert not len(search.pending_)
+
+
+def test_an_acquisition_by_name_after_the_start():
+    search = BayesianOptimizer(GaussianProcessRegressor(optimizer=None), [(0, 1)], n_initial=1)
+    search.tell([0.5], 1.0)
+    search.acquisition = "ucb"
+    with pytest.raises(TypeError, match="must be an Acquisition"):
+        search.ask()

@@ -10,6 +10,7 @@ from skuq.ensembles import (
     check_selection,
     select_forward,
     select_greedy,
+    select_hq_proba,
     select_top,
 )
 
@@ -207,3 +208,20 @@ def test_impossible_arguments(select, settings, message):
 def test_weights_of_a_users_selection_may_be_single_precision():
     weights = check_selection(Selection([2, 0, 1], np.full(3, 1 / 3, "float32")), 3).weights
     assert weights.dtype == float and weights.sum() == pytest.approx(1, abs=1e-15)
+
+
+def test_codes_that_are_no_classes():
+    proba = np.full((2, 4, 2), 0.5)
+    for y in ([-1, 1, 1, -1], [0, 1, 2, 1], [0.0, 1.0, 0.0, 1.0], ["a", "b", "a", "b"]):
+        with pytest.raises(ValueError, match="class numbers from 0 to 1"):
+            select_hq_proba(y, proba, 2)
+
+
+def test_wrong_candidates():
+    y, loc = np.zeros(4), np.arange(8.0).reshape(2, 4)
+    with pytest.raises(ValueError, match="must have shape"):
+        select_greedy(y, loc.T, loc.T, 2)
+    with pytest.raises(ValueError, match="`scale` must be at least 0. Got -1"):
+        select_greedy(y, loc, np.where(loc == 0, -1, 1), 2)
+    with pytest.raises(ValueError, match="at least one"):
+        select_greedy(y, loc, np.ones_like(loc), 2, sample_weight=np.zeros(4))

@@ -1,6 +1,8 @@
 """Searches stored in a folder: resumed, loaded, and selected from again."""
 
 import copy
+import functools
+import json
 import pickle
 import warnings
 
@@ -8,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
+from processes import run_python
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -833,3 +836,46 @@ def test_a_warm_start_knows_functions_and_objects_from_others(search, trained, t
     assert space is model.search_space
     with pytest.raises(CatalogMismatchError, match=r"\['batch_size'\] differ.*warm_start=False"):
         model.fit(X, y)
+
+
+def _priced(price):
+    return lambda trial: trial.score + price * trial.n_weights
+
+
+def test_functions_are_compared_by_their_code():
+    def recursive(n):
+        return 1 if n < 2 else n * recursive(n - 1)
+
+    def other_recursive(n):
+        return 2 if n < 2 else n * other_recursive(n - 1)
+
+    other_recursive.__qualname__ = recursive.__qualname__
+    assert _plain(_priced(1.0)) == _plain(_priced(1.0))
+    assert _plain(_priced(1.0)) != _plain(_priced(2.0))
+    assert _plain(functools.partial(_priced, 1.0)) != _plain(functools.partial(_priced, 2.0))
+    assert _plain(recursive) == _plain(recursive) != _plain(other_recursive)
+    json.dumps(_plain(recursive))
+
+
+def test_the_description_of_a_function_is_that_of_another_process():
+    code = (
+        "from skuq.estimators._durable import _plain\n"
+        "f = lambda t, k=2.0: t in {'a', 'b', 'c'} or (lambda u: u + k)(t)\n"
+        "print(_plain(f)[1:])"
+    )
+    said = {run_python(code, PYTHONHASHSEED=seed).stdout for seed in ("1", "2")}
+    assert len(said) == 1
+    assert "sha256" in said.pop()
+
+
+def test_another_price_is_another_search(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    options = {"n_trials": 2, "epochs": 2, "cv": 2, "repeats": 0, "random_state": 0}
+    scores = []
+    for price in (1e-6, 1.0):
+        model = AutoDEUQRegressor(objective=_priced(price), catalog_dir=tmp_path, **options)
+        scores.append(model.fit(X, X[:, 0]).leaderboard()["score"].to_numpy())
+    assert (scores[1] > scores[0] + 1).all()
+    trial = model.catalog_[0].result
+    assert trial.seconds == sum(network.seconds for network in trial.networks) > 0
