@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 from processes import run_python
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 from tiers import slow_after
 
 from skuq import AutoDEUQRegressor, DeepEnsembleRegressor, MCDropoutRegressor
@@ -117,9 +117,23 @@ def test_small_linear_algebra_runs_on_one_thread():
     def threads():
         return {p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"}
 
-    before = threads()
-    with one_thread_if_small(100):
+    with threadpool_limits(2, user_api="blas"):
+        with one_thread_if_small(100):
+            assert threads() == {1}
+        with one_thread_if_small(10_000):
+            assert threads() == {2}
+        assert threads() == {2}
+
+
+def test_overlapping_threads_leave_the_number_of_threads_as_it_was():
+    def threads():
+        return {p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"}
+
+    with threadpool_limits(2, user_api="blas"):
+        first, second = one_thread_if_small(1), one_thread_if_small(1)
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
         assert threads() == {1}
-    with one_thread_if_small(10_000):
-        assert threads() == before
-    assert threads() == before
+        second.__exit__(None, None, None)
+        assert threads() == {2}

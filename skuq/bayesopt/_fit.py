@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from sklearn.base import clone
 
 from skuq._seeds import generator, trial_seed
+from skuq._threads import one_thread_if_small
 from skuq.bayesopt._results import Results
 from skuq.bayesopt._settings import SearchSettings
 from skuq.bayesopt._surrogate import posterior_of
@@ -96,7 +98,10 @@ def _fit(settings, results, entropy, previous) -> Surrogates:
     def fit(estimator, y, fitted, seed):
         is_warm = fitted is not None and estimator.get_params().get("warm_start", False)
         model = copy.deepcopy(fitted) if is_warm else clone_with_seed(estimator, seed)
-        return model.fit(X, y)
+        # Networks have large arrays of their own, and limit threads themselves.
+        n_rows = math.inf if hasattr(estimator, "posterior_fn") else len(X)
+        with one_thread_if_small(n_rows):
+            return model.fit(X, y)
 
     # Each posterior has a seed of its own, which depends on its position only.
     def draws(model, j, output_shape=()):

@@ -10,6 +10,7 @@ from scipy import optimize
 from scipy.stats import qmc
 
 from skuq._checks import check_count
+from skuq._threads import one_thread_if_small
 from skuq._warnings import warn_user
 from skuq.bayesopt._batch_lbfgs import minimize_batch
 from skuq.bayesopt._domain import check_bounds
@@ -305,7 +306,8 @@ def _without_gradients(task, u):
         costs = units.to_cost(function(np.concatenate([u[None], u + np.diag(steps)])))
         return costs[0], (costs[1:] - costs[0]) / steps
 
-    return _polish(cost, u[_rank(values)[:_N_CLIMBED]], u, values, units)
+    with one_thread_if_small(0):  # each call predicts a few points
+        return _polish(cost, u[_rank(values)[:_N_CLIMBED]], u, values, units)
 
 
 def _polish(cost, starts, u, values, units):

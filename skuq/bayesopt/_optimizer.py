@@ -14,7 +14,6 @@ import numpy as np
 from skuq import _archive
 from skuq._checks import check_count
 from skuq._seeds import draw_entropy
-from skuq._threads import one_thread_if_small
 from skuq._warnings import warn_user
 from skuq.bayesopt._acquisition import Acquisition
 from skuq.bayesopt._constraints import Constraints
@@ -404,8 +403,7 @@ class BayesianOptimizer:
         x = None
         if self._log.n_usable >= self.n_initial:
             try:
-                with one_thread_if_small(self._log.n_usable):
-                    x = self._propose(q)
+                x = self._propose(q)
             except FIT_ERRORS as error:
                 warn_user(
                     f"The surrogate could not be fitted to {self._log.n_usable} results, with "

@@ -204,18 +204,33 @@ class ResultLog:
         for x in points:
             self._settle(x)
 
-    def _settle(self, x) -> np.ndarray | None:
-        """Drop one pending point that equals x (d,); return one that is only near, or None."""
+    def _settle(self, x) -> bool:
+        """Drop one pending point that equals x (d,), and tell whether there was one."""
+        k = self._find_pending(x, self.domain.tolerance)
+        if k is not None:
+            self.pending = np.delete(self.pending, k, axis=0)
+        return k is not None
+
+    def _find_pending(self, x, most: float) -> int | None:
+        """Find the position of the pending point nearest to x (d,), if it is near enough."""
         if not len(self.pending):
             return None
         distance = self.domain.distance(self.pending, x[None]).ravel()
         distance[self.domain.differs_in_whole_columns(self.pending, x)] = np.inf
-        k = distance.argmin()  # one of them, where a point is pending several times
-        nearest: np.ndarray = self.pending[k]
-        if distance[k] <= self.domain.tolerance:
-            self.pending = np.delete(self.pending, k, axis=0)
-            return None
-        return nearest if distance[k] <= _NEAR else None
+        k = int(distance.argmin())  # one of them, where a point is pending several times
+        return k if distance[k] <= most else None
+
+    def _warn_of_near(self, points) -> None:
+        """Warn once if one of the points (k, d) may be a pending one that was rounded."""
+        for x in points:
+            k = self._find_pending(x, _NEAR)
+            if k is not None:
+                warn_user(
+                    f"The result at {x.tolist()} leaves {self.pending[k].tolist()} pending, which "
+                    "is near but not equal. If it belongs to that point, call `forget` with the "
+                    "latter, and next time tell the point as it was proposed."
+                )
+                return
 
     def copy(self) -> ResultLog:
         """Return a log that further results do not change."""
@@ -264,19 +279,14 @@ class ResultLog:
     def _append(self, points, outputs, values, limits, messages):
         """Add results; without a finite value an evaluation has failed and loses its output."""
         failed = ~np.isfinite(values)
+        known = {tuple(x) for x in self.x.tolist()}
         self.x = np.vstack([self.x, points])
         self.outputs += [None if lost else output for output, lost in zip(outputs, failed)]
         self.values = np.append(self.values, np.where(failed, np.nan, values))
         self.constraints = np.vstack([self.constraints, np.where(failed[:, None], 0.0, limits)])
         self.messages += messages
-        for x in points:
-            near = self._settle(x)
-            if near is not None:
-                warn_user(
-                    f"The result at {x.tolist()} leaves {near.tolist()} pending, which is near but "
-                    "not equal. If it belongs to that point, call `forget` with the latter, and "
-                    "next time tell the point as it was proposed."
-                )
+        # A point that was known before is no rounded one.
+        self._warn_of_near([x for x in points if not self._settle(x) and tuple(x) not in known])
 
     def _value_of(self, output, measured):
         """Evaluate the objective and the constraints of one output.

@@ -132,8 +132,6 @@ def select_forward(
     >>> selection.indices, selection.weights.round(3), round(selection.loss, 3)
     (array([1, 0]), array([0.5, 0.5]), 0.25)
     """
-    if sample_weight is not None:
-        sample_weight = check_weights(sample_weight, np.asarray(statistics[0][0]), relative=True)
     # Candidates without a finite loss are not in `order`: fewer than `n_members` may be left.
     order, singles = rank_candidates(statistics, loss, sample_weight)
     n_members = min(check_count("n_members", n_members), len(order))
@@ -247,10 +245,10 @@ def normal_statistics(
     is large.
     """
     y, loc, scale = (np.asarray(values, dtype=float) for values in (y, loc, scale))
-    if loc.ndim != y.ndim + 1 or loc.shape[1:] != y.shape or scale.shape != loc.shape:
+    if loc.shape[1:] != y.shape:
         raise ValueError(
-            "`loc` and `scale` must have shape (n_candidates, n_samples), or with an axis of "
-            f"outputs like y. Got {loc.shape} and {scale.shape} for y of shape {y.shape}."
+            "`loc` must have shape (n_candidates, n_samples), or with an axis of outputs like y. "
+            f"Got {loc.shape} for y of shape {y.shape}."
         )
     if (scale < 0).any():
         raise ValueError(f"`scale` must be at least 0. Got {np.nanmin(scale):g}.")
@@ -419,6 +417,8 @@ def rank_candidates(
     statistics: Statistics, loss: Loss, sample_weight: ArrayLike | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank candidates with a finite loss from the best, and return all candidates' losses, too."""
+    if sample_weight is not None:
+        check_weights(sample_weight, np.asarray(statistics[0][0]))
     # Ensembles of one candidate: no totals yet.
     losses = _ensemble_losses(statistics, loss, [0.0] * len(statistics), 1, sample_weight)
     usable = np.isfinite(losses)

@@ -6,6 +6,7 @@ A search is identified by its data and by the parameters that change trials.
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import hashlib
 import json
@@ -192,33 +193,66 @@ def _plain(value):
     is_named = callable(value) and hasattr(value, "__qualname__")  # generators are not
     kind = value if is_named else type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
-    if isinstance(value, types.FunctionType) and value.__module__.split(".")[0] not in _LIBRARIES:
+    if isinstance(value, types.FunctionType):
         return [name, *_plain_function(value)]
     return f"{name} {re.sub(' at 0x[0-9a-f]+', '', repr(value))}"
 
 
-def _plain_function(function):
-    """Describe a function's code, its defaults, and the variables of functions around it."""
-    around = []
-    for cell in function.__closure__ or ():
-        try:
-            around.append(cell.cell_contents)
-        except ValueError:  # not assigned yet
-            around.append(None)
-    # A function may be one of its own variables.
-    values = [None if part is function else part for part in around]
-    return [_digest_code(function.__code__), *map(_plain, (values, function.__defaults__ or ()))]
+def _plain_function(function, seen=()):
+    """Describe a user's function by its code, defaults, and variables of functions around it.
+
+    Of these only what does not change while the function is used: numbers, texts, arrays and other
+    functions. `seen` are functions that are being described.
+    """
+    if (function.__module__ or "").split(".")[0] in _LIBRARIES or function in seen:
+        return []
+    seen, code = (*seen, function), function.__code__
+    around = dict(zip(code.co_freevars, function.__closure__ or ()))
+    for name in _assigned(code):
+        around.pop(name, None)
+    parts = [
+        *(function.__defaults__ or ()),
+        *(function.__kwdefaults__ or {}).values(),
+        *(_content(cell) for cell in around.values()),
+    ]
+    return [_digest_code(code), *(_plain_constant(part, seen) for part in parts)]
+
+
+def _content(cell):
+    """Return the value of an enclosed variable, None if it is not assigned yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _assigned(code):
+    """List the enclosed variables that code, or code inside of it, assigns."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    own = {i.argval for i in dis.get_instructions(code) if i.opname == "STORE_DEREF"}
+    return own.union(*map(_assigned, inner))
+
+
+def _plain_constant(value, seen):
+    """Describe a value that does not change; of others only the type."""
+    if isinstance(value, types.FunctionType):
+        return [value.__qualname__, *_plain_function(value, seen)]
+    if isinstance(value, tuple):
+        return [_plain_constant(part, seen) for part in value]
+    if isinstance(value, frozenset):
+        return sorted(map(repr, value))
+    if isinstance(value, np.ndarray):
+        return _digest(value)
+    if isinstance(value, bool | int | float | complex | str | bytes | np.generic | None):
+        return repr(value)
+    return type(value).__qualname__
 
 
 def _digest_code(code):
     """Compute a digest of compiled code that line numbers and addresses do not change."""
     constants = [
-        _digest_code(c) if isinstance(c, types.CodeType) else _constant(c) for c in code.co_consts
+        _digest_code(c) if isinstance(c, types.CodeType) else _plain_constant(c, ())
+        for c in code.co_consts
     ]
     parts = code.co_code.hex(), constants, code.co_names, code.co_varnames[: code.co_argcount]
     return f"sha256:{hashlib.sha256(repr(parts).encode()).hexdigest()}"
-
-
-def _constant(value):
-    """Represent a constant; the order of a set is another one in each process."""
-    return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)

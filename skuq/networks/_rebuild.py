@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
 import re
 import sys
-import threading
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,32 +13,11 @@ from skuq import backend, networks
 _REGISTERED = re.compile(r'"registered_name": "((?!skuq>)[^">]+>[^"]+)"')
 
 
-# Only one thread at a time changes Python's generator, and sets it back.
-_BUILDING = threading.RLock()
-
-
-@contextlib.contextmanager
-def fixed_seed() -> Iterator[None]:
-    """Build Keras models with a fixed seed, and leave the global generator as it was.
-
-    Keras takes the seeds of initializers from Python's generator. Values that skuq does not draw
-    again, such as those of frozen layers, would otherwise differ from run to run.
-    """
-    with _BUILDING:
-        state = random.getstate()
-        random.seed(0)
-        try:
-            yield
-        finally:
-            random.setstate(state)
-
-
 def rebuild(network: str):
     """Rebuild a Keras model from its JSON. It may have layers of this package."""
     # Accessing a layer loads the module in which the layers are registered with Keras.
     networks.Repeat  # noqa: B018
-    with fixed_seed():
-        return backend.keras.models.model_from_json(network)
+    return backend.keras.models.model_from_json(network)
 
 
 def own_classes(network: str) -> tuple:

@@ -161,15 +161,8 @@ def _make_object(cls: Any, state: State) -> Any:
         return tuple.__new__(cls, _fields(cls, cls._fields, state).values())
     made = object.__new__(cls)
     if dataclasses.is_dataclass(cls):
-        fields = dataclasses.fields(cls)
-        defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
-        defaults |= {
-            f.name: f.default_factory()
-            for f in fields
-            if f.default_factory is not dataclasses.MISSING and f.name not in state
-        }
-        # A field that is newer than the file takes its default.
-        vars(made).update(_fields(cls, [field.name for field in fields], {**defaults, **state}))
+        names = [field.name for field in dataclasses.fields(cls)]
+        vars(made).update(_fields(cls, names, state))
         return made
     if hasattr(cls, "get_params"):
         state = _complete_parameters(cls, state)

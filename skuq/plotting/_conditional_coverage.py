@@ -165,7 +165,7 @@ class ConditionalCoverageDisplay(Display):
         y, lower, upper = check_rows(y=y, lower=lower, upper=upper)
         label = None
         if groups is not None:
-            if not (isinstance(by, str) and by == "std"):
+            if not (by is None or (isinstance(by, str) and by == "std")):
                 raise ValueError("Give `by` or `groups`, not both.")
             by = None
         elif isinstance(by, str) and by == "std":
@@ -238,11 +238,13 @@ class ConditionalCoverageDisplay(Display):
 
 def _check_numbers(by):
     """Raise ValueError unless `by` holds numbers or dates."""
-    try:
-        if np.asarray(by).dtype.kind not in "mM":
+    dtype, is_number = np.asarray(by).dtype, True
+    if dtype.kind == "O":
+        try:
             as_floats(by)
-    except (TypeError, ValueError) as error:
+        except (TypeError, ValueError):
+            is_number = False
+    if not is_number or dtype.kind not in "biufmMO":
         raise ValueError(
-            "`by` must hold a number of each row; labels are for `groups`. Got dtype "
-            f"{np.asarray(by).dtype}."
-        ) from error
+            f"`by` must hold a number of each row; labels are for `groups`. Got dtype {dtype}."
+        )

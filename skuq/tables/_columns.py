@@ -207,7 +207,8 @@ class Columns:
         return Labels(np.append(places, -1)[codes], names)
 
 
-_TRUTHS = {"0": "False", "1": "True"}  # labels of 0 and 1 where a column held booleans
+# Labels of booleans and of the numbers that may stand for them in another table.
+_TRUTHS = {"0": "False", "1": "True", "False": "0", "True": "1"}
 
 
 class Labels(NamedTuple):
@@ -233,10 +234,9 @@ class Labels(NamedTuple):
 
     def positions(self, vocabulary) -> np.ndarray:
         """Find each row's name in a vocabulary, (n,); -1 if it is not there, NaN if missing."""
-        names = self.names
-        if set(vocabulary) <= set(_TRUTHS.values()):
-            names = np.array([_TRUTHS.get(name, name) for name in names], dtype=object)
-        place = pd.Index(vocabulary).get_indexer(names)
+        known = set(vocabulary)
+        names = [name if name in known else _TRUTHS.get(name, name) for name in self.names]
+        place = pd.Index(vocabulary).get_indexer(pd.Index(names, dtype=object))
         return np.append(place.astype("float64"), np.nan)[self.codes]
 
 

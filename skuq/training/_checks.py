@@ -6,11 +6,15 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from skuq import backend
+from skuq._warnings import warn_user
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._builders import check_builder
 from skuq.networks._plan import make_plan
-from skuq.networks._rebuild import check_rebuild, fixed_seed
+from skuq.networks._rebuild import check_rebuild
+from skuq.training._weights import kept_values
 
 
 def build_checked(
@@ -33,8 +37,7 @@ def build_checked(
     backend.check_fork()  # an error of `build` would hide it
     check_builder(source, build)
     try:
-        with fixed_seed():
-            model = build(input_shape, n_raw)
+        model = build(input_shape, n_raw)
     except SearchSpaceError:  # it says already what is wrong
         raise
     except Exception as error:
@@ -49,6 +52,7 @@ def build_checked(
     _check_layers(model, source)
     _check_sums(model, source)
     _check_rebuilt(model, source)
+    _warn_of_random_values(model, lambda: build(input_shape, n_raw), source)
     return model
 
 
@@ -94,29 +98,66 @@ def _check_layers(model: Any, source: str) -> None:
 
 
 def _check_sums(model: Any, source: str) -> None:
-    """Raise SearchSpaceError for a sum of many numbers of a row and then one number.
+    """Raise SearchSpaceError for a sum in which Keras may take a term for a bias.
 
-    If a batch has as many rows as a row has numbers, Keras takes the single ones for a bias, with
-    one entry for each column (`keras.ops.add`).
+    `keras.ops.add` does so if the axes of the second term that are not 1 are one axis, as long as
+    the second or the last axis of the first term. For some batches this is another sum.
     """
     for operation in _operations(model):
         if type(operation).__name__ not in ("Add", "Average"):
             continue
         for node in operation._inbound_nodes:
-            # Sizes that are known only in use count as 0.
-            sizes = [math.prod(n or 0 for n in terms.shape[1:]) for terms in node.input_tensors]
-            if any(size == 1 and max(sizes[:k], default=1) > 1 for k, size in enumerate(sizes)):
-                raise SearchSpaceError(
-                    f"{source} returned a model in which {operation.name!r} adds one number to "
-                    f"{max(sizes)}, which Keras does wrongly for batches of {max(sizes)} rows. "
-                    "Make the single number the first term of the sum."
-                )
+            # Without the axis of rows. Sizes that are known only in use count as 0.
+            first, *terms = [tuple(n or 0 for n in t.shape[1:]) for t in node.input_tensors]
+            for term in terms:
+                if n_rows := _rows_of_wrong_sums(first, term):
+                    raise SearchSpaceError(
+                        f"{source} returned a model in which {operation.name!r} adds a term of "
+                        f"shape {term} to one of shape {first}, of each row. In batches of "
+                        f"{' or '.join(map(str, n_rows))} rows Keras takes it for a bias. Make the "
+                        "smaller term the first one of the sum."
+                    )
+                first = max(first, term, key=math.prod)
+
+
+def _rows_of_wrong_sums(first: tuple[int, ...], term: tuple[int, ...]) -> list[int]:
+    """List the numbers of rows for which Keras takes a term of this shape for a wrong bias."""
+    ends = {first[0], first[-1]} - {0, 1} if first else set()
+    axes = [k for k, size in enumerate(term) if size != 1]
+    if not axes:  # the axis of the bias would be that of the rows
+        return sorted(ends)
+    (axis, *others), size = axes, term[axes[0]]
+    if others or size not in ends:
+        return []
+    # Where the term has one row, the bias is added along the last axis, or else the second one.
+    wanted = len(term) - 1 if size == first[-1] else len(term) - len(first)
+    return [] if axis == wanted else [1]
 
 
 def _operations(model: Any) -> Iterator[Any]:
     """Yield layers and other operations of a model, also those of models inside of it."""
     for layer in model._flatten_layers():
         yield from getattr(layer, "operations", [layer])
+
+
+def _warn_of_random_values(model: Any, build_again: Callable[[], Any], source: str) -> None:
+    """Warn if values that stay as they are have other values in another model."""
+    kept = kept_values(model)
+    if not kept:
+        return
+    try:
+        others = kept_values(build_again())
+    except Exception:  # the function cannot be called twice
+        return
+    for (name, value), (_, other) in zip(kept, others):
+        if not np.array_equal(value, other, equal_nan=True):
+            # The same text for every trial of a search, so that it is shown once.
+            warn_user(
+                f"{source} makes networks with random values, of variables {name!r}, that are not "
+                "trained and cannot be drawn again. Results repeat only if you call "
+                "keras.utils.set_random_seed before each fit, or set the values in your function."
+            )
+            return
 
 
 def _check_rebuilt(model: Any, source: str) -> None:

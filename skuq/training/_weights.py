@@ -23,12 +23,13 @@ def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]
     """Draw flat trainable weights of shape (n_weights,), and the non-trainable variables.
 
     The initializer of a variable `w` is its layer's attribute `w_initializer`, as in all
-    of Keras' layers. Variables of frozen layers keep their values. Other variables without an
-    initializer keep theirs, too, with a warning if they are trained and not constant, because all
-    members then start from them.
+    of Keras' layers. Variables of frozen layers keep their values, unless these are what their
+    initializer has drawn without a seed of the user's. Other variables without an initializer keep
+    theirs, too, with a warning if they are trained and not constant, because all members then
+    start from them.
     """
     rng = np.random.default_rng(seed)
-    initializers = _initializers(model)
+    initializers = _initializers(model, with_frozen=True)
     values: dict[int, np.ndarray] = {}  # by identity: nested models may repeat a path
     for variable in model.variables:
         # Drawn for every variable, so that a seed depends only on the variable's position.
@@ -52,9 +53,21 @@ def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]
 
 
 def has_fixed_values(model: Any) -> bool:
-    """Tell whether some variables start from the model's own values instead of drawn ones."""
+    """Tell whether some variables may start from the model's own values instead of drawn ones."""
     initializers = _initializers(model)
     return any(v.name != _SEED_STATE and id(v) not in initializers for v in model.variables)
+
+
+def kept_values(model: Any) -> list[tuple[str, np.ndarray]]:
+    """List names and values of variables that are neither trained nor drawn again nor constant."""
+    initializers = _initializers(model, with_frozen=True)
+    kept = [v for v in model.variables if not v.trainable and id(v) not in initializers]
+    named = [(v.name, v.numpy()) for v in kept if v.name != _SEED_STATE]
+    return [
+        (name, value)
+        for name, value in named
+        if value.dtype.kind == "f" and value.size and np.ptp(value) > 0
+    ]
 
 
 def _draw(initializer: Any, shape: Any, seed: int) -> np.ndarray:
@@ -66,11 +79,15 @@ def _draw(initializer: Any, shape: Any, seed: int) -> np.ndarray:
     return value
 
 
-def _initializers(model: Any) -> dict[int, Any]:
-    """Map ``id(variable)`` to its initializer, by Keras' naming: kernel, kernel_initializer."""
+def _initializers(model: Any, *, with_frozen: bool = False) -> dict[int, Any]:
+    """Map ``id(variable)`` to its initializer, by Keras' naming: kernel, kernel_initializer.
+
+    With `with_frozen` those of frozen layers are listed that still have what their initializer has
+    drawn. Others keep the values that they were given.
+    """
     found: dict[int, Any] = {}
     for layer in model._flatten_layers(include_self=False):
-        if not layer.trainable:  # a frozen layer keeps the values that it was given
+        if not layer.trainable and not with_frozen:
             continue
         for variable in layer._trainable_variables + layer._non_trainable_variables:
             stem = variable.name.removesuffix("_kernel") or variable.name
@@ -78,9 +95,18 @@ def _initializers(model: Any) -> dict[int, Any]:
             for name in (variable.name, stem, stem.replace("kernel", "depthwise")):
                 initializer = getattr(layer, f"{name}_initializer", None)
                 if isinstance(initializer, backend.keras.initializers.Initializer):
-                    found[id(variable)] = initializer
+                    if layer.trainable or _has_drawn(initializer, variable):
+                        found[id(variable)] = initializer
                     break
     return found
+
+
+def _has_drawn(initializer: Any, variable: Any) -> bool:
+    """Tell whether a variable's value comes from its initializer, with a seed by chance."""
+    if initializer.get_config().get("seed", 0) is not None:  # it has a seed, or draws nothing
+        return False
+    drawn = initializer(tuple(variable.shape), dtype=variable.dtype)  # as at the first call
+    return np.array_equal(backend.ops.convert_to_numpy(drawn), variable.numpy())
 
 
 def keras_model(member: Member) -> Any:

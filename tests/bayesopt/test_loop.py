@@ -943,6 +943,10 @@ def test_points_rounded_by_hand_are_told():
         search.tell([x[0], (x[1] + 1) % 10], 1.0)  # another whole number is another point
         search.tell(x.astype("float32"), 1.0)
     assert not len(search.pending_)
+    (x,) = search.ask()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        search.tell([x - [0.001, 0], x], [1.0, 2.0])  # settled by the same call
 
 
 def test_an_acquisition_by_name_after_the_start():

@@ -225,3 +225,8 @@ def test_wrong_candidates():
         select_greedy(y, loc, np.where(loc == 0, -1, 1), 2)
     with pytest.raises(ValueError, match="at least one"):
         select_greedy(y, loc, np.ones_like(loc), 2, sample_weight=np.zeros(4))
+    for weight, message in ((np.zeros(4), "at least one"), (-np.ones(4), "egative")):
+        with pytest.raises(ValueError, match=message):
+            select_top(y, loc, np.ones_like(loc), 2, sample_weight=weight)
+    broad = [select_greedy(y, loc, scale, 2).loss for scale in (1.0, np.ones(4), np.ones((2, 4)))]
+    assert broad[0] == broad[1] == broad[2]

@@ -846,21 +846,46 @@ def test_functions_are_compared_by_their_code():
     def recursive(n):
         return 1 if n < 2 else n * recursive(n - 1)
 
-    def other_recursive(n):
-        return 2 if n < 2 else n * other_recursive(n - 1)
+    def other(n):
+        return 2 if n < 2 else n * recursive(n - 1)
 
-    other_recursive.__qualname__ = recursive.__qualname__
+    def even(n):
+        return n == 0 or odd(n - 1)
+
+    def odd(n):
+        return n != 0 and even(n - 1)
+
+    def keyword(price):
+        return eval("lambda t, *, price=price: price * t", {"price": price})
+
+    other.__qualname__ = recursive.__qualname__
     assert _plain(_priced(1.0)) == _plain(_priced(1.0))
     assert _plain(_priced(1.0)) != _plain(_priced(2.0))
     assert _plain(functools.partial(_priced, 1.0)) != _plain(functools.partial(_priced, 2.0))
-    assert _plain(recursive) == _plain(recursive) != _plain(other_recursive)
-    json.dumps(_plain(recursive))
+    assert _plain(keyword(1)) != _plain(keyword(2))
+    assert _plain(recursive) == _plain(recursive) != _plain(other)
+    for function in (recursive, even, keyword(1)):  # the last one belongs to no module
+        json.dumps(_plain(function))
+
+
+def test_a_function_with_a_memory_stays_the_same():
+    calls, n_calls = [], 0
+
+    def objective(trial):
+        nonlocal n_calls
+        n_calls += 1
+        calls.append(trial)
+        return n_calls
+
+    before = _plain(objective)
+    objective(1)
+    assert _plain(objective) == before
 
 
 def test_the_description_of_a_function_is_that_of_another_process():
     code = (
         "from skuq.estimators._durable import _plain\n"
-        "f = lambda t, k=2.0: t in {'a', 'b', 'c'} or (lambda u: u + k)(t)\n"
+        "f = lambda t, k=2.0, s=frozenset('xyz'): t in {'a', 'b', 'c'} or (lambda u: u + k)(t)\n"
         "print(_plain(f)[1:])"
     )
     said = {run_python(code, PYTHONHASHSEED=seed).stdout for seed in ("1", "2")}

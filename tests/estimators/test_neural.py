@@ -1,8 +1,9 @@
 """Deep ensembles, hyper deep ensembles and MC dropout."""
 
+import math
 import pickle
-import random
 import sys
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -536,24 +537,58 @@ def test_penalties_may_be_numbers_in_single_precision(wave):
         assert np.isfinite(model.fit(*wave).predict(wave[0])).all()
 
 
-@pytest.mark.parametrize("kind", ["frozen", "spectral"])
-def test_random_values_that_are_not_drawn_again_repeat(kind):
+@pytest.mark.parametrize("seed", [None, 3])
+def test_frozen_layers_as_random_features(seed):
     def network(input_shape, n_outputs):
-        dense = keras.layers.Dense(6)
-        if kind == "frozen":
-            dense.trainable = False
-        else:
-            dense = keras.layers.SpectralNormalization(dense)
+        initializer = keras.initializers.GlorotUniform(seed)
+        dense = keras.layers.Dense(6, kernel_initializer=initializer, trainable=False)
         return keras.Sequential([keras.Input(input_shape), dense, keras.layers.Dense(n_outputs)])
 
+    def kernels(random_state):
+        model = DeepEnsembleRegressor(2, network=network, epochs=1, random_state=random_state)
+        return [member.state[0] for member in model.fit(X, X[:, 0]).fitted_.members]
+
     X = np.linspace(0, 1, 20)[:, None]
-    model = DeepEnsembleRegressor(2, network=network, epochs=1, random_state=0)
-    random.seed(7)
-    first = model.fit(X, X[:, 0]).predict(X)
-    drawn = random.random()
-    np.testing.assert_array_equal(model.fit(X, X[:, 0]).predict(X), first)
-    random.seed(7)
-    assert drawn == random.random()  # the global generator is left alone
+    one, two = kernels(0)
+    again, other = kernels(0), kernels(1)
+    assert_array_equal(again, [one, two])
+    # Without a seed of the user's, members and fits have features of their own.
+    assert np.array_equal(one, two) == np.array_equal(one, other[0]) == (seed is not None)
+
+
+@pytest.mark.parametrize("kind", ["spectral", "frozen"])
+def test_random_values_that_cannot_be_drawn_again_are_told(kind):
+    def network(input_shape, n_outputs):
+        dense = keras.layers.Dense(6)
+        if kind == "spectral":
+            dense = keras.layers.SpectralNormalization(dense)
+        model = keras.Sequential([keras.Input(input_shape), dense, keras.layers.Dense(n_outputs)])
+        if kind == "frozen":
+            dense.kernel.assign(np.random.normal(size=dense.kernel.shape))
+            dense.trainable = False
+        return model
+
+    def given(input_shape, n_outputs):
+        model = network(input_shape, n_outputs)
+        for variable in model.layers[0].variables:
+            variable.assign(np.linspace(0, 1, variable.numpy().size).reshape(variable.shape))
+        return model
+
+    n_calls = 0
+
+    def once(input_shape, n_outputs):
+        nonlocal n_calls
+        n_calls += 1
+        assert n_calls == 1
+        return given(input_shape, n_outputs)
+
+    X = np.linspace(0, 1, 20)[:, None]
+    with pytest.warns(UserWarning, match="random values.*Results repeat only if"):
+        DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        DeepEnsembleRegressor(2, network=given, epochs=1).fit(X, X[:, 0])
+        DeepEnsembleRegressor(2, network=once, epochs=1).fit(X, X[:, 0])
 
 
 @keras.saving.register_keras_serializable("skuq-tests")
@@ -606,7 +641,7 @@ def test_sums_that_keras_takes_for_a_bias_are_refused(combine, is_planned):
         return keras.Model(inputs, keras.layers.Dense(n_outputs)(total))
 
     X = np.linspace(0, 1, 20)[:, None]
-    with pytest.raises(SearchSpaceError, match="adds one number to 8, which Keras does wrongly"):
+    with pytest.raises(SearchSpaceError, match=r"a term of shape \(1,\) to one of shape \(8,\)"):
         DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])
 
 
@@ -624,3 +659,38 @@ def test_one_number_with_many(layer):
     for n in (7, 8):  # rows as many as units, too
         served = keras.ops.convert_to_numpy(model.to_keras()(X[:n])["mean"])
         np.testing.assert_allclose(served.ravel(), model.predict(X)[:n], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("first", "term", "is_refused"),
+    [
+        ((4, 4), (4, 1), True),
+        ((4, 4), (1, 4), False),
+        ((4, 8), (4, 1), False),
+        ((4, 8), (1, 8), False),
+        ((4, 8), (1, 1), True),
+        ((4, 1), (4, 4), False),
+    ],
+)
+def test_sums_of_several_axes(first, term, is_refused):
+    def network(input_shape, n_outputs):
+        inputs = keras.Input(input_shape)
+        parts = [
+            keras.layers.Reshape(shape)(keras.layers.Dense(math.prod(shape))(inputs))
+            for shape in (first, term)
+        ]
+        total = keras.layers.Flatten()(parts[0] + parts[1])
+        return keras.Model(inputs, keras.layers.Dense(n_outputs)(total))
+
+    model = network((2,), 1)
+    x = np.random.default_rng(0).normal(size=(max(*first, 1), 2)).astype("float32")
+    whole = model.predict(x, verbose=0)  # Keras compiles it for any number of rows
+    parts = [model(x[:n])[:1] for n in (1, *first)]
+    agrees = all(np.allclose(part, whole[:1], atol=1e-5) for part in parts)
+    assert agrees == (not is_refused)
+    X = np.linspace(0, 1, 40).reshape(20, 2)
+    if is_refused:
+        with pytest.raises(SearchSpaceError, match="Make the smaller term the first"):
+            DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])
+    else:
+        DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])

@@ -690,9 +690,3 @@ def test_mutated_files_load_or_are_refused(tmp_path, monkeypatch):
     assert not os.listdir(tmp_path)
     assert outcomes["checked: tree", "refused"] > 100
     assert outcomes["checked: tree", "loaded"] > 100
-
-
-def test_fields_newer_than_a_file_take_their_defaults():
-    assert loads(saved()).fitted_.targets.head.n_outputs == 1
-    older = changed("networks.GaussianHead", lambda item: item["state"].pop("n_outputs"))
-    assert loads(older).fitted_.targets.head.n_outputs == 1

@@ -432,3 +432,6 @@ def test_categories_of_booleans_are_read_from_numbers():
         assert_array_equal(encoder.transform(pd.DataFrame({"g": later})), wanted)
     unknown = encoder.transform(pd.DataFrame({"g": [1, 0, 0, 1, 0, 2]}))
     assert_array_equal(unknown[:5], wanted)  # a row does not change how others are read
+    numbers = TablePreprocessor().fit(pd.DataFrame({"g": pd.Categorical([0, 1, 1])}))
+    read = [numbers.transform(pd.DataFrame({"g": later})) for later in ([0, 1], [False, True])]
+    assert_array_equal(*read)
