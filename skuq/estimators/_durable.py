@@ -156,7 +156,9 @@ def _digest(data):
     if isinstance(data, list | tuple):
         return [_digest(part) for part in data]
     data = np.asarray(data)
-    data = np.ascontiguousarray(data if data.dtype.kind in "biufc" else data.astype(str))
+    if data.dtype.kind not in "biufc":
+        data = data.astype(str) if data.dtype.names is None else np.array(repr(data.tolist()))
+    data = np.ascontiguousarray(data)
     digest = hashlib.sha256(f"{data.dtype.str} {data.shape}".encode())
     digest.update(data)
     return f"sha256:{digest.hexdigest()}"
@@ -164,6 +166,9 @@ def _digest(data):
 
 # Their functions are known by their names: the code may change with the version.
 _LIBRARIES = ("skuq", "sklearn", "keras", "keras_tuner", "numpy", "scipy", "tensorflow")
+
+
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None), type(...))
 
 
 def _plain(value):
@@ -193,8 +198,9 @@ def _plain(value):
     is_named = callable(value) and hasattr(value, "__qualname__")  # generators are not
     kind = value if is_named else type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
-    if isinstance(value, types.FunctionType):
-        return [name, *_plain_function(value)]
+    function = _function_of(value)
+    if function is not None:
+        return [name, *_plain_function(function)]
     return f"{name} {re.sub(' at 0x[0-9a-f]+', '', repr(value))}"
 
 
@@ -218,6 +224,12 @@ def _plain_function(function, seen=()):
     return [_digest_code(code), *(_plain_constant(part, seen) for part in parts)]
 
 
+def _function_of(value):
+    """Return the function of a method, or of a wrapper such as a cache; None of other values."""
+    value = getattr(value, "__func__", getattr(value, "__wrapped__", value))
+    return value if isinstance(value, types.FunctionType) else None
+
+
 def _content(cell):
     """Return the value of an enclosed variable, None if it is not assigned yet."""
     try:
@@ -235,15 +247,19 @@ def _assigned(code):
 
 def _plain_constant(value, seen):
     """Describe a value that does not change; of others only the type."""
-    if isinstance(value, types.FunctionType):
-        return [value.__qualname__, *_plain_function(value, seen)]
+    function = _function_of(value)
+    if function is not None:
+        return [function.__qualname__, *_plain_function(function, seen)]
+    if isinstance(value, functools.partial):
+        parts = value.func, value.args, *value.keywords.items()
+        return [_plain_constant(part, seen) for part in parts]
     if isinstance(value, tuple):
         return [_plain_constant(part, seen) for part in value]
     if isinstance(value, frozenset):
-        return sorted(map(repr, value))
-    if isinstance(value, np.ndarray):
+        return sorted(repr(_plain_constant(part, seen)) for part in value)
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return _digest(value)
-    if isinstance(value, bool | int | float | complex | str | bytes | np.generic | None):
+    if type(value) in _CONSTANTS or isinstance(value, np.number | np.bool_):
         return repr(value)
     return type(value).__qualname__
 

@@ -271,6 +271,12 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
         )
     if not model.trainable_variables:
         raise ValueError("The base network must have weights to train. Got a Keras model of none.")
+    frozen = [one.name for one in model._flatten_layers() if one.weights and not one.trainable]
+    if frozen:
+        raise ValueError(
+            "The base network must have no frozen layers, since its configuration does not hold "
+            f"their values. Got {frozen[0]!r}."
+        )
     rows = keras.Input((n_inputs + n_queries,), name="rows")
     # The features: inputs of the last layers with weights, as far as they are vectors.
     features = [

@@ -244,6 +244,7 @@ def _check_numbers(by):
             as_floats(by)
         except (TypeError, ValueError):
             is_number = False
+        is_number = is_number and not any(isinstance(value, str) for value in by)
     if not is_number or dtype.kind not in "biufmMO":
         raise ValueError(
             f"`by` must hold a number of each row; labels are for `groups`. Got dtype {dtype}."

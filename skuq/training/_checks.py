@@ -109,6 +109,9 @@ def _check_sums(model: Any, source: str) -> None:
         for node in operation._inbound_nodes:
             # Without the axis of rows. Sizes that are known only in use count as 0.
             first, *terms = [tuple(n or 0 for n in t.shape[1:]) for t in node.input_tensors]
+            if isinstance(operation, backend.keras.Layer):  # it gives all terms the same rank
+                rank = max(map(len, (first, *terms)))
+                first, *terms = [(1,) * (rank - len(t)) + t for t in (first, *terms)]
             for term in terms:
                 if n_rows := _rows_of_wrong_sums(first, term):
                     raise SearchSpaceError(

@@ -7,6 +7,7 @@ again here, each variable by a copy of its initializer with a seed of its own.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,10 @@ def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]
     """Draw flat trainable weights of shape (n_weights,), and the non-trainable variables.
 
     The initializer of a variable `w` is its layer's attribute `w_initializer`, as in all
-    of Keras' layers. Variables of frozen layers keep their values, unless these are what their
-    initializer has drawn without a seed of the user's. Other variables without an initializer keep
-    theirs, too, with a warning if they are trained and not constant, because all members then
-    start from them.
+    of Keras' layers. Variables of frozen layers keep their values, unless all of these are what
+    their initializers have drawn without a seed of the user's. Other variables without an
+    initializer keep theirs, too, with a warning if they are trained and not constant, because all
+    members then start from them.
     """
     rng = np.random.default_rng(seed)
     initializers = _initializers(model, with_frozen=True)
@@ -66,7 +67,7 @@ def kept_values(model: Any) -> list[tuple[str, np.ndarray]]:
     return [
         (name, value)
         for name, value in named
-        if value.dtype.kind == "f" and value.size and np.ptp(value) > 0
+        if value.dtype.kind == "f" and value.size and (value.size == 1 or np.ptp(value) > 0)
     ]
 
 
@@ -82,29 +83,53 @@ def _draw(initializer: Any, shape: Any, seed: int) -> np.ndarray:
 def _initializers(model: Any, *, with_frozen: bool = False) -> dict[int, Any]:
     """Map ``id(variable)`` to its initializer, by Keras' naming: kernel, kernel_initializer.
 
-    With `with_frozen` those of frozen layers are listed that still have what their initializer has
-    drawn. Others keep the values that they were given.
+    With `with_frozen` those of frozen layers and variables are listed, too, if all that have a
+    random initializer still hold what this has drawn. Otherwise they have been trained or set, and
+    keep their values together.
     """
     found: dict[int, Any] = {}
+    frozen: dict[int, Any] = {}
+    all_drawn = True
     for layer in model._flatten_layers(include_self=False):
-        if not layer.trainable and not with_frozen:
-            continue
         for variable in layer._trainable_variables + layer._non_trainable_variables:
-            stem = variable.name.removesuffix("_kernel") or variable.name
-            # A depthwise convolution calls its kernel's initializer depthwise_initializer.
-            for name in (variable.name, stem, stem.replace("kernel", "depthwise")):
-                initializer = getattr(layer, f"{name}_initializer", None)
-                if isinstance(initializer, backend.keras.initializers.Initializer):
-                    if layer.trainable or _has_drawn(initializer, variable):
-                        found[id(variable)] = initializer
-                    break
-    return found
+            initializer = _initializer_of(variable, layer)
+            # Variables that are never trained, such as moving averages, are those of their layer.
+            never = any(variable is other for other in layer._non_trainable_variables)
+            if initializer is not None and layer.trainable and (variable.trainable or never):
+                found[id(variable)] = initializer
+            elif initializer is not None and initializer.get_config().get("seed", 0) is None:
+                frozen[id(variable)] = initializer
+                all_drawn = all_drawn and _holds_draw(initializer, variable)
+    return found | frozen if with_frozen and all_drawn else found
 
 
-def _has_drawn(initializer: Any, variable: Any) -> bool:
-    """Tell whether a variable's value comes from its initializer, with a seed by chance."""
-    if initializer.get_config().get("seed", 0) is not None:  # it has a seed, or draws nothing
-        return False
+def _initializer_of(variable: Any, layer: Any) -> Any:
+    """Find the initializer of a layer's variable by its name; None if it has another name."""
+    stem = variable.name.removesuffix("_kernel") or variable.name
+    # A depthwise convolution calls its kernel's initializer depthwise_initializer.
+    for name in (variable.name, stem, stem.replace("kernel", "depthwise")):
+        initializer = getattr(layer, f"{name}_initializer", None)
+        if isinstance(initializer, backend.keras.initializers.Initializer):
+            return _with_axes(initializer, layer)
+    return None
+
+
+def _with_axes(initializer: Any, layer: Any) -> Any:
+    """Give an EinsumDense layer's initializer the axes of its kernel, by which Keras scales it."""
+    config = initializer.get_config()
+    if not isinstance(layer, backend.keras.layers.EinsumDense) or "input_axes" not in config:
+        return initializer
+    _, kernel, output = re.split(",|->", layer.equation.replace(" ", ""))
+    if config["input_axes"] is None:
+        config["input_axes"] = [k for k, axis in enumerate(kernel) if axis not in output]
+        config["output_axes"] = [k for k, axis in enumerate(kernel) if axis in output]
+    scaled = type(initializer).from_config(config)
+    scaled.seed = initializer.seed
+    return scaled
+
+
+def _holds_draw(initializer: Any, variable: Any) -> bool:
+    """Tell whether a variable holds what its initializer has drawn."""
     drawn = initializer(tuple(variable.shape), dtype=variable.dtype)  # as at the first call
     return np.array_equal(backend.ops.convert_to_numpy(drawn), variable.numpy())
 

@@ -221,6 +221,8 @@ def test_wrong_candidates():
     y, loc = np.zeros(4), np.arange(8.0).reshape(2, 4)
     with pytest.raises(ValueError, match="must have shape"):
         select_greedy(y, loc.T, loc.T, 2)
+    with pytest.raises(ValueError, match="`scale` must have the shape"):
+        select_greedy(y, loc, np.ones((2, 4, 1)), 2)
     with pytest.raises(ValueError, match="`scale` must be at least 0. Got -1"):
         select_greedy(y, loc, np.where(loc == 0, -1, 1), 2)
     with pytest.raises(ValueError, match="at least one"):

@@ -864,6 +864,13 @@ def test_functions_are_compared_by_their_code():
     assert _plain(functools.partial(_priced, 1.0)) != _plain(functools.partial(_priced, 2.0))
     assert _plain(keyword(1)) != _plain(keyword(2))
     assert _plain(recursive) == _plain(recursive) != _plain(other)
+    cached = [functools.lru_cache(_priced(price)) for price in (1.0, 2.0)]
+    assert _plain(cached[0]) != _plain(cached[1])
+    enclosed = [_priced(functools.partial(pow, price)) for price in (1.0, 2.0)]
+    assert _plain(enclosed[0]) != _plain(enclosed[1])
+    pairs = np.zeros(2, [("a", float), ("b", int)])
+    for array in (pairs, np.array([object()])):
+        json.dumps(_plain(_priced(array)))
     for function in (recursive, even, keyword(1)):  # the last one belongs to no module
         json.dumps(_plain(function))
 

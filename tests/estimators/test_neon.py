@@ -1024,3 +1024,14 @@ def test_query_points_of_a_frame_keep_their_columns():
     assert_array_equal(model.predict(U, query_points=points.to_numpy()), model.predict(U))
     with pytest.raises(ValueError, match=r"must have the columns .*\['t', 'x'\]. Got \['x', 't'\]"):
         model.predict(U, query_points=points[["x", "t"]])
+
+
+def test_frozen_layers_of_a_base_are_refused():
+    def build(d_u, d_y, n_outputs):
+        u, y = keras.Input((d_u,)), keras.Input((d_y,))
+        frozen = keras.layers.Dense(4, trainable=False, name="fixed")(u)
+        joined = keras.layers.Concatenate()([frozen, y])
+        return keras.Model([u, y], keras.layers.Dense(n_outputs)(joined))
+
+    with pytest.raises(ValueError, match="no frozen layers.*Got 'fixed'"):
+        small(build_base=build, steps=5).fit(INPUTS, VALUES)

@@ -694,3 +694,15 @@ def test_sums_of_several_axes(first, term, is_refused):
             DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])
     else:
         DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])
+
+
+def test_terms_of_another_rank():
+    def network(input_shape, n_outputs):
+        inputs = keras.Input(input_shape)
+        low = keras.layers.Reshape((2, 1))(keras.layers.Dense(2)(inputs))
+        high = keras.layers.Reshape((1, 1, 2))(keras.layers.Dense(2)(inputs))
+        total = keras.layers.Flatten()(keras.layers.Add()([low, high]))
+        return keras.Model(inputs, keras.layers.Dense(n_outputs)(total))
+
+    X = np.linspace(0, 1, 20)[:, None]
+    DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])

@@ -1,3 +1,4 @@
+import math
 import threading
 
 import numpy as np
@@ -433,3 +434,35 @@ def test_a_member_as_a_keras_model_predicts_what_the_member_does():
     x = data().x
     expected = predict_members([member], x)[0]
     np.testing.assert_allclose(keras_model(member).predict(x, verbose=0), expected, rtol=1e-5)
+
+
+def test_attention_starts_with_the_scale_of_keras():
+    inputs = keras.Input((10, 32))
+    attention = keras.layers.MultiHeadAttention(8, 16)(inputs, inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(attention)))
+    flat, _ = draw_variables(model, 0)
+    ends = np.cumsum([math.prod(v.shape) for v in model.trainable_variables])[:-1]
+    for variable, drawn in zip(model.trainable_variables, np.split(flat, ends)):
+        np.testing.assert_allclose(drawn.std(), variable.numpy().std(), rtol=0.1)
+
+
+def test_a_random_layer_of_a_trained_network_is_kept():
+    random = keras.layers.Dense(5, trainable=False)
+    trained, last = keras.layers.Dense(4), keras.layers.Dense(1)
+    model = keras.Sequential([keras.Input((3,)), random, trained, last])
+    trained.trainable = False
+    _, first = draw_variables(model, 0)
+    assert not np.array_equal(first[0], random.kernel.numpy())  # all are as they were drawn
+    trained.kernel.assign(trained.kernel + 1)
+    _, state = draw_variables(model, 0)
+    for value, variable in zip(state, model.non_trainable_variables, strict=True):
+        np.testing.assert_array_equal(value, variable.numpy())
+
+
+def test_a_frozen_variable_of_a_layer_that_is_trained_is_kept():
+    layer = keras.layers.Dense(3)
+    model = keras.Sequential([keras.Input((2,)), layer, keras.layers.Dense(1)])
+    layer.kernel.assign(np.ones((2, 3)))
+    layer.kernel.trainable = False
+    _, (kernel,) = draw_variables(model, 0)
+    np.testing.assert_array_equal(kernel, np.ones((2, 3)))
