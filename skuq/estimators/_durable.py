@@ -53,7 +53,9 @@ def open_store(estimator, params, memory, is_fitted, data):
         if name not in data:
             for part in _missing_parts(value):
                 part()  # raises an error that names the missing part
-            parts[name] = _plain(value)
+            # The decisions of a search space are compared by the store, which tells what changed.
+            is_space = name == "search_space" and _function_of(value) is not None
+            parts[name] = _named(value) if is_space else _plain(value)
             if callable(value) or hasattr(value, "__dict__"):
                 objects[name] = value
     # The labels of classes and the names of columns identify the search, too.
@@ -166,8 +168,6 @@ def _digest(data):
 
 # Their functions are known by their names: the code may change with the version.
 _LIBRARIES = ("skuq", "sklearn", "keras", "keras_tuner", "numpy", "scipy", "tensorflow")
-
-
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None), type(...))
 
 
@@ -195,13 +195,16 @@ def _plain(value):
         return [f"{type(value).__module__}.{type(value).__qualname__}", _plain(params)]
     if isinstance(value, functools.partial):
         return [_plain(value.func), _plain(value.args), _plain(value.keywords)]
+    function = _function_of(value)
+    return _named(value) if function is None else [_named(value), *_plain_function(function)]
+
+
+def _named(value):
+    """Describe an object by its name, or that of its type, and its representation."""
     is_named = callable(value) and hasattr(value, "__qualname__")  # generators are not
     kind = value if is_named else type(value)
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    function = _function_of(value)
-    if function is not None:
-        return [name, *_plain_function(function)]
-    return f"{name} {re.sub(' at 0x[0-9a-f]+', '', repr(value))}"
+    representation = re.sub(" at 0x[0-9a-f]+", "", repr(value))
+    return f"{kind.__module__}.{kind.__qualname__} {representation}"
 
 
 def _plain_function(function, seen=()):
