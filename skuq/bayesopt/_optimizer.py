@@ -524,6 +524,10 @@ class BayesianOptimizer:
     def direction(self):
         return "maximize" if self._state.sign > 0 else "minimize"
 
+    @direction.setter
+    def direction(self, value):
+        self._state.sign = _sign_of(value)
+
     @property
     def x_(self):
         return self._log.x.copy()
@@ -671,7 +675,7 @@ class BayesianOptimizer:
         self = cls(estimator, **resumed_parameters(settings, changes))
         self._state = search_state
         if "direction" in changes:
-            self._state.sign = _sign_of(changes["direction"])
+            self.direction = changes["direction"]
         if self.mean_width != settings["mean_width"]:
             self._state.beta_ = None  # it belonged to another width
         self._log.restore(state, messages)

@@ -211,14 +211,14 @@ class ResultLog:
             self.pending = np.delete(self.pending, k, axis=0)
         return k is not None
 
-    def _find_pending(self, x, most: float) -> int | None:
-        """Find the position of the pending point nearest to x (d,), if it is near enough."""
+    def _find_pending(self, x, largest_distance: float) -> int | None:
+        """Find the position of the pending point nearest to x (d,); None if it is too far away."""
         if not len(self.pending):
             return None
         distance = self.domain.distance(self.pending, x[None]).ravel()
         distance[self.domain.differs_in_whole_columns(self.pending, x)] = np.inf
         k = int(distance.argmin())  # one of them, where a point is pending several times
-        return k if distance[k] <= most else None
+        return k if distance[k] <= largest_distance else None
 
     def _warn_of_near(self, points) -> None:
         """Warn once if one of the points (k, d) may be a pending one that was rounded."""
@@ -285,8 +285,9 @@ class ResultLog:
         self.values = np.append(self.values, np.where(failed, np.nan, values))
         self.constraints = np.vstack([self.constraints, np.where(failed[:, None], 0.0, limits)])
         self.messages += messages
-        # A point that was known before is no rounded one.
-        self._warn_of_near([x for x in points if not self._settle(x) and tuple(x) not in known])
+        unsettled = [x for x in points if not self._settle(x)]
+        # A point that has been evaluated before is told again; it is not a rounded pending one.
+        self._warn_of_near([x for x in unsettled if tuple(x) not in known])
 
     def _value_of(self, output, measured):
         """Evaluate the objective and the constraints of one output.

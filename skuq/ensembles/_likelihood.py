@@ -28,12 +28,8 @@ _N_FOLDS = 5
 _MIN_FOLD = 10  # rows; with fewer rows in a fold, sizes of ensembles are not compared
 
 
-def class_log_likelihood(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
-    """Compute the candidates' log probabilities of the true classes, (n_candidates, n_samples).
-
-    `y` (n_samples,) are class codes, and `proba` (n_candidates, n_samples, n_classes)
-    probabilities. The result is in nats.
-    """
+def _check_codes(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
+    """Check that y (n_samples,) holds positions of columns of `proba`, and return integers."""
     codes, n_classes = np.asarray(y), np.shape(proba)[-1]
     if codes.dtype.kind not in "biu" or (codes < 0).any() or (codes >= n_classes).any():
         raise ValueError(
@@ -41,8 +37,18 @@ def class_log_likelihood(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
             f"columns of probabilities. Got {np.unique(codes)[:10].tolist()} of dtype "
             f"{codes.dtype}."
         )
+    return codes.astype(int)
+
+
+def class_log_likelihood(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
+    """Compute the candidates' log probabilities of the true classes, (n_candidates, n_samples).
+
+    `y` (n_samples,) are class codes, and `proba` (n_candidates, n_samples, n_classes)
+    probabilities. The result is in nats. Raise ValueError if y holds anything else.
+    """
+    codes = _check_codes(y, proba)
     with np.errstate(divide="ignore"):  # `likelihood_statistics` accepts -inf
-        return np.log(proba[:, np.arange(len(codes)), codes.astype(int)])
+        return np.log(proba[:, np.arange(len(codes)), codes])
 
 
 def brier_statistics(y: np.ndarray, proba: np.ndarray) -> tuple[tuple[np.ndarray], Loss]:
@@ -50,10 +56,10 @@ def brier_statistics(y: np.ndarray, proba: np.ndarray) -> tuple[tuple[np.ndarray
 
     `y` (n_samples,) are class codes, and `proba` (n_candidates, n_samples, n_classes)
     probabilities. The statistic is the difference from the one-hot true class, and the loss its
-    square, summed over classes.
+    square, summed over classes. Raise ValueError if y holds anything else than class codes.
     """
-    error = np.array(proba, dtype=float)
-    error[:, np.arange(len(y)), y] -= 1
+    codes, error = _check_codes(y, proba), np.array(proba, dtype=float)
+    error[:, np.arange(len(codes)), codes] -= 1
     return (error,), lambda mean: (mean**2).sum(axis=-1)
 
 

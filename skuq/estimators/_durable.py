@@ -208,10 +208,11 @@ def _named(value):
 
 
 def _plain_function(function, seen=()):
-    """Describe a user's function by its code, defaults, and variables of functions around it.
+    """Describe a user's function by its code, its defaults, and the variables that it encloses.
 
-    Of these only what does not change while the function is used: numbers, texts, arrays and other
-    functions. `seen` are functions that are being described.
+    Lists and other objects that may change while the function is used are described by their type
+    only, and variables that it assigns are left out. `seen` are the functions whose description
+    has begun: functions may call each other.
     """
     if (function.__module__ or "").split(".")[0] in _LIBRARIES or function in seen:
         return []
@@ -249,7 +250,7 @@ def _assigned(code):
 
 
 def _plain_constant(value, seen):
-    """Describe a value that does not change; of others only the type."""
+    """Describe numbers, texts, arrays and functions by their content, all else by its type."""
     function = _function_of(value)
     if function is not None:
         return [function.__qualname__, *_plain_function(function, seen)]

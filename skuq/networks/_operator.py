@@ -256,7 +256,8 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
     The model is functional, with inputs (N, n_inputs) and (N, n_queries) and one output
     (N, n_raw). The result is a model of rows [u, y] whose outputs are the raw outputs, followed by
     features: the inputs of the model's last layers with weights, u and y. Raise ValueError for
-    another kind of model, or one that has no weights or cannot be rebuilt from its configuration.
+    another kind of model, or one that has no weights, has frozen layers, or cannot be rebuilt from
+    its configuration.
     """
     from skuq.backend import keras
 

@@ -207,7 +207,7 @@ class Columns:
         return Labels(np.append(places, -1)[codes], names)
 
 
-# Labels of booleans and of the numbers that may stand for them in another table.
+# Labels of booleans, and of the numbers 0 and 1 that another table may hold instead of them.
 _TRUTHS = {"0": "False", "1": "True", "False": "0", "True": "1"}
 
 

@@ -98,10 +98,11 @@ def _check_layers(model: Any, source: str) -> None:
 
 
 def _check_sums(model: Any, source: str) -> None:
-    """Raise SearchSpaceError for a sum in which Keras may take a term for a bias.
+    """Raise SearchSpaceError for a sum that Keras computes wrongly for some numbers of rows.
 
-    `keras.ops.add` does so if the axes of the second term that are not 1 are one axis, as long as
-    the second or the last axis of the first term. For some batches this is another sum.
+    `keras.ops.add` takes the second of two terms for a bias if all its axes but one have length 1,
+    and this one is as long as the second or the last axis of the first term. Rows are an axis, too:
+    a term of one number for each row looks like a bias if there are as many rows as units.
     """
     for operation in _operations(model):
         if type(operation).__name__ not in ("Add", "Average"):
@@ -124,7 +125,10 @@ def _check_sums(model: Any, source: str) -> None:
 
 
 def _rows_of_wrong_sums(first: tuple[int, ...], term: tuple[int, ...]) -> list[int]:
-    """List the numbers of rows for which Keras takes a term of this shape for a wrong bias."""
+    """List the numbers of rows for which Keras adds this term as a bias along a wrong axis.
+
+    Both shapes are without the axis of rows.
+    """
     ends = {first[0], first[-1]} - {0, 1} if first else set()
     axes = [k for k, size in enumerate(term) if size != 1]
     if not axes:  # the axis of the bias would be that of the rows
@@ -132,7 +136,8 @@ def _rows_of_wrong_sums(first: tuple[int, ...], term: tuple[int, ...]) -> list[i
     (axis, *others), size = axes, term[axes[0]]
     if others or size not in ends:
         return []
-    # Where the term has one row, the bias is added along the last axis, or else the second one.
+    # In a batch of one row only this axis is left. Keras adds it along the last axis of the first
+    # term if the lengths agree, otherwise along the second, which is the first one here.
     wanted = len(term) - 1 if size == first[-1] else len(term) - len(first)
     return [] if axis == wanted else [1]
 

@@ -83,9 +83,9 @@ def _draw(initializer: Any, shape: Any, seed: int) -> np.ndarray:
 def _initializers(model: Any, *, with_frozen: bool = False) -> dict[int, Any]:
     """Map ``id(variable)`` to its initializer, by Keras' naming: kernel, kernel_initializer.
 
-    With `with_frozen` those of frozen layers and variables are listed, too, if all that have a
-    random initializer still hold what this has drawn. Otherwise they have been trained or set, and
-    keep their values together.
+    Frozen layers and variables are left out. With `with_frozen` they are included if each of them
+    that has a random initializer still holds the values that this has drawn. If one does not, it
+    has been trained or set, and then all are to keep their values.
     """
     found: dict[int, Any] = {}
     frozen: dict[int, Any] = {}
@@ -93,9 +93,9 @@ def _initializers(model: Any, *, with_frozen: bool = False) -> dict[int, Any]:
     for layer in model._flatten_layers(include_self=False):
         for variable in layer._trainable_variables + layer._non_trainable_variables:
             initializer = _initializer_of(variable, layer)
-            # Variables that are never trained, such as moving averages, are those of their layer.
-            never = any(variable is other for other in layer._non_trainable_variables)
-            if initializer is not None and layer.trainable and (variable.trainable or never):
+            # The state of a layer, such as moving averages, is never trainable itself.
+            is_state = any(variable is other for other in layer._non_trainable_variables)
+            if initializer is not None and layer.trainable and (variable.trainable or is_state):
                 found[id(variable)] = initializer
             elif initializer is not None and initializer.get_config().get("seed", 0) is None:
                 frozen[id(variable)] = initializer
@@ -117,12 +117,12 @@ def _initializer_of(variable: Any, layer: Any) -> Any:
 def _with_axes(initializer: Any, layer: Any) -> Any:
     """Give an EinsumDense layer's initializer the axes of its kernel, by which Keras scales it."""
     config = initializer.get_config()
-    if not isinstance(layer, backend.keras.layers.EinsumDense) or "input_axes" not in config:
+    lacks_axes = config.get("input_axes", 0) is None  # only some initializers have them
+    if not isinstance(layer, backend.keras.layers.EinsumDense) or not lacks_axes:
         return initializer
     _, kernel, output = re.split(",|->", layer.equation.replace(" ", ""))
-    if config["input_axes"] is None:
-        config["input_axes"] = [k for k, axis in enumerate(kernel) if axis not in output]
-        config["output_axes"] = [k for k, axis in enumerate(kernel) if axis in output]
+    config["input_axes"] = [k for k, axis in enumerate(kernel) if axis not in output]
+    config["output_axes"] = [k for k, axis in enumerate(kernel) if axis in output]
     scaled = type(initializer).from_config(config)
     scaled.seed = initializer.seed
     return scaled

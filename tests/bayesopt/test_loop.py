@@ -922,6 +922,8 @@ def test_the_direction_of_ask():
     assert again.direction == "minimize"
     other = BayesianOptimizer.from_state(search.to_state(), surrogate, direction="maximize")
     assert other.best_value_ == np.max(search.values_)
+    other.direction = "minimize"
+    assert other.best_value_ == np.min(search.values_)
     with pytest.raises(ValueError, match="`direction` must be"):
         BayesianOptimizer(surrogate, [(-2, 2)], direction="min")
 

@@ -13,6 +13,7 @@ from skuq.ensembles import (
     select_hq_proba,
     select_top,
 )
+from skuq.ensembles._likelihood import brier_statistics
 
 
 def pool(seed, n_candidates=6, n_samples=15):
@@ -215,6 +216,8 @@ def test_codes_that_are_no_classes():
     for y in ([-1, 1, 1, -1], [0, 1, 2, 1], [0.0, 1.0, 0.0, 1.0], ["a", "b", "a", "b"]):
         with pytest.raises(ValueError, match="class numbers from 0 to 1"):
             select_hq_proba(y, proba, 2)
+        with pytest.raises(ValueError, match="class numbers from 0 to 1"):
+            brier_statistics(y, proba)
 
 
 def test_wrong_candidates():
