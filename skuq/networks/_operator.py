@@ -21,6 +21,7 @@ from skuq.networks._dense_layers import AppliedDense, Dense, Derivatives
 from skuq.networks._nomu import inputs_of_last_layers
 from skuq.networks._plan import Namespace
 from skuq.networks._rebuild import check_rebuild
+from skuq.networks._sums import wrong_sum
 
 
 def tile_columns(xp, y, n):
@@ -256,8 +257,8 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
     The model is functional, with inputs (N, n_inputs) and (N, n_queries) and one output
     (N, n_raw). The result is a model of rows [u, y] whose outputs are the raw outputs, followed by
     features: the inputs of the model's last layers with weights, u and y. Raise ValueError for
-    another kind of model, or one that has no weights, has frozen layers, or cannot be rebuilt from
-    its configuration.
+    another kind of model, or one that has no weights, has frozen layers or a sum that Keras
+    computes wrongly, or cannot be rebuilt from its configuration.
     """
     from skuq.backend import keras
 
@@ -278,6 +279,8 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
             "The base network must have no frozen layers, since its configuration does not hold "
             f"their values. Got {frozen[0]!r}."
         )
+    if fault := wrong_sum(model):
+        raise ValueError(f"The base network cannot be trained: {fault}")
     rows = keras.Input((n_inputs + n_queries,), name="rows")
     # The features: inputs of the last layers with weights, as far as they are vectors.
     features = [

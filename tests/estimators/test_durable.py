@@ -21,7 +21,7 @@ import skuq
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor
 from skuq._space import Space
 from skuq.catalog import Catalog, CatalogFolder
-from skuq.estimators._durable import _plain
+from skuq.estimators._descriptions import describe
 from skuq.exceptions import (
     CatalogLockedError,
     CatalogMismatchError,
@@ -154,7 +154,7 @@ def test_long_transformers_are_told_apart_by_their_parameters():
 
     one, same, other = transformer(1), transformer(1), transformer(3)
     assert repr(one) == repr(other)  # scikit-learn leaves the middle out
-    assert _plain(one) == _plain(same) != _plain(other)
+    assert describe(one) == describe(same) != describe(other)
 
 
 def test_a_catalog_to_start_from_is_known_by_its_trials(search, trained, tmp_path):
@@ -859,20 +859,44 @@ def test_functions_are_compared_by_their_code():
         return eval("lambda t, *, price=price: price * t", {"price": price})
 
     other.__qualname__ = recursive.__qualname__
-    assert _plain(_priced(1.0)) == _plain(_priced(1.0))
-    assert _plain(_priced(1.0)) != _plain(_priced(2.0))
-    assert _plain(functools.partial(_priced, 1.0)) != _plain(functools.partial(_priced, 2.0))
-    assert _plain(keyword(1)) != _plain(keyword(2))
-    assert _plain(recursive) == _plain(recursive) != _plain(other)
+    assert describe(_priced(1.0)) == describe(_priced(1.0))
+    assert describe(_priced(1.0)) != describe(_priced(2.0))
+    assert describe(functools.partial(_priced, 1.0)) != describe(functools.partial(_priced, 2.0))
+    assert describe(keyword(1)) != describe(keyword(2))
+    assert describe(recursive) == describe(recursive) != describe(other)
     cached = [functools.lru_cache(_priced(price)) for price in (1.0, 2.0)]
-    assert _plain(cached[0]) != _plain(cached[1])
+    assert describe(cached[0]) != describe(cached[1])
     enclosed = [_priced(functools.partial(pow, price)) for price in (1.0, 2.0)]
-    assert _plain(enclosed[0]) != _plain(enclosed[1])
+    assert describe(enclosed[0]) != describe(enclosed[1])
     pairs = np.zeros(2, [("a", float), ("b", int)])
     for array in (pairs, np.array([object()])):
-        json.dumps(_plain(_priced(array)))
+        json.dumps(describe(_priced(array)))
     for function in (recursive, even, keyword(1)):  # the last one belongs to no module
-        json.dumps(_plain(function))
+        json.dumps(describe(function))
+
+
+def test_functions_that_share_functions_are_described_once():
+    def chain(price):
+        def low(t):
+            return price * t
+
+        for _ in range(40):  # 2 ** 40 descriptions, if each mention were one
+
+            def low(t, one=low, other=low):
+                return one(t) + other(t)
+
+        return low
+
+    assert describe(chain(1.0)) == describe(chain(1.0)) != describe(chain(2.0))
+
+    def first(t):
+        return t
+
+    def second(t):
+        return 2 * t
+
+    pairs = [lambda t, a=a, b=b: a(t) + b(t) ** 2 for a, b in ((first, first), (first, second))]
+    assert describe(pairs[0])[1:] != describe(pairs[1])[1:]
 
 
 def test_a_function_with_a_memory_stays_the_same():
@@ -884,16 +908,16 @@ def test_a_function_with_a_memory_stays_the_same():
         calls.append(trial)
         return n_calls
 
-    before = _plain(objective)
+    before = describe(objective)
     objective(1)
-    assert _plain(objective) == before
+    assert describe(objective) == before
 
 
 def test_the_description_of_a_function_is_that_of_another_process():
     code = (
-        "from skuq.estimators._durable import _plain\n"
+        "from skuq.estimators._descriptions import describe\n"
         "f = lambda t, k=2.0, s=frozenset('xyz'): t in {'a', 'b', 'c'} or (lambda u: u + k)(t)\n"
-        "print(_plain(f)[1:])"
+        "print(describe(f)[1:])"
     )
     said = {run_python(code, PYTHONHASHSEED=seed).stdout for seed in ("1", "2")}
     assert len(said) == 1

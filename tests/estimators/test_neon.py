@@ -3,6 +3,7 @@
 import copy
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import operators
@@ -1035,3 +1036,20 @@ def test_frozen_layers_of_a_base_are_refused():
 
     with pytest.raises(ValueError, match="no frozen layers.*Got 'fixed'"):
         small(build_base=build, steps=5).fit(INPUTS, VALUES)
+
+
+def test_a_base_with_a_sum_that_keras_takes_for_a_bias_is_refused():
+    def build(d_u, d_y, n_outputs, is_first):
+        from skuq.backend import keras
+
+        u, y = keras.Input((d_u,)), keras.Input((d_y,))
+        hidden = keras.layers.Dense(4)(keras.layers.Concatenate()([u, y]))
+        scale = keras.layers.Dense(1)(y)  # one number for each row
+        terms = [scale, hidden] if is_first else [hidden, scale]
+        total = keras.layers.Add(name="total")(terms)
+        return keras.Model([u, y], keras.layers.Dense(n_outputs)(total))
+
+    model = small(steps=5)
+    with pytest.raises(ValueError, match="'total' adds a term.*In batches of 4 rows.*first one"):
+        model.set_params(build_base=partial(build, is_first=False)).fit(INPUTS, VALUES)
+    model.set_params(build_base=partial(build, is_first=True)).fit(INPUTS, VALUES)
