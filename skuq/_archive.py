@@ -43,6 +43,14 @@ _HEADER, _TREE = "header.json", "tree.json"
 _ARRAY = re.compile(r"arrays/(0|[1-9][0-9]{0,8})\.npy")
 _TEXT = re.compile(r"texts/(0|[1-9][0-9]{0,8})\.txt")
 _LOCAL = struct.Struct("<4s5H3L2H")  # the header before a file's bytes
+# What reads a file of each kind.
+_READERS = {
+    "estimator": "skuq.load",
+    "catalog": "skuq.load",
+    "search": "skuq.catalog.Catalog.load, which gets the folder",
+    "trial": "skuq.catalog.Catalog.load, which gets the folder",
+    "Bayesian optimisation": "skuq.bayesopt.BayesianOptimizer.load",
+}
 _WATCHED = {"keras": "keras", "tensorflow": "tensorflow", "scikit-learn": "sklearn"}
 
 
@@ -292,8 +300,11 @@ def _check_header(header, kind):
         )
     kinds = (kind,) if isinstance(kind, str) else kind
     if header.get("kind") not in kinds:
+        found = header.get("kind")
+        reader = _READERS.get(found) if isinstance(found, str) else None
         raise FileFormatError(
-            f"it holds a {header.get('kind')!r:.50}, not a {' or a '.join(map(repr, kinds))}"
+            f"it holds a {found!r:.50}, not a {' or a '.join(map(repr, kinds))}"
+            + ("" if reader is None else f". Read it with {reader}")
         )
 
 

@@ -91,11 +91,11 @@ def maximize_acquisition(
     method : {"auto", "lbfgs", "scipy", "direct"}, default="auto"
         "lbfgs" climbs from all starts at once in compiled programs, "scipy" from one after the
         other with L-BFGS-B. Without gradients (the posterior's key is None) "scipy" climbs from
-        the ten best points of a large sample by forward differences. "direct" is SciPy's DIRECT,
-        not locally biased, as in NOMU's appendix B.3. "auto" is "lbfgs", or "scipy" without
-        gradients.
+        the best points of a large sample by forward differences. "direct" is SciPy's DIRECT, not
+        locally biased, as in NOMU's appendix B.3. "auto" is "lbfgs", or "scipy" without gradients.
     n_restarts : int, default=500
-        Number of starts from a Latin hypercube.
+        Number of starts from a Latin hypercube. Without gradients the best of four times as many
+        points are improved, at most ten.
     starts, exclude : array-like of shape (k, d), optional
         Further starts, with q > 1 the first points of k batches; points not to be proposed again.
     pending : array-like of shape (k, d), optional
@@ -282,7 +282,7 @@ def _is_inexact(task, u, values):
 def _climb_one_by_one(task, u, n_restarts, given):
     """Climb from one candidate after the other with SciPy's L-BFGS-B."""
     if task.posterior.key is None:
-        return _without_gradients(task, u)
+        return _without_gradients(task, u, min(n_restarts, _N_CLIMBED))
     u = u[:n_restarts]
     compiled, values = _compile(task, u)
     units = _Units.of(values)
@@ -294,7 +294,7 @@ def _climb_one_by_one(task, u, n_restarts, given):
     return _polish(cost, u[_rank(values)], u, values, units)
 
 
-def _without_gradients(task, u):
+def _without_gradients(task, u, n_restarts):
     """Climb from the best candidates by forward differences."""
     function = acquisition_of(task)
     values = function(u)
@@ -307,7 +307,7 @@ def _without_gradients(task, u):
         return costs[0], (costs[1:] - costs[0]) / steps
 
     with one_thread_if_small(0):  # each call predicts a few points
-        return _polish(cost, u[_rank(values)[:_N_CLIMBED]], u, values, units)
+        return _polish(cost, u[_rank(values)[:n_restarts]], u, values, units)
 
 
 def _polish(cost, starts, u, values, units):

@@ -137,7 +137,7 @@ class SearchEstimator:
         timeout = self.trial_timeout
         if retraining.kind == "refit":
             make_evaluation = MemberRefitter
-            options = self._options("refit", trial_timeout=timeout, raise_on_failures=False)
+            options = self._options("refit", None, trial_timeout=timeout, raise_on_failures=False)
         else:
             max_time = self._time_of_repeats(retraining, started)
             if max_time == 0:  # start no workers: an earlier fit may have stored some
@@ -151,6 +151,7 @@ class SearchEstimator:
             make_evaluation = functools.partial(MemberRepeater, folds=folds)
             options = self._options(
                 "repeats",
+                self.repeats,
                 max_time=max_time,
                 trial_timeout=timeout,
                 raise_on_failures=False,
@@ -226,6 +227,7 @@ class SearchEstimator:
             store=store,
             options=self._options(
                 "search",
+                self.n_trials,
                 max_time=max_time,
                 first_trial=self._time_left(started),
                 trial_timeout=self.trial_timeout,
@@ -236,13 +238,15 @@ class SearchEstimator:
             seconds=math.inf if self.max_time is None else self.max_time,
         )
 
-    def _options(self, name, **limits):
-        """Make the options of a search, or of a training after it, with these limits."""
+    def _options(self, name, number, **limits):
+        """Make the options of a search, or of a training after it, with these limits.
+
+        `number` is what the user gave for the number of trials or repeats: "auto" with a limit of
+        time means as many as fit into it.
+        """
         method, score_name = self._method, self._method.score_name
         if name == "search" and method.objective is not None:
             score_name = "objective"
-        # Both `n_trials` and `repeats` can be "auto": with a limit, as many as fit into it.
-        number = self.n_trials if name == "search" else getattr(self, name, None)
         is_open = isinstance(number, str) and limits.get("max_time") is not None
         return RunOptions(self.n_jobs, Limits(**limits), self.verbose, name, score_name, is_open)
 

@@ -12,10 +12,12 @@ from scipy.spatial.distance import cdist
 from surrogates import SQUARE, Agreeing, JointProcess, Marginal, search
 from tiers import slow_after
 
+import skuq
 from skuq import NEONRegressor
 from skuq.bayesopt import Acquisition, BayesianOptimizer, maximize_acquisition
 from skuq.bayesopt._program import AcquisitionTask, CompiledAcquisition, acquisition_of
 from skuq.datasets import make_function
+from skuq.exceptions import FileFormatError
 
 APART = 1e-3 * np.sqrt(2)  # in the square
 
@@ -246,6 +248,8 @@ def test_pending_points_are_saved(tmp_path):
     assert_array_equal(other.pending_, optimizer.pending_)
     assert_array_equal(other.ask(), optimizer.ask())
     assert other.history_[0] == optimizer.history_[0]
+    with pytest.raises(FileFormatError, match=r"Read it with skuq\.bayesopt\.Bayesian.*\.load"):
+        skuq.load(tmp_path / "search.skuq")
 
 
 def test_points_of_an_interrupted_loop_are_not_expected():

@@ -186,6 +186,25 @@ def test_batches_of_points_beat_copies_of_the_best():
     assert value > 1.2 * single
 
 
+def test_fewer_restarts_cost_less_without_gradients():
+    n_calls = []
+    for n_restarts in (1, 4, 10, 40):
+        calls = []
+
+        def counted(xp, arguments, X, calls=calls):
+            calls.append(len(X))
+            return waves(xp, arguments, X)
+
+        slow = replace(wave_posterior(), function=counted, key=None)
+        maximize_acquisition(
+            slow, Acquisition("mean"), None, BOX, None, n_restarts=n_restarts, random_state=0
+        )
+        n_calls.append(len(calls))
+    one, four, ten, forty = n_calls
+    assert one < 0.6 * four < 0.36 * ten, n_calls
+    assert forty < 2 * ten  # at most ten points are improved
+
+
 @pytest.mark.parametrize("method", ["lbfgs", "scipy"])
 def test_an_optimum_in_a_corner_is_found_exactly(method):
     x, _ = maximize_acquisition(
