@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import Any
 
 from skuq.catalog._records import HeldOut, TrialRecord
@@ -34,7 +35,9 @@ class CatalogMemory:
         """List the names of parts and objects that differ in another search."""
         names = {*parts, *self.parts}
         changed = {name for name in names if self.parts.get(name) != parts.get(name)}
-        changed |= {name for name, value in objects.items() if self.objects.get(name) is not value}
+        changed |= {
+            name for name, value in objects.items() if not _is_same(self.objects.get(name), value)
+        }
         return sorted(changed)
 
     def begin(
@@ -64,3 +67,10 @@ class CatalogMemory:
     def add_retrained(self, name: str, record: TrialRecord) -> None:
         """Add a network of this round, with number and configuration of its trial."""
         self._retrained.setdefault(name, []).append(record)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Tell whether two objects are one; methods are if their objects are."""
+    if isinstance(one, MethodType) and isinstance(other, MethodType):
+        return one.__func__ is other.__func__ and one.__self__ is other.__self__
+    return one is other

@@ -15,7 +15,7 @@ from skuq.catalog import Catalog, CatalogFolder
 from skuq.catalog._folder import catalog_dir_of
 from skuq.catalog._memory import CatalogMemory
 from skuq.catalog._search_files import find_search, read_estimator
-from skuq.estimators._descriptions import describe, describe_by_name, digest_of, function_of
+from skuq.estimators._descriptions import describe, digest_of
 from skuq.exceptions import SearchFailedError, UnsavableError
 from skuq.persistence import MissingPart, dumps, loads
 
@@ -47,8 +47,7 @@ def open_store(estimator, params, memory, is_fitted, data):
             for part in _missing_parts(value):
                 part()  # raises an error that names the missing part
             # The decisions of a search space are compared by the store, which tells what changed.
-            is_space = name == "search_space" and function_of(value) is not None
-            parts[name] = describe_by_name(value) if is_space else describe(value)
+            parts[name] = describe(value, with_code=name != "search_space")
             if callable(value) or hasattr(value, "__dict__"):
                 objects[name] = value
     # The labels of classes and the names of columns identify the search, too.

@@ -1,8 +1,6 @@
 """Searches stored in a folder: resumed, loaded, and selected from again."""
 
 import copy
-import functools
-import json
 import pickle
 import warnings
 
@@ -10,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
-from processes import run_python
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -840,88 +837,6 @@ def test_a_warm_start_knows_functions_and_objects_from_others(search, trained, t
 
 def _priced(price):
     return lambda trial: trial.score + price * trial.n_weights
-
-
-def test_functions_are_compared_by_their_code():
-    def recursive(n):
-        return 1 if n < 2 else n * recursive(n - 1)
-
-    def other(n):
-        return 2 if n < 2 else n * recursive(n - 1)
-
-    def even(n):
-        return n == 0 or odd(n - 1)
-
-    def odd(n):
-        return n != 0 and even(n - 1)
-
-    def keyword(price):
-        return eval("lambda t, *, price=price: price * t", {"price": price})
-
-    other.__qualname__ = recursive.__qualname__
-    assert describe(_priced(1.0)) == describe(_priced(1.0))
-    assert describe(_priced(1.0)) != describe(_priced(2.0))
-    assert describe(functools.partial(_priced, 1.0)) != describe(functools.partial(_priced, 2.0))
-    assert describe(keyword(1)) != describe(keyword(2))
-    assert describe(recursive) == describe(recursive) != describe(other)
-    cached = [functools.lru_cache(_priced(price)) for price in (1.0, 2.0)]
-    assert describe(cached[0]) != describe(cached[1])
-    enclosed = [_priced(functools.partial(pow, price)) for price in (1.0, 2.0)]
-    assert describe(enclosed[0]) != describe(enclosed[1])
-    pairs = np.zeros(2, [("a", float), ("b", int)])
-    for array in (pairs, np.array([object()])):
-        json.dumps(describe(_priced(array)))
-    for function in (recursive, even, keyword(1)):  # the last one belongs to no module
-        json.dumps(describe(function))
-
-
-def test_functions_that_share_functions_are_described_once():
-    def chain(price):
-        def low(t):
-            return price * t
-
-        for _ in range(40):  # 2 ** 40 descriptions, if each mention were one
-
-            def low(t, one=low, other=low):
-                return one(t) + other(t)
-
-        return low
-
-    assert describe(chain(1.0)) == describe(chain(1.0)) != describe(chain(2.0))
-
-    def first(t):
-        return t
-
-    def second(t):
-        return 2 * t
-
-    pairs = [lambda t, a=a, b=b: a(t) + b(t) ** 2 for a, b in ((first, first), (first, second))]
-    assert describe(pairs[0])[1:] != describe(pairs[1])[1:]
-
-
-def test_a_function_with_a_memory_stays_the_same():
-    calls, n_calls = [], 0
-
-    def objective(trial):
-        nonlocal n_calls
-        n_calls += 1
-        calls.append(trial)
-        return n_calls
-
-    before = describe(objective)
-    objective(1)
-    assert describe(objective) == before
-
-
-def test_the_description_of_a_function_is_that_of_another_process():
-    code = (
-        "from skuq.estimators._descriptions import describe\n"
-        "f = lambda t, k=2.0, s=frozenset('xyz'): t in {'a', 'b', 'c'} or (lambda u: u + k)(t)\n"
-        "print(describe(f)[1:])"
-    )
-    said = {run_python(code, PYTHONHASHSEED=seed).stdout for seed in ("1", "2")}
-    assert len(said) == 1
-    assert "sha256" in said.pop()
 
 
 def test_another_price_is_another_search(tmp_path):

@@ -1,0 +1,254 @@
+"""Parameters are described such that a search is continued by the same one, and by no other."""
+
+import decimal
+import functools
+import itertools
+import json
+import math
+import operator
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from processes import run_python
+from sklearn.preprocessing import FunctionTransformer
+
+from skuq.estimators._descriptions import describe
+
+
+def priced(price):
+    return lambda trial: trial.score + price * trial.n_weights
+
+
+def times(factor):
+    def decorate(function):
+        @functools.wraps(function)
+        def multiplied(trial):
+            return factor * function(trial)
+
+        return multiplied
+
+    return decorate
+
+
+def decorated(factor):
+    @times(factor)
+    def objective(trial):
+        return trial.score
+
+    return objective
+
+
+def recursive(n_last):
+    def factorial(n):
+        return 1 if n < n_last else n * factorial(n - 1)
+
+    return factorial
+
+
+def keyword(price):
+    return eval("lambda t, *, price=price: price * t", {"price": price})
+
+
+def as_numpy(price):
+    function = priced(price)
+    return functools.wraps(np.mean)(lambda trial: function(trial))
+
+
+def reduced(reduction):
+    return lambda trial: reduction([trial.score, 100.0])
+
+
+def signature(text):
+    return eval(f"lambda {text}: 0")
+
+
+class Priced:
+    """An objective with a parameter, and a counter."""
+
+    def __init__(self, price):
+        self.price, self.n_calls = price, 0
+
+    def score(self, trial):
+        self.n_calls += 1
+        return self.price * trial.score
+
+    def __call__(self, trial):
+        return self.score(trial)
+
+
+class Doubled:
+    def __call__(self, trial):
+        return 2 * trial
+
+
+class Tripled:
+    def __call__(self, trial):
+        return 3 * trial
+
+
+Tripled.__qualname__ = Doubled.__qualname__
+Tripled.__call__.__qualname__ = Doubled.__call__.__qualname__
+
+MADE = {
+    "closure": priced,
+    "partial": lambda price: functools.partial(priced, price),
+    "cached": lambda price: functools.lru_cache(priced(price)),
+    "twice cached": lambda price: functools.lru_cache(functools.lru_cache(priced(price))),
+    "enclosed partial": lambda price: priced(functools.partial(pow, price)),
+    "decorated": decorated,
+    "named as NumPy's": as_numpy,
+    "vectorized": lambda price: np.vectorize(priced(price)),
+    "keyword": keyword,
+    "recursive": recursive,
+    "method": lambda price: Priced(price).score,
+    "callable": Priced,
+    "generator": lambda price: np.random.RandomState(int(price)),
+    "new generator": lambda price: np.random.default_rng(int(price)),
+    "sets": lambda price: functools.partial(priced, {"a", "b", price}),
+}
+
+
+@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("with_code", [True, False])
+def test_functions_are_compared_by_the_values_they_use(kind, with_code):
+    one, same, other = (describe(MADE[kind](p), with_code=with_code) for p in (1.0, 1.0, 2.0))
+    assert json.loads(json.dumps(one)) == one
+    assert one == same
+    if kind != "recursive" or with_code:  # its only number is in its code
+        assert one != other
+
+
+VALUES = [
+    *(min, max, math.exp, math.log, np.exp, np.log, str, int, np.float32, np.float64),
+    *(operator.itemgetter(0), operator.itemgetter(1), operator.attrgetter("a")),
+    *(np.str_("a"), np.str_("b"), np.datetime64("2020"), np.datetime64("2021")),
+    *(range(3), range(4), slice(1), slice(2), (1,), (2,), frozenset({1, 2}), frozenset({1, 3})),
+    *(decimal.Decimal("0.1"), decimal.Decimal("0.2"), Fraction(1, 3), Fraction(2, 3)),
+    *(1, 1.0, True, "1", 0.0, -0.0, priced(1), priced(2)),
+    *(np.vectorize(priced(3)), np.vectorize(priced(4))),
+    *(functools.partial(max, 1), functools.partial(min, 1)),
+]
+
+
+def test_all_values_that_a_function_uses_are_told_apart():
+    described = [json.dumps(describe(reduced(value))) for value in VALUES]
+    for (one, first), (other, second) in itertools.combinations(zip(VALUES, described), 2):
+        assert first != second, (one, other)
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        ("t", "*t"),
+        ("*t", "**t"),
+        ("t, *, a, b", "t, *, b, a"),
+        ("t, *, a=1, b=2", "t, *, b=1, a=2"),
+        ("t, a=1", "t, *, a=1"),
+    ],
+)
+def test_signatures_are_told_apart(one, other):
+    assert describe(signature(one))[1:] != describe(signature(other))[1:]
+
+
+def test_code_counts_unless_it_is_left_out():
+    codes = [Doubled(), Tripled()]
+    for made in (lambda one: one, lambda one: one.__call__):
+        first, second = (describe(made(one)) for one in codes)
+        assert first != second
+        first, second = (describe(made(one), with_code=False) for one in codes)
+        assert first == second
+
+
+def test_docstrings_comments_and_names_of_variables_do_not_count():
+    plain = "def f(t):\n    a = 'x'\n    def g(u): return u\n    return g(t) + 1"
+    other = (
+        "def f(t):\n    '''Explain.'''\n    # a comment\n    b = 'x'\n\n"
+        "    def g(u):\n        '''Explain, too.'''\n        return u\n    return g(t) + 1"
+    )
+    functions = []
+    for text in (plain, other, plain.replace("+ 1", "+ 2"), plain.replace("'x'", "'y'")):
+        exec(text, names := {"__name__": "__main__"})
+        functions.append(describe(names["f"])[1:])
+    assert functions[0] == functions[1]
+    assert functions[0] != functions[2]
+    assert functions[0] != functions[3]
+
+
+def test_functions_that_call_each_other_can_be_described():
+    def even(n):
+        return n == 0 or odd(n - 1)
+
+    def odd(n):
+        return n != 0 and even(n - 1)
+
+    json.dumps(describe(even))
+
+
+def test_functions_that_share_functions_are_described_once():
+    def chain(price):
+        def low(t):
+            return price * t
+
+        for _ in range(40):  # 2 ** 40 descriptions, if each mention were one
+
+            def low(t, one=low, other=low):
+                return one(t) + other(t)
+
+        return low
+
+    assert describe(chain(1.0)) == describe(chain(1.0)) != describe(chain(2.0))
+
+    def first(t):
+        return t
+
+    def second(t):
+        return 2 * t
+
+    pairs = [lambda t, a=a, b=b: a(t) + b(t) ** 2 for a, b in ((first, first), (first, second))]
+    assert describe(pairs[0])[1:] != describe(pairs[1])[1:]
+
+
+def test_what_changes_while_a_function_is_used_does_not_count():
+    calls, n_calls = [], 0
+
+    def objective(trial):
+        nonlocal n_calls
+        n_calls += 1
+        calls.append(trial)
+        return n_calls
+
+    counted = Priced(1.0)
+    for function, trial in ((objective, 1), (counted, Fraction(1)), (counted.score, Fraction(1))):
+        before = describe(function)
+        objective(trial)
+        counted.n_calls += 1
+        assert describe(function) == before
+
+
+def test_objects_that_are_hard_to_describe():
+    class Agreeing:
+        def __getattr__(self, name):
+            if name == "__wrapped__":
+                return self
+            raise AttributeError(name)
+
+    pairs = np.zeros(2, [("a", float), ("b", int)])
+    for value in (pairs, np.array([object()]), Agreeing(), iter([1]), (n for n in [1])):
+        json.dumps(describe(value))
+        json.dumps(describe(priced(value)))
+    json.dumps(describe(FunctionTransformer(np.ndarray.copy)))  # it belongs to no module
+
+
+def test_the_description_of_a_function_is_that_of_another_process():
+    code = (
+        "from functools import partial\n"
+        "import numpy as np\n"
+        "from skuq.estimators._descriptions import describe\n"
+        "f = lambda t, k=2.0, s=frozenset('xyz'): t in {'a', 'b', 'c'} or (lambda u: u + k)(t)\n"
+        "print(describe(f)[1:])\n"
+        "print(describe(partial(f, allowed={'x', 'y', 'z'}, r=np.random.RandomState(0))))"
+    )
+    said = {run_python(code, PYTHONHASHSEED=seed).stdout for seed in ("1", "2")}
+    assert len(said) == 1
+    assert "sha256" in said.pop()
