@@ -395,8 +395,11 @@ class Step:
         known = self.results.failed if self._settings.noisy else self._known_points()
         free = self.domain.distance(X, known) > _SAME_POINT * self._root
         free &= self.domain.distance(X, np.vstack([self.pending, others])) > self._min_gap
-        if math.isinf(self.domain.n_points):  # points near a failure are likely to fail too
-            free &= self.domain.distance(X, self.results.failed) > _FAILURE_GAP * self._root
+        if math.isinf(self.domain.n_points) and len(self.results.failed):
+            # A point whose nearest result is a failure is likely to fail, too.
+            from_failures = self.domain.distance(X, self.results.failed)
+            free &= from_failures > _FAILURE_GAP * self._root
+            free &= from_failures > self.domain.distance(X, self.results.X)
         return free
 
     @property

@@ -34,7 +34,7 @@ def _check_codes(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
     if codes.dtype.kind not in "biu" or (codes < 0).any() or (codes >= n_classes).any():
         raise ValueError(
             f"`y` must hold class numbers from 0 to {n_classes - 1}, as there are {n_classes} "
-            f"columns of probabilities. Got {np.unique(codes)[:10].tolist()} of dtype "
+            f"columns of probabilities. Got {codes.ravel()[:10].tolist()} of dtype "
             f"{codes.dtype}."
         )
     return codes.astype(int)

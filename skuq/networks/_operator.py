@@ -20,7 +20,7 @@ from skuq._registry import saved_as
 from skuq.networks._dense_layers import AppliedDense, Dense, Derivatives
 from skuq.networks._nomu import inputs_of_last_layers
 from skuq.networks._plan import Namespace
-from skuq.networks._rebuild import check_rebuild
+from skuq.networks._rebuild import check_rebuild, frozen_variables
 from skuq.networks._sums import wrong_sum
 
 
@@ -273,11 +273,15 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
         )
     if not model.trainable_variables:
         raise ValueError("The base network must have weights to train. Got a Keras model of none.")
-    frozen = [one.name for one in model._flatten_layers() if one.weights and not one.trainable]
+    frozen = [
+        layer.name
+        for layer in model._flatten_layers()
+        if (layer.weights and not layer.trainable) or frozen_variables(layer)
+    ]
     if frozen:
         raise ValueError(
-            "The base network must have no frozen layers, since its configuration does not hold "
-            f"their values. Got {frozen[0]!r}."
+            "The base network must have no frozen layers or variables, since its configuration "
+            f"does not hold their values. Got those of {frozen[0]!r}."
         )
     if fault := wrong_sum(model):
         raise ValueError(f"The base network cannot be trained: {fault}")
@@ -295,7 +299,6 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
         check_rebuild(network)
     except Exception as error:
         raise ValueError(
-            "The base network cannot be rebuilt from its configuration "
-            f"({type(error).__name__}: {error}). Use Keras' own layers."
+            f"The base network cannot be rebuilt from its configuration: {error}."
         ) from error
     return network.to_json()

@@ -17,7 +17,12 @@ def rebuild(network: str):
     """Rebuild a Keras model from its JSON. It may have layers of this package."""
     # Accessing a layer loads the module in which the layers are registered with Keras.
     networks.Repeat  # noqa: B018
-    return backend.keras.models.model_from_json(network)
+    model = backend.keras.models.model_from_json(network)
+    for layer in model._flatten_layers(include_self=False):
+        if not layer.trainable:  # the layers that it has built for itself are not frozen yet
+            for inner in layer._flatten_layers(include_self=False):
+                inner.trainable = False
+    return model
 
 
 def own_classes(network: str) -> tuple:
@@ -47,10 +52,28 @@ def register_again(registered: dict) -> None:
         backend.keras.saving.register_keras_serializable(package, own_name)(custom)
 
 
+def frozen_variables(layer) -> list[str]:
+    """List the frozen variables of a layer that is not frozen itself."""
+    is_frozen = not layer.trainable
+    return [] if is_frozen else [v.name for v in layer._trainable_variables if not v.trainable]
+
+
 def check_rebuild(model) -> None:
-    """Raise an error if a model cannot be rebuilt, or its copy computes other values."""
+    """Raise ValueError if a model cannot be rebuilt, or its copy computes other values.
+
+    The message says why, and what to do.
+    """
     network = model.to_json()
-    copied = rebuild(network)
+    try:
+        copied = rebuild(network)
+    except Exception as error:
+        raise ValueError(f"{type(error).__name__}: {error}. Use Keras' own layers") from error
+    for variables in ("trainable_variables", "non_trainable_variables"):
+        original, other = ([v.shape for v in getattr(one, variables)] for one in (model, copied))
+        if original != other:
+            raise ValueError(
+                "its configuration does not hold which variables are frozen. Freeze whole layers"
+            )
     normalization = backend.keras.layers.Normalization
     adapts = any(isinstance(layer, normalization) for layer in model._flatten_layers())
     if not adapts and not own_classes(network):  # Keras' other layers keep nothing else

@@ -72,20 +72,28 @@ class Limits:
         return started + self.max_time - time.monotonic()
 
     def time_of_next_trial(
-        self, history: Sequence[TrialRecord], started: float, n_slots: int = 1
+        self, history: Sequence[TrialRecord], started: float, n_slots: int = 1, n_known: int = 0
     ) -> tuple[float, bool]:
         """Return the seconds that the next trial may take, and whether it may have to be shortened.
 
         The seconds are 0 if no trial should start: no time is left, or less than half of the
-        median time of the completed trials. If all of them were cut very short, as by an earlier
-        and shorter fit, the next trial needs more time than they had.
+        median time of a full training. If all trials were cut very short, as by an earlier and
+        shorter fit, the next one needs more time than they had. Of the trials in the history, the
+        first `n_known` are of earlier fits. Until this fit has completed one of its own, half of
+        the time that trials took is enough, even if they were shortened.
         """
         left = self.seconds_left(started)
         completed = [record for record in history if record.completed]
         # The time of a shortened trial, extrapolated to a full training.
         durations = [r.seconds / r.share for r in completed if r.share >= _LEAST_SHARE]
+        starts_again = (
+            n_known > 0
+            and not any(record.completed for record in history[n_known:])
+            and left > _MIN_SHARE * float(np.median([r.seconds for r in completed] or [0.0]))
+        )
         if completed and not durations:
-            return (left if left > max(r.seconds for r in completed) else 0.0), left < math.inf
+            is_enough = starts_again or left > max(r.seconds for r in completed)
+            return (left if is_enough else 0.0), left < math.inf
         if not durations:
             least = _MIN_SECONDS if self.needs_success else 0.0
             if self.first_trial is not None and n_slots == 1:
@@ -93,7 +101,7 @@ class Limits:
             return max(left, least), left < math.inf
         is_tight = left <= _TIGHT_FACTOR * max(durations)
         is_enough = left > _MIN_SHARE * float(np.median(durations))
-        return (left if is_enough else 0.0), is_tight
+        return (left if is_enough or starts_again else 0.0), is_tight
 
     def deadline(self) -> float:
         """Return the time of the monotonic clock at which a trial that starts now is stopped."""

@@ -135,7 +135,8 @@ class TrialLog:
 
     def time_of_next_trial(self, n_slots: int) -> tuple[float, bool]:
         """Return the seconds for one more trial, and whether it may have to be shortened."""
-        return self._options.limits.time_of_next_trial(self.history, self._started, n_slots)
+        limits, started = self._options.limits, self._started
+        return limits.time_of_next_trial(self.history, started, n_slots, self._n_known)
 
     def _check_failures(self) -> None:
         self._options.limits.check_failures(self.history, self._n_trials, self._n_known)

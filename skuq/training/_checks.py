@@ -12,7 +12,7 @@ from skuq._warnings import warn_user
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._builders import check_builder
 from skuq.networks._plan import make_plan
-from skuq.networks._rebuild import check_rebuild
+from skuq.networks._rebuild import check_rebuild, frozen_variables
 from skuq.networks._sums import wrong_sum
 from skuq.training._weights import kept_values
 
@@ -79,7 +79,7 @@ def _check_shapes(model: Any, input_shape: tuple[int, ...], n_raw: int, source: 
 
 
 def _check_layers(model: Any, source: str) -> None:
-    """Raise SearchSpaceError if layers do not compute float32, or have constraints."""
+    """Raise SearchSpaceError if layers do not compute float32, or hold what is not supported."""
     layers = list(model._flatten_layers())
     types = {str(v.dtype) for v in model.trainable_variables}
     types |= {layer.compute_dtype for layer in layers}
@@ -95,6 +95,11 @@ def _check_layers(model: Any, source: str) -> None:
                     f"Layer {layer.name!r} has a {name}, and training programs apply no "
                     "constraints. Remove it, or use a regularizer."
                 )
+        if frozen := frozen_variables(layer):
+            raise SearchSpaceError(
+                f"{source} returned a model with the frozen variable {frozen[0]!r} in layer "
+                f"{layer.name!r}. Its configuration does not hold this. Freeze the whole layer."
+            )
 
 
 def _check_sums(model: Any, source: str) -> None:
@@ -134,6 +139,5 @@ def _check_rebuilt(model: Any, source: str) -> None:
         check_rebuild(model)
     except Exception as error:
         raise SearchSpaceError(
-            f"{source} returned a model that cannot be rebuilt from its configuration "
-            f"({type(error).__name__}: {error}). Use Keras' own layers."
+            f"{source} returned a model that cannot be rebuilt from its configuration: {error}."
         ) from error

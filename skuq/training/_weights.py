@@ -8,6 +8,7 @@ again here, each variable by a copy of its initializer with a seed of its own.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,13 @@ def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]
     """Draw flat trainable weights of shape (n_weights,), and the non-trainable variables.
 
     The initializer of a variable `w` is its layer's attribute `w_initializer`, as in all
-    of Keras' layers. Variables of frozen layers keep their values, unless all of these are what
-    their initializers have drawn without a seed of the user's. Other variables without an
-    initializer keep theirs, too, with a warning if they are trained and not constant, because all
-    members then start from them.
+    of Keras' layers. Frozen variables are drawn again if all of them still have the values with
+    which Keras started them, such as those of random features; if some were trained or set, all
+    keep their values. Variables without an initializer keep theirs, too, with a warning if they are
+    trained and not constant, because all members then start from them.
     """
     rng = np.random.default_rng(seed)
-    initializers = _initializers(model, with_frozen=True)
+    starts = _starts(model, with_frozen=True)
     values: dict[int, np.ndarray] = {}  # by identity: nested models may repeat a path
     for variable in model.variables:
         # Drawn for every variable, so that a seed depends only on the variable's position.
@@ -39,8 +40,8 @@ def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]
         if variable.name == _SEED_STATE:  # the generator of a random layer
             value = np.random.default_rng(own_seed).integers(2**31 - 1, size=value.shape)
             value = value.astype(variable.dtype)
-        elif id(variable) in initializers:
-            value = _draw(initializers[id(variable)], variable.shape, own_seed)
+        elif id(variable) in starts:
+            value = starts[id(variable)].draw(variable, own_seed)
         elif variable.trainable and value.dtype.kind == "f" and np.ptp(value) > 0:
             warn_user(
                 f"Variable {variable.path} has no initializer that its layer names "
@@ -55,14 +56,14 @@ def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]
 
 def has_fixed_values(model: Any) -> bool:
     """Tell whether some variables may start from the model's own values instead of drawn ones."""
-    initializers = _initializers(model)
-    return any(v.name != _SEED_STATE and id(v) not in initializers for v in model.variables)
+    starts = _starts(model)
+    return any(v.name != _SEED_STATE and id(v) not in starts for v in model.variables)
 
 
 def kept_values(model: Any) -> list[tuple[str, np.ndarray]]:
     """List names and values of variables that are neither trained nor drawn again nor constant."""
-    initializers = _initializers(model, with_frozen=True)
-    kept = [v for v in model.variables if not v.trainable and id(v) not in initializers]
+    starts = _starts(model, with_frozen=True)
+    kept = [v for v in model.variables if not v.trainable and id(v) not in starts]
     named = [(v.name, v.numpy()) for v in kept if v.name != _SEED_STATE]
     return [
         (name, value)
@@ -71,46 +72,68 @@ def kept_values(model: Any) -> list[tuple[str, np.ndarray]]:
     ]
 
 
-def _draw(initializer: Any, shape: Any, seed: int) -> np.ndarray:
-    """Draw a value from a copy of an initializer with this seed."""
-    config = initializer.get_config()
-    if "seed" in config:
-        initializer = type(initializer).from_config({**config, "seed": seed})
-    value: np.ndarray = backend.ops.convert_to_numpy(initializer(tuple(shape), dtype="float32"))
-    return value
+@dataclass(frozen=True)
+class _Start:
+    """How a variable starts: with a draw from its initializer.
 
-
-def _initializers(model: Any, *, with_frozen: bool = False) -> dict[int, Any]:
-    """Map ``id(variable)`` to its initializer, by Keras' naming: kernel, kernel_initializer.
-
-    Frozen layers and variables are left out. With `with_frozen` they are included if each of them
-    that has a random initializer still holds the values that this has drawn. If one does not, it
-    has been trained or set, and then all are to keep their values.
+    A quarter of the bias of an LSTM starts as ones, by which it remembers at first.
     """
-    found: dict[int, Any] = {}
-    frozen: dict[int, Any] = {}
-    all_drawn = True
+
+    initializer: Any
+    is_bias_of_lstm: bool = False
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the initializer is random, without a seed that the user has given."""
+        return bool(self.initializer.get_config().get("seed", 0) is None)
+
+    def draw(self, variable: Any, seed: int | None = None) -> np.ndarray:
+        """Draw a value for a variable, with this seed or as Keras has drawn it at first."""
+        initializer, config = self.initializer, self.initializer.get_config()
+        if seed is not None and "seed" in config:
+            initializer = type(initializer).from_config({**config, "seed": seed})
+        drawn = initializer(tuple(variable.shape), dtype=variable.dtype)
+        value = np.array(backend.ops.convert_to_numpy(drawn))
+        if self.is_bias_of_lstm:
+            n_units = len(value) // 4  # of the gates for input, forgetting, cell and output
+            value[n_units : 2 * n_units] = 1
+        return value
+
+
+def _starts(model: Any, *, with_frozen: bool = False) -> dict[int, _Start]:
+    """Map ``id(variable)`` to its start, if its layer names an initializer for it.
+
+    Frozen layers and variables are left out. With `with_frozen` random ones among them are
+    included, but only if all that is frozen still has the values with which Keras started it.
+    Otherwise it has been trained or set, and is to keep its values.
+    """
+    found: dict[int, _Start] = {}
+    frozen: dict[int, _Start] = {}
     for layer in model._flatten_layers(include_self=False):
         for variable in layer._trainable_variables + layer._non_trainable_variables:
-            initializer = _initializer_of(variable, layer)
+            start = _start_of(variable, layer)
+            if start is None:
+                continue
             # The state of a layer, such as moving averages, is never trainable itself.
             is_state = any(variable is other for other in layer._non_trainable_variables)
-            if initializer is not None and layer.trainable and (variable.trainable or is_state):
-                found[id(variable)] = initializer
-            elif initializer is not None and initializer.get_config().get("seed", 0) is None:
-                frozen[id(variable)] = initializer
-                all_drawn = all_drawn and _holds_draw(initializer, variable)
-    return found | frozen if with_frozen and all_drawn else found
+            if layer.trainable and (variable.trainable or is_state):
+                found[id(variable)] = start
+            elif not np.array_equal(start.draw(variable), variable.numpy()):
+                with_frozen = False
+            elif start.is_random:
+                frozen[id(variable)] = start
+    return found | frozen if with_frozen else found
 
 
-def _initializer_of(variable: Any, layer: Any) -> Any:
+def _start_of(variable: Any, layer: Any) -> _Start | None:
     """Find the initializer of a layer's variable by its name; None if it has another name."""
     stem = variable.name.removesuffix("_kernel") or variable.name
     # A depthwise convolution calls its kernel's initializer depthwise_initializer.
     for name in (variable.name, stem, stem.replace("kernel", "depthwise")):
         initializer = getattr(layer, f"{name}_initializer", None)
         if isinstance(initializer, backend.keras.initializers.Initializer):
-            return _with_axes(initializer, layer)
+            is_bias_of_lstm = name == "bias" and getattr(layer, "unit_forget_bias", False)
+            return _Start(_with_axes(initializer, layer), is_bias_of_lstm)
     return None
 
 
@@ -126,12 +149,6 @@ def _with_axes(initializer: Any, layer: Any) -> Any:
     scaled = type(initializer).from_config(config)
     scaled.seed = initializer.seed
     return scaled
-
-
-def _holds_draw(initializer: Any, variable: Any) -> bool:
-    """Tell whether a variable holds what its initializer has drawn."""
-    drawn = initializer(tuple(variable.shape), dtype=variable.dtype)  # as at the first call
-    return np.array_equal(backend.ops.convert_to_numpy(drawn), variable.numpy())
 
 
 def keras_model(member: Member) -> Any:

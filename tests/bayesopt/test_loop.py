@@ -299,6 +299,10 @@ def test_proposals_leave_a_failing_region():
     later[:3] = False  # the initial design does not avoid failures
     assert later.sum() > 5
     assert cdist(result.x_iters, result.x_iters[failed])[later].min() > 0.05
+    for k in range(np.flatnonzero(~failed)[2] + 1, 14):  # points that the model has proposed
+        usable, lost = result.x_iters[:k][~failed[:k]], result.x_iters[:k][failed[:k]]
+        x = result.x_iters[k : k + 1]
+        assert cdist(x, usable).min() < cdist(x, lost).min()
     assert "OSError: the machine is too hot" in optimizer.messages_
     assert result.fun <= 0
 

@@ -1,5 +1,6 @@
 """Deep ensembles, hyper deep ensembles and MC dropout."""
 
+import functools
 import math
 import pickle
 import sys
@@ -32,6 +33,7 @@ from skuq.backend import keras
 from skuq.exceptions import SearchSpaceError
 from skuq.metrics import gaussian_nll_loss
 from skuq.networks import CategoricalHead, GaussianHead
+from skuq.persistence import dumps, loads
 from skuq.tables import TrainingData
 from skuq.training._engine import programs
 
@@ -641,7 +643,7 @@ def test_sums_that_keras_takes_for_a_bias_are_refused(combine, is_planned):
         return keras.Model(inputs, keras.layers.Dense(n_outputs)(total))
 
     X = np.linspace(0, 1, 20)[:, None]
-    with pytest.raises(SearchSpaceError, match=r"a term of shape \(1,\) to one of shape \(8,\)"):
+    with pytest.raises(SearchSpaceError, match=r"of shape \(None, 1\) to one of shape \(None, 8\)"):
         DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])
 
 
@@ -659,6 +661,39 @@ def test_one_number_with_many(layer):
     for n in (7, 8):  # rows as many as units, too
         served = keras.ops.convert_to_numpy(model.to_keras()(X[:n])["mean"])
         np.testing.assert_allclose(served.ravel(), model.predict(X)[:n], rtol=1e-4, atol=1e-5)
+
+
+def test_frozen_attention_is_trained_as_keras_would():
+    def network(input_shape, n_outputs):
+        inputs = keras.Input(input_shape)
+        rows = keras.layers.Reshape((3, 2))(inputs)
+        attention = keras.layers.MultiHeadAttention(2, 3)
+        hidden = attention(rows, rows)
+        attention.trainable = False  # it has built layers of its own
+        return keras.Model(inputs, keras.layers.Dense(n_outputs)(keras.layers.Flatten()(hidden)))
+
+    X = np.random.default_rng(0).normal(size=(40, 6))
+    model = DeepEnsembleRegressor(2, network=network, epochs=2, random_state=0).fit(X, X[:, 0])
+    own = network((6,), 2)
+    sizes = [sum(math.prod(v.shape) for v in own.trainable_variables)] * 2
+    assert [len(member.weights) for member in model.members_] == sizes
+    np.testing.assert_array_equal(loads(dumps(model)).predict(X), model.predict(X))
+
+
+def test_frozen_variables_are_refused():
+    def network(input_shape, n_outputs, has_plan):
+        inputs = keras.Input(input_shape)
+        layer = keras.layers.Dense(4, name="half")
+        hidden = layer(inputs)
+        layer.kernel.trainable = False
+        hidden = hidden if has_plan else keras.layers.GroupNormalization(2)(hidden)
+        return keras.Model(inputs, keras.layers.Dense(n_outputs)(hidden))
+
+    X = np.random.default_rng(0).normal(size=(40, 6))
+    for has_plan in (True, False):
+        model = DeepEnsembleRegressor(2, network=functools.partial(network, has_plan=has_plan))
+        with pytest.raises(SearchSpaceError, match="frozen variable 'kernel' in layer 'half'"):
+            model.fit(X, X[:, 0])
 
 
 @pytest.mark.parametrize(
@@ -690,7 +725,7 @@ def test_sums_of_several_axes(first, term, is_refused):
     assert agrees == (not is_refused)
     X = np.linspace(0, 1, 40).reshape(20, 2)
     if is_refused:
-        with pytest.raises(SearchSpaceError, match="Make the smaller term the first"):
+        with pytest.raises(SearchSpaceError, match="adds a tensor of shape.*wrong axis"):
             DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])
     else:
         DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])

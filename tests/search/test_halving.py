@@ -182,6 +182,27 @@ def test_what_time_the_next_trial_gets(monkeypatch, elapsed, history, expected):
     assert found == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("elapsed", "history", "n_known", "expected"),
+    [
+        (60, [record(9, share=0.3)], 1, 40),  # a whole training takes 30
+        (90, [record(9, share=0.3)], 1, 10),  # it takes what the stored one took
+        (96, [record(9, share=0.3)], 1, 0),
+        (90, [record(9, share=0.3)] * 2, 1, 0),  # not its first one
+        (90, [record(9, share=0.3), record(1, status="failed")], 1, 10),
+        (60, [record(70, share=0.006)], 1, 40),
+        (70, [record(70, share=0.006)], 1, 0),
+        (101, [record(9, share=0.3)], 1, 0),
+    ],
+)
+def test_a_fit_that_goes_on_begins_with_what_trials_took(
+    monkeypatch, elapsed, history, n_known, expected
+):
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0 + elapsed)
+    found, _ = Limits(max_time=100).time_of_next_trial(history, 1000.0, n_known=n_known)
+    assert found == pytest.approx(expected)
+
+
 def test_a_search_out_of_time_still_asks_for_its_first_trial(monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: 1200.0)
     seconds, is_tight = Limits(max_time=100).time_of_next_trial([], 1000.0)

@@ -139,6 +139,32 @@ def test_first_weights_follow_their_initializers():
     assert not np.array_equal(flat, draw_variables(model, 2)[0])
 
 
+def test_first_weights_of_recurrent_layers_are_as_in_keras():
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((6, 4, 2), name="input"),
+            layers.ConvLSTM1D(3, 2, return_sequences=True, name="images"),
+            layers.TimeDistributed(layers.Flatten(), name="flat"),
+            layers.Bidirectional(layers.LSTM(5, return_sequences=True), name="both"),
+            layers.RNN(
+                [layers.LSTMCell(4), layers.GRUCell(3)], return_sequences=True, name="cells"
+            ),
+            layers.LSTM(2, unit_forget_bias=False, name="plain"),
+        ]
+    )
+    flat, _ = draw_variables(model, 1)
+    ends = np.cumsum([math.prod(v.shape) for v in model.trainable_variables])[:-1]
+    n_biases = 0
+    for variable, drawn in zip(model.trainable_variables, np.split(flat, ends)):
+        if variable.name == "bias":
+            np.testing.assert_array_equal(drawn, variable.numpy().ravel(), variable.path)
+            n_biases += 1
+        else:
+            assert not np.array_equal(drawn, variable.numpy().ravel())
+    assert n_biases == 6
+
+
 @pytest.mark.filterwarnings("error")
 def test_first_weights_of_convolutions_follow_the_seed():
     layers = keras.layers
@@ -453,10 +479,13 @@ def test_a_random_layer_of_a_trained_network_is_kept():
     trained.trainable = False
     _, first = draw_variables(model, 0)
     assert not np.array_equal(first[0], random.kernel.numpy())  # all are as they were drawn
-    trained.kernel.assign(trained.kernel + 1)
-    _, state = draw_variables(model, 0)
-    for value, variable in zip(state, model.non_trainable_variables, strict=True):
-        np.testing.assert_array_equal(value, variable.numpy())
+    for variable in (trained.kernel, trained.bias):  # one of them is enough
+        before = variable.numpy()
+        variable.assign(before + 1)
+        _, state = draw_variables(model, 0)
+        for value, own in zip(state, model.non_trainable_variables, strict=True):
+            np.testing.assert_array_equal(value, own.numpy())
+        variable.assign(before)
 
 
 def test_a_frozen_variable_of_a_layer_that_is_trained_is_kept():
