@@ -240,14 +240,15 @@ class Domain:
 
 def check_bounds(bounds) -> np.ndarray:
     """Validate bounds as an array (d, 2) of finite numbers, each low below its high."""
+    given = bounds
     try:
         bounds = np.asarray(bounds, dtype="float64")
     except (TypeError, ValueError):
         bounds = np.empty(0)
     if bounds.ndim != 2 or bounds.shape[1] != 2 or not len(bounds):
         raise ValueError(
-            "`bounds` must be pairs of numbers (low, high), one for each column of x: shape "
-            f"(d, 2). Got shape {bounds.shape}."
+            "`bounds` must be pairs of numbers (low, high), one for each column of x; a category "
+            f"with K values is a column of codes, with bounds (0, K - 1). Got {given!r:.200}."
         )
     with np.errstate(over="ignore", invalid="ignore"):
         widths = np.diff(bounds, axis=1)

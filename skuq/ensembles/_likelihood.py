@@ -29,11 +29,11 @@ _MIN_FOLD = 10  # rows; with fewer rows in a fold, sizes of ensembles are not co
 
 
 def _check_codes(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
-    """Check that y (n_samples,) holds positions of columns of `proba`, and return integers."""
+    """Check that y (n_samples,) holds codes of classes, and return integers."""
     codes, n_classes = np.asarray(y), np.shape(proba)[-1]
     if codes.dtype.kind not in "biu" or (codes < 0).any() or (codes >= n_classes).any():
         raise ValueError(
-            f"`y` must hold class numbers from 0 to {n_classes - 1}, as there are {n_classes} "
+            f"`y` must hold class codes from 0 to {n_classes - 1}, as there are {n_classes} "
             f"columns of probabilities. Got {codes.ravel()[:10].tolist()} of dtype "
             f"{codes.dtype}."
         )

@@ -287,7 +287,10 @@ class AutoDEUQ(SearchMethod):
             given, name = (space.known_recipes() if known else []), "known_recipes"
         both = sum(estimator.decisions_, Space())
         fixed = {**(estimator.fixed_architecture or {}), **(estimator.fixed_hyperparameters or {})}
-        checked = [{**both.check(configuration, name), **fixed} for configuration in given]
+        try:
+            checked = [{**both.check(configuration, name), **fixed} for configuration in given]
+        except ValueError as error:
+            raise ValueError(f"{error} {_HOW_TO_START}") from error
         return [c for k, c in enumerate(checked) if c not in checked[:k]]
 
     def choose(self, candidates):
@@ -350,6 +353,12 @@ def _n_folds(n_rows):
     if n_rows < 2 * _N_FOLDS:
         return max(2, n_rows // 2)
     return _N_FOLDS if n_rows <= _MANY_ROWS else _N_FOLDS_OF_MANY
+
+
+_HOW_TO_START = (
+    "To start from the best trials of a fitted search give its `catalog_`, or the `configuration` "
+    "of one of its records."
+)
 
 
 def _best_configurations(trials):

@@ -37,6 +37,8 @@ from skuq.training import MemberRefitter, MemberRepeater, MemberTrainer
 
 # A repeat may need only this share of its trial's time, since its program is compiled already.
 _MIN_SHARE = 0.5
+# Share of their epochs for which networks have to be trained to count as trained.
+_MIN_SHARE_TRAINED = 0.1
 
 
 class SearchEstimator:
@@ -123,6 +125,7 @@ class SearchEstimator:
             self._select(result)
             self._retrain(method, search, result, fit_data, splits, store, started)
         self._warn_of_few_members(method)
+        self._warn_of_short_training()
         return self
 
     def _retrain(self, method, search, result, fit_data, splits, store, started):
@@ -304,6 +307,16 @@ class SearchEstimator:
             cause, advice = "`selection` chose no more", "Another `selection` may choose more."
         warn_user(f"The ensemble has {found}, as {cause}{consequence}. {advice}")
 
+    def _warn_of_short_training(self):
+        """Warn if `max_time` has left no trial of the ensemble a real part of its training."""
+        share = max(self.catalog_[k].share for k in self.selection_.indices)
+        if share < _MIN_SHARE_TRAINED and not self.refitted_:
+            warn_user(
+                f"The networks were trained for {100 * share:.2g} % of their epochs or less, as "
+                f"max_time={self.max_time} left no more. Most of a short first fit goes into "
+                "loading and compiling, some seconds for each process. Give it more time."
+            )
+
     @property
     def _result(self) -> SearchResult:
         return SearchResult(self.catalog_, self.refitted_, self.repeated_)
@@ -445,10 +458,10 @@ class SearchEstimator:
         """
         check_is_fitted(self)
         if not isinstance(severity, Integral) or not 0 <= severity < len(self.selections_):
-            raise ValueError(
-                f"`severity` must be an integer in 0..{len(self.selections_) - 1}. "
-                f"Got {severity!r}."
-            )
+            among = f"in 0..{len(self.selections_) - 1}"
+            if len(self.selections_) == 1:
+                among = "0, as `fit` got no `shift_validation`"
+            raise ValueError(f"`severity` must be an integer {among}. Got {severity!r}.")
         selection, calibration = self.selections_[severity], self.calibrations_[severity]
         return self._copy(selection_=selection, calibration_=calibration)
 

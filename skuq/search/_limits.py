@@ -136,12 +136,14 @@ class Limits:
         failed = [record for record in history if record.failed]
         reasons = Counter(record.message for record in failed).most_common(3)
         listed = "\n".join(f"  {count} x {message}" for message, count in reasons)
+        advice = "Check the search space and the data"
+        if reasons and reasons[0][0].startswith("TimeoutError"):
+            advice = "Give trials more time by `trial_timeout`, or make them smaller"
         n_old = len(failed) - n_failed
         old = f"\n{n_old} of them are from an earlier fit: delete their files to run them again."
         raise SearchFailedError(
             f"{problem}, most often with:\n{listed}\n"
-            "Check the search space and the data (the exception's `records` hold every trial)."
-            + (old if n_old else ""),
+            f"{advice} (the exception's `records` hold every trial)." + (old if n_old else ""),
             history,
         )
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from pandas.api.types import infer_dtype, is_complex_dtype, is_numeric_dtype
+from scipy import sparse
 from sklearn.utils.validation import check_array, validate_data
 
 from skuq._checks import fill_masked
@@ -28,6 +29,7 @@ def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: in
     other columns than in `fit`, or if two columns have the same name.
     """
     refuse_lazy(X)
+    refuse_sparse(X)
     if not is_frame(X):
         X = fill_masked(X)
         array = validate_data(
@@ -54,6 +56,16 @@ def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: in
             estimator=owner,
         )
     return frame
+
+
+def refuse_sparse(X: Any) -> None:
+    """Raise TypeError for a sparse matrix."""
+    if sparse.issparse(X):
+        raise TypeError(
+            "Sparse data was passed for X, but dense data is required: `X.toarray()`. In a pipeline "
+            "set `OneHotEncoder(sparse_output=False)` or `ColumnTransformer(.., sparse_threshold=0)`"
+            ", or leave strings and categories as they are: they are encoded here."
+        )
 
 
 def refuse_lazy(X: Any) -> None:

@@ -23,7 +23,7 @@ from skuq._checks import fill_masked
 from skuq._params import HasMethods, StrOptions, safe_split
 from skuq._registry import saved_as
 from skuq._warnings import warn_user
-from skuq.tables._columns import read_table, refuse_lazy
+from skuq.tables._columns import read_table, refuse_lazy, refuse_sparse
 from skuq.tables._far_values import find_far_values
 from skuq.tables._preprocessing import TablePreprocessor
 from skuq.tables._scaling import ImageScaling, RobustScaling, Scaling
@@ -99,6 +99,7 @@ class TableInputs:
         """Check X as a float array, as a table, or only its columns for a user's transformer."""
         preprocessor = self.preprocessor
         if preprocessor is None:
+            refuse_sparse(X)
             X = fill_masked(X)
             return validate_data(
                 estimator, X, reset=reset, dtype="float64", ensure_min_samples=min_rows

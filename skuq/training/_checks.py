@@ -16,6 +16,13 @@ from skuq.networks._rebuild import check_rebuild, frozen_variables
 from skuq.networks._sums import wrong_sum
 from skuq.training._weights import kept_values
 
+# Layers and operations that only apply an activation.
+_ACTIVATIONS = (
+    *("celu", "elu", "gelu", "hardsigmoid", "hardtanh", "leakyrelu", "logsigmoid", "logsoftmax"),
+    *("prelu", "relu", "relu6", "selu", "sigmoid", "silu", "softmax", "softplus", "softsign"),
+    *("sparsemax", "squareplus", "tanh"),
+)
+
 
 def build_checked(
     build: Callable[..., Any], input_shape: tuple[int, ...], n_raw: int, source: str
@@ -47,6 +54,7 @@ def build_checked(
     if not isinstance(model, backend.keras.Model):
         raise SearchSpaceError(f"{source} must return a keras.Model. Got {type(model).__name__}.")
     _check_shapes(model, input_shape, n_raw, source)
+    _check_last_activation(model, source)
     if not model.trainable_variables:
         raise SearchSpaceError(f"{source} returned a model without trainable weights.")
     _check_layers(model, source)
@@ -76,6 +84,22 @@ def _check_shapes(model: Any, input_shape: tuple[int, ...], n_raw: int, source: 
                 f"{source} must return a model with one {name} of shape {wanted} "
                 f"(the function gets `input_shape` and `n_outputs`). Got {got}."
             )
+
+
+def _check_last_activation(model: Any, source: str) -> None:
+    """Raise SearchSpaceError if the outputs of a model come from an activation."""
+    last = model
+    while hasattr(last, "outputs"):  # the last part may be a model, too
+        last = last.outputs[0]._keras_history.operation
+    name = getattr(getattr(last, "activation", None), "__name__", "linear")
+    if type(last).__name__.lower() in _ACTIVATIONS:
+        name = type(last).__name__
+    if name != "linear":
+        raise SearchSpaceError(
+            f"{source} returned a model that ends with the activation {name!r}. Its outputs are "
+            "parameters of a distribution, such as logits of classes, or a mean and a raw standard "
+            "deviation. End with a layer without activation, such as Dense(n_outputs)."
+        )
 
 
 def _check_layers(model: Any, source: str) -> None:
@@ -109,7 +133,7 @@ def _check_sums(model: Any, source: str) -> None:
 
 
 def _warn_of_random_values(model: Any, build_again: Callable[[], Any], source: str) -> None:
-    """Warn if values that stay as they are have other values in another model."""
+    """Warn of untrained values that differ each time the network is built."""
     kept = kept_values(model)
     if not kept:
         return

@@ -127,7 +127,9 @@ def test_domain_measures_distances_in_sides():
         ([(0, 1, 2)], "pairs"),
         ([0, 1], "pairs"),
         ([], "pairs"),
-        ("box", "pairs"),
+        ("box", "pairs.*Got 'box'"),
+        ({"x": (0, 1)}, r"pairs.*Got {'x': \(0, 1\)}"),
+        ([(0, 1), ["a", "b"]], "a column of codes"),
     ],
 )
 def test_bad_bounds_are_named(bounds, message):

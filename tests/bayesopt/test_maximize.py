@@ -372,7 +372,7 @@ def test_objective_of_many_outputs():
         ({"bounds": [[1.0, 0.0], [0.0, 1.0]]}, "must have low < high"),
         ({"bounds": [[0.0, 0.0], [0.0, 1.0]]}, "must have low < high"),
         ({"bounds": [[0.0, np.inf], [0.0, 1.0]]}, "`bounds` must be finite"),
-        ({"bounds": [0.0, 1.0]}, r"shape \(d, 2\)"),
+        ({"bounds": [0.0, 1.0]}, r"pairs of numbers.*Got \[0.0, 1.0\]"),
         ({"best": np.nan}, "best must be finite"),
         ({"q": 0}, "`q` must be a positive whole number. Got 0"),
         ({"n_restarts": 1.5}, "`n_restarts` must be a positive whole number"),

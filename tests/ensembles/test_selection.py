@@ -214,9 +214,9 @@ def test_weights_of_a_users_selection_may_be_single_precision():
 def test_codes_that_are_no_classes():
     proba = np.full((2, 4, 2), 0.5)
     for y in ([-1, 1, 1, -1], [0, 1, 2, 1], [0.0, 1.0, 0.0, 1.0], ["a", "b", "a", "b"]):
-        with pytest.raises(ValueError, match="class numbers from 0 to 1"):
+        with pytest.raises(ValueError, match="class codes from 0 to 1"):
             select_hq_proba(y, proba, 2)
-        with pytest.raises(ValueError, match="class numbers from 0 to 1"):
+        with pytest.raises(ValueError, match="class codes from 0 to 1"):
             brier_statistics(y, proba)
 
 

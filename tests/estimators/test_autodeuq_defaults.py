@@ -68,25 +68,24 @@ def test_searches_of_some_decisions_start_as_they_always_do(wave, strategy):
 
 def test_progress_names_what_is_minimised():
     model = AutoDEUQRegressor(objective=lambda trial: trial.n_weights)
-    names = [model._options(name).score_name for name in ("search", "repeats")]
+    names = [model._options(name, "auto").score_name for name in ("search", "repeats")]
     assert names == ["objective", "CRPS"]
-    assert AutoDEUQClassifier()._options("search").score_name == "NLL"
+    assert AutoDEUQClassifier()._options("search", 9).score_name == "NLL"
 
 
 @pytest.mark.parametrize(
-    ("settings", "name", "is_open"),
+    ("name", "number", "is_open"),
     [
-        ({}, "search", True),
-        ({}, "repeats", True),
-        ({"refit": True}, "refit", False),
-        ({"n_trials": 7}, "search", False),
-        ({"repeats": 1}, "repeats", False),
+        ("search", "auto", True),
+        ("repeats", "auto", True),
+        ("refit", None, False),
+        ("search", 7, False),
     ],
 )
-def test_progress_shows_no_number_of_trials_that_only_a_deadline_sets(settings, name, is_open):
-    model = AutoDEUQRegressor(**settings)
-    assert model._options(name, max_time=60).is_open is is_open
-    assert not model._options(name).is_open
+def test_progress_shows_no_number_of_trials_that_only_a_deadline_sets(name, number, is_open):
+    model = AutoDEUQRegressor()
+    assert model._options(name, number, max_time=60).is_open is is_open
+    assert not model._options(name, number).is_open
 
 
 def test_every_row_validates_in_one_of_eight_folds(fitted, wave):
@@ -230,7 +229,7 @@ def test_a_search_starts_from_another(fitted, wave, tmp_path):
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        ([{"wide": 3}], r"`initial_trials` has unknown decisions \['wide'\]"),
+        ([{"wide": 3}], r"unknown decisions \['wide'\].*give its `catalog_`"),
         ([{"width": 3}], r"`initial_trials\['width'\]` must lie in"),
         ([{}, None], r"`initial_trials` must be a list of configurations.* Got None in it"),
     ],

@@ -850,3 +850,22 @@ def test_another_price_is_another_search(tmp_path):
     assert (scores[1] > scores[0] + 1).all()
     trial = model.catalog_[0].result
     assert trial.seconds == sum(network.seconds for network in trial.networks) > 0
+
+
+@pytest.mark.parametrize("epochs", [3, 10**6])
+def test_networks_that_were_hardly_trained_are_told(epochs, search):
+    X, y = table()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        search(2, epochs=epochs, max_time=2, catalog_dir=None).fit(X, y)
+    said = [str(w.message) for w in told if "% of their epochs or less, as max_time=2" in str(w)]
+    assert len(said) == (epochs > 3)
+
+
+def test_a_fit_that_goes_on_with_a_deadline_runs_a_trial_of_its_own(search):
+    X, y = table()
+    numbers = []
+    for _ in range(3):
+        model = search(50, epochs=10**6, max_time=2).fit(X, y)
+        numbers.append(len(model.catalog_))
+    assert numbers[0] < numbers[1] < numbers[2]

@@ -146,6 +146,15 @@ def test_tags_say_what_is_taken(model):
     assert not get_tags(model).input_tags.sparse
 
 
+@pytest.mark.parametrize("preprocess", ["auto", None])
+def test_sparse_rows_are_refused_with_advice(model, preprocess):
+    X = sparse.csr_matrix(np.eye(8))
+    with pytest.raises(
+        TypeError, match="dense data is required.*sparse_output=False.*sparse_threshold=0"
+    ):
+        model.set_params(preprocess=preprocess).fit(X, np.arange(8.0))
+
+
 # -------------------------------------------------------------- any transformer
 
 

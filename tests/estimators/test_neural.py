@@ -680,6 +680,33 @@ def test_frozen_attention_is_trained_as_keras_would():
     np.testing.assert_array_equal(loads(dumps(model)).predict(X), model.predict(X))
 
 
+@pytest.mark.parametrize(
+    ("last", "name"),
+    [
+        (lambda n: keras.layers.Dense(n, activation="softmax"), "softmax"),
+        (lambda n: keras.layers.Dense(n, activation="relu"), "relu"),
+        (lambda n: keras.Sequential([keras.layers.Dense(n), keras.layers.ReLU()]), "ReLU"),
+        (lambda n: lambda x: keras.ops.softmax(keras.layers.Dense(n)(x)), "Softmax"),
+        (lambda n: keras.layers.Dense(n, activation="linear"), None),
+        (lambda n: lambda x: 3 * keras.layers.Dense(n, activation="tanh")(x), None),
+    ],
+)
+def test_an_activation_at_the_end_is_refused(last, name):
+    """Outputs are parameters of a distribution: softmax gave probabilities of at most 0.23."""
+
+    def network(input_shape, n_outputs):
+        inputs = keras.Input(input_shape)
+        return keras.Model(inputs, last(n_outputs)(keras.layers.Dense(4)(inputs)))
+
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    model = DeepEnsembleClassifier(2, network=network, epochs=1, random_state=0)
+    if name is None:
+        model.fit(X, X[:, 0] > 0)
+    else:
+        with pytest.raises(SearchSpaceError, match=f"ends with the activation '{name}'.*Dense"):
+            model.fit(X, X[:, 0] > 0)
+
+
 def test_frozen_variables_are_refused():
     def network(input_shape, n_outputs, has_plan):
         inputs = keras.Input(input_shape)
