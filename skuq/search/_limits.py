@@ -79,17 +79,15 @@ class Limits:
         The seconds are 0 if no trial should start: no time is left, or less than half of the
         median time of a full training. If all trials were cut very short, as by an earlier and
         shorter fit, the next one needs more time than they had. Of the trials in the history, the
-        first `n_known` are of earlier fits. Until this fit has completed one of its own, half of
-        the time that trials took is enough, even if they were shortened.
+        first `n_known` are of earlier fits. Until this fit has completed one of its own, any time
+        is enough: otherwise a search in short fits would end with its first trial.
         """
         left = self.seconds_left(started)
         completed = [record for record in history if record.completed]
         # The time of a shortened trial, extrapolated to a full training.
         durations = [r.seconds / r.share for r in completed if r.share >= _LEAST_SHARE]
         starts_again = (
-            n_known > 0
-            and not any(record.completed for record in history[n_known:])
-            and left > _MIN_SHARE * float(np.median([r.seconds for r in completed] or [0.0]))
+            n_known > 0 and not any(record.completed for record in history[n_known:]) and left > 0
         )
         if completed and not durations:
             is_enough = starts_again or left > max(r.seconds for r in completed)

@@ -186,16 +186,14 @@ def test_what_time_the_next_trial_gets(monkeypatch, elapsed, history, expected):
     ("elapsed", "history", "n_known", "expected"),
     [
         (60, [record(9, share=0.3)], 1, 40),  # a whole training takes 30
-        (90, [record(9, share=0.3)], 1, 10),  # it takes what the stored one took
-        (96, [record(9, share=0.3)], 1, 0),
+        (96, [record(9, share=0.3)], 1, 4),
         (90, [record(9, share=0.3)] * 2, 1, 0),  # not its first one
         (90, [record(9, share=0.3), record(1, status="failed")], 1, 10),
-        (60, [record(70, share=0.006)], 1, 40),
-        (70, [record(70, share=0.006)], 1, 0),
+        (70, [record(70, share=0.006)], 1, 30),
         (101, [record(9, share=0.3)], 1, 0),
     ],
 )
-def test_a_fit_that_goes_on_begins_with_what_trials_took(
+def test_a_fit_that_goes_on_runs_a_trial_of_its_own(
     monkeypatch, elapsed, history, n_known, expected
 ):
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0 + elapsed)
