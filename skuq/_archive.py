@@ -47,8 +47,8 @@ _LOCAL = struct.Struct("<4s5H3L2H")  # the header before a file's bytes
 _READERS = {
     "estimator": "skuq.load",
     "catalog": "skuq.load",
-    "search": "skuq.catalog.Catalog.load, which gets the folder",
-    "trial": "skuq.catalog.Catalog.load, which gets the folder",
+    "search": "skuq.catalog.Catalog.load, from its folder",
+    "trial": "skuq.catalog.Catalog.load, from its folder",
     "Bayesian optimisation": "skuq.bayesopt.BayesianOptimizer.load",
 }
 _WATCHED = {"keras": "keras", "tensorflow": "tensorflow", "scikit-learn": "sklearn"}

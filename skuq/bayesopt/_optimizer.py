@@ -177,10 +177,10 @@ class BayesianOptimizer:
 
     Failed evaluations (an exception, NaN, inf, numbers beyond 1e150) are recorded, but not
     fitted. Distances below are those in the box scaled to [-1, 1]^D, where a category has one
-    column for each code. If any column is continuous, proposals are nearer to a usable result
-    than to a failed one, and keep a distance of 0.05 sqrt(D) from this; points of a batch and
-    pending ones keep 0.001 sqrt(D) from each other. A proposal that is already known, or too close
-    to another point, is replaced by the best of 2000 points, half of them near it and half
+    column for each code. If any column is continuous, proposals of the model keep 0.05 sqrt(D)
+    from failed points, and within 0.25 sqrt(D) of one they are nearer to a usable result. Points of
+    a batch and pending ones keep 0.001 sqrt(D) from each other. A proposal that is known, or too
+    close to another point, is replaced by the best of 2000 points, half of them near it and half
     anywhere in the domain.
 
     With surrogates without joint draws (scikit-learn's Gaussian process, NOMU) and with "milp",

@@ -29,6 +29,9 @@ from skuq.bayesopt._settings import SearchSettings
 _SAME_POINT = 1e-6  # points that are nearer count as one
 _MIN_GAP = 1e-3  # of a batch and of pending points; the maximiser tells no nearer ones apart
 _FAILURE_GAP = 0.05  # from proposals to failed points
+# Up to this distance from a failed point, proposals are nearer to a usable result. It is less than
+# the distance of two categories, so that a failure does not end all search in its category.
+_FAILURE_REACH = 0.25
 _LARGE_BATCH = 20  # points; for more there is a warning
 _N_CANDIDATES = 2000  # random points, of which the best replaces one that is not available
 _N_WIDTHS = 20_000  # points over which NOMU's paper averages the width of the bounds
@@ -396,10 +399,11 @@ class Step:
         free = self.domain.distance(X, known) > _SAME_POINT * self._root
         free &= self.domain.distance(X, np.vstack([self.pending, others])) > self._min_gap
         if math.isinf(self.domain.n_points) and len(self.results.failed):
-            # A point whose nearest result is a failure is likely to fail, too.
+            # A point near a failure is likely to fail, too, unless a usable result is nearer.
             from_failures = self.domain.distance(X, self.results.failed)
             free &= from_failures > _FAILURE_GAP * self._root
-            free &= from_failures > self.domain.distance(X, self.results.X)
+            is_far = from_failures > _FAILURE_REACH * self._root
+            free &= is_far | (from_failures > self.domain.distance(X, self.results.X))
         return free
 
     @property

@@ -20,7 +20,10 @@ import numpy as np
 
 # Functions and objects of these packages are compared by name and representation only, since
 # their code changes between versions.
-_LIBRARIES = ("skuq", "sklearn", "keras", "keras_tuner", "numpy", "scipy", "tensorflow")
+_LIBRARIES = (
+    *("skuq", "sklearn", "keras", "keras_tuner", "tensorflow", "tensorflow_probability", "torch"),
+    *("numpy", "scipy", "pandas", "polars", "dask", "distributed", "joblib", "matplotlib"),
+)
 # Types of constants whose representation tells their value.
 _CONSTANT_TYPES = (bool, int, float, complex, str, bytes, type(None), type(...), range, slice)
 _BASES_OF_CONSTANTS = (
@@ -52,10 +55,17 @@ def digest_of(data):
 def describe(value, *, with_code=True):
     """Describe a parameter in JSON.
 
-    Estimators are described by their parameters, since scikit-learn shortens their representation.
-    Functions of users are described by their name, by the values that they use, and `with_code` by
-    their code. Other objects are described by their representation, or by their attributes if they
-    have no representation of their own.
+    Estimators and objects of users are described by their parameters, functions of users by their
+    name, by the values that they use, and `with_code` by their code. Other objects are described
+    by their representation.
+    """
+    return _describe(value, [], with_code)
+
+
+def _describe(value, seen, with_code):
+    """Describe a parameter. `seen` are the functions and objects described so far, in order.
+
+    It grows: functions may call each other.
     """
     if isinstance(value, np.generic):
         value = value.item()
@@ -63,15 +73,15 @@ def describe(value, *, with_code=True):
         return json.loads(json.dumps(value, sort_keys=True, allow_nan=False))
     except (TypeError, ValueError):
         pass
-    within = functools.partial(describe, with_code=with_code)
+    within = functools.partial(_describe, seen=seen, with_code=with_code)
     if isinstance(value, np.ndarray):
         return digest_of(value)
     if isinstance(value, dict):
         return {str(key): within(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [within(item) for item in value]
-    if isinstance(value, set | frozenset):
-        return sorted(json.dumps(within(item)) for item in value)
+    if isinstance(value, set | frozenset):  # in an order that differs between processes
+        return sorted(json.dumps(_describe(item, seen[:], with_code)) for item in value)
     if isinstance(value, np.random.RandomState):
         return within(value.get_state(legacy=False))
     if isinstance(value, np.random.Generator):
@@ -81,11 +91,10 @@ def describe(value, *, with_code=True):
         return [f"{type(value).__module__}.{type(value).__qualname__}", within(params)]
     if isinstance(value, functools.partial):
         return [within(value.func), within(value.args), within(value.keywords)]
-    name, seen = _name_of(value), []
-    parts = _describe_attributes(getattr(value, "__self__", value), seen, with_code)
-    function = function_of(value) or (callable(value) and function_of(type(value).__call__))
-    if function:
-        parts += _describe_function(function, seen, with_code)
+    params = _parameters_of(value)
+    name = _name_of(value) if params is None else _name_of(type(value))
+    parts = [] if params is None else [_describe_parameters(value, params, seen, with_code)]
+    parts += _describe_callable(value, seen, with_code)
     return [name, *parts] if parts else name
 
 
@@ -94,9 +103,17 @@ def function_of(value):
     for _ in range(_MOST_WRAPPERS):
         if isinstance(value, types.FunctionType):
             return value
-        wrapped = (getattr(value, name, None) for name in _WRAPPED)
+        wrapped = (_attribute(value, name) for name in _WRAPPED)
         value = next((one for one in wrapped if one is not None), None)
     return None
+
+
+def _attribute(value, name):
+    """Return an attribute; None if there is none, or if it cannot be read."""
+    try:
+        return getattr(value, name, None)
+    except Exception:
+        return None
 
 
 def _name_of(value):
@@ -111,41 +128,51 @@ def _is_of_library(module):
     return (module or "").split(".")[0] in _LIBRARIES
 
 
-def _describe_attributes(value, seen, with_code):
-    """Describe the attributes of an object of a user's class without a representation of its own.
+def _parameters_of(value):
+    """Return the parameters of an object of a user's class; None of other objects.
 
-    Attributes that its methods set later than in ``__init__`` are left out, such as counters.
+    By the convention of scikit-learn and dataclasses they are the attributes named as the
+    arguments of ``__init__``, or so with an underscore before the name.
     """
     kind = type(value)
-    if kind.__repr__ is not object.__repr__ or _is_of_library(kind.__module__):
-        return []
-    changing = {
-        instruction.argval
-        for parent in kind.__mro__
-        for name, method in vars(parent).items()
-        if name != "__init__" and isinstance(method, types.FunctionType)
-        for instruction in dis.get_instructions(method)
-        if instruction.opname in ("STORE_ATTR", "DELETE_ATTR")
-    }
-    return [
-        [name, _describe_constant(item, seen, with_code)]
-        for name, item in sorted(getattr(value, "__dict__", {}).items())
-        if name not in changing
-    ]
+    is_own = isinstance(kind.__init__, types.FunctionType) and not _is_of_library(kind.__module__)
+    names = list(inspect.signature(kind).parameters) if is_own else []
+    found = {name: _attribute(value, name) for name in names}
+    found |= {n: _attribute(value, f"_{n}") for n, item in found.items() if item is None}
+    return found or None
 
 
-def _describe_function(function, seen, with_code=True):
+def _describe_parameters(value, params, seen, with_code):
+    """Describe the parameters of an object, or say which object it is if that has been done."""
+    if any(value is other for other in seen):
+        return f"described before: {next(k for k, other in enumerate(seen) if other is value)}"
+    seen.append(value)
+    return _describe(params, seen, with_code)
+
+
+def _describe_callable(value, seen, with_code):
+    """Describe a function, a method or an object that can be called; return a list of parts.
+
+    A method is described by its function and the parameters of its object.
+    """
+    owner = _attribute(value, "__self__")
+    params = None if owner is None else _parameters_of(owner)
+    parts = [] if params is None else [_describe_parameters(owner, params, seen, with_code)]
+    function = function_of(value) or (callable(value) and function_of(type(value).__call__))
+    return parts + (_describe_function(function, seen, with_code) if function else [])
+
+
+def _describe_function(function, seen, with_code):
     """Describe a user's function by its code, its defaults and its closure variables.
 
     Lists and other objects that may change while the function is used are described by their type
-    only, and nonlocal variables that it assigns are left out. `seen` lists the functions described
-    so far, in their order, and grows: functions may call each other.
+    only, and nonlocal variables that it assigns are left out.
     """
     # A decorator may give a function the module of the one that it wraps.
     if _is_of_library(function.__globals__.get("__name__")):
         return []
-    if function in seen:
-        return [f"function {seen.index(function)}"]
+    if any(function is other for other in seen):
+        return [f"described before: {next(k for k, o in enumerate(seen) if o is function)}"]
     seen.append(function)
     code = function.__code__
     closure = dict(zip(code.co_freevars, function.__closure__ or ()))
@@ -161,21 +188,24 @@ def _describe_function(function, seen, with_code=True):
 
 
 def _describe_constant(value, seen, with_code=True):
-    """Describe numbers, texts, arrays and functions by their content, all else by its type."""
-    within = functools.partial(_describe_constant, with_code=with_code)
-    function = function_of(value)
-    if function is not None:
-        return [function.__qualname__, *_describe_function(function, seen, with_code)]
+    """Describe a value that a function uses.
+
+    Numbers, texts, arrays, functions and the parameters of users' objects count, of all else only
+    the type.
+    """
+    within = functools.partial(_describe_constant, seen=seen, with_code=with_code)
     if isinstance(value, functools.partial):
-        return [within(part, seen) for part in (value.func, value.args, *value.keywords.items())]
+        return [within(part) for part in (value.func, value.args, *value.keywords.items())]
     if isinstance(value, tuple):
-        return [within(part, seen) for part in value]
+        return [within(part) for part in value]
     if isinstance(value, frozenset):  # in an order that differs between processes
-        return sorted(repr(within(part, seen[:])) for part in value)
+        return sorted(repr(_describe_constant(part, seen[:], with_code)) for part in value)
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return digest_of(value)
     if type(value) in _CONSTANT_TYPES or isinstance(value, _BASES_OF_CONSTANTS):
         return repr(value)
+    if function_of(value) is not None or _parameters_of(value) is not None:
+        return _describe(value, seen, with_code)
     if callable(value) and hasattr(value, "__name__"):  # a class, or a function in C
         return _name_of(value)
     return type(value).__qualname__

@@ -18,11 +18,19 @@ def rebuild(network: str):
     # Accessing a layer loads the module in which the layers are registered with Keras.
     networks.Repeat  # noqa: B018
     model = backend.keras.models.model_from_json(network)
+    freeze_inner_layers(model)
+    return model
+
+
+def freeze_inner_layers(model) -> None:
+    """Freeze the layers that frozen layers have built for themselves, such as attention's.
+
+    Keras does not, if a layer is made with ``trainable=False``.
+    """
     for layer in model._flatten_layers(include_self=False):
-        if not layer.trainable:  # the layers that it has built for itself are not frozen yet
+        if not layer.trainable:
             for inner in layer._flatten_layers(include_self=False):
                 inner.trainable = False
-    return model
 
 
 def own_classes(network: str) -> tuple:

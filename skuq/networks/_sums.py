@@ -27,7 +27,7 @@ def wrong_sum(model: Any) -> str | None:
                     f"{name!r} adds a tensor of shape {(None, *term)} to one of shape "
                     f"{(None, *first)}. With {' or '.join(map(str, n_rows))} rows Keras mistakes "
                     "it for a bias, and adds it along the wrong axis. "
-                    + ("Subtract its negative instead." if both else "Swap them.")
+                    + ("Write `a - (-b)` instead of `a + b`." if both else "Swap the two terms.")
                 )
             first = _shape_of_sum(first, term)
     return None

@@ -62,7 +62,7 @@ def refuse_sparse(X: Any) -> None:
     """Raise TypeError for a sparse matrix."""
     if sparse.issparse(X):
         raise TypeError(
-            "Sparse data was passed for X, but dense data is required, as of `X.toarray()`. In a "
+            "Sparse data was passed for X, but dense data is required: pass `X.toarray()`. In a "
             "pipeline set `OneHotEncoder(sparse_output=False)` or "
             "`ColumnTransformer(.., sparse_threshold=0)`, or leave strings and categories as they "
             "are: they are encoded here."

@@ -12,7 +12,7 @@ from skuq._warnings import warn_user
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._builders import check_builder
 from skuq.networks._plan import make_plan
-from skuq.networks._rebuild import check_rebuild, frozen_variables
+from skuq.networks._rebuild import check_rebuild, freeze_inner_layers, frozen_variables
 from skuq.networks._sums import wrong_sum
 from skuq.training._weights import kept_values
 
@@ -20,7 +20,7 @@ from skuq.training._weights import kept_values
 _ACTIVATIONS = (
     *("celu", "elu", "gelu", "hardsigmoid", "hardtanh", "leakyrelu", "logsigmoid", "logsoftmax"),
     *("prelu", "relu", "relu6", "selu", "sigmoid", "silu", "softmax", "softplus", "softsign"),
-    *("sparsemax", "squareplus", "tanh"),
+    *("exp", "hardshrink", "softshrink", "sparsemax", "squareplus", "tanh", "threshold"),
 )
 
 
@@ -54,6 +54,7 @@ def build_checked(
     if not isinstance(model, backend.keras.Model):
         raise SearchSpaceError(f"{source} must return a keras.Model. Got {type(model).__name__}.")
     _check_shapes(model, input_shape, n_raw, source)
+    freeze_inner_layers(model)
     _check_last_activation(model, source)
     if not model.trainable_variables:
         raise SearchSpaceError(f"{source} returned a model without trainable weights.")
@@ -87,19 +88,33 @@ def _check_shapes(model: Any, input_shape: tuple[int, ...], n_raw: int, source: 
 
 
 def _check_last_activation(model: Any, source: str) -> None:
-    """Raise SearchSpaceError if the outputs of a model come from an activation."""
-    last = model
-    while hasattr(last, "outputs"):  # the last part may be a model, too
-        last = last.outputs[0]._keras_history.operation
-    name = getattr(getattr(last, "activation", None), "__name__", "linear")
-    if type(last).__name__.lower() in _ACTIVATIONS:
-        name = type(last).__name__
+    """Raise SearchSpaceError if the outputs of a model come from one of Keras' activations."""
+    last = _last_operation(model.outputs[0])
+    name = type(last).__name__
+    if name.lower() not in _ACTIVATIONS:
+        activation = getattr(last, "activation", None)
+        known = vars(backend.keras.activations).values()
+        # A layer of the user's may apply its activation anywhere.
+        is_known = type(last).__module__.startswith("keras.") and activation in known
+        name = activation.__name__ if is_known else "linear"
     if name != "linear":
         raise SearchSpaceError(
             f"{source} returned a model that ends with the activation {name!r}. Its outputs are "
             "parameters of a distribution, such as logits of classes, or a mean and a raw standard "
             "deviation. End with a layer without activation, such as Dense(n_outputs)."
         )
+
+
+def _last_operation(tensor: Any) -> Any:
+    """Find the operation that computes a tensor, within models and before changes of its shape."""
+    while True:
+        operation, index, _ = tensor._keras_history
+        if isinstance(operation, backend.keras.Model) and hasattr(operation, "outputs"):
+            tensor = operation.outputs[0]
+        elif type(operation).__name__ in ("Dropout", "Flatten", "Identity", "Reshape"):
+            tensor = operation._inbound_nodes[index].input_tensors[0]
+        else:
+            return operation
 
 
 def _check_layers(model: Any, source: str) -> None:

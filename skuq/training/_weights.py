@@ -92,12 +92,15 @@ class _Start:
         initializer, config = self.initializer, self.initializer.get_config()
         if seed is not None and "seed" in config:
             initializer = type(initializer).from_config({**config, "seed": seed})
-        drawn = initializer(tuple(variable.shape), dtype=variable.dtype)
-        value = np.array(backend.ops.convert_to_numpy(drawn))
-        if self.is_bias_of_lstm:
-            n_units = len(value) // 4  # of the gates for input, forgetting, cell and output
-            value[n_units : 2 * n_units] = 1
-        return value
+
+        def drawn(*shape: int) -> np.ndarray:
+            numbers = initializer(shape, dtype=variable.dtype)
+            return np.asarray(backend.ops.convert_to_numpy(numbers))
+
+        if not self.is_bias_of_lstm:
+            return drawn(*variable.shape)
+        n_units = variable.shape[0] // 4  # of the gates for input, forgetting, cell and output
+        return np.concatenate([drawn(n_units), np.ones(n_units), drawn(2 * n_units)])
 
 
 def _starts(model: Any, *, with_frozen: bool = False) -> dict[int, _Start]:

@@ -13,6 +13,7 @@ from scipy.spatial.distance import cdist
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import Matern
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
@@ -54,6 +55,11 @@ class TinyProcess(RegressorMixin, BaseEstimator):
 def search(bounds=SQUARE, *args, estimator=None, **settings):
     settings = {"n_restarts": 10, "n_draws": 32, "random_state": 0, **settings}
     return BayesianOptimizer(estimator or TinyProcess(), bounds, *args, **settings)
+
+
+def smooth_process():
+    kernel = Matern(nu=2.5)
+    return GaussianProcessRegressor(kernel, normalize_y=True, alpha=1e-6, random_state=0)
 
 
 def bowl(x):
@@ -304,9 +310,31 @@ def test_proposals_leave_a_failing_region():
     for k in range(np.flatnonzero(~failed)[2] + 1, 14):  # points that the model has proposed
         usable, lost = result.x_iters[:k][~failed[:k]], result.x_iters[:k][failed[:k]]
         x = result.x_iters[k : k + 1]
-        assert cdist(x, usable).min() < cdist(x, lost).min()
+        assert cdist(x, lost).min() > min(0.25 * np.sqrt(2), cdist(x, usable).min())
     assert "OSError: the machine is too hot" in optimizer.messages_
     assert result.fun <= 0
+
+
+def test_one_failure_does_not_end_all_search_in_its_category():
+    def f(x):  # category 2 fails below 0.3, and is the best elsewhere
+        if x[1] == 2 and x[0] < 0.3:
+            raise OSError
+        return (x[0] - 0.9) ** 2 + (x[1] != 2)
+
+    x0 = [[0.1, 0], [0.5, 1], [0.2, 2], [0.7, 3], [0.9, 0]]
+    optimizer = search([(0, 1), (0, 3)], categories=[1], estimator=smooth_process())
+    assert optimizer.minimize(f, 20, x0=x0).fun < 0.1
+
+
+@pytest.mark.parametrize("seed", [2, 4])
+def test_a_search_crosses_a_strip_that_fails(seed):
+    def strip(x):
+        if 0.6 < x[0] < 0.75:
+            raise OSError
+        return (x[0] - 0.85) ** 2
+
+    optimizer = search([(0, 1)], estimator=smooth_process(), random_state=seed)
+    assert optimizer.minimize(strip, 30).fun < 1e-3
 
 
 def test_an_objective_that_is_not_finite_is_a_failure():

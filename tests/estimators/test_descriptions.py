@@ -1,5 +1,6 @@
 """Parameters are described such that a search is continued by the same one, and by no other."""
 
+import dataclasses
 import decimal
 import functools
 import itertools
@@ -247,8 +248,88 @@ def test_the_description_of_a_function_is_that_of_another_process():
         "from skuq.estimators._descriptions import describe\n"
         "f = lambda t, k=2.0, s=frozenset('xyz'): t in {'a', 'b', 'c'} or (lambda u: u + k)(t)\n"
         "print(describe(f)[1:])\n"
-        "print(describe(partial(f, allowed={'x', 'y', 'z'}, r=np.random.RandomState(0))))"
+        "class Kept:\n"
+        "    def __init__(self, names): self.names = names\n"
+        "names = {'x', 'y', 'z'}\n"
+        "print(describe(partial(f, allowed=names, r=np.random.RandomState(0), kept=Kept(names))))"
     )
     said = {run_python(code, PYTHONHASHSEED=seed).stdout for seed in ("1", "2")}
     assert len(said) == 1
     assert "sha256" in said.pop()
+
+
+class Kept:
+    """A parameter under another name, a cached property and what a method keeps."""
+
+    def __init__(self, price, calls=None):
+        self._set(price)
+        self.calls = calls
+
+    def _set(self, price):
+        self._price = price
+
+    @functools.cached_property
+    def table(self):
+        return 2 * self._price
+
+    def penalty(self, n):
+        self.last, self.best = n, self.table
+        return self._price * n
+
+
+class Slotted:
+    __slots__ = ("price",)
+
+    def __init__(self, price):
+        self.price = price
+
+    def __call__(self, trial):
+        return self.price
+
+
+@dataclasses.dataclass
+class Data:
+    rows: object
+    names: frozenset = frozenset("abcd")
+
+    def __call__(self, trial):
+        return trial.score
+
+
+def enclosed(value):
+    return lambda trial: value
+
+
+LONG = np.ones(3000), np.r_[np.ones(1000), np.zeros(1000), np.ones(1000)]
+OBJECTS = {
+    "enclosed method": lambda k: enclosed(Kept(k).penalty),
+    "enclosed object": lambda k: enclosed(Slotted(k)),
+    "kept under another name": Kept,
+    "method": lambda k: Kept(k).penalty,
+    "slots": Slotted,
+    "long array": lambda k: Data(LONG[k]),
+    "function": lambda k: Data(enclosed(k)),
+    "nested": lambda k: Data(Data(Slotted(k))),
+    "list": lambda k: Data([1, k]),
+}
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_objects_are_compared_by_their_parameters(kind):
+    one, same, other = (describe(OBJECTS[kind](k)) for k in (0, 0, 1))
+    assert json.loads(json.dumps(one)) == one
+    assert one == same
+    assert one != other
+
+
+def test_an_object_is_the_same_after_its_use():
+    kept = Kept(2.0)
+    before = describe(kept.penalty), describe(kept), describe(enclosed(kept))
+    assert kept.penalty(3) == 6.0
+    assert (describe(kept.penalty), describe(kept), describe(enclosed(kept))) == before
+
+
+def test_objects_that_hold_each_other():
+    one, other = Slotted(None), Slotted(None)
+    one.price, other.price = other, one
+    json.dumps(describe(one))

@@ -858,7 +858,7 @@ def test_networks_that_were_hardly_trained_are_told(epochs, search):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         search(2, epochs=epochs, max_time=2, catalog_dir=None).fit(X, y)
-    said = [str(w.message) for w in told if "% of their epochs or less, as max_time=2" in str(w)]
+    said = [str(w.message) for w in told if "% of its epochs within max_time=2" in str(w)]
     assert len(said) == (epochs > 3)
 
 

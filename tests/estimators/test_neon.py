@@ -1050,6 +1050,6 @@ def test_a_base_with_a_sum_that_keras_takes_for_a_bias_is_refused():
         return keras.Model([u, y], keras.layers.Dense(n_outputs)(total))
 
     model = small(steps=5)
-    with pytest.raises(ValueError, match="'total' adds a tensor.*With 4 rows.*Swap them"):
+    with pytest.raises(ValueError, match="'total' adds a tensor.*With 4 rows.*Swap the two"):
         model.set_params(build_base=partial(build, is_first=False)).fit(INPUTS, VALUES)
     model.set_params(build_base=partial(build, is_first=True)).fit(INPUTS, VALUES)
