@@ -312,8 +312,8 @@ class SearchEstimator:
         share = max(self.catalog_[k].share for k in self.selection_.indices)
         if share < _MIN_SHARE_TRAINED and not self.refitted_:
             warn_user(
-                f"No network of the ensemble got more than {100 * share:.2g} % of its epochs within "
-                f"max_time={self.max_time}. Most of a short first fit goes into loading and "
+                f"No network of the ensemble got more than {100 * share:.2g} % of its epochs "
+                f"within max_time={self.max_time}. Most of a short first fit goes into loading and "
                 "compiling, some seconds for each process. Give it more time."
             )
 

@@ -92,11 +92,12 @@ def _check_last_activation(model: Any, source: str) -> None:
     last = _last_operation(model.outputs[0])
     name = type(last).__name__
     if name.lower() not in _ACTIVATIONS:
-        activation = getattr(last, "activation", None)
-        known = vars(backend.keras.activations).values()
+        name = "linear"
         # A layer of the user's may apply its activation anywhere.
-        is_known = type(last).__module__.startswith("keras.") and activation in known
-        name = activation.__name__ if is_known else "linear"
+        if type(last).__module__.startswith("keras."):
+            activation = getattr(last, "activation", None)
+            known = vars(backend.keras.activations)
+            name = next((one for one, f in known.items() if f is activation), name)
     if name != "linear":
         raise SearchSpaceError(
             f"{source} returned a model that ends with the activation {name!r}. Its outputs are "

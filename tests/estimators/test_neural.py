@@ -691,7 +691,6 @@ def test_frozen_attention_is_not_trained(is_frozen_at_first):
             "tanh",
         ),
         (lambda n: keras.layers.Dense(n, activation="linear"), None),
-        (lambda n: keras.layers.Dense(n, activation=lambda x: 2 * x), None),
         (lambda n: lambda x: 3 * keras.layers.Dense(n, activation="tanh")(x), None),
     ],
 )
