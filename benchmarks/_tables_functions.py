@@ -312,6 +312,7 @@ def neon_on_tables():
 
 SUITE = {
     "neon": "NEON",
+    "gp": "Gaussian process, EI",
     "botorch": "BoTorch, qLogEI",
     "optuna": "Optuna, GPSampler",
     "random": "random points",
@@ -332,6 +333,18 @@ def suite():
             row.append(f"{significant(np.median(final), digits)} ({len(runs)})" if runs else "")
         rows.append(row)
     return markdown(["", *SUITE.values()], rows)
+
+
+@table
+def suite_hartmann():
+    """Final regrets of the single searches on Hartmann's function, from the least."""
+    rows = []
+    for method, title in SUITE.items():
+        runs = whole_searches(records("bo_suite"), "hartmann6", method)
+        best = best_known(TASKS["hartmann6"](None))
+        final = sorted(min(r["values"]) - best for r in runs)
+        rows.append([title, ", ".join(significant(value, 3) for value in final)])
+    return markdown(["", "final regrets, sorted"], rows)
 
 
 @table

@@ -45,11 +45,11 @@ _TEXT = re.compile(r"texts/(0|[1-9][0-9]{0,8})\.txt")
 _LOCAL = struct.Struct("<4s5H3L2H")  # the header before a file's bytes
 # What reads a file of each kind.
 _READERS = {
-    "estimator": "skuq.load",
-    "catalog": "skuq.load",
-    "search": "skuq.catalog.Catalog.load, from its folder",
-    "trial": "skuq.catalog.Catalog.load, from its folder",
-    "Bayesian optimisation": "skuq.bayesopt.BayesianOptimizer.load",
+    "estimator": "load of skuq",
+    "catalog": "load of skuq",
+    "search": "Catalog.load of skuq.catalog, from its folder",
+    "trial": "Catalog.load of skuq.catalog, from its folder",
+    "Bayesian optimisation": "BayesianOptimizer.load of skuq.bayesopt",
 }
 _WATCHED = {"keras": "keras", "tensorflow": "tensorflow", "scikit-learn": "sklearn"}
 

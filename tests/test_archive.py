@@ -727,7 +727,7 @@ def test_files_are_written_and_read(tmp_path):
     with pytest.raises(FileFormatError, match=r"tree\.skuq cannot be read: it holds a 'tree'"):
         read(path, kind="trial")
     write(path, 1, kind="estimator")
-    with pytest.raises(FileFormatError, match=r"not a 'tree'\. Read it with skuq\.load\."):
+    with pytest.raises(FileFormatError, match=r"not a 'tree'\. Read it with load of skuq\."):
         read(path, kind="tree")
     assert os.listdir(tmp_path) == ["tree.skuq"]
 
