@@ -17,6 +17,7 @@ import re
 import types
 
 import numpy as np
+import pandas as pd
 
 # Functions and objects of these packages are compared by name and representation only, since
 # their code changes between versions.
@@ -31,6 +32,7 @@ _BASES_OF_CONSTANTS = (
     *(datetime.date, datetime.time, datetime.timedelta),
     *(operator.attrgetter, operator.itemgetter, operator.methodcaller),
 )
+_TABLES = (pd.DataFrame, pd.Series, pd.Index)
 _VARIADIC = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS  # flags of code with *args, **kwargs
 # Where methods, decorated functions and `np.vectorize` keep their function.
 _WRAPPED = ("__func__", "__wrapped__", "pyfunc")
@@ -50,6 +52,12 @@ def digest_of(data):
     digest = hashlib.sha256(f"{data.dtype.str} {data.shape}".encode())
     digest.update(data)
     return f"sha256:{digest.hexdigest()}"
+
+
+def _digests_of_table(table):
+    """Compute digests of the values, the rows' labels and the columns of a table of pandas."""
+    parts = (table.to_numpy(), *(axis.to_numpy() for axis in getattr(table, "axes", ())))
+    return [type(table).__name__, *map(digest_of, parts)]
 
 
 def describe(value, *, with_code=True):
@@ -76,6 +84,8 @@ def _describe(value, seen, with_code):
     within = functools.partial(_describe, seen=seen, with_code=with_code)
     if isinstance(value, np.ndarray):
         return digest_of(value)
+    if isinstance(value, _TABLES):
+        return _digests_of_table(value)
     if isinstance(value, dict):
         return {str(key): within(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -202,6 +212,8 @@ def _describe_constant(value, seen, with_code=True):
         return sorted(repr(_describe_constant(part, seen[:], with_code)) for part in value)
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return digest_of(value)
+    if isinstance(value, _TABLES):
+        return _digests_of_table(value)
     if type(value) in _CONSTANT_TYPES or isinstance(value, _BASES_OF_CONSTANTS):
         return repr(value)
     if function_of(value) is not None or _parameters_of(value) is not None:

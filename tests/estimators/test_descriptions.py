@@ -10,6 +10,7 @@ import operator
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 import pytest
 from processes import run_python
 from sklearn.preprocessing import FunctionTransformer
@@ -308,6 +309,9 @@ OBJECTS = {
     "method": lambda k: Kept(k).penalty,
     "slots": Slotted,
     "long array": lambda k: Data(LONG[k]),
+    "frame": lambda k: Data(pd.DataFrame({"a": LONG[k], "b": "x"})),
+    "enclosed series": lambda k: enclosed(pd.Series(LONG[k])),
+    "columns": lambda k: Data(pd.DataFrame({"ab"[k]: [1.0]})),
     "function": lambda k: Data(enclosed(k)),
     "nested": lambda k: Data(Data(Slotted(k))),
     "list": lambda k: Data([1, k]),
