@@ -247,21 +247,43 @@ def test_a_pair_of_functions_is_given_again(search, trained, tmp_path):
 def test_a_changed_search_space_is_noticed(search, trained):
     X, y = table()
 
-    def build(hp, input_shape, n_outputs):
+    def network(units, input_shape, n_outputs):
         from skuq.backend import keras
 
-        units = hp.Int("units", 4, most)
         return keras.Sequential([keras.Input(input_shape), keras.layers.Dense(units, "tanh"),
                                  keras.layers.Dense(n_outputs)])  # fmt: skip
 
-    most = 8
+    def build(hp, *shapes):
+        return network(hp.Int("units", 4, 8), *shapes)
+
+    def edited(hp, *shapes):
+        return network(hp.Int("units", 4, 16), *shapes)
+
+    edited.__name__, edited.__qualname__ = build.__name__, build.__qualname__
     model = search(2, search_space=build).fit(X, y)
-    most = 16
     with pytest.raises(CatalogMismatchError, match="units: .*high=8.* there, .*high=16.* here"):
-        search(2, search_space=build).fit(X, y)
+        search(2, search_space=edited).fit(X, y)
     loaded = AutoDEUQRegressor.from_catalog(model.catalog_path_)
     assert_array_equal(loaded.predict(X), model.predict(X))
     assert len(trained) == 2
+
+
+def test_a_search_space_with_other_values_is_another_one(search, trained):
+    X, y = table()
+
+    def space_of(width):
+        def build(hp, input_shape, n_outputs):
+            from skuq.backend import keras
+
+            inputs = keras.Input(input_shape)
+            hidden = keras.layers.Dense(width, hp.Choice("activation", ["tanh", "relu"]))(inputs)
+            return keras.Model(inputs, keras.layers.Dense(n_outputs)(hidden))
+
+        return build
+
+    paths = [search(2, search_space=space_of(w)).fit(X, y).catalog_path_ for w in (3, 5, 3)]
+    assert paths[0] == paths[2] != paths[1]
+    assert len(trained) == 4
 
 
 def test_only_one_at_a_time(search):
