@@ -34,7 +34,7 @@ _BASES_OF_CONSTANTS = (
 )
 _TABLES = (pd.DataFrame, pd.Series, pd.Index)
 _VARIADIC = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS  # flags of code with *args, **kwargs
-# Where methods, decorated functions and `np.vectorize` keep their function.
+# Attributes in which methods, decorated functions and `np.vectorize` hold their function.
 _WRAPPED = ("__func__", "__wrapped__", "pyfunc")
 _MOST_WRAPPERS = 100  # of one function; some objects answer any attribute with themselves
 
@@ -122,7 +122,7 @@ def _attribute(value, name):
     """Return an attribute; None if there is none, or if it cannot be read."""
     try:
         return getattr(value, name, None)
-    except Exception:
+    except Exception:  # a property of a user's class can raise anything
         return None
 
 

@@ -74,9 +74,9 @@ def kept_values(model: Any) -> list[tuple[str, np.ndarray]]:
 
 @dataclass(frozen=True)
 class _Start:
-    """How a variable starts: with a draw from its initializer.
+    """The initializer of a variable, and whether the variable is the bias of an LSTM.
 
-    A quarter of the bias of an LSTM starts as ones, by which it remembers at first.
+    The quarter of this bias that belongs to the forget gate starts as ones, as in Keras.
     """
 
     initializer: Any
