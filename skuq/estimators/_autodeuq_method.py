@@ -290,7 +290,8 @@ class AutoDEUQ(SearchMethod):
         try:
             checked = [{**both.check(configuration, name), **fixed} for configuration in given]
         except ValueError as error:
-            raise ValueError(f"{error} {_HOW_TO_START}") from error
+            hint = f" {_HOW_TO_START}" if name == "initial_trials" else ""
+            raise ValueError(f"{error}{hint}") from error
         return [c for k, c in enumerate(checked) if c not in checked[:k]]
 
     def choose(self, candidates):

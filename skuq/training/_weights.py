@@ -100,7 +100,8 @@ class _Start:
         if not self.is_bias_of_lstm:
             return drawn(*variable.shape)
         n_units = variable.shape[0] // 4  # of the gates for input, forgetting, cell and output
-        return np.concatenate([drawn(n_units), np.ones(n_units), drawn(2 * n_units)])
+        ones = np.ones(n_units, variable.dtype)
+        return np.concatenate([drawn(n_units), ones, drawn(2 * n_units)])
 
 
 def _starts(model: Any, *, with_frozen: bool = False) -> dict[int, _Start]:
