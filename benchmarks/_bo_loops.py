@@ -123,7 +123,7 @@ def estimator_and_settings(part, method, task, arguments):
     if method.startswith("neon_lcb"):
         return NEONRegressor(epistemic="epinet", **given), LCB
     if method.startswith("conditioned"):
-        return NEONRegressor(**given), LCB if method.endswith("lcb") else {}
+        return NEONRegressor(prior_scale=0.75, **given), LCB if method.endswith("lcb") else {}
     if method.startswith("rpn"):  # narrow: 16 of NEON's width take four times as long, these 1.5
         small = {"encoder_units": (24, 24), "latent": 24, "decoder_units": (24, 24)}
         given["refine"] = "refined" in method

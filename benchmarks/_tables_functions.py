@@ -310,6 +310,33 @@ def neon_on_tables():
     return markdown(head, rows)
 
 
+@table
+def neon_scale():
+    """NEON without noise: medians over the seeds with the paper's scale, and with a learnt one."""
+    titles = {
+        "sine10": "sine of one input, 10 rows",
+        "sine20": "the same, 20 rows",
+        "bumps": "bumps in six dimensions, 60 rows",
+        "waves12": "waves, 12 functions at 20 points",
+        "waves40": "the same, 40 functions",
+        "pollutants": "pollutants, 20 functions at 12 points",
+    }
+    rows = []
+    for task, title in titles.items():
+        row = [title]
+        for scale in (0.75, "auto"):
+            runs = records("neon_scale", task=task, scale=scale)
+            factors = [r["factor"] for r in runs]
+            row.append(f"{np.median(factors):.2f} ({min(factors):.2f} to {max(factors):.2f})")
+            row.append(f"{100 * np.median([r['within_two'] for r in runs]):.0f}")
+            row.append(f"{np.median([r['seconds'] for r in runs]):.1f}")
+        rows.append(row)
+    head = [""]
+    for title in ("0.75", "learnt"):
+        head += [f"factor, {title} (range)", f"% within two, {title}", f"s to fit, {title}"]
+    return markdown(head, rows)
+
+
 SUITE = {
     "neon": "NEON",
     "gp": "Gaussian process, EI",

@@ -50,7 +50,9 @@ def surrogate(method, task):
     settings = {"acquisition": "lei", "n_restarts": 200}
     composite = method == "neon" and task.objective is not None
     if method == "neon":
-        model = NEONRegressor(query_points=task.query_points if composite else None, noise=0.0)
+        points = task.query_points if composite else None
+        # A learnt scale explores more: too much in ten dimensions.
+        model = NEONRegressor(query_points=points, noise=0.0, prior_scale=0.75)
         if composite and np.size(task.query_points) > 100:
             model.set_params(fourier_scale=5.0, latent=96, decoder_units=(64,) * 3)
             settings |= {"n_draws": 32, "n_restarts": 8}

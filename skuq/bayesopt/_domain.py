@@ -100,6 +100,11 @@ class Domain:
         """Whether any column is discrete."""
         return bool(self._whole.any())
 
+    @property
+    def is_continuous(self) -> np.ndarray:
+        """Which columns are continuous, (d,)."""
+        return ~self._whole
+
     def differs_in_whole_columns(self, X, x) -> np.ndarray:
         """Tell which points X (n, d) differ from x (d,) in whole numbers or categories: (n,)."""
         return ((x != X) & self._whole).any(axis=1)

@@ -183,6 +183,10 @@ class BayesianOptimizer:
     close to another point, is replaced by the best of 2000 points, half of them near it and half
     anywhere in the domain.
 
+    Where at least three results lie within 0.1 sqrt(D) of a proposal, all on the same face of the
+    box as it, they do not show the slope away from the face. One point of the batch is then moved
+    inwards by 2 % of the side, of single points every other one (Conn et al. 2009).
+
     With surrogates without joint draws (scikit-learn's Gaussian process, NOMU) and with "milp",
     the points of a batch are found one after the other. Before each, the surrogate is fitted with
     its own mean predictions at the points before it, and at pending ones, as results. If a fit
@@ -192,7 +196,8 @@ class BayesianOptimizer:
     ----------
     L. S. Guilhoto and P. Perdikaris. "Composite Bayesian optimization in function spaces using
     NEON", 2024. J. Heiss et al. "NOMU", ICML 2022, section 4.2 and appendix B.3. B. Letham et al.
-    "Constrained Bayesian optimization with noisy experiments", Bayesian Analysis, 2019.
+    "Constrained Bayesian optimization with noisy experiments", Bayesian Analysis, 2019. A. R. Conn
+    et al. "Introduction to derivative-free optimization", 2009, chapters 3 and 6.
 
     Examples
     --------

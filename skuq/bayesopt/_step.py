@@ -17,6 +17,7 @@ from skuq._seeds import generator
 from skuq._warnings import warn_user
 from skuq.bayesopt._constraints import MeritObjective, join_posteriors, merit_units, merits
 from skuq.bayesopt._domain import SMALL_DOMAIN
+from skuq.bayesopt._faces import moves_off_faces
 from skuq.bayesopt._fit import Fits, Surrogates, derived_seed
 from skuq.bayesopt._maximize import maximize_acquisition
 from skuq.bayesopt._milp import maximize_readout
@@ -224,7 +225,7 @@ class Step:
             x = self._maximize(q, raised)
             if threshold is None or self.domain.distance(x, known).min() > threshold:
                 break
-        x = self._repair(x, raised)
+        x = self._repair(self._leave_a_face(x, raised), raised)
         return Proposal(x, float(self._value(x, raised)), raised, n_doublings)
 
     def _with_predictions(self, X, fits: Fits) -> Step:
@@ -357,6 +358,22 @@ class Step:
             if value > best[0]:
                 best = value, point
         return best[1]
+
+    def _leave_a_face(self, x, beta):
+        """Move a point of a batch (q, d) off a face of the box on which all points near it lie.
+
+        Of all such moves it makes the one of the largest acquisition. Of single points every other
+        one may be moved, so that a search also goes on along a face.
+        """
+        if len(x) == 1 and (self.results.n_told + len(self.pending)) % 2:
+            return x
+        others = np.vstack([self.results.failed, self.pending])
+        rows, moved = moves_off_faces(self.domain, x, self.results.X, others)
+        if len(rows):
+            best = np.argmax(self._values_with(self._fantasies(), moved, beta))
+            x = x.copy()
+            x[rows[best]] = moved[best]
+        return x
 
     def _repair(self, x, beta):
         """Replace points of a batch (q, d) that are not available; see `_is_available`.

@@ -12,7 +12,7 @@ from skuq._checks import first_true
 from skuq._params import HasMethods, Interval, StrOptions
 from skuq._registry import saved_as
 from skuq._seeds import generator
-from skuq.estimators._neon_conditioned import train_conditioned
+from skuq.estimators._neon_conditioned import PRIOR_SCALE, train_conditioned
 from skuq.estimators._neon_paper import paper_settings
 from skuq.estimators._network_estimator import check_units, find_completed
 from skuq.estimators._operator import OPERATOR_CONSTRAINTS, OperatorRegressor
@@ -76,10 +76,12 @@ class NEONRegressor(OperatorRegressor):
         `output_map` and ``loss="nll"``.
     prior_units : int or sequence of int, default=(5, 5)
         Number of units of each hidden layer of the `n_index` networks of its prior.
-    prior_scale : float, default=0.75
-        Scale of the random prior (alpha in Eq. 4); 0 disables it. A larger one is less sure away
-        from data. Where a conditioned prior learns the noise, it learns its own scale too, and this
-        one only disables it.
+    prior_scale : "auto" or float, default="auto"
+        Scale of the random prior (alpha in Eq. 4), in units of standardised values; 0 disables it.
+        A larger one is less sure away from data. "auto" learns it from functions that networks
+        leave out, wherever the prior is conditioned on at most 1500 values of at least 5 functions;
+        elsewhere it is 0.75, as for the paper's pollutants. Where a conditioned prior learns the
+        noise, it learns its own scale too, and this one only disables it.
     n_index : int, default=16
         Length of the random index z.
     n_index_samples : int, default=16
@@ -198,7 +200,7 @@ class NEONRegressor(OperatorRegressor):
         "epistemic": [StrOptions({"auto", "conditioned", "epinet"})],
         "epinet_units": ["array-like", Interval(Integral, 1, None, closed="left")],
         "prior_units": ["array-like", Interval(Integral, 1, None, closed="left")],
-        "prior_scale": [Interval(Real, 0, None, closed="left")],
+        "prior_scale": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
         "n_index": [Interval(Integral, 1, None, closed="left")],
         "n_index_samples": [Interval(Integral, 1, None, closed="left")],
         "n_draws": [Interval(Integral, 2, None, closed="left")],
@@ -220,7 +222,7 @@ class NEONRegressor(OperatorRegressor):
         epistemic="auto",
         epinet_units=(32, 32),
         prior_units=(5, 5),
-        prior_scale=0.75,
+        prior_scale="auto",
         n_index=16,
         n_index_samples=16,
         n_draws=128,
@@ -339,7 +341,7 @@ class NEONRegressor(OperatorRegressor):
             job,
             n_index=int(self.n_index),
             n_draws=int(self.n_draws),
-            prior_scale=float(self.prior_scale),
+            prior_scale=None if self.prior_scale == "auto" else float(self.prior_scale),
             report=report,
         )
 
@@ -351,7 +353,7 @@ class NEONRegressor(OperatorRegressor):
             n_index=int(self.n_index),
             units=tuple(check_units("epinet_units", self.epinet_units)),
             prior_units=tuple(check_units("prior_units", self.prior_units)),
-            prior_scale=float(self.prior_scale),
+            prior_scale=PRIOR_SCALE if self.prior_scale == "auto" else float(self.prior_scale),
             activation=self.activation,
             factorized=bool(self.factorize),
         )

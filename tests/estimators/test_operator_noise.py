@@ -252,3 +252,67 @@ def test_an_epinet_needs_its_network_but_not_the_twin_that_judges_the_noise(dive
         warnings.simplefilter("error")  # nothing is left out: the fit fails
         with pytest.raises(FloatingPointError, match="The network diverged"):
             model.fit(X, y)
+
+
+# The scale of the prior where the noise is known
+
+
+def bumps(X, seed):
+    """Sum of three bumps of different widths, for inputs (n, d) in the unit box."""
+    rng = np.random.default_rng(seed)
+    centres = rng.uniform(0.1, 0.9, (3, X.shape[1]))
+    widths = rng.uniform(0.2, 0.6, (3, X.shape[1]))
+    return np.exp(-((((X[:, None] - centres) / widths) ** 2).sum(axis=-1))) @ [1.0, 2.0, -1.5]
+
+
+def bumps_model(**changes):
+    settings = {"noise": 0.0, "steps": 600, "learning_rate": 3e-3, **changes}
+    return line_model("conditioned", **settings)
+
+
+@pytest.mark.parametrize("seed", slow_after(2, range(6)))
+@pytest.mark.parametrize("d", [2, 4])
+def test_errors_without_noise_are_as_large_as_predicted(seed, d):
+    rng = np.random.default_rng(seed)
+    X, T = rng.random((12 * d, d)), rng.random((400, d))
+    mean, std = bumps_model().fit(X, bumps(X, seed)).predict(T, return_std=True)
+    z = (mean - bumps(T, seed)) / std
+    assert 0.3 < np.sqrt(np.mean(z**2)) < 2.1  # with the paper's scale 1.8 to 5.2
+    assert np.mean(np.abs(z) < 2) > 0.6
+
+
+def test_a_learnt_scale_follows_the_units_of_the_target():
+    X = np.random.default_rng(0).random((30, 2))
+    y, T = bumps(X, 0), np.random.default_rng(1).random((50, 2))
+    std, large = (bumps_model().fit(X, k * y).predict(T, return_std=True)[1] for k in (1, 1024))
+    assert_allclose(large, 1024 * std, rtol=1e-5)
+
+
+def test_known_noise_is_no_reason_for_a_larger_scale():
+    rng, noise = np.random.default_rng(0), 2.0
+    X, T = rng.random((100, 2)), rng.random((400, 2))
+    y = bumps(X, 3) + noise * rng.normal(size=100)
+    model = bumps_model(noise=noise).fit(X, y)
+    parts, error = model.predict_uncertainty(T), model.predict(T) - bumps(T, 3)
+    assert_allclose(parts.aleatoric, noise)
+    assert np.sqrt(np.mean((error / parts.epistemic) ** 2)) < 2
+    assert parts.epistemic.mean() < 2.5  # 3.5 if errors are not told from the noise
+
+
+def test_few_functions_and_a_trained_epinet_have_the_papers_scale():
+    for kind, n in [("conditioned", 4), ("epinet", 6)]:
+        usual, fixed = (
+            small(kind, noise=0.0, **scale).fit(INPUTS[:n], VALUES[:n]).predict_uncertainty(INPUTS)
+            for scale in ({}, {"prior_scale": 0.75})
+        )
+        assert_array_equal(usual.epistemic, fixed.epistemic)
+
+
+def test_a_warm_start_learns_the_scale_anew():
+    X, T = (np.random.default_rng(k).random((n, 2)) for k, n in enumerate((40, 300)))
+    y = bumps(X, 1)
+    model = bumps_model(warm_start=True).fit(X, y)
+    first = model.predict(T, return_std=True)[1]
+    mean, std = model.set_params(steps=5).fit(X, y).predict(T, return_std=True)
+    assert np.sqrt(np.mean(((mean - bumps(T, 1)) / std) ** 2)) < 2
+    assert 0.3 < std.mean() / first.mean() < 3  # 6 after as few steps as the warm start takes
