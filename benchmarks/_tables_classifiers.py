@@ -334,7 +334,7 @@ def nes_recent():
 @table
 def nes_images():
     head = ["", "NLL clean", "severity 1", "3", "5", "error %, clean and 5", "ECE %, clean and 5"]
-    head += ["average, oracle (clean)", "entropy, of digits", "trained"]
+    head += ["average, oracle (clean)", "entropy, of digits", "trained", "seed"]
     rows = []
     for r in sorted(stored("nes_images"), key=lambda r: METHODS.index(r["dataset"].split(",")[0])):
         found = {s: cells["10"] for s, cells in r["severities"].items()}
@@ -343,5 +343,5 @@ def nes_images():
         cells += [f"{100 * clean[c]:.1f}, {100 * worst[c]:.1f}" for c in ("error", "ece")]
         cells.append(f"{clean['average']:.2f}, {clean['oracle']:.2f}")
         cells.append(f"{clean['entropy']:.2f}, {clean['entropy_ood']:.2f}")
-        rows.append([r["dataset"], *cells, str(r["networks"])])
+        rows.append([r["dataset"], *cells, str(r["networks"]), str(r["seed"])])
     return markdown(head, rows)
