@@ -70,7 +70,7 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
         if scale is None:
             scale = PRIOR_SCALE
             if left_out is None and len(y) <= MAX_EXACT and job.n_functions >= N_FOLDS:
-                scale = _learn_scale(job, process, y, importance)
+                scale = _learn_scale(job, process, rows, y, importance)
         if left_out is not None:
             unseen = np.repeat(left_out[:, rows // job.n_queries], m, axis=1)
             # Position of each value's factor: its output, and its column if columns have scales.
@@ -111,7 +111,7 @@ def _train_bases(job, report):
     return tuple(members[k] for k in kept), left_out[kept] if learns else None
 
 
-def _learn_scale(job, make_process, y, importance):
+def _learn_scale(job, make_process, rows, y, importance):
     """Learn the prior's scale from what networks leave out, where the noise is known.
 
     The networks of the fit have seen all functions. So others are trained briefly, each without a
@@ -127,7 +127,7 @@ def _learn_scale(job, make_process, y, importance):
     network = EpistemicNetwork(job.base, job.head.n_raw)
     members = job.train(network, N_FOLDS, None, left_out=left_out, recipe=recipe)
     kept = find_completed(members)
-    unseen = np.repeat(left_out[kept], len(y) // job.n_functions, axis=1)
+    unseen = np.repeat(left_out[kept][:, rows // job.n_queries], job.head.n_outputs, axis=1)
     known = np.mean(job.noise**2)
     noises = np.array(_NOISES if known else [_LEAST_NOISE])
     squares, variances, seen = _errors_left_out(
