@@ -23,6 +23,7 @@ from skuq.bayesopt._domain import Domain
 _NEAR = 0.1  # distance of near points in unit coordinates, in units of sqrt(D)
 _N_NEAR = 3  # near results from which on a search counts as converging there
 _MOVE = 0.02  # length of a move, as a share of the side
+_ON_FACE = 1e-3  # distance of a proposal on a face, likewise; DIRECT only comes near it
 
 
 def moves_off_faces(
@@ -56,13 +57,12 @@ def moves_off_faces(
             continue
         for column in np.flatnonzero(domain.is_continuous):
             low, high = domain.bounds[column]
-            if low < x[column] < high:
-                continue
-            beside = points[is_near[row], column]
-            if np.abs(beside - x[column]).max() > _MOVE / 2 * (high - low):
+            face, inwards = (low, high - low) if 2 * x[column] < low + high else (high, low - high)
+            shares = (points[is_near[row], column] - face) / inwards
+            if (x[column] - face) / inwards > _ON_FACE or shares.max() > _MOVE / 2:
                 continue
             inside = x.copy()
-            inside[column] += _MOVE * (high - low) * (1 if x[column] == low else -1)
+            inside[column] = face + _MOVE * inwards
             rows.append(row)
             moved.append(inside)
     return np.array(rows, dtype=int), np.array(moved).reshape(-1, domain.n_columns)

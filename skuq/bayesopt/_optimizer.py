@@ -185,7 +185,8 @@ class BayesianOptimizer:
 
     Where at least three results lie within 0.1 sqrt(D) of a proposal, all on the same face of the
     box as it, they do not show the slope away from the face. One point of the batch is then moved
-    inwards by 2 % of the side, of single points every other one (Conn et al. 2009).
+    inwards by 2 % of the side; where points are found one by one, up to every other one (Conn et
+    al. 2009).
 
     With surrogates without joint draws (scikit-learn's Gaussian process, NOMU) and with "milp",
     the points of a batch are found one after the other. Before each, the surrogate is fitted with

@@ -362,10 +362,12 @@ class Step:
     def _leave_a_face(self, x, beta):
         """Move a point of a batch (q, d) off a face of the box on which all points near it lie.
 
-        Of all such moves it makes the one of the largest acquisition. Of single points every other
-        one may be moved, so that a search also goes on along a face.
+        Of all such moves it makes the one of the largest acquisition. Of points that are found one
+        by one every other one may be moved, so that a search also goes on along a face.
         """
-        if len(x) == 1 and (self.results.n_told + len(self.pending)) % 2:
+        # Points of this batch are both: pending, and results with predicted values.
+        n_points = len(np.unique(np.vstack([self._known_points(), self.pending]), axis=0))
+        if len(x) == 1 and n_points % 2:
             return x
         others = np.vstack([self.results.failed, self.pending])
         rows, moved = moves_off_faces(self.domain, x, self.results.X, others)

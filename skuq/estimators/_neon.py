@@ -79,9 +79,9 @@ class NEONRegressor(OperatorRegressor):
     prior_scale : "auto" or float, default="auto"
         Scale of the random prior (alpha in Eq. 4), in units of standardised values; 0 disables it.
         A larger one is less sure away from data. "auto" learns it from functions that networks
-        leave out, wherever the prior is conditioned on at most 1500 values of at least 5 functions;
-        elsewhere it is 0.75, as for the paper's pollutants. Where a conditioned prior learns the
-        noise, it learns its own scale too, and this one only disables it.
+        leave out, wherever the prior is conditioned on at most 1500 values of at least 5 functions
+        without noise; elsewhere it is 0.75, as for the paper's pollutants. Where a conditioned
+        prior learns the noise, it learns its own scale too, and this one only disables it.
     n_index : int, default=16
         Length of the random index z.
     n_index_samples : int, default=16

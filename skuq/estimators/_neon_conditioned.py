@@ -17,6 +17,7 @@ import numpy as np
 
 from skuq._seeds import generator
 from skuq._threads import one_thread_if_small
+from skuq._warnings import warn_user
 from skuq.estimators._network_estimator import find_completed
 from skuq.estimators._operator_training import N_FOLDS
 from skuq.estimators._tangent_process import ExactProcess, SparseProcess
@@ -69,7 +70,8 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
         scale, noise, widths = prior_scale, np.zeros(1), None
         if scale is None:
             scale = PRIOR_SCALE
-            if left_out is None and len(y) <= MAX_EXACT and job.n_functions >= N_FOLDS:
+            is_exact = left_out is None and not job.noise.any()
+            if is_exact and len(y) <= MAX_EXACT and job.n_functions >= N_FOLDS:
                 scale = _learn_scale(job, process, rows, y, importance)
         if left_out is not None:
             unseen = np.repeat(left_out[:, rows // job.n_queries], m, axis=1)
@@ -112,7 +114,7 @@ def _train_bases(job, report):
 
 
 def _learn_scale(job, make_process, rows, y, importance):
-    """Learn the prior's scale from what networks leave out, where the noise is known.
+    """Learn the prior's scale from what networks leave out, where there is no noise.
 
     The networks of the fit have seen all functions. So others are trained briefly, each without a
     fifth of the functions.
@@ -126,19 +128,20 @@ def _learn_scale(job, make_process, rows, y, importance):
     left_out = job.folds(N_FOLDS, N_FOLDS)
     network = EpistemicNetwork(job.base, job.head.n_raw)
     members = job.train(network, N_FOLDS, None, left_out=left_out, recipe=recipe)
-    kept = find_completed(members)
+    kept = [k for k, member in enumerate(members) if not isinstance(member, FloatingPointError)]
+    if not kept:
+        warn_user(
+            f"The scale of the random prior is {PRIOR_SCALE}: all networks that it would be learnt "
+            "from have diverged. Lower `learning_rate`, or give `prior_scale`."
+        )
+        return PRIOR_SCALE
     unseen = np.repeat(left_out[kept][:, rows // job.n_queries], job.head.n_outputs, axis=1)
-    known = np.mean(job.noise**2)
-    noises = np.array(_NOISES if known else [_LEAST_NOISE])
     squares, variances, seen = _errors_left_out(
-        [members[k] for k in kept], make_process, y, importance, unseen, noises
+        [members[k] for k in kept], make_process, y, importance, unseen, (_LEAST_NOISE,)
     )
     weight = importance[seen]
-    sums = np.average(squares / variances, axis=1, weights=weight) * weight.sum()
-    scales = (sums + _PRIOR_VALUES * PRIOR_SCALE**2) / (weight.sum() + _PRIOR_VALUES)
-    # Noise variances are in units of the prior's: take the one that comes to the known noise.
-    best = np.argmin(np.abs(np.log(noises * scales / known))) if known else 0
-    return float(np.sqrt(scales[best]))
+    total = (weight * squares[0] / variances[0]).sum() + _PRIOR_VALUES * PRIOR_SCALE**2
+    return float(np.sqrt(total / (weight.sum() + _PRIOR_VALUES)))
 
 
 class _ProcessMaker:

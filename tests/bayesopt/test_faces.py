@@ -69,15 +69,18 @@ def process():
     return GaussianProcessRegressor(Matern(0.5, nu=2.5), optimizer=None, normalize_y=True)
 
 
-@pytest.mark.parametrize("q", [1, 3])
-def test_a_search_finds_a_dip_beside_a_face(q):
+@pytest.mark.parametrize(
+    ("q", "settings"),
+    [(1, {}), (2, {}), (3, {}), (4, {}), (1, {"acquisition": "ucb", "maximizer": "direct"})],
+)
+def test_a_search_finds_a_dip_beside_a_face(q, settings):
     search = BayesianOptimizer(
-        process(), [(0, 1), (0, 1)], n_restarts=10, n_initial=5, random_state=0
+        process(), [(0, 1), (0, 1)], n_restarts=10, n_initial=5, random_state=0, **settings
     )
     # Results away from the face show the trend only.
     x0 = [[0.3, 0.2], [0.6, 0.9], [0.9, 0.4], [0.45, 0.7], [0.75, 0.1]]
     result = search.minimize(dip_beside_a_face, 35, q=q, x0=x0)
-    assert (result.x_iters[:, 0] == 0).sum() >= 3
+    assert (result.x_iters[:, 0] < 1e-3).sum() >= 3
     assert result.fun < -0.4  # on the face the least value is -0.03
 
 

@@ -288,15 +288,25 @@ def test_a_learnt_scale_follows_the_units_of_the_target():
     assert_allclose(large, 1024 * std, rtol=1e-5)
 
 
-def test_known_noise_is_no_reason_for_a_larger_scale():
-    rng, noise = np.random.default_rng(0), 2.0
-    X, T = rng.random((100, 2)), rng.random((400, 2))
-    y = bumps(X, 3) + noise * rng.normal(size=100)
-    model = bumps_model(noise=noise).fit(X, y)
-    parts, error = model.predict_uncertainty(T), model.predict(T) - bumps(T, 3)
-    assert_allclose(parts.aleatoric, noise)
-    assert np.sqrt(np.mean((error / parts.epistemic) ** 2)) < 2
-    assert parts.epistemic.mean() < 2.5  # 3.5 if errors are not told from the noise
+def test_a_scale_that_nothing_can_be_learnt_from_is_the_usual_one(monkeypatch):
+    X = np.random.default_rng(0).random((20, 2))
+    known = [
+        bumps_model(noise=0.1, **scale).fit(X, bumps(X, 3)).predict(X, return_std=True)[1]
+        for scale in ({}, {"prior_scale": 0.75})
+    ]
+    assert_array_equal(*known)
+    fixed = bumps_model(prior_scale=0.75).fit(X, bumps(X, 3)).predict_uncertainty(X + 0.1)
+    train = skuq.training.train_stack
+
+    def diverging(network, head, recipe, data, seeds, **options):
+        if len(seeds) == 1:
+            return train(network, head, recipe, data, seeds, **options)
+        return [FloatingPointError("diverged")] * len(seeds)
+
+    monkeypatch.setattr(skuq.training, "train_stack", diverging)
+    with pytest.warns(UserWarning, match="scale of the random prior is 0.75"):
+        model = bumps_model().fit(X, bumps(X, 3))
+    assert_array_equal(model.predict_uncertainty(X + 0.1).epistemic, fixed.epistemic)
 
 
 def test_few_functions_and_a_trained_epinet_have_the_papers_scale():
