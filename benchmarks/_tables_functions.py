@@ -329,10 +329,11 @@ def neon_scale():
             factors = [r["factor"] for r in runs]
             row.append(f"{np.median(factors):.2f} ({min(factors):.2f} to {max(factors):.2f})")
             row.append(f"{100 * np.median([r['within_two'] for r in runs]):.0f}")
+            row.append(number(np.median([r["seconds"] for r in runs]), 1))
         rows.append(row)
     head = [""]
     for title in ("0.75", "learnt"):
-        head += [f"factor, {title} (range)", f"% within two, {title}"]
+        head += [f"factor, {title} (range)", f"% within two, {title}", f"s to fit, {title}"]
     return markdown(head, rows)
 
 

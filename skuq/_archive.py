@@ -43,7 +43,7 @@ _HEADER, _TREE = "header.json", "tree.json"
 _ARRAY = re.compile(r"arrays/(0|[1-9][0-9]{0,8})\.npy")
 _TEXT = re.compile(r"texts/(0|[1-9][0-9]{0,8})\.txt")
 _LOCAL = struct.Struct("<4s5H3L2H")  # the header before a file's bytes
-# How error messages name the function that reads a file of each kind.
+# Name, in error messages, of the function that reads each kind of file.
 _READERS = {
     "estimator": "load of skuq",
     "catalog": "load of skuq",

@@ -1,4 +1,4 @@
-"""Moves off the faces of the box, for the slope that results on a face do not show.
+"""Move proposals off faces of the box, so that results show the slope away from them.
 
 Maximisers end on faces often, because a surrogate extrapolates the trend of distant results to
 them. Results that all lie on a face say nothing of the slope away from it: the surrogate goes on
@@ -21,9 +21,9 @@ from scipy.spatial.distance import cdist
 from skuq.bayesopt._domain import Domain
 
 _NEAR = 0.1  # distance of near points in unit coordinates, in units of sqrt(D)
-_N_NEAR = 3  # near results from which on a search counts as converging there
+_N_NEAR = 3  # number of near results at which a search counts as converging there
 _MOVE = 0.02  # length of a move, as a share of the side
-_ON_FACE = 1e-3  # distance of a proposal on a face, likewise; DIRECT only comes near it
+_ON_FACE = 1e-3  # share of the side within which a proposal is on a face; DIRECT stops beside it
 
 
 def moves_off_faces(

@@ -183,10 +183,10 @@ class BayesianOptimizer:
     close to another point, is replaced by the best of 2000 points, half of them near it and half
     anywhere in the domain.
 
-    Where at least three results lie within 0.1 sqrt(D) of a proposal, all on the same face of the
-    box as it, they do not show the slope away from the face. One point of the batch is then moved
-    inwards by 2 % of the side; where points are found one by one, up to every other one (Conn et
-    al. 2009).
+    Results on one face of the box do not show the slope away from it. If at least three results lie
+    within 0.1 sqrt(D) of a proposal, and all of them on its face, the proposal is moved inwards by
+    2 % of the side (Conn et al. 2009). This happens to one point of a batch, or to every other
+    point where they are found one by one.
 
     With surrogates without joint draws (scikit-learn's Gaussian process, NOMU) and with "milp",
     the points of a batch are found one after the other. Before each, the surrogate is fitted with

@@ -362,10 +362,10 @@ class Step:
     def _leave_a_face(self, x, beta):
         """Move a point of a batch (q, d) off a face of the box on which all points near it lie.
 
-        Of all such moves it makes the one of the largest acquisition. Of points that are found one
-        by one every other one may be moved, so that a search also goes on along a face.
+        The move with the largest acquisition is made. Where points are found one by one, only every
+        other one may be moved, so that a search also goes on along a face.
         """
-        # Points of this batch are both: pending, and results with predicted values.
+        # Points of this batch are pending and also count as results, with predicted values.
         n_points = len(np.unique(np.vstack([self._known_points(), self.pending]), axis=0))
         if len(x) == 1 and n_points % 2:
             return x

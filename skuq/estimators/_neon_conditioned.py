@@ -34,11 +34,11 @@ MAX_EXACT, MAX_VALUES = 1500, 20_000
 # precision than float32 weights have, and intervals become far too narrow.
 _NOISES = (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
 _OWN_SHARE = 0.5  # assumed share of a network's squared error that averages out over networks
-_PRIOR_VALUES = 2  # pseudo-values at the usual scale, which stabilise what few values learn
+_PRIOR_VALUES = 2  # pseudo-values at the usual scale, which stabilise estimates from few values
 #: Scale of the random prior where none is learnt; that of the paper.
 PRIOR_SCALE = 0.75
-# Most steps of the networks that a scale is learnt from. After 500 some have errors so much larger
-# than networks trained in full that standard deviations are more than twice too wide.
+# Largest number of steps of the networks that a scale is learnt from. With 500 their errors can be
+# so much larger than those of full training that deviations come out more than twice too wide.
 _SCALE_STEPS = 2000
 # Noise variance that a scale is learnt with where there is no noise. Errors below one per cent of
 # the prior's scale come from the linearisation, and would widen predictions everywhere.
@@ -114,10 +114,10 @@ def _train_bases(job, report):
 
 
 def _learn_scale(job, make_process, rows, y, importance):
-    """Learn the prior's scale from what networks leave out, where there is no noise.
+    """Learn the prior's scale from the errors on functions left out, for data without noise.
 
-    The networks of the fit have seen all functions. So others are trained briefly, each without a
-    fifth of the functions.
+    The network of the fit has seen all functions. Five others are trained briefly, each without a
+    fifth of the functions. The scale is relative to standardised values.
     """
     epochs = math.ceil(_SCALE_STEPS / math.ceil(len(job.data.x) / job.recipe.batch_size))
     if not job.previous:  # the few steps of a warm start are not enough for those that start anew

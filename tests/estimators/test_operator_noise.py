@@ -254,7 +254,7 @@ def test_an_epinet_needs_its_network_but_not_the_twin_that_judges_the_noise(dive
             model.fit(X, y)
 
 
-# The scale of the prior where the noise is known
+# The scale of the prior without noise
 
 
 def bumps(X, seed):
