@@ -12,8 +12,9 @@ from skuq._checks import first_true
 from skuq._params import HasMethods, Interval, StrOptions
 from skuq._registry import saved_as
 from skuq._seeds import generator
-from skuq.estimators._neon_conditioned import PRIOR_SCALE, train_conditioned
+from skuq.estimators._neon_conditioned import train_conditioned
 from skuq.estimators._neon_paper import paper_settings
+from skuq.estimators._neon_prior import PRIOR_SCALE
 from skuq.estimators._network_estimator import check_units, find_completed
 from skuq.estimators._operator import OPERATOR_CONSTRAINTS, OperatorRegressor
 from skuq.estimators._operator_training import N_FOLDS

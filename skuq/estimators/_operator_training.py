@@ -149,12 +149,19 @@ class OperatorTraining:
     def folds(self, n_members: int, n_folds: int) -> np.ndarray:
         """Draw the functions that each member leaves out: a mask (n_members, n_functions).
 
-        Any `n_folds` members in a row leave out each function exactly once.
+        Any `n_folds` members in a row leave out each function exactly once. Functions of equal
+        inputs are left out together, as a member that has seen one of them knows the others; not
+        if there are fewer different inputs than folds.
         """
+        inputs = self.data.x[:: self.n_queries]  # each function's first pair
+        _, group = np.unique(inputs, axis=0, return_inverse=True)
+        n_groups = len(np.unique(group))
+        if not n_folds <= n_groups < self.n_functions:
+            group, n_groups = np.arange(self.n_functions), self.n_functions
         left_out = np.zeros((n_members, self.n_functions), dtype=bool)
         for k in range(n_members):
-            order = generator(self.entropy, "folds", k // n_folds).permutation(self.n_functions)
-            left_out[k, np.array_split(order, n_folds)[k % n_folds]] = True
+            order = generator(self.entropy, "folds", k // n_folds).permutation(n_groups)
+            left_out[k] = np.isin(group, np.array_split(order, n_folds)[k % n_folds])
         return left_out
 
     def splits(self, left_out: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:

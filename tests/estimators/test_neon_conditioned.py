@@ -23,6 +23,7 @@ from skuq import NEONRegressor
 from skuq.backend import keras, ops
 from skuq.estimators import _neon_conditioned
 from skuq.estimators._neon_conditioned import _conditioned_directions
+from skuq.estimators._neon_prior import Prior
 from skuq.estimators._tangent_process import JITTER, ExactProcess, SparseProcess
 from skuq.networks._dense_layers import Derivatives
 from skuq.networks._operator import OperatorNetwork
@@ -151,7 +152,9 @@ def test_directions_are_draws_of_a_gaussian_process(make, noise):
     jacobian, values, y = rng.normal(size=(40, 200)), rng.normal(size=40), rng.normal(size=40)
     known = derivatives_of(jacobian[:30], values[:30])
     process = make(known)
-    found = _conditioned_directions(known, process, y[:30], noise, 1.0, 20_000, 0.5, rng)
+    noise = np.full(1, noise)
+    prior = Prior(1.0, noise, noise)
+    found = _conditioned_directions(known, process, y[:30], prior, 1.0, 20_000, 0.5, rng)
     found = found @ jacobian.T
     gram = jacobian @ jacobian.T / process.unit
     inverse = np.linalg.inv(gram[:30, :30] + (noise + JITTER) * np.eye(30))
@@ -166,11 +169,12 @@ def test_values_left_out_are_predicted_as_by_a_gaussian_process():
     rng = np.random.default_rng(0)
     jacobian, y = rng.normal(size=(40, 200)), rng.normal(size=40)
     process, left_out = ExactProcess(derivatives_of(jacobian, np.zeros(40))), np.arange(40) >= 30
-    means, variances = process.predict_left_out(y, left_out, (0.01, 0.2), np.ones(40))
+    targets = np.stack([y, 2 * y + 1])
+    means, variances = process.predict_left_out(targets, left_out, (0.01, 0.2), np.ones(40))
     gram = jacobian @ jacobian.T / process.unit
     for k, noise in enumerate((0.01, 0.2)):
         weights = gram[30:, :30] @ np.linalg.inv(gram[:30, :30] + (noise + JITTER) * np.eye(30))
-        assert_allclose(means[k], weights @ y[:30], atol=1e-6)
+        assert_allclose(means[k], targets[:, :30] @ weights.T, atol=1e-6)
         variance = np.diag(gram)[30:] - np.sum(weights * gram[30:, :30], axis=1) + noise
         assert_allclose(variances[k], variance, rtol=1e-4)
 
