@@ -23,7 +23,9 @@ from skuq.bayesopt._domain import Domain
 _NEAR = 0.1  # distance of near points in unit coordinates, in units of sqrt(D)
 _N_NEAR = 3  # number of near results at which a search counts as converging there
 _MOVE = 0.02  # length of a move, as a share of the side
-_ON_FACE = 1e-3  # share of the side within which a proposal is on a face; DIRECT stops beside it
+# Share of the side within which a proposal is on a face. DIRECT stops this near to it in up to
+# about six dimensions.
+_ON_FACE = 1e-3
 
 
 def moves_off_faces(

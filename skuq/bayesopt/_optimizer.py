@@ -184,9 +184,9 @@ class BayesianOptimizer:
     anywhere in the domain.
 
     Results on one face of the box do not show the slope away from it. If at least three results lie
-    within 0.1 sqrt(D) of a proposal, and all of them on its face, the proposal is moved inwards by
-    2 % of the side (Conn et al. 2009). This happens to one point of a batch, or to every other
-    point where they are found one by one.
+    within 0.1 sqrt(D) of a proposal on a face, and no point that near is off the face, the
+    proposal is moved inwards by 2 % of the side (Conn et al. 2009): at most one point of a batch,
+    and at most every other point where they are proposed one by one.
 
     With surrogates without joint draws (scikit-learn's Gaussian process, NOMU) and with "milp",
     the points of a batch are found one after the other. Before each, the surrogate is fitted with

@@ -365,9 +365,8 @@ class Step:
         The move with the largest acquisition is made. Where points are found one by one, only every
         other one may be moved, so that a search also goes on along a face.
         """
-        # Points of this batch are pending and also count as results, with predicted values.
-        n_points = len(np.unique(np.vstack([self._known_points(), self.pending]), axis=0))
-        if len(x) == 1 and n_points % 2:
+        # Where points are found one by one, pending ones count as results, with predicted values.
+        if len(x) == 1 and (self.results.n_told + len(self._fantasies())) % 2:
             return x
         others = np.vstack([self.results.failed, self.pending])
         rows, moved = moves_off_faces(self.domain, x, self.results.X, others)

@@ -81,8 +81,10 @@ class NEONRegressor(OperatorRegressor):
         Scale of the random prior (alpha in Eq. 4), in units of standardised values; 0 disables it.
         A larger one is less sure away from data. "auto" learns it from functions that networks
         leave out, wherever the prior is conditioned on at most 1500 values of at least 5 functions
-        without noise; elsewhere it is 0.75, as for the paper's pollutants. Where a conditioned
-        prior learns the noise, it learns its own scale too, and this one only disables it.
+        without noise, or on at least 10 functions with a known noise; elsewhere it is 0.75, as for
+        the paper's pollutants. The networks that it is learnt from start anew in a warm start, and
+        with a known noise so does the whole fit. Where a conditioned prior learns the noise, it
+        learns its own scale too, and this one only disables it.
     n_index : int, default=16
         Length of the random index z.
     n_index_samples : int, default=16

@@ -33,7 +33,10 @@ _NOISES = tuple(10.0 ** np.arange(-5, 2.5, 0.5))
 # the prior's scale come from the linearisation, and would widen predictions everywhere.
 _LEAST_NOISE = 1e-4
 _PRIOR_VALUES = 2  # pseudo-values at the usual scale, which stabilise estimates from few values
+# Candidates for the scale where the noise is known.
+_SCALES = tuple(10.0 ** np.arange(-2, 1.6, 0.25))
 _MOST_FACTOR = 6.0  # largest logarithm of a factor of variances
+_TINY = 1e-12
 
 
 class Prior(NamedTuple):
@@ -92,7 +95,9 @@ def learn_prior(members, make_process, y, importance, unseen, place, shape):
         Factor of the epistemic standard deviation, and standard deviation of the noise.
     """
     errors, seen = _errors_left_out(members, make_process, y, importance, unseen, _NOISES)
-    of_networks, correction = _most_likely_errors(errors)
+    # The correction of the mean is that with which networks' errors are most likely.
+    corrected, _ = _most_likely(errors.of_networks, errors.variances, errors.weight)
+    of_networks = errors.of_networks[corrected]
     scale, noise, spread = _spread(errors)
     # The spread's size and the noise are those with which the networks' errors are most likely.
     factor, std = fit_scale(of_networks[:, None], spread[:, None], errors.weight, prior_rows=0)
@@ -101,14 +106,24 @@ def learn_prior(members, make_process, y, importance, unseen, place, shape):
     sums = np.bincount(place[seen], errors.weight * ratios, n_places)
     counts = np.bincount(place[seen], errors.weight, n_places)
     factors = np.sqrt((sums + _PRIOR_VALUES) / (counts + _PRIOR_VALUES)).reshape(shape)
-    return Prior(factor * scale, np.full(1, noise), correction), (factors, factors * std)
+    prior = Prior(factor * scale, np.full(1, noise), np.full(1, _NOISES[corrected]))
+    return prior, (factors, factors * std)
 
 
 def learn_scale(members, make_process, y, importance, unseen, variance):
     """Learn the prior with a known variance (n_values,) of the noise; see `learn_prior`."""
-    errors, seen = _errors_left_out(members, make_process, y, importance, unseen, _NOISES)
-    of_networks, correction = _most_likely_errors(errors)
-    scale, _, spread = _spread(errors)
+    noises = [variance / scale**2 for scale in _SCALES]
+    errors, seen = _errors_left_out(members, make_process, y, importance, unseen, noises)
+    # Variances of values: the larger the scale, the less the noise counts.
+    totals = errors.variances * np.square(_SCALES)[:, None]
+    losses = np.log(totals) + errors.of_processes / totals
+    best = np.argmin(np.average(losses, axis=1, weights=errors.weight))
+    spread = np.maximum(totals[best] - variance[seen], _TINY)
+    # The correction of the mean with which networks' errors are least, in units of what is expected.
+    corrected = np.average(
+        errors.of_networks / totals[best], axis=1, weights=errors.weight
+    ).argmin()
+    of_networks = errors.of_networks[corrected]
 
     def loss(log_factor):
         total = np.exp(log_factor) * spread + variance[seen]
@@ -116,8 +131,8 @@ def learn_scale(members, make_process, y, importance, unseen, variance):
         return nll + log_factor**2  # of a standard normal, as in `fit_scale`
 
     bounds = (-_MOST_FACTOR, _MOST_FACTOR)
-    scale *= np.exp(optimize.minimize_scalar(loss, bounds=bounds, method="bounded").x / 2)
-    return Prior(scale, variance / scale**2, correction)
+    found = optimize.minimize_scalar(loss, bounds=bounds, method="bounded")
+    return Prior(np.exp(found.x / 2) * _SCALES[best], noises[best], noises[corrected])
 
 
 def learn_scale_without_noise(members, make_process, y, importance, unseen):
@@ -147,12 +162,6 @@ def _errors_left_out(members, make_process, y, importance, unseen, noises):
     return _Errors(*found), seen
 
 
-def _most_likely_errors(errors):
-    """Find the networks' errors (n,) with the noise, (1,), under which they are most likely."""
-    best, _ = _most_likely(errors.of_networks, errors.variances, errors.weight)
-    return errors.of_networks[best], np.full(1, _NOISES[best])
-
-
 def _spread(errors):
     """Find the process with which values are most likely.
 
@@ -164,7 +173,8 @@ def _spread(errors):
         Predicted variances without the noise.
     """
     best, scale = _most_likely(errors.of_processes, errors.variances, errors.weight)
-    return scale, _NOISES[best], scale**2 * (errors.variances[best] - _NOISES[best])
+    spread = np.maximum(errors.variances[best] - _NOISES[best], _TINY)
+    return scale, _NOISES[best], scale**2 * spread
 
 
 def _most_likely(squares, variances, weight):

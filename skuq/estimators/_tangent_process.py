@@ -54,28 +54,30 @@ class ExactProcess:
         self,
         targets: np.ndarray,
         left_out: np.ndarray,
-        noises: Sequence[float],
+        noises: Sequence[float | np.ndarray],
         importance: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Predict targets (T, n) of the values `left_out` from those of all others.
 
         Returns the means (n_noises, T, n_left_out) and variances (n_noises, n_left_out) for each
-        noise variance, noise included. `importance` (n,) is as in `condition`, of the other values.
+        noise, noise included; one is a variance, or those of all values (n,). `importance` (n,) is
+        as in `condition`, of the other values.
         """
         others = ~left_out
+        noises = [np.broadcast_to(noise, len(left_out)) for noise in noises]
         cross, diagonal = self._gram[np.ix_(left_out, others)], np.diag(self._gram)[left_out]
         # One factorisation serves targets and cross-covariances: (n_others, T + n_left_out).
         right = np.concatenate([targets[:, others].T, cross.T], axis=1)
         means, variances = [], []
         for noise in noises:
             gram = self._gram[np.ix_(others, others)]
-            gram[np.diag_indices_from(gram)] += (noise + JITTER) / importance[others]
+            gram[np.diag_indices_from(gram)] += (noise[others] + JITTER) / importance[others]
             solution = linalg.cho_solve(linalg.cho_factor(gram, lower=True), right)
             # Mean k A^-1 y and variance k** - k A^-1 k^T, with A the noisy kernel of the others.
             means.append((cross @ solution[:, : len(targets)]).T)
             variances.append(diagonal - np.einsum("ij,ji->i", cross, solution[:, len(targets) :]))
         # Rounding can make the variance of a value that others determine slightly negative.
-        total = np.maximum(variances, 0) + np.asarray(noises)[:, None] + JITTER
+        total = np.maximum(variances, 0) + np.array(noises)[:, left_out] + JITTER
         return np.array(means), total
 
 

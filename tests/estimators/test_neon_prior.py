@@ -42,14 +42,14 @@ def judge(model):
 @pytest.mark.parametrize("noise", ["auto", NOISE])
 def test_errors_of_the_mean_are_as_large_as_the_epistemic_part_says(noise, n, seed):
     ratio, error = judge(small(noise=noise, random_state=seed).fit(*noisy_rows(n, seed)))
-    assert 0.4 < ratio < 2.2
+    assert 0.4 < ratio < 2.5
     assert error < 4 * NOISE / np.sqrt(n / 5)
 
 
 def test_few_rows_with_a_known_noise_are_not_learnt_by_heart():
     models = [small(noise=NOISE, random_state=k).fit(*noisy_rows(20, k)) for k in range(5)]
     ratio, error = np.median([judge(model) for model in models], axis=0)
-    assert ratio < 2 and error < 0.5
+    assert ratio < 1.8 and error < 0.5
 
 
 def test_a_known_noise_stops_networks_early_from_ten_rows_on():
@@ -89,12 +89,26 @@ def test_scale_and_noise_of_a_linear_network_are_found(known):
     given = [None] * 5, lambda member: (derivatives, process), y, np.ones(n), unseen
     if known:
         prior = learn_scale(*given, np.full(n, noise**2))
-        assert_allclose(prior.noise, noise**2 / prior.scale**2)
+        assert_allclose(prior.noise * prior.scale**2, noise**2, rtol=0.2)
     else:
         prior, (factor, std) = learn_prior(*given, np.arange(n) % 2, (1, 2))
         assert_allclose(std, noise, rtol=0.15)
         assert_allclose(factor, 1, rtol=0.15)
     assert prior.scale == pytest.approx(scale * np.sqrt(process.unit), rel=0.35)
+
+
+def test_known_noises_of_values_may_differ():
+    rng, n = np.random.default_rng(1), 400
+    jacobian = rng.normal(size=(n, 800)) / 28  # many weights, so that values tell the scale
+    noise = np.where(np.arange(n) % 2, 1.0, 0.05)
+    y = 2 * jacobian @ rng.normal(size=800) + noise * rng.normal(size=n)
+    derivatives = Derivatives(np.zeros((n, 1)), ((jacobian, np.ones((1, n, 1))),))
+    process = ExactProcess(derivatives)
+    unseen = np.arange(n) % 5 == np.arange(5)[:, None]
+    given = [None] * 5, lambda member: (derivatives, process), y, np.ones(n), unseen
+    prior = learn_scale(*given, noise**2)
+    assert_allclose(prior.noise / prior.noise[0], noise**2 / noise[0] ** 2)
+    assert prior.scale == pytest.approx(2 * np.sqrt(process.unit), rel=0.35)
 
 
 def test_places_with_larger_errors_have_wider_predictions():
