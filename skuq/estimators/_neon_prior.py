@@ -119,7 +119,7 @@ def learn_scale(members, make_process, y, importance, unseen, variance):
     losses = np.log(totals) + errors.of_processes / totals
     best = np.argmin(np.average(losses, axis=1, weights=errors.weight))
     spread = np.maximum(totals[best] - variance[seen], _TINY)
-    # The correction of the mean with which networks' errors are least, in units of what is expected.
+    # The correction of the mean with which networks' errors are least, in units of expected ones.
     corrected = np.average(
         errors.of_networks / totals[best], axis=1, weights=errors.weight
     ).argmin()

@@ -167,3 +167,18 @@ def test_networks_that_diverged_teach_no_scale(monkeypatch):
     )
     small(noise=0.0, steps=50).fit(X, y)
     assert scales == [4]
+
+
+def test_networks_that_err_more_than_their_processes_have_a_larger_scale():
+    rng, n = np.random.default_rng(2), 200
+    jacobian = rng.normal(size=(n, 400)) / 20
+    y = jacobian @ rng.normal(size=400) + 0.1 * rng.normal(size=n)
+    scales = []
+    for error in (0.0, 3.0):  # an error that no change of the weights takes away elsewhere
+        raw = error * rng.normal(size=(n, 1))
+        derivatives = Derivatives(raw, ((jacobian, np.ones((1, n, 1))),))
+        process = ExactProcess(derivatives)
+        unseen = np.arange(n) % 5 == np.arange(5)[:, None]
+        given = [None] * 5, lambda member, d=derivatives, p=process: (d, p), y, np.ones(n), unseen
+        scales.append(learn_scale(*given, np.full(n, 0.01)).scale)
+    assert scales[1] > 2 * scales[0]
