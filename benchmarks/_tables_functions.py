@@ -337,6 +337,31 @@ def neon_scale():
     return markdown(head, rows)
 
 
+@table
+def neon_noise():
+    """NEON with a learnt and a known noise: medians over the seeds."""
+    titles = {
+        "smooth20": "20 rows, noise 0.2",
+        "smooth60": "60 rows, noise 0.2",
+        "smooth400": "400 rows, noise 0.2",
+        "quiet100": "100 rows, noise 0.01",
+    }
+    rows = []
+    for task, title in titles.items():
+        row = [title]
+        for noise in ("learnt", "known"):
+            runs = records("neon_noise", task=task, noise=noise)
+            factors = [r["factor"] for r in runs]
+            row.append(f"{np.median(factors):.2f} ({min(factors):.2f} to {max(factors):.2f})")
+            row.append(number(np.median([r["error"] for r in runs]), 3))
+            row.append(f"{100 * np.median([r['coverage'] for r in runs]):.0f}")
+        rows.append(row)
+    head = [""]
+    for title in ("learnt", "known"):
+        head += [f"factor, {title} (range)", f"error of the mean, {title}", f"% in 90 %, {title}"]
+    return markdown(head, rows)
+
+
 SUITE = {
     "neon": "NEON",
     "gp": "Gaussian process, EI",
