@@ -349,17 +349,48 @@ def neon_noise():
     rows = []
     for task, title in titles.items():
         row = [title]
-        for noise in ("learnt", "known"):
-            runs = records("neon_noise", task=task, noise=noise)
-            factors = [r["factor"] for r in runs]
-            row.append(f"{np.median(factors):.2f} ({min(factors):.2f} to {max(factors):.2f})")
-            row.append(number(np.median([r["error"] for r in runs]), 3))
-            row.append(f"{100 * np.median([r['coverage'] for r in runs]):.0f}")
+        for method in ("neon", "neon, known noise"):
+            row += _split_cells(records("split", task=task, method=method))
         rows.append(row)
     head = [""]
     for title in ("learnt", "known"):
         head += [f"factor, {title} (range)", f"error of the mean, {title}", f"% in 90 %, {title}"]
     return markdown(head, rows)
+
+
+@table
+def split(task):
+    """The split into noise and model, method by method: medians over the seeds."""
+    titles = {
+        "gp": "Gaussian process, scikit-learn's",
+        "autodeuq": "AutoDEUQ, 12 trials",
+        "tabular": "tabular ensemble",
+        "plain": "plain ensemble",
+        "hyper": "hyper deep ensemble",
+        "mc dropout": "MC dropout",
+        "neon": "NEON",
+        "neon, known noise": "NEON, noise given",
+        "operator ensemble": "operator ensemble",
+        "nomu": "NOMU",
+    }
+    rows = []
+    for method, title in titles.items():
+        runs = records("split", task=task, method=method)
+        if runs:
+            factor, error, within = _split_cells(runs)
+            noise = number(np.median([r["noise_std"] for r in runs]), 3)
+            rows.append([title, str(len(runs)), error, factor, noise, within])
+    head = ["", "seeds", "error of the mean", "factor (range)", "noise", "% in 90 %"]
+    return markdown(head, rows)
+
+
+def _split_cells(runs):
+    """Median of the factor with its range, of the mean's error, and of the rows in intervals."""
+    factors = [r["factor"] for r in runs]
+    error = number(np.median([r["error"] for r in runs]), 3)
+    within = f"{100 * np.median([r['coverage'] for r in runs]):.0f}"
+    middle, least, most = map(significant, (np.median(factors), min(factors), max(factors)))
+    return f"{middle} ({least} to {most})", error, within
 
 
 SUITE = {
@@ -431,7 +462,7 @@ def _factor_on_judged_functions(run):
 
 
 @table
-def regrets():
+def regrets(d):
     """Final regrets on the functions that have been run; the paper's mean in brackets."""
     titles = {
         "nomu_smooth_0.005": "small NOMU, refined smooth mean, mean width 0.005, L-BFGS",
@@ -446,11 +477,7 @@ def regrets():
     }
     names = {"levy": "Levy", "rosenbrock": "Rosenbrock", "bnn": "Bayesian network"}
     names |= {"g_function": "G-function", "perm": "Perm"}
-    functions = {
-        f"{name}{d}d": names[name] + ("" if d == 5 else f", {d} features")
-        for d in (5, 10, 20)
-        for name in names
-    }
+    functions = {f"{name}{d}d": title for name, title in names.items()}
     run = {record["dataset"] for record in records("bo", part="nomu")}
     functions = {key: title for key, title in functions.items() if key in run}
     rows = []

@@ -100,11 +100,13 @@ class NEONRegressor(OperatorRegressor):
         "relative" divides each function's squared error by its size (Eq. 2); "auto" takes it for
         functions and "squared" for single numbers, whose size may be 0. "nll" learns the noise,
         too: predictions are mixtures of normals (Eq. 5).
-    noise : "auto", float or array-like of shape (m,), default="auto"
+    noise : "auto", float or array-like of shape (m,) or (q, m), default="auto"
         Standard deviation of the noise of values, in units of Y; 0 says that there is none, as in
-        the paper. "auto" learns one for each component, and a factor of the epistemic part, from
-        functions that networks leave out. For that there must be 30 functions or more; for fewer
-        there is no noise. With ``loss="nll"`` the networks learn it.
+        the paper. One for each component; where columns have scales of their own, as without query
+        points, one for each column, of shape (q, m), or (q,) of one component. "auto" learns one
+        for each component, and a factor of the epistemic part, from functions that networks leave
+        out. For that there must be 30 functions or more; for fewer there is no noise. With
+        ``loss="nll"`` the networks learn it.
     steps : int or callable, default=12000
         Number of training steps, rounded up to whole epochs; or ``steps(n_functions)``, which
         gives it for so many functions.

@@ -76,15 +76,16 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
             prior = Prior.of_given(scale, known)
         else:
             unseen = np.repeat(left_out[:, rows // job.n_queries], m, axis=1)
-            left_out_values = members, process, y, importance, unseen
+            # Place of each value's noise: its output, and its column if columns have scales.
+            place = np.add.outer(m * (rows % len(job.noise)), np.arange(m)).ravel()
+            left_out_values = members, process, y, importance, unseen, place
             if job.learns_noise:
-                # Place of each value's factor: its output, and its column if columns have scales.
-                place = np.add.outer(m * (rows % len(job.noise)), np.arange(m)).ravel()
-                prior, widths = learn_prior(*left_out_values, place, job.noise.shape)
+                prior, widths = learn_prior(*left_out_values, job.noise.shape)
             else:
-                prior = learn_scale(*left_out_values, known)
+                prior, widths = learn_scale(*left_out_values, job.noise)
                 if prior_scale is not None:
                     prior = Prior.of_given(prior_scale, known)._replace(mean_noise=prior.mean_noise)
+                    widths = None
         n_functions = math.ceil(n_index / len(members))
         # Learnt or not, the prior is off if its scale is 0.
         amplitude = 0.0 if prior_scale == 0 else prior.scale / np.sqrt(n_functions * len(members))

@@ -40,7 +40,7 @@ _TINY = 1e-12
 
 
 class Prior(NamedTuple):
-    """Scale of the random prior, and variances of the noise in units of the squared scale.
+    """Scale of the random prior, and variances of the noise in units of the prior's variance.
 
     Draws meet the data up to `noise`. The correction of the mean has a noise of its own: a network
     that stopped early has learnt most of what the data say, and the rest is mostly noise.
@@ -54,7 +54,7 @@ class Prior(NamedTuple):
     def of_given(cls, scale: float, variance: np.ndarray) -> Prior:
         """Make the prior of a given scale, and of a given variance of the noise of each value."""
         noise = variance / max(scale, 1e-12) ** 2
-        return cls(scale, noise, noise)
+        return cls(scale, noise, noise.copy())
 
 
 class _Errors(NamedTuple):
@@ -100,7 +100,9 @@ def learn_prior(members, make_process, y, importance, unseen, place, shape):
     of_networks = errors.of_networks[corrected]
     scale, noise, spread = _spread(errors)
     # The spread's size and the noise are those with which the networks' errors are most likely.
-    factor, std = fit_scale(of_networks[:, None], spread[:, None], errors.weight, prior_rows=0)
+    factor, std = fit_scale(
+        of_networks[:, None], spread[:, None], errors.weight, prior_rows=0, fewest_rows=1
+    )
     ratios = of_networks / (factor**2 * spread + std**2)
     n_places = int(np.prod(shape))
     sums = np.bincount(place[seen], errors.weight * ratios, n_places)
@@ -110,29 +112,52 @@ def learn_prior(members, make_process, y, importance, unseen, place, shape):
     return prior, (factors, factors * std)
 
 
-def learn_scale(members, make_process, y, importance, unseen, variance):
-    """Learn the prior with a known variance (n_values,) of the noise; see `learn_prior`."""
-    noises = [variance / scale**2 for scale in _SCALES]
+def learn_scale(members, make_process, y, importance, unseen, place, std):
+    """Learn the prior with known standard deviations of the noise, of shape `shape`.
+
+    The scale is learnt in each place by itself, as one without noise would have all the say; see
+    `learn_prior` for the other parameters and the result.
+    """
+    variance = std.ravel()[place] ** 2
+    noises = [np.maximum(variance / scale**2, _NOISES[0]) for scale in _SCALES]
     errors, seen = _errors_left_out(members, make_process, y, importance, unseen, noises)
     # Variances of values: the larger the scale, the less the noise counts.
     totals = errors.variances * np.square(_SCALES)[:, None]
-    losses = np.log(totals) + errors.of_processes / totals
-    best = np.argmin(np.average(losses, axis=1, weights=errors.weight))
-    spread = np.maximum(totals[best] - variance[seen], _TINY)
-    # The correction of the mean with which networks' errors are least, in units of expected ones.
+    noises, scales = np.array(noises), np.full(std.size, PRIOR_SCALE)
+    prior = Prior.of_given(PRIOR_SCALE, variance)
+    for k in np.unique(place[seen]):
+        here, at = place[seen] == k, place == k
+        of_place = _Errors(*(values[..., here] for values in errors))
+        best, corrected, factor = _scale_of_place(of_place, totals[:, here], variance[seen][here])
+        scales[k] = factor * _SCALES[best]
+        prior.noise[at], prior.mean_noise[at] = noises[best, at], noises[corrected, at]
+    # One scale for all, and a factor for each place.
+    scale = np.exp(np.log(scales).mean())
+    return prior._replace(scale=scale), ((scales / scale).reshape(std.shape), std)
+
+
+def _scale_of_place(errors, totals, variance):
+    """Choose the scale, the correction of the mean, both by number, and a factor of the scale.
+
+    `totals` (n_scales, n) are predicted variances, `variance` (n,) that of the noise.
+    """
+    losses = (errors.weight * (np.log(totals) + errors.of_processes / totals)).sum(axis=1)
+    # Large noise says nothing of the scale: its square's logarithm is normal around the usual one.
+    best = np.argmin(losses + np.log(np.square(np.divide(_SCALES, PRIOR_SCALE))) ** 2)
+    # The correction with which networks' errors are least, in units of what is expected of them.
     corrected = np.average(
         errors.of_networks / totals[best], axis=1, weights=errors.weight
     ).argmin()
-    of_networks = errors.of_networks[corrected]
+    squares, spread = errors.of_networks[corrected], np.maximum(totals[best] - variance, _TINY)
 
     def loss(log_factor):
-        total = np.exp(log_factor) * spread + variance[seen]
-        nll = (errors.weight * (np.log(total) + of_networks / total)).sum()
+        total = np.exp(log_factor) * spread + variance
+        nll = (errors.weight * (np.log(total) + squares / total)).sum()
         return nll + log_factor**2  # of a standard normal, as in `fit_scale`
 
     bounds = (-_MOST_FACTOR, _MOST_FACTOR)
     found = optimize.minimize_scalar(loss, bounds=bounds, method="bounded")
-    return Prior(np.exp(found.x / 2) * _SCALES[best], noises[best], noises[corrected])
+    return best, corrected, np.exp(found.x / 2)
 
 
 def learn_scale_without_noise(members, make_process, y, importance, unseen):

@@ -207,6 +207,9 @@ class OperatorRegressor(UncertaintyRegressor):
     def _known_noise(self, targets):
         """Compute the noise's standard deviation in standardised values; 0 if it is not known."""
         noise = 0.0 if isinstance(self.noise, str) else np.asarray(self.noise, dtype="float64")
+        n_columns, m = targets.scale_.shape
+        if m == 1 and n_columns > 1 and np.shape(noise) == (n_columns,):
+            noise = noise[:, None]  # one for each column of y
         try:
             return np.broadcast_to(noise, targets.scale_.shape) / targets.scale_
         except ValueError as error:

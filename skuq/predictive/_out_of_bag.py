@@ -62,6 +62,7 @@ def fit_scale(
     total: np.ndarray,
     weight: np.ndarray,
     prior_rows: float | None = None,
+    fewest_rows: int = _FEWEST_ROWS,
 ) -> tuple[float, float]:
     """Fit the factor and the floor of `fit_out_of_bag_scale` to errors and predicted variances.
 
@@ -73,10 +74,12 @@ def fit_scale(
         Non-negative.
     prior_rows : float, optional
         Number of rows that the predicted variance counts as much as; 100 by default.
+    fewest_rows : int, default=30
+        With fewer rows nothing is fitted: the factor is 1 and the floor 0.
     """
     used = weight > 0
     n_used = int(used.sum())
-    if n_used < _FEWEST_ROWS:
+    if n_used < fewest_rows:
         return 1.0, 0.0
     squared_error, total = squared_error[used], total[used]
     # Weights (n, 1) of the terms (n, m), which sum to 1 over all of them.

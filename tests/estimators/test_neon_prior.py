@@ -77,52 +77,144 @@ def test_a_warm_start_with_a_known_noise_does_not_go_on_from_what_it_leaves_out(
     assert_allclose(model.fit(X, y).predict(X), once)
 
 
+def linear(jacobian, y, raw=None, n_folds=5, weight=None):
+    """Arguments of `learn_prior` for networks that are linear in their weights."""
+    n = len(y)
+    raw = np.zeros(n) if raw is None else raw
+    derivatives = Derivatives(raw[:, None], ((jacobian, np.ones((1, n, 1))),))
+    process = ExactProcess(derivatives)
+    unseen = np.arange(n) % n_folds == np.arange(n_folds)[:, None]
+    weight = np.ones(n) if weight is None else weight
+    return [None] * n_folds, lambda member: (derivatives, process), y, weight, unseen
+
+
+def drawn(n, n_weights, scale, noise, seed=0):
+    """Derivatives, and values of a random linear network with noise."""
+    rng = np.random.default_rng(seed)
+    jacobian = rng.normal(size=(n, n_weights)) / np.sqrt(n_weights)
+    values = scale * jacobian @ rng.normal(size=n_weights)
+    return jacobian, values + noise * rng.normal(size=n)
+
+
+ONE = np.zeros(600, dtype=int)
+
+
 @pytest.mark.parametrize("known", [False, True])
 def test_scale_and_noise_of_a_linear_network_are_found(known):
-    """Values of a network that is linear in its weights, drawn from the prior, plus noise."""
-    rng, n, scale, noise = np.random.default_rng(0), 600, 3.0, 0.5
-    jacobian = rng.normal(size=(n, 100)) / 10
-    y = scale * jacobian @ rng.normal(size=100) + noise * rng.normal(size=n)
-    derivatives = Derivatives(np.zeros((n, 1)), ((jacobian, np.ones((1, n, 1))),))
-    process = ExactProcess(derivatives)
-    unseen = np.arange(n) % 5 == np.arange(5)[:, None]
-    given = [None] * 5, lambda member: (derivatives, process), y, np.ones(n), unseen
+    # Many weights, so that values tell the scale; or few, so that they tell the noise.
+    given = linear(*drawn(600, 1000 if known else 100, 3.0, 0.5))
     if known:
-        prior = learn_scale(*given, np.full(n, noise**2))
-        assert_allclose(prior.noise * prior.scale**2, noise**2, rtol=0.2)
+        prior, (factor, std) = learn_scale(*given, ONE, np.full((1, 1), 0.5))
+        assert_allclose(prior.noise * prior.scale**2, 0.25, rtol=0.2)
+        assert_allclose(factor, 1)
+        assert_allclose(std, 0.5)
     else:
-        prior, (factor, std) = learn_prior(*given, np.arange(n) % 2, (1, 2))
-        assert_allclose(std, noise, rtol=0.15)
+        prior, (factor, std) = learn_prior(*given, np.arange(600) % 2, (1, 2))
+        assert_allclose(std, 0.5, rtol=0.15)
         assert_allclose(factor, 1, rtol=0.15)
-    assert prior.scale == pytest.approx(scale * np.sqrt(process.unit), rel=0.35)
+    assert prior.scale == pytest.approx(3, rel=0.35)
 
 
-def test_known_noises_of_values_may_differ():
-    rng, n = np.random.default_rng(1), 400
-    jacobian = rng.normal(size=(n, 800)) / 28  # many weights, so that values tell the scale
-    noise = np.where(np.arange(n) % 2, 1.0, 0.05)
-    y = 2 * jacobian @ rng.normal(size=800) + noise * rng.normal(size=n)
-    derivatives = Derivatives(np.zeros((n, 1)), ((jacobian, np.ones((1, n, 1))),))
-    process = ExactProcess(derivatives)
-    unseen = np.arange(n) % 5 == np.arange(5)[:, None]
-    given = [None] * 5, lambda member: (derivatives, process), y, np.ones(n), unseen
-    prior = learn_scale(*given, noise**2)
-    assert_allclose(prior.noise / prior.noise[0], noise**2 / noise[0] ** 2)
-    assert prior.scale == pytest.approx(2 * np.sqrt(process.unit), rel=0.35)
+def test_known_noises_of_places_may_differ():
+    place, std = np.arange(400) % 2, np.array([[1.0, 0.05]])
+    given = linear(*drawn(400, 800, 2.0, std[0, place], seed=1))
+    prior, (factor, noise) = learn_scale(*given, place, std)
+    assert_allclose(noise, std)
+    assert_allclose(prior.scale * factor, 2, rtol=0.5)
+    ratio = np.median(prior.noise[place == 0]) / np.median(prior.noise[place == 1])
+    assert 0.3 < ratio / 400 < 3  # 1 / 0.05 squared
+
+
+def test_a_place_without_noise_does_not_spoil_the_others():
+    q, rng = np.linspace(0, 1, 6), np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (60, 2))
+
+    def waves(X):
+        wave = np.sin(3 * X[:, :1] + 4 * q)
+        return np.stack([wave, X[:, 1:] ** 2 + wave**2], axis=-1)
+
+    Y = waves(X)
+    Y[..., 0] += 0.1 * rng.normal(size=(60, 6))
+    T = rng.uniform(-1, 1, (500, 2))
+    errors = []
+    for noise in ([0.1, 0.0], "auto"):
+        parts = small(query_points=q, noise=noise, steps=3000).fit(X, Y).predict_uncertainty(T)
+        error = parts.mean - waves(T)
+        errors.append(np.sqrt(np.mean(error[..., 0] ** 2)))
+        ratio = np.sqrt(np.mean((error[..., 0] / parts.epistemic[..., 0]) ** 2))
+        assert 0.3 < ratio < 3
+    assert errors[0] < 1.5 * errors[1]
+
+
+def test_large_known_noise_of_few_rows_leaves_the_usual_scale():
+    ratios = []
+    for seed in range(6):
+        X, y = noisy_rows(10, seed, noise=1.0)
+        ratios.append(judge(small(noise=1.0, steps=500, random_state=seed).fit(X, y))[0])
+    assert max(ratios) < 8  # near 100 where the data choose the scale alone
+
+
+def test_fewer_than_thirty_values_still_have_noise():
+    given = linear(*drawn(28, 3, 1.0, 0.5))
+    _, (factor, std) = learn_prior(*given, ONE[:28], (1, 1))
+    assert 0.25 < std < 1 and 0.5 < factor < 2
+
+
+def test_a_network_that_has_learnt_all_but_noise_is_not_corrected():
+    jacobian, y = drawn(400, 300, 2.0, 0.5)
+    _, truth = drawn(400, 300, 2.0, 0.0)
+    given = linear(jacobian, y, raw=truth)
+    priors = [
+        learn_prior(*given, ONE[:400], (1, 1))[0],
+        learn_scale(*given, ONE[:400], np.full((1, 1), 0.5))[0],
+    ]
+    for prior in priors:  # while draws meet the data up to the noise
+        assert np.min(prior.mean_noise) > 30 * np.max(prior.noise)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_values_of_weight_nearly_0_say_nothing(known):
+    jacobian, y = drawn(600, 100, 3.0, 0.5)
+    weight = np.where(np.arange(600) < 400, 1.5, 1e-9)
+    y[400:] += 30 * np.random.default_rng(5).normal(size=200)
+    given = linear(jacobian, y, weight=weight)
+    if known:
+        prior, _ = learn_scale(*given, ONE, np.full((1, 1), 0.5))
+    else:
+        prior, (_, std) = learn_prior(*given, ONE, (1, 1))
+        assert std == pytest.approx(0.5, rel=0.2)
+    assert prior.scale == pytest.approx(3, rel=0.5)
 
 
 def test_places_with_larger_errors_have_wider_predictions():
-    rng, n = np.random.default_rng(0), 400
-    jacobian, place = rng.normal(size=(n, 20)), np.arange(n) % 2
-    y = jacobian @ rng.normal(size=20) + np.where(place, 3.0, 0.3) * rng.normal(size=n)
-    derivatives = Derivatives(np.zeros((n, 1)), ((jacobian, np.ones((1, n, 1))),))
-    process = ExactProcess(derivatives)
-    unseen = np.arange(n) % 5 == np.arange(5)[:, None]
-    members = [None] * 5
-    _, (factor, std) = learn_prior(
-        members, lambda member: (derivatives, process), y, np.ones(n), unseen, place, (2, 1)
-    )
+    place = np.arange(400) % 2
+    given = linear(*drawn(400, 20, 5.0, np.where(place, 3.0, 0.3)))
+    _, (factor, std) = learn_prior(*given, place, (2, 1))
     assert factor[1, 0] > 4 * factor[0, 0] and std[1, 0] > 4 * std[0, 0]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_networks_that_err_more_than_their_processes_have_a_larger_scale(known):
+    jacobian, y = drawn(200, 400, 1.0, 0.1)
+    scales = []
+    for error in (0.0, 3.0):  # an error that no change of the weights takes away elsewhere
+        given = linear(jacobian, y, raw=error * np.random.default_rng(3).normal(size=200))
+        if known:
+            prior, _ = learn_scale(*given, ONE[:200], np.full((1, 1), 0.1))
+            scales.append(prior.scale)
+        else:
+            prior, (_, std) = learn_prior(*given, ONE[:200], (1, 1))
+            scales.append(np.hypot(prior.scale, std.item()))
+    assert scales[1] > 2 * scales[0]
+
+
+def test_noise_of_columns_may_be_given_one_by_one():
+    X, y = noisy_rows(20, 0)
+    Y = np.stack([y, 10 * y], axis=1)
+    model = small(noise=[0.2, 2.0], steps=20).fit(X, Y)
+    assert_allclose(model.predict_uncertainty(X).aleatoric, np.broadcast_to([0.2, 2], Y.shape))
+    with pytest.raises(ValueError, match="one number, or one for each"):
+        small(noise=[0.2, 2.0, 1.0], steps=20).fit(X, Y)
 
 
 def test_equal_inputs_are_left_out_together():
@@ -169,16 +261,11 @@ def test_networks_that_diverged_teach_no_scale(monkeypatch):
     assert scales == [4]
 
 
-def test_networks_that_err_more_than_their_processes_have_a_larger_scale():
-    rng, n = np.random.default_rng(2), 200
-    jacobian = rng.normal(size=(n, 400)) / 20
-    y = jacobian @ rng.normal(size=400) + 0.1 * rng.normal(size=n)
-    scales = []
-    for error in (0.0, 3.0):  # an error that no change of the weights takes away elsewhere
-        raw = error * rng.normal(size=(n, 1))
-        derivatives = Derivatives(raw, ((jacobian, np.ones((1, n, 1))),))
-        process = ExactProcess(derivatives)
-        unseen = np.arange(n) % 5 == np.arange(5)[:, None]
-        given = [None] * 5, lambda member, d=derivatives, p=process: (d, p), y, np.ones(n), unseen
-        scales.append(learn_scale(*given, np.full(n, 0.01)).scale)
-    assert scales[1] > 2 * scales[0]
+def test_networks_that_err_less_than_their_processes_have_a_smaller_scale():
+    jacobian, y = drawn(200, 400, 1.0, 0.1)
+    _, truth = drawn(200, 400, 1.0, 0.0)
+    scales = [
+        learn_prior(*linear(jacobian, y, raw=raw), ONE[:200], (1, 1))[0].scale
+        for raw in (None, truth)
+    ]
+    assert scales[1] < 0.5 * scales[0]
