@@ -64,12 +64,12 @@ class ExactProcess:
         as in `condition`, of the other values.
         """
         others = ~left_out
-        noises = [np.broadcast_to(noise, len(left_out)) for noise in noises]
+        of_values = [np.broadcast_to(noise, len(left_out)) for noise in noises]
         cross, diagonal = self._gram[np.ix_(left_out, others)], np.diag(self._gram)[left_out]
         # One factorisation serves targets and cross-covariances: (n_others, T + n_left_out).
         right = np.concatenate([targets[:, others].T, cross.T], axis=1)
         means, variances = [], []
-        for noise in noises:
+        for noise in of_values:
             gram = self._gram[np.ix_(others, others)]
             gram[np.diag_indices_from(gram)] += (noise[others] + JITTER) / importance[others]
             solution = linalg.cho_solve(linalg.cho_factor(gram, lower=True), right)
@@ -77,7 +77,7 @@ class ExactProcess:
             means.append((cross @ solution[:, : len(targets)]).T)
             variances.append(diagonal - np.einsum("ij,ji->i", cross, solution[:, len(targets) :]))
         # Rounding can make the variance of a value that others determine slightly negative.
-        total = np.maximum(variances, 0) + np.array(noises)[:, left_out] + JITTER
+        total = np.maximum(variances, 0) + np.array(of_values)[:, left_out] + JITTER
         return np.array(means), total
 
 
