@@ -34,8 +34,8 @@ from skuq.predictive._posterior import quasi_random_normals
 from skuq.training._draws import variables_of
 
 # Values that are conditioned on exactly, and the largest number that is conditioned on through so
-# many inducing ones. Of more values a random part is used. Where noise is learnt, networks are
-# conditioned again for each candidate, so that only the exact form is fast enough.
+# many inducing ones. Of more values a random part is used. Where functions are left out, networks
+# are conditioned again for each candidate, so that only the exact form is fast enough.
 MAX_EXACT, MAX_VALUES = 1500, 20_000
 # Largest number of steps of the networks that a scale is learnt from. With 500 their errors can be
 # so much larger than those of full training that deviations come out more than twice too wide.

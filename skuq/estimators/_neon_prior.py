@@ -113,7 +113,7 @@ def learn_prior(members, make_process, y, importance, unseen, place, shape):
 
 
 def learn_scale(members, make_process, y, importance, unseen, place, std):
-    """Learn the prior with known standard deviations of the noise, of shape `shape`.
+    """Learn the prior with a known noise, whose standard deviations `std` have the places' shape.
 
     The scale is learnt in each place by itself, as one without noise would have all the say; see
     `learn_prior` for the other parameters and the result.
