@@ -365,7 +365,7 @@ class Step:
         The move with the largest acquisition is made. Where points are found one by one, only every
         other one may be moved, so that a search also goes on along a face.
         """
-        # Where points are found one by one, pending ones count as results, with predicted values.
+        # Where points are found one by one, the results include predictions at pending points.
         if len(x) == 1 and (self.results.n_told + len(self._fantasies())) % 2:
             return x
         others = np.vstack([self.results.failed, self.pending])
