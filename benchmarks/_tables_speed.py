@@ -2,6 +2,7 @@
 
 import numpy as np
 from _tables import markdown, number, significant, stored, table, values
+from trial_speed import AGAINST_FIT, seconds_to_level
 
 COSTS = {
     "tabular": '`DeepEnsembleRegressor(network="tabular")`',
@@ -31,17 +32,26 @@ def costs():
 @table
 def trial_speed():
     """Random trials, all or with early discarding, against `model.fit`."""
-    record = stored("trial_speed")["against fit"]
-    sides = {
-        name: side for name, side in record.items() if isinstance(side, dict) and "trials" in side
-    }
-    slowest = max(side["seconds"] for side in sides.values())
+    records = [r for r in stored("trial_speed") if r["part"] == AGAINST_FIT]
+    levels = [seconds_to_level(record)[0] for record in records]
+    whole = {name: [] for name in levels[0]}
+    for record in records:
+        seconds = {name: side["seconds"] for name, side in record["sides"].items()}
+        fits = {name: seconds.pop(name) for name in list(seconds) if name not in whole}
+        for name, value in {**seconds, "fit": min(fits.values())}.items():
+            whole[name].append(value)
+    to_level = {name: [reached[name] for reached in levels] for name in whole}
     rows = []
-    for name, side in sides.items():
-        losses = [loss for loss, *_ in side["trials"] if loss is not None]
-        times = slowest / side["seconds"]
-        rows.append([name, f"{side['seconds']:.1f} s", f"{times:.1f}", f"{min(losses):.3f}"])
-    return markdown(["", "whole process", "times as fast", "best validation NLL"], rows)
+    for name in whole:
+        row = [name]
+        for seconds in (whole, to_level):
+            ratios = np.divide(seconds["fit"], seconds[name])
+            total = np.sum(seconds["fit"]) / np.sum(seconds[name])
+            each = ", ".join(f"{ratio:.1f}" for ratio in ratios)
+            row += [f"{np.mean(seconds[name]):.0f} s", f"{total:.1f} ({each})"]
+        rows.append(row)
+    head = ["", "all trials", "times as fast (each seed)"]
+    return markdown([*head, "to the score that all reach", "times as fast (each seed)"], rows)
 
 
 @table

@@ -1,14 +1,16 @@
-"""Ten seeded random AutoDEUQ trials on concrete split 0: skuq against ``model.fit``.
+"""Random AutoDEUQ trials on concrete split 0: skuq against ``model.fit``.
 
-    python benchmarks/trial_speed.py --data-dir DIR
+    python benchmarks/trial_speed.py --data-dir DIR --n-trials 20 --fit-settings false:16 --seed 0
 
 Each side runs in a process of its own on one thread, and its whole life is timed: start,
-import, building, compiling, training. Both train the same configurations on the same
-rows, `fit` with the same callbacks and with the `jit_compile` and `steps_per_execution`
+import, building, compiling, training. Both train the same configurations, drawn with `--seed`, on
+the same rows, `fit` with the same callbacks and with the `jit_compile` and `steps_per_execution`
 given (`--fit-settings` tries several; the best counts). A third side stops trials early
-as a search does (`skuq.search.SuccessiveHalving`); how much worse its best trial is, is
-printed too. `--tiers` times each configuration as a plain graph and through XLA, which is
-where the engine's threshold comes from. Writes ``benchmarks/results/trial_speed.json``.
+as a search does (`skuq.search.SuccessiveHalving`). Compared are the seconds of all trials and,
+since stopping early could miss the best trial, the seconds until a side has the best score that
+both have. `--tiers` times each configuration as a plain graph and through XLA, which is
+where the engine's threshold comes from. Adds to ``benchmarks/results/trial_speed.json``;
+`--summary` prints what it holds.
 """
 
 import argparse
@@ -21,9 +23,9 @@ from pathlib import Path
 
 import numpy as np
 from _data import uci
-from _stored import STORED, read, write
+from _stored import STORED, add, read
 
-RESULTS = STORED / "trial_speed.json"
+AGAINST_FIT = "against fit"
 ONE_THREAD = {
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "1",
@@ -33,13 +35,13 @@ ONE_THREAD = {
 EPOCHS = 100
 
 
-def trials(n_trials):
-    """The seeded configurations."""
+def trials(n_trials, seed=0):
+    """The space and its seeded configurations."""
     from skuq.networks import DenseSkipSpace
 
     space = DenseSkipSpace.benchmark()
     decisions = space.decisions()
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     return space, (decisions.architecture + decisions.hyperparameters).sample_many(rng, n_trials)
 
 
@@ -57,20 +59,26 @@ def training_data(data_dir):
     return TrainingData(*parts[0], *parts[1])
 
 
-def run_skuq(data_dir, n_trials, jit=None):
+def seeded(n_trials, seed):
+    """The space, and pairs of a trial's seed and its configuration."""
+    space, configurations = trials(n_trials, seed)
+    return space, list(enumerate(configurations, start=1 + 1000 * seed))
+
+
+def run_skuq(data_dir, n_trials, seed=0, jit=None):
     """(validation loss or None, epochs, seconds) of each trial."""
     from skuq.backend import keras  # noqa: F401  # before the clock starts
     from skuq.networks import GaussianHead
     from skuq.training import Recipe, train_member
 
-    space, configurations = trials(n_trials)
+    space, asked = seeded(n_trials, seed)
     data, results = training_data(data_dir), []
-    for seed, configuration in enumerate(configurations, start=1):
+    for trial_seed, configuration in asked:
         started = time.perf_counter()
         model = space.build(configuration, (8,), 2)
         recipe = Recipe(epochs=EPOCHS, **space.recipe(configuration))
         try:
-            member = train_member(model, GaussianHead(), recipe, data, seed, jit=jit)
+            member = train_member(model, GaussianHead(), recipe, data, trial_seed, jit=jit)
             outcome = member.score, len(member.history["loss"])
         except FloatingPointError:
             outcome = None, 0
@@ -78,7 +86,7 @@ def run_skuq(data_dir, n_trials, jit=None):
     return results
 
 
-def run_discarding(data_dir, n_trials):
+def run_discarding(data_dir, n_trials, seed=0):
     """The same, where trials that are behind the others stop early; None is their loss."""
     from skuq.backend import keras  # noqa: F401  # before the clock starts
     from skuq.catalog import TrialBudget, TrialRecord
@@ -86,18 +94,18 @@ def run_discarding(data_dir, n_trials):
     from skuq.search import SuccessiveHalving
     from skuq.training import MemberTrainer
 
-    space, configurations = trials(n_trials)
+    space, asked = seeded(n_trials, seed)
     trainer = MemberTrainer(space, training_data(data_dir), GaussianHead(), EPOCHS)
     halving, history, results = SuccessiveHalving(), [], []
-    for seed, configuration in enumerate(configurations, start=1):
+    for trial_seed, configuration in asked:
         started = time.perf_counter()
         score, n_epochs = None, 0
         try:
-            outcome = trainer(configuration, seed, TrialBudget(halving.stages(history)))
+            outcome = trainer(configuration, trial_seed, TrialBudget(halving.stages(history)))
         except FloatingPointError:
             pass
         else:
-            history.append(TrialRecord(seed, stage_scores=outcome.stage_scores))
+            history.append(TrialRecord(trial_seed, stage_scores=outcome.stage_scores))
             n_epochs = round(outcome.share * EPOCHS)
             if outcome.result is not None:
                 score, n_epochs = outcome.score, outcome.result.n_epochs
@@ -105,21 +113,16 @@ def run_discarding(data_dir, n_trials):
     return results
 
 
-def best_loss(results):
-    """The lowest validation loss of all trials."""
-    return min(loss for loss, *_ in results if loss is not None)
-
-
-def run_fit(data_dir, n_trials, jit_compile, steps_per_execution):
+def run_fit(data_dir, n_trials, seed=0, *, jit_compile, steps_per_execution):
     """The same through Keras' own training."""
     from skuq.backend import keras
     from skuq.networks import GaussianHead
 
-    space, configurations = trials(n_trials)
+    space, asked = seeded(n_trials, seed)
     data, head, results = training_data(data_dir), GaussianHead(), []
-    for seed, configuration in enumerate(configurations, start=1):
+    for trial_seed, configuration in asked:
         started = time.perf_counter()
-        keras.utils.set_random_seed(seed)
+        keras.utils.set_random_seed(trial_seed)
         model = space.build(configuration, (8,), 2)
         model.compile(
             keras.optimizers.get(
@@ -155,14 +158,16 @@ def run_fit(data_dir, n_trials, jit_compile, steps_per_execution):
 
 
 def in_own_process(arguments, side):
-    """Whole-process seconds, and the trials' results."""
+    """Seconds of the whole process, and the trials' results."""
     command = [sys.executable, __file__, "--data-dir", str(arguments.data_dir)]
-    command += ["--n-trials", str(arguments.n_trials), "--side", json.dumps(side)]
+    command += ["--n-trials", str(arguments.n_trials)]
+    command += ["--seed", str(arguments.seed), "--side", json.dumps(side)]
     started = time.perf_counter()
     output = subprocess.run(
         command, env={**os.environ, **ONE_THREAD}, capture_output=True, text=True, check=True
     ).stdout
-    return time.perf_counter() - started, json.loads(output.splitlines()[-1])
+    seconds = time.perf_counter() - started
+    return {"seconds": seconds, "trials": json.loads(output.splitlines()[-1])}
 
 
 def asked_sides(tiers, fit_settings):
@@ -181,43 +186,59 @@ def asked_sides(tiers, fit_settings):
     return sides
 
 
-def print_trials(n_trials, results):
+def print_trials(n_trials, seed, sides):
     """Print the seconds, epochs and losses of each trial by each side."""
-    _, configurations = trials(n_trials)
-    print(f"{'seconds a trial':>24s}  " + "  ".join(results))
+    _, configurations = trials(n_trials, seed)
+    print(f"{'seconds a trial':>24s}  " + "  ".join(sides))
     for i, configuration in enumerate(configurations):
         label = f"{configuration['optimizer']}, batch {configuration['batch_size']}"
+        results = [side["trials"][i] for side in sides.values()]
         cells = (
-            f"{r[i][2]:6.1f} s ({r[i][1]} ep., {np.nan if r[i][0] is None else r[i][0]:.2f})"
-            for _, r in results.values()
+            f"{seconds:6.1f} s ({epochs} ep., {np.nan if loss is None else loss:.2f})"
+            for loss, epochs, seconds in results
         )
         print(f"{label:>24s}  " + "  ".join(cells))
-    print("whole process:", {name: round(seconds, 1) for name, (seconds, _) in results.items()})
 
 
-def against_fit(results):
-    """Ratios of the best `fit` to skuq, and the best losses; nothing if `fit` has not run."""
-    rivals = [seconds for name, (seconds, _) in results.items() if name.startswith("fit")]
-    if not rivals:
-        return {}
-    ratio = min(rivals) / results["skuq"][0]
-    discarding, found = results["skuq, discarding"]
-    print(f"ratio of fit's best to skuq: {ratio:.1f}")
-    print(
-        f"with discarding: {min(rivals) / discarding:.1f}; best validation loss "
-        f"{best_loss(found):.4f}, without discarding {best_loss(results['skuq'][1]):.4f}"
-    )
-    return {
-        "ratio": ratio,
-        "ratio, discarding": min(rivals) / discarding,
-        "best losses": {name: best_loss(r) for name, (_, r) in results.items()},
+def best_so_far(side):
+    """Best loss after each trial, and the seconds since the start of the process."""
+    losses, _, seconds = np.array(side["trials"], dtype=float).T
+    start = side["seconds"] - seconds.sum()
+    return np.fmin.accumulate(losses), start + seconds.cumsum()
+
+
+def seconds_to_level(record):
+    """Seconds in which each side has the best score that all have, and this score.
+
+    Where `fit` ran with several settings, the fastest counts.
+    """
+    sides = record["sides"]
+    fits = [name for name in sides if name.startswith("fit")]
+    fastest = min(fits, key=lambda name: sides[name]["seconds"])
+    curves = {name: best_so_far(sides[name]) for name in ("skuq", "skuq, discarding", fastest)}
+    level = max(losses[-1] for losses, _ in curves.values())
+    reached = {
+        "fit" if name == fastest else name: float(seconds[np.argmax(losses <= level)])
+        for name, (losses, seconds) in curves.items()
     }
+    return reached, level
+
+
+def print_summary(records):
+    """Print the seconds of each seed: all trials, and until the score that all sides reach."""
+    for record in records:
+        whole = {name: round(side["seconds"], 1) for name, side in record["sides"].items()}
+        print(f"{record['part']}, seed {record['seed']}: whole process {whole}")
+        if record["part"] == AGAINST_FIT:
+            reached, level = seconds_to_level(record)
+            print(f"    to {level:.4f}", {name: round(s, 1) for name, s in reached.items()})
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--n-trials", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0, help="of configurations and of training")
     parser.add_argument(
         "--fit-settings",
         nargs="+",
@@ -225,22 +246,37 @@ def main():
         help="jit_compile:steps_per_execution, each, e.g. auto:1 true:16 false:16",
     )
     parser.add_argument("--tiers", action="store_true", help="time graph and XLA apart")
+    parser.add_argument("--results-dir", type=Path, default=STORED)
+    parser.add_argument("--summary", action="store_true")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    path = arguments.results_dir / "trial_speed.json"
+    if arguments.summary:
+        print_summary(read(path))
+        return
+    if arguments.data_dir is None:
+        parser.error("--data-dir is needed")
+    n_trials, seed = arguments.n_trials, arguments.seed
     if arguments.side:
         side = json.loads(arguments.side)
         sides = {"skuq": run_skuq, "discarding": run_discarding, "fit": run_fit}
         run = sides[side.pop("name")]
-        print(json.dumps(run(arguments.data_dir, arguments.n_trials, **side)))
+        print(json.dumps(run(arguments.data_dir, n_trials, seed, **side)))
         return
 
-    sides = asked_sides(arguments.tiers, arguments.fit_settings)
-    results = {name: in_own_process(arguments, side) for name, side in sides.items()}
-    print_trials(arguments.n_trials, results)
-    record = {name: {"seconds": seconds, "trials": r} for name, (seconds, r) in results.items()}
-    record |= against_fit(results)
-    part = "tiers" if arguments.tiers else "against fit"
-    write(RESULTS, {**read(RESULTS, dict), part: record})
+    sides = {
+        name: in_own_process(arguments, side)
+        for name, side in asked_sides(arguments.tiers, arguments.fit_settings).items()
+    }
+    print_trials(n_trials, seed, sides)
+    record = {
+        "part": "tiers" if arguments.tiers else AGAINST_FIT,
+        "seed": seed,
+        "n_trials": n_trials,
+        "sides": sides,
+    }
+    print_summary([record])
+    add(path, record, ("part", "seed"))
 
 
 if __name__ == "__main__":

@@ -51,10 +51,11 @@ class SearchData(NamedTuple):
 
     def identity(self, splits: Splits | None) -> dict[str, Any]:
         """Return the data that identify the search, by name; `splits` are the user's folds."""
+        weight = self.rows.weight
         identity = {
             "X": self.rows.X,
             "y": self.rows.y,
-            "sample_weight": self.rows.weight,
+            "sample_weight": None if np.all(weight == 1) else weight,
             "groups": self.groups,
             "validation_data": self.validation,
             "shift_validation": self.shifted,

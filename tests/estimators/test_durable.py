@@ -756,7 +756,7 @@ def test_a_warm_start_after_an_interrupt(search, trained, monkeypatch):
     ("changes", "rows", "named"),
     [
         ({"epochs": 2}, 60, r"\['epochs'\]"),
-        ({}, 50, r"\['X', .*'y'\]"),
+        ({}, 50, r"\['X', 'y'\]"),
         ({"random_state": 1}, 60, r"\['random_state'\]"),
     ],
 )
