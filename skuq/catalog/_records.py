@@ -36,7 +36,7 @@ class Member:
     seed : int
         Seed of initial weights and batch order.
     seconds : float
-        Duration of training.
+        Duration of training, without the compilation of its program.
     tier : str
         Compilation of the training program, "xla" or "graph".
 
@@ -143,7 +143,7 @@ class FoldedMember:
 
     @property
     def seconds(self) -> float:
-        """Seconds of training of all networks."""
+        """Seconds of training of all networks, without compilation."""
         return sum(network.seconds for network in self.networks)
 
     @property

@@ -199,7 +199,15 @@ def _require(condition: bool, otherwise: str) -> None:
 def read_search(folder: Path) -> SearchDescription:
     """Read the description of a search."""
     file = folder / _SEARCH
-    tree = _archive.read(file, kind="search")
+    try:
+        tree = _archive.read(file, kind="search")
+    except FileVersionError:
+        raise
+    except FileFormatError as error:
+        raise FileFormatError(
+            f"{error} It describes the search, and without it the trials in {folder} cannot be "
+            "used. Restore it from a copy, or delete this folder to start anew."
+        ) from error
     try:
         search = SearchDescription(
             tree["id"],

@@ -80,15 +80,17 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         recorded as discarded and cannot become members. True is `skuq.search.SuccessiveHalving` by
         its defaults, which lets all initial trials finish.
     initial_trials : list of dict, Catalog, path or None, default=None
-        Configurations to try first, completed by the space's defaults. From a catalog, or from the
-        folder of a search, the ten best are taken. None uses the known recipes of a tabular space
-        if `search` is "agebo" or a mixed one, which vary all that recipes differ in, and otherwise
-        no initial trials.
+        Configurations to try first, completed by the space's defaults; fixed decisions keep their
+        values. From a catalog, or from the folder of a search, the ten best are taken, without
+        decisions that this space does not have. None uses the known recipes of a tabular space if
+        `search` is "agebo" or a mixed one, which vary all that recipes differ in, and otherwise no
+        initial trials.
     objective : callable or None, default=None
         ``objective(trial) -> float``, minimised by the search instead of ``trial.score``, for
         example with a penalty on size: ``lambda trial: trial.score + 1e-6 * trial.n_weights``. A
-        trial is a `skuq.catalog.FoldedMember`, whose `n_weights` and `seconds` (of training) are
-        sums over its networks, or a `Member` without `cv` in the paper's spaces. Early discarding
+        trial is a `skuq.catalog.FoldedMember`, whose `n_weights` and `seconds` are sums over its
+        networks, or a `Member` without `cv` in the paper's spaces. `seconds` are those of a full
+        training without compilation; with them, a fit does not repeat exactly. Early discarding
         always uses the score, and the ensemble is selected by `selection_loss`: for an ensemble of
         cheap members also give a `selection` of your own.
     fixed_architecture, fixed_hyperparameters : dict or None, default=None
@@ -316,7 +318,9 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     def from_paper(cls, name="benchmark", **changes):
         """Make an estimator with the settings of one of the paper's experiments.
 
-        The estimator does not calibrate its uncertainty, as the paper does not.
+        The estimator does not calibrate its uncertainty, as the paper does not. By the paper's
+        rule an ensemble may have a single member, whose epistemic uncertainty is 0: `fit` warns,
+        and ``min_members=2`` prevents it.
 
         Parameters
         ----------
@@ -405,15 +409,17 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         recorded as discarded and cannot become members. True is `skuq.search.SuccessiveHalving` by
         its defaults, which lets all initial trials finish.
     initial_trials : list of dict, Catalog, path or None, default=None
-        Configurations to try first, completed by the space's defaults. From a catalog, or from the
-        folder of a search, the ten best are taken. None uses the known recipes of a tabular space
-        if `search` is "agebo" or a mixed one, which vary all that recipes differ in, and otherwise
-        no initial trials.
+        Configurations to try first, completed by the space's defaults; fixed decisions keep their
+        values. From a catalog, or from the folder of a search, the ten best are taken, without
+        decisions that this space does not have. None uses the known recipes of a tabular space if
+        `search` is "agebo" or a mixed one, which vary all that recipes differ in, and otherwise no
+        initial trials.
     objective : callable or None, default=None
         ``objective(trial) -> float``, minimised by the search instead of ``trial.score``, for
         example with a penalty on size: ``lambda trial: trial.score + 1e-6 * trial.n_weights``. A
-        trial is a `skuq.catalog.FoldedMember`, whose `n_weights` and `seconds` (of training) are
-        sums over its networks, or a `Member` without `cv` in the paper's spaces. Early discarding
+        trial is a `skuq.catalog.FoldedMember`, whose `n_weights` and `seconds` are sums over its
+        networks, or a `Member` without `cv` in the paper's spaces. `seconds` are those of a full
+        training without compilation; with them, a fit does not repeat exactly. Early discarding
         always uses the score, and the ensemble is selected by `selection_loss`: for an ensemble of
         cheap members also give a `selection` of your own.
     fixed_architecture, fixed_hyperparameters : dict or None, default=None

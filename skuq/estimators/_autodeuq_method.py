@@ -28,13 +28,11 @@ from skuq.ensembles import (
 )
 from skuq.ensembles._likelihood import brier_statistics, class_log_likelihood, likelihood_statistics
 from skuq.ensembles._selection import real_weight, select_best
-from skuq.estimators._search_method import SEARCH_CONSTRAINTS, SearchMethod
+from skuq.estimators._search_method import SEARCH_CONSTRAINTS, SearchMethod, check_takes
 from skuq.networks import TabularSpace, resolve_search_space
 from skuq.search import STRATEGIES, make_proposer, pin
 from skuq.tables import NumberTargets
 
-_N_TRIALS = 50  # default number of trials without `max_time`
-_MOST_TRIALS = 10_000  # largest number of trials with `max_time`
 _EPOCHS = 100  # default number of epochs in spaces that do not set it
 _VALIDATION_FRACTION = 0.25  # "auto", without folds
 _N_FOLDS, _N_FOLDS_OF_MANY = 8, 5  # default number of folds, and that for more than _MANY_ROWS
@@ -68,7 +66,6 @@ _TUNER_METHODS = ["run_trial", "get_best_models"]  # of Keras-Tuner's tuners
 #: Constraints of the parameters of regressor and classifier.
 AUTODEUQ_CONSTRAINTS: dict = {
     **SEARCH_CONSTRAINTS,
-    "n_trials": [*SEARCH_CONSTRAINTS["n_trials"], StrOptions({"auto"})],
     "epochs": [*SEARCH_CONSTRAINTS["epochs"], StrOptions({"auto"})],
     "validation_fraction": [*SEARCH_CONSTRAINTS["validation_fraction"], StrOptions({"auto"})],
     "cv": [*SEARCH_CONSTRAINTS["cv"], StrOptions({"auto"})],
@@ -111,11 +108,10 @@ class AutoDEUQ(SearchMethod):
 
     @property
     def n_trials(self):
-        estimator = self.estimator
-        if not isinstance(estimator.n_trials, str):
-            return estimator.n_trials
-        n_trials = _N_TRIALS if estimator.max_time is None else _MOST_TRIALS
-        return min(n_trials, getattr(estimator.search, "max_trials", None) or n_trials)
+        n_trials = super().n_trials
+        if not isinstance(self.estimator.n_trials, str):
+            return n_trials
+        return min(n_trials, getattr(self.estimator.search, "max_trials", None) or n_trials)
 
     @property
     def score_name(self):
@@ -195,6 +191,10 @@ class AutoDEUQ(SearchMethod):
             )
 
     def check_selection(self):
+        names = (
+            ("y", "proba", "n_members") if self.classifies else ("y", "loc", "scale", "n_members")
+        )
+        check_takes("selection", self.estimator.selection, names, ("sample_weight",))
         if self.estimator.selection == "hq" and self.estimator.n_members < 2:
             raise ValueError('`n_members` must be at least 2 with `selection="hq"`. Got 1.')
 
@@ -219,11 +219,10 @@ class AutoDEUQ(SearchMethod):
                     f"`n_trials` is {self.n_trials}: all architectures are drawn at random. Set a "
                     "smaller `population_size` or more trials.",
                 )
-            planned = _N_TRIALS if isinstance(estimator.n_trials, str) else estimator.n_trials
             proposer = make_proposer(
                 estimator.search,
                 decisions,
-                planned,
+                self.n_planned,
                 fixed_architecture=estimator.fixed_architecture,
                 fixed_hyperparameters=estimator.fixed_hyperparameters,
                 population_size=estimator.population_size,
@@ -286,12 +285,14 @@ class AutoDEUQ(SearchMethod):
             known = hasattr(space, "known_recipes") and estimator.search in _MIXED_SEARCHES
             given, name = (space.known_recipes() if known else []), "known_recipes"
         both = sum(estimator.decisions_, Space())
+        if not isinstance(estimator.initial_trials, list | tuple):
+            given = _known_decisions(given, both)
         fixed = {**(estimator.fixed_architecture or {}), **(estimator.fixed_hyperparameters or {})}
         try:
             checked = [{**both.check(configuration, name), **fixed} for configuration in given]
         except ValueError as error:
-            hint = f" {_HOW_TO_START}" if name == "initial_trials" else ""
-            raise ValueError(f"{error}{hint}") from error
+            is_list = isinstance(estimator.initial_trials, list | tuple)
+            raise ValueError(f"{error} {_HOW_TO_START}" if is_list else str(error)) from error
         return [c for k, c in enumerate(checked) if c not in checked[:k]]
 
     def choose(self, candidates):
@@ -360,6 +361,24 @@ _HOW_TO_START = (
     "To start from the best trials of a fitted search give its `catalog_`, or the `configuration` "
     "of one of its records."
 )
+
+
+def _known_decisions(configurations, space):
+    """Leave out decisions of another search that this space does not have, with a warning."""
+    unknown = sorted({name for c in configurations for name in c} - set(space.names))
+    if not unknown:
+        return configurations
+    kept = [{k: v for k, v in c.items() if k in space.names} for c in configurations]
+    if not any(kept):
+        raise ValueError(
+            "`initial_trials` must be trials of a similar search space. Got a search with the "
+            f"decisions {unknown}, none of which this space has: {list(space.names)}."
+        )
+    warn_user(
+        f"`initial_trials` has decisions that this search space does not have: {unknown}. They "
+        "are left out."
+    )
+    return kept
 
 
 def _best_configurations(trials):

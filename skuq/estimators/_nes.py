@@ -26,8 +26,9 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
 
     Parameters
     ----------
-    n_trials : int, default=50
-        Number of trials (K), and size of the catalog; 400 in the paper.
+    n_trials : int or "auto", default="auto"
+        Number of trials (K), and size of the catalog; 400 in the paper. "auto" is 50, or with
+        `max_time` as many as fit into that time (at most 10,000).
     n_members : int, default=5
         Number of members of the ensemble (M); 3 to 30 in the paper.
     strategy : {"re", "rs"}, default="re"
@@ -67,9 +68,10 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         Weights of classes, by label, in the training loss and in the selection; they multiply
         sample weights. "balanced" is inversely proportional to their frequencies in y.
     epochs : int or None, default=None
-        Number of epochs of one network, over which its learning rate follows a cosine schedule.
-        None uses the paper's 100 for images (the paper uses 15 on Fashion-MNIST), and for tables
-        the number of epochs that has 500 steps of the optimiser, at least 30 and at most 100.
+        Number of epochs of one network, over which its learning rate follows a cosine schedule, or
+        its maximum in a space that sets the number itself, as "tabular" does. None uses the
+        paper's 100 for images (the paper uses 15 on Fashion-MNIST), and for tables the number of
+        epochs that has 500 steps of the optimiser, at least 30 and at most 100.
     validation_fraction : float, default=0.25
         Share of the rows that is held out for the search and the selection. Ignored with `cv` or
         `validation_data`.
@@ -195,7 +197,7 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
 
     def __init__(
         self,
-        n_trials=50,
+        n_trials="auto",
         *,
         n_members=5,
         strategy="re",
@@ -268,8 +270,9 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
 
     Parameters
     ----------
-    n_trials : int, default=50
-        Number of trials (K), and size of the catalog; 400 in the paper.
+    n_trials : int or "auto", default="auto"
+        Number of trials (K), and size of the catalog; 400 in the paper. "auto" is 50, or with
+        `max_time` as many as fit into that time (at most 10,000).
     n_members : int, default=5
         Number of members of the ensemble (M); 3 to 30 in the paper.
     strategy : {"re", "rs"}, default="re"
@@ -310,9 +313,10 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         paper's Proposition 3.1 holds, or the NLL of the normal with the mixture's mean and
         variance.
     epochs : int or None, default=None
-        Number of epochs of one network, over which its learning rate follows a cosine schedule.
-        None uses the paper's 100 for images (the paper uses 15 on Fashion-MNIST), and for tables
-        the number of epochs that has 500 steps of the optimiser, at least 30 and at most 100.
+        Number of epochs of one network, over which its learning rate follows a cosine schedule, or
+        its maximum in a space that sets the number itself, as "tabular" does. None uses the
+        paper's 100 for images (the paper uses 15 on Fashion-MNIST), and for tables the number of
+        epochs that has 500 steps of the optimiser, at least 30 and at most 100.
     validation_fraction : float, default=0.25
         Share of the rows that is held out for the search and the selection. Ignored with `cv` or
         `validation_data`.
@@ -441,7 +445,7 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
 
     def __init__(
         self,
-        n_trials=50,
+        n_trials="auto",
         *,
         n_members=5,
         strategy="re",

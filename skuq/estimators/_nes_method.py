@@ -16,7 +16,7 @@ from skuq._warnings import warn_user
 from skuq.ensembles import SELECTORS, check_selection, select_by, select_hq, select_hq_proba
 from skuq.ensembles._likelihood import likelihood_statistics
 from skuq.ensembles._selection import ensemble_of, normal_nll, normal_statistics
-from skuq.estimators._search_method import SEARCH_CONSTRAINTS, SearchMethod
+from skuq.estimators._search_method import SEARCH_CONSTRAINTS, SearchMethod, check_takes
 from skuq.networks._resolve import NES_SPACES, resolve_nes_space
 from skuq.search import EnsembleEvolution, Fixed, Mutation, RandomProposer, ensemble_population, pin
 from skuq.tables import ImageInputs
@@ -67,6 +67,8 @@ class NeuralEnsembleSearch(SearchMethod):
     def check_selection(self):
         """Raise ValueError if `n_members` or `use_best` do not fit the selection."""
         estimator = self.estimator
+        names = ("log_likelihood", "n_members")
+        check_takes("selection", estimator.selection, names, ("sample_weight",))
         least = 2 if estimator.selection == "hq" else 1  # HQ makes teams
         if estimator.n_members < least:
             raise ValueError(
@@ -112,9 +114,9 @@ class NeuralEnsembleSearch(SearchMethod):
         return space
 
     def epochs(self, space, inputs, n_train):
-        """Choose the number of epochs, and its limit, which NES does not have."""
+        """Choose the number of epochs, and the limit if the user gives it."""
         if self.estimator.epochs is not None:
-            return self.estimator.epochs, None
+            return self.estimator.epochs, self.estimator.epochs
         if isinstance(inputs, ImageInputs) and not inputs.flat:
             return _IMAGE_EPOCHS, None
         architecture, hyperparameters = self.estimator.decisions_
@@ -143,16 +145,14 @@ class NeuralEnsembleSearch(SearchMethod):
         both = decisions.architecture + decisions.hyperparameters
         if both.size == 1:
             return Fixed(both.default())
-        p, m = ensemble_population(
-            estimator.n_trials, estimator.population_size, estimator.n_parents
-        )
-        if estimator.strategy == "re" and (estimator.population_size or 0) >= estimator.n_trials:
+        p, m = ensemble_population(self.n_planned, estimator.population_size, estimator.n_parents)
+        if estimator.strategy == "re" and (estimator.population_size or 0) >= self.n_trials:
             warn_user(
                 f"Evolution starts after `population_size={p}` networks, and `n_trials` is "
-                f"{estimator.n_trials}: all networks are drawn at random. Set a smaller "
+                f"{self.n_trials}: all networks are drawn at random. Set a smaller "
                 "`population_size` or more trials.",
             )
-        if estimator.strategy == "rs" or p >= estimator.n_trials:
+        if estimator.strategy == "rs" or p >= self.n_trials:
             return RandomProposer(both)
         clean, *shifted = held_out.sets
         sets = {"clean": [clean], "shift": shifted[-1:], "both": [clean, *shifted[-1:]]}

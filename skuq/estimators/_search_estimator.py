@@ -10,6 +10,7 @@ import copy
 import functools
 import math
 import time
+from collections import Counter
 from dataclasses import replace
 from numbers import Integral
 
@@ -39,6 +40,7 @@ from skuq.training import MemberRefitter, MemberRepeater, MemberTrainer
 _MIN_SHARE = 0.5
 # Share of their epochs for which networks have to be trained to count as trained.
 _MIN_SHARE_TRAINED = 0.1
+_MOST_FAILURES = 0.25  # share of trials that may fail without a warning
 
 
 class SearchEstimator:
@@ -126,6 +128,7 @@ class SearchEstimator:
             self._retrain(method, search, result, fit_data, splits, store, started)
         self._warn_of_few_members(method)
         self._warn_of_short_training()
+        self._warn_of_failures()
         return self
 
     def _retrain(self, method, search, result, fit_data, splits, store, started):
@@ -255,18 +258,25 @@ class SearchEstimator:
 
     # -------------------------------------------------------------- selection
 
-    def _select(self, result: SearchResult):
+    def _select(self, result: SearchResult, method=None):
         """Select an ensemble for each held-out set, and the one that predicts."""
         self.catalog_ = result.catalog
         self.refitted_, self.repeated_ = result.refitted, result.repeated
         candidates = [result.candidate_predictions([part]) for part in result.sets]
-        chosen = [self._choose(of_set) for of_set in candidates]
+        try:
+            chosen = [self._choose(of_set, method) for of_set in candidates]
+        except Exception as error:
+            error.add_note(
+                "The trials are kept in `catalog_`: choose among them with another selection by "
+                '`reselect`, for example `reselect(selection="top")`.'
+            )
+            raise
         self.selections_, self.calibrations_ = zip(*chosen)
         self.selection_, self.calibration_ = chosen[-1]
         # With several shifted sets, the ensemble that predicts is selected on the rows of all of
         # them. With one or none it is the last selection above.
         if len(result.sets) > 2:
-            self.selection_, _ = self._choose(result.candidate_predictions())
+            self.selection_, _ = self._choose(result.candidate_predictions(), method)
             self.calibration_ = NO_CALIBRATION
 
     def _choose(self, candidates, method=None):
@@ -295,7 +305,8 @@ class SearchEstimator:
         """Warn if the ensemble has fewer members than epistemic uncertainty needs."""
         params, n_members = method.estimator, len(self.selection_)
         wanted = min(getattr(params, "min_members", 2), params.n_members)
-        if n_members >= wanted:
+        is_zero = len(self.fitted_.members) == 1 < params.n_members
+        if n_members >= wanted and not is_zero:
             return
         found, consequence = f"{n_members} members", ""
         if n_members == 1:
@@ -303,9 +314,21 @@ class SearchEstimator:
             value = "0" if n == 1 else f"that of {n} networks of one configuration"
             found, consequence = "1 member", f": its epistemic uncertainty is {value}"
         cause, advice = "no more trials succeeded", "Give the search more trials or more time."
-        if len(self.catalog_.completed) >= wanted:
+        if len(self.catalog_.completed) > n_members:
             cause, advice = "`selection` chose no more", "Another `selection` may choose more."
+            if wanted == 1:
+                advice = "Set `min_members=2`, which `reselect` takes, too."
         warn_user(f"The ensemble has {found}, as {cause}{consequence}. {advice}")
+
+    def _warn_of_failures(self):
+        """Warn if many trials have failed: some networks diverge, but this has another cause."""
+        failed = [record.message for record in self.catalog_ if record.failed]
+        if len(failed) > _MOST_FAILURES * len(self.catalog_):
+            (message, count), *_ = Counter(failed).most_common(1)
+            warn_user(
+                f"{len(failed)} of {len(self.catalog_)} trials failed, {count} of them with: "
+                f"{message} `leaderboard` has the reasons."
+            )
 
     def _warn_of_short_training(self):
         """Warn if `max_time` has left no trial of the ensemble a real part of its training."""
@@ -365,10 +388,12 @@ class SearchEstimator:
         SmallValidationWarning
             If there are fewer than 100 rows to select on.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "catalog_")
         is_new = self._gives_rows(X, y, sample_weight)
         method = self._method_with(settings)
         self._result.check_complete()
+        if not hasattr(self, "selections_"):  # `selection` raised an error in `fit`
+            self._select(self._result, method)
         if not is_new:
             # The predictions of trials include their repeats.
             candidates = self._result.candidate_predictions(indices=self.catalog_.completed)
@@ -390,6 +415,8 @@ class SearchEstimator:
     def leaderboard(self, X=None, y=None, sample_weight=None):
         """Tabulate the trials from the best on, with their weights in the ensemble.
 
+        With further rows the best trial is the one that is best on them.
+
         Parameters
         ----------
         X, y, sample_weight : optional
@@ -404,7 +431,8 @@ class SearchEstimator:
             are given, `weight` in the ensemble, `seconds`, `share` of the full training,
             `n_networks` with repeats, `n_weights` of all of them (missing for networks that a
             pickle has left behind), and the decisions of the configuration. A decision with the
-            name of one of these columns has ``decision_`` before it.
+            name of one of these columns has ``decision_`` before it. If a trial has failed, the
+            last column is `message`, the reason.
 
         Raises
         ------

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from sklearn.base import is_classifier
 
-from skuq._params import HasMethods, Hidden, Interval
+from skuq._params import HasMethods, Hidden, Interval, StrOptions
 from skuq.catalog import HeldOut
 from skuq.estimators._durable import DURABLE_CONSTRAINTS, RUNNING_PARAMETERS
 from skuq.networks import TabularSpace
@@ -17,9 +19,12 @@ from skuq.search import CandidatePredictions
 from skuq.tables import ClassTargets, NumberTargets, TableInputs
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS
 
+_N_TRIALS = 50  # default number of trials without `max_time`
+_MOST_TRIALS = 10_000  # largest number of trials with `max_time`
+
 #: Constraints of the parameters of all searches.
 SEARCH_CONSTRAINTS: dict = {
-    "n_trials": [Interval(Integral, 1, None, closed="left")],
+    "n_trials": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     "n_members": [Interval(Integral, 1, None, closed="left")],
     "search_space": [
         None,
@@ -79,8 +84,15 @@ class SearchMethod:
 
     @property
     def n_trials(self) -> int:
-        """Number of trials of the search."""
+        """Number of trials of the search; with `max_time`, "auto" is as many as fit into it."""
+        if isinstance(self.estimator.n_trials, str):
+            return _N_TRIALS if self.estimator.max_time is None else _MOST_TRIALS
         return self.estimator.n_trials
+
+    @property
+    def n_planned(self) -> int:
+        """Number of trials that determines the default sizes of populations."""
+        return _N_TRIALS if isinstance(self.estimator.n_trials, str) else self.estimator.n_trials
 
     def validation(self, n_rows: int, given: bool) -> dict[str, Any]:
         """Return `fraction` and `cv` for the split of rows.
@@ -177,3 +189,23 @@ class SearchMethod:
         # Variance of the mixture of trials = mean of variances + variance of means.
         total = average(scale**2 + (centers - average(centers)) ** 2)
         return fit_scale((candidates.y - average(loc)) ** 2, total, candidates.weight)
+
+
+def check_takes(
+    name: str, function: Any, positional: Sequence[str], keywords: Sequence[str]
+) -> None:
+    """Raise TypeError if a parameter is a function that cannot be called with these arguments."""
+    if not callable(function):
+        return
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some built-in functions have none
+        return
+    try:
+        signature.bind(*positional, **dict.fromkeys(keywords))
+    except TypeError as error:
+        arguments = [*positional, *(f"{keyword}=..." for keyword in keywords)]
+        raise TypeError(
+            f"`{name}` must be a function of ({', '.join(arguments)}). Got {function!r} with the "
+            f"parameters {signature}: {error}."
+        ) from error

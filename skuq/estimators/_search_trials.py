@@ -61,9 +61,14 @@ def make_leaderboard(result, selection, new_scores=None):
             "share": record.share,
             "n_networks": len(networks),
             "n_weights": sum(np.nan if n.weights is None else n.n_weights for n in networks),
+            "message": record.message,
         }
         rows.append(with_decisions(row, record.configuration))
     frame = pd.DataFrame(rows)
+    messages = frame.pop("message")
+    if messages.any():
+        frame["message"] = messages  # the last column
     # Completed trials first, then the discarded ones.
     rank = frame["status"].map({"completed": 0, "discarded": 1, "failed": 2})
-    return frame.iloc[np.lexsort((frame["score"], rank))].reset_index(drop=True)
+    score = frame["score" if new_scores is None else "new_score"]
+    return frame.iloc[np.lexsort((frame["score"], score, rank))].reset_index(drop=True)

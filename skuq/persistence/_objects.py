@@ -123,9 +123,11 @@ class Restorer:
             part = state["name"]
             if type(part) is not str:
                 raise FileFormatError(f"{where} has no name")
-            self._names.add(part)
-            if part in self._parts:
-                return self._parts[part]
+            given = part if part in self._parts else self._pair_of(part)
+            self._names.add(given or part)
+            if given is not None:
+                value = self._parts[given]
+                return value if given == part else value[int(part.rpartition("__")[2])]
             if name == _PART:
                 return MissingPart(part, str(state["description"])[:200])
             return self._foreign(state["data"], part)
@@ -137,6 +139,13 @@ class Restorer:
         if saved.check is not None:
             saved.check(state, where)
         return _make_object(saved.cls, state)
+
+    def _pair_of(self, part: str) -> str | None:
+        """Return the name of a pair that the user gives whole, for one of its two parts."""
+        name, _, position = part.rpartition("__")
+        given = self._parts.get(name)
+        is_in = isinstance(given, tuple | list) and position in map(str, range(len(given)))
+        return name if is_in else None
 
     def _foreign(self, data: Any, part: str) -> Any:
         # The same object may be stored in several places, as a pool lists its members twice.

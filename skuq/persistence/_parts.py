@@ -44,9 +44,12 @@ class MissingPart:
         return hash((self.name, self.description))
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        parameter, _, position = self.name.rpartition("__")
+        if not position.isdigit():
+            parameter = self.name
         raise MissingPartError(
-            f"`{self.name}` ({self.description}) was not saved: give it to "
-            f"skuq.load(path, parts={{{self.name!r}: ...}}), to `from_catalog` by its name, or to "
+            f"`{self.name}` ({self.description}) was not saved: give `{parameter}` to "
+            f"skuq.load(path, parts={{{parameter!r}: ...}}), to `from_catalog` by its name, or to "
             "`set_params`."
         )
 

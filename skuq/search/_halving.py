@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 from skuq._registry import saved_as
 from skuq.catalog._records import TrialRecord
@@ -50,6 +51,8 @@ class SuccessiveHalving:
     min_trials: int = 4
 
     def __post_init__(self) -> None:
+        if not isinstance(self.shares, Iterable):
+            raise TypeError(f"`shares` must be numbers between 0 and 1. Got {self.shares!r}.")
         # Numbers of Python, as records of trials hold them.
         object.__setattr__(self, "shares", tuple(map(float, self.shares)))
         shares = (0.0, *self.shares, 1.0)
@@ -59,6 +62,8 @@ class SuccessiveHalving:
             raise ValueError(
                 f"`reduction_factor` must be a number larger than 1. Got {self.reduction_factor}."
             )
+        if not isinstance(self.min_trials, Integral) or self.min_trials < 1:
+            raise ValueError(f"`min_trials` must be an integer >= 1. Got {self.min_trials!r}.")
 
     def stages(self, history: Sequence[TrialRecord]) -> tuple[tuple[float, float], ...]:
         """Return each stage's share, and the score that a trial has to reach to pass it."""

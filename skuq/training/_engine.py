@@ -31,6 +31,40 @@ programs = BoundedCache(max_size=16)
 _SLICE_SECONDS = 1.0
 
 
+class _Clock:
+    """Training time of a run, to which its first call, which may compile, adds a usual epoch's.
+
+    Parameters
+    ----------
+    before : float, default=0
+        Seconds of the run that this one continues.
+    """
+
+    def __init__(self, before: float = 0.0):
+        self._before, self._first = before, (0, 0.0)
+        self._n_epochs, self._later = 0, 0.0  # of all calls but the first
+
+    def add(self, n_epochs: int, seconds: float) -> None:
+        """Add a call."""
+        if not self._first[0]:
+            self._first = n_epochs, seconds
+        else:
+            self._n_epochs, self._later = self._n_epochs + n_epochs, self._later + seconds
+
+    @property
+    def epoch(self) -> float:
+        """Seconds of an epoch; infinity before the second call."""
+        return self._later / self._n_epochs if self._n_epochs else math.inf
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the training. A single call counts whole."""
+        n_epochs, seconds = self._first
+        if self._n_epochs:
+            seconds = min(seconds, n_epochs * self.epoch)
+        return self._before + seconds + self._later
+
+
 class TrainingRun:
     """A training run: a job on its data, which can be advanced epoch by epoch.
 
@@ -43,7 +77,6 @@ class TrainingRun:
     """
 
     def __init__(self, job: TrainingJob, data: TrainingData):
-        started = time.perf_counter()
         self.job, self.data = job, data
         template = template_of(job.network)
         sizes = Sizes.of(job, data)
@@ -60,14 +93,13 @@ class TrainingRun:
         self._shares = batch_shares(self._key, sizes.n_train)
         if isinstance(job.start, TrainingState):  # a paused run continues
             self._carry, self._history = job.start.carry, [job.start.history]
-            self._done, self._seconds = job.start.n_epochs, job.start.seconds
+            self._done, self._clock = job.start.n_epochs, _Clock(job.start.seconds)
         else:
             self._carry, self._history = self._first_carry(template), []
-            self._done, self._seconds = 0, 0.0
+            self._done, self._clock = 0, _Clock()
         prior = self._prior(template)
         if prior is not None:
             self._tables = {**self._tables, "prior": to_tensors(prior)}
-        self._seconds += time.perf_counter() - started
 
     @property
     def n_epochs(self) -> int:
@@ -149,33 +181,29 @@ class TrainingRun:
         InterruptedError
             If `cancelled` returned True.
         """
-        started, key = time.perf_counter(), self._key
-        end = self.job.recipe.epochs
+        key, end = self._key, self.job.recipe.epochs
         if n_epochs is not None:
             end = min(end, self._done + n_epochs)
         stops = to_host(self._carry["stopped"])
-        n_calls, seconds_per_epoch = 0, np.inf
         while self._done < end and not np.all(stops):
             if cancelled is not None and cancelled():
                 raise InterruptedError("Training was cancelled.")
             if self._done and time.monotonic() > deadline:
                 break
-            # As many epochs as fit into a slice; the first slice has one, whose time is measured.
-            n = int(np.clip(_SLICE_SECONDS / seconds_per_epoch, 1, key.epochs_per_call))
+            called = time.perf_counter()
+            # As many epochs as fit into a slice, or one as long as its time is not known.
+            n = int(np.clip(_SLICE_SECONDS / self._clock.epoch, 1, key.epochs_per_call))
             n = min(n, end - self._done)
             arguments = to_tensors((self._carry, self._tables, self._feed(n), self._numbers(n)))
             program = programs.get(key, functools.partial(self._compile, arguments))
-            called = time.perf_counter()
             carry, rows = program(*arguments)
             # Waits for the end of the call, so that its time can be taken.
             rows, stops = to_host((rows, carry["stopped"]))
-            if n_calls or not key.jit:  # XLA compiles in its first call
-                seconds_per_epoch = (time.perf_counter() - called) / n
-            self._carry, self._done, n_calls = carry, self._done + n, n_calls + 1
+            self._clock.add(n, time.perf_counter() - called)
+            self._carry, self._done = carry, self._done + n
             self._history.append(rows[:n])
             if report is not None:
                 report(n, 0 if np.all(stops) else end - self._done)
-        self._seconds += time.perf_counter() - started
 
     def _feed(self, n_epochs: int) -> dict[str, np.ndarray]:
         """Prepare batch orders, schedules and artificial inputs of the next epochs."""
@@ -207,16 +235,16 @@ class TrainingRun:
             history=np.concatenate(self._history),
             streams=self._streams.positions(),
             n_epochs=self._done,
-            seconds=self._seconds,
+            seconds=self._clock.seconds,
             jit=self._key.jit,
         )
 
     def members(self) -> list[Member | FloatingPointError]:
         """Make the record of each member, or an error in the place of one that diverged."""
-        job, started = self.job, time.perf_counter()
+        job = self.job
         best, states = to_host((self._carry["best_weights"], self._carry["best_state"]))
         weights, history = self._layout.join(best), np.concatenate(self._history)
-        seconds = (self._seconds + time.perf_counter() - started) / len(job.seeds)
+        seconds = self._clock.seconds / len(job.seeds)
         if not job.stacked:  # add a member axis of length one
             history, weights, states = history[..., None], weights[None], [s[None] for s in states]
         return [

@@ -54,7 +54,7 @@ class TrainingState:
     n_epochs : int
         Number of epochs trained so far.
     seconds : float
-        Training time so far, in seconds.
+        Training time so far, in seconds, without compilation.
     jit : bool
         Whether the program runs through XLA.
 

@@ -174,10 +174,11 @@ class MemberTrainer:
             so_far = self._result(training)
             scores.append(self._score(so_far))
             if not scores[-1] <= largest:  # worse, or NaN: discard the trial
-                return TrialOutcome(None, self._objective(so_far), tuple(scores), stage)
+                value = self._objective(so_far, stage)
+                return TrialOutcome(None, value, tuple(scores), stage)
         training.advance(cancelled=cancelled, deadline=deadline)
-        result = self._result(training)
-        return TrialOutcome(result, self._objective(result), tuple(scores), share * training.share)
+        result, share = self._result(training), share * training.share
+        return TrialOutcome(result, self._objective(result, share), tuple(scores), share)
 
     def _seconds_of_result(self, to_predict: float) -> float:
         """Estimate the time of the result, from that of all predictions of held-out rows."""
@@ -203,15 +204,26 @@ class MemberTrainer:
             return networks[0]
         return folded_member(networks, self.data, self.folds, self.head, self.held_out)
 
-    def _objective(self, result: Member | FoldedMember) -> float:
-        """Compute the number that the search minimises, for a finished or discarded trial."""
+    def _objective(self, result: Member | FoldedMember, share: float) -> float:
+        """Compute the number that the search minimises, for a finished or discarded trial.
+
+        The user's function sees the common score in place of a network's own loss, and the seconds
+        of a full training in place of those of its first `share`.
+        """
         score = self._score(result)
         if self.objective is None:
             return score
-        if isinstance(result, Member) and score != result.score:
-            # The user's function sees the common score in place of this network's own loss.
-            result = FoldedMember((result,), result.held_out, score)
-        return float(self.objective(result))
+        networks = tuple(replace(n, seconds=n.seconds / share) for n in result.networks)
+        if isinstance(result, FoldedMember):
+            result = replace(result, networks=networks)
+        elif score != result.score:
+            result = FoldedMember(networks, result.held_out, score)
+        else:
+            (result,) = networks
+        try:
+            return float(self.objective(result))
+        except Exception as error:
+            raise ValueError(f"`objective` raised {type(error).__name__}: {error}") from error
 
     def _score(self, result: Member | FoldedMember) -> float:
         """Score a trial by the loss that is common to all trials, whatever its own head."""

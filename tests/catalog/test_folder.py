@@ -208,9 +208,10 @@ def test_a_broken_trial_is_put_aside_and_said(tmp_path, damage):
 def test_a_broken_description_is_an_error(tmp_path):
     path = begun(tmp_path, [trial(0)])
     (path / "search.skuq").write_bytes(b"what?")
-    with pytest.raises(FileFormatError):
+    advice = "the trials in .* cannot be used. Restore it from a copy, or delete this folder"
+    with pytest.raises(FileFormatError, match=advice):
         CatalogFolder(tmp_path, PARTS).__enter__()
-    with pytest.raises(FileFormatError):
+    with pytest.raises(FileFormatError, match=advice):
         Catalog.load(path)
 
 

@@ -11,6 +11,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import KFold
 
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor
@@ -232,6 +233,7 @@ def test_a_search_starts_from_another(fitted, wave, tmp_path):
         ([{"wide": 3}], r"unknown decisions \['wide'\].*give its `catalog_`"),
         ([{"width": 3}], r"`initial_trials\['width'\]` must lie in"),
         ([{}, None], r"`initial_trials` must be a list of configurations.* Got None in it"),
+        ([{"score": 1.0}], r"unknown decisions \['score'\].* give its `catalog_`"),
     ],
 )
 def test_initial_trials_that_the_space_does_not_have(wave, given, match):
@@ -263,6 +265,20 @@ def test_a_population_that_is_never_full_says_so(tiny_space, settings, warns):
     assert [w for w in noted if "all architectures are drawn at random" in str(w.message)] == (
         noted if warns else []
     )
+
+
+def test_initial_trials_of_another_space_keep_what_this_one_decides(fitted, wave):
+    X, y = wave
+    classifier = AutoDEUQClassifier(**FAST, initial_trials=fitted.catalog_)
+    with pytest.warns(UserWarning, match=r"`initial_trials` has .* does not have: \['loss'\]"):
+        classifier.fit(X, y > np.median(y))
+    best = fitted.leaderboard().iloc[0]
+    first = classifier.catalog_[0].configuration
+    assert (first["width"], first["learning_rate"]) == (best.width, best.learning_rate)
+    alien = Catalog([replace(fitted.catalog_[0], configuration={"units": 3})])
+    with pytest.raises(ValueError, match=r"of a similar search space. Got .*\['units'\]") as raised:
+        AutoDEUQRegressor(**FAST, initial_trials=alien).fit(X, y)
+    assert "catalog_" not in str(raised.value)  # which was given
 
 
 def test_a_keras_tuner_oracle_takes_no_initial_trials(wave):
@@ -372,12 +388,14 @@ def test_one_network_has_no_epistemic_part_and_says_so(tiny_space, wave):
     with pytest.warns(UserWarning, match="1 member, .* is that of 2 networks of one configuration"):
         model.set_params(cv=2).fit(*wave)
     assert (model.predict_uncertainty(wave[0]).epistemic > 0).all()
-    model.set_params(cv=None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", SmallValidationWarning)
-        model.set_params(min_members=1).fit(*wave)
-        model.set_params(min_members=2, n_members=1).fit(*wave)
+        model.set_params(min_members=1).fit(*wave)  # two networks of one trial
+        model.set_params(cv=None, n_members=1).fit(*wave)  # what the user asks for
+    # The paper's rule may leave one member, too.
+    with pytest.warns(UserWarning, match="1 member, as no more trials succeeded.* is 0. Give"):
+        model.set_params(n_members=5).fit(*wave)
 
 
 def test_a_selection_of_one_member_is_its_own_fault(tiny_space, wave):
@@ -483,6 +501,7 @@ def test_no_repeat_begins_after_the_deadline(tiny_space, wave, monkeypatch, tmp_
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", SmallValidationWarning)
+        warnings.filterwarnings("ignore", "The ensemble has 1 member")
         AutoDEUQRegressor(**settings).fit(*wave)
         again = AutoDEUQRegressor(**settings, catalog_dir=tmp_path).fit(*wave)
     assert sorted(again.repeated_) == sorted(stored.repeated_) != []  # those of the folder
@@ -584,6 +603,9 @@ def test_a_leaderboard_of_the_trials(fitted, wave):
         expected = crps_loss(y_new, mean, std) / fitted.targets_.scaling.scale_[0]
         assert_allclose(row.new_score, expected, rtol=1e-5)
     assert board.new_score[board.status == "discarded"].isna().all()
+    done = board[board.status == "completed"]
+    assert done.index.tolist() == list(range(len(done))) and "message" not in board
+    assert done.new_score.is_monotonic_increasing and not done.score.is_monotonic_increasing
 
 
 def test_a_leaderboard_has_decisions_of_any_name():
@@ -596,6 +618,51 @@ def test_a_leaderboard_has_decisions_of_any_name():
     board = make_leaderboard(SearchResult(Catalog([failed, stopped], None)), nothing)
     assert board.status.tolist() == ["discarded", "failed"]
     assert board["rank"].tolist() == [3, 3] and board["decision_score"].tolist() == [5, 5]
+
+
+def test_failed_trials_are_told_with_their_reasons(wave, tiny_space):
+    numbers = iter(range(6))
+
+    def fails(trial):
+        if next(numbers) % 2:
+            raise KeyError("dropout")
+        return trial.score
+
+    settings = {"epochs": 2, "search_space": tiny_space, "random_state": 0, "cv": 2}
+    model = AutoDEUQRegressor(6, **settings, objective=fails)
+    with pytest.warns(UserWarning, match="3 of 6 trials failed, 3 .*`objective` raised KeyError"):
+        model.fit(*wave)
+    board = model.leaderboard()
+    assert board.columns[-1] == "message"
+    assert (board.message != "").tolist() == [False] * 3 + [True] * 3
+
+
+def test_trials_survive_a_selection_that_fails(wave, tiny_space):
+    settings = {"epochs": 2, "search_space": tiny_space, "random_state": 0, "cv": 2}
+    wrong = AutoDEUQRegressor(3, **settings, selection=lambda y, loc: 0)
+    with pytest.raises(TypeError, match=r"`selection` must be a function of \(y, loc, scale"):
+        wrong.fit(*wave)
+    assert not hasattr(wrong, "catalog_")  # before the search
+    failing = AutoDEUQRegressor(3, **settings, selection=lambda *given, sample_weight: 1 / 0)
+    with pytest.raises(ZeroDivisionError) as raised:
+        failing.fit(*wave)
+    assert "`reselect" in raised.value.__notes__[0]
+    with pytest.raises(NotFittedError):
+        failing.predict(wave[0])
+    failing.reselect(selection="top")
+    expected = AutoDEUQRegressor(3, **settings, selection="top").fit(*wave)
+    assert_array_equal(failing.predict(wave[0]), expected.predict(wave[0]))
+    assert_array_equal(failing.at_severity(0).predict(wave[0]), expected.predict(wave[0]))
+
+
+def test_a_search_by_the_papers_rule_says_that_nothing_is_epistemic(wave):
+    model = AutoDEUQRegressor.from_paper(
+        n_trials=2, epochs=2, random_state=0, population_size=None, sample_size=None
+    )
+    first = {"selection": lambda y, loc, scale, n_members, sample_weight: Selection([0], [1.0])}
+    with pytest.warns(UserWarning, match="chose no more.* uncertainty is 0. Set `min_members=2`"):
+        model.set_params(**first).fit(*wave)
+    assert_array_equal(model.predict_uncertainty(wave[0]).epistemic, 0)
 
 
 def test_a_leaderboard_of_a_trial_with_repeats(repeated, wave):

@@ -502,6 +502,25 @@ def test_images_and_flat_rows_are_the_same(tiny_space):
 
 
 @pytest.mark.slow
+def test_epochs_limit_a_space_that_sets_them(iris):
+    model = tiny("tabular", 2, 1, epochs=3, vary="initialisation").fit(*iris)
+    assert (model.catalog_.to_frame().n_epochs == 3).all()
+
+
+def test_as_many_trials_as_fit_into_the_time(iris, tiny_space):
+    model = tiny(tiny_space, "auto", epochs=1, max_time=2).fit(*iris)
+    method = model._method
+    assert (method.n_trials, method.n_planned) == (10_000, 50)
+    assert clone(model).set_params(max_time=None)._method.n_trials == 50
+
+
+def test_a_selection_is_checked_before_the_search(iris, tiny_space):
+    model = tiny(tiny_space, selection=lambda y, proba, n_members: 0)
+    with pytest.raises(TypeError, match=r"a function of \(log_likelihood, n_members, s"):
+        model.fit(*iris)
+    assert not hasattr(model, "catalog_")
+
+
 def test_networks_of_the_tabular_space_get_images_as_rows_of_a_table():
     rng = np.random.RandomState(0)
     images, y = rng.normal(size=(40, 3, 2, 1)), np.arange(40) % 2

@@ -552,6 +552,26 @@ def test_networks_of_ones_own_predict_without_their_function():
     assert loaded.search_space is space
 
 
+def own_training(hp):
+    return {"learning_rate": 0.01, "batch_size": 8}
+
+
+def test_a_pair_of_functions_is_given_whole_or_in_parts():
+    pair = own_network, own_training
+    data = dumps(skuq.AutoDEUQRegressor(search_space=pair))
+    for parts in (
+        {"search_space": pair},
+        {"search_space": list(pair)},
+        {"search_space__0": pair[0], "search_space__1": pair[1]},
+    ):
+        assert loads(data, parts=parts).search_space == pair
+    missing = loads(data, parts={"search_space__0": own_network}).search_space[1]
+    with pytest.raises(MissingPartError, match=r"`search_space__1` .* give `search_space` to"):
+        missing()
+    with pytest.raises(ValueError, match=r"does not know: \['search_space'\]"):
+        loads(data, parts={"search_space": own_network})
+
+
 def network_of_operations(input_shape, n_outputs):
     x = keras.Input(input_shape)
     bent = keras.ops.logaddexp(x[:, :1], 1.0) + keras.ops.erf(keras.layers.Dense(4)(x))

@@ -78,10 +78,12 @@ def test_each_stage_is_judged_by_those_that_have_reached_it():
         ({"reduction_factor": 1}, "larger than 1. Got 1"),
         ({"reduction_factor": float("nan")}, "larger than 1. Got nan"),
         ({"reduction_factor": math.inf}, "larger than 1. Got inf"),
+        ({"min_trials": 0}, "`min_trials` must be an integer >= 1. Got 0"),
+        ({"shares": 0.5}, "`shares` must be numbers between 0 and 1. Got 0.5"),
     ],
 )
 def test_impossible_settings(settings, match):
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises((TypeError, ValueError), match=match):
         SuccessiveHalving(**settings)
 
 

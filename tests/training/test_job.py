@@ -27,6 +27,7 @@ from skuq.training import (
     train_member,
     train_stack,
 )
+from skuq.training._engine import TrainingRun
 
 layers = keras.layers
 HEAD = GaussianHead()
@@ -154,6 +155,19 @@ def test_seconds_of_the_parts_add_up(data):
     (member,) = train(replace(job, start=replace(state, seconds=1000.0)), data)
     assert 1000 < member.seconds < 1100
     assert 0 < state.seconds < 100
+
+
+@pytest.mark.parametrize("n_epochs", [1, 4])
+def test_seconds_do_not_contain_compilation(data, monkeypatch, n_epochs):
+    clock = iter(np.cumsum([0.0, 90.0, 1.0, 2.0, 0.0, 2.0, 0.0, 3.0]).tolist())
+    job = job_of("noisy", False, False)
+    job = replace(job, recipes=tuple(replace(r, epochs=n_epochs) for r in job.recipes))
+    run = TrainingRun(job, data)
+    monkeypatch.setattr("skuq.training._engine.time.perf_counter", lambda: next(clock))
+    for _ in range(n_epochs):
+        run.advance(1)
+    # The first epoch compiles for 90 s. It counts as the mean of the others, or whole if alone.
+    assert run.state().seconds == pytest.approx({1: 90.0, 4: 7.0 + 7.0 / 3}[n_epochs])
 
 
 @pytest.mark.slow

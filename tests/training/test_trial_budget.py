@@ -146,6 +146,25 @@ def test_an_objective_replaces_the_score(trainer):
     assert discarded.score == pytest.approx(discarded.stage_scores[0] + price)
 
 
+def test_an_objective_sees_the_seconds_of_a_full_training(trainer):
+    seen = []
+    priced = replace(trainer, objective=lambda trial: seen.append(trial.seconds) or 0.0)
+    stage = 0.1
+    outcome = priced(CONFIGURATION, 3, TrialBudget(((stage, -1e9),)))
+    assert outcome.share == stage and len(seen) == 1
+    trained = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemberTrainer, "_score", lambda self, result: trained.append(result) or 0.0)
+        priced(CONFIGURATION, 3, TrialBudget(((stage, -1e9),)))
+    assert seen[1] == pytest.approx(trained[0].seconds / stage)
+
+
+def test_an_error_of_an_objective_names_it(trainer):
+    broken = replace(trainer, objective=lambda trial: trial.scor)
+    with pytest.raises(ValueError, match="`objective` raised AttributeError: .*'scor'"):
+        broken(CONFIGURATION, 3, TrialBudget())
+
+
 @pytest.mark.parametrize("loss", ["crps", "nll"])
 def test_trials_of_every_loss_are_scored_alike(loss):
     data = make_data()
