@@ -12,7 +12,11 @@ from skuq._checks import first_true
 from skuq._params import HasMethods, Interval, StrOptions
 from skuq._registry import saved_as
 from skuq._seeds import generator
-from skuq.estimators._neon_conditioned import train_conditioned
+from skuq.estimators._neon_conditioned import (
+    FEWEST_TO_LEARN,
+    FEWEST_WITH_NOISE,
+    train_conditioned,
+)
 from skuq.estimators._neon_paper import paper_settings
 from skuq.estimators._neon_prior import PRIOR_SCALE
 from skuq.estimators._network_estimator import check_units, find_completed
@@ -81,7 +85,7 @@ class NEONRegressor(OperatorRegressor):
         Scale of the random prior (alpha in Eq. 4), in units of standardised values; 0 disables it.
         A larger one is less sure away from data. "auto" learns it from functions that networks
         leave out, wherever the prior is conditioned on at most 1500 values of at least 5 functions
-        without noise, or on at least 10 functions with a known noise; elsewhere it is 0.75, as for
+        without noise, or on at least 5 functions with a known noise; elsewhere it is 0.75, as for
         the paper's pollutants. The networks that it is learnt from start anew in a warm start, and
         with a known noise so does the whole fit. Where a conditioned prior learns the noise, it
         learns its own scale too, and this one only disables it.
@@ -104,9 +108,9 @@ class NEONRegressor(OperatorRegressor):
         Standard deviation of the noise of values, in units of Y; 0 says that there is none, as in
         the paper. One for each component; where columns have scales of their own, as without query
         points, one for each column, of shape (q, m), or (q,) of one component. "auto" learns one
-        for each component, and a factor of the epistemic part, from functions that networks leave
-        out. For that there must be 30 functions or more; for fewer there is no noise. With
-        ``loss="nll"`` the networks learn it.
+        for each component, and the scale of the epistemic part, from functions that networks leave
+        out. For that there must be 15 functions or more, or 30 with a trained EpiNet; for fewer
+        there is no noise. With ``loss="nll"`` the networks learn it.
     steps : int or callable, default=12000
         Number of training steps, rounded up to whole epochs; or ``steps(n_functions)``, which
         gives it for so many functions.
@@ -140,8 +144,9 @@ class NEONRegressor(OperatorRegressor):
         noise (``noise=0.0``), as results of simulations are.
     warm_start : bool, default=False
         Whether `fit` goes on from the networks and scales of the previous fit. Choose fewer
-        `steps` then. A fit that learns the noise (see `noise`) starts anew, because its networks
-        must not have seen the functions that they leave out.
+        `steps` then. A fit that learns the noise (see `noise`), or that has a known noise of at
+        least five functions, starts anew, because its networks must not have seen the functions
+        that they leave out.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -155,7 +160,8 @@ class NEONRegressor(OperatorRegressor):
     query_points_ : ndarray of shape (q, d_y)
         Query points of the columns of Y.
     index_ : ndarray of shape (n_draws, n_index)
-        Indices that predictions average over.
+        Indices that predictions average over. With several networks there are equally many for
+        each, so that their number can be a little larger than `n_index`.
     noise_std_ : ndarray of shape (m,), or (q, m) where columns have scales of their own
         Standard deviation of the noise, in units of Y: known, learnt, or 0.
     n_parameters_ : int
@@ -328,6 +334,15 @@ class NEONRegressor(OperatorRegressor):
             "`build_base`": self.build_base is not None,
             "loss='nll'": self.loss == "nll",
         }
+
+    def _leaves_out(self, n_functions, learns_noise):
+        if learns_noise:
+            return True
+        is_known = not isinstance(self.noise, str) and bool(np.any(self.noise))
+        return is_known and self._is_conditioned() and n_functions >= FEWEST_WITH_NOISE
+
+    def _fewest_to_learn_noise(self):
+        return FEWEST_TO_LEARN if self._is_conditioned() else super()._fewest_to_learn_noise()
 
     def _is_conditioned(self):
         """Tell whether the prior is conditioned in closed form."""

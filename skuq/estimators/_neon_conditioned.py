@@ -14,6 +14,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+from scipy import stats
 
 from skuq._seeds import generator
 from skuq._threads import one_thread_if_small
@@ -40,9 +41,9 @@ MAX_EXACT, MAX_VALUES = 1500, 20_000
 # Largest number of steps of the networks that a scale is learnt from. With 500 their errors can be
 # so much larger than those of full training that deviations come out more than twice too wide.
 _SCALE_STEPS = 2000
-# Functions with a known noise from which on networks leave a fifth of them out. To learn the noise,
-# too, there must be more.
-_FEWEST_WITH_NOISE = 2 * N_FOLDS
+#: Functions with a known noise from which on networks leave a fifth of them out, and functions from
+#: which on the noise is learnt. Of 10 or 12 it sometimes comes out as 0, and means go astray.
+FEWEST_WITH_NOISE, FEWEST_TO_LEARN = N_FOLDS, 15
 
 
 def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
@@ -71,7 +72,7 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
         if left_out is None:
             scale = prior_scale
             if scale is None:
-                learns = not known.any() and len(y) <= MAX_EXACT and job.n_functions >= N_FOLDS
+                learns = not known.any() and len(y) <= MAX_EXACT and job.can_leave_out
                 scale = _learn_scale(job, process, rows, y, importance) if learns else PRIOR_SCALE
             prior = Prior.of_given(scale, known)
         else:
@@ -80,7 +81,7 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
             place = np.add.outer(m * (rows % len(job.noise)), np.arange(m)).ravel()
             left_out_values = members, process, y, importance, unseen, place
             if job.learns_noise:
-                prior, widths = learn_prior(*left_out_values, job.noise.shape)
+                prior, widths = learn_prior(*left_out_values, _limits_of_noise(job))
             else:
                 prior, widths = learn_scale(*left_out_values, job.noise)
                 if prior_scale is not None:
@@ -107,7 +108,7 @@ def _train_bases(job, report):
     a network that is trained to the end learns the noise.
     """
     network = EpistemicNetwork(job.base, job.head.n_raw)
-    stops_early = job.noise.any() and job.n_functions >= _FEWEST_WITH_NOISE
+    stops_early = job.noise.any() and job.n_functions >= FEWEST_WITH_NOISE and job.can_leave_out
     if not (job.learns_noise or stops_early):
         members = job.train(network, 1, report)
         return tuple(members[k] for k in find_completed(members)), None
@@ -117,6 +118,21 @@ def _train_bases(job, report):
     members = job.train(network, N_FOLDS, report, left_out=left_out, validate=True)
     kept = find_completed(members)
     return tuple(members[k] for k in kept), left_out[kept]
+
+
+def _limits_of_noise(job):
+    """Compute the least and the largest noise that repeated measurements allow, in each place.
+
+    They are the ends of a confidence interval of 95 %. There are none, 0 and infinity, unless at
+    least half of the functions repeat inputs of others: a few equal inputs can be copies of records
+    and say nothing of the noise, and copies are no measurements either.
+    """
+    std, dof = job.noise_of_repeats()
+    n_repeats, n_copies = job.n_functions - len(np.unique(job.groups)), job.n_copies
+    if 2 * n_repeats < job.n_functions or 10 * n_copies > n_repeats:
+        return np.zeros(std.shape), np.full(std.shape, np.inf)
+    low, high = np.sqrt(dof / stats.chi2.ppf([0.975, 0.025], dof))
+    return low * std, high * std
 
 
 def _learn_scale(job, make_process, rows, y, importance):
@@ -142,9 +158,16 @@ def _learn_scale(job, make_process, rows, y, importance):
         )
         return PRIOR_SCALE
     unseen = np.repeat(left_out[kept][:, rows // job.n_queries], job.head.n_outputs, axis=1)
-    return learn_scale_without_noise(
+    scale, error = learn_scale_without_noise(
         [members[k] for k in kept], make_process, y, importance, unseen
     )
+    if job.expects_none and error > 1:
+        warn_user(
+            f"{job.n_functions} functions are too few to learn the noise, and networks miss those "
+            f"that they leave out by {error:.2g} times their standard deviation. If Y is noisy, "
+            "means can be far off: give `noise`, or more functions."
+        )
+    return scale
 
 
 class _ProcessMaker:

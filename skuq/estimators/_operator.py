@@ -6,6 +6,7 @@ Notation: n functions, q query points, m components.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -102,8 +103,8 @@ class OperatorRegressor(UncertaintyRegressor):
         rows = rows.take(rows.used)
         learns_noise = self._learns_noise(len(rows.y))
         self._check_parameters(learns_noise)
-        if learns_noise:  # networks must not have seen the functions that they leave out
-            previous = None
+        if self._leaves_out(len(rows.y), learns_noise):
+            previous = None  # networks must not have seen the functions that they leave out
         given = self._fit_scales(rows, inputs, targets, previous)
         if given is None:
             x, y = inputs.transform(rows.X), targets.transform(rows.y)
@@ -121,9 +122,12 @@ class OperatorRegressor(UncertaintyRegressor):
             weight=rows.weight,
             learns_noise=learns_noise,
             noise=self._known_noise(targets),
+            expects_none=isinstance(self.noise, str) and not learns_noise,
             refine=self.refine,
             previous=() if previous is None else tuple(previous.draws.members),
         )
+        if learns_noise and not job.can_leave_out:
+            job = replace(job, learns_noise=False, noise=job.noise_of_repeats()[0])
         with training_progress(self.verbose) as progress:
             draws, widths = self._train(job, progress.epochs)
         self.fitted_ = FittedOperator(
@@ -149,11 +153,19 @@ class OperatorRegressor(UncertaintyRegressor):
             narrow_constants=self.pretrained is None,
         )
 
+    def _leaves_out(self, n_functions, learns_noise):
+        """Tell whether networks may leave functions out."""
+        return learns_noise
+
     def _learns_noise(self, n_functions):
-        """Tell whether functions are left out to learn the noise."""
+        """Tell whether the noise is learnt, from functions that networks leave out."""
         # A given model has seen the functions that would be left out.
         is_asked = isinstance(self.noise, str) and self.loss != "nll" and self.pretrained is None
-        return is_asked and n_functions >= FEWEST_FUNCTIONS
+        return is_asked and n_functions >= self._fewest_to_learn_noise()
+
+    def _fewest_to_learn_noise(self):
+        """Return the least number of functions from which the noise is learnt."""
+        return FEWEST_FUNCTIONS
 
     def _check_parameters(self, learns_noise):
         """Raise ValueError if parameters contradict each other."""
@@ -213,9 +225,10 @@ class OperatorRegressor(UncertaintyRegressor):
         try:
             return np.broadcast_to(noise, targets.scale_.shape) / targets.scale_
         except ValueError as error:
+            n_outputs, each = (n_columns, "columns") if m == 1 else (m, "components")
             raise ValueError(
-                f"`noise` must be one number, or one for each of the {targets.scale_.shape[1]} "
-                f"components. Got shape {noise.shape}."
+                f"`noise` must be one number, or one for each of the {n_outputs} {each} of y. Got "
+                f"shape {noise.shape}."
             ) from error
 
     def _train(self, job: OperatorTraining, report):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata
 
 from skuq import training
 from skuq._seeds import generator, trial_seed
@@ -51,6 +53,8 @@ class OperatorTraining:
         Whether functions are left out to learn the noise and the scale of the epistemic part.
     noise : ndarray of shape (1, m) or (q, m)
         Known standard deviation of the noise of standardised values; 0 where it is learnt.
+    expects_none : bool, default=False
+        Whether values count as free of noise because functions are too few to learn it.
     refine : bool, default=False
         Whether to `skuq.training.refine` the members.
     previous : tuple of Member
@@ -67,6 +71,7 @@ class OperatorTraining:
     weight: np.ndarray
     learns_noise: bool
     noise: np.ndarray
+    expects_none: bool = False
     refine: bool = False
     previous: tuple[Member, ...] = ()
 
@@ -146,23 +151,57 @@ class OperatorTraining:
         """Number of functions to train on."""
         return len(self.data.x) // self.n_queries
 
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """Numbers (n_functions,) that functions of equal inputs share, by first appearance."""
+        inputs = self.data.x[:: self.n_queries]  # each function's first pair
+        _, first, group = np.unique(inputs, axis=0, return_index=True, return_inverse=True)
+        return rankdata(first, method="ordinal")[group.reshape(-1)].astype(int) - 1
+
+    @property
+    def n_copies(self) -> int:
+        """Number of functions whose inputs and values are those of another one."""
+        both = np.column_stack([self.groups, self.data.y.reshape(self.n_functions, -1)])
+        return self.n_functions - len(np.unique(both, axis=0))
+
+    @property
+    def can_leave_out(self) -> bool:
+        """Whether there are enough different inputs to leave a fold of them out."""
+        return bool(self.groups.max() + 1 >= N_FOLDS)
+
     def folds(self, n_members: int, n_folds: int) -> np.ndarray:
         """Draw the functions that each member leaves out: a mask (n_members, n_functions).
 
         Any `n_folds` members in a row leave out each function exactly once. Functions of equal
-        inputs are left out together, as a member that has seen one of them knows the others; not
-        if there are fewer different inputs than folds.
+        inputs are left out together, as a member that has seen one of them knows the others.
         """
-        inputs = self.data.x[:: self.n_queries]  # each function's first pair
-        _, group = np.unique(inputs, axis=0, return_inverse=True)
-        n_groups = len(np.unique(group))
-        if not n_folds <= n_groups < self.n_functions:
-            group, n_groups = np.arange(self.n_functions), self.n_functions
         left_out = np.zeros((n_members, self.n_functions), dtype=bool)
         for k in range(n_members):
-            order = generator(self.entropy, "folds", k // n_folds).permutation(n_groups)
-            left_out[k] = np.isin(group, np.array_split(order, n_folds)[k % n_folds])
+            order = generator(self.entropy, "folds", k // n_folds)
+            parts = np.array_split(order.permutation(self.groups.max() + 1), n_folds)
+            left_out[k] = np.isin(self.groups, parts[k % n_folds])
         return left_out
+
+    def noise_of_repeats(self) -> tuple[np.ndarray, int]:
+        """Estimate the noise from functions of equal inputs, in which nothing else differs.
+
+        Returns
+        -------
+        std : ndarray of the shape of `noise`
+            Standard deviations of standardised values; 0 if no two inputs are equal.
+        dof : int
+            Degrees of freedom of each value.
+        """
+        y = self.data.y.reshape(self.n_functions, self.n_queries, -1)
+        counts = np.bincount(self.groups)
+        sums = np.zeros((len(counts), *y.shape[1:]))
+        np.add.at(sums, self.groups, y)
+        means = sums / counts[:, None, None]
+        dof = self.n_functions - len(counts)
+        variance = ((y - means[self.groups]) ** 2).sum(axis=0) / max(dof, 1)
+        if len(self.noise) == 1:
+            variance, dof = variance.mean(axis=0, keepdims=True), dof * self.n_queries
+        return np.sqrt(variance), dof
 
     def splits(self, left_out: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         """Find the rows that each member trains and validates on.

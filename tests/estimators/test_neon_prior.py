@@ -1,11 +1,13 @@
 """Size of NEON's random prior and of the noise, where values are noisy."""
 
+import warnings
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from tiers import slow_after
 
-from skuq import NEONRegressor
+from skuq import NEONRegressor, OperatorEnsembleRegressor
 from skuq.estimators import _neon_conditioned
 from skuq.estimators._neon_prior import learn_prior, learn_scale
 from skuq.estimators._tangent_process import ExactProcess
@@ -52,8 +54,12 @@ def test_few_rows_with_a_known_noise_are_not_learnt_by_heart():
     assert ratio < 1.8 and error < 0.5
 
 
-def test_a_known_noise_stops_networks_early_from_ten_rows_on():
-    members = [len(small(noise=0.1, steps=5).fit(*noisy_rows(n, 0)).members_) for n in (9, 10)]
+@pytest.mark.parametrize(("noise", "fewest"), [(0.1, 5), ("auto", 15)])
+def test_networks_stop_early_from_some_rows_on(noise, fewest):
+    members = [
+        len(small(noise=noise, steps=5).fit(*noisy_rows(n, 0)).members_)
+        for n in (fewest - 1, fewest)
+    ]
     assert members == [1, 5]
 
 
@@ -96,6 +102,11 @@ def drawn(n, n_weights, scale, noise, seed=0):
     return jacobian, values + noise * rng.normal(size=n)
 
 
+def any_noise(*shape):
+    """Limits of the noise that allow everything."""
+    return np.zeros(shape), np.full(shape, np.inf)
+
+
 ONE = np.zeros(600, dtype=int)
 
 
@@ -109,7 +120,7 @@ def test_scale_and_noise_of_a_linear_network_are_found(known):
         assert_allclose(factor, 1)
         assert_allclose(std, 0.5)
     else:
-        prior, (factor, std) = learn_prior(*given, np.arange(600) % 2, (1, 2))
+        prior, (factor, std) = learn_prior(*given, np.arange(600) % 2, any_noise(1, 2))
         assert_allclose(std, 0.5, rtol=0.15)
         assert_allclose(factor, 1, rtol=0.15)
     assert prior.scale == pytest.approx(3, rel=0.35)
@@ -156,7 +167,7 @@ def test_large_known_noise_of_few_rows_leaves_the_usual_scale():
 
 def test_fewer_than_thirty_values_still_have_noise():
     given = linear(*drawn(28, 3, 1.0, 0.5))
-    _, (factor, std) = learn_prior(*given, ONE[:28], (1, 1))
+    _, (factor, std) = learn_prior(*given, ONE[:28], any_noise(1, 1))
     assert 0.25 < std < 1 and 0.5 < factor < 2
 
 
@@ -165,11 +176,13 @@ def test_a_network_that_has_learnt_all_but_noise_is_not_corrected():
     _, truth = drawn(400, 300, 2.0, 0.0)
     given = linear(jacobian, y, raw=truth)
     priors = [
-        learn_prior(*given, ONE[:400], (1, 1))[0],
+        learn_prior(*given, ONE[:400], any_noise(1, 1))[0],
         learn_scale(*given, ONE[:400], np.full((1, 1), 0.5))[0],
     ]
-    for prior in priors:  # while draws meet the data up to the noise
-        assert np.min(prior.mean_noise) > 30 * np.max(prior.noise)
+    # The scale is smaller, and the correction trusts the data no less than the draws do.
+    for prior in priors:
+        assert_array_equal(prior.mean_noise, prior.noise)
+        assert prior.scale < 1.2  # 2 where the network has learnt nothing
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -181,7 +194,7 @@ def test_values_of_weight_nearly_0_say_nothing(known):
     if known:
         prior, _ = learn_scale(*given, ONE, np.full((1, 1), 0.5))
     else:
-        prior, (_, std) = learn_prior(*given, ONE, (1, 1))
+        prior, (_, std) = learn_prior(*given, ONE, any_noise(1, 1))
         assert std == pytest.approx(0.5, rel=0.2)
     assert prior.scale == pytest.approx(3, rel=0.5)
 
@@ -189,8 +202,8 @@ def test_values_of_weight_nearly_0_say_nothing(known):
 def test_places_with_larger_errors_have_wider_predictions():
     place = np.arange(400) % 2
     given = linear(*drawn(400, 20, 5.0, np.where(place, 3.0, 0.3)))
-    _, (factor, std) = learn_prior(*given, place, (2, 1))
-    assert factor[1, 0] > 4 * factor[0, 0] and std[1, 0] > 4 * std[0, 0]
+    _, (factor, std) = learn_prior(*given, place, any_noise(2, 1))
+    assert 0.25 < std[0, 0] < 0.7 and 2.5 < std[1, 0] < 3.5
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -203,7 +216,7 @@ def test_networks_that_err_more_than_their_processes_have_a_larger_scale(known):
             prior, _ = learn_scale(*given, ONE[:200], np.full((1, 1), 0.1))
             scales.append(prior.scale)
         else:
-            prior, (_, std) = learn_prior(*given, ONE[:200], (1, 1))
+            prior, (_, std) = learn_prior(*given, ONE[:200], any_noise(1, 1))
             scales.append(np.hypot(prior.scale, std.item()))
     assert scales[1] > 2 * scales[0]
 
@@ -235,11 +248,111 @@ def test_folds_of_equal_inputs(n_different, monkeypatch):
         lambda job, report: seen.append(job) or train(job, report),
     )
     small(noise=0.0, steps=5, prior_scale=0.75).fit(X, np.arange(12.0))
-    left_out = seen[0].folds(5, 5)
-    assert_array_equal(left_out.sum(axis=0), 1)
-    assert left_out.any(axis=1).all()
-    if n_different > 4:  # enough different inputs for five folds
+    job = seen[0]
+    assert_array_equal(job.groups, np.arange(12) % n_different)
+    assert job.can_leave_out == (n_different >= 5)
+    if job.can_leave_out:
+        left_out = job.folds(5, 5)
+        assert_array_equal(left_out.sum(axis=0), 1)
+        assert left_out.any(axis=1).all()
         assert_array_equal(left_out, left_out[:, np.arange(12) % n_different])
+
+
+def levels(n_levels, n_repeats, seed):
+    """Noisy rows of few inputs, each measured several times."""
+    X = np.repeat(np.linspace(-1, 1, n_levels), n_repeats)[:, None]
+    rng = np.random.default_rng(seed)
+    return X, np.sin(3 * X[:, 0]) + NOISE * rng.standard_normal(len(X))
+
+
+@pytest.mark.parametrize("noise", [NOISE, "auto"])
+@pytest.mark.parametrize(("n_levels", "seed"), [(5, 0), (5, 1), (6, 1), (6, 2)])
+def test_inputs_that_are_measured_often_are_met_and_as_sure_as_that(noise, n_levels, seed):
+    X, y = levels(n_levels, 8, seed)
+    model = small(noise=noise, random_state=seed).fit(X, y)
+    parts = model.predict_uncertainty(X[::8])
+    of_mean = NOISE / np.sqrt(8)
+    # Once means of 8 values were missed by 0.6, and deviations were 0.003.
+    assert np.abs(parts.mean - y.reshape(-1, 8).mean(axis=1)).max() < 4 * of_mean
+    assert 0.4 * of_mean < parts.epistemic.mean() < 2 * of_mean
+    if noise == "auto":
+        within = np.sqrt(y.reshape(-1, 8).var(axis=1, ddof=1).mean())
+        assert 0.7 * within < model.noise_std_ < 1.4 * within
+
+
+@pytest.mark.parametrize("n_levels", [1, 3])
+def test_noise_of_fewer_inputs_than_folds_is_that_of_repeats(n_levels):
+    X, y = levels(n_levels, 40 // n_levels, 0)
+    within = y.reshape(n_levels, -1) - y.reshape(n_levels, -1).mean(axis=1, keepdims=True)
+    expected = np.sqrt((within**2).sum() / (len(y) - n_levels))
+    for model in (small(steps=200), OperatorEnsembleRegressor(steps=200, random_state=0)):
+        assert_allclose(model.fit(X, y).noise_std_, expected, rtol=1e-5)
+
+
+def test_noise_of_repeats_of_columns_and_functions():
+    X = np.repeat(np.random.default_rng(0).uniform(-1, 1, (3, 2)), 200, axis=0)
+    noise = np.array([0.1, 2.0]) * np.random.default_rng(1).normal(size=(600, 2))
+    columns = small(steps=5).fit(X, X + noise)
+    assert_allclose(columns.noise_std_.ravel(), [0.1, 2.0], rtol=0.1)
+    Y = np.broadcast_to(X[:, None, :], (600, 4, 2)) + 0.5 * np.random.default_rng(2).normal(
+        size=(600, 4, 2)
+    )
+    functions = small(query_points=np.linspace(0, 1, 4), steps=5).fit(X, Y)
+    assert_allclose(functions.noise_std_, 0.5, rtol=0.05)
+
+
+def test_a_column_without_noise_is_learnt_exactly_beside_noisy_ones():
+    rng = np.random.default_rng(0)
+    X, T = rng.uniform(-1, 1, (60, 1)), np.linspace(-1, 1, 41)[:, None]
+
+    def columns(X):
+        return np.concatenate([np.sin(3 * X), np.cos(3 * X)], axis=1)
+
+    model = small(steps=3000).fit(X, columns(X) + [0, 0.3] * rng.normal(size=(60, 2)))
+    clean, noisy = model.noise_std_.ravel()
+    assert clean < 0.01 and 0.2 < noisy < 0.4
+    parts = model.predict_uncertainty(T)
+    error = np.sqrt(np.mean((parts.mean - columns(T)) ** 2, axis=0))
+    assert error[0] < 0.01 < error[1] < 0.2
+
+
+def test_pure_noise_leaves_the_level_as_unsure_as_it_is():
+    ratios = []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        X, y = rng.uniform(-1, 1, (30, 1)), rng.normal(size=30)
+        parts = (
+            small(random_state=seed).fit(X, y).predict_uncertainty(np.linspace(-1, 1, 41)[:, None])
+        )
+        ratios.append(np.sqrt(np.mean((parts.mean / parts.epistemic) ** 2)))
+    assert np.median(ratios) < 2
+
+
+def test_noise_of_fifteen_rows_is_learnt_and_of_fewer_a_far_off_mean_is_told():
+    T = np.linspace(-1, 1, 41)[:, None]
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X = rng.uniform(-1, 1, (26, 1))
+        y = np.sin(3 * X[:, 0]) + NOISE * rng.normal(size=26)
+        mean = small(random_state=seed).fit(X, y).predict(T)
+        assert np.abs(mean - np.sin(3 * T[:, 0])).max() < 1  # once hundreds
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-1, 1, (12, 1))
+    y = rng.normal(size=12)
+    with pytest.warns(UserWarning, match="12 functions are too few to learn the noise"):
+        small().fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        small(noise=0.0).fit(X, y)  # the user says that there is none
+        small().fit(X, np.sin(3 * X[:, 0]))
+
+
+def test_a_warm_start_with_a_known_noise_learns_scales_anew():
+    X, y = noisy_rows(40, 0)
+    model = small(noise=NOISE, warm_start=True, steps=20).fit(X[:12], y[:12])
+    model.set_params(noise=1000 * NOISE).fit(X, 1000 * y)
+    fresh = small(noise=1000 * NOISE, steps=20).fit(X, 1000 * y)
+    assert_allclose(model.predict(X), fresh.predict(X))
 
 
 def test_networks_that_diverged_teach_no_scale(monkeypatch):
@@ -265,7 +378,7 @@ def test_networks_that_err_less_than_their_processes_have_a_smaller_scale():
     jacobian, y = drawn(200, 400, 1.0, 0.1)
     _, truth = drawn(200, 400, 1.0, 0.0)
     scales = [
-        learn_prior(*linear(jacobian, y, raw=raw), ONE[:200], (1, 1))[0].scale
+        learn_prior(*linear(jacobian, y, raw=raw), ONE[:200], any_noise(1, 1))[0].scale
         for raw in (None, truth)
     ]
     assert scales[1] < 0.5 * scales[0]
