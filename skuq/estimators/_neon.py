@@ -108,8 +108,8 @@ class NEONRegressor(OperatorRegressor):
         Standard deviation of the noise of values, in units of Y; 0 says that there is none, as in
         the paper. One for each component; where columns have scales of their own, as without query
         points, one for each column, of shape (q, m), or (q,) of one component. "auto" learns one
-        for each component, and the scale of the epistemic part, from functions that networks leave
-        out. For that there must be 15 functions or more, or 30 with a trained EpiNet; for fewer
+        for each component, and a factor of the epistemic part, from functions that networks leave
+        out. For that there must be 30 functions or more, or 15 with a conditioned prior; for fewer
         there is no noise. With ``loss="nll"`` the networks learn it.
     steps : int or callable, default=12000
         Number of training steps, rounded up to whole epochs; or ``steps(n_functions)``, which

@@ -74,8 +74,8 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         the paper. One for each component; where columns have scales of their own, as without query
         points, one for each column, of shape (q, m), or (q,) of one component. "auto" learns one
         for each component, and a factor of the epistemic part, from functions that networks leave
-        out. For that there must be 30 functions or more; for fewer there is no noise. With
-        ``loss="nll"`` the networks learn it.
+        out. For that there must be 30 functions or more, or 15 with a conditioned prior; for fewer
+        there is no noise. With ``loss="nll"`` the networks learn it.
     steps : int or callable, default=12000
         Number of training steps, rounded up to whole epochs; or ``steps(n_functions)``, which
         gives it for so many functions.
