@@ -109,8 +109,8 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         noise (``noise=0.0``), as results of simulations are.
     warm_start : bool, default=False
         Whether `fit` goes on from the networks and scales of the previous fit. Choose fewer
-        `steps` then. A fit that learns the noise (see `noise`) starts anew, because its networks
-        must not have seen the functions that they leave out.
+        `steps` then. A fit whose networks leave functions out to learn how large noise and spread
+        are starts anew, because they must not have seen these functions.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
