@@ -280,6 +280,14 @@ def test_inputs_that_are_measured_often_are_met_and_as_sure_as_that(noise, n_lev
         assert 0.7 * within < model.noise_std_ < 1.4 * within
 
 
+@pytest.mark.parametrize("n_copied", [60, 20])
+def test_copies_of_records_are_no_measurements(n_copied):
+    X, y = noisy_rows(60, 0)
+    rows = np.concatenate([np.arange(60), np.repeat(np.arange(n_copied), 2)])
+    model = small().fit(X[rows], y[rows])
+    assert 0.5 * NOISE < model.noise_std_ < 2 * NOISE  # 0 if equal values of copies counted
+
+
 @pytest.mark.parametrize("n_levels", [1, 3])
 def test_noise_of_fewer_inputs_than_folds_is_that_of_repeats(n_levels):
     X, y = levels(n_levels, 40 // n_levels, 0)
