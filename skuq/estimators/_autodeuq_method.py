@@ -285,13 +285,13 @@ class AutoDEUQ(SearchMethod):
             known = hasattr(space, "known_recipes") and estimator.search in _MIXED_SEARCHES
             given, name = (space.known_recipes() if known else []), "known_recipes"
         both = sum(estimator.decisions_, Space())
-        if not isinstance(estimator.initial_trials, list | tuple):
+        is_list = isinstance(estimator.initial_trials, list | tuple)
+        if name == "initial_trials" and not is_list:  # another search, perhaps of another space
             given = _known_decisions(given, both)
         fixed = {**(estimator.fixed_architecture or {}), **(estimator.fixed_hyperparameters or {})}
         try:
             checked = [{**both.check(configuration, name), **fixed} for configuration in given]
         except ValueError as error:
-            is_list = isinstance(estimator.initial_trials, list | tuple)
             raise ValueError(f"{error} {_HOW_TO_START}" if is_list else str(error)) from error
         return [c for k, c in enumerate(checked) if c not in checked[:k]]
 

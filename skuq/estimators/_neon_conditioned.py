@@ -85,7 +85,9 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
             else:
                 prior, widths = learn_scale(*left_out_values, job.noise)
                 if prior_scale is not None:
-                    prior = Prior.of_given(prior_scale, known)._replace(mean_noise=prior.mean_noise)
+                    given = Prior.of_given(prior_scale, known)
+                    mean_noise = np.minimum(prior.mean_noise, given.noise)
+                    prior = given._replace(mean_noise=mean_noise)
                     widths = None
         n_functions = math.ceil(n_index / len(members))
         # Learnt or not, the prior is off if its scale is 0.

@@ -32,7 +32,9 @@ _SLICE_SECONDS = 1.0
 
 
 class _Clock:
-    """Training time of a run, to which its first call, which may compile, adds a usual epoch's.
+    """Training time of a run, without the compilation in its first call.
+
+    The epochs of the first call count as much as later ones do on average.
 
     Parameters
     ----------
@@ -191,7 +193,7 @@ class TrainingRun:
             if self._done and time.monotonic() > deadline:
                 break
             called = time.perf_counter()
-            # As many epochs as fit into a slice, or one as long as its time is not known.
+            # As many epochs as fit into a slice; a single one until an epoch has been timed.
             n = int(np.clip(_SLICE_SECONDS / self._clock.epoch, 1, key.epochs_per_call))
             n = min(n, end - self._done)
             arguments = to_tensors((self._carry, self._tables, self._feed(n), self._numbers(n)))
