@@ -7,7 +7,7 @@ from _bo_problems import SIDE, solved
 
 from skuq import NEONRegressor, OperatorEnsembleRegressor
 from skuq.datasets import make_operator_problem
-from skuq.predictive._epistemic_scale import fit_epistemic_scale
+from skuq.predictive._calibration import fit_epistemic_scale
 
 METHODS = ("neon", "neon_epinet", "ensemble", "rpn")
 #: Functions to train on, to calibrate on, to test on.

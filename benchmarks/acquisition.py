@@ -22,7 +22,7 @@ from engine import figure, print_table
 
 from skuq.backend import ops
 from skuq.bayesopt import Acquisition, _maximize, maximize_acquisition
-from skuq.bayesopt._program import AcquisitionTask, CompiledAcquisition
+from skuq.bayesopt._acquisition import AcquisitionTask, CompiledAcquisition
 from skuq.predictive import Posterior
 from skuq.predictive._posterior import quasi_random_normals
 

@@ -280,7 +280,7 @@ def resume_once(folder, n_trials, n_jobs):
 
 
 def read_parts(path):
-    from skuq import _archive
+    from skuq._utils import _archive
 
     return _archive.read(path / "search.skuq", kind="search")["parts"]
 

@@ -176,7 +176,7 @@ def ten_seeds(run, **settings):
 
 @row(n_trials=30, epochs=8, quick={"n_trials": 3, "epochs": 1})
 def tiers(run, **settings):
-    """Measure the numbers of `skuq.training._tiers`."""
+    """Measure the numbers of `skuq.training._engine`."""
     side = run("both_tiers", **settings)
     timed = [t for t in side["trials"] if "xla" in t and "graph" in t]
     saved = np.array([t["graph"] - t["xla"] for t in timed])

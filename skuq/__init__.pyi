@@ -13,7 +13,7 @@ from . import predictive as predictive
 from . import search as search
 from . import tables as tables
 from . import training as training
-from ._versions import show_versions as show_versions
+from ._utils._environment import show_versions as show_versions
 from .estimators import AutoDEUQClassifier as AutoDEUQClassifier
 from .estimators import AutoDEUQRegressor as AutoDEUQRegressor
 from .estimators import CalibratedUncertaintyClassifier as CalibratedUncertaintyClassifier

@@ -1,4 +1,4 @@
-"""Archives of `skuq._archive` taken apart and put together again, right but for one thing."""
+"""Archives of `skuq._utils._archive`, taken apart and put together again with one fault."""
 
 import hashlib
 import io

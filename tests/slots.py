@@ -2,7 +2,7 @@
 
 import joblib
 
-from skuq._space import Integer, Real, Space
+from skuq.networks._space import Integer, Real, Space
 from skuq.search import RandomProposer, Search, open_slots
 
 __all__ = ["SPACE", "Kept", "inline", "processes", "search", "threads"]

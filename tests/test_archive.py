@@ -21,9 +21,8 @@ from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_array_equal
 
 import skuq
-from skuq import _archive
-from skuq._archive import from_bytes, read, to_bytes, write
-from skuq._files import atomic_write
+from skuq._utils import _archive
+from skuq._utils._archive import atomic_write, from_bytes, read, to_bytes, write
 from skuq.exceptions import FileFormatError, FileVersionError, UnsavableError
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -14,7 +14,7 @@ from skuq import (
     NOMURegressor,
     backend,
 )
-from skuq.backend import _fork
+from skuq.backend import _processes
 from skuq.networks import build_mlp
 
 REFUSED = "forked after TensorFlow had been used.*loky.*spawn"
@@ -24,8 +24,8 @@ REFUSED = "forked after TensorFlow had been used.*loky.*spawn"
 def forked(monkeypatch):
     """Make this process believe that it is a child of a fork."""
     loaded = {name: vars(backend)[name] for name in backend.__all__ if name in vars(backend)}
-    monkeypatch.setattr(_fork, "_is_forked", False)
-    yield _fork._refuse
+    monkeypatch.setattr(_processes, "_is_forked", False)
+    yield _processes._refuse
     vars(backend).update(loaded)
 
 

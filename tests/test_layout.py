@@ -30,7 +30,7 @@ from scipy.sparse.csgraph import connected_components
 ROOT = Path(__file__).parents[1] / "skuq"
 
 RANKS = {
-    "backend": 0,
+    **dict.fromkeys(["backend", "_utils"], 0),
     **dict.fromkeys(["predictive", "metrics", "datasets", "networks"], 1),
     **dict.fromkeys(["catalog", "tables", "ensembles"], 2),
     **dict.fromkeys(["search", "training"], 3),

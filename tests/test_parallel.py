@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from tiers import slow_after
 
 from skuq import AutoDEUQRegressor, DeepEnsembleRegressor, MCDropoutRegressor
-from skuq._threads import one_thread_if_small
+from skuq._utils._environment import one_thread_if_small
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 

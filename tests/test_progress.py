@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import joblib
 import pytest
 
-from skuq import _progress
-from skuq._progress import Progress
+from skuq._utils import _messages
+from skuq._utils._messages import Progress
 
 
 @pytest.fixture
 def terminal(monkeypatch):
-    monkeypatch.setattr(_progress, "_is_watched", lambda: True)
+    monkeypatch.setattr(_messages, "_is_watched", lambda: True)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def clock(monkeypatch):
             self.now += seconds
 
     clock = Clock()
-    monkeypatch.setattr(_progress, "time", SimpleNamespace(time=lambda: clock.now))
+    monkeypatch.setattr(_messages, "time", SimpleNamespace(time=lambda: clock.now))
     return clock
 
 
@@ -75,7 +75,7 @@ def test_a_terminal_shows_a_bar_of_what_takes_long(capsys, clock, terminal, seco
 
 
 def test_a_bar_is_shown_before_a_first_step_that_takes_long(capsys, monkeypatch, terminal):
-    monkeypatch.setattr(_progress, "_LONG", 0.05)
+    monkeypatch.setattr(_messages, "_LONG", 0.05)
     n_threads = threading.active_count()
     with Progress("search", "trial", 3):
         time.sleep(0.2)
@@ -100,8 +100,8 @@ def test_a_short_limit_of_time_shows_no_bar(capsys, clock, terminal):
 
 @pytest.mark.parametrize("backend", ["threading", "loky"])
 def test_workers_show_nothing(terminal, backend):
-    displays = [joblib.delayed(_progress._choose_display)(None)] * 2
-    assert _progress._choose_display(None) == "bar"
+    displays = [joblib.delayed(_messages._choose_display)(None)] * 2
+    assert _messages._choose_display(None) == "bar"
     assert joblib.Parallel(2, backend=backend)(displays) == [None, None]
     assert joblib.Parallel(1)(displays) == ["bar", "bar"]
 

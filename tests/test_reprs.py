@@ -13,7 +13,7 @@ from sklearn.naive_bayes import GaussianNB
 from small_models import TinySpace, TooSure
 
 import skuq
-from skuq._reprs import record_repr
+from skuq._utils._records import record_repr
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))

@@ -12,7 +12,7 @@ from sklearn.preprocessing import FunctionTransformer
 from test_layout import ROOT
 
 from skuq import DeepEnsembleRegressor
-from skuq._warnings import warn_user
+from skuq._utils._messages import warn_user
 from skuq.tables import TablePreprocessor
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import lazy_loader
 
-from skuq.backend import _fork
+from skuq.backend import _processes
 
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 _WITHOUT_TENSORFLOW = {"BoundedCache", "check_fork"}
@@ -16,5 +16,5 @@ _WITHOUT_TENSORFLOW = {"BoundedCache", "check_fork"}
 
 def __getattr__(name: str) -> Any:
     if name in __all__ and name not in _WITHOUT_TENSORFLOW:
-        _fork.check_fork()
+        _processes.check_fork()
     return _load(name)

@@ -1,9 +1,9 @@
-from ._cache import BoundedCache as BoundedCache
-from ._fork import check_fork as check_fork
 from ._keras import keras as keras
 from ._keras import ops as ops
 from ._keras import quiet_stderr as quiet_stderr
 from ._keras_tuner import keras_tuner as keras_tuner
+from ._processes import BoundedCache as BoundedCache
+from ._processes import check_fork as check_fork
 from ._tensorflow import BACKEND as BACKEND
 from ._tensorflow import Backend as Backend
 from ._tensorflow import compile_forward as compile_forward

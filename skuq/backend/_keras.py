@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from skuq.backend._fork import watch_forks
+from skuq.backend._processes import watch_forks
 
 __all__ = ["keras", "ops", "quiet_stderr", "wake_xla"]
 

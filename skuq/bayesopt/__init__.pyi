@@ -4,7 +4,7 @@ from ._maximize import maximize_acquisition as maximize_acquisition
 from ._milp import ReluReadout as ReluReadout
 from ._milp import maximize_readout as maximize_readout
 from ._optimizer import BayesianOptimizer as BayesianOptimizer
-from ._records import OptimizationResult as OptimizationResult
-from ._records import StepRecord as StepRecord
+from ._results import OptimizationResult as OptimizationResult
+from ._results import StepRecord as StepRecord
 from ._surrogate import OutputwiseRegressor as OutputwiseRegressor
 from ._surrogate import posterior_of as posterior_of

@@ -9,17 +9,17 @@ import numpy as np
 from scipy import optimize
 from scipy.stats import qmc
 
-from skuq._checks import check_count
-from skuq._threads import one_thread_if_small
-from skuq._warnings import warn_user
-from skuq.bayesopt._batch_lbfgs import minimize_batch
-from skuq.bayesopt._domain import check_bounds
-from skuq.bayesopt._program import (
+from skuq._utils._checks import check_count
+from skuq._utils._environment import one_thread_if_small
+from skuq._utils._messages import warn_user
+from skuq.bayesopt._acquisition import (
     AcquisitionTask,
     CompiledAcquisition,
     NumpyOnlyError,
     acquisition_of,
 )
+from skuq.bayesopt._batch_lbfgs import minimize_batch
+from skuq.bayesopt._domain import check_bounds
 
 #: Values of `method` in `maximize_acquisition`.
 METHODS = ("auto", "lbfgs", "direct", "scipy")

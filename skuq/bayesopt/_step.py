@@ -1,7 +1,7 @@
 """One step of a search: surrogates fitted to the results, and the points they propose.
 
 Notation: points (k, d) lie in the domain. Values are those of the objective, negated when
-minimising, so that larger is better; with constraints they are merits (see `_constraints`). The
+minimising, so that larger is better; with constraints they are merits (see `_surrogate`). The
 incumbent is the value that new points have to exceed.
 """
 
@@ -13,18 +13,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from skuq._seeds import generator
-from skuq._warnings import warn_user
-from skuq.bayesopt._constraints import MeritObjective, join_posteriors, merit_units, merits
-from skuq.bayesopt._domain import SMALL_DOMAIN
-from skuq.bayesopt._faces import moves_off_faces
-from skuq.bayesopt._fit import Fits, Surrogates, derived_seed
+from skuq._utils._environment import generator
+from skuq._utils._messages import warn_user
+from skuq.bayesopt._acquisition import make_hashable
+from skuq.bayesopt._domain import SMALL_DOMAIN, moves_off_faces
+from skuq.bayesopt._fit import Fits, SearchSettings, Surrogates, derived_seed
 from skuq.bayesopt._maximize import maximize_acquisition
 from skuq.bayesopt._milp import maximize_readout
-from skuq.bayesopt._program import make_hashable
-from skuq.bayesopt._records import StepRecord
-from skuq.bayesopt._results import Results
-from skuq.bayesopt._settings import SearchSettings
+from skuq.bayesopt._results import Results, StepRecord
+from skuq.bayesopt._surrogate import MeritObjective, join_posteriors, merit_units, merits
 
 # Distances in unit coordinates of D columns, in units of sqrt(D).
 _SAME_POINT = 1e-6  # points that are nearer count as one

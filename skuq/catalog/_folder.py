@@ -1,35 +1,371 @@
-"""Store a search on disk: a folder with a file for each finished trial."""
+"""Store a search on disk: a folder with its description and a file for each finished trial.
+
+Files are not trusted: everything that is read is checked before it is used.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
+import math
 import os
 import secrets
 import socket
+from dataclasses import fields
+from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 from filelock import FileLock, Timeout
 
-from skuq._files import atomic_write
-from skuq._warnings import warn_user
-from skuq.catalog._records import HeldOut, TrialRecord
-from skuq.catalog._search_files import (
-    SearchDescription,
-    has_search,
-    move_aside,
-    read_retrained,
-    read_search,
-    read_trials,
-    trial_files,
-    write_estimator,
-    write_retrained,
-    write_search,
-    write_trial,
+from skuq._utils import _archive
+from skuq._utils._archive import atomic_write
+from skuq._utils._messages import warn_user
+from skuq.catalog._records import FoldedMember, HeldOut, Member, TrialRecord
+from skuq.exceptions import (
+    CatalogLockedError,
+    CatalogMismatchError,
+    FileFormatError,
+    FileVersionError,
+    UnsavableError,
 )
-from skuq.exceptions import CatalogLockedError, CatalogMismatchError
+from skuq.networks._safe import check_member
+
+_SEARCH = "search.skuq"  # written last: if it exists, the other files exist, too
+_ESTIMATOR = "estimator.skuq"
+
+
+class SearchDescription(NamedTuple):
+    """Description of a search, as stored in its folder.
+
+    Attributes
+    ----------
+    id : str
+        Random name of the search, which is repeated in each trial's file.
+    parts : dict
+        Data and settings that identify the search, by name.
+    entropy : int
+        Origin of all random numbers of the search.
+    space : dict
+        Decisions by name.
+    held_out : HeldOut
+        Rows that every trial predicts.
+    """
+
+    id: str
+    parts: dict[str, Any]
+    entropy: int
+    space: dict[str, str]
+    held_out: HeldOut
+
+
+def find_search(path: str | PathLike[str]) -> Path:
+    """Find the folder of a search: the given one, or the only one in it.
+
+    Raises
+    ------
+    FileNotFoundError, NotADirectoryError
+        If there is no search.
+    ValueError
+        If there are several searches.
+    """
+    path = Path(path).expanduser().resolve()
+    if path.is_file():
+        raise NotADirectoryError(
+            f"{path} is a file, not the folder of a search. Use skuq.load for files of skuq.save."
+        )
+    found = [path] if has_search(path) else sorted(p.parent for p in path.glob(f"*/{_SEARCH}"))
+    if not found:
+        raise FileNotFoundError(
+            f"{path} holds no search: neither the folder nor one inside it has a file {_SEARCH!r}."
+        )
+    if len(found) > 1:
+        listed = "\n".join(f"  {p} ({len(trial_files(p))} trials)" for p in found)
+        raise ValueError(f"{path} holds {len(found)} searches. Use one of these folders:\n{listed}")
+    return found[0]
+
+
+def has_search(folder: Path) -> bool:
+    """Tell whether a folder is the folder of a search."""
+    return (folder / _SEARCH).is_file()
+
+
+def trial_files(folder: Path) -> list[Path]:
+    """List the files of trials, by trial number."""
+    return sorted(folder.glob("trial-*.skuq"))
+
+
+def move_aside(file: Path, suffix: str) -> Path:
+    """Rename a file to an unused name with this suffix, and return the new path."""
+    names = (file.with_suffix(f"{suffix}{k or ''}") for k in itertools.count())
+    aside = next(name for name in names if not name.exists())
+    return file.rename(aside)
+
+
+# ------------------------------------------------------------------------------------- writing
+
+
+def write_search(folder: Path, search: SearchDescription) -> None:
+    """Write the description of a search."""
+    tree = {**search._asdict(), "held_out": _encode_held_out(search.held_out)}
+    _archive.write(folder / _SEARCH, tree, kind="search")
+
+
+def write_estimator(folder: Path, estimator: bytes | None) -> None:
+    """Write the estimator of a search, or remove its file if it is None."""
+    if estimator is None:
+        (folder / _ESTIMATOR).unlink(missing_ok=True)
+    else:
+        atomic_write(folder / _ESTIMATOR, estimator)
+
+
+def write_trial(folder: Path, record: TrialRecord, search_id: str, n_finished: int) -> None:
+    """Write a trial; when this returns, it is safe on disk.
+
+    Raises UnsavableError if its network has layers that could not be loaded again.
+    """
+    tree = {field.name: getattr(record, field.name) for field in fields(TrialRecord)}
+    if record.result is not None:
+        tree["result"] = _encode_result(record.result)
+        try:
+            for network in _networks(tree["result"]):
+                check_member(network, f"Trial {record.trial_number}")
+        except FileFormatError as error:
+            raise UnsavableError(
+                f"{error}. Set `catalog_dir=None` to use such a network."
+            ) from error
+    tree |= {"finished": n_finished, "search": search_id}
+    _archive.write(folder / _trial_name(record.trial_number), tree, kind="trial")
+
+
+def write_retrained(folder: Path, name: str, record: TrialRecord, search_id: str) -> None:
+    """Write a network that was trained again after the search, to the subfolder of its round."""
+    subfolder = folder / name
+    subfolder.mkdir(exist_ok=True)
+    write_trial(subfolder, record, search_id, len(trial_files(subfolder)))
+
+
+def _trial_name(trial_number: int) -> str:
+    return f"trial-{trial_number:06d}.skuq"
+
+
+def _encode_result(member: Member | FoldedMember) -> dict[str, Any]:
+    """Convert a member, and with cross-validation each of its networks, to a dict of fields."""
+    tree = {field.name: getattr(member, field.name) for field in fields(member)}
+    if isinstance(member, FoldedMember):
+        tree["networks"] = [_encode_result(network) for network in member.networks]
+    return tree
+
+
+def _networks(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the networks of an encoded result."""
+    networks: list[dict[str, Any]] = result.get("networks", [result])
+    return networks
+
+
+def _encode_held_out(held_out: HeldOut) -> dict[str, Any]:
+    return {
+        "rows": held_out.rows,
+        "y": held_out.y,
+        "weight": held_out.weight,
+        "shifted": [_encode_held_out(part) for part in held_out.shifted],
+    }
+
+
+# ------------------------------------------------------------------------------------- reading
+
+
+def read_records(path: str | PathLike[str]) -> tuple[list[TrialRecord], HeldOut]:
+    """Read the trials of `find_search`'s folder, and the rows that they predicted.
+
+    The search may be running. Damaged files of trials are skipped with a warning.
+    """
+    folder = find_search(path)
+    search = read_search(folder)
+    return [record for _, record in read_trials(folder, search)], search.held_out
+
+
+def read_estimator(path: str | PathLike[str]) -> bytes:
+    """Read the file of the estimator, without its trials, in `find_search`'s folder."""
+    file = find_search(path) / _ESTIMATOR
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"There is no file {file}, because the estimator could not be saved; `fit` has warned "
+            "about it. Fit again with the same data, or read the trials by `Catalog.load`."
+        )
+    return file.read_bytes()
+
+
+# Errors that a file with unexpected content can cause.
+_DECODING_ERRORS = AttributeError, IndexError, KeyError, TypeError, ValueError
+
+
+def _require(condition: bool, otherwise: str) -> None:
+    """Raise ValueError with the message `otherwise` unless the condition holds."""
+    if not condition:
+        raise ValueError(otherwise)
+
+
+def read_search(folder: Path) -> SearchDescription:
+    """Read the description of a search."""
+    file = folder / _SEARCH
+    try:
+        tree = _archive.read(file, kind="search")
+    except FileVersionError:
+        raise
+    except FileFormatError as error:
+        raise FileFormatError(
+            f"{error} It describes the search, and without it the trials in {folder} cannot be "
+            "used. Restore it from a copy, or delete this folder to start anew."
+        ) from error
+    try:
+        search = SearchDescription(
+            tree["id"],
+            tree["parts"],
+            tree["entropy"],
+            tree["space"],
+            _decode_held_out(tree["held_out"]),
+        )
+        for name, kind in (("id", str), ("parts", dict), ("entropy", int), ("space", dict)):
+            _require(type(getattr(search, name)) is kind, f"its {name} is no {kind.__name__}")
+    except _DECODING_ERRORS as error:
+        raise FileFormatError(
+            f"{file} describes no search ({type(error).__name__}: {error})."
+        ) from error
+    return search
+
+
+def _decode_held_out(tree: dict[str, Any]) -> HeldOut:
+    shifted = tuple(_decode_held_out(part) for part in tree["shifted"])
+    return HeldOut(tree["rows"], tree["y"], tree["weight"], shifted)
+
+
+def read_retrained(folder: Path, name: str, *, move_broken: bool = False) -> list[TrialRecord]:
+    """Read the networks that were trained again after the search, in one round; see `read_trials`.
+
+    They are stored as trials in a subfolder. Refits have trained on all rows and predict none.
+    """
+    if not (folder / name).is_dir():
+        return []
+    search = read_search(folder)
+    if name.startswith("refit"):
+        nothing = HeldOut(None, np.empty((0, 1)), np.empty(0))
+        search = search._replace(held_out=nothing)
+    return [record for _, record in read_trials(folder / name, search, move_broken=move_broken)]
+
+
+def read_trials(
+    folder: Path, search: SearchDescription, *, move_broken: bool = False
+) -> list[tuple[int, TrialRecord]]:
+    """Read all trials in the order in which they finished, each with its place in this order.
+
+    Damaged files are skipped with a warning. With `move_broken` they are also renamed, so that
+    their trials are run again.
+    """
+    read = []
+    for file in trial_files(folder):
+        try:
+            tree = _archive.read(file, kind="trial")
+        except FileVersionError:
+            raise
+        except FileFormatError as error:
+            what = "It is left out."
+            if move_broken:
+                aside = move_aside(file, ".broken")
+                what = f"It is now {aside.name}, and the trial is run again."
+            warn_user(f"{error} {what}")
+        else:
+            read.append(_decode_trial(tree, file, search))
+    return sorted(read, key=lambda pair: pair[0])
+
+
+def _decode_trial(
+    tree: dict[str, Any], file: Path, search: SearchDescription
+) -> tuple[int, TrialRecord]:
+    """Make the record of a trial, and return it with its place in the order of finishing.
+
+    Raise FileFormatError if the tree is not that of a trial of this search. Unlike a damaged file,
+    this one is not skipped: it may have been put there by mistake, or a layer's class may have to
+    be registered first.
+    """
+    try:
+        _require(tree.pop("search") == search.id, "it is of another search")
+        finished, result = tree.pop("finished"), tree.pop("result")
+        _require(type(finished) is int, f"`finished` is {finished!r}, not an integer")
+        if result is not None:
+            for network in _networks(result):
+                check_member(network, file)
+            result = _decode_result(result, sum(len(y) for _, y, _ in search.held_out.sets))
+        record = TrialRecord(**tree, result=result)
+        _check_record(record, file)
+        return finished, record
+    except FileFormatError as error:
+        raise FileFormatError(f"{error}. To have the trial run again, delete its file.") from error
+    except _DECODING_ERRORS as error:
+        raise FileFormatError(
+            f"{file} is no record of a trial of this search ({type(error).__name__}: {error}). "
+            "Delete it."
+        ) from error
+
+
+def _check_record(record: TrialRecord, file: Path) -> None:
+    """Raise ValueError if fields of a record have wrong types or contradict each other."""
+    number = record.trial_number
+    _require(type(number) is int and file.name == _trial_name(number), "its number is another")
+    _require(type(record.configuration) is dict, "its configuration is no dict")
+    _require(type(record.seed) is int and type(record.message) is str, "it has no seed")
+    statuses = "completed", "discarded", "failed"
+    _require(record.status in statuses, f"its status is {record.status!r}")
+    _require(record.completed == (record.result is not None), "status and result differ")
+    _require(record.failed != math.isfinite(record.score), f"its score is {record.score!r}")
+    _require(math.isfinite(record.seconds), f"its time is {record.seconds!r}")
+    scores, share = record.stage_scores, record.share
+    _require(type(scores) is tuple and all(map(_is_number, scores)), "its stages have no scores")
+    _require(_is_number(share) and 0 <= share <= 1, f"its share is {share!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float and math.isfinite(value)
+
+
+def _decode_result(tree: dict[str, Any], n_held_out: int) -> Member | FoldedMember:
+    """Make the member of a trial, and check its arrays."""
+    member: Member | FoldedMember
+    if "networks" not in tree:
+        member = _decode_member(tree)
+    else:
+        networks = tuple(_decode_member(network) for network in tree["networks"])
+        _require(len(networks) > 0, "it has no networks")
+        _require(type(tree["score"]) is float, "its score is no number")
+        center = tree.get("center")
+        usable = center is None or (isinstance(center, np.ndarray) and center.ndim == 2)
+        _require(usable, "its center is no table of numbers")
+        member = FoldedMember(**{**tree, "networks": networks})
+    held_out = member.held_out
+    shape = held_out.shape if isinstance(held_out, np.ndarray) else None
+    _require(
+        shape is not None and len(shape) == 2 and shape[0] == n_held_out,
+        f"it has held-out predictions of shape {shape} for {n_held_out} rows",
+    )
+    return member
+
+
+def _decode_member(tree: dict[str, Any]) -> Member:
+    """Decode a network, and check its history and weights."""
+    member = Member(**tree)
+    losses = [member.history[name] for name in ("loss", "val_loss")]
+    _require(losses[0].shape == losses[1].shape == (losses[0].size,), "its history has no epochs")
+    best = member.best_epoch
+    _require(type(best) is int and 0 <= best < losses[0].size, f"its best epoch is {best!r}")
+    _require(
+        member.weights is not None and bool(np.isfinite(member.weights).all()),
+        "its weights are not all finite",
+    )
+    return member
+
 
 _LOCK, _HOLDER = "lock", "lock-holder.json"
 

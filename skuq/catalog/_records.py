@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq._registry import saved_as
+from skuq._utils._records import saved_as
 from skuq.networks._safe import check_member
 
 

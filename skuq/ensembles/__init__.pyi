@@ -1,5 +1,3 @@
-from ._diversity import architecture_diversity as architecture_diversity
-from ._diversity import diversity_score as diversity_score
 from ._hq import select_hq as select_hq
 from ._hq import select_hq_proba as select_hq_proba
 from ._hq import select_teams as select_teams
@@ -12,4 +10,6 @@ from ._selection import check_selection as check_selection
 from ._selection import select_forward as select_forward
 from ._selection import select_greedy as select_greedy
 from ._selection import select_top as select_top
-from ._stacking import stacking_weights as stacking_weights
+from ._selection import stacking_weights as stacking_weights
+from ._teams import architecture_diversity as architecture_diversity
+from ._teams import diversity_score as diversity_score

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from skuq._checks import class_codes, fill_masked
-from skuq._seeds import random_generator
+from skuq._utils._checks import class_codes, fill_masked
+from skuq._utils._environment import random_generator
 from skuq.ensembles._likelihood import class_log_likelihood, likelihood_statistics
 from skuq.ensembles._pruning import Pool, Rules, TeamSelection, prune
 from skuq.ensembles._selection import (

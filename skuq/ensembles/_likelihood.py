@@ -9,15 +9,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from skuq._checks import check_count
+from skuq._utils._checks import check_count
 from skuq.ensembles._selection import (
+    Loss,
     Selection,
+    Statistics,
     rank_candidates,
     select_best,
     select_forward,
     select_in_order,
 )
-from skuq.ensembles._types import Loss, Statistics
 
 #: The NES paper's selection first, then three others.
 SELECTORS = ("forward", "replacement", "quick", "top")

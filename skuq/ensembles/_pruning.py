@@ -20,11 +20,19 @@ import pandas as pd
 from scipy.stats import rankdata
 from sklearn.cluster import KMeans
 
-from skuq._registry import saved_as
-from skuq._warnings import warn_user
-from skuq.ensembles._diversity import MEASURES, PairCounts, count_pairs
+from skuq._utils._messages import warn_user
+from skuq._utils._records import saved_as
 from skuq.ensembles._selection import Selection
-from skuq.ensembles._teams import Strength, all_teams, extend_teams, n_teams, vote_weights
+from skuq.ensembles._teams import (
+    MEASURES,
+    PairCounts,
+    Strength,
+    all_teams,
+    count_pairs,
+    extend_teams,
+    n_teams,
+    vote_weights,
+)
 
 FILTERS = ("alpha", "kmeans", "mean")
 

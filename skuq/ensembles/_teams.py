@@ -1,22 +1,30 @@
-"""Enumerate the teams of a pool of models, and compute their strengths.
+"""Enumerate the teams of a pool of models, and compute their strengths and their diversity.
 
 Notation: M models, N rows, C classes. Teams of one size S are an array of sorted model
 indices (n_teams, S), in lexicographic order. A strength is a number for each team or model, for
-which more is better.
+which more is better. F sets of rows; a Q measure of diversity uses one set, and an HQ measure one
+set for each focal model.
+
+All Q measures of a team follow from how often *pairs* of its models are wrong together:
+if l of S models are right on a row, l (S - l) pairs disagree on it, and (S - l)(S - l - 1) / 2
+pairs are both wrong. Therefore the rows are read once, into one matrix for each set, and a team
+of any size costs S (S - 1) / 2 look-ups.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import combinations, groupby
 from math import comb
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.spatial.distance import pdist
 
-from skuq._checks import check_weights
-from skuq.ensembles._types import Loss, Statistics
+from skuq._utils._checks import check_weights
+from skuq.ensembles._selection import Loss, Statistics
 
 _CHUNK_BYTES = 2**22  # size of one temporary array
 _TIE = 1e-6  # share of the votes by which weights are changed to break ties
@@ -241,3 +249,302 @@ def _in_parts(strength: Strength, teams: np.ndarray, n_bytes: int) -> np.ndarray
     for start in range(0, len(teams), step):
         result[start : start + step] = strength(teams[start : start + step])
     return result
+
+
+#: Averaged over pairs: Cohen's kappa, the HQ paper's Formula 1 for it, Q statistics and binary
+#: disagreement. Of the whole team: Fleiss' kappa, Kohavi-Wolpert variance, generalised diversity.
+MEASURES = ("ck", "ck-formula-1", "qs", "bd", "fk", "kw", "gd")
+
+# A denominator below this share of the rows counts as 0: it is rounding of weighted counts.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class PairCounts:
+    """Errors and agreements of single models and of pairs, counted over F sets of rows.
+
+    Attributes
+    ----------
+    n : ndarray of shape (F,)
+        Total weight of a set's rows.
+    wrong : ndarray of shape (F, M)
+        Weight of the rows on which a model is wrong.
+    both : ndarray of shape (F, M, M)
+        Weight of the rows on which two models are both wrong.
+    agree : ndarray of shape (F, M, M)
+        Weight of the rows on which two models' ratings agree. A rating is right or wrong, or the
+        label itself.
+    chance : ndarray of shape (F, M, M)
+        ``n ** 2`` times the share of rows on which independent raters would agree, if each gave
+        every rating as often as its model does.
+    """
+
+    n: np.ndarray
+    wrong: np.ndarray
+    both: np.ndarray
+    agree: np.ndarray
+    chance: np.ndarray
+
+    def scores(self, measure: str, teams: np.ndarray, sets: np.ndarray | int) -> np.ndarray:
+        """Compute the diversity score of each team; low means diverse.
+
+        `teams` is (n_teams, S), and `sets` (n_teams,) holds the number of each team's set of rows,
+        or one number for all. The paper's formulas (appendix C) are written in counts of pairs.
+        Scores are rounded to twelve digits, so that equal teams get equal scores.
+        """
+        sets = np.broadcast_to(sets, len(teams))
+        n, size = self.n[sets], teams.shape[1]
+        n_pairs = size * (size - 1) / 2
+        if measure in _TABLES:  # the mean over pairs, Formula 4
+            score = _pair_sum(_TABLES[measure](self), teams, sets) / n_pairs
+        elif measure in ("bd", "kw"):
+            # "bd": 1 - mean over pairs of (N01 + N10) / N (Formulas 3 and 4).
+            # "kw": 1 - sum over rows of l (S - l) / (N S^2), in which l (S - l) counts pairs.
+            disagree = _pair_sum(self._disagree(), teams, sets)
+            score = 1 - _ratio(disagree, n * (n_pairs if measure == "bd" else size**2), 0.0, n)
+        elif measure == "gd":  # 1 - GD = p(2) / p(1) (Formula 7)
+            alone = self.wrong[sets[:, None], teams].mean(axis=1)  # n p(1): one member fails
+            together = _pair_sum(self.both, teams, sets) / n_pairs  # n p(2): two members fail
+            score = _ratio(together, alone, 1.0, n)
+        else:  # "fk": (p_agree - p_chance) / (1 - p_chance), with all shares times n^2
+            agree = _pair_sum(self.agree, teams, sets) / n_pairs
+            # Chance agreement of two ratings drawn from the whole team: all S^2 ordered pairs.
+            diagonal = sum(self.chance[sets, model, model] for model in teams.T)
+            chance = (2 * _pair_sum(self.chance, teams, sets) + diagonal) / size**2
+            score = _ratio(n * agree - chance, n**2 - chance, 1.0, n**2)
+        return np.round(score, 12) + 0.0  # turns -0.0 into 0.0
+
+    def _disagree(self) -> np.ndarray:
+        """Compute the weight (F, M, M) of the rows on which exactly one of two models is wrong."""
+        # Rows of either error without those of both: |A| + |B| - 2 |A and B|.
+        return self.wrong[:, :, None] + self.wrong[:, None, :] - 2 * self.both
+
+    def _cohen(self) -> np.ndarray:
+        """Compute Cohen's kappa of all pairs, (F, M, M): (p_agree - p_chance) / (1 - p_chance)."""
+        n2 = self.n[:, None, None] ** 2
+        return _ratio(self.n[:, None, None] * self.agree - self.chance, n2 - self.chance, 0.0, n2)
+
+    def _formula_1(self) -> np.ndarray:
+        """Compute Formula 1 (F, M, M) of all pairs, as printed (see `diversity_score`)."""
+        n, first = self.n[:, None, None], self.wrong[:, :, None]
+        second = np.swapaxes(first, 1, 2)
+        product = n * self.both - first * second  # N11 N00 - N01 N10
+        return _ratio(2 * product, first * (n - first) + second * (n - second), 0.0, n**2)
+
+    def _yule(self) -> np.ndarray:
+        """Compute Yule's Q of all pairs, (F, M, M), Formula 2.
+
+        Q = (N11 N00 - N01 N10) / (N11 N00 + N01 N10), where 1 means right and 0 wrong.
+        """
+        n = self.n[:, None, None]
+        only = self.wrong[:, :, None] - self.both  # the first is wrong, the second right
+        neither = n - only - self.wrong[:, None, :]  # both are right
+        # Cells are computed as differences: values as small as rounding errors count as 0.
+        cells = (neither, self.both, only, np.swapaxes(only, 1, 2))
+        n11, n00, n10, n01 = (np.where(cell > _ROUNDING * n, cell, 0.0) for cell in cells)
+        agreeing, opposed = n11 * n00, n10 * n01
+        return _ratio(agreeing - opposed, agreeing + opposed, 0.0, 0.0)
+
+
+_TABLES = {
+    "ck": PairCounts._cohen,
+    "ck-formula-1": PairCounts._formula_1,
+    "qs": PairCounts._yule,
+}
+
+
+def _ratio(
+    numerator: np.ndarray, denominator: np.ndarray, undefined: float, size: Any
+) -> np.ndarray:
+    """Divide; return `undefined` if the denominator is negligible compared to `size`."""
+    defined = denominator > _ROUNDING * size
+    return np.divide(
+        numerator, denominator, out=np.full(np.shape(denominator), undefined), where=defined
+    )
+
+
+def _pair_sum(table: np.ndarray, teams: np.ndarray, sets: np.ndarray) -> np.ndarray:
+    """Sum a table (F, M, M) over the pairs of each team: (n_teams,)."""
+    total = np.zeros(len(teams))
+    for first in range(teams.shape[1]):
+        for second in range(first + 1, teams.shape[1]):
+            total += table[sets, teams[:, first], teams[:, second]]
+    return total
+
+
+def count_pairs(
+    wrong: np.ndarray,
+    sets: Sequence[np.ndarray],
+    weight: np.ndarray,
+    labels: np.ndarray | None = None,
+) -> PairCounts:
+    """Count errors and agreements of models and of pairs, over sets of rows.
+
+    `wrong` (M, N) is True where a model errs, `sets` holds F arrays of row numbers, and `labels`
+    (M, N) are the ratings for `agree` and `chance`, by default right or wrong.
+    """
+    n_models = len(wrong)
+    ratings = wrong if labels is None else labels
+    n, single, both, agree, chance = [], [], [], [], []
+    for rows in sets:
+        w = weight[rows]  # (n,) for the n rows of this set
+        fails = wrong[:, rows].astype(float)  # (M, n)
+        n.append(w.sum())
+        single.append(fails @ w)
+        both.append((fails * w) @ fails.T)  # (M, M)
+        pairs = np.zeros((2, n_models, n_models))  # agreement observed, and expected by chance
+        for category in np.unique(ratings[:, rows]):
+            gives = (ratings[:, rows] == category).astype(float)
+            pairs += (gives * w) @ gives.T, np.multiply.outer(gives @ w, gives @ w)
+        agree.append(pairs[0])
+        chance.append(pairs[1])
+    return PairCounts(*map(np.array, (n, single, both, agree, chance)))
+
+
+def diversity_score(
+    predictions: ArrayLike,
+    y: ArrayLike | None = None,
+    *,
+    measure: str = "gd",
+    teams: Sequence[Sequence[int]] | None = None,
+    on: str = "correctness",
+    sample_weight: ArrayLike | None = None,
+) -> float | np.ndarray:
+    """Compute a Q measure of teams' diversity; low means diverse.
+
+    Parameters
+    ----------
+    predictions : array-like of shape (n_models, n_samples)
+        Booleans that tell whether a model is right, or labels if `y` is given or ``on="labels"``.
+    y : array-like of shape (n_samples,), optional
+        True labels.
+    measure : {"ck", "ck-formula-1", "qs", "bd", "fk", "kw", "gd"}, default="gd"
+        Cohen's kappa, the HQ paper's Formula 1 for it (see Notes), Q statistics and binary
+        disagreement, averaged over pairs; Fleiss' kappa, Kohavi-Wolpert variance and
+        generalised diversity. "bd", "kw" and "gd" are one minus the measure, so that low means
+        diverse for all.
+    teams : sequence of sequences of int, optional
+        Teams to score, as lists of model indices. By default one team of all models.
+    on : {"correctness", "labels"}, default="correctness"
+        Ratings compared by "ck" and "fk": right or wrong, as in the paper, or the labels
+        themselves, as in its released code. The other measures use correctness only.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
+
+    Returns
+    -------
+    float or ndarray of shape (n_teams,)
+        One number if `teams` is not given. Scores are never NaN: an undefined ratio 0/0 is 0 for
+        pairs in "ck", "ck-formula-1" and "qs" (no agreement beyond chance can be seen), and 1 for
+        "fk" and "gd" (members that never differ are not diverse). Without rows, "bd" and "kw" are
+        1, too.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not agree, or a team or the measure is invalid.
+
+    Notes
+    -----
+    All rows given are used. The HQ paper uses negative samples only: rows on which at least one
+    model is wrong (Q), or the focal model is wrong (HQ).
+
+    "ck" is Cohen's kappa: 2 (N11 N00 - N01 N10) / ((N11 + N10)(N10 + N00) + (N11 + N01)(N01 +
+    N00)). "ck-formula-1" is the paper's Formula 1 as printed, which pairs the brackets of the
+    denominator differently: (N11 + N10)(N01 + N00) + (N11 + N01)(N10 + N00). The two are equal
+    only for models of equal accuracy or without correlation; otherwise Formula 1 is farther
+    from 0.
+
+    References
+    ----------
+    "Deep ensembles with hierarchical diversity pruning", appendix C, Formulas 1 to 7.
+
+    Examples
+    --------
+    >>> right = [[True, True, False, False], [True, False, True, False]]
+    >>> diversity_score(right, measure="bd"), diversity_score(right, measure="gd")
+    (0.5, 0.5)
+    """
+    if measure not in MEASURES:
+        raise ValueError(f"`measure` must be one of {list(MEASURES)}. Got {measure!r}.")
+    if on not in ("correctness", "labels"):
+        raise ValueError(f"`on` must be 'correctness' or 'labels'. Got {on!r}.")
+    predictions = np.asarray(predictions)
+    if predictions.ndim != 2 or not predictions.shape[0]:
+        raise ValueError(
+            f"`predictions` must be (n_models, n_samples). Got shape {predictions.shape}."
+        )
+    n_models, n_samples = predictions.shape
+    if on == "labels":
+        # The kappas compare labels only, so that no model counts as wrong.
+        labels, wrong = _number_labels(predictions, measure), np.zeros(predictions.shape, bool)
+    else:
+        labels, wrong = None, _wrong(predictions, y)
+    weight = row_weights(sample_weight, n_samples)
+    # All rows are one set (F = 1), the rows that a Q measure is computed on.
+    counts = count_pairs(wrong, [np.arange(n_samples)], weight, labels)
+    members = check_teams([range(n_models)] if teams is None else list(teams), n_models)
+    # One at a time, since teams may have different sizes.
+    scores = np.array([counts.scores(measure, team[None], 0)[0] for team in members])
+    return float(scores[0]) if teams is None else scores
+
+
+def _number_labels(labels: np.ndarray, measure: str) -> np.ndarray:
+    """Replace labels (M, N) by integers, after a check that the measure can use labels."""
+    if measure not in ("ck", "fk"):
+        raise ValueError(f'`on="labels"` needs measure "ck" or "fk". Got {measure!r}.')
+    return np.unique(labels, return_inverse=True)[1].reshape(labels.shape)
+
+
+def _wrong(predictions: np.ndarray, y: ArrayLike | None) -> np.ndarray:
+    """Find the rows on which each model is wrong, (M, N), from labels and `y` or from booleans."""
+    if y is None:
+        if predictions.dtype == bool:
+            return ~predictions
+        raise ValueError(
+            "Without `y`, `predictions` must be booleans, True where the model is right. "
+            f"Got {predictions.dtype}. Give `y` if they are labels."
+        )
+    y = np.asarray(y)
+    if y.shape != predictions.shape[1:]:
+        raise ValueError(f"`y` must have shape {predictions.shape[1:]}. Got {y.shape}.")
+    if (y.dtype.kind in "US") != (predictions.dtype.kind in "US"):
+        raise ValueError(
+            f"`predictions` are of type {predictions.dtype}, `y` of type {y.dtype}: no label "
+            "could be right. Convert one of them."
+        )
+    return predictions != y
+
+
+def architecture_diversity(embeddings: ArrayLike) -> float:
+    """Compute the diversity score of a set of architectures (AutoDEUQ, section III.B.2).
+
+    Parameters
+    ----------
+    embeddings : array-like of shape (n_members, n_decisions)
+        One integer for each decision: the position of its value among the choices.
+
+    Returns
+    -------
+    float
+        Sum of the Euclidean distances of all pairs of *distinct* rows, divided by the Euclidean
+        norm of these distances. It lies between 1 (one pair) and sqrt(n (n - 1) / 2) (all n
+        architectures equally far apart), and is 0 for fewer than two distinct architectures.
+
+    Notes
+    -----
+    The paper prints scores above sqrt(10), the bound for five distinct members, so that it must
+    have counted repeated members. Here repeats do not count.
+
+    References
+    ----------
+    Egele et al., "AutoDEUQ", section III.B.2.
+
+    Examples
+    --------
+    >>> architecture_diversity([[0, 0], [3, 4], [0, 0]])
+    1.0
+    """
+    distances = pdist(np.unique(np.asarray(embeddings, dtype=float), axis=0))
+    norm = np.linalg.norm(distances)
+    return float(distances.sum() / norm) if norm > 0 else 0.0

@@ -20,12 +20,12 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
-from skuq._checks import check_count, class_codes, fill_masked
 from skuq._params import CallbackSupportMixin
-from skuq._seeds import random_generator
+from skuq._utils._checks import check_count, class_codes, fill_masked
+from skuq._utils._environment import random_generator
 from skuq.estimators._pickling import copy_estimator, reduce_estimator
 from skuq.predictive import CategoricalMixture, Posterior
-from skuq.predictive._uncertainty import ClassUncertainty, Uncertainty
+from skuq.predictive._mixture import ClassUncertainty, Uncertainty
 
 
 def forget_fit(estimator: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numbers import Integral
 
 from skuq._params import Options, StrOptions
-from skuq._registry import saved_as
+from skuq._utils._records import saved_as
 from skuq.ensembles._selection import MOMENT_LOSSES
 from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._autodeuq_method import AUTODEUQ_CONSTRAINTS, AutoDEUQ, paper_settings

@@ -14,10 +14,9 @@ import numpy as np
 
 from skuq import search
 from skuq._params import HasMethods, Hidden, Interval, StrOptions
-from skuq._space import Space
-from skuq._warnings import warn_user
+from skuq._utils._messages import warn_user
 from skuq.catalog import Catalog
-from skuq.catalog._search_files import find_search
+from skuq.catalog._folder import find_search
 from skuq.ensembles import (
     check_selection,
     select_forward,
@@ -30,6 +29,7 @@ from skuq.ensembles._likelihood import brier_statistics, class_log_likelihood, l
 from skuq.ensembles._selection import real_weight, select_best
 from skuq.estimators._search_method import SEARCH_CONSTRAINTS, SearchMethod, check_takes
 from skuq.networks import TabularSpace, resolve_search_space
+from skuq.networks._space import Space
 from skuq.search import STRATEGIES, make_proposer, pin
 from skuq.tables import NumberTargets
 

@@ -11,9 +11,9 @@ from sklearn.base import is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from skuq._checks import check_weights
 from skuq._params import HasMethods, StrOptions, fit_context, safe_indexing, safe_split
-from skuq._warnings import warn_user
+from skuq._utils._checks import check_weights
+from skuq._utils._messages import warn_user
 from skuq.estimators._api import forget_fit
 from skuq.estimators._arrival import check_order
 from skuq.estimators._callbacks import tells_callbacks
@@ -21,7 +21,7 @@ from skuq.estimators._folds import check_takes_weights, inherit_tags, read_forei
 from skuq.estimators._out_of_fold import describe_routing, fit_folds, route, split_rows
 from skuq.exceptions import CalibrationWarning
 from skuq.fitted import CalibrationRows, FittedCalibrated
-from skuq.fitted._adapted import adapt
+from skuq.fitted._calibrated import adapt
 from skuq.fitted._density_ratio import fit_density_ratio
 
 _SMALL_WEIGHT = 0.1  # mean weight of a row below which weights are hardly meant as counts

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d
 
-from skuq._checks import check_targets, fill_masked
 from skuq._params import StrOptions
-from skuq._registry import saved_as
+from skuq._utils._checks import check_targets, fill_masked
+from skuq._utils._records import saved_as
 from skuq.estimators._api import UncertaintyRegressor
 from skuq.estimators._calibrated import CONSTRAINTS, CalibratedUncertainty
 from skuq.fitted import WeightedCalibration

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 
-from skuq._progress import listening
+from skuq._utils._messages import listening
 
 
 def tells_callbacks(fit):

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skuq import training
-from skuq._seeds import generator
-from skuq._space import Space
+from skuq._utils._environment import generator
 from skuq.ensembles import stacking_weights
 from skuq.estimators._network_estimator import Outcome, TrainingMethod, find_completed
 from skuq.networks import GaussianHead, TabularSpace
-from skuq.predictive._out_of_bag import fit_out_of_bag_scale
+from skuq.networks._space import Space
+from skuq.predictive._calibration import fit_out_of_bag_scale
 from skuq.tables import ClassTargets, NumberTargets, TableInputs
 from skuq.tables._targets import unpack_copies
 

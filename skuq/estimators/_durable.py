@@ -10,11 +10,10 @@ import os
 from numbers import Integral, Real
 
 from skuq._params import Interval
-from skuq._warnings import warn_user
+from skuq._utils._messages import warn_user
 from skuq.catalog import Catalog, CatalogFolder
-from skuq.catalog._folder import catalog_dir_of
-from skuq.catalog._memory import CatalogMemory
-from skuq.catalog._search_files import find_search, read_estimator
+from skuq.catalog._catalog import CatalogMemory
+from skuq.catalog._folder import catalog_dir_of, find_search, read_estimator
 from skuq.estimators._descriptions import describe, digest_of
 from skuq.exceptions import SearchFailedError, UnsavableError
 from skuq.persistence import MissingPart, dumps, loads

@@ -7,8 +7,8 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils import get_tags, indexable
 from sklearn.utils.validation import check_consistent_length
 
-from skuq._checks import check_weights, takes_weights
 from skuq._params import check_method_params, check_sample_weight, safe_split
+from skuq._utils._checks import check_weights, takes_weights
 from skuq.tables import ForeignInputs
 from skuq.tables._columns import refuse_lazy
 

@@ -12,21 +12,20 @@ from sklearn.utils import Bunch
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted
 
-from skuq._checks import check_labels, class_codes
 from skuq._params import BaseComposition, Interval, Options, StrOptions, fit_context
-from skuq._progress import Progress
-from skuq._registry import saved_as
+from skuq._utils._checks import check_labels, class_codes
+from skuq._utils._messages import Progress
+from skuq._utils._records import saved_as
 from skuq.ensembles import TeamSelection, select_teams
-from skuq.ensembles._diversity import MEASURES
 from skuq.ensembles._hq import prune_classifiers
 from skuq.ensembles._pruning import Rules
-from skuq.ensembles._teams import break_ties
+from skuq.ensembles._teams import MEASURES, break_ties
 from skuq.estimators._api import UncertaintyClassifier, forget_fit
 from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._folds import check_takes_weights, fit_fold, inherit_tags, read_foreign_rows
 from skuq.estimators._out_of_fold import splitter_for_groups
 from skuq.fitted import FittedTeam
-from skuq.fitted._team import predict_votes
+from skuq.fitted._ensemble import predict_votes
 from skuq.tables import check_groups
 from skuq.tables._splits import out_of_fold_splits
 

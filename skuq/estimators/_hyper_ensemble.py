@@ -9,8 +9,8 @@ import numpy as np
 
 from skuq import training
 from skuq._params import Interval
-from skuq._registry import saved_as
-from skuq._seeds import generator
+from skuq._utils._environment import generator
+from skuq._utils._records import saved_as
 from skuq.ensembles import select_forward, select_greedy
 from skuq.ensembles._likelihood import likelihood_statistics
 from skuq.ensembles._selection import real_weight
@@ -25,7 +25,7 @@ from skuq.estimators._network_estimator import (
     find_completed,
 )
 from skuq.networks import CategoricalHead, GaussianHead
-from skuq.tables._rows import warn_of_few_rows
+from skuq.tables._inputs import warn_of_few_rows
 
 _CONSTRAINTS: dict = {
     **NETWORK_CONSTRAINTS,

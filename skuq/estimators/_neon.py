@@ -8,10 +8,10 @@ from numbers import Integral, Real
 import numpy as np
 
 from skuq import training
-from skuq._checks import first_true
 from skuq._params import HasMethods, Interval, StrOptions
-from skuq._registry import saved_as
-from skuq._seeds import generator
+from skuq._utils._checks import first_true
+from skuq._utils._environment import generator
+from skuq._utils._records import saved_as
 from skuq.estimators._neon_conditioned import (
     FEWEST_TO_LEARN,
     FEWEST_WITH_NOISE,
@@ -23,11 +23,10 @@ from skuq.estimators._network_estimator import check_units, find_completed
 from skuq.estimators._operator import OPERATOR_CONSTRAINTS, OperatorRegressor
 from skuq.estimators._operator_training import N_FOLDS
 from skuq.estimators._operator_widths import fit_widths
-from skuq.fitted._given_base import GivenBase
-from skuq.fitted._operator import IndexDraws
+from skuq.fitted._operator import GivenBase, IndexDraws
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
+from skuq.networks._keras_models import rebuild
 from skuq.networks._plan import ARRAYS
-from skuq.networks._rebuild import rebuild
 from skuq.predictive._posterior import quasi_random_normals
 
 

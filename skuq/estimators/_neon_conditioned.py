@@ -16,9 +16,8 @@ from dataclasses import replace
 import numpy as np
 from scipy import stats
 
-from skuq._seeds import generator
-from skuq._threads import one_thread_if_small
-from skuq._warnings import warn_user
+from skuq._utils._environment import generator, one_thread_if_small
+from skuq._utils._messages import warn_user
 from skuq.estimators._neon_prior import (
     PRIOR_SCALE,
     Prior,
@@ -29,10 +28,10 @@ from skuq.estimators._neon_prior import (
 from skuq.estimators._network_estimator import find_completed, has_diverged
 from skuq.estimators._operator_training import N_FOLDS
 from skuq.estimators._tangent_process import ExactProcess, SparseProcess
-from skuq.fitted._conditioned import ConditionedDraws
+from skuq.fitted._operator import ConditionedDraws
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.predictive._posterior import quasi_random_normals
-from skuq.training._draws import variables_of
+from skuq.training._predict import variables_of
 
 # Values that are conditioned on exactly, and the largest number that is conditioned on through so
 # many inducing ones. Of more values a random part is used. Where functions are left out, networks

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from skuq._registry import saved_as
+from skuq._utils._records import saved_as
 
 
 @saved_as("estimators.NEONRegressor.GrowingSteps")

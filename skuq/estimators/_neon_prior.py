@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import optimize
 
-from skuq.predictive._out_of_bag import fit_scale
+from skuq.predictive._calibration import fit_scale
 
 #: Scale of the random prior where none is learnt; that of the paper.
 PRIOR_SCALE = 0.75

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from skuq._params import StrOptions
-from skuq._registry import saved_as
+from skuq._utils._records import saved_as
 from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._nes_method import (
     NES_CONSTRAINTS,

@@ -11,13 +11,13 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import Interval, StrOptions
-from skuq._seeds import generator
-from skuq._warnings import warn_user
+from skuq._utils._environment import generator
+from skuq._utils._messages import warn_user
 from skuq.ensembles import SELECTORS, check_selection, select_by, select_hq, select_hq_proba
 from skuq.ensembles._likelihood import likelihood_statistics
 from skuq.ensembles._selection import ensemble_of, normal_nll, normal_statistics
 from skuq.estimators._search_method import SEARCH_CONSTRAINTS, SearchMethod, check_takes
-from skuq.networks._resolve import NES_SPACES, resolve_nes_space
+from skuq.networks._given_spaces import NES_SPACES, resolve_nes_space
 from skuq.search import EnsembleEvolution, Fixed, Mutation, RandomProposer, ensemble_population, pin
 from skuq.tables import ImageInputs
 from skuq.training import Recipe

@@ -17,15 +17,14 @@ from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import Interval, StrOptions, fit_context
-from skuq._progress import Progress
-from skuq._seeds import draw_entropy, trial_seed
-from skuq._warnings import warn_user
+from skuq._utils._environment import draw_entropy, trial_seed
+from skuq._utils._messages import Progress, warn_user
 from skuq.estimators._api import forget_fit, to_keras
 from skuq.estimators._callbacks import tells_callbacks
 from skuq.fitted import FittedEnsemble
 from skuq.networks import OPTIMIZERS, GaussianHead, build_mlp
-from skuq.networks._activations import ACTIVATIONS
 from skuq.networks._plan import make_plan
+from skuq.networks._plan_parts import ACTIVATIONS
 from skuq.tables import (
     ClassTargets,
     NumberTargets,

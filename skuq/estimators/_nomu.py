@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import HasMethods, Interval, StrOptions, fit_context
-from skuq._registry import saved_as
+from skuq._utils._records import saved_as
 from skuq.estimators._api import UncertaintyRegressor, forget_fit
 from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._nomu_choice import chooses_readout
@@ -16,8 +16,8 @@ from skuq.estimators._nomu_paper import paper_settings
 from skuq.estimators._nomu_readout import read_readout
 from skuq.estimators._nomu_stack import fit_together
 from skuq.networks import OPTIMIZERS
-from skuq.networks._activations import ACTIVATIONS
 from skuq.networks._nomu import READOUTS
+from skuq.networks._plan_parts import ACTIVATIONS
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, add_input_tags
 
 #: Parameters in which models trained side by side may differ.

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skuq._checks import first_true
-from skuq._warnings import warn_user
+from skuq._utils._checks import first_true
+from skuq._utils._messages import warn_user
 from skuq.estimators._nomu_fit import is_noiseless
 from skuq.exceptions import SmallValidationWarning
 from skuq.fitted._nomu import Readout, split_sides
 from skuq.networks._nomu import READOUTS
-from skuq.predictive._epistemic_scale import fit_epistemic_scale, fit_readout
+from skuq.predictive._calibration import fit_epistemic_scale, fit_readout
 
 # Candidates of the paper's UCI study, in units of the standardised y.
 _L_MINS = np.geomspace(0.005, 0.8, 100)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skuq import training
-from skuq._seeds import generator, trial_seed
+from skuq._utils._environment import generator, trial_seed
 from skuq.estimators._artificial import ArtificialInputs
 from skuq.estimators._network_estimator import check_units, has_diverged
 from skuq.fitted._nomu import NomuNetwork, predict_mean

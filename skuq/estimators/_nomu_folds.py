@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.model_selection import GroupKFold, KFold
 
-from skuq._seeds import generator
+from skuq._utils._environment import generator
 from skuq.estimators._nomu_choice import chooses_readout
 from skuq.tables import make_splits
 

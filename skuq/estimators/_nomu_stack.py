@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from skuq._seeds import draw_entropy
+from skuq._utils._environment import draw_entropy
 from skuq.estimators._network_estimator import training_progress
 from skuq.estimators._nomu_choice import (
     Evidence,

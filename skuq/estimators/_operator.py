@@ -14,9 +14,9 @@ import numpy as np
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array
 
-from skuq._checks import first_true
 from skuq._params import Interval, StrOptions, fit_context
-from skuq._seeds import draw_entropy
+from skuq._utils._checks import first_true
+from skuq._utils._environment import draw_entropy
 from skuq.estimators._api import UncertaintyRegressor, forget_fit
 from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._network_estimator import check_units, training_progress
@@ -25,10 +25,9 @@ from skuq.estimators._operator_widths import FEWEST_FUNCTIONS
 from skuq.fitted import FittedOperator
 from skuq.fitted._operator import Widths
 from skuq.networks import OPTIMIZERS, OperatorNetwork
-from skuq.networks._activations import ACTIVATIONS
-from skuq.networks._builders import check_builder
-from skuq.networks._operator import keras_base
-from skuq.networks._operator_head import OUTPUT_MAPS
+from skuq.networks._keras_models import check_builder
+from skuq.networks._operator import OUTPUT_MAPS, keras_base
+from skuq.networks._plan_parts import ACTIVATIONS
 from skuq.tables import FunctionInputs, FunctionTargets, TrainingData, read_rows
 from skuq.tables._functions import flat_values
 from skuq.training import Recipe

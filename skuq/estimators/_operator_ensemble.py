@@ -7,8 +7,8 @@ from numbers import Integral, Real
 import numpy as np
 
 from skuq._params import Interval
-from skuq._registry import saved_as
-from skuq._seeds import generator
+from skuq._utils._environment import generator
+from skuq._utils._records import saved_as
 from skuq.estimators._network_estimator import find_completed
 from skuq.estimators._operator import OPERATOR_CONSTRAINTS, OperatorRegressor
 from skuq.estimators._operator_training import N_FOLDS

@@ -11,15 +11,14 @@ import numpy as np
 from scipy.stats import rankdata
 
 from skuq import training
-from skuq._seeds import generator, trial_seed
+from skuq._utils._environment import generator, trial_seed
 from skuq.catalog import Member
 from skuq.networks import OperatorHead
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.tables import TrainingData
 from skuq.training import Recipe
-from skuq.training._draws import read_network
-from skuq.training._job import seed_words
-from skuq.training._templates import template_of_model
+from skuq.training._job import seed_words, template_of_model
+from skuq.training._predict import read_network
 
 #: Number of folds; a network that learns the noise leaves out one.
 N_FOLDS = 5

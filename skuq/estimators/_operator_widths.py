@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skuq.predictive._out_of_bag import fit_scale
+from skuq.predictive._calibration import fit_scale
 
 #: Fewer functions are too few to leave some out and learn the noise.
 FEWEST_FUNCTIONS = 30

@@ -14,10 +14,10 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import has_fit_parameter
 
-from skuq._progress import Progress
+from skuq._utils._messages import Progress
 from skuq.estimators._folds import fit_fold
 from skuq.tables import check_groups
-from skuq.tables._rows import sortable_groups
+from skuq.tables._inputs import sortable_groups
 
 
 def describe_routing(calibrated: Any) -> MetadataRouter:

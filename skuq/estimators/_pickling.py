@@ -9,7 +9,7 @@ from typing import Any
 import cloudpickle
 from sklearn.base import BaseEstimator
 
-from skuq.networks._rebuild import register_again, registered_in_main
+from skuq.networks._keras_models import register_again, registered_in_main
 
 
 class _ByValue:

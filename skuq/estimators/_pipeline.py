@@ -8,8 +8,8 @@ import sklearn.pipeline
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from skuq._nested import last_estimator, unwrap_estimator
-from skuq._registry import saved_as
+from skuq._utils._checks import last_estimator, unwrap_estimator
+from skuq._utils._records import saved_as
 from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor, doc_link_template
 
 

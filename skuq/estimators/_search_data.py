@@ -17,7 +17,7 @@ from skuq.tables import (
     read_rows,
     read_validation_rows,
 )
-from skuq.tables._rows import group_codes
+from skuq.tables._inputs import group_codes
 from skuq.tables._splits import standardise_rows
 
 

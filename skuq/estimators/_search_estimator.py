@@ -18,10 +18,10 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import fit_context
-from skuq._seeds import draw_entropy
-from skuq._warnings import warn_user
+from skuq._utils._environment import draw_entropy
+from skuq._utils._messages import warn_user
 from skuq.catalog import Catalog
-from skuq.catalog._search_files import read_retrained
+from skuq.catalog._folder import read_retrained
 from skuq.ensembles import Selection
 from skuq.estimators._api import forget_fit, to_keras
 from skuq.estimators._callbacks import tells_callbacks
@@ -32,8 +32,7 @@ from skuq.estimators._search_trials import make_leaderboard, predict_candidates,
 from skuq.fitted import FittedEnsemble
 from skuq.search import Limits, RunOptions, Search, SearchResult
 from skuq.search._retraining import Retraining
-from skuq.tables._inputs import add_input_tags
-from skuq.tables._rows import warn_of_few_rows
+from skuq.tables._inputs import add_input_tags, warn_of_few_rows
 from skuq.training import MemberRefitter, MemberRepeater, MemberTrainer
 
 # A repeat may need only this share of its trial's time, since its program is compiled already.

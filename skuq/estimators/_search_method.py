@@ -14,7 +14,7 @@ from skuq._params import HasMethods, Hidden, Interval, StrOptions
 from skuq.catalog import HeldOut
 from skuq.estimators._durable import DURABLE_CONSTRAINTS, RUNNING_PARAMETERS
 from skuq.networks import TabularSpace
-from skuq.predictive._out_of_bag import fit_scale
+from skuq.predictive._calibration import fit_scale
 from skuq.search import CandidatePredictions
 from skuq.tables import ClassTargets, NumberTargets, TableInputs
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS

@@ -17,11 +17,10 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import indexable
 
-from skuq._checks import takes_weights
 from skuq._params import safe_indexing
-from skuq._registry import saved_as
-from skuq._reprs import record_repr
-from skuq._warnings import warn_user
+from skuq._utils._checks import takes_weights
+from skuq._utils._messages import warn_user
+from skuq._utils._records import record_repr, saved_as
 from skuq.exceptions import CalibrationWarning
 from skuq.fitted._calibrated import Calibration, regressor_distribution
 from skuq.predictive._calibration import effective_rows

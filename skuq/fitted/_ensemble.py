@@ -1,22 +1,170 @@
-"""Fitted ensemble of networks: encode and scale X, run the networks, apply the head, and mix."""
+"""Fitted ensembles and teams, their common interface, and their conversion to one Keras model.
+
+Notation: n rows, K members, m outputs or classes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
 
-from skuq._registry import saved_as
-from skuq._reprs import record_repr
-from skuq._seeds import generator
+from skuq import backend, training
+from skuq._utils._checks import class_codes, class_probabilities
+from skuq._utils._environment import generator
+from skuq._utils._records import record_repr, saved_as
 from skuq.catalog import Member
-from skuq.fitted._keras_model import ensemble_to_keras
 from skuq.fitted._posterior import member_posterior
-from skuq.predictive import Posterior
-from skuq.tables import ImageInputs, TableInputs
+from skuq.networks import CategoricalHead, PackedHead, QuantileHead
+from skuq.predictive import CategoricalMixture, Posterior
+from skuq.predictive._mixture import epistemic_factor
+from skuq.tables import ForeignInputs, ImageInputs, NumberTargets, TableInputs
+from skuq.tables._inputs import Inputs
 from skuq.tables._targets import Targets
 from skuq.training import predict_members
+
+
+class Fitted(Protocol):
+    """A fitted model, which predicts, and is pickled and saved."""
+
+    @property
+    def inputs(self) -> Inputs | ForeignInputs:
+        """Object that validates X and, except for foreign estimators, encodes it as numbers."""
+
+    def distribution(self, X: Any, **query: Any) -> Any:
+        """Predict the distribution of each row of validated X."""
+
+    def sample(self, X: Any, n_samples: int, rng: np.random.Generator, **query: Any) -> np.ndarray:
+        """Draw (n[, m], n_samples) jointly for all rows of validated X."""
+
+    def output_shape(self, **query: Any) -> tuple[int, ...]:
+        """Return the shape of one row's prediction, as y had it."""
+
+    def posterior(self, n_draws: int, rng: np.random.Generator, **query: Any) -> Any:
+        """Draw functions, with gradients if possible, as a `skuq.predictive.Posterior`."""
+
+    def to_keras(self, epistemic_ddof: int = 0) -> Any:
+        """Convert to one Keras model, or raise ValueError with the reason."""
+
+
+def refuse_keras(reason: str) -> NoReturn:
+    """Raise ValueError for models that cannot become one Keras model."""
+    raise ValueError(
+        f"`to_keras` computes the mixture's moments, and {reason}. Use `skuq.save` to store the "
+        "estimator."
+    )
+
+
+def check_pretrained(model: Any) -> None:
+    """Raise NotFittedError if a given model can be fitted and is not."""
+    try:
+        if hasattr(model, "fit"):  # objects that only predict need no fit
+            check_is_fitted(model)
+    except NotFittedError as error:
+        raise NotFittedError(
+            "`pretrained` is not fitted. Cloning, as in cross-validation and searches, discards "
+            "what it has learnt: wrap it in sklearn.frozen.FrozenEstimator."
+        ) from error
+
+
+_TINY = 1e-300  # smaller probabilities count as 0 in entropies
+
+
+def ensemble_to_keras(ensemble: Any, epistemic_ddof: int = 0) -> Any:
+    """Build one Keras model with copies of the members' weights; see `to_keras` of the estimators.
+
+    Raises ValueError if the mixture's moments cannot be computed in Keras.
+    """
+    _check(ensemble)
+    keras, ops = backend.keras, backend.ops
+    networks = [training.keras_model(member) for member in ensemble.members]
+    for k, network in enumerate(networks):
+        network.name, network.trainable = f"member{k}", False
+    inputs = keras.Input(networks[0].input_shape[1:], dtype="float64", name="X")
+    # Scale in double precision; the networks compute in the single precision of their weights.
+    scaled = ops.cast(ensemble.inputs.transform(inputs, ops), "float32")
+    # Raw outputs (n, K, n_raw); with packed heads the copies become members, too.
+    raws = [keras.tree.flatten(network(scaled))[0] for network in networks]  # may be in a list
+    raw = ops.stack([ops.cast(of_member, "float64") for of_member in raws], axis=1)
+    head, weights = ensemble.targets.head, ensemble.raw_weights
+    if isinstance(head, PackedHead):
+        weights = np.repeat(weights, head.n_copies) / head.n_copies
+        head = head.head
+        raw = ops.reshape(raw, (-1, len(weights), head.n_raw))
+    if isinstance(head, CategoricalHead):
+        outputs = _class_outputs(head, raw, weights, ops)
+    else:
+        outputs = _number_outputs(ensemble.targets, head, raw, weights, epistemic_ddof, ops)
+    return keras.Model(inputs, outputs, name="ensemble")
+
+
+def _check(ensemble: Any) -> None:
+    """Raise ValueError if the ensemble cannot become one Keras model."""
+    head, targets = ensemble.targets.head, ensemble.targets
+    head = head.head if isinstance(head, PackedHead) else head
+    if ensemble.passes is not None:
+        refuse_keras("MC dropout averages passes with different dropped units")
+    if isinstance(head, QuantileHead):
+        refuse_keras('those of loss="quantiles" are integrals')
+    if targets.is_transformed:
+        refuse_keras(f"those with target_transform={targets.scaling.kind!r} are integrals")
+
+
+def _average(values: Any, weights: np.ndarray, ops: Any) -> Any:
+    """Average values (n, K, ..) over members, to (n, ..)."""
+    return ops.sum(values * np.expand_dims(weights, tuple(range(1, len(values.shape) - 1))), axis=1)
+
+
+def _number_outputs(
+    targets: NumberTargets,
+    head: Any,
+    raw: Any,
+    weights: np.ndarray,
+    epistemic_ddof: int,
+    ops: Any,
+) -> dict[str, Any]:
+    """Compute the outputs of a regressor from raw numbers (n, K, n_raw)."""
+    means, stds = head.moments(raw, ops)
+    means, stds = targets.calibrate(means, stds, weights, ops, axis=1)
+    # Law of total variance, as in `Mixture`, in standardised units.
+    mean = _average(means, weights, ops)
+    aleatoric = _average(ops.square(stds), weights, ops)
+    factor = epistemic_factor(weights, epistemic_ddof)
+    epistemic = factor * _average(ops.square(means - ops.expand_dims(mean, 1)), weights, ops)
+    stds = {
+        "aleatoric": ops.sqrt(aleatoric),
+        "epistemic": ops.sqrt(epistemic),
+        "total": ops.sqrt(aleatoric + epistemic),
+    }
+    # Means are shifted and scaled back, standard deviations scaled only.
+    outputs = {"mean": targets.restore(mean, 1.0)[0]}
+    outputs |= {name: targets.restore(0.0, std)[1] for name, std in stds.items()}
+    return {name: o[:, 0] for name, o in outputs.items()} if targets.is_1d else outputs
+
+
+def _class_outputs(
+    head: CategoricalHead, raw: Any, weights: np.ndarray, ops: Any
+) -> dict[str, Any]:
+    """Compute the outputs of a classifier from logits (n, K, n_classes)."""
+    proba = head.probabilities(raw, ops)
+
+    def entropy(p: Any) -> Any:
+        return -ops.sum(p * ops.log(ops.maximum(p, _TINY)), axis=-1)
+
+    mean = _average(proba, weights, ops)
+    # Total entropy is the members' mean entropy plus mutual information (`CategoricalMixture`).
+    total = entropy(mean)
+    aleatoric = _average(entropy(proba), weights, ops)
+    epistemic = ops.maximum(total - aleatoric, 0.0)
+    return {
+        "proba": mean,
+        "total": aleatoric + epistemic,
+        "aleatoric": aleatoric,
+        "epistemic": epistemic,
+    }
 
 
 @saved_as("fitted.DropoutPasses")
@@ -111,3 +259,59 @@ class FittedEnsemble:
     def member(self, k: int) -> FittedEnsemble:
         """Return the ensemble that has only member k."""
         return replace(self, members=(self.members[k],), weights=np.ones(1))
+
+
+@saved_as("fitted.FittedTeam")
+@dataclass(frozen=True, eq=False)
+class FittedTeam:
+    """Fitted classifiers whose votes are averaged.
+
+    Attributes
+    ----------
+    estimators : tuple of classifier
+        The members.
+    classes : ndarray of shape (n_classes,)
+        Labels of the classes.
+    voting : {"soft", "hard"}
+        Average the members' probabilities ("soft") or count their labels ("hard").
+    weights : ndarray of shape (n_estimators,) or None
+        Positive weights of the votes, summing to 1. None means equal weights.
+    """
+
+    estimators: tuple[Any, ...]
+    classes: np.ndarray
+    voting: str
+    weights: Any = None
+
+    __repr__ = record_repr
+
+    @property
+    def inputs(self) -> ForeignInputs:
+        """Inputs that pass X to the classifiers unchanged."""
+        return ForeignInputs()
+
+    def votes(self, X: Any) -> np.ndarray:
+        """Predict with each classifier: codes (S, n), or probabilities (S, n, C) if soft."""
+        return np.stack([predict_votes(m, X, self.voting, self.classes) for m in self.estimators])
+
+    def distribution(self, X: Any) -> CategoricalMixture:
+        """Predict the distribution of each row's class."""
+        votes = self.votes(X)
+        # A hard vote is a probability of 1.
+        proba = votes if self.voting == "soft" else np.eye(len(self.classes))[votes]
+        return CategoricalMixture(proba, self.weights)
+
+    def sample(self, X: Any, n_samples: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw class codes (n, n_samples)."""
+        return self.distribution(X).sample(n_samples, rng)
+
+    def to_keras(self, epistemic_ddof: int = 0) -> Any:
+        """Raise ValueError, since the classifiers need not be networks."""
+        refuse_keras("the classifiers of a team need not be networks")
+
+
+def predict_votes(model: Any, X: Any, voting: str, classes: np.ndarray) -> np.ndarray:
+    """Predict with one classifier: codes (n,), or probabilities (n, C) if voting is soft."""
+    if voting == "hard":
+        return class_codes(model.predict(X), classes)
+    return class_probabilities(model, X, classes)

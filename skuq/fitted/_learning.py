@@ -8,20 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from skuq._checks import class_codes
 from skuq._params import safe_indexing
-from skuq._registry import saved_as
-from skuq._reprs import record_repr
-from skuq._warnings import warn_user
+from skuq._utils._checks import class_codes
+from skuq._utils._messages import warn_user
+from skuq._utils._records import record_repr, saved_as
 from skuq.exceptions import CalibrationWarning
 from skuq.fitted._calibrated import (
     SMALLEST_UNCERTAINTY,
     Calibration,
     ClassCalibration,
+    Grouping,
     log_entropy,
     regressor_distribution,
 )
-from skuq.fitted._grouping import Grouping
 from skuq.predictive import GroupedDistribution
 from skuq.predictive._calibration import (
     effective_rows,
@@ -31,7 +30,7 @@ from skuq.predictive._calibration import (
     shrink_std_factor,
     weighted_quantile,
 )
-from skuq.predictive._class_calibration import fit_spread, fit_temperature, fit_vector_scaling
+from skuq.predictive._categorical import fit_spread, fit_temperature, fit_vector_scaling
 
 _PRIOR_ROWS = 20  # weight of all rows in the calibration of a group, in rows of the group
 # Levels of the quantiles that represent the errors of all rows in the calibration of a group.

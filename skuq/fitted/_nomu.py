@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from skuq._registry import saved_as
-from skuq._reprs import record_repr
+from skuq._utils._records import record_repr, saved_as
 from skuq.catalog import Member
+from skuq.fitted._ensemble import check_pretrained, refuse_keras
 from skuq.fitted._posterior import SMALLEST_STD, nomu_posterior
-from skuq.fitted._protocol import check_pretrained, refuse_keras
 from skuq.networks import GaussianHead, NomuHead
+from skuq.networks._keras_models import rebuild
 from skuq.networks._nomu import READOUTS
-from skuq.networks._rebuild import rebuild
 from skuq.predictive import EpistemicNormal, Posterior, TwoPieceNormal
 from skuq.tables import NumberTargets, TableInputs
 from skuq.training import predict_members

@@ -1,29 +1,307 @@
 """A fitted operator: it pairs inputs with query points, runs networks and restores units.
 
+A given trained model may be its base; its predictions are kept exactly. Draws of networks can be
+conditioned on data in closed form.
+
 Notation: n inputs, q query points, m components, S draws; values are (S, n, q, m) inside, and in
-the shape of the user's Y outside.
+the shape of the user's Y outside. In the closed form: K networks of P weights each; N rows, each
+a pair of an input and a query point; every draw has an index z of n_index numbers.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from sklearn.preprocessing import StandardScaler
 
-from skuq import training
-from skuq._registry import saved_as
-from skuq._reprs import record_repr
+from skuq import backend, training
+from skuq._utils._records import record_repr, saved_as
 from skuq.catalog import Member
-from skuq.fitted._conditioned import ConditionedDraws
-from skuq.fitted._given_base import GivenBase
-from skuq.fitted._operator_draws import OperatorDraws
-from skuq.fitted._protocol import refuse_keras
-from skuq.networks._plan import ARRAYS
+from skuq.fitted._ensemble import check_pretrained, refuse_keras
+from skuq.networks._epinet import EpistemicNetwork
+from skuq.networks._nomu import inputs_of_last_layers
+from skuq.networks._operator import OperatorHead
+from skuq.networks._plan import ARRAYS, Namespace, Run, tensors
 from skuq.predictive import EpistemicNormal, GaussianMixture, Posterior
 from skuq.predictive._posterior import quasi_random_normals
 from skuq.tables import FunctionInputs, FunctionTargets
+from skuq.tables._functions import pair_rows
+from skuq.tables._scaling import hard_clip
+from skuq.training._networks import DrawingNetwork
+from skuq.training._predict import read_network, variables_of
+
+
+@saved_as("fitted.FittedOperator.GivenBase")
+class GivenBase:
+    """Predictions of a given model, and the features that it gives to an EpiNet.
+
+    Parameters
+    ----------
+    model : keras.Model or fitted regressor
+    inputs : FunctionInputs
+        Fitted.
+    n_components : int
+
+    Attributes
+    ----------
+    is_operator : bool
+        Whether the model has inputs u and y, so that it predicts at any query points.
+    mean_, scale_ :
+        Mean and scale of the model's last hidden layer, fitted by `fit`.
+    """
+
+    mean_: Any
+    scale_: float
+
+    def __init__(self, model: Any, inputs: FunctionInputs, n_components: int) -> None:
+        self.model, self.inputs, self.n_components = model, inputs, n_components
+        shapes = [tuple(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
+        self.is_operator = len(shapes) == 2
+        wanted = [(None, len(s.scale_)) for s in (inputs.scaling, inputs.query_scaling)]
+        if shapes and shapes not in (wanted, wanted[:1]):
+            raise ValueError(
+                "A Keras model as `pretrained` must have inputs u and y of shapes "
+                f"{wanted}, or u alone. Got {shapes}."
+            )
+        if not hasattr(model, "predict_on_batch"):
+            check_pretrained(model)
+
+    def fit(self, X: np.ndarray) -> GivenBase:
+        """Learn the scale of the last hidden layer, at the query points of the inputs."""
+        self.mean_, self.scale_ = 0.0, 1.0
+        hidden = self._last_hidden(X, self.inputs.points())
+        if hidden is not None:
+            # Each column has a mean, but all share one scale: a single feature may hardly vary.
+            self.mean_ = StandardScaler(with_std=False).fit(hidden).mean_
+            self.scale_ = np.sqrt(np.var(hidden, axis=0).mean()) or 1.0
+        return self
+
+    def take_scales(self, other: GivenBase) -> GivenBase:
+        """Take the scale of an earlier fit, in place of learning that of the last hidden layer."""
+        self.mean_, self.scale_ = other.mean_, other.scale_
+        return self
+
+    def features(self, X: np.ndarray, query_points: Any = None) -> np.ndarray:
+        """Compute features (n * q, n_features) of all pairs: last hidden layer, u and y."""
+        points = self.inputs.points(query_points)
+        rows, hidden = self.inputs.transform(X, query_points), self._last_hidden(X, points)
+        if hidden is None:
+            return rows
+        return np.concatenate([(hidden - self.mean_) / self.scale_, rows], axis=1)
+
+    def mean(self, X: np.ndarray, query_points: Any = None) -> np.ndarray:
+        """Compute the model's predictions (n, q, m) in units of Y."""
+        points = self.inputs.points(query_points)
+        if self.is_operator:
+            mean = self.model.predict(_pairs(X, points), verbose=0)
+        else:
+            # Only models with an input for query points predict at others than those of Y.
+            if not np.array_equal(points, self.inputs.query_points):
+                raise ValueError(
+                    "`pretrained` predicts at the query points of Y only: it is no Keras model "
+                    "with inputs u and y. Leave `query_points` out."
+                )
+            options = {"verbose": 0} if hasattr(self.model, "predict_on_batch") else {}
+            mean = self.model.predict(X, **options)
+        mean = np.asarray(mean, dtype="float64")
+        shape = (len(X), len(points), self.n_components)
+        if mean.size != np.prod(shape) or not np.isfinite(mean).all():
+            raise ValueError(
+                "`pretrained` must predict finite numbers for "
+                f"{shape[0]} inputs, {shape[1]} query points and {shape[2]} components. "
+                f"Got shape {mean.shape}{'' if np.isfinite(mean).all() else ' with NaN or inf'}."
+            )
+        return mean.reshape(shape)
+
+    def _last_hidden(self, X: np.ndarray, points: np.ndarray) -> np.ndarray | None:
+        """Compute the inputs (n * q, n_hidden) of the last layer of weights, or None.
+
+        None means that the model does not show them.
+        """
+        if not self.is_operator or self._hidden_model is None:
+            return None
+        parts = self._hidden_model.predict(_pairs(X, points), verbose=0)
+        return np.concatenate(parts if isinstance(parts, list) else [parts], axis=1)
+
+    @functools.cached_property
+    def _hidden_model(self) -> Any:
+        """The model up to the inputs of its last layer of weights; None if it has none."""
+        seen = [
+            tensor
+            for tensor in inputs_of_last_layers(self.model.outputs[0])
+            if len(tensor.shape) == 2
+        ]
+        return backend.keras.Model(self.model.inputs, seen) if seen else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_hidden_model"}
+
+
+def _pairs(X: np.ndarray, points: np.ndarray) -> list[np.ndarray]:
+    """Pair every input with every query point, as the two inputs u and y of a Keras model."""
+    return [np.repeat(X, len(points), axis=0), np.tile(points, (len(X), 1))]
+
+
+_CHUNK_ENTRIES = 2**20  # numbers held at a time: 8 MB
+
+
+@saved_as("fitted.FittedOperator.ConditionedDraws")
+@dataclass(frozen=True, eq=False)
+class ConditionedDraws:
+    """Draws of linearised networks, each along random directions in weight space.
+
+    The mean is the average of the networks, each corrected along its first direction. A draw adds
+    ``sum_i z_i f_i(x)``, where f_i is the derivative of a network along one of its other
+    directions.
+
+    Attributes
+    ----------
+    members : tuple of Member
+        Networks without EpiNet and prior.
+    index : ndarray of shape (n_draws, n_index)
+        The indices that predictions average over: numbers for the directions of the first network,
+        then of the second, and so on.
+    directions : ndarray of shape (K, 1 + n_index / K, P)
+    """
+
+    members: tuple[Member, ...]
+    index: np.ndarray
+    directions: np.ndarray
+
+    def quasi_random(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw indices (n, n_index) that are spread more evenly than chance does it."""
+        return quasi_random_normals(n, self.index.shape[1], rng)
+
+    def independent(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw independent indices (n, n_index)."""
+        return rng.standard_normal((n, self.index.shape[1]))
+
+    def raw(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """Predict raw outputs (S, n * q, m) of standardised rows."""
+        networks, parts = [], []
+        for member, directions in zip(self.members, self.directions):
+            network, variables = variables_of(member)
+            split = network.split(directions.astype("float64"))
+            networks.append((network.network.base, variables, split))
+        widest = 64 * self.directions.shape[1] + len(index)
+        step = max(16, _CHUNK_ENTRIES // widest)
+        for start in range(0, len(rows), step):
+            parts.append(draw_linearised(ARRAYS, networks, rows[start : start + step], index))
+        return np.concatenate(parts, axis=1)
+
+
+def draw_linearised(
+    space: Namespace, networks: Sequence[Any], rows: Any, index: Any, n_queries: int = 1
+) -> Any:
+    """Compute draws (S, N, m) of networks, each (base, variables, directions), at rows (N, d).
+
+    Every `n_queries` rows that follow each other are pairs of one input and the query points.
+    """
+    xp, mean, functions = space.xp, 0.0, []
+    for base, variables, directions in networks:
+        raw, tangents = base.tangents(space, variables, directions, rows, n_queries)
+        mean = mean + (raw + tangents[0]) / len(networks)
+        functions.append(tangents[1:])
+    joined = xp.concatenate(functions, axis=0)  # (n_index, N, m)
+    draws = xp.matmul(index, xp.reshape(joined, (joined.shape[0], -1)))
+    return mean + xp.reshape(draws, (-1, *joined.shape[1:]))
+
+
+@functools.lru_cache(maxsize=32)
+def _runnable(network: EpistemicNetwork, n_members: int) -> DrawingNetwork:
+    """Make the network before a program is traced: there no variables can be made."""
+    return DrawingNetwork(network, n_members)
+
+
+@dataclass(frozen=True)
+class OperatorDraws:
+    """The function of a `Posterior`; equal for fits of equal networks.
+
+    Parameters
+    ----------
+    network : EpistemicNetwork
+    head : OperatorHead
+    output_shape : tuple of int
+        Shape of one function's values as the user has them.
+    n_members : int
+        Members of an ensemble, which are its draws, or networks of conditioned draws; 0 for one
+        network with indices.
+    is_conditioned : bool
+        Whether draws are those of `linearised` networks.
+    """
+
+    network: EpistemicNetwork
+    head: OperatorHead
+    output_shape: tuple[int, ...]
+    n_members: int = 0
+    is_conditioned: bool = False
+
+    def key(self, arguments: Sequence[np.ndarray]) -> Hashable:
+        """Return what is equal where the same program computes the draws."""
+        function = replace(self, network=self.network.without_names())
+        return function, tuple(part.shape for part in arguments)
+
+    @classmethod
+    def of(
+        cls, fitted: Any, index: np.ndarray, points: np.ndarray, output_shape: tuple[int, ...]
+    ) -> tuple[OperatorDraws, tuple[np.ndarray, ...]]:
+        """Take a fitted operator apart: what stays the same from fit to fit, and the rest.
+
+        Without a given base. Draws are those of `index` (of an ensemble, all members) at query
+        `points` (q, d_y) in the user's units. Returns the function and its arguments.
+        """
+        members, inputs, targets = fitted.draws.members, fitted.inputs, fitted.targets
+        network = read_network(members[0].network)
+        n_members = 0 if network.n_index else len(members)
+        is_conditioned = isinstance(fitted.draws, ConditionedDraws)
+        function = cls(network, targets.head, output_shape, n_members, is_conditioned)
+        weights = np.stack([member.weights for member in members]).astype("float64")
+        states = [np.stack(values) for values in zip(*(member.state for member in members))]
+        states = [v.astype("float64") if v.dtype.kind == "f" else v for v in states]
+        if n_members and not is_conditioned:
+            index = np.zeros((1, 1))  # not used
+        elif not n_members:  # without a member axis
+            weights, states = weights[0], [v[0] for v in states]
+        x, queries = inputs.scaling, inputs.query_scaling.transform(points)
+        factor = np.ones((1, 1)) if fitted.widths is None else fitted.widths.factor
+        fixed = (x.mean_, x.scale_, queries, targets.mean_, targets.scale_, factor, index)
+        arguments = *fixed, *_runnable(network, n_members).split(weights), *states
+        if is_conditioned:
+            directions = fitted.draws.directions.astype("float64")
+            arguments = *arguments, *_runnable(network, n_members).split(directions)
+        return function, arguments
+
+    def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
+        """Compute draws (S, n, *output_shape) in units of Y, from X (n, d_u)."""
+        x_mean, x_scale, queries, mean, scale, factor, index, *variables = arguments
+        space = ARRAYS if xp is np else tensors()
+        network = _runnable(self.network, self.n_members)
+        n, q = X.shape[0], queries.shape[0]
+        # (n * q, d_u + d_y): every input with every query point, both standardised.
+        rows = pair_rows(xp, hard_clip(xp, (X - x_mean) / x_scale), queries)
+        k = len(network.shapes)
+        weights, rest = variables[:k], variables[k:]  # the rest are directions, or the state
+        if self.is_conditioned:
+            # Variables of all networks have a leading axis; take those of one after the other.
+            networks = [
+                (self.network.base, [w[i] for w in weights], [d[i] for d in rest])
+                for i in range(self.n_members)
+            ]
+            raw = draw_linearised(space, networks, rows, index, q)
+        else:
+            run = Run(space, index=index)
+            raw, _, _ = network.forward(weights, rest, rows, run)
+        values, _ = self.head.values(space, raw)
+        # From (S, n * q, m) of one network, or (K, 1, n * q, m) of members, which are the draws.
+        values = xp.reshape(values, (-1, n, q, self.head.n_outputs))
+        # Stretch the draws about their mean, and return to units of Y.
+        centre = xp.mean(values, axis=0)
+        values = (centre + factor * (values - centre)) * scale + mean
+        return xp.reshape(values, (-1, n, *self.output_shape))
 
 
 @saved_as("fitted.FittedOperator.Widths")

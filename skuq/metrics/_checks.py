@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils import check_consistent_length
 
-from skuq._checks import as_floats, check_member_weights, check_weights
+from skuq._utils._checks import as_floats, check_member_weights, check_weights
 
 # Tolerance for sums of probabilities, which are often given in single or half precision.
 _SUM_TOLERANCE = 1e-3

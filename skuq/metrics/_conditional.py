@@ -1,20 +1,28 @@
-"""Compute the coverage of intervals in groups, by uncertainty, or by distance from the data.
+"""Score how uncertainty and errors differ between rows.
 
-Notation: n rows, d features.
+Here are the coverage of intervals in groups, by uncertainty or by distance from the data; the
+error that remains when uncertain rows are left out; and tests whether new rows are distributed
+like earlier ones.
+
+Notation: n rows, d features; r is the share of rows retained, of which the least uncertain come
+first. Rows of equal uncertainty come in random order, and results are expectations over this
+order.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from numbers import Integral
 
 import numpy as np
 import pandas as pd
+from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
-from skuq._checks import fill_masked
-from skuq.metrics._checks import check_ordered, check_same_shape
+from skuq._utils._checks import check_weights, fill_masked
+from skuq.metrics._checks import check_ordered, check_same_shape, group_sums
 
 
 def coverage_by_group(y_true, lower, upper, groups):
@@ -276,3 +284,309 @@ def _inside(y_true, lower, upper):
         raise ValueError(f"`y_true` must have shape (n_samples,). Got {y.shape}.")
     check_ordered(lower, upper)
     return (lower <= y) & (y <= upper)
+
+
+def error_retention_curve(errors, uncertainty, *, sample_weight=None):
+    """Compute the error that is left if the most uncertain rows are given to a perfect oracle.
+
+    Parameters
+    ----------
+    errors : array-like of shape (n_samples,)
+        Errors of any kind: squared or absolute ones of a regressor, 0 and 1 of a classifier.
+    uncertainty : array-like of shape (n_samples,)
+        Uncertainty of each row; larger means less certain.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
+
+    Returns
+    -------
+    retained : ndarray of shape (n_points,)
+        Shares of rows, from 0 to 1.
+    error : ndarray of shape (n_points,)
+        Sum of the retained rows' errors divided by the number of all rows, so that the last value
+        is the mean error. The curve is linear between points.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ or are not (n_samples,).
+
+    References
+    ----------
+    Malinin et al. (2021), "Shifts: A Dataset of Real Distributional Shift Across Multiple
+    Large-Scale Tasks".
+
+    Examples
+    --------
+    >>> error_retention_curve(errors=[0.0, 4.0], uncertainty=[0.1, 0.9])
+    (array([0. , 0.5, 1. ]), array([0., 0., 2.]))
+    """
+    errors, uncertainty = check_same_shape(errors=errors, uncertainty=uncertainty)
+    if errors.ndim > 1:
+        raise ValueError(f"`errors` must have shape (n_samples,). Got {errors.shape}.")
+    weight = check_weights(sample_weight, errors)
+    # Rows of equal uncertainty are one linear piece: in random order, each adds their mean error.
+    _, _, rows, sums = group_sums(uncertainty, weight, weight * errors)
+    rows, sums = rows[rows > 0], sums[rows > 0]
+    retained = np.concatenate([[0.0], np.cumsum(rows)])
+    error = np.concatenate([[0.0], np.cumsum(sums)])
+    return retained / retained[-1], error / retained[-1]
+
+
+def retention_auc(errors, uncertainty, *, sample_weight=None):
+    """Compute the area under the error-retention curve.
+
+    Parameters
+    ----------
+    errors : array-like of shape (n_samples,)
+        Errors of any kind: squared or absolute ones of a regressor, 0 and 1 of a classifier.
+    uncertainty : array-like of shape (n_samples,)
+        Uncertainty of each row; larger means less certain.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
+
+    Returns
+    -------
+    float
+        Area in units of the errors; smaller is better. It is half the mean error if uncertainty
+        is unrelated to the errors. It measures the errors and their ranking together.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ or are not (n_samples,).
+
+    References
+    ----------
+    Malinin et al. (2021), "Shifts": R-AUC.
+
+    Examples
+    --------
+    >>> retention_auc(errors=[0.0, 4.0], uncertainty=[0.1, 0.9])
+    0.5
+    >>> retention_auc(errors=[0.0, 4.0], uncertainty=[0.5, 0.5])
+    1.0
+    """
+    retained, error = error_retention_curve(errors, uncertainty, sample_weight=sample_weight)
+    return float(np.diff(retained) @ (error[1:] + error[:-1]) / 2)
+
+
+def aurc_loss(errors, uncertainty, *, sample_weight=None):
+    """Compute the area under the risk-coverage curve: the retained rows' mean error, over all r.
+
+    Parameters
+    ----------
+    errors : array-like of shape (n_samples,)
+        Errors of any kind: squared or absolute ones of a regressor, 0 and 1 of a classifier.
+    uncertainty : array-like of shape (n_samples,)
+        Uncertainty of each row; larger means less certain.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
+
+    Returns
+    -------
+    float
+        Area in units of the errors; smaller is better. It is the mean error if uncertainty is
+        unrelated to the errors.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ or are not (n_samples,).
+
+    Notes
+    -----
+    The area is the exact integral over r of the error-retention curve divided by r. Geifman and
+    El-Yaniv take the mean over whole numbers of rows. The two differ by order log(n) / n, and
+    only the integral does not change if all rows are repeated.
+
+    References
+    ----------
+    Geifman, Uziel and El-Yaniv (2019), "Bias-Reduced Uncertainty Estimation for Deep
+    Neural Classifiers".
+
+    Examples
+    --------
+    >>> round(aurc_loss(errors=[0.0, 4.0], uncertainty=[0.1, 0.9]), 4)
+    0.6137
+    >>> aurc_loss(errors=[0.0, 4.0], uncertainty=[0.5, 0.5])
+    2.0
+    """
+    retained, error = error_retention_curve(errors, uncertainty, sample_weight=sample_weight)
+    step, rise = np.diff(retained), np.diff(error)
+    # A step can round to 0 if a tiny weight is added to a huge one.
+    slope = np.divide(rise, step, out=np.zeros_like(step), where=step > 0)
+    # On each piece the curve is slope * r + offset, and the first piece starts at the origin. In
+    # the integral of (slope * r + offset) / r the slopes sum to the curve's last value, and the
+    # offsets are multiplied by logarithms.
+    offset = (error[:-1] - slope * retained[:-1])[1:]
+    return float(error[-1] + offset @ np.log1p(step[1:] / retained[1:-1]))
+
+
+def ood_auroc_score(score_in, score_out, *, sample_weight=None):
+    """Compute the area under the ROC curve of a score that detects out-of-distribution rows.
+
+    Parameters
+    ----------
+    score_in : array-like of shape (n_in,)
+        Scores of rows like the training data, such as standard deviations or entropies, which
+        should be low.
+    score_out : array-like of shape (n_out,)
+        Scores of rows unlike the training data, which should be high.
+    sample_weight : array-like of shape (n_in + n_out,), optional
+        Weights of both sets of rows, in this order.
+
+    Returns
+    -------
+    float
+        Area under the ROC curve: the probability that an out-of-distribution row has a higher
+        score than an in-distribution row. 1 is best, and 0.5 is the value of random scores.
+
+    Raises
+    ------
+    ValueError
+        If a score is empty or not finite.
+
+    See Also
+    --------
+    sklearn.metrics.roc_auc_score : The function that computes the area.
+
+    Examples
+    --------
+    >>> ood_auroc_score([0.1, 0.2, 0.4], [0.3, 0.9])
+    0.8333333333333334
+    """
+    parts = []
+    for name, score in (("score_in", score_in), ("score_out", score_out)):
+        (score,) = check_same_shape(**{name: score})
+        if score.ndim > 1:
+            raise ValueError(f"`{name}` must have shape (n_samples,). Got {score.shape}.")
+        parts.append(score)
+    score = np.concatenate(parts)
+    is_out = np.repeat([False, True], [len(part) for part in parts])
+    weight = check_weights(sample_weight, score)
+    for name, side in (("score_in", ~is_out), ("score_out", is_out)):
+        if not weight[side].any():
+            raise ValueError(
+                f"`sample_weight` must be positive for at least one row of `{name}`. All are 0."
+            )
+    return float(roc_auc_score(is_out, score, sample_weight=weight))
+
+
+_BETS = (-1.0, 0.0, 1.0)
+_JUMP = 0.01  # share of the wealth that changes its bet at each row
+
+
+def exchangeability_martingale(scores, reference, *, random_state=None):
+    """Bet against the assumption that new rows have the distribution of the reference rows.
+
+    If they have, the wealth of the bets ever exceeds 1 / a with a probability of at most a, however
+    many rows arrive. A logarithm above log(20) = 3.0 therefore rejects the assumption at the 5 %
+    level, one above log(100) = 4.6 at the 1 % level.
+
+    Parameters
+    ----------
+    scores : array-like of shape (n_samples,)
+        A number for each new row, in the order of arrival, for example the absolute error in
+        predicted standard deviations or the negative log density. If truths are not known, use the
+        epistemic standard deviation or `neighbor_distance`.
+    reference : array-like of shape (n_reference,)
+        The same number for calibration rows, which the model has not been trained on.
+    random_state : int, RandomState instance or None, default=None
+        Seed for breaking ties of scores at random.
+
+    Returns
+    -------
+    ndarray of shape (n_samples,)
+        Logarithm of the wealth after each row, from a start at 0.
+
+    Raises
+    ------
+    ValueError
+        If scores are not finite or there are none.
+
+    Notes
+    -----
+    The p-value of a row is the share of rows up to it with a score that is at least as large. The
+    bets are those of the "simple jumper": the wealth is divided among the bets that p-values are
+    small, uniform or large, and a hundredth of it changes its bet at each row.
+
+    References
+    ----------
+    Vovk, Petej, Nouretdinov, Ahlberg, Carlsson and Gammerman (2021), "Retrain or not retrain:
+    conformal test martingales for change-point detection", Algorithm 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> before, alike, larger = rng.normal(size=(3, 200))
+    >>> bool(exchangeability_martingale(alike, before, random_state=0).max() > 3)
+    False
+    >>> bool(exchangeability_martingale(2 + larger, before, random_state=0).max() > 3)
+    True
+    """
+    checked = []
+    for name, values in (("scores", scores), ("reference", reference)):
+        (values,) = check_same_shape(**{name: values})
+        if values.ndim > 1:
+            raise ValueError(f"`{name}` must have shape (n_samples,). Got {values.shape}.")
+        checked.append(values.tolist())
+    new, seen = checked[0], sorted(checked[1])
+    uniform = check_random_state(random_state).uniform(size=len(new))
+    # Wealth of each bet as a share of the whole; the logarithm of the whole is stored separately.
+    wealth, log_whole, path = [1 / len(_BETS)] * len(_BETS), 0.0, np.empty(len(new))
+    for t, (score, tie) in enumerate(zip(new, uniform.tolist())):
+        below, up_to = bisect_left(seen, score), bisect_right(seen, score)
+        larger, equal = len(seen) - up_to, up_to - below + 1  # the row itself is equal
+        # Conformal p-value with random ties: uniform if the row is exchangeable with those before.
+        p = (larger + tie * equal) / (len(seen) + 1)
+        insort(seen, score)
+        spread = [(1 - _JUMP) * w + _JUMP / len(_BETS) for w in wealth]
+        # The factors 1 + e (p - 1/2) have the mean 1 for uniform p: the wealth is a martingale.
+        won = [w * (1 + bet * (p - 0.5)) for w, bet in zip(spread, _BETS)]
+        whole = sum(won)
+        wealth = [w / whole for w in won]
+        log_whole += np.log(whole)
+        path[t] = log_whole
+    return path
+
+
+def epistemic_score(distribution):
+    """Compute each row's epistemic uncertainty, high for rows unlike the training rows.
+
+    Parameters
+    ----------
+    distribution : distribution
+        Result of an estimator's `predict_distribution`.
+
+    Returns
+    -------
+    ndarray of shape (n_samples,)
+        For regressors the logarithm of the epistemic standard deviation, averaged over outputs. For
+        classifiers the mutual information of class and member, in nats. `ood_auroc_score` measures
+        how well it separates two sets of rows.
+
+    Raises
+    ------
+    TypeError
+        If the distribution does not tell epistemic from aleatoric uncertainty.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.predictive import GaussianMixture
+    >>> members = GaussianMixture(np.array([[0.0, -1.0], [0.0, 1.0]]), np.ones((2, 2)))
+    >>> epistemic_score(members).round(2)
+    array([-354.2,    0. ])
+    """
+    if hasattr(distribution, "epistemic_variance"):
+        smallest = np.finfo(float).tiny  # instead of 0, if members agree to the last digit
+        logs = 0.5 * np.log(np.maximum(distribution.epistemic_variance, smallest))
+        return logs.reshape(len(logs), -1).mean(axis=1)
+    if hasattr(distribution, "uncertainty"):
+        return distribution.uncertainty().epistemic
+    raise TypeError(
+        "`distribution` must be one that `predict_distribution` gives, with an epistemic part. "
+        f"Got a {type(distribution).__name__}."
+    )

@@ -1,15 +1,31 @@
-"""Score predicted distributions of numbers, by their density and by their cdf.
+"""Score predicted distributions of numbers: densities, intervals, calibration, relative spread.
 
-Arguments are in scikit-learn's order. Notation: n rows, m outputs, K members.
+Calibration is scored from values of the predicted cdf at y (PIT, the probability integral
+transform). They are uniform for a calibrated prediction of any shape, so that with ``pit=``
+mixtures are scored by their own cdf. Scores of relative uncertainty use bounds ``mean +- c std``
+for all scales c: they measure whether standard deviations are large where errors are large, and
+ignore whether they are too large overall.
+
+Arguments are in scikit-learn's order. Notation: n rows, m outputs, q quantiles, K members,
+z = |y - mean| / std.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from scipy import special
+from sklearn.metrics import mean_pinball_loss
 
-from skuq._constants import LOG_SQRT_2PI
-from skuq.metrics._checks import average, check_arrays, check_members, check_same_shape
+from skuq._utils._checks import check_weights
+from skuq._utils._formulas import LOG_SQRT_2PI
+from skuq.metrics._checks import (
+    average,
+    check_arrays,
+    check_choice,
+    check_members,
+    check_ordered,
+    check_same_shape,
+)
 
 
 def gaussian_nll_loss(y_true, mean, std, *, sample_weight=None):
@@ -242,3 +258,610 @@ def crps_sample_loss(y_true, samples, *, fair=True, sample_weight=None):
     rank = 2 * np.arange(n_draws) - (n_draws - 1)
     distance = np.sort(samples, axis=-1) @ rank / (n_draws * (n_draws - fair))
     return float(average(error - distance, sample_weight).mean())
+
+
+def coverage_score(y_true, lower, upper, *, sample_weight=None):
+    """Compute the share of targets inside their interval, ends included.
+
+    Parameters
+    ----------
+    y_true, lower, upper : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Targets, and lower and upper ends of the intervals, in units of y.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
+
+    Returns
+    -------
+    float
+        Coverage between 0 and 1; the best value is the interval's nominal coverage.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ or an interval ends before it begins.
+
+    Examples
+    --------
+    >>> coverage_score([1.0, 5.0], [0.0, 0.0], [2.0, 2.0])
+    0.5
+    """
+    y, lower, upper = _intervals(lower, upper, y_true=y_true)
+    return float(average((lower <= y) & (y <= upper), sample_weight).mean())
+
+
+def mean_width(lower, upper, *, sample_weight=None):
+    """Compute the mean width of intervals.
+
+    Parameters
+    ----------
+    lower, upper : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Ends of the intervals, in units of y.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
+
+    Returns
+    -------
+    float
+        Mean over rows and outputs, in units of y. Of two predictions with the same coverage, the
+        narrower one is better.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ or an interval ends before it begins.
+
+    Examples
+    --------
+    >>> mean_width([0.0, 1.0], [2.0, 5.0])
+    3.0
+    """
+    lower, upper = _intervals(lower, upper)
+    return float(average(upper - lower, sample_weight).mean())
+
+
+def interval_loss(y_true, lower, upper, coverage, *, sample_weight=None):
+    """Compute the interval (Winkler) score: width plus a penalty for each target outside.
+
+    A target at a distance d from the interval costs ``2 d / (1 - coverage)``. The score is
+    proper: its expectation is smallest for the central interval with this coverage.
+
+    Parameters
+    ----------
+    y_true, lower, upper : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Targets, and lower and upper ends of the intervals, in units of y.
+    coverage : float
+        Nominal coverage of the central interval, strictly between 0 and 1.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
+
+    Returns
+    -------
+    float
+        Mean over rows and outputs, in units of y; smaller is better.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ, an interval ends before it begins or `coverage` is outside (0, 1).
+
+    References
+    ----------
+    Gneiting and Raftery (2007), "Strictly Proper Scoring Rules, Prediction, and
+    Estimation", Eq. 43.
+
+    Examples
+    --------
+    >>> round(interval_loss([1.0, 5.0], [0.0, 0.0], [2.0, 2.0], coverage=0.5), 4)
+    8.0
+    """
+    if not 0 < coverage < 1:
+        raise ValueError(f"`coverage` must lie strictly in (0, 1). Got {coverage}.")
+    y, lower, upper = _intervals(lower, upper, y_true=y_true)
+    outside = np.maximum(lower - y, 0) + np.maximum(y - upper, 0)
+    # Eq. 43 with alpha = 1 - coverage: (u - l) + 2 / alpha * distance outside.
+    losses = (upper - lower) + 2 / (1 - coverage) * outside
+    return float(average(losses, sample_weight).mean())
+
+
+def quantile_loss(y_true, y_quantiles, probabilities, *, sample_weight=None):
+    """Compute the mean pinball loss of several predicted quantiles.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Targets.
+    y_quantiles : array-like of shape (n_samples, n_quantiles[, n_outputs])
+        Predicted quantiles as returned by `predict_quantiles`, in units of y.
+    probabilities : array-like of shape (n_quantiles,)
+        Levels of the quantiles, strictly between 0 and 1.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
+
+    Returns
+    -------
+    float
+        Mean over rows, quantiles and outputs, in units of y; smaller is better. For many equally
+        spaced quantiles, twice this loss approximates the CRPS.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not agree or a probability is outside (0, 1).
+
+    See Also
+    --------
+    sklearn.metrics.mean_pinball_loss : The loss of one quantile, which is called here for each.
+
+    Examples
+    --------
+    >>> quantile_loss([1.0], [[0.0, 3.0]], [0.25, 0.75])
+    0.375
+    """
+    (y,) = check_same_shape(y_true=y_true)
+    (quantiles,) = check_arrays(y_quantiles=y_quantiles)
+    levels = np.atleast_1d(np.asarray(probabilities, dtype=float))
+    if levels.ndim != 1 or not len(levels) or not ((levels > 0) & (levels < 1)).all():
+        raise ValueError(
+            f"`probabilities` must be numbers strictly in (0, 1). Got {probabilities}."
+        )
+    expected = (len(y), len(levels), *y.shape[1:])
+    if quantiles.shape != expected:
+        raise ValueError(f"`y_quantiles` must have shape {expected}. Got {quantiles.shape}.")
+    weight = check_weights(sample_weight, y)
+    losses = [
+        mean_pinball_loss(y, quantiles[:, k], sample_weight=weight, alpha=level)
+        for k, level in enumerate(levels)
+    ]
+    return float(np.mean(losses))
+
+
+def _intervals(lower, upper, **y_true):
+    """Check y_true (if given), lower and upper, which have one shape and can be infinite."""
+    *y, lower, upper = check_same_shape(finite=False, **y_true, lower=lower, upper=upper)
+    check_arrays(**y_true)  # targets must be finite
+    check_ordered(lower, upper)
+    return *y, lower, upper
+
+
+def pit_values(y_true, mean, std):
+    """Compute the probability integral transform of y under predicted normals: their cdf at y.
+
+    Parameters
+    ----------
+    y_true, mean, std : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Targets, means and standard deviations, in units of y; std > 0.
+
+    Returns
+    -------
+    ndarray of the shape of y_true
+        Values in [0, 1], which are uniform if predictions are calibrated.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ or a std is not positive.
+
+    References
+    ----------
+    Gneiting, Balabdaoui and Raftery (2007), "Probabilistic forecasts, calibration and
+    sharpness".
+
+    Examples
+    --------
+    >>> pit_values([0.0, 3.0], [0.0, 1.0], [1.0, 1.0]).round(4)
+    array([0.5   , 0.9772])
+    """
+    y, mean, std = check_same_shape(y_true=y_true, mean=mean, std=std)
+    return special.ndtr((y - mean) / std)
+
+
+def mixture_pit_values(y_true, loc, scale, weights=None):
+    """Compute the probability integral transform of y under predicted mixtures of normals.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Targets.
+    loc, scale : array-like of shape (n_members, n_samples[, n_outputs])
+        Means and standard deviations of the members, in units of y; scale > 0.
+    weights : array-like of shape (n_members,), optional
+        Weights of the members: non-negative, summing to 1; equal by default.
+
+    Returns
+    -------
+    ndarray of the shape of y_true
+        Values in [0, 1], which are uniform if predictions are calibrated.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ, a scale is not positive or weights do not sum to 1.
+
+    Examples
+    --------
+    >>> mixture_pit_values([0.0], loc=[[-1.0], [1.0]], scale=[[1.0], [1.0]])
+    array([0.5])
+    """
+    y, loc, scale, weights = check_members(y_true, loc, scale, weights)
+    # Rounding can make sums of weights larger than 1.
+    return np.minimum(np.tensordot(weights, special.ndtr((y - loc) / scale), axes=1), 1.0)
+
+
+def quantile_calibration_curve(
+    y_true=None, mean=None, std=None, *, pit=None, kind="quantile", n_levels=100, sample_weight=None
+):
+    """Compute the observed share of targets below (or inside) each nominal level.
+
+    Parameters
+    ----------
+    y_true, mean, std : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
+        Targets, means and standard deviations of normals, in units of y; std > 0.
+    pit : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
+        Values of the predicted cdf at y, instead of the three above.
+    kind : {"quantile", "interval"}, default="quantile"
+        Meaning of a level: the level of a quantile, with the share of targets below it, or the
+        coverage of a central interval, with the share of targets inside.
+    n_levels : int, default=100
+        Number of levels, equally spaced from 0 to 1, ends included.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
+
+    Returns
+    -------
+    expected : ndarray of shape (n_levels,)
+        Nominal levels.
+    observed : ndarray of shape (n_levels,) or (n_levels, n_outputs)
+        Shares of targets, which equal `expected` if predictions are calibrated.
+
+    Raises
+    ------
+    ValueError
+        If both or neither of `pit` and the normals are given, shapes differ, a std is not
+        positive or a PIT value is outside [0, 1].
+
+    References
+    ----------
+    Kuleshov, Fenner and Ermon (2018), "Accurate Uncertainties for Deep Learning Using
+    Calibrated Regression", section 3.5.
+
+    Examples
+    --------
+    >>> expected, observed = quantile_calibration_curve(pit=[0.1, 0.4, 0.6, 0.9], n_levels=3)
+    >>> expected, observed
+    (array([0. , 0.5, 1. ]), array([0. , 0.5, 1. ]))
+    """
+    levels, weight = _levels(y_true, mean, std, pit, kind, sample_weight)
+    if n_levels < 2:
+        raise ValueError(f"`n_levels` must be at least 2. Got {n_levels}.")
+    expected = np.linspace(0, 1, n_levels)
+    observed = [_shares(expected, column, weight) for column in levels.reshape(len(levels), -1).T]
+    return expected, np.stack(observed, axis=-1).reshape(n_levels, *levels.shape[1:])
+
+
+def calibration_error(
+    y_true=None, mean=None, std=None, *, pit=None, kind="quantile", n_levels=100, sample_weight=None
+):
+    """Compute the mean absolute difference between nominal levels and observed shares.
+
+    Parameters
+    ----------
+    y_true, mean, std : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
+        Targets, means and standard deviations of normals, in units of y; std > 0.
+    pit : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
+        Values of the predicted cdf at y, instead of the three above.
+    kind : {"quantile", "interval"}, default="quantile"
+        Levels of quantiles, or of central intervals.
+    n_levels : int, default=100
+        Number of levels, equally spaced from 0 to 1, ends included.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
+
+    Returns
+    -------
+    float
+        Mean over outputs, between 0 and 0.5; smaller is better. It is not proper: a prediction
+        that ignores X can have an error close to 0.
+
+    Raises
+    ------
+    ValueError
+        As in `quantile_calibration_curve`.
+
+    See Also
+    --------
+    miscalibration_area : The limit for many levels.
+
+    References
+    ----------
+    Chung, Char, Guo, Schneider and Neiswanger (2021), "Uncertainty Toolbox", the mean
+    absolute calibration error.
+
+    Examples
+    --------
+    >>> calibration_error([0.0, 0.0], mean=[0.0, 0.0], std=[1.0, 1.0], n_levels=5)
+    0.2
+    """
+    expected, observed = quantile_calibration_curve(
+        y_true, mean, std, pit=pit, kind=kind, n_levels=n_levels, sample_weight=sample_weight
+    )
+    return float(np.abs(observed.T - expected).mean())
+
+
+def miscalibration_area(
+    y_true=None, mean=None, std=None, *, pit=None, kind="quantile", sample_weight=None
+):
+    """Compute the exact area between the calibration curve and the diagonal.
+
+    Parameters
+    ----------
+    y_true, mean, std : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
+        Targets, means and standard deviations of normals, in units of y; std > 0.
+    pit : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
+        Values of the predicted cdf at y, instead of the three above.
+    kind : {"quantile", "interval"}, default="quantile"
+        Levels of quantiles, or of central intervals.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
+
+    Returns
+    -------
+    float
+        Mean over outputs, between 0 and 0.5; smaller is better. It is not proper: a prediction
+        that ignores X can have an area close to 0.
+
+    Raises
+    ------
+    ValueError
+        If both or neither of `pit` and the normals are given, shapes differ, a std is not
+        positive or a PIT value is outside [0, 1].
+
+    Notes
+    -----
+    The curve is a step function with a step at each target, so that no levels must be chosen.
+    For ``kind="quantile"`` the area is the Wasserstein distance between the PIT values and the
+    uniform distribution.
+
+    Examples
+    --------
+    >>> miscalibration_area([0.0, 0.0], mean=[0.0, 0.0], std=[1.0, 1.0])
+    0.25
+    """
+    levels, weight = _levels(y_true, mean, std, pit, kind, sample_weight)
+    areas = [_area_from_diagonal(column, weight) for column in levels.reshape(len(levels), -1).T]
+    return float(np.mean(areas))
+
+
+def sharpness(std, *, sample_weight=None):
+    """Compute the root mean square of predicted standard deviations.
+
+    Parameters
+    ----------
+    std : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Positive standard deviations, in units of y.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
+
+    Returns
+    -------
+    float
+        Mean over outputs, in units of y. Of two calibrated predictions, the one with the smaller
+        value is more informative.
+
+    Raises
+    ------
+    ValueError
+        If a std is not positive.
+
+    References
+    ----------
+    Kuleshov, Fenner and Ermon (2018), section 3.5.
+
+    Examples
+    --------
+    >>> sharpness([1.0, 7.0])
+    5.0
+    """
+    (std,) = check_same_shape(std=std)
+    return float(np.sqrt(average(std**2, sample_weight)).mean())
+
+
+def _levels(y_true, mean, std, pit, kind, sample_weight):
+    """Compute the smallest level that includes each row's target, (n[, m]), and weights (n,)."""
+    check_choice("kind", kind, ("quantile", "interval"))
+    values = {"y_true": y_true, "mean": mean, "std": std, "pit": pit}
+    given = [name for name, value in values.items() if value is not None]
+    if given not in (["y_true", "mean", "std"], ["pit"]):
+        raise ValueError(f"Give either `y_true`, `mean` and `std`, or `pit`. Got {given}.")
+    if pit is None:
+        pit = pit_values(y_true, mean, std)
+    else:
+        (pit,) = check_same_shape(pit=pit)
+        if pit.min() < 0 or pit.max() > 1:
+            raise ValueError(
+                f"`pit` must have numbers in [0, 1]. Got values from {pit.min()} to {pit.max()}."
+            )
+    # The smallest central interval that holds y has the coverage |2 PIT - 1|.
+    return (np.abs(2 * pit - 1) if kind == "interval" else pit), check_weights(sample_weight, pit)
+
+
+def _shares(expected, levels, weight):
+    """Compute the weighted share of levels (n,) at or below each of the expected levels."""
+    # Count rows by the first expected level that includes them, without sorting the rows.
+    first = np.searchsorted(expected, levels, side="left")
+    total = np.cumsum(np.bincount(first, weights=weight, minlength=len(expected)))
+    # The last of the expected levels is 1, which includes all rows.
+    return total / total[-1]
+
+
+def _area_from_diagonal(levels, weight):
+    """Integrate |(share of levels at or below p) - p| over p in [0, 1]."""
+    order = np.argsort(levels)
+    total = np.cumsum(weight[order])
+    # The share is constant between sorted levels.
+    height = np.concatenate([[0.0], total / total[-1]])
+    edges = np.concatenate([[0.0], levels[order], [1.0]])
+
+    def integral(p):
+        """Evaluate the antiderivative of |p - height|."""
+        return 0.5 * (p - height) * np.abs(p - height)
+
+    return np.sum(integral(edges[1:]) - integral(edges[:-1]))
+
+
+def coverage_width_curve(y_true, mean, std, *, sample_weight=None):
+    """Compute coverage and mean width of ``mean +- c std`` for all relevant scales c.
+
+    Parameters
+    ----------
+    y_true, mean, std : array-like of shape (n_samples,)
+        Targets, means and standard deviations, in units of y; std > 0.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
+
+    Returns
+    -------
+    scale : ndarray of shape (n_points,)
+        Scales c: 0, and every value at which a further target is covered, in increasing order up
+        to the smallest value that covers all targets.
+    coverage : ndarray of shape (n_points,)
+        Share of targets covered, ends of the bounds included; 1 at the end.
+    width : ndarray of shape (n_points,)
+        Mean width over all rows, ``2 c mean(std)``, in units of y.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ, there are several outputs or a std is not positive.
+
+    Notes
+    -----
+    Coverage is a step function of c, constant between two points.
+
+    References
+    ----------
+    Heiss et al. (2022), "NOMU: Neural Optimization-based Model Uncertainty", appendix
+    B.2.1, Definitions B.2 and B.3.
+
+    Examples
+    --------
+    >>> scale, coverage, width = coverage_width_curve([0.0, 1.0], [0.5, 3.0], [1.0, 1.0])
+    >>> scale, coverage, width
+    (array([0. , 0.5, 2. ]), array([0. , 0.5, 1. ]), array([0., 1., 4.]))
+    """
+    y, mean, std = check_same_shape(y_true=y_true, mean=mean, std=std)
+    if y.ndim > 1:
+        raise ValueError(
+            f"`y_true` must have shape (n_samples,), since a curve is of one output. Got {y.shape}."
+        )
+    weight = check_weights(sample_weight, y)
+    z = np.where(weight > 0, np.abs(y - mean) / std, 0.0)  # no step for rows of weight 0
+    order = np.argsort(z)
+    scale = np.concatenate([[0.0], z[order]])
+    total = np.cumsum(np.concatenate([[0.0], weight[order]]))
+    last = np.append(scale[1:] > scale[:-1], True)  # the last of targets covered at the same c
+    scale, coverage = scale[last], total[last] / total[-1]
+    return scale, coverage, 2 * scale * np.average(std, weights=weight)
+
+
+def coverage_width_auc(y_true, mean, std, *, sample_weight=None):
+    """Compute the area under the curve of mean width against coverage, from 0 to full coverage.
+
+    Parameters
+    ----------
+    y_true, mean, std : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Targets, means and standard deviations, in units of y; std > 0.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
+
+    Returns
+    -------
+    float
+        Mean over outputs, in units of y; smaller is better. It does not change if std is
+        multiplied by a factor.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ or a std is not positive.
+
+    See Also
+    --------
+    coverage_width_curve : The curve.
+
+    Notes
+    -----
+    The curve is vertical while no target is covered, and steps to the right by a target's share
+    when c reaches its z, at the width ``2 z mean(std)``. Therefore the area is exactly
+    ``2 mean(std) mean(z)``, and no grid of scales is needed. The NOMU paper uses the trapezoidal
+    rule over a geometric grid of c from 1e-3 to 1e3, in 1e5 steps of 0.014 %, in which a step to
+    the right lies somewhere within a grid step. The two agree to 7e-5 of the area if all z are
+    inside the grid. (Trapezoids between the targets themselves would cut off half of each step,
+    and give an area smaller by half the last width divided by n.)
+
+    References
+    ----------
+    Heiss et al. (2022), "NOMU: Neural Optimization-based Model Uncertainty", appendix
+    B.2.1, Metric 1.
+
+    Examples
+    --------
+    >>> coverage_width_auc([0.0, 1.0], [0.5, 3.0], [1.0, 1.0])
+    2.5
+    """
+    y, mean, std = check_same_shape(y_true=y_true, mean=mean, std=std)
+    z = average(np.abs(y - mean) / std, sample_weight)
+    return float(np.mean(2 * average(std, sample_weight) * z))
+
+
+def nll_min_loss(y_true, mean, std, *, return_scale=False, sample_weight=None):
+    """Compute the Gaussian negative log likelihood after all std are multiplied by the best factor.
+
+    Parameters
+    ----------
+    y_true, mean, std : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Targets, means and standard deviations, in units of y; std > 0.
+    return_scale : bool, default=False
+        Also return the factor.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
+
+    Returns
+    -------
+    loss : float
+        Mean over rows and outputs, in nats, with the constant 0.5 log(2 pi); smaller is better.
+        It is -inf if all predictions of an output are exact.
+    scale : float or ndarray of shape (n_outputs,)
+        Factor c of each output, ``c**2 = mean(z**2)``, returned if `return_scale`. Above 1 the
+        std were too small.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ or a std is not positive.
+
+    Notes
+    -----
+    As in the paper, the factor is chosen on the rows that are scored. The loss therefore measures
+    relative uncertainty, and does not estimate the effect of a calibration on new rows. The paper
+    omits the constant.
+
+    References
+    ----------
+    Heiss et al. (2022), "NOMU: Neural Optimization-based Model Uncertainty", appendix
+    B.2.1, Metrics 2 and 3.
+
+    Examples
+    --------
+    >>> loss, scale = nll_min_loss([0.0, 0.0], [3.0, 3.0], [1.0, 1.0], return_scale=True)
+    >>> round(loss, 4), scale
+    (2.5176, 3.0)
+    """
+    y, mean, std = check_same_shape(y_true=y_true, mean=mean, std=std)
+    z = np.abs(y - mean) / std
+    largest = np.where(z.max(axis=0) > 0, z.max(axis=0), 1.0)  # squares must not underflow
+    scale = largest * np.sqrt(average((z / largest) ** 2, sample_weight))  # (m,) or a number
+    with np.errstate(divide="ignore"):
+        # Mean over rows of log(c std) + (z / c)^2 / 2, where the mean of (z / c)^2 is 1.
+        losses = LOG_SQRT_2PI + average(np.log(std), sample_weight) + np.log(scale) + 0.5
+    loss = float(losses.mean())
+    return (loss, scale if y.ndim > 1 else float(scale)) if return_scale else loss

@@ -13,14 +13,29 @@ import sklearn.metrics
 from scipy import special
 from sklearn.utils.metadata_routing import MetadataRequest
 
-from skuq._nested import classifies, predict_normal, reshape_like_prediction, unwrap_estimator
-from skuq.metrics._calibration import calibration_error, miscalibration_area, pit_values, sharpness
+from skuq._utils._checks import (
+    classifies,
+    predict_normal,
+    reshape_like_prediction,
+    unwrap_estimator,
+)
 from skuq.metrics._checks import average, check_arrays
-from skuq.metrics._classification import brier_loss, classwise_ece_loss, ece_loss
-from skuq.metrics._intervals import coverage_score, interval_loss, mean_width, quantile_loss
-from skuq.metrics._members import ensemble_nll_loss
-from skuq.metrics._regression import crps_loss, crps_mixture_loss, gaussian_nll_loss
-from skuq.metrics._rescaled import coverage_width_auc, nll_min_loss
+from skuq.metrics._classification import brier_loss, classwise_ece_loss, ece_loss, ensemble_nll_loss
+from skuq.metrics._regression import (
+    calibration_error,
+    coverage_score,
+    coverage_width_auc,
+    crps_loss,
+    crps_mixture_loss,
+    gaussian_nll_loss,
+    interval_loss,
+    mean_width,
+    miscalibration_area,
+    nll_min_loss,
+    pit_values,
+    quantile_loss,
+    sharpness,
+)
 
 # Levels of the midpoint rule for the CRPS of distributions that are given by quantiles.
 _CRPS_LEVELS = (np.arange(100) + 0.5) / 100

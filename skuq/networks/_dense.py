@@ -1,13 +1,122 @@
-"""Search space of fully connected networks with skip connections (AutoDEUQ III.A, Fig. 3)."""
+"""Fully connected networks: the plain one of deep ensembles, and search spaces of dense layers.
+
+`DenseSkipSpace` has skip connections (AutoDEUQ III.A, Fig. 3).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from skuq._registry import saved_as
-from skuq._space import Categorical, Space
-from skuq.networks._search_space import Decisions, training_hyperparameters
+from skuq._utils._records import saved_as
+from skuq.networks._space import Categorical, Decisions, Integer, Space, training_hyperparameters
+
+
+def build_mlp(
+    input_shape: tuple,
+    n_outputs: int,
+    hidden_units: Sequence[int] = (50,),
+    *,
+    activation: str = "relu",
+    dropout: float | None = None,
+    scale_l2: float = 0.0,
+):
+    """Build a fully connected Keras model with linear outputs.
+
+    Parameters
+    ----------
+    input_shape : tuple
+        ``(n_features,)``.
+    n_outputs : int
+        Number of raw outputs: the head's `n_raw`.
+    hidden_units : sequence of int, default=(50,)
+        Widths of the hidden layers.
+    activation : str, default="relu"
+        Keras' name of the activation.
+    dropout : float, optional
+        Rate of a dropout layer after each hidden layer. None adds no such layers; 0 adds them for
+        a recipe to set their rate.
+    scale_l2 : float, default=0.0
+        L2 penalty on the kernel of the second half of the outputs, from which a Gaussian head
+        computes its standard deviations.
+
+    Examples
+    --------
+    >>> from skuq.networks import build_mlp
+    >>> model = build_mlp((3,), 2, hidden_units=(8,))
+    >>> model.count_params()  # (3 + 1) * 8 + (8 + 1) * 2
+    50
+    """
+    from skuq.backend import keras
+
+    layers = keras.layers
+    inputs = x = keras.Input(shape=input_shape, name="input", dtype="float32")
+    for i, units in enumerate(hidden_units, start=1):
+        x = layers.Dense(units, activation=activation, dtype="float32", name=f"hidden_{i}")(x)
+        if dropout is not None:
+            x = layers.Dropout(dropout, dtype="float32", name=f"dropout_{i}")(x)
+    if not scale_l2:
+        outputs = layers.Dense(n_outputs, dtype="float32", name="output")(x)
+    else:
+        # The second half gets a layer of its own, so that the penalty is on its kernel alone.
+        half = n_outputs // 2
+        mean = layers.Dense(half, dtype="float32", name="mean")(x)
+        penalty = keras.regularizers.L2(scale_l2)
+        scale = layers.Dense(half, kernel_regularizer=penalty, dtype="float32", name="scale")(x)
+        outputs = layers.Concatenate(dtype="float32", name="output")([mean, scale])
+    return keras.Model(inputs, outputs, name="mlp", dtype="float32")
+
+
+@saved_as("networks.WidthDepthSpace")
+@dataclass(frozen=True)
+class WidthDepthSpace:
+    """Search space of fully connected ReLU networks with equally wide layers: two decisions.
+
+    Parameters
+    ----------
+    widths : tuple of int, default=(16, 32, 64, 128, 256)
+        Choices of the width of the hidden layers.
+    max_depth : int, default=5
+        Largest number of hidden layers; the smallest is one.
+    max_batch_size : int, default=256
+        Largest batch size, if training is searched, too.
+
+    References
+    ----------
+    Zaidi et al., "Neural Ensemble Search", appendix C.4, where width and depth of a fixed
+    cell are varied; `CellSpace.width_depth` is the same for images.
+
+    Examples
+    --------
+    >>> from skuq.networks import WidthDepthSpace
+    >>> WidthDepthSpace(widths=(16, 64), max_depth=3).decisions().architecture.size
+    6
+    """
+
+    widths: tuple[int, ...] = (16, 32, 64, 128, 256)
+    max_depth: int = 5
+    max_batch_size: int = 256
+
+    takes_images = False
+
+    def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
+        """List width and depth, and the training hyperparameters of AutoDEUQ."""
+        middle = self.widths[len(self.widths) // 2]
+        architecture = (
+            Categorical("width", self.widths, default=middle),
+            Integer("depth", 1, self.max_depth, default=min(2, self.max_depth)),
+        )
+        return Decisions(Space(architecture), training_hyperparameters(self.max_batch_size))
+
+    def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
+        """Build the Keras model of a configuration, with `n_outputs` linear outputs."""
+        units = [int(configuration["width"])] * int(configuration["depth"])
+        return build_mlp(input_shape, n_outputs, units)
+
+    def recipe(self, configuration: Mapping) -> dict:
+        """Select the configuration's training hyperparameters, by the recipe's names."""
+        return self.decisions().hyperparameters.restrict(configuration)
+
 
 WIDTHS = tuple(range(16, 257, 16))
 ACTIVATIONS = (

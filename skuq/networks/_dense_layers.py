@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from skuq.networks._activations import SLOPES
 from skuq.networks._plan import ARRAYS, Namespace, make_plan
+from skuq.networks._plan_parts import SLOPES
 
 _GRAM_ENTRIES = 2**20  # of a part of the tangent kernel that is computed at once
 _LOG_FACTOR = (1.0, 0.01)  # mean and standard deviation of a factor's logarithm at first

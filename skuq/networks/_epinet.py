@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from skuq._registry import saved_as
+from skuq._utils._records import saved_as
 from skuq.networks._dense_layers import Dense
 from skuq.networks._operator import OperatorNetwork
 from skuq.networks._plan import Namespace, without_names

@@ -1,17 +1,31 @@
-"""Search space of the cells of NAS-Bench-201."""
+"""Search space of the cells of NAS-Bench-201, and its published results."""
 
 from __future__ import annotations
 
+import csv
 import itertools
-from collections.abc import Mapping
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from skuq._checks import check_count
-from skuq._registry import saved_as
-from skuq._space import Categorical, Space
-from skuq.networks._cell_layers import CellLayers, check_image, image_outputs, image_stem
-from skuq.networks._cells import cell_hyperparameters, cell_recipe
-from skuq.networks._search_space import Decisions
+import numpy as np
+
+from skuq._utils._checks import check_count
+from skuq._utils._records import saved_as
+from skuq.networks._cells import (
+    CellLayers,
+    cell_hyperparameters,
+    cell_recipe,
+    check_image,
+    image_outputs,
+    image_stem,
+)
+from skuq.networks._space import Categorical, Decisions, Space
 
 OPERATIONS = ("none", "skip_connect", "conv_1x1", "conv_3x3", "avg_pool_3x3")
 EDGES = tuple(itertools.combinations(range(4), 2))
@@ -146,3 +160,167 @@ def _residual_block(layers, x, channels, name):
     # The shortcut halves the resolution by averages, and a 1 x 1 convolution adapts the channels.
     x = layers.conv(layers.pool("AveragePooling2D", x, 2, 2, f"{name}_pool"), channels, 1, name)
     return layers.add([x, y], f"{name}_sum")
+
+
+_EXAMPLE = "|nor_conv_3x3~0|+|none~0|skip_connect~1|+|none~0|nor_conv_1x1~1|avg_pool_3x3~2|"
+_NODE = re.compile(r"\|(\w+~\d\|)+")
+_EDGE = re.compile(r"(\w+)~(\d)")
+#: From the benchmark's names of operations to those of `NASBench201Space`.
+_OPERATIONS = {name.replace("conv", "nor_conv"): name for name in OPERATIONS}
+_POSITION_OF_BEST = {"loss": np.argmin, "accuracy": np.argmax}
+
+
+def parse_nas_bench_201(text: str) -> dict[str, str]:
+    """Convert an architecture string of NAS-Bench-201 to the decisions of `NASBench201Space`.
+
+    Parameters
+    ----------
+    text : str
+        Groups for the nodes 1, 2 and 3, joined by "+". Each edge of a group is an operation, "~",
+        and the node that the edge reads.
+
+    Returns
+    -------
+    dict
+        ``{decision name: operation}``, for example for `fixed_architecture` of `NESClassifier`.
+
+    Raises
+    ------
+    ValueError
+        If the text is not such a string, an edge is missing or repeated, or an operation is
+        unknown.
+
+    Examples
+    --------
+    >>> from skuq.networks import parse_nas_bench_201
+    >>> architecture = parse_nas_bench_201(
+    ...     "|nor_conv_3x3~0|+|none~0|skip_connect~1|+|none~0|nor_conv_1x1~1|avg_pool_3x3~2|"
+    ... )
+    >>> architecture["edge_0_1"], architecture["edge_1_2"]
+    ('conv_3x3', 'skip_connect')
+    """
+    nodes = text.strip().split("+") if isinstance(text, str) else []
+    found = [
+        ((int(i), j), operation)
+        for j, node in enumerate(nodes, start=1)
+        for operation, i in _EDGE.findall(node)
+    ]
+    well_formed = all(_NODE.fullmatch(node) for node in nodes)
+    if not well_formed or sorted(edge for edge, _ in found) != sorted(EDGES):
+        raise ValueError(
+            "An architecture of NAS-Bench-201 must name each of its six edges once, as in "
+            f"{_EXAMPLE!r}. Got {text!r}."
+        )
+    unknown = sorted({operation for _, operation in found} - set(_OPERATIONS))
+    if unknown:
+        raise ValueError(
+            f"Operations of NAS-Bench-201 are {sorted(_OPERATIONS)}. Got {unknown} in {text!r}."
+        )
+    return {edge_name(*edge): _OPERATIONS[operation] for edge, operation in sorted(found)}
+
+
+def best_nas_bench_201(results: Any, score: str = "loss", *, dataset: str | None = None) -> dict:
+    """Find the best architecture in results of NAS-Bench-201.
+
+    A deep ensemble of it is "DeepEns (Optimal)" in Neural Ensemble Search. skuq does not contain
+    the benchmark's results: they must be given.
+
+    Parameters
+    ----------
+    results : dict, path or API object
+        A dict ``{architecture string: number}``, the path of a JSON file with such an object, or
+        of a CSV file with the column "architecture" and the one named by `score`. Or the
+        benchmark's own API, `NASBench201API` or `NATStopology`, of which the validation results
+        after 200 epochs are used, averaged over seeds.
+    score : {"loss", "accuracy"}, default="loss"
+        Meaning of the numbers: the lowest loss or the highest accuracy is the best. The paper uses
+        the validation loss.
+    dataset : str or None, default=None
+        Data set of an API object: "cifar10-valid", "cifar100" or "ImageNet16-120".
+
+    Returns
+    -------
+    dict
+        Operation of each edge, as returned by `parse_nas_bench_201`. Of equally good architectures
+        the first is returned.
+
+    Raises
+    ------
+    ValueError
+        If the results cannot be read, an architecture occurs twice, or a number is not finite.
+
+    See Also
+    --------
+    NASBench201Space : The space of these architectures.
+
+    Examples
+    --------
+    >>> from skuq.networks import best_nas_bench_201
+    >>> none, skip = (
+    ...     f"|{name}~0|+|{name}~0|{name}~1|+|{name}~0|{name}~1|{name}~2|"
+    ...     for name in ("none", "skip_connect")
+    ... )
+    >>> best_nas_bench_201({none: 2.3, skip: 1.1})["edge_0_1"]
+    'skip_connect'
+    """
+    if score not in _POSITION_OF_BEST:
+        raise ValueError(f"`score` must be one of {sorted(_POSITION_OF_BEST)}. Got {score!r}.")
+    pairs = list(_read_results(results, score, dataset))
+    if not pairs:
+        raise ValueError("`results` must hold at least one architecture. Got none.")
+    architectures = [parse_nas_bench_201(text) for text, _ in pairs]
+    text, count = Counter(text for text, _ in pairs).most_common(1)[0]
+    if count > 1:
+        raise ValueError(
+            "`results` must hold each architecture once, for example with the mean of its seeds. "
+            f"Got {text!r} {count} times."
+        )
+    try:
+        values = np.array([float(value) for _, value in pairs])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"`results` must hold a number for each architecture: {error}.") from error
+    if not np.isfinite(values).all():
+        raise ValueError("`results` must hold a finite number for each architecture.")
+    return architectures[int(_POSITION_OF_BEST[score](values))]
+
+
+def _read_results(results, score, dataset) -> Iterable[tuple[str, Any]]:
+    """Read pairs (architecture string, number) from any form of results."""
+    if hasattr(results, "get_more_info"):
+        return _query(results, score, dataset)
+    if dataset is not None:
+        raise ValueError(
+            "`dataset` can only be set if `results` is an API object, since other results are of "
+            f"one data set. Got {dataset!r}."
+        )
+    if isinstance(results, Mapping):
+        return results.items()
+    suffix = Path(results).suffix if isinstance(results, str | os.PathLike) else None
+    if suffix == ".json":
+        stored = json.loads(Path(results).read_text(encoding="utf-8"))
+        if isinstance(stored, dict):
+            return stored.items()
+    elif suffix == ".csv":
+        with open(results, newline="", encoding="utf-8") as file:
+            rows = csv.DictReader(file)
+            if {"architecture", score} <= set(rows.fieldnames or ()):
+                return [(row["architecture"], row[score]) for row in rows]
+    raise ValueError(
+        "`results` must be a dict {architecture string: number}, the path of a .json file with "
+        f'one, or of a .csv file with the columns "architecture" and "{score}", or an API object '
+        f"with `get_more_info`. Got {results!r}."
+    )
+
+
+def _query(api, score, dataset):
+    """Ask an API object of the benchmark for every architecture."""
+    if dataset is None:
+        raise ValueError('An API object needs `dataset`, for example "cifar10-valid". Got None.')
+    for index in range(len(api)):
+        info = api.get_more_info(index, dataset, hp="200", is_random=False)
+        if f"valid-{score}" not in info:
+            raise ValueError(
+                f"The benchmark has no validation results for `dataset={dataset!r}`. For CIFAR-10 "
+                'use "cifar10-valid".'
+            )
+        yield api.arch(index), info[f"valid-{score}"]

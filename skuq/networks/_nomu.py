@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from skuq._registry import saved_as
-from skuq.networks._builders import check_builder
+from skuq._utils._records import saved_as
+from skuq.networks._keras_models import check_builder
 
 # Beginnings of the names of the layers of f and of r.
 _MEAN, _SIDE = "mean_", "side_"

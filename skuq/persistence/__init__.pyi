@@ -1,4 +1,4 @@
-from ._parts import MissingPart as MissingPart
+from ._save import MissingPart as MissingPart
 from ._save import dumps as dumps
 from ._save import load as load
 from ._save import loads as loads

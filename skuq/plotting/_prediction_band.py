@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from skuq._nested import classifies, unwrap_estimator
-from skuq.plotting._axes import BLUE, Display, legend, style, with_unit
-from skuq.plotting._predictions import check_rows, normal_of
+from skuq._utils._checks import classifies, unwrap_estimator
+from skuq.plotting._base import BLUE, Display, check_rows, legend, normal_of, style, with_unit
 
 _AMBER, _AMBER_TINT, _BLUE_TINT = "#B36B00", "#F9DFB0", "#A6CEE6"
 

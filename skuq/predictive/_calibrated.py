@@ -1,6 +1,7 @@
-"""Mixtures of normals whose levels or intervals are calibrated.
+"""Normals and mixtures whose levels, intervals or widths on both sides are calibrated.
 
-Notation: n rows, m outputs (the last axis is absent where y was 1-D).
+Notation: n rows, m outputs (the last axis is absent where y was 1-D), q knots; s1 and s2 are the
+standard deviations below and above the mode. The probability below the mode is s1 / (s1 + s2).
 """
 
 from __future__ import annotations
@@ -12,12 +13,58 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from skuq._checks import as_floats
-from skuq.predictive._continuous import Continuous
-from skuq.predictive._gaussian_mixture import GaussianMixture
-from skuq.predictive._piecewise_linear import PiecewiseLinear
-from skuq.predictive._types import RandomSource
-from skuq.predictive._uncertainty import Uncertainty
+from skuq._utils._checks import as_floats
+from skuq._utils._records import saved_as
+from skuq.predictive._mixture import (
+    FILLED_IN,
+    Continuous,
+    Factor,
+    RandomSource,
+    RowIndex,
+    Uncertainty,
+)
+from skuq.predictive._parametric import GaussianMixture, check_location_and_stds
+
+
+@dataclass(frozen=True, eq=False)
+class PiecewiseLinear:
+    """Strictly increasing function of one output, or one function for each of several outputs.
+
+    Attributes
+    ----------
+    x, y : ndarray of shape (q,) or (q, m)
+        Knots and the values there, both strictly increasing. Beyond the last knots the function is
+        constant.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Compute the function at values (.., n[, m])."""
+        if self.x.ndim == 1:
+            return np.interp(values, self.x, self.y)
+        columns = [
+            np.interp(values[..., k], self.x[:, k], self.y[:, k]) for k in range(self.x.shape[1])
+        ]
+        return np.stack(columns, axis=-1)
+
+    @property
+    def inverse(self) -> PiecewiseLinear:
+        """The inverse function, between the outermost knots."""
+        return PiecewiseLinear(self.y, self.x)
+
+    def slope(self, values: np.ndarray) -> np.ndarray:
+        """Compute the derivative at values (n[, m]); the outer pieces extend beyond their knots."""
+        x, y = (knots.reshape(len(knots), -1) for knots in (self.x, self.y))
+        slopes = np.diff(y, axis=0) / np.diff(x, axis=0)  # (q - 1, 1 or m)
+        # Values beyond the knots belong to the first or the last piece.
+        columns = [
+            slope[np.clip(np.searchsorted(knots, column) - 1, 0, len(slope) - 1)]
+            for slope, knots, column in zip(slopes.T, x.T, values.reshape(len(values), -1).T)
+        ]
+        return np.stack(columns, axis=1).reshape(values.shape)
+
 
 _EDGE = 1e-12  # smallest distance of a level from 0 and 1, so that its quantile is finite
 _CHUNK = 2**13  # rows whose moments are computed at a time
@@ -300,3 +347,207 @@ class ConformalMixture(_Calibrated):
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
         """Draw jointly from the base, of shape (n[, m], n_samples)."""
         return self.base.sample(n_samples, rng)
+
+
+_SQRT_2_OVER_PI = np.sqrt(2 / np.pi)
+
+
+@saved_as("predictive.TwoPieceNormal")
+@dataclass(frozen=True, eq=False)
+class TwoPieceNormal(Continuous):
+    """Two-piece normal distribution for every row, with its mode at the point prediction.
+
+    The density is proportional to ``exp(-(y - mode)**2 / (2 s1**2))`` below the mode and to
+    the same with s2 above it, continuous at the mode. Outputs are independent.
+
+    Parameters
+    ----------
+    mode : ndarray of shape (n,) or (n, m)
+        Point prediction, in units of y.
+    lower, upper : ndarray of shape (n,) or (n, m)
+        Standard deviations of the model below and above the mode, in units of y.
+    aleatoric : ndarray of shape (n,) or (n, m), optional
+        Standard deviation of symmetric noise, in units of y; 0 by default.
+        ``s1 = sqrt(lower**2 + aleatoric**2)``, and s2 accordingly; both must be positive.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, a part is negative or not finite, or s1 or s2 is 0.
+
+    See Also
+    --------
+    EpistemicNormal : Distribution of the same width below and above.
+
+    Notes
+    -----
+    `mean` is the point prediction, which is the mode. The mean of this distribution is `expected`,
+    and the variance, (1 - 2 / pi) (s2 - s1)^2 + s1 s2, is taken about it.
+
+    The sum of a two-piece normal and noise is not a two-piece normal. Adding the variance of the
+    noise to that of each side is a convention, which is exact if lower and upper are equal. With
+    it, s1 s2 and therefore the variance are at least ``aleatoric**2``. The rest is the epistemic
+    variance, so that the two parts are non-negative and sum to the variance.
+
+    References
+    ----------
+    Wallis (2014), "The two-piece normal, binormal, or double Gaussian distribution: its
+    origin and rediscoveries", Statistical Science 29(1). Heiss et al., "NOMU", appendix C.2
+    (asymmetric bounds).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> skewed = TwoPieceNormal(mode=np.zeros(1), lower=np.ones(1), upper=np.full(1, 3.0))
+    >>> skewed.cdf(0.0), skewed.expected.round(3), skewed.interval(0.9).round(2)
+    (array([0.25]), array([1.596]), array([[-1.28,  5.5 ]]))
+    """
+
+    mode: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    aleatoric: np.ndarray = FILLED_IN
+
+    def __post_init__(self) -> None:
+        aleatoric = np.zeros(np.shape(self.mode)) if self.aleatoric is None else self.aleatoric
+        mode, lower, upper, aleatoric = check_location_and_stds(
+            mode=self.mode, lower=self.lower, upper=self.upper, aleatoric=aleatoric
+        )
+        vars(self).update(mode=mode, lower=lower, upper=upper, aleatoric=aleatoric)
+        for name, side in zip(("lower", "upper"), self._sides):
+            if not ((side > 0) & np.isfinite(side)).all():
+                raise ValueError(
+                    f"{name} must be positive where aleatoric is 0, and their root sum of squares "
+                    f"must be finite. It lies between {side.min()} and {side.max()}."
+                )
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.mode.shape
+
+    @property
+    def _sides(self) -> tuple[np.ndarray, np.ndarray]:
+        """s1 and s2, each of shape (n[, m])."""
+        with np.errstate(over="ignore"):
+            return np.hypot(self.lower, self.aleatoric), np.hypot(self.upper, self.aleatoric)
+
+    @property
+    def _skew(self) -> np.ndarray:
+        """Compute s2 - s1 without cancellation if the noise is large."""
+        # s2 - s1 = (s2^2 - s1^2) / (s1 + s2), and s2^2 - s1^2 = upper^2 - lower^2.
+        s1, s2 = self._sides
+        return (self.upper - self.lower) * ((self.upper + self.lower) / (s1 + s2))
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Point prediction, of shape (n[, m]). It is the mode, not the mean of the distribution."""
+        return self.mode
+
+    @property
+    def expected(self) -> np.ndarray:
+        """Mean of this distribution, of shape (n[, m]), in units of y."""
+        return self.mode + _SQRT_2_OVER_PI * self._skew
+
+    @property
+    def aleatoric_variance(self) -> np.ndarray:
+        """Variance of the noise, as given, in squared units of y."""
+        return self.aleatoric**2
+
+    @property
+    def epistemic_variance(self) -> np.ndarray:
+        """Variance in excess of the noise's, in squared units of y."""
+        # It is (1 - 2 / pi) (s2 - s1)^2 + s1 s2 - a^2. Rewrite s1 s2 - a^2 as
+        # (s1 - a) s2 + a (s2 - a), with s1 - a = lower^2 / (s1 + a) and s2 - a accordingly:
+        # without subtractions, rounding cannot make it negative.
+        s1, s2 = self._sides
+        a = self.aleatoric
+        below = self.lower * (self.lower / (s1 + a))
+        above = self.upper * (self.upper / (s2 + a))
+        return (1 - 2 / np.pi) * self._skew**2 + below * s2 + a * above
+
+    def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
+        """Return the point prediction and the standard deviations by source.
+
+        Parameters
+        ----------
+        epistemic_ddof : {0, 1}, default=0
+            Ignored, since a single model has no divisor to correct.
+        """
+        return Uncertainty(self.mean, self.aleatoric, np.sqrt(self.epistemic_variance), self.std)
+
+    def cdf(self, y: ArrayLike) -> np.ndarray:
+        """Compute P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
+        s1, s2 = self._sides
+        z = as_floats(y) - self.mode
+        # Each side is a normal of its own scale, with its half of the mass scaled to
+        # s1 / (s1 + s2) below the mode and s2 / (s1 + s2) above it.
+        below = 2 * s1 / (s1 + s2) * special.ndtr(z / s1)
+        above = 1 - 2 * s2 / (s1 + s2) * special.ndtr(-z / s2)
+        return np.where(z < 0, below, above)
+
+    def log_prob(self, y: ArrayLike) -> np.ndarray:
+        """Compute the joint log density of each row's outputs, of shape (n,).
+
+        Parameters
+        ----------
+        y : array-like of shape (n,) or (n, m)
+            Observed targets.
+        """
+        y = self._check_y(y)
+        s1, s2 = self._sides
+        z = (y - self.mode) / np.where(y < self.mode, s1, s2)
+        density = np.log(_SQRT_2_OVER_PI) - np.log(s1 + s2) - 0.5 * z**2
+        return density.reshape(len(density), -1).sum(axis=1)
+
+    def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
+        s1, s2 = self._sides
+        # Levels are clipped at the mode, where the standard normal's level is 1/2 and its
+        # quantile 0: one of the two terms is always 0.
+        below = special.ndtri(np.minimum(levels * ((s1 + s2) / (2 * s1)), 0.5))
+        above = special.ndtri(np.minimum((1 - levels) * ((s1 + s2) / (2 * s2)), 0.5))
+        return self.mode + s1 * below - s2 * above
+
+    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
+        """Draw jointly for all rows, to shape (n[, m], n_samples).
+
+        Each draw uses, for each output, one level for all rows, so that a draw is a quantile as a
+        function of the input.
+        """
+        rng = np.random.default_rng(rng)
+        tiny = np.finfo(float).tiny  # a level of 0 has no finite quantile
+        levels = rng.uniform(tiny, 1, size=(n_samples, 1, *self.mode.shape[1:]))
+        return np.moveaxis(self.inverse_cdf(levels), 0, -1)
+
+    def scaled(self, factor: Factor) -> TwoPieceNormal:
+        """Stretch the distributions about the mode.
+
+        Parameters
+        ----------
+        factor : float or ndarray of shape (m,)
+            Positive factor of all standard deviations.
+        """
+        lower, upper = factor * self.lower, factor * self.upper
+        return TwoPieceNormal(self.mode, lower, upper, factor * self.aleatoric)
+
+    def rows(self, rows: RowIndex) -> TwoPieceNormal:
+        """Select rows by a slice or positions."""
+        return TwoPieceNormal(
+            self.mode[rows], self.lower[rows], self.upper[rows], self.aleatoric[rows]
+        )
+
+    def output(self, k: int) -> TwoPieceNormal:
+        """Select the marginal distribution of one of several outputs."""
+        return TwoPieceNormal(
+            self.mode[..., k], self.lower[..., k], self.upper[..., k], self.aleatoric[..., k]
+        )
+
+    def to_tfp(self) -> Any:
+        """Convert to a TensorFlow Probability distribution with a batch of n rows."""
+        from skuq.backend import tfd
+
+        s1, s2 = self._sides
+        # TFP has scale / skewness below the mode and scale * skewness above it.
+        pieces = tfd.TwoPieceNormal(self.mode, np.sqrt(s1) * np.sqrt(s2), np.sqrt(s2 / s1))
+        if self.mode.ndim == 2:
+            return tfd.Independent(pieces, reinterpreted_batch_ndims=1)
+        return pieces

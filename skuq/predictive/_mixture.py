@@ -1,4 +1,4 @@
-"""Base class of weighted mixtures of members' distributions.
+"""Base classes of predictive distributions: continuous distributions and weighted mixtures.
 
 Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D).
 """
@@ -7,17 +7,183 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 from scipy.optimize import elementwise
 
-from skuq._checks import as_floats
-from skuq.predictive._continuous import Continuous
-from skuq.predictive._types import Factor, RandomSource, RowIndex
-from skuq.predictive._uncertainty import Uncertainty
+from skuq._utils._checks import as_floats
+
+#: Default of fields that `__post_init__` fills with an array.
+FILLED_IN: Any = None
+#: Argument of `numpy.random.default_rng`.
+RandomSource: TypeAlias = np.random.Generator | int | None
+#: Factor of standard deviations: one for all outputs, or (m,).
+Factor: TypeAlias = float | np.ndarray
+#: Rows to select.
+RowIndex: TypeAlias = slice | np.ndarray
+
+
+class Uncertainty(NamedTuple):
+    """Mean and standard deviations by source, each (n_samples,) or (n_samples, n_outputs).
+
+    All are in units of y, and ``total**2 == aleatoric**2 + epistemic**2``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.predictive import GaussianMixture
+    >>> two = GaussianMixture(np.array([[0.0], [6.0]]), np.full((2, 1), 4.0))
+    >>> two.uncertainty()
+    Uncertainty(mean=array([3.]), aleatoric=array([4.]), epistemic=array([3.]), total=array([5.]))
+    """
+
+    mean: np.ndarray
+    aleatoric: np.ndarray
+    epistemic: np.ndarray
+    total: np.ndarray
+
+
+class ClassUncertainty(NamedTuple):
+    """Entropies of the predicted class, each of shape (n_samples,), in nats.
+
+    `total` is the entropy of the averaged probabilities, at most log(n_classes). `aleatoric` is
+    the members' average entropy. `epistemic` is the mutual information of class and member, which
+    measures the members' disagreement. ``total == aleatoric + epistemic``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.predictive import CategoricalMixture
+    >>> proba = np.array([[[1.0, 0.0]], [[0.0, 1.0]]])  # two members that disagree
+    >>> uncertainty = CategoricalMixture(proba).uncertainty()
+    >>> uncertainty.total.round(3), uncertainty.aleatoric.round(3)
+    (array([0.693]), array([0.]))
+    """
+
+    total: np.ndarray
+    aleatoric: np.ndarray
+    epistemic: np.ndarray
+
+
+def check_levels(probability: ArrayLike) -> np.ndarray:
+    """Check one level or several (q,), which must lie strictly between 0 and 1."""
+    levels = np.asarray(probability, dtype=float)
+    if levels.ndim > 1 or not ((levels > 0) & (levels < 1)).all():
+        raise ValueError(f"Probabilities must lie strictly in (0, 1). Got {probability!r}.")
+    return levels
+
+
+def interval_levels(coverage: ArrayLike) -> np.ndarray:
+    """Compute lower and upper levels of central intervals with coverages in (0, 1).
+
+    Return shape (2,) for a number, (k, 2) for coverages (k,).
+    """
+    given = np.asarray(coverage, dtype=float)
+    upper = (1 + given) / 2  # rounds to 1 for the coverage nearest to 1
+    if given.ndim > 1 or not given.size or not ((given > 0) & (upper < 1)).all():
+        raise ValueError(f"`coverage` must lie strictly in (0, 1). Got {coverage!r}.")
+    levels = np.stack([(1 - given) / 2, upper], axis=-1)
+    # 1 - 0.9 is less than 0.1 in float64: without rounding the end would be another one than the
+    # quantile at 0.05 where a distribution function has a step there.
+    is_near_end = np.minimum(levels, 1 - levels) < 1e-12
+    return np.where(is_near_end, levels, np.round(levels, 15))
+
+
+class Continuous:
+    """Continuous distribution for every row.
+
+    A subclass defines `aleatoric_variance`, `epistemic_variance`, `inverse_cdf` and `_shape`.
+    """
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """Shape of y: (n,) or (n, m)."""
+        raise NotImplementedError
+
+    @property
+    def aleatoric_variance(self) -> np.ndarray:
+        """Variance of the noise, in squared units of y."""
+        raise NotImplementedError
+
+    @property
+    def epistemic_variance(self) -> np.ndarray:
+        """Variance in excess of the noise's, in squared units of y."""
+        raise NotImplementedError
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Sum of aleatoric and epistemic variance, in squared units of y."""
+        return self.aleatoric_variance + self.epistemic_variance
+
+    @property
+    def std(self) -> np.ndarray:
+        """Square root of the variance, in units of y."""
+        return np.sqrt(self.variance)
+
+    def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
+        """Invert the cdf of each row and output, at common or at individual levels.
+
+        Parameters
+        ----------
+        levels : ndarray that broadcasts to (q, n[, m])
+            Levels strictly between 0 and 1.
+
+        Returns
+        -------
+        ndarray of shape (q, n[, m])
+        """
+        raise NotImplementedError
+
+    def quantile(self, probability: ArrayLike) -> np.ndarray:
+        """Compute quantiles.
+
+        Parameters
+        ----------
+        probability : float or array-like of shape (q,)
+            Levels strictly between 0 and 1.
+
+        Returns
+        -------
+        ndarray of shape (n[, m]) for a number, (n, q[, m]) for an array.
+
+        Raises
+        ------
+        ValueError
+            If a probability is outside (0, 1).
+        """
+        p = check_levels(probability)
+        found = self.inverse_cdf(p.reshape(-1, *[1] * len(self._shape)))  # (q, n[, m])
+        order = np.argsort(p.ravel(), kind="stable")
+        # Make quantiles exactly monotone: a root finder's tolerance can cross them by 1e-16.
+        found[order] = np.maximum.accumulate(found[order], axis=0)
+        return found[0] if p.ndim == 0 else np.moveaxis(found, 0, 1)
+
+    def interval(self, coverage: ArrayLike = 0.9) -> np.ndarray:
+        """Compute the central interval, with equal probability on either side.
+
+        Parameters
+        ----------
+        coverage : float or array-like of shape (k,), default=0.9
+            Probability of the interval, or of each of k intervals, in (0, 1).
+
+        Returns
+        -------
+        ndarray of shape (n, 2[, m]), or (n, k, 2[, m]) for several coverages
+        """
+        levels = interval_levels(coverage)
+        found = self.quantile(levels.ravel())
+        return found.reshape(len(found), *levels.shape, *found.shape[2:])
+
+    def _check_y(self, y: ArrayLike) -> np.ndarray:
+        """Convert targets to an array, and check their shape."""
+        y = as_floats(y)
+        if y.shape != self._shape:
+            raise ValueError(f"y must have shape {self._shape}. Got {y.shape}.")
+        return y
+
 
 # Nodes (normal scores) and weights of the quadrature rule for expectations of functions of y. The
 # trapezoidal rule converges as fast as Gauss' rule for smooth functions, and faster for functions

@@ -11,11 +11,10 @@ from functools import cached_property
 
 import numpy as np
 
-from skuq._checks import check_member_weights
-from skuq._piecewise_quantiles import PiecewiseQuantiles, check_quantile_levels
-from skuq._registry import saved_as
-from skuq.predictive._mixture import Mixture, find_roots
-from skuq.predictive._types import FILLED_IN, Factor
+from skuq._utils._checks import check_member_weights
+from skuq._utils._formulas import PiecewiseQuantiles, check_quantile_levels
+from skuq._utils._records import saved_as
+from skuq.predictive._mixture import FILLED_IN, Factor, Mixture, find_roots
 
 
 @saved_as("predictive.QuantileMixture")

@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from skuq._seeds import draw_entropy, generator
-from skuq._space import Space
+from skuq._utils._environment import draw_entropy, generator
 from skuq.backend import keras_tuner
 from skuq.catalog._records import TrialRecord
-from skuq.networks._keras_tuner import space_from_keras_tuner, space_to_keras_tuner
-from skuq.networks._search_space import Decisions, training_hyperparameters
-from skuq.search._proposers import History, Running
-from skuq.search._strategies import make_proposer
+from skuq.networks._given_spaces import space_from_keras_tuner, space_to_keras_tuner
+from skuq.networks._space import Decisions, Space, training_hyperparameters
+from skuq.search._proposers import History, Running, make_proposer
 
 # Keras-Tuner ends a search after a few failures in a row; skuq records them and continues.
 _UNLIMITED = 10**9

@@ -2,18 +2,23 @@
 
 A proposer keeps no state. Its answer depends only on the history, the running configurations
 and the random generator it is given, so that a search can be repeated, resumed and extended.
+`make_proposer` makes those of the AutoDEUQ paper by name: ageing evolution (Real et al., 2018) on
+architectures, joined with Bayesian optimisation (a random forest) in AgEBO.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.ensemble import RandomForestRegressor
 
-from skuq._space import Space
 from skuq.catalog._records import TrialRecord
+from skuq.ensembles._likelihood import select_by
+from skuq.networks._space import Decisions, Space
 
 #: Finished trials, in the order in which they finished. Scores are minimised.
 History = Sequence[TrialRecord]
@@ -127,3 +132,360 @@ class Joint:
             **self.first.ask(history, running, first_rng),
             **self.second.ask(history, running, second_rng),
         }
+
+
+@dataclass(frozen=True)
+class AgeingEvolution:
+    """Propose a mutated copy of the best of a sample of the population.
+
+    The population is the last `population_size` trials that have a score, completed or discarded:
+    each new one replaces the oldest, whatever their scores. Until it is full, configurations are
+    random.
+
+    Parameters
+    ----------
+    space : Space
+        Decisions that evolve.
+    population_size : int, default=100
+        Size of the population, P in the paper.
+    sample_size : int, default=10
+        Number of members, drawn without replacement, whose best is the parent; S in the paper.
+
+    References
+    ----------
+    Egele et al., "AutoDEUQ", Algorithm 1, lines 17-23; the settings are AgEBO-Tabular's.
+    """
+
+    space: Space
+    population_size: int = 100
+    sample_size: int = 10
+
+    def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
+        population = [r for r in history if not r.failed][-self.population_size :]
+        if len(population) < self.population_size:
+            return self.space.sample(rng)
+        size = min(self.sample_size, len(population))
+        sample = rng.choice(len(population), size=size, replace=False)
+        parent = min((population[i] for i in sample), key=lambda record: record.score)
+        return self.space.mutate(parent.configuration, rng)
+
+
+class ForestSurrogate:
+    """A random forest that predicts means and standard deviations.
+
+    Parameters
+    ----------
+    n_estimators : int, default=10
+        Number of trees; 10 in AgEBO's published runs.
+    min_samples_leaf : int, default=1
+        Minimum number of samples in a leaf.
+    seed : int, default=0
+        Seed of the forest.
+    """
+
+    def __init__(self, n_estimators: int = 10, min_samples_leaf: int = 1, seed: int = 0) -> None:
+        self._forest = RandomForestRegressor(
+            n_estimators=n_estimators, min_samples_leaf=min_samples_leaf, random_state=seed
+        )
+
+    def fit(self, x: ArrayLike, y: ArrayLike) -> Self:
+        """Fit to x (n, n_columns) and y (n,)."""
+        self._forest.fit(x, y)
+        return self
+
+    def predict(self, x: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Predict mean and standard deviation, each (n,).
+
+        By the law of total variance, the variance is the mean over trees of the variance within
+        the leaf, plus the variance over trees of the leaf's mean.
+        """
+        x = np.asarray(x, dtype="float32")
+        trees = [estimator.tree_ for estimator in self._forest.estimators_]
+        leaves = np.stack([tree.apply(x) for tree in trees])  # (n_trees, n)
+        means = np.stack([t.value[leaf, 0, 0] for t, leaf in zip(trees, leaves)])  # (n_trees, n)
+        # With squared error, a leaf's impurity is the variance of its targets. Rounding can make
+        # that of a pure leaf negative, about -1e-17.
+        within = np.stack([t.impurity[leaf] for t, leaf in zip(trees, leaves)])
+        variance = np.maximum(within, 0).mean(axis=0) + means.var(axis=0)
+        return means.mean(axis=0), np.sqrt(variance)
+
+
+@dataclass(frozen=True)
+class ForestOptimizer:
+    """Propose the candidate with the best confidence bound of a forest fitted to the scores.
+
+    Scores are minimised, so that the bound is ``mean - kappa * std``, and the candidate with the
+    smallest bound is proposed. Failed trials count with the worst score seen so far, and running
+    trials with the best (the "constant liar" of AgEBO's published runs). With the best score as
+    lie, proposals are drawn towards running trials instead of being spread. With a large `kappa` a
+    parallel search can stay close to its running trials. Parallel workers get different points
+    because each proposal draws its own candidates.
+
+    Parameters
+    ----------
+    space : Space
+        Decisions to propose.
+    kappa : float, default=0.001
+        Weight of the standard deviation; AgEBO's published runs use 0.001, its ablations
+        1.96 and 19.6.
+    n_initial : int, default=10
+        Number of trials with a score, at least 1, until which configurations are random. The
+        paper starts with one random configuration for each worker.
+    n_candidates : int, default=10000
+        Number of random configurations of which the best is proposed.
+    max_score : float, default=1000
+        Larger scores, such as those of diverged networks, are clipped to this value, or to ten
+        times the best score where that is larger: an objective may be in any unit.
+
+    References
+    ----------
+    Egele et al., "AutoDEUQ", section II and Algorithm 1, lines 14-16.
+    """
+
+    space: Space
+    kappa: float = 0.001
+    n_initial: int = 10
+    n_candidates: int = 10_000
+    max_score: float = 1e3
+
+    def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
+        scored = [record for record in history if not record.failed]
+        if len(scored) < self.n_initial or not len(self.space):
+            return self.space.sample(rng)
+        scores = [record.score for record in scored]
+        largest = max(self.max_score, 10 * min(scores))
+        scores = [min(score, largest) for score in scores]
+        failed = [record for record in history if record.failed]
+        configurations = [record.configuration for record in scored + failed]
+        # The constant liar: failed trials get the worst score, running ones the best.
+        targets = scores + [max(scores)] * len(failed) + [min(scores)] * len(running)
+        x = self.space.encode([*configurations, *running])
+        surrogate = ForestSurrogate(seed=int(rng.integers(2**31 - 1))).fit(x, targets)
+        # The acquisition is minimised over random candidates.
+        candidates = self.space.sample_many(rng, self.n_candidates)
+        mean, std = surrogate.predict(self.space.encode(candidates))
+        return candidates[int(np.argmin(mean - self.kappa * std))]
+
+
+_MAX_MUTATIONS = 1000  # attempts to change a decision that has several values
+
+
+def ensemble_population(
+    n_trials: int, population_size: int | None = None, n_parents: int | None = None
+) -> tuple[int, int]:
+    """Choose population size P and number of parents m of NES' evolution.
+
+    They are the paper's 50 and 10 at its budget of 400 trials. P is an eighth of the budget, at
+    least 8 and at most 50, and never more than half of the budget, so that at least half of the
+    trials evolve. m is at most half of P, so that parents are a selection.
+    """
+    p = population_size or min(max(8, min(50, n_trials // 8)), max(2, n_trials // 2))
+    return p, min(p, n_parents or max(1, min(10, p // 2)))
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """Change a configuration by one mutation of its architecture or one other value.
+
+    Parameters
+    ----------
+    architecture, hyperparameters : Space
+        Decisions about architecture and training; those with a single value never change.
+    mutate_architecture : callable, optional
+        The search space's ``mutate(configuration, rng)``. With it, architecture and
+        hyperparameters are equally likely to change if both vary. Without it, each decision is
+        equally likely to change. It is called again if it changed only decisions with a single
+        value.
+    """
+
+    architecture: Space
+    hyperparameters: Space
+    mutate_architecture: Callable[..., Mapping[str, Any]] | None = None
+
+    def __call__(
+        self, configuration: Mapping[str, Any], rng: np.random.Generator
+    ) -> dict[str, Any]:
+        if self.mutate_architecture is None:
+            return (self.architecture + self.hyperparameters).mutate(configuration, rng)
+        halves = [half for half in (self.architecture, self.hyperparameters) if half.size > 1]
+        half = halves[rng.integers(len(halves))]
+        if half is self.hyperparameters:
+            return {**configuration, **half.mutate(configuration, rng)}
+        single = {d.name: d.default for d in half.decisions if d.size == 1}
+        for _ in range(_MAX_MUTATIONS):
+            mutated = {**configuration, **self.mutate_architecture(configuration, rng)}
+            child = {**mutated, **single}
+            if child != configuration or mutated == configuration:
+                break
+        return child
+
+
+@dataclass(frozen=True)
+class EnsembleEvolution:
+    """Propose a mutated copy of a member of the ensemble selected from the population.
+
+    The population is the last `population_size` completed trials: each new one replaces the
+    oldest. Until it is full, configurations are random.
+
+    Parameters
+    ----------
+    sample : callable
+        ``sample(rng) -> configuration`` draws a random configuration.
+    mutate : callable
+        ``mutate(configuration, rng) -> configuration`` mutates a configuration.
+    criteria : sequence of callable
+        ``criterion(records) -> (statistics, loss, weight)``, the arguments of
+        `skuq.ensembles.select_by` for the trials' predictions on one set of validation rows.
+        Each proposal draws one criterion. With one for clean and one for shifted rows, evolution
+        finds networks that are good on either kind of rows.
+    population_size : int, default=50
+        Size of the population, P in the paper.
+    n_parents : int, default=10
+        Size of the ensemble from which the parent is drawn uniformly, m in the paper.
+
+    References
+    ----------
+    Zaidi et al., "Neural Ensemble Search for Uncertainty Estimation and Dataset Shift",
+    Algorithm 2 and section 4.3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.catalog import TrialRecord
+    >>> from skuq.search import EnsembleEvolution
+    >>> def criterion(records):
+    ...     return [np.array([[r.configuration["x"]] for r in records])], np.square, None
+    >>> evolution = EnsembleEvolution(
+    ...     sample=lambda rng: {"x": rng.normal()},
+    ...     mutate=lambda configuration, rng: {"x": configuration["x"] + 0.5},
+    ...     criteria=[criterion], population_size=3, n_parents=1,
+    ... )
+    >>> history = [TrialRecord(k, {"x": x}, score=x**2) for k, x in enumerate([2.0, 1.0, 3.0])]
+    >>> evolution.ask(history, [], np.random.default_rng(0))
+    {'x': 1.5}
+    """
+
+    sample: Callable[..., dict[str, Any]]
+    mutate: Callable[..., dict[str, Any]]
+    criteria: Sequence[Callable[..., tuple[Any, Any, Any]]]
+    population_size: int = 50
+    n_parents: int = 10
+
+    def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
+        population = [r for r in history if r.completed][-self.population_size :]
+        if len(population) < self.population_size:
+            return self.sample(rng)
+        criterion = self.criteria[int(rng.integers(len(self.criteria)))]
+        statistics, loss, weight = criterion(population)
+        parents = select_by(statistics, loss, self.n_parents, sample_weight=weight).indices
+        return self.mutate(population[rng.choice(parents)].configuration, rng)
+
+
+#: Names as in the paper: Fig. 1 (agebo, age, bo, init) and Fig. 2 (the mixed ones).
+STRATEGIES = ("agebo", "age", "bo", "init", "rs-mixed", "age-mixed", "bo-mixed")
+
+
+def population_sizes(
+    n_trials: int, population_size: int | None = None, sample_size: int | None = None
+) -> tuple[int, int]:
+    """Choose population size P and sample size S of ageing evolution.
+
+    They are the paper's 100 and 10 from 400 trials on. With fewer trials, P is a quarter of the
+    budget, so that three quarters of the trials evolve, and S is at most a third of P.
+    """
+    p = population_size or min(100, max(4, n_trials // 4))
+    return p, min(p, sample_size or min(10, max(2, p // 3)))
+
+
+def pin(
+    decisions: Decisions,
+    fixed_architecture: Mapping[str, Any] | None = None,
+    fixed_hyperparameters: Mapping[str, Any] | None = None,
+) -> Decisions:
+    """Restrict decisions fixed by the user to their single value.
+
+    Raises
+    ------
+    ValueError
+        If the space does not have a fixed decision or its value.
+    """
+    halves = (
+        ("fixed_architecture", decisions.architecture, fixed_architecture or {}),
+        ("fixed_hyperparameters", decisions.hyperparameters, fixed_hyperparameters or {}),
+    )
+    pinned = []
+    for name, space, fixed in halves:
+        complete = space.check(fixed, name)
+        pinned.append(space.pin({key: complete[key] for key in fixed}))
+    return Decisions(*pinned)
+
+
+def make_proposer(
+    strategy: str,
+    decisions: Decisions,
+    n_trials: int,
+    *,
+    fixed_architecture: Mapping[str, Any] | None = None,
+    fixed_hyperparameters: Mapping[str, Any] | None = None,
+    population_size: int | None = None,
+    sample_size: int | None = None,
+    kappa: float = 0.001,
+    n_initial: int = 10,
+) -> Proposer:
+    """Make the proposer of a named strategy.
+
+    Parameters
+    ----------
+    strategy : str
+        One of `STRATEGIES`. "agebo" evolves the architecture and optimises the
+        hyperparameters; "age" evolves architectures with fixed hyperparameters; "bo"
+        optimises hyperparameters with a fixed architecture; "init" fixes both, so that
+        only initial weights and batches differ; the "-mixed" strategies treat both as one vector
+        (random search, ageing evolution, Bayesian optimisation).
+    decisions : Decisions
+        Decisions about architecture and training.
+    n_trials : int
+        Budget of the search, which determines the default population size.
+    fixed_architecture, fixed_hyperparameters : dict, optional
+        Decisions that are not searched. If a strategy fixes all decisions of one kind, those
+        that are not given have the space's default value.
+    population_size, sample_size : int, optional
+        P and S of the evolution; see `population_sizes`.
+    kappa : float, default=0.001
+        Exploration of the Bayesian optimiser: the weight of the standard deviation.
+    n_initial : int, default=10
+        Number of trials with a score, at least 1, before the Bayesian optimiser replaces random
+        configurations. The paper starts with one random configuration for each worker.
+
+    Raises
+    ------
+    ValueError
+        If the strategy is unknown, or the space does not have a fixed decision.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import WidthDepthSpace
+    >>> from skuq.search import make_proposer
+    >>> proposer = make_proposer("agebo", WidthDepthSpace().decisions(), n_trials=100)
+    >>> sorted(proposer.ask([], [], np.random.default_rng(0)))[:3]
+    ['batch_size', 'depth', 'early_stopping_patience']
+    """
+    if strategy not in STRATEGIES:
+        raise ValueError(f"`search` must be one of {STRATEGIES}. Got {strategy!r}.")
+    p, s = population_sizes(n_trials, population_size, sample_size)
+    architecture, hyperparameters = pin(decisions, fixed_architecture, fixed_hyperparameters)
+    default_architecture, default_recipe = architecture.default(), hyperparameters.default()
+    both = architecture + hyperparameters
+    evolve = AgeingEvolution(architecture, p, s)
+    optimise = ForestOptimizer(hyperparameters, kappa, n_initial)
+    proposers: dict[str, Proposer] = {
+        "agebo": Joint(evolve, optimise),
+        "age": Joint(evolve, Fixed(default_recipe)),
+        "bo": Joint(Fixed(default_architecture), optimise),
+        "init": Fixed({**default_architecture, **default_recipe}),
+        "rs-mixed": RandomProposer(both),
+        "age-mixed": AgeingEvolution(both, p, s),
+        "bo-mixed": ForestOptimizer(both, kappa, n_initial),
+    }
+    return proposers[strategy]

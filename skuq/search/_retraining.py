@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from skuq._warnings import warn_user
+from skuq._utils._messages import warn_user
 from skuq.catalog._records import TrialRecord
 from skuq.search._limits import RunOptions
 from skuq.search._proposers import FixedSequence
-from skuq.search._result import SearchResult, join_trials
-from skuq.search._search import Search
-from skuq.search._trial_log import RetrainingStore
+from skuq.search._search import Search, SearchResult, join_trials
+from skuq.search._trials import RetrainingStore
 
 _NEARLY_WHOLE = 0.9  # smallest share of a full training with which a network is used
 

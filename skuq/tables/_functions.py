@@ -14,12 +14,12 @@ import numpy as np
 from sklearn.utils.validation import check_array, validate_data
 
 from skuq import backend
-from skuq._checks import check_targets, fill_masked
-from skuq._registry import saved_as
+from skuq._utils._checks import check_targets, fill_masked
+from skuq._utils._records import saved_as
 from skuq.networks import OperatorHead
 from skuq.predictive import EpistemicNormal, GaussianMixture
 from skuq.tables._columns import refuse_lazy
-from skuq.tables._rows import Rows
+from skuq.tables._inputs import Rows
 from skuq.tables._scaling import NoScaling, Scaling, TargetScaling, scale_of_equal_values
 
 # Smallest squared size of a function in a relative error, relative to the mean over functions.

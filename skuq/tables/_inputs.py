@@ -1,4 +1,4 @@
-"""Convert a user's X to the standardised inputs of networks.
+"""Convert a user's X to the standardised inputs of networks, and read validated rows.
 
 There are three steps: `validate` checks X, `encode` makes a table of numbers, and `transform`
 standardises it. Encoders learn from all rows of positive weight, and scales from the training
@@ -10,21 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.utils import get_tags
-from sklearn.utils.validation import check_array, check_consistent_length, validate_data
+from sklearn.utils.validation import check_array, check_consistent_length, check_X_y, validate_data
 
-from skuq._checks import fill_masked
 from skuq._params import HasMethods, StrOptions, safe_split
-from skuq._registry import saved_as
-from skuq._warnings import warn_user
-from skuq.tables._columns import read_table, refuse_lazy, refuse_sparse
-from skuq.tables._far_values import find_far_values
+from skuq._utils._checks import check_weights, fill_masked
+from skuq._utils._messages import warn_user
+from skuq._utils._records import saved_as
+from skuq.exceptions import SmallValidationWarning
+from skuq.tables._columns import find_far_values, read_table, refuse_lazy, refuse_sparse
 from skuq.tables._preprocessing import TablePreprocessor
 from skuq.tables._scaling import ImageScaling, RobustScaling, Scaling
 
@@ -376,3 +376,138 @@ def _finite_numbers(numbers: Any, n_rows: int) -> np.ndarray:
             f"`preprocess` must convert X to a table of finite numbers, row by row: {error}"
         ) from error
     return numbers
+
+
+_ENOUGH_VALIDATION_ROWS = 100  # with fewer there is a warning
+
+
+class Rows(NamedTuple):
+    """Validated rows: X (n, d) and y (n, m) in float64, weights (n,) of at most 1."""
+
+    X: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+
+    def take(self, rows: np.ndarray) -> Rows:
+        """Select rows by position or mask."""
+        return Rows(self.X[rows], self.y[rows], self.weight[rows])
+
+    @property
+    def used(self) -> np.ndarray:
+        """Positions of the rows with positive weight."""
+        return np.flatnonzero(self.weight > 0)
+
+
+def check_groups(groups: Any, X: Any) -> np.ndarray | None:
+    """Check groups, and return an array (n,), or None if there are none."""
+    if groups is not None and np.shape(groups) != (len(X),):
+        raise ValueError(f"`groups` must have shape ({len(X)},). Got {np.shape(groups)}.")
+    if groups is None:
+        return None
+    groups = np.asarray(fill_masked(groups))
+    if groups.dtype.isnative:
+        return groups
+    return groups.astype(groups.dtype.newbyteorder("="))  # pandas needs native bytes
+
+
+def sortable_groups(groups: np.ndarray | None) -> np.ndarray | None:
+    """Return groups (n,) that the splitters of scikit-learn accept; None if there are none.
+
+    These sort the groups. If names are missing or of several kinds, groups are numbered instead.
+    """
+    if groups is None:
+        return None
+    is_mixed = groups.dtype == object and len(set(map(type, groups))) > 1
+    return group_codes(groups) if is_mixed or pd.isna(groups).any() else groups
+
+
+def group_codes(groups: np.ndarray) -> np.ndarray:
+    """Number groups (n,) in their order; their names may be of any kinds, None included."""
+    codes: np.ndarray = pd.factorize(groups, sort=True, use_na_sentinel=False)[0]
+    return codes
+
+
+def read_rows(
+    estimator: Any,
+    inputs: Inputs,
+    targets: Any,
+    X: Any,
+    y: Any,
+    sample_weight: Any = None,
+    *,
+    min_rows: int = 1,
+) -> Rows:
+    """Validate the user's arguments of `fit`, and encode them as numbers.
+
+    `inputs` and `targets` learn the encoding from the rows with positive weight.
+
+    Parameters
+    ----------
+    estimator : estimator
+        It gets the attributes `n_features_in_` and `feature_names_in_`.
+    inputs : Inputs
+    targets : Targets
+    X, y, sample_weight :
+        The user's arguments.
+    min_rows : int, default=1
+        Minimum number of rows.
+    """
+    y = targets.validate(y, estimator)
+    X = inputs.validate(X, estimator, reset=True, min_rows=min_rows)
+    check_consistent_length(X, y)
+    weight = check_weights(sample_weight, X, relative=True)
+    values = targets.fit_encoder(y, weight)
+    return targets.weigh(Rows(inputs.fit_encoder(X, y, weight, estimator), values, weight))
+
+
+def read_validation_rows(
+    estimator: Any,
+    inputs: Inputs,
+    targets: Any,
+    data: Any,
+    name: str = "validation_data",
+) -> Rows:
+    """Validate and encode separate validation rows given by the user.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Its number and names of features are compared with those of the rows.
+    inputs : Inputs
+    targets : Targets
+    data : tuple (X, y) or (X, y, sample_weight)
+    name : str
+        Name of the argument, for error messages.
+
+    Returns
+    -------
+    Rows
+        The rows with positive weight, at least one.
+    """
+    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
+        raise ValueError(
+            f"`{name}` must be a tuple (X, y) or (X, y, sample_weight). Got {type(data).__name__}."
+        )
+    X, y, *weight = data
+    X = inputs.encode(inputs.validate(X, estimator))
+    values = targets.encode(y)
+    X, _ = check_X_y(X, values, dtype="float64", multi_output=True)
+    given = weight[0] if weight else None
+    if given is None or np.any(given):
+        rows = targets.weigh(Rows(X, values, check_weights(given, X, relative=True)))
+        if len(rows.used):
+            return rows.take(rows.used)
+    raise ValueError(f"`{name}` must have a row of positive weight. Got {len(X)} rows.")
+
+
+def warn_of_few_rows(
+    n_valid: int,
+    advice: str = "A larger validation_fraction or validation_data may help.",
+) -> None:
+    """Warn if members are chosen on few validation rows."""
+    if n_valid < _ENOUGH_VALIDATION_ROWS:
+        warn_user(
+            f"Members are chosen on {n_valid} validation rows; below {_ENOUGH_VALIDATION_ROWS} the "
+            f"choice depends much on chance. {advice}".rstrip(),
+            SmallValidationWarning,
+        )

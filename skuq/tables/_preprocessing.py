@@ -13,8 +13,8 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import Interval, StrOptions, check_feature_names_in, fit_context
-from skuq._registry import saved_as
-from skuq._warnings import warn_user
+from skuq._utils._messages import warn_user
+from skuq._utils._records import saved_as
 from skuq.tables._columns import CATEGORY, EMPTY, NUMBER, Columns, read_table
 
 # Smallest number of rows with which a category gets a code of its own. Rarer categories share the

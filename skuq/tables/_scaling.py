@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.preprocessing import StandardScaler
 
-from skuq._registry import saved_as
+from skuq._utils._records import saved_as
 
 # Bound of standardised inputs. Outputs of deep networks can grow like powers of their inputs, and
 # would overflow float64 for larger inputs.

@@ -14,7 +14,7 @@ from scipy import optimize, special
 from scipy.interpolate import PchipInterpolator
 from scipy.optimize import elementwise
 
-from skuq._registry import saved_as
+from skuq._utils._records import saved_as
 from skuq.tables._scaling import TOO_LARGE, check_scale, scale_of_equal_values
 
 # Knots of the quantile map: smallest number of rows between two knots, and most intervals.

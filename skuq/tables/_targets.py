@@ -16,10 +16,10 @@ from sklearn.preprocessing import LabelEncoder
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
-from skuq._checks import check_labels, check_targets, fill_masked
 from skuq._params import StrOptions
-from skuq._registry import saved_as
-from skuq._warnings import warn_user
+from skuq._utils._checks import check_labels, check_targets, fill_masked
+from skuq._utils._messages import warn_user
+from skuq._utils._records import saved_as
 from skuq.networks import (
     CategoricalHead,
     GaussianHead,
@@ -38,8 +38,8 @@ from skuq.predictive import (
     StudentTMixture,
     TransformedMixture,
 )
-from skuq.tables._far_values import find_far_values
-from skuq.tables._rows import Rows
+from skuq.tables._columns import find_far_values
+from skuq.tables._inputs import Rows
 from skuq.tables._scaling import TargetScaling
 from skuq.tables._target_transforms import TargetTransform
 

@@ -1,13 +1,15 @@
 from ._checks import build_checked as build_checked
-from ._draws import predict_draws as predict_draws
 from ._engine import TrainingRun as TrainingRun
 from ._job import TrainingJob as TrainingJob
 from ._job import TrainingState as TrainingState
-from ._joint import shorten as shorten
+from ._networks import draw_variables as draw_variables
+from ._networks import keras_model as keras_model
+from ._predict import predict_draws as predict_draws
 from ._predict import predict_members as predict_members
 from ._recipe import Recipe as Recipe
 from ._refine import refine as refine
 from ._refine import refine_dense as refine_dense
+from ._train import shorten as shorten
 from ._train import train as train
 from ._train import train_all as train_all
 from ._train import train_epochs as train_epochs
@@ -16,5 +18,3 @@ from ._train import train_stack as train_stack
 from ._trainer import MemberRefitter as MemberRefitter
 from ._trainer import MemberRepeater as MemberRepeater
 from ._trainer import MemberTrainer as MemberTrainer
-from ._weights import draw_variables as draw_variables
-from ._weights import keras_model as keras_model

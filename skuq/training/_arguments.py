@@ -1,24 +1,211 @@
-"""Compute the arguments of a training program from a job and the sizes of its data."""
+"""Arguments of a training program: its key, its data as tensors, and its random numbers.
+
+The key of a program is everything its compilation depends on. Batch orders and artificial inputs
+are drawn on the host.
+"""
 
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from skuq.networks._rebuild import own_classes
-from skuq.tables._training_data import TrainingData
-from skuq.training._job import TrainingJob
-from skuq.training._program_key import (
-    ProgramKey,
-    full_batch_rows,
-    padded_rows,
-    table_rows,
-)
-from skuq.training._recipe import Recipe
-from skuq.training._templates import Template
+from skuq import backend
+from skuq.networks._epinet import EpistemicNetwork
+from skuq.networks._heads import Head
+from skuq.networks._keras_models import own_classes
+from skuq.networks._plan import Plan
+from skuq.tables._splits import TrainingData
+from skuq.training._job import Split, Template, TrainingJob, TrainingState, seed_words
+from skuq.training._recipe import BETA_2, EPSILON, Recipe
+
+_ORDER_ENTRIES = 2**20  # row numbers sent with one call: 4 MB
+_MAX_EPOCHS_PER_CALL = 64  # of a compiled program
+
+
+@dataclass(frozen=True)
+class ProgramKey:
+    """Everything that a program's compilation depends on: equal keys share one program."""
+
+    network: Plan | EpistemicNetwork | str  # str: JSON of a Keras model without a plan, no names
+    head: Head
+    optimizer: str
+    batch_size: int
+    input_shape: tuple[int, ...]
+    n_outputs: int  # columns of y
+    n_rows: int  # padded rows of the table that batches are taken from
+    n_steps: int  # steps of one epoch, for the padded number of training rows
+    n_valid: int  # padded number of validation rows; 0 without any
+    jit: bool
+    n_members: int = 0  # 0: one network, without a member axis
+    own_validation: bool = False  # every member has validation rows of its own
+    clip: bool = False  # this and the next flags: some recipe has clip_norm, l2, weight_decay
+    l2: bool = False
+    decay: bool = False
+    dropout: bool = False  # the recipe's dropout rate, an argument, replaces the layers' own
+    adversarial: bool = False
+    momentum: float = 0.0
+    n_artificial: int = 0  # inputs without targets in every step
+    n_draws: int = 0  # epistemic indices in every step
+    detached: tuple[int, ...] = ()  # variables without gradient from the head's uncertainty terms
+    beta_2: float = BETA_2
+    dropout_schedule: bool = False
+    rate_factors: bool = False  # variables have factors of the learning rate
+    epsilon: float = EPSILON
+    own_classes: tuple[Any, ...] = ()  # the user's classes that the network's JSON only names
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """Shape of the member axis: (n_members,), or () for one network."""
+        return (self.n_members,) if self.n_members else ()
+
+    @property
+    def epochs_per_call(self) -> int:
+        """Largest number of epochs in one call, which bounds the batch orders sent with it."""
+        numbers = self.batch_size + self.n_artificial * math.prod(self.input_shape)
+        width = self.n_steps * numbers * max(1, self.n_members)
+        return max(1, min(_MAX_EPOCHS_PER_CALL, _ORDER_ENTRIES // width))
+
+
+def padded_rows(n_rows: int) -> int:
+    """Round up to a ladder of sizes, four between a power of two and the next: by at most 25%."""
+    if n_rows <= 8:
+        return 8
+    step: int = 2 ** (math.ceil(math.log2(n_rows)) - 3)
+    return step * math.ceil(n_rows / step)
+
+
+def full_batch_rows(n_rows: int) -> int:
+    """Round up to the size of a batch of all rows: a power of two up to 128 rows, or the ladder.
+
+    A data set that grows row by row, as in Bayesian optimisation, compiles a program for each size.
+    With so few rows a step takes little longer for the padding: a fifth, if networks are large.
+    """
+    return table_rows(n_rows) if n_rows <= 128 else padded_rows(n_rows)
+
+
+def table_rows(n_rows: int) -> int:
+    """Round up to the size of a table of training rows: a power of two, up to 2**14 rows.
+
+    Padding of this table costs only memory. A data set that grows row by row, as in Bayesian
+    optimisation, then compiles only each time that it doubles.
+    """
+    return padded_rows(2 ** math.ceil(math.log2(max(n_rows, 1))) if n_rows <= 2**14 else n_rows)
+
+
+class HostStreams:
+    """Random generators of each member, whose positions are part of a run's state."""
+
+    def __init__(self, job: TrainingJob):
+        self._splits, self._artificial = job.splits, job.artificial
+        words = [seed_words(seed) for seed in job.seeds]
+        self._shuffles = [np.random.default_rng(word.orders) for word in words]
+        self._artificial_rngs = [np.random.default_rng(word.artificial) for word in words]
+        self._permutations = job.permutations
+        if isinstance(job.start, TrainingState):  # continue where the paused run ended
+            for shuffle, draw, positions in zip(
+                self._shuffles, self._artificial_rngs, job.start.streams
+            ):
+                shuffle.bit_generator.state, draw.bit_generator.state = positions
+
+    def positions(self) -> tuple[tuple[Any, Any], ...]:
+        """Return the positions of all generators, for `TrainingState.streams`."""
+        return tuple(
+            (shuffle.bit_generator.state, draw.bit_generator.state)
+            for shuffle, draw in zip(self._shuffles, self._artificial_rngs)
+        )
+
+    def orders(self, key: ProgramKey, n_epochs: int, n_rows: int, n_train: int) -> np.ndarray:
+        """Draw the row numbers of each epoch's batches.
+
+        The result has shape (epochs_per_call, .., n_steps * batch_size).
+        """
+        shape = (key.epochs_per_call, len(self._shuffles), key.n_steps * key.batch_size)
+        orders = np.zeros(shape, dtype="int32")
+        # Whole batches, as the program reads them.
+        width = math.ceil(n_train / key.batch_size) * key.batch_size
+        for epoch in orders[:n_epochs]:
+            for k, order in enumerate(epoch):
+                # The last batch is padded with rows from the start of the epoch, whose share in
+                # the loss is zero.
+                order[:width] = np.resize(self._order(k, n_rows, n_train), width)
+        return orders if key.n_members else orders[:, 0]
+
+    def _order(self, k: int, n_rows: int, n_train: int) -> Any:
+        """Draw `n_train` of a member's rows for one epoch, in random order."""
+        if self._permutations is not None:
+            order = self._permutations[k](n_rows)[:n_train]
+        elif n_train == n_rows:
+            order = self._shuffles[k].permutation(n_rows)
+        else:
+            order = self._shuffles[k].choice(n_rows, n_train, replace=False)
+        return order if self._splits is None else np.asarray(self._splits[k][0])[order]
+
+    def artificial(self, key: ProgramKey, n_epochs: int, n_steps: int) -> np.ndarray:
+        """Draw the artificial inputs of each member in each step of `n_epochs` epochs.
+
+        The result has the program's shape, (epochs_per_call, key.n_steps, .., n_artificial,
+        *input_shape); epochs and steps that are not run are 0.
+        """
+        draw: Any = self._artificial
+        shape = (len(self._artificial_rngs), key.n_artificial, *key.input_shape)
+        inputs = np.zeros((key.epochs_per_call, key.n_steps, *shape), dtype="float32")
+        for epoch in inputs[:n_epochs, :n_steps]:
+            # One call for all steps of the epoch.
+            for k, rng in enumerate(self._artificial_rngs):
+                drawn = draw(n_steps * key.n_artificial, rng=rng)
+                epoch[:, k] = np.reshape(drawn, (n_steps, *shape[1:]))
+        return inputs if key.n_members else inputs[:, :, 0]
+
+
+# Tensors live as long as the data that they were made of.
+_tensors: WeakKeyDictionary[TrainingData, dict[str, Any]] = WeakKeyDictionary()
+_lock = threading.Lock()  # groups of members that start together share one copy
+
+
+def data_tensors(data: TrainingData, splits: Sequence[Split] | None = None) -> dict[str, Any]:
+    """Get the tables of a program: columns of x, y and weight joined, rows padded with zeros.
+
+    Returns `table` (n_rows, inputs + outputs + 1), and `valid` if there are validation rows. With
+    `splits`, each member has validation rows of its own: `valid` (n_members, n_valid, ..).
+    """
+    with _lock:
+        shared = _tensors.get(data)
+        if shared is None:
+            shared = _tensors[data] = backend.to_tensors(_shared_tables(data))
+    if splits is None:
+        return shared
+    tensors = {"table": shared["table"]}
+    # Members train on rows of one table, but each has its own validation rows.
+    rows = _join_columns(data.x, data.y, data.weight)
+    valid = np.stack([rows[held_out] for _, held_out in splits])
+    if valid.shape[-2]:
+        tensors["valid"] = backend.to_tensors(_pad_rows(valid, padded_rows))
+    return tensors
+
+
+def _shared_tables(data: TrainingData) -> dict[str, np.ndarray]:
+    tables = {"table": _pad_rows(_join_columns(data.x, data.y, data.weight), table_rows)}
+    if len(data.x_valid):
+        valid = _join_columns(data.x_valid, data.y_valid, data.weight_valid)
+        tables["valid"] = _pad_rows(valid, padded_rows)
+    return tables
+
+
+def _join_columns(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    return np.concatenate([x.reshape(len(x), math.prod(x.shape[1:])), y, weight[:, None]], axis=1)
+
+
+def _pad_rows(table: np.ndarray, size: Callable[[int], int]) -> np.ndarray:
+    n_rows = table.shape[-2]
+    extra = [(0, 0)] * (table.ndim - 2) + [(0, size(n_rows) - n_rows), (0, 0)]
+    return np.pad(table, extra)
+
 
 _NEVER = np.iinfo("int32").max  # a patience that no run exhausts; it stands for None
 

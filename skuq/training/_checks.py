@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 
 from skuq import backend
-from skuq._warnings import warn_user
+from skuq._utils._messages import warn_user
 from skuq.exceptions import SearchSpaceError
-from skuq.networks._builders import check_builder
+from skuq.networks._keras_models import (
+    check_builder,
+    check_rebuild,
+    freeze_inner_layers,
+    frozen_variables,
+    wrong_sum,
+)
 from skuq.networks._plan import make_plan
-from skuq.networks._rebuild import check_rebuild, freeze_inner_layers, frozen_variables
-from skuq.networks._sums import wrong_sum
-from skuq.training._weights import kept_values
+from skuq.training._networks import kept_values
 
 # Layers and operations that only apply an activation.
 _ACTIVATIONS = (

@@ -1,9 +1,21 @@
-"""Run a job: call its compiled program in slices of about a second."""
+"""Run a job: call its compiled program in slices of about a second, and make its members.
+
+The run chooses between a plain graph and XLA: the tier that is expected to finish first. A plain
+graph starts at once, but each operation of each step passes over memory on its own. XLA
+fuses operations into loops, and takes a second or two to compile them. The time it saves in a
+step grows with the number of weights that the optimiser updates. It hardly depends on the rows
+of a batch, since matrix products cost the same in both. The numbers were set by eye from 30
+random networks of AutoDEUQ's space (``benchmarks/engine.py --only tiers`` repeats it).
+
+Convolutions stay in plain graphs: on a CPU, XLA's convolutions take about nine times as long,
+and on a GPU both call the same library.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,16 +24,114 @@ import numpy as np
 
 from skuq.backend import BACKEND, BoundedCache, compile_program, to_host, to_tensors
 from skuq.catalog._records import Member
-from skuq.tables._training_data import TrainingData
-from skuq.training._arguments import Sizes, batch_shares, program_key, scalars_of, schedules_of
-from skuq.training._blocks import Blocks
-from skuq.training._data_tensors import data_tensors
-from skuq.training._job import TrainingJob, TrainingState, seed_words
-from skuq.training._members import make_member
-from skuq.training._program import TrainingProgram, start_carry
-from skuq.training._streams import HostStreams
-from skuq.training._templates import Template, template_of
-from skuq.training._tiers import worth_xla
+from skuq.networks._epinet import EpistemicNetwork
+from skuq.tables._splits import TrainingData
+from skuq.training._arguments import (
+    HostStreams,
+    ProgramKey,
+    Sizes,
+    batch_shares,
+    data_tensors,
+    program_key,
+    scalars_of,
+    schedules_of,
+)
+from skuq.training._job import Template, TrainingJob, TrainingState, seed_words, template_of
+from skuq.training._predict import predict_members
+from skuq.training._program import Blocks, TrainingProgram, start_carry
+
+_OWN_LAYER = re.compile(r'"registered_name": "skuq>')  # skuq's layers for tables
+_CONVOLUTION = re.compile(r'"class_name": "\w*Conv')
+
+_COMPILE_SECONDS = 1.2  # additional time to compile for XLA
+_SAVED_PER_STEP = 1.5e-4  # seconds
+_SAVED_PER_WEIGHT = 2e-9  # seconds a step
+# Seconds a step for each of skuq's layers for tables, which has many small operations: five
+# networks of nine such layers took 5 ms a step as a graph and 1.7 ms in XLA.
+_SAVED_PER_OWN_LAYER = 3.5e-4
+# Seconds a step with artificial inputs, for which the network runs and is differentiated a second
+# time: NOMU's networks of 350 to 35,000 weights took 1.6 to 3 ms of processor time a step as a
+# graph and 0.1 to 0.6 ms in XLA.
+_SAVED_PER_ARTIFICIAL_STEP = 1.3e-3
+_SHARE_OF_EPOCHS = 0.6  # share of its epochs that a run with early stopping takes on average
+_RUNS_AT_ONCE = 2  # runs of one program that train at the same time, on the smallest usual machine
+
+
+def worth_xla(
+    network: str,
+    n_steps: int,
+    n_weights: int,
+    *,
+    stops_early: bool,
+    n_alike: int = 1,
+    has_artificial: bool = False,
+) -> bool:
+    """Tell whether XLA's compilation pays for itself in `n_alike` runs of at most `n_steps` steps.
+
+    The answer depends only on the configuration and not on the machine or on measured times,
+    because graph and XLA round differently and runs must be reproducible. `n_weights` counts the
+    weights of all members of one run, and `has_artificial` tells whether steps have artificial
+    inputs.
+    """
+    if _CONVOLUTION.search(network):
+        return False
+    n_in_turn = math.ceil(n_alike / _RUNS_AT_ONCE)
+    expected = n_in_turn * n_steps * (_SHARE_OF_EPOCHS if stops_early else 1.0)
+    saved = _SAVED_PER_STEP + _SAVED_PER_WEIGHT * n_weights
+    saved += _SAVED_PER_OWN_LAYER * len(_OWN_LAYER.findall(network))
+    saved += _SAVED_PER_ARTIFICIAL_STEP * has_artificial
+    return expected * saved > _COMPILE_SECONDS
+
+
+def make_member(
+    job: TrainingJob,
+    k: int,
+    key: ProgramKey,
+    weights: np.ndarray,
+    state: tuple[np.ndarray, ...],
+    history: np.ndarray,
+    seconds: float,
+    held_out: np.ndarray,
+) -> Member | FloatingPointError:
+    """Make the record of member k, or the error of one that diverged.
+
+    `weights` and `state` are those of the epoch that the recipe keeps. `history` (n_epochs, 3)
+    holds training loss, validation loss and learning rate, NaN for epochs that were not run. The
+    record includes the member's predictions of `held_out`.
+    """
+    recipe = job.recipes[k]
+    settings = f"(optimizer={recipe.optimizer}, learning_rate={recipe.learning_rate:.3g})"
+    history = history[~np.isnan(history[:, 2])]  # only epochs that were run have a learning rate
+    watched = history[:, 1] if key.n_valid else history[:, 0]
+    if not np.isfinite(watched).any():
+        what = "validation loss" if key.n_valid else "training loss"
+        return FloatingPointError(
+            f"Training diverged: no finite {what} in {len(history)} epochs {settings}."
+        )
+    if not np.isfinite(weights).all():
+        return FloatingPointError(
+            f"Training diverged: the last epoch's weights are not finite {settings}."
+        )
+    member = Member(
+        network=job.network,
+        weights=weights,
+        state=state,
+        history=dict(zip(("loss", "val_loss", "learning_rate"), history.T)),
+        best_epoch=int(len(watched) - 1 if recipe.keep == "last" else np.nanargmin(watched)),
+        # Predictions are added below, as they need the record itself.
+        held_out=None,
+        seed=job.seeds[k],
+        seconds=seconds,
+        tier="xla" if key.jit else "graph",
+    )
+    # An epistemic network predicts draws, and their indices are chosen after training.
+    if isinstance(key.network, EpistemicNetwork):
+        return member
+    if not len(held_out):  # some Keras layers fail on zero rows
+        return member.with_held_out(np.empty((0, job.head.n_raw), dtype="float32"))
+    raw = predict_members([member], held_out, cache=False)[0]
+    return member.with_held_out(raw.astype("float32"))
+
 
 #: Compiled training programs of this process, by their keys.
 programs = BoundedCache(max_size=16)

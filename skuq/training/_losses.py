@@ -1,21 +1,117 @@
-"""Compute the losses of a training program, as pure functions of a network's weights.
+"""Losses of a training program, as pure functions of a network's weights.
 
 The notation is that of `_program`: shapes that begin with ".." have the member axis of a stack.
+
+``network.forward(variables, state, x, run) -> (raw, state, penalty)``, where everything has the
+member axis of a stack, or none in a program of one network. `chunk` is the number of rows for
+one forward pass without gradients. Planned networks run all members at once; networks without a
+plan run through Keras, one member after the other.
+
+The generators of Keras and TensorFlow keep a state, or draw other numbers through XLA than as a
+graph, and none draws for many members with one key each. A counter-based generator does: it
+hashes a counter, so that every number depends only on the member's key, the step, the layer and
+the position. It is good enough for dropout, and not meant for cryptography.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from skuq import backend
 from skuq.backend import Backend, ops
-from skuq.networks._plan import Run, tensors
-from skuq.training._network import Network
-from skuq.training._noise import normal, uniform
-from skuq.training._program_key import ProgramKey
+from skuq.networks._epinet import EpistemicNetwork
+from skuq.networks._plan import Plan, Run, tensors
+from skuq.training._arguments import ProgramKey
+from skuq.training._networks import MAX_PASS_ROWS, DrawingNetwork, KerasNetwork
+
+
+def uniform(key: Any, step: Any, stream: int, shape: tuple[int, ...]) -> Any:
+    """Draw uniform numbers in [0, 1), multiples of 2**-24, for layer number `stream` of a step.
+
+    `key` has shape () or (n_members,), and `shape` is ``(n_samples, n_units)``. The result has
+    the shape of `key` followed by `shape`.
+    """
+    hashed = _mix(ops.cast(step, "uint32") + np.uint32(1))
+    hashed = _mix(ops.bitwise_xor(key, hashed) + np.uint32(2654435769 * (stream + 1) % 2**32))
+    index = np.arange(np.prod(shape), dtype="uint32").reshape(shape)
+    # The position is hashed before it is combined with the key. Otherwise two keys that differ in
+    # a few bits would give the same numbers in another order.
+    index = ops.convert_to_tensor(_mix_array(index))
+    bits = _mix(ops.bitwise_xor(index, hashed[..., None, None] if len(hashed.shape) else hashed))
+    return ops.cast(ops.right_shift(bits, np.uint32(8)), "float32") * np.float32(2.0**-24)
+
+
+def normal(key: Any, step: Any, stream: int, shape: tuple[int, ...]) -> Any:
+    """Draw standard normal numbers: Box-Muller, from two uniform numbers each."""
+    radius = ops.sqrt(-2.0 * ops.log(1.0 - uniform(key, step, 2 * stream, shape)))
+    return radius * ops.cos(np.float32(2 * np.pi) * uniform(key, step, 2 * stream + 1, shape))
+
+
+def _mix(x: Any) -> Any:
+    """Hash with lowbias32 (C. Wellons): every bit of the result depends on every bit of x."""
+    x = ops.bitwise_xor(x, ops.right_shift(x, np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = ops.bitwise_xor(x, ops.right_shift(x, np.uint32(15))) * np.uint32(0x846CA68B)
+    return ops.bitwise_xor(x, ops.right_shift(x, np.uint32(16)))
+
+
+def _mix_array(x: Any) -> Any:
+    """Hash a NumPy array of uint32, whose products wrap around as in `_mix`."""
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return x ^ (x >> np.uint32(16))
+
+
+class Network(Protocol):
+    """A pure function of weights, which also knows their shapes."""
+
+    chunk: int
+    shapes: list[tuple[int, ...]]
+
+    def forward(self, variables: Any, state: Any, x: Any, run: Run) -> tuple[Any, Any, Any]:
+        """Compute ``(raw, new state, penalty)``."""
+
+
+def make_network(network: Plan | EpistemicNetwork | str, model: Any, n_members: int) -> Network:
+    """Make the network of a program from its description, a `Template.identity`.
+
+    `model` is the template itself, and `n_members` is 0 for a program of one network.
+    """
+    if isinstance(network, Plan):
+        return PlannedNetwork(network)
+    if isinstance(network, EpistemicNetwork):
+        return DrawingNetwork(model, n_members)
+    return KerasNetwork(model, n_members)
+
+
+class PlannedNetwork:
+    """A network described by a `Plan`, with or without a member axis."""
+
+    def __init__(self, plan: Plan):
+        self.plan = plan
+        self.chunk = MAX_PASS_ROWS
+        self.shapes = [weight.shape for weight in plan.weights]
+
+    def forward(self, variables: Any, state: Any, x: Any, run: Run) -> tuple[Any, Any, Any]:
+        """Compute ``(raw, new state, penalty)``."""
+        raw, state = self.plan(variables, state, x, run)
+        return raw, state, self._penalty(variables)
+
+    def _penalty(self, variables: Any) -> Any:
+        """Sum the layers' own weight penalties; the result is () or (n_members,)."""
+        ops = backend.ops
+        total: Any = 0.0
+        for weight, value in zip(self.plan.weights, variables):
+            axes = tuple(range(-len(weight.shape), 0))
+            if weight.l1:
+                total = total + weight.l1 * ops.sum(ops.abs(value), axis=axes)
+            if weight.l2:
+                total = total + weight.l2 * ops.sum(ops.square(value), axis=axes)
+        return total
+
 
 INDEX_STREAM = 2**20  # stream of epistemic indices: dropout layers count their streams from 0
 

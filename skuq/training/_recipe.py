@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq.networks._search_space import OPTIMIZERS
+from skuq.networks._space import OPTIMIZERS
 
 SCHEDULES = ("constant", "cosine", "exponential", "flat-cosine", "coslog4")
 _REGULARIZATION_SCHEDULES = ("constant", "flat-cosine")

@@ -20,7 +20,7 @@ from scipy import linalg, optimize
 from skuq.catalog._records import Member
 from skuq.networks._dense_layers import Derivatives, chain_derivatives, read_dense_layers
 from skuq.networks._plan import ARRAYS, make_plan
-from skuq.training._draws import predict_draws, variables_of
+from skuq.training._predict import predict_draws, variables_of
 
 MAX_DUAL_VALUES = 1500  # with more, systems of n equations take longer than first-order steps
 _MAX_DUAL_STEPS, _MAX_LBFGS_STEPS = 50, 300

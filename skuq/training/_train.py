@@ -1,18 +1,215 @@
-"""Public functions for training. They load the backend when called, not when imported."""
+"""Public functions for training. They load the backend when called, not when imported.
+
+Several jobs can be trained together on all cores, to their end or stage by stage.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
+import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any
 
-from skuq import training
+from skuq import backend, training
 from skuq.catalog._records import Member
-from skuq.networks._head_protocol import Head
-from skuq.tables._training_data import TrainingData
+from skuq.networks._heads import Head
+from skuq.tables._splits import TrainingData
 from skuq.training._job import TrainingJob, TrainingState
-from skuq.training._joint import JointTraining
 from skuq.training._recipe import Recipe
+
+_SAFETY = 0.9  # share of the time left that epochs are planned for
+_CLOCK_TICK = 1e-6  # seconds; avoids division by zero for jobs of one epoch, which are not timed
+
+#: Members, with an error in the place of each diverged one.
+Members = list[Member | FloatingPointError]
+
+
+class JointTraining:
+    """Joint training of several jobs, up to any share of their epochs.
+
+    Large stacks are divided into groups. As many groups run at the same time as there are cores.
+
+    Parameters
+    ----------
+    jobs : sequence of (TrainingJob, TrainingData)
+        Each job with the data that it trains on.
+    """
+
+    def __init__(self, jobs: Sequence[tuple[TrainingJob, TrainingData]]):
+        self._groups_of_jobs = [
+            [_Group(group, data) for group in job.groups()] for job, data in jobs
+        ]
+        self._groups = [group for groups in self._groups_of_jobs for group in groups]
+
+    def advance(
+        self,
+        share: float = 1.0,
+        *,
+        cancelled: Callable[[], bool] | None = None,
+        report: Callable[[int, int], Any] | None = None,
+        deadline: float = math.inf,
+    ) -> None:
+        """Train every job up to a share of its epochs.
+
+        Parameters
+        ----------
+        share : float, default=1.0
+            Share in (0, 1] of each job's epochs, counted from its start; at least one epoch. 1
+            ends the training and frees its arrays.
+        cancelled, report, deadline :
+            See `skuq.training.train`.
+
+        Raises
+        ------
+        InterruptedError
+            If `cancelled` returned True.
+        """
+        if len(self._groups) == 1:
+            self._groups[0].advance(share, cancelled=cancelled, report=report, deadline=deadline)
+            return
+        ended = threading.Event()  # set when any group fails: all others stop
+
+        def group_cancelled() -> bool:
+            return ended.is_set() or (cancelled is not None and cancelled())
+
+        reports = [None] * len(self._groups) if report is None else self._reports(report, share)
+        settings: Any = {"cancelled": group_cancelled, "deadline": deadline}
+        n_threads = min(backend.n_programs_at_once(), len(self._groups))
+        with ThreadPoolExecutor(n_threads) as pool:
+            try:
+                runs = [
+                    pool.submit(group.advance, share, report=group_report, **settings)
+                    for group, group_report in zip(self._groups, reports)
+                ]
+                done, _ = wait(runs, return_when=FIRST_EXCEPTION)
+                for run in done:
+                    run.result()  # raises the error of a group that failed
+            except BaseException:  # also KeyboardInterrupt: groups end at their next slice
+                ended.set()
+                raise
+
+    def _reports(self, report: Callable[[int, int], Any], share: float) -> list[Any]:
+        """Make a function for each group that reports the epochs which all groups still have."""
+        left = [group.epochs_left(share) for group in self._groups]
+
+        def report_of(k: int, n_epochs: int, n_left: int) -> None:
+            left[k] = n_left
+            report(n_epochs, sum(left))
+
+        return [functools.partial(report_of, k) for k in range(len(left))]
+
+    @property
+    def share(self) -> float:
+        """Share of the training that is done; less than 1 if a deadline ended it."""
+        return min(group.share for group in self._groups)
+
+    def members(self) -> list[Members]:
+        """Return the members of each job, each at its network's best epoch so far."""
+        return [
+            [member for group in groups for member in group.members()]
+            for groups in self._groups_of_jobs
+        ]
+
+
+class _Group:
+    """A group of a job's members. Its training run is made when training begins."""
+
+    def __init__(self, job: TrainingJob, data: TrainingData):
+        self._job, self._data = job, data
+        self.share = 0.0
+        self._run: Any = None  # between start and end of the training
+        self._members: Members | None = None  # after its end
+
+    def advance(self, share: float, **settings: Any) -> None:
+        if self._run is None:
+            self._run = training.TrainingRun(self._job, self._data)  # imports TensorFlow
+        self._run.advance(self.epochs_left(share), **settings)
+        self.share = self._run.share
+        if share == 1:
+            # Keep only the small records, and free the run's arrays before the next group begins.
+            self._members, self._run = self._run.members(), None
+
+    def epochs_left(self, share: float) -> int:
+        """Count the epochs up to a share of the training."""
+        done = 0 if self._run is None else self._run.n_epochs
+        return max(0, max(1, round(share * self._job.recipe.epochs)) - done)
+
+    def members(self) -> Members:
+        members: Members = self._run.members() if self._members is None else self._members
+        return members
+
+
+def shorten(
+    jobs: Sequence[TrainingJob], data: TrainingData, seconds: float
+) -> tuple[list[TrainingJob], float]:
+    """Reduce the epochs of jobs to what can be trained in `seconds`, at least one epoch.
+
+    To measure the time of an epoch, one group of each job trains two epochs first, which also
+    compiles. All jobs keep the same share of their epochs.
+
+    Returns
+    -------
+    jobs : list of TrainingJob
+        Copies with fewer epochs.
+    deadline : float
+        Time of ``time.monotonic()`` at which the seconds, counted from the return, are over.
+    """
+    pairs = [(job, data) for job in jobs]
+    needed, _, jobs = seconds_needed(pairs)
+    share = share_in_time(needed, seconds)
+    return [with_share_of_epochs(job, share) for job in jobs], time.monotonic() + seconds
+
+
+def seconds_needed(
+    jobs: Sequence[tuple[TrainingJob, TrainingData]],
+) -> tuple[float, float, list[TrainingJob]]:
+    """Estimate how long the jobs take to train together.
+
+    One group of each job's members trains two epochs: the first compiles, the second is timed.
+
+    Returns
+    -------
+    seconds : float
+        Estimated time of all jobs on all cores.
+    seconds_to_predict : float
+        Estimated time in which all members predict their held-out rows, one after the other.
+    jobs : list of TrainingJob
+        The same jobs, with the tier (graph or XLA) fixed to the measured one.
+    """
+    needed: list[float] = []  # seconds of each group
+    to_predict = 0.0
+    measured = []  # jobs whose tier is fixed
+    for job, data in jobs:
+        groups = job.groups()
+        run = training.TrainingRun(groups[0], data)
+        run.advance(1)  # compiles
+        started = time.monotonic()
+        run.advance(1)
+        trained = time.monotonic()
+        needed += [(trained - started) * job.recipe.epochs] * len(groups)
+        run.members()
+        to_predict += (time.monotonic() - trained) * len(groups)
+        measured.append(replace(job, jit=run.jit))
+    # Groups start in this order, each on the core that is free first.
+    cores = [0.0] * min(backend.n_programs_at_once(), len(needed))
+    for group in needed:
+        cores[cores.index(min(cores))] += group
+    return max(cores), to_predict, measured
+
+
+def share_in_time(needed: float, seconds: float) -> float:
+    """Compute the share of a training of `needed` seconds that fits into `seconds`, at most 1."""
+    return min(1.0, _SAFETY * max(seconds, 0.0) / max(needed, _CLOCK_TICK))
+
+
+def with_share_of_epochs(job: TrainingJob, share: float) -> TrainingJob:
+    """Copy a job with this share of its epochs, at least one."""
+    recipes = [replace(recipe, epochs=max(1, int(share * recipe.epochs))) for recipe in job.recipes]
+    return replace(job, recipes=tuple(recipes))
 
 
 def train(

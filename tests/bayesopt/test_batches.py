@@ -15,7 +15,7 @@ from tiers import slow_after
 import skuq
 from skuq import NEONRegressor
 from skuq.bayesopt import Acquisition, BayesianOptimizer, maximize_acquisition
-from skuq.bayesopt._program import AcquisitionTask, CompiledAcquisition, acquisition_of
+from skuq.bayesopt._acquisition import AcquisitionTask, CompiledAcquisition, acquisition_of
 from skuq.datasets import make_function
 from skuq.exceptions import FileFormatError
 

@@ -7,7 +7,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from surrogates import JointProcess, Marginal, search
 
 from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor
-from skuq.bayesopt._constraints import MeritObjective, join_posteriors, merit_units, merits
+from skuq.bayesopt._surrogate import MeritObjective, join_posteriors, merit_units, merits
 from skuq.predictive import Posterior
 
 

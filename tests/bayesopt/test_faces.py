@@ -8,8 +8,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Matern, WhiteKernel
 
 from skuq.bayesopt import BayesianOptimizer
-from skuq.bayesopt._domain import Domain
-from skuq.bayesopt._faces import moves_off_faces
+from skuq.bayesopt._domain import Domain, moves_off_faces
 from skuq.bayesopt._step import Step
 from skuq.predictive import Posterior
 

@@ -18,7 +18,8 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
-from skuq import NEONRegressor, NOMURegressor, OperatorEnsembleRegressor, _archive
+from skuq import NEONRegressor, NOMURegressor, OperatorEnsembleRegressor
+from skuq._utils import _archive
 from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor, maximize_readout
 from skuq.bayesopt._domain import Domain
 from skuq.bayesopt._fit import clone_with_seed

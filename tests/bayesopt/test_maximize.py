@@ -10,11 +10,15 @@ from scipy import optimize
 from tiers import slow_after
 
 from skuq.bayesopt import Acquisition, maximize_acquisition
-from skuq.bayesopt import _program as programs
-from skuq.bayesopt._acquisition import ACQUISITIONS
+from skuq.bayesopt import _acquisition as programs
+from skuq.bayesopt._acquisition import (
+    ACQUISITIONS,
+    AcquisitionTask,
+    CompiledAcquisition,
+    acquisition_of,
+)
 from skuq.bayesopt._batch_lbfgs import minimize_batch
 from skuq.bayesopt._maximize import _n_survivors
-from skuq.bayesopt._program import AcquisitionTask, CompiledAcquisition, acquisition_of
 from skuq.predictive import Posterior
 
 BOX = np.array([[-1.0, 2.0], [10.0, 11.0]])

@@ -14,9 +14,9 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import skuq
-from skuq import _archive
+from skuq._utils import _archive
 from skuq.catalog import Catalog, CatalogFolder, HeldOut, Member, TrialRecord
-from skuq.catalog._search_files import find_search
+from skuq.catalog._folder import find_search
 from skuq.exceptions import (
     CatalogLockedError,
     CatalogMismatchError,

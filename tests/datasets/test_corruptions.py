@@ -15,7 +15,7 @@ from skuq.datasets import (
     corrupt_images,
     corrupt_table,
 )
-from skuq.datasets._image_fields import smooth_normals
+from skuq.datasets._image_transforms import smooth_normals
 
 NAMES = VALIDATION_CORRUPTIONS + TEST_CORRUPTIONS
 SHAPES = [(8, 8, 1), (28, 28, 1), (32, 32, 3)]

@@ -11,9 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 from skuq.ensembles import TeamSelection, diversity_score, select_hq, select_teams
-from skuq.ensembles._diversity import MEASURES
 from skuq.ensembles._pruning import _kmeans_filter
-from skuq.ensembles._teams import extend_teams
+from skuq.ensembles._teams import MEASURES, extend_teams
 
 
 def pool(seed, n_models=5, n_samples=90, n_classes=3):

@@ -25,7 +25,7 @@ from skuq.networks import GaussianHead
 from skuq.predictive import GaussianMixture
 from skuq.tables import TrainingData
 from skuq.training import Recipe, train_member
-from skuq.training._weights import draw_variables
+from skuq.training._networks import draw_variables
 
 
 @pytest.fixture

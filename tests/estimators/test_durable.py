@@ -16,7 +16,6 @@ from tiers import slow_after
 
 import skuq
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor
-from skuq._space import Space
 from skuq.catalog import Catalog, CatalogFolder
 from skuq.estimators._descriptions import describe
 from skuq.exceptions import (
@@ -26,6 +25,7 @@ from skuq.exceptions import (
     SearchFailedError,
 )
 from skuq.networks import GaussianHead
+from skuq.networks._space import Space
 from skuq.search import SuccessiveHalving
 from skuq.training import MemberRepeater, MemberTrainer
 
@@ -290,7 +290,7 @@ def test_only_one_at_a_time(search):
     X, y = table()
     model = search(1).fit(X, y)
     description = model.catalog_path_ / "search.skuq"
-    from skuq import _archive
+    from skuq._utils import _archive
 
     parts = _archive.read(description, kind="search")["parts"]
     with (

@@ -146,7 +146,7 @@ def test_smaller_folds_are_filled_up_with_a_row_that_counts_nothing(tiny_space, 
     model = regressor(tiny_space, n_trials=1, epochs=1, cv=KFold(3)).fit(X, y)
     whole = regressor(tiny_space, n_trials=1, epochs=1, cv=KFold(3))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("skuq.training._folds.make_plan", lambda network: None)
+        patch.setattr("skuq.training._trainer.make_plan", lambda network: None)
         whole.fit(X, y)
     for one, other in zip(*(m.catalog_.member(0).networks for m in (model, whole))):
         assert_allclose(one.weights, other.weights, atol=2e-3)  # Adam takes no size from a loss
@@ -154,7 +154,7 @@ def test_smaller_folds_are_filled_up_with_a_row_that_counts_nothing(tiny_space, 
 
 @pytest.mark.slow
 def test_side_by_side_is_as_one_after_the_other(folded, tiny_space, rows, monkeypatch):
-    monkeypatch.setattr("skuq.training._folds.make_plan", lambda network: None)
+    monkeypatch.setattr("skuq.training._trainer.make_plan", lambda network: None)
     alone = regressor(tiny_space, cv=KFold(3)).fit(*rows)
     for k in range(3):
         one, other = folded.catalog_.member(k), alone.catalog_.member(k)
@@ -183,7 +183,7 @@ def test_folds_of_other_weight_are_trained_alone(tiny_space, rows, monkeypatch, 
 def test_many_folds_are_several_stacks(tiny_space, rows, monkeypatch):
     X, y = rows[0][:24], rows[1][:24]
     whole = regressor(tiny_space, n_trials=1, cv=8).fit(X, y).catalog_.member(0)
-    monkeypatch.setattr("skuq.training._folds._LARGEST_STACK", 3)
+    monkeypatch.setattr("skuq.training._trainer._LARGEST_STACK", 3)
     parts = regressor(tiny_space, n_trials=1, cv=8).fit(X, y).catalog_.member(0)
     assert len(parts.networks) == 8
     assert_allclose(parts.held_out, whole.held_out, rtol=1e-3, atol=1e-4)

@@ -44,8 +44,8 @@ from skuq.bayesopt import Acquisition, maximize_acquisition
 from skuq.datasets import make_operator_problem
 from skuq.predictive import EpistemicNormal
 from skuq.tables import FunctionTargets
-from skuq.training._drawing import DrawingNetwork
-from skuq.training._draws import read_network
+from skuq.training._networks import DrawingNetwork
+from skuq.training._predict import read_network
 
 layers = keras.layers
 

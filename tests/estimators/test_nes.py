@@ -24,7 +24,7 @@ from skuq.networks import (
     WidthDepthSpace,
     best_nas_bench_201,
 )
-from skuq.networks._resolve import resolve_nes_space
+from skuq.networks._given_spaces import resolve_nes_space
 from skuq.tables import RobustScaling
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")

@@ -24,7 +24,7 @@ from tiers import slow_after
 
 import skuq.training
 from skuq import NOMURegressor
-from skuq._seeds import generator
+from skuq._utils._environment import generator
 from skuq.backend import keras
 from skuq.datasets import FUNCTIONS_1D, make_function, make_scarce_regression
 from skuq.estimators._artificial import ArtificialInputs

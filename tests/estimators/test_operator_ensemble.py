@@ -29,8 +29,8 @@ import skuq.training
 from skuq import OperatorEnsembleRegressor
 from skuq.backend import keras, ops
 from skuq.training import predict_draws, train_member
-from skuq.training._drawing import DrawingNetwork
-from skuq.training._draws import read_network
+from skuq.training._networks import DrawingNetwork
+from skuq.training._predict import read_network
 
 layers = keras.layers
 

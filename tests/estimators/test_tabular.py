@@ -179,7 +179,7 @@ def test_cross_validation_of_other_embeddings(frame, embedding):
 @pytest.fixture
 def short(monkeypatch):
     """Searches of networks that are trained for two epochs."""
-    monkeypatch.setattr("skuq.networks._tabular_space._MOST_EPOCHS", 2)
+    monkeypatch.setattr("skuq.networks._tabular._MOST_EPOCHS", 2)
 
 
 SEARCH = {

@@ -21,12 +21,10 @@ from skuq.networks import (
     SearchSpace,
     build_cell_network,
 )
-from skuq.networks._cell_layers import _APPLY, CellLayers
-from skuq.networks._cells import KINDS, NODES
-from skuq.networks._genotypes import DARTS_OPERATIONS, OPERATIONS
+from skuq.networks._cells import _APPLY, DARTS_OPERATIONS, KINDS, NODES, OPERATIONS, CellLayers
 from skuq.networks._nas_bench import _add_cell as nas_bench_cell
 from skuq.training import Recipe
-from skuq.training._weights import draw_variables
+from skuq.training._networks import draw_variables
 
 SPACES = [
     CellSpace(channels=2, n_cells=3),

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from skuq._space import Categorical
 from skuq.networks import DenseSkipSpace, training_hyperparameters
+from skuq.networks._space import Categorical
 
 
 @pytest.mark.parametrize(("n_nodes", "n_decisions"), [(3, 9), (5, 17), (10, 37)])

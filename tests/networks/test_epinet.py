@@ -9,7 +9,7 @@ from skuq.backend import BACKEND, keras, ops
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
 from skuq.networks._operator import OperatorNetwork, keras_base
 from skuq.networks._plan import ARRAYS, Run, tensors
-from skuq.training._drawing import DrawingNetwork
+from skuq.training._networks import DrawingNetwork
 
 N_ROWS, N_DRAWS, N_FEATURES = 5, 3, 4
 

@@ -17,7 +17,7 @@ from skuq.networks import (
     SquaredErrorHead,
     StudentTHead,
 )
-from skuq.networks._student_t_head import _log_t_constant
+from skuq.networks._heads import _log_t_constant
 
 LIKELIHOODS = [
     GaussianHead(2),

@@ -8,8 +8,7 @@ from scipy.special import expit
 from skuq.backend import keras, ops, tfd
 from skuq.networks._dense_layers import Dense
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
-from skuq.networks._operator import OperatorNetwork, keras_base, tile_columns
-from skuq.networks._operator_head import OperatorHead
+from skuq.networks._operator import OperatorHead, OperatorNetwork, keras_base, tile_columns
 from skuq.networks._plan import ARRAYS, tensors
 
 layers = keras.layers

@@ -8,9 +8,9 @@ from numpy.testing import assert_allclose
 
 from skuq.backend import keras, ops
 from skuq.networks import DenseSkipSpace
-from skuq.networks._activations import ACTIVATIONS
 from skuq.networks._plan import ARRAYS, Run, make_plan, tensors, without_names
-from skuq.training._weights import draw_variables
+from skuq.networks._plan_parts import ACTIVATIONS
+from skuq.training._networks import draw_variables
 
 layers = keras.layers
 

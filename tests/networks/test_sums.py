@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from skuq.backend import keras
-from skuq.networks._sums import wrong_sum
+from skuq.networks._keras_models import wrong_sum
 
 KINDS = {
     "Add": lambda inputs: keras.layers.Add()(inputs),

@@ -16,9 +16,9 @@ from skuq.networks import (
     Repeat,
     bin_edges,
 )
-from skuq.networks._activations import ACTIVATIONS
+from skuq.networks._keras_models import rebuild
 from skuq.networks._plan import ARRAYS, Run, make_plan, tensors
-from skuq.networks._rebuild import rebuild
+from skuq.networks._plan_parts import ACTIVATIONS
 from skuq.networks._tabular_layers import FirstRowZero, RandomSigns, SameRows
 from skuq.training import draw_variables
 
@@ -178,7 +178,7 @@ def test_a_process_that_never_built_a_layer_can_rebuild_it():
         "from skuq.networks._plan import make_plan\n"
         "network = sys.stdin.read()\n"
         "assert make_plan(network) is not None and 'keras' not in sys.modules\n"
-        "from skuq.networks._rebuild import rebuild\n"
+        "from skuq.networks._keras_models import rebuild\n"
         "print(rebuild(network).count_params())\n"
     )
     model = model_of("periodic")

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from skuq._space import Space
 from skuq.networks import TabularSpace
+from skuq.networks._space import Space
 from skuq.training import Recipe
 
 

@@ -20,7 +20,7 @@ from sklearn.linear_model import BayesianRidge
 from sklearn.preprocessing import FunctionTransformer
 
 import skuq
-from skuq import _archive
+from skuq._utils import _archive
 from skuq.backend import keras
 from skuq.exceptions import FileFormatError
 from skuq.networks import DenseSkipSpace, TabularSpace, build_mlp

@@ -37,7 +37,7 @@ from sklearn.utils import Bunch
 from tiers import slow, slow_after
 
 import skuq
-from skuq import _registry
+from skuq._utils import _records
 from skuq.backend import keras
 from skuq.bayesopt import OutputwiseRegressor
 from skuq.catalog import Catalog
@@ -381,7 +381,7 @@ def test_every_estimator_is_here():
 # Resolves each stored name in a process of its own, as a file does that is loaded first.
 RESOLVE = """
 import os, sys
-from skuq._registry import find_by_name, find_by_class
+from skuq._utils._records import find_by_name, find_by_class
 from skuq.persistence import loads  # registers what is not skuq's
 wrong = []
 for name in sys.argv[1:]:
@@ -401,15 +401,15 @@ def test_every_stored_name_is_found_without_a_backend(every):
     for package in skuq.__all__:
         for name in getattr(getattr(skuq, package), "__all__", ()):
             getattr(getattr(skuq, package), name)
-    names = sorted(_registry._BY_NAME)
+    names = sorted(_records._BY_NAME)
     assert len(names) > 60
     subprocess.run([sys.executable, "-c", RESOLVE, *names[::every]], check=True)
 
 
 def test_a_stored_name_is_of_one_class():
     with pytest.raises(ValueError, match="'catalog.Catalog' is skuq.catalog"):
-        _registry.saved_as("catalog.Catalog")(Halving)
-    assert _registry.find_by_class(Halving) is None
+        _records.saved_as("catalog.Catalog")(Halving)
+    assert _records.find_by_class(Halving) is None
 
 
 def test_save_and_load(tmp_path):

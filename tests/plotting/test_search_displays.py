@@ -19,8 +19,8 @@ from skuq.plotting import (
     SearchHistoryDisplay,
     TeamDisplay,
 )
-from skuq.plotting._frames import decisions_of
-from skuq.plotting._predictions import catalog_of
+from skuq.plotting._base import catalog_of
+from skuq.plotting._catalog import decisions_of
 from skuq.predictive import CategoricalMixture, QuantileMixture
 
 

@@ -14,7 +14,7 @@ from skuq.predictive import (
     QuantileTracker,
     RecalibratedMixture,
 )
-from skuq.predictive._adapted import at_scores, normal_scores
+from skuq.predictive._mapped import at_scores, normal_scores
 from skuq.predictive._tracking import LEVELS, NOMINAL
 
 Z = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])

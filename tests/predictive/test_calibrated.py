@@ -16,7 +16,7 @@ from skuq.predictive._calibration import (
     shrink_std_factor,
     weighted_quantile,
 )
-from skuq.predictive._class_calibration import (
+from skuq.predictive._categorical import (
     fit_spread,
     fit_temperature,
     fit_vector_scaling,

@@ -15,7 +15,7 @@ from skuq.predictive import (
     StudentTMixture,
     TransformedMixture,
 )
-from skuq.predictive._levels import interval_levels
+from skuq.predictive._mixture import interval_levels
 
 LEVELS = np.array([0.02, 0.1, 0.25, 0.5, 0.6, 0.9, 0.97])
 

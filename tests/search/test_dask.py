@@ -21,7 +21,7 @@ from slots import SPACE, processes, search
 from skuq import AutoDEUQRegressor
 from skuq.exceptions import SearchSpaceError, SlotsLostError
 from skuq.search import RandomProposer, open_slots
-from skuq.search._dask_slots import DaskSlots
+from skuq.search._slots import DaskSlots
 
 pytestmark = pytest.mark.slow
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from slots import inline, search
 
-from skuq._space import Space
 from skuq.backend import keras, keras_tuner
 from skuq.exceptions import SearchFailedError
 from skuq.networks import DenseSkipSpace
+from skuq.networks._space import Space
 from skuq.search import AgEBOOracle, OracleProposer
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from skuq._space import Categorical, Space
 from skuq.catalog import TrialRecord
 from skuq.ensembles import select_by
 from skuq.ensembles._likelihood import likelihood_statistics
+from skuq.networks._space import Categorical, Space
 from skuq.search import EnsembleEvolution, Mutation, ensemble_population
 
 LETTERS = Space([Categorical(name, tuple("abcdef")) for name in ("p", "q", "r")])

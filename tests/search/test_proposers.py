@@ -2,13 +2,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from skuq._seeds import generator
-from skuq._space import Categorical, Real, Space
+from skuq._utils._environment import generator
 from skuq.catalog import TrialRecord
 from skuq.networks import DenseSkipSpace
-from skuq.networks._search_space import Decisions
+from skuq.networks._space import Categorical, Decisions, Real, Space
 from skuq.search import STRATEGIES, AgeingEvolution, ForestOptimizer, ForestSurrogate, make_proposer
-from skuq.search._strategies import population_sizes
+from skuq.search._proposers import population_sizes
 
 LETTERS = Space([Categorical(name, tuple("abcdef")) for name in ("p", "q", "r")])
 UNIT = Space([Real("x", 0.0, 1.0)])

@@ -31,9 +31,12 @@ from training_data import split_table
 
 from skuq.networks import GaussianHead
 from skuq.search import open_slots
-from skuq.search._gpus import gpu_of_slot
-from skuq.search._payload import EvaluationPayload, unpack_outcome
-from skuq.search._process_slots import _remove_folder
+from skuq.search._process_slots import (
+    EvaluationPayload,
+    _remove_folder,
+    gpu_of_slot,
+    unpack_outcome,
+)
 from skuq.training import MemberTrainer
 from skuq.training import _trainer as trainer_module
 
@@ -521,7 +524,7 @@ def test_each_slot_has_a_gpu_in_turn(monkeypatch, named, expected):
 
 def test_gpus_are_counted_by_the_files_of_their_driver(monkeypatch, tmp_path):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("skuq.search._gpus._DEVICES", tmp_path)
+    monkeypatch.setattr("skuq.search._process_slots._DEVICES", tmp_path)
     assert gpu_of_slot(0) is None
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()

@@ -9,8 +9,8 @@ from sklearn.preprocessing import FunctionTransformer
 from skuq import DeepEnsembleRegressor
 from skuq.backend import keras
 from skuq.tables import NumberTargets, Scaling, TableInputs
-from skuq.tables._far_values import find_far_values
-from skuq.tables._rows import read_rows
+from skuq.tables._columns import find_far_values
+from skuq.tables._inputs import read_rows
 
 
 def found(*columns):

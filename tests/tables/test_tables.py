@@ -12,7 +12,7 @@ from skuq.tables import (
     TrainingData,
     split_rows,
 )
-from skuq.tables._rows import check_groups
+from skuq.tables._inputs import check_groups
 
 
 def test_scaling_is_standard_and_invertible(global_random_seed):

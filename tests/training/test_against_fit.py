@@ -12,8 +12,8 @@ from skuq.backend import keras, ops
 from skuq.networks import OPTIMIZERS, GaussianHead
 from skuq.tables import TrainingData
 from skuq.training import Recipe, train_member
+from skuq.training._networks import draw_variables
 from skuq.training._optimizers import rule_of
-from skuq.training._weights import draw_variables
 
 make_data = partial(training_data.make_data, n_train=53, n_valid=21)  # the last batch is partial
 

@@ -11,7 +11,7 @@ from skuq.networks import NomuHead, build_nomu
 from skuq.tables import TrainingData
 from skuq.training import Recipe, predict_members, train_member, train_stack
 from skuq.training._engine import programs
-from skuq.training._weights import draw_variables
+from skuq.training._networks import draw_variables
 
 PI_SQR, PI_EXP, C_EXP = 0.1, 0.5, 3.0
 SETTINGS = (("pi_sqr", PI_SQR), ("pi_exp", PI_EXP), ("c_exp", C_EXP))

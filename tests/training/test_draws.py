@@ -9,15 +9,13 @@ from tiers import slow_after
 
 from skuq.backend import BACKEND, BoundedCache, keras, ops
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
-from skuq.networks._operator import OperatorNetwork, keras_base
-from skuq.networks._operator_head import OperatorHead
+from skuq.networks._operator import OperatorHead, OperatorNetwork, keras_base
 from skuq.networks._plan import Run, tensors
 from skuq.tables import TrainingData
 from skuq.training import Recipe, _engine, predict_draws, train_member, train_stack
-from skuq.training._drawing import DrawingNetwork
-from skuq.training._draws import read_network
-from skuq.training._losses import INDEX_STREAM
-from skuq.training._noise import normal
+from skuq.training._losses import INDEX_STREAM, normal
+from skuq.training._networks import DrawingNetwork
+from skuq.training._predict import read_network
 
 BASE = OperatorNetwork(2, 1, 1, (6,), 4, "split", (5,))
 EPISTEMIC = EpistemicNetwork(BASE, 1, EpiNet(BASE.n_features, 1, 3, (6,), (4,), 0.75))

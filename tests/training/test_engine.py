@@ -11,11 +11,10 @@ from skuq.catalog import Member
 from skuq.networks import DenseSkipSpace, GaussianHead
 from skuq.networks._plan import make_plan
 from skuq.training import MemberTrainer, Recipe, keras_model, predict_members, train_member
-from skuq.training._engine import TrainingRun, programs
+from skuq.training._arguments import full_batch_rows, padded_rows, table_rows
+from skuq.training._engine import TrainingRun, programs, worth_xla
 from skuq.training._job import TrainingJob
-from skuq.training._program_key import full_batch_rows, padded_rows, table_rows
-from skuq.training._tiers import worth_xla
-from skuq.training._weights import draw_variables
+from skuq.training._networks import draw_variables
 
 
 def data(n_train=40, n_valid=20, seed=0):
@@ -410,7 +409,7 @@ def test_dropped_programs_leave_nothing_behind():
     import gc
     import weakref
 
-    from skuq.networks._activations import ACTIVATIONS
+    from skuq.networks._plan_parts import ACTIVATIONS
 
     graphs = []
     for units, name in enumerate(ACTIVATIONS, start=30):

@@ -22,7 +22,7 @@ from skuq.training import (
     Recipe,
     TrainingJob,
     TrainingRun,
-    _joint,
+    _train,
     draw_variables,
     shorten,
     train,
@@ -30,7 +30,7 @@ from skuq.training import (
     train_epochs,
     train_member,
 )
-from skuq.training._streams import HostStreams
+from skuq.training._arguments import HostStreams
 
 layers = keras.layers
 HEAD = GaussianHead()
@@ -285,7 +285,7 @@ def test_a_deadline_ends_a_run_between_slices(data):
 def set_clock(monkeypatch, *times):
     """Times that `shorten` reads, one after the other."""
     clock = functools.partial(next, iter(times))
-    monkeypatch.setattr(_joint, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(_train, "time", SimpleNamespace(monotonic=clock))
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,13 @@ from training_data import make_data
 from skuq.backend import keras
 from skuq.networks import DenseSkipSpace, GaussianHead, NomuHead, build_mlp, build_nomu
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
-from skuq.networks._operator import OperatorNetwork
-from skuq.networks._operator_head import OperatorHead
+from skuq.networks._operator import OperatorHead, OperatorNetwork
 from skuq.training import (
     MemberTrainer,
     Recipe,
     TrainingJob,
     _engine,
-    _templates,
+    _job,
     draw_variables,
     train,
     train_epochs,
@@ -195,12 +194,12 @@ def test_a_job_needs_no_model(data, monkeypatch):
     """Its configuration is enough, in a process that has never seen the network."""
     job = job_of("noisy", False, False)
     expected = train(job, data)
-    monkeypatch.setattr(_templates, "_templates", type(_templates._templates)(8))
+    monkeypatch.setattr(_job, "_templates", type(_job._templates)(8))
     sent = TrainingJob(job.network, HEAD, [RECIPE], [1], jit=False)
     assert_same_members(train(sent, data), expected)
     epistemic = job_of("epinet", False, False)
     expected = train(epistemic, data)
-    monkeypatch.setattr(_templates, "_templates", type(_templates._templates)(8))
+    monkeypatch.setattr(_job, "_templates", type(_job._templates)(8))
     assert_same_members(train(pickle.loads(pickle.dumps(epistemic)), data), expected)
 
 
@@ -227,7 +226,7 @@ def test_values_of_frozen_layers_are_part_of_a_job(data, monkeypatch):
     recipe = replace(RECIPE, weight_decay=0.0)
     job = TrainingJob.of_model(model, HEAD, recipe, [1])
     kernel.assign(np.zeros((3, 9)))
-    monkeypatch.setattr(_templates, "_templates", type(_templates._templates)(8))
+    monkeypatch.setattr(_job, "_templates", type(_job._templates)(8))
     (member,) = train(pickle.loads(pickle.dumps(job)), data)
     (kept,) = [part for part in member.state if part.shape == (3, 9)]
     assert_array_equal(kept, np.linspace(-1, 1, 27, dtype="float32").reshape(3, 9))
@@ -238,11 +237,9 @@ def test_values_of_frozen_layers_are_part_of_a_job(data, monkeypatch):
 
 
 def test_models_are_built_once_a_configuration(data, monkeypatch):
-    built, rebuild = [], _templates.rebuild
-    monkeypatch.setattr(_templates, "_templates", type(_templates._templates)(8))
-    monkeypatch.setattr(
-        _templates, "rebuild", lambda network: built.append(network) or rebuild(network)
-    )
+    built, rebuild = [], _job.rebuild
+    monkeypatch.setattr(_job, "_templates", type(_job._templates)(8))
+    monkeypatch.setattr(_job, "rebuild", lambda network: built.append(network) or rebuild(network))
     recipe = Recipe(epochs=1)
     job = TrainingJob.of_model(noisy(), HEAD, recipe, [1])
     train(job, data)
@@ -256,16 +253,16 @@ def test_models_are_built_once_a_configuration(data, monkeypatch):
 def test_data_become_tensors_once_and_go_with_their_owner(data):
     import gc
 
-    from skuq.training import _data_tensors
+    from skuq.training import _arguments
 
-    before = len(_data_tensors._tensors)
+    before = len(_arguments._tensors)
     part = data.split_rows(np.arange(30), np.arange(30, 45))
-    first = _data_tensors.data_tensors(part)
-    assert _data_tensors.data_tensors(part) is first
-    assert len(_data_tensors._tensors) == before + 1
+    first = _arguments.data_tensors(part)
+    assert _arguments.data_tensors(part) is first
+    assert len(_arguments._tensors) == before + 1
     del part
     gc.collect()
-    assert len(_data_tensors._tensors) <= before
+    assert len(_arguments._tensors) <= before
 
 
 def test_given_starts_and_orders_are_used(data):

@@ -12,11 +12,11 @@ from skuq import (
     NESRegressor,
     NOMURegressor,
 )
-from skuq._space import Categorical, Integer, Real
 from skuq.backend import keras, keras_tuner
 from skuq.exceptions import SearchSpaceError
 from skuq.networks import GaussianHead, KerasTunerSpace
-from skuq.networks._resolve import resolve_search_space
+from skuq.networks._given_spaces import resolve_search_space
+from skuq.networks._space import Categorical, Integer, Real
 from skuq.tables import TrainingData
 from skuq.training import MemberTrainer
 

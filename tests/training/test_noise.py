@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from skuq.backend import compile_program
-from skuq.training._noise import uniform
+from skuq.training._losses import uniform
 
 KEYS = np.array([1, 2, 3, 2**31], dtype="uint32")
 

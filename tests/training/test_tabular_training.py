@@ -20,9 +20,9 @@ from skuq.training import (
     train_member,
     train_stack,
 )
-from skuq.training._blocks import Blocks
 from skuq.training._engine import programs
-from skuq.training._noise import uniform
+from skuq.training._losses import uniform
+from skuq.training._program import Blocks
 
 HEAD = GaussianHead()
 PLAIN = {"reduce_lr_patience": None, "early_stopping_patience": None, "keep": "last"}

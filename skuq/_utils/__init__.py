@@ -1,0 +1,1 @@
+"""Tools that several packages share. None of them is public."""

@@ -1,0 +1,251 @@
+"""Check arguments and estimators, also those of other libraries inside of pipelines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.frozen import FrozenEstimator
+from sklearn.pipeline import Pipeline
+from sklearn.utils import assert_all_finite, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, has_fit_parameter
+
+from skuq._params import BaseSearchCV, check_sample_weight
+
+
+def check_count(name: str, value: Any) -> int:
+    """Return `value` as an int; raise ValueError unless it is a whole number of at least 1."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 1:
+        raise ValueError(f"`{name}` must be a positive whole number. Got {value!r}.")
+    return int(value)
+
+
+def fill_masked(values: Any) -> Any:
+    """Replace what a masked array hides by NaN: NumPy's functions would use the hidden values.
+
+    Nullable integers and booleans of pandas without a missing one become plain ones: scikit-learn
+    would convert them to float64, where large integers are no longer different.
+    """
+    dtype = getattr(getattr(values, "dtype", None), "numpy_dtype", None)
+    if getattr(dtype, "kind", "") in ("b", "i", "u") and not values.isna().any():
+        return values.to_numpy(dtype=dtype)
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    if not np.ma.is_masked(values):
+        return np.ma.getdata(values)
+    kind = "float64" if values.dtype.kind in "biuf" else object
+    return np.ma.filled(values.astype(kind), np.nan)
+
+
+def as_floats(values: Any) -> np.ndarray:
+    """Convert values to an array of floats, with NaN for what a masked array hides."""
+    return np.asarray(fill_masked(values), dtype="float64")
+
+
+def check_targets(y: Any, estimator: Any) -> np.ndarray:
+    """Check that y holds finite numbers, and return float64 of shape (n,) or (n, m).
+
+    Labels, which scikit-learn cannot convert, get a message that says what to do.
+    """
+    if getattr(getattr(y, "dtype", None), "kind", None) in ("m", "M"):
+        raise ValueError(
+            f"y must hold numbers. Got dates or times ({y.dtype}). Convert them first, for "
+            "example to days since some day."
+        )
+    name = type(estimator).__name__
+    if y is None:
+        raise ValueError(f"This {name} estimator requires y to be passed, but the target y is None")
+    try:
+        # Not with validate_data, which would forget the names of X's features.
+        numbers: np.ndarray = check_array(
+            fill_masked(y), ensure_2d=False, dtype="float64", input_name="y"
+        )
+    except ValueError as error:
+        if "could not convert string" not in str(error):
+            raise
+        quoted = re.search("'.*'", str(error))
+        label = quoted[0] if quoted else str(error)
+        raise ValueError(
+            f"{name} is a regressor, and y must hold numbers. Got the label {label}. Classes are "
+            "for classifiers, for example DeepEnsembleClassifier."
+        ) from error
+    return numbers
+
+
+def check_labels(y: Any) -> np.ndarray:
+    """Check that y holds classes, none of them missing, and return an array (n,)."""
+    y = column_or_1d(fill_masked(y), warn=True)
+    assert_all_finite(y, input_name="y")
+    labels = y.tolist() if y.dtype == object else []
+    kinds = sorted({"str" if isinstance(label, str) else type(label).__name__ for label in labels})
+    if len(kinds) > 1:  # they cannot be sorted
+        raise ValueError(
+            f"y must have labels of one type. Got {' and '.join(kinds)}. Drop rows whose label is "
+            "missing, and convert the others."
+        )
+    check_classification_targets(y)
+    return y
+
+
+def check_weights(sample_weight: Any, rows: Any, *, relative: bool = False) -> np.ndarray:
+    """Check weights of rows, and return an array (n,); None or a number means equal weights.
+
+    They must be non-negative and not all 0, otherwise ValueError is raised. With `relative` they
+    are divided by the largest. Without it they stay as they are, so that counts stay counts,
+    unless they are so large that their sums would overflow.
+    """
+    weight: np.ndarray = check_sample_weight(
+        fill_masked(sample_weight), rows, dtype="float64", ensure_non_negative=True
+    )
+    if not weight.any():
+        raise ValueError("`sample_weight` must be positive for at least one row. All are 0.")
+    largest = weight.max()
+    return weight / largest if relative or largest >= 1e150 else weight
+
+
+def takes_weights(estimator: Any) -> bool:
+    """Whether `fit` takes `sample_weight`; a search over parameters passes it to its estimator."""
+    inner = estimator.estimator if isinstance(estimator, BaseSearchCV) else estimator
+    return bool(has_fit_parameter(inner, "sample_weight"))
+
+
+def check_member_weights(
+    weights: Any, n_members: int, *, positive: bool = False, tolerance: float = 1e-6
+) -> np.ndarray:
+    """Check weights of an ensemble's members, and return an array (K,); None means equal weights.
+
+    Raise ValueError unless they are K non-negative numbers (positive ones with `positive`) that
+    sum to 1 within the tolerance.
+    """
+    if weights is None:
+        return np.full(n_members, 1 / n_members)
+    checked = np.asarray(weights, dtype=float)
+    # Positive conditions, so that NaN fails.
+    sound = checked > 0 if positive else checked >= 0
+    if not (checked.shape == (n_members,) and sound.all() and abs(checked.sum() - 1) <= tolerance):
+        raise ValueError(
+            f"`weights` must be {n_members} {'positive' if positive else 'non-negative'} numbers "
+            f"that sum to 1. Got {checked}."
+        )
+    return checked
+
+
+def class_codes(
+    labels: Any, classes: np.ndarray, problem: str = "y has labels that were not seen in fit"
+) -> np.ndarray:
+    """Convert labels (n,) or (n, 1) to positions in `classes`.
+
+    Raise ValueError with the text `problem` for unknown labels.
+    """
+    # Compare in Python, since NumPy's searches would confuse 1 with the class "1".
+    code = {label: k for k, label in enumerate(classes.tolist())}
+    labels = np.asarray(fill_masked(labels)).ravel().tolist()
+    if unknown := set(labels) - code.keys():
+        raise ValueError(
+            f"{problem}: {sorted(unknown, key=repr)}. The known labels are {classes.tolist()}."
+        )
+    return np.array([code[label] for label in labels], dtype=int)
+
+
+def first_true(conditions: Mapping[str, bool]) -> str | None:
+    """Find the name of the first condition that holds; None if none does."""
+    return next((name for name, holds in conditions.items() if holds), None)
+
+
+def classifies(estimator: Any) -> bool:
+    """Whether a fitted estimator is a classifier."""
+    return hasattr(estimator, "classes_")
+
+
+class NoUncertaintyError(TypeError):
+    """A regressor does not say how sure it is of its predictions."""
+
+
+def predict_normal(estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Predict mean and standard deviation, each (n[, m]), with a regressor.
+
+    Raise NoUncertaintyError if the estimator gives no standard deviation, and TypeError if it is
+    not in units of y.
+    """
+    if isinstance(estimator, TransformedTargetRegressor):
+        predict_normal(estimator.regressor_, X)  # raises if there is no standard deviation anyway
+        raise TypeError(
+            "The standard deviation of a TransformedTargetRegressor is not in units of y. Let the "
+            "regressor inside standardise y itself; all of skuq do."
+        )
+    try:
+        predicted = estimator.predict(X, return_std=True)
+    except (TypeError, ValueError) as error:
+        if "return_std" not in str(error):
+            raise
+        predicted = None
+    if not isinstance(predicted, tuple) or len(predicted) != 2:
+        raise NoUncertaintyError(
+            "A regressor must have `predict(X, return_std=True)` or `predict_distribution(X)`. "
+            f"{estimator!r} does not say how sure it is."
+        )
+    mean, std = (np.asarray(values, dtype=float) for values in predicted)
+    return mean, std
+
+
+def reshape_like_prediction(y: Any, mean: Any) -> np.ndarray:
+    """Reshape targets to the prediction's shape: some estimators drop an axis of length 1."""
+    targets = as_floats(y)
+    shape = np.shape(mean)
+    fits = targets.size == np.prod(shape) and targets.shape[:1] == shape[:1]
+    return targets.reshape(shape) if fits else targets
+
+
+def last_estimator(estimator: Any) -> Any:
+    """Find the estimator that predicts at the end of pipelines, searches and frozen estimators."""
+    if hasattr(estimator, "best_estimator_"):
+        return last_estimator(estimator.best_estimator_)
+    if isinstance(estimator, FrozenEstimator):
+        return last_estimator(estimator.estimator)
+    if isinstance(estimator, Pipeline):
+        return last_estimator(estimator.steps[-1][1])
+    return estimator
+
+
+def unwrap_estimator(estimator: Any, X: Any) -> tuple[Any, Any]:
+    """Find the estimator inside searches, pipelines and frozen estimators, and its input X.
+
+    Needed for what those do not delegate: `predict_distribution`, and ``predict(X,
+    return_std=True)`` of searches, and of pipelines under metadata routing.
+    """
+    if hasattr(estimator, "best_estimator_"):
+        return unwrap_estimator(estimator.best_estimator_, X)
+    if isinstance(estimator, FrozenEstimator):
+        return unwrap_estimator(estimator.estimator, X)
+    if isinstance(estimator, Pipeline):
+        X = estimator[:-1].transform(X) if len(estimator) > 1 else X
+        return unwrap_estimator(estimator[-1], X)
+    return estimator, X
+
+
+def class_probabilities(model, X, classes: np.ndarray) -> np.ndarray:
+    """Predict probabilities (n, C) in the order of `classes`; 0 for those the model has not seen.
+
+    Raise ValueError if the model's predictions are not probabilities.
+    """
+    proba = np.asarray(model.predict_proba(X), dtype=float)
+    known = class_codes(model.classes_, classes)
+    sums = proba.sum(axis=-1)
+    # Written so that NaN fails.
+    sound = proba.shape[1:] == known.shape and (proba >= 0).all() and (abs(sums - 1) < 1e-3).all()
+    if not sound:
+        raise ValueError(
+            f"predict_proba of {model!r} must give non-negative numbers of shape "
+            f"(n_samples, {len(known)}), with sums of 1. Got shape {proba.shape}, numbers from "
+            f"{proba.min(initial=np.inf)} to {proba.max(initial=-np.inf)}."
+        )
+    if (abs(sums - 1) > 1e-9).any():  # probabilities in single precision
+        proba = proba / sums[:, None]
+    every = np.zeros((len(proba), len(classes)))
+    every[:, known] = proba
+    return every

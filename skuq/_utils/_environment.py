@@ -1,0 +1,184 @@
+"""The environment of a computation: random numbers, threads, and versions of libraries.
+
+Every random generator is a pure function of the fit's entropy and of its purpose, so that neither
+the order of dispatch nor the number of workers changes a draw.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.metadata
+import os
+import platform
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import scipy.linalg  # noqa: F401  (SciPy has a library of its own, which must be loaded)
+import threadpoolctl
+from sklearn.utils import check_random_state
+
+import skuq
+
+_MAX_SEED = 2**31 - 1
+
+
+def draw_entropy(random_state: Any) -> int:
+    """Draw one integer >= 1 that determines all random numbers of a fit.
+
+    An integer `random_state` always gives the same entropy, None a new one. A RandomState is
+    advanced by one draw, as by scikit-learn's estimators.
+    """
+    return int(check_random_state(random_state).randint(1, _MAX_SEED))
+
+
+def generator(entropy: int, *purpose: str | int) -> np.random.Generator:
+    """Make the generator of a purpose, e.g. ``generator(e, "ask", 12)``."""
+    return np.random.default_rng(_sequence(entropy, purpose))
+
+
+def random_generator(random_state: Any) -> np.random.Generator:
+    """Convert a scikit-learn random state to a NumPy generator."""
+    return np.random.default_rng(check_random_state(random_state).randint(_MAX_SEED))
+
+
+def trial_seed(entropy: int, trial_number: int) -> int:
+    """Make the seed >= 1 of one trial's weights and batches (for Keras-Tuner 0 is no seed)."""
+    return _seed(entropy, ("trial", trial_number))
+
+
+def repeat_seed(seed: int, number: int) -> int:
+    """Make the seed >= 1 of a repeat of the trial with this seed."""
+    return _seed(seed, ("repeat", number))
+
+
+def _seed(entropy: int, purpose: tuple[str | int, ...]) -> int:
+    state = _sequence(entropy, purpose).generate_state(1)[0]
+    return int(state) % (_MAX_SEED - 1) + 1
+
+
+def _sequence(entropy: int, purpose: tuple[str | int, ...]) -> np.random.SeedSequence:
+    words = [
+        int.from_bytes(part.encode(), "little") if isinstance(part, str) else int(part)
+        for part in purpose
+    ]
+    return np.random.SeedSequence([int(entropy), *words])
+
+
+_SMALL = 1500  # rows of a matrix
+
+
+@functools.cache
+def _linear_algebra() -> threadpoolctl.ThreadpoolController:
+    return threadpoolctl.ThreadpoolController().select(user_api="blas")
+
+
+class _Limit:
+    """Limit of the process: the first of several threads sets it, and the last one lifts it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._n_users = 0
+        self._limiter: Any = None
+
+    def enter(self) -> None:
+        with self._lock:
+            if not self._n_users:
+                self._limiter = _linear_algebra().limit(limits=1)
+            self._n_users += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._n_users -= 1
+            if not self._n_users:
+                self._limiter.restore_original_limits()
+
+
+_LIMIT = _Limit()
+
+
+@contextlib.contextmanager
+def one_thread_if_small(n_rows: float) -> Iterator[None]:
+    """Run linear algebra on one thread within this context, if matrices are small.
+
+    For small matrices threads mostly wait for each other. Where cores are busy, a factorisation
+    of 1000 rows can take a hundred times as long with two threads as with one.
+    """
+    if n_rows > _SMALL:
+        yield
+        return
+    _LIMIT.enter()
+    try:
+        yield
+    finally:
+        _LIMIT.leave()
+
+
+_REQUIRED = (
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pandas",
+    "joblib",
+    "tensorflow",
+    "tensorflow-probability",
+    "tf-keras",
+    "keras",
+    "keras-tuner",
+    "cloudpickle",
+    "filelock",
+    "lazy-loader",
+    "threadpoolctl",
+    "tqdm",
+)
+_OPTIONAL = (
+    "matplotlib",
+    "skops",
+    "dask",
+    "distributed",
+    "pooch",
+    "scikit-image",
+    "pillow",
+    "py-pde",
+)
+
+
+def show_versions() -> None:
+    """Print versions of Python, skuq and its dependencies, and what the machine is.
+
+    Nothing is imported for that, TensorFlow included. Add the output to reports of bugs.
+
+    Examples
+    --------
+    >>> import skuq
+    >>> skuq.show_versions()  # doctest: +ELLIPSIS
+    System
+      python: 3...
+    """
+    system = {
+        "python": sys.version.replace("\n", " "),
+        "executable": sys.executable,
+        "machine": platform.platform(),
+        "cores": os.cpu_count(),
+    }
+    packages = {name: _version(name) for name in (*_REQUIRED, *_OPTIONAL)}
+    pools = {pool["prefix"]: pool["num_threads"] for pool in threadpoolctl.threadpool_info()}
+    _show("System", system)
+    _show("Packages", {"skuq": skuq.__version__, **packages})
+    _show("Threads of libraries", pools)
+
+
+def _show(title, values):
+    print(title)
+    for name, value in values.items():
+        print(f"  {name}: {value}")
+
+
+def _version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,240 @@
+"""Search spaces that users give: names, objects, and functions of Keras-Tuner's hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from skuq._utils._records import supplied_by_user
+from skuq.exceptions import SearchSpaceError
+from skuq.networks._cells import CellSpace
+from skuq.networks._dense import DenseSkipSpace, WidthDepthSpace
+from skuq.networks._keras_models import check_builder, unpack_hypermodel
+from skuq.networks._nas_bench import NASBench201Space
+from skuq.networks._space import (
+    Categorical,
+    Decisions,
+    Integer,
+    Real,
+    SearchSpace,
+    Space,
+    table_training,
+    training_hyperparameters,
+)
+from skuq.networks._tabular import TabularSpace
+
+
+@supplied_by_user
+@dataclass(frozen=True)
+class KerasTunerSpace:
+    """A search space made of functions that take a ``keras_tuner.HyperParameters``.
+
+    Parameters
+    ----------
+    build_model : callable
+        ``build_model(hp, input_shape, n_outputs) -> keras.Model``, where the model maps
+        `input_shape` to `n_outputs` raw numbers. Each decision that it declares through `hp` is
+        part of the architecture. Only decisions that are declared when `hp` has its default
+        values are searched; conditional decisions that appear later keep their default.
+    training : callable, optional
+        ``training(hp) -> dict`` returns fields of a recipe (learning_rate, batch_size,
+        optimizer, epochs, reduce_lr_patience, reduce_lr_factor,
+        early_stopping_patience). By default these are the AutoDEUQ paper's hyperparameters.
+    max_batch_size : int, default=256
+        Largest batch size of the default `training`.
+
+    Examples
+    --------
+    >>> import keras
+    >>> def build(hp, input_shape, n_outputs):
+    ...     units = hp.Int("units", 16, 128, sampling="log")
+    ...     return keras.Sequential(
+    ...         [
+    ...             keras.Input(input_shape),
+    ...             keras.layers.Dense(units, activation="relu"),
+    ...             keras.layers.Dense(n_outputs),
+    ...         ]
+    ...     )
+    >>> KerasTunerSpace(build).decisions((3,), 2).architecture.names
+    ['units']
+    """
+
+    build_model: Callable
+    training: Callable | None = None
+    max_batch_size: int = 256
+
+    def decisions(self, input_shape, n_outputs) -> Decisions:
+        """Collect the decisions that the two callables declare with default values."""
+        from skuq.backend import keras_tuner
+
+        architecture = keras_tuner.HyperParameters()
+        _call("search_space", self.build_model, architecture, input_shape, n_outputs)
+        if self.training is None:
+            hyperparameters = training_hyperparameters(self.max_batch_size)
+        else:
+            declared = keras_tuner.HyperParameters()
+            self._training(declared)
+            hyperparameters = space_from_keras_tuner(declared.space)
+        return Decisions(space_from_keras_tuner(architecture.space), hyperparameters)
+
+    def build(self, configuration: Mapping, input_shape, n_outputs):
+        """Build the user's model for a configuration."""
+        return self.build_model(_hyperparameters(configuration), input_shape, n_outputs)
+
+    def recipe(self, configuration: Mapping) -> dict:
+        """Get the user's training settings for a configuration."""
+        if self.training is None:
+            return training_hyperparameters(self.max_batch_size).restrict(configuration)
+        return self._training(_hyperparameters(configuration))
+
+    def _training(self, hp):
+        """Call the user's training function, and check its result."""
+        recipe = _call("training callable of the search space", self.training, hp)
+        if not isinstance(recipe, Mapping):
+            raise SearchSpaceError(
+                "The training callable of the search space must return a dict. "
+                f"Got {type(recipe).__name__}."
+            )
+        return dict(recipe)
+
+
+def _call(name, function, *arguments):
+    """Call a user's function, and raise its errors as SearchSpaceError."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise SearchSpaceError(f"The {name} raised {type(error).__name__}: {error}") from error
+
+
+def _hyperparameters(configuration):
+    """Make Keras-Tuner's hyperparameters with the values of a configuration."""
+    from skuq.backend import keras_tuner
+
+    hp = keras_tuner.HyperParameters()
+    hp.values = dict(configuration)
+    return hp
+
+
+def space_from_keras_tuner(declared) -> Space:
+    """Convert Keras-Tuner's decisions to a `Space`; stepped numbers become choices."""
+    decisions: dict[str, Any] = {}
+    for hp in declared:
+        # A name declared under several conditions is one decision.
+        decisions.setdefault(hp.name, _from_keras_tuner(hp))
+    return Space(tuple(decisions.values()))
+
+
+def _from_keras_tuner(hp):
+    """Convert a hyperparameter of Keras-Tuner to a decision."""
+    kind = type(hp).__name__
+    config = hp.get_config()
+    if kind == "Choice":
+        return Categorical(hp.name, tuple(config["values"]), default=hp.default)
+    if kind == "Boolean":
+        return Categorical(hp.name, (False, True), default=hp.default)
+    if kind == "Fixed":
+        return Categorical(hp.name, (config["value"],))
+    if kind not in ("Int", "Float") or config["sampling"] not in ("linear", "log"):
+        raise SearchSpaceError(
+            f"Decision {hp.name!r} is a {kind} with sampling {config.get('sampling')!r}, which "
+            "cannot be searched. Use Choice, Boolean, Fixed, or Int and Float with linear "
+            "or log sampling."
+        )
+    step = config["step"]
+    if step is not None and not (kind == "Int" and step == 1 and config["sampling"] == "linear"):
+        cast = int if kind == "Int" else float
+        choices = [cast(value) for value in hp.values]
+        # Steps of floats differ from the declared default by rounding: take the nearest.
+        default = min(choices, key=lambda choice: abs(choice - hp.default))
+        return Categorical(hp.name, tuple(choices), default=default)
+    domain = Integer if kind == "Int" else Real
+    low, high = config["min_value"], config["max_value"]
+    return domain(hp.name, low, high, log=config["sampling"] == "log", default=hp.default)
+
+
+def space_to_keras_tuner(space: Space):
+    """Convert a space to Keras-Tuner's hyperparameters."""
+    from skuq.backend import keras_tuner
+
+    hp = keras_tuner.HyperParameters()
+    for d in space.decisions:
+        if isinstance(d, Categorical):
+            hp.Choice(d.name, list(d.choices), default=d.default)
+            continue
+        declare = hp.Int if isinstance(d, Integer) else hp.Float
+        sampling = "log" if d.log else "linear"
+        declare(d.name, d.low, d.high, sampling=sampling, default=d.default)
+    return hp
+
+
+#: The spaces of `NESClassifier` by name.
+NES_SPACES = ("dense", "width-depth", "darts", "nas-bench-201")
+
+_NES_NODES = 3  # nodes of the dense space: 9 decisions, and deep enough for tables
+_KERAS_TUNER_ADVICE = (
+    " To change a `build(hp)` of Keras-Tuner: begin with keras.Input(input_shape), end with "
+    "Dense(n_outputs) without an activation, and leave `compile` out. A second function, "
+    "`training(hp)`, decides the learning rate and its like: `search_space=(build, training)`."
+)
+_PRESETS = {"benchmark": DenseSkipSpace.benchmark, "toy": DenseSkipSpace.toy}
+
+
+def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> SearchSpace:
+    """Convert a name, an object, a callable or a pair of callables to a search space.
+
+    Parameters
+    ----------
+    space : "dense", "benchmark", "toy", SearchSpace, callable or (callable, callable)
+        "dense" is `DenseSkipSpace` with the two arguments below. Callables take Keras-Tuner's
+        hyperparameters, see `KerasTunerSpace`. A `HyperModel` stands for its method `build`.
+    n_nodes, max_batch_size : int
+        Arguments of `DenseSkipSpace` for "dense"; callables use `max_batch_size`, too.
+
+    Raises
+    ------
+    ValueError
+        If `space` is none of these, or a function with other arguments.
+    """
+    if isinstance(space, str) and space == "dense":
+        return DenseSkipSpace(n_nodes, max_batch_size)
+    if isinstance(space, TabularSpace):
+        raise ValueError(
+            "A TabularSpace depends on the preprocessed rows of a fit and cannot be given as an "
+            'object. Use `search_space="tabular"`.'
+        )
+    if isinstance(space, str) and space in _PRESETS:
+        return _PRESETS[space]()
+    if isinstance(space, SearchSpace) and not isinstance(space, type):
+        return space
+    callables = space if isinstance(space, tuple) else (space,)
+    callables = tuple(map(unpack_hypermodel, callables))
+    if len(callables) not in (1, 2) or not all(
+        callable(part) and not isinstance(part, type) for part in callables
+    ):
+        raise ValueError(
+            "`search_space` must be an object with `decisions`, `build` and `recipe`, a "
+            f"callable, or a pair (build, training) of callables. Got {space!r}."
+        )
+    build, training = callables if len(callables) == 2 else (*callables, None)
+    check_builder("`search_space`", build, "hp, input_shape, n_outputs", _KERAS_TUNER_ADVICE)
+    return KerasTunerSpace(build, training, max_batch_size)
+
+
+def resolve_nes_space(space, images: bool, n_rows: int) -> SearchSpace:
+    """Convert None, a name in `NES_SPACES` or any other form to a search space.
+
+    None means "darts" for images and "dense" for tables. For tables, batch sizes depend on
+    `n_rows`.
+    """
+    if space is None:
+        space = "darts" if images else "dense"
+    if space == "dense":
+        return table_training(DenseSkipSpace(_NES_NODES), n_rows)
+    if space == "width-depth":
+        return CellSpace.width_depth() if images else table_training(WidthDepthSpace(), n_rows)
+    if space == "darts":
+        return CellSpace()
+    if space == "nas-bench-201":
+        return NASBench201Space()
+    return resolve_search_space(space)

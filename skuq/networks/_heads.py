@@ -1,0 +1,828 @@
+"""Heads: the meaning of a network's raw outputs, and the loss that trains them.
+
+A head defines the number of raw outputs and the distribution that they describe. Each formula
+serves training (on tensors, `keras.ops`) and prediction (on arrays, NumPy).
+
+Notation: m outputs. Raw numbers are (.., n_raw) and y is (.., m), in standardised units,
+with any leading axes, which broadcast: rows, or members and rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from scipy import special
+
+from skuq import backend
+from skuq._utils._formulas import LOG_SQRT_2PI, PiecewiseQuantiles, check_quantile_levels
+from skuq._utils._records import saved_as
+
+
+class Head(Protocol):
+    """Common interface of all heads. They are frozen dataclasses, since they key cached programs.
+
+    Notes
+    -----
+    Some heads have further members. `validation_loss` replaces `loss` on validation rows. If
+    `sums_rows` is true, a batch's loss is the sum over its rows instead of their mean.
+    ``moments(raw, xp=numpy)`` computes means and standard deviations (.., m) from an array.
+    """
+
+    @property
+    def n_raw(self) -> int:
+        """Number of raw outputs of the network."""
+        ...
+
+    def loss(self, y: Any, raw: Any) -> Any:
+        """Compute the loss (..,) of each row, from tensors y (.., m) and raw (.., n_raw)."""
+        ...
+
+
+class MixableHead(Head, Protocol):
+    """A head that can score the mixture of several copies of a network; see `PackedHead`."""
+
+    def mixture_loss(self, y: Any, copies: Any) -> Any:
+        """Compute the loss (..,) of the equal mixture of C copies.
+
+        `y` (.., m) and `copies` (.., C, n_raw) are tensors.
+        """
+        ...
+
+
+class ArtificialHead(Head, Protocol):
+    """A head whose loss has terms for artificial inputs, which have no targets."""
+
+    @property
+    def detached(self) -> str | None:
+        """Prefix of the names of layers that get no gradient from these terms, or None."""
+        ...
+
+    def row_loss(self, y: Any, raw: Any, settings: dict[str, Any]) -> Any:
+        """Compute a further loss (..,) of each row with a target."""
+        ...
+
+    def artificial_loss(self, raw: Any, settings: dict[str, Any]) -> Any:
+        """Compute the loss (..,) of each artificial input."""
+        ...
+
+
+class ScorableHead(Head, Protocol):
+    """A head whose networks can be scored by a search and mixed."""
+
+    def scores(self, y: np.ndarray, raw: np.ndarray) -> np.ndarray:
+        """Compute the loss (..,) of each row that a search minimises, from arrays."""
+        ...
+
+    def log_likelihood(self, y: np.ndarray, raw: np.ndarray) -> np.ndarray:
+        """Compute the joint log density (..,) of all outputs, from arrays."""
+        ...
+
+    def pooled(self, raw: np.ndarray) -> np.ndarray:
+        """Compute raw outputs with the moments of the equal mixture of K networks (K, ..)."""
+        ...
+
+
+class LikelihoodHead:
+    """Base class of heads that are trained on a likelihood.
+
+    A subclass defines `n_outputs` and `log_densities`.
+    """
+
+    n_outputs: int
+
+    def log_densities(self, y, raw, xp=np):
+        """Compute log densities (.., n_outputs) from y (.., n_outputs) and raw (.., n_raw)."""
+        raise NotImplementedError
+
+    def loss(self, y, raw):
+        """Compute each row's negative log likelihood (..,), mean over outputs.
+
+        `y` (.., n_outputs) and `raw` (.., n_raw) are tensors.
+        """
+        return self.validation_loss(y, raw)
+
+    def validation_loss(self, y, raw):
+        """Compute each row's negative log likelihood, mean over outputs, whatever `loss` is."""
+        return -backend.ops.mean(self.log_densities(y, raw, backend.ops), axis=-1)
+
+    def mixture_loss(self, y, copies):
+        """Compute `validation_loss` of the equal mixture of C copies.
+
+        `y` is (.., n_outputs), and `copies` are (.., C, n_raw).
+        """
+        ops = backend.ops
+        # Given the copy, outputs are independent: sum them before averaging densities over copies.
+        joint = ops.sum(self.log_densities(y[..., None, :], copies, ops), axis=-1)  # (.., C)
+        log_likelihood = ops.logsumexp(joint, axis=-1) - np.log(copies.shape[-2])
+        return -log_likelihood / self.n_outputs
+
+    def scores(self, y, raw) -> np.ndarray:
+        """Compute `validation_loss` (..,) in NumPy, from arrays. Searches minimise it."""
+        return -self.log_densities(y, raw).mean(axis=-1)
+
+    def log_likelihood(self, y, raw) -> np.ndarray:
+        """Compute the joint log density (..,) of all outputs, from arrays y and raw."""
+        return self.log_densities(y, raw).sum(axis=-1)
+
+
+def softplus(r, xp):
+    """Compute ``log(1 + exp(r))`` without overflow."""
+    return xp.logaddexp(r, xp.zeros_like(r))
+
+
+def log_normal(y, mean, scale, xp):
+    """Compute the log density of a normal, element by element."""
+    return -(xp.log(scale) + 0.5 * xp.square((y - mean) / scale) + LOG_SQRT_2PI)
+
+
+def cast_like(values, like, xp):
+    """Convert an array to the kind (array or tensor) and the precision of another."""
+    return values if xp is np else xp.cast(values, like.dtype)
+
+
+def split_last(raw, parts, xp):
+    """Reshape raw numbers (.., n_raw) to (.., *parts)."""
+    # Symbolic tensors do not know their number of rows.
+    leading = [-1 if size is None else size for size in xp.shape(raw)[:-1]]
+    return xp.reshape(raw, (*leading, *parts))
+
+
+_SQRT_HALF = math.sqrt(0.5)
+_SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
+
+
+@saved_as("networks.GaussianHead")
+@dataclass(frozen=True)
+class GaussianHead(LikelihoodHead):
+    """Mean and standard deviation of a normal, for each of several outputs.
+
+    The network gives 2 m raw numbers for m outputs: the means, then as many numbers r
+    with standard deviation ``softplus(r) + min_scale``.
+
+    Parameters
+    ----------
+    n_outputs : int, default=1
+        m, the number of columns of y.
+    min_scale : float, default=1e-3
+        Smallest standard deviation, in units of the standardised y. It keeps the
+        likelihood bounded when a network fits its training rows exactly.
+    score : {"log", "crps"}, default="log"
+        Training loss: the negative log likelihood, or the continuous ranked probability score
+        (CRPS). For rows that fit badly, the CRPS grows with the error, and the likelihood with
+        the squared error divided by the variance.
+    beta : float, default=0.0
+        Exponent in [0, 1] for ``score="log"``: each output's loss is multiplied by
+        ``scale**(2 * beta)``, without a gradient through this factor. 0 is the likelihood; with 1
+        the mean learns as from the squared error. Values in between (the paper recommends 0.5)
+        keep rows that fit well from dominating. `log_likelihood` and `validation_loss` do not
+        depend on it.
+
+    Raises
+    ------
+    ValueError
+        If beta is outside [0, 1], or set with ``score="crps"``, or the score is unknown.
+
+    References
+    ----------
+    Nix and Weigend (1994); Lakshminarayanan et al. (2017), section 2.4; AutoDEUQ, Eq. 1.
+    Seitzer et al. (2022), "On the Pitfalls of Heteroscedastic Uncertainty Estimation with
+    Probabilistic Neural Networks", Eq. 5 (beta). Gneiting and Raftery (2007), "Strictly Proper
+    Scoring Rules, Prediction, and Estimation", Eq. 21 (CRPS); Grimit et al. (2006), "The
+    Continuous Ranked Probability Score for Circular Variables and its Application to Mesoscale
+    Forecast Ensemble Verification", Eq. 5 (CRPS of mixtures).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import GaussianHead
+    >>> mean, std = GaussianHead().distribution(np.array([[1.5, 0.0]]))
+    >>> mean, std.round(3)
+    (array([[1.5]]), array([[0.694]]))
+    """
+
+    n_outputs: int = 1
+    min_scale: float = 1e-3
+    beta: float = 0.0
+    score: str = "log"
+
+    def __post_init__(self):
+        if not 0 <= self.beta <= 1:
+            raise ValueError(f"beta must lie in [0, 1]. Got {self.beta}.")
+        if self.score not in ("log", "crps"):
+            raise ValueError(f'score must be "log" or "crps". Got {self.score!r}.')
+        if self.beta and self.score != "log":
+            raise ValueError(f'beta needs score="log". Got beta={self.beta} with score="crps".')
+
+    @property
+    def n_raw(self) -> int:
+        """Number of raw outputs of the network."""
+        return 2 * self.n_outputs
+
+    def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any]:
+        """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        mean, r = xp.split(raw, 2, axis=-1)
+        return mean, softplus(r, xp) + self.min_scale
+
+    def moments(self, raw, xp=np):
+        """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        return self.distribution(raw, xp)
+
+    def pooled(self, raw) -> np.ndarray:
+        """Compute raw numbers (.., n_raw) of the normal that matches the mixture of K networks.
+
+        `raw` is (K, .., n_raw). The normal has the mean and the variance of the equal mixture.
+        """
+        mean, scale = self.distribution(np.asarray(raw, dtype="float64"))
+        # Variance of the mixture = mean of the variances + variance of the means.
+        std = np.sqrt(np.square(scale).mean(axis=0) + mean.var(axis=0))
+        return self.raw_of(mean.mean(axis=0), std)
+
+    def raw_of(self, mean, std) -> np.ndarray:
+        """Compute raw numbers (.., n_raw) from means and standard deviations (.., n_outputs).
+
+        It is the inverse of `distribution`.
+        """
+        # softplus(r) = std - min_scale, which rounding must not make 0 or negative.
+        excess = np.maximum(std - self.min_scale, np.finfo(float).tiny)
+        # Inverse of softplus in a form that never overflows.
+        return np.concatenate([mean, excess + np.log(-np.expm1(-excess))], axis=-1)
+
+    def log_densities(self, y, raw, xp=np):
+        """Compute log densities (.., n_outputs) from y (.., n_outputs) and raw (.., n_raw)."""
+        return log_normal(y, *self.distribution(raw, xp), xp)
+
+    def loss(self, y, raw):
+        """Compute each row's negative log likelihood (Eq. 1, with its constant) or CRPS.
+
+        The result (..,) is the mean over outputs, weighted if `beta` is set. `y` (.., n_outputs)
+        and `raw` (.., n_raw) are tensors.
+        """
+        if not self.beta:
+            return self.validation_loss(y, raw)
+        ops = backend.ops
+        _, scale = self.distribution(raw, ops)
+        # Each output's loss times scale^(2 beta), as a constant (Seitzer et al., Eq. 5).
+        factor = ops.stop_gradient(ops.power(scale, 2 * self.beta))
+        return -ops.mean(factor * self.log_densities(y, raw, ops), axis=-1)
+
+    def validation_loss(self, y, raw):
+        """Compute each row's negative log likelihood or CRPS, mean over outputs, without `beta`."""
+        if self.score == "log":
+            return super().validation_loss(y, raw)
+        return backend.ops.mean(self._crps(y, raw, backend.ops), axis=-1)
+
+    def scores(self, y, raw) -> np.ndarray:
+        """Compute `validation_loss` (..,) in NumPy, from arrays. Searches minimise it."""
+        return super().scores(y, raw) if self.score == "log" else self._crps(y, raw).mean(axis=-1)
+
+    def _crps(self, y, raw, xp=np):
+        """Compute the CRPS (.., n_outputs) of each output."""
+        mean, scale = self.distribution(raw, xp)
+        # CRPS = E|X - y| - E|X - X'| / 2, where X - X' has a standard deviation of sqrt(2) scale.
+        return _mean_distance(y - mean, scale, xp) - scale / math.sqrt(math.pi)
+
+    def mixture_loss(self, y, copies):
+        """Compute `validation_loss` of the equal mixture of C copies.
+
+        `y` is (.., n_outputs), and `copies` are (.., C, n_raw).
+        """
+        if self.score == "log":
+            return super().mixture_loss(y, copies)
+        ops = backend.ops
+        mean, scale = self.distribution(copies, ops)  # (.., C, m)
+        # E|X - y| is a mean over copies, and E|X - X'| one over pairs of copies (Grimit et al.,
+        # Eq. 5).
+        to_y = ops.mean(_mean_distance(y[..., None, :] - mean, scale, ops), axis=-2)
+        n_copies, variance = copies.shape[-2], ops.square(scale)
+
+        def to_copy(k):
+            """Compute mean distances (.., C, m) from all copies to copy k; all pairs are large."""
+            std = ops.sqrt(variance + variance[..., k, None, :])
+            return _mean_distance(mean - mean[..., k, None, :], std, ops)
+
+        between = sum(to_copy(k) for k in range(n_copies))
+        return ops.mean(to_y - 0.5 * ops.mean(between, axis=-2) / n_copies, axis=-1)
+
+
+def _mean_distance(mean, std, xp):
+    """Compute E|X| of normals X with these means and standard deviations."""
+    z, erf = mean / std, special.erf if xp is np else xp.erf
+    return std * (z * erf(_SQRT_HALF * z) + _SQRT_2_OVER_PI * xp.exp(-0.5 * xp.square(z)))
+
+
+@saved_as("networks.SquaredErrorHead")
+@dataclass(frozen=True)
+class SquaredErrorHead:
+    """Head with a mean for each output; the noise is known or estimated separately.
+
+    Parameters
+    ----------
+    n_outputs : int, default=1
+        m, the number of columns of y.
+    scale : tuple of float, optional
+        Standard deviation of the noise of each output, in units of the standardised y;
+        needed for `distribution`, but not for training.
+
+    References
+    ----------
+    Heiss et al., "NOMU", Remark B.1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import SquaredErrorHead
+    >>> SquaredErrorHead(scale=(0.5,)).distribution(np.array([[2.0]]))
+    (array([[2.]]), array([[0.5]]))
+    """
+
+    n_outputs: int = 1
+    scale: tuple[float, ...] | None = None
+
+    @property
+    def n_raw(self) -> int:
+        """Number of raw outputs of the network."""
+        return self.n_outputs
+
+    def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any]:
+        """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        return raw, xp.zeros_like(raw) + np.asarray(self.scale)
+
+    def moments(self, raw, xp=np):
+        """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        return self.distribution(raw, xp)
+
+    def loss(self, y, raw):
+        """Compute each row's squared error (..,), mean over outputs, from tensors (.., m)."""
+        return backend.ops.mean(backend.ops.square(y - raw), axis=-1)
+
+    def mixture_loss(self, y, copies):
+        """Compute the loss of the copies' average: y (.., n_outputs), copies (.., C, n_raw)."""
+        return self.loss(y, backend.ops.mean(copies, axis=-2))
+
+
+@saved_as("networks.GaussianMixtureHead")
+@dataclass(frozen=True)
+class GaussianMixtureHead(LikelihoodHead):
+    """A mixture of normals for each of several outputs: a mixture density network.
+
+    The network has 3 J m raw outputs for J components and m outputs: J m logits of the
+    components' probabilities, then J m numbers for their means, then J m numbers r for their
+    standard deviations ``softplus(r) + min_scale``. Each kind has m numbers for the first
+    component, then m for the second, and so on. Each output has its own mixture, independent of
+    the others.
+
+    Parameters
+    ----------
+    n_outputs : int, default=1
+        m, the number of columns of y.
+    n_components : int, default=3
+        J, the number of normals for each output.
+    min_scale : float, default=1e-3
+        Smallest standard deviation, in units of the standardised y; see `GaussianHead`.
+
+    Raises
+    ------
+    ValueError
+        If n_components is below 1.
+
+    Notes
+    -----
+    Means are raw numbers plus normal scores, so that raw numbers of 0 spread the components
+    evenly over a standardised y. Components that start equal would stay equal.
+
+    References
+    ----------
+    Bishop (1994), "Mixture Density Networks".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import GaussianMixtureHead
+    >>> head = GaussianMixtureHead(n_components=2)
+    >>> mean, variance = head.moments(np.zeros((1, head.n_raw)))
+    >>> head.n_raw, mean.round(3), variance.round(3)
+    (6, array([[0.]]), array([[0.968]]))
+    """
+
+    n_outputs: int = 1
+    n_components: int = 3
+    min_scale: float = 1e-3
+
+    def __post_init__(self):
+        if self.n_components < 1:
+            raise ValueError(f"n_components must be at least 1. Got {self.n_components}.")
+
+    @property
+    def n_raw(self) -> int:
+        """Number of raw outputs of the network."""
+        return 3 * self.n_components * self.n_outputs
+
+    def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
+        """Compute means, standard deviations and log probabilities of the components.
+
+        Each is (.., n_components, n_outputs), from (.., n_raw). `NestedGaussianMixture` has the
+        axis of components before the rows, and probabilities instead of their logs.
+        """
+        j, m = self.n_components, self.n_outputs
+        parts = split_last(raw, (3, j, m), xp)
+        logits, mean, r = parts[..., 0, :, :], parts[..., 1, :, :], parts[..., 2, :, :]
+        # Offsets of the means: quantiles of the standard normal at (j + 1/2) / J.
+        offsets = special.ndtri((np.arange(j) + 0.5) / j)[:, None]  # (J, 1)
+        # Keras' `add`, which + is for symbolic tensors, takes a column of as many entries as there
+        # are members for a bias of the members' axis. Its `subtract` always broadcasts.
+        mean = mean - cast_like(-offsets, raw, xp)
+        log_probability = logits - _logsumexp(logits, xp)[..., None, :]
+        return mean, softplus(r, xp) + self.min_scale, log_probability
+
+    def moments(self, raw, xp=np):
+        """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        loc, scale, log_probability = self.distribution(raw, xp)
+        probability = xp.exp(log_probability)
+        mean = xp.sum(probability * loc, axis=-2)
+        # Law of total variance over the components.
+        variance = probability * (scale**2 + (loc - mean[..., None, :]) ** 2)
+        return mean, xp.sqrt(xp.sum(variance, axis=-2))
+
+    def log_densities(self, y, raw, xp=np):
+        """Compute log densities (.., n_outputs) from y (.., n_outputs) and raw (.., n_raw)."""
+        loc, scale, log_probability = self.distribution(raw, xp)
+        return _logsumexp(log_probability + log_normal(y[..., None, :], loc, scale, xp), xp)
+
+
+def _logsumexp(values, xp):
+    """Compute log-sum-exp over components: (.., n_components, n_outputs) to (.., n_outputs)."""
+    # Keras 3.7 takes no number as the axis of a symbolic tensor.
+    return (special if xp is np else xp).logsumexp(values, axis=(-2,))
+
+
+@saved_as("networks.StudentTHead")
+@dataclass(frozen=True)
+class StudentTHead(LikelihoodHead):
+    """Location, scale and degrees of freedom of Student's t, for each of several outputs.
+
+    The network has 3 m raw outputs for m outputs: the locations, then m numbers r with
+    scale ``softplus(r) + min_scale``, then m numbers r with ``min_df + softplus(r)`` degrees
+    of freedom. Outliers have less influence than with a normal distribution.
+
+    Parameters
+    ----------
+    n_outputs : int, default=1
+        m, the number of columns of y.
+    min_scale : float, default=1e-3
+        Smallest scale, in units of the standardised y; see `GaussianHead`.
+    min_df : float, default=2.1
+        Smallest number of degrees of freedom. It must be above 2, so that the variance is finite;
+        with the default it is at most 21 times the squared scale.
+
+    Raises
+    ------
+    ValueError
+        If min_df is not above 2.
+
+    References
+    ----------
+    Lange, Little and Taylor (1989), "Robust Statistical Modeling Using the t Distribution".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import StudentTHead
+    >>> loc, scale, df = StudentTHead().distribution(np.zeros((1, 3)))
+    >>> loc, scale.round(3), df.round(3)
+    (array([[0.]]), array([[0.694]]), array([[2.793]]))
+    """
+
+    n_outputs: int = 1
+    min_scale: float = 1e-3
+    min_df: float = 2.1
+
+    def __post_init__(self):
+        if not self.min_df > 2:
+            raise ValueError(
+                f"min_df must be above 2, so that the variance is finite. Got {self.min_df}."
+            )
+
+    @property
+    def n_raw(self) -> int:
+        """Number of raw outputs of the network."""
+        return 3 * self.n_outputs
+
+    def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
+        """Compute locations, scales and degrees of freedom, each (.., n_outputs), from raw."""
+        m = self.n_outputs
+        loc, r, d = raw[..., :m], raw[..., m : 2 * m], raw[..., 2 * m :]
+        return loc, softplus(r, xp) + self.min_scale, softplus(d, xp) + self.min_df
+
+    def moments(self, raw, xp=np):
+        """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        loc, scale, df = self.distribution(raw, xp)
+        return loc, scale * xp.sqrt(df / (df - 2))
+
+    def log_densities(self, y, raw, xp=np):
+        """Compute log densities (.., n_outputs) from y (.., n_outputs) and raw (.., n_raw)."""
+        loc, scale, df = self.distribution(raw, xp)
+        tail = 0.5 * (df + 1) * xp.log1p(xp.square((y - loc) / scale) / df)
+        return _log_t_constant(df, xp) - xp.log(scale) - tail
+
+
+def _log_t_constant(df, xp):
+    """Compute the log density of Student's t at 0, up to the scale.
+
+    It is log(gamma(x + 1/2) / gamma(x)) - log(x) / 2 - log(sqrt(2 pi)), with x = df / 2. The
+    difference of two log gamma functions would lose all digits in single precision, and not every
+    backend has these functions. Therefore the ratio is expanded in Stirling's series, in which
+    the large terms cancel, at x + 4, where the series is accurate to 1e-9 for df > 2.
+    """
+    x = 0.5 * df
+    shifted = x + 4
+    inverse = 1 / xp.square(shifted)
+    # Tricomi and Erdelyi (1951): log(gamma(x + 1/2) / gamma(x)) - log(x) / 2 by powers of 1 / x.
+    series = 1 / 192 - inverse * (1 / 640 - inverse * (17 / 14336 - inverse * 31 / 18432))
+    ratio = (-1 / 8 + inverse * series) / shifted + 0.5 * xp.log1p(4 / x)
+    # Go back from x + 4 to x: gamma(x + 1/2) / gamma(x) is that of x + 1, times x / (x + 1/2).
+    for k in range(4):
+        ratio = ratio - xp.log1p(0.5 / (x + k))
+    return ratio - LOG_SQRT_2PI
+
+
+_LEVELS = tuple(k / 20 for k in range(1, 20))
+
+
+@saved_as("networks.QuantileHead")
+@dataclass(frozen=True)
+class QuantileHead:
+    """Quantiles at given levels, which never cross, for each of several outputs.
+
+    The network has q m raw outputs for q levels and m outputs: m for the middle level, then m
+    for each gap between neighbouring levels, from the lowest. A gap is ``softplus(r) / log(2)
+    + min_scale`` times the gap of a standard normal at these levels. Raw numbers of 0 therefore
+    give the quantiles of a standard normal.
+
+    Parameters
+    ----------
+    n_outputs : int, default=1
+        m, the number of columns of y.
+    levels : tuple of float, default=(0.05, 0.1, .., 0.95)
+        Levels of the quantiles: at least two, strictly increasing inside (0, 1).
+    min_scale : float, default=1e-3
+        Smallest spread: gaps are at least those of a normal with about this standard deviation,
+        in units of the standardised y. It bounds the density of `log_likelihood`.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two levels, or they do not increase inside (0, 1).
+
+    References
+    ----------
+    Koenker and Bassett (1978), "Regression Quantiles". Gaps: Park et al. (2022), "Learning
+    Quantile Functions without Quantile Crossing for Distribution-free Time Series
+    Forecasting".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import QuantileHead
+    >>> head = QuantileHead(levels=(0.1, 0.5, 0.9))
+    >>> head.quantiles(np.zeros((1, head.n_raw))).round(2)
+    array([[[-1.28],
+            [ 0.  ],
+            [ 1.28]]])
+    """
+
+    n_outputs: int = 1
+    levels: tuple[float, ...] = _LEVELS
+    min_scale: float = 1e-3
+
+    def __post_init__(self):
+        levels = check_quantile_levels(self.levels)
+        object.__setattr__(self, "levels", tuple(levels.tolist()))  # hashable
+
+    @property
+    def n_raw(self) -> int:
+        """Number of raw outputs of the network."""
+        return len(self.levels) * self.n_outputs
+
+    def quantiles(self, raw: Any, xp: Any = np) -> Any:
+        """Compute quantiles (.., n_levels, n_outputs), non-decreasing, from (.., n_raw)."""
+        q, middle = len(self.levels), len(self.levels) // 2
+        parts = split_last(raw, (q, self.n_outputs), xp)
+        centre, r = parts[..., :1, :], parts[..., 1:, :]
+        normal = np.diff(special.ndtri(self.levels))[:, None]  # (q - 1, 1)
+        factors = softplus(r, xp) / np.log(2) + self.min_scale
+        gaps = factors * cast_like(normal, raw, xp)
+        # Add up the gaps outwards from the middle, so that rounding never makes quantiles cross.
+        below = xp.cumsum(xp.flip(gaps[..., :middle, :], axis=-2), axis=-2)
+        above = xp.cumsum(gaps[..., middle:, :], axis=-2)
+        sides = [centre - xp.flip(below, axis=-2), centre, centre + above]
+        return xp.concatenate(sides, axis=-2)
+
+    def _distribution(self, raw):
+        """Make distributions of shape (.., n_outputs) that have these quantiles."""
+        values = np.moveaxis(self.quantiles(np.asarray(raw, dtype=float)), -2, 0)
+        return PiecewiseQuantiles.from_values(np.asarray(self.levels), values)
+
+    def moments(self, raw) -> tuple[np.ndarray, np.ndarray]:
+        """Compute means and standard deviations, arrays (.., n_outputs), from (.., n_raw).
+
+        They are those of `skuq.predictive.QuantileMixture` with these quantiles.
+        """
+        distribution = self._distribution(raw)
+        return distribution.mean, np.sqrt(distribution.variance)
+
+    def loss(self, y, raw):
+        """Compute each row's pinball loss (..,), mean over levels and outputs.
+
+        `y` (.., n_outputs) and `raw` (.., n_raw) are tensors. Twice this loss approximates the
+        continuous ranked probability score.
+        """
+        return self._pinball(y, self.quantiles(raw, backend.ops))
+
+    def mixture_loss(self, y, copies):
+        """Compute the loss of the copies' average quantiles.
+
+        `y` is (.., n_outputs), and `copies` are (.., C, n_raw).
+        """
+        return self._pinball(y, backend.ops.mean(self.quantiles(copies, backend.ops), axis=-3))
+
+    def _pinball(self, y, quantiles):
+        """Compute max(level * e, (level - 1) * e) for errors e, mean over levels and outputs."""
+        ops = backend.ops
+        error = y[..., None, :] - quantiles
+        levels = ops.cast(np.asarray(self.levels)[:, None], error.dtype)
+        return ops.mean(ops.maximum(levels * error, (levels - 1) * error), axis=(-2, -1))
+
+    def log_likelihood(self, y, raw) -> np.ndarray:
+        """Compute the joint log density (..,) of all outputs, from arrays y and raw.
+
+        The density is that of `skuq.predictive.QuantileMixture` with these quantiles.
+        """
+        return self._distribution(raw).log_density(np.asarray(y, dtype=float)).sum(axis=-1)
+
+
+@saved_as("networks.CategoricalHead")
+@dataclass(frozen=True)
+class CategoricalHead:
+    """Class probabilities from one raw number, the logit, for each class.
+
+    Parameters
+    ----------
+    n_classes : int
+        Number of classes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import CategoricalHead
+    >>> CategoricalHead(3).probabilities(np.log([[1.0, 1.0, 2.0]]))
+    array([[0.25, 0.25, 0.5 ]])
+    """
+
+    n_classes: int
+
+    @property
+    def n_raw(self) -> int:
+        """Number of raw outputs of the network."""
+        return self.n_classes
+
+    def probabilities(self, raw: Any, xp: Any = np) -> Any:
+        """Compute class probabilities (.., n_classes) from raw numbers of that shape."""
+        return (special if xp is np else xp).softmax(raw, axis=-1)
+
+    def pooled(self, raw) -> np.ndarray:
+        """Compute raw numbers (.., n_classes) of the averaged probabilities of K networks.
+
+        `raw` is (K, .., n_classes).
+        """
+        # Log of the mean probability, which softmax maps back to it.
+        return special.logsumexp(special.log_softmax(raw, axis=-1), axis=0) - np.log(len(raw))
+
+    def loss(self, y, raw):
+        """Compute the cross-entropy (..,) of each row in nats, from tensors.
+
+        `y` holds class codes (.., 1), and `raw` is (.., n_classes).
+        """
+        ops = backend.ops
+        codes = ops.cast(y[..., 0], "int32")
+        chosen = ops.sum(ops.one_hot(codes, self.n_classes) * raw, axis=-1)
+        return ops.logsumexp(raw, axis=-1) - chosen
+
+    def mixture_loss(self, y, copies):
+        """Compute the loss of the copies' average probabilities.
+
+        `y` is (.., 1), and `copies` are (.., C, n_raw).
+        """
+        # Minus log of the mean of the copies' probabilities exp(-loss).
+        losses = self.loss(y[..., None, :], copies)  # (.., C)
+        return np.log(copies.shape[-2]) - backend.ops.logsumexp(-losses, axis=-1)
+
+    def scores(self, y, raw) -> np.ndarray:
+        """Compute the loss (..,) in NumPy, from arrays. Searches minimise it."""
+        return -self.log_likelihood(y, raw)
+
+    def log_likelihood(self, y, raw) -> np.ndarray:
+        """Compute log probabilities (..,) of codes (.., 1), from raw numbers (.., n_classes)."""
+        codes = np.broadcast_to(np.asarray(y).astype(int), (*raw.shape[:-1], 1))
+        chosen = np.take_along_axis(raw, codes, axis=-1)[..., 0]
+        return chosen - special.logsumexp(raw, axis=-1)
+
+
+@saved_as("networks.PackedHead")
+@dataclass(frozen=True)
+class PackedHead:
+    """Several copies of a head, for a network that contains several members.
+
+    The raw numbers of the first copy come first, then those of the second, and so on.
+
+    Parameters
+    ----------
+    head : Head
+        Head of one copy; it must have a `mixture_loss`.
+    n_copies : int
+        Number of copies, at least 1.
+
+    Raises
+    ------
+    ValueError
+        If n_copies is below 1.
+
+    Notes
+    -----
+    The copies learn separately: the training loss is the mean of the copies' losses, not the loss
+    of their mixture. Predictions are those of the mixture, which `log_likelihood`, `moments` and
+    `validation_loss` describe. Therefore training can continue after single copies begin to
+    overfit.
+
+    References
+    ----------
+    Wen, Tran and Ba (2020), "BatchEnsemble". Gorishniy et al. (2024), "TabM: Advancing
+    Tabular Deep Learning with Parameter-Efficient Ensembling", section 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import GaussianHead, PackedHead
+    >>> packed = PackedHead(GaussianHead(), n_copies=2)
+    >>> packed.unpack(np.array([[1.0, 2.0, 3.0, 4.0]]))[:, 0]
+    array([[1., 2.],
+           [3., 4.]])
+    """
+
+    head: MixableHead
+    n_copies: int
+
+    def __post_init__(self):
+        if self.n_copies < 1:
+            raise ValueError(f"n_copies must be at least 1. Got {self.n_copies}.")
+
+    @property
+    def n_raw(self) -> int:
+        """Number of raw outputs of the network."""
+        return self.n_copies * self.head.n_raw
+
+    def _copies(self, raw, xp):
+        """Reshape raw numbers (.., n_raw) to (.., n_copies, head.n_raw)."""
+        return split_last(raw, (self.n_copies, self.head.n_raw), xp)
+
+    def unpack(self, raw) -> np.ndarray:
+        """Rearrange raw numbers so that each copy is a member of its own.
+
+        Parameters
+        ----------
+        raw : ndarray of shape (n, n_raw) or (K, n, n_raw)
+
+        Returns
+        -------
+        ndarray of shape (n_copies, n, head.n_raw) or (K * n_copies, n, head.n_raw)
+            The copies of the first member come first.
+        """
+        copies = self._copies(raw, np)
+        if raw.ndim < 3:
+            return np.moveaxis(copies, -2, 0)
+        copies = np.moveaxis(copies, -2, 1)  # (K, n_copies, .., head.n_raw)
+        return copies.reshape(-1, *copies.shape[2:])
+
+    def moments(self, raw) -> tuple[np.ndarray, np.ndarray]:
+        """Compute means and standard deviations of the copies' mixture, arrays (.., n_outputs)."""
+        head: Any = self.head  # all heads for regression have moments
+        means, stds = head.moments(self._copies(raw, np))  # (.., n_copies, n_outputs)
+        # Law of total variance over equally probable copies.
+        return means.mean(axis=-2), np.sqrt((stds**2).mean(axis=-2) + means.var(axis=-2))
+
+    def loss(self, y, raw):
+        """Compute each row's mean of the copies' losses (..,), from tensors y and raw."""
+        ops = backend.ops
+        return ops.mean(self.head.loss(y[..., None, :], self._copies(raw, ops)), axis=-1)
+
+    def validation_loss(self, y, raw):
+        """Compute each row's loss under the copies' mixture, from tensors as in `loss`."""
+        return self.head.mixture_loss(y, self._copies(raw, backend.ops))
+
+    def log_likelihood(self, y, raw) -> np.ndarray:
+        """Compute the joint log density (..,) of all outputs under the copies' mixture."""
+        head: Any = self.head  # all but `SquaredErrorHead` have a likelihood
+        densities = head.log_likelihood(np.asarray(y)[..., None, :], self._copies(raw, np))
+        return special.logsumexp(densities, axis=-1) - np.log(self.n_copies)

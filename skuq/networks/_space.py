@@ -1,0 +1,403 @@
+"""Search spaces as sets of named decisions that can be sampled, mutated and encoded.
+
+A configuration is a plain dictionary ``{decision name: value}`` of JSON types, so that it can be
+stored, compared and sent to a worker. This module needs only NumPy: proposing a configuration
+needs no Keras, but building it does.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from skuq._utils._records import saved_as
+
+# Categories with up to this many choices are one-hot encoded for a forest. For larger ones the
+# code is the position of the choice.
+_MAX_ONE_HOT = 12
+
+
+def _is_number(value):
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+@saved_as("networks.Categorical")
+@dataclass(frozen=True)
+class Categorical:
+    """A decision for one of several JSON values, uniform."""
+
+    name: str
+    choices: tuple
+    default: Any = None
+
+    def __post_init__(self):
+        object.__setattr__(self, "choices", tuple(dict.fromkeys(self.choices)))
+        if not self.choices:
+            raise ValueError(f"Decision {self.name!r} has no choices.")
+        if self.default is None:
+            object.__setattr__(self, "default", self.choices[0])
+
+    @property
+    def size(self) -> float:
+        return len(self.choices)
+
+    def sample(self, rng, n: int) -> list:
+        return [self.choices[i] for i in rng.integers(len(self.choices), size=n)]
+
+    def index(self, value) -> int:
+        return self.choices.index(value)
+
+    def other(self, value):
+        """Get a value that differs from this one."""
+        return next(choice for choice in self.choices if choice != value)
+
+    def contains(self, value) -> bool:
+        return value in self.choices
+
+    def encode(self, values) -> np.ndarray:
+        """Encode values as one-hot rows, or by one column of positions for many choices."""
+        position = {choice: i for i, choice in enumerate(self.choices)}
+        codes = np.array([position[value] for value in values])
+        if len(self.choices) > _MAX_ONE_HOT:
+            return codes[:, None].astype(float)
+        return (codes[:, None] == np.arange(len(self.choices))).astype(float)
+
+
+@saved_as("networks.Integer")
+@dataclass(frozen=True)
+class Integer:
+    """A decision for a whole number in ``low..high``, both included; uniform or log-uniform.
+
+    Log-uniform means P(k) proportional to log((k + 1) / k).
+    """
+
+    name: str
+    low: int
+    high: int
+    log: bool = False
+    default: int | None = None
+
+    def __post_init__(self):
+        if not (self.low <= self.high and (self.low >= 1 or not self.log)):
+            raise ValueError(
+                f"Decision {self.name!r} needs low <= high, and low >= 1 on a log scale. "
+                f"Got low={self.low}, high={self.high}, log={self.log}."
+            )
+        if self.default is None:
+            object.__setattr__(self, "default", self.low)
+
+    @property
+    def size(self) -> float:
+        return self.high - self.low + 1
+
+    def sample(self, rng, n: int) -> list:
+        if not self.log:
+            return rng.integers(self.low, self.high + 1, size=n).tolist()
+        drawn = np.exp(rng.uniform(np.log(self.low), np.log(self.high + 1), size=n))
+        return np.clip(np.floor(drawn), self.low, self.high).astype(int).tolist()
+
+    def index(self, value) -> int:
+        return int(value) - self.low
+
+    def other(self, value):
+        """Get a value that differs from this one."""
+        return self.low if value != self.low else self.high
+
+    def contains(self, value) -> bool:
+        if not (isinstance(value, numbers.Integral) and _is_number(value)):
+            return False
+        return self.low <= int(value) <= self.high
+
+    def encode(self, values) -> np.ndarray:
+        values = np.asarray(values, dtype=float)[:, None]
+        return np.log(values) if self.log else values
+
+
+@saved_as("networks.Real")
+@dataclass(frozen=True)
+class Real:
+    """A decision for a number in ``[low, high]``; uniform or log-uniform."""
+
+    name: str
+    low: float
+    high: float
+    log: bool = False
+    default: float | None = None
+
+    def __post_init__(self):
+        if not (self.low <= self.high and (self.low > 0 or not self.log)):
+            raise ValueError(
+                f"Decision {self.name!r} needs low <= high, and low > 0 on a log scale. "
+                f"Got low={self.low}, high={self.high}, log={self.log}."
+            )
+        if self.default is None:
+            object.__setattr__(self, "default", self.low)
+
+    @property
+    def size(self) -> float:
+        return np.inf if self.low < self.high else 1
+
+    def index(self, value) -> float:
+        """Get the position of a value on the decision's scale, from 0 to 1."""
+        low, high, position = self.encode([self.low, self.high, value]).ravel()
+        return float((position - low) / (high - low)) if low < high else 0.0
+
+    def sample(self, rng, n: int) -> list:
+        if self.log:
+            drawn = np.exp(rng.uniform(np.log(self.low), np.log(self.high), size=n))
+        else:
+            drawn = rng.uniform(self.low, self.high, size=n)
+        return np.clip(drawn, self.low, self.high).tolist()
+
+    def other(self, value):
+        """Get a value that differs from this one."""
+        return self.low if value != self.low else self.high
+
+    def contains(self, value) -> bool:
+        return _is_number(value) and self.low <= value <= self.high
+
+    def encode(self, values) -> np.ndarray:
+        values = np.asarray(values, dtype=float)[:, None]
+        return np.log(values) if self.log else values
+
+
+@saved_as("networks.Space")
+@dataclass(frozen=True)
+class Space:
+    """An ordered set of decisions.
+
+    Parameters
+    ----------
+    decisions : sequence of Categorical, Integer or Real
+        Their names must differ.
+    """
+
+    decisions: tuple = field(default=())
+
+    def __post_init__(self):
+        object.__setattr__(self, "decisions", tuple(self.decisions))
+        names = self.names
+        if len(set(names)) < len(names):
+            raise ValueError(f"Decision names must differ. Got {names}.")
+
+    def __len__(self):
+        return len(self.decisions)
+
+    def __add__(self, other: Space) -> Space:
+        return Space(self.decisions + other.decisions)
+
+    @property
+    def size(self) -> float:
+        """Number of configurations; infinite if a decision is a real number."""
+        return math.prod(decision.size for decision in self.decisions)
+
+    @property
+    def names(self) -> list[str]:
+        return [decision.name for decision in self.decisions]
+
+    def sample(self, rng) -> dict:
+        """Draw one configuration; decisions are independent."""
+        return self.sample_many(rng, 1)[0]
+
+    def sample_many(self, rng, n: int) -> list[dict]:
+        """Draw `n` configurations."""
+        columns = [decision.sample(rng, n) for decision in self.decisions]
+        return [dict(zip(self.names, row)) for row in zip(*columns)] or [{}] * n
+
+    def pin(self, configuration: Mapping) -> Space:
+        """Fix the decisions that are in `configuration` to their values there."""
+        return Space(
+            tuple(
+                Categorical(d.name, (configuration[d.name],)) if d.name in configuration else d
+                for d in self.decisions
+            )
+        )
+
+    def mutate(self, configuration: Mapping, rng) -> dict:
+        """Copy a configuration and change one decision, drawn uniformly, to a different value.
+
+        Decisions with only one value are never changed.
+        """
+        free = [decision for decision in self.decisions if decision.size > 1]
+        child = self.restrict(configuration)
+        if not free:
+            return child
+        decision = free[rng.integers(len(free))]
+        current = child[decision.name]
+        # Sample the decision's distribution given that the value differs. Some dozen draws nearly
+        # always hold another value; if one value has almost all the mass, take any other.
+        drawn = [value for value in decision.sample(rng, 64) if value != current]
+        return {**child, decision.name: drawn[0] if drawn else decision.other(current)}
+
+    def restrict(self, configuration: Mapping) -> dict:
+        """Get the part of a configuration that belongs to these decisions."""
+        return {name: configuration[name] for name in self.names}
+
+    def default(self) -> dict:
+        return {decision.name: decision.default for decision in self.decisions}
+
+    def encode(self, configurations: Sequence[Mapping]) -> np.ndarray:
+        """Encode configurations as features for a forest, (n_configurations, n_columns).
+
+        Log-scaled numbers become logarithms. Categories with up to 12 choices are one-hot encoded,
+        larger ones become the position of the choice.
+        """
+        columns = [
+            decision.encode([c[decision.name] for c in configurations])
+            for decision in self.decisions
+        ]
+        return np.hstack(columns) if columns else np.empty((len(configurations), 0))
+
+    def embed(self, configurations: Sequence[Mapping]) -> np.ndarray:
+        """Encode each decision as the position of its value (AutoDEUQ, section III.B.2).
+
+        Real numbers, which the paper's architectures do not have, lie between 0 and 1.
+        """
+        return np.array([[d.index(c[d.name]) for d in self.decisions] for c in configurations])
+
+    def check(self, configuration: Mapping, name: str) -> dict:
+        """Validate a user's configuration and fill in defaults."""
+        unknown = sorted(set(configuration) - set(self.names))
+        if unknown:
+            raise ValueError(f"`{name}` has unknown decisions {unknown}. Known are {self.names}.")
+        for decision in self.decisions:
+            value = configuration.get(decision.name, decision.default)
+            if decision.name in configuration and not decision.contains(value):
+                raise ValueError(
+                    f"`{name}[{decision.name!r}]` must lie in {decision}. Got {value!r}."
+                )
+        return {**self.default(), **configuration}
+
+
+#: The paper's seven optimisers (AutoDEUQ III.A), by Keras' names.
+OPTIMIZERS = ("sgd", "rmsprop", "adagrad", "adam", "adadelta", "adamax", "nadam")
+
+
+@saved_as("networks.Decisions")
+class Decisions(NamedTuple):
+    """Decisions of a joint search: about the architecture, and about its training."""
+
+    architecture: Space
+    hyperparameters: Space
+
+
+@runtime_checkable
+class SearchSpace(Protocol):
+    """An object that lists decisions, and builds and trains networks by them."""
+
+    def decisions(self, input_shape: tuple, n_outputs: int) -> Decisions:
+        """List the decisions, if possible without building a Keras model."""
+
+    def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
+        """Build the Keras model from `input_shape` to `n_outputs` raw numbers."""
+
+    def recipe(self, configuration: Mapping) -> dict:
+        """Return the fields of a training recipe that the configuration sets."""
+
+
+def training_hyperparameters(max_batch_size: int = 256) -> Space:
+    """Make the space of training hyperparameters of AutoDEUQ (section III.A).
+
+    Parameters
+    ----------
+    max_batch_size : int, default=256
+        Largest batch size: 256 in the paper's benchmark, 32 in its toy example.
+
+    Returns
+    -------
+    Space
+        Learning rate (log-uniform in 1e-4..1e-1), batch size (log-uniform in
+        1..max_batch_size), one of seven optimisers, and the patience of the learning rate's
+        reduction (10..20 epochs) and of early stopping (20..30 epochs).
+
+    Examples
+    --------
+    >>> from skuq.networks import training_hyperparameters
+    >>> training_hyperparameters().names
+    ['learning_rate', 'batch_size', 'optimizer', 'reduce_lr_patience', 'early_stopping_patience']
+    """
+    return Space(
+        (
+            Real("learning_rate", 1e-4, 1e-1, log=True, default=1e-3),
+            Integer("batch_size", 1, max_batch_size, log=True, default=min(32, max_batch_size)),
+            Categorical("optimizer", OPTIMIZERS, default="adam"),
+            Integer("reduce_lr_patience", 10, 20, default=15),
+            Integer("early_stopping_patience", 20, 30, default=25),
+        )
+    )
+
+
+#: Tuned on training parts of pendigits and letter; see docs/methods/nes.md.
+TABLE_SETTINGS = {
+    "optimizer": "adam",
+    "schedule": "cosine",
+    "reduce_lr_patience": None,
+    "early_stopping_patience": None,
+}
+
+
+@saved_as("networks.WithTraining")
+@dataclass(frozen=True)
+class WithTraining:
+    """Architectures of another space, with these training hyperparameters.
+
+    Parameters
+    ----------
+    space : SearchSpace
+        Space of the architectures; its own training hyperparameters are not used.
+    hyperparameters : Space
+        Fields of a training recipe that can be searched, with their defaults.
+    settings : mapping
+        Fields of a training recipe that are the same for all configurations.
+
+    Examples
+    --------
+    >>> from skuq.networks import DenseSkipSpace, Real, Space, WithTraining
+    >>> rate = Space((Real("learning_rate", 1e-3, 1e-2, log=True),))
+    >>> space = WithTraining(DenseSkipSpace(3), rate, {"epochs": 50, "batch_size": 32})
+    >>> space.recipe({"learning_rate": 0.005})
+    {'epochs': 50, 'batch_size': 32, 'learning_rate': 0.005}
+    """
+
+    space: SearchSpace
+    hyperparameters: Space
+    settings: Mapping
+
+    @property
+    def takes_images(self):
+        return getattr(self.space, "takes_images", None)
+
+    def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
+        """List the space's architecture decisions and these hyperparameters."""
+        architecture = self.space.decisions(input_shape, n_outputs).architecture
+        return Decisions(architecture, self.hyperparameters)
+
+    def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
+        """Build the Keras model of a configuration in the space."""
+        return self.space.build(configuration, input_shape, n_outputs)
+
+    def recipe(self, configuration: Mapping) -> dict:
+        """Join the fixed settings with the configuration's hyperparameters."""
+        return {**self.settings, **self.hyperparameters.restrict(configuration)}
+
+
+def table_training(space: SearchSpace, n_rows: int) -> WithTraining:
+    """Combine a space for tables with NES' training: one recipe for all architectures.
+
+    The hyperparameters are those of hyper ensembles, learning rate and L2 regularisation (NES,
+    appendix C.4). Batches have 128 rows, and down to 16 for small tables, for which an epoch
+    would otherwise have only one or two steps.
+    """
+    hyperparameters = Space(
+        (
+            Real("learning_rate", 3e-4, 3e-2, log=True, default=3e-3),
+            Real("l2", 1e-7, 1e-3, log=True, default=1e-5),
+        )
+    )
+    batch_size = int(np.clip(n_rows // 32, 16, 128))
+    return WithTraining(space, hyperparameters, {**TABLE_SETTINGS, "batch_size": batch_size})

@@ -1,0 +1,202 @@
+"""Tools of all displays: axes, colours, styles and labels, and checked predictions.
+
+The colours are those of Okabe and Ito, which readers with any colour vision can tell apart.
+Line styles, markers or hatches repeat the distinction, for print without colour.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from skuq._utils._checks import (
+    as_floats,
+    classifies,
+    last_estimator,
+    predict_normal,
+    reshape_like_prediction,
+    unwrap_estimator,
+)
+from skuq.metrics import pit_values
+from skuq.metrics._checks import check_same_shape
+
+BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#666666"
+COLOURS = (BLUE, "#E69F00", "#009E73", "#CC79A7", "#56B4E9", VERMILION, "#000000")
+LINE_STYLES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+_CURVE = "skuq-curve"  # gid of the lines that `curve_style` counts
+
+
+def _pyplot():
+    """Import matplotlib's pyplot, or tell how to install it."""
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise ImportError(
+            'Displays are drawn with matplotlib. Install it with `pip install "skuq[plot]"`.'
+        ) from error
+    return plt
+
+
+class Display:
+    """Base class of all displays: the constructor stores the data, `plot` draws them."""
+
+    def _open(self, ax):
+        """Return `ax`, or new axes if it is None, and store them as `ax_` and `figure_`."""
+        plt = _pyplot()
+        if ax is None:
+            _, ax = plt.subplots(layout="constrained")
+        self.ax_, self.figure_ = ax, ax.figure
+        return ax
+
+
+def style(kind: str, defaults: dict, given: dict | None) -> dict:
+    """Merge keywords of the user into the defaults, whatever alias of matplotlib they use.
+
+    `kind` is "line", "area" or "points".
+    """
+    from matplotlib import cbook, collections, lines
+
+    artist = lines.Line2D if kind == "line" else collections.Collection
+    given = cbook.normalize_kwargs(given or {}, artist)
+    if kind == "points" and "c" in given:
+        defaults = {name: value for name, value in defaults.items() if name != "color"}
+    return {**defaults, **given}
+
+
+def curve_style(ax) -> dict:
+    """Choose the colour and line style of the next curve of axes that displays may share."""
+    k = sum(line.get_gid() == _CURVE for line in ax.lines)
+    return {
+        "color": COLOURS[k % len(COLOURS)],
+        "linestyle": LINE_STYLES[k % len(LINE_STYLES)],
+        "gid": _CURVE,
+    }
+
+
+def legend(ax, *, headroom=0.0, **options):
+    """Draw a legend with one entry for each label, however many displays share the axes.
+
+    `headroom` is added above the data, as a share of the axes' height, so that the legend
+    covers no data.
+    """
+    handles = {}
+    for handle, label in zip(*ax.get_legend_handles_labels()):
+        handles.setdefault(label, handle)
+    if handles:
+        look = {
+            "fontsize": "small",
+            "title_fontsize": "small",
+            "alignment": "left",
+            "framealpha": 0.95,
+        }
+        ax.legend(handles.values(), handles.keys(), **{**look, **options})
+    low, high = ax.get_ylim()
+    # auto=None keeps automatic scaling as it is, so that later displays still extend the axis.
+    ax.set_ylim(top=high + headroom * (high - low), auto=None)
+
+
+def whole_numbers_below(ax) -> None:
+    """Restrict the ticks of a linear horizontal axis to whole numbers, as for trials."""
+    if ax.get_xscale() == "linear":
+        ax.xaxis.get_major_locator().set_params(integer=True)
+
+
+def from_zero(ax) -> None:
+    """Start the vertical axis at 0; its upper end still follows the data."""
+    if ax.dataLim.y0 >= 0:  # false if the user drew negative values on the same axes
+        ax.set_ylim(bottom=0, auto=True)
+
+
+def with_unit(name: str, unit: str | None) -> str:
+    """Return an axis label, with the unit in parentheses if there is one."""
+    return name if unit is None else f"{name} ({unit})"
+
+
+def with_name(name: str | None, text: str) -> str:
+    """Return a text of the legend, preceded by the name of the estimator if there is one."""
+    return text if name is None else f"{name}: {text}"
+
+
+def upper_fence(values: np.ndarray) -> float:
+    """Return the upper end of a loss axis: 1.5 interquartile ranges above the upper quartile.
+
+    Without it a network that diverged would squeeze all others into one line.
+    """
+    low, high = np.quantile(values, [0.25, 0.75])
+    return min(values.max(), high + 1.5 * (high - low))
+
+
+def check_rows(**arrays) -> list[np.ndarray]:
+    """Check finite arrays of the same shape (n_samples,); one named `std` must be positive.
+
+    Columns (n_samples, 1), which regressors predict if y was one, become arrays (n_samples,).
+    """
+    floats = {name: as_floats(values) for name, values in arrays.items()}
+    checked = check_same_shape(
+        **{name: v[:, 0] if v.shape[1:] == (1,) else v for name, v in floats.items()}
+    )
+    if checked[0].ndim > 1:
+        raise ValueError(
+            f"`{next(iter(arrays))}` must have shape (n_samples,): a display shows one output. "
+            f"Got {checked[0].shape}."
+        )
+    return checked
+
+
+def normal_of(estimator, X) -> tuple[np.ndarray, np.ndarray]:
+    """Predict mean and standard deviation; raise TypeError if the estimator gives none."""
+    estimator, X = unwrap_estimator(estimator, X)
+    if classifies(estimator):
+        raise TypeError(f"A regressor is needed. Got the classifier {estimator!r}.")
+    return predict_normal(estimator, X)
+
+
+def pit_of_estimator(estimator, X, y) -> np.ndarray:
+    """Compute the probability integral transform of `y` by the predictive distribution.
+
+    An estimator without `predict_distribution` is taken to predict normals.
+    """
+    estimator, X = unwrap_estimator(estimator, X)
+    if hasattr(estimator, "predict_distribution") and not classifies(estimator):
+        distribution = estimator.predict_distribution(X)
+        if hasattr(distribution, "cdf"):
+            y, _ = check_same_shape(
+                y=reshape_like_prediction(y, distribution.mean), mean=distribution.mean
+            )
+            # Rounding may put a weighted sum of probabilities above 1.
+            return np.minimum(distribution.cdf(y), 1.0)
+    mean, std = normal_of(estimator, X)
+    return pit_values(reshape_like_prediction(y, mean), mean, std)
+
+
+def member_predictions(estimator, X) -> np.ndarray:
+    """Return the members' means or probabilities of shape (n_members, n_samples, ..)."""
+    estimator, X = unwrap_estimator(estimator, X)
+    distribution = getattr(estimator, "predict_distribution", lambda X: None)(X)
+    for name in ("member_means", "proba"):
+        if hasattr(distribution, name):
+            return getattr(distribution, name)
+    raise TypeError(
+        "The estimator must have `predict_distribution(X)` that gives a mixture of members. "
+        f"Got {estimator!r}; use `from_predictions` with arrays instead."
+    )
+
+
+def catalog_of(estimator):
+    """Return the catalog of an estimator's search, also inside a pipeline or `GridSearchCV`."""
+    inside = last_estimator(estimator)
+    if not hasattr(inside, "catalog_"):
+        raise TypeError(
+            "The estimator must be fitted and have a `catalog_`, for example "
+            f"AutoDEUQRegressor. Got {estimator!r}."
+        )
+    return inside.catalog_
+
+
+def check_pit(pit) -> np.ndarray:
+    """Check one or more numbers in [0, 1], and return them as a 1-d array."""
+    values = np.asarray(pit, dtype=float).ravel()
+    if not len(values) or not ((values >= 0) & (values <= 1)).all():
+        raise ValueError(f"`pit` must be one or more numbers in [0, 1]. Got {pit!r}.")
+    return values

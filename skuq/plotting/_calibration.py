@@ -1,0 +1,510 @@
+"""Displays of calibration: quantiles, probability integral transform, class probabilities."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import binom
+
+from skuq.metrics import (
+    ece_loss,
+    miscalibration_area,
+    pit_values,
+    quantile_calibration_curve,
+    reliability_curve,
+)
+from skuq.plotting._base import (
+    BLUE,
+    GREY,
+    Display,
+    check_pit,
+    curve_style,
+    from_zero,
+    legend,
+    pit_of_estimator,
+    style,
+    with_name,
+)
+
+
+class QuantileCalibrationDisplay(Display):
+    """Share of targets below each predicted quantile, against the quantile's level.
+
+    A calibrated regressor is on the diagonal. A curve that is below the diagonal for low
+    levels and above it for high levels means that predictions are too wide; the opposite
+    means that they are too narrow (overconfident). A curve on one side of the diagonal for
+    all levels means that the mean is biased.
+
+    Parameters
+    ----------
+    expected, observed : array-like of shape (n_levels,)
+        Levels of the quantiles, and the share of targets at or below them.
+    area : float, optional
+        Area between curve and diagonal, at most 0.5; shown in the legend.
+    name : str, optional
+        Name of the estimator, for the legend.
+
+    Attributes
+    ----------
+    line_, diagonal_ : matplotlib Line2D
+    ax_, figure_ : matplotlib Axes and Figure
+
+    References
+    ----------
+    Kuleshov, Fenner and Ermon, "Accurate uncertainties for deep learning using calibrated
+    regression", ICML 2018.
+
+    Examples
+    --------
+    >>> from skuq.plotting import QuantileCalibrationDisplay
+    >>> display = QuantileCalibrationDisplay.from_predictions(
+    ...     [0.0, 1.0, 2.0], mean=[0.1, 0.8, 2.5], std=[0.5, 0.5, 0.5]
+    ... )
+    >>> round(display.area, 2)
+    0.12
+    """
+
+    def __init__(self, expected, observed, *, area=None, name=None):
+        self.expected = expected
+        self.observed = observed
+        self.area = area
+        self.name = name
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y=None,
+        mean=None,
+        std=None,
+        *,
+        pit=None,
+        n_levels=101,
+        name=None,
+        ax=None,
+        **plot_options,
+    ):
+        """Create a display from predicted normals or from the probability integral transform.
+
+        Parameters
+        ----------
+        y, mean, std : array-like of shape (n_samples,)
+            Targets and predictions.
+        pit : array-like, optional
+            Probability integral transform of each target, instead of `y`, `mean` and `std`:
+            the predicted probability of a value up to the target; see
+            `skuq.predictive.GaussianMixture.cdf`.
+        n_levels : int, default=101
+            Number of levels, equally spaced from 0 to 1.
+        name : str, optional
+            Name for the legend.
+        ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
+        **plot_options
+            Passed to `plot`.
+
+        Returns
+        -------
+        QuantileCalibrationDisplay
+        """
+        pit = np.ravel(pit_values(y, mean, std) if pit is None else pit)
+        expected, observed = quantile_calibration_curve(pit=pit, n_levels=n_levels)
+        area = miscalibration_area(pit=pit)
+        return cls(expected, observed, area=area, name=name).plot(ax, **plot_options)
+
+    @classmethod
+    def from_estimator(cls, estimator, X, y, *, n_levels=101, name=None, ax=None, **plot_options):
+        """Predict with a fitted estimator, and draw.
+
+        Parameters
+        ----------
+        estimator : fitted regressor
+            If it has `predict_distribution(X)`, the `cdf` of the distribution is used.
+            Otherwise `predict(X, return_std=True)` gives the parameters of normals.
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+            Targets.
+        n_levels, name, ax, **plot_options
+            The same as in `from_predictions`; `name` is the estimator's class by default.
+
+        Returns
+        -------
+        QuantileCalibrationDisplay
+        """
+        name = type(estimator).__name__ if name is None else name
+        pit = pit_of_estimator(estimator, X, y)
+        return cls.from_predictions(pit=pit, n_levels=n_levels, name=name, ax=ax, **plot_options)
+
+    def plot(self, ax=None, *, line_kwargs=None, diagonal_kwargs=None):
+        """Draw the curve.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Axes to draw on, which displays may share; by default new ones.
+        line_kwargs, diagonal_kwargs : dict, optional
+            Keywords of `Axes.plot`.
+
+        Returns
+        -------
+        QuantileCalibrationDisplay
+            Itself.
+        """
+        ax = self._open(ax)
+        defaults = {"color": GREY, "linestyle": ":", "linewidth": 1, "label": "calibrated"}
+        (self.diagonal_,) = ax.plot([0, 1], [0, 1], **style("line", defaults, diagonal_kwargs))
+        label = self.name
+        if self.area is not None:
+            label = with_name(self.name, f"miscalibration area {self.area:.3f}")
+        defaults = {**curve_style(ax), "label": label}
+        (self.line_,) = ax.plot(
+            np.asarray(self.expected),
+            np.asarray(self.observed),
+            **style("line", defaults, line_kwargs),
+        )
+        ax.set(
+            xlabel="expected share of targets below quantile",
+            ylabel="observed share",
+            xlim=(0, 1),
+            ylim=(0, 1),
+            aspect="equal",
+        )
+        legend(ax, loc="upper left")
+        return self
+
+
+class PITDisplay(Display):
+    """Histogram of the predicted probabilities of a value up to the target.
+
+    All bars of a calibrated regressor have the same height, up to chance. A hump means that
+    the predictions are too wide, a trough (high ends) that they are too narrow, a slope
+    that the mean is biased.
+
+    Parameters
+    ----------
+    pit : array-like
+        Probability integral transform of each target: the predicted probability of a value
+        up to the target.
+    n_bins : int, default=10
+        Number of bars of equal width.
+    name : str, optional
+        Name of the estimator, for the legend.
+
+    Attributes
+    ----------
+    bars_ : matplotlib BarContainer
+        Densities, 1 for a calibrated regressor.
+    line_ : matplotlib Line2D
+        Line at density 1.
+    band_ : matplotlib Polygon
+        Interval that holds a bar of a calibrated regressor with probability `chance`.
+    ax_, figure_ : matplotlib Axes and Figure
+
+    Notes
+    -----
+    The band is the binomial interval of a single bar. At 95 % one bar of twenty is expected to
+    be outside.
+
+    References
+    ----------
+    Gneiting, Balabdaoui and Raftery, "Probabilistic forecasts, calibration and
+    sharpness", 2007.
+
+    Examples
+    --------
+    >>> from skuq.plotting import PITDisplay
+    >>> display = PITDisplay([0.1, 0.3, 0.6, 0.9], n_bins=2).plot()
+    >>> [float(bar.get_height()) for bar in display.bars_]
+    [1.0, 1.0]
+    """
+
+    def __init__(self, pit, *, n_bins=10, name=None):
+        self.pit = pit
+        self.n_bins = n_bins
+        self.name = name
+
+    @classmethod
+    def from_predictions(cls, y, mean, std, *, n_bins=10, name=None, ax=None, **plot_options):
+        """Create a display from predicted normals.
+
+        Parameters
+        ----------
+        y, mean, std : array-like of shape (n_samples,)
+            Targets, and predicted means and standard deviations.
+        n_bins : int, default=10
+            Number of bins.
+        name : str, optional
+            Name for the legend.
+        ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
+        **plot_options
+            Passed to `plot`.
+
+        Returns
+        -------
+        PITDisplay
+        """
+        return cls(pit_values(y, mean, std), n_bins=n_bins, name=name).plot(ax, **plot_options)
+
+    @classmethod
+    def from_estimator(cls, estimator, X, y, *, n_bins=10, name=None, ax=None, **plot_options):
+        """Predict with a fitted estimator, and draw.
+
+        Parameters
+        ----------
+        estimator : fitted regressor
+            If it has `predict_distribution(X)`, the `cdf` of the distribution is used.
+            Otherwise `predict(X, return_std=True)` gives the parameters of normals.
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+            Targets.
+        n_bins, name, ax, **plot_options
+            The same as in `from_predictions`; `name` is the estimator's class by default.
+
+        Returns
+        -------
+        PITDisplay
+        """
+        name = type(estimator).__name__ if name is None else name
+        pit = pit_of_estimator(estimator, X, y)
+        return cls(pit, n_bins=n_bins, name=name).plot(ax, **plot_options)
+
+    def plot(self, ax=None, *, chance=0.95, bar_kwargs=None, line_kwargs=None, band_kwargs=None):
+        """Draw the histogram.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
+        chance : float, default=0.95
+            Probability with which a bar of a calibrated regressor is inside the band.
+        bar_kwargs, line_kwargs, band_kwargs : dict, optional
+            Keywords of `Axes.bar`, `Axes.axhline` and `Axes.axhspan`.
+
+        Returns
+        -------
+        PITDisplay
+            Itself.
+        """
+        if not 0 < chance < 1:
+            raise ValueError(f"`chance` must lie strictly in (0, 1). Got {chance}.")
+        values = check_pit(self.pit)
+        # A bar of a calibrated regressor counts Binomial(n, 1 / n_bins) targets.
+        counts, edges = np.histogram(values, bins=self.n_bins, range=(0, 1))
+        density = self.n_bins / len(values)
+        low, high = binom.interval(chance, len(values), 1 / self.n_bins)
+        ax = self._open(ax)
+        defaults = {"color": BLUE, "alpha": 0.6, "edgecolor": "white", "label": self.name}
+        self.bars_ = ax.bar(
+            edges[:-1],
+            counts * density,
+            width=1 / self.n_bins,
+            align="edge",
+            **style("area", defaults, bar_kwargs),
+        )
+        defaults = {
+            "facecolor": "none",
+            "edgecolor": GREY,
+            "hatch": "////",
+            "linewidth": 0,
+            "alpha": 0.7,
+            "zorder": 2,
+            "label": f"{chance:.0%} of bars by chance, n = {len(values)}",
+        }
+        self.band_ = ax.axhspan(
+            low * density, high * density, **style("area", defaults, band_kwargs)
+        )
+        defaults = {"color": "black", "linestyle": "--", "linewidth": 1, "label": "calibrated"}
+        self.line_ = ax.axhline(1, **style("line", defaults, line_kwargs))
+        ax.set(
+            xlabel="probability integral transform",
+            ylabel="density",
+            xlim=(0, 1),
+        )
+        from_zero(ax)
+        legend(ax, headroom=0.25, loc="upper left", ncols=2)
+        return self
+
+
+class ReliabilityDisplay(Display):
+    """Accuracy against confidence, the probability given to the predicted class.
+
+    A calibrated classifier is on the diagonal, an overconfident one below it. Bars at the
+    bottom show the number of rows in each bin: points above low bars are uncertain.
+
+    Parameters
+    ----------
+    edges : array-like of shape (n_bins + 1,)
+        Edges of the bins of confidence.
+    confidence, accuracy : array-like of shape (n_bins,)
+        Means over the rows of each bin; NaN where it is empty.
+    counts : array-like of shape (n_bins,)
+        Rows in each bin.
+    ece : float, optional
+        Expected calibration error: the mean over rows of the gap between accuracy and
+        confidence of their bin. Shown in the legend.
+    name : str, optional
+        Name of the estimator, for the legend.
+
+    Attributes
+    ----------
+    line_, diagonal_ : matplotlib Line2D
+    bars_ : matplotlib BarContainer or None
+        Number of rows in each bin, drawn on `counts_ax_`.
+    ax_, counts_ax_, figure_ : matplotlib Axes and Figure
+
+    References
+    ----------
+    Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", 2017.
+
+    Examples
+    --------
+    >>> from skuq.plotting import ReliabilityDisplay
+    >>> display = ReliabilityDisplay.from_predictions(
+    ...     [0, 1, 1], [[0.9, 0.1], [0.4, 0.6], [0.7, 0.3]], n_bins=2
+    ... )
+    >>> round(display.ece, 4)
+    0.0667
+    """
+
+    def __init__(self, edges, confidence, accuracy, counts, *, ece=None, name=None):
+        self.edges = edges
+        self.confidence = confidence
+        self.accuracy = accuracy
+        self.counts = counts
+        self.ece = ece
+        self.name = name
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y,
+        proba,
+        *,
+        labels=None,
+        n_bins=10,
+        strategy="uniform",
+        name=None,
+        ax=None,
+        **plot_options,
+    ):
+        """Create a display from predicted probabilities.
+
+        Parameters
+        ----------
+        y : array-like of shape (n_samples,)
+            True labels.
+        proba : array-like of shape (n_samples, n_classes)
+        labels : array-like of shape (n_classes,), optional
+            Classes in the order of the columns; by default the sorted labels of y.
+        n_bins : int, default=10
+            Number of bins.
+        strategy : {"uniform", "quantile"}, default="uniform"
+            Bins of equal width, or with equal numbers of rows; see `skuq.metrics.ece_loss`.
+        name : str, optional
+            Name for the legend.
+        ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
+        **plot_options
+            Passed to `plot`.
+
+        Returns
+        -------
+        ReliabilityDisplay
+        """
+        bins = {"n_bins": n_bins, "strategy": strategy, "labels": labels}
+        ece = ece_loss(y, proba, **bins)
+        display = cls(*reliability_curve(y, proba, **bins), ece=ece, name=name)
+        return display.plot(ax, **plot_options)
+
+    @classmethod
+    def from_estimator(cls, estimator, X, y, *, name=None, ax=None, **options):
+        """Predict with a fitted estimator, and draw.
+
+        Parameters
+        ----------
+        estimator : fitted classifier
+            It must have `predict_proba(X)` and `classes_`.
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+            Targets.
+        name : str, optional
+            Name for the legend; the estimator's class by default.
+        ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
+        **options
+            Passed to `from_predictions`.
+
+        Returns
+        -------
+        ReliabilityDisplay
+        """
+        if not hasattr(estimator, "predict_proba"):
+            raise TypeError(f"The estimator must have `predict_proba`. Got {estimator!r}.")
+        name = type(estimator).__name__ if name is None else name
+        proba = estimator.predict_proba(X)
+        return cls.from_predictions(
+            y, proba, labels=estimator.classes_, name=name, ax=ax, **options
+        )
+
+    def plot(
+        self, ax=None, *, show_counts=True, line_kwargs=None, diagonal_kwargs=None, bar_kwargs=None
+    ):
+        """Draw the diagram.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Axes to draw on, which displays may share; by default new ones.
+        show_counts : bool, default=True
+            Whether to draw bars of the number of rows in each bin.
+        line_kwargs, diagonal_kwargs : dict, optional
+            Keywords of `Axes.plot`.
+        bar_kwargs : dict, optional
+            Keywords of `Axes.bar`.
+
+        Returns
+        -------
+        ReliabilityDisplay
+            Itself.
+        """
+        ax = self._open(ax)
+        defaults = {"color": GREY, "linestyle": ":", "linewidth": 1, "label": "calibrated"}
+        (self.diagonal_,) = ax.plot([0, 1], [0, 1], **style("line", defaults, diagonal_kwargs))
+        label = self.name
+        if self.ece is not None:
+            label = with_name(self.name, f"ECE {self.ece:.3f}")
+        has_rows = np.asarray(self.counts) > 0
+        defaults = {**curve_style(ax), "marker": "o", "label": label}
+        (self.line_,) = ax.plot(
+            np.asarray(self.confidence)[has_rows],
+            np.asarray(self.accuracy)[has_rows],
+            **style("line", defaults, line_kwargs),
+        )
+        self.counts_ax_ = self.bars_ = None
+        if show_counts:
+            self._draw_counts(ax, bar_kwargs)
+        ax.set(
+            xlabel="confidence: probability of predicted class",
+            ylabel="accuracy",
+            xlim=(0, 1),
+            ylim=(0, 1),
+        )
+        legend(ax, loc="upper left")
+        return self
+
+    def _draw_counts(self, ax, given):
+        """Draw the number of rows in each bin as bars, on axes of their own."""
+        self.counts_ax_ = ax.twinx()
+        edges, counts = np.asarray(self.edges), np.asarray(self.counts)
+        defaults = {
+            "facecolor": self.line_.get_color(),
+            "edgecolor": "white",
+            "alpha": 0.3,
+        }
+        self.bars_ = self.counts_ax_.bar(
+            edges[:-1], counts, width=np.diff(edges), align="edge", **style("area", defaults, given)
+        )
+        # The highest bar takes a quarter of the height, mostly below the curve.
+        self.counts_ax_.set(ylim=(0, 4 * counts.max()), yticks=[0, counts.max()])
+        self.counts_ax_.set_ylabel("rows in bin", loc="bottom")
+        ax.set_zorder(self.counts_ax_.get_zorder() + 1)
+        ax.patch.set_visible(False)

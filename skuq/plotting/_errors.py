@@ -1,0 +1,360 @@
+"""Displays of errors against predicted uncertainty, and of errors that experts leave."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.utils.validation import check_consistent_length, column_or_1d
+
+from skuq._utils._checks import classifies, fill_masked, reshape_like_prediction, unwrap_estimator
+from skuq.metrics import error_retention_curve, retention_auc
+from skuq.plotting._base import (
+    GREY,
+    VERMILION,
+    Display,
+    check_rows,
+    curve_style,
+    from_zero,
+    legend,
+    normal_of,
+    style,
+    with_name,
+    with_unit,
+)
+
+
+class ErrorStdDisplay(Display):
+    """Absolute errors against predicted standard deviations, for rows and for bins of rows.
+
+    Rows are put into bins of equal size by their standard deviation. In each bin the root
+    mean squared error should equal the root mean square of the standard deviations, which
+    is the ideal line.
+
+    Parameters
+    ----------
+    error, std : array-like of shape (n_samples,)
+        Target minus mean (the sign does not matter), and predicted standard deviation, in
+        units of y.
+    n_bins : int, default=10
+        Number of bins, at most the number of rows.
+    name : str, default="y"
+        Name of the predicted quantity.
+    unit : str, optional
+        Unit of y.
+
+    Attributes
+    ----------
+    scatter_ : matplotlib PathCollection
+        Rows.
+    line_ : matplotlib Line2D
+        Bins.
+    ideal_ : matplotlib Line2D
+        Diagonal on which error and standard deviation are equal.
+    ax_, figure_ : matplotlib Axes and Figure
+
+    References
+    ----------
+    Levi, Gispan, Giladi and Fetaya, "Evaluating and calibrating uncertainty prediction in
+    regression tasks", 2022.
+
+    Examples
+    --------
+    >>> from skuq.plotting import ErrorStdDisplay
+    >>> display = ErrorStdDisplay([1.0, -2.0, 3.0, 5.0], [1.0, 1.0, 4.0, 4.0], n_bins=2).plot()
+    >>> display.line_.get_ydata().round(2).tolist()
+    [1.58, 4.12]
+    """
+
+    def __init__(self, error, std, *, n_bins=10, name="y", unit=None):
+        self.error = error
+        self.std = std
+        self.n_bins = n_bins
+        self.name = name
+        self.unit = unit
+
+    @classmethod
+    def from_predictions(
+        cls, y, mean, std, *, n_bins=10, name="y", unit=None, ax=None, **plot_options
+    ):
+        """Create a display from predicted means and standard deviations.
+
+        Parameters
+        ----------
+        y, mean, std : array-like of shape (n_samples,)
+            Targets, and predicted means and standard deviations.
+        n_bins : int, default=10
+            Number of bins, at most the number of rows.
+        name, unit : str, optional
+            Name and unit of y for the labels.
+        ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
+        **plot_options
+            Passed to `plot`.
+
+        Returns
+        -------
+        ErrorStdDisplay
+        """
+        y, mean, std = check_rows(y=y, mean=mean, std=std)
+        display = cls(y - mean, std, n_bins=n_bins, name=name, unit=unit)
+        return display.plot(ax, **plot_options)
+
+    @classmethod
+    def from_estimator(cls, estimator, X, y, *, ax=None, **options):
+        """Predict with a fitted estimator, and draw.
+
+        Parameters
+        ----------
+        estimator : fitted regressor
+            It must have `predict(X, return_std=True)`.
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+            Targets.
+        ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
+        **options
+            Passed to `from_predictions`.
+
+        Returns
+        -------
+        ErrorStdDisplay
+        """
+        return cls.from_predictions(y, *normal_of(estimator, X), ax=ax, **options)
+
+    def plot(self, ax=None, *, scatter_kwargs=None, line_kwargs=None, ideal_kwargs=None):
+        """Draw rows, bins and the ideal line.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
+        scatter_kwargs : dict, optional
+            Keywords of `Axes.scatter`.
+        line_kwargs, ideal_kwargs : dict, optional
+            Keywords of `Axes.plot`.
+
+        Returns
+        -------
+        ErrorStdDisplay
+            Itself.
+        """
+        error, std = check_rows(error=self.error, std=self.std)
+        error = np.abs(error)
+        ax = self._open(ax)
+        defaults = {
+            "color": GREY,
+            "marker": ".",
+            "s": 14,
+            "alpha": 0.5,
+            "linewidth": 0,
+            "label": "absolute error of a row",
+        }
+        self.scatter_ = ax.scatter(std, error, **style("points", defaults, scatter_kwargs))
+        bins = np.array_split(np.argsort(std, kind="stable"), min(self.n_bins, len(std)))
+        defaults = {
+            "color": VERMILION,
+            "marker": "o",
+            "label": f"root mean square of {len(bins)} equal bins",
+        }
+        (self.line_,) = ax.plot(
+            [_rms(std[rows]) for rows in bins],
+            [_rms(error[rows]) for rows in bins],
+            **style("line", defaults, line_kwargs),
+        )
+        ends = np.array([std.min(), std.max()])
+        defaults = {"color": "black", "linestyle": "--", "linewidth": 1, "label": "ideal"}
+        (self.ideal_,) = ax.plot(ends, ends, **style("line", defaults, ideal_kwargs))
+        ax.set(
+            xlabel=with_unit(f"predicted standard deviation of {self.name}", self.unit),
+            ylabel=with_unit(f"error of {self.name}", self.unit),
+        )
+        from_zero(ax)
+        legend(ax, headroom=0.2, loc="upper left", ncols=2)
+        return self
+
+
+def _rms(values):
+    """Return the root mean square."""
+    return np.sqrt(np.mean(values**2))
+
+
+class RetentionDisplay(Display):
+    """Error-retention curve: keep the most certain rows, replace the others by the truth.
+
+    The curve rises from 0, where no row is predicted, to the error of all rows. It is a
+    straight line if rows are kept in random order, and as low as possible if those with the
+    smallest errors are kept first (the oracle). A smaller error *and* a better order both
+    reduce the area under the curve.
+
+    Parameters
+    ----------
+    errors : array-like of shape (n_samples,)
+        Loss of each row, not negative.
+    uncertainty : array-like of shape (n_samples,)
+        Rows are kept in ascending order of uncertainty, and in random order if it is equal.
+    name : str, optional
+        Name of the estimator, for the legend.
+    error_name : str, default="mean error"
+        Label of the vertical axis.
+    unit : str, optional
+        Unit of the errors.
+
+    Attributes
+    ----------
+    line_, random_, oracle_ : matplotlib Line2D
+    ax_, figure_ : matplotlib Axes and Figure
+
+    References
+    ----------
+    Malinin et al., "Shifts: A dataset of real distributional shift across multiple
+    large-scale tasks", 2021.
+
+    Examples
+    --------
+    >>> from skuq.plotting import RetentionDisplay
+    >>> display = RetentionDisplay([0.0, 3.0, 1.0, 0.0], [0.1, 0.9, 0.3, 0.2]).plot()
+    >>> display.line_.get_ydata().tolist()
+    [0.0, 0.0, 0.0, 0.25, 1.0]
+    """
+
+    def __init__(self, errors, uncertainty, *, name=None, error_name="mean error", unit=None):
+        self.errors = errors
+        self.uncertainty = uncertainty
+        self.name = name
+        self.error_name = error_name
+        self.unit = unit
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y,
+        mean,
+        std,
+        *,
+        name=None,
+        unit=None,
+        ax=None,
+        **plot_options,
+    ):
+        """Create a display of squared errors, with rows in the order of their standard deviations.
+
+        Parameters
+        ----------
+        y, mean, std : array-like of shape (n_samples,)
+            Targets, and predicted means and standard deviations.
+        name : str, optional
+            Name for the legend.
+        unit : str, optional
+            Unit of the *squared* errors.
+        ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
+        **plot_options
+            Passed to `plot`.
+
+        Returns
+        -------
+        RetentionDisplay
+        """
+        y, mean, std = check_rows(y=y, mean=mean, std=std)
+        display = cls((y - mean) ** 2, std, name=name, error_name="mean squared error", unit=unit)
+        return display.plot(ax, **plot_options)
+
+    @classmethod
+    def from_estimator(cls, estimator, X, y, *, name=None, unit=None, ax=None, **plot_options):
+        """Predict with a fitted estimator, and draw.
+
+        Parameters
+        ----------
+        estimator : fitted regressor or classifier
+            A regressor must have `predict(X, return_std=True)`; the errors are squared
+            errors, the uncertainty is the standard deviation. The errors of a classifier
+            are 1 for wrong labels and 0 for others, the uncertainty is
+            `predict_uncertainty(X).total` or, if it has no such method, one minus the
+            largest probability of `predict_proba(X)`.
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+            Targets.
+        name, unit, ax, **plot_options
+            The same as in `from_predictions`; `name` is the estimator's class by default.
+
+        Returns
+        -------
+        RetentionDisplay
+        """
+        name = type(estimator).__name__ if name is None else name
+        if not classifies(estimator):
+            mean, std = normal_of(estimator, X)
+            y = reshape_like_prediction(y, mean)
+            return cls.from_predictions(y, mean, std, name=name, unit=unit, ax=ax, **plot_options)
+        y = column_or_1d(fill_masked(y))
+        check_consistent_length(X, y)
+        if unknown := set(y.tolist()) - set(np.asarray(estimator.classes_).tolist()):
+            raise ValueError(
+                f"y must have labels seen at fit. Got {sorted(unknown, key=repr)} in addition."
+            )
+        errors = (estimator.predict(X) != y).astype(float)
+        display = cls(
+            errors,
+            _class_uncertainty(*unwrap_estimator(estimator, X)),
+            name=name,
+            error_name="error rate",
+        )
+        return display.plot(ax, **plot_options)
+
+    def plot(
+        self, ax=None, *, bounds=True, line_kwargs=None, random_kwargs=None, oracle_kwargs=None
+    ):
+        """Draw the curve beside those of a random order and of an oracle.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Axes to draw on, which displays may share; by default new ones.
+        bounds : bool, default=True
+            Whether to draw the lines of the random order and of the oracle, which crowd a
+            diagram of many models.
+        line_kwargs, random_kwargs, oracle_kwargs : dict, optional
+            Keywords of `Axes.plot`.
+
+        Returns
+        -------
+        RetentionDisplay
+            Itself.
+        """
+        errors, uncertainty = check_rows(errors=self.errors, uncertainty=self.uncertainty)
+        if (errors < 0).any():
+            raise ValueError(f"`errors` must not be negative. The smallest is {errors.min()}.")
+        retained, left = error_retention_curve(errors, uncertainty)
+        ax = self._open(ax)
+        area = retention_auc(errors, uncertainty)
+        label = with_name(self.name, f"area {area:.4g}")
+        defaults = {**curve_style(ax), "label": label}
+        (self.line_,) = ax.plot(retained, left, **style("line", defaults, line_kwargs))
+        self.random_ = self.oracle_ = None
+        if bounds:
+            self._draw_references(ax, left[-1], errors, random_kwargs, oracle_kwargs)
+        ax.set(
+            xlabel="share of rows predicted, most certain first",
+            ylabel=with_unit(f"{self.error_name}, others exact", self.unit),
+            xlim=(0, 1),
+        )
+        from_zero(ax)
+        legend(ax, loc="upper left")
+        return self
+
+    def _draw_references(self, ax, mean, errors, random_kwargs, oracle_kwargs):
+        """Draw the curves that reject rows in random order, and by their true errors."""
+        # They depend on the model's errors, so they have the colour of its curve.
+        reference = {"color": self.line_.get_color(), "linewidth": 1, "alpha": 0.8}
+        defaults = {**reference, "linestyle": ":", "label": "random order"}
+        (self.random_,) = ax.plot([0, 1], [0, mean], **style("line", defaults, random_kwargs))
+        defaults = {**reference, "linestyle": (0, (1, 3, 6, 3)), "label": "oracle: by error"}
+        (self.oracle_,) = ax.plot(
+            *error_retention_curve(errors, errors), **style("line", defaults, oracle_kwargs)
+        )
+
+
+def _class_uncertainty(estimator, X):
+    """Return the total uncertainty, or one minus the largest probability, of each row."""
+    if hasattr(estimator, "predict_uncertainty"):
+        return estimator.predict_uncertainty(X).total
+    return 1 - np.max(estimator.predict_proba(X), axis=1)

@@ -1,0 +1,380 @@
+"""Displays of the progress of searches: scores of trials, and the regret of optimisers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from scipy import stats
+
+from skuq.metrics._checks import check_choice
+from skuq.plotting._base import (
+    BLUE,
+    GREY,
+    VERMILION,
+    Display,
+    catalog_of,
+    curve_style,
+    legend,
+    style,
+    upper_fence,
+    whole_numbers_below,
+    with_unit,
+)
+from skuq.plotting._catalog import catalog_frame
+
+
+class SearchHistoryDisplay(Display):
+    """Score of each trial and the best so far, by trial or by time.
+
+    Failed trials are crosses at the bottom. Discarded trials are rings at their last scores, or at
+    the upper edge. Scores far above the others, of networks that did not learn, are triangles at
+    the upper edge, so that the others can be seen.
+
+    Parameters
+    ----------
+    scores : array-like of shape (n_trials,)
+        Scores, which the search minimises, in the order of trials; NaN for failed trials.
+    seconds : array-like of shape (n_trials,), optional
+        Duration of each trial.
+    score_name : str, default="score"
+        Name of the score in labels.
+    discarded : array-like of bool of shape (n_trials,), optional
+        Trials that were stopped early, with scores of an unfinished training.
+
+    Attributes
+    ----------
+    scatter_ : matplotlib PathCollection
+        Trials that were completed and are within the axis.
+    beyond_, failed_, discarded_ : matplotlib Line2D or None
+        Trials with scores beyond the axis, failed ones and discarded ones.
+    line_ : matplotlib Line2D
+        Best so far.
+    ax_, figure_ : matplotlib Axes and Figure
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.plotting import SearchHistoryDisplay
+    >>> display = SearchHistoryDisplay([3.0, np.nan, 1.0, 2.0]).plot()
+    >>> display.line_.get_ydata().tolist()
+    [3.0, 3.0, 1.0, 1.0]
+    """
+
+    def __init__(self, scores, *, seconds=None, score_name="score", discarded=None):
+        self.scores = scores
+        self.seconds = seconds
+        self.score_name = score_name
+        self.discarded = discarded
+
+    @classmethod
+    def from_catalog(cls, catalog, *, score_name="score", ax=None, **plot_options):
+        """Create a display from a catalog or its frame.
+
+        Parameters
+        ----------
+        catalog : Catalog or DataFrame
+            A frame needs the columns `status`, `score` and, for ``by="time"``, `seconds`.
+        score_name : str, default="score"
+            Name of the score in labels.
+        ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
+        **plot_options
+            Passed to `plot`.
+
+        Returns
+        -------
+        SearchHistoryDisplay
+        """
+        frame = catalog_frame(catalog)
+        discarded = (frame["status"] == "discarded").to_numpy()
+        scored = (frame["status"] == "completed") | discarded
+        scores = frame["score"].where(scored).to_numpy(dtype=float)
+        seconds = frame["seconds"].to_numpy() if "seconds" in frame else None
+        options = {"seconds": seconds, "score_name": score_name, "discarded": discarded}
+        return cls(scores, **options).plot(ax, **plot_options)
+
+    @classmethod
+    def from_estimator(cls, estimator, *, ax=None, **options):
+        """Create a display from a fitted estimator with a `catalog_`.
+
+        Parameters
+        ----------
+        estimator : AutoDEUQRegressor or another with `catalog_`
+        ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
+        **options
+            Passed to `from_catalog`.
+
+        Returns
+        -------
+        SearchHistoryDisplay
+        """
+        return cls.from_catalog(catalog_of(estimator), ax=ax, **options)
+
+    def plot(
+        self, ax=None, *, by="trial", scatter_kwargs=None, line_kwargs=None, failed_kwargs=None
+    ):
+        """Draw the history.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
+        by : {"trial", "time"}, default="trial"
+            The horizontal axis: the number of the trial, or the sum of the seconds of all
+            trials up to it (for parallel trials more than the time that passed).
+        scatter_kwargs : dict, optional
+            Keywords of `Axes.scatter`, for the trials.
+        line_kwargs, failed_kwargs : dict, optional
+            Keywords of `Axes.plot`.
+
+        Returns
+        -------
+        SearchHistoryDisplay
+            Itself.
+
+        Raises
+        ------
+        ValueError
+            If no trial was completed, or there are no times to draw by.
+        """
+        check_choice("by", by, ("trial", "time"))
+        scores = np.asarray(self.scores, dtype=float)
+        known = np.isfinite(scores)
+        discarded = np.zeros(len(scores), bool) if self.discarded is None else self.discarded
+        discarded = known & np.asarray(discarded, dtype=bool)
+        done = known & ~discarded
+        if not done.any():
+            raise ValueError(f"None of the {len(scores)} trials was completed.")
+        if by == "time" and self.seconds is None:
+            raise ValueError('`by="time"` needs `seconds` of the trials.')
+        x = np.nancumsum(self.seconds) if by == "time" else np.arange(len(scores))
+        fence = upper_fence(scores[done])
+        within = done & (scores <= fence)
+        ax = self._open(ax)
+        shared = ax.get_ylim() if ax.has_data() else None
+        defaults = {"color": BLUE, "s": 18, "alpha": 0.7, "linewidth": 0, "label": "trial"}
+        self.scatter_ = ax.scatter(
+            x[within], scores[within], **style("points", defaults, scatter_kwargs)
+        )
+        defaults = {
+            "color": "black",
+            "drawstyle": "steps-post",
+            "label": "best so far",
+        }
+        best = np.minimum.accumulate(np.where(done, scores, np.inf))
+        begun = np.isfinite(best)
+        (self.line_,) = ax.plot(x[begun], best[begun], **style("line", defaults, line_kwargs))
+        low = scores[done].min()
+        margin = 0.08 * (fence - low or abs(low) or 1.0)
+        look = {"marker": "^", "color": GREY}
+        beyond = x[done & ~within]
+        self.beyond_ = _mark(ax, beyond, fence + margin, look, f"above {fence:.3g}", None)
+        look = {"marker": "x", "color": VERMILION}
+        self.failed_ = _mark(ax, x[~known], low - margin, look, "failed", failed_kwargs)
+        rings = {"marker": "o", "markersize": 4, "markerfacecolor": "none", "color": GREY}
+        heights = np.minimum(scores[discarded], fence + margin)
+        self.discarded_ = _mark(ax, x[discarded], heights, rings, "discarded", None)
+        ends = [low - 2 * margin, fence + 2 * margin]
+        if shared is not None:
+            ends = [min(ends[0], shared[0]), max(ends[1], shared[1])]
+        ax.set_ylim(ends)
+        ax.set(
+            xlabel="seconds of trials, added up" if by == "time" else "trial",
+            ylabel=f"{self.score_name} (smaller is better)",
+        )
+        if by == "trial":
+            whole_numbers_below(ax)
+        legend(ax, headroom=0.2, loc="upper left", ncols=2)
+        return self
+
+
+def _mark(ax, x, height, defaults, label, given):
+    """Mark trials at one height, or each at its own height; return None without trials."""
+    if not len(x):
+        return None
+    defaults = {**defaults, "linestyle": "none", "label": f"{label} ({len(x)})"}
+    (marks,) = ax.plot(x, np.broadcast_to(height, len(x)), **style("line", defaults, given))
+    return marks
+
+
+_INTERVALS = {"median": 0.5, "mean": 0.95}  # default of `interval` for each `average`
+_ROUNDING = 1e-9  # share of the optimum by which a value can be better
+
+
+class RegretDisplay(Display):
+    """Simple regret, or the best value so far, against the number of evaluations.
+
+    There is one line for each method: the median over seeds with a central interval of the
+    seeds, or the mean over seeds with its confidence interval.
+
+    Parameters
+    ----------
+    curves : dict of str to ndarray of shape (n_seeds, n_evaluations)
+        Regret or best value of each method after each evaluation.
+    regret : bool, default=True
+        Whether the curves are regret, which is never negative and best at 0.
+    unit : str, optional
+        Unit of the values.
+
+    Attributes
+    ----------
+    lines_ : list of matplotlib Line2D
+    bands_ : list of matplotlib PolyCollection
+        Bands of the methods with two or more seeds.
+    ax_, figure_ : matplotlib Axes and Figure
+
+    Examples
+    --------
+    >>> from skuq.plotting import RegretDisplay
+    >>> display = RegretDisplay.from_values({"random": [[3.0, 5.0, 2.0]]}, optimum=1.0)
+    >>> display.curves["random"].tolist()
+    [[2.0, 2.0, 1.0]]
+    """
+
+    def __init__(self, curves, *, regret=True, unit=None):
+        self.curves = curves
+        self.regret = regret
+        self.unit = unit
+
+    @classmethod
+    def from_values(
+        cls, values, *, optimum=None, maximize=False, unit=None, ax=None, **plot_options
+    ):
+        """Create a display from the values found, in the order of evaluation.
+
+        Parameters
+        ----------
+        values : dict of str to array-like of shape (n_evaluations,) or (n_seeds, n_evaluations)
+            Values of each method. NaN is an evaluation that failed.
+        optimum : float, optional
+            The best possible value. If given, regret is drawn, otherwise the best value so
+            far.
+        maximize : bool, default=False
+            Whether large values are good.
+        unit : str, optional
+            Unit of the values for the label.
+        ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
+        **plot_options
+            Passed to `plot`.
+
+        Returns
+        -------
+        RegretDisplay
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `values` has another form, or a value is better than the optimum.
+        """
+        if not isinstance(values, Mapping) or not values:
+            raise TypeError(f"`values` must be a dict of method to values. Got {values!r}.")
+        curves = {name: _best_so_far(name, runs, maximize) for name, runs in values.items()}
+        if optimum is not None:
+            sign = -1 if maximize else 1
+            curves = {name: sign * (best - optimum) for name, best in curves.items()}
+            rounding = _ROUNDING * max(1.0, abs(optimum))
+            if any((curve < -rounding).any() for curve in curves.values()):
+                raise ValueError(
+                    f"`values` must not be better than `optimum`. Got a better one than {optimum}."
+                )
+            curves = {name: np.maximum(curve, 0.0) for name, curve in curves.items()}
+        return cls(curves, regret=optimum is not None, unit=unit).plot(ax, **plot_options)
+
+    def plot(
+        self,
+        ax=None,
+        *,
+        average="median",
+        interval=None,
+        log=None,
+        line_kwargs=None,
+        band_kwargs=None,
+    ):
+        """Draw the curves.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
+        average : {"median", "mean"}, default="median"
+            Average over seeds.
+        interval : float, optional
+            Level of the band. For the median the share of seeds inside, by default 0.5 (from
+            the lower to the upper quartile). For the mean the level of its confidence
+            interval by Student's t, by default 0.95.
+        log : bool, optional
+            Whether the vertical axis is logarithmic; by default only for regret.
+        line_kwargs, band_kwargs : dict, optional
+            Keywords of `Axes.plot` and `Axes.fill_between`.
+
+        Returns
+        -------
+        RegretDisplay
+            Itself.
+        """
+        check_choice("average", average, tuple(_INTERVALS))
+        interval = _INTERVALS[average] if interval is None else interval
+        if not 0 < interval < 1:
+            raise ValueError(f"`interval` must lie strictly in (0, 1). Got {interval}.")
+        ax = self._open(ax)
+        self.lines_, self.bands_ = [], []
+        for name, curve in self.curves.items():
+            runs = np.atleast_2d(np.asarray(curve, dtype=float))
+            middle, low, high = _summary(runs, average, interval)
+            x = np.arange(1, runs.shape[1] + 1)
+            defaults = {**curve_style(ax), "drawstyle": "steps-post", "label": name}
+            self.lines_ += ax.plot(x, middle, **style("line", defaults, line_kwargs))
+            if len(runs) > 1:
+                defaults = {
+                    "color": self.lines_[-1].get_color(),
+                    "alpha": 0.2,
+                    "linewidth": 0,
+                    "step": "post",
+                }
+                band = style("area", defaults, band_kwargs)
+                self.bands_.append(ax.fill_between(x, low, high, **band))
+        if self.regret if log is None else log:
+            ax.set_yscale("log", nonpositive="clip")
+        ax.set(
+            xlabel="evaluations",
+            ylabel=with_unit("simple regret" if self.regret else "best value so far", self.unit),
+        )
+        whole_numbers_below(ax)
+        legend(ax, title=self._caption(average, interval))
+        return self
+
+    def _caption(self, average, interval):
+        """Describe how curves of several seeds are averaged; None if each has a single seed."""
+        counts = {len(np.atleast_2d(curve)) for curve in self.curves.values()}
+        if counts == {1}:
+            return None
+        least, most = min(counts), max(counts)
+        seeds = f"{most} seeds" if least == most else f"{least} to {most} seeds"
+        if average == "mean":
+            return f"mean of {seeds}, {interval:.0%} confidence"
+        return f"median of {seeds}, band holds {interval:.0%} of them"
+
+
+def _best_so_far(name, runs, maximize):
+    """Return the best value up to each evaluation, of shape (n_seeds, n_evaluations)."""
+    runs = np.atleast_2d(np.asarray(runs, dtype=float))
+    if runs.ndim != 2 or not runs.size:
+        raise ValueError(
+            f"Values of {name!r} must have shape (n_seeds, n_evaluations). Got {runs.shape}."
+        )
+    # fmin and fmax ignore NaN; values before the first success stay NaN.
+    return (np.fmax if maximize else np.fmin).accumulate(runs, axis=1)
+
+
+def _summary(runs, average, interval):
+    """Return the average and the ends of the band over seeds, each (n_evaluations,)."""
+    if average == "median":
+        return np.quantile(runs, [0.5, (1 - interval) / 2, (1 + interval) / 2], axis=0)
+    mean = runs.mean(axis=0)
+    if len(runs) < 2:
+        return mean, mean, mean
+    error = stats.sem(runs, axis=0) * stats.t.ppf((1 + interval) / 2, len(runs) - 1)
+    return mean, mean - error, mean + error

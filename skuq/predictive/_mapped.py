@@ -1,0 +1,482 @@
+"""Distributions made of others: of a transformed target, of groups of rows, of mapped scores.
+
+The normal score of y is the standard normal quantile at the value of the distribution's cdf at y.
+
+Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D), q knots; y is
+the target, and z the transformed target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from skuq._utils._checks import as_floats, fill_masked
+from skuq._utils._formulas import LOG_SQRT_2PI
+from skuq._utils._records import saved_as
+from skuq.predictive._calibrated import PiecewiseLinear
+from skuq.predictive._mixture import (
+    Continuous,
+    Factor,
+    Mixture,
+    RandomSource,
+    RowIndex,
+    Uncertainty,
+)
+
+
+class Transform(Protocol):
+    """A strictly increasing function of each output, with finite values."""
+
+    def forward(self, y: np.ndarray) -> np.ndarray:
+        """Compute z from y, both of shape (..), or (.., m) for several outputs."""
+
+    def inverse(self, z: np.ndarray) -> np.ndarray:
+        """Compute y from z."""
+
+    def log_derivative(self, y: np.ndarray) -> np.ndarray:
+        """Compute the log of the derivative of `forward` at y."""
+
+    def output(self, k: int) -> Transform:
+        """Select the transform of one of several outputs, for arrays (..)."""
+
+
+@saved_as("predictive.TransformedMixture")
+@dataclass(frozen=True, eq=False)
+class TransformedMixture(Mixture):
+    """Distribution of y, given a mixture that predicts an increasing function of y.
+
+    With ``z ~ inner``, ``y = shift + factor * transform.inverse(z)``. Distribution function,
+    quantiles, intervals, density and draws are exact. Means and variances are computed by
+    quadrature over the members' quantile functions, with 81 or more points.
+
+    Parameters
+    ----------
+    inner : Mixture
+        Distribution of z.
+    transform : object
+        Object with the methods ``forward(y)``, ``inverse(z)``, ``log_derivative(y)`` (the log of
+        the derivative of `forward`) and, for several outputs, ``output(k)``. It must be strictly
+        increasing, and finite for finite arguments. If `inner` has an output axis, it is the last
+        axis of these methods' arrays, and each output has its own function. Otherwise the methods
+        take arrays of any shape.
+    shift : ndarray that broadcasts to (n[, m]), default=0.0
+        Summand, in units of y. It is set by `scaled` and rarely given.
+    factor : ndarray that broadcasts to (n[, m]), default=1.0
+        Positive factor. It is set by `scaled` and rarely given.
+
+    See Also
+    --------
+    GaussianMixture, StudentTMixture, NestedGaussianMixture, QuantileMixture
+
+    Notes
+    -----
+    Members' moments are computed within ten normal scores of their medians, which leaves out a
+    probability of 1e-23. They are finite if the inverse transform grows linearly at its ends, as
+    the transforms of `skuq.tables` do. With an inverse that grows exponentially, a Student's t has
+    no moments, and `mean` and `variance` raise ValueError.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from types import SimpleNamespace
+    >>> from skuq.predictive import GaussianMixture
+    >>> logarithm = SimpleNamespace(
+    ...     forward=np.log, inverse=np.exp, log_derivative=lambda y: -np.log(y)
+    ... )
+    >>> normal = GaussianMixture(np.zeros((1, 1)), np.ones((1, 1)))
+    >>> lognormal = TransformedMixture(normal, logarithm)
+    >>> lognormal.mean.round(4), lognormal.quantile(0.5)  # exp(1 / 2) and 1
+    (array([1.6487]), array([1.]))
+    """
+
+    inner: Mixture
+    transform: Transform
+    shift: np.ndarray | float = 0.0
+    factor: np.ndarray | float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, Mixture):
+            raise TypeError(
+                f"inner must be a Mixture, such as GaussianMixture. Got {self.inner!r}."
+            )
+        if not (np.asarray(self.factor) > 0).all():
+            raise ValueError(f"factor must be positive. Got {self.factor}.")
+
+    @property
+    def weights(self) -> np.ndarray:
+        """Weights of `inner`, of shape (K,)."""
+        return self.inner.weights
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.inner._shape
+
+    def _forward(self, y: np.ndarray) -> np.ndarray:
+        """Compute z from y, after shift and factor are undone."""
+        return self.transform.forward((np.asarray(y, dtype=float) - self.shift) / self.factor)
+
+    def _inverse(self, z: np.ndarray) -> np.ndarray:
+        """Compute y from z, with shift and factor."""
+        return self.shift + self.factor * self.transform.inverse(z)
+
+    @cached_property
+    def _moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Members' means and variances, (K, n[, m]) each, before shift and factor."""
+        return self.inner._moments_of(self.transform.inverse)
+
+    @property
+    def member_means(self) -> np.ndarray:
+        """Means of the members, of shape (K, n[, m]), in units of y."""
+        return self.shift + self.factor * self._moments[0]
+
+    @property
+    def member_variances(self) -> np.ndarray:
+        """Variances of the members, of shape (K, n[, m]), in squared units of y."""
+        return self.factor**2 * self._moments[1]
+
+    def cdf(self, y: ArrayLike) -> np.ndarray:
+        # Broadcast y to the output axis, which the transform needs, also if y is a number.
+        y = np.broadcast_to(fill_masked(y), np.broadcast_shapes(np.shape(y), self._shape))
+        return self.inner.cdf(self._forward(y))
+
+    def log_prob(self, y: ArrayLike) -> np.ndarray:
+        y = self._check_y(y)
+        # Density of y = density of z times dz/dy.
+        slope = self.transform.log_derivative((y - self.shift) / self.factor)
+        slope = (slope - np.log(self.factor)).sum(axis=tuple(range(1, y.ndim)))  # (n,)
+        return self.inner.log_prob(self._forward(y)) + slope
+
+    def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
+        return self._inverse(self.inner.inverse_cdf(levels))
+
+    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
+        """Draw jointly from `inner` and transform, to shape (n[, m], n_samples)."""
+        draws = np.moveaxis(self.inner.sample(n_samples, rng), -1, 0)  # (n_samples, n[, m])
+        return np.moveaxis(self._inverse(draws), 0, -1)
+
+    def scaled(self, factor: Factor) -> TransformedMixture:
+        mean = self.mean
+        # mean + factor * (y - mean) is again a shift and a factor of the same inner mixture.
+        stretched = TransformedMixture(
+            self.inner,
+            self.transform,
+            mean + factor * (self.shift - mean),
+            factor * self.factor,
+        )
+        stretched.__dict__["_moments"] = self._moments  # do not depend on shift and factor
+        return stretched
+
+    def rows(self, rows: RowIndex) -> TransformedMixture:
+        """Select rows by a slice or positions."""
+        shift, factor = self._of_each_row
+        return TransformedMixture(self.inner.rows(rows), self.transform, shift[rows], factor[rows])
+
+    def output(self, k: int) -> TransformedMixture:
+        """Select the marginal distribution of one of several outputs."""
+        shift, factor = (values[:, k] for values in self._of_each_row)
+        return TransformedMixture(self.inner.output(k), self.transform.output(k), shift, factor)
+
+    @property
+    def _of_each_row(self) -> tuple[np.ndarray, np.ndarray]:
+        """Shift and factor of each row and output, (n[, m])."""
+        return np.broadcast_to(self.shift, self._shape), np.broadcast_to(self.factor, self._shape)
+
+    def _tfp_members(self) -> Any:
+        raise NotImplementedError(
+            "The transform is a function of NumPy arrays, which TensorFlow Probability cannot "
+            "use. Transform the draws of `inner.to_tfp()`, or use the methods of "
+            "TransformedMixture."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedDistribution(Continuous):
+    """Distribution for every row, with a separate record for each group of rows.
+
+    Parameters
+    ----------
+    parts : tuple of distributions
+        One record for each group, all with the same number of outputs.
+    rows : tuple of ndarray of int
+        Positions of the rows of each record. Together they hold 0 to n - 1, each once.
+
+    Raises
+    ------
+    ValueError
+        If the rows are not 0 to n - 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.predictive import GaussianMixture
+    >>> narrow = GaussianMixture(np.zeros((1, 1)), np.ones((1, 1)))
+    >>> wide = GaussianMixture(np.zeros((1, 2)), np.full((1, 2), 5.0))
+    >>> GroupedDistribution((narrow, wide), (np.array([1]), np.array([0, 2]))).std
+    array([5., 1., 5.])
+    """
+
+    parts: tuple[Any, ...]
+    rows: tuple[np.ndarray, ...]
+
+    def __post_init__(self) -> None:
+        together = np.sort(np.concatenate(self.rows))
+        if len(self.parts) != len(self.rows) or (together != np.arange(len(together))).any():
+            raise ValueError(
+                "`rows` must hold each row from 0 to n - 1 once, with one array a record. Got "
+                f"{len(self.parts)} records and rows {[rows.tolist() for rows in self.rows]}."
+            )
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return (sum(map(len, self.rows)), *self.parts[0].mean.shape[1:])
+
+    def _gather(self, values: Sequence[np.ndarray], axis: int = 0) -> np.ndarray:
+        """Put the records' values, whose rows are on `axis`, into the order of the rows."""
+        together = np.concatenate(values, axis=axis)
+        # The argsort of a permutation is its inverse.
+        return np.take(together, np.argsort(np.concatenate(self.rows)), axis=axis)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Point prediction of each record, of shape (n[, m])."""
+        return self._gather([part.mean for part in self.parts])
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Variance of each record, in squared units of y."""
+        return self._gather([part.variance for part in self.parts])
+
+    @property
+    def aleatoric_variance(self) -> np.ndarray:
+        """Variance of the noise, in squared units of y."""
+        return self._gather([part.aleatoric_variance for part in self.parts])
+
+    @property
+    def epistemic_variance(self) -> np.ndarray:
+        """Variance beyond the noise's, in squared units of y."""
+        return self._gather([part.epistemic_variance for part in self.parts])
+
+    def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
+        """Compute the mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
+        parts = zip(*(part.uncertainty(epistemic_ddof) for part in self.parts))
+        return Uncertainty(*(self._gather(values) for values in parts))
+
+    def cdf(self, y: ArrayLike) -> np.ndarray:
+        """Compute P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
+        y = as_floats(y)
+        y = np.broadcast_to(y, np.broadcast_shapes(y.shape, self._shape))
+        axis = y.ndim - len(self._shape)
+        found = [part.cdf(np.take(y, rows, axis)) for part, rows in zip(self.parts, self.rows)]
+        return self._gather(found, axis)
+
+    def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
+        """Invert the cdf of each row and output, at levels that broadcast to (q, n[, m])."""
+        levels = np.broadcast_to(levels, (len(levels), *self._shape))
+        found = [part.inverse_cdf(levels[:, rows]) for part, rows in zip(self.parts, self.rows)]
+        return self._gather(found, axis=1)
+
+    def log_prob(self, y: ArrayLike) -> np.ndarray:
+        """Compute the log density of each row, of all outputs together. Shape (n,)."""
+        y = self._check_y(y)
+        return self._gather([part.log_prob(y[rows]) for part, rows in zip(self.parts, self.rows)])
+
+    def output(self, k: int) -> GroupedDistribution:
+        """Select the marginal distribution of one of several outputs."""
+        return GroupedDistribution(tuple(part.output(k) for part in self.parts), self.rows)
+
+    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
+        """Draw jointly, to shape (n[, m], n_samples).
+
+        All records draw from the same random numbers, so that a draw takes one member and one
+        level for the rows of all groups.
+        """
+        seed = np.random.default_rng(rng).integers(2**63)
+        return self._gather(
+            [part.sample(n_samples, np.random.default_rng(seed)) for part in self.parts]
+        )
+
+
+# Scores beyond this are measured in standard deviations, since levels near 0 and 1 are rounded.
+_LARGEST_SCORE = 6.0
+_EDGE = special.ndtr(-_LARGEST_SCORE)
+_STEEPEST = 0.05  # smallest slope of a map of scores, so that the density is finite
+# Nodes of the trapezoidal rule for moments of a function of a standard normal.
+_NODES = np.linspace(-10, 10, 401)
+_NODE_WEIGHTS = np.exp(-0.5 * _NODES**2) / np.exp(-0.5 * _NODES**2).sum()
+
+
+def normal_scores(base: Any, y: np.ndarray) -> np.ndarray:
+    """Compute the normal scores (n[, m]) of y under a distribution.
+
+    Scores beyond -6 and 6 are extrapolated: they grow by 1 with each standard deviation of the
+    row's distribution.
+    """
+    level = base.cdf(y)
+    scores = special.ndtri(np.clip(level, _EDGE, 1 - _EDGE))
+    # The side of y, 1 or -1, where its level is too close to 1 or 0 to be inverted; 0 elsewhere.
+    side = np.sign(level - 0.5) * ((level < _EDGE) | (level > 1 - _EDGE))
+    if side.any():
+        # From the quantiles at +-6 on, scores grow in units of the row's standard deviation: the
+        # map from y to scores stays continuous and can be inverted.
+        low, high = base.inverse_cdf(_as_column([_EDGE, 1 - _EDGE], y.ndim))
+        with np.errstate(over="ignore"):  # a score may be infinite
+            distance = np.maximum(np.where(side > 0, y - high, low - y) / base.std, 0)
+        scores = scores + np.where(side == 0, 0.0, np.copysign(distance, side))
+    return scores
+
+
+def at_scores(base: Any, scores: np.ndarray) -> np.ndarray:
+    """Compute the y at normal scores (q, n[, m]): the inverse of `normal_scores`."""
+    inside = np.clip(scores, -_LARGEST_SCORE, _LARGEST_SCORE)
+    found: np.ndarray = base.inverse_cdf(special.ndtr(inside))
+    beyond = scores - inside
+    return found + base.std * beyond if beyond.any() else found
+
+
+def _as_column(values: ArrayLike, n_axes: int) -> np.ndarray:
+    """Append axes of length 1 to values (q,)."""
+    return np.reshape(values, (-1, *[1] * n_axes))
+
+
+def increasing(nominal: np.ndarray, tracked: np.ndarray) -> np.ndarray:
+    """Raise scores (q[, m]) where they grow by less than 0.05 times the nominal ones."""
+    least = _STEEPEST * _as_column(nominal, tracked.ndim - 1)
+    # The scores minus the line of the least slope must not fall from one level to the next.
+    return least + np.maximum.accumulate(tracked - least, axis=0)
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptedDistribution(Continuous):
+    """Distribution with normal scores mapped to those observed for truths.
+
+    The quantile of level p is the y at which the base distribution has the score r(z), where z is
+    the standard normal quantile at p. The map r corrects a bias (r(0) is not 0), a wrong width (the
+    slope of r is not 1) and skewness.
+
+    Parameters
+    ----------
+    base : distribution
+        It must have mean, variance parts, cdf, inverse_cdf, log_prob and sample.
+    nominal : ndarray of shape (q,)
+        Scores z at the knots of r; increasing.
+    tracked : ndarray of shape (q,) or (q, m)
+        Scores r(z). Between knots r is linear; beyond them it continues with the mean slope from
+        the middle.
+
+    Notes
+    -----
+    `mean` is the point prediction of the base, not the mean of this distribution. `variance` is the
+    mean squared distance from the point prediction, so that a bias increases it. It is exact for
+    normals; for others it is the variance of the base times the factor of a normal. Each of several
+    outputs has its own map, and the log density takes the outputs as independent.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.predictive import GaussianMixture
+    >>> normal = GaussianMixture(np.zeros((1, 1)), np.ones((1, 1)))
+    >>> z = np.array([-1.0, 0.0, 1.0])
+    >>> wider = AdaptedDistribution(normal, z, 1 + 2 * z)
+    >>> wider.interval(0.9).round(2)  # 1 ± 2 * 1.645
+    array([[-2.29,  4.29]])
+    """
+
+    base: Any
+    nominal: np.ndarray
+    tracked: np.ndarray
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        shape: tuple[int, ...] = self.base.mean.shape
+        return shape
+
+    @property
+    def _map(self) -> PiecewiseLinear:
+        """The map r from nominal to tracked scores, with a further knot far beyond either end."""
+        nominal, tracked = _as_column(self.nominal, self.tracked.ndim - 1), self.tracked
+        ends, middle, far = [0, -1], len(nominal) // 2, 1e3
+        # Mean slopes (2[, m]) from the middle to either end.
+        slopes = (tracked[ends] - tracked[middle]) / (nominal[ends] - nominal[middle])
+        low, high = np.maximum(slopes, _STEEPEST)[:, None]
+        x = np.concatenate([nominal[:1] - far, nominal, nominal[-1:] + far])
+        y = np.concatenate([tracked[:1] - far * low, tracked, tracked[-1:] + far * high])
+        return PiecewiseLinear(np.broadcast_to(x, y.shape), y)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """The point prediction, which calibration leaves as it is. Shape (n[, m])."""
+        mean: np.ndarray = self.base.mean
+        return mean
+
+    @property
+    def _variance_factor(self) -> np.ndarray:
+        """Second moment () or (m,) of the mapped scores of a standard normal."""
+        shape = self.tracked.shape[1:]
+        nodes = np.broadcast_to(_as_column(_NODES, len(shape)), (len(_NODES), *shape))
+        # E[r(Z)^2] and not the variance of r(Z): a bias, r(0) not 0, counts.
+        return np.asarray(_NODE_WEIGHTS @ self._map(nodes) ** 2)
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Mean squared distance from the point prediction, in squared units of y."""
+        return self._variance_factor * self.base.variance
+
+    @property
+    def aleatoric_variance(self) -> np.ndarray:
+        """The base's share of noise in the variance."""
+        return self._variance_factor * self.base.aleatoric_variance
+
+    @property
+    def epistemic_variance(self) -> np.ndarray:
+        """The base's share of disagreement in the variance."""
+        return self._variance_factor * self.base.epistemic_variance
+
+    def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
+        """Compute the mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
+        parts = self.base.uncertainty(epistemic_ddof)
+        return Uncertainty(
+            self.mean, *(np.sqrt(self._variance_factor) * part for part in parts[1:])
+        )
+
+    def cdf(self, y: ArrayLike) -> np.ndarray:
+        """Compute P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
+        y = as_floats(y)
+        y = np.broadcast_to(y, np.broadcast_shapes(y.shape, self._shape))
+        # P(Y <= y) = Phi(r^-1(s)), where s is the score of y under the base.
+        levels: np.ndarray = special.ndtr(self._map.inverse(normal_scores(self.base, y)))
+        return levels
+
+    def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
+        """Invert the cdf of each row and output, at levels that broadcast to (q, n[, m])."""
+        levels = np.broadcast_to(levels, (len(levels), *self._shape))
+        return at_scores(self.base, self._map(special.ndtri(levels)))
+
+    def log_prob(self, y: ArrayLike) -> np.ndarray:
+        """Compute the log density of each row, of all outputs together. Shape (n,)."""
+        y = self._check_y(y)
+        scores = normal_scores(self.base, y)
+        nominal = self._map.inverse(scores)
+        # d(score)/dy is f(y) / phi(score) of the base, and 1 / std beyond the largest score.
+        densities = [self.base] if y.ndim == 1 else map(self.base.output, range(y.shape[1]))
+        columns = y.reshape(len(y), -1).T
+        log_f = np.stack([d.log_prob(column) for d, column in zip(densities, columns)], axis=1)
+        rise = log_f.reshape(y.shape) + 0.5 * scores**2 + LOG_SQRT_2PI
+        rise = np.where(abs(scores) < _LARGEST_SCORE, rise, -np.log(self.base.std))
+        # Change of variables from z to y: log phi(z) - log r'(z) + log ds/dy, with z = r^-1(s).
+        density = -0.5 * nominal**2 - LOG_SQRT_2PI - np.log(self._map.slope(nominal)) + rise
+        return density if y.ndim == 1 else density.sum(axis=1)
+
+    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
+        """Draw jointly, of shape (n[, m], n_samples): map the draws of the base."""
+        draws = np.moveaxis(self.base.sample(n_samples, rng), -1, 0)  # (n_samples, n[, m])
+        # A draw of the base has a standard normal score z, (n_samples, n[, m]); the draw returned
+        # is the base's quantile at r(z).
+        scores = np.stack([normal_scores(self.base, draw) for draw in draws])
+        return np.moveaxis(at_scores(self.base, self._map(scores)), 0, -1)

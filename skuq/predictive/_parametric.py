@@ -1,0 +1,568 @@
+"""Distributions of networks that predict parameters: normals, Student's t, mixtures of them.
+
+Notation: K members, J components of each, n rows, m outputs (the last axis is absent where y
+was 1-D).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from skuq._utils._checks import check_member_weights
+from skuq._utils._formulas import LOG_SQRT_2PI
+from skuq._utils._records import saved_as
+from skuq.predictive._mixture import (
+    FILLED_IN,
+    Factor,
+    Mixture,
+    RandomSource,
+    RowIndex,
+    Uncertainty,
+    check_locations_and_scales,
+)
+
+
+@saved_as("predictive.GaussianMixture")
+@dataclass(frozen=True, eq=False)
+class GaussianMixture(Mixture):
+    """Mixture of K normals for every row; rows share the weights.
+
+    Given the member, outputs are independent; over members they are not.
+
+    Parameters
+    ----------
+    loc, scale : ndarray of shape (K, n) or (K, n, m)
+        Means and standard deviations of the members, in units of y; scale > 0.
+    weights : ndarray of shape (K,), optional
+        Positive weights of the members, summing to 1; equal by default.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, scales are not positive or weights do not sum to 1.
+
+    References
+    ----------
+    Egele et al., "AutoDEUQ", Eq. 3; Lakshminarayanan et al. (2017), section 2.4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> two = GaussianMixture(loc=np.array([[0.0], [2.0]]), scale=np.ones((2, 1)))
+    >>> two.mean, two.aleatoric_variance, two.epistemic_variance
+    (array([1.]), array([1.]), array([1.]))
+    """
+
+    loc: np.ndarray
+    scale: np.ndarray
+    weights: np.ndarray = FILLED_IN
+
+    def __post_init__(self) -> None:
+        loc, scale = check_locations_and_scales(self.loc, self.scale)
+        weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
+        vars(self).update(loc=loc, scale=scale, weights=weights)
+
+    @property
+    def member_means(self) -> np.ndarray:
+        """Means of the members, of shape (K, n[, m]), in units of y."""
+        return self.loc
+
+    @property
+    def member_variances(self) -> np.ndarray:
+        """Variances of the members, of shape (K, n[, m]), in squared units of y."""
+        return self.scale**2
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.loc.shape[1:]
+
+    @property
+    def _parameters(self) -> tuple[np.ndarray, ...]:
+        return self.loc, self.scale
+
+    def _with(self, loc: np.ndarray, scale: np.ndarray) -> GaussianMixture:
+        return GaussianMixture(loc, scale, self.weights)
+
+    def _stretch(self, mean: np.ndarray, factor: Factor) -> GaussianMixture:
+        return self._with(mean + factor * (self.loc - mean), factor * self.scale)
+
+    def _cdf(self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        return special.ndtr((y - loc) / scale)
+
+    def _log_density(self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        return -0.5 * ((y - loc) / scale) ** 2 - np.log(scale) - LOG_SQRT_2PI
+
+    def _quantile(self, levels: np.ndarray, loc: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        return loc + scale * special.ndtri(levels)
+
+    def _at_scores(self, z: np.ndarray, loc: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        return loc + scale * z
+
+    def _tfp_members(self) -> Any:
+        from skuq.backend import tfd
+
+        # (n, K[, m])
+        return self._independent(
+            tfd.Normal(np.moveaxis(self.loc, 0, 1), np.moveaxis(self.scale, 0, 1))
+        )
+
+
+@saved_as("predictive.NestedGaussianMixture")
+@dataclass(frozen=True, eq=False)
+class NestedGaussianMixture(Mixture):
+    """Mixture of K members for every row, each of which is a mixture of J normals.
+
+    All rows share the members' weights, but not the probabilities of components. The spread of
+    one member's components is aleatoric, possibly with several modes. The disagreement of the
+    members' means is epistemic. Each output has its own mixture: given the member, outputs are
+    independent.
+
+    Parameters
+    ----------
+    loc, scale : ndarray of shape (K, J, n) or (K, J, n, m)
+        Means and standard deviations of the components, in units of y; scale > 0.
+    probabilities : ndarray of the shape of `loc`
+        Non-negative probabilities of the components, which sum to 1 over J within 1e-6.
+    weights : ndarray of shape (K,), optional
+        Positive weights of the members, summing to 1; equal by default.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, scales are not positive, or probabilities or weights do not sum
+        to 1.
+
+    See Also
+    --------
+    skuq.networks.GaussianMixtureHead : Head that predicts the parameters.
+
+    References
+    ----------
+    Bishop (1994), "Mixture Density Networks".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> shape = 1, 2, 1  # one member that knows two modes
+    >>> loc = np.array([-1.0, 1.0]).reshape(shape)
+    >>> fork = NestedGaussianMixture(loc, np.full(shape, 0.1), np.full(shape, 0.5))
+    >>> fork.aleatoric_variance.round(2), fork.epistemic_variance
+    (array([1.01]), array([0.]))
+    """
+
+    loc: np.ndarray
+    scale: np.ndarray
+    probabilities: np.ndarray
+    weights: np.ndarray = FILLED_IN
+
+    def __post_init__(self) -> None:
+        names = "loc", "scale", "probabilities"
+        loc, scale, probabilities = (np.asarray(getattr(self, name), float) for name in names)
+        if (
+            loc.ndim not in (3, 4)
+            or not scale.shape == probabilities.shape == loc.shape
+            or not (len(loc) and loc.shape[1])
+        ):
+            raise ValueError(
+                "loc, scale and probabilities must all have shape (n_members, n_components, "
+                "n_samples) or (n_members, n_components, n_samples, n_outputs). Got "
+                f"{loc.shape}, {scale.shape} and {probabilities.shape}."
+            )
+        if not (scale > 0).all():
+            raise ValueError(f"scale must be positive. The smallest is {scale.min()}.")
+        sums = probabilities.sum(axis=1)
+        if not ((probabilities >= 0).all() and (abs(sums - 1) <= 1e-6).all()):
+            raise ValueError(
+                "probabilities must be non-negative and sum to 1 over components. The smallest "
+                f"is {probabilities.min()}; the sums lie between {sums.min()} and {sums.max()}."
+            )
+        weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
+        # The check allows 1e-6, but cdf and density should be exact.
+        probabilities = probabilities / sums[:, None]
+        vars(self).update(loc=loc, scale=scale, probabilities=probabilities, weights=weights)
+
+    @property
+    def member_means(self) -> np.ndarray:
+        """Means of the members, of shape (K, n[, m]), in units of y."""
+        return (self.probabilities * self.loc).sum(axis=1)
+
+    @property
+    def member_variances(self) -> np.ndarray:
+        """Variances of the members, of shape (K, n[, m]), in squared units of y."""
+        return self._combine_components(self.loc, self.scale**2)[1]
+
+    def _combine_components(
+        self, means: np.ndarray, variances: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Compute members' means and variances from those of components, (K, J, n[, m])."""
+        mean = (self.probabilities * means).sum(axis=1)
+        # Law of total variance over the components.
+        distance = means - mean[:, None]
+        return mean, (self.probabilities * (variances + distance**2)).sum(axis=1)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.loc.shape[2:]
+
+    @property
+    def _parameters(self) -> tuple[np.ndarray, ...]:
+        return self.loc, self.scale, self.probabilities
+
+    def _with(
+        self, loc: np.ndarray, scale: np.ndarray, probabilities: np.ndarray
+    ) -> NestedGaussianMixture:
+        return NestedGaussianMixture(loc, scale, probabilities, self.weights)
+
+    def _stretch(self, mean: np.ndarray, factor: Factor) -> NestedGaussianMixture:
+        loc = mean + factor * (self.loc - mean)
+        return self._with(loc, factor * self.scale, self.probabilities)
+
+    def _cdf(
+        self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray, probabilities: np.ndarray
+    ) -> np.ndarray:
+        return sum(p * special.ndtr((y - mu) / s) for mu, s, p in zip(loc, scale, probabilities))
+
+    def _log_density(
+        self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray, probabilities: np.ndarray
+    ) -> np.ndarray:
+        densities = -0.5 * ((y - loc) / scale) ** 2 - np.log(scale) - LOG_SQRT_2PI
+        return special.logsumexp(densities, axis=0, b=probabilities)
+
+    def _bracket(
+        self, levels: np.ndarray, arrays: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Bracket the quantiles of each row by those of its components."""
+        # A mixture's quantile lies between the smallest and the largest quantile of those
+        # components that have a positive probability.
+        scores = special.ndtri(levels)
+        low, high = np.full_like(scores, np.inf), np.full_like(scores, -np.inf)
+        for parameters in zip(*arrays):
+            for loc, scale, probability in zip(*parameters):
+                end = loc + scale * scores
+                low = np.where(probability > 0, np.minimum(low, end), low)
+                high = np.where(probability > 0, np.maximum(high, end), high)
+        return low, high
+
+    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
+        """Draw jointly for all rows, to shape (n[, m], n_samples).
+
+        Each draw takes one member and, for each output, one uniform number that chooses the
+        component and one standard normal number, all shared by all rows. A draw is therefore a
+        function of the input, which jumps only where it changes from one component to another.
+        """
+        rng = np.random.default_rng(rng)
+        member = rng.choice(len(self.weights), size=n_samples, p=self.weights)
+        # (n_samples, 1[, m]): all rows of a draw share them.
+        uniform = rng.random((n_samples, 1, *self._shape[1:]))
+        z = rng.standard_normal(uniform.shape)
+        draws = np.empty((n_samples, *self._shape))
+        for k, (loc, scale, probabilities) in enumerate(self._members()):
+            chosen = member == k
+            # A component is taken if the uniform number lies between `lower` and `upper`.
+            edges, lower = np.cumsum(probabilities, axis=0), np.zeros(self._shape)
+            edges /= edges[-1]  # exactly 1 from the last possible component on
+            drawn = draws[chosen]
+            for mu, s, upper in zip(loc, scale, edges):
+                here = (uniform[chosen] >= lower) & (uniform[chosen] < upper)
+                drawn = np.where(here, mu + s * z[chosen], drawn)
+                lower = upper
+            draws[chosen] = drawn
+        return np.moveaxis(draws, 0, -1)
+
+    def _moments_of(
+        self, function: Callable[[np.ndarray], np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        # Treat the K * J components as members of one Gaussian mixture, and combine afterwards.
+        shape = self.loc.shape
+        flat = shape[0] * shape[1], *shape[2:]
+        components = GaussianMixture(self.loc.reshape(flat), self.scale.reshape(flat))
+        moments = components._moments_of(function)
+        return self._combine_components(*(moment.reshape(shape) for moment in moments))
+
+    def _tfp_members(self) -> Any:
+        from skuq.backend import tfd
+
+        # (n, K, [m,] J)
+        loc, scale, probabilities = (
+            np.moveaxis(a, (0, 1), (1, -1)) for a in (self.loc, self.scale, self.probabilities)
+        )
+        outputs = tfd.MixtureSameFamily(
+            tfd.Categorical(probs=probabilities), tfd.Normal(loc, scale)
+        )
+        return self._independent(outputs)
+
+
+def check_location_and_stds(**arrays: ArrayLike) -> list[np.ndarray]:
+    """Check a location and standard deviations, all of one shape (n,) or (n, m).
+
+    The location comes first; the others must be non-negative and finite.
+    """
+    checked = {name: np.asarray(array, dtype=float) for name, array in arrays.items()}
+    shapes = [array.shape for array in checked.values()]
+    if len(shapes[0]) not in (1, 2) or len(set(shapes)) > 1:
+        raise ValueError(
+            f"{', '.join(arrays)} must all have shape (n_samples,) or (n_samples, n_outputs). "
+            f"Got {', '.join(map(str, shapes))}."
+        )
+    for name, part in list(checked.items())[1:]:
+        wrong = ~((part >= 0) & np.isfinite(part))  # True also for NaN
+        if wrong.any():
+            raise ValueError(f"{name} must be finite and at least 0. Got {part[wrong][0]}.")
+    return list(checked.values())
+
+
+@saved_as("predictive.EpistemicNormal")
+@dataclass(frozen=True, eq=False, init=False)
+class EpistemicNormal(GaussianMixture):
+    """Normal distribution for every row, with known aleatoric and epistemic variance.
+
+    It is a `GaussianMixture` of one member with the scale
+    ``sqrt(aleatoric**2 + epistemic**2)``. Its variance has the two given parts, whereas the
+    variance of other mixtures of one member is aleatoric only. Outputs are independent.
+
+    Parameters
+    ----------
+    mean : ndarray of shape (n,) or (n, m)
+        Means, in units of y.
+    aleatoric, epistemic : ndarray of shape (n,) or (n, m)
+        Standard deviations of the noise and of the model, in units of y. Either can be 0, but
+        not both.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, a part is negative or not finite, or both are 0.
+
+    See Also
+    --------
+    GaussianMixture : Distribution whose parts of the variance come from an ensemble's members.
+    TwoPieceNormal : Distribution of different width below and above the point prediction.
+
+    References
+    ----------
+    Heiss et al., "NOMU", Eq. 59 (both parts) and section 2 (the model's part).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> normal = EpistemicNormal(mean=np.zeros(1), aleatoric=np.ones(1), epistemic=np.ones(1))
+    >>> normal.variance, normal.epistemic_variance
+    (array([2.]), array([1.]))
+    """
+
+    aleatoric: np.ndarray = FILLED_IN
+    epistemic: np.ndarray = FILLED_IN
+
+    def __init__(self, mean: ArrayLike, aleatoric: ArrayLike, epistemic: ArrayLike) -> None:
+        loc, noise, model = check_location_and_stds(
+            mean=mean, aleatoric=aleatoric, epistemic=epistemic
+        )
+        with np.errstate(over="ignore"):
+            total = np.hypot(noise, model)
+        if not ((total > 0) & np.isfinite(total)).all():
+            raise ValueError(
+                "aleatoric and epistemic must not both be 0, and their root sum of squares must "
+                f"be finite. It lies between {total.min()} and {total.max()}."
+            )
+        super().__init__(loc[None], total[None])
+        vars(self).update(aleatoric=noise, epistemic=model)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Means, of shape (n,) or (n, m), in units of y."""
+        return self.loc[0]
+
+    @property
+    def aleatoric_variance(self) -> np.ndarray:
+        """Variance of the noise, as given, in squared units of y."""
+        return self.aleatoric**2
+
+    @property
+    def epistemic_variance(self) -> np.ndarray:
+        """Variance of the model, as given, in squared units of y."""
+        return self.epistemic**2
+
+    @property
+    def std(self) -> np.ndarray:
+        """Square root of the variance, in units of y."""
+        return self.scale[0]  # the root of the variance would lose scales whose square underflows
+
+    def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
+        """Return the mean and the standard deviations by source.
+
+        Parameters
+        ----------
+        epistemic_ddof : {0, 1}, default=0
+            Ignored, since a single model has no divisor to correct.
+        """
+        return Uncertainty(self.mean, self.aleatoric, self.epistemic, self.std)
+
+    def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
+        return self.loc + self.scale * special.ndtri(levels)
+
+    def scaled(self, factor: Factor) -> EpistemicNormal:
+        """Multiply both standard deviations.
+
+        Parameters
+        ----------
+        factor : float or ndarray of shape (m,)
+            Positive factor, for all outputs or for each.
+        """
+        return EpistemicNormal(self.mean, factor * self.aleatoric, factor * self.epistemic)
+
+    def rows(self, rows: RowIndex) -> EpistemicNormal:
+        """Select rows by a slice or positions."""
+        return EpistemicNormal(self.mean[rows], self.aleatoric[rows], self.epistemic[rows])
+
+    def output(self, k: int) -> EpistemicNormal:
+        """Select the marginal distribution of one of several outputs."""
+        return EpistemicNormal(self.mean[..., k], self.aleatoric[..., k], self.epistemic[..., k])
+
+    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
+        """Draw jointly for all rows, to shape (n[, m], n_samples).
+
+        Each draw uses, for each output, one standard normal number for the model and one for the
+        noise, both shared by all rows. A draw is therefore a function of the input, as continuous
+        as the mean and the two standard deviations.
+        """
+        rng = np.random.default_rng(rng)
+        model, noise = rng.standard_normal((2, n_samples, 1, *self.loc.shape[2:]))
+        draws = self.mean + self.epistemic * model + self.aleatoric * noise  # (n_samples, n[, m])
+        return np.moveaxis(draws, 0, -1)
+
+
+_HALF_LOG_PI = 0.5 * np.log(np.pi)
+
+# Double exponential quadrature (Takahasi and Mori 1974): the trapezoidal rule in u, where
+# t = sinh(pi / 2 * sinh(u)). The slopes are dt / du, up to a factor.
+_U = np.arange(-60, 61) / 10
+_NODES = np.sinh(np.pi / 2 * np.sinh(_U))
+_LOG_SLOPES = np.log(np.cosh(np.pi / 2 * np.sinh(_U)) * np.cosh(_U))
+
+
+@saved_as("predictive.StudentTMixture")
+@dataclass(frozen=True, eq=False)
+class StudentTMixture(Mixture):
+    """Mixture of K Student's t distributions for every row; rows share the weights.
+
+    Given the member, outputs are independent; over members they are not.
+
+    Parameters
+    ----------
+    loc, scale : ndarray of shape (K, n) or (K, n, m)
+        Locations and scales of the members, in units of y; scale > 0. The standard deviation
+        of a member is ``scale * sqrt(df / (df - 2))``.
+    df : ndarray of the shape of `loc`
+        Degrees of freedom, above 2, so that the variance is finite.
+    weights : ndarray of shape (K,), optional
+        Positive weights of the members, summing to 1; equal by default.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, scales are not positive, degrees of freedom are not finite and above
+        2, or weights do not sum to 1.
+
+    See Also
+    --------
+    skuq.networks.StudentTHead : Head that predicts the parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> one = StudentTMixture(np.zeros((1, 1)), np.ones((1, 1)), np.full((1, 1), 4.0))
+    >>> one.variance, one.interval(0.95).round(3)
+    (array([2.]), array([[-2.776,  2.776]]))
+    """
+
+    loc: np.ndarray
+    scale: np.ndarray
+    df: np.ndarray
+    weights: np.ndarray = FILLED_IN
+
+    def __post_init__(self) -> None:
+        loc, scale = check_locations_and_scales(self.loc, self.scale)
+        df = np.asarray(self.df, dtype=float)
+        if df.shape != loc.shape:
+            raise ValueError(f"df must have the shape of loc, {loc.shape}. Got {df.shape}.")
+        wrong = ~((df > 2) & np.isfinite(df))  # True also for NaN
+        if wrong.any():
+            raise ValueError(
+                "df must be finite and above 2, so that the variance is finite. "
+                f"Got {df[wrong][0]}."
+            )
+        weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
+        vars(self).update(loc=loc, scale=scale, df=df, weights=weights)
+
+    @property
+    def member_means(self) -> np.ndarray:
+        """Means of the members, of shape (K, n[, m]), in units of y."""
+        return self.loc
+
+    @property
+    def member_variances(self) -> np.ndarray:
+        """Variances of the members, of shape (K, n[, m]), in squared units of y."""
+        return self.scale**2 * (self.df / (self.df - 2))
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.loc.shape[1:]
+
+    @property
+    def _parameters(self) -> tuple[np.ndarray, ...]:
+        return self.loc, self.scale, self.df
+
+    def _with(self, loc: np.ndarray, scale: np.ndarray, df: np.ndarray) -> StudentTMixture:
+        return StudentTMixture(loc, scale, df, self.weights)
+
+    def _stretch(self, mean: np.ndarray, factor: Factor) -> StudentTMixture:
+        return self._with(mean + factor * (self.loc - mean), factor * self.scale, self.df)
+
+    def _cdf(self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray, df: np.ndarray) -> np.ndarray:
+        return special.stdtr(df, (y - loc) / scale)
+
+    def _log_density(
+        self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray, df: np.ndarray
+    ) -> np.ndarray:
+        # `poch` is the ratio of gamma functions; a difference of their logs would cancel.
+        constant = np.log(special.poch(0.5 * df, 0.5)) - 0.5 * np.log(df) - _HALF_LOG_PI
+        tail = 0.5 * (df + 1) * np.log1p(((y - loc) / scale) ** 2 / df)
+        return constant - np.log(scale) - tail
+
+    def _quantile(
+        self, levels: np.ndarray, loc: np.ndarray, scale: np.ndarray, df: np.ndarray
+    ) -> np.ndarray:
+        return loc + scale * special.stdtrit(df, levels)
+
+    def _at_scores(
+        self, z: np.ndarray, loc: np.ndarray, scale: np.ndarray, df: np.ndarray
+    ) -> np.ndarray:
+        # Use the lower tail for both signs, since levels of the upper tail round to 1.
+        return loc - scale * np.sign(z) * special.stdtrit(df, special.ndtr(-np.abs(z)))
+
+    def _nodes(self, *arrays: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield weights and nodes of a quadrature over each member's distribution."""
+        loc, scale, df = arrays
+        # Integrate over the density: with few degrees of freedom the second moment lies far in
+        # the tails, which double exponential nodes reach. Nodes at normal scores would not reach
+        # far enough, and t quantiles are slow to compute.
+        log_weights = (
+            self._log_density(_NODES, np.zeros(()), np.ones(()), df[..., None]) + _LOG_SLOPES
+        )
+        weights = np.exp(log_weights)
+        weights /= weights.sum(axis=-1, keepdims=True)
+        for k, t in enumerate(_NODES):
+            weight = weights[..., k]
+            yield weight, loc + scale * np.where(weight > 0, t, 0.0)
+
+    def _tfp_members(self) -> Any:
+        from skuq.backend import tfd
+
+        df, loc, scale = (np.moveaxis(a, 0, 1) for a in (self.df, self.loc, self.scale))
+        return self._independent(tfd.StudentT(df, loc, scale))

@@ -1,0 +1,255 @@
+"""Trials of a search: manage those that run in slots; store and report those that end."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from skuq._utils._messages import Progress, warn_user
+from skuq.catalog._records import TrialOutcome, TrialRecord
+from skuq.exceptions import SlotsLostError
+from skuq.search._limits import Limits, RunOptions
+from skuq.search._slots import Slots
+
+_logger = logging.getLogger("skuq")
+
+
+class Store(Protocol):
+    """A place for finished trials, for example a `skuq.catalog.CatalogFolder`.
+
+    `records` are the trials of earlier searches, in the order in which they finished.
+    """
+
+    records: Any
+
+    def add(self, record: TrialRecord) -> Any:
+        """Store a trial; it is safe when this returns."""
+
+
+class RetrainingStore(Protocol):
+    """A place for networks of trials that are trained again after the search."""
+
+    def retrained(self, name: str) -> Sequence[TrialRecord]:
+        """Return the records of one round of retraining, such as "repeat-000"."""
+
+    def add_retrained(self, name: str, record: TrialRecord) -> Any:
+        """Store a network of this round, with number and configuration of its trial."""
+
+
+class TrialLog:
+    """History of one search: the trials of the store, followed by those that finish.
+
+    It is a context manager that shows progress. An interrupt ends the search early, with a
+    warning; it is raised again if no trial has succeeded.
+
+    Parameters
+    ----------
+    n_trials : int
+        Number of trials of the search, including those of the store.
+    store : Store or None
+        Place for finished trials, with those of earlier searches.
+    options : RunOptions
+
+    Attributes
+    ----------
+    history : list of TrialRecord
+        Finished and stored trials.
+    missing : deque of int
+        Numbers of the trials that the store did not have.
+    finished : deque of TrialRecord
+        Finished trials that are not stored yet.
+    interrupted : bool
+        Whether the search ended before it was over, by an interrupt or with its slots.
+    """
+
+    def __init__(self, n_trials: int, store: Store | None, options: RunOptions) -> None:
+        stored = [] if store is None else store.records
+        self.history = [record for record in stored if record.trial_number < n_trials]
+        known = {record.trial_number for record in self.history}
+        self.missing = deque(number for number in range(n_trials) if number not in known)
+        self.finished: deque[TrialRecord] = deque()
+        self.interrupted = False
+        self._n_trials = n_trials
+        self._shown_total = None if options.is_open else n_trials
+        self._n_known = len(self.history)
+        self._store = store
+        self._options = options
+        self._started = time.monotonic()
+        if self.history:
+            _logger.info("continuing with %d stored trials", len(self.history))
+
+    def __enter__(self) -> TrialLog:
+        limits = self._options.limits
+        self._progress = Progress(
+            self._options.name,
+            "trial",
+            self._shown_total,
+            verbose=self._options.verbose,
+            initial=self._n_known,
+            seconds_left=lambda: limits.seconds_left(self._started),
+        )
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
+        self._progress.__exit__()
+        interrupted = isinstance(error, KeyboardInterrupt | SlotsLostError)
+        if interrupted:
+            self.interrupted = True
+            for record in self.finished:
+                self._add(record)
+            if not any(record.completed for record in self.history):
+                return False
+            reason = f": {error}" if str(error) else "."
+            of = "" if self._shown_total is None else f" of {self._shown_total}"
+            warn_user(
+                f"{self._options.name.capitalize()} interrupted: continuing with "
+                f"{len(self.history)}{of} trials{reason}",
+            )
+        if error is None or interrupted:
+            self._check_failures()
+        return interrupted
+
+    def store_finished(self) -> None:
+        """Store and report every finished trial.
+
+        Raises SearchFailedError if too many have failed.
+        """
+        while self.finished:
+            record = self.finished[0]
+            self._add(record)
+            self.finished.popleft()
+            self._report(record)
+        self._check_failures()
+
+    def seconds_left(self) -> float:
+        """Return the time that the search has left; infinite until a trial has succeeded."""
+        limits = self._options.limits
+        if limits.needs_success and not any(record.completed for record in self.history):
+            return math.inf
+        return limits.seconds_left(self._started)
+
+    def time_of_next_trial(self, n_slots: int) -> tuple[float, bool]:
+        """Return the seconds for one more trial, and whether it may have to be shortened."""
+        limits, started = self._options.limits, self._started
+        return limits.time_of_next_trial(self.history, started, n_slots, self._n_known)
+
+    def _check_failures(self) -> None:
+        self._options.limits.check_failures(self.history, self._n_trials, self._n_known)
+
+    def _add(self, record: TrialRecord) -> None:
+        """Add a record to the store and to the history."""
+        # After an interrupt, which can come at any moment, a record can be added twice.
+        if self.history and self.history[-1] is record:
+            return
+        if self._store is not None:
+            self._store.add(record)
+        self.history.append(record)
+
+    def _report(self, record: TrialRecord) -> None:
+        """Show the progress of the search after a trial."""
+        scores = [r.score for r in self.history if r.completed]
+        best = f"{min(scores):.3f}" if scores else "-"
+        counts = Counter(r.status for r in self.history)
+        shown: dict[str, Any] = {
+            f"best {self._options.score_name}": best,
+            "failed": counts["failed"],
+        }
+        if counts["discarded"]:
+            shown["discarded"] = counts["discarded"]
+        if record.failed:
+            # Not a warning: in a wide space some networks diverge, and the catalog records it.
+            message = f"trial {record.trial_number} failed: {record.message}"
+        else:
+            message = f"trial {record.trial_number}: score {record.score:.4f}"
+            if not record.completed:
+                message += f", {record.status} after {record.share:.0%}"
+        self._progress.step(message=message, **shown)
+
+
+@dataclass
+class RunningTrial:
+    """A trial in its slot; `deadline` and `started` are times of the monotonic clock."""
+
+    number: int
+    configuration: dict[str, Any]
+    seed: int
+    slot: int
+    deadline: float
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def arguments(self) -> tuple[dict[str, Any], int]:
+        """Arguments of the evaluation."""
+        return self.configuration, self.seed
+
+    def failure(self, reason: str) -> TrialRecord:
+        """Make the trial's record for a failure."""
+        return self._record("failed", message=reason)
+
+    def record(self, result: Any) -> TrialRecord:
+        """Make the trial's record from the result of its evaluation."""
+        if not math.isfinite(result.score):
+            return self.failure(f"The evaluation returned a score of {result.score}.")
+        if not isinstance(result, TrialOutcome):
+            return self._record("completed", score=result.score, result=result)
+        status = "discarded" if result.result is None else "completed"
+        return self._record(status, **vars(result))
+
+    def _record(self, status: str, **fields: Any) -> TrialRecord:
+        seconds = time.monotonic() - self.started
+        identity = self.number, self.configuration, self.seed
+        return TrialRecord(*identity, status=status, seconds=seconds, **fields)
+
+
+class RunningTrials(dict[Future[Any], RunningTrial]):
+    """The trials that run in slots, by their futures; `free_slots` are the other slots."""
+
+    def __init__(self, slots: Slots, limits: Limits) -> None:
+        super().__init__()
+        self._slots = slots
+        self._limits = limits
+        self.free_slots = deque(range(slots.n_slots))
+
+    def wait(self, seconds: float = math.inf) -> Iterator[TrialRecord]:
+        """Wait until a trial ends or is overdue, for at most `seconds`.
+
+        Yields a record of each trial that has ended. Trials lost with their slots stay unfinished
+        and leave no record.
+        """
+        first_deadline = min(trial.deadline for trial in self.values())
+        seconds = min(seconds, first_deadline - time.monotonic())
+        timeout = None if seconds == math.inf else max(0, seconds)
+        finished, _ = wait(self, timeout, return_when=FIRST_COMPLETED)
+        lost = None
+        for future in sorted(finished, key=lambda future: self[future].number):
+            trial = self.pop(future)
+            try:
+                record = trial.record(self._slots.result(trial.slot, future))
+            except SlotsLostError as error:
+                lost = error
+                continue
+            except Exception as error:
+                record = trial.failure(f"{type(error).__name__}: {error}")
+            self.free_slots.append(trial.slot)
+            yield record
+        if lost is not None:
+            raise lost
+        yield from self._stop_overdue()
+
+    def _stop_overdue(self) -> Iterator[TrialRecord]:
+        """Stop trials whose deadline has passed, and yield their records."""
+        now = time.monotonic()
+        for future, trial in [item for item in self.items() if item[1].deadline <= now]:
+            trial.deadline = math.inf  # a trial that cannot be stopped must end by itself
+            if self._slots.stop(trial.slot):
+                del self[future]
+                self.free_slots.append(trial.slot)
+                timeout = self._limits.trial_timeout
+                yield trial.failure(f"TimeoutError: stopped after trial_timeout={timeout:g} s.")
