@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from sklearn.utils.validation import (
 )
 
 from skuq._checks import check_count, class_codes, fill_masked
-from skuq._params import CallbackSupportMixin
+from skuq._params import CallbackSupportMixin, set_params
 from skuq._seeds import random_generator
 from skuq.estimators._pickling import copy_estimator, reduce_estimator
 from skuq.predictive import CategoricalMixture, Posterior
@@ -107,6 +108,10 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
     Methods take the keywords `query` that the fitted model's distribution takes: regressors of
     functions take `query_points`, others none.
     """
+
+    #: Parameters that are settings: their short forms by name.
+    _settings: Mapping[str, Mapping[Any, Any]] = {}
+    set_params = set_params
 
     _doc_link_module = "skuq"
     _doc_link_template = doc_link_template
@@ -335,6 +340,10 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
 
 class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Prediction methods of all classifiers, whose `classes_` are in the order of class codes."""
+
+    #: Parameters that are settings: their short forms by name.
+    _settings: Mapping[str, Mapping[Any, Any]] = {}
+    set_params = set_params
 
     _doc_link_module = "skuq"
     _doc_link_template = doc_link_template
