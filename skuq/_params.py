@@ -1,8 +1,13 @@
-"""Import scikit-learn's private validation tools, for all of skuq.
+"""Parameters of estimators: constraints, and settings that are given as one object.
 
-They may move or change with any release of scikit-learn. Only this file then needs a change.
+Scikit-learn's private validation tools are imported here alone. They may move or change with any
+release of scikit-learn, and only this file then needs a change.
 """
 
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from sklearn.base import BaseEstimator, clone
 from sklearn.base import _fit_context as fit_context
 from sklearn.model_selection._search import BaseSearchCV
 from sklearn.utils import _safe_indexing as safe_indexing
@@ -29,11 +34,82 @@ __all__ = [
     "Hidden",
     "Interval",
     "Options",
+    "Settings",
     "StrOptions",
     "check_feature_names_in",
     "check_method_params",
     "check_sample_weight",
     "fit_context",
+    "resolve_settings",
     "safe_indexing",
     "safe_split",
+    "set_params",
+    "settings_constraint",
 ]
+
+
+class Settings(BaseEstimator):
+    """Base class of parameters that belong together and are given as one object.
+
+    A subclass declares its parameters in `__init__`, which only stores them, and their
+    constraints in `_parameter_constraints`. An estimator lists its parameters of this kind in
+    `_settings`: ``{parameter: {short form: function that makes the settings}}``. A short form is a
+    string, or None. `fit` calls `resolve_settings`, which clones and validates the object, so that
+    the parameter itself never changes. Searches of parameters reach inside, for example with
+    ``search__kappa``.
+    """
+
+    _parameter_constraints: dict = {}
+
+    def validate(self) -> None:
+        """Raise InvalidParameterError if a parameter is invalid."""
+        self._validate_params()
+
+
+def settings_constraint(short_forms: Mapping[Hashable, Any], *classes: type) -> list[Any]:
+    """Return the constraints of a parameter that is settings or one of their short forms."""
+    names = {name for name in short_forms if isinstance(name, str)}
+    others = [name for name in short_forms if not isinstance(name, str)]
+    return [*([StrOptions(names)] if names else []), *others, *classes]
+
+
+def resolve_settings(estimator: Any, name: str) -> Any:
+    """Return a validated copy of settings, made from their short form if that is given.
+
+    Other values, such as a user's function, are returned as they are.
+    """
+    value = getattr(estimator, name)
+    short_forms = estimator._settings[name]
+    if isinstance(value, Settings):
+        settings = clone(value)
+    elif _is_short_form(value, short_forms):
+        settings = short_forms[value]()
+    else:
+        return value
+    settings.validate()
+    return settings
+
+
+def set_params(self: Any, **params: Any) -> Any:
+    """Set parameters of the estimator, also inside of its settings.
+
+    Parameters
+    ----------
+    **params
+        Values by name. ``search__kappa`` is the parameter `kappa` of the settings `search`; if
+        `search` is a short form such as "agebo", it is replaced by the object that it stands for.
+
+    Returns
+    -------
+    self
+    """
+    short_forms: dict[str, Mapping[Hashable, Callable[[], Settings]]] = self._settings
+    for name in {key.partition("__")[0] for key in params if "__" in key} & set(short_forms):
+        value = params.get(name, getattr(self, name))
+        if _is_short_form(value, short_forms[name]):
+            params[name] = short_forms[name][value]()
+    return BaseEstimator.set_params(self, **params)
+
+
+def _is_short_form(value: Any, short_forms: Mapping[Hashable, Any]) -> bool:
+    return (value is None or isinstance(value, str)) and value in short_forms

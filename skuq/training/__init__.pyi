@@ -9,6 +9,7 @@ from ._predict import predict_members as predict_members
 from ._recipe import Recipe as Recipe
 from ._refine import refine as refine
 from ._refine import refine_dense as refine_dense
+from ._settings import Training as Training
 from ._train import shorten as shorten
 from ._train import train as train
 from ._train import train_all as train_all
