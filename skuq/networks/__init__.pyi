@@ -19,6 +19,10 @@ from ._nas_bench_results import parse_nas_bench_201 as parse_nas_bench_201
 from ._nomu import NomuHead as NomuHead
 from ._nomu import build_mean as build_mean
 from ._nomu import build_nomu as build_nomu
+from ._nomu_settings import ArtificialInputs as ArtificialInputs
+from ._nomu_settings import NOMULoss as NOMULoss
+from ._nomu_settings import NOMUNetwork as NOMUNetwork
+from ._nomu_settings import NOMUReadout as NOMUReadout
 from ._operator import OperatorNetwork as OperatorNetwork
 from ._operator_head import OperatorHead as OperatorHead
 from ._packed_head import PackedHead as PackedHead

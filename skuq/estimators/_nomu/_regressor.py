@@ -4,33 +4,69 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from numbers import Integral, Real
+from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from skuq._params import HasMethods, Interval, StrOptions, fit_context
+from skuq._checks import first_true
+from skuq._params import (
+    HasMethods,
+    Interval,
+    Settings,
+    StrOptions,
+    fit_context,
+    resolve_settings,
+    settings_constraint,
+)
 from skuq._registry import saved_as
-from skuq.estimators._api import UncertaintyRegressor, forget_fit
+from skuq._seeds import draw_entropy
+from skuq.estimators._api import UncertaintyRegressor
 from skuq.estimators._callbacks import tells_callbacks
-from skuq.estimators._nomu_choice import chooses_readout
-from skuq.estimators._nomu_paper import paper_settings
-from skuq.estimators._nomu_readout import read_readout
-from skuq.estimators._nomu_stack import fit_together
-from skuq.networks import OPTIMIZERS
-from skuq.networks._activations import ACTIVATIONS
-from skuq.networks._nomu import READOUTS
+from skuq.estimators._network_estimator import training_progress
+from skuq.estimators._nomu._readout import (
+    Evidence,
+    choose_readout,
+    read_relu_readout,
+    warn_of_few_rows,
+)
+from skuq.estimators._nomu._rows import ArtificialSampler, encode_artificial, split_parts
+from skuq.estimators._nomu._training import Job, NomuTrainer, loss_settings
+from skuq.estimators._task import VALIDATION, Task, read_task
+from skuq.fitted import FittedNomu
+from skuq.fitted._nomu import GivenMean, KnownNoise, Readout, TrainedNomu
+from skuq.networks import ArtificialInputs, NOMULoss, NOMUNetwork, NOMUReadout
+from skuq.networks._nomu_settings import NOMU_SETTINGS
+from skuq.tables import NoScaling, NumberTargets, TableInputs
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, add_input_tags
+from skuq.training import Training
+from skuq.training._settings import TRAINING
 
 #: Parameters in which models trained side by side may differ.
 _STACKABLE_PARAMETERS = (
-    "pi_sqr",
-    "pi_exp",
-    "c_exp",
+    "loss__pi_sqr",
+    "loss__pi_exp",
+    "loss__c_exp",
     "learning_rate",
-    "l_min",
-    "l_max",
-    "c",
+    "readout__l_min",
+    "readout__l_max",
+    "readout__c",
     "random_state",
 )
+_TRAINING_FIELDS = ("optimizer", "schedule", "clip_norm")  # of the settings `training`
+_MIN_ROWS_TO_STOP_EARLY = 100  # with early_stopping_patience="auto"
+
+
+class _Resolved(NamedTuple):
+    """Settings of a model as validated objects, and the given fields of `training`."""
+
+    network: NOMUNetwork
+    loss: NOMULoss
+    artificial: ArtificialInputs
+    readout: NOMUReadout
+    training: dict[str, Any]
 
 
 @saved_as("estimators.NOMURegressor", kind="estimator")
@@ -43,125 +79,64 @@ class NOMURegressor(UncertaintyRegressor):
 
     Parameters
     ----------
-    hidden_units : int, sequence of int or "auto", default="auto"
-        Number of units of each hidden layer of f. "auto" is (64, 64), enough to interpolate the
-        rows, below 100 rows and with ``noise=0.0``, and (50,) otherwise.
-    side_hidden_units : int or sequence of int, optional
-        Number of units of each hidden layer of r; by default those of f.
-    activation : str, default="relu"
-        Activation of the hidden layers, by its Keras name.
-    connect_layers : int, default=1
-        Number of f's last hidden layers that r sees. 1 is the paper's architecture: the last one
-        joins r's output layer. With 2 the one before it joins r's last hidden layer, and so on
-        (Remark 3.1). With 0 r sees X only, so that it measures Euclidean distances.
-    connect_gradient : bool, default=False
-        Whether the loss of r also trains the weights of f: not in the paper (footnote 5), but in
-        its code. True turns off ``early_stopping="auto"``. It has no effect if f is trained
-        before r, or given.
-    initial_range : float, optional
-        Initial weights and biases are uniform between minus and plus this; 0.05 in the paper. By
-        default the range is Glorot and Bengio's for the weights of each layer, which suits tables
-        better.
-    build_f : callable, optional
-        ``build_f(input_shape, n_outputs) -> keras.Model``, which replaces `hidden_units`.
-    build_r : callable, optional
-        The same for `side_hidden_units`; its last layer of weights is replaced by one that also
-        sees f's last hidden layer.
+    network : {"mlp"}, NOMUNetwork or callable, default="mlp"
+        Networks of f and r. "mlp" is `skuq.networks.NOMUNetwork` with its defaults. A function
+        ``network(input_shape, n_outputs) -> keras.Model`` builds f; it is short for
+        ``NOMUNetwork(mean=network)``.
+    loss : {"nomu"} or NOMULoss, default="nomu"
+        Weights of the terms of the loss. "nomu" is `skuq.networks.NOMULoss` with its defaults.
+    artificial : {"uniform", "grid"}, callable, array-like or ArtificialInputs, default="uniform"
+        Inputs at which r is raised; see `skuq.networks.ArtificialInputs`, whose `kind` the other
+        forms give.
+    readout : {"exponential", "linear"} or NOMUReadout, default="exponential"
+        Map from r to a standard deviation; see `skuq.networks.NOMUReadout`, whose `kind` a string
+        gives. Unless all of its numbers are given, they are chosen on held-out rows.
+    band : {"symmetric", "asymmetric"}, default="symmetric"
+        "asymmetric" trains one r upwards and another downwards (appendix C.2).
     pretrained : keras.Model or fitted regressor, optional
-        Fitted model whose predictions are reproduced exactly; only r is trained. It gets the rows
-        as `preprocess` encodes them, so give it numbers without gaps, and `fit` the rows that it
-        was trained on. r sees the last hidden layer of a Keras model, but only X with
-        any other regressor. `clone` resets an estimator: for cross-validation and searches wrap
-        it in `sklearn.frozen.FrozenEstimator`.
-    noise : {"learned"}, float or callable, optional
-        Standard deviation of the noise, in units of y: a number, or a function ``noise(X) ->
+        Fitted model that takes the place of f. Its predictions are reproduced exactly; only r is
+        trained. It gets the rows as `preprocess` encodes them, so give it numbers without gaps,
+        and `fit` the rows that it was trained on. The last hidden layer of a Keras model is an
+        input of r; with any other regressor X is the only one. `clone` resets an estimator: for
+        cross-validation and searches wrap it in `sklearn.frozen.FrozenEstimator`.
+    noise_std : {"learned"}, float or callable, optional
+        Standard deviation of the noise, in units of y: a number, or a function ``noise_std(X) ->
         (n,)`` of an array. "learned" first trains f with a Gaussian likelihood, then r on top of
         it (appendix C.1). By default noise is not modelled, and widens the band everywhere. 0.0
-        says that there is none: f is to interpolate its rows, however many, and the band closes
-        there.
-    bounds : {"symmetric", "asymmetric"}, default="symmetric"
-        "asymmetric" trains one r upwards and another downwards (appendix C.2).
-    pi_sqr : float, default=0.1
-        Weight of the loss that keeps r small at the rows; a larger one makes the band narrower
-        there. With ``noise=0.0`` it counts ten times.
-    pi_exp : float, default=0.01
-        Weight of the loss that raises r everywhere; a larger one makes the band wider.
-    c_exp : float, default=30.0
-        Factor in the exponent of that loss; a larger one makes a wide band narrower, and a narrow
-        one wider.
-    stable_loss : bool, default=True
-        Whether to use the form of the loss with bounded gradients (Eq. 53-55). Both forms are
-        equal for r in [0, 1].
-    artificial_inputs : {"uniform", "grid"}, callable or array-like, default="uniform"
-        Inputs at which r is raised, in units of X: "uniform" draws them in the box for every step,
-        "grid" places them on a grid in it, a function ``(n, rng) -> (n, n_features)`` is called
-        for every step, and a table gives its rows, for example unlabelled ones when data lie near
-        a manifold (Remark 3.4).
-    n_artificial : int, default=100
-        Number of artificial inputs of each step; the maximum number for a grid.
-    box : array-like of shape (n_features, 2), optional
-        Bounds of artificial inputs that are uniform or on a grid, in units of X. By default the
-        range of the rows, widened by `box_margin`.
-    box_margin : float or "auto", default="auto"
-        Share of each range that is added on either side. "auto" is 0.05, and more below 61 rows:
-        three times the mean distance ``1 / (n_rows - 1)`` between uniform rows, at most 1.
-    l2 : float, default=1e-9
-        Factor of the penalty ``l2 * sum(w**2)`` on weights and biases, except those of r's hidden
-        layers.
-    side_l2 : float, default=1e-4
-        Factor of the penalty on r's hidden layers. A larger one makes r depend more on f's
-        features (desideratum D4), most of all with the paper's initial weights.
-    optimizer : str, default="adam"
-        Keras' name of the optimiser: sgd, rmsprop, adagrad, adam, adadelta, adamax or nadam.
+        says that there is none: f interpolates its rows, however many, and the band closes there.
     learning_rate : float, default=0.01
         Learning rate of the optimiser.
     batch_size : int or None, default=100
         Number of rows of a batch; None takes all rows. The loss is a sum over rows: with larger
         batches the rows count more against the artificial inputs.
-    schedule : {"auto", "constant", "cosine"}, default="auto"
-        How the learning rate changes from step to step: not at all, or falling to a hundredth
-        along half a cosine. "auto" lets it fall below 100 rows and with ``noise=0.0``, unless f
-        stops early.
-    epochs : int, optional
-        Number of epochs; all are run unless `early_stopping` ends them, and the weights of the
-        smallest training loss are kept. By default 400, or as many as make 2000 steps (1000 below
-        100 rows and with ``noise=0.0``).
-    early_stopping : bool or "auto", default="auto"
-        Whether to train f first until held-out rows improve no more, and then r on top of the
-        frozen f for all `epochs`: noisy tables need it. f stops after an eighth of `epochs`
-        without improvement, and is finally trained on all rows for the best number of epochs.
-        "auto" does so with 100 rows or more, unless ``noise=0.0``; False, as in the paper, trains
-        both parts together for all epochs.
-    clip_norm : float or None, default=1.0
-        Maximum norm of a gradient; None does not clip.
-    refine : bool, default=False
-        Whether to train f first and minimise its squared error further in double precision: by the
-        Levenberg-Marquardt method, or L-BFGS above 1500 values of y. f then meets data without
-        noise about a thousand times more closely. It needs ``noise=0.0``.
-    readout : {"exponential", "linear"}, default="exponential"
-        Function from r to a standard deviation: Eq. 2, or the piecewise linear one of Remark 3.2,
-        which mixed integer programmes can represent.
-    l_min, l_max : float, "auto" or "nll", default="auto"
-        Minimum and maximum standard deviation of the model before the factor c, in units of the
-        standardised y. "nll" chooses the pair of largest likelihood at held-out rows from a grid.
-        So does "auto" if at least 30 rows are held out. With fewer, and with ``noise=0.0``, l_max
-        is 2 and l_min the root mean square error of f at its own training rows, at least 0.005.
-    c : float, "auto" or "nll", default="auto"
-        Factor of the model's standard deviation. "nll" maximises the likelihood of held-out rows.
-        "auto" widens the band if few rows are held out: it adds two variances, the one at the c of
-        "nll" and a prior one, whose average over artificial inputs is the variance of y times
-        (8 / number of held-out rows) squared, at most 1.
-    validation_fraction : float, default=0.2
-        Share of the rows that is held out to choose c, l_min and l_max. If all three are numbers,
-        nothing is held out.
-    cv : int, "auto", "gaps" or None, default="auto"
-        Number of folds that are held out in turn, instead of one share of the rows. "auto" takes
-        10 folds (at most one for each row) below 30 rows, 5 below 500 rows, and one share with
-        more. None always holds out one share. "gaps" holds out 5 folds and also the middle third
+    epochs : int or "auto", default="auto"
+        Number of epochs. All are run unless f stops early, and the weights of the smallest
+        training loss are kept. "auto" is 400, or as many as make 2000 steps (1000 below 100 rows
+        and with ``noise_std=0.0``).
+    early_stopping_patience : int, "auto" or None, default="auto"
+        Number of epochs without improvement on held-out rows after which f stops. Then f is
+        trained first, and r on top of the frozen f for all `epochs`: noisy tables need it. At the
+        end f is trained on all rows for the best number of epochs. None, as in the paper, trains
+        both parts together for all epochs. "auto" is an eighth of `epochs`, at least 10, with 100
+        rows or more, and None with fewer, with ``noise_std=0.0`` or with `connect_gradient`.
+    validation : float, int, cross-validation generator, "gaps" or "auto", default="auto"
+        Rows that are held out to choose the numbers of `readout`: a share of the rows, or folds
+        that are held out in turn, given by their number or by a splitter of scikit-learn. "auto"
+        takes 10 folds (at most one for each row) below 30 rows, 5 below 500 rows, and a share of
+        0.2 with more or with ``refit=False``. "gaps" holds out 5 folds and also the middle third
         of the rows along each of 5 features drawn at random: it is for predictions far from all
         rows. It takes no `groups`.
     refit : bool, default=True
         Whether to train once more on all rows after everything has been chosen.
+    refine : bool, default=False
+        Whether to train f first and minimise its squared error further in double precision: by the
+        Levenberg-Marquardt method, or L-BFGS above 1500 values of y. f then meets data without
+        noise about a thousand times more closely. It needs ``noise_std=0.0``.
+    training : {"auto"} or Training, default="auto"
+        Optimiser ("adam" by default), schedule and `clip_norm` (1.0) of the training, see
+        `skuq.training.Training`. The default schedule lets the learning rate fall to a hundredth
+        along half a cosine below 100 rows and with ``noise_std=0.0``, unless f stops early, and
+        is constant otherwise.
     standardize : bool, default=True
         Whether to standardise X and y. False leaves them in their units, for data in [-1, 1] as in
         the paper.
@@ -170,8 +145,8 @@ class NOMURegressor(UncertaintyRegressor):
         medians and are flagged in columns of their own, and categories become indicator columns,
         at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only. Artificial inputs are drawn in the preprocessed columns, where those
-        of indicator columns are between 0 and 1. `box`, `pretrained`, and functions for
-        `artificial_inputs` and `noise`, also refer to the preprocessed columns.
+        of indicator columns are between 0 and 1. The box of artificial inputs, `pretrained`, and
+        functions for `artificial` and `noise_std`, also refer to the preprocessed columns.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -238,47 +213,36 @@ class NOMURegressor(UncertaintyRegressor):
     True
     """
 
+    _settings = {**NOMU_SETTINGS, "training": TRAINING}
     _parameter_constraints: dict = {
-        "hidden_units": [
+        "network": [*settings_constraint(NOMU_SETTINGS["network"], NOMUNetwork), callable],
+        "loss": settings_constraint(NOMU_SETTINGS["loss"], NOMULoss),
+        "artificial": [
+            *settings_constraint(NOMU_SETTINGS["artificial"], ArtificialInputs),
+            callable,
             "array-like",
-            Interval(Integral, 1, None, closed="left"),
-            StrOptions({"auto"}),
         ],
-        "side_hidden_units": ["array-like", Interval(Integral, 1, None, closed="left"), None],
-        "activation": [StrOptions({*ACTIVATIONS, "swish"})],
-        "connect_layers": [Interval(Integral, 0, None, closed="left")],
-        "connect_gradient": ["boolean"],
-        "initial_range": [Interval(Real, 0, None, closed="neither"), None],
-        "build_f": [callable, None],
-        "build_r": [callable, None],
+        "readout": settings_constraint(NOMU_SETTINGS["readout"], NOMUReadout),
+        "band": [StrOptions({"symmetric", "asymmetric"})],
         "pretrained": [HasMethods(["predict"]), None],
-        "noise": [StrOptions({"learned"}), Interval(Real, 0, None, closed="left"), callable, None],
-        "bounds": [StrOptions({"symmetric", "asymmetric"})],
-        "pi_sqr": [Interval(Real, 0, None, closed="left")],
-        "pi_exp": [Interval(Real, 0, None, closed="left")],
-        "c_exp": [Interval(Real, 0, None, closed="left")],
-        "stable_loss": ["boolean"],
-        "artificial_inputs": [StrOptions({"uniform", "grid"}), callable, "array-like"],
-        "n_artificial": [Interval(Integral, 1, None, closed="left")],
-        "box": ["array-like", None],
-        "box_margin": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
-        "l2": [Interval(Real, 0, None, closed="left")],
-        "side_l2": [Interval(Real, 0, None, closed="left")],
-        "optimizer": [StrOptions(set(OPTIMIZERS))],
+        "noise_std": [
+            StrOptions({"learned"}),
+            Interval(Real, 0, None, closed="left"),
+            callable,
+            None,
+        ],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
         "batch_size": [Interval(Integral, 1, None, closed="left"), None],
-        "schedule": [StrOptions({"auto", "constant", "cosine"})],
-        "epochs": [Interval(Integral, 1, None, closed="left"), None],
-        "early_stopping": ["boolean", StrOptions({"auto"})],
-        "clip_norm": [Interval(Real, 0, None, closed="neither"), None],
-        "refine": ["boolean"],
-        "readout": [StrOptions(set(READOUTS))],
-        "l_min": [StrOptions({"auto", "nll"}), Interval(Real, 0, None, closed="left")],
-        "l_max": [StrOptions({"auto", "nll"}), Interval(Real, 0, None, closed="neither")],
-        "c": [StrOptions({"auto", "nll"}), Interval(Real, 0, None, closed="left")],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "cv": [Interval(Integral, 2, None, closed="left"), StrOptions({"auto", "gaps"}), None],
+        "epochs": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "early_stopping_patience": [
+            Interval(Integral, 1, None, closed="left"),
+            StrOptions({"auto"}),
+            None,
+        ],
+        "validation": [*VALIDATION, StrOptions({"gaps"})],
         "refit": ["boolean"],
+        "refine": ["boolean"],
+        "training": settings_constraint(TRAINING, Training),
         "standardize": ["boolean"],
         **PREPROCESS_CONSTRAINTS,
         "random_state": ["random_state"],
@@ -287,84 +251,42 @@ class NOMURegressor(UncertaintyRegressor):
 
     def __init__(
         self,
-        hidden_units="auto",
+        network="mlp",
         *,
-        side_hidden_units=None,
-        activation="relu",
-        connect_layers=1,
-        connect_gradient=False,
-        initial_range=None,
-        build_f=None,
-        build_r=None,
+        loss="nomu",
+        artificial="uniform",
+        readout="exponential",
+        band="symmetric",
         pretrained=None,
-        noise=None,
-        bounds="symmetric",
-        pi_sqr=0.1,
-        pi_exp=0.01,
-        c_exp=30.0,
-        stable_loss=True,
-        artificial_inputs="uniform",
-        n_artificial=100,
-        box=None,
-        box_margin="auto",
-        l2=1e-9,
-        side_l2=1e-4,
-        optimizer="adam",
+        noise_std=None,
         learning_rate=0.01,
         batch_size=100,
-        schedule="auto",
-        epochs=None,
-        early_stopping="auto",
-        clip_norm=1.0,
-        refine=False,
-        readout="exponential",
-        l_min="auto",
-        l_max="auto",
-        c="auto",
-        validation_fraction=0.2,
-        cv="auto",
+        epochs="auto",
+        early_stopping_patience="auto",
+        validation="auto",
         refit=True,
+        refine=False,
+        training="auto",
         standardize=True,
         preprocess="auto",
         random_state=None,
         verbose=None,
     ):
-        self.hidden_units = hidden_units
-        self.side_hidden_units = side_hidden_units
-        self.activation = activation
-        self.connect_layers = connect_layers
-        self.connect_gradient = connect_gradient
-        self.initial_range = initial_range
-        self.build_f = build_f
-        self.build_r = build_r
+        self.network = network
+        self.loss = loss
+        self.artificial = artificial
+        self.readout = readout
+        self.band = band
         self.pretrained = pretrained
-        self.noise = noise
-        self.bounds = bounds
-        self.pi_sqr = pi_sqr
-        self.pi_exp = pi_exp
-        self.c_exp = c_exp
-        self.stable_loss = stable_loss
-        self.artificial_inputs = artificial_inputs
-        self.n_artificial = n_artificial
-        self.box = box
-        self.box_margin = box_margin
-        self.l2 = l2
-        self.side_l2 = side_l2
-        self.optimizer = optimizer
+        self.noise_std = noise_std
         self.learning_rate = learning_rate
         self.batch_size = batch_size
-        self.schedule = schedule
         self.epochs = epochs
-        self.early_stopping = early_stopping
-        self.clip_norm = clip_norm
-        self.refine = refine
-        self.readout = readout
-        self.l_min = l_min
-        self.l_max = l_max
-        self.c = c
-        self.validation_fraction = validation_fraction
-        self.cv = cv
+        self.early_stopping_patience = early_stopping_patience
+        self.validation = validation
         self.refit = refit
+        self.refine = refine
+        self.training = training
         self.standardize = standardize
         self.preprocess = preprocess
         self.random_state = random_state
