@@ -17,14 +17,12 @@ from skuq._params import (
     Interval,
     Settings,
     StrOptions,
-    fit_context,
     resolve_settings,
     settings_constraint,
 )
 from skuq._registry import saved_as
 from skuq._seeds import draw_entropy
-from skuq.estimators._api import UncertaintyRegressor
-from skuq.estimators._callbacks import tells_callbacks
+from skuq.estimators._base import UncertaintyRegressor, fits
 from skuq.estimators._network_estimator import training_progress
 from skuq.estimators._nomu._readout import (
     Evidence,
@@ -183,9 +181,9 @@ class NOMURegressor(UncertaintyRegressor):
     FloatingPointError
         If a network diverged.
     SearchSpaceError
-        If `build_f` or `build_r` gives no usable model.
+        If a function for `network` gives no usable model.
     ValueError
-        If l_max is not above l_min, the box holds no row, or `pretrained` does not fit X.
+        If parameters contradict each other, the box holds no row, or `pretrained` does not fit X.
 
     See Also
     --------
@@ -195,7 +193,7 @@ class NOMURegressor(UncertaintyRegressor):
     Notes
     -----
     The epistemic part of `predict_uncertainty` is c times the model's standard deviation. Without
-    `noise` the aleatoric part is zero, and noise in the data leads to larger l_min and c.
+    `noise_std` the aleatoric part is zero, and noise in the data leads to larger l_min and c.
 
     References
     ----------
@@ -207,7 +205,9 @@ class NOMURegressor(UncertaintyRegressor):
     >>> import numpy as np
     >>> from skuq import NOMURegressor
     >>> X = np.array([[-1.0], [-0.5], [0.0], [0.8]])
-    >>> model = NOMURegressor(c=1, l_min=0.001, l_max=2, epochs=200, random_state=0)
+    >>> from skuq.networks import NOMUReadout
+    >>> readout = NOMUReadout(l_min=0.001, l_max=2, c=1)
+    >>> model = NOMURegressor(readout=readout, epochs=200, random_state=0)
     >>> _, std = model.fit(X, X.ravel() ** 2).predict([[0.0], [0.4]], return_std=True)
     >>> bool(std[0] < std[1])
     True
@@ -306,17 +306,17 @@ class NOMURegressor(UncertaintyRegressor):
         n_features : int, default=1
             Number of features of X.
         **changes
-            Parameters that differ from those settings, by name.
+            Parameters that differ from those settings, by name, as for `set_params`.
 
         Examples
         --------
-        >>> NOMURegressor.from_paper("toy", epochs=100).hidden_units
-        (1024, 1024, 1024)
+        >>> model = NOMURegressor.from_paper("toy", network__hidden_units=(64, 64), epochs=100)
+        >>> model.network
+        NOMUNetwork(hidden_units=(64, 64), initial_range=0.05)
         """
-        return cls(**{**paper_settings(name, n_features), **changes})
+        return cls().set_params(**_paper_settings(name, n_features)).set_params(**changes)
 
-    @fit_context(prefer_skip_nested_validation=True)
-    @tells_callbacks
+    @fits
     def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
         """Train the networks, and choose those of c, l_min and l_max that are not numbers.
 
@@ -341,8 +341,7 @@ class NOMURegressor(UncertaintyRegressor):
         -------
         self
         """
-        forget_fit(self)
-        fit_together([self], X, y, sample_weight, validation_data, groups)
+        self._fit_alike([self], X, y, sample_weight, validation_data, groups)
         return self
 
     def fit_many(self, X, y, settings, sample_weight=None, *, validation_data=None, groups=None):
@@ -353,9 +352,10 @@ class NOMURegressor(UncertaintyRegressor):
         X, y, sample_weight, validation_data, groups :
             As in `fit`.
         settings : iterable of dict
-            Parameters in which each model differs from this one: any of pi_sqr, pi_exp, c_exp,
-            learning_rate, l_min, l_max, c and random_state. For example
-            ``sklearn.model_selection.ParameterGrid({"pi_exp": [0.001, 0.01, 0.1]})``.
+            Parameters in which each model differs from this one: any of loss__pi_sqr,
+            loss__pi_exp, loss__c_exp, learning_rate, readout__l_min, readout__l_max, readout__c
+            and random_state. For example
+            ``sklearn.model_selection.ParameterGrid({"loss__pi_exp": [0.001, 0.01, 0.1]})``.
 
         Returns
         -------
@@ -374,22 +374,233 @@ class NOMURegressor(UncertaintyRegressor):
                 f"`settings` must hold dictionaries of {', '.join(_STACKABLE_PARAMETERS)}. "
                 f"Got {unknown or 'none'}."
             )
-        # Not clones: those of a fitted `pretrained` would have forgotten what it learnt.
-        params = self.get_params(deep=False)
-        models = [type(self)(**{**params, **setting}) for setting in settings]
-        for model in models:
-            model._validate_params()
+        models = []
+        for setting in settings:
+            # Not a clone: that of a fitted `pretrained` would have forgotten what it learnt.
+            params = {
+                name: clone(value) if isinstance(value, Settings) else value
+                for name, value in self.get_params(deep=False).items()
+            }
+            models.append(type(self)(**params).set_params(**setting))
+            models[-1]._validate_params()
         for chooses in (True, False):  # models that choose are trained in another way
-            alike = [model for model in models if chooses_readout(model) == chooses]
+            alike = [m for m in models if resolve_settings(m, "readout").is_chosen == chooses]
             if alike:
-                fit_together(alike, X, y, sample_weight, validation_data, groups)
+                alike[0]._fit_alike(alike, X, y, sample_weight, validation_data, groups)
         return models
+
+    def _fit_alike(self, models, X, y, sample_weight, validation_data, groups):
+        """Fit models that differ only in what `fit_many` allows; this one is the first of them.
+
+        Rows are read once, and the networks of all models train in one program. Either all models
+        choose their readout on held-out rows, or none does.
+        """
+        resolved = [model._resolve() for model in models]
+        chooses = resolved[0].readout.is_chosen
+        task = read_task(
+            self,
+            TableInputs(self.preprocess, scaling=None if self.standardize else NoScaling()),
+            NumberTargets(standardize=self.standardize, narrow_constants=self.pretrained is None),
+            X,
+            y,
+            sample_weight,
+            validation_data=validation_data,
+            groups=groups,
+            min_rows=2 if chooses else 1,
+        )
+        if chooses and len(task.rows.used) < 2:
+            raise ValueError(
+                "Training and validation need at least 2 rows of positive weight. "
+                f"Got {len(task.rows.used)} (n_samples={len(task.rows.X)})."
+            )
+        # Scales are those of all rows; NOMU's folds share them.
+        task = task.split()
+        trainer = self._make_trainer(resolved[0], task)
+        entropies = [task.entropy, *(draw_entropy(model.random_state) for model in models[1:])]
+        jobs = [m._make_jobs(s, task, e) for m, s, e in zip(models, resolved, entropies)]
+        with training_progress(self.verbose) as progress:
+            trained = iter(trainer.train([job for own in jobs for job in own], progress.epochs))
+            networks = [[next(trained) for _ in own] for own in jobs]
+            # Without a refit, a model has a single network: on all rows, or on those of one split.
+            last_jobs, last = [own[0] for own in jobs], [own[0] for own in networks]
+            # With validation data given, a model has trained on all rows already.
+            if chooses and self.refit and task.validation is None:
+                last_jobs = [trainer.refit_job(*pair) for pair in zip(jobs, networks)]
+                last = trainer.train(last_jobs, progress.epochs)
+        fitted = [
+            model._assemble(settings, task, trainer, list(zip(own, found)), job, network)
+            for model, settings, own, found, job, network in zip(
+                models, resolved, jobs, networks, last_jobs, last
+            )
+        ]
+        for model, entropy, one in zip(models, entropies, fitted):
+            model.n_features_in_ = self.n_features_in_
+            if task.inputs.feature_names is not None:
+                model.feature_names_in_ = task.inputs.feature_names
+            model.entropy_, model.box_, model.fitted_ = entropy, trainer.sampler.box, one
+
+    def _resolve(self) -> _Resolved:
+        """Return the settings as validated objects, and refuse parameters without effect."""
+        network, artificial = (resolve_settings(self, name) for name in ("network", "artificial"))
+        settings = _Resolved(
+            network if isinstance(network, Settings) else NOMUNetwork(mean=network),
+            resolve_settings(self, "loss"),
+            artificial if isinstance(artificial, Settings) else ArtificialInputs(artificial),
+            resolve_settings(self, "readout"),
+            resolve_settings(self, "training").fields(_TRAINING_FIELDS),
+        )
+        network, validation = settings.network, self.validation
+        is_share = isinstance(validation, Real) and not isinstance(validation, Integral)
+        is_auto = isinstance(validation, str) and validation == "auto"
+        stops = isinstance(self.early_stopping_patience, Integral)
+        given, learns = self.pretrained is not None, isinstance(self.noise_std, str)
+        fixed = not settings.readout.is_chosen
+        leave = "leave one of the numbers l_min, l_max and c of `readout` to be chosen"
+        mean_first = {
+            "`early_stopping_patience`": stops,
+            "`noise_std`='learned'": learns,
+            "`pretrained`": given,
+        }
+        no_effect = {
+            f"`validation`={validation!r} trains on parts of the rows only, so that `refit` must "
+            "be True: give a share such as validation=0.2, or refit=True": not self.refit
+            and not (is_share or is_auto),
+            f"`validation`={validation!r} has no effect, since `readout` has numbers for l_min, "
+            f'l_max and c: {leave}, or validation="auto"': fixed and not is_auto,
+            f"`refit`=False has no effect, since `readout` has numbers for l_min, l_max and c: "
+            f"{leave}, or refit=True": fixed and not self.refit,
+            "`early_stopping_patience` needs held-out rows, and there are none, since `readout` "
+            f'has numbers for l_min, l_max and c: {leave}, or early_stopping_patience="auto"': (
+                fixed and stops
+            ),
+            f"`network` with connect_gradient=True trains f and r together, and "
+            f"{first_true(mean_first)} gives f before r: give up one of them": (
+                network.connect_gradient and any(mean_first.values())
+            ),
+            "`pretrained` is the prediction f, so that `noise_std`='learned', "
+            "`early_stopping_patience` and a function for `network` have no effect: leave them "
+            "out": given and (learns or stops or network.mean is not None),
+            f"`network` with connect_layers={network.connect_layers} needs the layers of f, and "
+            "`pretrained` is no Keras model: leave `connect_layers` out": (
+                given
+                and not hasattr(self.pretrained, "predict_on_batch")
+                and network.connect_layers > 1
+            ),
+        }
+        if reason := first_true(no_effect):
+            raise ValueError(f"{reason}.")
+        unrefined = {
+            f"`noise_std`={self.noise_std!r}": not self._is_noiseless,
+            f"`early_stopping_patience`={self.early_stopping_patience!r}": stops,
+            "`network` with connect_gradient=True": network.connect_gradient,
+            "`pretrained`": given,
+            "a function for `network`": network.mean is not None,
+        }
+        if self.refine and (reason := first_true(unrefined)):
+            raise ValueError(
+                "`refine`=True makes the mean interpolate data without noise, before r is trained. "
+                f"It is not possible with {reason}. Set noise_std=0.0 and leave the others at "
+                "their defaults."
+            )
+        return settings
+
+    @property
+    def _is_noiseless(self) -> bool:
+        """Whether the parameters say that the data have no noise."""
+        return isinstance(self.noise_std, Real) and self.noise_std == 0
+
+    def _make_trainer(self, settings: _Resolved, task: Task) -> NomuTrainer:
+        """Make the trainer of the task's rows, with defaults that depend on their number."""
+        rows, given, noise = task.splits.train, None, None
+        if self.pretrained is not None:
+            given = GivenMean(self.pretrained)
+            # A model of encoded columns may know them by any names.
+            given.check(rows.X.shape[1], None if task.inputs.encodes else task.inputs.feature_names)
+        if self.noise_std is not None and not isinstance(self.noise_std, str):
+            noise = KnownNoise(self.noise_std, task.targets.n_outputs)
+        patience = self.early_stopping_patience
+        if patience == "auto" and (
+            len(rows.X) < _MIN_ROWS_TO_STOP_EARLY
+            or settings.network.connect_gradient
+            or self._is_noiseless
+        ):
+            patience = None
+        artificial = settings.artificial
+        artificial.kind = encode_artificial(artificial.kind, task.inputs, self)
+        return NomuTrainer(
+            rows,
+            task.inputs,
+            task.targets,
+            settings.network,
+            settings.loss,
+            ArtificialSampler(artificial, rows.X, task.inputs.scaling),
+            settings.training,
+            batch_size=self.batch_size,
+            epochs=None if isinstance(self.epochs, str) else self.epochs,
+            noiseless=self._is_noiseless,
+            validation=task.validation,
+            # f stops early on the rows that choose the readout; a given f does not train.
+            patience=patience if settings.readout.is_chosen and given is None else None,
+            n_sides=1 + (self.band == "asymmetric"),
+            learns_noise=isinstance(self.noise_std, str),
+            refines=self.refine,
+            given=given,
+            noise=noise,
+        )
+
+    def _make_jobs(self, settings: _Resolved, task: Task, entropy: int) -> list[Job]:
+        """Make one job for each fold or split, or one for all rows."""
+        rows, parts = task.splits.train, [(np.arange(len(task.splits.train.X)), None)]
+        if settings.readout.is_chosen and task.validation is None:
+            if self.pretrained is not None:
+                raise ValueError(
+                    "`pretrained` has seen the rows it is given, and its errors there say little "
+                    "of others: give `validation_data`, or numbers for l_min, l_max and c of "
+                    "`readout`."
+                )
+            groups = task.groups
+            if groups is not None:  # names may be of any kind, None included
+                groups = pd.factorize(groups, use_na_sentinel=False)[0][task.rows.used]
+            parts = split_parts(self.validation, rows, entropy, groups, refits=self.refit)
+        weights = loss_settings(settings.loss, noiseless=self._is_noiseless)
+        return [Job(entropy, self.learning_rate, weights, *part) for part in parts]
+
+    def _assemble(
+        self,
+        settings: _Resolved,
+        task: Task,
+        trainer: NomuTrainer,
+        folds: list[tuple[Job, TrainedNomu]],
+        job: Job,
+        network: TrainedNomu,
+    ) -> FittedNomu:
+        """Make the fitted model of the final network; choose its readout on the held-out rows."""
+        rows, given = task.splits.train, settings.readout
+        if given.is_chosen:
+            held_out = [
+                (one, task.validation if fold.valid is None else rows.take(fold.valid))
+                for fold, one in folds
+            ]
+            warn_of_few_rows(given, sum(len(part.X) for _, part in held_out))
+            raw = trainer.raw_between_rows(network, job.entropy)
+            readout = choose_readout(
+                given,
+                self.band,
+                Evidence(held_out, network, rows.take(job.train), raw),
+                task.inputs,
+                task.targets,
+                noiseless=self._is_noiseless,
+                learns_noise=trainer.learns_noise,
+            )
+        else:
+            readout = Readout(given.kind, self.band, given.l_min, given.l_max, given.c)
+        return FittedNomu(task.inputs, task.targets, network, readout)
 
     def readout_weights(self):
         """Return the network as affine functions of ReLU units, for a mixed integer programme.
 
-        The model must have one output, ``readout="linear"``, ``activation="relu"`` and symmetric
-        bounds.
+        The model must have one output, ``readout="linear"``, the activation "relu" and a
+        symmetric band.
 
         Returns
         -------
@@ -402,7 +613,7 @@ class NOMURegressor(UncertaintyRegressor):
             If the model has other settings, or layers that are not dense, or `pretrained`.
         """
         check_is_fitted(self)
-        return read_readout(self.fitted_)
+        return read_relu_readout(self.fitted_)
 
     @property
     def c_(self):
@@ -441,3 +652,70 @@ class NOMURegressor(UncertaintyRegressor):
 
     def __sklearn_tags__(self):
         return add_input_tags(super().__sklearn_tags__(), self.preprocess)
+
+
+def _paper_settings(name: str, n_features: int) -> dict:
+    """Return the parameters of one of the paper's experiments, for `n_features` features."""
+    # Section 4.1.1 and appendix B.2.2; data lie in [-1, 1], so nothing is standardised.
+    toy = {
+        "network": NOMUNetwork((1024, 1024, 1024), initial_range=0.05),
+        "loss": NOMULoss(stable=False, l2=1e-8, side_l2=1e-8),
+        "artificial": ArtificialInputs(n=256, box=[(-1.1, 1.1)] * n_features),
+        "readout": NOMUReadout(l_min=1e-3, l_max=2.0, c=1.0),
+        "learning_rate": 1e-3,
+        "batch_size": None,
+        "epochs": 1024,
+        "early_stopping_patience": None,
+        "training": Training(schedule="constant", clip_norm=None),
+        "standardize": False,
+    }
+    # Appendix B.2.7.
+    uci = {
+        "network": NOMUNetwork((50,), initial_range=0.05),
+        "artificial": ArtificialInputs(box_margin=0.05),
+        "readout": NOMUReadout(l_min="nll", l_max="nll", c="nll"),
+        "epochs": 400,
+        "early_stopping_patience": None,
+        "validation": 0.2,
+        "training": Training(schedule="constant"),
+    }
+    # What differs from these. Appendix B.2.5 is the test bed, B.2.6 solar irradiance, and B.3.1
+    # Bayesian optimisation. A toy function of one feature has a grid (footnote 21).
+    experiments: dict[str, tuple[dict, dict]] = {
+        "toy": (toy, {"artificial__kind": "grid", "artificial__n": 128} if n_features == 1 else {}),
+        "testbed": (
+            toy,
+            {
+                "readout__l_min": 0.1,
+                "readout__l_max": 1.0,
+                "artificial__n": 100 * n_features,
+            },
+        ),
+        "solar": (
+            toy,
+            {
+                "loss__pi_exp": 0.05,
+                "loss__l2": 1e-19,
+                "loss__side_l2": 1e-19,
+                "readout__l_min": 0.01,
+                "artificial__kind": "grid",
+                "artificial__n": 128,
+                "epochs": 2**14,
+            },
+        ),
+        "uci": (uci, {}),
+        "uci_gap": (uci, {"loss__pi_sqr": 0.01, "loss__pi_exp": 0.1, "epochs": 40}),
+        "bayesopt": (
+            toy,
+            {
+                "loss__pi_sqr": 1.0,
+                "readout__l_min": 1e-6,
+                "artificial__n": 500,
+                "artificial__box": [(-1.0, 1.0)] * n_features,
+            },
+        ),
+    }
+    if name not in experiments:
+        raise ValueError(f"`name` must be one of {list(experiments)}. Got {name!r}.")
+    common, changes = experiments[name]
+    return {**common, **changes}
