@@ -672,6 +672,7 @@ def _paper_settings(name: str, n_features: int) -> dict:
     # Appendix B.2.7.
     uci = {
         "network": NOMUNetwork((50,), initial_range=0.05),
+        "loss": NOMULoss(),
         "artificial": ArtificialInputs(box_margin=0.05),
         "readout": NOMUReadout(l_min="nll", l_max="nll", c="nll"),
         "epochs": 400,
