@@ -29,12 +29,13 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from skuq import NOMURegressor
 from skuq.datasets import FUNCTIONS_1D, make_function, make_scarce_regression
 from skuq.exceptions import SmallValidationWarning
+from skuq.networks import NOMUReadout
 
 GP_FLOOR = 1e-3  # least std of a Gaussian process
 CHANGES = {
     "nomu": {},
-    "nomu_noiseless": {"noise": 0.0},
-    "nomu_numbers": {"l_min": 0.001, "l_max": 2.0, "c": 1.0},
+    "nomu_noiseless": {"noise_std": 0.0},
+    "nomu_numbers": {"readout": NOMUReadout(l_min=0.001, l_max=2.0, c=1.0)},
 }
 METHODS = (*CHANGES, "gp")
 

@@ -149,7 +149,7 @@ def searches():
         "bounds": [(-1, 1), (0, 50)],
         "cost": lambda x: float(x @ x),
         "function": lambda x: float(x @ x),
-        "model": skuq.NOMURegressor((8,), epochs=5),
+        "model": skuq.NOMURegressor(epochs=5),
         "measured": np.ones(12),
         "simulate": lambda x: np.outer(np.linspace(0, 1, 12), x).sum(axis=1),
         "NEONRegressor": skuq.NEONRegressor,

@@ -1213,7 +1213,7 @@ REFUSED = [
         r"`side` of `network` .*\(None, 1\).*None, 2",
     ),
     ({"network": NOMUNetwork(side=lambda shape: None)}, "Got `<lambda>"),
-    ({"network__connect_layers": 2}, "`connect_layers` must be at most 1 .*Got 2"),
+    ({"network__connect_layers": 3}, "`connect_layers` must be at most 2 .*Got 3"),
 ]
 
 

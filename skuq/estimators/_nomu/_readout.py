@@ -7,15 +7,13 @@ and a factor of the noise.
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from skuq._warnings import warn_user
 from skuq.bayesopt._milp import ReluReadout
-from skuq.catalog import Member
 from skuq.exceptions import SmallValidationWarning
 from skuq.fitted import FittedNomu
 from skuq.fitted._nomu import Readout, TrainedNomu, split_sides
