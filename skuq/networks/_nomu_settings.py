@@ -6,6 +6,7 @@ Notation: f is the mean, r the raw uncertainty.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
@@ -338,6 +339,6 @@ class NOMUReadout(Settings):
 NOMU_SETTINGS: dict[str, dict[Any, Callable[[], Settings]]] = {
     "network": {"mlp": NOMUNetwork},
     "loss": {"nomu": NOMULoss},
-    "artificial": {kind: lambda kind=kind: ArtificialInputs(kind) for kind in ("uniform", "grid")},
-    "readout": {kind: lambda kind=kind: NOMUReadout(kind) for kind in READOUTS},
+    "artificial": {kind: partial(ArtificialInputs, kind) for kind in ("uniform", "grid")},
+    "readout": {kind: partial(NOMUReadout, kind) for kind in READOUTS},
 }

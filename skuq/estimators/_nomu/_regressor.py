@@ -32,9 +32,9 @@ from skuq.estimators._nomu._readout import (
 )
 from skuq.estimators._nomu._rows import ArtificialSampler, encode_artificial, split_parts
 from skuq.estimators._nomu._training import Job, NomuTrainer, loss_settings
-from skuq.estimators._task import VALIDATION, Task, read_task
+from skuq.estimators._task import VALIDATION, read_task
 from skuq.fitted import FittedNomu
-from skuq.fitted._nomu import GivenMean, KnownNoise, Readout, TrainedNomu
+from skuq.fitted._nomu import GivenMean, KnownNoise, Readout
 from skuq.networks import ArtificialInputs, NOMULoss, NOMUNetwork, NOMUReadout
 from skuq.networks._nomu_settings import NOMU_SETTINGS
 from skuq.tables import NoScaling, NumberTargets, TableInputs
@@ -449,46 +449,57 @@ class NOMURegressor(UncertaintyRegressor):
             resolve_settings(self, "readout"),
             resolve_settings(self, "training").fields(_TRAINING_FIELDS),
         )
-        network, validation = settings.network, self.validation
-        is_share = isinstance(validation, Real) and not isinstance(validation, Integral)
-        is_auto = isinstance(validation, str) and validation == "auto"
-        stops = isinstance(self.early_stopping_patience, Integral)
+        if not settings.readout.is_chosen:
+            self._check_without_choice()
+        elif not self.refit and not self._holds_share_out:
+            raise ValueError(
+                f"`validation`={self.validation!r} trains on parts of the rows only, so that "
+                "`refit` must be True: give a share such as validation=0.2, or refit=True."
+            )
+        self._check_mean(settings.network)
+        return settings
+
+    def _check_without_choice(self):
+        """Refuse parameters that only matter if the readout is chosen on held-out rows."""
+        automatic = {"validation": "auto", "refit": True, "early_stopping_patience": "auto"}
+        given = {
+            "validation": not isinstance(self.validation, str) or self.validation == "gaps",
+            "refit": not self.refit,
+            "early_stopping_patience": isinstance(self.early_stopping_patience, Integral),
+        }
+        if name := first_true(given):
+            raise ValueError(
+                f"`{name}`={getattr(self, name)!r} has no effect, since `readout` has numbers for "
+                "l_min, l_max and c, and no rows are held out: leave one of these to be chosen, "
+                f"or {name}={automatic[name]!r}."
+            )
+
+    def _check_mean(self, network: NOMUNetwork):
+        """Refuse parameters that contradict each other about the mean f."""
         given, learns = self.pretrained is not None, isinstance(self.noise_std, str)
-        fixed = not settings.readout.is_chosen
-        leave = "leave one of the numbers l_min, l_max and c of `readout` to be chosen"
+        stops = isinstance(self.early_stopping_patience, Integral)
         mean_first = {
             "`early_stopping_patience`": stops,
             "`noise_std`='learned'": learns,
             "`pretrained`": given,
         }
-        no_effect = {
-            f"`validation`={validation!r} trains on parts of the rows only, so that `refit` must "
-            "be True: give a share such as validation=0.2, or refit=True": not self.refit
-            and not (is_share or is_auto),
-            f"`validation`={validation!r} has no effect, since `readout` has numbers for l_min, "
-            f'l_max and c: {leave}, or validation="auto"': fixed and not is_auto,
-            f"`refit`=False has no effect, since `readout` has numbers for l_min, l_max and c: "
-            f"{leave}, or refit=True": fixed and not self.refit,
-            "`early_stopping_patience` needs held-out rows, and there are none, since `readout` "
-            f'has numbers for l_min, l_max and c: {leave}, or early_stopping_patience="auto"': (
-                fixed and stops
-            ),
+        conflicts = {
             f"`network` with connect_gradient=True trains f and r together, and "
-            f"{first_true(mean_first)} gives f before r: give up one of them": (
+            f"{first_true(mean_first)} gives f before r: give up one of them.": (
                 network.connect_gradient and any(mean_first.values())
             ),
             "`pretrained` is the prediction f, so that `noise_std`='learned', "
             "`early_stopping_patience` and a function for `network` have no effect: leave them "
-            "out": given and (learns or stops or network.mean is not None),
+            "out.": given and (learns or stops or network.mean is not None),
             f"`network` with connect_layers={network.connect_layers} needs the layers of f, and "
-            "`pretrained` is no Keras model: leave `connect_layers` out": (
+            "`pretrained` is no Keras model: leave `connect_layers` out.": (
                 given
                 and not hasattr(self.pretrained, "predict_on_batch")
                 and network.connect_layers > 1
             ),
         }
-        if reason := first_true(no_effect):
-            raise ValueError(f"{reason}.")
+        if message := first_true(conflicts):
+            raise ValueError(message)
         unrefined = {
             f"`noise_std`={self.noise_std!r}": not self._is_noiseless,
             f"`early_stopping_patience`={self.early_stopping_patience!r}": stops,
@@ -502,14 +513,20 @@ class NOMURegressor(UncertaintyRegressor):
                 f"It is not possible with {reason}. Set noise_std=0.0 and leave the others at "
                 "their defaults."
             )
-        return settings
+
+    @property
+    def _holds_share_out(self) -> bool:
+        """Whether `validation` can be one share of the rows, which one network suffices for."""
+        if isinstance(self.validation, str):
+            return self.validation == "auto"
+        return isinstance(self.validation, Real) and not isinstance(self.validation, Integral)
 
     @property
     def _is_noiseless(self) -> bool:
         """Whether the parameters say that the data have no noise."""
         return isinstance(self.noise_std, Real) and self.noise_std == 0
 
-    def _make_trainer(self, settings: _Resolved, task: Task) -> NomuTrainer:
+    def _make_trainer(self, settings, task):
         """Make the trainer of the task's rows, with defaults that depend on their number."""
         rows, given, noise = task.splits.train, None, None
         if self.pretrained is not None:
@@ -548,7 +565,7 @@ class NOMURegressor(UncertaintyRegressor):
             noise=noise,
         )
 
-    def _make_jobs(self, settings: _Resolved, task: Task, entropy: int) -> list[Job]:
+    def _make_jobs(self, settings, task, entropy):
         """Make one job for each fold or split, or one for all rows."""
         rows, parts = task.splits.train, [(np.arange(len(task.splits.train.X)), None)]
         if settings.readout.is_chosen and task.validation is None:
@@ -565,15 +582,7 @@ class NOMURegressor(UncertaintyRegressor):
         weights = loss_settings(settings.loss, noiseless=self._is_noiseless)
         return [Job(entropy, self.learning_rate, weights, *part) for part in parts]
 
-    def _assemble(
-        self,
-        settings: _Resolved,
-        task: Task,
-        trainer: NomuTrainer,
-        folds: list[tuple[Job, TrainedNomu]],
-        job: Job,
-        network: TrainedNomu,
-    ) -> FittedNomu:
+    def _assemble(self, settings, task, trainer, folds, job, network):
         """Make the fitted model of the final network; choose its readout on the held-out rows."""
         rows, given = task.splits.train, settings.readout
         if given.is_chosen:
@@ -680,43 +689,29 @@ def _paper_settings(name: str, n_features: int) -> dict:
         "validation": 0.2,
         "training": Training(schedule="constant"),
     }
-    # What differs from these. Appendix B.2.5 is the test bed, B.2.6 solar irradiance, and B.3.1
-    # Bayesian optimisation. A toy function of one feature has a grid (footnote 21).
+    # A toy function of one feature has a grid (footnote 21).
+    grid = {"artificial__kind": "grid", "artificial__n": 128}
     experiments: dict[str, tuple[dict, dict]] = {
-        "toy": (toy, {"artificial__kind": "grid", "artificial__n": 128} if n_features == 1 else {}),
+        "toy": (toy, grid if n_features == 1 else {}),
+        # Appendix B.2.5
         "testbed": (
-            toy,
-            {
-                "readout__l_min": 0.1,
-                "readout__l_max": 1.0,
-                "artificial__n": 100 * n_features,
-            },
+            {**toy, "readout": NOMUReadout(l_min=0.1, l_max=1.0, c=1.0)},
+            {"artificial__n": 100 * n_features},
         ),
+        # Section 4.1.3 and appendix B.2.6
         "solar": (
-            toy,
-            {
-                "loss__pi_exp": 0.05,
-                "loss__l2": 1e-19,
-                "loss__side_l2": 1e-19,
-                "readout__l_min": 0.01,
-                "artificial__kind": "grid",
-                "artificial__n": 128,
-                "epochs": 2**14,
-            },
+            {**toy, "loss": NOMULoss(pi_exp=0.05, stable=False, l2=1e-19, side_l2=1e-19)},
+            {**grid, "readout__l_min": 0.01, "epochs": 2**14},
         ),
         "uci": (uci, {}),
         "uci_gap": (uci, {"loss__pi_sqr": 0.01, "loss__pi_exp": 0.1, "epochs": 40}),
+        # Appendix B.3.1
         "bayesopt": (
-            toy,
-            {
-                "loss__pi_sqr": 1.0,
-                "readout__l_min": 1e-6,
-                "artificial__n": 500,
-                "artificial__box": [(-1.0, 1.0)] * n_features,
-            },
+            {**toy, "artificial": ArtificialInputs(n=500, box=[(-1.0, 1.0)] * n_features)},
+            {"loss__pi_sqr": 1.0, "readout__l_min": 1e-6},
         ),
     }
     if name not in experiments:
         raise ValueError(f"`name` must be one of {list(experiments)}. Got {name!r}.")
-    common, changes = experiments[name]
-    return {**common, **changes}
+    settings, changes = experiments[name]
+    return {**settings, **changes}

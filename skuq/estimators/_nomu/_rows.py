@@ -58,17 +58,18 @@ def split_parts(
         folds = KFold(min(_N_GAPS, n), shuffle=True, random_state=seed)
         return [*folds.split(rows.X), *_gap_parts(rows.X, generator(entropy, "gaps"))]
     if isinstance(validation, Real) and not isinstance(validation, Integral):
-        splits = make_splits(rows, entropy, fraction=validation, groups=groups)
-        return [(np.setdiff1d(np.arange(n), splits.positions), splits.positions)]
+        splits = make_splits(rows, entropy, fraction=float(validation), groups=groups)
+        held_out: Any = splits.positions
+        return [(np.setdiff1d(np.arange(n), held_out), held_out)]
     if isinstance(validation, Integral):
         kind = KFold if groups is None else GroupKFold
         validation = kind(validation, shuffle=True, random_state=seed)
-    parts = make_splits(rows, entropy, cv=validation, groups=groups).parts
+    parts: Any = make_splits(rows, entropy, cv=validation, groups=groups).parts
     if groups is None and n >= _MIN_ROWS_FOR_EQUAL_FOLDS:
         # Equal folds train in one program: leave out the few rows by which they differ.
-        sizes = [min(map(len, part)) for part in zip(*parts)]
-        parts = [tuple(part[:n] for part, n in zip(pair, sizes)) for pair in parts]
-    return parts
+        n_train, n_valid = (min(map(len, part)) for part in zip(*parts))
+        parts = [(train[:n_train], valid[:n_valid]) for train, valid in parts]
+    return list(parts)
 
 
 def _gap_parts(X: np.ndarray, rng: np.random.Generator) -> list[Part]:
@@ -153,7 +154,8 @@ class ArtificialSampler:
                 f"A grid of at most `n`={self.n_each} artificial inputs in {varied.sum()} "
                 'dimensions has one point an axis. Use kind="uniform", or more inputs.'
             )
-        axes = [np.linspace(*end, n_axis if wide else 1) for end, wide in zip(ends.T, varied)]
+        sizes = np.where(varied, n_axis, 1).tolist()
+        axes = [np.linspace(low, high, size) for (low, high), size in zip(ends.T, sizes)]
         points = np.stack([axis.ravel() for axis in np.meshgrid(*axes)], axis=1)
         self.n_each = len(points)
         return lambda n, rng: np.resize(points, (n, points.shape[1]))

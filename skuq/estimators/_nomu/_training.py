@@ -182,7 +182,7 @@ class NomuTrainer:
         """Make the job that trains on all rows; f trains for the mean of the folds' best epochs."""
         epochs = None
         if self.patience is not None:
-            best = [network.mean_member.best_epoch + 1 for network in networks]
+            best = [network.mean_member.best_epoch + 1 for network in networks]  # type: ignore[union-attr]
             epochs = round(float(np.mean(best)))
         return jobs[0]._replace(train=np.arange(len(self.rows.X)), valid=None, mean_epochs=epochs)
 
