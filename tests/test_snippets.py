@@ -52,7 +52,7 @@ SHORTER = {
         "NEONRegressor(noise=0.0, prior_scale=0.75)": (
             "NEONRegressor(noise=0.0, prior_scale=0.75, steps=50)"
         ),
-        "(64, 64), c=1": "(8,), epochs=5, c=1",
+        "NOMUReadout(l_min=1e-3, l_max=2, c=1)": "NOMUReadout(l_min=1e-3, l_max=2, c=1), epochs=5",
         "(64, 64, 64)": "(8,)",
         "epochs=250": "epochs=5",
     },
