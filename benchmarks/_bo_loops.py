@@ -16,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 from skuq import NEONRegressor, NOMURegressor, OperatorEnsembleRegressor
 from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor
+from skuq.networks import ArtificialInputs, NOMUNetwork, NOMUReadout
 
 DESIGNS = ("random", "sobol")  # points that do not depend on results
 # NOMU in three small layers that meet their rows, not with the paper's settings: for smooth
@@ -153,23 +154,21 @@ def function_search(method, d, arguments):
     if name in SMALL:
         return small_nomu(d, arguments.training_steps or 250, **SMALL[name]), settings
     model = nomu("bayesopt", d, 0, hidden=arguments.hidden, epochs=arguments.training_steps)
-    if name == "nomu_refined":  # noise=0.0 multiplies `pi_sqr` by 10, which is the paper's again
-        model.set_params(refine=True, noise=0.0, pi_sqr=model.pi_sqr / 10)
+    if name == "nomu_refined":
+        # noise_std=0.0 multiplies `pi_sqr` by 10, which is the paper's again.
+        model.set_params(refine=True, noise_std=0.0, loss__pi_sqr=model.loss.pi_sqr / 10)
     return model, settings
 
 
 def small_nomu(d, epochs, **changes):
     """NOMU with a mean that meets its rows: `epochs` only bring the refinement near."""
     return NOMURegressor(
-        (64, 64, 64),
-        noise=0.0,
+        NOMUNetwork((64, 64, 64), **changes),
+        artificial=ArtificialInputs(box=[(-1.0, 1.0)] * d),
+        readout=NOMUReadout(l_min=1e-6, l_max=2.0, c=1.0),
+        noise_std=0.0,
         refine=True,
         epochs=epochs,
-        box=[(-1.0, 1.0)] * d,
-        c=1.0,
-        l_min=1e-6,
-        l_max=2.0,
-        **changes,
     )
 
 

@@ -69,7 +69,7 @@ def gaussian_process(seed):
 def nomu(settings, n_features, seed, *, hidden=None, epochs=None, **changes):
     """NOMU with the paper's `settings`, of another width or with other epochs on request."""
     if hidden is not None:
-        changes["hidden_units"] = (hidden,) * 3
+        changes["network__hidden_units"] = (hidden,) * 3
     if epochs is not None:
         changes["epochs"] = epochs
     return NOMURegressor.from_paper(settings, n_features, random_state=seed, **changes)

@@ -2,6 +2,7 @@
 
 import time
 from copy import copy
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,12 @@ from skuq.metrics import coverage_width_auc, gaussian_nll_loss
 
 DEFAULT = "default"
 #: The paper's settings for the gaps, with its remedy: gaps are held out too, and r sees X alone.
-GAPS, GAP_CHANGES = "nomu_gaps", {"cv": "gaps", "connect_layers": 0}
+GAPS, GAP_CHANGES = "nomu_gaps", {"validation": "gaps", "network__connect_layers": 0}
+#: The estimator's names of the numbers of the sensitivity analysis.
+PARAMETERS = {
+    **{name: f"loss__{name}" for name in ("pi_sqr", "pi_exp", "c_exp")},
+    "n_artificial": "artificial__n",
+}
 #: The sensitivity analysis, by names that stand in place of a method's.
 VARIANTS = {DEFAULT: {}} | {
     f"{name}={value:g}": {name: value}
@@ -97,7 +103,8 @@ def unfitted(part, method, X, seed, arguments):
         return gaussian_process(seed)
     if method.startswith("nomu"):
         hidden = None if part in ("uci", "uci_gap") else arguments.hidden
-        changes = GAP_CHANGES if method == GAPS else {"connect_gradient": method == "nomu_gradient"}
+        changes = {"network__connect_gradient": method == "nomu_gradient"}
+        changes = GAP_CHANGES if method == GAPS else changes
         return nomu(settings, d, seed, hidden=hidden, epochs=arguments.epochs, **changes)
     return rival(
         method, part == "solar", n, seed, arguments.hidden, arguments.epochs, arguments.n_search
@@ -141,6 +148,11 @@ def run(part, method, data, seed, arguments):
     return found
 
 
+def parameters_of(variant):
+    """Parameters of a variant of the sensitivity analysis, by their names in the estimator."""
+    return {PARAMETERS[name]: value for name, value in VARIANTS[variant].items()}
+
+
 def variants(data, seed, missing, arguments):
     """The sensitivity analysis on one function: pairs of a variant's name and its record."""
     X, y, X_test, y_test = data
@@ -158,17 +170,17 @@ def variants(data, seed, missing, arguments):
         beside.insert(0, DEFAULT)
     if beside:
         started = time.perf_counter()
-        models = base.fit_many(X, y, [VARIANTS[v] for v in beside])
+        models = base.fit_many(X, y, [parameters_of(v) for v in beside])
         seconds = (time.perf_counter() - started) / len(models)
         for variant, model in zip(beside, models):
             yield variant, record(model, seconds)
     for variant in read_otherwise:  # variants of the prediction by the same network
         model = copy(models[0])
-        for name, value in VARIANTS[variant].items():
-            setattr(model, f"{name}_", value)
+        readout = replace(model.fitted_.readout, **VARIANTS[variant])
+        model.fitted_ = replace(model.fitted_, readout=readout)
         yield variant, record(model, 0.0)
     for variant in varying("n_artificial"):
-        base.set_params(**VARIANTS[variant])
+        base.set_params(**parameters_of(variant))
         started = time.perf_counter()
         base.fit(X, y)
         yield variant, record(base, time.perf_counter() - started)

@@ -57,7 +57,7 @@ def nomu_defaults():
     """Nothing chosen on test points: a mean and a standard deviation as they are predicted."""
     titles = {
         "nomu": "defaults",
-        "nomu_noiseless": "`noise=0.0`",
+        "nomu_noiseless": "`noise_std=0.0`",
         "nomu_numbers": "numbers",
         "gp": "Gaussian process",
     }

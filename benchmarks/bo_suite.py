@@ -37,6 +37,7 @@ from nomu import CELL, is_cell
 
 from skuq import DeepEnsembleRegressor, NEONRegressor, NOMURegressor
 from skuq.bayesopt import BayesianOptimizer
+from skuq.networks import ArtificialInputs, NOMUNetwork, NOMUReadout
 from skuq.plotting import RegretDisplay
 
 FILE = "bo_suite.json"
@@ -58,7 +59,11 @@ def surrogate(method, task):
             settings |= {"n_draws": 32, "n_restarts": 8}
     elif method == "nomu":
         box = None if len(task.categories) else task.bounds
-        model = NOMURegressor((128, 128), c=1, l_min=1e-3, l_max=2, box=box)
+        model = NOMURegressor(
+            NOMUNetwork((128, 128)),
+            readout=NOMUReadout(l_min=1e-3, l_max=2, c=1),
+            artificial=ArtificialInputs(box=box),
+        )
         settings["acquisition"] = "ei"
     elif method == "ensemble":
         model = DeepEnsembleRegressor(_N_MEMBERS)

@@ -12,7 +12,7 @@ sensitivity: the test bed with one feature, for each number of the loss and the 
 (Table 16). What can train side by side does.
 solar: the irradiance (Table 12); `--picture PATH` draws it.
 uci, uci_gap: Tables 3 and 13. NOMU alone, of 50 units whatever `--hidden` says; on the gaps also
-with ``cv="gaps", connect_layers=0``.
+with ``validation="gaps"`` and ``connect_layers=0``.
 
 `--hidden` are the units of NOMU's three hidden layers. It scales those of the rivals too: 1024 is
 everywhere the paper's size. Each run is kept at once in nomu.json in `--results-dir`, by default

@@ -7,7 +7,7 @@ as in ``benchmarks/nomu.py``. Nothing is chosen on test rows: every model says i
 standard deviation. NLL is without its constant, in units of y, a number a problem.
 
 nomu: ``NOMURegressor(random_state=seed)``.
-nomu_noiseless: the same with ``noise=0.0``, which says that there is none.
+nomu_noiseless: the same with ``noise_std=0.0``, which says that there is none.
 nomu_numbers: ``l_min=0.001, l_max=2, c=1``: nothing is chosen.
 gp: scikit-learn's, a constant times RBF, alpha 1e-7, three restarts; std at least 0.001.
 
@@ -29,12 +29,13 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from skuq import NOMURegressor
 from skuq.datasets import FUNCTIONS_1D, make_function, make_scarce_regression
 from skuq.exceptions import SmallValidationWarning
+from skuq.networks import NOMUReadout
 
 GP_FLOOR = 1e-3  # least std of a Gaussian process
 CHANGES = {
     "nomu": {},
-    "nomu_noiseless": {"noise": 0.0},
-    "nomu_numbers": {"l_min": 0.001, "l_max": 2.0, "c": 1.0},
+    "nomu_noiseless": {"noise_std": 0.0},
+    "nomu_numbers": {"readout": NOMUReadout(l_min=0.001, l_max=2.0, c=1.0)},
 }
 METHODS = (*CHANGES, "gp")
 

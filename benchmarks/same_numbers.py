@@ -26,6 +26,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import skuq
 import skuq.exceptions
+from skuq.networks import NOMUNetwork
 
 N_ROWS, N_NEW = 120, 30
 SMALL = {"hidden_units": (16,), "epochs": 20, "batch_size": 32, "random_state": 0}
@@ -134,7 +135,7 @@ FITS = {
         classification_data,
     ),
     "NOMURegressor": (
-        lambda: skuq.NOMURegressor(hidden_units=(16,), epochs=30, random_state=0),
+        lambda: skuq.NOMURegressor(NOMUNetwork((16,)), epochs=30, random_state=0),
         lambda: tuple(part[:40] for part in regression_data()),
     ),
     "NEONRegressor": (lambda: functions(skuq.NEONRegressor), function_data),

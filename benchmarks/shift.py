@@ -47,6 +47,7 @@ from skuq.datasets import corrupt_table
 from skuq.exceptions import CalibrationWarning, SmallValidationWarning
 from skuq.fitted._calibrated import classifier_distribution
 from skuq.metrics import ece_loss, gaussian_nll_loss, ood_auroc_score
+from skuq.networks import NOMUNetwork
 from skuq.predictive import CategoricalMixture
 from skuq.tables import TablePreprocessor
 
@@ -209,7 +210,9 @@ def models(seed):
         "tabular ensemble": DeepEnsembleRegressor(network="tabular", random_state=seed),
         "MC dropout": MCDropoutRegressor(random_state=seed),
         "NOMU": NOMURegressor(random_state=seed),
-        "NOMU, folds with gaps": NOMURegressor(cv="gaps", connect_layers=0, random_state=seed),
+        "NOMU, folds with gaps": NOMURegressor(
+            NOMUNetwork(connect_layers=0), validation="gaps", random_state=seed
+        ),
         "Gaussian process": make_pipeline(StandardScaler(), process),
     }
 

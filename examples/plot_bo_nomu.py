@@ -80,7 +80,7 @@ def search(estimator, seed):
 
 def run(seed, units):
     """Method to the values found; the search with NOMU and its models."""
-    nomu = NOMURegressor.from_paper("bayesopt", n_features=1, hidden_units=(units,) * 3)
+    nomu = NOMURegressor.from_paper("bayesopt", network__hidden_units=(units,) * 3)
     result, models = search(nomu, seed)
     kernel = ConstantKernel(1.0, (1e-5, 1e5)) * RBF(1.0, (1e-5, 1e5))
     of_process, _ = search(GaussianProcessRegressor(kernel, alpha=1e-7), seed)

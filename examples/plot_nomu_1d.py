@@ -73,7 +73,9 @@ def methods(units):
     rival = {**noiseless, "learning_rate": 1e-3, "random_state": 0}
     kernel = ConstantKernel(1.0, (1e-5, 1e5)) * RBF(1.0, (1e-5, 1e5))
     return {
-        "NOMU": skuq.NOMURegressor.from_paper("toy", hidden_units=(units,) * 3, random_state=0),
+        "NOMU": skuq.NOMURegressor.from_paper(
+            "toy", network__hidden_units=(units,) * 3, random_state=0
+        ),
         "Gaussian process": GaussianProcessRegressor(
             kernel, alpha=1e-7, n_restarts_optimizer=10, random_state=0
         ),

@@ -30,14 +30,17 @@ PI_SQR, PI_EXP, C_EXP, N_ARTIFICIAL = 0.1, 0.01, 30, 128  # the paper's
 LOSSES = {
     "the paper's settings": {f"pi_sqr {PI_SQR}, pi_exp {PI_EXP}, c_exp {C_EXP}": {}},
     "product of pi_exp and pi_sqr": {
-        "times 0.001": {"pi_sqr": PI_SQR * 0.001**0.5, "pi_exp": PI_EXP * 0.001**0.5},
-        "times 10": {"pi_sqr": PI_SQR * 10**0.5, "pi_exp": PI_EXP * 10**0.5},
+        "times 0.001": {
+            "loss__pi_sqr": PI_SQR * 0.001**0.5,
+            "loss__pi_exp": PI_EXP * 0.001**0.5,
+        },
+        "times 10": {"loss__pi_sqr": PI_SQR * 10**0.5, "loss__pi_exp": PI_EXP * 10**0.5},
     },
     "ratio of pi_exp to pi_sqr": {
-        "divided by 16": {"pi_sqr": PI_SQR * 4, "pi_exp": PI_EXP / 4},
-        "times 16": {"pi_sqr": PI_SQR / 4, "pi_exp": PI_EXP * 4},
+        "divided by 16": {"loss__pi_sqr": PI_SQR * 4, "loss__pi_exp": PI_EXP / 4},
+        "times 16": {"loss__pi_sqr": PI_SQR / 4, "loss__pi_exp": PI_EXP * 4},
     },
-    "c_exp": {"15": {"c_exp": C_EXP / 2}, "60": {"c_exp": C_EXP * 2}},
+    "c_exp": {"15": {"loss__c_exp": C_EXP / 2}, "60": {"loss__c_exp": C_EXP * 2}},
 }
 NUMBERS = {"number of artificial inputs": {"16": 16, "1024": 1024}}
 COLOURS = ("#0072B2", "#E69F00")
@@ -49,7 +52,7 @@ LINE = np.linspace(-1, 1, 401)[:, None]
 def fitted(units, seed):
     """Title of a panel to a dictionary of fitted models by label."""
     X, y, _, _ = make_scarce_regression(make_function("levy", 1), random_state=seed)
-    common = {"hidden_units": (units,) * 3, "random_state": 0}
+    common = {"network__hidden_units": (units,) * 3, "random_state": 0}
     model = NOMURegressor.from_paper("toy", **common)
     started = time.perf_counter()
     names = [(title, label) for title, settings in LOSSES.items() for label in settings]
@@ -61,7 +64,7 @@ def fitted(units, seed):
     for title, numbers in NUMBERS.items():
         for label, number in numbers.items():
             started = time.perf_counter()
-            one = NOMURegressor.from_paper("toy", n_artificial=number, **common)
+            one = NOMURegressor.from_paper("toy", artificial__n=number, **common)
             models[title][label] = one.fit(X, y)
             print(f"{number} artificial inputs: {time.perf_counter() - started:.1f} s", flush=True)
     return models, X, y

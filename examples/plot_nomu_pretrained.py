@@ -19,6 +19,7 @@ import numpy as np
 from sklearn.ensemble import RandomForestRegressor
 
 from skuq import NOMURegressor
+from skuq.networks import ArtificialInputs, NOMUNetwork
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -65,10 +66,15 @@ def keras_network():
 
 # %%
 # The uncertainty. `fit` gets the rows that the model was trained on. A model's errors there say
-# nothing of its errors elsewhere, so the scale c is learnt from other rows; `c=1` with numbers
-# for `l_min` and `l_max` would do without.
+# nothing of its errors elsewhere, so the scale c is learnt from other rows; a `NOMUReadout`
+# with numbers for c, l_min and l_max would do without.
 def with_uncertainty(model):
-    nomu = NOMURegressor((64, 64), pretrained=model, box=[(-1, 11)], random_state=0)
+    nomu = NOMURegressor(
+        NOMUNetwork((64, 64)),
+        artificial=ArtificialInputs(box=[(-1, 11)]),
+        pretrained=model,
+        random_state=0,
+    )
     return nomu.fit(X, y, validation_data=(X_valid, y_valid))
 
 

@@ -66,7 +66,7 @@ class Settings(BaseEstimator):
         self._validate_params()
 
 
-def settings_constraint(short_forms: Mapping[Hashable, Any], *classes: type) -> list[Any]:
+def settings_constraint(short_forms: Mapping[Any, Any], *classes: type) -> list[Any]:
     """Return the constraints of a parameter that is settings or one of their short forms."""
     names = {name for name in short_forms if isinstance(name, str)}
     others = [name for name in short_forms if not isinstance(name, str)]

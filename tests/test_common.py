@@ -9,6 +9,7 @@ from small_models import TinySpace, TooSure
 
 import skuq
 from skuq.bayesopt import OutputwiseRegressor
+from skuq.networks import ArtificialInputs, NOMUNetwork
 
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": (
@@ -44,7 +45,15 @@ QUICK = [
     skuq.AutoDEUQClassifier(
         n_members=2, **SEARCH, fixed_architecture={"units": 8, "activation": "tanh"}
     ),
-    skuq.NOMURegressor(**SHORT, n_artificial=10, refit=False),
+    skuq.NOMURegressor(
+        NOMUNetwork(NETWORK["hidden_units"]),
+        artificial=ArtificialInputs(n=10),
+        learning_rate=0.02,
+        batch_size=16,
+        epochs=20,
+        refit=False,
+        random_state=0,
+    ),
     skuq.NEONRegressor(**{**OPERATOR, "steps": 75, "n_index": 3, "n_draws": 8}, random_state=0),
     skuq.HQEnsembleSelector(POOL, cv=3),
     skuq.CalibratedUncertaintyRegressor(TooSure(), "scale", cv=2),

@@ -84,21 +84,20 @@ DIFFERENT = {
     },
     "epistemic networks": {
         "batch_size": "pairs or rows",
-        "noise": "functions are left out to learn it",
+        "loss": "NOMU's loss has settings",
         "pretrained": "what is trained on top",
         "refine": "NOMU refines its mean",
         "fitted_": "functions have query points",
-        "schedule": "NOMU's goes by the number of rows",
         "standardize": "functions have query points",
     },
     "NOMU": {
         "batch_size": "NOMU's loss is a sum over rows",
-        "epochs": "NOMU trains all of them",
-        "hidden_units": "NOMU has two networks",
-        "l2": "NOMU has two penalties",
+        "early_stopping_patience": "NOMU's mean stops alone",
+        "epochs": "NOMU's default makes enough steps",
+        "loss": "NOMU's loss has settings",
+        "network": "NOMU has two networks",
+        "noise_std": "NOMU learns noise or takes a function",
         "preprocess": "NOMU draws artificial inputs",
-        "schedule": "NOMU's goes by the number of rows",
-        "validation_fraction": "NOMU chooses its readout on these rows",
     },
 }
 # Parameters whose type or default differs, but not the description.
@@ -113,8 +112,8 @@ OTHER_TYPES = {
         "schedule",
         "weight_decay",
     },
-    "epistemic networks": {"activation", "learning_rate"},
-    "NOMU": {"clip_norm", "fitted_"},
+    "epistemic networks": {"learning_rate"},
+    "NOMU": {"fitted_"},
 }
 
 

@@ -22,7 +22,7 @@ SMALL = {"hidden_units": (8,), "epochs": 3, "random_state": 0}
 FITTED = {
     "ensemble": (skuq.DeepEnsembleRegressor(2, **SMALL), Y),
     "classifier": (skuq.DeepEnsembleClassifier(2, **SMALL), Y > 0),
-    "nomu": (skuq.NOMURegressor(**SMALL, refit=False), Y),
+    "nomu": (skuq.NOMURegressor(epochs=3, refit=False, random_state=0), Y),
     "neon": (skuq.NEONRegressor(steps=5, random_state=0), Y),
     "operators": (skuq.OperatorEnsembleRegressor(2, steps=5, random_state=0), Y),
     "calibrated": (skuq.CalibratedUncertaintyRegressor(TooSure(), "conformal"), Y),

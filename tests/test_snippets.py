@@ -52,7 +52,7 @@ SHORTER = {
         "NEONRegressor(noise=0.0, prior_scale=0.75)": (
             "NEONRegressor(noise=0.0, prior_scale=0.75, steps=50)"
         ),
-        "(64, 64), c=1": "(8,), epochs=5, c=1",
+        "NOMUReadout(l_min=1e-3, l_max=2, c=1)": "NOMUReadout(l_min=1e-3, l_max=2, c=1), epochs=5",
         "(64, 64, 64)": "(8,)",
         "epochs=250": "epochs=5",
     },
@@ -149,7 +149,7 @@ def searches():
         "bounds": [(-1, 1), (0, 50)],
         "cost": lambda x: float(x @ x),
         "function": lambda x: float(x @ x),
-        "model": skuq.NOMURegressor((8,), epochs=5),
+        "model": skuq.NOMURegressor(epochs=5),
         "measured": np.ones(12),
         "simulate": lambda x: np.outer(np.linspace(0, 1, 12), x).sum(axis=1),
         "NEONRegressor": skuq.NEONRegressor,

@@ -141,15 +141,15 @@ class KnownNoise:
         usable = (noise >= 0) & np.isfinite(noise)
         if noise.shape not in ((n,), (n, self.n_outputs)) or not usable.all():
             raise ValueError(
-                f"`noise` must be a function that gives finite numbers >= 0 of shape ({n},). "
+                f"`noise_std` must be a function that gives finite numbers >= 0 of shape ({n},). "
                 f"Got shape {noise.shape}{'' if usable.all() else ', some not such numbers'}."
             )
         return np.broadcast_to(noise.reshape(n, -1), (n, self.n_outputs))
 
 
-@saved_as("fitted.FittedNomu.NomuNetwork")
+@saved_as("fitted.FittedNomu.TrainedNomu")
 @dataclass(frozen=True, eq=False)
-class NomuNetwork:
+class TrainedNomu:
     """Trained networks, and what was given in place of one.
 
     Attributes
@@ -201,9 +201,9 @@ def predict_mean(
     return GaussianHead(n_outputs).distribution(raw)
 
 
-def split_sides(raw: np.ndarray, bounds: str) -> tuple[np.ndarray, np.ndarray]:
+def split_sides(raw: np.ndarray, band: str) -> tuple[np.ndarray, np.ndarray]:
     """Split raw uncertainty (n, n_sides * m) into that upwards and that downwards, (n, m) each."""
-    if bounds == "symmetric":
+    if band == "symmetric":
         return raw, raw
     up, down = np.split(raw, 2, axis=1)
     return up, down
@@ -217,8 +217,8 @@ class Readout:
     Attributes
     ----------
     kind : {"exponential", "linear"}
-        As the estimator's parameter `readout`.
-    bounds : {"symmetric", "asymmetric"}
+        As in `NOMUReadout`.
+    band : {"symmetric", "asymmetric"}
     l_min, l_max : float
         Smallest and largest standard deviation before the factor `c`.
     c : float
@@ -228,7 +228,7 @@ class Readout:
     """
 
     kind: str
-    bounds: str
+    band: str
     l_min: float
     l_max: float
     c: float = 1.0
@@ -240,7 +240,7 @@ class Readout:
 
     def widths(self, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Read standard deviations (n, m) upwards and downwards."""
-        up, down = split_sides(raw, self.bounds)
+        up, down = split_sides(raw, self.band)
         return self._width(up), self._width(down)
 
     def _width(self, raw: np.ndarray) -> np.ndarray:
@@ -258,13 +258,13 @@ class FittedNomu:
         Fitted.
     targets : NumberTargets
         Fitted.
-    network : NomuNetwork
+    network : TrainedNomu
     readout : Readout
     """
 
     inputs: TableInputs
     targets: NumberTargets
-    network: NomuNetwork
+    network: TrainedNomu
     readout: Readout
 
     __repr__ = record_repr
@@ -282,7 +282,7 @@ class FittedNomu:
         noise = np.zeros_like(mean) if noise is None else readout.noise_factor * noise
         if self.targets.is_1d:
             mean, up, down, noise = (part[:, 0] for part in (mean, up, down, noise))
-        if readout.bounds == "symmetric":
+        if readout.band == "symmetric":
             return EpistemicNormal(mean, noise, up)
         return TwoPieceNormal(mean, down, up, noise)
 

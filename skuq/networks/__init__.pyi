@@ -24,6 +24,10 @@ from ._nas_bench import parse_nas_bench_201 as parse_nas_bench_201
 from ._nomu import NomuHead as NomuHead
 from ._nomu import build_mean as build_mean
 from ._nomu import build_nomu as build_nomu
+from ._nomu_settings import ArtificialInputs as ArtificialInputs
+from ._nomu_settings import NOMULoss as NOMULoss
+from ._nomu_settings import NOMUNetwork as NOMUNetwork
+from ._nomu_settings import NOMUReadout as NOMUReadout
 from ._operator import OperatorHead as OperatorHead
 from ._operator import OperatorNetwork as OperatorNetwork
 from ._space import OPTIMIZERS as OPTIMIZERS

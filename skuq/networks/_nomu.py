@@ -132,8 +132,8 @@ def build_nomu(
     l2: float = 0.0,
     side_l2: float = 0.0,
     initial_range: float | None = None,
-    build_f: Callable | None = None,
-    build_r: Callable | None = None,
+    mean_network: Callable | None = None,
+    side_network: Callable | None = None,
     given: tuple | None = None,
     sample: np.ndarray | None = None,
 ):
@@ -150,7 +150,7 @@ def build_nomu(
     connect_layers : int, default=1
         Number of f's hidden layers that r sees: the last joins r's output layer, the one
         before it r's last hidden layer, and so on (Remark 3.1). 1 counts as 0 if f has no hidden
-        layer that is a vector. With `build_r` at most 1 can be seen.
+        layer that is a vector. With `side_network` at most 1 can be seen.
     l2 : float
         Penalty on weights and biases of f and of r's output layer.
     side_l2 : float
@@ -158,9 +158,9 @@ def build_nomu(
     initial_range : float, optional
         Initial weights and biases are uniform between minus and plus this; by default the range
         is Glorot and Bengio's for the weights of each layer.
-    build_f : callable, optional
-        ``build_f(input_shape, n_outputs) -> keras.Model``, for f.
-    build_r : callable, optional
+    mean_network : callable, optional
+        ``mean_network(input_shape, n_outputs) -> keras.Model``, for f.
+    side_network : callable, optional
         The same for r; its last layer of weights gives way to one that also sees f.
     given : tuple (keras.Model, scale, offset) or "apart", optional
         Trained f, which takes ``x * scale + offset``. Its layers are frozen, and its outputs are
@@ -181,21 +181,21 @@ def build_nomu(
     inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
     mean, hidden = None, []  # f's outputs, and those of its hidden layers that r may see
     if given is None:
-        mean, hidden = make.mean(inputs, n_outputs, hidden_units, l2, build_f)
+        mean, hidden = make.mean(inputs, n_outputs, hidden_units, l2, mean_network)
     elif given != "apart" and connect_layers:
         model, scale, offset = given
         hidden = _frozen_features(model, scale, offset, inputs, sample)
     # Places where f can join r: its output layer and, if they are made here, its hidden layers.
-    n_joins = 1 if build_r is not None else 1 + len(side_hidden_units)
+    n_joins = 1 if side_network is not None else 1 + len(side_hidden_units)
     joins = _layers_to_join(hidden, n_joins, 0 if given == "apart" else connect_layers)
     n_r = n_sides * n_outputs
-    if build_r is None:
+    if side_network is None:
         # The first of `joins` enters the output layer. The others enter the last hidden layers of
         # r, which are built from the first to the last.
         side = make.hidden(inputs, side_hidden_units, _SIDE, side_l2, joins[:0:-1])[-1:]
     else:
-        # The copy has names of its own: `build_f` may give its layers the same ones.
-        built = _build_checked("build_r", build_r, input_shape, n_r)
+        # The copy has names of its own: `mean_network` may give its layers the same ones.
+        built = _build_checked("`side` of `network`", side_network, input_shape, n_r)
         _, hidden_r = _copy(built, inputs, prefix=_SIDE)
         side = hidden_r[-1:] or [inputs]
     outputs = make.dense(_concatenate(side + joins[:1], _SIDE + "join"), n_r, _SIDE + "output", l2)
@@ -222,14 +222,14 @@ def _layers_to_join(hidden, n_joins, connect_layers):
 
 
 def build_mean(
-    input_shape: tuple, n_raw: int, hidden_units, activation, l2, initial_range, build_f
+    input_shape: tuple, n_raw: int, hidden_units, activation, l2, initial_range, mean_network
 ):
     """Build the part of f alone, with `n_raw` outputs; parameters as in `build_nomu`."""
     from skuq.backend import keras
 
     inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
     make = _Layers(activation, initial_range)
-    outputs, _ = make.mean(inputs, n_raw, hidden_units, l2, build_f)
+    outputs, _ = make.mean(inputs, n_raw, hidden_units, l2, mean_network)
     return keras.Model(inputs, outputs, name="mean", dtype="float32")
 
 
@@ -254,10 +254,10 @@ class _Layers:
             units, activation=activation, dtype="float32", name=name, **options
         )(x)
 
-    def mean(self, inputs, n_raw, units, l2, build_f):
+    def mean(self, inputs, n_raw, units, l2, mean_network):
         """Build f; return its outputs and those hidden layers that r can see."""
-        if build_f is not None:
-            return _copy(_build_checked("build_f", build_f, inputs.shape[1:], n_raw), inputs)
+        if mean_network is not None:
+            return _copy(_build_checked("`network`", mean_network, inputs.shape[1:], n_raw), inputs)
         hidden = self.hidden(inputs, units, _MEAN, l2)
         return self.dense(hidden[-1], n_raw, _MEAN + "output", l2), hidden
 
@@ -288,13 +288,13 @@ def _build_checked(name, build, input_shape, n_outputs):
     """Build a model with a user's function and check its number of outputs."""
     from skuq.backend import keras
 
-    check_builder(f"`{name}`", build)
+    check_builder(name, build)
     model = build(input_shape, n_outputs)
     if not isinstance(model, keras.Model):
-        raise ValueError(f"`{name}` must return a keras.Model. Got {type(model).__name__}.")
+        raise ValueError(f"{name} must return a keras.Model. Got {type(model).__name__}.")
     if getattr(model, "output_shape", None) != (None, n_outputs):
         raise ValueError(
-            f"`{name}` must return a model with one output of shape {(None, n_outputs)} (its "
+            f"{name} must return a model with one output of shape {(None, n_outputs)} (its "
             "arguments are `input_shape` and `n_outputs`). Got "
             f"{getattr(model, 'output_shape', 'one whose shapes are unknown')}."
         )

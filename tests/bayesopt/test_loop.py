@@ -26,6 +26,7 @@ from skuq.bayesopt._fit import clone_with_seed
 from skuq.bayesopt._step import distance_threshold
 from skuq.datasets import make_function
 from skuq.exceptions import FileFormatError, SearchFailedError
+from skuq.networks import ArtificialInputs, NOMUNetwork, NOMUReadout
 
 SQUARE = [(-1, 1)] * 2
 
@@ -602,7 +603,7 @@ def test_rounded_proposals_climb_to_the_best_neighbour(recorder):
 def test_searches_that_begin_with_equal_values_explore(kind, value):
     """A constant is predicted with a tiny standard deviation, which still is largest far away."""
     if kind == "nomu":
-        estimator, bounds = NOMURegressor(hidden_units=(32,), epochs=200, noise=0.0), SQUARE
+        estimator, bounds = NOMURegressor(NOMUNetwork(32), epochs=200, noise_std=0.0), SQUARE
     else:
         estimator, bounds = OperatorEnsembleRegressor(3, noise=0.0, steps=200), SQUARE
     known = np.array([[-1.0, -1], [-1, -0.8], [-0.8, -1], [-0.9, -0.9]])
@@ -668,7 +669,10 @@ def test_dynamic_c_stops_at_the_first_new_proposal():
 @pytest.fixture(scope="module")
 def tiny_nomu():
     return NOMURegressor(
-        (6,), readout="linear", c=1, l_min=0.001, l_max=1, epochs=30, box=[(0, 1)] * 4
+        NOMUNetwork(6),
+        readout=NOMUReadout("linear", l_min=0.001, l_max=1, c=1),
+        artificial=ArtificialInputs(box=[(0, 1)] * 4),
+        epochs=30,
     )
 
 

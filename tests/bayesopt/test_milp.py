@@ -10,8 +10,7 @@ from tiers import slow_after
 
 from skuq import NOMURegressor
 from skuq.bayesopt import ReluReadout, maximize_readout
-from skuq.catalog._records import Member
-from skuq.estimators._nomu_readout import _Trace
+from skuq.networks import NOMUNetwork, NOMUReadout
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 
@@ -137,8 +136,9 @@ def rows():
 
 
 def fitted(rows, **settings):
-    defaults = {"hidden_units": (5, 4), "epochs": 30, "random_state": 0, "readout": "linear"}
-    return NOMURegressor(c=0.7, l_min=0.05, l_max=0.4, **(defaults | settings)).fit(*rows)
+    readout = NOMUReadout("linear", l_min=0.05, l_max=0.4, c=0.7)
+    model = NOMURegressor(NOMUNetwork((5, 4)), readout=readout, epochs=30, random_state=0)
+    return model.set_params(**settings).fit(*rows)
 
 
 @pytest.mark.parametrize(
@@ -146,11 +146,15 @@ def fitted(rows, **settings):
     slow_after(
         2,
         [
-            {"hidden_units": (5, 4, 3), "side_hidden_units": (6,), "connect_layers": 2},
-            {"noise": "learned"},
+            {
+                "network__hidden_units": (5, 4, 3),
+                "network__side_hidden_units": (6,),
+                "network__connect_layers": 2,
+            },
+            {"noise_std": "learned"},
             {},
-            {"side_hidden_units": (4, 3, 3)},
-            {"connect_layers": 0},
+            {"network__side_hidden_units": (4, 3, 3)},
+            {"network__connect_layers": 0},
         ],
     ),
 )
@@ -166,7 +170,7 @@ def test_readout_weights_say_what_the_model_predicts(rows, settings):
 
 
 def test_readout_weights_do_not_repeat_the_units_of_a_frozen_mean(rows):
-    readout = fitted(rows, noise="learned").readout_weights()
+    readout = fitted(rows, noise_std="learned").readout_weights()
     assert sum(len(bias) for _, bias in readout.hidden) == 2 * (5 + 4)
 
 
@@ -193,9 +197,9 @@ def test_negated_readout_has_the_same_uncertainty():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"activation": "tanh"}, "relu"),
-        ({"bounds": "asymmetric"}, "symmetric"),
-        ({"readout": "exponential"}, "linear"),
+        ({"network__activation": "tanh"}, "relu"),
+        ({"band": "asymmetric"}, "symmetric"),
+        ({"readout__kind": "exponential"}, "linear"),
     ],
 )
 def test_readout_weights_refuse_what_no_programme_holds(rows, settings, message):
@@ -210,36 +214,32 @@ def test_readout_weights_refuse_several_outputs(rows):
         fitted((X, np.stack([y, y], axis=1))).readout_weights()
 
 
-def test_layers_that_are_not_dense_are_named():
+def test_readout_weights_refuse_layers_that_are_not_dense(rows):
     from skuq.backend import keras
 
-    layers = keras.layers
-    inputs = keras.Input((2,))
-    product = layers.Multiply()([layers.Dense(3)(inputs), layers.Dense(3)(inputs)])
-    model = keras.Model(inputs, layers.Dense(1)(product))
-    weights = np.concatenate([np.ravel(w) for w in model.get_weights()])
-    member = Member(model.to_json(), weights, (), {}, 0, None, 1, 0.0, "graph")
-    trace = _Trace(2)
+    def product(input_shape, n_outputs):
+        layers, inputs = keras.layers, keras.Input(input_shape)
+        factors = [layers.Dense(3)(inputs) for _ in range(2)]
+        return keras.Model(inputs, layers.Dense(n_outputs)(layers.Multiply()(factors)))
+
+    model = fitted(rows, network=product, epochs=1)
     with pytest.raises(ValueError, match="dense layers"):
-        trace.run(member, trace.inputs)
+        model.readout_weights()
 
 
-def test_other_affine_layers_are_followed():
+def test_readout_weights_follow_other_affine_layers(rows):
     from skuq.backend import keras
 
-    layers = keras.layers
-    inputs = keras.Input((2,))
-    first = layers.Dense(4, activation="relu")(layers.Rescaling(0.5, 0.1)(inputs))
-    second = layers.Dense(4, bias_initializer="ones")(first)
-    joined = layers.BatchNormalization()(layers.Add()([first, second]))
-    activated = layers.Activation("relu")(joined)
-    model = keras.Model(inputs, layers.Dense(1)(layers.Dropout(0.5)(activated)))
-    trainable = [np.ravel(np.asarray(v)) for v in model.trainable_variables]
-    state = tuple(np.asarray(v) for v in model.non_trainable_variables)
-    member = Member(model.to_json(), np.concatenate(trainable), state, {}, 0, None, 1, 0.0, "graph")
-    trace = _Trace(2)
-    row = trace.row(trace.run(member, trace.inputs))
-    readout = ReluReadout(tuple(trace.hidden), row, row, 0.0, 1.0, 1.0)
-    X = np.random.default_rng(0).normal(size=(20, 2))
-    # Keras computes in float32.
-    assert_allclose(readout(X)[0], model.predict(X, verbose=0)[:, 0], rtol=1e-4, atol=1e-5)
+    def affine(input_shape, n_outputs):
+        layers, inputs = keras.layers, keras.Input(input_shape)
+        first = layers.Dense(4, activation="relu")(layers.Rescaling(0.5, 0.1)(inputs))
+        second = layers.Dense(4, bias_initializer="ones")(first)
+        joined = layers.BatchNormalization()(layers.Add()([first, second]))
+        activated = layers.Dropout(0.5)(layers.Activation("relu")(joined))
+        return keras.Model(inputs, layers.Dense(n_outputs)(activated))
+
+    model = fitted(rows, network=affine, epochs=3)
+    mean, std = model.readout_weights()(rows[0])
+    parts = model.predict_uncertainty(rows[0])
+    assert_allclose(mean, parts.mean, rtol=1e-10)
+    assert_allclose(std, parts.epistemic, rtol=1e-10)

@@ -24,11 +24,20 @@ from tiers import slow_after
 
 import skuq
 from skuq.backend import ops
+from skuq.networks import ArtificialInputs, NOMUNetwork, NOMUReadout
 from skuq.predictive import TransformedMixture
 from skuq.tables import RobustScaling, TablePreprocessor
 
 NETWORK = {"hidden_units": (8,), "epochs": 4, "batch_size": 16, "random_state": 0}
 SEARCH = {"n_trials": 2, "n_members": 2, "epochs": 4, "random_state": 0}
+NOMU = {
+    "network": NOMUNetwork(8),
+    "artificial": ArtificialInputs(n=5),
+    "epochs": 4,
+    "batch_size": 16,
+    "random_state": 0,
+}
+FIXED = NOMUReadout(l_min=0.01, l_max=2, c=1)
 
 
 def _every(tiny_space):
@@ -44,7 +53,7 @@ def _every(tiny_space):
         "AutoDEUQClassifier": skuq.AutoDEUQClassifier(**search),
         "NESRegressor": skuq.NESRegressor(**search),
         "NESClassifier": skuq.NESClassifier(**search),
-        "NOMURegressor": skuq.NOMURegressor(**NETWORK, n_artificial=5, refit=False),
+        "NOMURegressor": skuq.NOMURegressor(**NOMU, refit=False),
     }
 
 
@@ -409,8 +418,7 @@ def test_draws_of_a_model_with_robust_scaling():
 
 def test_nomu_draws_inputs_among_the_columns_of_numbers(rows):
     X, y = rows
-    settings = {**NETWORK, "n_artificial": 5, "c": 1, "l_min": 0.01, "l_max": 2}
-    model = skuq.NOMURegressor(**settings).fit(X, y)
+    model = skuq.NOMURegressor(**NOMU, readout=FIXED).fit(X, y)
     names = model.preprocessor_.get_feature_names_out().tolist()
     low, high = model.box_[names.index("city_Rome")]
     assert_allclose([low, high], [-0.05, 1.05])
@@ -418,23 +426,23 @@ def test_nomu_draws_inputs_among_the_columns_of_numbers(rows):
     draws = posterior.function(np, posterior.arguments, X.to_numpy(dtype=object))
     assert draws.shape == (4, 70)
     assert_allclose(draws.mean(axis=0), model.predict(X), atol=1e-9)
-    by_table = clone(model).set_params(artificial_inputs=X.iloc[:, ::-1][:20])
+    by_table = clone(model).set_params(artificial__kind=X.iloc[:, ::-1][:20])
     with pytest.raises(ValueError, match="same order"):
         by_table.fit(X, y)
-    by_table.set_params(artificial_inputs=X[:20]).fit(X, y)
-    by_array = clone(model).set_params(artificial_inputs=X[:20].to_numpy(dtype=object)).fit(X, y)
+    by_table.set_params(artificial__kind=X[:20]).fit(X, y)
+    by_array = clone(model).set_params(artificial__kind=X[:20].to_numpy(dtype=object)).fit(X, y)
     assert_array_equal(_predictions(by_table, X), _predictions(by_array, X))
-    linear = clone(model).set_params(readout="linear").fit(X, y)
+    linear = clone(model).set_params(readout__kind="linear").fit(X, y)
     with pytest.raises(ValueError, match="needs the columns of X as they are"):
         linear.readout_weights()
 
 
 def test_nomu_fits_many_on_one_frame(rows):
     X, y = rows
-    model = skuq.NOMURegressor(**NETWORK, n_artificial=5, c=1, l_min=0.01, l_max=2)
-    one, two = model.fit_many(X, y, [{"pi_exp": 0.01}, {"pi_exp": 0.1}])
+    model = skuq.NOMURegressor(**NOMU, readout=FIXED)
+    one, two = model.fit_many(X, y, [{"loss__pi_exp": 0.01}, {"loss__pi_exp": 0.1}])
     assert one.preprocessor_ is two.preprocessor_
-    alone = clone(model).set_params(pi_exp=0.1).fit(X, y)
+    alone = clone(model).set_params(loss__pi_exp=0.1).fit(X, y)
     assert_allclose(_predictions(two, X), _predictions(alone, X), rtol=1e-4)
 
 

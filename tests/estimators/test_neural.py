@@ -32,7 +32,7 @@ from skuq import (
 from skuq.backend import keras
 from skuq.exceptions import SearchSpaceError
 from skuq.metrics import gaussian_nll_loss
-from skuq.networks import CategoricalHead, GaussianHead
+from skuq.networks import CategoricalHead, GaussianHead, NOMULoss
 from skuq.persistence import dumps, loads
 from skuq.tables import TrainingData
 from skuq.training._engine import programs
@@ -534,7 +534,9 @@ def test_penalties_may_be_numbers_in_single_precision(wave):
     small = np.float32(1e-3)
     for model in (
         DeepEnsembleRegressor(1, scale_l2=small, l2=small, epochs=1),
-        NOMURegressor(l2=small, side_l2=small, noise="learned", epochs=1, cv=None),
+        NOMURegressor(
+            loss=NOMULoss(l2=small, side_l2=small), noise_std="learned", epochs=1, validation=0.2
+        ),
     ):
         assert np.isfinite(model.fit(*wave).predict(wave[0])).all()
 

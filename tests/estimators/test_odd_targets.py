@@ -21,6 +21,7 @@ from skuq import (
 )
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import gaussian_nll_loss
+from skuq.networks import ArtificialInputs, NOMUNetwork, NOMUReadout
 from skuq.tables import FunctionTargets
 
 OPERATOR = {"encoder_units": (4,), "latent": 4, "decoder_units": (4,), "steps": 5}
@@ -37,7 +38,7 @@ ENSEMBLES = [
     HyperDeepEnsembleRegressor(2, n_search=2, **NETWORK),
     NESRegressor(n_trials=3, n_members=2, epochs=3, random_state=0),
     AutoDEUQRegressor(n_trials=3, n_members=2, random_state=0),
-    NOMURegressor(hidden_units=(8,), epochs=10, random_state=0),
+    NOMURegressor(NOMUNetwork(8), epochs=10, random_state=0),
     NEONRegressor(**OPERATOR),
     NEONRegressor(epistemic="epinet", noise=0.0, **OPERATOR),
     OperatorEnsembleRegressor(2, **OPERATOR),
@@ -58,7 +59,12 @@ def test_a_constant_is_a_constant(model):
 
 
 UNSURE = [
-    NOMURegressor(8, c=1.0, l_min=0.01, l_max=2.0, box=[(-1, 1)] * 2, epochs=10),
+    NOMURegressor(
+        NOMUNetwork(8),
+        readout=NOMUReadout(l_min=0.01, l_max=2.0, c=1.0),
+        artificial=ArtificialInputs(box=[(-1, 1)] * 2),
+        epochs=10,
+    ),
     NEONRegressor(**OPERATOR),
     OperatorEnsembleRegressor(2, **OPERATOR),
 ]

@@ -24,12 +24,12 @@ from skuq import (
 )
 from skuq.backend import keras, ops
 from skuq.fitted._posterior import _count_draws
-from skuq.networks import WidthDepthSpace
+from skuq.networks import NOMUNetwork, NOMUReadout, WidthDepthSpace
 from skuq.predictive import TwoPieceNormal
 
 SEED = {"random_state": 0}
 SMALL = {"hidden_units": (8,), "activation": "tanh", "epochs": 8, **SEED}
-NUMBERS = {"c": 0.7, "l_min": 0.01, "l_max": 2.0, "epochs": 40, "batch_size": None}
+NUMBERS = {"c": 0.7, "l_min": 0.01, "l_max": 2.0}
 
 
 def joined(input_shape, n_raw, dropout=0.0):
@@ -54,9 +54,10 @@ def unplanned(input_shape, n_raw):
 
 
 def nomu(**changes):
-    return NOMURegressor(
-        **{"hidden_units": (10,), "activation": "tanh", **NUMBERS, **SEED} | changes
-    )
+    network = NOMUNetwork(10, activation="tanh")
+    readout = NOMUReadout(**NUMBERS)
+    model = NOMURegressor(network, readout=readout, epochs=40, batch_size=None, **SEED)
+    return model.set_params(**changes)
 
 
 def ensembles(space):
@@ -76,10 +77,10 @@ def ensembles(space):
 
 NOMUS = {
     "nomu": nomu(),
-    "nomu linear": nomu(readout="linear"),
-    "nomu noise": nomu(noise="learned"),
+    "nomu linear": nomu(readout__kind="linear"),
+    "nomu noise": nomu(noise_std="learned"),
     "nomu as given": nomu(standardize=False),
-    "nomu asymmetric": nomu(bounds="asymmetric"),
+    "nomu asymmetric": nomu(band="asymmetric"),
 }
 # Each with one output or with two: fits take most of the time here.
 CASES = slow_after(

@@ -23,7 +23,7 @@ import skuq
 from skuq._utils import _archive
 from skuq.backend import keras
 from skuq.exceptions import FileFormatError
-from skuq.networks import DenseSkipSpace, TabularSpace, build_mlp
+from skuq.networks import DenseSkipSpace, NOMUNetwork, NOMUReadout, TabularSpace, build_mlp
 from skuq.networks._safe import check_network, sizes
 from skuq.persistence import dumps, loads
 
@@ -80,7 +80,7 @@ def set_state(**fields):
         "os.system",
         "builtins.eval",
         "subprocess.Popen",
-        "skuq.estimators._nomu_fit.NomuTrainer",
+        "skuq.estimators._nomu._training.NomuTrainer",
         "catalog.CatalogFolder",
         "sklearn.pipeline.Pipeline",
         # Names that skuq has, of what is not registered under them.
@@ -635,7 +635,8 @@ def _checked(header, members, rng):
 def test_mutated_files_load_or_are_refused(tmp_path, monkeypatch):
     n_mutations, longest = 21_000, 5.0
     search = skuq.AutoDEUQRegressor(2, n_nodes=1, epochs=1, random_state=0).fit(X, Y)
-    nomu = skuq.NOMURegressor(hidden_units=3, epochs=2, c=1.0, l_min=0.1, l_max=1.0, random_state=0)
+    readout = NOMUReadout(l_min=0.1, l_max=1.0, c=1.0)
+    nomu = skuq.NOMURegressor(NOMUNetwork(3), readout=readout, epochs=2, random_state=0)
     bases = [saved(), dumps(search), dumps(nomu.fit(X, Y)), foreign()]
     parts = [unpacked(data) for data in bases]
     monkeypatch.chdir(tmp_path)

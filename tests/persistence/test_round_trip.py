@@ -44,12 +44,15 @@ from skuq.catalog import Catalog
 from skuq.exceptions import FileFormatError, MissingPartError, SearchSpaceError, UnsavableError
 from skuq.networks import (
     DARTS,
+    ArtificialInputs,
     Categorical,
     CellSpace,
     Decisions,
     DenseSkipSpace,
     KerasTunerSpace,
     NASBench201Space,
+    NOMUNetwork,
+    NOMUReadout,
     Real,
     Space,
     TabularSpace,
@@ -87,13 +90,12 @@ TABULAR = {
 }
 SEARCH = {"n_members": 2, "epochs": 2, "random_state": 0}
 NOMU = {
-    "hidden_units": (6,),
-    "side_hidden_units": (6,),
+    "network": NOMUNetwork((6,)),
+    "artificial": ArtificialInputs(n=10),
     "epochs": 3,
-    "n_artificial": 10,
     "random_state": 0,
 }
-FIXED = {"c": 1.0, "l_min": 0.001, "l_max": 2.0}
+FIXED = {"readout": NOMUReadout(l_min=0.001, l_max=2.0, c=1.0)}
 OPERATOR = {
     "query_points": QUERIES,
     "encoder_units": 6,
@@ -175,10 +177,10 @@ CASES = {
         BRIGHT,
     ),
     "nomu": (skuq.NOMURegressor(**NOMU, **FIXED), X, Y),
-    "nomu, chosen": (skuq.NOMURegressor(**NOMU, cv=2), X, Y),
-    "nomu, asymmetric": (skuq.NOMURegressor(**NOMU, **FIXED, bounds="asymmetric"), X, Y),
-    "nomu, known noise": (skuq.NOMURegressor(**NOMU, **FIXED, noise=0.1), X, Y),
-    "nomu, learnt noise": (skuq.NOMURegressor(**NOMU, **FIXED, noise="learned"), X, Y),
+    "nomu, chosen": (skuq.NOMURegressor(**NOMU, validation=2), X, Y),
+    "nomu, asymmetric": (skuq.NOMURegressor(**NOMU, **FIXED, band="asymmetric"), X, Y),
+    "nomu, known noise": (skuq.NOMURegressor(**NOMU, **FIXED, noise_std=0.1), X, Y),
+    "nomu, learnt noise": (skuq.NOMURegressor(**NOMU, **FIXED, noise_std="learned"), X, Y),
     "nomu, given": (
         skuq.NOMURegressor(**NOMU, **FIXED, pretrained=LinearRegression().fit(X, Y)),
         X,
@@ -631,9 +633,9 @@ def test_known_noise_of_ones_own():
     def noise(X):
         return 0.1 + np.abs(X[:, 0])
 
-    model = skuq.NOMURegressor(**NOMU, **FIXED, noise=noise).fit(X, Y)
-    assert_equal_predictions(loads(dumps(model), parts={"noise": noise}), model, X)
-    with pytest.raises(MissingPartError, match="`noise`"):
+    model = skuq.NOMURegressor(**NOMU, **FIXED, noise_std=noise).fit(X, Y)
+    assert_equal_predictions(loads(dumps(model), parts={"noise_std": noise}), model, X)
+    with pytest.raises(MissingPartError, match="`noise_std`"):
         loads(dumps(model)).predict(X, return_std=True)
 
 

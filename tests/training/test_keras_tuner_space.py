@@ -275,7 +275,7 @@ def test_a_hypermodel_with_our_arguments_is_a_space():
         NESRegressor(search_space=keras.Sequential()),
         DeepEnsembleRegressor(network=keras.Sequential()),
         MCDropoutRegressor(network=keras.Sequential()),
-        NOMURegressor(build_f=keras.Sequential()),
+        NOMURegressor(network=keras.Sequential()),
         NEONRegressor(build_base=keras.Sequential()),
     ],
 )
@@ -303,8 +303,8 @@ def test_the_model_of_a_tuner_is_told_what_to_change(model, tmp_path):
 )
 def test_other_things_are_no_builders_either(network, message):
     X = np.arange(60.0).reshape(20, 3)
-    for model in (DeepEnsembleRegressor(network=network), NOMURegressor(build_f=network)):
-        with pytest.raises(SearchSpaceError, match=f"^`(network|build_f)` must be .*{message}"):
+    for model in (DeepEnsembleRegressor(network=network), NOMURegressor(network=network)):
+        with pytest.raises(SearchSpaceError, match=f"^`network` must be .*{message}"):
             model.fit(X, X[:, 0])
 
 

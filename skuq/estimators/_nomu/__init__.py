@@ -1,0 +1,1 @@
+"""NOMU: one network for a prediction and its model uncertainty."""

@@ -1,0 +1,328 @@
+"""NOMU's readout: choose it by the likelihood of held-out rows, and read it as affine functions.
+
+The readout maps the raw uncertainty r to standard deviations. Its parameters are c, l_min, l_max
+and a factor of the noise.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from skuq._utils._messages import warn_user
+from skuq.bayesopt._milp import ReluReadout
+from skuq.exceptions import SmallValidationWarning
+from skuq.fitted import FittedNomu
+from skuq.fitted._nomu import Readout, TrainedNomu, split_sides
+from skuq.networks import NOMUReadout
+from skuq.networks._nomu import READOUTS
+from skuq.networks._nomu_settings import L_MAXS, L_MINS
+from skuq.networks._plan import Namespace, Run, make_plan
+from skuq.predictive._calibration import fit_epistemic_scale, fit_readout
+from skuq.tables import NumberTargets, Rows, TableInputs
+
+_FEW_ROWS = 30  # held-out rows; with fewer the likelihood chooses neither l_min nor l_max
+_L_MIN, _L_MAX = 0.005, 2.0  # the least l_min, and l_max, if the likelihood does not choose them
+_PRIOR_ROWS = 8  # with at most so many held-out rows the band is on average as wide as y varies
+
+
+class Evidence(NamedTuple):
+    """Networks and rows by which a readout is chosen.
+
+    Attributes
+    ----------
+    held_out : list of (TrainedNomu, Rows)
+        Networks, each with rows that it was not trained on.
+    network : TrainedNomu
+        Final network.
+    rows : Rows
+        Training rows of the final network.
+    raw : ndarray of shape (n, n_sides * m)
+        Raw uncertainty of the final network at artificial inputs.
+    """
+
+    held_out: list[tuple[TrainedNomu, Rows]]
+    network: TrainedNomu
+    rows: Rows
+    raw: np.ndarray
+
+
+def warn_of_few_rows(settings: NOMUReadout, n_rows: int) -> None:
+    """Warn if the likelihood of few held-out rows is to choose the readout."""
+    chosen = [name for name in ("c", "l_min", "l_max") if getattr(settings, name) == "nll"]
+    if chosen and n_rows < _FEW_ROWS:
+        better = f"{' and '.join(chosen)} at" if len(chosen) < 3 else "all three at"
+        warn_user(
+            f"The likelihood of {n_rows} held-out rows is too uncertain to choose "
+            f'{", ".join(chosen)}. Leave {better} "auto". If the data have no noise, set '
+            "noise_std=0.0.",
+            SmallValidationWarning,
+        )
+
+
+class _HeldOut(NamedTuple):
+    """Held-out rows as standardised arrays (n, m), and their weights (n,).
+
+    The likelihood depends on the widths on both sides of the prediction, and on the side where y
+    lies: `near` is the raw uncertainty on that side, `far` on the other. `noise` can be None.
+    """
+
+    error: np.ndarray
+    near: np.ndarray
+    far: np.ndarray
+    noise: np.ndarray | None
+    weight: np.ndarray
+
+
+def choose_readout(
+    settings: NOMUReadout,
+    band: str,
+    evidence: Evidence,
+    inputs: TableInputs,
+    targets: NumberTargets,
+    *,
+    noiseless: bool = False,
+    learns_noise: bool = False,
+) -> Readout:
+    """Choose those of l_min, l_max, c and the noise's factor that the settings do not give.
+
+    Parameters
+    ----------
+    settings : NOMUReadout
+    band : {"symmetric", "asymmetric"}
+    evidence : Evidence
+    inputs, targets : TableInputs, NumberTargets
+        Fitted.
+    noiseless : bool
+        Whether the data have no noise: then l_min and l_max follow rules, however many rows.
+    learns_noise : bool
+        Whether the noise is learnt: then it may get a factor.
+    """
+    rows = _collect_rows(band, evidence, inputs, targets)
+    few = len(rows.error) < _FEW_ROWS or noiseless
+    error, _, noise, weight = _errors(evidence.network, evidence.rows, inputs, targets)
+    # Root mean square error of f at its own rows, with the noise's variance taken off.
+    square = error**2 if noise is None else error**2 - noise**2
+    training_error = float(np.sqrt(max(np.average(square.mean(axis=1), weights=weight), 0.0)))
+    readout, highest_l_min = _choose_limits(settings, band, rows, training_error, few)
+    c, noise_factor = settings.c, 1.0
+    if isinstance(c, str):
+        c, noise_factor = fit_epistemic_scale(
+            rows.error,
+            readout.std(rows.near),
+            rows.noise,
+            rows.weight,
+            fit_noise=learns_noise,
+            beyond=readout.std(rows.far),
+        )
+    if settings.c == "auto":
+        # c**2 = c_nll**2 + (share / width)**2: 1 / width makes the band as wide as y varies.
+        width = np.sqrt(np.mean(readout.std(evidence.raw) ** 2))
+        # A constant y has no errors to choose by: the prior counts in full.
+        share = min(_PRIOR_ROWS / len(rows.error), 1) if np.ptp(evidence.rows.y) else 1
+        c = float(np.hypot(c, share / width))
+    l_min = readout.l_min
+    if settings.l_min == "auto" and few:  # c * l_min >= training error
+        l_min = min(max(l_min, training_error / c), highest_l_min)
+    return replace(readout, l_min=l_min, c=c, noise_factor=noise_factor)
+
+
+def _collect_rows(
+    band: str, evidence: Evidence, inputs: TableInputs, targets: NumberTargets
+) -> _HeldOut:
+    """Collect the held-out rows of all networks."""
+    parts = [_errors(network, rows, inputs, targets) for network, rows in evidence.held_out]
+    errors, raws, noises, weights = zip(*parts)
+    error = np.concatenate(errors)
+    up, down = split_sides(np.concatenate(raws), band)
+    return _HeldOut(
+        error,
+        np.where(error > 0, up, down),
+        np.where(error > 0, down, up),
+        None if noises[0] is None else np.concatenate(noises),
+        np.concatenate(weights),
+    )
+
+
+def _errors(network: TrainedNomu, rows: Rows, inputs: TableInputs, targets: NumberTargets):
+    """Compute errors, raw uncertainty and noise of rows, standardised, and their weights."""
+    mean, raw, noise = network.predict(rows.X, inputs, targets)
+    unit = targets.scaling.scale_
+    return (rows.y - mean) / unit, raw, None if noise is None else noise / unit, rows.weight
+
+
+def _choose_limits(
+    settings: NOMUReadout, band: str, rows: _HeldOut, training_error: float, few: bool
+) -> tuple[Readout, float]:
+    """Choose l_min and l_max: by likelihood, or with `few` rows by rule.
+
+    Returns the readout, and the largest l_min that is below all candidates for l_max.
+    """
+
+    def candidates(given, fixed, grid):
+        # The given value, the one of the rule, or all of the grid.
+        if given == "nll" or (given == "auto" and not few):
+            return grid
+        return np.array([fixed if given == "auto" else given])
+
+    l_maxs = candidates(settings.l_max, _L_MAX, L_MAXS)
+    highest = min(L_MINS[-1], 0.5 * l_maxs[0])
+    floor = min(max(training_error, _L_MIN), highest)
+    l_mins = candidates(settings.l_min, floor, L_MINS)
+    l_min, l_max = l_mins[0], l_maxs[0]
+    if len(l_mins) > 1 or len(l_maxs) > 1:
+        l_min, l_max, _ = fit_readout(
+            rows.error,
+            rows.near,
+            READOUTS[settings.kind],
+            rows.weight,
+            l_mins,
+            l_maxs,
+            aleatoric=rows.noise,
+            raw_beyond=rows.far,
+        )
+    return Readout(settings.kind, band, l_min, l_max), highest
+
+
+# Weights for mixed integer programmes: a network's plan needs only products, sums and
+# concatenation. Here it runs on affine expressions of the inputs and of the units so far, in place
+# of arrays, and records every ReLU layer it meets.
+
+
+def read_relu_readout(fitted: FittedNomu) -> ReluReadout:
+    """Read the weights of a `FittedNomu` of one output, in units of X and of y.
+
+    Raises ValueError if a mixed integer programme cannot hold its bound.
+    """
+    network, head, readout = fitted.network, fitted.network.head, fitted.readout
+    n_outputs, wrong = fitted.targets.n_outputs, None
+    if readout.kind != "linear":
+        wrong = f'readout="linear" (Remark 3.2). Got {readout.kind!r}'
+    elif readout.band != "symmetric":
+        wrong = f'band="symmetric". Got {readout.band!r}'
+    elif network.given is not None:
+        wrong = "a prediction of its own: `pretrained` is some other model"
+    elif fitted.inputs.encodes:
+        wrong = "the columns of X as they are, and `preprocess` makes others of them"
+    elif n_outputs != 1:
+        wrong = f"one output. Got {n_outputs}"
+    if wrong is not None:
+        raise ValueError(f"A mixed integer programme needs {wrong}.")
+    x, y = fitted.inputs.scaling, fitted.targets.scaling
+    trace = _Trace(len(x.mean_))
+    inputs = (trace.inputs - x.mean_) * (1 / x.scale_)
+    output = trace.run(network.member, inputs)
+    raw = output[head.n_outputs * head.with_mean :]
+    mean = output if network.mean_member is None else trace.run(network.mean_member, inputs)
+    mean = mean[:1] * y.scale_ + y.mean_
+    return ReluReadout(
+        tuple(trace.hidden),
+        trace.row(mean),
+        trace.row(raw),
+        float(readout.l_min),
+        float(readout.l_max),
+        float(readout.c * y.scale_[0]),
+    )
+
+
+class _Trace:
+    """Record of the ReLU layers met so far; `hidden` is as in `ReluReadout`."""
+
+    def __init__(self, n_inputs):
+        self.hidden, self._n = [], n_inputs
+        self.inputs = _Affine(np.eye(n_inputs), np.zeros(n_inputs))
+
+    def run(self, member, inputs):
+        """Run a member's network on expressions."""
+        plan = make_plan(member.network)
+        if plan is None:
+            raise ValueError("A mixed integer programme needs a network of dense layers.")
+        weights = plan.split(np.asarray(member.weights, dtype="float64"))
+        state = [np.asarray(value, dtype="float64") for value in member.state]
+        xp = types.SimpleNamespace(
+            matmul=lambda x, kernel: x @ kernel, concatenate=_concatenate, sqrt=np.sqrt
+        )
+        try:
+            return plan(weights, state, inputs, Run(Namespace(xp, self._activation)))[0]
+        except (AttributeError, TypeError) as error:
+            raise ValueError(
+                "A mixed integer programme needs networks of dense layers with ReLUs. Some layer "
+                f"is another: {error}."
+            ) from error
+
+    def row(self, expression):
+        """Get the weights (n_all,) and the offset of an expression of one column."""
+        return expression.padded(self._n)[:, 0], float(expression.bias[0])
+
+    def _activation(self, name):
+        if name == "linear":
+            return lambda x: x
+        if name != "relu":
+            raise ValueError(
+                'A mixed integer programme needs activation="relu" in all hidden layers. '
+                f"Got {name!r}."
+            )
+        return self._relu
+
+    def _relu(self, x):
+        """Record a ReLU layer, unless it is known, and return its units as expressions."""
+        first = len(self.inputs.bias)
+        for kernel, bias in self.hidden:  # frozen copies of the mean's layers are the same units
+            if np.array_equal(x.bias, bias) and np.array_equal(x.padded(len(kernel)), kernel):
+                return self._units(first, len(bias))
+            first += len(bias)
+        self.hidden.append((x.padded(self._n), x.bias))
+        self._n += len(x.bias)
+        return self._units(first, len(x.bias))
+
+    @staticmethod
+    def _units(first, n):
+        return _Affine(np.eye(first + n)[:, first:], np.zeros(n))
+
+
+class _Affine:
+    """Affine expression ``v @ kernel + bias``, in place of an array (n_samples, n_columns)."""
+
+    __array_ufunc__ = None  # `array * expression` calls the expression's method
+
+    def __init__(self, kernel, bias):
+        self.kernel, self.bias = kernel, bias
+
+    dtype = np.dtype("float64")
+
+    @property
+    def shape(self) -> tuple[Any, int]:
+        return None, len(self.bias)
+
+    def padded(self, n):
+        """Pad the kernel with zeros to (n, n_columns), for the first n entries of v."""
+        return np.pad(self.kernel, ((0, n - len(self.kernel)), (0, 0)))
+
+    def __matmul__(self, matrix):
+        return _Affine(self.kernel @ matrix, self.bias @ matrix)
+
+    def __mul__(self, factor):
+        return _Affine(self.kernel * factor, self.bias * factor)
+
+    def __add__(self, other):
+        if isinstance(other, _Affine):
+            n = max(len(self.kernel), len(other.kernel))
+            return _Affine(self.padded(n) + other.padded(n), self.bias + other.bias)
+        return _Affine(self.kernel, self.bias + other)
+
+    def __sub__(self, offset):
+        return _Affine(self.kernel, self.bias - offset)
+
+    def __getitem__(self, columns):
+        return _Affine(self.kernel[:, columns], self.bias[columns])
+
+
+def _concatenate(expressions, axis):
+    n = max(len(expression.kernel) for expression in expressions)
+    return _Affine(
+        np.hstack([expression.padded(n) for expression in expressions]),
+        np.concatenate([expression.bias for expression in expressions]),
+    )

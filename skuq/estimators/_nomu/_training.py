@@ -1,0 +1,412 @@
+"""Train NOMU's networks on one table.
+
+The mean f is trained together with the raw uncertainty r, or before it (as when noise is learnt
+too), or it is given. Notation: n rows, m outputs, n_sides raw uncertainties of each output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from skuq import training
+from skuq._utils._environment import generator, trial_seed
+from skuq.catalog import Member
+from skuq.estimators._network_estimator import has_diverged
+from skuq.estimators._nomu._rows import ArtificialSampler
+from skuq.fitted._nomu import GivenMean, KnownNoise, TrainedNomu, predict_mean
+from skuq.networks import GaussianHead, NomuHead, NOMULoss, NOMUNetwork, build_mean, build_nomu
+from skuq.tables import NumberTargets, Rows, TableInputs, TrainingData
+from skuq.tables._splits import standardise_rows
+
+_FULL_BATCH = 2**30  # rows of a batch that takes all rows
+_FEW_ROWS = 100  # with fewer rows, or rows without noise, the mean f should interpolate its rows
+_HIDDEN_UNITS = {True: (64, 64), False: (50,)}  # key: whether f should interpolate
+_DEFAULT_EPOCHS, _MIN_STEPS = 400, {True: 1000, False: 2000}  # key: as above
+_NOISELESS_FACTOR = 10  # of pi_sqr without noise, where Eq. 57 would make it infinite
+_N_BAND = 256  # artificial inputs over which a band's width is averaged
+_MIN_PATIENCE = 10  # epochs
+_MEAN, _SIDE = 1, 2  # purposes of seeds; 0 is for networks that are trained in one step
+
+
+class Job(NamedTuple):
+    """One network to train, with everything in which networks of one program may differ.
+
+    Attributes
+    ----------
+    entropy : int
+        Seed of all random numbers.
+    learning_rate : float
+    loss_settings : tuple of (str, float)
+        Weights of the terms of the loss.
+    train : ndarray
+        Positions of the rows to train on.
+    valid : ndarray or None
+        Positions of the held-out rows, on which f may stop early.
+    mean_epochs : int or None
+        Number of epochs of f if that is trained first; None for the trainer's own number.
+    """
+
+    entropy: int
+    learning_rate: float
+    loss_settings: tuple[tuple[str, float], ...]
+    train: np.ndarray
+    valid: np.ndarray | None = None
+    mean_epochs: int | None = None
+
+
+def loss_settings(loss: NOMULoss, *, noiseless: bool) -> tuple[tuple[str, float], ...]:
+    """Return the weights of the terms of the loss by name."""
+    weights = {name: float(getattr(loss, name)) for name in ("pi_sqr", "pi_exp", "c_exp")}
+    if noiseless:
+        weights["pi_sqr"] *= _NOISELESS_FACTOR
+    return tuple(weights.items())
+
+
+def precision(noise: np.ndarray) -> np.ndarray:
+    """Compute weights (n,) of rows from their noise (n, m): Eq. 57, rescaled.
+
+    Eq. 57 divides the terms (a) and (b) of Eq. 4 by 2 noise**2; pi_exp and the L2 penalties are
+    divided by a constant of that size too. Multiplied by it, the loss is Eq. 4 with rows weighted
+    by 1 / noise**2, scaled to a mean of 1; with constant noise it is Eq. 4 itself. With several
+    outputs a row gets the mean of their weights. Noise below a hundredth of the median counts as
+    a hundredth.
+    """
+    # The median of each output's noise; zeros are left out, and become a hundredth of it.
+    typical = [np.median(column[column > 0]) if column.any() else 1.0 for column in noise.T]
+    weights = 1 / np.maximum(noise / typical, 1e-2) ** 2
+    return (weights / weights.mean(axis=0)).mean(axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class NomuTrainer:
+    """Trains NOMU's networks on one table.
+
+    Attributes
+    ----------
+    rows : Rows
+        All rows that may train.
+    inputs, targets : TableInputs, NumberTargets
+        Fitted encodings.
+    network : NOMUNetwork
+        Networks of f and r.
+    loss : NOMULoss
+        Loss of r; its weights are those of each job.
+    sampler : ArtificialSampler
+        Artificial inputs of r's loss.
+    recipe : dict
+        Fields of the recipes that are given: optimizer, schedule, clip_norm.
+    batch_size : int or None
+        Number of rows of a batch; None takes all rows.
+    epochs : int or None
+        Number of epochs; None makes enough steps.
+    noiseless : bool
+        Whether the data have no noise.
+    validation : Rows or None
+        The user's held-out rows, on which f may stop early.
+    patience : int, "auto" or None
+        Epochs without improvement after which f stops, which is then trained before r. "auto" is
+        an eighth of the epochs. None does not stop early.
+    n_sides : {1, 2}
+        Number of uncertainties of each output.
+    learns_noise : bool
+        Whether f is trained with a Gaussian likelihood, before r.
+    refines : bool
+        Whether f is trained before r, and refined in double precision.
+    given : GivenMean or None
+        Model in place of f.
+    noise : KnownNoise or None
+        Known noise, which weighs the rows.
+    """
+
+    rows: Rows
+    inputs: TableInputs
+    targets: NumberTargets
+    network: NOMUNetwork
+    loss: NOMULoss
+    sampler: ArtificialSampler
+    recipe: Mapping[str, Any]
+    batch_size: int | None
+    epochs: int | None
+    noiseless: bool
+    validation: Rows | None = None
+    patience: Any = None
+    n_sides: int = 1
+    learns_noise: bool = False
+    refines: bool = False
+    given: GivenMean | None = None
+    noise: KnownNoise | None = None
+
+    @property
+    def interpolates(self) -> bool:
+        """Whether f should interpolate its rows; some defaults depend on it."""
+        return len(self.rows.X) < _FEW_ROWS or self.noiseless
+
+    @property
+    def head(self) -> NomuHead:
+        """Loss of the network of r, which holds f too if they train together."""
+        mean_first = self.learns_noise or self.patience is not None or self.refines
+        return NomuHead(
+            self.targets.n_outputs,
+            with_mean=self.given is None and not mean_first,
+            n_sides=self.n_sides,
+            stable=self.loss.stable,
+            detached=None if self.network.connect_gradient else NomuHead.detached,
+        )
+
+    def train(self, jobs: Sequence[Job], report: Callable | None) -> list[TrainedNomu]:
+        """Train a network for each job, side by side where possible."""
+        means: list[Any] = [None] * len(jobs)
+        if not jobs:
+            return []
+        if self.head.with_mean or self.given is not None:
+            members = self._train_together(jobs, report)
+        else:
+            means = self._train_means(jobs, report)
+            # The loss of r may depend on errors and noise of its mean f. Then each network trains
+            # by itself.
+            if self.learns_noise or self.n_sides == 2:
+                members = [self._train_side(job, mean, report) for job, mean in zip(jobs, means)]
+            else:
+                members = self._train_together(jobs, report, means)
+        _check_completed(members)
+        return [
+            TrainedNomu(self.head, member, mean, self.given, self.noise)
+            for member, mean in zip(members, means)
+        ]
+
+    def refit_job(self, jobs: Sequence[Job], networks: Sequence[TrainedNomu]) -> Job:
+        """Make the job that trains on all rows; f trains for the mean of the folds' best epochs."""
+        epochs = None
+        if self.patience is not None:
+            best = [network.mean_member.best_epoch + 1 for network in networks]  # type: ignore[union-attr]
+            epochs = round(float(np.mean(best)))
+        return jobs[0]._replace(train=np.arange(len(self.rows.X)), valid=None, mean_epochs=epochs)
+
+    def raw_between_rows(self, network: TrainedNomu, entropy: int) -> np.ndarray:
+        """Predict the raw uncertainty (256, n_sides * m) of a network at artificial inputs."""
+        x = self.sampler(_N_BAND, generator(entropy, "band"))
+        return network.head.split(training.predict_members([network.member], x)[0])[1]
+
+    def _train_means(self, jobs: Sequence[Job], report: Callable | None) -> list[Member]:
+        """Train the mean f, and the noise if that is learnt, as the first of two steps."""
+        n_outputs, stops_early = self.targets.n_outputs, self.patience is not None
+        gaussian = GaussianHead(n_outputs)
+        head = gaussian if self.learns_noise else NomuHead(n_outputs, n_sides=0)
+        data = self._data(
+            self.rows,
+            self.targets.transform(self.rows.y),
+            validation=self.validation if stops_early else None,
+        )
+        members = self._train_stacks(
+            jobs,
+            report,
+            self._mean_template(head.n_raw),
+            head,
+            [self._mean_recipe(job) for job in jobs],
+            data,
+            [trial_seed(job.entropy, _MEAN) for job in jobs],
+            validates=stops_early,
+        )
+        _check_completed(members)
+        if not self.refines:
+            return members
+        rows = [(data.x[job.train], data.y[job.train], data.weight[job.train]) for job in jobs]
+        return [
+            training.refine_dense(member, x, y, weight)
+            for member, (x, y, weight) in zip(members, rows)
+        ]
+
+    def _train_together(
+        self, jobs: Sequence[Job], report: Callable | None, means: Sequence[Member] | None = None
+    ) -> list[Any]:
+        """Train the uncertainty r on top of the mean f, or both at once, on common targets."""
+        if self.given is not None:
+            mean = self.given(self.rows.X, self.targets.n_outputs)
+            y = (self.rows.y - mean) / self.targets.scaling.scale_
+        else:
+            y = self.targets.transform(self.rows.y)
+        start = None
+        if means is None:
+            template = self._template()
+        else:
+            # Each template holds its own frozen mean f. They differ in weights only, which are in
+            # `start`.
+            start = []
+            for job, member in zip(jobs, means):
+                template = self._template(member)
+                start.append(training.draw_variables(template, trial_seed(job.entropy, _SIDE)))
+        return self._train_stacks(
+            jobs,
+            report,
+            template,
+            self.head,
+            [self._recipe(job) for job in jobs],
+            self._data(self.rows, y),
+            [trial_seed(job.entropy, 0) for job in jobs],
+            start=start,
+        )
+
+    def _train_side(self, job: Job, mean: Member, report: Callable | None) -> Any:
+        """Train the uncertainty r on top of one mean f, whose errors and noise weigh the rows."""
+        rows = self.rows.take(job.train)
+        loc, noise = predict_mean(mean, self.inputs.transform(rows.X), self.targets.n_outputs)
+        weight = None if noise is None else precision(noise)
+        return self._train_stacks(
+            [job._replace(train=np.arange(len(rows.X)), valid=None)],
+            report,
+            self._template(mean),
+            self.head,
+            [self._recipe(job)],
+            self._data(rows, self.targets.transform(rows.y) - loc, weight),
+            [trial_seed(job.entropy, 0)],
+        )[0]
+
+    def _train_stacks(
+        self, jobs, report, template, head, recipes, data, seeds, *, start=None, validates=False
+    ):
+        """Train a network for each job; jobs of as many rows and epochs share a program."""
+        members: list[Any] = [None] * len(jobs)
+        sizes = [(len(job.train), recipe.epochs) for job, recipe in zip(jobs, recipes)]
+        for size in sorted(set(sizes)):
+            positions = [k for k in range(len(jobs)) if sizes[k] == size]
+            trained = training.train_stack(
+                template,
+                head,
+                [recipes[k] for k in positions],
+                data,
+                [seeds[k] for k in positions],
+                splits=[(jobs[k].train, jobs[k].valid if validates else None) for k in positions],
+                start=None if start is None else [start[k] for k in positions],
+                artificial=self.sampler,
+                report=report,
+            )
+            for k, member in zip(positions, trained):
+                members[k] = member
+        return members
+
+    def _data(
+        self,
+        rows: Rows,
+        y: np.ndarray,
+        weight: np.ndarray | None = None,
+        validation: Rows | None = None,
+    ) -> TrainingData:
+        """Make training data of rows, their standardised targets and weights by their noise.
+
+        Without `weight` the known noise weighs the rows, if there is any.
+        """
+        if weight is None:
+            weight = np.ones(len(rows.X)) if self.noise is None else precision(self.noise(rows.X))
+        x, weight = self.inputs.transform(rows.X), rows.weight * weight
+        if validation is None:
+            return TrainingData.without_validation(x, y, weight)
+        held_out = standardise_rows(validation, self.inputs, self.targets)
+        return TrainingData(x, y, weight, *held_out)
+
+    def _template(self, mean: Member | None = None) -> Any:
+        """Build the network of the uncertainty r, which contains the layers of the mean f.
+
+        They are frozen if f is trained already: as `mean`, or as the parameter `pretrained`.
+        """
+        given: Any = None
+        if mean is not None:
+            given = training.keras_model(mean), 1.0, 0.0
+        elif self.given is not None and not self.given.shows_layers:
+            given = "apart"
+        elif self.given is not None:  # it takes encoded rows, and the network standardised ones
+            scaling = self.inputs.scaling
+            given = self.given.model, scaling.scale_.tolist(), scaling.mean_.tolist()
+        network, head = self.network, self.head
+        hidden_units, side_hidden_units = network.units(_HIDDEN_UNITS[self.interpolates])
+
+        def build(input_shape, n_raw):
+            return build_nomu(
+                input_shape,
+                head.n_outputs,
+                hidden_units=hidden_units,
+                side_hidden_units=side_hidden_units,
+                activation=network.activation,
+                connect_layers=network.connect_layers,
+                n_sides=head.n_sides,
+                l2=float(self.loss.l2),  # Keras takes no numbers of NumPy
+                side_l2=float(self.loss.side_l2),
+                initial_range=network.initial_range,
+                mean_network=network.mean,
+                side_network=network.side,
+                given=given,
+                sample=None if self.given is None else self.inputs.transform(self.rows.X),
+            )
+
+        return training.build_checked(build, self.rows.X.shape[1:], head.n_raw, "NOMU's network")
+
+    def _mean_template(self, n_raw: int) -> Any:
+        """Build the network of the mean f alone."""
+        network = self.network
+        hidden_units, _ = network.units(_HIDDEN_UNITS[self.interpolates])
+
+        def build(input_shape, n_raw):
+            return build_mean(
+                input_shape,
+                n_raw,
+                hidden_units=hidden_units,
+                activation=network.activation,
+                l2=float(self.loss.l2),
+                initial_range=network.initial_range,
+                mean_network=network.mean,
+            )
+
+        source = "NOMU's network of the mean"
+        return training.build_checked(build, self.rows.X.shape[1:], n_raw, source)
+
+    def _mean_recipe(self, job: Job) -> Any:
+        """Make the recipe of f, which stops early or trains for the epochs of the job."""
+        recipe = self._recipe(job)
+        changes: dict[str, Any] = {"n_artificial": 0, "loss_settings": ()}
+        if job.mean_epochs is not None:
+            changes["epochs"] = job.mean_epochs
+        elif self.patience is not None:
+            patience = self.patience
+            if isinstance(patience, str):
+                patience = max(_MIN_PATIENCE, recipe.epochs // 8)
+            changes["early_stopping_patience"] = patience
+        return replace(recipe, **changes)
+
+    def _recipe(self, job: Job) -> Any:
+        """Make the recipe of r, or of f and r together."""
+        epochs = self.epochs
+        if epochs is None:  # few rows get enough steps
+            n_batches = -(-len(job.train) // (self.batch_size or len(job.train)))
+            epochs = max(_DEFAULT_EPOCHS, -(-_MIN_STEPS[self.interpolates] // n_batches))
+        # The learning rate falls if f should interpolate, and does not stop early.
+        falls = self.interpolates and self.patience is None
+        fields = {
+            "schedule": "cosine" if falls else "constant",
+            "clip_norm": 1.0,
+            "reduce_lr_patience": None,
+            "early_stopping_patience": None,
+            **self.recipe,
+        }
+        return training.Recipe(
+            learning_rate=job.learning_rate,
+            batch_size=_FULL_BATCH if self.batch_size is None else self.batch_size,
+            epochs=epochs,
+            n_artificial=self.sampler.n_each,
+            loss_settings=job.loss_settings,
+            **fields,
+        )
+
+
+def _check_completed(members: Sequence[Any]) -> None:
+    """Raise FloatingPointError if a network diverged."""
+    wild = [member for member in members if has_diverged(member)]
+    if wild:
+        reason = f" ({wild[0]})" if isinstance(wild[0], FloatingPointError) else ""
+        raise FloatingPointError(
+            f"{len(wild)} of {len(members)} networks diverged{reason}. Try a smaller "
+            "`learning_rate`, smaller `pi_sqr`, `pi_exp` or `c_exp`, or leave `clip_norm` and "
+            "`stable` at their defaults."
+        )

@@ -1,0 +1,344 @@
+"""Settings of NOMU, given to `NOMURegressor` as objects.
+
+Notation: f is the mean, r the raw uncertainty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from skuq._params import Interval, Settings, StrOptions
+from skuq._utils._records import saved_as
+from skuq.networks._nomu import READOUTS
+from skuq.networks._plan_parts import ACTIVATIONS
+
+_COUNT = Interval(Integral, 1, None, closed="left")
+_NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
+_CHOSEN = ("auto", "nll")  # values of a readout's numbers that are chosen on held-out rows
+
+#: Candidates of the paper's UCI study for l_min and l_max, in units of the standardised y.
+L_MINS = np.geomspace(0.005, 0.8, 100)
+L_MAXS = np.geomspace(0.8, 10.0, 80)
+
+
+@saved_as("networks.NOMUNetwork")
+class NOMUNetwork(Settings):
+    """Networks of the mean f and of the uncertainty r, for the parameter `network` of NOMU.
+
+    Parameters
+    ----------
+    hidden_units : int, sequence of int or "auto", default="auto"
+        Number of units of each hidden layer of f. "auto" is (64, 64), enough to interpolate the
+        rows, below 100 rows and with ``noise_std=0.0``, and (50,) otherwise.
+    side_hidden_units : int or sequence of int, optional
+        Number of units of each hidden layer of r; by default those of f.
+    activation : str, default="relu"
+        Keras' name of the activation of the hidden layers.
+    connect_layers : int, default=1
+        Number of f's last hidden layers that are inputs of r. 1 is the paper's architecture: the
+        last hidden layer of f joins r's output layer. With 2 the one before it joins r's last
+        hidden layer, and so on (Remark 3.1). With 0 only X is an input of r, so that r measures
+        Euclidean distances.
+    connect_gradient : bool, default=False
+        Whether the loss of r also trains the weights of f. The paper says no (footnote 5), and
+        its code does so. It needs f and r to train together.
+    initial_range : float, optional
+        Initial weights and biases are uniform between minus and plus this; 0.05 in the paper. By
+        default the range is Glorot and Bengio's for the weights of each layer, which suits tables
+        better.
+    mean : callable, optional
+        Function ``mean(input_shape, n_outputs) -> keras.Model`` that builds f, instead of
+        `hidden_units`.
+    side : callable, optional
+        The same for r, instead of `side_hidden_units`. The last layer of weights is replaced by
+        one that f's last hidden layer joins.
+
+    Examples
+    --------
+    >>> from skuq.networks import NOMUNetwork
+    >>> NOMUNetwork((32, 32), connect_layers=0)
+    NOMUNetwork(connect_layers=0, hidden_units=(32, 32))
+    """
+
+    _parameter_constraints: dict[str, Any] = {
+        "hidden_units": ["array-like", _COUNT, StrOptions({"auto"})],
+        "side_hidden_units": ["array-like", _COUNT, None],
+        "activation": [StrOptions({*ACTIVATIONS, "swish"})],
+        "connect_layers": [Interval(Integral, 0, None, closed="left")],
+        "connect_gradient": ["boolean"],
+        "initial_range": [Interval(Real, 0, None, closed="neither"), None],
+        "mean": [callable, None],
+        "side": [callable, None],
+    }
+
+    def __init__(
+        self,
+        hidden_units: Any = "auto",
+        *,
+        side_hidden_units: Any = None,
+        activation: str = "relu",
+        connect_layers: int = 1,
+        connect_gradient: bool = False,
+        initial_range: float | None = None,
+        mean: Callable | None = None,
+        side: Callable | None = None,
+    ) -> None:
+        self.hidden_units = hidden_units
+        self.side_hidden_units = side_hidden_units
+        self.activation = activation
+        self.connect_layers = connect_layers
+        self.connect_gradient = connect_gradient
+        self.initial_range = initial_range
+        self.mean = mean
+        self.side = side
+
+    def validate(self) -> None:
+        """Raise ValueError if a parameter is invalid or has no effect."""
+        super().validate()
+        has_units = not isinstance(self.hidden_units, str)
+        if has_units and self.mean is not None:
+            raise ValueError(
+                "`mean` builds the network of f, so that `hidden_units` has no effect: leave one "
+                "of them out. The layers of r are set by `side_hidden_units`."
+            )
+        if self.side_hidden_units is not None and self.side is not None:
+            raise ValueError(
+                "`side` builds the network of r, so that `side_hidden_units` has no effect: leave "
+                "one of them out."
+            )
+        if self.mean is not None and self.side is not None and self.activation != "relu":
+            raise ValueError(
+                "`mean` and `side` build all hidden layers, so that `activation` has no effect: "
+                f"leave it out. Got {self.activation!r}."
+            )
+        self.units((1,))
+
+    def units(self, auto: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return the numbers of units of f's and of r's hidden layers; `auto` is the default."""
+        given = auto if isinstance(self.hidden_units, str) else self.hidden_units
+        mean = _check_units("hidden_units", given)
+        if self.side_hidden_units is None:
+            return mean, mean
+        return mean, _check_units("side_hidden_units", self.side_hidden_units)
+
+
+def _check_units(name: str, given: Any) -> list[int]:
+    """Check the numbers of units of hidden layers, and return them as a list."""
+    try:
+        units = np.atleast_1d(given)
+        usable = units.ndim == 1 and units.dtype.kind in "iu" and bool((units >= 1).all())
+    except ValueError:  # nested sequences of different lengths
+        usable = False
+    if not usable or not len(units):
+        raise ValueError(
+            f"`{name}` must be positive integers, one for each hidden layer. Got {given!r}."
+        )
+    return [int(n) for n in units]
+
+
+@saved_as("networks.NOMULoss")
+class NOMULoss(Settings):
+    """Weights of NOMU's loss (Definition 3.3), for the parameter `loss` of NOMU.
+
+    Parameters
+    ----------
+    pi_sqr : float, default=0.1
+        Weight of the term that keeps r small at the rows; a larger one makes the band narrower
+        there. With ``noise_std=0.0`` it is multiplied by ten.
+    pi_exp : float, default=0.01
+        Weight of the term that raises r everywhere; a larger one makes the band wider.
+    c_exp : float, default=30.0
+        Factor in the exponent of that term; a larger one makes a wide band narrower, and a narrow
+        one wider.
+    stable : bool, default=True
+        Whether to use the form of the loss with bounded gradients (Eq. 53-55). Both forms are
+        equal for r in [0, 1].
+    l2 : float, default=1e-9
+        Factor of the penalty ``l2 * sum(w**2)`` on weights and biases, except those of r's hidden
+        layers.
+    side_l2 : float, default=1e-4
+        Factor of the penalty on r's hidden layers. A larger one makes r depend more on f's
+        features (desideratum D4), most of all with the paper's initial weights.
+
+    Examples
+    --------
+    >>> from skuq.networks import NOMULoss
+    >>> NOMULoss(pi_exp=0.1)
+    NOMULoss(pi_exp=0.1)
+    """
+
+    _parameter_constraints: dict[str, Any] = {
+        "pi_sqr": [_NOT_NEGATIVE],
+        "pi_exp": [_NOT_NEGATIVE],
+        "c_exp": [_NOT_NEGATIVE],
+        "stable": ["boolean"],
+        "l2": [_NOT_NEGATIVE],
+        "side_l2": [_NOT_NEGATIVE],
+    }
+
+    def __init__(
+        self,
+        *,
+        pi_sqr: float = 0.1,
+        pi_exp: float = 0.01,
+        c_exp: float = 30.0,
+        stable: bool = True,
+        l2: float = 1e-9,
+        side_l2: float = 1e-4,
+    ) -> None:
+        self.pi_sqr = pi_sqr
+        self.pi_exp = pi_exp
+        self.c_exp = c_exp
+        self.stable = stable
+        self.l2 = l2
+        self.side_l2 = side_l2
+
+
+@saved_as("networks.ArtificialInputs")
+class ArtificialInputs(Settings):
+    """Inputs at which NOMU raises r, for the parameter `artificial` of NOMU.
+
+    All of them are in units of X.
+
+    Parameters
+    ----------
+    kind : {"uniform", "grid"}, callable or array-like, default="uniform"
+        "uniform" draws inputs in the box for every step, and "grid" places them on a grid in it.
+        A function ``(n, rng) -> (n, n_features)`` is called for every step. A table gives its
+        rows, for example unlabelled ones if the data lie near a manifold (Remark 3.4).
+    n : int, default=100
+        Number of artificial inputs of each step; the maximum number for a grid.
+    box : array-like of shape (n_features, 2), optional
+        Bounds of inputs that are uniform or on a grid. By default the range of the rows, widened
+        by `box_margin`.
+    box_margin : float or "auto", default="auto"
+        Share of each range that is added on either side. "auto" is 0.05, and more below 61 rows:
+        three times the mean distance ``1 / (n_rows - 1)`` between uniform rows, at most 1.
+
+    Examples
+    --------
+    >>> from skuq.networks import ArtificialInputs
+    >>> ArtificialInputs("grid", n=128, box=[(-1, 1)])
+    ArtificialInputs(box=[(-1, 1)], kind='grid', n=128)
+    """
+
+    _parameter_constraints: dict[str, Any] = {
+        "kind": [StrOptions({"uniform", "grid"}), callable, "array-like"],
+        "n": [_COUNT],
+        "box": ["array-like", None],
+        "box_margin": [_NOT_NEGATIVE, StrOptions({"auto"})],
+    }
+
+    def __init__(
+        self, kind: Any = "uniform", *, n: int = 100, box: Any = None, box_margin: Any = "auto"
+    ) -> None:
+        self.kind = kind
+        self.n = n
+        self.box = box
+        self.box_margin = box_margin
+
+    def validate(self) -> None:
+        """Raise ValueError if a parameter is invalid or has no effect."""
+        super().validate()
+        has_margin = not isinstance(self.box_margin, str)
+        if not isinstance(self.kind, str) and (self.box is not None or has_margin):
+            name = "box_margin" if has_margin else "box"
+            raise ValueError(
+                f'`{name}` has no effect on artificial inputs of your own: use kind="uniform" or '
+                f'"grid", or leave `{name}` out.'
+            )
+        if self.box is not None and has_margin:
+            raise ValueError(
+                "`box_margin` widens the default box, so that it has no effect on `box`: leave "
+                "one of them out."
+            )
+
+
+@saved_as("networks.NOMUReadout")
+class NOMUReadout(Settings):
+    """Map from r to a standard deviation, for the parameter `readout` of NOMU.
+
+    Parameters
+    ----------
+    kind : {"exponential", "linear"}, default="exponential"
+        Function from r to a standard deviation: Eq. 2, or the piecewise linear one of Remark 3.2,
+        which mixed integer programmes can represent.
+    l_min, l_max : float, "auto" or "nll", default="auto"
+        Minimum and maximum standard deviation before the factor c, in units of the standardised
+        y. "nll" chooses the pair of largest likelihood at held-out rows from a grid. So does
+        "auto" if at least 30 rows are held out. With fewer, and with ``noise_std=0.0``, l_max is
+        2 and l_min the root mean square error of f at its own training rows, at least 0.005.
+    c : float, "auto" or "nll", default="auto"
+        Factor of the standard deviation. "nll" maximises the likelihood of held-out rows. "auto"
+        widens the band if few rows are held out: it adds two variances, the one at the c of "nll"
+        and a prior one, whose average over artificial inputs is the variance of y times
+        (8 / number of held-out rows) squared, at most 1.
+
+    Examples
+    --------
+    >>> from skuq.networks import NOMUReadout
+    >>> NOMUReadout("linear", l_min=0.001, l_max=2, c=1)
+    NOMUReadout(c=1, kind='linear', l_max=2, l_min=0.001)
+    """
+
+    _parameter_constraints: dict[str, Any] = {
+        "kind": [StrOptions(set(READOUTS))],
+        "l_min": [StrOptions(set(_CHOSEN)), _NOT_NEGATIVE],
+        "l_max": [StrOptions(set(_CHOSEN)), Interval(Real, 0, None, closed="neither")],
+        "c": [StrOptions(set(_CHOSEN)), _NOT_NEGATIVE],
+    }
+
+    def __init__(
+        self,
+        kind: str = "exponential",
+        *,
+        l_min: Any = "auto",
+        l_max: Any = "auto",
+        c: Any = "auto",
+    ) -> None:
+        self.kind = kind
+        self.l_min = l_min
+        self.l_max = l_max
+        self.c = c
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether l_min, l_max or c is chosen on held-out rows."""
+        return any(value in _CHOSEN for value in (self.l_min, self.l_max, self.c))
+
+    def validate(self) -> None:
+        """Raise ValueError if a parameter is invalid, or parameters contradict each other."""
+        super().validate()
+        l_min, l_max = self.l_min, self.l_max
+        if (l_min in _CHOSEN or l_max in _CHOSEN) and self.c not in _CHOSEN:
+            raise ValueError(
+                f"`l_min` and `l_max` are chosen together with c: with c={self.c!r} give numbers, "
+                f"for example l_min=0.001 and l_max=2. Got {l_min!r} and {l_max!r}."
+            )
+        lowest = L_MINS[0] if l_min in _CHOSEN else l_min
+        highest = L_MAXS[-1] if l_max in _CHOSEN else l_max
+        if highest <= lowest:
+            raise ValueError(
+                f"`l_max` must be larger than `l_min`. Got l_min={l_min}, l_max={l_max}, "
+                f'where "auto" and "nll" try l_min from {L_MINS[0]:g} and l_max up to '
+                f"{L_MAXS[-1]:g}."
+            )
+        if l_min == 0 and self.c in _CHOSEN:
+            raise ValueError(
+                "With `l_min` at 0 some rows would have no width at all, and c no value. Give a "
+                'small number, or l_min="auto"; or a number for `c`.'
+            )
+
+
+#: Short forms of the parameters of NOMU that are settings.
+NOMU_SETTINGS: dict[str, dict[Any, Callable[[], Settings]]] = {
+    "network": {"mlp": NOMUNetwork},
+    "loss": {"nomu": NOMULoss},
+    "artificial": {kind: partial(ArtificialInputs, kind) for kind in ("uniform", "grid")},
+    "readout": {kind: partial(NOMUReadout, kind) for kind in READOUTS},
+}
