@@ -2,6 +2,7 @@ from ._categorical_head import CategoricalHead as CategoricalHead
 from ._cell_layers import build_cell_network as build_cell_network
 from ._cells import CellSpace as CellSpace
 from ._dense import DenseSkipSpace as DenseSkipSpace
+from ._epinet import ConditionedPrior as ConditionedPrior
 from ._epinet import EpiNet as EpiNet
 from ._gaussian_head import GaussianHead as GaussianHead
 from ._gaussian_head import SquaredErrorHead as SquaredErrorHead

@@ -12,6 +12,7 @@ from operators import (
     VALUES,
     WAVE_SETTINGS,
     assert_exact_gradients,
+    build,
     inputs,
     single,
     std_of,
@@ -21,12 +22,16 @@ from sklearn.linear_model import LinearRegression
 
 from skuq import NEONRegressor
 from skuq.backend import keras, ops
-from skuq.estimators import _neon_conditioned
-from skuq.estimators._neon_conditioned import _conditioned_directions
-from skuq.estimators._neon_prior import Prior
-from skuq.estimators._tangent_process import JITTER, ExactProcess, SparseProcess
+from skuq.estimators._operators import _conditioned
+from skuq.estimators._operators._conditioned import (
+    JITTER,
+    ExactProcess,
+    SparseProcess,
+    _conditioned_directions,
+)
+from skuq.estimators._operators._prior import Prior
 from skuq.networks._dense_layers import Derivatives
-from skuq.networks._operator import OperatorNetwork
+from skuq.networks._operator import EncoderDecoder
 from skuq.networks._plan import ARRAYS
 
 layers = keras.layers
@@ -39,11 +44,13 @@ def tanh_base(d_u, d_y, n_raw):
 
 
 def small(**changes):
-    return NEONRegressor(**{**SMALL, "query_points": QUERIES, "n_draws": 16, **changes})
+    return build(NEONRegressor, **{**SMALL, "query_points": QUERIES, "n_draws": 16, **changes})
 
 
 def wave_model(**changes):
-    return NEONRegressor(**{**WAVE_SETTINGS, "noise": 0.0, "steps": 500, **changes})
+    return build(
+        NEONRegressor, **{**WAVE_SETTINGS, "noise_std": 0.0, "training__steps": 500, **changes}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -79,19 +86,19 @@ def test_draws_are_joint_and_smooth(wave):
 
 def test_with_noise_draws_meet_the_data_up_to_noise(wave):
     u = inputs(10)
-    noisy = wave_model(noise=0.3).fit(u, waves(u))
+    noisy = wave_model(noise_std=0.3).fit(u, waves(u))
     assert std_of(noisy, u).mean() > 3 * std_of(wave, u).mean()
 
 
 # The algebra ------------------------------------------------------------------------------
 
 NETWORKS = {
-    "split": OperatorNetwork(3, 2, 2, (7,), 6, "split", (8, 9)),
-    "concat": OperatorNetwork(3, 2, 2, (7,), 6, "concat", (8, 9)),
-    "deep": OperatorNetwork(3, 2, 1, (7, 5, 4), 7, "split", (8, 9, 4)),
-    "fourier": OperatorNetwork(3, 2, 2, (7,), 6, "split", (8, 9), fourier_scale=2.0),
-    "fourier concat": OperatorNetwork(3, 1, 2, (7,), 6, "concat", (8, 9), fourier_scale=2.0),
-    "plain": OperatorNetwork(3, 2, 2, (7,), 6, factorized=False, activation="tanh"),
+    "split": EncoderDecoder(3, 2, 2, (7,), 6, "split", (8, 9)),
+    "concat": EncoderDecoder(3, 2, 2, (7,), 6, "concat", (8, 9)),
+    "deep": EncoderDecoder(3, 2, 1, (7, 5, 4), 7, "split", (8, 9, 4)),
+    "fourier": EncoderDecoder(3, 2, 2, (7,), 6, "split", (8, 9), fourier_scale=2.0),
+    "fourier concat": EncoderDecoder(3, 1, 2, (7,), 6, "concat", (8, 9), fourier_scale=2.0),
+    "plain": EncoderDecoder(3, 2, 2, (7,), 6, factorized=False, activation="tanh"),
 }
 
 
@@ -195,7 +202,7 @@ def test_a_value_of_importance_three_counts_as_three(noise):
 
 def test_weights_draw_the_mean_to_their_functions():
     u = np.zeros((2, 1))
-    model = small(query_points=None, noise=0.0).fit(u, [0.0, 1.0], sample_weight=[1, 9])
+    model = small(query_points=None, noise_std=0.0).fit(u, [0.0, 1.0], sample_weight=[1, 9])
     assert model.predict(u[:1])[0] == pytest.approx(0.9, abs=0.01)
 
 
@@ -211,18 +218,18 @@ def test_few_inducing_rows_are_exact_where_the_kernel_has_low_rank():
 
 
 def test_many_values_are_conditioned_on_through_some(monkeypatch):
-    monkeypatch.setattr(_neon_conditioned, "MAX_EXACT", 200)
+    monkeypatch.setattr(_conditioned, "MAX_EXACT", 200)
     u = inputs(40)
-    model = wave_model(steps=200).fit(u, waves(u))
+    model = wave_model(training__steps=200).fit(u, waves(u))
     assert std_of(model, FAR).mean() > 5 * std_of(model, u).mean() > 0
     error = model.predict(u) - waves(u)
     assert np.sqrt(np.mean(error**2)) < 0.01 * waves(u).std()
 
 
 def test_of_very_many_values_some_are_used(monkeypatch):
-    monkeypatch.setattr(_neon_conditioned, "MAX_VALUES", 100)
+    monkeypatch.setattr(_conditioned, "MAX_VALUES", 100)
     u = inputs(40)
-    model = wave_model(steps=200).fit(u, waves(u))
+    model = wave_model(training__steps=200).fit(u, waves(u))
     assert std_of(model, FAR).mean() > 2 * std_of(model, u).mean() > 0
 
 
@@ -233,7 +240,7 @@ CHANGES = {
     "functions": ({}, VALUES),
     "components": ({}, np.stack([VALUES, 2 - VALUES], axis=-1)),
     "numbers": ({"query_points": None}, VALUES[:, 3]),
-    "fourier": ({"fourier_scale": 2.0, "decoder": "concat"}, VALUES),
+    "fourier": ({"network__fourier_scale": 2.0, "network__decoder": "concat"}, VALUES),
 }
 
 
@@ -271,7 +278,7 @@ def test_programs_of_posteriors_serve_further_functions():
     [
         ({"loss": "nll"}, "loss='nll'"),
         ({"output_map": "decaying"}, "`output_map`"),
-        ({"build_base": tanh_base}, "`build_base`"),
+        ({"network": tanh_base}, "`build_base`"),
         ({"pretrained": LinearRegression().fit(INPUTS, VALUES)}, "`pretrained`"),
     ],
 )
@@ -279,15 +286,15 @@ def test_what_cannot_be_conditioned_trains_an_epinet(changes, reason):
     model = small(**changes).fit(INPUTS, VALUES)
     assert hasattr(model.fitted_.draws, "member")
     with pytest.raises(ValueError, match=f"epistemic='conditioned' is not possible with {reason}"):
-        small(epistemic="conditioned", **changes).fit(INPUTS, VALUES)
+        small(prior="conditioned", **changes).fit(INPUTS, VALUES)
 
 
 @pytest.mark.parametrize("Y", [np.full((6, 4), 7.0), np.zeros((6, 4))], ids=["constant", "zero"])
 def test_poor_data_give_finite_predictions(Y):
     for X in (INPUTS, np.ones((6, 1))):
-        for part in small(steps=2).fit(X, Y).predict(X, return_std=True):
+        for part in small(training__steps=2).fit(X, Y).predict(X, return_std=True):
             assert np.isfinite(part).all()
-    assert np.isfinite(std_of(small(steps=2).fit(INPUTS[:1], Y[:1]), INPUTS)).all()
+    assert np.isfinite(std_of(small(training__steps=2).fit(INPUTS[:1], Y[:1]), INPUTS)).all()
 
 
 def test_learnt_noise_is_not_below_single_precision():
@@ -295,8 +302,8 @@ def test_learnt_noise_is_not_below_single_precision():
     grid = np.linspace(-1, 1, 10)
     X = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
     y = np.exp(3 * X[:, 0]) + X[:, 1]
-    settings = {**SMALL, **WAVE_SETTINGS, "query_points": None, "steps": 500}
-    model = NEONRegressor(**settings, epistemic="conditioned", noise="auto").fit(X, y)
+    settings = {**SMALL, **WAVE_SETTINGS, "query_points": None, "training__steps": 500}
+    model = build(NEONRegressor, **settings, prior="conditioned", noise_std="auto").fit(X, y)
     mean, std = model.predict(X, return_std=True)
     assert model.noise_std_ > 0
     assert np.quantile(np.abs(y - mean) / std, 0.9) < 2
@@ -311,9 +318,11 @@ def test_kernel_of_rows_that_nearly_meet_is_positive(monkeypatch):
             super().__init__(derivatives)
             grams.append(self._gram)
 
-    monkeypatch.setattr(_neon_conditioned, "ExactProcess", Watched)
+    monkeypatch.setattr(_conditioned, "ExactProcess", Watched)
     rng = np.random.default_rng(0)
     X = rng.random((60, 6))
     X[20:] = X[0] + 1e-3 * rng.standard_normal((40, 6))
-    NEONRegressor(noise=0.0, steps=50, random_state=0).fit(X, np.sin(3 * X).sum(axis=1))
+    build(NEONRegressor, noise_std=0.0, training__steps=50, random_state=0).fit(
+        X, np.sin(3 * X).sum(axis=1)
+    )
     assert np.linalg.eigvalsh(grams[0])[0] > -1e-12

@@ -5,12 +5,13 @@ import warnings
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from operators import build
 from tiers import slow_after
 
 from skuq import NEONRegressor, OperatorEnsembleRegressor
-from skuq.estimators import _neon_conditioned
-from skuq.estimators._neon_prior import learn_prior, learn_scale
-from skuq.estimators._tangent_process import ExactProcess
+from skuq.estimators._operators import _conditioned
+from skuq.estimators._operators._conditioned import ExactProcess
+from skuq.estimators._operators._prior import learn_prior, learn_scale
 from skuq.networks._dense_layers import Derivatives
 
 NOISE = 0.2
@@ -27,8 +28,13 @@ def noisy_rows(n, seed, noise=NOISE):
 
 
 def small(**changes):
-    settings = {"encoder_units": (16,), "latent": 16, "decoder_units": (16,), "steps": 2000}
-    return NEONRegressor(**{**settings, "learning_rate": 0.01, "random_state": 0, **changes})
+    settings = {
+        "network__encoder_units": (16,),
+        "network__latent": 16,
+        "network__decoder_units": (16,),
+        "training__steps": 2000,
+    }
+    return build(NEONRegressor, **{**settings, "learning_rate": 0.01, "random_state": 0, **changes})
 
 
 def judge(model):
@@ -43,13 +49,13 @@ def judge(model):
 @pytest.mark.parametrize("n", [40, 200])
 @pytest.mark.parametrize("noise", ["auto", NOISE])
 def test_errors_of_the_mean_are_as_large_as_the_epistemic_part_says(noise, n, seed):
-    ratio, error = judge(small(noise=noise, random_state=seed).fit(*noisy_rows(n, seed)))
+    ratio, error = judge(small(noise_std=noise, random_state=seed).fit(*noisy_rows(n, seed)))
     assert 0.4 < ratio < 2.5
     assert error < 4 * NOISE / np.sqrt(n / 5)
 
 
 def test_few_rows_with_a_known_noise_are_not_learnt_by_heart():
-    models = [small(noise=NOISE, random_state=k).fit(*noisy_rows(20, k)) for k in range(5)]
+    models = [small(noise_std=NOISE, random_state=k).fit(*noisy_rows(20, k)) for k in range(5)]
     ratio, error = np.median([judge(model) for model in models], axis=0)
     assert ratio < 1.8 and error < 0.5
 
@@ -57,7 +63,7 @@ def test_few_rows_with_a_known_noise_are_not_learnt_by_heart():
 @pytest.mark.parametrize(("noise", "fewest"), [(0.1, 5), ("auto", 15)])
 def test_networks_stop_early_from_some_rows_on(noise, fewest):
     members = [
-        len(small(noise=noise, steps=5).fit(*noisy_rows(n, 0)).members_)
+        len(small(noise_std=noise, training__steps=5).fit(*noisy_rows(n, 0)).members_)
         for n in (fewest - 1, fewest)
     ]
     assert members == [1, 5]
@@ -67,18 +73,18 @@ def test_a_given_scale_is_kept_with_a_known_noise():
     X, y = noisy_rows(40, 0)
     far = np.full((1, 2), 20.0)
     spreads = [
-        small(noise=NOISE, prior_scale=scale).fit(X, y).predict_uncertainty(far).epistemic[0]
+        small(noise_std=NOISE, prior__scale=scale).fit(X, y).predict_uncertainty(far).epistemic[0]
         for scale in (0.5, 5.0)
     ]
     assert 3 < spreads[1] / spreads[0] < 11  # the larger one meets the data more closely
-    parts = small(noise=NOISE, prior_scale=0).fit(X, y).predict_uncertainty(X)
+    parts = small(noise_std=NOISE, prior__scale=0).fit(X, y).predict_uncertainty(X)
     assert (parts.epistemic < 1e-9).all()
     assert_allclose(parts.aleatoric, NOISE)
 
 
 def test_a_warm_start_with_a_known_noise_does_not_go_on_from_what_it_leaves_out():
     X, y = noisy_rows(20, 0)
-    model = small(noise=NOISE, warm_start=True).fit(X, y)
+    model = small(noise_std=NOISE, warm_start=True).fit(X, y)
     once = model.predict(X)
     assert_allclose(model.fit(X, y).predict(X), once)
 
@@ -149,7 +155,11 @@ def test_a_place_without_noise_does_not_spoil_the_others():
     T = rng.uniform(-1, 1, (500, 2))
     errors = []
     for noise in ([0.1, 0.0], "auto"):
-        parts = small(query_points=q, noise=noise, steps=3000).fit(X, Y).predict_uncertainty(T)
+        parts = (
+            small(query_points=q, noise_std=noise, training__steps=3000)
+            .fit(X, Y)
+            .predict_uncertainty(T)
+        )
         error = parts.mean - waves(T)
         errors.append(np.sqrt(np.mean(error[..., 0] ** 2)))
         ratio = np.sqrt(np.mean((error[..., 0] / parts.epistemic[..., 0]) ** 2))
@@ -161,7 +171,9 @@ def test_large_known_noise_of_few_rows_leaves_the_usual_scale():
     ratios = []
     for seed in range(6):
         X, y = noisy_rows(10, seed, noise=1.0)
-        ratios.append(judge(small(noise=1.0, steps=500, random_state=seed).fit(X, y))[0])
+        ratios.append(
+            judge(small(noise_std=1.0, training__steps=500, random_state=seed).fit(X, y))[0]
+        )
     assert max(ratios) < 8  # near 100 where the data choose the scale alone
 
 
@@ -224,30 +236,30 @@ def test_networks_that_err_more_than_their_processes_have_a_larger_scale(known):
 def test_noise_of_columns_may_be_given_one_by_one():
     X, y = noisy_rows(20, 0)
     Y = np.stack([y, 10 * y], axis=1)
-    model = small(noise=[0.2, 2.0], steps=20).fit(X, Y)
+    model = small(noise_std=[0.2, 2.0], training__steps=20).fit(X, Y)
     assert_allclose(model.predict_uncertainty(X).aleatoric, np.broadcast_to([0.2, 2], Y.shape))
     with pytest.raises(ValueError, match="one number, or one for each"):
-        small(noise=[0.2, 2.0, 1.0], steps=20).fit(X, Y)
+        small(noise_std=[0.2, 2.0, 1.0], training__steps=20).fit(X, Y)
 
 
 def test_equal_inputs_are_left_out_together():
     X = np.repeat(np.random.default_rng(0).uniform(-1, 1, (12, 2)), 3, axis=0)
-    model = small(noise=0.0, steps=500).fit(X, function(X))
+    model = small(noise_std=0.0, training__steps=500).fit(X, function(X))
     ratio, _ = judge(model)
-    alone, _ = judge(small(noise=0.0, steps=500).fit(X[::3], function(X[::3])))
+    alone, _ = judge(small(noise_std=0.0, training__steps=500).fit(X[::3], function(X[::3])))
     assert ratio < 2 * alone
 
 
 @pytest.mark.parametrize("n_different", [1, 4, 6, 12])
 def test_folds_of_equal_inputs(n_different, monkeypatch):
     X = np.resize(np.random.default_rng(0).uniform(-1, 1, (n_different, 2)), (12, 2))
-    seen, train = [], _neon_conditioned._train_bases
+    seen, train = [], _conditioned._train_bases
     monkeypatch.setattr(
-        _neon_conditioned,
+        _conditioned,
         "_train_bases",
         lambda job, report: seen.append(job) or train(job, report),
     )
-    small(noise=0.0, steps=5, prior_scale=0.75).fit(X, np.arange(12.0))
+    small(noise_std=0.0, training__steps=5, prior__scale=0.75).fit(X, np.arange(12.0))
     job = seen[0]
     assert_array_equal(job.groups, np.arange(12) % n_different)
     assert job.can_leave_out == (n_different >= 5)
@@ -269,7 +281,7 @@ def levels(n_levels, n_repeats, seed):
 @pytest.mark.parametrize(("n_levels", "seed"), [(5, 0), (5, 1), (6, 1), (6, 2)])
 def test_inputs_that_are_measured_often_are_met_and_as_sure_as_that(noise, n_levels, seed):
     X, y = levels(n_levels, 8, seed)
-    model = small(noise=noise, random_state=seed).fit(X, y)
+    model = small(noise_std=noise, random_state=seed).fit(X, y)
     parts = model.predict_uncertainty(X[::8])
     of_mean = NOISE / np.sqrt(8)
     # Once means of 8 values were missed by 0.6, and deviations were 0.003.
@@ -293,19 +305,22 @@ def test_noise_of_fewer_inputs_than_folds_is_that_of_repeats(n_levels):
     X, y = levels(n_levels, 40 // n_levels, 0)
     within = y.reshape(n_levels, -1) - y.reshape(n_levels, -1).mean(axis=1, keepdims=True)
     expected = np.sqrt((within**2).sum() / (len(y) - n_levels))
-    for model in (small(steps=200), OperatorEnsembleRegressor(steps=200, random_state=0)):
+    for model in (
+        small(training__steps=200),
+        build(OperatorEnsembleRegressor, training__steps=200, random_state=0),
+    ):
         assert_allclose(model.fit(X, y).noise_std_, expected, rtol=1e-5)
 
 
 def test_noise_of_repeats_of_columns_and_functions():
     X = np.repeat(np.random.default_rng(0).uniform(-1, 1, (3, 2)), 200, axis=0)
     noise = np.array([0.1, 2.0]) * np.random.default_rng(1).normal(size=(600, 2))
-    columns = small(steps=5).fit(X, X + noise)
+    columns = small(training__steps=5).fit(X, X + noise)
     assert_allclose(columns.noise_std_.ravel(), [0.1, 2.0], rtol=0.1)
     Y = np.broadcast_to(X[:, None, :], (600, 4, 2)) + 0.5 * np.random.default_rng(2).normal(
         size=(600, 4, 2)
     )
-    functions = small(query_points=np.linspace(0, 1, 4), steps=5).fit(X, Y)
+    functions = small(query_points=np.linspace(0, 1, 4), training__steps=5).fit(X, Y)
     assert_allclose(functions.noise_std_, 0.5, rtol=0.05)
 
 
@@ -316,7 +331,7 @@ def test_a_column_without_noise_is_learnt_exactly_beside_noisy_ones():
     def columns(X):
         return np.concatenate([np.sin(3 * X), np.cos(3 * X)], axis=1)
 
-    model = small(steps=3000).fit(X, columns(X) + [0, 0.3] * rng.normal(size=(60, 2)))
+    model = small(training__steps=3000).fit(X, columns(X) + [0, 0.3] * rng.normal(size=(60, 2)))
     clean, noisy = model.noise_std_.ravel()
     assert clean < 0.01 and 0.2 < noisy < 0.4
     parts = model.predict_uncertainty(T)
@@ -351,34 +366,34 @@ def test_noise_of_fifteen_rows_is_learnt_and_of_fewer_a_far_off_mean_is_told():
         small().fit(X, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        small(noise=0.0).fit(X, y)  # the user says that there is none
+        small(noise_std=0.0).fit(X, y)  # the user says that there is none
         small().fit(X, np.sin(3 * X[:, 0]))
 
 
 def test_a_warm_start_with_a_known_noise_learns_scales_anew():
     X, y = noisy_rows(40, 0)
-    model = small(noise=NOISE, warm_start=True, steps=20).fit(X[:12], y[:12])
-    model.set_params(noise=1000 * NOISE).fit(X, 1000 * y)
-    fresh = small(noise=1000 * NOISE, steps=20).fit(X, 1000 * y)
+    model = small(noise_std=NOISE, warm_start=True, training__steps=20).fit(X[:12], y[:12])
+    model.set_params(noise_std=1000 * NOISE).fit(X, 1000 * y)
+    fresh = small(noise_std=1000 * NOISE, training__steps=20).fit(X, 1000 * y)
     assert_allclose(model.predict(X), fresh.predict(X))
 
 
 def test_networks_that_diverged_teach_no_scale(monkeypatch):
     X, y = noisy_rows(20, 0, noise=0.0)
     scales = []
-    learn = _neon_conditioned.learn_scale_without_noise
+    learn = _conditioned.learn_scale_without_noise
 
     def spy(members, *rest):
         scales.append(len(members))
         return learn(members, *rest)
 
-    monkeypatch.setattr(_neon_conditioned, "learn_scale_without_noise", spy)
+    monkeypatch.setattr(_conditioned, "learn_scale_without_noise", spy)
     monkeypatch.setattr(
-        _neon_conditioned,
+        _conditioned,
         "has_diverged",
         lambda member, calls=[]: calls.append(1) or len(calls) == 1,
     )
-    small(noise=0.0, steps=50).fit(X, y)
+    small(noise_std=0.0, training__steps=50).fit(X, y)
     assert scales == [4]
 
 

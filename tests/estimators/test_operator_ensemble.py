@@ -16,6 +16,7 @@ from operators import (
     WAVE_SETTINGS,
     assert_exact_gradients,
     assert_predicts_between_query_points,
+    build,
     inputs,
     single,
     std_of,
@@ -39,7 +40,7 @@ FURTHER = np.array([[4.0], [6.0], [-3.0]])
 
 def small(**changes):
     settings = {"n_members": 3, **SMALL, "query_points": QUERIES, **changes}
-    return OperatorEnsembleRegressor(**settings)
+    return build(OperatorEnsembleRegressor, **settings)
 
 
 def fit_small(**changes):
@@ -48,7 +49,7 @@ def fit_small(**changes):
 
 def wave_model(**changes):
     return OperatorEnsembleRegressor(
-        **{**WAVE_SETTINGS, "noise": 0.0, "n_members": 4, "steps": 400, **changes}
+        **{**WAVE_SETTINGS, "noise_std": 0.0, "n_members": 4, "training__steps": 400, **changes}
     )
 
 
@@ -85,7 +86,7 @@ def test_members_differ_by_their_priors(wave):
     """Away from the data, members of a deep ensemble differ by their first weights only."""
     u = inputs(40)
     strong, none = (
-        wave_model(prior_scale=scale, steps=200).fit(u, waves(u)) for scale in (20.0, 0.0)
+        wave_model(prior_scale=scale, training__steps=200).fit(u, waves(u)) for scale in (20.0, 0.0)
     )
     assert std_of(strong, FAR).mean() > 2 * std_of(none, FAR).mean()
 
@@ -119,20 +120,20 @@ def test_a_member_is_the_same_trained_alone(monkeypatch, batch):
 
     train_stack = skuq.training.train_stack
     monkeypatch.setattr(skuq.training, "train_stack", spy)
-    model = fit_small(steps=40, **batch)
+    model = fit_small(training__steps=40, **batch)
     (network, head, recipe, data, seeds), _ = calls[0]
     rows = model.fitted_.inputs.transform(INPUTS)
     if not batch:
         for seed, member in zip(seeds, model.members_):
             alone = train_member(network, head, recipe, data, seed)
             assert_allclose(predict_draws(alone, rows), predict_draws(member, rows), atol=1e-4)
-    fewer = fit_small(steps=40, n_members=2, **batch)
+    fewer = fit_small(training__steps=40, n_members=2, **batch)
     for one, other in zip(fewer.members_, model.members_):
         assert_allclose(predict_draws(one, rows), predict_draws(other, rows), atol=1e-4)
 
 
 def test_priors_are_frozen_and_of_each_member_alone():
-    model = fit_small(steps=40)
+    model = fit_small(training__steps=40)
     drawing = DrawingNetwork(read_network(model.members_[0].network))
     for member in model.members_:
         entropy = np.random.SeedSequence(member.seed).generate_state(4)
@@ -174,7 +175,7 @@ def test_bootstrap_gives_members_whole_functions_of_their_own(monkeypatch, batch
 
     train_stack = skuq.training.train_stack
     monkeypatch.setattr(skuq.training, "train_stack", spy)
-    model = fit_small(bootstrap=0.5, **batch)
+    model = fit_small(subsample=0.5, **batch)
     splits, permutations = caught[0]
     seen = []
     for rows, valid in splits:
@@ -192,7 +193,7 @@ def test_bootstrap_gives_members_whole_functions_of_their_own(monkeypatch, batch
 
 
 def test_smallest_bootstrap_is_one_function():
-    model = fit_small(bootstrap=0.01)
+    model = fit_small(subsample=0.01)
     assert np.isfinite(std_of(model, FURTHER)).all()
 
 
@@ -220,7 +221,7 @@ def test_wild_members_are_left_out(monkeypatch):
 
 def test_all_wild_is_an_error():
     with pytest.raises(FloatingPointError, match="All 3 networks diverged"):
-        fit_small(learning_rate=1e30, clip_norm=None, steps=50)
+        fit_small(learning_rate=1e30, training__clip_norm=None, training__steps=50)
 
 
 # The common interface ----------------------------------------------------------------------
@@ -259,7 +260,7 @@ def unplanned(d_u, d_y, n_raw):
 
 @pytest.mark.parametrize(
     "changes",
-    slow_after(1, [{"loss": "nll"}, {}, {"prior_scale": 0.0}, {"build_base": unplanned}]),
+    slow_after(1, [{"loss": "nll"}, {}, {"prior_scale": 0.0}, {"network": unplanned}]),
     ids=["nll", "prior", "none", "keras"],
 )
 def test_posterior_draws_are_the_members(changes):
@@ -286,7 +287,7 @@ def test_posterior_has_exact_gradients(wave):
 
 @pytest.mark.slow
 def test_base_of_ones_own_learns():
-    model = fit_small(build_base=unplanned, steps=300, learning_rate=0.02)
+    model = fit_small(network=unplanned, training__steps=300, learning_rate=0.02)
     assert np.abs(model.predict(INPUTS) - VALUES).max() < 0.1
     assert std_of(model, FURTHER).mean() > 2 * std_of(model, INPUTS).mean()
     again, loaded = clone(model).fit(INPUTS, VALUES), pickle.loads(pickle.dumps(model))
@@ -304,11 +305,11 @@ def test_cross_validation():
     [
         ({"n_members": 0}, "'n_members' parameter"),
         ({"prior_scale": -1.0}, "'prior_scale' parameter"),
-        ({"bootstrap": 0.0}, "'bootstrap' parameter"),
-        ({"bootstrap": 1.5}, "'bootstrap' parameter"),
+        ({"subsample": 0.0}, "'bootstrap' parameter"),
+        ({"subsample": 1.5}, "'bootstrap' parameter"),
         ({"query_points": QUERIES[:2]}, "one row for each of the 4"),
-        ({"latent": 1, "decoder_units": (8, 8)}, "must be at least 2"),
-        ({"build_base": lambda *n: None}, "functional Keras model with inputs u and y"),
+        ({"network__latent": 1, "network__decoder_units": (8, 8)}, "must be at least 2"),
+        ({"network": lambda *n: None}, "functional Keras model with inputs u and y"),
     ],
     ids=range(7),
 )

@@ -14,19 +14,19 @@ from tiers import slow_after
 
 import skuq.training
 from skuq import NEONRegressor, OperatorEnsembleRegressor
-from skuq.estimators._operator_widths import fit_widths
+from skuq.estimators._operators._training import fit_widths
 from skuq.training import predict_draws
 
 KINDS = {
-    "conditioned": (NEONRegressor, {"epistemic": "conditioned", "n_draws": 32}),
+    "conditioned": (NEONRegressor, {"prior": "conditioned", "n_draws": 32}),
     "epinet": (
         NEONRegressor,
         {
-            "epistemic": "epinet",
-            "epinet_units": 8,
-            "prior_units": 4,
-            "n_index": 4,
-            "n_index_samples": 4,
+            "prior": "epinet",
+            "prior__units": 8,
+            "prior__prior_units": 4,
+            "prior__n_index": 4,
+            "prior__n_index_samples": 4,
             "n_draws": 32,
         },
     ),
@@ -51,13 +51,13 @@ def noisy_line(n=150, noise=0.3, seed=0):
 
 
 def line_model(kind, **changes):
-    settings = {**WAVE_SETTINGS, "query_points": None, "steps": 300, **changes}
+    settings = {**WAVE_SETTINGS, "query_points": None, "training__steps": 300, **changes}
     return small(kind, **settings)
 
 
 def test_known_noise_is_the_aleatoric_part(kind):
-    model = small(kind, noise=0.2).fit(INPUTS, VALUES)
-    none = small(kind, noise=0.0).fit(INPUTS, VALUES)
+    model = small(kind, noise_std=0.2).fit(INPUTS, VALUES)
+    none = small(kind, noise_std=0.0).fit(INPUTS, VALUES)
     parts, others = (m.predict_uncertainty(INPUTS) for m in (model, none))
     assert_allclose(parts.aleatoric, 0.2)
     assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2, rtol=1e-9)
@@ -72,13 +72,13 @@ def test_known_noise_is_the_aleatoric_part(kind):
 
 def test_each_component_may_have_its_own_noise(kind):
     Y = np.stack([VALUES, 10 * VALUES], axis=-1)
-    model = small(kind, noise=[0.1, 2.0]).fit(INPUTS, Y)
+    model = small(kind, noise_std=[0.1, 2.0]).fit(INPUTS, Y)
     assert_allclose(model.predict_uncertainty(INPUTS).aleatoric, np.broadcast_to([0.1, 2], Y.shape))
     assert_allclose(model.noise_std_, [0.1, 2.0])
 
 
 def test_each_member_predicts_once(monkeypatch):
-    model, calls = small("ensemble", noise=0.1).fit(INPUTS, VALUES), []
+    model, calls = small("ensemble", noise_std=0.1).fit(INPUTS, VALUES), []
 
     def counting(member, rows):
         calls.append(member)
@@ -113,13 +113,17 @@ def test_noise_and_scale_are_learnt_from_functions_left_out(kind):
 
 def test_a_prior_of_scale_0_is_off_where_noise_is_learnt():
     X, y = noisy_line(40)
-    parts = line_model("conditioned", steps=20, prior_scale=0).fit(X, y).predict_uncertainty(X)
+    parts = (
+        line_model("conditioned", training__steps=20, prior__scale=0)
+        .fit(X, y)
+        .predict_uncertainty(X)
+    )
     assert (parts.epistemic < 1e-9).all() and (parts.aleatoric > 0.05).all()
 
 
 def test_members_stop_after_a_quarter_of_the_epochs_without_a_better_one():
     X, y = noisy_line(60, noise=1.0)
-    model = line_model("ensemble", steps=200, learning_rate=0.05).fit(X, y)  # 200 epochs
+    model = line_model("ensemble", training__steps=200, learning_rate=0.05).fit(X, y)  # 200 epochs
     for member in model.members_:
         best = int(np.argmin(member.history["val_loss"]))
         assert len(member.history["loss"]) == best + 1 + 50 < 200
@@ -128,7 +132,7 @@ def test_members_stop_after_a_quarter_of_the_epochs_without_a_better_one():
 @pytest.mark.parametrize("kind", slow_after(1, KINDS))
 def test_rows_without_noise_teach_hardly_any(kind):
     u = inputs(40)
-    settings = {**WAVE_SETTINGS, "steps": 300}
+    settings = {**WAVE_SETTINGS, "training__steps": 300}
     model = small(kind, **settings).fit(u, waves(u))
     new = inputs(40, seed=3)
     mean, std = model.predict(new, return_std=True)
@@ -139,7 +143,7 @@ def test_rows_without_noise_teach_hardly_any(kind):
 
 @functools.cache
 def learnt(kind):
-    return line_model(kind, steps=50).fit(*noisy_line(60))
+    return line_model(kind, training__steps=50).fit(*noisy_line(60))
 
 
 def test_posterior_draws_have_the_scale_of_predictions(kind):
@@ -166,7 +170,7 @@ def test_columns_without_query_points_have_noise_of_their_own(kind):
     X = rng.uniform(-1, 1, (200, 1))
     Y = np.stack([X[:, 0], 100 * X[:, 0]], axis=1)
     Y += np.array([0.05, 50.0]) * rng.normal(size=Y.shape)
-    model = line_model(kind, steps=200).fit(X, Y)
+    model = line_model(kind, training__steps=200).fit(X, Y)
     assert model.noise_std_.shape == (2, 1)
     assert_allclose(model.noise_std_[:, 0], [0.05, 50], rtol=0.5)
 
@@ -183,12 +187,12 @@ def test_columns_without_query_points_have_noise_of_their_own(kind):
 )
 def test_bad_noise_is_refused(kind, noise, message):
     with pytest.raises(ValueError, match=message):
-        small(kind, noise=noise).fit(INPUTS, VALUES)
+        small(kind, noise_std=noise).fit(INPUTS, VALUES)
 
 
 def test_likelihoods_learn_their_noise_themselves():
     with pytest.raises(ValueError, match="loss='nll' learns the noise"):
-        small("ensemble", loss="nll", noise=0.1).fit(INPUTS, VALUES)
+        small("ensemble", loss="nll", noise_std=0.1).fit(INPUTS, VALUES)
 
 
 def test_widths_are_those_of_errors_and_variances():
@@ -222,7 +226,7 @@ def test_functions_left_out_are_each_left_out_once(monkeypatch):
 
     monkeypatch.setattr(skuq.training, "train_stack", spy)
     X, y = noisy_line(33)
-    line_model("ensemble", n_members=5, steps=5).fit(X, y)
+    line_model("ensemble", n_members=5, training__steps=5).fit(X, y)
     (splits,) = caught
     assert len({len(train) for train, _ in splits}) == len({len(valid) for _, valid in splits}) == 1
     left_out = [set(valid.tolist()) for _, valid in splits]
@@ -241,7 +245,7 @@ def test_an_epinet_needs_its_network_but_not_the_twin_that_judges_the_noise(dive
         return [lost, twin] if diverged == "network" else [network, lost]
 
     monkeypatch.setattr(skuq.training, "train_stack", lose_one)
-    model = line_model("epinet", steps=5)
+    model = line_model("epinet", training__steps=5)
     X, y = noisy_line(40)
     if diverged == "twin":
         with pytest.warns(UserWarning, match="1 of 2 networks diverged"):
@@ -266,7 +270,7 @@ def bumps(X, seed):
 
 
 def bumps_model(**changes):
-    settings = {"noise": 0.0, "steps": 600, "learning_rate": 3e-3, **changes}
+    settings = {"noise_std": 0.0, "training__steps": 600, "learning_rate": 3e-3, **changes}
     return line_model("conditioned", **settings)
 
 
@@ -292,11 +296,11 @@ def test_a_scale_that_nothing_can_be_learnt_from_is_the_usual_one(monkeypatch):
     X = np.random.default_rng(0).random((20, 2))
     few = X[:4]
     known = [
-        bumps_model(noise=0.1, **scale).fit(few, bumps(few, 3)).predict(X, return_std=True)[1]
-        for scale in ({}, {"prior_scale": 0.75})
+        bumps_model(noise_std=0.1, **scale).fit(few, bumps(few, 3)).predict(X, return_std=True)[1]
+        for scale in ({}, {"prior__scale": 0.75})
     ]
     assert_array_equal(*known)
-    fixed = bumps_model(prior_scale=0.75).fit(X, bumps(X, 3)).predict_uncertainty(X + 0.1)
+    fixed = bumps_model(prior__scale=0.75).fit(X, bumps(X, 3)).predict_uncertainty(X + 0.1)
     train = skuq.training.train_stack
 
     def diverging(network, head, recipe, data, seeds, **options):
@@ -313,8 +317,10 @@ def test_a_scale_that_nothing_can_be_learnt_from_is_the_usual_one(monkeypatch):
 def test_few_functions_and_a_trained_epinet_have_the_papers_scale():
     for kind, n in [("conditioned", 4), ("epinet", 6)]:
         usual, fixed = (
-            small(kind, noise=0.0, **scale).fit(INPUTS[:n], VALUES[:n]).predict_uncertainty(INPUTS)
-            for scale in ({}, {"prior_scale": 0.75})
+            small(kind, noise_std=0.0, **scale)
+            .fit(INPUTS[:n], VALUES[:n])
+            .predict_uncertainty(INPUTS)
+            for scale in ({}, {"prior__scale": 0.75})
         )
         assert_array_equal(usual.epistemic, fixed.epistemic)
 
@@ -324,6 +330,6 @@ def test_a_warm_start_learns_the_scale_anew():
     y = bumps(X, 1)
     model = bumps_model(warm_start=True).fit(X, y)
     first = model.predict(T, return_std=True)[1]
-    mean, std = model.set_params(steps=5).fit(X, y).predict(T, return_std=True)
+    mean, std = model.set_params(training__steps=5).fit(X, y).predict(T, return_std=True)
     assert np.sqrt(np.mean(((mean - bumps(T, 1)) / std) ** 2)) < 2
     assert 0.3 < std.mean() / first.mean() < 3  # 6 after as few steps as the warm start takes
