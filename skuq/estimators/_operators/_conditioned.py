@@ -136,7 +136,7 @@ def _train_bases(job, report):
 
 
 def _choose_values(job, most, rng):
-    """Choose the values to condition on: all, or a random part of the rows if there are too many."""
+    """Choose the values to condition on: all, or those of random rows if there are too many."""
     rows, m = np.arange(len(job.data.x)), job.head.n_outputs
     if len(rows) * m > most:
         rows = np.sort(rng.permutation(rows)[: max(1, most // m)])
@@ -220,7 +220,7 @@ def _learn_scale(job, make_process, values):
     if not kept:
         warn_user(
             f"The scale of the random prior is {PRIOR_SCALE}: all networks that it would be learnt "
-            "from have diverged. Lower `learning_rate`, or give `prior=ConditionedPrior(scale=...)`."
+            "from have diverged. Lower `learning_rate`, or give the `scale` of the prior."
         )
         return PRIOR_SCALE
     unseen = np.repeat(left_out[kept][:, values.rows // job.n_queries], job.head.n_outputs, axis=1)

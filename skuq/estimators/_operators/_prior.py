@@ -6,10 +6,10 @@ values that it left out from all others. Its errors there are as large as noise 
 uncertainty together should be.
 
 How to divide them between the two takes a second prediction. A trained network has fitted part of
-the noise, so that the residuals at the values it has seen are small and mostly noise. A prior fitted
-to these residuals would be nearly certain everywhere. How uncertainty varies over the inputs is
-therefore taken from the same Gaussian process when it predicts the values themselves instead of the
-network's residuals, as the Laplace approximation of a Bayesian network does (Immer et al. 2021).
+the noise, so that the residuals at the values it has seen are small and mostly noise. A prior
+fitted to these residuals would be nearly certain everywhere. How uncertainty varies over the inputs
+is therefore taken from the same Gaussian process when it predicts the values themselves instead of
+the network's residuals, as in the Laplace approximation of a Bayesian network (Immer et al. 2021).
 
 Notation: n values that are left out. The prior has variance ``scale**2``. Candidate noise variances
 are in units of that variance, so that one factorisation serves all scales. Values that share one

@@ -20,13 +20,11 @@ from skuq._params import (
     HasMethods,
     Interval,
     StrOptions,
-    fit_context,
     resolve_settings,
     settings_constraint,
 )
 from skuq._registry import saved_as
-from skuq.estimators._api import UncertaintyRegressor, forget_fit
-from skuq.estimators._callbacks import tells_callbacks
+from skuq.estimators._base import UncertaintyRegressor, fits
 from skuq.estimators._network_estimator import training_progress
 from skuq.estimators._operators._conditioned import (
     FEWEST_TO_LEARN,
@@ -107,8 +105,7 @@ class OperatorRegressor(UncertaintyRegressor):
 
     _settings = {"network": OPERATOR_NETWORKS, "training": TRAINING}
 
-    @fit_context(prefer_skip_nested_validation=True)
-    @tells_callbacks
+    @fits
     def fit(self, X, Y, sample_weight=None):
         """Train the networks.
 
@@ -126,7 +123,6 @@ class OperatorRegressor(UncertaintyRegressor):
         self
         """
         previous = getattr(self, "fitted_", None) if self.warm_start else None
-        forget_fit(self)
         training = resolve_settings(self, "training").fields(TRAINING_FIELDS)
         _refuse_contradictions(self, training)
         part = self._epistemic_part()
