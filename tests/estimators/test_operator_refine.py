@@ -160,19 +160,3 @@ def test_a_warm_start_needs_the_same_networks():
         clone(model).fit(U, VALUES).fit(U[:, :1], VALUES)
     with pytest.raises(ValueError, match="had standardize=True. Got standardize=False"):
         model.set_params(standardize=False).fit(U, VALUES)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"noise_std": 0.1}, "noise=0.1"),
-        ({"loss": "huber"}, "loss='huber'"),
-        ({"output_map": "decaying"}, "`output_map`"),
-        ({"prior": "epinet"}, "epistemic='epinet'"),
-        ({"pretrained": LinearRegression().fit(U, VALUES)}, "`pretrained`"),
-    ],
-)
-def test_what_cannot_be_refined_is_refused(changes, message):
-    settings = {"query_points": QUERIES, "noise_std": 0.0, **SMALL, **changes}
-    with pytest.raises(ValueError, match=message):
-        build(NEONRegressor, refine=True, **settings).fit(U, VALUES)
