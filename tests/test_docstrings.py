@@ -80,15 +80,13 @@ DIFFERENT = {
     },
     "functions": {
         "n_parameters_": "an ensemble counts all members",
-        "prior_scale": "alpha is NEON's",
     },
     "epistemic networks": {
         "batch_size": "pairs or rows",
-        "noise": "functions are left out to learn it",
+        "epochs": "regressors of functions can count steps",
         "pretrained": "what is trained on top",
         "refine": "NOMU refines its mean",
         "fitted_": "functions have query points",
-        "schedule": "NOMU's goes by the number of rows",
         "standardize": "functions have query points",
     },
     "NOMU": {
@@ -113,7 +111,7 @@ OTHER_TYPES = {
         "schedule",
         "weight_decay",
     },
-    "epistemic networks": {"activation", "learning_rate"},
+    "epistemic networks": {"learning_rate"},
     "NOMU": {"clip_norm", "fitted_"},
 }
 

@@ -40,8 +40,9 @@ def fit_small(**changes):
 
 
 def wave_model(**changes):
-    return OperatorEnsembleRegressor(
-        **{**WAVE_SETTINGS, "noise_std": 0.0, "n_members": 4, "training__steps": 400, **changes}
+    return build(
+        OperatorEnsembleRegressor,
+        **{**WAVE_SETTINGS, "noise_std": 0.0, "n_members": 4, "training__steps": 400, **changes},
     )
 
 

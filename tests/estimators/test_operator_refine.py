@@ -107,14 +107,15 @@ def test_a_warm_start_goes_on_from_weights_and_scales():
 
 def test_conditioned_prior_closes_at_new_data_after_a_warm_start():
     u = inputs(10)
-    model = NEONRegressor(
+    model = build(
+        NEONRegressor,
         **{
             **WAVE_SETTINGS,
             "noise_std": 0.0,
             "training__steps": 300,
             "warm_start": True,
             "refine": True,
-        }
+        },
     )
     model.fit(u[:9], waves(u[:9]))
     before = model.predict_uncertainty(u[9:]).epistemic.mean()

@@ -266,7 +266,7 @@ class NEONRegressor(OperatorRegressor):
         out. For that there must be 30 functions or more, or 15 with a conditioned prior; for fewer
         there is no noise. With ``loss="nll"`` the networks learn it.
     learning_rate : float, default=1e-3
-        First learning rate of the optimiser.
+        Learning rate of the optimiser.
     batch_size : int or None, default=64
         Number of pairs of input and query point, or of functions, of a batch; None takes all.
     batch_over : {"pairs", "functions"}, default="pairs"
@@ -505,7 +505,7 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         out. For that there must be 30 functions or more, or 15 with a conditioned prior; for fewer
         there is no noise. With ``loss="nll"`` the networks learn it.
     learning_rate : float, default=1e-3
-        First learning rate of the optimiser.
+        Learning rate of the optimiser.
     batch_size : int or None, default=64
         Number of pairs of input and query point, or of functions, of a batch; None takes all.
     batch_over : {"pairs", "functions"}, default="pairs"
