@@ -37,7 +37,13 @@ from nomu import CELL, is_cell
 
 from skuq import DeepEnsembleRegressor, NEONRegressor, NOMURegressor
 from skuq.bayesopt import BayesianOptimizer
-from skuq.networks import ArtificialInputs, NOMUNetwork, NOMUReadout
+from skuq.networks import (
+    ArtificialInputs,
+    ConditionedPrior,
+    NOMUNetwork,
+    NOMUReadout,
+    OperatorNetwork,
+)
 from skuq.plotting import RegretDisplay
 
 FILE = "bo_suite.json"
@@ -53,9 +59,11 @@ def surrogate(method, task):
     if method == "neon":
         points = task.query_points if composite else None
         # A learnt scale explores more: too much in ten dimensions.
-        model = NEONRegressor(query_points=points, noise=0.0, prior_scale=0.75)
+        model = NEONRegressor(
+            query_points=points, noise_std=0.0, prior=ConditionedPrior(scale=0.75)
+        )
         if composite and np.size(task.query_points) > 100:
-            model.set_params(fourier_scale=5.0, latent=96, decoder_units=(64,) * 3)
+            model.network = OperatorNetwork(fourier_scale=5.0, latent=96, decoder_units=(64,) * 3)
             settings |= {"n_draws": 32, "n_restarts": 8}
     elif method == "nomu":
         box = None if len(task.categories) else task.bounds

@@ -26,7 +26,8 @@ from sklearn.tree import DecisionTreeClassifier
 
 import skuq
 import skuq.exceptions
-from skuq.networks import NOMUNetwork
+from skuq.networks import NOMUNetwork, OperatorNetwork
+from skuq.training import Training
 
 N_ROWS, N_NEW = 120, 30
 SMALL = {"hidden_units": (16,), "epochs": 20, "batch_size": 32, "random_state": 0}
@@ -75,10 +76,8 @@ def functions(estimator):
     """An operator network, small, for curves."""
     return estimator(
         query_points=np.linspace(0, 2, 9),
-        encoder_units=8,
-        latent=8,
-        decoder_units=8,
-        steps=60,
+        network=OperatorNetwork(encoder_units=8, latent=8, decoder_units=8),
+        training=Training(steps=60),
         batch_size=None,
         random_state=0,
     )

@@ -45,7 +45,7 @@ METHODS = {
     "hyper": lambda noise, seed: HyperDeepEnsembleRegressor(random_state=seed),
     "mc dropout": lambda noise, seed: MCDropoutRegressor(random_state=seed),
     "neon": lambda noise, seed: NEONRegressor(random_state=seed),
-    "neon, known noise": lambda noise, seed: NEONRegressor(noise=noise, random_state=seed),
+    "neon, known noise": lambda noise, seed: NEONRegressor(noise_std=noise, random_state=seed),
     "operator ensemble": lambda noise, seed: OperatorEnsembleRegressor(random_state=seed),
     "nomu": lambda noise, seed: NOMURegressor(random_state=seed),
     "gp": lambda noise, seed: GaussianProcess(),

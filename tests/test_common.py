@@ -9,7 +9,8 @@ from small_models import TinySpace, TooSure
 
 import skuq
 from skuq.bayesopt import OutputwiseRegressor
-from skuq.networks import ArtificialInputs, NOMUNetwork
+from skuq.networks import ArtificialInputs, ConditionedPrior, NOMUNetwork, OperatorNetwork
+from skuq.training import Training
 
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": (
@@ -19,10 +20,8 @@ EXPECTED_FAILURES = {
 }
 NETWORK = {"hidden_units": (8,), "epochs": 40, "learning_rate": 0.03, "batch_size": 16}
 OPERATOR = {
-    "encoder_units": 8,
-    "latent": 8,
-    "decoder_units": 8,
-    "steps": 150,
+    "network": OperatorNetwork(encoder_units=8, latent=8, decoder_units=8),
+    "training": Training(steps=150),
     "learning_rate": 0.02,
     "batch_size": 16,
 }
@@ -54,7 +53,12 @@ QUICK = [
         refit=False,
         random_state=0,
     ),
-    skuq.NEONRegressor(**{**OPERATOR, "steps": 75, "n_index": 3, "n_draws": 8}, random_state=0),
+    skuq.NEONRegressor(
+        **{**OPERATOR, "training": Training(steps=75)},
+        prior=ConditionedPrior(n_index=3),
+        n_draws=8,
+        random_state=0,
+    ),
     skuq.HQEnsembleSelector(POOL, cv=3),
     skuq.CalibratedUncertaintyRegressor(TooSure(), "scale", cv=2),
     skuq.CalibratedUncertaintyRegressor(TooSure(), "isotonic", cv=2),

@@ -80,11 +80,11 @@ DIFFERENT = {
     },
     "functions": {
         "n_parameters_": "an ensemble counts all members",
-        "prior_scale": "alpha is NEON's",
     },
     "epistemic networks": {
         "batch_size": "pairs or rows",
         "loss": "NOMU's loss has settings",
+        "epochs": "regressors of functions can count steps",
         "pretrained": "what is trained on top",
         "refine": "NOMU refines its mean",
         "fitted_": "functions have query points",

@@ -49,8 +49,8 @@ SHORTER = {
         "n_calls=40": "n_calls=7",
         "n_calls=72": "n_calls=9",
         'NOMURegressor.from_paper("bayesopt", n_features=5)': "NOMURegressor(epochs=5)",
-        "NEONRegressor(noise=0.0, prior_scale=0.75)": (
-            "NEONRegressor(noise=0.0, prior_scale=0.75, steps=50)"
+        "NEONRegressor(noise_std=0.0, prior=ConditionedPrior(scale=0.75))": (
+            "NEONRegressor(noise_std=0.0, prior=ConditionedPrior(scale=0.75), epochs=5)"
         ),
         "NOMUReadout(l_min=1e-3, l_max=2, c=1)": "NOMUReadout(l_min=1e-3, l_max=2, c=1), epochs=5",
         "(64, 64, 64)": "(8,)",

@@ -14,10 +14,10 @@ from ._hyper_ensemble import HyperDeepEnsembleClassifier as HyperDeepEnsembleCla
 from ._hyper_ensemble import HyperDeepEnsembleRegressor as HyperDeepEnsembleRegressor
 from ._mc_dropout import MCDropoutClassifier as MCDropoutClassifier
 from ._mc_dropout import MCDropoutRegressor as MCDropoutRegressor
-from ._neon import NEONRegressor as NEONRegressor
 from ._nes import NESClassifier as NESClassifier
 from ._nes import NESRegressor as NESRegressor
 from ._nomu._regressor import NOMURegressor as NOMURegressor
-from ._operator_ensemble import OperatorEnsembleRegressor as OperatorEnsembleRegressor
+from ._operators._regressors import NEONRegressor as NEONRegressor
+from ._operators._regressors import OperatorEnsembleRegressor as OperatorEnsembleRegressor
 from ._pipeline import UncertaintyPipeline as UncertaintyPipeline
 from ._pipeline import make_pipeline as make_pipeline

@@ -22,6 +22,7 @@ from skuq._utils._messages import Progress, warn_user
 from skuq.estimators._base import fits, to_keras
 from skuq.fitted import FittedEnsemble
 from skuq.networks import OPTIMIZERS, GaussianHead, build_mlp
+from skuq.networks._keras_models import check_units
 from skuq.networks._plan import make_plan
 from skuq.networks._plan_parts import ACTIVATIONS
 from skuq.tables import (
@@ -358,20 +359,6 @@ def _mean_square(error, weight):
 def training_progress(verbose) -> Progress:
     """Show the progress of trainings, in epochs."""
     return Progress("training", "epoch", verbose=verbose, every_step=False)
-
-
-def check_units(name: str, given) -> list[int]:
-    """Check a parameter with the number of units of each hidden layer."""
-    try:
-        units = np.atleast_1d(given)
-        usable = units.ndim == 1 and units.dtype.kind in "iu" and (units >= 1).all()
-    except ValueError:  # nested sequences of different lengths
-        usable = False
-    if not usable or not len(units):
-        raise ValueError(
-            f"`{name}` must be positive integers, one for each hidden layer. Got {given!r}."
-        )
-    return units.tolist()
 
 
 def find_completed(members) -> list[int]:

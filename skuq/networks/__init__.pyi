@@ -7,6 +7,7 @@ from ._cells import build_cell_network as build_cell_network
 from ._dense import DenseSkipSpace as DenseSkipSpace
 from ._dense import WidthDepthSpace as WidthDepthSpace
 from ._dense import build_mlp as build_mlp
+from ._epinet import ConditionedPrior as ConditionedPrior
 from ._epinet import EpiNet as EpiNet
 from ._given_spaces import KerasTunerSpace as KerasTunerSpace
 from ._given_spaces import resolve_search_space as resolve_search_space

@@ -18,6 +18,7 @@ from skuq.bayesopt import Acquisition, BayesianOptimizer, maximize_acquisition
 from skuq.bayesopt._acquisition import AcquisitionTask, CompiledAcquisition, acquisition_of
 from skuq.datasets import make_function
 from skuq.exceptions import FileFormatError
+from skuq.training import Training
 
 APART = 1e-3 * np.sqrt(2)  # in the square
 
@@ -55,7 +56,7 @@ def test_points_of_a_batch_are_apart(name, acquisition):
 @pytest.mark.parametrize("seed", range(6))
 def test_batches_of_neon_are_apart(seed):
     function = make_function("branin")
-    model = NEONRegressor(steps=300)
+    model = NEONRegressor(training=Training(steps=300))
     optimizer = search(model, bounds=function.bounds, n_restarts=100, random_state=seed)
     optimizer.minimize(lambda x: function(x[None])[0], 9, q=3)
     for _ in range(2):

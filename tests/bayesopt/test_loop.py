@@ -27,6 +27,7 @@ from skuq.bayesopt._step import distance_threshold
 from skuq.datasets import make_function
 from skuq.exceptions import FileFormatError, SearchFailedError
 from skuq.networks import ArtificialInputs, NOMUNetwork, NOMUReadout
+from skuq.training import Training
 
 SQUARE = [(-1, 1)] * 2
 
@@ -605,7 +606,10 @@ def test_searches_that_begin_with_equal_values_explore(kind, value):
     if kind == "nomu":
         estimator, bounds = NOMURegressor(NOMUNetwork(32), epochs=200, noise_std=0.0), SQUARE
     else:
-        estimator, bounds = OperatorEnsembleRegressor(3, noise=0.0, steps=200), SQUARE
+        estimator, bounds = (
+            OperatorEnsembleRegressor(3, noise_std=0.0, training=Training(steps=200)),
+            SQUARE,
+        )
     known = np.array([[-1.0, -1], [-1, -0.8], [-0.8, -1], [-0.9, -0.9]])
     optimizer = search(bounds, estimator=estimator)
     optimizer.tell(known, np.full(4, value))

@@ -50,7 +50,7 @@ def steps(unit, n):
     [
         (skuq.DeepEnsembleRegressor(2, **SMALL), Y, "epoch", 3),
         (skuq.NOMURegressor(readout=NUMBERS, epochs=3, random_state=0), Y, "epoch", 3),
-        (skuq.NEONRegressor(steps=3, batch_size=None, random_state=0), Y, "epoch", 3),
+        (skuq.NEONRegressor(epochs=3, batch_size=None, random_state=0), Y, "epoch", 3),
         (skuq.CalibratedUncertaintyRegressor(LinearRegression(), cv=2), Y, "fit", 3),
         (
             skuq.HQEnsembleSelector([("a", GaussianNB()), ("b", GaussianNB(var_smoothing=1))]),

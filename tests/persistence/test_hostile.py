@@ -23,9 +23,18 @@ import skuq
 from skuq._utils import _archive
 from skuq.backend import keras
 from skuq.exceptions import FileFormatError
-from skuq.networks import DenseSkipSpace, NOMUNetwork, NOMUReadout, TabularSpace, build_mlp
+from skuq.networks import (
+    DenseSkipSpace,
+    EpiNet,
+    NOMUNetwork,
+    NOMUReadout,
+    OperatorNetwork,
+    TabularSpace,
+    build_mlp,
+)
 from skuq.networks._safe import check_network, sizes
 from skuq.persistence import dumps, loads
+from skuq.training import Training
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(30, 2))
@@ -423,9 +432,11 @@ def test_members_that_do_not_fit_their_network(change, message):
 
 @pytest.mark.slow
 def test_networks_that_draw_have_as_many_weights_as_they_say():
-    settings = {"encoder_units": 3, "latent": 3, "decoder_units": 3, "steps": 2}
     neon = skuq.NEONRegressor(
-        **settings, epinet_units=3, prior_units=2, n_index=2, random_state=0, epistemic="epinet"
+        network=OperatorNetwork(encoder_units=3, latent=3, decoder_units=3),
+        prior=EpiNet(units=3, prior_units=2, n_index=2),
+        training=Training(steps=2),
+        random_state=0,
     )
     data = dumps(neon.fit(X, Y))
 

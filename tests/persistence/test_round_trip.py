@@ -49,10 +49,12 @@ from skuq.networks import (
     CellSpace,
     Decisions,
     DenseSkipSpace,
+    EpiNet,
     KerasTunerSpace,
     NASBench201Space,
     NOMUNetwork,
     NOMUReadout,
+    OperatorNetwork,
     Real,
     Space,
     TabularSpace,
@@ -62,6 +64,7 @@ from skuq.networks import (
 )
 from skuq.persistence import MissingPart, dumps, loads
 from skuq.search import SuccessiveHalving
+from skuq.training import Training
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(60, 3))
@@ -98,14 +101,14 @@ NOMU = {
 FIXED = {"readout": NOMUReadout(l_min=0.001, l_max=2.0, c=1.0)}
 OPERATOR = {
     "query_points": QUERIES,
-    "encoder_units": 6,
-    "latent": 6,
-    "decoder_units": 6,
-    "steps": 3,
+    "network": OperatorNetwork(encoder_units=6, latent=6, decoder_units=6),
+    "training": Training(steps=3),
     "batch_size": None,
     "random_state": 0,
 }
-NEON = {**OPERATOR, "epinet_units": 6, "prior_units": 3, "n_index": 3, "n_draws": 6}
+EPINET = EpiNet(units=6, prior_units=3, n_index=3)
+NEON = {**OPERATOR, "n_draws": 6}
+GIVEN = {**NEON, "network": "split"}  # with a given model there is no other network
 POOL = [("bayes", GaussianNB()), ("linear", LogisticRegression())]
 MIXED = [*POOL, ("deep", skuq.DeepEnsembleClassifier(2, **SMALL))]
 
@@ -192,15 +195,25 @@ CASES = {
         Y,
     ),
     "neon": (skuq.NEONRegressor(**NEON), INPUTS, VALUES),
-    "neon, epinet": (skuq.NEONRegressor(**NEON, epistemic="epinet", noise=0.1), INPUTS, VALUES),
+    "neon, epinet": (skuq.NEONRegressor(**NEON, prior=EPINET, noise_std=0.1), INPUTS, VALUES),
     "neon, bounded": (
-        skuq.NEONRegressor(**NEON, output_map="bounded", fourier_scale=1.0),
+        skuq.NEONRegressor(
+            **{**NEON, "network": OperatorNetwork(latent=6, fourier_scale=1.0)},
+            prior=EPINET,
+            output_map="bounded",
+        ),
         INPUTS,
         VALUES,
     ),
-    "neon, nll": (skuq.NEONRegressor(**NEON, loss="nll", standardize=False), INPUTS, VALUES),
+    "neon, nll": (
+        skuq.NEONRegressor(**NEON, prior=EPINET, loss="nll", standardize=False),
+        INPUTS,
+        VALUES,
+    ),
     "neon, given": (
-        skuq.NEONRegressor(**NEON, pretrained=LinearRegression().fit(INPUTS, VALUES)),
+        skuq.NEONRegressor(
+            **GIVEN, prior=EPINET, pretrained=LinearRegression().fit(INPUTS, VALUES)
+        ),
         INPUTS,
         VALUES,
     ),
@@ -622,7 +635,7 @@ def test_given_keras_models_are_given_again():
     with pytest.raises(MissingPartError, match="`pretrained` .*parts="):
         loads(data).predict(X)
     assert_equal_predictions(loads(data, parts={"pretrained": given}), model, X)
-    operator = skuq.NEONRegressor(**NEON, pretrained=build_mlp((1,), 4, [4])).fit(INPUTS, VALUES)
+    operator = skuq.NEONRegressor(**GIVEN, pretrained=build_mlp((1,), 4, [4])).fit(INPUTS, VALUES)
     with pytest.raises(MissingPartError):
         loads(dumps(operator)).predict(INPUTS)
     loaded = loads(dumps(operator), parts={"pretrained": operator.pretrained})

@@ -276,7 +276,7 @@ def test_a_hypermodel_with_our_arguments_is_a_space():
         DeepEnsembleRegressor(network=keras.Sequential()),
         MCDropoutRegressor(network=keras.Sequential()),
         NOMURegressor(network=keras.Sequential()),
-        NEONRegressor(build_base=keras.Sequential()),
+        NEONRegressor(network=keras.Sequential()),
     ],
 )
 def test_a_model_is_not_a_builder(estimator):

@@ -1,10 +1,15 @@
-"""Training of the networks of one operator regressor: folds, warm starts, refinement."""
+"""Training of the networks of one fit: recipe, folds, warm starts, refinement, learnt widths.
+
+Notation: n functions, each known at q query points, with m outputs.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -15,6 +20,7 @@ from skuq._utils._environment import generator, trial_seed
 from skuq.catalog import Member
 from skuq.networks import OperatorHead
 from skuq.networks._epinet import EpistemicNetwork
+from skuq.predictive._calibration import fit_scale
 from skuq.tables import TrainingData
 from skuq.training import Recipe
 from skuq.training._job import seed_words, template_of_model
@@ -22,6 +28,21 @@ from skuq.training._predict import read_network
 
 #: Number of folds; a network that learns the noise leaves out one.
 N_FOLDS = 5
+#: Fewer functions are too few to leave some out and learn the noise.
+FEWEST_FUNCTIONS = 30
+#: Settings of `Training` that regressors of functions use.
+TRAINING_FIELDS = (
+    "optimizer",
+    "epsilon",
+    "schedule",
+    "final_lr_factor",
+    "warmup",
+    "clip_norm",
+    "steps",
+)
+
+# Number of steps that `epochs="auto"` stands for.
+_STEPS = 12_000
 
 # Share of the epochs, and least number of them, after which a network stops that has not improved
 # on the functions it leaves out.
@@ -29,7 +50,7 @@ _PATIENCE, _SHORTEST_PATIENCE = 0.25, 10
 
 
 @dataclass(frozen=True, eq=False)
-class OperatorTraining:
+class OperatorJob:
     """Data and settings with which the networks of one fit are trained.
 
     Attributes
@@ -224,6 +245,51 @@ class OperatorTraining:
         return _OrderByFunction(self.n_queries, generator(self.entropy, "order", k))
 
 
+def operator_recipe(estimator: Any, settings: dict[str, Any], n: int, n_queries: int) -> Recipe:
+    """Make the recipe of a regressor for n functions at so many query points.
+
+    Parameters
+    ----------
+    estimator : OperatorRegressor
+    settings : dict
+        Given settings of the training, by name.
+    n, n_queries : int
+
+    Raises
+    ------
+    ValueError
+        If the user's function of the number of steps gives none.
+    """
+    settings = {"schedule": "cosine", "final_lr_factor": 0.001, "clip_norm": 1.0, **settings}
+    n_rows = n * n_queries
+    batch = n_rows if estimator.batch_size is None else estimator.batch_size
+    if estimator.batch_over == "functions":
+        batch *= n_queries
+    n_batches = math.ceil(n_rows / batch)
+    n_steps, epochs = settings.pop("steps", _STEPS), estimator.epochs
+    if callable(n_steps):
+        n_steps = n_steps(n)
+        if not isinstance(n_steps, Integral) or n_steps < 1:
+            raise ValueError(
+                f"`steps` must give an integer >= 1. Got {n_steps!r} for {n} functions."
+            )
+    if epochs == "auto":  # the fewest whole epochs that make so many steps
+        epochs = math.ceil(n_steps / n_batches)
+    else:
+        n_steps = epochs * n_batches
+    if callable(settings["final_lr_factor"]):
+        settings["final_lr_factor"] = settings["final_lr_factor"](n_steps)
+    return Recipe(
+        learning_rate=estimator.learning_rate,
+        batch_size=batch,
+        epochs=epochs,
+        reduce_lr_patience=None,
+        early_stopping_patience=None,
+        keep="last",
+        **settings,
+    )
+
+
 @dataclass(frozen=True)
 class _OrderByFunction:
     """Random orders of rows that keep the rows of a function together."""
@@ -244,3 +310,46 @@ def _stopping(recipe: Recipe) -> Recipe:
     """
     patience = max(_SHORTEST_PATIENCE, round(_PATIENCE * recipe.epochs))
     return replace(recipe, keep="best", early_stopping_patience=patience)
+
+
+def fit_widths(
+    squared_error: np.ndarray, variance: np.ndarray, weight: np.ndarray, shape: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fit a factor of the epistemic standard deviations, and the noise, to functions left out.
+
+    Parameters
+    ----------
+    squared_error, variance : ndarray of shape (n * q, m)
+        Squared errors of standardised values, and the variances predicted of them.
+    weight : ndarray of shape (n,)
+        Weights of the functions; those of weight 0 are ignored.
+    shape : tuple of int
+        (1, m), or (q, m) where each column has a noise of its own.
+
+    Returns
+    -------
+    factor, noise : ndarray of that shape
+    """
+    n = len(weight)
+    per_function = len(squared_error) // n
+    error, variance = (
+        v.reshape(n, per_function, -1)[weight > 0] for v in (squared_error, variance)
+    )
+    weight = weight[weight > 0]
+    factor, noise = np.ones(shape), np.zeros(shape)
+    for place in np.ndindex(shape):
+        columns = slice(None)  # all columns share one noise if there are too few functions
+        if shape[0] > 1 and len(weight) >= FEWEST_FUNCTIONS:
+            columns = slice(place[0], place[0] + 1)
+        squared, predicted = (v[:, columns, place[1]] for v in (error, variance))
+        rows = np.repeat(weight, squared.shape[1])
+        squared, predicted = squared.reshape(-1, 1), predicted.reshape(-1, 1)
+        if not squared.any():
+            continue
+        # Errors larger than predicted are attributed to noise first, not to the factor: equal
+        # predicted variances cannot tell them apart.
+        ratio = np.average(squared[:, 0], weights=rows) / np.average(predicted[:, 0], weights=rows)
+        ratio = min(ratio, 1.0)
+        a, floor = fit_scale(squared, ratio * predicted, rows, prior_rows=0)
+        factor[place], noise[place] = np.sqrt(ratio) * a, floor
+    return factor, noise
