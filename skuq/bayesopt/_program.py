@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +42,6 @@ class AcquisitionTask(NamedTuple):
     objective: Callable[..., Any] | None
     bounds: np.ndarray
     best: float | np.ndarray
-    beta: float
     q: int
     pending: np.ndarray | None = None
 
@@ -59,11 +57,12 @@ class CompiledAcquisition:
     def __init__(self, task: AcquisitionTask, dtype: str = "float32"):
         posterior, q, self.dtype = task.posterior, task.q, dtype
         self._posterior, self._objective, self._q = posterior, task.objective, q
-        # beta is an argument of the program, so it must not be part of the program's key.
-        self._acquisition = replace(task.acquisition, beta=1.0)
+        self._acquisition = task.acquisition
         self._d = len(task.bounds)
         level, self._has_level = _level(task)
-        arguments = (posterior.arguments, *task.bounds.T, level, np.asarray(task.beta))
+        # beta is an argument of the program, so that a search compiles once for all its values.
+        beta = np.asarray(task.acquisition.beta_at(0) or 0.0)
+        arguments = (posterior.arguments, *task.bounds.T, level, beta)
         self._arguments = self._tensors(arguments)
         # Looking up and converting are most of the cost of a call with a single row.
         self._used: dict[tuple[str, int], Callable[..., Any]] = {}
@@ -118,7 +117,7 @@ class CompiledAcquisition:
         # Everything that changes the program, but none of its arguments' values.
         key = (
             (kind, rows, self._q, self._d, shapes, self.dtype, self._has_level),
-            (self._acquisition, make_hashable(self._objective)),
+            (self._acquisition.key, make_hashable(self._objective)),
             (posterior.key, posterior.n_draws, posterior.output_shape),
         )
 
@@ -158,9 +157,9 @@ class CompiledAcquisition:
             values = _check_values(_on_tensors(objective, draws), draws, objective, n_draws)
             if q > 1:  # (n_draws, n * q) to (n_draws, n, q)
                 values = ops.reshape(values, (n_draws, -1, q))
-            # With `needs_best`, the level already is the larger of the best value and pending.
-            pending = level if has_level and not acquisition.needs_best else None
-            return (acquisition(ops, values, level, beta, pending),)
+            # With `uses_best`, the level already is the larger of the best value and pending.
+            pending = level if has_level and not acquisition.uses_best else None
+            return (acquisition.at(beta)(ops, values, level, pending),)
 
         return value
 
@@ -185,7 +184,7 @@ class CompiledAcquisition:
 
 def acquisition_of(task: AcquisitionTask) -> Callable[[np.ndarray], np.ndarray]:
     """Make the acquisition function of batches u (n, q * d) in NumPy, without compilation."""
-    posterior, acquisition, objective, bounds, best, beta, q, pending = task
+    posterior, acquisition, objective, bounds, best, q, pending = task
     lower, upper = bounds.T
 
     def values(u):
@@ -194,7 +193,7 @@ def acquisition_of(task: AcquisitionTask) -> Callable[[np.ndarray], np.ndarray]:
         drawn = _check_values(drawn, draws, objective, posterior.n_draws)
         if q > 1:
             drawn = drawn.reshape(posterior.n_draws, -1, q)
-        return acquisition(np, drawn, best, beta, pending)
+        return acquisition(np, drawn, best, pending)
 
     return values
 
@@ -205,7 +204,7 @@ def _level(task: AcquisitionTask) -> tuple[np.ndarray, bool]:
     Return it (n_draws,), and whether an acquisition that does not need the best value uses it.
     """
     n_draws = task.posterior.n_draws
-    if not task.acquisition.needs_best:
+    if not task.acquisition.uses_best:
         level = np.zeros(n_draws) if task.pending is None else task.pending
         return level, task.pending is not None
     best = task.best if task.pending is None else np.maximum(task.best, task.pending)

@@ -14,7 +14,8 @@ from tiers import slow_after
 
 import skuq
 from skuq import NEONRegressor
-from skuq.bayesopt import Acquisition, BayesianOptimizer, maximize_acquisition
+from skuq.bayesopt import BayesianOptimizer, maximize_acquisition
+from skuq.bayesopt._acquisition import ACQUISITIONS
 from skuq.bayesopt._program import AcquisitionTask, CompiledAcquisition, acquisition_of
 from skuq.datasets import make_function
 from skuq.exceptions import FileFormatError
@@ -279,7 +280,7 @@ def test_a_loop_leaves_the_pending_points_of_others():
 def test_acquisition_beside_pending_points_is_that_of_the_whole_batch(name, q):
     rng = np.random.default_rng(0)
     values, known = rng.normal(size=(40, 5, q)), rng.normal(size=(40, 2))
-    acquisition = Acquisition(name, beta=0.7)
+    acquisition = ACQUISITIONS[name]().at(0.7)
     level = acquisition.pending_level(known)
     beside = acquisition(np, values, 0.4, pending=level)
     together = np.concatenate([values, np.repeat(known[:, None], 5, axis=1)], axis=-1)
@@ -297,9 +298,9 @@ def test_acquisition_beside_pending_points_is_that_of_the_whole_batch(name, q):
 @pytest.mark.parametrize("name", ["lei", "ucb"])
 def test_compiled_programs_know_pending_points(name):
     posterior = told(search(JointProcess(compiled=True)))._step().posterior
-    acquisition, box = Acquisition(name), np.array(SQUARE, dtype=float)
+    acquisition, box = ACQUISITIONS[name](), np.array(SQUARE, dtype=float)
     level = acquisition.pending_level(posterior([[0.2, 0.2], [0.4, 0.1]]))
-    task = AcquisitionTask(posterior, acquisition, None, box, -0.1, 1.0, 1, level)
+    task = AcquisitionTask(posterior, acquisition, None, box, -0.1, 1, level)
     u = np.random.default_rng(0).random((9, 2))
     exact = acquisition_of(task)(u)
     assert_allclose(CompiledAcquisition(task).values(u), exact, atol=1e-4)
@@ -328,9 +329,7 @@ def test_steps_share_programs_for_functions_that_are_not_hashable(constraints):
 def test_pending_points_need_joint_draws():
     posterior = told(search(Marginal()))._step().posterior
     with pytest.raises(ValueError, match="joint"):
-        maximize_acquisition(
-            posterior, Acquisition("ei"), None, SQUARE, 0.0, pending=[[0.0, 0.0]], n_restarts=2
-        )
+        maximize_acquisition(posterior, "ei", None, SQUARE, 0.0, pending=[[0.0, 0.0]], n_restarts=2)
 
 
 # What a search shows of itself
