@@ -36,7 +36,7 @@ from _tables import print_table
 from nomu import CELL, is_cell
 
 from skuq import DeepEnsembleRegressor, NEONRegressor, NOMURegressor
-from skuq.bayesopt import BayesianOptimizer
+from skuq.bayesopt import BayesianOptimizer, MultiStart
 from skuq.plotting import RegretDisplay
 
 FILE = "bo_suite.json"
@@ -47,7 +47,7 @@ _N_MEMBERS, _FIELD = 16, 10_000  # numbers in one output above which there are f
 
 def surrogate(method, task):
     """The surrogate of a method of skuq, and the settings of its search."""
-    settings = {"acquisition": "lei", "n_restarts": 200}
+    settings = {"acquisition": "lei", "maximizer": MultiStart(n_restarts=200)}
     composite = method == "neon" and task.objective is not None
     if method == "neon":
         points = task.query_points if composite else None
@@ -55,7 +55,7 @@ def surrogate(method, task):
         model = NEONRegressor(query_points=points, noise=0.0, prior_scale=0.75)
         if composite and np.size(task.query_points) > 100:
             model.set_params(fourier_scale=5.0, latent=96, decoder_units=(64,) * 3)
-            settings |= {"n_draws": 32, "n_restarts": 8}
+            settings |= {"n_draws": 32, "maximizer": MultiStart(n_restarts=8)}
     elif method == "nomu":
         box = None if len(task.categories) else task.bounds
         model = NOMURegressor((128, 128), c=1, l_min=1e-3, l_max=2, box=box)
