@@ -15,7 +15,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skuq import NEONRegressor, NOMURegressor, OperatorEnsembleRegressor
-from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor
+from skuq.bayesopt import (
+    BayesianOptimizer,
+    MultiStart,
+    OutputwiseRegressor,
+    UpperConfidenceBound,
+)
 from skuq.networks import (
     ArtificialInputs,
     ConditionedPrior,
@@ -34,7 +39,7 @@ NOMU_METHODS = (
     *("nomu_lbfgs_0.05", "nomu_lbfgs_0.5", "gp_0.05", "gp_0.5", "pgp", "random"),
 )
 # sqrt(0.1): the paper's kappa is under the root
-LCB = {"acquisition": "lcb", "beta": 0.316, "deviation": "absolute"}
+LCB = {"acquisition": UpperConfidenceBound(0.316, deviation="absolute")}
 FIELD_DRAWS, FIELD_RESTARTS = 64, 100  # where outputs are fields
 
 
@@ -117,7 +122,10 @@ def estimator_and_settings(part, method, task, arguments):
         network = OperatorNetwork(fourier_scale=5.0, latent=96, decoder_units=(64,) * 3)
         model = NEONRegressor(network=network, prior=EpiNet(scale=1.0)).set_params(**given)
         settings = LCB if method == "neon_lcb" else {}
-        return model, settings | {"n_draws": FIELD_DRAWS, "n_restarts": FIELD_RESTARTS}
+        return model, settings | {
+            "n_draws": FIELD_DRAWS,
+            "maximizer": MultiStart(n_restarts=FIELD_RESTARTS),
+        }
     if part == "nomu":
         return function_search(method, len(task.bounds), arguments)
     if method.endswith("_exp"):  # as the paper's learning rate falls, less far than ours
@@ -148,7 +156,8 @@ def function_search(method, d, arguments):
     settings = {"acquisition": "ucb", "maximizer": "direct"}
     name, _, width = method.rpartition("_")
     if method != "pgp":
-        settings |= {"mean_width": float(width), "dynamic_c": True}
+        bound = UpperConfidenceBound(mean_width=float(width), dynamic_c=True)
+        settings["acquisition"] = bound
     if not name.startswith("nomu"):
         return gaussian_process(0), settings
     if name == "nomu_lbfgs" or name in SMALL:
@@ -200,8 +209,10 @@ def search(part, dataset, method, seed, n_steps, arguments, record=None):
         return
     estimator, settings = estimator_and_settings(part, method, task, arguments)
     steps = [] if record is None else [dict(zip(record["steps"], s)) for s in by_step(record)]
-    if steps and settings.pop("mean_width", None) is not None:  # beta was chosen once
-        settings["beta"] = steps[0]["beta"] / 2 ** steps[0]["n_doublings"]
+    bound = settings.get("acquisition")
+    if steps and getattr(bound, "mean_width", None) is not None:  # beta was chosen once
+        beta = steps[0]["beta"] / 2 ** steps[0]["n_doublings"]
+        settings["acquisition"] = UpperConfidenceBound(beta, dynamic_c=bound.dynamic_c)
     composite = task.objective is not None and method != "gp"
     loop = BayesianOptimizer(
         estimator,

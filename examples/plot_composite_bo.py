@@ -34,7 +34,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
 from skuq import NEONRegressor
-from skuq.bayesopt import BayesianOptimizer
+from skuq.bayesopt import BayesianOptimizer, MultiStart
 from skuq.datasets import make_operator_problem
 from skuq.networks import ConditionedPrior
 from skuq.plotting import RegretDisplay
@@ -72,7 +72,7 @@ def initial_design(seed):
 def searches(seed, n_train_steps, n_restarts):
     common = {
         "acquisition": "lei",
-        "n_restarts": n_restarts,
+        "maximizer": MultiStart(n_restarts=n_restarts),
         "n_initial": N_INITIAL,
         "random_state": seed,
     }

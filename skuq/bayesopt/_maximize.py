@@ -13,10 +13,13 @@ from skuq._utils._checks import check_count
 from skuq._utils._environment import one_thread_if_small
 from skuq._utils._messages import warn_user
 from skuq.bayesopt._acquisition import (
+    ACQUISITIONS,
     AcquisitionTask,
     CompiledAcquisition,
     NumpyOnlyError,
+    UpperConfidenceBound,
     acquisition_of,
+    check_acquisition,
 )
 from skuq.bayesopt._batch_lbfgs import minimize_batch
 from skuq.bayesopt._domain import check_bounds
@@ -64,7 +67,6 @@ def maximize_acquisition(
     exclude=None,
     pending=None,
     min_distance=1e-6,
-    beta=None,
     random_state=None,
 ):
     """Find the point, or the batch of points, where an acquisition function is largest.
@@ -73,8 +75,8 @@ def maximize_acquisition(
     ----------
     posterior : Posterior
         Draws of the surrogate.
-    acquisition : Acquisition
-        The function to maximise.
+    acquisition : Acquisition or str
+        The function to maximise, or its short form such as "lei".
     objective : callable or None
         ``draws (n_draws, n, *output_shape) -> (n_draws, n)``, maximised; None for a surrogate of
         one output. Written with operators and `keras.ops` it has exact gradients. Compiled
@@ -84,8 +86,8 @@ def maximize_acquisition(
     bounds : array-like of shape (d, 2)
         Ends of every input.
     best : float or array-like of shape (n_draws,)
-        Best known value of the objective, or one for each draw; "ucb", "mean" and "uncertainty" do
-        not use it.
+        Best known value of the objective, or one for each draw; None for "ucb", "mean" and
+        "uncertainty".
     q : int, default=1
         Size of the batch.
     method : {"auto", "lbfgs", "scipy", "direct"}, default="auto"
@@ -102,8 +104,6 @@ def maximize_acquisition(
         Points under evaluation. Each draw takes its own values there for known; they are excluded.
     min_distance : float, default=1e-6
         Distance below which a point counts as excluded, in a box scaled to [0, 1]^d.
-    beta : float, optional
-        Replaces the acquisition's own beta, without a new compilation.
     random_state : int, numpy.random.Generator or None, default=None
         Seed of the starts.
 
@@ -136,7 +136,7 @@ def maximize_acquisition(
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.bayesopt import Acquisition, maximize_acquisition
+    >>> from skuq.bayesopt import maximize_acquisition
     >>> from skuq.predictive import Posterior
     >>> tops = np.array([0.2, 0.4])  # two parabolas
     >>> posterior = Posterior(
@@ -144,7 +144,7 @@ def maximize_acquisition(
     ...     arguments=(tops,), key=None, n_draws=2, output_shape=(),
     ... )
     >>> x, value = maximize_acquisition(
-    ...     posterior, Acquisition("mean"), None, [(0, 1)], best=0.0, method="scipy", n_restarts=8,
+    ...     posterior, "mean", None, [(0, 1)], best=None, method="scipy", n_restarts=8,
     ...     random_state=0,
     ... )
     >>> x.round(3), round(value, 3)
@@ -155,13 +155,11 @@ def maximize_acquisition(
     starts = _check_points("starts", starts, bounds)
     exclude = _check_points("exclude", exclude, bounds)
     pending = _check_points("pending", pending, bounds)
-    beta = acquisition.beta if beta is None else float(beta)
+    acquisition = _read_acquisition(acquisition)
     best = _check_best(acquisition, best, posterior.n_draws)
     # Each draw takes its own values at pending points for known.
-    level = _pending_level(posterior, acquisition, objective, pending, beta)
-    task = AcquisitionTask(
-        posterior, acquisition, objective, bounds, best=best, beta=beta, q=q, pending=level
-    )
+    level = _pending_level(posterior, acquisition, objective, pending)
+    task = AcquisitionTask(posterior, acquisition, objective, bounds, best=best, q=q, pending=level)
     # From here on, batches are rows of the unit box, (k, q * d).
     u = _starts(np.random.default_rng(random_state), n_restarts, starts, bounds, q)
     found, values = _search(task, u, method, n_restarts, u[: len(starts)])
@@ -171,7 +169,7 @@ def maximize_acquisition(
     return _to_box(found[i].reshape(q, -1), bounds), float(values[i])
 
 
-def _pending_level(posterior, acquisition, objective, pending, beta):
+def _pending_level(posterior, acquisition, objective, pending):
     """Compute what pending points (k, d) reach in each draw (n_draws,); None without any."""
     if not len(pending):
         return None
@@ -182,7 +180,7 @@ def _pending_level(posterior, acquisition, objective, pending, beta):
         )
     draws = posterior(pending)
     values = np.asarray(draws if objective is None else objective(draws), dtype="float64")
-    return acquisition.pending_level(values, beta)
+    return acquisition.pending_level(values)
 
 
 def _search(task, u, method, n_restarts, given):
@@ -484,12 +482,28 @@ def _check_points(name, points, bounds):
     return points
 
 
+def _read_acquisition(acquisition):
+    """Make an acquisition from its short form, and check that it needs no search."""
+    if isinstance(acquisition, str) and acquisition in ACQUISITIONS:
+        acquisition = ACQUISITIONS[acquisition]()
+    check_acquisition(acquisition)
+    acquisition.validate()
+    if isinstance(acquisition, UpperConfidenceBound) and (
+        acquisition.mean_width is not None or acquisition.dynamic_c or callable(acquisition.beta)
+    ):
+        raise ValueError(
+            "`mean_width`, `dynamic_c` and a function `beta` need the results of a search: give "
+            f"them to BayesianOptimizer. Got {acquisition!r}."
+        )
+    return acquisition
+
+
 def _check_best(acquisition, best, n_draws):
     """Check the best value: one number, or one for each draw. It is 0 where it is not used."""
-    if not acquisition.needs_best:
+    if not acquisition.uses_best:
         return 0.0
     if best is None or not np.isfinite(best).all():
-        raise ValueError(f'best must be finite for "{acquisition.name}". Got {best}.')
+        raise ValueError(f"best must be finite for {acquisition!r}. Got {best}.")
     if np.shape(best) not in ((), (n_draws,)):
         raise ValueError(
             f"best must be one number, or one for each of {n_draws} draws. Got {np.shape(best)}."

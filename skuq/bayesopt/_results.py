@@ -376,8 +376,8 @@ class StepRecord:
         Number of results known before it.
     acquisition_value : float
         Acquisition at the proposed points; at the first of them if they were found one by one.
-    beta : float
-        Weight of the standard deviation, doublings included.
+    beta : float or None
+        Weight of the standard deviation, doublings included; None for acquisitions without it.
     n_doublings : int
         How often `dynamic_c` doubled beta.
     seconds_fit, seconds_acquisition : float
@@ -397,7 +397,7 @@ class StepRecord:
 
     n_results: int
     acquisition_value: float
-    beta: float
+    beta: float | None
     n_doublings: int
     seconds_fit: float
     seconds_acquisition: float
@@ -418,6 +418,8 @@ class SearchState:
         Number of steps over which the threshold of `dynamic_c` falls; 64 until a loop knows it.
     beta_ : float or None
         Value of beta that `mean_width` led to; None before the first step with a model.
+    width : float or None
+        Value of `mean_width` that led to it.
     history : list of StepRecord
     """
 
@@ -425,6 +427,7 @@ class SearchState:
     sign: int = 1
     n_steps: int = 64
     beta_: float | None = None
+    width: float | None = None
     history: list[StepRecord] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:

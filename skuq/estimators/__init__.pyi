@@ -2,14 +2,18 @@ from ._autodeuq import AutoDEUQClassifier as AutoDEUQClassifier
 from ._autodeuq import AutoDEUQRegressor as AutoDEUQRegressor
 from ._base import UncertaintyClassifier as UncertaintyClassifier
 from ._base import UncertaintyRegressor as UncertaintyRegressor
-from ._calibrated_classifier import (
+from ._calibration._calibrated import (
     CalibratedUncertaintyClassifier as CalibratedUncertaintyClassifier,
 )
-from ._calibrated_regressor import CalibratedUncertaintyRegressor as CalibratedUncertaintyRegressor
+from ._calibration._calibrated import (
+    CalibratedUncertaintyRegressor as CalibratedUncertaintyRegressor,
+)
+from ._calibration._hq import HQEnsembleSelector as HQEnsembleSelector
+from ._calibration._pipeline import UncertaintyPipeline as UncertaintyPipeline
+from ._calibration._pipeline import make_pipeline as make_pipeline
 from ._deep_ensemble import DeepEnsembleClassifier as DeepEnsembleClassifier
 from ._deep_ensemble import DeepEnsembleRegressor as DeepEnsembleRegressor
 from ._discovery import all_estimators as all_estimators
-from ._hq import HQEnsembleSelector as HQEnsembleSelector
 from ._hyper_ensemble import HyperDeepEnsembleClassifier as HyperDeepEnsembleClassifier
 from ._hyper_ensemble import HyperDeepEnsembleRegressor as HyperDeepEnsembleRegressor
 from ._mc_dropout import MCDropoutClassifier as MCDropoutClassifier
@@ -19,5 +23,3 @@ from ._nes import NESRegressor as NESRegressor
 from ._nomu._regressor import NOMURegressor as NOMURegressor
 from ._operators._regressors import NEONRegressor as NEONRegressor
 from ._operators._regressors import OperatorEnsembleRegressor as OperatorEnsembleRegressor
-from ._pipeline import UncertaintyPipeline as UncertaintyPipeline
-from ._pipeline import make_pipeline as make_pipeline

@@ -161,16 +161,16 @@ class GroupedCalibration:
         return GroupedDistribution(tuple(distributions), tuple(rows))
 
 
-def learn_calibration(rows: CalibrationRows, method: str, groups: Any = None) -> Any:
-    """Learn a `Calibration` from rows, or a `GroupedCalibration` if there are `groups`.
+def learn_calibration(rows: CalibrationRows, method: str, group_by: Any = None) -> Any:
+    """Learn a `Calibration` from rows, or a `GroupedCalibration` of the groups of `group_by`.
 
     Groups are shrunk towards all rows: the shape of all rows' errors counts as much as 20 rows of
     the group, and their scale depends on how much groups differ.
     """
     codes = np.zeros(len(rows.y), dtype=int)
     labels: tuple[Any, ...] = ()
-    if groups is not None:
-        grouping, codes = Grouping.learn(groups, rows.X, rows.log_uncertainty)
+    if group_by is not None:
+        grouping, codes = Grouping.learn(group_by, rows.X, rows.log_uncertainty)
         labels = grouping.labels
     n_rows = [rows.effective_number(codes == k) for k in range(len(labels))]
     _warn_of_small_groups(labels, n_rows)
@@ -190,7 +190,7 @@ def learn_calibration(rows: CalibrationRows, method: str, groups: Any = None) ->
     ]
     # From outputs of groups to groups of outputs.
     whole, *parts = (_as_calibration(method, learnt, single) for learnt in zip(*outputs))
-    return whole if groups is None else GroupedCalibration(grouping, tuple(parts), whole)
+    return whole if group_by is None else GroupedCalibration(grouping, tuple(parts), whole)
 
 
 def _warn_of_small_groups(labels: Sequence[Any], n_rows: Sequence[float]) -> None:
@@ -333,7 +333,7 @@ def learn_class_calibration(
     rows: CalibrationRows,
     method: str,
     classes: np.ndarray,
-    groups: Any = None,
+    group_by: Any = None,
     *,
     epistemic: bool = False,
 ) -> ClassCalibration:
@@ -342,7 +342,7 @@ def learn_class_calibration(
     In a group the calibration of all rows counts as much as 20 rows.
     """
     codes = class_codes(rows.y, classes)
-    found = _learn_logits(rows, method, classes, codes, groups)
+    found = _learn_logits(rows, method, classes, codes, group_by)
     if not epistemic:
         return found
     # The spread is that of the calibrated probabilities.
@@ -355,7 +355,7 @@ def learn_class_calibration(
 
 
 def _learn_logits(
-    rows: CalibrationRows, method: str, classes: np.ndarray, codes: np.ndarray, groups: Any
+    rows: CalibrationRows, method: str, classes: np.ndarray, codes: np.ndarray, group_by: Any
 ) -> ClassCalibration:
     """Learn slopes and biases of the logits."""
     proba = np.concatenate([mixture.mean for mixture in rows.mixtures])
@@ -364,10 +364,10 @@ def _learn_logits(
     whole = np.full(len(classes), slope), np.zeros(len(classes))
     if method == "vector":
         whole = fit_vector_scaling(proba, codes, rows.weight, whole)
-    if groups is None:
+    if group_by is None:
         return ClassCalibration(*whole, classes)
     uncertainty = np.concatenate([log_entropy(mixture) for mixture in rows.mixtures])
-    grouping, group_of = Grouping.learn(groups, rows.X, uncertainty)
+    grouping, group_of = Grouping.learn(group_by, rows.X, uncertainty)
     n_of_groups = [rows.effective_number(group_of == k) for k in range(len(grouping.labels))]
     _warn_of_small_groups(grouping.labels, n_of_groups)
     found = []

@@ -20,7 +20,15 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from skuq import NEONRegressor, NOMURegressor, OperatorEnsembleRegressor
 from skuq._utils import _archive
-from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor, maximize_readout
+from skuq.bayesopt import (
+    BayesianOptimizer,
+    LeakyExpectedImprovement,
+    MixedInteger,
+    MultiStart,
+    OutputwiseRegressor,
+    UpperConfidenceBound,
+    maximize_readout,
+)
 from skuq.bayesopt._domain import Domain
 from skuq.bayesopt._fit import clone_with_seed
 from skuq.bayesopt._step import distance_threshold
@@ -56,7 +64,8 @@ class TinyProcess(RegressorMixin, BaseEstimator):
 
 
 def search(bounds=SQUARE, *args, estimator=None, **settings):
-    settings = {"n_restarts": 10, "n_draws": 32, "random_state": 0, **settings}
+    start = {"maximizer": MultiStart(n_restarts=settings.pop("n_restarts", 10))}
+    settings = {**start, "n_draws": 32, "random_state": 0, **settings}
     return BayesianOptimizer(estimator or TinyProcess(), bounds, *args, **settings)
 
 
@@ -153,15 +162,21 @@ def test_bad_bounds_are_named(bounds, message):
         ({"integer": [0], "categories": [0]}, ValueError, "both"),
         ({"categories": [0]}, ValueError, "K - 1"),
         ({"acquisition": "best"}, ValueError, "best"),
-        ({"beta": -1.0}, ValueError, "beta"),
+        ({"acquisition": UpperConfidenceBound(-1.0)}, ValueError, "beta"),
+        ({"acquisition": UpperConfidenceBound}, ValueError, "`acquisition` must be one of ei"),
         ({"n_initial": 0}, ValueError, "n_initial"),
         ({"n_draws": 2.5}, ValueError, "n_draws"),
         ({"maximizer": "luck"}, ValueError, "maximizer"),
-        ({"mean_width": 0.5}, ValueError, "ucb"),
-        ({"dynamic_c": True}, ValueError, "ucb"),
-        ({"mean_width": -1, "acquisition": "ucb"}, ValueError, "positive"),
+        ({"maximizer": MultiStart("direct")}, ValueError, "'method' parameter"),
+        ({"maximizer": MultiStart(n_restarts=0)}, ValueError, "n_restarts"),
+        ({"maximizer": MixedInteger(0)}, ValueError, "time_limit"),
         ({"maximizer": "milp"}, ValueError, "ucb"),
         ({"maximizer": "milp", "acquisition": "ucb", "objective": abs}, ValueError, "objective"),
+        (
+            {"maximizer": "milp", "acquisition": UpperConfidenceBound(deviation="absolute")},
+            ValueError,
+            "leave out `deviation`",
+        ),
         ({"objective": 3}, TypeError, "objective"),
         ({"estimator": "gp"}, TypeError, "estimator"),
     ],
@@ -510,7 +525,7 @@ def test_a_very_large_batch_warns():
 
 
 def test_steps_say_what_they_took():
-    optimizer = search(acquisition="ucb", beta=lambda n: 0.1 * n)
+    optimizer = search(acquisition=UpperConfidenceBound(lambda n: 0.1 * n))
     optimizer.maximize(bowl, 7)
     assert [record.n_results for record in optimizer.history_] == [5, 6]
     assert_allclose([record.beta for record in optimizer.history_], [0.5, 0.6])
@@ -621,18 +636,19 @@ def test_searches_that_begin_with_equal_values_explore(kind, value):
 
 
 def test_mean_width_fixes_beta_once(recorder):
-    optimizer = search(acquisition="ucb", mean_width=0.5, estimator=recorder, n_initial=2)
+    optimizer = search(
+        acquisition=UpperConfidenceBound(mean_width=0.5), estimator=recorder, n_initial=2
+    )
     optimizer.maximize(bowl, 6)
     # The made-up std is 0.1 + x**2, on average 0.1 + 1/3. The mean of 20 000 uniform numbers has an
     # error of 0.3 / sqrt(20 000) = 0.2 %; the tolerance is five of these.
     assert_allclose(optimizer.beta_, 0.5 / (2 * (0.1 + 1 / 3)), rtol=0.01)
     assert {record.beta for record in optimizer.history_} == {optimizer.beta_}
     state = optimizer.to_state()
-    for same in ({}, {"mean_width": 0.5}):
-        assert BayesianOptimizer.from_state(state, recorder, **same).beta_ == optimizer.beta_
-    assert BayesianOptimizer.from_state(state, recorder, mean_width=0.3).beta_ is None
-    changed = BayesianOptimizer.from_state(state, recorder, mean_width=None, beta=3.0)
-    changed.ask()
+    changed = BayesianOptimizer.from_state(state, recorder)
+    assert changed.beta_ == optimizer.beta_
+    assert changed.set_params(acquisition__mean_width=0.3).beta_ is None
+    changed.set_params(acquisition=UpperConfidenceBound(3.0)).ask()
     assert changed.history_[-1].beta == 3.0
 
 
@@ -645,23 +661,29 @@ def test_threshold_decays_as_in_the_paper():
 @pytest.mark.slow
 def test_dynamic_c_doubles_beta_until_a_proposal_is_new(recorder):
     """The mean is x0, the std 0.1 + x1^2: the bound is largest in (1, 1) and (1, -1)."""
-    settings = {"beta": 0.25, "estimator": recorder, "n_initial": 1, "maximizer": "direct"}
-    plain = search(acquisition="ucb", **settings).tell([[1, 1], [1, -1]], [0, 0])
-    bored = search(acquisition="ucb", dynamic_c=True, **settings).tell([[1, 1], [1, -1]], [0, 0])
+    plain, bored = (
+        search(
+            acquisition=UpperConfidenceBound(0.25, dynamic_c=dynamic_c),
+            estimator=recorder,
+            n_initial=1,
+            maximizer="direct",
+        ).tell([[1, 1], [1, -1]], [0, 0])
+        for dynamic_c in (False, True)
+    )
     for optimizer in (plain, bored):
         optimizer.ask()
     assert plain.history_[0].n_doublings == 0
     # No beta leads away from these corners: all doublings are used, and beta is restored.
     assert bored.history_[0].n_doublings == 15
     assert bored.history_[0].beta == 0.25 * 2**15
-    assert bored.beta == 0.25
+    assert bored.acquisition.beta == 0.25
 
 
 def test_dynamic_c_stops_at_the_first_new_proposal():
     """The peak of the mean is known and other points are uncertain: some doublings are enough."""
     X = np.array([[-0.9], [-0.3], [0.0], [0.3], [0.6]])
-    settings = {"beta": 1e-3, "maximizer": "direct", "n_initial": 5}
-    optimizer = search([(-1, 1)], "ucb", dynamic_c=True, **settings)
+    bound = UpperConfidenceBound(1e-3, dynamic_c=True)
+    optimizer = search([(-1, 1)], bound, maximizer="direct", n_initial=5)
     optimizer.tell(X, -(X[:, 0] ** 2))
     x = optimizer.ask()
     record = optimizer.history_[0]
@@ -686,12 +708,10 @@ def test_milp_searches_binaries_exactly(tiny_nomu):
 
     optimizer = search(
         [(0, 1)] * 4,
-        "ucb",
+        UpperConfidenceBound(mean_width=0.5, dynamic_c=True),
         integer=range(4),
         estimator=tiny_nomu,
         maximizer="milp",
-        mean_width=0.5,
-        dynamic_c=True,
         n_initial=5,
     )
     result = optimizer.maximize(value, 7)
@@ -739,7 +759,7 @@ def test_milp_needs_weights():
     "settings",
     [
         {},
-        {"acquisition": "ucb", "mean_width": 0.3, "dynamic_c": True},
+        {"acquisition": UpperConfidenceBound(mean_width=0.3, dynamic_c=True)},
         {"integer": [0], "bounds": [(0, 900), (-1, 1)]},
     ],
 )
@@ -814,12 +834,28 @@ def test_a_search_goes_on_as_it_was(changes, message):
 
 
 def test_settings_may_change_and_callables_must_be_given():
-    state = search(acquisition="ucb", beta=lambda n: 1.0).to_state()
-    with pytest.raises(ValueError, match="`beta`"):
+    state = search(acquisition=UpperConfidenceBound(lambda n: 1.0)).to_state()
+    with pytest.raises(ValueError, match="`acquisition`"):
         BayesianOptimizer.from_state(state, TinyProcess())
-    changed = BayesianOptimizer.from_state(state, TinyProcess(), beta=3.0, acquisition="lei")
-    assert changed.acquisition.name == "lei"
-    assert changed.beta == 3.0
+    changed = BayesianOptimizer.from_state(state, TinyProcess(), acquisition="lei")
+    assert changed.acquisition == "lei"
+
+
+def test_set_params_reaches_inside_of_settings():
+    optimizer = search()
+    optimizer.set_params(acquisition__delta=0.2, maximizer__n_restarts=3, direction="minimize")
+    assert optimizer.acquisition.delta == 0.2
+    assert optimizer.maximizer.n_restarts == 3
+    assert optimizer.direction == "minimize"
+    for wrong, message in (
+        ({"bounds": SQUARE}, "begin another"),
+        ({"n_draws": 16, "acquisition__beta": 1.0}, "beta"),
+        ({"n_draws": 1, "reseed": False}, "at least 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            optimizer.set_params(**wrong)
+    assert optimizer.n_draws == 32
+    assert optimizer.reseed
 
 
 def test_other_files_are_refused(tmp_path):
@@ -997,6 +1033,8 @@ def test_points_rounded_by_hand_are_told():
 def test_an_acquisition_by_name_after_the_start():
     search = BayesianOptimizer(GaussianProcessRegressor(optimizer=None), [(0, 1)], n_initial=1)
     search.tell([0.5], 1.0)
-    search.acquisition = "ucb"
-    with pytest.raises(TypeError, match="must be an Acquisition"):
+    search.acquisition = LeakyExpectedImprovement
+    with pytest.raises(ValueError, match="must be one of ei"):
         search.ask()
+    search.acquisition = "ucb"
+    assert search.ask().shape == (1, 1)

@@ -38,7 +38,8 @@ from tiers import slow_after
 import skuq.training
 from skuq import NEONRegressor
 from skuq.backend import keras, ops
-from skuq.bayesopt import Acquisition, maximize_acquisition
+from skuq.bayesopt import maximize_acquisition
+from skuq.datasets import make_operator_problem
 from skuq.tables import FunctionTargets
 from skuq.training._networks import DrawingNetwork
 from skuq.training._predict import read_network
@@ -667,7 +668,7 @@ def test_base_of_ones_own_can_be_searched():
     model = small(network=operator_of_keras, training__steps=50).fit(INPUTS, VALUES)
     box = np.array([[INPUTS.min(), INPUTS.max()]])
     x, value = maximize_acquisition(
-        model.posterior_fn(8, 0), Acquisition("mean"), _sum, box, 0.0, n_restarts=5, random_state=0
+        model.posterior_fn(8, 0), "mean", _sum, box, 0.0, n_restarts=5, random_state=0
     )
     grid = np.linspace(*box[0], 200)[:, None]
     assert value >= model.posterior_fn(8, 0)(grid).mean(axis=0).sum(axis=-1).max() - 1e-3
