@@ -39,7 +39,6 @@ import skuq.training
 from skuq import NEONRegressor
 from skuq.backend import keras, ops
 from skuq.bayesopt import maximize_acquisition
-from skuq.datasets import make_operator_problem
 from skuq.tables import FunctionTargets
 from skuq.training._networks import DrawingNetwork
 from skuq.training._predict import read_network
