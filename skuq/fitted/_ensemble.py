@@ -104,9 +104,9 @@ class FittedEnsemble:
         """Return the members' means as draws of the function; see `member_posterior`."""
         return member_posterior(self, n_draws)
 
-    def to_keras(self, epistemic_ddof: int = 0) -> Any:
+    def to_keras(self, ddof: int = 0) -> Any:
         """Build one Keras model of the whole ensemble; see `ensemble_to_keras`."""
-        return ensemble_to_keras(self, epistemic_ddof)
+        return ensemble_to_keras(self, ddof)
 
     def member(self, k: int) -> FittedEnsemble:
         """Return the ensemble that has only member k."""

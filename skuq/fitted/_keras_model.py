@@ -18,7 +18,7 @@ from skuq.tables import NumberTargets
 _TINY = 1e-300  # smaller probabilities count as 0 in entropies
 
 
-def ensemble_to_keras(ensemble: Any, epistemic_ddof: int = 0) -> Any:
+def ensemble_to_keras(ensemble: Any, ddof: int = 0) -> Any:
     """Build one Keras model with copies of the members' weights; see `to_keras` of the estimators.
 
     Raises ValueError if the mixture's moments cannot be computed in Keras.
@@ -42,7 +42,7 @@ def ensemble_to_keras(ensemble: Any, epistemic_ddof: int = 0) -> Any:
     if isinstance(head, CategoricalHead):
         outputs = _class_outputs(head, raw, weights, ops)
     else:
-        outputs = _number_outputs(ensemble.targets, head, raw, weights, epistemic_ddof, ops)
+        outputs = _number_outputs(ensemble.targets, head, raw, weights, ddof, ops)
     return keras.Model(inputs, outputs, name="ensemble")
 
 
@@ -68,7 +68,7 @@ def _number_outputs(
     head: Any,
     raw: Any,
     weights: np.ndarray,
-    epistemic_ddof: int,
+    ddof: int,
     ops: Any,
 ) -> dict[str, Any]:
     """Compute the outputs of a regressor from raw numbers (n, K, n_raw)."""
@@ -77,7 +77,7 @@ def _number_outputs(
     # Law of total variance, as in `Mixture`, in standardised units.
     mean = _average(means, weights, ops)
     aleatoric = _average(ops.square(stds), weights, ops)
-    factor = epistemic_factor(weights, epistemic_ddof)
+    factor = epistemic_factor(weights, ddof)
     epistemic = factor * _average(ops.square(means - ops.expand_dims(mean, 1)), weights, ops)
     stds = {
         "aleatoric": ops.sqrt(aleatoric),

@@ -31,7 +31,7 @@ class Fitted(Protocol):
     def posterior(self, n_draws: int, rng: np.random.Generator, **query: Any) -> Any:
         """Draw functions, with gradients if possible, as a `skuq.predictive.Posterior`."""
 
-    def to_keras(self, epistemic_ddof: int = 0) -> Any:
+    def to_keras(self, ddof: int = 0) -> Any:
         """Convert to one Keras model, or raise ValueError with the reason."""
 
 

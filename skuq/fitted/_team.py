@@ -60,7 +60,7 @@ class FittedTeam:
         """Draw class codes (n, n_samples)."""
         return self.distribution(X).sample(n_samples, rng)
 
-    def to_keras(self, epistemic_ddof: int = 0) -> Any:
+    def to_keras(self, ddof: int = 0) -> Any:
         """Raise ValueError, since the classifiers need not be networks."""
         refuse_keras("the classifiers of a team need not be networks")
 

@@ -1,7 +1,7 @@
 from ._categorical_head import CategoricalHead as CategoricalHead
 from ._cell_layers import build_cell_network as build_cell_network
 from ._cells import CellSpace as CellSpace
-from ._dense import DenseSkipSpace as DenseSkipSpace
+from ._dense import DenseSpace as DenseSpace
 from ._epinet import EpiNet as EpiNet
 from ._gaussian_head import GaussianHead as GaussianHead
 from ._gaussian_head import SquaredErrorHead as SquaredErrorHead
@@ -23,7 +23,6 @@ from ._operator import OperatorNetwork as OperatorNetwork
 from ._operator_head import OperatorHead as OperatorHead
 from ._packed_head import PackedHead as PackedHead
 from ._quantile_head import QuantileHead as QuantileHead
-from ._resolve import resolve_search_space as resolve_search_space
 from ._search_space import OPTIMIZERS as OPTIMIZERS
 from ._search_space import Categorical as Categorical
 from ._search_space import Decisions as Decisions

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
+from skuq._params import Interval, Settings
 from skuq._registry import supplied_by_user
 from skuq._space import Categorical, Integer, Real, Space
 from skuq.exceptions import SearchSpaceError
@@ -13,8 +14,7 @@ from skuq.networks._search_space import Decisions, training_hyperparameters
 
 
 @supplied_by_user
-@dataclass(frozen=True)
-class KerasTunerSpace:
+class KerasTunerSpace(Settings):
     """A search space made of functions that take a ``keras_tuner.HyperParameters``.
 
     Parameters
@@ -47,16 +47,25 @@ class KerasTunerSpace:
     ['units']
     """
 
-    build_model: Callable
-    training: Callable | None = None
-    max_batch_size: int = 256
+    _parameter_constraints: dict[str, Any] = {
+        "build_model": [callable],
+        "training": [callable, None],
+        "max_batch_size": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(
+        self, build_model: Callable, training: Callable | None = None, max_batch_size: int = 256
+    ) -> None:
+        self.build_model = build_model
+        self.training = training
+        self.max_batch_size = max_batch_size
 
     def decisions(self, input_shape, n_outputs) -> Decisions:
         """Collect the decisions that the two callables declare with default values."""
         from skuq.backend import keras_tuner
 
         architecture = keras_tuner.HyperParameters()
-        _call("search_space", self.build_model, architecture, input_shape, n_outputs)
+        _call("space", self.build_model, architecture, input_shape, n_outputs)
         if self.training is None:
             hyperparameters = training_hyperparameters(self.max_batch_size)
         else:
@@ -77,7 +86,7 @@ class KerasTunerSpace:
 
     def _training(self, hp):
         """Call the user's training function, and check its result."""
-        recipe = _call("training callable of the search space", self.training, hp)
+        recipe = _call("training callable of the space", self.training, hp)
         if not isinstance(recipe, Mapping):
             raise SearchSpaceError(
                 "The training callable of the search space must return a dict. "

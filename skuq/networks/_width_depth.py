@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any
 
+from skuq._params import Interval, Settings
 from skuq._registry import saved_as
 from skuq._space import Categorical, Integer, Space
 from skuq.networks._mlp import build_mlp
@@ -12,8 +14,7 @@ from skuq.networks._search_space import Decisions, training_hyperparameters
 
 
 @saved_as("networks.WidthDepthSpace")
-@dataclass(frozen=True)
-class WidthDepthSpace:
+class WidthDepthSpace(Settings):
     """Search space of fully connected ReLU networks with equally wide layers: two decisions.
 
     Parameters
@@ -37,11 +38,23 @@ class WidthDepthSpace:
     6
     """
 
-    widths: tuple[int, ...] = (16, 32, 64, 128, 256)
-    max_depth: int = 5
-    max_batch_size: int = 256
-
     takes_images = False
+
+    _parameter_constraints: dict[str, Any] = {
+        "widths": [tuple, list],
+        "max_depth": [Interval(Integral, 1, None, closed="left")],
+        "max_batch_size": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        widths: Sequence[int] = (16, 32, 64, 128, 256),
+        max_depth: int = 5,
+        max_batch_size: int = 256,
+    ) -> None:
+        self.widths = widths
+        self.max_depth = max_depth
+        self.max_batch_size = max_batch_size
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """List width and depth, and the training hyperparameters of AutoDEUQ."""

@@ -155,9 +155,9 @@ class AdaptedDistribution(Continuous):
         """The base's share of disagreement in the variance."""
         return self._variance_factor * self.base.epistemic_variance
 
-    def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
+    def uncertainty(self, ddof: int = 0) -> Uncertainty:
         """Compute the mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
-        parts = self.base.uncertainty(epistemic_ddof)
+        parts = self.base.uncertainty(ddof)
         return Uncertainty(
             self.mean, *(np.sqrt(self._variance_factor) * part for part in parts[1:])
         )

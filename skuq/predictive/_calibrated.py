@@ -52,9 +52,9 @@ class _Calibrated(Continuous):
         """The base's share of disagreement in the variance."""
         return self._share(self.base.epistemic_variance)
 
-    def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
+    def uncertainty(self, ddof: int = 0) -> Uncertainty:
         """Compute the mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
-        parts = self.base.uncertainty(epistemic_ddof)
+        parts = self.base.uncertainty(ddof)
         factor = np.sqrt(self.variance / self.base.variance)
         return Uncertainty(self.mean, *(factor * part for part in parts[1:]))
 

@@ -136,12 +136,12 @@ class TwoPieceNormal(Continuous):
         above = self.upper * (self.upper / (s2 + a))
         return (1 - 2 / np.pi) * self._skew**2 + below * s2 + a * above
 
-    def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
+    def uncertainty(self, ddof: int = 0) -> Uncertainty:
         """Return the point prediction and the standard deviations by source.
 
         Parameters
         ----------
-        epistemic_ddof : {0, 1}, default=0
+        ddof : {0, 1}, default=0
             Ignored, since a single model has no divisor to correct.
         """
         return Uncertainty(self.mean, self.aleatoric, np.sqrt(self.epistemic_variance), self.std)

@@ -94,9 +94,9 @@ class StartingWith:
     --------
     >>> import numpy as np
     >>> from skuq.networks import WidthDepthSpace
-    >>> from skuq.search import StartingWith, make_proposer
+    >>> from skuq.search import RandomSearch, SearchProblem, StartingWith
     >>> decisions = WidthDepthSpace().decisions()
-    >>> others = make_proposer("rs-mixed", decisions, n_trials=10)
+    >>> others = RandomSearch().proposer(SearchProblem(decisions, n_trials=10))
     >>> first = {**decisions.architecture.default(), **decisions.hyperparameters.default()}
     >>> StartingWith([first], others).ask([], [], np.random.default_rng(0)) == first
     True

@@ -1,38 +1,15 @@
-"""Result of a search: its catalog, and the predictions that ensembles are selected on."""
+"""Result of a search: its catalog, and the members trained after it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from skuq.catalog import Catalog, FoldedMember, Member
-
-
-class CandidatePredictions(NamedTuple):
-    """Predictions of all completed trials for rows that ensembles are selected on.
-
-    Attributes
-    ----------
-    raw : list of ndarray of shape (n, n_raw)
-        Raw outputs, one array for each trial.
-    y : ndarray of shape (n, n_outputs)
-        Standardised targets.
-    weight : ndarray of shape (n,)
-        Weights of the rows, in which every set has the same sum.
-    groups : ndarray of shape (n,)
-        Numbers that are equal for versions of the same row in several sets.
-    centers : list of ndarray, or None
-        `center` of trials with folds, see `skuq.catalog.FoldedMember`.
-    """
-
-    raw: list[np.ndarray]
-    y: np.ndarray
-    weight: np.ndarray
-    groups: np.ndarray
-    centers: list[np.ndarray] | None = None
+from skuq.ensembles import Candidates
 
 
 @dataclass(frozen=True)
@@ -77,11 +54,12 @@ class SearchResult:
         clean, *shifted = self.sets
         return shifted or [clean]
 
-    def candidate_predictions(
+    def candidates(
         self,
+        head: Any,
         sets: Sequence[tuple[slice, np.ndarray, np.ndarray]] | None = None,
         indices: Sequence[int] | None = None,
-    ) -> CandidatePredictions:
+    ) -> Candidates:
         """Collect the trials' predictions for some of the held-out sets.
 
         Each set has the same total weight. Sets are often versions of the same rows in the same
@@ -89,6 +67,8 @@ class SearchResult:
 
         Parameters
         ----------
+        head : Head
+            Head of the targets.
         sets : list, optional
             Sets to collect, by default the `selection_sets`.
         indices : sequence of int, optional
@@ -111,7 +91,7 @@ class SearchResult:
             m.center for m in members if isinstance(m, FoldedMember) and m.center is not None
         ]
         is_known = len(self.sets) == 1 and len(centers) == len(members)
-        return CandidatePredictions(raw, y, weight, groups, centers if is_known else None)
+        return Candidates(raw, y, head, weight, groups, centers if is_known else None)
 
     def check_complete(self) -> None:
         """Raise ValueError if the networks outside the ensemble are gone, as in a pickle."""
