@@ -1,7 +1,7 @@
-from ._api import UncertaintyClassifier as UncertaintyClassifier
-from ._api import UncertaintyRegressor as UncertaintyRegressor
 from ._autodeuq import AutoDEUQClassifier as AutoDEUQClassifier
 from ._autodeuq import AutoDEUQRegressor as AutoDEUQRegressor
+from ._base import UncertaintyClassifier as UncertaintyClassifier
+from ._base import UncertaintyRegressor as UncertaintyRegressor
 from ._calibrated_classifier import (
     CalibratedUncertaintyClassifier as CalibratedUncertaintyClassifier,
 )

@@ -7,8 +7,8 @@ from numbers import Integral
 from skuq._params import Options, StrOptions
 from skuq._registry import saved_as
 from skuq.ensembles._selection import MOMENT_LOSSES
-from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._autodeuq_method import AUTODEUQ_CONSTRAINTS, AutoDEUQ, paper_settings
+from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._search_estimator import SearchEstimator
 from skuq.tables._targets import TARGET_CONSTRAINTS
 

@@ -12,11 +12,10 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from skuq._checks import check_weights
-from skuq._params import HasMethods, StrOptions, fit_context, safe_indexing, safe_split
+from skuq._params import HasMethods, StrOptions, safe_indexing, safe_split
 from skuq._warnings import warn_user
-from skuq.estimators._api import forget_fit
 from skuq.estimators._arrival import check_order
-from skuq.estimators._callbacks import tells_callbacks
+from skuq.estimators._base import fits
 from skuq.estimators._folds import check_takes_weights, inherit_tags, read_foreign_rows
 from skuq.estimators._out_of_fold import describe_routing, fit_folds, route, split_rows
 from skuq.exceptions import CalibrationWarning
@@ -43,8 +42,7 @@ class CalibratedUncertainty:
     `partial_calibrate` (`_check_truths`).
     """
 
-    @fit_context(prefer_skip_nested_validation=False)
-    @tells_callbacks
+    @fits(prefer_skip_nested_validation=False)
     def fit(self, X, y, sample_weight=None, **fit_params):
         """Calibrate on out-of-fold predictions, and fit the estimator on all rows.
 
@@ -73,7 +71,6 @@ class CalibratedUncertainty:
             If the mean weight is below 0.1, or the parameter `groups` makes groups of fewer than 20
             rows.
         """
-        forget_fit(self)
         prefit = isinstance(self.cv, str)
         self._check_estimator(prefit, sample_weight)
         if y is None:

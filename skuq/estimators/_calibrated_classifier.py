@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from skuq._checks import check_labels, class_codes, fill_masked
 from skuq._params import StrOptions
 from skuq._registry import saved_as
-from skuq.estimators._api import UncertaintyClassifier
+from skuq.estimators._base import UncertaintyClassifier
 from skuq.estimators._calibrated import CONSTRAINTS, CalibratedUncertainty
 from skuq.fitted._calibrated import classifier_distribution
 from skuq.fitted._learning import learn_class_calibration

@@ -8,7 +8,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d
 from skuq._checks import check_targets, fill_masked
 from skuq._params import StrOptions
 from skuq._registry import saved_as
-from skuq.estimators._api import UncertaintyRegressor
+from skuq.estimators._base import UncertaintyRegressor
 from skuq.estimators._calibrated import CONSTRAINTS, CalibratedUncertainty
 from skuq.fitted import WeightedCalibration
 from skuq.fitted._calibrated import regressor_distribution

@@ -6,7 +6,7 @@ from numbers import Integral, Real
 
 from skuq._params import Interval, StrOptions
 from skuq._registry import saved_as
-from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._deep_method import PLAIN, DeepEnsembleMethod
 from skuq.estimators._network_estimator import (
     NETWORK_CONSTRAINTS,

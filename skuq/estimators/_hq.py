@@ -13,7 +13,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._checks import check_labels, class_codes
-from skuq._params import BaseComposition, Interval, Options, StrOptions, fit_context
+from skuq._params import BaseComposition, Interval, Options, StrOptions
 from skuq._progress import Progress
 from skuq._registry import saved_as
 from skuq.ensembles import TeamSelection, select_teams
@@ -21,8 +21,7 @@ from skuq.ensembles._diversity import MEASURES
 from skuq.ensembles._hq import prune_classifiers
 from skuq.ensembles._pruning import Rules
 from skuq.ensembles._teams import break_ties
-from skuq.estimators._api import UncertaintyClassifier, forget_fit
-from skuq.estimators._callbacks import tells_callbacks
+from skuq.estimators._base import UncertaintyClassifier, fits
 from skuq.estimators._folds import check_takes_weights, fit_fold, inherit_tags, read_foreign_rows
 from skuq.estimators._out_of_fold import splitter_for_groups
 from skuq.fitted import FittedTeam
@@ -227,8 +226,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         self.random_state = random_state
         self.verbose = verbose
 
-    @fit_context(prefer_skip_nested_validation=False)
-    @tells_callbacks
+    @fits(prefer_skip_nested_validation=False)
     def fit(self, X, y, sample_weight=None, *, groups=None):
         """Predict with every model of the pool, choose a team, and fit its members.
 
@@ -256,7 +254,6 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         NotFittedError
             If ``cv="prefit"`` and a model is not fitted.
         """
-        forget_fit(self)
         pool = self._check_pool(sample_weight)
         rules = Rules(
             metric=self.metric,

@@ -14,7 +14,7 @@ from skuq._seeds import generator
 from skuq.ensembles import select_forward, select_greedy
 from skuq.ensembles._likelihood import likelihood_statistics
 from skuq.ensembles._selection import real_weight
-from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._network_estimator import (
     NETWORK_CONSTRAINTS,
     REGRESSION_CONSTRAINTS,

@@ -9,7 +9,7 @@ import numpy as np
 from skuq import training
 from skuq._params import Interval
 from skuq._registry import saved_as
-from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._network_estimator import (
     NETWORK_CONSTRAINTS,
     REGRESSION_CONSTRAINTS,

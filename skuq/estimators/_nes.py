@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from skuq._params import StrOptions
 from skuq._registry import saved_as
-from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._nes_method import (
     NES_CONSTRAINTS,
     NeuralEnsembleSearch,

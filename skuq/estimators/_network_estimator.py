@@ -16,12 +16,11 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from skuq._params import Interval, StrOptions, fit_context
+from skuq._params import Interval, StrOptions
 from skuq._progress import Progress
 from skuq._seeds import draw_entropy, trial_seed
 from skuq._warnings import warn_user
-from skuq.estimators._api import forget_fit, to_keras
-from skuq.estimators._callbacks import tells_callbacks
+from skuq.estimators._base import fits, to_keras
 from skuq.fitted import FittedEnsemble
 from skuq.networks import OPTIMIZERS, GaussianHead, build_mlp
 from skuq.networks._activations import ACTIVATIONS
@@ -85,8 +84,7 @@ class NetworkEstimator:
 
     _method_class: type[TrainingMethod]
 
-    @fit_context(prefer_skip_nested_validation=True)
-    @tells_callbacks
+    @fits
     def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
         """Train the members.
 
@@ -108,7 +106,6 @@ class NetworkEstimator:
         -------
         self
         """
-        forget_fit(self)
         method = self._method_class(self)
         method.check_parameters()
         inputs, targets = method.inputs(), method.targets()

@@ -7,10 +7,9 @@ from numbers import Integral, Real
 
 from sklearn.utils.validation import check_is_fitted
 
-from skuq._params import HasMethods, Interval, StrOptions, fit_context
+from skuq._params import HasMethods, Interval, StrOptions
 from skuq._registry import saved_as
-from skuq.estimators._api import UncertaintyRegressor, forget_fit
-from skuq.estimators._callbacks import tells_callbacks
+from skuq.estimators._base import UncertaintyRegressor, fits
 from skuq.estimators._nomu_choice import chooses_readout
 from skuq.estimators._nomu_paper import paper_settings
 from skuq.estimators._nomu_readout import read_readout
@@ -393,8 +392,7 @@ class NOMURegressor(UncertaintyRegressor):
         """
         return cls(**{**paper_settings(name, n_features), **changes})
 
-    @fit_context(prefer_skip_nested_validation=True)
-    @tells_callbacks
+    @fits
     def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
         """Train the networks, and choose those of c, l_min and l_max that are not numbers.
 
@@ -419,7 +417,6 @@ class NOMURegressor(UncertaintyRegressor):
         -------
         self
         """
-        forget_fit(self)
         fit_together([self], X, y, sample_weight, validation_data, groups)
         return self
 

@@ -15,10 +15,9 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array
 
 from skuq._checks import first_true
-from skuq._params import Interval, StrOptions, fit_context
+from skuq._params import Interval, StrOptions
 from skuq._seeds import draw_entropy
-from skuq.estimators._api import UncertaintyRegressor, forget_fit
-from skuq.estimators._callbacks import tells_callbacks
+from skuq.estimators._base import UncertaintyRegressor, fits
 from skuq.estimators._network_estimator import check_units, training_progress
 from skuq.estimators._operator_training import OperatorTraining
 from skuq.estimators._operator_widths import FEWEST_FUNCTIONS
@@ -78,8 +77,7 @@ class OperatorRegressor(UncertaintyRegressor):
     #: Given model, if a subclass accepts one.
     pretrained: Any = None
 
-    @fit_context(prefer_skip_nested_validation=True)
-    @tells_callbacks
+    @fits
     def fit(self, X, Y, sample_weight=None):
         """Train the networks.
 
@@ -97,7 +95,6 @@ class OperatorRegressor(UncertaintyRegressor):
         self
         """
         previous = getattr(self, "fitted_", None) if self.warm_start else None
-        forget_fit(self)
         inputs, targets = self._inputs(), self._targets()
         rows = read_rows(self, inputs, targets, X, Y, sample_weight)
         rows = rows.take(rows.used)

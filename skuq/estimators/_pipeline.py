@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skuq._nested import last_estimator, unwrap_estimator
 from skuq._registry import saved_as
-from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor, doc_link_template
+from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor, doc_link_template
 
 
 def _ends_with(method):

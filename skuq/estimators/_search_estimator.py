@@ -17,14 +17,12 @@ from numbers import Integral
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from skuq._params import fit_context
 from skuq._seeds import draw_entropy
 from skuq._warnings import warn_user
 from skuq.catalog import Catalog
 from skuq.catalog._search_files import read_retrained
 from skuq.ensembles import Selection
-from skuq.estimators._api import forget_fit, to_keras
-from skuq.estimators._callbacks import tells_callbacks
+from skuq.estimators._base import fits, to_keras
 from skuq.estimators._durable import begin_search, load_search, open_store
 from skuq.estimators._search_data import collect_held_out, read_search_data
 from skuq.estimators._search_method import NO_CALIBRATION, SearchMethod
@@ -53,8 +51,7 @@ class SearchEstimator:
     def _method(self) -> SearchMethod:
         return self._method_class(self)
 
-    @fit_context(prefer_skip_nested_validation=True)
-    @tells_callbacks
+    @fits
     def fit(
         self,
         X,
@@ -102,7 +99,6 @@ class SearchEstimator:
         """
         started = time.monotonic()
         was_fitted = hasattr(self, "selection_")
-        forget_fit(self)
         method = self._method
         fit_data = read_search_data(
             self, method, X, y, sample_weight, validation_data, shift_validation, groups

@@ -31,6 +31,7 @@ from skuq import (
 )
 from skuq.backend import keras
 from skuq.estimators import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._base import fits
 from skuq.metrics import get_scorer
 from skuq.predictive import CategoricalMixture, ClassUncertainty, GaussianMixture
 from skuq.tables import TableInputs
@@ -438,3 +439,36 @@ class StateOfItsOwn(DeepEnsembleRegressor):
 
 def test_subclasses_may_have_pickles_of_their_own():
     assert pickle.loads(pickle.dumps(StateOfItsOwn(3))).n_members == 3
+
+
+class Interrupted(UncertaintyRegressor):
+    """Regressor whose fit sets two attributes and then does as `then` says."""
+
+    _parameter_constraints = {"then": [None, BaseException], "warm_start": ["boolean"]}
+
+    def __init__(self, then=None, warm_start=False):
+        self.then = then
+        self.warm_start = warm_start
+
+    @fits
+    def fit(self, X, y):
+        self.had_ = sorted(name for name in vars(self) if name.endswith("_"))
+        if self.then is not None:
+            self.half_ = True
+            raise self.then
+        self.fitted_ = np.mean(y)
+        return self
+
+
+@pytest.mark.parametrize("then", [ValueError(), FloatingPointError(), KeyboardInterrupt()])
+def test_fits_keeps_the_earlier_fit_if_one_fails(then):
+    model = Interrupted().fit([[0]], [3.0])
+    with pytest.raises(type(then)):
+        model.set_params(then=then).fit([[0]], [5.0])
+    assert (model.fitted_, model.had_) == (3.0, []) and not hasattr(model, "half_")
+
+
+def test_fits_starts_without_the_earlier_fit_unless_it_is_a_warm_start():
+    model = Interrupted().fit([[0]], [3.0]).fit([[0]], [5.0])
+    assert (model.fitted_, model.had_) == (5.0, [])
+    assert model.set_params(warm_start=True).fit([[0]], [7.0]).had_ == ["fitted_", "had_"]

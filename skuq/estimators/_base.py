@@ -1,4 +1,4 @@
-"""Public prediction methods of all estimators, defined by the fitted model's distribution.
+"""Base classes of all estimators: prediction from `fitted_`, the frame of `fit`, and pickling.
 
 Every estimator has the attribute `fitted_`, a `skuq.fitted.Fitted`. Shapes below are for n rows,
 m outputs, q quantiles and C classes; the output axis is absent where y was 1-D.
@@ -6,11 +6,14 @@ m outputs, q quantiles and C classes; the output axis is absent where y was 1-D.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import inspect
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import cloudpickle
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
@@ -22,18 +25,93 @@ from sklearn.utils.validation import (
 )
 
 from skuq._checks import check_count, class_codes, fill_masked
-from skuq._params import CallbackSupportMixin, set_params
+from skuq._params import CallbackSupportMixin, fit_context, set_params
+from skuq._progress import listening
 from skuq._seeds import random_generator
-from skuq.estimators._pickling import copy_estimator, reduce_estimator
+from skuq.networks._rebuild import register_again, registered_in_main
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._uncertainty import ClassUncertainty, Uncertainty
 
 
-def forget_fit(estimator: Any) -> None:
-    """Delete all fitted attributes, so that a fit that fails does not leave those of another."""
-    for name in [name for name in vars(estimator) if name.endswith("_")]:
-        if not name.startswith("__"):
-            delattr(estimator, name)
+def fits(fit: Any = None, *, prefer_skip_nested_validation: bool = True) -> Any:
+    """Make a method the `fit` of an estimator (decorator).
+
+    Parameters are validated first, and scikit-learn's callbacks are called. Then `fit` starts
+    without the attributes of an earlier fit, except with ``warm_start=True``. If it fails or is
+    interrupted, the estimator gets them back: what was fitted before still predicts. So `fit` can
+    assign attributes whenever it likes, and best does so at its end.
+
+    Parameters
+    ----------
+    fit : callable, optional
+        The method. Without it, return a decorator with the settings below.
+    prefer_skip_nested_validation : bool, default=True
+        Whether estimators that are fitted inside do not validate their parameters: False for
+        those that the user gives.
+    """
+    if fit is None:
+        return functools.partial(fits, prefer_skip_nested_validation=prefer_skip_nested_validation)
+    with_callbacks = _call_callbacks(fit)
+
+    @functools.wraps(fit)
+    def fit_or_restore(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = _fitted_attributes(self)
+        if not getattr(self, "warm_start", False):
+            _remove_attributes(self, before)
+        try:
+            return with_callbacks(self, *args, **kwargs)
+        except BaseException:  # Ctrl-C too
+            _remove_attributes(self, _fitted_attributes(self))
+            vars(self).update(before)
+            raise
+
+    return fit_context(prefer_skip_nested_validation=prefer_skip_nested_validation)(fit_or_restore)
+
+
+def _fitted_attributes(estimator: Any) -> dict[str, Any]:
+    """Collect the attributes that `fit` sets, by name."""
+    return {
+        name: value
+        for name, value in vars(estimator).items()
+        if name.endswith("_") and not name.startswith("__")
+    }
+
+
+def _remove_attributes(estimator: Any, names: Iterable[str]) -> None:
+    for name in names:
+        delattr(estimator, name)
+
+
+def _call_callbacks(fit: Any) -> Any:
+    """Call scikit-learn's callbacks (1.9 and later) at the start, for each step and at the end.
+
+    Steps are those that `Progress` counts: trials of a search, epochs of a training, fits of folds.
+    At the end callbacks can use the fitted estimator, which `ScoringMonitor` scores. After an
+    error `fit_context` ends the callbacks.
+    """
+    signature = inspect.signature(fit)
+
+    @functools.wraps(fit)
+    def fit_with_callbacks(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not getattr(self, "_skl_callbacks", None):
+            with listening(None):  # an outer fit counts only its own steps
+                return fit(self, *args, **kwargs)
+        _, X, y, *_ = signature.bind(self, *args, **kwargs).arguments.values()
+        context = self._init_callback_context(max_subtasks=None)
+        context.call_on_fit_task_begin(estimator=self, X=X, y=y)
+
+        def count(unit: str, n: int) -> None:
+            for _ in range(n):
+                step = context.subcontext(task_name=unit)
+                step.call_on_fit_task_begin(estimator=self)
+                step.call_on_fit_task_end(estimator=self)
+
+        with listening(count):
+            fit(self, *args, **kwargs)
+        context.call_on_fit_task_end(estimator=self, X=X, y=y, reconstruction_attributes={})
+        return self
+
+    return fit_with_callbacks
 
 
 def _find_doc_link_template(estimator: Any) -> str:
@@ -100,6 +178,78 @@ def _check_query(estimator: Any, method: str, query: dict[str, Any]) -> None:
             f"{type(estimator).__name__}.{method}() got an unexpected keyword argument "
             f"{unknown[0]!r}"
         )
+
+
+class _ByValue:
+    """Wrapper that pickles its value by value, also if that holds lambdas.
+
+    Unpickling gives the value.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return cloudpickle.loads, (cloudpickle.dumps(self.value),)
+
+
+def reduce_estimator(self: Any, protocol: Any) -> Any:
+    """Pickle an estimator with Keras-Tuner's oracles, and with the layers of a script.
+
+    Oracles hold lambdas. Layers of a script or notebook reach the workers of joblib by value,
+    together with the function that builds networks of them, but without the decorators that have
+    registered them with Keras.
+    """
+    reduced = BaseEstimator.__reduce_ex__(self, protocol)
+    if not isinstance(reduced, tuple) or len(reduced) < 3 or not isinstance(reduced[2], dict):
+        return reduced  # a subclass with a form of its own
+    make, arguments, state, *rest = reduced
+    params = {name: state[name] for name in self._get_param_names() if name in state}
+    oracles = {name: _ByValue(value) for name, value in params.items() if _is_oracle(value)}
+    if any(map(_is_of_script, params.values())) and (layers := _layers_of_script()):
+        make, arguments = _make_with_layers, (layers, make, arguments)
+    return make, arguments, {**state, **oracles}, *rest
+
+
+def copy_estimator(self: Any) -> Any:
+    """Copy an estimator: the copy has the same parameters and fitted attributes."""
+    copied = object.__new__(type(self))
+    copied.__setstate__(self.__getstate__())
+    return copied
+
+
+def _is_oracle(value: Any) -> bool:
+    keras_tuner = sys.modules.get("keras_tuner")  # without it, there can be no oracle
+    return keras_tuner is not None and isinstance(value, keras_tuner.Oracle)
+
+
+def _layers_of_script() -> dict[str, Any]:
+    """Find the registered classes of ``__main__`` that a pickle can refer to by name."""
+    main = sys.modules["__main__"]
+    registered = registered_in_main().items()
+    return {name: c for name, c in registered if getattr(main, c.__qualname__, None) is c}
+
+
+def _is_of_script(value: Any) -> bool:
+    """Tell whether a function or object, or a direct part of it, is of ``__main__``."""
+    parts = (value, *_parts_of(value))
+    return any(getattr(part, "__module__", None) == "__main__" for part in parts)
+
+
+def _parts_of(value: Any) -> Iterable[Any]:
+    """List the elements of a collection, or the attributes and the function of an object."""
+    if isinstance(value, tuple | list):
+        return value
+    if isinstance(value, dict):
+        return value.values()
+    function = getattr(value, "func", getattr(value, "__func__", None))  # partials, methods
+    return (function, *getattr(value, "__dict__", {}).values())
+
+
+def _make_with_layers(layers: dict[str, Any], make: Any, arguments: tuple[Any, ...]) -> Any:
+    """Register layers, and make an empty estimator."""
+    register_again(layers)
+    return make(*arguments)
 
 
 class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
