@@ -220,9 +220,7 @@ def fix_decisions(decisions: Decisions, fixed: Mapping[str, Any]) -> Decisions:
     )
 
 
-def _propose_by(
-    make: Callable[[Space], Proposer], decisions: Decisions, vary: str
-) -> Proposer:
+def _propose_by(make: Callable[[Space], Proposer], decisions: Decisions, vary: str) -> Proposer:
     """Make a proposer of the decisions that vary, and take the defaults of the others."""
     architecture, hyperparameters = decisions
     if vary == "both":
@@ -384,9 +382,7 @@ class AgE(SearchStrategy):
     def proposer(self, problem: SearchProblem) -> Proposer:
         _warn_of_large_population(self.population_size, problem.n_trials)
         p, s = population_sizes(problem.n_sizing, self.population_size, self.sample_size)
-        return _propose_by(
-            lambda space: AgeingEvolution(space, p, s), problem.decisions, self.vary
-        )
+        return _propose_by(lambda space: AgeingEvolution(space, p, s), problem.decisions, self.vary)
 
 
 @saved_as("search.BayesianSearch")
