@@ -1,5 +1,3 @@
-from ._searches._autodeuq import AutoDEUQClassifier as AutoDEUQClassifier
-from ._searches._autodeuq import AutoDEUQRegressor as AutoDEUQRegressor
 from ._base import UncertaintyClassifier as UncertaintyClassifier
 from ._base import UncertaintyRegressor as UncertaintyRegressor
 from ._calibrated_classifier import (
@@ -15,9 +13,11 @@ from ._hyper_ensemble import HyperDeepEnsembleRegressor as HyperDeepEnsembleRegr
 from ._mc_dropout import MCDropoutClassifier as MCDropoutClassifier
 from ._mc_dropout import MCDropoutRegressor as MCDropoutRegressor
 from ._neon import NEONRegressor as NEONRegressor
-from ._searches._nes import NESClassifier as NESClassifier
-from ._searches._nes import NESRegressor as NESRegressor
 from ._nomu import NOMURegressor as NOMURegressor
 from ._operator_ensemble import OperatorEnsembleRegressor as OperatorEnsembleRegressor
 from ._pipeline import UncertaintyPipeline as UncertaintyPipeline
 from ._pipeline import make_pipeline as make_pipeline
+from ._searches._autodeuq import AutoDEUQClassifier as AutoDEUQClassifier
+from ._searches._autodeuq import AutoDEUQRegressor as AutoDEUQRegressor
+from ._searches._nes import NESClassifier as NESClassifier
+from ._searches._nes import NESRegressor as NESRegressor

@@ -60,7 +60,7 @@ class WidthDepthSpace(Settings):
         """List width and depth, and the training hyperparameters of AutoDEUQ."""
         middle = self.widths[len(self.widths) // 2]
         architecture = (
-            Categorical("width", self.widths, default=middle),
+            Categorical("width", tuple(self.widths), default=middle),
             Integer("depth", 1, self.max_depth, default=min(2, self.max_depth)),
         )
         return Decisions(Space(architecture), training_hyperparameters(self.max_batch_size))

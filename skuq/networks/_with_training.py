@@ -12,8 +12,8 @@ from skuq._registry import saved_as
 from skuq._space import Real, Space
 from skuq.networks._search_space import Decisions, SearchSpace
 
-# NES' training of networks for tables: learning rate and L2 regularisation are searched, as in hyper
-# ensembles (NES, appendix C.4). Tuned on training parts of pendigits and letter; see
+# NES' training of networks for tables: learning rate and L2 regularisation are searched, as in
+# hyper ensembles (NES, appendix C.4). Tuned on training parts of pendigits and letter; see
 # docs/methods/nes.md.
 _TABLE_HYPERPARAMETERS = Space(
     (

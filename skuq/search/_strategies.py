@@ -124,12 +124,12 @@ class SearchStrategy(Settings):
 
     def validate(self) -> None:
         super().validate()
-        if isinstance(self.initial_trials, list | tuple):
-            if wrong := [t for t in self.initial_trials if not isinstance(t, Mapping)]:
-                raise ValueError(
-                    "`initial_trials` must be a list of configurations, dicts of decisions. Got "
-                    f"{wrong[0]!r} in it."
-                )
+        given = self.initial_trials if isinstance(self.initial_trials, list | tuple) else ()
+        if wrong := [trial for trial in given if not isinstance(trial, Mapping)]:
+            raise ValueError(
+                "`initial_trials` must be a list of configurations, dicts of decisions. Got "
+                f"{wrong[0]!r} in it."
+            )
 
     def halving(self, discards: bool, n_initial: int) -> SuccessiveHalving | None:
         """Return the rule that discards trials early, or None.
@@ -596,7 +596,8 @@ class OracleSearch(SearchStrategy):
     @property
     def max_trials(self) -> int | None:
         """Largest number of trials that the oracle proposes; None is any number."""
-        return self.oracle.max_trials
+        max_trials: int | None = getattr(self.oracle, "max_trials", None)
+        return max_trials
 
     def validate(self) -> None:
         oracle = self.oracle

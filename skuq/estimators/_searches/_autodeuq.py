@@ -12,15 +12,15 @@ from skuq._registry import saved_as
 from skuq.ensembles import GreedySelection
 from skuq.ensembles._rules import SELECTIONS
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
-from skuq.estimators._searches._search import (
+from skuq.estimators._searches._plan import (
     SEARCH_CONSTRAINTS,
-    SearchEstimator,
     SearchPlan,
     is_splitter,
     resolve_rule,
     resolve_space,
     resolve_strategy,
 )
+from skuq.estimators._searches._search import SearchEstimator
 from skuq.networks import TabularSpace
 from skuq.networks._resolve import AUTODEUQ_SPACES
 from skuq.search import AgEBO
@@ -33,7 +33,11 @@ _N_REPEATS, _MOST_REPEATS = 2, 20  # default number without `max_time`, and larg
 _SEARCH_SHARE = 0.6  # share of `max_time` for the search; repeats have the rest
 
 #: Short forms of the settings of both estimators.
-SETTINGS = {"search": AUTODEUQ_STRATEGIES, "space": AUTODEUQ_SPACES, "selection": SELECTIONS}
+SETTINGS: dict[str, Any] = {
+    "search": AUTODEUQ_STRATEGIES,
+    "space": AUTODEUQ_SPACES,
+    "selection": SELECTIONS,
+}
 
 #: Constraints of the parameters of regressor and classifier.
 AUTODEUQ_CONSTRAINTS: dict = {
@@ -66,11 +70,12 @@ def _plan(self: Any, X: Any) -> SearchPlan:
         can_repeat = is_tabular and not self.refit and not is_splitter(self.validation)
         most = _N_REPEATS if self.max_time is None else _MOST_REPEATS
         repeats = most if can_repeat else 0
+    targets: Any
     if classifies:
         targets = ClassTargets(self.class_weight)
     else:
-        loss = {"loss": _LOSSES[0]} if is_tabular else {}
-        targets = NumberTargets(self.target_transform, **loss)
+        loss = _LOSSES[0] if is_tabular else "nll"
+        targets = NumberTargets(self.target_transform, loss=loss)
     return SearchPlan(
         strategy,
         space,

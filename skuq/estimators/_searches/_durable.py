@@ -156,7 +156,7 @@ def load_search(cls: type, path: Any, trusted: Any, params: dict[str, Any]) -> t
     catalog of all trials.
     """
     path = find_search(path)
-    estimator = loads(read_estimator(path), trusted=trusted)
+    estimator: Any = loads(read_estimator(path), trusted=trusted)
     if type(estimator) is not cls:
         name = type(estimator).__name__
         raise TypeError(f"{path} holds a search of {name}. Use {name}.from_catalog.")

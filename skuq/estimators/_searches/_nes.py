@@ -14,14 +14,14 @@ from skuq._registry import saved_as
 from skuq.ensembles import TopSelection
 from skuq.ensembles._rules import NES_SELECTIONS
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
-from skuq.estimators._searches._search import (
+from skuq.estimators._searches._plan import (
     SEARCH_CONSTRAINTS,
-    SearchEstimator,
     SearchPlan,
     resolve_rule,
     resolve_space,
     resolve_strategy,
 )
+from skuq.estimators._searches._search import SearchEstimator
 from skuq.networks import TabularSpace
 from skuq.networks._resolve import NES_IMAGE_SPACES, NES_SPACES
 from skuq.search import RandomSearch
@@ -42,7 +42,11 @@ _BASELINES = {
 }
 
 #: Short forms of the settings of both estimators.
-SETTINGS = {"search": NES_STRATEGIES, "space": NES_SPACES, "selection": NES_SELECTIONS}
+SETTINGS: dict[str, Any] = {
+    "search": NES_STRATEGIES,
+    "space": NES_SPACES,
+    "selection": NES_SELECTIONS,
+}
 
 #: Constraints of the parameters of classifier and regressor.
 NES_CONSTRAINTS: dict = {
@@ -76,6 +80,8 @@ def _plan(self: Any, X: Any) -> SearchPlan:
             f"`space={self.space!r}` needs images: X of shape (n, height, width, channels), or "
             "flat rows and `image_shape=`."
         )
+    inputs: Any
+    targets: Any
     if holds_images:
         # Networks for tables get flat rows, and a user's space gets images unless it refuses them.
         inputs = ImageInputs(self.image_shape, flat=takes_images is False, embed=is_tabular)

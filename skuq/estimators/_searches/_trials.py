@@ -67,7 +67,8 @@ class Chooser:
 
         # Variance of the mixture of trials = mean of variances + variance of means.
         total = average(scale**2 + (centers - average(centers)) ** 2)
-        return fit_scale((candidates.y - average(loc)) ** 2, total, candidates.sample_weight)
+        weight: Any = candidates.sample_weight
+        return fit_scale((candidates.y - average(loc)) ** 2, total, weight)
 
     def choose_each(self, result: SearchResult, head: Any) -> dict[str, Any]:
         """Select an ensemble for each held-out set, and the one that predicts.
@@ -116,7 +117,9 @@ def predict_candidates(
     raws = [predict_members(networks, x, cache=False) for networks in trials]
     raws = [raw[0] if len(raw) == 1 else targets.head.pooled(raw) for raw in raws]
     candidates = Candidates(raws, y, targets.head, weight, np.arange(len(x)))
-    return candidates if candidates.classifies else replace(candidates, centers=candidates.loc)
+    return (
+        candidates if candidates.classifies else replace(candidates, centers=list(candidates.loc))
+    )
 
 
 def score_trials(
