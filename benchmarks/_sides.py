@@ -121,7 +121,7 @@ def search(data_dir, n_trials, n_jobs):
     from skuq import AutoDEUQRegressor
 
     X, y = concrete(data_dir)[0]
-    settings = {"search": "rs-mixed", "search_space": "dense", "n_jobs": n_jobs, "discard": False}
+    settings = {"search": "rs-mixed", "space": "dense", "n_jobs": n_jobs, "discard": False}
     # Few trials of one job would run in this process and leave the worker cold.
     slots = importlib.import_module("skuq.search._slots")
     with mock.patch.object(slots, "_MANY_TRIALS", 0):

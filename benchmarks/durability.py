@@ -69,7 +69,7 @@ def tiny_search(folder, n_trials, **settings):
 
     return AutoDEUQRegressor(
         n_trials,
-        search_space=TinySpace(),
+        space=TinySpace(),
         epochs=5,
         discard=False,
         catalog_dir=folder,
@@ -195,9 +195,9 @@ class Stamped:
         return "Stamped()"
 
     def __init__(self):
-        from skuq.networks import DenseSkipSpace
+        from skuq.networks import DenseSpace
 
-        self.space, self.file = DenseSkipSpace(), None
+        self.space, self.file = DenseSpace(), None
 
     def decisions(self, input_shape=None, n_outputs=None):
         return self.space.decisions(input_shape, n_outputs)
@@ -219,7 +219,7 @@ def paper_search(folder, n_trials, **settings):
     return AutoDEUQRegressor(
         n_trials,
         epochs=3,
-        search_space=Stamped(),
+        space=Stamped(),
         discard=False,
         population_size=100,
         sample_size=10,

@@ -121,7 +121,7 @@ def run(arguments):
     base = NESClassifier(
         arguments.n_trials,
         n_members=max(SIZES),
-        search_space=CellSpace(settings["channels"], settings["n_cells"]),
+        space=CellSpace(settings["channels"], settings["n_cells"]),
         epochs=arguments.epochs,
         n_jobs=arguments.n_jobs,
         random_state=arguments.seed,

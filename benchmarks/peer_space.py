@@ -63,7 +63,7 @@ def main():
         model = AutoDEUQRegressor(
             arguments.n_trials,
             search=search,
-            search_space=(build, training),
+            space=(build, training),
             discard=False,
             calibrate=False,
             epochs=300,

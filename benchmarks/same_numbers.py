@@ -33,7 +33,7 @@ SEARCH = {"n_trials": 6, "n_members": 3, "epochs": 10, "random_state": 0, "n_job
 PAPER = {
     **SEARCH,
     "cv": None,
-    "search_space": "dense",
+    "space": "dense",
     "discard": False,
     "validation_fraction": 0.25,
 }
@@ -96,11 +96,11 @@ FITS = {
     ),
     "AutoDEUQClassifier": (lambda: skuq.AutoDEUQClassifier(**PAPER), classification_data),
     "NESRegressor": (
-        lambda: skuq.NESRegressor(**SEARCH, search_space="width-depth"),
+        lambda: skuq.NESRegressor(**SEARCH, space="width-depth"),
         regression_data,
     ),
     "NESClassifier": (
-        lambda: skuq.NESClassifier(**SEARCH, search_space="width-depth"),
+        lambda: skuq.NESClassifier(**SEARCH, space="width-depth"),
         classification_data,
     ),
     "DeepEnsembleRegressor": (

@@ -64,7 +64,7 @@ def reselected(model, X, y, select):
 def run(data, seed, settings, catalog_dir):
     """One fit and its scores, as a JSON record."""
     X, y, X_test, y_test = data
-    paper_space = {"cv": None, "search_space": "dense", "n_members": 5, "discard": False}
+    paper_space = {"cv": None, "space": "dense", "n_members": 5, "discard": False}
     settings = {**paper_space, "calibrate": False, **settings}
     model = AutoDEUQRegressor(random_state=seed, verbose=1, catalog_dir=catalog_dir, **settings)
     started = time.perf_counter()

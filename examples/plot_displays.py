@@ -59,7 +59,7 @@ def fit_pool():
 def fit_search(search, n_trials):
     model = skuq.AutoDEUQRegressor(
         n_trials,
-        search_space="dense",
+        space="dense",
         n_nodes=2,
         epochs=30,
         discard=False,

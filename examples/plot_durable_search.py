@@ -23,7 +23,7 @@ X, X_test, y, y_test = train_test_split(X, y, test_size=400, random_state=0)
 folder = tempfile.mkdtemp(prefix="skuq-example-")  # yours stays where it is
 search = AutoDEUQRegressor(
     15,
-    search_space="dense",
+    space="dense",
     epochs=60,
     discard=False,
     population_size=8,

@@ -28,7 +28,7 @@ import numpy as np
 from skuq import AutoDEUQRegressor
 from skuq.datasets import make_gapped_sine
 from skuq.ensembles import architecture_diversity
-from skuq.networks import Categorical, Decisions, DenseSkipSpace, Integer, Real, Space
+from skuq.networks import Categorical, Decisions, DenseSpace, Integer, Real, Space
 
 HAND_TUNED_ARCHITECTURE = {"node_1": "256-relu", "node_2": "256-relu", "node_3": "256-relu"}
 HAND_TUNED_TRAINING = {"learning_rate": 1e-3, "batch_size": 8, "optimizer": "rmsprop"}
@@ -45,7 +45,7 @@ TRAINING = ((-30, -20), (20, 30))
 
 
 @dataclass(frozen=True)
-class NarrowToySpace(DenseSkipSpace):
+class NarrowToySpace(DenseSpace):
     """The part of the paper's toy space where networks learn the sine.
 
     Rectified layers of 128 units and more, moderate learning rates and batches, the most
@@ -74,16 +74,16 @@ def fitted(search, n_trials, n_jobs, whole_space, catalog_dir):
     """One search on the task; with `catalog_dir` it goes on where it was stopped."""
     fixed = {}
     if search in ("bo", "init"):
-        fixed["fixed_architecture"] = HAND_TUNED_ARCHITECTURE
+        fixed["fixed"] = HAND_TUNED_ARCHITECTURE
     if search in ("age", "init"):
-        fixed["fixed_hyperparameters"] = HAND_TUNED_TRAINING
+        fixed["fixed"] = HAND_TUNED_TRAINING
     model = AutoDEUQRegressor(
         n_trials,
         search=search,
         n_members=5,
         discard=False,
         calibrate=False,
-        search_space="toy" if whole_space else NarrowToySpace(n_nodes=3, max_batch_size=32),
+        space="toy" if whole_space else NarrowToySpace(n_nodes=3, max_batch_size=32),
         epochs=200,
         validation_fraction=1 / 3,
         n_jobs=n_jobs,
@@ -97,7 +97,7 @@ def fitted(search, n_trials, n_jobs, whole_space, catalog_dir):
 
 def diversity(model):
     """The paper's score of the members' architectures (its bound for five: 3.16)."""
-    architecture = DenseSkipSpace.toy().decisions().architecture
+    architecture = DenseSpace.toy().decisions().architecture
     chosen = [model.catalog_[i].configuration for i in model.selection_.indices]
     return architecture_diversity(architecture.embed(chosen))
 

@@ -73,7 +73,7 @@ DIFFERENT = {
         "n_members": "AutoDEUQ chooses up to that many",
         "n_trials": "the papers' numbers",
         "preprocess": "NES takes images",
-        "search_space": "the spaces by name",
+        "space": "the spaces by name",
         "selection": "the selections by name",
         "selection_loss": "the losses by name",
         "validation_fraction": "NES does not stop early",

@@ -10,7 +10,7 @@ from skuq.networks._dense import DenseSpace
 from skuq.networks._keras_tuner import KerasTunerSpace
 from skuq.networks._nas_bench import NASBench201Space
 from skuq.networks._search_space import SearchSpace
-from skuq.networks._tabular_space import TabularSpace
+from skuq.networks._tabular_space import BoundTabularSpace, TabularSpace
 from skuq.networks._width_depth import WidthDepthSpace
 from skuq.networks._with_training import WithTraining
 
@@ -66,6 +66,11 @@ def resolve_search_space(space: Any) -> SearchSpace:
     ValueError
         If `space` is none of these, or a function with other arguments.
     """
+    if isinstance(space, BoundTabularSpace):
+        raise ValueError(
+            "`space` must not be bound to rows: `fit` binds it. Give TabularSpace() or "
+            '`space="tabular"`.'
+        )
     if isinstance(space, SearchSpace | TabularSpace) and not isinstance(space, type):
         return space
     callables = space if isinstance(space, tuple) else (space,)

@@ -27,8 +27,8 @@ class MissingPart:
     Examples
     --------
     >>> from skuq.persistence import MissingPart
-    >>> MissingPart("search_space", "function build").name
-    'search_space'
+    >>> MissingPart("space", "function build").name
+    'space'
     """
 
     def __init__(self, name: str, description: str) -> None:

@@ -364,7 +364,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         >>> AutoDEUQRegressor.from_paper(n_trials=20).n_members
         5
         """
-        return cls(**{**paper_settings(name), "calibrate": False, **changes})
+        return cls(**paper_settings(name), calibrate=False).set_params(**changes)
 
 
 @saved_as("estimators.AutoDEUQClassifier", kind="estimator")
@@ -607,4 +607,4 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         >>> AutoDEUQClassifier.from_paper(n_trials=20).n_members
         5
         """
-        return cls(**{**paper_settings(name), **changes})
+        return cls(**paper_settings(name)).set_params(**changes)

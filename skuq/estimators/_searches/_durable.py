@@ -149,7 +149,7 @@ def begin_search(
     store.begin(entropy, space, held_out, saved)
 
 
-def load_search(cls: type, path: Any, trusted: Any, params: dict[str, Any]) -> tuple[Any, Catalog]:
+def load_search(cls: Any, path: Any, trusted: Any, params: dict[str, Any]) -> tuple[Any, Catalog]:
     """Load the estimator and the trials of a folder; see `SearchEstimator.from_catalog`.
 
     Returns the estimator as it was before its first trial, with the parameters `params`, and the

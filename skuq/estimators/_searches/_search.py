@@ -248,7 +248,7 @@ class SearchEstimator:
             n_trials,
             _N_TRIALS if isinstance(self.n_trials, str) else n_trials,
             getattr(space, "mutate", None),
-            [functools.partial(criterion, head, plan.rule.loss, s) for s in (clean, *shifted[-1:])],
+            [functools.partial(criterion, head, plan.rule.loss, part) for part in parts],
         )
         proposer = strategy.proposer(problem)
         # A search that knows all configurations trains them as one program.
