@@ -26,16 +26,16 @@ from sklearn.tree import DecisionTreeClassifier
 
 import skuq
 import skuq.exceptions
+from skuq.search import AgEBO
 
 N_ROWS, N_NEW = 120, 30
 SMALL = {"hidden_units": (16,), "epochs": 20, "batch_size": 32, "random_state": 0}
 SEARCH = {"n_trials": 6, "n_members": 3, "epochs": 10, "random_state": 0, "n_jobs": 1}
 PAPER = {
     **SEARCH,
-    "cv": None,
     "space": "dense",
-    "discard": False,
-    "validation_fraction": 0.25,
+    "search": AgEBO(discard=False),
+    "validation": 0.25,
 }
 
 
@@ -90,7 +90,7 @@ FITS = {
     ),
     "AutoDEUQRegressor, cv and refit": (
         lambda: skuq.AutoDEUQRegressor(
-            **{**PAPER, "n_trials": 4, "cv": 3}, calibrate=False, refit=True
+            **{**PAPER, "n_trials": 4, "validation": 3}, calibrate=False, refit=True
         ),
         regression_data,
     ),

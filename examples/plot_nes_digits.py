@@ -89,7 +89,9 @@ def compare(search):
 def repeat_members(search, n_seeds):
     """Probabilities of networks with the members' architectures, and whose each one is."""
     probabilities, groups = [], []
-    again = clone(search).set_params(vary="initialisation", n_trials=n_seeds, n_members=n_seeds)
+    again = clone(search).set_params(
+        search__vary="initialisation", n_trials=n_seeds, n_members=n_seeds
+    )
     for k in search.selection_.indices:
         architecture = search.decisions_.architecture.restrict(search.catalog_[k].configuration)
         again.set_params(fixed=architecture).fit(X_train, y_train)

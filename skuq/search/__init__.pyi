@@ -10,6 +10,7 @@ from ._nes import EnsembleEvolution as EnsembleEvolution
 from ._nes import Mutation as Mutation
 from ._proposers import FixedSequence as FixedSequence
 from ._proposers import Proposer as Proposer
+from ._proposers import RandomProposer as RandomProposer
 from ._proposers import StartingWith as StartingWith
 from ._result import SearchResult as SearchResult
 from ._search import Search as Search
