@@ -42,14 +42,18 @@ from skuq.estimators._searches._plan import (
     resolve_rule,
     resolve_validation,
 )
-from skuq.estimators._searches._review import Review, warn_of_few_validation_rows
 from skuq.estimators._searches._trials import (
     NO_CALIBRATION,
     Chooser,
+    Review,
     assemble,
     make_leaderboard,
+    make_retraining,
     predict_candidates,
+    recalibrate,
     score_trials,
+    trials_to_keep,
+    warn_of_few_validation_rows,
 )
 from skuq.estimators._task import Task, read_task
 from skuq.fitted import FittedEnsemble
@@ -204,10 +208,10 @@ class SearchEstimator:
             except Exception as error:
                 _keep_trials(error, found, result)
                 raise
-            retraining = _make_retraining(plan, result, chosen, self.refit, head)
+            retraining = make_retraining(plan, result, chosen, self.refit, head)
             if retraining is not None and not result.interrupted:
                 result = self._train_again(retraining, plan, task, search, validation, started)
-                chosen = _recalibrate(chosen, chooser, result, head)
+                chosen = recalibrate(chosen, chooser, result, head)
         vars(self).update(vars(found._predict_by(result, chosen)))
         review = self._review(plan.rule)
         review.warn_of_few_members()
@@ -597,13 +601,13 @@ class SearchEstimator:
         except Exception as error:
             _keep_trials(error, estimator, result)
             raise
-        retraining = _make_retraining(plan, result, chosen, estimator.refit, head)
+        retraining = make_retraining(plan, result, chosen, estimator.refit, head)
         if retraining is not None:
             records = retraining.read_stored(
                 functools.partial(read_retrained, estimator.catalog_path_)
             )
             result = retraining.join(records)
-            chosen = _recalibrate(chosen, chooser, result, head)
+            chosen = recalibrate(chosen, chooser, result, head)
             # With a limit of time, `fit` may have trained only some of the repeats.
             n_all = len(retraining.requests)
             if len(records) < (n_all if estimator.max_time is None else 1):
@@ -635,7 +639,7 @@ class SearchEstimator:
         # Pickle only the weights of members, so that the file is small, and each network once.
         state = {name: v for name, v in super().__getstate__().items() if name != "_memory"}
         if "selection_" in state:
-            kept = _trials_to_keep(state)
+            kept = trials_to_keep(state)
             state["catalog_"] = self._result.keep_arrays_of(kept).catalog
             state["fitted_"] = replace(self.fitted_, members=(), weights=np.empty(0))
         return state
@@ -655,39 +659,6 @@ class SearchEstimator:
         # time limit their number.
         tags.non_deterministic = self.n_jobs not in (None, 1) or self.max_time is not None
         return tags
-
-
-def _trials_to_keep(chosen: dict[str, Any]) -> np.ndarray:
-    """List the positions of the trials that are in any selection."""
-    selections = [chosen["selection_"], *chosen["selections_"]]
-    return np.unique(np.concatenate([selection.indices for selection in selections]))
-
-
-def _make_retraining(
-    plan: SearchPlan, result: SearchResult, chosen: dict[str, Any], refit: bool, head: Any
-) -> Retraining | None:
-    """Describe the training after the search; None if there is none."""
-    if refit:
-        return Retraining("refit", result, _trials_to_keep(chosen).tolist())
-    if not plan.n_repeats:
-        return None
-    selection = chosen["selection_"]
-    heaviest_first = np.argsort(-selection.weights, kind="stable")
-    indices = selection.indices[heaviest_first].tolist()
-    return Retraining("repeat", result, indices, plan.n_repeats, head)
-
-
-def _recalibrate(
-    chosen: dict[str, Any], chooser: Chooser, result: SearchResult, head: Any
-) -> dict[str, Any]:
-    """Calibrate with the networks of repeats, if there are any."""
-    if not result.repeated or len(result.sets) > 1:
-        return chosen
-    selection = chosen["selection_"]
-    candidates = result.candidates(head, indices=selection.indices)
-    alone = replace(selection, indices=np.arange(len(selection)))
-    calibration = chooser.calibration(alone, candidates)
-    return {**chosen, "calibration_": calibration, "calibrations_": (calibration,)}
 
 
 def _keep_trials(error: Any, found: SearchEstimator, result: SearchResult) -> None:
