@@ -27,6 +27,7 @@ from sklearn.tree import DecisionTreeClassifier
 import skuq
 import skuq.exceptions
 from skuq.networks import NOMUNetwork, OperatorNetwork
+from skuq.search import AgEBO
 from skuq.training import Training
 
 N_ROWS, N_NEW = 120, 30
@@ -34,10 +35,9 @@ SMALL = {"hidden_units": (16,), "epochs": 20, "batch_size": 32, "random_state": 
 SEARCH = {"n_trials": 6, "n_members": 3, "epochs": 10, "random_state": 0, "n_jobs": 1}
 PAPER = {
     **SEARCH,
-    "cv": None,
-    "search_space": "dense",
-    "discard": False,
-    "validation_fraction": 0.25,
+    "space": "dense",
+    "search": AgEBO(discard=False),
+    "validation": 0.25,
 }
 
 
@@ -90,17 +90,17 @@ FITS = {
     ),
     "AutoDEUQRegressor, cv and refit": (
         lambda: skuq.AutoDEUQRegressor(
-            **{**PAPER, "n_trials": 4, "cv": 3}, calibrate=False, refit=True
+            **{**PAPER, "n_trials": 4, "validation": 3}, calibrate=False, refit=True
         ),
         regression_data,
     ),
     "AutoDEUQClassifier": (lambda: skuq.AutoDEUQClassifier(**PAPER), classification_data),
     "NESRegressor": (
-        lambda: skuq.NESRegressor(**SEARCH, search_space="width-depth"),
+        lambda: skuq.NESRegressor(**SEARCH, space="width-depth"),
         regression_data,
     ),
     "NESClassifier": (
-        lambda: skuq.NESClassifier(**SEARCH, search_space="width-depth"),
+        lambda: skuq.NESClassifier(**SEARCH, space="width-depth"),
         classification_data,
     ),
     "DeepEnsembleRegressor": (

@@ -22,7 +22,9 @@ from sklearn.model_selection import train_test_split
 
 import skuq
 from skuq import plotting
+from skuq.ensembles import GreedySelection
 from skuq.exceptions import SmallValidationWarning
+from skuq.networks import DenseSpace
 
 warnings.simplefilter("ignore", SmallValidationWarning)  # 221 rows are few, indeed
 
@@ -59,15 +61,14 @@ def fit_pool():
 def fit_search(search, n_trials):
     model = skuq.AutoDEUQRegressor(
         n_trials,
-        search_space="dense",
-        n_nodes=2,
+        space=DenseSpace(n_nodes=2),
         epochs=30,
-        discard=False,
         search=search,
         n_members=6,
-        min_members=6,
+        selection=GreedySelection(min_members=6),
         random_state=0,
     )
+    model.set_params(search__discard=False)
     return model.fit(X_train, y_train)
 
 

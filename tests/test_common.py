@@ -33,7 +33,7 @@ POOL = [
 ]
 
 
-SEARCH = {"n_trials": 2, "epochs": 30, "search_space": TinySpace(), "random_state": 0}
+SEARCH = {"n_trials": 2, "epochs": 30, "space": TinySpace(), "random_state": 0}
 SHORT = {**NETWORK, "epochs": 20, "random_state": 0}
 HYPER = {"n_search": 3, **NETWORK, "dropout_range": (0.01, 0.1), "random_state": 0}
 
@@ -41,9 +41,7 @@ HYPER = {"n_search": 3, **NETWORK, "dropout_range": (0.01, 0.1), "random_state":
 QUICK = [
     skuq.DeepEnsembleRegressor(2, **SHORT),
     # Of one architecture, so that trials share a program.
-    skuq.AutoDEUQClassifier(
-        n_members=2, **SEARCH, fixed_architecture={"units": 8, "activation": "tanh"}
-    ),
+    skuq.AutoDEUQClassifier(n_members=2, **SEARCH, fixed={"units": 8, "activation": "tanh"}),
     skuq.NOMURegressor(
         NOMUNetwork(NETWORK["hidden_units"]),
         artificial=ArtificialInputs(n=10),
@@ -68,7 +66,7 @@ QUICK = [
 OTHERS = [
     skuq.AutoDEUQRegressor(n_members=2, **SEARCH),
     skuq.AutoDEUQClassifier(n_members=2, **SEARCH),
-    skuq.AutoDEUQRegressor(**SEARCH, cv=2, refit=True),
+    skuq.AutoDEUQRegressor(**SEARCH, validation=2, refit=True),
     skuq.DeepEnsembleClassifier(2, **NETWORK, random_state=0),
     skuq.HyperDeepEnsembleRegressor(2, **HYPER),
     skuq.HyperDeepEnsembleClassifier(2, **HYPER),
@@ -78,7 +76,7 @@ OTHERS = [
     skuq.MCDropoutClassifier(10, dropout=0.05, **NETWORK, random_state=0),
     skuq.OperatorEnsembleRegressor(2, **OPERATOR, prior_scale=0.1, random_state=0),
     skuq.NESClassifier(n_members=2, **{**SEARCH, "epochs": 40}),
-    skuq.NESClassifier(n_members=2, **{**SEARCH, "epochs": 40}, cv=2),
+    skuq.NESClassifier(n_members=2, **{**SEARCH, "epochs": 40}, validation=2),
     skuq.NESRegressor(n_members=2, **{**SEARCH, "epochs": 40}),
     OutputwiseRegressor(TooSure()),
     skuq.HQEnsembleSelector(POOL, cv=3, voting="hard"),

@@ -43,7 +43,6 @@ DIFFERENT = {
     "AutoDEUQ": {
         **_SELECTION,
         "selection": "a callable gets normals or probabilities",
-        "selection_loss": "losses of distributions or of probabilities",
     },
     "NES": _SELECTION,
     "CalibratedUncertainty": {
@@ -65,18 +64,16 @@ DIFFERENT = {
     },
     "searches": {
         **_SELECTION,
-        "cv": "folds are a default of AutoDEUQ",
         "epochs": "NES trains all of them",
-        "fixed_architecture, fixed_hyperparameters": "`search` or `vary` fixes the others",
         "n_features_in_": "NES takes images",
         "n_jobs": "other strategies repeat exactly",
         "n_members": "AutoDEUQ chooses up to that many",
         "n_trials": "the papers' numbers",
         "preprocess": "NES takes images",
-        "search_space": "the spaces by name",
+        "search": "the strategies by name",
         "selection": "the selections by name",
-        "selection_loss": "the losses by name",
-        "validation_fraction": "NES does not stop early",
+        "space": "the spaces by name",
+        "validation": "folds are a default of AutoDEUQ",
     },
     "functions": {
         "n_parameters_": "an ensemble counts all members",

@@ -113,7 +113,7 @@ if FRESH:  # TensorFlow is first used in the child
         print(pool.apply_async(fit_again, (model,)).get(120))
 model.fit(X, y)
 expected = model.predict(X)
-search = AutoDEUQRegressor(n_trials=2, n_jobs=2, cv=2, random_state=0)
+search = AutoDEUQRegressor(n_trials=2, n_jobs=2, validation=2, random_state=0)
 with context.Pool(2) as pool:
     print(pool.apply_async(predict, (model,)).get(60))
     print(pool.apply_async(fit_again, (model,)).get(60))

@@ -244,7 +244,7 @@ WITHOUT_BACKEND = [
     "import skuq.backend; from skuq.backend import BoundedCache",
     "from skuq.ensembles import *; from skuq.predictive import *; from skuq.metrics import *",
     "from skuq.catalog import *; from skuq.tables import *; from skuq.datasets import *",
-    "from skuq.networks import DenseSkipSpace, GaussianHead",
+    "from skuq.networks import DenseSpace, GaussianHead",
     "from skuq.networks import CellSpace; import numpy as np; s = CellSpace(); s.recipe({}); "
     "a = s.decisions().architecture; s.mutate(a.default(), np.random.default_rng(0))",
     "from skuq.search import Search, make_proposer, open_slots",

@@ -61,7 +61,7 @@ def test_cross_validation_in_parallel_gives_the_same(backend, table):
 @pytest.mark.slow
 def test_searches_inside_a_search(tiny_space, table):
     """A search's own workers inside joblib's: it runs in the worker it is in."""
-    model = AutoDEUQRegressor(2, n_jobs=2, epochs=5, search_space=tiny_space, random_state=0)
+    model = AutoDEUQRegressor(2, n_jobs=2, epochs=5, space=tiny_space, random_state=0)
     search = GridSearchCV(model, {"n_members": [1, 2]}, cv=2, n_jobs=2, error_score="raise")
     assert np.isfinite(search.fit(*table).best_score_)
 
@@ -104,7 +104,7 @@ def test_eight_threads_predict_what_one_does(make, table):
 @pytest.mark.slow
 def test_folds_in_processes_share_a_folder(tiny_space, table, tmp_path):
     model = AutoDEUQRegressor(
-        2, n_jobs=2, epochs=5, search_space=tiny_space, random_state=0, catalog_dir=tmp_path
+        2, n_jobs=2, epochs=5, space=tiny_space, random_state=0, catalog_dir=tmp_path
     )
     first = cross_val_score(model, *table, cv=3, n_jobs=2, error_score="raise")
     assert len(list(tmp_path.glob("*/trial-*.skuq"))) == 6

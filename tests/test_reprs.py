@@ -33,7 +33,7 @@ FITTED = {
         Y > 0,
     ),
     "search": (
-        skuq.AutoDEUQRegressor(2, search_space=TinySpace(), epochs=3, cv=2, random_state=0),
+        skuq.AutoDEUQRegressor(2, space=TinySpace(), epochs=3, validation=2, random_state=0),
         Y,
     ),
 }

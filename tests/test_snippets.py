@@ -78,7 +78,7 @@ SHORTER = {
 ELSEWHERE = {
     "LaplaceHead": "would register a class for all tests of the process",
     "SLURMCluster": "needs a SLURM cluster",
-    '"search_space": build': "in tests of persistence, with a space of one's own",
+    '"space": build': "in tests of persistence, with a space of one's own",
     "NATStopology": "needs the files of NAS-Bench-201",
     "conformalize": "in test_calibrated and test_interoperability, with MAPIE",
 }

@@ -1,5 +1,3 @@
-from ._autodeuq import AutoDEUQClassifier as AutoDEUQClassifier
-from ._autodeuq import AutoDEUQRegressor as AutoDEUQRegressor
 from ._base import UncertaintyClassifier as UncertaintyClassifier
 from ._base import UncertaintyRegressor as UncertaintyRegressor
 from ._calibration._calibrated import (
@@ -18,8 +16,10 @@ from ._hyper_ensemble import HyperDeepEnsembleClassifier as HyperDeepEnsembleCla
 from ._hyper_ensemble import HyperDeepEnsembleRegressor as HyperDeepEnsembleRegressor
 from ._mc_dropout import MCDropoutClassifier as MCDropoutClassifier
 from ._mc_dropout import MCDropoutRegressor as MCDropoutRegressor
-from ._nes import NESClassifier as NESClassifier
-from ._nes import NESRegressor as NESRegressor
 from ._nomu._regressor import NOMURegressor as NOMURegressor
 from ._operators._regressors import NEONRegressor as NEONRegressor
 from ._operators._regressors import OperatorEnsembleRegressor as OperatorEnsembleRegressor
+from ._searches._autodeuq import AutoDEUQClassifier as AutoDEUQClassifier
+from ._searches._autodeuq import AutoDEUQRegressor as AutoDEUQRegressor
+from ._searches._nes import NESClassifier as NESClassifier
+from ._searches._nes import NESRegressor as NESRegressor

@@ -131,13 +131,19 @@ def _find_doc_link_template(estimator: Any) -> str:
 doc_link_template = property(_find_doc_link_template)
 
 
-def to_keras(self: Any) -> Any:
+def to_keras(self: Any, ddof: int = 0) -> Any:
     """Build one Keras model of the whole ensemble, for example to be served or exported.
 
     It holds copies of the weights, with scaling before and mixing after the networks.
     ``model.save("model.keras")`` saves it. (With ``network="tabular"``, a process that loads it
     needs ``from skuq.networks import NumericEmbedding`` first, which registers the layers.)
     ``model.export(folder)`` writes a SavedModel that needs neither Keras nor skuq.
+
+    Parameters
+    ----------
+    ddof : {0, 1}, default=0
+        Degrees of freedom of the epistemic variance of regressors, as in `uncertainty` of
+        `predict_distribution`.
 
     Returns
     -------
@@ -159,7 +165,7 @@ def to_keras(self: Any) -> Any:
         `target_transform`, or MC dropout.
     """
     check_is_fitted(self)
-    return self.fitted_.to_keras(getattr(self, "epistemic_ddof", 0))
+    return self.fitted_.to_keras(ddof)
 
 
 def _draws_functions(estimator: Any) -> bool:
@@ -307,7 +313,7 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         """
         _check_query(self, "predict_uncertainty", query)
         distribution = self.predict_distribution(X, **query)
-        parts = distribution.uncertainty(getattr(self, "epistemic_ddof", 0))
+        parts = distribution.uncertainty()
         shape = self.fitted_.output_shape(**query)
         return Uncertainty(*(part.reshape(len(part), *shape) for part in parts))
 
@@ -463,7 +469,7 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         -------
         Posterior
             Draws without noise: their mean and standard deviation are the mean and the epistemic
-            part of `predict_uncertainty` (with ``epistemic_ddof=0``). A draw of NOMU is the
+            part of `predict_uncertainty`. A draw of NOMU is the
             prediction plus a multiple of its standard deviation, the same for all rows; with
             asymmetric bounds it is a quantile, and the draws' mean is that of `TwoPieceNormal`,
             not its mode. `key` is equal for fits of equal networks. It is None, without

@@ -118,7 +118,7 @@ class DeepEnsembleMethod(TrainingMethod):
         if not self.is_tabular:
             return [super().build(data, splits, inputs, targets)]
         estimator = self.estimator
-        space = TabularSpace(data.x, inputs.n_codes, splits.n_train, self.classifies)
+        space = TabularSpace().bind(data.x, inputs.n_codes, splits.n_train, self.classifies)
         decisions = sum(space.decisions(), Space())
         configurations = [decisions.check(kind, "network_settings") for kind in self.kinds]
         self._defaults = [space.recipe(configuration) for configuration in configurations]

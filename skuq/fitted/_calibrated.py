@@ -384,7 +384,7 @@ class FittedCalibrated:
         """Return the shape of one row's prediction: () or (n_outputs,)."""
         return np.shape(self.calibration.scale)
 
-    def to_keras(self, epistemic_ddof: int = 0) -> Any:
+    def to_keras(self, ddof: int = 0) -> Any:
         """Raise ValueError, because the estimator may be of any kind."""
         refuse_keras("the calibrated estimator may be anything")
 

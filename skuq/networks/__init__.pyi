@@ -4,13 +4,12 @@ from ._cells import Cell as Cell
 from ._cells import CellSpace as CellSpace
 from ._cells import Genotype as Genotype
 from ._cells import build_cell_network as build_cell_network
-from ._dense import DenseSkipSpace as DenseSkipSpace
+from ._dense import DenseSpace as DenseSpace
 from ._dense import WidthDepthSpace as WidthDepthSpace
 from ._dense import build_mlp as build_mlp
 from ._epinet import ConditionedPrior as ConditionedPrior
 from ._epinet import EpiNet as EpiNet
 from ._given_spaces import KerasTunerSpace as KerasTunerSpace
-from ._given_spaces import resolve_search_space as resolve_search_space
 from ._heads import CategoricalHead as CategoricalHead
 from ._heads import GaussianHead as GaussianHead
 from ._heads import GaussianMixtureHead as GaussianMixtureHead

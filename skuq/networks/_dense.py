@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
 
+from skuq._params import Interval, Settings
 from skuq._utils._records import saved_as
 from skuq.networks._space import Categorical, Decisions, Integer, Space, training_hyperparameters
 
@@ -68,8 +70,7 @@ def build_mlp(
 
 
 @saved_as("networks.WidthDepthSpace")
-@dataclass(frozen=True)
-class WidthDepthSpace:
+class WidthDepthSpace(Settings):
     """Search space of fully connected ReLU networks with equally wide layers: two decisions.
 
     Parameters
@@ -93,17 +94,29 @@ class WidthDepthSpace:
     6
     """
 
-    widths: tuple[int, ...] = (16, 32, 64, 128, 256)
-    max_depth: int = 5
-    max_batch_size: int = 256
-
     takes_images = False
+
+    _parameter_constraints: dict[str, Any] = {
+        "widths": [tuple, list],
+        "max_depth": [Interval(Integral, 1, None, closed="left")],
+        "max_batch_size": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        widths: Sequence[int] = (16, 32, 64, 128, 256),
+        max_depth: int = 5,
+        max_batch_size: int = 256,
+    ) -> None:
+        self.widths = widths
+        self.max_depth = max_depth
+        self.max_batch_size = max_batch_size
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """List width and depth, and the training hyperparameters of AutoDEUQ."""
         middle = self.widths[len(self.widths) // 2]
         architecture = (
-            Categorical("width", self.widths, default=middle),
+            Categorical("width", tuple(self.widths), default=middle),
             Integer("depth", 1, self.max_depth, default=min(2, self.max_depth)),
         )
         return Decisions(Space(architecture), training_hyperparameters(self.max_batch_size))
@@ -137,9 +150,8 @@ LAYER_TYPES = (IDENTITY, *(f"{w}-{a}" for w in WIDTHS for a in ACTIVATIONS))
 _MAX_SKIPS = 3  # most skip connections that end at one node
 
 
-@saved_as("networks.DenseSkipSpace")
-@dataclass(frozen=True)
-class DenseSkipSpace:
+@saved_as("networks.DenseSpace")
+class DenseSpace(Settings):
     """Search space of the AutoDEUQ paper: a directed graph of layers, and training settings.
 
     Anchors are the input (0), the variable nodes (1..n_nodes) and the output (n_nodes + 1). Every
@@ -151,9 +163,11 @@ class DenseSkipSpace:
     Parameters
     ----------
     n_nodes : int, default=5
-        Number of variable nodes: 3 give 9 architecture decisions, 5 give 17, 10 give 37.
+        Number of variable nodes: 3 give 9 architecture decisions, 5 give 17, 10 give 37. The
+        paper's benchmark has 5, its one-dimensional example 3.
     max_batch_size : int, default=256
-        Largest batch size of the search.
+        Largest batch size of the search, as in the paper's benchmark; its example has 32. A batch
+        size larger than the data means full batches.
 
     References
     ----------
@@ -162,31 +176,21 @@ class DenseSkipSpace:
 
     Examples
     --------
-    >>> from skuq.networks import DenseSkipSpace
-    >>> [len(DenseSkipSpace(n).decisions().architecture) for n in (3, 5, 10)]
+    >>> from skuq.networks import DenseSpace
+    >>> [len(DenseSpace(n).decisions().architecture) for n in (3, 5, 10)]
     [9, 17, 37]
     """
 
-    n_nodes: int = 5
-    max_batch_size: int = 256
-
     takes_images = False
 
-    @classmethod
-    def benchmark(cls) -> DenseSkipSpace:
-        """Make the paper's space for regression benchmarks: five nodes, batches of up to 256.
+    _parameter_constraints: dict[str, Any] = {
+        "n_nodes": [Interval(Integral, 1, None, closed="left")],
+        "max_batch_size": [Interval(Integral, 1, None, closed="left")],
+    }
 
-        The paper trains for 100 epochs.
-        """
-        return cls()
-
-    @classmethod
-    def toy(cls) -> DenseSkipSpace:
-        """Make the paper's space for its one-dimensional example: three nodes, batches up to 32.
-
-        The paper trains for 200 epochs and validates on a third of the rows.
-        """
-        return cls(n_nodes=3, max_batch_size=32)
+    def __init__(self, n_nodes: int = 5, max_batch_size: int = 256) -> None:
+        self.n_nodes = n_nodes
+        self.max_batch_size = max_batch_size
 
     def skips(self) -> list[tuple[int, int]]:
         """List the (source, target) anchors of all possible skip connections, by target.

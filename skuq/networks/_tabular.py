@@ -20,6 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from skuq import backend, networks
+from skuq._params import Settings
 from skuq._utils._checks import check_count
 from skuq._utils._records import saved_as
 from skuq.networks._space import Categorical, Decisions, Integer, Real, Space
@@ -326,30 +327,14 @@ _MOST_STEPS_PER_EPOCH = 512  # an epoch of a large table trains on a part of its
 
 
 @saved_as("networks.TabularSpace")
-@dataclass(frozen=True, eq=False)
-class TabularSpace:
+class TabularSpace(Settings):
     """Search space of fully connected networks on embedded columns, with their training.
 
     The parts are those of RealMLP: numbers have periodic embeddings, every feature has a trained
     scale, dense layers use the neural tangent parametrisation, activations are blended with the
     identity by a trained weight, and the learning rate runs through cycles. The default
-    configuration is the recipe of ``network="tabular"``; docs/methods/tabular.md describes how it
-    was found.
-
-    Parameters
-    ----------
-    x : ndarray of shape (n_samples, n_features)
-        Inputs of the networks, after preprocessing. Columns with more than two values are
-        embedded, and bins of piecewise-linear embeddings are quantiles of these rows.
-    categories : mapping of int to int, default={}
-        Columns of codes, and the number of codes of each.
-    n_rows : int, optional
-        Number of training rows, which determines batch size and number of epochs. By default the
-        number of rows of x.
-    classes : bool, default=False
-        Whether y are classes, for which the default has some dropout.
-    losses : tuple of {"crps", "nll"}, default=()
-        Choices of a further decision about the loss of a `GaussianHead`; the first is the default.
+    configuration is the recipe of `TabularEnsembleRegressor`; docs/methods/tabular.md describes
+    how it was found. Decisions and networks depend on the rows, to which `bind` binds the space.
 
     References
     ----------
@@ -360,10 +345,49 @@ class TabularSpace:
     --------
     >>> import numpy as np
     >>> from skuq.networks import TabularSpace
-    >>> decisions = TabularSpace(np.random.default_rng(0).normal(size=(100, 3))).decisions()
-    >>> decisions.architecture.names
+    >>> space = TabularSpace().bind(np.random.default_rng(0).normal(size=(100, 3)))
+    >>> space.decisions().architecture.names
     ['n_layers', 'width', 'activation', 'residual', 'embedding', 'embedding_dim']
     """
+
+    takes_images = False
+
+    def bind(
+        self,
+        x: np.ndarray,
+        categories: Mapping[int, int] | None = None,
+        n_rows: int | None = None,
+        classes: bool = False,
+        losses: tuple[str, ...] = (),
+    ) -> BoundTabularSpace:
+        """Bind the space to the rows of a training.
+
+        Parameters
+        ----------
+        x : ndarray of shape (n_samples, n_features)
+            Inputs of the networks, after preprocessing. Columns with more than two values are
+            embedded, and bins of piecewise-linear embeddings are quantiles of these rows.
+        categories : mapping of int to int, optional
+            Columns of codes, and the number of codes of each.
+        n_rows : int, optional
+            Number of training rows, which determines batch size and number of epochs. By default
+            the number of rows of x.
+        classes : bool, default=False
+            Whether y are classes, for which the default has some dropout.
+        losses : tuple of {"crps", "nll"}, default=()
+            Choices of a further decision about the loss of a `GaussianHead`; the first is the
+            default.
+
+        Returns
+        -------
+        SearchSpace
+        """
+        return BoundTabularSpace(x, categories or {}, n_rows, classes, losses)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundTabularSpace:
+    """A `TabularSpace` for the rows of one training; see `TabularSpace.bind`."""
 
     x: np.ndarray = field(repr=False)
     categories: Mapping[int, int] = field(default_factory=dict)

@@ -116,9 +116,9 @@ class Calibrated(Continuous):
         """Factor of the base's standard deviations."""
         return np.sqrt(self.variance / self.base.variance)
 
-    def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
+    def uncertainty(self, ddof: int = 0) -> Uncertainty:
         """Compute the mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
-        parts, factor = self.base.uncertainty(epistemic_ddof), self._std_factor
+        parts, factor = self.base.uncertainty(ddof), self._std_factor
         return Uncertainty(self.mean, *(factor * part for part in parts[1:]))
 
 
@@ -473,12 +473,12 @@ class TwoPieceNormal(Continuous):
         above = self.upper * (self.upper / (s2 + a))
         return (1 - 2 / np.pi) * self._skew**2 + below * s2 + a * above
 
-    def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
+    def uncertainty(self, ddof: int = 0) -> Uncertainty:
         """Return the point prediction and the standard deviations by source.
 
         Parameters
         ----------
-        epistemic_ddof : {0, 1}, default=0
+        ddof : {0, 1}, default=0
             Ignored, since a single model has no divisor to correct.
         """
         return Uncertainty(self.mean, self.aleatoric, np.sqrt(self.epistemic_variance), self.std)

@@ -263,9 +263,9 @@ class GroupedDistribution(Continuous):
         """Variance beyond the noise's, in squared units of y."""
         return self._gather([part.epistemic_variance for part in self.parts])
 
-    def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
+    def uncertainty(self, ddof: int = 0) -> Uncertainty:
         """Compute the mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
-        parts = zip(*(part.uncertainty(epistemic_ddof) for part in self.parts))
+        parts = zip(*(part.uncertainty(ddof) for part in self.parts))
         return Uncertainty(*(self._gather(values) for values in parts))
 
     def cdf(self, y: ArrayLike) -> np.ndarray:

@@ -59,7 +59,7 @@ def steps(unit, n):
             2,
         ),
         (
-            skuq.NESRegressor(2, n_members=1, search_space=TinySpace(), epochs=3, random_state=0),
+            skuq.NESRegressor(2, n_members=1, space=TinySpace(), epochs=3, random_state=0),
             Y,
             "trial",
             2,

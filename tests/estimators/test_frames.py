@@ -41,7 +41,7 @@ FIXED = NOMUReadout(l_min=0.01, l_max=2, c=1)
 
 
 def _every(tiny_space):
-    search = {**SEARCH, "search_space": tiny_space}
+    search = {**SEARCH, "space": tiny_space}
     return {
         "DeepEnsembleRegressor": skuq.DeepEnsembleRegressor(2, **NETWORK),
         "DeepEnsembleClassifier": skuq.DeepEnsembleClassifier(2, **NETWORK),
@@ -365,7 +365,7 @@ def test_images_are_not_preprocessed(tiny_space):
 
     rng = np.random.default_rng(0)
     images, y = rng.random((30, 3, 3, 1)), rng.integers(2, size=30)
-    model = skuq.NESClassifier(**SEARCH, search_space=Flat()).fit(images, y)
+    model = skuq.NESClassifier(**SEARCH, space=Flat()).fit(images, y)
     assert model.preprocessor_ is None
     flat = clone(model).set_params(image_shape=(3, 3)).fit(images.reshape(30, 9), y)
     assert flat.preprocessor_ is None

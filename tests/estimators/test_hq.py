@@ -461,7 +461,7 @@ def test_members_of_an_ensemble_are_a_pool(digits):
 @pytest.mark.slow
 def test_autodeuq_selects_by_hq(wave, tiny_space):
     model = AutoDEUQRegressor(
-        8, n_members=3, epochs=20, search_space=tiny_space, selection="hq", random_state=0
+        8, n_members=3, epochs=20, space=tiny_space, selection="hq", random_state=0
     ).fit(*wave)
     catalog = model.catalog_
     raw = np.stack([catalog.member(k).held_out for k in catalog.completed]).astype(float)

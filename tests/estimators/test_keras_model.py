@@ -98,7 +98,7 @@ def test_networks_for_tables_take_what_the_preprocessor_gives(rows, kind, n_copi
 @pytest.mark.slow
 def test_searched_ensembles(rows, tiny_space):
     X, y = rows
-    search = {"search_space": tiny_space, "epochs": 4, "random_state": 0, "n_members": 3}
+    search = {"space": tiny_space, "epochs": 4, "random_state": 0, "n_members": 3}
     model = AutoDEUQRegressor(4, **search).fit(X, y)
     assert_same(model, X)
     assert_same(model.set_params(epistemic_ddof=1), X)
@@ -135,7 +135,7 @@ def test_images(tiny_space):
 
     rng = np.random.default_rng(0)
     X, y = rng.normal(5, 3, size=(60, 6, 5, 2)), np.arange(60) % 3
-    settings = {"n_members": 2, "search_space": Convolution(), "epochs": 2, "random_state": 0}
+    settings = {"n_members": 2, "space": Convolution(), "epochs": 2, "random_state": 0}
     model = NESClassifier(2, **settings).fit(X, y)
     assert assert_same(model, X).input_shape == (None, 6, 5, 2)
 

@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
+from small_models import make
 from tiers import slow_after
 
 from skuq import (
@@ -62,7 +63,7 @@ def nomu(**changes):
 
 def ensembles(space):
     """One of each kind, and networks with other layers."""
-    search = {"n_trials": 4, "n_members": 3, "epochs": 8, "search_space": space, **SEED}
+    search = {"n_trials": 4, "n_members": 3, "epochs": 8, "space": space, **SEED}
     return {
         "deep": DeepEnsembleRegressor(3, **SMALL),
         "mse": DeepEnsembleRegressor(3, loss="mse", **SMALL),
@@ -71,7 +72,7 @@ def ensembles(space):
         "dropout": MCDropoutRegressor(20, **SMALL),
         "joined dropout": MCDropoutRegressor(20, network=joined_and_dropped, epochs=8, **SEED),
         "autodeuq": AutoDEUQRegressor(**search),
-        "nes": NESRegressor(**search, vary="both"),
+        "nes": make(NESRegressor, **search, search__vary="both"),
     }
 
 
@@ -336,7 +337,7 @@ def test_draws_of_a_regressor_of_images():
     images = np.random.default_rng(0).normal(size=(40, 3, 3, 1))
     y = images.mean(axis=(1, 2, 3))
     space = WidthDepthSpace((8,), 1)
-    model = NESRegressor(2, n_members=2, epochs=2, search_space=space, random_state=0)
+    model = NESRegressor(2, n_members=2, epochs=2, space=space, random_state=0)
     posterior = model.fit(images, y).posterior_fn()
     draws = posterior(images.reshape(40, 9))
     assert_allclose(draws.mean(axis=0), model.predict(images), rtol=1e-5)

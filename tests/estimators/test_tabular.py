@@ -184,9 +184,14 @@ def short(monkeypatch):
 
 SEARCH = {
     "n_members": 2,
-    "search_space": "tabular",
-    "fixed_architecture": {**SMALL, "activation": "silu", "residual": False, "embedding": "none"},
-    "fixed_hyperparameters": {"dropout": 0.0},
+    "space": "tabular",
+    "fixed": {
+        **SMALL,
+        "activation": "silu",
+        "residual": False,
+        "embedding": "none",
+        "dropout": 0.0,
+    },
     "random_state": 0,
 }
 
@@ -208,9 +213,9 @@ def test_nes_searches_the_space(frame, short):
 
 
 def test_a_space_of_other_rows_is_refused(frame):
-    space = TabularSpace(np.zeros((3, 2)))
-    with pytest.raises(ValueError, match='search_space="tabular"'):
-        AutoDEUQRegressor(2, search_space=space).fit(*frame)
+    space = TabularSpace().bind(np.zeros((3, 2)))
+    with pytest.raises(ValueError, match="must not be bound to rows"):
+        AutoDEUQRegressor(2, space=space).fit(*frame)
 
 
 @pytest.mark.parametrize("loss", slow_after(1, ["quantiles", "student-t", "gaussian-mixture"]))

@@ -24,7 +24,7 @@ from skuq._utils import _archive
 from skuq.backend import keras
 from skuq.exceptions import FileFormatError
 from skuq.networks import (
-    DenseSkipSpace,
+    DenseSpace,
     EpiNet,
     NOMUNetwork,
     NOMUReadout,
@@ -105,7 +105,7 @@ def set_state(**fields):
         "estimators.lazy_loader.attach",
         "networks.__getattr__",
         "networks._gaussian_head.GaussianHead",
-        "networks.DenseSkipSpace.Scaling",
+        "networks.DenseSpace.Scaling",
         "",
         "x" * 10**6,
     ],
@@ -312,10 +312,10 @@ def test_networks_that_are_none(network):
 def test_networks_of_our_own_pass():
     check_network(build_mlp((2,), 3, [4]).to_json(), "here")
     assert sizes(build_mlp((2,), 3, [4]).to_json(), "here") == (2 * 4 + 4 + 4 * 3 + 3, 0)
-    space = DenseSkipSpace()
+    space = DenseSpace()
     configuration = space.decisions((2,), 2).architecture.sample(rng)
     check_network(space.build(configuration, (2,), 2).to_json(), "here")
-    space = TabularSpace(X)
+    space = TabularSpace().bind(X)
     for embedding in ("periodic", "piecewise-linear"):
         configuration = {**space.decisions().architecture.default(), "embedding": embedding}
         configuration = {**space.decisions().hyperparameters.default(), **configuration}

@@ -48,7 +48,7 @@ from skuq.networks import (
     Categorical,
     CellSpace,
     Decisions,
-    DenseSkipSpace,
+    DenseSpace,
     EpiNet,
     KerasTunerSpace,
     NASBench201Space,
@@ -57,7 +57,6 @@ from skuq.networks import (
     OperatorNetwork,
     Real,
     Space,
-    TabularSpace,
     WidthDepthSpace,
     WithTraining,
     build_mlp,
@@ -114,7 +113,7 @@ MIXED = [*POOL, ("deep", skuq.DeepEnsembleClassifier(2, **SMALL))]
 
 ensemble = functools.partial(skuq.DeepEnsembleRegressor, 2)
 classifier = functools.partial(skuq.DeepEnsembleClassifier, 2)
-dense = DenseSkipSpace(n_nodes=2)
+dense = DenseSpace(n_nodes=2)
 
 # name -> (estimator, X, y)
 CASES = {
@@ -130,7 +129,7 @@ CASES = {
     ),
     "tabular": (skuq.DeepEnsembleRegressor(**TABULAR), FRAME, Y),
     "tabular, calibrated": (
-        skuq.DeepEnsembleRegressor(**{**TABULAR, "n_members": 4}, validation_fraction=0.5),
+        skuq.DeepEnsembleRegressor(**{**TABULAR, "n_members": 4}, validation=0.5),
         X,
         Y,
     ),
@@ -166,15 +165,15 @@ CASES = {
     "hyper, classes": (skuq.HyperDeepEnsembleClassifier(2, n_search=3, **SMALL), X, LABELS),
     "dropout": (skuq.MCDropoutRegressor(5, **SMALL), X, Y),
     "dropout, classes": (skuq.MCDropoutClassifier(5, **SMALL), X, LABELS),
-    "autodeuq": (skuq.AutoDEUQRegressor(3, **SEARCH, search_space=dense), FRAME, Y),
-    "autodeuq, classes": (skuq.AutoDEUQClassifier(3, **SEARCH, n_nodes=2), X, LABELS),
-    "nes": (skuq.NESRegressor(3, **SEARCH, search_space=WidthDepthSpace((8,), 1)), X, Y),
-    "nes, classes": (skuq.NESClassifier(2, **SEARCH, search_space="dense"), FRAME, LABELS),
+    "autodeuq": (skuq.AutoDEUQRegressor(3, **SEARCH, space=dense), FRAME, Y),
+    "autodeuq, classes": (skuq.AutoDEUQClassifier(3, **SEARCH, space=dense), X, LABELS),
+    "nes": (skuq.NESRegressor(3, **SEARCH, space=WidthDepthSpace((8,), 1)), X, Y),
+    "nes, classes": (skuq.NESClassifier(2, **SEARCH, space="dense"), FRAME, LABELS),
     "nes, cells": (
         skuq.NESClassifier(
             2,
             **{**SEARCH, "epochs": 1},
-            search_space=CellSpace(channels=2, n_cells=1, batch_size=20),
+            space=CellSpace(channels=2, n_cells=1, batch_size=20),
         ),
         IMAGES,
         BRIGHT,
@@ -218,29 +217,29 @@ CASES = {
         VALUES,
     ),
     "operator ensemble": (skuq.OperatorEnsembleRegressor(2, **OPERATOR), INPUTS, VALUES),
-    "hq": (skuq.HQEnsembleSelector(MIXED, cv=2), X, LABELS),
+    "hq": (skuq.HQEnsembleSelector(MIXED, validation=2), X, LABELS),
     "hq, votes": (
         skuq.HQEnsembleSelector(
-            MIXED, metric="ck-formula-1", cv=KFold(2), voting="majority", weights="accuracy"
+            MIXED, metric="ck-formula-1", validation=KFold(2), voting="majority", weights="accuracy"
         ),
         X,
         LABELS,
     ),
-    "calibrated": (skuq.CalibratedUncertaintyRegressor(ensemble(**SMALL), cv=2), X, BOTH),
+    "calibrated": (skuq.CalibratedUncertaintyRegressor(ensemble(**SMALL), validation=2), X, BOTH),
     "calibrated, isotonic": (
-        skuq.CalibratedUncertaintyRegressor(ensemble(**SMALL), "isotonic", cv=2),
+        skuq.CalibratedUncertaintyRegressor(ensemble(**SMALL), "isotonic", validation=2),
         FRAME,  # it keeps the calibration rows, with pandas' types
         Y,
     ),
     "calibrated, conformal": (
         skuq.CalibratedUncertaintyRegressor(
-            make_pipeline(StandardScaler(), BayesianRidge()), "conformal", cv=2
+            make_pipeline(StandardScaler(), BayesianRidge()), "conformal", validation=2
         ),
         X,
         Y,
     ),
     "calibrated, classes": (
-        skuq.CalibratedUncertaintyClassifier(classifier(**SMALL), cv=2),
+        skuq.CalibratedUncertaintyClassifier(classifier(**SMALL), validation=2),
         X,
         LABELS,
     ),
@@ -484,16 +483,15 @@ def test_random_numbers_go_on(tmp_path):
 @pytest.mark.parametrize(
     "space",
     [
-        DenseSkipSpace(3),
+        DenseSpace(3),
         WidthDepthSpace((8, 9)),
         CellSpace(4, (1, 1), DARTS),
         NASBench201Space(4),
-        TabularSpace(X, {2: 3}),
-        WithTraining(DenseSkipSpace(), Space((Real("l2", 1e-3, 1),)), {"optimizer": "sgd"}),
+        WithTraining(DenseSpace(), Space((Real("l2", 1e-3, 1),)), {"optimizer": "sgd"}),
     ],
 )
 def test_search_spaces_of_the_package_are_saved(space):
-    loaded = loads(dumps(skuq.NESRegressor(search_space=space))).search_space
+    loaded = loads(dumps(skuq.NESRegressor(space=space))).space
     assert type(loaded) is type(space)
     shape = (6, 6, 1) if getattr(space, "takes_images", False) else (3,)
     assert loaded.decisions(shape, 1) == space.decisions(shape, 1)
@@ -501,7 +499,10 @@ def test_search_spaces_of_the_package_are_saved(space):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("catalog_dir", Path("somewhere")), ("discard", SuccessiveHalving((0.1, 0.5), 3.0, 5))],
+    [
+        ("catalog_dir", Path("somewhere")),
+        ("search__discard", SuccessiveHalving((0.1, 0.5), 3.0, 5)),
+    ],
 )
 def test_parameters_that_are_objects_are_saved(name, value):
     model = skuq.AutoDEUQRegressor(**{name: value})
@@ -528,32 +529,32 @@ def own_network(input_shape, n_outputs):
 
 
 def test_a_search_space_of_ones_own_is_given_again():
-    model = skuq.AutoDEUQRegressor(2, **SEARCH, search_space=OwnSpace()).fit(X, Y)
+    model = skuq.AutoDEUQRegressor(2, **SEARCH, space=OwnSpace()).fit(X, Y)
     data = dumps(model)
     loaded = loads(data)
     assert_equal_predictions(loaded, model, X)
     assert dumps(loaded) == data
-    assert "OwnSpace" in repr(loaded.search_space)
-    assert loaded.search_space == loads(data).search_space
-    with pytest.raises(MissingPartError, match=r"`search_space` .*OwnSpace.*parts={'search_space"):
+    assert "OwnSpace" in repr(loaded.space)
+    assert loaded.space == loads(data).space
+    with pytest.raises(MissingPartError, match=r"`space` .*OwnSpace.*parts={'space"):
         clone(loaded).fit(X, Y)
     space = OwnSpace()
-    loaded = loads(data, parts={"search_space": space})
-    assert loaded.search_space is space
+    loaded = loads(data, parts={"space": space})
+    assert loaded.space is space
     assert_equal_predictions(clone(loaded).fit(X, Y), model, X)
     with pytest.raises(ValueError, match=r"names that the file does not know: \['space'\]"):
         loads(data, parts={"space": space})
 
 
 def test_parts_of_nested_estimators():
-    inner = skuq.AutoDEUQRegressor(2, **SEARCH, search_space=OwnSpace())
+    inner = skuq.AutoDEUQRegressor(2, **SEARCH, space=OwnSpace())
     model = skuq.CalibratedUncertaintyRegressor(inner, cv=2).fit(X, Y)
     data = dumps(model)
     assert_equal_predictions(loads(data), model, X)
     space = OwnSpace()
     loaded = loads(data, parts={"estimator__search_space": space})
-    assert loaded.estimator.search_space is space
-    assert loaded.estimator_.search_space is space
+    assert loaded.estimator.space is space
+    assert loaded.estimator_.space is space
 
 
 def test_networks_of_ones_own_predict_without_their_function():
@@ -563,8 +564,8 @@ def test_networks_of_ones_own_predict_without_their_function():
     with pytest.raises(SearchSpaceError, match="MissingPartError.*function .*own_network"):
         loaded.fit(X, Y)
     space = KerasTunerSpace(own_network)
-    loaded = loads(dumps(skuq.AutoDEUQRegressor(search_space=space)), parts={"search_space": space})
-    assert loaded.search_space is space
+    loaded = loads(dumps(skuq.AutoDEUQRegressor(space=space)), parts={"space": space})
+    assert loaded.space is space
 
 
 def own_training(hp):
@@ -573,18 +574,18 @@ def own_training(hp):
 
 def test_a_pair_of_functions_is_given_whole_or_in_parts():
     pair = own_network, own_training
-    data = dumps(skuq.AutoDEUQRegressor(search_space=pair))
+    data = dumps(skuq.AutoDEUQRegressor(space=pair))
     for parts in (
-        {"search_space": pair},
-        {"search_space": list(pair)},
-        {"search_space__0": pair[0], "search_space__1": pair[1]},
+        {"space": pair},
+        {"space": list(pair)},
+        {"space__0": pair[0], "space__1": pair[1]},
     ):
-        assert loads(data, parts=parts).search_space == pair
-    missing = loads(data, parts={"search_space__0": own_network}).search_space[1]
-    with pytest.raises(MissingPartError, match=r"`search_space__1` .* give `search_space` to"):
+        assert loads(data, parts=parts).space == pair
+    missing = loads(data, parts={"space__0": own_network}).space[1]
+    with pytest.raises(MissingPartError, match=r"`space__1` .* give `space` to"):
         missing()
-    with pytest.raises(ValueError, match=r"does not know: \['search_space'\]"):
-        loads(data, parts={"search_space": own_network})
+    with pytest.raises(ValueError, match=r"does not know: \['space'\]"):
+        loads(data, parts={"space": own_network})
 
 
 def network_of_operations(input_shape, n_outputs):

@@ -11,7 +11,7 @@ from tiers import slow_after
 from training_data import make_data
 
 from skuq.backend import keras
-from skuq.networks import DenseSkipSpace, GaussianHead, NomuHead, build_mlp, build_nomu
+from skuq.networks import DenseSpace, GaussianHead, NomuHead, build_mlp, build_nomu
 from skuq.networks._epinet import EpiNetLayers, EpistemicNetwork
 from skuq.networks._operator import EncoderDecoder, OperatorHead
 from skuq.training import (
@@ -295,7 +295,7 @@ def test_what_is_no_job_is_refused(fields, message):
 
 
 def test_a_trainer_trains_the_job_of_a_configuration(data):
-    space = DenseSkipSpace(n_nodes=2, max_batch_size=8)
+    space = DenseSpace(n_nodes=2, max_batch_size=8)
     decisions = space.decisions()
     rng = np.random.default_rng(0)
     configuration = (decisions.architecture + decisions.hyperparameters).sample(rng)
