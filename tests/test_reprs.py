@@ -14,12 +14,13 @@ from small_models import TinySpace, TooSure
 
 import skuq
 from skuq._utils._records import record_repr
+from skuq.networks import MLP
 from skuq.training import Training
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))
 Y = X[:, 0] + 0.1 * RNG.normal(size=60)
-SMALL = {"hidden_units": (8,), "epochs": 3, "random_state": 0}
+SMALL = {"network": MLP((8,)), "epochs": 3, "random_state": 0}
 STEPS = Training(steps=5)
 FITTED = {
     "ensemble": (skuq.DeepEnsembleRegressor(2, **SMALL), Y),

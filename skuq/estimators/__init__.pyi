@@ -1,5 +1,6 @@
 from ._base import UncertaintyClassifier as UncertaintyClassifier
 from ._base import UncertaintyRegressor as UncertaintyRegressor
+from ._base import all_estimators as all_estimators
 from ._calibration._calibrated import (
     CalibratedUncertaintyClassifier as CalibratedUncertaintyClassifier,
 )
@@ -9,13 +10,14 @@ from ._calibration._calibrated import (
 from ._calibration._hq import HQEnsembleSelector as HQEnsembleSelector
 from ._calibration._pipeline import UncertaintyPipeline as UncertaintyPipeline
 from ._calibration._pipeline import make_pipeline as make_pipeline
-from ._deep_ensemble import DeepEnsembleClassifier as DeepEnsembleClassifier
-from ._deep_ensemble import DeepEnsembleRegressor as DeepEnsembleRegressor
-from ._discovery import all_estimators as all_estimators
-from ._hyper_ensemble import HyperDeepEnsembleClassifier as HyperDeepEnsembleClassifier
-from ._hyper_ensemble import HyperDeepEnsembleRegressor as HyperDeepEnsembleRegressor
-from ._mc_dropout import MCDropoutClassifier as MCDropoutClassifier
-from ._mc_dropout import MCDropoutRegressor as MCDropoutRegressor
+from ._ensembles._deep import DeepEnsembleClassifier as DeepEnsembleClassifier
+from ._ensembles._deep import DeepEnsembleRegressor as DeepEnsembleRegressor
+from ._ensembles._hyper import HyperDeepEnsembleClassifier as HyperDeepEnsembleClassifier
+from ._ensembles._hyper import HyperDeepEnsembleRegressor as HyperDeepEnsembleRegressor
+from ._ensembles._mc_dropout import MCDropoutClassifier as MCDropoutClassifier
+from ._ensembles._mc_dropout import MCDropoutRegressor as MCDropoutRegressor
+from ._ensembles._tabular import TabularEnsembleClassifier as TabularEnsembleClassifier
+from ._ensembles._tabular import TabularEnsembleRegressor as TabularEnsembleRegressor
 from ._nomu._regressor import NOMURegressor as NOMURegressor
 from ._operators._regressors import NEONRegressor as NEONRegressor
 from ._operators._regressors import OperatorEnsembleRegressor as OperatorEnsembleRegressor

@@ -9,14 +9,15 @@ from sklearn.naive_bayes import GaussianNB
 from small_models import TinySpace, TooSure
 
 import skuq
-from skuq.networks import NOMUReadout
+from skuq.networks import MLP, NOMUReadout
 
 callback = pytest.importorskip("sklearn.callback")
 
 X = np.random.default_rng(0).normal(size=(40, 2))
 Y = X[:, 0]
 NUMBERS = NOMUReadout(l_min=0.1, l_max=1, c=1)
-SMALL = {"hidden_units": (8,), "epochs": 3, "random_state": 0}
+RUN = {"epochs": 3, "random_state": 0}
+SMALL = {"network": MLP((8,)), **RUN}
 
 
 class Recorder:

@@ -21,7 +21,7 @@ from skuq import (
 )
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import gaussian_nll_loss
-from skuq.networks import ArtificialInputs, NOMUNetwork, NOMUReadout, OperatorNetwork
+from skuq.networks import MLP, ArtificialInputs, NOMUNetwork, NOMUReadout, OperatorNetwork
 from skuq.tables import FunctionTargets
 from skuq.training import Training
 
@@ -30,7 +30,7 @@ OPERATOR = {
     "training": Training(steps=5),
 }
 OPERATOR["random_state"] = 0
-NETWORK = {"hidden_units": 4, "epochs": 3, "random_state": 0}
+NETWORK = {"network": MLP(4), "epochs": 3, "random_state": 0}
 ENSEMBLES = [
     DeepEnsembleRegressor(2, **NETWORK),
     DeepEnsembleRegressor(2, loss="mse", **NETWORK),
@@ -39,7 +39,7 @@ ENSEMBLES = [
     DeepEnsembleRegressor(2, loss="gaussian-mixture", **NETWORK),
     DeepEnsembleRegressor(2, target_transform="yeo-johnson", **NETWORK),
     MCDropoutRegressor(5, **NETWORK),
-    HyperDeepEnsembleRegressor(2, n_search=2, **NETWORK),
+    HyperDeepEnsembleRegressor(2, n_trials=2, **NETWORK),
     NESRegressor(n_trials=3, n_members=2, epochs=3, random_state=0),
     AutoDEUQRegressor(n_trials=3, n_members=2, random_state=0),
     NOMURegressor(NOMUNetwork(8), epochs=10, random_state=0),
