@@ -23,7 +23,6 @@ from scipy import linalg, stats
 
 from skuq._utils._environment import generator, one_thread_if_small
 from skuq._utils._messages import warn_user
-from skuq.estimators._network_estimator import find_completed, has_diverged
 from skuq.estimators._operators._prior import (
     Prior,
     learn_prior,
@@ -35,6 +34,7 @@ from skuq.fitted._operator import ConditionedDraws
 from skuq.networks._dense_layers import Derivatives
 from skuq.networks._epinet import PRIOR_SCALE, EpistemicNetwork
 from skuq.predictive._posterior import quasi_random_normals
+from skuq.training._engine import find_completed, has_diverged
 from skuq.training._predict import variables_of
 
 # Largest number of values that are conditioned on exactly, and largest number that are conditioned

@@ -24,8 +24,7 @@ from skuq._params import (
 )
 from skuq._utils._checks import first_true
 from skuq._utils._records import saved_as
-from skuq.estimators._base import UncertaintyRegressor, fits
-from skuq.estimators._network_estimator import training_progress
+from skuq.estimators._base import UncertaintyRegressor, fits, training_progress
 from skuq.estimators._operators._conditioned import (
     FEWEST_TO_LEARN,
     FEWEST_WITH_NOISE,

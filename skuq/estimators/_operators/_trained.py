@@ -12,13 +12,13 @@ import numpy as np
 
 from skuq import training
 from skuq._utils._environment import generator
-from skuq.estimators._network_estimator import find_completed
 from skuq.estimators._operators._training import N_FOLDS, fit_widths
 from skuq.fitted._operator import IndexDraws, MemberDraws
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._keras_models import rebuild
 from skuq.networks._plan import ARRAYS
 from skuq.predictive._posterior import quasi_random_normals
+from skuq.training._engine import find_completed
 
 
 def train_epinet(job, report, *, epinet, n_draws):
