@@ -57,7 +57,7 @@ QUICK = [
     # Of one architecture, so that trials share a program.
     skuq.AutoDEUQClassifier(n_members=2, **SEARCH, fixed={"units": 8, "activation": "tanh"}),
     skuq.NOMURegressor(
-        NOMUNetwork(NETWORK["hidden_units"]),
+        NOMUNetwork((8,)),
         artificial=ArtificialInputs(n=10),
         learning_rate=0.02,
         batch_size=16,

@@ -227,7 +227,7 @@ CASES = {
         VALUES,
     ),
     "operator ensemble": (skuq.OperatorEnsembleRegressor(2, **OPERATOR), INPUTS, VALUES),
-    "hq": (skuq.HQEnsembleSelector(MIXED, validation=2), X, LABELS),
+    "hq": (skuq.HQEnsembleSelector(MIXED, cv=2), X, LABELS),
     "hq, votes": (
         skuq.HQEnsembleSelector(
             MIXED, metric="ck-formula-1", validation=KFold(2), voting="majority", weights="accuracy"
