@@ -235,21 +235,21 @@ CASES = {
         X,
         LABELS,
     ),
-    "calibrated": (skuq.CalibratedUncertaintyRegressor(ensemble(**SMALL), validation=2), X, BOTH),
+    "calibrated": (skuq.CalibratedUncertaintyRegressor(ensemble(**SMALL), cv=2), X, BOTH),
     "calibrated, isotonic": (
-        skuq.CalibratedUncertaintyRegressor(ensemble(**SMALL), "isotonic", validation=2),
+        skuq.CalibratedUncertaintyRegressor(ensemble(**SMALL), "isotonic", cv=2),
         FRAME,  # it keeps the calibration rows, with pandas' types
         Y,
     ),
     "calibrated, conformal": (
         skuq.CalibratedUncertaintyRegressor(
-            make_pipeline(StandardScaler(), BayesianRidge()), "conformal", validation=2
+            make_pipeline(StandardScaler(), BayesianRidge()), "conformal", cv=2
         ),
         X,
         Y,
     ),
     "calibrated, classes": (
-        skuq.CalibratedUncertaintyClassifier(classifier(**SMALL), validation=2),
+        skuq.CalibratedUncertaintyClassifier(classifier(**SMALL), cv=2),
         X,
         LABELS,
     ),
