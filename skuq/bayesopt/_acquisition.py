@@ -26,6 +26,8 @@ from skuq._params import Interval, Settings, StrOptions
 
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)  # std of a normal is this times E|g - mu|
 _TINY = 1e-30  # keeps the slope of the root finite if all draws agree; normal in float32
+# Parameters that change nothing in a compiled function: beta is its argument.
+_OF_SEARCH = ("beta", "mean_width", "dynamic_c")
 _DEVIATION = StrOptions({"std", "absolute"})
 
 
@@ -76,7 +78,8 @@ class Acquisition(Settings):
     @property
     def key(self) -> Hashable:
         """Everything that distinguishes compiled functions, of which beta is an argument."""
-        return type(self), *sorted(self.get_params().items())
+        params = self.get_params().items()
+        return type(self), *sorted((k, v) for k, v in params if k not in _OF_SEARCH)
 
     def _value(self, xp: Any, values: Any, best: Any, pending: Any) -> Any:
         raise NotImplementedError
@@ -189,8 +192,8 @@ class UpperConfidenceBound(Acquisition):
 
     "lcb" is another name, since a search negates an objective that it minimises. Batches use the
     absolute deviation in both cases: the mean over the draws of the largest
-    ``mu + beta * sqrt(pi / 2) * |g - mu|`` of the batch. Single points use it too beside pending
-    points.
+    ``mu + beta * sqrt(pi / 2) * |g - mu|`` of the batch. Single points use it too if points
+    are pending.
 
     Parameters
     ----------
@@ -267,11 +270,6 @@ class UpperConfidenceBound(Acquisition):
     def at(self, beta: Any) -> UpperConfidenceBound:
         """Return the bound with this beta, which may be a tensor."""
         return UpperConfidenceBound(beta, deviation=self.deviation)
-
-    @property
-    def key(self) -> Hashable:
-        """The measure of deviation, since beta is an argument of compiled functions."""
-        return type(self), self.deviation
 
     def pending_level(self, values: np.ndarray) -> np.ndarray:
         """Compute what pending points reach in each draw, by the absolute form as for batches."""

@@ -37,11 +37,6 @@ class Surrogates:
     constraint_posteriors: dict[str, Posterior]
     seconds: float
 
-    @property
-    def posteriors(self) -> list[Posterior]:
-        """All posteriors, that of the outputs first."""
-        return [self.posterior, *self.constraint_posteriors.values()]
-
 
 class Fits:
     """Fits surrogates to results; keeps the last fit, which pending points do not change."""

@@ -82,7 +82,7 @@ def _evaluate(func, x, log, lock):
     """Call the function at one point (d,) and record its result or its exception."""
     try:
         y, constraints = func(x.copy()), None
-        if log.measures_constraints and isinstance(y, tuple) and len(y) == 2:
+        if log.rules.estimators and isinstance(y, tuple) and len(y) == 2:
             y, constraints = y
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
