@@ -171,7 +171,7 @@ class ProbabilityOfImprovement(Acquisition):
     >>> from skuq.bayesopt import ProbabilityOfImprovement
     >>> values = np.array([[0.0, 2.0], [1.0, 4.0]])  # two draws at two points
     >>> ProbabilityOfImprovement()(np, values, best=1.0).round(2)
-    array([0.21, 0.97])
+    array([0.16, 0.98])
     """
 
     uses_best = True
