@@ -31,6 +31,8 @@ from skuq.predictive import Posterior
 
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)  # std of a normal is this times E|g - mu|
 _TINY = 1e-30  # keeps the slope of the root finite if all draws agree; normal in float32
+# Parameters that change nothing in a compiled function: beta is its argument.
+_OF_SEARCH = ("beta", "mean_width", "dynamic_c")
 _DEVIATION = StrOptions({"std", "absolute"})
 
 
@@ -81,7 +83,8 @@ class Acquisition(Settings):
     @property
     def key(self) -> Hashable:
         """Everything that distinguishes compiled functions, of which beta is an argument."""
-        return type(self), *sorted(self.get_params().items())
+        params = self.get_params().items()
+        return type(self), *sorted((k, v) for k, v in params if k not in _OF_SEARCH)
 
     def _value(self, xp: Any, values: Any, best: Any, pending: Any) -> Any:
         raise NotImplementedError
@@ -173,7 +176,7 @@ class ProbabilityOfImprovement(Acquisition):
     >>> from skuq.bayesopt import ProbabilityOfImprovement
     >>> values = np.array([[0.0, 2.0], [1.0, 4.0]])  # two draws at two points
     >>> ProbabilityOfImprovement()(np, values, best=1.0).round(2)
-    array([0.21, 0.97])
+    array([0.16, 0.98])
     """
 
     uses_best = True
@@ -194,8 +197,8 @@ class UpperConfidenceBound(Acquisition):
 
     "lcb" is another name, since a search negates an objective that it minimises. Batches use the
     absolute deviation in both cases: the mean over the draws of the largest
-    ``mu + beta * sqrt(pi / 2) * |g - mu|`` of the batch. Single points use it too beside pending
-    points.
+    ``mu + beta * sqrt(pi / 2) * |g - mu|`` of the batch. Single points use it too if points
+    are pending.
 
     Parameters
     ----------
@@ -272,11 +275,6 @@ class UpperConfidenceBound(Acquisition):
     def at(self, beta: Any) -> UpperConfidenceBound:
         """Return the bound with this beta, which may be a tensor."""
         return UpperConfidenceBound(beta, deviation=self.deviation)
-
-    @property
-    def key(self) -> Hashable:
-        """The measure of deviation, since beta is an argument of compiled functions."""
-        return type(self), self.deviation
 
     def pending_level(self, values: np.ndarray) -> np.ndarray:
         """Compute what pending points reach in each draw, by the absolute form as for batches."""
@@ -442,7 +440,15 @@ class CompiledAcquisition:
         self._posterior, self._objective, self._q = posterior, task.objective, q
         self._acquisition = task.acquisition
         self._d = len(task.bounds)
-        level, self._has_level = _level(task)
+        # The best value and the level of pending points, as one number for each draw. If the
+        # acquisition does not need the best value, pending points alone are a level.
+        level: np.ndarray = np.zeros(posterior.n_draws)
+        pending, self._has_level = task.pending, False
+        if pending is not None and not task.acquisition.uses_best:
+            level, self._has_level = pending, True
+        elif task.acquisition.uses_best:
+            best = task.best if pending is None else np.maximum(task.best, pending)
+            level = np.broadcast_to(np.asarray(best, dtype="float64"), level.shape)
         # beta is an argument of the program, so that a search compiles once for all its values.
         beta = np.asarray(task.acquisition.beta_at(0) or 0.0)
         arguments = (posterior.arguments, *task.bounds.T, level, beta)
@@ -493,7 +499,7 @@ class CompiledAcquisition:
 
     def _compile(self, kind, rows):
         """Compile the program of a kind for this many batches, or find it in the cache."""
-        from skuq.backend import compile_program
+        from skuq.backend import BACKEND, compile_program, ops
 
         shapes = tuple((tuple(a.shape), str(a.dtype)) for a in self._arguments[0])
         posterior = self._posterior
@@ -504,12 +510,21 @@ class CompiledAcquisition:
             (posterior.key, posterior.n_draws, posterior.output_shape),
         )
 
+        value = self._make_value_function()
+
+        def gradient(*arguments_and_u):
+            """Compute values and gradients of batches in the unit box."""
+            *arguments, u = arguments_and_u
+
+            def total(u):
+                (values,) = value(*arguments, u)
+                return ops.sum(values), values  # rows are independent: each gets its gradient
+
+            _, values, gradients = BACKEND.value_and_gradient(total, u)
+            return values, gradients
+
         def make():
-            program = (
-                self._make_gradient_function()
-                if kind == "gradient"
-                else self._make_value_function()
-            )
+            program = gradient if kind == "gradient" else value
             u = self._tensors(np.zeros((rows, self._q, self._d)))
             try:
                 return compile_program(program, (*self._arguments, u), jit=True)
@@ -536,8 +551,15 @@ class CompiledAcquisition:
 
         def value(arguments, lower, upper, level, beta, u):
             x = ops.reshape(lower + (upper - lower) * u, (-1, d))  # (n * q, d)
-            draws = function(ops, arguments, x)  # (n_draws, n * q, *output_shape)
-            values = _check_values(_on_tensors(objective, draws), draws, objective, n_draws)
+            values = draws = function(ops, arguments, x)  # (n_draws, n * q, *output_shape)
+            if objective is not None:
+                try:
+                    values = objective(draws)
+                except Exception as error:
+                    # Without the traceback, which would keep the whole trace alive.
+                    reason = f"{type(error).__name__}: {error}"
+                    raise NumpyOnlyError(reason.splitlines()[0]) from None
+            values = _check_values(values, draws, objective, n_draws)
             if q > 1:  # (n_draws, n * q) to (n_draws, n, q)
                 values = ops.reshape(values, (n_draws, -1, q))
             # With `uses_best`, the level already is the larger of the best value and pending.
@@ -545,24 +567,6 @@ class CompiledAcquisition:
             return (acquisition.at(beta)(ops, values, level, pending),)
 
         return value
-
-    def _make_gradient_function(self):
-        """Make the function that computes values and gradients of batches in the unit box."""
-        from skuq.backend import BACKEND, ops
-
-        value = self._make_value_function()
-
-        def gradient(*arguments_and_u):
-            *arguments, u = arguments_and_u
-
-            def total(u):
-                (values,) = value(*arguments, u)
-                return ops.sum(values), values  # rows are independent: each gets its gradient
-
-            _, values, gradients = BACKEND.value_and_gradient(total, u)
-            return values, gradients
-
-        return gradient
 
 
 def acquisition_of(task: AcquisitionTask) -> Callable[[np.ndarray], np.ndarray]:
@@ -579,31 +583,6 @@ def acquisition_of(task: AcquisitionTask) -> Callable[[np.ndarray], np.ndarray]:
         return acquisition(np, drawn, best, pending)
 
     return values
-
-
-def _level(task: AcquisitionTask) -> tuple[np.ndarray, bool]:
-    """Merge the best value and the level of pending points into one number for each draw.
-
-    Return it (n_draws,), and whether an acquisition that does not need the best value uses it.
-    """
-    n_draws = task.posterior.n_draws
-    if not task.acquisition.uses_best:
-        level = np.zeros(n_draws) if task.pending is None else task.pending
-        return level, task.pending is not None
-    best = task.best if task.pending is None else np.maximum(task.best, task.pending)
-    return np.broadcast_to(np.asarray(best, dtype="float64"), (n_draws,)), False
-
-
-def _on_tensors(objective, draws):
-    """Apply the objective to tensors; raise NumpyOnlyError if it fails on them."""
-    if objective is None:
-        return draws
-    try:
-        return objective(draws)
-    except Exception as error:
-        # Without the traceback, which would keep the whole trace alive.
-        reason = f"{type(error).__name__}: {error}"
-        raise NumpyOnlyError(reason.splitlines()[0]) from None
 
 
 def _check_values(values, draws, objective, n_draws):

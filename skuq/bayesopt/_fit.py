@@ -158,6 +158,7 @@ class SearchSettings:
     def _check_exact(self) -> None:
         """Check that a mixed integer programme can maximise the acquisition."""
         acquisition = self.acquisition
+        # The programme's objective is linear in the network's mean and standard deviation.
         if not isinstance(acquisition, UpperConfidenceBound | PosteriorMean):
             raise ValueError(
                 f'maximizer="milp" is for acquisition="ucb" or "mean". Got {acquisition!r}: take '
@@ -171,7 +172,8 @@ class SearchSettings:
         for name, given in (("objective", self.objective), ("constraints", self.constraints.given)):
             if given:
                 raise ValueError(
-                    f'maximizer="milp" knows no `{name}`. Leave it out, or take another maximizer.'
+                    f'maximizer="milp" cannot use `{name}`. Leave it out, or take another '
+                    "maximizer."
                 )
 
     def to_dict(self) -> dict[str, Any]:
@@ -191,6 +193,7 @@ class SearchSettings:
 def _to_json(settings: Settings) -> dict[str, Any] | None:
     """Convert settings to JSON types; None if they are a user's, or hold a function."""
     params = settings.get_params()
+    # A subclass of the user's cannot be found again by its name.
     if _CLASSES.get(type(settings).__name__) is not type(settings):
         return None
     if any(callable(value) for value in params.values()):
@@ -225,6 +228,7 @@ def resumed_parameters(saved: dict[str, Any], changes: dict[str, Any]) -> dict[s
             "The `acquisition` of this search has a function. A saved search holds no functions: "
             "give it again."
         )
+    # Settings are saved as the name of their class and their parameters.
     for name in SHORT_FORMS:
         if saved[name] is not None:
             params = dict(saved[name])
@@ -262,11 +266,6 @@ class Surrogates:
     constraint_models: dict[str, Any]
     constraint_posteriors: dict[str, Posterior]
     seconds: float
-
-    @property
-    def posteriors(self) -> list[Posterior]:
-        """All posteriors, that of the outputs first."""
-        return [self.posterior, *self.constraint_posteriors.values()]
 
 
 class Fits:

@@ -151,14 +151,27 @@ def maximize_acquisition(
     (array([[0.3]]), -0.01)
     """
     bounds = check_bounds(bounds)
-    _check_numbers(posterior, q, method, n_restarts, min_distance)
     starts = _check_points("starts", starts, bounds)
     exclude = _check_points("exclude", exclude, bounds)
     pending = _check_points("pending", pending, bounds)
+    _check_numbers(posterior, q, method, n_restarts, len(pending), min_distance)
     acquisition = _read_acquisition(acquisition)
-    best = _check_best(acquisition, best, posterior.n_draws)
-    # Each draw takes its own values at pending points for known.
-    level = _pending_level(posterior, acquisition, objective, pending)
+    if not acquisition.uses_best:
+        best = 0.0
+    elif best is None or not np.isfinite(best).all():
+        raise ValueError(f"best must be finite for {acquisition!r}. Got {best}.")
+    elif np.shape(best) not in ((), (posterior.n_draws,)):
+        raise ValueError(
+            f"best must be one number, or one for each of {posterior.n_draws} draws. "
+            f"Got {np.shape(best)}."
+        )
+    best = np.asarray(best, dtype="float64") if np.ndim(best) else float(best)
+    level = None
+    if len(pending):
+        # Each draw takes its own values at pending points for known.
+        draws = posterior(pending)
+        values = np.asarray(draws if objective is None else objective(draws), dtype="float64")
+        level = acquisition.pending_level(values)
     task = AcquisitionTask(posterior, acquisition, objective, bounds, best=best, q=q, pending=level)
     # From here on, batches are rows of the unit box, (k, q * d).
     u = _starts(np.random.default_rng(random_state), n_restarts, starts, bounds, q)
@@ -166,21 +179,9 @@ def maximize_acquisition(
     # Points whose results are expected are not proposed again either.
     exclude = np.concatenate([exclude, pending])
     i = _best_allowed(found, values, bounds, exclude, min_distance)
-    return _to_box(found[i].reshape(q, -1), bounds), float(values[i])
-
-
-def _pending_level(posterior, acquisition, objective, pending):
-    """Compute what pending points (k, d) reach in each draw (n_draws,); None without any."""
-    if not len(pending):
-        return None
-    if not posterior.joint:
-        raise ValueError(
-            "pending points need a surrogate whose draws are joint. Fit this one with its own "
-            "predictions at them instead."
-        )
-    draws = posterior(pending)
-    values = np.asarray(draws if objective is None else objective(draws), dtype="float64")
-    return acquisition.pending_level(values)
+    lower, upper = bounds.T
+    x = lower + (upper - lower) * found[i].reshape(q, -1)
+    return np.clip(x, lower, upper), float(values[i])  # rounding may step outside
 
 
 def _search(task, u, method, n_restarts, given):
@@ -212,7 +213,11 @@ def _climb_together(task, u, n_restarts, given):
         return u, values
     x, found = _climb(compiled, starts, units, _MAX_ROUNDS, _FTOL, survivors)
     top = _rank(found)[:_N_REFINED]
-    if len(top) and _is_near(x[top], given, len(task.bounds)):
+    # Gaps from the points of the best batches to the given starts, each the first of its batch:
+    # (n * q, k, d).
+    d = len(task.bounds)
+    gaps = np.linalg.norm(x[top].reshape(-1, 1, d) - given[:, :d], axis=-1)
+    if gaps.min(initial=math.inf) < _SMALL_STEP * math.sqrt(d):
         exact = CompiledAcquisition(task, "float64")
         try:
             best, best_values = _climb(exact, x[top], units, _MAX_EXACT_ROUNDS, _EXACT_FTOL)
@@ -244,14 +249,6 @@ def _climb(compiled, starts, units, max_rounds, ftol, survivors=None):
     return result.x, units.to_value(result.value)
 
 
-def _is_near(x, given, d):
-    """Whether a point of x (n, q * d) is near one of the given starts (k, q * d)."""
-    if not len(given):
-        return False
-    gaps = x.reshape(-1, 1, d) - given[:, :d]  # (n * q, k, d); a given point is first in its batch
-    return np.linalg.norm(gaps, axis=-1).min() < _SMALL_STEP * math.sqrt(d)
-
-
 def _compile(task, u):
     """Compile the acquisition in single precision, or in double where that is too coarse.
 
@@ -259,22 +256,16 @@ def _compile(task, u):
     """
     compiled = CompiledAcquisition(task)
     values = compiled.values(u)
-    if _is_inexact(task, u, values):
-        compiled = CompiledAcquisition(task, "float64")
-        values = compiled.values(u)
-    return compiled, values
-
-
-def _is_inexact(task, u, values):
-    """Tell whether single precision is too coarse: compare a few points with double precision."""
+    # Compare a few points with double precision.
     rows = np.linspace(0, len(u) - 1, _N_COMPARED).astype(int)
     exact = acquisition_of(task)(u[rows])
     usable = np.isfinite(exact)
-    if not usable.any():
-        return False
-    largest = _INEXACT * max(_spread(values), np.ptp(exact[usable]))
+    largest = _INEXACT * max(_spread(values), np.ptp(exact[usable]) if usable.any() else 0.0)
     # Values beyond the range of single precision are inf or NaN, and not near the exact ones.
-    return not np.all(np.abs(exact - values[rows])[usable] <= largest)
+    if not np.all(np.abs(exact - values[rows])[usable] <= largest):
+        compiled = CompiledAcquisition(task, "float64")
+        values = compiled.values(u)
+    return compiled, values
 
 
 def _climb_one_by_one(task, u, n_restarts, given):
@@ -310,10 +301,18 @@ def _without_gradients(task, u, n_restarts):
 
 def _polish(cost, starts, u, values, units):
     """Run SciPy's L-BFGS-B from each start, and append what it finds to the known points."""
+
+    def finite_cost(u):
+        """Compute cost and gradient; L-BFGS-B fails on those that are not finite."""
+        value, gradient = cost(u)
+        if np.isfinite(value) and np.isfinite(gradient).all():
+            return value, gradient
+        return _COST_OF_NON_FINITE, np.zeros_like(u)
+
     found, kept = [u], [values]
     for start in starts:
         result = optimize.minimize(
-            _replace_non_finite(cost),
+            finite_cost,
             start,
             jac=True,
             bounds=[(0.0, 1.0)] * len(start),
@@ -323,18 +322,6 @@ def _polish(cost, starts, u, values, units):
         is_finite = result.fun < _COST_OF_NON_FINITE
         kept.append([units.to_value(result.fun) if is_finite else -math.inf])
     return np.concatenate(found), np.concatenate(kept)
-
-
-def _replace_non_finite(function):
-    """Make a function without values and gradients that are not finite: L-BFGS-B fails on them."""
-
-    def replaced(u):
-        value, gradient = function(u)
-        if np.isfinite(value) and np.isfinite(gradient).all():
-            return value, gradient
-        return _COST_OF_NON_FINITE, np.zeros_like(u)
-
-    return replaced
 
 
 def _run_direct(task, u, n_restarts, given):
@@ -442,13 +429,7 @@ def _best_allowed(u, values, bounds, exclude, min_distance):
     )
 
 
-def _to_box(u, bounds):
-    """Map points (k, d) of the unit box to the user's."""
-    lower, upper = bounds.T
-    return np.clip(lower + (upper - lower) * u, lower, upper)  # rounding may step outside
-
-
-def _check_numbers(posterior, q, method, n_restarts, min_distance):
+def _check_numbers(posterior, q, method, n_restarts, n_pending, min_distance):
     """Raise an error for a number out of range, or a method that the posterior does not allow."""
     check_count("q", q)
     check_count("n_restarts", n_restarts)
@@ -463,6 +444,11 @@ def _check_numbers(posterior, q, method, n_restarts, min_distance):
         raise ValueError(
             f"q must be 1 for a surrogate without joint draws. Got {q}. Ask for one point at a "
             "time, or use a surrogate whose draws are functions, e.g. NEON or an ensemble."
+        )
+    if n_pending and not posterior.joint:
+        raise ValueError(
+            "pending points need a surrogate whose draws are joint. Fit this one with its own "
+            "predictions at them instead."
         )
     if not min_distance >= 0:
         raise ValueError(f"min_distance must not be negative. Got {min_distance}.")
@@ -496,16 +482,3 @@ def _read_acquisition(acquisition):
             f"them to BayesianOptimizer. Got {acquisition!r}."
         )
     return acquisition
-
-
-def _check_best(acquisition, best, n_draws):
-    """Check the best value: one number, or one for each draw. It is 0 where it is not used."""
-    if not acquisition.uses_best:
-        return 0.0
-    if best is None or not np.isfinite(best).all():
-        raise ValueError(f"best must be finite for {acquisition!r}. Got {best}.")
-    if np.shape(best) not in ((), (n_draws,)):
-        raise ValueError(
-            f"best must be one number, or one for each of {n_draws} draws. Got {np.shape(best)}."
-        )
-    return np.asarray(best, dtype="float64") if np.ndim(best) else float(best)

@@ -106,7 +106,7 @@ def _evaluate(func, x, log, lock):
     """Call the function at one point (d,) and record its result or its exception."""
     try:
         y, constraints = func(x.copy()), None
-        if log.measures_constraints and isinstance(y, tuple) and len(y) == 2:
+        if log.rules.estimators and isinstance(y, tuple) and len(y) == 2:
             y, constraints = y
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
@@ -450,22 +450,17 @@ class BayesianOptimizer:
             is_to_stop=is_to_stop,
             verbose=self.verbose,
         )
-        return self._result(message)
-
-    @_locked
-    def _result(self, message):
-        """Make the result of all evaluations so far; `message` says why the search ended."""
-        if len(self.constraints) and not self._log.feasible.any():
-            warn_user(
-                "No evaluated point satisfies all constraints. The result is the point that "
-                "violates them least.",
-            )
-        if self.noisy and self._log.n_usable >= self.n_initial:
-            with suppress(*FIT_ERRORS):  # so that a model of all results chooses the best point
-                self._step()
-        return OptimizationResult(
-            *self._best(), self.x_, self.y_, self.values_, message, self.history_
-        )
+        with self._lock:
+            if len(self.constraints) and not self._log.feasible.any():
+                warn_user(
+                    "No evaluated point satisfies all constraints. The result is the point that "
+                    "violates them least.",
+                )
+            if self.noisy and self._log.n_usable >= self.n_initial:
+                with suppress(*FIT_ERRORS):  # so that a model of all results chooses the best point
+                    self._step()
+            found = self.x_, self.y_, self.values_
+            return OptimizationResult(*self._best(), *found, message, self.history_)
 
     # Proposals and results, one by one
 

@@ -114,10 +114,21 @@ class Step:
             # Draws of outputs and measured constraints become draws of merits.
             units = merit_units(results.values, results.constraints)
             self._values = merits(results.values, results.constraints, units)
-            self.posterior = join_posteriors(surrogates.posteriors, units)
+            every = [surrogates.posterior, *surrogates.constraint_posteriors.values()]
+            self.posterior = join_posteriors(every, units)
             functions = tuple(map(make_hashable, settings.constraints.functions.values()))
             shape = surrogates.posterior.output_shape
             self.objective = MeritObjective(self._signed, shape, functions)
+        # Whether several points can be found at once, given pending ones.
+        is_exact = isinstance(self.maximizer, MixedInteger)
+        self.takes_batches = self.posterior.joint and not is_exact
+        # Distances grow with the square root of the number of encoded columns.
+        self._root = math.sqrt(len(self.domain.encoded_bounds))
+        # Smallest distance of points without results; on a grid neighbours are far enough.
+        is_infinite = math.isinf(self.domain.n_points)
+        self._min_gap = (_MIN_GAP if is_infinite else _SAME_POINT) * self._root
+        # Whether the domain can be searched exhaustively.
+        self._is_small = self.domain.n_points <= self._limit_n_points(SMALL_DOMAIN)
         # The best value of the results; with noise that of each draw, (n_draws,).
         self._incumbent = float(self._values.max())
         if settings.noisy:
@@ -222,25 +233,27 @@ class Step:
         predicted = {name: draw(encoded).mean(axis=0) for name, draw in posteriors.items()}
         values = np.asarray(self._signed(outputs), dtype="float64")
         constraints = self._settings.constraints.of_outputs(outputs, predicted)
-        results = self.results.with_results(X, outputs, values, constraints)
+        known = self.results
+        results = replace(
+            known,
+            X=np.vstack([known.X, X]),
+            outputs=np.concatenate([known.outputs, outputs]),
+            values=np.append(known.values, values),
+            constraints=np.vstack([known.constraints, constraints]),
+        )
         # The last fit stays that to the results of evaluations only.
         surrogates = fits.surrogates(self._settings, results, keep=False)
         pending = np.unique(np.vstack([self.pending, X]), axis=0)  # X may be pending already
         return Step(surrogates, self._settings, results, pending)
 
-    @property
-    def takes_batches(self) -> bool:
-        """Whether several points can be found at once, given pending ones."""
-        return self.posterior.joint and not isinstance(self.maximizer, MixedInteger)
-
     def _maximize(self, q, acquisition, others=None) -> np.ndarray:
-        """Find q points (q, d) of the largest acquisition, beside pending points and `others`."""
+        """Find q points (q, d) of the largest acquisition, given pending points and `others`."""
         if isinstance(self.maximizer, MixedInteger):
             return self._maximize_exactly(acquisition)
         given = self._fantasies(others)
         if self._is_small:
             return self._choose_greedily(q, acquisition, given)
-        # The acquisition is often high beside the best known points: searches start there, too.
+        # The acquisition is often high near the best known points: searches start there, too.
         best = np.argsort(-self._values, kind="stable")[:_N_STARTS]
         # Without an objective the draws are the values: searches share one compiled program.
         signed = self._signed
@@ -260,7 +273,7 @@ class Step:
             random_state=derived_seed(self._entropy, "maximize"),
         )
         x = self.domain.decode(x)  # (q, D) to (q, d), which rounds discrete columns
-        for j in range(q if self.domain.is_discrete else 0):
+        for j in range(0 if self.domain.is_continuous.all() else q):
             others = np.vstack([given, np.delete(x, j, axis=0)])
             x[j] = self._climb(x[j], self.results.X[best], acquisition, others)
         return x
@@ -305,7 +318,7 @@ class Step:
         return self.domain.decode(x[None])
 
     def _choose_greedily(self, q, acquisition, given):
-        """Choose points of a small domain one after the other, each the best beside the others."""
+        """Choose points of a small domain one after the other, each the best given those before."""
         points = self.domain.grid()
         chosen = np.empty((0, self.domain.n_columns))
         for _ in range(q):
@@ -363,7 +376,7 @@ class Step:
         """Replace points of a batch (q, d) that are not available; see `_is_available`.
 
         A maximiser may find a point twice: where all draws agree about the best point, copies of
-        it maximise the acquisition of a batch. A copy is replaced by the best point beside the
+        it maximise the acquisition of a batch. A copy is replaced by the best point given the
         others. If that is not available either, the best of a sample replaces it.
         """
         x = x.copy()
@@ -371,7 +384,7 @@ class Step:
             others = np.delete(x, j, axis=0)
             if self._is_available(x[[j]], others)[0]:
                 continue
-            # The best point beside the others may in turn be a known one.
+            # The best point given the others may in turn be a known one.
             if len(others) and not self._is_small:
                 x[j] = self._maximize(1, acquisition, others)[0]
                 if self._is_available(x[[j]], others)[0]:
@@ -398,7 +411,7 @@ class Step:
         return x
 
     def _is_available(self, X, others):
-        """Tell which points (n, d) may be proposed beside others (k, d): (n,)."""
+        """Tell which points (n, d) may be proposed given others (k, d): (n,)."""
         # A noisy function may be evaluated again where it is known.
         known = self.results.failed if self._settings.noisy else self._known_points()
         free = self.domain.distance(X, known) > _SAME_POINT * self._root
@@ -411,22 +424,12 @@ class Step:
             free &= is_far | (from_failures > self.domain.distance(X, self.results.X))
         return free
 
-    @property
-    def _root(self):
-        """Square root of the number of encoded columns, by which distances grow."""
-        return math.sqrt(len(self.domain.encoded_bounds))
-
-    @property
-    def _min_gap(self):
-        """Smallest distance of points without results; on a grid neighbours are far enough."""
-        return (_MIN_GAP if math.isinf(self.domain.n_points) else _SAME_POINT) * self._root
-
     def _known_points(self):
         """List all evaluated points (k, d), failed ones included."""
         return np.vstack([self.results.X, self.results.failed])
 
     def _values_with(self, given, X, acquisition):
-        """Compute the acquisition of each point of X (n, d) beside given points (k, d): (n,)."""
+        """Compute the acquisition of each point of X (n, d) with given points (k, d): (n,)."""
         level = self._level(given, acquisition)
         worth = acquisition(np, self._draw(X), self._incumbent, level)
         return np.where(np.isfinite(worth), worth, -np.inf)
@@ -444,11 +447,6 @@ class Step:
             for k in range(0, len(encoded), rows)
         ]
         return np.concatenate(parts, axis=-1)
-
-    @property
-    def _is_small(self):
-        """Whether the domain can be searched exhaustively."""
-        return self.domain.n_points <= self._limit_n_points(SMALL_DOMAIN)
 
     def _limit_n_points(self, n):
         """Limit a number of points to what the size of their draws allows."""

@@ -189,7 +189,13 @@ def learn_calibration(rows: CalibrationRows, method: str, group_by: Any = None) 
         for k in range(1 if single else rows.y.shape[1])
     ]
     # From outputs of groups to groups of outputs.
-    whole, *parts = (_as_calibration(method, learnt, single) for learnt in zip(*outputs))
+    calibrations = []
+    for learnt in zip(*outputs):
+        scale, *shape = (part[0] if single else np.stack(part, axis=-1) for part in zip(*learnt))
+        scale = float(scale) if single else scale
+        levels, scores = (tuple(shape), ()) if method == "isotonic" else (None, shape)
+        calibrations.append(Calibration(method, scale, levels, *scores))
+    whole, *parts = calibrations
     return whole if group_by is None else GroupedCalibration(grouping, tuple(parts), whole)
 
 
@@ -204,15 +210,6 @@ def _warn_of_small_groups(labels: Sequence[Any], n_rows: Sequence[float]) -> Non
             f"{' and others' if len(small) > 5 else ''}.",
             CalibrationWarning,
         )
-
-
-def _as_calibration(method: str, outputs: Sequence[tuple[Any, ...]], single: bool) -> Calibration:
-    """Combine what was learnt for each output in one record."""
-    scale, *shape = (part[0] if single else np.stack(part, axis=-1) for part in zip(*outputs))
-    scale = float(scale) if single else scale
-    if method == "isotonic":
-        return Calibration(method, scale, levels=tuple(shape))
-    return Calibration(method, scale, None, *shape)
 
 
 def _learn_output(
@@ -240,7 +237,18 @@ def _learn_output(
     learnt = [(scale, *_fit_shape(method, whole, weight, n_effective))]
     if not len(n_rows):
         return learnt
-    groups = [_select(group, mixtures, ys, weights, codes) for group in range(len(n_rows))]
+    # Predictions, y and weights of each group's rows, fold by fold.
+    groups = []
+    for group in range(len(n_rows)):
+        rows = [np.flatnonzero(code == group) for code in codes]
+        folds = [(k, positions) for k, positions in enumerate(rows) if len(positions)]
+        groups.append(
+            (
+                [mixtures[k].rows(positions) for k, positions in folds],
+                [ys[k][positions] for k, positions in folds],
+                [weights[k][positions] for k, positions in folds],
+            )
+        )
     # Without errors a group's scale is unknown, which 0 stands for.
     group_scales = np.array([fit_std_factor(*g) if _has_errors(*g[:2]) else 0.0 for g in groups])
     # A variance estimate from n errors of kurtosis k has 2 n / (k - 1) degrees of freedom.
@@ -263,23 +271,6 @@ def _learn_output(
         )
         learnt.append((float(own_scale), *shape))
     return learnt
-
-
-def _select(
-    group: int,
-    mixtures: Sequence[Any],
-    ys: Sequence[np.ndarray],
-    weights: Sequence[np.ndarray],
-    codes: Sequence[np.ndarray],
-) -> tuple[list[Any], list[np.ndarray], list[np.ndarray]]:
-    """Select predictions, y and weights of a group's rows, fold by fold."""
-    rows = [np.flatnonzero(code == group) for code in codes]
-    folds = [(k, positions) for k, positions in enumerate(rows) if len(positions)]
-    return (
-        [mixtures[k].rows(positions) for k, positions in folds],
-        [ys[k][positions] for k, positions in folds],
-        [weights[k][positions] for k, positions in folds],
-    )
 
 
 def _kurtosis(groups: Sequence[tuple[list[Any], ...]], scales: np.ndarray) -> float:

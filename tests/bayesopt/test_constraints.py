@@ -239,11 +239,6 @@ def test_constraints_are_saved_by_name(tmp_path):
     assert_array_equal(other.constraints_["disc"], optimizer.constraints_["disc"])
 
 
-def test_milp_knows_no_constraints():
-    with pytest.raises(ValueError, match="knows no `constraints`"):
-        search(JointProcess(), "ucb", constraints={"a": abs}, maximizer="milp")
-
-
 # Noise
 
 
@@ -306,12 +301,6 @@ def test_a_noisy_search_that_maximised_can_minimise():
     optimizer._state.sign = -1  # as `minimize` does, before its first model
     assert_allclose(optimizer.best_x_, [0.9, 0.1])
     assert optimizer.best_value_ < 0
-
-
-@pytest.mark.parametrize("name", ["noisy", "reseed"])
-def test_flags_are_flags(name):
-    with pytest.raises(TypeError, match=f"`{name}` must be True or False"):
-        search(JointProcess(), **{name: 1})
 
 
 # Seeds and warm starts

@@ -150,7 +150,7 @@ def test_domain_measures_distances_in_sides():
         ([(0, 1), ["a", "b"]], "a column of codes"),
     ],
 )
-def test_bad_bounds_are_named(bounds, message):
+def test_optimizer_refuses_bounds(bounds, message):
     with pytest.raises(ValueError, match=message):
         search(bounds)
 
@@ -171,6 +171,11 @@ def test_bad_bounds_are_named(bounds, message):
         ({"maximizer": MultiStart(n_restarts=0)}, ValueError, "n_restarts"),
         ({"maximizer": MixedInteger(0)}, ValueError, "time_limit"),
         ({"maximizer": "milp"}, ValueError, "ucb"),
+        (
+            {"maximizer": "milp", "acquisition": "ucb", "constraints": {"a": abs}},
+            ValueError,
+            "cannot use `constraints`",
+        ),
         ({"maximizer": "milp", "acquisition": "ucb", "objective": abs}, ValueError, "objective"),
         (
             {"maximizer": "milp", "acquisition": UpperConfidenceBound(deviation="absolute")},
@@ -178,10 +183,24 @@ def test_bad_bounds_are_named(bounds, message):
             "leave out `deviation`",
         ),
         ({"objective": 3}, TypeError, "objective"),
+        ({"n_draws": 1}, ValueError, "`n_draws` must be at least 2"),
+        ({"callback": "x"}, TypeError, "`callback` must be a function"),
+        ({"direction": "min"}, ValueError, "`direction` must be"),
+        ({"noisy": 1}, TypeError, "`noisy` must be True or False"),
+        ({"reseed": 1}, TypeError, "`reseed` must be True or False"),
         ({"estimator": "gp"}, TypeError, "estimator"),
+        ({"estimator": TinyProcess}, TypeError, "not its class"),
+        ({"estimator": LinearRegression()}, TypeError, "no uncertainty to search by"),
+        ({"estimator": make_pipeline(LinearRegression())}, TypeError, "no uncertainty"),
+        ({"estimator": LogisticRegression()}, TypeError, "Got the classifier"),
+        (
+            {"estimator": make_pipeline(TransformedTargetRegressor(TinyProcess()))},
+            TypeError,
+            "not in units of y",
+        ),
     ],
 )
-def test_bad_settings_are_named(settings, error, message):
+def test_optimizer_refuses_settings(settings, error, message):
     with pytest.raises(error, match=message):
         search(**settings)
 
@@ -228,38 +247,48 @@ def test_nothing_is_known_in_the_beginning():
     assert optimizer.history_ == ()
 
 
+def total(outputs):
+    return outputs.sum(axis=-1)
+
+
+TWO = [[0.0, 0.0], [0.1, 0.0]]
+
+
 @pytest.mark.parametrize(
-    ("x", "y", "message"),
+    ("settings", "act", "message"),
     [
-        ([0.0, 1.01], 1.0, "bounds"),
-        ([0.0, np.nan], 1.0, "bounds"),
-        ([0.0], 1.0, "shape"),
-        ([[[0.0, 0.0]]], 1.0, "shape"),
-        ([0.0, 0.0], [1.0, 2.0], "objective"),
-        ([[0.0, 0.0]], 1.0, "shape"),
-        ([[0.0, 0.0]], [1.0, 2.0], "shape"),
-        ([0.0, 0.0], "high", "numbers"),
+        ({}, lambda s: s.tell([0.0, 1.01], 1.0), "bounds"),
+        ({}, lambda s: s.tell([0.0, np.nan], 1.0), "bounds"),
+        ({}, lambda s: s.tell([0.0], 1.0), "shape"),
+        ({}, lambda s: s.tell([[[0.0, 0.0]]], 1.0), "shape"),
+        ({}, lambda s: s.tell([0.0, 0.0], [1.0, 2.0]), "objective"),
+        ({}, lambda s: s.tell([[0.0, 0.0]], 1.0), "shape"),
+        ({}, lambda s: s.tell([[0.0, 0.0]], [1.0, 2.0]), "shape"),
+        ({}, lambda s: s.tell([0.0, 0.0], "high"), "numbers"),
+        ({}, lambda s: s.tell(["a", 1], 1.0), r"`x` must be numbers. Got \['a', 1\]"),
+        ({"integer": [0]}, lambda s: s.tell([0.5, 0.2], 1.0), "whole numbers"),
+        ({"objective": lambda y: y}, lambda s: s.tell([0.0, 0.0], [1.0, 2.0]), "make one number"),
+        (
+            {"objective": lambda y: y.sum()},
+            lambda s: s.tell(TWO, [[1.0], [2.0]]),
+            "make one number",
+        ),
+        ({"objective": total}, lambda s: s.tell(TWO, ["high", None]), "`y` must be numbers"),
+        ({}, lambda s: s.ask(0), "`q`"),
+        ({}, lambda s: s.ask(1.5), "`q`"),
+        ({}, lambda s: s.ask(True), "`q`"),
+        ({"integer": [0, 1]}, lambda s: s.ask(10), "All but 9"),
+        ({}, lambda s: s.maximize(bowl, 0), "`n_calls`"),
+        ({}, lambda s: s.maximize(bowl, 2.0), "`n_calls`"),
+        ({}, lambda s: s.minimize(bowl, 1, x0=TWO), "`x0` has 2"),
+        ({}, lambda s: s.maximize(lambda x: None, 9), "must return numbers. Got None"),
     ],
 )
-def test_tell_says_what_is_wrong_and_keeps_nothing(x, y, message):
-    optimizer = search()
+def test_search_refuses_and_keeps_nothing(settings, act, message):
+    optimizer = search(**settings)
     with pytest.raises(ValueError, match=message):
-        optimizer.tell(x, y)
+        act(optimizer)
     assert len(optimizer.x_) == 0
-
-
-def test_whole_numbers_must_be_whole():
-    with pytest.raises(ValueError, match="whole numbers"):
-        search([(0, 5), (0, 1)], integer=[0]).tell([1.5, 0.2], 1.0)
-
-
-def test_q_must_be_sensible():
-    optimizer = search()
-    for q in (0, 1.5, True):
-        with pytest.raises(ValueError, match="`q`"):
-            optimizer.ask(q)
-    with pytest.raises(ValueError, match="All but 4"):
-        search([(0, 1)] * 2, integer=[0, 1]).ask(5)
 
 
 def test_hidden_values_are_missing():
@@ -285,13 +314,6 @@ def test_outputs_must_keep_their_shape():
     assert optimizer.best_value_ == 6
     with pytest.raises(ValueError, match="shape"):
         optimizer.tell([0.1, 0.0], [1.0, 2.0])
-
-
-def test_objective_must_make_one_number():
-    with pytest.raises(ValueError, match="`objective` must make one number"):
-        search(objective=lambda y: y).tell([0.0, 0.0], [1.0, 2.0])
-    with pytest.raises(ValueError, match="`objective` must make one number"):
-        search(objective=lambda y: y.sum()).tell([[0.0, 0.0], [0.1, 0.0]], [[1.0], [2.0]])
 
 
 # Failures
@@ -378,10 +400,8 @@ def test_a_function_that_always_fails_is_said_early():
 
 def test_no_result_is_a_failure_once_there_is_one():
     results = iter([1.0, None, 2.0, None])
-    result = search(n_initial=5).maximize(lambda x: next(results), 4)
+    result = search(n_initial=4).maximize(lambda x: next(results), 4)
     assert_array_equal(np.isnan(result.values), [False, True, False, True])
-    with pytest.raises(ValueError, match="must return numbers. Got None"):  # no `return`
-        search().maximize(lambda x: None, 4)
 
 
 @pytest.mark.filterwarnings("error")
@@ -393,11 +413,6 @@ def test_failures_of_several_points_in_any_container(pack):
     optimizer = search(objective=lambda y: y.sum(axis=-1))
     optimizer.tell([[0.1, 0.2]], [[1.0, 2.0]]).tell([[0.3, 0.4], [0.5, 0.6]], pack([np.nan] * 2))
     assert optimizer.to_frame()["status"].tolist() == ["completed", "failed", "failed"]
-
-
-def test_points_that_are_no_numbers_are_named():
-    with pytest.raises(ValueError, match=r"`x` must be numbers. Got \['a', 1\]"):
-        search().tell(["a", 1], 1.0)
 
 
 def test_one_nan_is_a_failure_whatever_the_shape_of_outputs():
@@ -420,13 +435,6 @@ def test_a_batch_of_outputs_may_have_failures(first):
     assert optimizer.y_.shape == (5, 2)
     optimizer.tell([[0.5, 0.5], [0.6, 0.6]], [None, None])
     assert optimizer.messages_[-1]
-    with pytest.raises(ValueError, match="`y` must be numbers"):
-        optimizer.tell([[0.1, 0.1], [0.2, 0.2]], ["high", None])
-
-
-def test_a_function_that_returns_nothing_is_an_error():
-    with pytest.raises(ValueError, match="None"):
-        search().maximize(lambda x: None, 9)
 
 
 def test_known_points_are_not_proposed_again(recorder):
@@ -466,8 +474,6 @@ def test_first_points_may_be_given():
     result = optimizer.minimize(bowl, 5, x0=given)
     assert_array_equal(result.x_iters[:3], given)
     assert [record.n_results for record in result.history] == [4]
-    with pytest.raises(ValueError, match="`x0` has 3"):
-        search().minimize(bowl, 2, x0=given)
 
 
 def test_callback_stops():
@@ -497,12 +503,6 @@ def test_progress_is_shown_on_request(capsys):
     assert "best " in capsys.readouterr().err
     search().minimize(bowl, 5 + 1)
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("n_calls", [0, -1, 2.0])
-def test_n_calls_must_be_positive(n_calls):
-    with pytest.raises(ValueError, match="`n_calls`"):
-        search().maximize(bowl, n_calls)
 
 
 def test_too_few_calls_for_a_model_warn():
@@ -895,23 +895,9 @@ def test_the_model_of_the_last_step_can_be_looked_at(recorder):
     assert optimizer.model_ is not recorder and optimizer.model_.n_features_in_ == 2
 
 
-def test_a_surrogate_without_uncertainty_is_refused_before_anything_is_evaluated():
-    for estimator in (LinearRegression(), make_pipeline(StandardScaler(), LinearRegression())):
-        with pytest.raises(TypeError, match="no uncertainty to search by"):
-            BayesianOptimizer(estimator, SQUARE)
-    scaled = TransformedTargetRegressor(TinyProcess(), transformer=StandardScaler())
-    with pytest.raises(TypeError, match="not in units of y"):
-        BayesianOptimizer(make_pipeline(StandardScaler(), scaled), SQUARE)
-    with pytest.raises(TypeError, match="must be a regressor. Got the classifier"):
-        BayesianOptimizer(LogisticRegression(), SQUARE)
-    with pytest.raises(TypeError, match="not its class"):
-        BayesianOptimizer(TinyProcess, SQUARE)
+def test_surrogates_may_have_draws_or_be_pipelines():
     BayesianOptimizer(NEONRegressor(), SQUARE)
     BayesianOptimizer(make_pipeline(StandardScaler(), TinyProcess()), SQUARE)
-    with pytest.raises(ValueError, match="`n_draws` must be at least 2"):
-        search(n_draws=1)
-    with pytest.raises(TypeError, match="`callback` must be a function"):
-        search(callback="x")
     with pytest.raises(TypeError, match="`func` must be a function"):
         search().maximize(3, 8)
 
@@ -1003,8 +989,6 @@ def test_the_direction_of_ask():
     assert other.best_value_ == np.max(search.values_)
     other.direction = "minimize"
     assert other.best_value_ == np.min(search.values_)
-    with pytest.raises(ValueError, match="`direction` must be"):
-        BayesianOptimizer(surrogate, [(-2, 2)], direction="min")
 
 
 def test_points_rounded_by_hand_are_told():

@@ -293,7 +293,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             )
             team = [model for model, _ in fits_of_members]
         weights = chosen.weights_
-        if not soft:
+        if not soft:  # the most accurate of the tied members decides
             weights = break_ties(weights, chosen.accuracies_[list(chosen.selected_)])
         self.names_, self.classes_ = names, classes
         self.teams_, self.selected_ = chosen.teams_, chosen.selected_
@@ -311,6 +311,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
                 f"`estimators` must be a list of (name, classifier) tuples. Got {items!r}."
             )
         self._validate_names([name for name, _ in items])
+        # A string stands for a model that is left out.
         pool = {name: model for name, model in items if not isinstance(model, str)}
         if wrong := [m for _, m in items if isinstance(m, str) and m != "drop"]:
             raise ValueError(f'`estimators` must be classifiers or "drop". Got {wrong[0]!r}.')
@@ -345,6 +346,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
 
     def _pool_predictions(self, pool, X, y, sample_weight, groups, ballots, classes):
         """Predict codes (M, n) or probabilities (M, n, C) by models not fitted on these rows."""
+        # Fitted models predict all rows at once, others those of each test fold.
         splits = None
         if self.cv != "prefit":
             cv = self.cv if groups is None else splitter_for_groups(self.cv, classifies=True)
@@ -493,6 +495,7 @@ def _check_classes(pool, y, prefit):
     ValueError
         If a fitted model has other classes, or y has a single one.
     """
+    # Models that are not fitted here know their classes already.
     fixed = {n: m for n, m in pool.items() if prefit or isinstance(m, FrozenEstimator)}
     classes = np.unique(y)
     if prefit:
