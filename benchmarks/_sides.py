@@ -41,7 +41,8 @@ def concrete(data_dir):
 
 def ensemble_data(data_dir):
     """All 927 training rows, standardised; the 103 test rows validate."""
-    from skuq.tables import Scaling, TargetScaling, TrainingData
+    from skuq.tables import TrainingData
+    from skuq.tables._scaling import Scaling, TargetScaling
 
     parts = [(X, y[:, None]) for X, y in concrete(data_dir)]
     inputs, targets = Scaling().fit(parts[0][0]), TargetScaling().fit(parts[0][1])
@@ -193,7 +194,7 @@ def seeds_one_after_the_other(data_dir, n_seeds, epochs):
     """One architecture, built anew for every seed as in a search."""
     from skuq.backend import keras  # noqa: F401  # before the clock starts
     from skuq.networks import GaussianHead
-    from skuq.training import train_member
+    from skuq.training._train import train_member
 
     space, configurations = trials(SEEDED)
     data, recipe = training_data(data_dir), seeded_recipe(space, configurations[3], epochs=epochs)
@@ -256,7 +257,8 @@ def many_rows_ours(data_dir, n_rows, n_features, n_calls, searched):
         model = deep_ensemble(X, y)
         return {"seconds": _rivals.median_seconds(lambda: model.predict(many), n_calls)}
     from skuq.networks import GaussianHead
-    from skuq.training import Recipe, predict_members, train_member
+    from skuq.training import Recipe, predict_members
+    from skuq.training._train import train_member
 
     space, configurations = trials(SEEDED)
     recipe, data = Recipe(epochs=1, learning_rate=1e-4), random_data(200, 100, n_features)
@@ -283,7 +285,7 @@ def memory_of_trials(data_dir, checkpoints):
     """Resident bytes after so many trials of different architectures."""
     from skuq.backend import keras  # noqa: F401  # before the clock starts
     from skuq.networks import GaussianHead
-    from skuq.training import train_member
+    from skuq.training._train import train_member
 
     space, configurations = trials(checkpoints[-1])
     data, resident, n_failed = random_data(134, 66, 8), {}, 0
@@ -327,7 +329,7 @@ def memory_of_prediction(data_dir, n_rows, n_features):
 def step_time(data_dir, n_rows, jit, n_steps, n_calls):
     """Seconds a step of an already compiled program: the fastest of several trainings."""
     from skuq.networks import GaussianHead
-    from skuq.training import train_member
+    from skuq.training._train import train_member
 
     steps_per_epoch = math.ceil(n_rows / 256)
     epochs = max(1, round(n_steps / steps_per_epoch))
@@ -347,7 +349,7 @@ def both_tiers(data_dir, n_trials, epochs):
     """Seconds a step as a graph and through XLA, and what compiling took longer."""
     from skuq.backend import keras  # noqa: F401  # before the clock starts
     from skuq.networks import GaussianHead
-    from skuq.training import train_member
+    from skuq.training._train import train_member
 
     space, configurations = trials(SEEDED)
     data, results = training_data(data_dir), []
@@ -377,7 +379,8 @@ def prediction_paths(data_dir, n_rows):
     from skuq.backend import compile_forward
     from skuq.catalog import Member
     from skuq.networks import build_mlp
-    from skuq.training import draw_variables, predict_members
+    from skuq.training import predict_members
+    from skuq.training._networks import draw_variables
     from skuq.training._predict import _keras_forward
 
     space, configurations = trials(SEEDED)

@@ -7,7 +7,8 @@ other class is ever instantiated when a file is loaded.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -50,9 +51,10 @@ def saved_as(
     Parameters
     ----------
     name : str
-        Name of the class in files: ``package.Name``, where ``skuq.package.Name`` is public, or
-        ``package.Owner.Name`` for a class that is registered as soon as the public
-        ``skuq.package.Owner`` is imported. It stays when the class moves within its package.
+        Name of the class in files: ``package.Name``, or ``package.Owner.Name`` for a class that is
+        registered as soon as ``package.Owner`` is imported. ``Name`` or ``Owner`` is public in
+        ``skuq.package`` (an estimator in ``skuq``), or in the table `_SAVED` of the package. The
+        name stays when the class moves within its package.
     kind, check
         See `SavedClass`.
     """
@@ -79,20 +81,25 @@ def find_by_name(name: str) -> SavedClass | None:
 
 
 def _import_owner(name: str) -> None:
-    """Import the public object that a stored name begins with, if skuq has it.
+    """Import the object that a stored name begins with, if skuq lists it.
 
-    Names come from files, so nothing is looked up that is not in an ``__all__`` of skuq.
+    Names come from files, so nothing is looked up that is neither in an ``__all__`` of skuq nor in
+    a table of names in files (`_SAVED`).
     """
     package, _, rest = name.partition(".")
-    module = getattr(skuq, package) if package in _public_names(skuq) else None
     owner = rest.partition(".")[0]
-    if owner in _public_names(module):
-        getattr(module, owner)
+    module = _import_listed(skuq, package)
+    if isinstance(module, ModuleType) and _import_listed(module, owner) is None:
+        _import_listed(skuq, owner)  # estimators are public in skuq itself
 
 
-def _public_names(module: Any) -> Sequence[str]:
-    names: Sequence[str] = getattr(module, "__all__", ())
-    return names
+def _import_listed(module: ModuleType, name: str) -> Any:
+    """Import a name that a package lists as public or as one in files; None if it does not."""
+    if name in getattr(module, "__all__", ()):
+        return getattr(module, name)
+    if name in getattr(module, "_SAVED", ()):
+        return module._load_saved(name)
+    return None
 
 
 def find_by_class(cls: type) -> SavedClass | None:

@@ -12,19 +12,19 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
-from skuq import backend, training
+from skuq import backend
 from skuq._utils._checks import class_codes, class_probabilities
 from skuq._utils._environment import generator
 from skuq._utils._records import record_repr, saved_as
 from skuq.catalog import Member
 from skuq.fitted._posterior import member_posterior
-from skuq.networks import CategoricalHead, PackedHead, QuantileHead
+from skuq.networks._heads import CategoricalHead, PackedHead, QuantileHead
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._mixture import epistemic_factor
-from skuq.tables import ForeignInputs, ImageInputs, NumberTargets, TableInputs
-from skuq.tables._inputs import Inputs
-from skuq.tables._targets import Targets
+from skuq.tables._inputs import ForeignInputs, ImageInputs, Inputs, TableInputs
+from skuq.tables._targets import NumberTargets, Targets
 from skuq.training import predict_members
+from skuq.training._networks import keras_model
 
 
 class Fitted(Protocol):
@@ -80,7 +80,7 @@ def ensemble_to_keras(ensemble: Any, ddof: int = 0) -> Any:
     """
     _check(ensemble)
     keras, ops = backend.keras, backend.ops
-    networks = [training.keras_model(member) for member in ensemble.members]
+    networks = [keras_model(member) for member in ensemble.members]
     for k, network in enumerate(networks):
         network.name, network.trainable = f"member{k}", False
     inputs = keras.Input(networks[0].input_shape[1:], dtype="float64", name="X")

@@ -20,12 +20,12 @@ import numpy as np
 from scipy import special
 
 from skuq.catalog import Member
-from skuq.networks import GaussianHead, NomuHead, SquaredErrorHead
-from skuq.networks._nomu import READOUTS
+from skuq.networks import GaussianHead
+from skuq.networks._heads import SquaredErrorHead
+from skuq.networks._nomu import READOUTS, NomuHead
 from skuq.networks._plan import ARRAYS, Plan, Run, make_plan, tensors
 from skuq.predictive._posterior import Posterior, quasi_random_normals
-from skuq.tables import ImageScaling
-from skuq.tables._scaling import hard_clip
+from skuq.tables._scaling import ImageScaling, hard_clip
 
 #: NOMU's smallest standard deviation of the standardised y: a distribution needs some width.
 SMALLEST_STD = 1e-9

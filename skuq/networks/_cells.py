@@ -55,7 +55,7 @@ class Cell:
 
     Examples
     --------
-    >>> from skuq.networks import Cell
+    >>> from skuq.networks._cells import Cell
     >>> cell = Cell(nodes=((("sep_conv_3x3", 0), ("skip_connect", 1)),), concat=(2,))
     >>> cell.to_dict()
     {'nodes': [[['sep_conv_3x3', 0], ['skip_connect', 1]]], 'concat': [2]}
@@ -116,7 +116,8 @@ class Genotype:
 
     Examples
     --------
-    >>> from skuq.networks import Cell, Genotype
+    >>> from skuq.networks._cells import Cell
+    >>> from skuq.networks import Genotype
     >>> cell = Cell(nodes=((("sep_conv_3x3", 0), ("skip_connect", 1)),), concat=(2,))
     >>> genotype = Genotype(normal=cell, reduction=cell)
     >>> Genotype.from_dict(genotype.to_dict()) == genotype
@@ -350,7 +351,8 @@ def build_cell_network(
 
     Examples
     --------
-    >>> from skuq.networks import Cell, Genotype, build_cell_network
+    >>> from skuq.networks._cells import Cell, build_cell_network
+    >>> from skuq.networks import Genotype
     >>> cell = Cell(nodes=((("max_pool_3x3", 0), ("skip_connect", 1)),), concat=(2,))
     >>> model = build_cell_network(Genotype(cell, cell), (8, 8, 1), 10, channels=4, n_cells=1)
     >>> model.output_shape

@@ -176,7 +176,7 @@ class WidthDepthSpace(Settings):
 
     Examples
     --------
-    >>> from skuq.networks import WidthDepthSpace
+    >>> from skuq.networks._dense import WidthDepthSpace
     >>> WidthDepthSpace(widths=(16, 64), max_depth=3).decisions().architecture.size
     6
     """

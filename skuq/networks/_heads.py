@@ -333,7 +333,7 @@ class SquaredErrorHead:
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import SquaredErrorHead
+    >>> from skuq.networks._heads import SquaredErrorHead
     >>> SquaredErrorHead(scale=(0.5,)).distribution(np.array([[2.0]]))
     (array([[2.]]), array([[0.5]]))
     """
@@ -400,7 +400,7 @@ class GaussianMixtureHead(LikelihoodHead):
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import GaussianMixtureHead
+    >>> from skuq.networks._heads import GaussianMixtureHead
     >>> head = GaussianMixtureHead(n_components=2)
     >>> mean, variance = head.moments(np.zeros((1, head.n_raw)))
     >>> head.n_raw, mean.round(3), variance.round(3)
@@ -489,7 +489,7 @@ class StudentTHead(LikelihoodHead):
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import StudentTHead
+    >>> from skuq.networks._heads import StudentTHead
     >>> loc, scale, df = StudentTHead().distribution(np.zeros((1, 3)))
     >>> loc, scale.round(3), df.round(3)
     (array([[0.]]), array([[0.694]]), array([[2.793]]))
@@ -585,7 +585,7 @@ class QuantileHead:
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import QuantileHead
+    >>> from skuq.networks._heads import QuantileHead
     >>> head = QuantileHead(levels=(0.1, 0.5, 0.9))
     >>> head.quantiles(np.zeros((1, head.n_raw))).round(2)
     array([[[-1.28],
@@ -676,7 +676,7 @@ class CategoricalHead:
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import CategoricalHead
+    >>> from skuq.networks._heads import CategoricalHead
     >>> CategoricalHead(3).probabilities(np.log([[1.0, 1.0, 2.0]]))
     array([[0.25, 0.25, 0.5 ]])
     """
@@ -764,7 +764,8 @@ class PackedHead:
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import GaussianHead, PackedHead
+    >>> from skuq.networks import GaussianHead
+    >>> from skuq.networks._heads import PackedHead
     >>> packed = PackedHead(GaussianHead(), n_copies=2)
     >>> packed.unpack(np.array([[1.0, 2.0, 3.0, 4.0]]))[:, 0]
     array([[1., 2.],

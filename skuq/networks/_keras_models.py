@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq import backend, networks
+from skuq import backend
 from skuq.exceptions import SearchSpaceError
 
 
@@ -155,8 +155,8 @@ _REGISTERED = re.compile(r'"registered_name": "((?!skuq>)[^">]+>[^"]+)"')
 
 def rebuild(network: str):
     """Rebuild a Keras model from its JSON. It may have layers of this package."""
-    # Accessing a layer loads the module in which the layers are registered with Keras.
-    networks.Repeat  # noqa: B018
+    from skuq.networks import _tabular_layers  # noqa: F401  # registers the layers with Keras
+
     model = backend.keras.models.model_from_json(network)
     freeze_inner_layers(model)
     return model

@@ -458,7 +458,7 @@ class OperatorHead:
 
     Examples
     --------
-    >>> from skuq.networks import OperatorHead
+    >>> from skuq.networks._operator import OperatorHead
     >>> OperatorHead(2).n_raw, OperatorHead(2, output_map="decaying").n_raw
     (2, 4)
     """

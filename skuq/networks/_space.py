@@ -30,7 +30,14 @@ def _is_number(value):
 @saved_as("networks.Categorical")
 @dataclass(frozen=True)
 class Categorical:
-    """A decision for one of several JSON values, uniform."""
+    """A decision for one of several JSON values, uniform.
+
+    Examples
+    --------
+    >>> from skuq.networks import Categorical
+    >>> Categorical("activation", ("relu", "tanh")).default
+    'relu'
+    """
 
     name: str
     choices: tuple
@@ -75,6 +82,12 @@ class Integer:
     """A decision for a whole number in ``low..high``, both included; uniform or log-uniform.
 
     Log-uniform means P(k) proportional to log((k + 1) / k).
+
+    Examples
+    --------
+    >>> from skuq.networks import Integer
+    >>> Integer("units", 1, 64).size
+    64
     """
 
     name: str
@@ -122,7 +135,14 @@ class Integer:
 @saved_as("networks.Real")
 @dataclass(frozen=True)
 class Real:
-    """A decision for a number in ``[low, high]``; uniform or log-uniform."""
+    """A decision for a number in ``[low, high]``; uniform or log-uniform.
+
+    Examples
+    --------
+    >>> from skuq.networks import Real
+    >>> Real("learning_rate", 1e-4, 1e-1, log=True).default
+    0.0001
+    """
 
     name: str
     low: float
@@ -176,6 +196,13 @@ class Space:
     ----------
     decisions : sequence of Categorical, Integer or Real
         Their names must differ.
+
+    Examples
+    --------
+    >>> from skuq.networks import Categorical, Integer, Space
+    >>> space = Space([Integer("units", 1, 64), Categorical("activation", ("relu", "tanh"))])
+    >>> space.size, space.default()
+    (128, {'units': 1, 'activation': 'relu'})
     """
 
     decisions: tuple = field(default=())
@@ -281,7 +308,15 @@ OPTIMIZERS = ("sgd", "rmsprop", "adagrad", "adam", "adadelta", "adamax", "nadam"
 
 @saved_as("networks.Decisions")
 class Decisions(NamedTuple):
-    """Decisions of a joint search: about the architecture, and about its training."""
+    """Decisions of a joint search: about the architecture, and about its training.
+
+    Examples
+    --------
+    >>> from skuq.networks import Decisions, Integer, Real, Space
+    >>> rate = Real("learning_rate", 1e-4, 1e-1, log=True)
+    >>> Decisions(Space([Integer("units", 1, 64)]), Space([rate])).hyperparameters.names
+    ['learning_rate']
+    """
 
     architecture: Space
     hyperparameters: Space
@@ -289,7 +324,14 @@ class Decisions(NamedTuple):
 
 @runtime_checkable
 class SearchSpace(Protocol):
-    """An object that lists decisions, and builds and trains networks by them."""
+    """An object that lists decisions, and builds and trains networks by them.
+
+    Examples
+    --------
+    >>> from skuq.networks import DenseSpace, SearchSpace
+    >>> isinstance(DenseSpace(), SearchSpace)
+    True
+    """
 
     def decisions(self, input_shape: tuple, n_outputs: int) -> Decisions:
         """List the decisions, if possible without building a Keras model."""
@@ -318,7 +360,7 @@ def training_hyperparameters(max_batch_size: int = 256) -> Space:
 
     Examples
     --------
-    >>> from skuq.networks import training_hyperparameters
+    >>> from skuq.networks._space import training_hyperparameters
     >>> training_hyperparameters().names
     ['learning_rate', 'batch_size', 'optimizer', 'reduce_lr_patience', 'early_stopping_patience']
     """
@@ -371,7 +413,8 @@ class WithTraining(Settings):
 
     Examples
     --------
-    >>> from skuq.networks import DenseSpace, Real, Space, WithTraining
+    >>> from skuq.networks import DenseSpace, Real, Space
+    >>> from skuq.networks import WithTraining
     >>> rate = Space((Real("learning_rate", 1e-3, 1e-2, log=True),))
     >>> space = WithTraining(DenseSpace(3), rate, {"epochs": 50, "batch_size": 32})
     >>> space.recipe({"learning_rate": 0.005})

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq import backend, networks
+from skuq import backend
 from skuq._params import Interval, Options, Settings, StrOptions
 from skuq._utils._checks import check_count
 from skuq._utils._records import saved_as
@@ -233,6 +233,8 @@ def build_tabular(
 
 def _encode(x, embedding, categories, category_dim, feature_scale):
     """Replace codes by vectors and numbers by their embeddings, then scale each feature."""
+    from skuq.networks import _tabular_layers
+
     n_features = x.shape[-1]
     code_columns = sorted(categories)
     if code_columns:
@@ -241,7 +243,7 @@ def _encode(x, embedding, categories, category_dim, feature_scale):
                 f"`categories` must have columns in 0 .. {n_features - 1}. Got {code_columns}."
             )
         n_codes = [categories[column] for column in code_columns]
-        x = networks.CategoryEmbedding(
+        x = _tabular_layers.CategoryEmbedding(
             code_columns, n_codes, category_dim, name="categories", **_FLOAT32
         )(x)
     # The columns of codes are gone now, so that the other columns have new positions.
@@ -249,10 +251,10 @@ def _encode(x, embedding, categories, category_dim, feature_scale):
         settings = {"kind": embedding} if isinstance(embedding, str) else dict(embedding)
         columns = _embedded_positions(settings.pop("columns", None), code_columns, n_features)
         if columns:
-            x = networks.NumericEmbedding(
+            x = _tabular_layers.NumericEmbedding(
                 columns=columns, name="embedding", **settings, **_FLOAT32
             )(x)
-    return networks.FeatureScale(name="scale", **_FLOAT32)(x) if feature_scale else x
+    return _tabular_layers.FeatureScale(name="scale", **_FLOAT32)(x) if feature_scale else x
 
 
 @dataclass(frozen=True)
@@ -266,9 +268,11 @@ class _Dense:
 
     def repeat(self, x):
         """Repeat the features for each copy, if there are several copies."""
+        from skuq.networks import _tabular_layers
+
         if self.n_copies == 1:
             return x
-        return networks.Repeat(self.n_copies, name="repeat", **_FLOAT32)(x)
+        return _tabular_layers.Repeat(self.n_copies, name="repeat", **_FLOAT32)(x)
 
     def hidden(self, x, units, i, use_bias):
         """Apply hidden layer `i`, counted from 1."""
@@ -281,9 +285,11 @@ class _Dense:
 
     def _make(self, units, name, *, first, use_bias=True, zero=False):
         """Make a dense layer; in the first one, copies get different factors of their inputs."""
+        from skuq.networks import _tabular_layers
+
         if self.n_copies > 1:
             signs = "normal" if self.embedded else "random-signs"
-            return networks.EnsembleDense(
+            return _tabular_layers.EnsembleDense(
                 units,
                 self.n_copies,
                 shared=self.shared,
@@ -295,7 +301,7 @@ class _Dense:
                 **_FLOAT32,
             )
         zeros = {"kernel_initializer": "zeros", "bias_initializer": "zeros"} if zero else {}
-        kind = networks.NTKDense if self.ntk else backend.keras.layers.Dense
+        kind = _tabular_layers.NTKDense if self.ntk else backend.keras.layers.Dense
         return kind(units, use_bias=use_bias, name=name, **zeros, **_FLOAT32)
 
 
@@ -312,6 +318,8 @@ class _Blocks:
 
     def apply(self, x, units, i):
         """Apply block `i`, counted from 1."""
+        from skuq.networks import _tabular_layers
+
         layers, entered = backend.keras.layers, x
         # Batch normalisation has a bias of its own, and subtracts any other.
         x = self.dense.hidden(x, units, i, use_bias=self.normalization != "batch")
@@ -319,7 +327,9 @@ class _Blocks:
             normalize = getattr(layers, _NORMALIZATIONS[self.normalization])
             x = normalize(name=f"normalization_{i}", **_FLOAT32)(x)
         activate = (
-            networks.ParametricActivation if self.parametric_activation else layers.Activation
+            _tabular_layers.ParametricActivation
+            if self.parametric_activation
+            else layers.Activation
         )
         x = activate(self.activation, name=f"activation_{i}", **_FLOAT32)(x)
         if self.dropout is not None:
@@ -388,7 +398,7 @@ def bin_edges(x, n_bins: int = 32) -> np.ndarray:
 
     Examples
     --------
-    >>> from skuq.networks import bin_edges
+    >>> from skuq.networks._tabular import bin_edges
     >>> bin_edges([[0.0], [1.0], [2.0], [3.0], [9.0]], n_bins=2)
     array([[0., 2., 9.]], dtype=float32)
     """

@@ -119,7 +119,7 @@ class FeatureScale(_TabularLayer):
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import FeatureScale
+    >>> from skuq.networks._tabular_layers import FeatureScale
     >>> np.asarray(FeatureScale()(np.array([[0.5, 2.0]])))
     array([[0.5, 2. ]], dtype=float32)
     """
@@ -146,7 +146,7 @@ class ParametricActivation(_TabularLayer):
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import ParametricActivation
+    >>> from skuq.networks._tabular_layers import ParametricActivation
     >>> np.asarray(ParametricActivation("relu")(np.array([[-1.0, 2.0]])))
     array([[0., 2.]], dtype=float32)
     """
@@ -190,7 +190,7 @@ class NTKDense(_TabularLayer):
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import NTKDense
+    >>> from skuq.networks._tabular_layers import NTKDense
     >>> tuple(NTKDense(4)(np.ones((5, 3))).shape)
     (5, 4)
     """
@@ -368,7 +368,7 @@ class CategoryEmbedding(_TabularLayer):
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import CategoryEmbedding
+    >>> from skuq.networks._tabular_layers import CategoryEmbedding
     >>> embed = CategoryEmbedding(columns=[1], n_codes=[3], dims=4)
     >>> tuple(embed(np.array([[0.5, 2.0], [0.1, 1.0]])).shape)
     (2, 5)
@@ -403,7 +403,7 @@ class Repeat(_TabularLayer):
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import Repeat
+    >>> from skuq.networks._tabular_layers import Repeat
     >>> np.asarray(Repeat(2)(np.array([[0.5, 2.0]])))
     array([[0.5, 2. , 0.5, 2. ]], dtype=float32)
     """
@@ -458,7 +458,7 @@ class EnsembleDense(_TabularLayer):
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import EnsembleDense
+    >>> from skuq.networks._tabular_layers import EnsembleDense
     >>> layer = EnsembleDense(4, n_copies=3)
     >>> tuple(layer(np.ones((5, 3 * 2))).shape)
     (5, 12)

@@ -149,8 +149,8 @@ class OracleProposer:
     --------
     >>> import keras_tuner
     >>> import numpy as np
-    >>> from skuq.networks import WidthDepthSpace
-    >>> from skuq.search import OracleProposer
+    >>> from skuq.networks._dense import WidthDepthSpace
+    >>> from skuq.search._keras_tuner import OracleProposer
     >>> oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=5, seed=1)
     >>> proposer = OracleProposer(oracle, WidthDepthSpace().decisions())
     >>> sorted(proposer.ask([], [], np.random.default_rng(0)))[:3]

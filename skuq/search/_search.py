@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from skuq._utils._environment import generator, trial_seed
-from skuq.catalog import Catalog, FoldedMember, HeldOut, Member
-from skuq.catalog._records import TrialBudget, TrialRecord
-from skuq.ensembles import Candidates
+from skuq.catalog import Catalog, Member
+from skuq.catalog._records import FoldedMember, HeldOut, TrialBudget, TrialRecord
+from skuq.ensembles._rules import Candidates
 from skuq.exceptions import SearchFailedError
 from skuq.search._limits import RunOptions, SuccessiveHalving
 from skuq.search._proposers import Proposer
@@ -177,9 +177,9 @@ class Search:
     ----------
     evaluate : callable
         ``evaluate(configuration, seed) -> result``, where ``result.score`` is minimised. If its
-        attribute `takes_budget` is true, it also gets a `skuq.catalog.TrialBudget`, and returns a
-        `skuq.catalog.TrialOutcome`. With `in_stacks` it has the methods ``can_train_together`` and
-        ``train_together`` of a `skuq.training.MemberTrainer`.
+        attribute `takes_budget` is true, it also gets a `TrialBudget`, and returns a
+        `TrialOutcome`. With `in_stacks` it has the methods ``can_train_together`` and
+        ``train_together`` of a `MemberTrainer`.
     proposer : Proposer
         Proposes the configurations.
     n_trials : int
@@ -203,7 +203,7 @@ class Search:
         single trials are shortened, there are no stacks.
     open_slots : callable, optional
         ``open_slots(evaluate, n_jobs, n_trials, seconds)`` makes the slots that trials run in. By
-        default `skuq.search.open_slots`.
+        default `open_slots` of ``skuq/search/_slots.py``.
     seconds : float, default=inf
         Time of the whole fit that the search belongs to. Where it is short, no worker processes
         are started.
@@ -211,7 +211,8 @@ class Search:
     Examples
     --------
     >>> from types import SimpleNamespace
-    >>> from skuq.search import Search, StartingWith
+    >>> from skuq.search import Search
+    >>> from skuq.search._proposers import StartingWith
     >>> def evaluate(configuration, seed):
     ...     return SimpleNamespace(score=(configuration["x"] - 2) ** 2)
     >>> proposer = StartingWith([{"x": 0}, {"x": 2}, {"x": 5}], proposer=None)

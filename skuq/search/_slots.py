@@ -264,7 +264,7 @@ def open_slots(
 
     Examples
     --------
-    >>> from skuq.search import open_slots
+    >>> from skuq.search._slots import open_slots
     >>> def evaluate(configuration, seed):
     ...     return configuration["x"] + seed
     >>> with open_slots(evaluate, n_jobs=1) as slots:

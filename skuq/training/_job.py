@@ -187,7 +187,8 @@ class TrainingState:
     >>> import numpy as np
     >>> from skuq.networks import GaussianHead, build_mlp
     >>> from skuq.tables import TrainingData
-    >>> from skuq.training import Recipe, TrainingJob, train_epochs
+    >>> from skuq.training import Recipe, TrainingJob
+    >>> from skuq.training._train import train_epochs
     >>> x = np.linspace(-1, 1, 20)[:, None]
     >>> data = TrainingData.without_validation(x, x**2, np.ones(20))
     >>> model = build_mlp((1,), 2, hidden_units=(8,))

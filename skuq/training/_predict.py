@@ -62,7 +62,8 @@ def predict_members(
     >>> import numpy as np
     >>> from skuq.networks import GaussianHead, build_mlp
     >>> from skuq.tables import TrainingData
-    >>> from skuq.training import Recipe, predict_members, train_member
+    >>> from skuq.training import Recipe, predict_members
+    >>> from skuq.training._train import train_member
     >>> x = np.linspace(-1, 1, 20)[:, None]
     >>> data = TrainingData.without_validation(x, x**2, np.ones(20))
     >>> model = build_mlp((1,), 2, hidden_units=(8,))

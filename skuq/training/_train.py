@@ -14,7 +14,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
-from skuq import backend, training
+from skuq import backend
 from skuq.catalog._records import Member
 from skuq.networks._heads import Head
 from skuq.tables._splits import TrainingData
@@ -126,7 +126,9 @@ class _Group:
 
     def advance(self, share: float, **settings: Any) -> None:
         if self._run is None:
-            self._run = training.TrainingRun(self._job, self._data)  # imports TensorFlow
+            from skuq.training._engine import TrainingRun  # loads TensorFlow
+
+            self._run = TrainingRun(self._job, self._data)
         self._run.advance(self.epochs_left(share), **settings)
         self.share = self._run.share
         if share == 1:
@@ -180,12 +182,14 @@ def seconds_needed(
     jobs : list of TrainingJob
         The same jobs, with the tier (graph or XLA) fixed to the measured one.
     """
+    from skuq.training._engine import TrainingRun
+
     needed: list[float] = []  # seconds of each group
     to_predict = 0.0
     measured = []  # jobs whose tier is fixed
     for job, data in jobs:
         groups = job.groups()
-        run = training.TrainingRun(groups[0], data)
+        run = TrainingRun(groups[0], data)
         run.advance(1)  # compiles
         started = time.monotonic()
         run.advance(1)
@@ -327,7 +331,8 @@ def train_epochs(
     >>> import numpy as np
     >>> from skuq.networks import GaussianHead, build_mlp
     >>> from skuq.tables import TrainingData
-    >>> from skuq.training import Recipe, TrainingJob, train, train_epochs
+    >>> from skuq.training import Recipe, TrainingJob, train
+    >>> from skuq.training._train import train_epochs
     >>> x = np.linspace(-1, 1, 20)[:, None]
     >>> data = TrainingData.without_validation(x, x**2, np.ones(20))
     >>> model = build_mlp((1,), 2, hidden_units=(8,))
@@ -337,7 +342,9 @@ def train_epochs(
     >>> member.n_epochs
     4
     """
-    run = training.TrainingRun(job, data)
+    from skuq.training._engine import TrainingRun
+
+    run = TrainingRun(job, data)
     run.advance(n_epochs, cancelled=cancelled, report=report)
     state: TrainingState = run.state()
     return state
@@ -377,7 +384,8 @@ def train_member(
     >>> import numpy as np
     >>> from skuq.networks import GaussianHead, build_mlp
     >>> from skuq.tables import TrainingData
-    >>> from skuq.training import Recipe, train_member
+    >>> from skuq.training import Recipe
+    >>> from skuq.training._train import train_member
     >>> x = np.linspace(-1, 1, 20)[:, None]
     >>> data = TrainingData.without_validation(x, x**2, np.ones(20))
     >>> model = build_mlp((1,), 2, hidden_units=(8,))

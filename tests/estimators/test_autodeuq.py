@@ -24,8 +24,9 @@ from skuq.exceptions import SearchFailedError, SearchSpaceError, SmallValidation
 from skuq.networks import DenseSpace, GaussianHead
 from skuq.predictive import GaussianMixture
 from skuq.tables import TrainingData
-from skuq.training import Recipe, train_member
+from skuq.training import Recipe
 from skuq.training._networks import draw_variables
+from skuq.training._train import train_member
 
 
 @pytest.fixture

@@ -38,8 +38,8 @@ from tiers import slow_after
 import skuq.training
 from skuq import NEONRegressor
 from skuq.backend import keras, ops
-from skuq.bayesopt import maximize_acquisition
-from skuq.tables import FunctionTargets
+from skuq.bayesopt._maximize import maximize_acquisition
+from skuq.tables._functions import FunctionTargets
 from skuq.training._networks import DrawingNetwork
 from skuq.training._predict import read_network
 

@@ -25,15 +25,18 @@ from tiers import slow_after
 import skuq.training
 from skuq import NOMURegressor
 from skuq.backend import keras
-from skuq.datasets import FUNCTIONS_1D, make_function, make_scarce_regression
+from skuq.datasets import make_function, make_scarce_regression
+from skuq.datasets._functions import FUNCTIONS_1D
 from skuq.estimators._nomu._readout import Evidence, choose_readout
 from skuq.estimators._nomu._rows import ArtificialSampler, split_parts
 from skuq.estimators._nomu._training import precision
 from skuq.exceptions import SmallValidationWarning
 from skuq.networks import ArtificialInputs, NOMULoss, NOMUNetwork, NOMUReadout
 from skuq.predictive import TwoPieceNormal
-from skuq.tables import NoScaling, Rows, Scaling
-from skuq.training import Training, keras_model
+from skuq.tables._inputs import Rows
+from skuq.tables._scaling import NoScaling, Scaling
+from skuq.training import Training
+from skuq.training._networks import keras_model
 
 # With numbers for all three there is one training, on all rows.
 NUMBERS = {"readout__c": 1.0, "readout__l_min": 0.001, "readout__l_max": 2.0}

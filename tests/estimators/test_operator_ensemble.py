@@ -21,9 +21,9 @@ from tiers import slow_after
 import skuq.training
 from skuq import OperatorEnsembleRegressor
 from skuq.backend import keras
-from skuq.training import predict_draws, train_member
 from skuq.training._networks import DrawingNetwork
-from skuq.training._predict import read_network
+from skuq.training._predict import predict_draws, read_network
+from skuq.training._train import train_member
 
 layers = keras.layers
 

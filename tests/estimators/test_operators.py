@@ -34,7 +34,7 @@ import skuq.training
 from skuq import NEONRegressor, OperatorEnsembleRegressor
 from skuq.backend import keras, ops
 from skuq.estimators._operators._training import fit_widths
-from skuq.training import predict_draws
+from skuq.training._predict import predict_draws
 
 KINDS = {
     "conditioned": (NEONRegressor, {"prior": "conditioned", "n_draws": 32}),

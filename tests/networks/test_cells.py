@@ -11,17 +11,17 @@ from scipy.ndimage import convolve
 from tiers import slow_after
 
 from skuq.backend import keras
-from skuq.networks import (
-    AMOEBANET,
-    DARTS,
+from skuq.networks import AMOEBANET, DARTS, CellSpace, Genotype, NASBench201Space, SearchSpace
+from skuq.networks._cells import (
+    _APPLY,
+    DARTS_OPERATIONS,
+    KINDS,
+    NODES,
+    OPERATIONS,
     Cell,
-    CellSpace,
-    Genotype,
-    NASBench201Space,
-    SearchSpace,
+    CellLayers,
     build_cell_network,
 )
-from skuq.networks._cells import _APPLY, DARTS_OPERATIONS, KINDS, NODES, OPERATIONS, CellLayers
 from skuq.networks._nas_bench import _add_cell as nas_bench_cell
 from skuq.training import Recipe
 from skuq.training._networks import draw_variables

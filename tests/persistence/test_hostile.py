@@ -96,7 +96,11 @@ def set_state(**fields):
         # Names that skuq has, of what is not registered under them.
         "networks.GaussianHead.evil",
         "networks.build_mlp",
-        "training.train_member",
+        "training.train_stack",
+        "training._train.train_stack",
+        "fitted.attach",
+        "fitted._ensemble.FittedEnsemble",
+        "tables._load_saved",
         "persistence.load",
         "exceptions.FileFormatError",
         "load",

@@ -9,11 +9,13 @@ from numpy.testing import assert_allclose
 from tiers import slow, slow_after
 
 from skuq.backend import keras, ops
-from skuq.networks import OPTIMIZERS, GaussianHead
+from skuq.networks import GaussianHead
+from skuq.networks._space import OPTIMIZERS
 from skuq.tables import TrainingData
-from skuq.training import Recipe, train_member
+from skuq.training import Recipe
 from skuq.training._networks import draw_variables
 from skuq.training._optimizers import rule_of
+from skuq.training._train import train_member
 
 make_data = partial(training_data.make_data, n_train=53, n_valid=21)  # the last batch is partial
 

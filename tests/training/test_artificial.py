@@ -7,11 +7,12 @@ from numpy.testing import assert_allclose
 from tiers import slow_after
 
 from skuq.backend import keras
-from skuq.networks import NomuHead, build_nomu
+from skuq.networks._nomu import NomuHead, build_nomu
 from skuq.tables import TrainingData
-from skuq.training import Recipe, predict_members, train_member, train_stack
+from skuq.training import Recipe, predict_members, train_stack
 from skuq.training._engine import programs
 from skuq.training._networks import draw_variables
+from skuq.training._train import train_member
 
 PI_SQR, PI_EXP, C_EXP = 0.1, 0.5, 3.0
 SETTINGS = (("pi_sqr", PI_SQR), ("pi_exp", PI_EXP), ("c_exp", C_EXP))

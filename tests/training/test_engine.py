@@ -10,11 +10,13 @@ from skuq.backend import BoundedCache, keras
 from skuq.catalog import Member
 from skuq.networks import DenseSpace, GaussianHead
 from skuq.networks._plan import make_plan
-from skuq.training import MemberTrainer, Recipe, keras_model, predict_members, train_member
+from skuq.training import Recipe, predict_members
 from skuq.training._arguments import full_batch_rows, padded_rows, table_rows
 from skuq.training._engine import TrainingRun, programs, worth_xla
 from skuq.training._job import TrainingJob
-from skuq.training._networks import draw_variables
+from skuq.training._networks import draw_variables, keras_model
+from skuq.training._train import train_member
+from skuq.training._trainer import MemberTrainer
 
 
 def data(n_train=40, n_valid=20, seed=0):

@@ -18,19 +18,11 @@ from training_data import make_data
 from skuq import backend
 from skuq.backend import keras
 from skuq.networks import GaussianHead
-from skuq.training import (
-    Recipe,
-    TrainingJob,
-    TrainingRun,
-    _train,
-    draw_variables,
-    shorten,
-    train,
-    train_all,
-    train_epochs,
-    train_member,
-)
+from skuq.training import Recipe, TrainingJob, _train, train
 from skuq.training._arguments import HostStreams
+from skuq.training._engine import TrainingRun
+from skuq.training._networks import draw_variables
+from skuq.training._train import shorten, train_all, train_epochs, train_member
 
 layers = keras.layers
 HEAD = GaussianHead()
@@ -207,7 +199,7 @@ class _Broken(TrainingRun):
 
 
 def test_an_error_of_one_group_ends_the_others(data, monkeypatch):
-    monkeypatch.setattr("skuq.training.TrainingRun", _Broken)
+    monkeypatch.setattr("skuq.training._engine.TrainingRun", _Broken)
     started = time.monotonic()
     with pytest.raises(OverflowError, match="the second group"):
         train(job_of(8), data)

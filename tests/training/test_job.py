@@ -11,22 +11,15 @@ from tiers import slow_after
 from training_data import make_data
 
 from skuq.backend import keras
-from skuq.networks import DenseSpace, GaussianHead, NomuHead, build_mlp, build_nomu
+from skuq.networks import DenseSpace, GaussianHead, build_mlp
 from skuq.networks._epinet import EpiNetLayers, EpistemicNetwork
+from skuq.networks._nomu import NomuHead, build_nomu
 from skuq.networks._operator import EncoderDecoder, OperatorHead
-from skuq.training import (
-    MemberTrainer,
-    Recipe,
-    TrainingJob,
-    _engine,
-    _job,
-    draw_variables,
-    train,
-    train_epochs,
-    train_member,
-    train_stack,
-)
+from skuq.training import Recipe, TrainingJob, _engine, _job, train, train_stack
 from skuq.training._engine import TrainingRun
+from skuq.training._networks import draw_variables
+from skuq.training._train import train_epochs, train_member
+from skuq.training._trainer import MemberTrainer
 
 layers = keras.layers
 HEAD = GaussianHead()

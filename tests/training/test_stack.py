@@ -7,11 +7,14 @@ from tiers import slow_after
 from training_data import make_data
 
 from skuq.backend import keras
-from skuq.networks import OPTIMIZERS, GaussianHead
+from skuq.networks import GaussianHead
 from skuq.networks._plan import make_plan
+from skuq.networks._space import OPTIMIZERS
 from skuq.tables import TrainingData
-from skuq.training import Recipe, draw_variables, train_member, train_stack
+from skuq.training import Recipe, train_stack
 from skuq.training._engine import programs
+from skuq.training._networks import draw_variables
+from skuq.training._train import train_member
 
 layers = keras.layers
 HEAD = GaussianHead()

@@ -9,20 +9,17 @@ from tiers import slow, slow_after
 from training_data import split_table
 
 from skuq.backend import keras, ops
-from skuq.networks import GaussianHead, PackedHead, bin_edges, build_tabular
+from skuq.networks import GaussianHead, build_tabular
+from skuq.networks._heads import PackedHead
 from skuq.networks._plan import Run, make_plan
+from skuq.networks._tabular import bin_edges
 from skuq.tables import TrainingData
-from skuq.training import (
-    Recipe,
-    draw_variables,
-    keras_model,
-    predict_members,
-    train_member,
-    train_stack,
-)
+from skuq.training import Recipe, predict_members, train_stack
 from skuq.training._engine import programs
 from skuq.training._losses import uniform
+from skuq.training._networks import draw_variables, keras_model
 from skuq.training._program import Blocks
+from skuq.training._train import train_member
 
 HEAD = GaussianHead()
 PLAIN = {"reduce_lr_patience": None, "early_stopping_patience": None, "keep": "last"}

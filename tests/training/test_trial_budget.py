@@ -10,10 +10,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from small_models import TinySpace
 from training_data import make_data
 
-from skuq.catalog import TrialBudget, TrialOutcome
+from skuq.catalog._records import TrialBudget, TrialOutcome
 from skuq.networks import GaussianHead, TabularSpace
-from skuq.tables import Rows, TrainingData, make_splits
-from skuq.training import MemberTrainer
+from skuq.tables import TrainingData
+from skuq.tables._inputs import Rows
+from skuq.tables._splits import make_splits
+from skuq.training._trainer import MemberTrainer
 
 CONFIGURATION = {"units": 8, "activation": "tanh", "learning_rate": 0.03, "batch_size": 16}
 EPOCHS = 20

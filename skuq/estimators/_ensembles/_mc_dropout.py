@@ -14,9 +14,9 @@ from skuq._utils._records import saved_as
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
-from skuq.fitted import DropoutPasses
+from skuq.fitted._ensemble import DropoutPasses
 from skuq.networks import MLP
-from skuq.tables import TableInputs
+from skuq.tables._inputs import TableInputs
 from skuq.training._engine import find_completed
 
 _DROPOUT = 0.1  # of the default network

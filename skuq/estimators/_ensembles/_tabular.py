@@ -20,8 +20,7 @@ from skuq.estimators._ensembles import _shared as shared
 from skuq.networks import TabularNetwork, TabularSpace
 from skuq.networks._space import Space
 from skuq.predictive._calibration import fit_out_of_bag_scale
-from skuq.tables import TableInputs
-from skuq.tables._inputs import PREPROCESS_CONSTRAINTS
+from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
 from skuq.tables._targets import HEADS, TARGET_CONSTRAINTS, unpack_copies
 from skuq.training import TrainingJob, predict_members
 from skuq.training._engine import find_completed

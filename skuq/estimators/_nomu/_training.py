@@ -17,10 +17,16 @@ from skuq._utils._environment import generator, trial_seed
 from skuq.catalog import Member
 from skuq.estimators._nomu._rows import ArtificialSampler
 from skuq.fitted._nomu import GivenMean, KnownNoise, TrainedNomu, predict_mean
-from skuq.networks import GaussianHead, NomuHead, NOMULoss, NOMUNetwork, build_mean, build_nomu
-from skuq.tables import NumberTargets, Rows, TableInputs, TrainingData
+from skuq.networks import GaussianHead, NOMULoss, NOMUNetwork
+from skuq.networks._nomu import NomuHead, build_mean, build_nomu
+from skuq.tables import TrainingData
+from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._splits import standardise_rows
+from skuq.tables._targets import NumberTargets
+from skuq.training._checks import build_checked
 from skuq.training._engine import has_diverged
+from skuq.training._networks import draw_variables, keras_model
+from skuq.training._refine import refine_dense
 
 _FULL_BATCH = 2**30  # rows of a batch that takes all rows
 _FEW_ROWS = 100  # with fewer rows, or rows without noise, the mean f should interpolate its rows
@@ -215,10 +221,7 @@ class NomuTrainer:
         if not self.refines:
             return members
         rows = [(data.x[job.train], data.y[job.train], data.weight[job.train]) for job in jobs]
-        return [
-            training.refine_dense(member, x, y, weight)
-            for member, (x, y, weight) in zip(members, rows)
-        ]
+        return [refine_dense(member, x, y, weight) for member, (x, y, weight) in zip(members, rows)]
 
     def _train_together(
         self, jobs: Sequence[Job], report: Callable | None, means: Sequence[Member] | None = None
@@ -238,7 +241,7 @@ class NomuTrainer:
             start = []
             for job, member in zip(jobs, means):
                 template = self._template(member)
-                start.append(training.draw_variables(template, trial_seed(job.entropy, _SIDE)))
+                start.append(draw_variables(template, trial_seed(job.entropy, _SIDE)))
         return self._train_stacks(
             jobs,
             report,
@@ -314,7 +317,7 @@ class NomuTrainer:
         """
         given: Any = None
         if mean is not None:
-            given = training.keras_model(mean), 1.0, 0.0
+            given = keras_model(mean), 1.0, 0.0
         elif self.given is not None and not self.given.shows_layers:
             given = "apart"
         elif self.given is not None:  # it takes encoded rows, and the network standardised ones
@@ -341,7 +344,7 @@ class NomuTrainer:
                 sample=None if self.given is None else self.inputs.transform(self.rows.X),
             )
 
-        return training.build_checked(build, self.rows.X.shape[1:], head.n_raw, "NOMU's network")
+        return build_checked(build, self.rows.X.shape[1:], head.n_raw, "NOMU's network")
 
     def _mean_template(self, n_raw: int) -> Any:
         """Build the network of the mean f alone."""
@@ -360,7 +363,7 @@ class NomuTrainer:
             )
 
         source = "NOMU's network of the mean"
-        return training.build_checked(build, self.rows.X.shape[1:], n_raw, source)
+        return build_checked(build, self.rows.X.shape[1:], n_raw, source)
 
     def _mean_recipe(self, job: Job) -> Any:
         """Make the recipe of f, which stops early or trains for the epochs of the job."""

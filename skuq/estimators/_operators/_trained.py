@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from skuq import training
 from skuq._utils._environment import generator
 from skuq.estimators._operators._training import N_FOLDS, fit_widths
 from skuq.fitted._operator import IndexDraws, MemberDraws
@@ -19,6 +18,7 @@ from skuq.networks._keras_models import rebuild
 from skuq.networks._plan import ARRAYS
 from skuq.predictive._posterior import quasi_random_normals
 from skuq.training._engine import find_completed
+from skuq.training._predict import predict_draws
 
 
 def train_epinet(job, report, *, epinet, n_draws):
@@ -56,7 +56,7 @@ def train_epinet(job, report, *, epinet, n_draws):
         return IndexDraws(members[0], index), None
     others = np.flatnonzero(left_out[1])
     rows = job.rows_of(others)
-    raw = training.predict_draws(members[1], job.data.x[rows], index)
+    raw = predict_draws(members[1], job.data.x[rows], index)
     values, _ = job.head.values(ARRAYS, raw)
     error = job.data.y[rows] - values.mean(axis=0)
     widths = fit_widths(error**2, values.var(axis=0), job.weight[others], job.noise.shape)

@@ -18,13 +18,14 @@ from scipy.stats import rankdata
 from skuq import training
 from skuq._utils._environment import generator, trial_seed
 from skuq.catalog import Member
-from skuq.networks import OperatorHead
 from skuq.networks._epinet import EpistemicNetwork
+from skuq.networks._operator import OperatorHead
 from skuq.predictive._calibration import fit_scale
 from skuq.tables import TrainingData
 from skuq.training import Recipe
 from skuq.training._job import seed_words, template_of_model
 from skuq.training._predict import read_network
+from skuq.training._refine import refine
 
 #: Number of folds; a network that learns the noise leaves out one.
 N_FOLDS = 5
@@ -76,7 +77,7 @@ class OperatorJob:
     expects_none : bool, default=False
         Whether values count as free of noise because functions are too few to learn it.
     refine : bool, default=False
-        Whether to `skuq.training.refine` the members.
+        Whether to `refine` the members.
     previous : tuple of Member
         Members of the previous fit, whose weights training starts from; none by default.
     """
@@ -148,7 +149,7 @@ class OperatorJob:
         return [
             member
             if isinstance(member, FloatingPointError)
-            else training.refine(member, data.x[used], data.y[used], data.weight[used])
+            else refine(member, data.x[used], data.y[used], data.weight[used])
             for member, used in zip(members, rows)
         ]
 
