@@ -230,7 +230,7 @@ CASES = {
     "hq": (skuq.HQEnsembleSelector(MIXED, cv=2), X, LABELS),
     "hq, votes": (
         skuq.HQEnsembleSelector(
-            MIXED, metric="ck-formula-1", validation=KFold(2), voting="majority", weights="accuracy"
+            MIXED, metric="ck-formula-1", cv=KFold(2), voting="majority", weights="accuracy"
         ),
         X,
         LABELS,
