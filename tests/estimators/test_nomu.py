@@ -840,12 +840,15 @@ def test_connect_gradient_lets_uncertainty_move_the_prediction(connected, mean, 
     assert not np.allclose(std_of(low, table[0]), std_of(high, table[0]), rtol=1e-3)
 
 
+BUILT = {"network__hidden_units": "auto", "network__mean": network}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
-        {"network__mean": network, "network__side": network},
-        {"network__mean": network, "noise_std": "learned"},
+        {**BUILT, "network__side": network},
+        {**BUILT, "network__side_hidden_units": 16, "noise_std": "learned"},
         {"network__hidden_units": (8, 8, 8), "network__connect_layers": 3},
         {
             "network__hidden_units": 8,
