@@ -33,12 +33,13 @@ from skuq.estimators._operators._conditioned import (
     train_conditioned,
 )
 from skuq.estimators._operators._paper import paper_settings
-from skuq.estimators._operators._trained import train_ensemble, train_epinet
 from skuq.estimators._operators._training import (
     FEWEST_FUNCTIONS,
     TRAINING_FIELDS,
     OperatorJob,
     operator_recipe,
+    train_ensemble,
+    train_epinet,
 )
 from skuq.estimators._task import read_task
 from skuq.fitted import FittedOperator
@@ -128,10 +129,12 @@ class OperatorRegressor(UncertaintyRegressor):
         part = self._epistemic_part()
         task = read_task(self, _make_inputs(self), _make_targets(self), X, Y, sample_weight)
         task = replace(task, rows=task.rows.take(task.rows.used))
+        # With noise, networks leave functions out: their errors there tell how large it is.
         learns_noise, leaves_out = _plan_noise(self, part, len(task.rows.y))
         previous = getattr(self, "fitted_", None) if self.warm_start else None
         if leaves_out:
             previous = None  # its networks have seen the functions that would be left out
+        # From here on everything is in standardised units; a given model leaves its residuals.
         given = _fit_scales(task, self.pretrained, previous)
         task = replace(task, data=_training_data(task, given))
         job = _make_job(self, task, training, learns_noise, previous)
@@ -398,6 +401,8 @@ class NEONRegressor(OperatorRegressor):
 
     def _epistemic_part(self):
         prior = resolve_settings(self, "prior")
+        # Conditioning linearises the network in its weights and needs normal errors: only our own
+        # base networks have these derivatives, and nothing may follow them.
         obstacle = first_true(
             {
                 "`pretrained`": self.pretrained is not None,
@@ -422,6 +427,7 @@ class NEONRegressor(OperatorRegressor):
                 f"A conditioned prior is not possible with {obstacle}. Got prior={self.prior!r}. "
                 "Use prior='epinet'."
             )
+        # Independent of the number of functions, so that a search does not fail at its 15th point.
         if prior.scale not in ("auto", 0) and isinstance(self.noise_std, str):
             raise ValueError(
                 f"The `scale` of a conditioned prior is learnt together with the noise. Got "
@@ -627,6 +633,7 @@ def _refuse_contradictions(model: OperatorRegressor, training: dict[str, Any]) -
     """Raise ValueError if parameters of a regressor contradict each other."""
     noise_std, is_known = model.noise_std, not isinstance(model.noise_std, str)
     if is_known:
+        # Validation of parameters has checked numbers, but not the entries of arrays.
         noise = np.asarray(noise_std, dtype="float64")
         if not (noise >= 0).all() or not np.isfinite(noise).all():
             raise ValueError(f"`noise_std` must be finite numbers >= 0. Got {noise_std!r}.")
@@ -646,6 +653,7 @@ def _refuse_contradictions(model: OperatorRegressor, training: dict[str, Any]) -
         raise ValueError(
             "A constant `schedule` has no `final_lr_factor`. Leave one of them out of `training`."
         )
+    # With a given model only an EpiNet is trained, on its residuals: there is no base network.
     if model.pretrained is not None:
         for name, default in (("network", "split"), ("output_map", None)):
             value = getattr(model, name)
@@ -654,6 +662,7 @@ def _refuse_contradictions(model: OperatorRegressor, training: dict[str, Any]) -
                     f"`pretrained` gives the prediction: it excludes `{name}`. Got {value!r}. "
                     "Leave one of them out."
                 )
+    # Refinement goes on with the squared error alone, to which it fits the values exactly.
     if model.refine:
         reasons = {
             f"loss={model.loss!r}": model.loss in ("huber", "nll"),
@@ -737,7 +746,7 @@ def _fit_scales(task, pretrained, previous):
     if previous is None:
         inputs.fit(rows.X)
         targets.fit(rows.y)
-    else:
+    else:  # the same weights would mean something else in other units
         inputs.take_scales(previous.inputs, rows.X)
         targets.take_scales(previous.targets, rows.y)
     if pretrained is None:
@@ -763,7 +772,7 @@ def _describe_base(model, task):
     n_inputs, n_queries = len(task.inputs.scaling.scale_), task.inputs.query_points.shape[1]
     sizes = n_inputs, n_queries, task.targets.head.n_raw
     network = resolve_settings(model, "network")
-    if isinstance(network, OperatorNetwork):
+    if isinstance(network, OperatorNetwork):  # not the user's function
         return network.describe(*sizes)
     check_builder("`network`", network, "d_u, d_y, n_outputs")
     return keras_base(network(*sizes), *sizes)
@@ -789,7 +798,7 @@ def _make_widths(learnt, noise, scale):
     """Make the widths of predictions, in units of Y: learnt, of the known noise, or None."""
     if learnt is not None:
         factor, noise = learnt
-    elif noise.any():
+    elif noise.any():  # known: only the epistemic part was to be found
         factor = np.ones_like(noise)
     else:
         return None
