@@ -6,14 +6,16 @@ from ._calibrated_classifier import (
     CalibratedUncertaintyClassifier as CalibratedUncertaintyClassifier,
 )
 from ._calibrated_regressor import CalibratedUncertaintyRegressor as CalibratedUncertaintyRegressor
-from ._deep_ensemble import DeepEnsembleClassifier as DeepEnsembleClassifier
-from ._deep_ensemble import DeepEnsembleRegressor as DeepEnsembleRegressor
 from ._discovery import all_estimators as all_estimators
+from ._ensembles._deep import DeepEnsembleClassifier as DeepEnsembleClassifier
+from ._ensembles._deep import DeepEnsembleRegressor as DeepEnsembleRegressor
+from ._ensembles._hyper import HyperDeepEnsembleClassifier as HyperDeepEnsembleClassifier
+from ._ensembles._hyper import HyperDeepEnsembleRegressor as HyperDeepEnsembleRegressor
+from ._ensembles._mc_dropout import MCDropoutClassifier as MCDropoutClassifier
+from ._ensembles._mc_dropout import MCDropoutRegressor as MCDropoutRegressor
+from ._ensembles._tabular import TabularEnsembleClassifier as TabularEnsembleClassifier
+from ._ensembles._tabular import TabularEnsembleRegressor as TabularEnsembleRegressor
 from ._hq import HQEnsembleSelector as HQEnsembleSelector
-from ._hyper_ensemble import HyperDeepEnsembleClassifier as HyperDeepEnsembleClassifier
-from ._hyper_ensemble import HyperDeepEnsembleRegressor as HyperDeepEnsembleRegressor
-from ._mc_dropout import MCDropoutClassifier as MCDropoutClassifier
-from ._mc_dropout import MCDropoutRegressor as MCDropoutRegressor
 from ._neon import NEONRegressor as NEONRegressor
 from ._nes import NESClassifier as NESClassifier
 from ._nes import NESRegressor as NESRegressor

@@ -26,11 +26,12 @@ from sklearn.utils.validation import (
 
 from skuq._checks import check_count, class_codes, fill_masked
 from skuq._params import CallbackSupportMixin, fit_context, set_params
-from skuq._progress import listening
+from skuq._progress import Progress, listening
 from skuq._seeds import random_generator
 from skuq.networks._rebuild import register_again, registered_in_main
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._uncertainty import ClassUncertainty, Uncertainty
+from skuq.tables._inputs import add_input_tags
 
 
 def fits(fit: Any = None, *, prefer_skip_nested_validation: bool = True) -> Any:
@@ -114,6 +115,11 @@ def _call_callbacks(fit: Any) -> Any:
     return fit_with_callbacks
 
 
+def training_progress(verbose: Any) -> Progress:
+    """Show the progress of trainings, in epochs."""
+    return Progress("training", "epoch", verbose=verbose, every_step=False)
+
+
 def _find_doc_link_template(estimator: Any) -> str:
     """Make the template of estimators' addresses, which scikit-learn's HTML diagrams link to.
 
@@ -135,7 +141,7 @@ def to_keras(self: Any) -> Any:
     """Build one Keras model of the whole ensemble, for example to be served or exported.
 
     It holds copies of the weights, with scaling before and mixing after the networks.
-    ``model.save("model.keras")`` saves it. (With ``network="tabular"``, a process that loads it
+    ``model.save("model.keras")`` saves it. (With tabular networks, a process that loads it
     needs ``from skuq.networks import NumericEmbedding`` first, which registers the layers.)
     ``model.export(folder)`` writes a SavedModel that needs neither Keras nor skuq.
 
@@ -160,6 +166,11 @@ def to_keras(self: Any) -> Any:
     """
     check_is_fitted(self)
     return self.fitted_.to_keras(getattr(self, "epistemic_ddof", 0))
+
+
+def _input_tags(estimator: Any, tags: Any) -> Any:
+    """Set the tags of X, if the estimator has the parameter `preprocess`."""
+    return add_input_tags(tags, getattr(estimator, "preprocess", None))
 
 
 def _draws_functions(estimator: Any) -> bool:
@@ -483,7 +494,7 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         return hasattr(self, "fitted_")
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
+        tags = _input_tags(self, super().__sklearn_tags__())
         tags.target_tags.multi_output = True
         return tags
 
@@ -642,3 +653,6 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "fitted_")
+
+    def __sklearn_tags__(self) -> Any:
+        return _input_tags(self, super().__sklearn_tags__())

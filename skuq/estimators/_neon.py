@@ -19,16 +19,17 @@ from skuq.estimators._neon_conditioned import (
 )
 from skuq.estimators._neon_paper import paper_settings
 from skuq.estimators._neon_prior import PRIOR_SCALE
-from skuq.estimators._network_estimator import check_units, find_completed
 from skuq.estimators._operator import OPERATOR_CONSTRAINTS, OperatorRegressor
 from skuq.estimators._operator_training import N_FOLDS
 from skuq.estimators._operator_widths import fit_widths
 from skuq.fitted._given_base import GivenBase
 from skuq.fitted._operator import IndexDraws
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
+from skuq.networks._mlp import check_units
 from skuq.networks._plan import ARRAYS
 from skuq.networks._rebuild import rebuild
 from skuq.predictive._posterior import quasi_random_normals
+from skuq.training._members import find_completed
 
 
 @saved_as("estimators.NEONRegressor", kind="estimator")

@@ -26,13 +26,13 @@ from skuq.estimators._neon_prior import (
     learn_scale,
     learn_scale_without_noise,
 )
-from skuq.estimators._network_estimator import find_completed, has_diverged
 from skuq.estimators._operator_training import N_FOLDS
 from skuq.estimators._tangent_process import ExactProcess, SparseProcess
 from skuq.fitted._conditioned import ConditionedDraws
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.predictive._posterior import quasi_random_normals
 from skuq.training._draws import variables_of
+from skuq.training._members import find_completed, has_diverged
 
 # Values that are conditioned on exactly, and the largest number that is conditioned on through so
 # many inducing ones. Of more values a random part is used. Where functions are left out, networks

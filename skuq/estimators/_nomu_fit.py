@@ -14,11 +14,12 @@ import numpy as np
 from skuq import training
 from skuq._seeds import generator, trial_seed
 from skuq.estimators._artificial import ArtificialInputs
-from skuq.estimators._network_estimator import check_units, has_diverged
 from skuq.fitted._nomu import NomuNetwork, predict_mean
 from skuq.networks import GaussianHead, NomuHead, build_mean, build_nomu
+from skuq.networks._mlp import check_units
 from skuq.tables import TrainingData
 from skuq.tables._splits import standardise_rows
+from skuq.training._members import has_diverged
 
 _FULL_BATCH = 2**30  # rows of a batch that takes all rows
 _FEW_ROWS = 100  # with fewer rows, or rows without noise, the mean f should interpolate its rows

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from skuq._seeds import draw_entropy
-from skuq.estimators._network_estimator import training_progress
+from skuq.estimators._base import training_progress
 from skuq.estimators._nomu_choice import (
     Evidence,
     check_parameters,

@@ -17,8 +17,7 @@ from sklearn.utils.validation import check_array
 from skuq._checks import first_true
 from skuq._params import Interval, StrOptions
 from skuq._seeds import draw_entropy
-from skuq.estimators._base import UncertaintyRegressor, fits
-from skuq.estimators._network_estimator import check_units, training_progress
+from skuq.estimators._base import UncertaintyRegressor, fits, training_progress
 from skuq.estimators._operator_training import OperatorTraining
 from skuq.estimators._operator_widths import FEWEST_FUNCTIONS
 from skuq.fitted import FittedOperator
@@ -26,6 +25,7 @@ from skuq.fitted._operator import Widths
 from skuq.networks import OPTIMIZERS, OperatorNetwork
 from skuq.networks._activations import ACTIVATIONS
 from skuq.networks._builders import check_builder
+from skuq.networks._mlp import check_units
 from skuq.networks._operator import keras_base
 from skuq.networks._operator_head import OUTPUT_MAPS
 from skuq.tables import FunctionInputs, FunctionTargets, TrainingData, read_rows

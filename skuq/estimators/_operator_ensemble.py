@@ -9,13 +9,13 @@ import numpy as np
 from skuq._params import Interval
 from skuq._registry import saved_as
 from skuq._seeds import generator
-from skuq.estimators._network_estimator import find_completed
 from skuq.estimators._operator import OPERATOR_CONSTRAINTS, OperatorRegressor
 from skuq.estimators._operator_training import N_FOLDS
 from skuq.estimators._operator_widths import fit_widths
 from skuq.fitted._operator import MemberDraws
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._plan import ARRAYS
+from skuq.training._members import find_completed
 
 
 @saved_as("estimators.OperatorEnsembleRegressor", kind="estimator")

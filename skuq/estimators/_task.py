@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from skuq._params import Interval, StrOptions
-from skuq._seeds import draw_entropy
+from skuq._seeds import draw_entropy, trial_seed
 from skuq.tables import (
     Rows,
     Splits,
-    TrainingData,
     check_groups,
     make_splits,
     read_rows,
@@ -59,15 +58,15 @@ class Task:
         Standardised rows of `splits`; None before `split`.
     """
 
-    inputs: Inputs
-    targets: Targets
+    inputs: Any
+    targets: Any
     rows: Rows
     entropy: int
     validation: Rows | None = None
     shifted: tuple[Rows, ...] = ()
     groups: np.ndarray | None = None
-    splits: Splits | None = None
-    data: TrainingData | None = None
+    splits: Any = None
+    data: Any = None
 
     @property
     def n_units(self) -> int:
@@ -104,6 +103,10 @@ class Task:
             labels=self.targets.labels(self.rows.y),
             repeat=repeat,
         )
+
+    def seeds(self, n: int, first: int = 0) -> list[int]:
+        """Derive the seeds of `n` networks, from number `first` on."""
+        return [trial_seed(self.entropy, first + k) for k in range(n)]
 
     def split(self, validation: Any = None, *, n_members: int | None = None) -> Task:
         """Return the task with its rows split and standardised; see `make_splits`."""

@@ -12,6 +12,7 @@ from ._genotypes import Cell as Cell
 from ._genotypes import Genotype as Genotype
 from ._head_protocol import Head as Head
 from ._keras_tuner import KerasTunerSpace as KerasTunerSpace
+from ._mlp import MLP as MLP
 from ._mlp import build_mlp as build_mlp
 from ._nas_bench import NASBench201Space as NASBench201Space
 from ._nas_bench_results import best_nas_bench_201 as best_nas_bench_201
@@ -33,6 +34,7 @@ from ._search_space import SearchSpace as SearchSpace
 from ._search_space import Space as Space
 from ._search_space import training_hyperparameters as training_hyperparameters
 from ._student_t_head import StudentTHead as StudentTHead
+from ._tabular import TabularNetwork as TabularNetwork
 from ._tabular import bin_edges as bin_edges
 from ._tabular import build_tabular as build_tabular
 from ._tabular_layers import CategoryEmbedding as CategoryEmbedding

@@ -3,6 +3,97 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from skuq._params import Interval, Settings, StrOptions
+from skuq._registry import saved_as
+from skuq.networks._activations import ACTIVATIONS
+from skuq.networks._gaussian_head import GaussianHead
+
+_SCALE_L2 = 1e-2
+
+
+@saved_as("networks.MLP")
+class MLP(Settings):
+    """Settings of a plain fully connected network, for the parameter `network` of ensembles.
+
+    Parameters
+    ----------
+    hidden_units : int or sequence of int, default=(50,)
+        Number of units of each hidden layer.
+    activation : str, default="relu"
+        Activation of the hidden layers, by its Keras name.
+    dropout : float, default=0.0
+        Share of hidden units dropped in training; predictions drop none. Hyper deep ensembles and
+        MC dropout set their own rates, and refuse this one.
+    scale_l2 : float or "auto", default="auto"
+        L2 penalty on the last layer of the standard deviations. "auto" is 0.01 for losses that
+        train means and standard deviations of normals; networks for small data are far too
+        confident without it. Other losses have no such layer, and refuse a number.
+
+    Examples
+    --------
+    >>> from skuq import DeepEnsembleRegressor
+    >>> from skuq.networks import MLP
+    >>> DeepEnsembleRegressor(network=MLP(hidden_units=(100, 100), activation="silu"))
+    DeepEnsembleRegressor(network=MLP(activation='silu', hidden_units=(100, 100)))
+    >>> DeepEnsembleRegressor().set_params(network__hidden_units=20)
+    DeepEnsembleRegressor(network=MLP(hidden_units=20))
+    """
+
+    _parameter_constraints: dict = {
+        "hidden_units": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "activation": [StrOptions({*ACTIVATIONS, "swish"})],
+        "dropout": [Interval(Real, 0, 1, closed="left")],
+        "scale_l2": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
+    }
+
+    def __init__(self, hidden_units=(50,), activation="relu", dropout=0.0, scale_l2="auto"):
+        self.hidden_units = hidden_units
+        self.activation = activation
+        self.dropout = dropout
+        self.scale_l2 = scale_l2
+
+    def validate(self) -> None:
+        """Raise ValueError if a parameter is invalid."""
+        super().validate()
+        check_units("hidden_units", self.hidden_units)
+
+    def build(self, input_shape: tuple, head: Any, dropout: float | None = None):
+        """Build the Keras model for a head; `dropout` replaces the rate of the settings."""
+        has_scales, scale_l2 = isinstance(head, GaussianHead), self.scale_l2
+        if isinstance(scale_l2, str):
+            scale_l2 = _SCALE_L2 if has_scales else 0.0
+        elif not has_scales:
+            raise ValueError(
+                '`scale_l2` needs a loss that trains standard deviations of normals: "nll", '
+                f'"beta-nll" or "crps". Got MLP(scale_l2={scale_l2!r}): leave it out.'
+            )
+        return build_mlp(
+            input_shape,
+            head.n_raw,
+            check_units("hidden_units", self.hidden_units),
+            activation=self.activation,
+            dropout=(self.dropout or None) if dropout is None else dropout,
+            scale_l2=float(scale_l2),
+        )
+
+
+def check_units(name: str, given: Any) -> list[int]:
+    """Check a parameter with the number of units of each hidden layer."""
+    try:
+        units = np.atleast_1d(given)
+        usable = units.ndim == 1 and units.dtype.kind in "iu" and (units >= 1).all()
+    except ValueError:  # nested sequences of different lengths
+        usable = False
+    if not usable or not len(units):
+        raise ValueError(
+            f"`{name}` must be positive integers, one for each hidden layer. Got {given!r}."
+        )
+    return units.tolist()
 
 
 def build_mlp(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 
@@ -14,131 +16,122 @@ from skuq._seeds import generator
 from skuq.ensembles import select_forward, select_greedy
 from skuq.ensembles._likelihood import likelihood_statistics
 from skuq.ensembles._selection import real_weight
+from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
-from skuq.estimators._network_estimator import (
-    NETWORK_CONSTRAINTS,
-    REGRESSION_CONSTRAINTS,
-    NetworkEstimator,
-    Outcome,
-    TrainingMethod,
-    check_dropout_layers,
-    find_completed,
-)
+from skuq.estimators._ensembles import _shared as shared
+from skuq.estimators._task import read_task
 from skuq.networks import CategoricalHead, GaussianHead
+from skuq.tables import TableInputs
 from skuq.tables._rows import warn_of_few_rows
+from skuq.training._members import find_completed
 
 _CONSTRAINTS: dict = {
-    **NETWORK_CONSTRAINTS,
+    **shared.NETWORK_CONSTRAINTS,
     "n_members": [Interval(Integral, 1, None, closed="left")],
-    "n_search": [Interval(Integral, 1, None, closed="left")],
+    "n_trials": [Interval(Integral, 1, None, closed="left")],
     "min_members": [Interval(Integral, 1, None, closed="left")],
     "dropout_range": ["array-like"],
     "l2_range": ["array-like"],
-    "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+    "validation": [Interval(Real, 0, 1, closed="neither")],
     "refit": ["boolean"],
 }
+# Penalties are searched.
+_TRAINING_FIELDS = tuple(name for name in shared.TRAINING_FIELDS if name != "l2")
 
 
-class _HyperDeepEnsemble(TrainingMethod):
-    """Method of hyper deep ensembles: NOMU's Algorithm 2, with Algorithm 1 as `_select`."""
+class _HyperDeepEnsemble:
+    """Hyper deep ensemble of numbers or classes: its `fit`, NOMU's Algorithm 2."""
 
-    dropout = 0.5  # placeholder; each member's recipe sets its own rate
+    _settings: Mapping[str, Mapping[Any, Any]] = shared.SETTINGS
+    members_, weights_ = shared.members_, shared.weights_
+    preprocessor_ = shared.preprocessor_
+    member_estimators, to_keras = shared.member_estimators, _base.to_keras
 
-    def train(self, network, head, data, splits, report):
-        """Search settings, select some of them, and train the selected ones with several seeds."""
-        estimator = self.estimator
-        check_dropout_layers(network)
-        warn_of_few_rows(len(data.x_valid))
-        settings = self._draw_settings()
+    @_base.fits
+    def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
+        """Search settings, select some of them, and train these with several seeds.
 
-        def train_stack(settings, seeds, start=None):
-            recipes = [self.recipe(splits.validates, **setting) for setting in settings]
-            return training.train_stack(
-                network, head, recipes, data, seeds, start=start, report=report
-            )
+        Parameters
+        ----------
+        X : array-like or DataFrame of shape (n, n_features)
+            Numbers, booleans, strings and categories, with missing values; see `preprocess`.
+        y : array-like of shape (n,) or, for several outputs, (n, n_outputs)
+            Targets: numbers or classes.
+        sample_weight : array-like of shape (n,), optional
+            Non-negative weights of the rows.
+        validation_data : tuple (X, y) or (X, y, sample_weight), optional
+            Rows on which all members validate, instead of a share of the rows above.
+        groups : array-like of shape (n,), optional
+            Groups; all rows of a group either train or validate. With groups all members validate
+            on the same rows. They have no effect without validation or with `validation_data`.
 
-        # rand_search: networks differ in their settings, and start from the same weights.
-        first = training.draw_variables(network, self.seeds(1)[0])
-        n_search = estimator.n_search
-        searched = train_stack(settings, self.seeds(n_search), [first] * n_search)
-        kept = find_completed(searched)
-        results = {name: np.array([setting[name] for setting in settings]) for name in settings[0]}
-        results["val_loss"] = np.array([getattr(m, "score", np.nan) for m in searched])
-        chosen = self._select([searched[k] for k in kept], head, data, min_members=1)
-
-        # Stratification: each selected setting is trained again, with n_members seeds.
-        n_members = estimator.n_members
-        settings = [settings[kept[i]] for i in chosen.indices for _ in range(n_members)]
-        seeds = self.seeds(n_members, first=n_search) * len(chosen.indices)
-        stratified = train_stack(settings, seeds)
-        kept = find_completed(stratified)
-        pool = [stratified[k] for k in kept]
-        chosen = self._select(pool, head, data, min_members=estimator.min_members)
-        members = [pool[i] for i in chosen.indices]
-        settings = [settings[kept[i]] for i in chosen.indices]
-        if estimator.refit:
-            members = self._continue(network, head, data, members, settings, report)
-        attributes = {"search_results_": results, "member_settings_": settings}
-        return Outcome(members, chosen.weights, attributes=attributes)
-
-    def _draw_settings(self):
-        """Draw rates of dropout and factors of l2 log-uniformly, one pair for each trial."""
-        rng = generator(self.estimator.entropy_, "settings")
-        drawn = {}
-        for name, largest in (("dropout", 0.999), ("l2", np.inf)):
-            low, high = _check_range(name, getattr(self.estimator, f"{name}_range"), largest)
-            drawn[name] = np.exp(rng.uniform(np.log(low), np.log(high), self.estimator.n_search))
-        return [dict(zip(drawn, map(float, pair))) for pair in zip(*drawn.values())]
-
-    def _select(self, pool, head, data, min_members):
-        """Select greedily on the validation rows: NOMU's Algorithm 1 (Caruana et al., 2004)."""
-        n_members = self.estimator.n_members
-        raw = np.stack([member.held_out for member in pool]).astype("float64")
-        y, weight = data.y_valid.astype("float64"), data.weight_valid
-        if isinstance(head, GaussianHead):
-            return select_greedy(
-                y,
-                *head.distribution(raw),
-                n_members,
-                sample_weight=weight,
-                min_members=min_members,
-            )
-        if isinstance(head, CategoricalHead):
-            # The NLL of the averaged probability of the true class.
-            statistics, loss = likelihood_statistics(head.log_likelihood(y, raw))
-        else:
-            statistics, loss = (raw - y,), np.square
-        return select_forward(
-            statistics,
-            loss,
-            n_members,
-            sample_weight=weight,
-            min_members=min_members,
-            min_weight=real_weight(min_members),
+        Returns
+        -------
+        self
+        """
+        network = shared.resolve_network(self, drops="dropout_range")
+        given = shared.training_fields(self, _TRAINING_FIELDS)
+        shared.refuse_unused_noise(self)
+        ranges = {"dropout": _check_range(self, "dropout", 0.999), "l2": _check_range(self, "l2")}
+        task = read_task(
+            self,
+            TableInputs(self.preprocess),
+            shared.make_targets(self),
+            X,
+            y,
+            sample_weight,
+            validation_data=validation_data,
+            groups=groups,
+            min_rows=2,
         )
+        shared.check_noise(self, task)
+        task = task.split(self.validation)
+        # The rate is a placeholder: the recipe of each setting has its own.
+        model = shared.build_network(network, task, dropout=0.5)
+        shared.check_dropout_layers(model)
+        warn_of_few_rows(len(task.data.x_valid), "A larger `validation` or more rows may help.")
+        recipe = shared.make_recipe(self, task, given)
+        with _base.training_progress(self.verbose) as progress:
 
-    def _continue(self, network, head, data, members, settings, report):
-        """Continue training the members on all rows, for the average of their best epochs."""
-        epochs = 1 + round(np.mean([member.best_epoch for member in members]))
-        changes = {"epochs": epochs, "early_stopping_patience": None, "keep": "last"}
-        longer = training.train_stack(
-            network,
-            head,
-            [self.recipe(True, **setting, **changes) for setting in settings],
-            data.all_rows(),
-            [member.seed for member in members],
-            start=[(member.weights, list(member.state)) for member in members],
-            report=report,
-        )
-        # A member that diverges keeps its weights from before.
-        return [
-            old if isinstance(new, FloatingPointError) else replace(new, held_out=old.held_out)
-            for old, new in zip(members, longer)
-        ]
+            def train(settings, seeds, data=task.data, start=None, **changes):
+                recipes = [replace(recipe, **setting, **changes) for setting in settings]
+                return training.train_stack(
+                    model,
+                    task.targets.head,
+                    recipes,
+                    data,
+                    seeds,
+                    start=start,
+                    report=progress.epochs,
+                )
+
+            # rand_search: networks differ in their settings, and start from the same weights.
+            settings = _draw_settings(task.entropy, ranges, self.n_trials)
+            first = training.draw_variables(model, task.seeds(1)[0])
+            searched = train(settings, task.seeds(self.n_trials), start=[first] * self.n_trials)
+            results = {name: np.array([s[name] for s in settings]) for name in ranges}
+            results["val_loss"] = np.array([getattr(m, "score", np.nan) for m in searched])
+            kept = find_completed(searched)
+            chosen = _select(task, [searched[k] for k in kept], self.n_members, min_members=1)
+
+            # Stratification: each selected setting is trained again, with n_members seeds.
+            settings = [settings[kept[i]] for i in chosen.indices for _ in range(self.n_members)]
+            seeds = task.seeds(self.n_members, first=self.n_trials) * len(chosen.indices)
+            stratified = train(settings, seeds)
+            kept = find_completed(stratified)
+            pool = [stratified[k] for k in kept]
+            chosen = _select(task, pool, self.n_members, self.min_members)
+            members = [pool[i] for i in chosen.indices]
+            settings = [settings[kept[i]] for i in chosen.indices]
+            if self.refit:
+                members = _continue(task, train, members, settings)
+        self.search_results_, self.member_settings_ = results, settings
+        return shared.finish(self, task, members, chosen.weights)
 
 
-def _check_range(name, given, largest):
-    """Check a range (low, high) of a setting, and return it as an array."""
+def _check_range(estimator, name, largest=np.inf):
+    """Check the range (low, high) of a setting, and return it as an array."""
+    given = getattr(estimator, f"{name}_range")
     try:
         values = np.asarray(given, dtype=float)
     except (TypeError, ValueError):
@@ -150,68 +143,100 @@ def _check_range(name, given, largest):
     return values
 
 
+def _draw_settings(entropy, ranges, n):
+    """Draw rates of dropout and factors of l2 log-uniformly, one pair for each trial."""
+    rng = generator(entropy, "settings")
+    drawn = [np.exp(rng.uniform(*np.log(bounds), n)) for bounds in ranges.values()]
+    return [dict(zip(ranges, map(float, pair))) for pair in zip(*drawn)]
+
+
+def _select(task, pool, n_members, min_members):
+    """Select greedily on the validation rows: NOMU's Algorithm 1 (Caruana et al., 2004)."""
+    data, head = task.data, task.targets.head
+    raw = np.stack([member.held_out for member in pool]).astype("float64")
+    y = data.y_valid.astype("float64")
+    settings = {"sample_weight": data.weight_valid, "min_members": min_members}
+    if isinstance(head, GaussianHead):
+        return select_greedy(y, *head.distribution(raw), n_members, **settings)
+    if isinstance(head, CategoricalHead):
+        # The NLL of the averaged probability of the true class.
+        statistics, loss = likelihood_statistics(head.log_likelihood(y, raw))
+    else:
+        statistics, loss = (raw - y,), np.square
+    return select_forward(
+        statistics, loss, n_members, **settings, min_weight=real_weight(min_members)
+    )
+
+
+def _continue(task, train, members, settings):
+    """Continue training the members on all rows, for the average of their best epochs."""
+    longer = train(
+        settings,
+        [member.seed for member in members],
+        task.data.all_rows(),
+        [(member.weights, list(member.state)) for member in members],
+        epochs=1 + round(np.mean([member.best_epoch for member in members])),
+        early_stopping_patience=None,
+        keep="last",
+    )
+    # A member that diverges keeps its weights from before.
+    return [
+        old if isinstance(new, FloatingPointError) else replace(new, held_out=old.held_out)
+        for old, new in zip(members, longer)
+    ]
+
+
 @saved_as("estimators.HyperDeepEnsembleRegressor", kind="estimator")
-class HyperDeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
+class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
     """Hyper deep ensemble: members that differ in regularisation and in seeds.
 
-    `n_search` random settings of dropout and L2 are trained from the same first weights, in one
-    program. A greedy selection finds settings whose networks complement each other. Each of them
-    is trained again with `n_members` seeds, and the selection is repeated.
+    `n_trials` random settings of dropout and L2 (kappa in NOMU's Algorithm 2) are trained from the
+    same first weights, in one program. A greedy selection finds settings whose networks
+    complement each other. Each of them is trained again with `n_members` seeds, and the selection
+    is repeated. A network of your own needs Dropout layers, whose rates the settings replace.
 
     Parameters
     ----------
     n_members : int, default=5
-        Maximum number of distinct members, and number of seeds with which each selected setting is
-        trained.
-    n_search : int, default=50
-        Number of random settings that are tried (kappa in NOMU's Algorithm 2).
+        Number of members, or the largest number where members are selected.
+    n_trials : int, default=50
+        Number of networks that the search trains.
     min_members : int, default=2
         Minimum number of distinct members. A single member has no epistemic uncertainty; 1 is the
         paper's greedy rule.
-    hidden_units : int or sequence of int, default=(50,)
-        Number of units of each hidden layer.
-    activation : str, default="relu"
-        Activation of the hidden layers, by its Keras name.
+    network : "mlp", MLP or callable, default="mlp"
+        Plain network with hidden layers, see `skuq.networks.MLP`, or a function
+        ``network(input_shape, n_outputs) -> keras.Model`` with `n_outputs` linear outputs. For the
+        losses of normals these are the means, then numbers that a softplus turns into standard
+        deviations; for classes they are the logits.
     dropout_range : pair of float, default=(1e-3, 0.9)
         Range from which the settings' dropout rates are drawn log-uniformly.
     l2_range : pair of float, default=(1e-7, 1e-1)
         Range from which the settings' penalties ``l2 * sum(w**2)`` are drawn log-uniformly; six
         powers of ten, as in the paper.
-    network : callable, optional
-        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers, whose rates the
-        settings replace, and `n_outputs` linear outputs: the means, then numbers that a softplus
-        turns into standard deviations. Parameters that describe layers then have no effect.
     loss : {"nll", "mse"}, default="nll"
         Distribution that each network predicts, and its loss. "nll": mean and standard deviation of
         a normal, by likelihood. "mse": means only, for noise that is known or the same everywhere.
     noise_std : float or array-like of shape (n_outputs,), optional
         With ``loss="mse"``, standard deviation of the noise in units of y. None estimates it from
-        held-out rows, or from training rows if none are held out.
-    scale_l2 : float, default=1e-2
-        L2 penalty on the last layer of the standard deviations. Without it, networks for small data
-        are far too confident.
-    optimizer : str, default="adam"
-        Keras' name of the optimiser: sgd, rmsprop, adagrad, adam, adadelta, adamax or nadam.
+        held-out rows, or from training rows if none are held out. Other losses refuse it.
     learning_rate : float, default=0.01
         Learning rate of the optimiser.
-    batch_size : int, default=100
-        Number of rows of a batch.
+    batch_size : int or None, default=100
+        Number of rows of a batch. None takes all rows.
     epochs : int, default=1000
         Maximum number of epochs of one network.
     early_stopping_patience : int or None, default=50
         Number of epochs without a better validation loss after which a network stops; its best
         epoch is kept. None never stops early and still keeps the best epoch.
-    validation_fraction : float, default=0.2
-        Share of the rows that is held out for validation and selection, the same rows for all
-        members.
+    validation : float, default=0.2
+        Share of the rows, of each class in proportion, that is held out for validation and
+        selection.
     refit : bool, default=False
         Continue training the members on all rows after their selection (HDE* in NOMU).
-    schedule : {"constant", "cosine", "exponential"}, default="constant"
-        Change of the learning rate over `epochs`, see `skuq.training.Recipe`.
-    weight_decay : float, default=0.0
-        Factor of decoupled weight decay.
-    clip_norm : float or None, default=None
-        Maximum norm of a gradient; None does not clip.
+    training : "auto" or Training, default="auto"
+        Further settings of the training, such as optimiser, schedule and penalties, see
+        `skuq.training.Training`. Settings without effect here are refused.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
@@ -234,9 +259,8 @@ class HyperDeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
     member_settings_ : list of dict
         `dropout` and `l2` of each member.
     weights_ : ndarray of shape (n_members,)
-        Weights of the mixture, which sum to 1: shares of the steps at which the selection added
-        each member.
-    search_results_ : dict of ndarray of shape (n_search,)
+        Weights of the mixture, which sum to 1.
+    search_results_ : dict of ndarray of shape (n_trials,)
         `dropout`, `l2` and `val_loss` of each setting tried; NaN if it diverged.
     noise_std_ : float or ndarray of shape (n_outputs,)
         With ``loss="mse"``, known or estimated standard deviation of the noise, in units of y (of
@@ -265,6 +289,11 @@ class HyperDeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
     DeepEnsembleRegressor : Seeds alone.
     AutoDEUQRegressor : Architectures too.
 
+    Notes
+    -----
+    All members validate on the same rows. Weights are shares of the steps at which the selection
+    added each member.
+
     References
     ----------
     F. Wenzel, J. Snoek, D. Tran, R. Jenatton. "Hyperparameter Ensembles for Robustness
@@ -276,126 +305,102 @@ class HyperDeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
     >>> from sklearn.datasets import load_diabetes
     >>> from skuq import HyperDeepEnsembleRegressor
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> model = HyperDeepEnsembleRegressor(n_search=5, epochs=20, random_state=0).fit(X, y)
+    >>> model = HyperDeepEnsembleRegressor(n_trials=5, epochs=20, random_state=0).fit(X, y)
     >>> len(model.search_results_["val_loss"])
     5
     """
 
-    _method_class = _HyperDeepEnsemble
-    _parameter_constraints: dict = {
-        **_CONSTRAINTS,
-        **REGRESSION_CONSTRAINTS,
-    }
+    _parameter_constraints: dict = {**_CONSTRAINTS, **shared.REGRESSION_CONSTRAINTS}
 
     def __init__(
         self,
         n_members=5,
         *,
-        n_search=50,
+        n_trials=50,
         min_members=2,
-        hidden_units=(50,),
-        activation="relu",
+        network="mlp",
         dropout_range=(1e-3, 0.9),
         l2_range=(1e-7, 1e-1),
-        network=None,
         loss="nll",
         noise_std=None,
-        scale_l2=1e-2,
-        optimizer="adam",
         learning_rate=0.01,
         batch_size=100,
         epochs=1000,
         early_stopping_patience=50,
-        validation_fraction=0.2,
+        validation=0.2,
         refit=False,
-        schedule="constant",
-        weight_decay=0.0,
-        clip_norm=None,
+        training="auto",
         preprocess="auto",
         target_transform="standard",
         random_state=None,
         verbose=None,
     ):
         self.n_members = n_members
-        self.n_search = n_search
+        self.n_trials = n_trials
         self.min_members = min_members
-        self.hidden_units = hidden_units
-        self.activation = activation
+        self.network = network
         self.dropout_range = dropout_range
         self.l2_range = l2_range
-        self.network = network
-        self.optimizer = optimizer
+        self.loss = loss
+        self.noise_std = noise_std
         self.learning_rate = learning_rate
         self.batch_size = batch_size
         self.epochs = epochs
         self.early_stopping_patience = early_stopping_patience
-        self.validation_fraction = validation_fraction
+        self.validation = validation
         self.refit = refit
-        self.schedule = schedule
-        self.weight_decay = weight_decay
-        self.clip_norm = clip_norm
+        self.training = training
         self.preprocess = preprocess
+        self.target_transform = target_transform
         self.random_state = random_state
         self.verbose = verbose
-        self.loss = loss
-        self.noise_std = noise_std
-        self.scale_l2 = scale_l2
-        self.target_transform = target_transform
 
 
 @saved_as("estimators.HyperDeepEnsembleClassifier", kind="estimator")
-class HyperDeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
+class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
     """Hyper deep ensemble: members that differ in regularisation and in seeds.
 
-    `n_search` random settings of dropout and L2 are trained from the same first weights, in one
-    program. A greedy selection finds settings whose networks complement each other. Each of them
-    is trained again with `n_members` seeds, and the selection is repeated.
+    `n_trials` random settings of dropout and L2 (kappa in NOMU's Algorithm 2) are trained from the
+    same first weights, in one program. A greedy selection finds settings whose networks
+    complement each other. Each of them is trained again with `n_members` seeds, and the selection
+    is repeated. A network of your own needs Dropout layers, whose rates the settings replace.
 
     Parameters
     ----------
     n_members : int, default=5
-        Maximum number of distinct members, and number of seeds with which each selected setting is
-        trained.
-    n_search : int, default=50
-        Number of random settings that are tried (kappa in NOMU's Algorithm 2).
+        Number of members, or the largest number where members are selected.
+    n_trials : int, default=50
+        Number of networks that the search trains.
     min_members : int, default=2
         Minimum number of distinct members. A single member has no epistemic uncertainty; 1 is the
         paper's greedy rule.
-    hidden_units : int or sequence of int, default=(50,)
-        Number of units of each hidden layer.
-    activation : str, default="relu"
-        Activation of the hidden layers, by its Keras name.
+    network : "mlp", MLP or callable, default="mlp"
+        Plain network with hidden layers, see `skuq.networks.MLP`, or a function
+        ``network(input_shape, n_outputs) -> keras.Model`` with `n_outputs` linear outputs. For the
+        losses of normals these are the means, then numbers that a softplus turns into standard
+        deviations; for classes they are the logits.
     dropout_range : pair of float, default=(1e-3, 0.9)
         Range from which the settings' dropout rates are drawn log-uniformly.
     l2_range : pair of float, default=(1e-7, 1e-1)
         Range from which the settings' penalties ``l2 * sum(w**2)`` are drawn log-uniformly; six
         powers of ten, as in the paper.
-    network : callable, optional
-        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers, whose rates the
-        settings replace, and `n_outputs` linear outputs, the classes' logits. Parameters that
-        describe layers then have no effect.
-    optimizer : str, default="adam"
-        Keras' name of the optimiser: sgd, rmsprop, adagrad, adam, adadelta, adamax or nadam.
     learning_rate : float, default=0.01
         Learning rate of the optimiser.
-    batch_size : int, default=100
-        Number of rows of a batch.
+    batch_size : int or None, default=100
+        Number of rows of a batch. None takes all rows.
     epochs : int, default=1000
         Maximum number of epochs of one network.
     early_stopping_patience : int or None, default=50
         Number of epochs without a better validation loss after which a network stops; its best
         epoch is kept. None never stops early and still keeps the best epoch.
-    validation_fraction : float, default=0.2
-        Share of the rows that is held out for validation and selection, the same rows for all
-        members.
+    validation : float, default=0.2
+        Share of the rows, of each class in proportion, that is held out for validation and
+        selection.
     refit : bool, default=False
         Continue training the members on all rows after their selection (HDE* in NOMU).
-    schedule : {"constant", "cosine", "exponential"}, default="constant"
-        Change of the learning rate over `epochs`, see `skuq.training.Recipe`.
-    weight_decay : float, default=0.0
-        Factor of decoupled weight decay.
-    clip_norm : float or None, default=None
-        Maximum norm of a gradient; None does not clip.
+    training : "auto" or Training, default="auto"
+        Further settings of the training, such as optimiser, schedule and penalties, see
+        `skuq.training.Training`. Settings without effect here are refused.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
@@ -416,9 +421,8 @@ class HyperDeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
     member_settings_ : list of dict
         `dropout` and `l2` of each member.
     weights_ : ndarray of shape (n_members,)
-        Weights of the mixture, which sum to 1: shares of the steps at which the selection added
-        each member.
-    search_results_ : dict of ndarray of shape (n_search,)
+        Weights of the mixture, which sum to 1.
+    search_results_ : dict of ndarray of shape (n_trials,)
         `dropout`, `l2` and `val_loss` of each setting tried; NaN if it diverged.
     preprocessor_ : transformer or None
         Fitted transformer of X; it is fitted on the rows of positive weight.
@@ -443,6 +447,11 @@ class HyperDeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
     --------
     DeepEnsembleClassifier : Seeds alone.
 
+    Notes
+    -----
+    All members validate on the same rows. Weights are shares of the steps at which the selection
+    added each member.
+
     References
     ----------
     F. Wenzel, J. Snoek, D. Tran, R. Jenatton. "Hyperparameter Ensembles for Robustness
@@ -454,57 +463,46 @@ class HyperDeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
     >>> from sklearn.datasets import load_breast_cancer
     >>> from skuq import HyperDeepEnsembleClassifier
     >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> model = HyperDeepEnsembleClassifier(n_search=5, epochs=20, random_state=0).fit(X, y)
+    >>> model = HyperDeepEnsembleClassifier(n_trials=5, epochs=20, random_state=0).fit(X, y)
     >>> model.predict_proba(X[:2]).shape
     (2, 2)
     """
 
-    _method_class = _HyperDeepEnsemble
     _parameter_constraints: dict = _CONSTRAINTS
 
     def __init__(
         self,
         n_members=5,
         *,
-        n_search=50,
+        n_trials=50,
         min_members=2,
-        hidden_units=(50,),
-        activation="relu",
+        network="mlp",
         dropout_range=(1e-3, 0.9),
         l2_range=(1e-7, 1e-1),
-        network=None,
-        optimizer="adam",
         learning_rate=0.01,
         batch_size=100,
         epochs=1000,
         early_stopping_patience=50,
-        validation_fraction=0.2,
+        validation=0.2,
         refit=False,
-        schedule="constant",
-        weight_decay=0.0,
-        clip_norm=None,
+        training="auto",
         preprocess="auto",
         random_state=None,
         verbose=None,
     ):
         self.n_members = n_members
-        self.n_search = n_search
+        self.n_trials = n_trials
         self.min_members = min_members
-        self.hidden_units = hidden_units
-        self.activation = activation
+        self.network = network
         self.dropout_range = dropout_range
         self.l2_range = l2_range
-        self.network = network
-        self.optimizer = optimizer
         self.learning_rate = learning_rate
         self.batch_size = batch_size
         self.epochs = epochs
         self.early_stopping_patience = early_stopping_patience
-        self.validation_fraction = validation_fraction
+        self.validation = validation
         self.refit = refit
-        self.schedule = schedule
-        self.weight_decay = weight_decay
-        self.clip_norm = clip_norm
+        self.training = training
         self.preprocess = preprocess
         self.random_state = random_state
         self.verbose = verbose
