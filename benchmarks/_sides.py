@@ -218,8 +218,10 @@ def seeds_one_after_the_other(data_dir, n_seeds, epochs):
 
 def deep_ensemble(X, y):
     from skuq import DeepEnsembleRegressor
+    from skuq.networks import MLP
 
-    model = DeepEnsembleRegressor(n_members=5, hidden_units=(_rivals.HIDDEN,), random_state=0)
+    network = MLP((_rivals.HIDDEN,))
+    model = DeepEnsembleRegressor(n_members=5, network=network, random_state=0)
     return model.fit(X, y)
 
 

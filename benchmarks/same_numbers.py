@@ -26,9 +26,10 @@ from sklearn.tree import DecisionTreeClassifier
 
 import skuq
 import skuq.exceptions
+from skuq.networks import MLP
 
 N_ROWS, N_NEW = 120, 30
-SMALL = {"hidden_units": (16,), "epochs": 20, "batch_size": 32, "random_state": 0}
+SMALL = {"network": MLP((16,)), "epochs": 20, "batch_size": 32, "random_state": 0}
 SEARCH = {"n_trials": 6, "n_members": 3, "epochs": 10, "random_state": 0, "n_jobs": 1}
 PAPER = {
     **SEARCH,
@@ -108,9 +109,7 @@ FITS = {
         regression_data,
     ),
     "DeepEnsembleRegressor, tabular": (
-        lambda: skuq.DeepEnsembleRegressor(
-            network="tabular", n_members=2, epochs=10, random_state=0
-        ),
+        lambda: skuq.TabularEnsembleRegressor(n_members=2, epochs=10, random_state=0),
         regression_data,
     ),
     "DeepEnsembleClassifier": (
@@ -118,11 +117,11 @@ FITS = {
         classification_data,
     ),
     "HyperDeepEnsembleRegressor": (
-        lambda: skuq.HyperDeepEnsembleRegressor(n_members=2, n_search=6, **SMALL),
+        lambda: skuq.HyperDeepEnsembleRegressor(n_members=2, n_trials=6, **SMALL),
         regression_data,
     ),
     "HyperDeepEnsembleClassifier": (
-        lambda: skuq.HyperDeepEnsembleClassifier(n_members=2, n_search=6, **SMALL),
+        lambda: skuq.HyperDeepEnsembleClassifier(n_members=2, n_trials=6, **SMALL),
         classification_data,
     ),
     "MCDropoutRegressor": (

@@ -38,10 +38,11 @@ from sklearn.preprocessing import StandardScaler
 from skuq import (
     CalibratedUncertaintyClassifier,
     CalibratedUncertaintyRegressor,
-    DeepEnsembleClassifier,
     DeepEnsembleRegressor,
     MCDropoutRegressor,
     NOMURegressor,
+    TabularEnsembleClassifier,
+    TabularEnsembleRegressor,
 )
 from skuq.datasets import corrupt_table
 from skuq.exceptions import CalibrationWarning, SmallValidationWarning
@@ -156,7 +157,7 @@ def run_classes(arguments, name, seed):
         boosting = HistGradientBoostingClassifier(random_state=seed)
         classifier = make_pipeline(TablePreprocessor(max_categories=20), boosting)
     else:
-        classifier = DeepEnsembleClassifier(network="tabular", random_state=seed)
+        classifier = TabularEnsembleClassifier(random_state=seed)
     found = {}
     # Blocks of time: shuffled folds would know the hour of a row from its neighbours.
     model = CalibratedUncertaintyClassifier(classifier, cv=KFold(5)).fit(X, y)
@@ -206,7 +207,7 @@ def models(seed):
     process = GaussianProcessRegressor(kernel, normalize_y=True, random_state=seed)
     return {
         "plain ensemble": DeepEnsembleRegressor(random_state=seed),
-        "tabular ensemble": DeepEnsembleRegressor(network="tabular", random_state=seed),
+        "tabular ensemble": TabularEnsembleRegressor(random_state=seed),
         "MC dropout": MCDropoutRegressor(random_state=seed),
         "NOMU": NOMURegressor(random_state=seed),
         "NOMU, folds with gaps": NOMURegressor(cv="gaps", connect_layers=0, random_state=seed),

@@ -26,6 +26,7 @@ from skuq import (
     NEONRegressor,
     NOMURegressor,
     OperatorEnsembleRegressor,
+    TabularEnsembleRegressor,
 )
 
 FILE = "split.json"
@@ -40,7 +41,7 @@ TASKS = {
 #: Makers of regressors, from the noise and a seed.
 METHODS = {
     "autodeuq": lambda noise, seed: AutoDEUQRegressor(n_trials=12, random_state=seed),
-    "tabular": lambda noise, seed: DeepEnsembleRegressor(network="tabular", random_state=seed),
+    "tabular": lambda noise, seed: TabularEnsembleRegressor(random_state=seed),
     "plain": lambda noise, seed: DeepEnsembleRegressor(random_state=seed),
     "hyper": lambda noise, seed: HyperDeepEnsembleRegressor(random_state=seed),
     "mc dropout": lambda noise, seed: MCDropoutRegressor(random_state=seed),

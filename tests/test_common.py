@@ -9,6 +9,7 @@ from small_models import TinySpace, TooSure
 
 import skuq
 from skuq.bayesopt import OutputwiseRegressor
+from skuq.networks import MLP, TabularNetwork
 
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": (
@@ -16,7 +17,8 @@ EXPECTED_FAILURES = {
         "and not to 1e-7; test_autodeuq and test_neural hold the core (full batch, same start)"
     )
 }
-NETWORK = {"hidden_units": (8,), "epochs": 40, "learning_rate": 0.03, "batch_size": 16}
+RUN = {"epochs": 40, "learning_rate": 0.03, "batch_size": 16}
+NETWORK = {"network": MLP((8,)), **RUN}
 OPERATOR = {
     "encoder_units": 8,
     "latent": 8,
@@ -34,17 +36,25 @@ POOL = [
 
 
 SEARCH = {"n_trials": 2, "epochs": 30, "search_space": TinySpace(), "random_state": 0}
+TABULAR = {
+    "network": TabularNetwork(n_layers=1, width=32, embedding_dim=2),
+    "epochs": 40,
+    "random_state": 0,
+}
 SHORT = {**NETWORK, "epochs": 20, "random_state": 0}
-HYPER = {"n_search": 3, **NETWORK, "dropout_range": (0.01, 0.1), "random_state": 0}
+HYPER = {"n_trials": 3, **NETWORK, "dropout_range": (0.01, 0.1), "random_state": 0}
 
 # One of each way to train, and what costs nothing.
 QUICK = [
     skuq.DeepEnsembleRegressor(2, **SHORT),
+    skuq.TabularEnsembleRegressor(2, **TABULAR),
     # Of one architecture, so that trials share a program.
     skuq.AutoDEUQClassifier(
         n_members=2, **SEARCH, fixed_architecture={"units": 8, "activation": "tanh"}
     ),
-    skuq.NOMURegressor(**SHORT, n_artificial=10, refit=False),
+    skuq.NOMURegressor(
+        hidden_units=(8,), **{**RUN, "epochs": 20}, random_state=0, n_artificial=10, refit=False
+    ),
     skuq.NEONRegressor(**{**OPERATOR, "steps": 75, "n_index": 3, "n_draws": 8}, random_state=0),
     skuq.HQEnsembleSelector(POOL, cv=3),
     skuq.CalibratedUncertaintyRegressor(TooSure(), "scale", cv=2),
@@ -57,10 +67,12 @@ OTHERS = [
     skuq.AutoDEUQClassifier(n_members=2, **SEARCH),
     skuq.AutoDEUQRegressor(**SEARCH, cv=2, refit=True),
     skuq.DeepEnsembleClassifier(2, **NETWORK, random_state=0),
+    skuq.TabularEnsembleRegressor(2, **TABULAR).set_params(network__n_copies=2),
+    skuq.TabularEnsembleClassifier(3, **TABULAR),
     skuq.HyperDeepEnsembleRegressor(2, **HYPER),
     skuq.HyperDeepEnsembleClassifier(2, **HYPER),
     skuq.MCDropoutRegressor(
-        10, dropout=0.02, **{**NETWORK, "hidden_units": 30, "epochs": 80}, random_state=0
+        10, dropout=0.02, **{**NETWORK, "network": MLP(30), "epochs": 80}, random_state=0
     ),
     skuq.MCDropoutClassifier(10, dropout=0.05, **NETWORK, random_state=0),
     skuq.OperatorEnsembleRegressor(2, **OPERATOR, prior_scale=0.1, random_state=0),

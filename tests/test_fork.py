@@ -15,7 +15,7 @@ from skuq import (
     backend,
 )
 from skuq.backend import _fork
-from skuq.networks import build_mlp
+from skuq.networks import MLP, build_mlp
 
 REFUSED = "forked after TensorFlow had been used.*loky.*spawn"
 
@@ -46,7 +46,7 @@ def convolving(input_shape, n_outputs):
 
 def test_a_fork_trains_nothing_and_predicts(table, forked):
     X, y = table
-    small = {"hidden_units": 3, "epochs": 1, "random_state": 0}
+    small = {"network": MLP(3), "epochs": 1, "random_state": 0}
     model = DeepEnsembleRegressor(2, **small).fit(X, y)
     expected = model.predict(X), model.predict_interval(X)
     forked()
@@ -95,7 +95,7 @@ from skuq import AutoDEUQRegressor, DeepEnsembleRegressor
 warnings.simplefilter("ignore")
 X = np.random.default_rng(0).normal(size=(60, 3))
 y = X[:, 0]
-model = DeepEnsembleRegressor(2, hidden_units=4, epochs=2, random_state=0)
+model = DeepEnsembleRegressor(2, epochs=2, random_state=0)
 
 def fit_again(own):
     try:

@@ -16,10 +16,11 @@ from tiers import slow_after
 
 from skuq import AutoDEUQRegressor, DeepEnsembleRegressor, MCDropoutRegressor
 from skuq._threads import one_thread_if_small
+from skuq.networks import MLP
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 
-MODEL = DeepEnsembleRegressor(2, hidden_units=8, epochs=20, learning_rate=0.03, random_state=0)
+MODEL = DeepEnsembleRegressor(2, network=MLP(8), epochs=20, learning_rate=0.03, random_state=0)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def test_searches_inside_a_search(tiny_space, table):
 def test_threads_fit_and_predict_at_the_same_time(table):
     X, y = table
     models = [clone(MODEL), clone(MODEL).set_params(random_state=1), MCDropoutRegressor(
-        5, hidden_units=8, epochs=20, random_state=0)]  # fmt: skip
+        5, network=MLP(8), epochs=20, random_state=0)]  # fmt: skip
     alone = [clone(model).fit(X, y).predict(X) for model in models]
     together = [None] * 9
 
@@ -89,7 +90,7 @@ def test_threads_fit_and_predict_at_the_same_time(table):
 
 
 @pytest.mark.parametrize("make", [lambda: MODEL, lambda: MCDropoutRegressor(
-    5, hidden_units=8, epochs=20, random_state=0)], ids=["ensemble", "dropout"])  # fmt: skip
+    5, network=MLP(8), epochs=20, random_state=0)], ids=["ensemble", "dropout"])  # fmt: skip
 def test_eight_threads_predict_what_one_does(make, table):
     X, y = table
     model = clone(make()).fit(X, y)

@@ -14,15 +14,16 @@ from small_models import TinySpace, TooSure
 
 import skuq
 from skuq._reprs import record_repr
+from skuq.networks import MLP
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))
 Y = X[:, 0] + 0.1 * RNG.normal(size=60)
-SMALL = {"hidden_units": (8,), "epochs": 3, "random_state": 0}
+SMALL = {"network": MLP((8,)), "epochs": 3, "random_state": 0}
 FITTED = {
     "ensemble": (skuq.DeepEnsembleRegressor(2, **SMALL), Y),
     "classifier": (skuq.DeepEnsembleClassifier(2, **SMALL), Y > 0),
-    "nomu": (skuq.NOMURegressor(**SMALL, refit=False), Y),
+    "nomu": (skuq.NOMURegressor(hidden_units=(8,), epochs=3, random_state=0, refit=False), Y),
     "neon": (skuq.NEONRegressor(steps=5, random_state=0), Y),
     "operators": (skuq.OperatorEnsembleRegressor(2, steps=5, random_state=0), Y),
     "calibrated": (skuq.CalibratedUncertaintyRegressor(TooSure(), "conformal"), Y),

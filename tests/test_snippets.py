@@ -20,6 +20,7 @@ from sklearn.naive_bayes import GaussianNB
 
 import skuq
 from skuq.exceptions import SmallValidationWarning
+from skuq.networks import MLP
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -180,7 +181,7 @@ def trainings():
 
 def files():
     X, y = rows()
-    model = skuq.DeepEnsembleRegressor(2, hidden_units=(8,), epochs=3, random_state=0).fit(X, y)
+    model = skuq.DeepEnsembleRegressor(2, network=MLP((8,)), epochs=3, random_state=0).fit(X, y)
     return {**numbers(), "model": model, "build": None}
 
 

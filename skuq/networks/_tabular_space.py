@@ -46,8 +46,8 @@ class TabularSpace:
     The parts are those of RealMLP: numbers have periodic embeddings, every feature has a trained
     scale, dense layers use the neural tangent parametrisation, activations are blended with the
     identity by a trained weight, and the learning rate runs through cycles. The default
-    configuration is the recipe of ``network="tabular"``; docs/methods/tabular.md describes how it
-    was found.
+    configuration is the recipe of `TabularEnsembleRegressor` and `TabularEnsembleClassifier`;
+    docs/methods/tabular.md describes how it was found.
 
     Parameters
     ----------

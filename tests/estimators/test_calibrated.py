@@ -50,6 +50,7 @@ from skuq import (
     DeepEnsembleRegressor,
 )
 from skuq.exceptions import CalibrationWarning
+from skuq.networks import MLP
 from skuq.predictive import GaussianMixture, TwoPieceNormal
 from skuq.predictive._calibration import shrink_std_factor
 
@@ -236,7 +237,7 @@ def test_two_piece_normals_are_scaled(n_outputs, groups):
 def test_ends_of_pipelines_and_searches_are_reached():
     X, y = load_diabetes(return_X_y=True)
     frame = pd.DataFrame(X).rename(columns=str)
-    network = DeepEnsembleRegressor(2, hidden_units=(8,), epochs=5, random_state=0)
+    network = DeepEnsembleRegressor(2, network=MLP((8,)), epochs=5, random_state=0)
     model = CalibratedUncertaintyRegressor(make_pipeline(StandardScaler(), network), cv=2)
     model.fit(frame, y)
     parts = model.predict_uncertainty(frame)
@@ -636,7 +637,7 @@ def test_temperature_is_scikit_learns():
 def test_entropies_keep_parts_and_labels_stay():
     X, y = load_iris(return_X_y=True)
     y = np.array(["a", "b", "c"])[y]
-    network = DeepEnsembleClassifier(3, hidden_units=(8,), epochs=20, random_state=0)
+    network = DeepEnsembleClassifier(3, network=MLP((8,)), epochs=20, random_state=0)
     model = CalibratedUncertaintyClassifier(network, cv=3).fit(X, y)
     alone = clone(network).fit(X, y)
     assert_array_equal(model.predict(X), alone.predict(X))

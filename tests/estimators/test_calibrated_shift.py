@@ -29,6 +29,7 @@ from skuq import (
     DeepEnsembleClassifier,
 )
 from skuq.exceptions import CalibrationWarning
+from skuq.networks import MLP
 from skuq.persistence import dumps, loads
 from skuq.predictive import AdaptedDistribution
 from skuq.predictive._tracking import NOMINAL
@@ -649,7 +650,7 @@ def test_calibration_of_100_000_rows_compares_no_pairs_of_rows():
 @pytest.mark.slow
 def test_the_epistemic_part_is_scaled():
     X, y = load_iris(return_X_y=True)
-    network = DeepEnsembleClassifier(3, hidden_units=(8,), epochs=10, random_state=0)
+    network = DeepEnsembleClassifier(3, network=MLP((8,)), epochs=10, random_state=0)
     fitted = network.fit(X, y)
     plain = CalibratedUncertaintyClassifier(fitted, cv="prefit").fit(X, y)
     model = CalibratedUncertaintyClassifier(fitted, epistemic=True, cv="prefit").fit(X, y)

@@ -9,12 +9,14 @@ from sklearn.naive_bayes import GaussianNB
 from small_models import TinySpace, TooSure
 
 import skuq
+from skuq.networks import MLP
 
 callback = pytest.importorskip("sklearn.callback")
 
 X = np.random.default_rng(0).normal(size=(40, 2))
 Y = X[:, 0]
-SMALL = {"hidden_units": (8,), "epochs": 3, "random_state": 0}
+RUN = {"epochs": 3, "random_state": 0}
+SMALL = {"network": MLP((8,)), **RUN}
 
 
 class Recorder:
@@ -47,7 +49,14 @@ def steps(unit, n):
     ("model", "y", "unit", "n"),
     [
         (skuq.DeepEnsembleRegressor(2, **SMALL), Y, "epoch", 3),
-        (skuq.NOMURegressor(**SMALL, c=1, l_min=0.1, l_max=1, refit=False), Y, "epoch", 3),
+        (
+            skuq.NOMURegressor(
+                hidden_units=8, epochs=3, random_state=0, c=1, l_min=0.1, l_max=1, refit=False
+            ),
+            Y,
+            "epoch",
+            3,
+        ),
         (skuq.NEONRegressor(steps=3, batch_size=None, random_state=0), Y, "epoch", 3),
         (skuq.CalibratedUncertaintyRegressor(LinearRegression(), cv=2), Y, "fit", 3),
         (

@@ -32,7 +32,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from skuq import AutoDEUQRegressor, DeepEnsembleClassifier, HQEnsembleSelector
 from skuq.ensembles import select_hq, select_teams
-from skuq.networks import GaussianHead
+from skuq.networks import MLP, GaussianHead
 
 
 def make_pool():
@@ -456,7 +456,7 @@ def test_bad_rows(digits):
 
 def test_members_of_an_ensemble_are_a_pool(digits):
     X, X_new, y, y_new = digits
-    networks = DeepEnsembleClassifier(4, hidden_units=(16,), epochs=30, random_state=0).fit(X, y)
+    networks = DeepEnsembleClassifier(4, network=MLP((16,)), epochs=30, random_state=0).fit(X, y)
     pool = networks.member_estimators()
     assert_allclose(
         np.mean([m.predict_proba(X_new) for _, m in pool], axis=0), networks.predict_proba(X_new)

@@ -13,16 +13,18 @@ from tiers import slow_after
 from skuq import (
     AutoDEUQClassifier,
     AutoDEUQRegressor,
-    DeepEnsembleClassifier,
     DeepEnsembleRegressor,
     HyperDeepEnsembleRegressor,
     MCDropoutRegressor,
     NESClassifier,
+    TabularEnsembleClassifier,
+    TabularEnsembleRegressor,
 )
 from skuq.backend import keras
+from skuq.networks import MLP, TabularNetwork
 
 TINY = {"n_members": 2, "epochs": 4, "random_state": 0}
-SMALL = {"network": "tabular", "network_settings": {"width": 32, "n_layers": 1}}
+SMALL = {"network": TabularNetwork(width=32, n_layers=1)}
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +80,8 @@ def test_heads(rows, loss, n_outputs):
     slow_after(
         2,
         [
-            *((DeepEnsembleRegressor, 3), (DeepEnsembleClassifier, 1)),
-            *((DeepEnsembleRegressor, 1), (DeepEnsembleClassifier, 3)),
+            *((TabularEnsembleRegressor, 3), (TabularEnsembleClassifier, 1)),
+            *((TabularEnsembleRegressor, 1), (TabularEnsembleClassifier, 3)),
         ],
     ),
 )
@@ -88,9 +90,9 @@ def test_networks_for_tables_take_what_the_preprocessor_gives(rows, kind, n_copi
     towns = np.array([f"town {k % 20}" for k in range(len(X))])
     frame = pd.DataFrame(X, columns=list("abc")).assign(town=towns)  # 20 categories become codes
     frame.loc[::7, "b"] = np.nan
-    if kind is DeepEnsembleClassifier:
+    if kind is TabularEnsembleClassifier:
         y = pd.cut(y, 3, labels=["low", "middle", "high"]).astype(str)
-    model = kind(**TINY, **SMALL, n_copies=n_copies).fit(frame, y)
+    model = kind(**TINY, **SMALL).set_params(network__n_copies=n_copies).fit(frame, y)
     assert model.preprocessor_.code_columns_
     assert_same(model, frame, model.preprocessor_.transform(frame))
 
@@ -108,7 +110,7 @@ def test_searched_ensembles(rows, tiny_space):
 @pytest.mark.slow
 def test_other_ensembles(rows):
     X, y = rows
-    model = HyperDeepEnsembleRegressor(3, n_search=4, epochs=4, random_state=0).fit(X, y)
+    model = HyperDeepEnsembleRegressor(3, n_trials=4, epochs=4, random_state=0).fit(X, y)
     assert_same(model, X)
     one = DeepEnsembleRegressor(1, epochs=4, random_state=0).fit(X, y)
     assert (assert_same(one, X).predict_on_batch(X)["epistemic"] == 0).all()
@@ -117,7 +119,7 @@ def test_other_ensembles(rows):
 def test_constant_columns_say_nothing(rows):
     X, y = rows
     X = np.c_[X, np.full(len(X), 7.0)]
-    model = DeepEnsembleRegressor(**TINY, **SMALL).fit(X, y)
+    model = TabularEnsembleRegressor(**TINY, **SMALL).fit(X, y)
     X[:, 3] = 8.0
     assert_same(model, X)
 
@@ -173,7 +175,12 @@ np.savez(folder + "/out.npz", served=served["total"], loaded=loaded["total"])
 @pytest.mark.slow
 def test_files_of_networks_for_tables_need_its_layers(rows, tmp_path):
     X, y = rows
-    network = DeepEnsembleRegressor(**TINY, **SMALL, n_copies=2).fit(X, y).to_keras()
+    network = (
+        TabularEnsembleRegressor(**TINY, **SMALL)
+        .set_params(network__n_copies=2)
+        .fit(X, y)
+        .to_keras()
+    )
     network.save(tmp_path / "model.keras")
     np.save(tmp_path / "X.npy", X)
     code = """
@@ -224,7 +231,7 @@ def test_keras_model_of_gaussian_mixtures(n_members, n_outputs):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 2)), rng.normal(size=(60, n_outputs))
     model = DeepEnsembleRegressor(
-        n_members, loss="gaussian-mixture", hidden_units=(5,), epochs=3, random_state=0
+        n_members, loss="gaussian-mixture", network=MLP((5,)), epochs=3, random_state=0
     ).fit(X, y)
     outputs = model.to_keras()(X)
     mean, _, epistemic, total = model.predict_uncertainty(X)

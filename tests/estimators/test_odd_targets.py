@@ -21,11 +21,12 @@ from skuq import (
 )
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import gaussian_nll_loss
+from skuq.networks import MLP
 from skuq.tables import FunctionTargets
 
 OPERATOR = {"encoder_units": (4,), "latent": 4, "decoder_units": (4,), "steps": 5}
 OPERATOR["random_state"] = 0
-NETWORK = {"hidden_units": 4, "epochs": 3, "random_state": 0}
+NETWORK = {"network": MLP(4), "epochs": 3, "random_state": 0}
 ENSEMBLES = [
     DeepEnsembleRegressor(2, **NETWORK),
     DeepEnsembleRegressor(2, loss="mse", **NETWORK),
@@ -34,7 +35,7 @@ ENSEMBLES = [
     DeepEnsembleRegressor(2, loss="gaussian-mixture", **NETWORK),
     DeepEnsembleRegressor(2, target_transform="yeo-johnson", **NETWORK),
     MCDropoutRegressor(5, **NETWORK),
-    HyperDeepEnsembleRegressor(2, n_search=2, **NETWORK),
+    HyperDeepEnsembleRegressor(2, n_trials=2, **NETWORK),
     NESRegressor(n_trials=3, n_members=2, epochs=3, random_state=0),
     AutoDEUQRegressor(n_trials=3, n_members=2, random_state=0),
     NOMURegressor(hidden_units=(8,), epochs=10, random_state=0),

@@ -24,11 +24,11 @@ from skuq import (
 )
 from skuq.backend import keras, ops
 from skuq.fitted._posterior import _count_draws
-from skuq.networks import WidthDepthSpace
+from skuq.networks import MLP, WidthDepthSpace
 from skuq.predictive import TwoPieceNormal
 
 SEED = {"random_state": 0}
-SMALL = {"hidden_units": (8,), "activation": "tanh", "epochs": 8, **SEED}
+SMALL = {"network": MLP((8,), "tanh"), "epochs": 8, **SEED}
 NUMBERS = {"c": 0.7, "l_min": 0.01, "l_max": 2.0, "epochs": 40, "batch_size": None}
 
 
@@ -202,7 +202,7 @@ def test_keys_tell_other_functions_apart(fitted, table):
     names = ["deep", "joined", "dropout", "nes", "nomu", "nomu linear", "nomu asymmetric"]
     keys = [fitted(name).posterior_fn(16).key for name in names]
     keys += [fitted("nomu", 2).posterior_fn(16).key]
-    wider = DeepEnsembleRegressor(3, **SMALL | {"hidden_units": (9,)}).fit(*table)
+    wider = DeepEnsembleRegressor(3, **SMALL | {"network": MLP((9,), "tanh")}).fit(*table)
     keys += [wider.posterior_fn().key]
     assert len(set(keys)) == len(keys)
 

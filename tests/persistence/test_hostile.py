@@ -23,7 +23,7 @@ import skuq
 from skuq import _archive
 from skuq.backend import keras
 from skuq.exceptions import FileFormatError
-from skuq.networks import DenseSkipSpace, TabularSpace, build_mlp
+from skuq.networks import MLP, DenseSkipSpace, TabularSpace, build_mlp
 from skuq.networks._safe import check_network, sizes
 from skuq.persistence import dumps, loads
 
@@ -31,7 +31,7 @@ rng = np.random.default_rng(0)
 X = rng.normal(size=(30, 2))
 Y = X[:, 0] + 0.1 * rng.normal(size=30)
 FRAME = pd.DataFrame({"a": X[:, 0], "kind": rng.choice(["u", "v"], 30)})
-SMALL = {"hidden_units": 3, "epochs": 2, "random_state": 0}
+SMALL = {"network": MLP(3), "epochs": 2, "random_state": 0}
 
 
 @functools.cache
@@ -120,8 +120,8 @@ def test_classes_that_are_not_on_the_list(name):
         ("networks.GaussianHead", set_state(evil=1), "no field 'evil'"),
         (
             "estimators.DeepEnsembleRegressor",
-            lambda item: item["state"].pop("n_copies"),
-            "lacks the parameter 'n_copies'",
+            lambda item: item["state"].pop("bootstrap"),
+            "lacks the parameter 'bootstrap'",
         ),
         ("tables.Scaling", set_state(__class__=1), "no attribute '__class__'"),
         ("tables.Scaling", set_state(**{"a b": 1}), "no attribute 'a b'"),

@@ -44,6 +44,7 @@ from skuq.catalog import Catalog
 from skuq.exceptions import FileFormatError, MissingPartError, SearchSpaceError, UnsavableError
 from skuq.networks import (
     DARTS,
+    MLP,
     Categorical,
     CellSpace,
     Decisions,
@@ -52,6 +53,7 @@ from skuq.networks import (
     NASBench201Space,
     Real,
     Space,
+    TabularNetwork,
     TabularSpace,
     WidthDepthSpace,
     WithTraining,
@@ -77,11 +79,10 @@ INPUTS = np.linspace(0.5, 2, 6)[:, None]
 QUERIES = np.linspace(0, 1, 4)
 VALUES = np.sin(INPUTS * QUERIES)
 
-SMALL = {"hidden_units": 6, "epochs": 2, "random_state": 0}
+SMALL = {"network": MLP(6), "epochs": 2, "random_state": 0}
 TABULAR = {
     "n_members": 2,
-    "network": "tabular",
-    "network_settings": {"n_layers": 1, "width": 32, "embedding_dim": 2},
+    "network": TabularNetwork(n_layers=1, width=32, embedding_dim=2),
     "epochs": 2,
     "random_state": 0,
 }
@@ -108,6 +109,7 @@ POOL = [("bayes", GaussianNB()), ("linear", LogisticRegression())]
 MIXED = [*POOL, ("deep", skuq.DeepEnsembleClassifier(2, **SMALL))]
 
 ensemble = functools.partial(skuq.DeepEnsembleRegressor, 2)
+tabular = skuq.TabularEnsembleRegressor
 classifier = functools.partial(skuq.DeepEnsembleClassifier, 2)
 dense = DenseSkipSpace(n_nodes=2)
 
@@ -117,23 +119,31 @@ CASES = {
     "ensemble, two outputs": (ensemble(**SMALL, loss="mse"), X, BOTH),
     "ensemble, frame, power": (ensemble(**SMALL, target_transform="yeo-johnson"), FRAME, np.exp(Y)),
     "ensemble, quantiles of y": (ensemble(**SMALL, target_transform="quantile"), X, Y),
-    "ensemble, dropout": (ensemble(**SMALL, dropout=0.1), X, Y),
+    "ensemble, dropout": (ensemble(**{**SMALL, "network": MLP(6, dropout=0.1)}), X, Y),
     "ensemble, generator": (
         ensemble(**{**SMALL, "random_state": np.random.RandomState(3)}),
         X,
         Y,
     ),
-    "tabular": (skuq.DeepEnsembleRegressor(**TABULAR), FRAME, Y),
+    "tabular": (tabular(**TABULAR), FRAME, Y),
     "tabular, calibrated": (
-        skuq.DeepEnsembleRegressor(**{**TABULAR, "n_members": 4}, validation_fraction=0.5),
+        tabular(**{**TABULAR, "n_members": 4}, validation=0.5),
         X,
         Y,
     ),
-    "tabular, copies": (skuq.DeepEnsembleRegressor(**TABULAR, n_copies=2), FRAME, Y),
-    "tabular, student": (skuq.DeepEnsembleRegressor(**TABULAR, loss="student-t"), FRAME, Y),
-    "tabular, mixture": (skuq.DeepEnsembleRegressor(**TABULAR, loss="gaussian-mixture"), FRAME, Y),
-    "tabular, quantiles": (skuq.DeepEnsembleRegressor(**TABULAR, loss="quantiles"), FRAME, Y),
-    "tabular, classes": (skuq.DeepEnsembleClassifier(**TABULAR), FRAME, LABELS),
+    "tabular, copies": (
+        tabular(**TABULAR).set_params(network__n_copies=2),
+        FRAME,
+        Y,
+    ),
+    "tabular, student": (tabular(**TABULAR, loss="student-t"), FRAME, Y),
+    "tabular, mixture": (
+        tabular(**TABULAR, loss="gaussian-mixture"),
+        FRAME,
+        Y,
+    ),
+    "tabular, quantiles": (tabular(**TABULAR, loss="quantiles"), FRAME, Y),
+    "tabular, classes": (skuq.TabularEnsembleClassifier(**TABULAR), FRAME, LABELS),
     "columns, foreign preprocessing": (
         ensemble(
             **SMALL,
@@ -154,11 +164,11 @@ CASES = {
     ),
     "classes, frame": (classifier(**SMALL), FRAME, LABELS),
     "hyper": (
-        skuq.HyperDeepEnsembleRegressor(2, n_search=3, **SMALL, dropout_range=(0.01, 0.1)),
+        skuq.HyperDeepEnsembleRegressor(2, n_trials=3, **SMALL, dropout_range=(0.01, 0.1)),
         X,
         Y,
     ),
-    "hyper, classes": (skuq.HyperDeepEnsembleClassifier(2, n_search=3, **SMALL), X, LABELS),
+    "hyper, classes": (skuq.HyperDeepEnsembleClassifier(2, n_trials=3, **SMALL), X, LABELS),
     "dropout": (skuq.MCDropoutRegressor(5, **SMALL), X, Y),
     "dropout, classes": (skuq.MCDropoutClassifier(5, **SMALL), X, LABELS),
     "autodeuq": (skuq.AutoDEUQRegressor(3, **SEARCH, search_space=dense), FRAME, Y),
@@ -730,8 +740,8 @@ def test_without_skops(monkeypatch):
     [
         (LinearRegression(), "Only estimators of skuq"),
         (GridSearchCV(skuq.DeepEnsembleRegressor(), {}), "best_estimator_"),
-        (skuq.DeepEnsembleRegressor(hidden_units={8}), r"estimator\.hidden_units is a .*set"),
-        (skuq.DeepEnsembleRegressor(hidden_units=pd.Index([8])), r"hidden_units is a pandas"),
+        (skuq.DeepEnsembleRegressor(n_members={8}), r"estimator\.n_members is a .*set"),
+        (skuq.DeepEnsembleRegressor(n_members=pd.Index([8])), r"n_members is a pandas"),
         (
             skuq.CalibratedUncertaintyRegressor(
                 TransformedTargetRegressor(skuq.DeepEnsembleRegressor())
@@ -749,8 +759,8 @@ def test_what_cannot_be_saved_is_named(thing, message, tmp_path):
 def test_names_of_attributes_are_strings():
     bunch = Bunch(a=1)
     bunch[3] = 2
-    with pytest.raises(UnsavableError, match="hidden_units has attributes whose names"):
-        dumps(skuq.DeepEnsembleRegressor(hidden_units=bunch))
+    with pytest.raises(UnsavableError, match="n_members has attributes whose names"):
+        dumps(skuq.DeepEnsembleRegressor(n_members=bunch))
 
 
 def test_series_are_saved():
@@ -761,20 +771,20 @@ def test_series_are_saved():
 
 def test_frames_that_would_come_back_changed_are_refused():
     frame = pd.DataFrame({"a": [1]}, pd.date_range("2020", periods=1, tz=tzoffset(None, 60)))
-    with pytest.raises(UnsavableError, match="hidden_units has a column 'index' of .* Convert it"):
-        dumps(skuq.DeepEnsembleRegressor(hidden_units=frame))
+    with pytest.raises(UnsavableError, match="n_members has a column 'index' of .* Convert it"):
+        dumps(skuq.DeepEnsembleRegressor(n_members=frame))
 
 
 @pytest.mark.parametrize("data", [collections.OrderedDict(a=1), datetime.timedelta(1)])
 def test_data_of_the_standard_library_is_no_part_to_be_given_again(data):
-    with pytest.raises(UnsavableError, match=r"hidden_units is a (collections|datetime)\."):
-        dumps(skuq.DeepEnsembleRegressor(hidden_units=data))
+    with pytest.raises(UnsavableError, match=r"n_members is a (collections|datetime)\."):
+        dumps(skuq.DeepEnsembleRegressor(n_members=data))
 
 
 def test_frames_are_saved():
     frame = pd.DataFrame({"a": [1, 2], "team": [(0, 1), (1, 2)], 3: ["x", None]}, index=["p", "q"])
     frame["b"] = [True, False]
-    loaded = loads(dumps(skuq.DeepEnsembleRegressor(hidden_units=frame))).hidden_units
+    loaded = loads(dumps(skuq.DeepEnsembleRegressor(n_members=frame))).n_members
     pd.testing.assert_frame_equal(loaded, frame)
     frame.index.name, frame.columns.name = "row", "column"
     typed = pd.DataFrame(
@@ -801,7 +811,7 @@ def test_frames_are_saved():
     days = typed.set_axis(pd.DatetimeIndex(["2020-01-01", "2020-03-01"], name="day"))
     levels = pd.DataFrame({("a", "b"): [1], ("a", 2): [2]})
     for kept in (frame, frame[[]], typed, panel, days, levels, typed.iloc[:0]):
-        loaded = loads(dumps(skuq.DeepEnsembleRegressor(hidden_units=kept))).hidden_units
+        loaded = loads(dumps(skuq.DeepEnsembleRegressor(n_members=kept))).n_members
         pd.testing.assert_frame_equal(loaded, kept)
     teams = fitted("hq").teams_
     pd.testing.assert_frame_equal(loads(dumps(fitted("hq"))).teams_, teams)
@@ -818,8 +828,8 @@ def test_output_maps_of_ones_own_are_given_again():
 
 def test_what_holds_itself_is_named():
     model = skuq.DeepEnsembleRegressor()
-    model.hidden_units = [model]
-    with pytest.raises(UnsavableError, match=r"estimator\.hidden_units\[0\] holds itself"):
+    model.n_members = [model]
+    with pytest.raises(UnsavableError, match=r"estimator\.n_members\[0\] holds itself"):
         dumps(model)
 
 

@@ -89,7 +89,7 @@ class _HyperDeepEnsemble:
         # The rate is a placeholder: the recipe of each setting has its own.
         model = shared.build_network(network, task, dropout=0.5)
         shared.check_dropout_layers(model)
-        warn_of_few_rows(len(task.data.x_valid), "A larger `validation` or more rows may help.")
+        warn_of_few_rows(len(task.data.x_valid))
         recipe = shared.make_recipe(self, task, given)
         with _base.training_progress(self.verbose) as progress:
 
