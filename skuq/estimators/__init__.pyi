@@ -2,11 +2,11 @@ from ._autodeuq import AutoDEUQClassifier as AutoDEUQClassifier
 from ._autodeuq import AutoDEUQRegressor as AutoDEUQRegressor
 from ._base import UncertaintyClassifier as UncertaintyClassifier
 from ._base import UncertaintyRegressor as UncertaintyRegressor
+from ._base import all_estimators as all_estimators
 from ._calibrated_classifier import (
     CalibratedUncertaintyClassifier as CalibratedUncertaintyClassifier,
 )
 from ._calibrated_regressor import CalibratedUncertaintyRegressor as CalibratedUncertaintyRegressor
-from ._discovery import all_estimators as all_estimators
 from ._ensembles._deep import DeepEnsembleClassifier as DeepEnsembleClassifier
 from ._ensembles._deep import DeepEnsembleRegressor as DeepEnsembleRegressor
 from ._ensembles._hyper import HyperDeepEnsembleClassifier as HyperDeepEnsembleClassifier

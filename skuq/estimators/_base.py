@@ -1,4 +1,4 @@
-"""Base classes of all estimators: prediction from `fitted_`, the frame of `fit`, and pickling.
+"""Base classes of all estimators: prediction from `fitted_`, the frame of `fit`, pickling, list.
 
 Every estimator has the attribute `fitted_`, a `skuq.fitted.Fitted`. Shapes below are for n rows,
 m outputs, q quantiles and C classes; the output axis is absent where y was 1-D.
@@ -15,7 +15,7 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import (
     check_array,
@@ -24,6 +24,7 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
+import skuq
 from skuq._checks import check_count, class_codes, fill_masked
 from skuq._params import CallbackSupportMixin, fit_context, set_params
 from skuq._progress import Progress, listening
@@ -56,6 +57,7 @@ def fits(fit: Any = None, *, prefer_skip_nested_validation: bool = True) -> Any:
 
     @functools.wraps(fit)
     def fit_or_restore(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # A failed fit must not leave attributes of its own beside those of another.
         before = _fitted_attributes(self)
         if not getattr(self, "warm_start", False):
             _remove_attributes(self, before)
@@ -94,8 +96,9 @@ def _call_callbacks(fit: Any) -> Any:
 
     @functools.wraps(fit)
     def fit_with_callbacks(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Without callbacks of its own, an estimator inside of another one is silent.
         if not getattr(self, "_skl_callbacks", None):
-            with listening(None):  # an outer fit counts only its own steps
+            with listening(None):
                 return fit(self, *args, **kwargs)
         _, X, y, *_ = signature.bind(self, *args, **kwargs).arguments.values()
         context = self._init_callback_context(max_subtasks=None)
@@ -211,11 +214,13 @@ def reduce_estimator(self: Any, protocol: Any) -> Any:
     together with the function that builds networks of them, but without the decorators that have
     registered them with Keras.
     """
+    # (function, arguments, attributes, ..), of which only the attributes are of interest.
     reduced = BaseEstimator.__reduce_ex__(self, protocol)
     if not isinstance(reduced, tuple) or len(reduced) < 3 or not isinstance(reduced[2], dict):
         return reduced  # a subclass with a form of its own
     make, arguments, state, *rest = reduced
     params = {name: state[name] for name in self._get_param_names() if name in state}
+    # Both only ever are parameters: what is fitted holds neither.
     oracles = {name: _ByValue(value) for name, value in params.items() if _is_oracle(value)}
     if any(map(_is_of_script, params.values())) and (layers := _layers_of_script()):
         make, arguments = _make_with_layers, (layers, make, arguments)
@@ -368,6 +373,7 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         """
         _check_query(self, "predict_interval", query)
         interval = self.predict_distribution(X, **query).interval(coverage)
+        # The values of a function are columns of the distribution, and get their axes back.
         lengths = interval.shape[: 2 + np.ndim(coverage)]
         return interval.reshape(*lengths, *self.fitted_.output_shape(**query))
 
@@ -656,3 +662,45 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
 
     def __sklearn_tags__(self) -> Any:
         return _input_tags(self, super().__sklearn_tags__())
+
+
+_KINDS: dict[str, type] = {
+    "classifier": ClassifierMixin,
+    "regressor": RegressorMixin,
+    "transformer": TransformerMixin,
+}
+
+
+def all_estimators(type_filter: Any = None) -> list[tuple[str, type]]:
+    """List the estimators of skuq, like `sklearn.utils.discovery.all_estimators`.
+
+    Parameters
+    ----------
+    type_filter : {"classifier", "regressor", "transformer"}, list of these or None, default=None
+        Kinds of estimators to list. None lists all, pipelines included.
+
+    Returns
+    -------
+    list of (str, type) tuples
+        Names and classes, sorted by name.
+
+    Raises
+    ------
+    ValueError
+        If there is no such kind.
+
+    Examples
+    --------
+    >>> from skuq import all_estimators
+    >>> [name for name, _ in all_estimators("classifier")][:2]
+    ['AutoDEUQClassifier', 'CalibratedUncertaintyClassifier']
+    """
+    kinds = [type_filter] if isinstance(type_filter, str) else type_filter
+    if kinds is not None and (unknown := set(kinds) - set(_KINDS)):
+        raise ValueError(f"`type_filter` must be among {sorted(_KINDS)}. Got {sorted(unknown)}.")
+    mixins = (BaseEstimator,) if kinds is None else tuple(_KINDS[kind] for kind in kinds)
+    # Packages and functions have lower-case names: they are not loaded for this.
+    public = [
+        (name, getattr(skuq, name)) for name in sorted(vars(skuq)["__all__"]) if name[0].isupper()
+    ]
+    return [(name, cls) for name, cls in public if issubclass(cls, mixins)]

@@ -151,12 +151,14 @@ def read_task(
     ValueError
         If an argument is invalid.
     """
+    # Forms are checked first: reading rows takes longer.
     named = _name_shifted(shift_validation)
     rows = read_rows(estimator, inputs, targets, X, y, sample_weight, min_rows=min_rows)
     groups = check_groups(groups, rows.X)
     read = functools.partial(read_validation_rows, estimator, inputs, targets)
     validation = None if validation_data is None else read(validation_data)
     shifted = tuple(read(data, name) for name, data in named)
+    # Drawn last: arguments that are refused do not advance a RandomState.
     entropy = draw_entropy(estimator.random_state)
     return Task(inputs, targets, rows, entropy, validation, shifted, groups)
 

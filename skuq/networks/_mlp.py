@@ -64,6 +64,7 @@ class MLP(Settings):
 
     def build(self, input_shape: tuple, head: Any, dropout: float | None = None):
         """Build the Keras model for a head; `dropout` replaces the rate of the settings."""
+        # Only normals have a layer of standard deviations that can be penalised.
         has_scales, scale_l2 = isinstance(head, GaussianHead), self.scale_l2
         if isinstance(scale_l2, str):
             scale_l2 = _SCALE_L2 if has_scales else 0.0

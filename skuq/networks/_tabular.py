@@ -106,6 +106,7 @@ class TabularNetwork(Settings):
     def validate(self) -> None:
         """Raise ValueError if a parameter is invalid, or has no effect beside another one."""
         super().validate()
+        # A setting of embeddings that there are none of would change nothing.
         given, kind = self.decisions(), self.embedding
         for name, kinds in (
             ("frequency_scale", ("auto", "periodic")),

@@ -20,6 +20,7 @@ from skuq.tables._targets import HEADS
 from skuq.training import TrainingJob
 from skuq.training._members import find_completed
 
+# Constraints of the parameters that regressor and classifier share.
 _CONSTRAINTS: dict = {
     **shared.NETWORK_CONSTRAINTS,
     "n_members": [Interval(Integral, 1, None, closed="left")],
@@ -60,6 +61,7 @@ class _DeepEnsemble:
         """
         network, given = shared.resolve_network(self), shared.training_fields(self)
         shared.refuse_unused_noise(self)
+        # What cannot be fitted is refused before anything is trained.
         task = read_task(
             self,
             TableInputs(self.preprocess),
@@ -72,9 +74,11 @@ class _DeepEnsemble:
             min_rows=shared.min_rows(self),
         )
         shared.check_noise(self, task)
+        # Each member validates on other rows, so that nearly every row trains some member.
         task = task.split(self.validation, n_members=self.n_members)
         model, recipe = shared.build_network(network, task), shared.make_recipe(self, task, given)
         parts = task.splits.parts
+        # A sample is of the rows that a member may train on; it validates on the others.
         if self.bootstrap:
             parts = _draw_bootstrap(task, parts, self.n_members)
         job = TrainingJob.of_model(
@@ -85,6 +89,7 @@ class _DeepEnsemble:
             stacked=True,
             splits=parts,
         )
+        # All members are one stack: one program with a member axis.
         (members,) = shared.train_jobs(self, [job], task.data)
         kept = find_completed(members)
         return shared.finish(
@@ -98,6 +103,7 @@ class _DeepEnsemble:
 
 def _draw_bootstrap(task, parts, n_members):
     """Draw a bootstrap sample of each member's training rows."""
+    # None: validation rows are common to all members, or there are none.
     parts = parts or [(np.arange(len(task.data.x)), None)] * n_members
     rngs = [generator(task.entropy, "bootstrap", k) for k in range(n_members)]
     return [(rng.choice(train, size=len(train)), valid) for rng, (train, valid) in zip(rngs, parts)]

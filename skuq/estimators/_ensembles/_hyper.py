@@ -73,6 +73,7 @@ class _HyperDeepEnsemble:
         given = shared.training_fields(self, _TRAINING_FIELDS)
         shared.refuse_unused_noise(self)
         ranges = {"dropout": _check_range(self, "dropout", 0.999), "l2": _check_range(self, "l2")}
+        # What cannot be fitted is refused before anything is trained.
         task = read_task(
             self,
             TableInputs(self.preprocess),
@@ -85,6 +86,7 @@ class _HyperDeepEnsemble:
             min_rows=2,
         )
         shared.check_noise(self, task)
+        # All members share their validation rows, since they are selected on them.
         task = task.split(self.validation)
         # The rate is a placeholder: the recipe of each setting has its own.
         model = shared.build_network(network, task, dropout=0.5)
@@ -145,6 +147,7 @@ def _check_range(estimator, name, largest=np.inf):
 
 def _draw_settings(entropy, ranges, n):
     """Draw rates of dropout and factors of l2 log-uniformly, one pair for each trial."""
+    # One generator for both, in this order: the settings of a seed never change.
     rng = generator(entropy, "settings")
     drawn = [np.exp(rng.uniform(*np.log(bounds), n)) for bounds in ranges.values()]
     return [dict(zip(ranges, map(float, pair))) for pair in zip(*drawn)]
@@ -156,6 +159,7 @@ def _select(task, pool, n_members, min_members):
     raw = np.stack([member.held_out for member in pool]).astype("float64")
     y = data.y_valid.astype("float64")
     settings = {"sample_weight": data.weight_valid, "min_members": min_members}
+    # Each kind of head has its own loss of a mixture: the NLL, or the squared error.
     if isinstance(head, GaussianHead):
         return select_greedy(y, *head.distribution(raw), n_members, **settings)
     if isinstance(head, CategoricalHead):
@@ -170,6 +174,7 @@ def _select(task, pool, n_members, min_members):
 
 def _continue(task, train, members, settings):
     """Continue training the members on all rows, for the average of their best epochs."""
+    # Learning rate and optimiser start afresh, weights do not.
     longer = train(
         settings,
         [member.seed for member in members],
@@ -194,6 +199,7 @@ class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
     same first weights, in one program. A greedy selection finds settings whose networks
     complement each other. Each of them is trained again with `n_members` seeds, and the selection
     is repeated. A network of your own needs Dropout layers, whose rates the settings replace.
+    ``refit=True`` continues the training of the members on all rows (HDE* in NOMU).
 
     Parameters
     ----------
@@ -233,7 +239,7 @@ class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
         Share of the rows, of each class in proportion, that is held out for validation and
         selection.
     refit : bool, default=False
-        Continue training the members on all rows after their selection (HDE* in NOMU).
+        Whether networks train on all rows, too, after they were chosen on held-out rows.
     training : "auto" or Training, default="auto"
         Further settings of the training, such as optimiser, schedule and penalties, see
         `skuq.training.Training`. Settings without effect here are refused.
@@ -364,6 +370,7 @@ class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
     same first weights, in one program. A greedy selection finds settings whose networks
     complement each other. Each of them is trained again with `n_members` seeds, and the selection
     is repeated. A network of your own needs Dropout layers, whose rates the settings replace.
+    ``refit=True`` continues the training of the members on all rows (HDE* in NOMU).
 
     Parameters
     ----------
@@ -397,7 +404,7 @@ class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
         Share of the rows, of each class in proportion, that is held out for validation and
         selection.
     refit : bool, default=False
-        Continue training the members on all rows after their selection (HDE* in NOMU).
+        Whether networks train on all rows, too, after they were chosen on held-out rows.
     training : "auto" or Training, default="auto"
         Further settings of the training, such as optimiser, schedule and penalties, see
         `skuq.training.Training`. Settings without effect here are refused.

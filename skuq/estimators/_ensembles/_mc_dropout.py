@@ -20,7 +20,8 @@ from skuq.networks import MLP
 from skuq.tables import TableInputs
 from skuq.training._members import find_completed
 
-_DROPOUT = 0.1
+_DROPOUT = 0.1  # of the default network
+# Constraints of the parameters that regressor and classifier share.
 _CONSTRAINTS: dict = {
     **shared.NETWORK_CONSTRAINTS,
     "n_passes": [Interval(Integral, 1, None, closed="left")],
@@ -61,12 +62,14 @@ class _MCDropout:
         network = shared.resolve_network(self, drops="dropout")
         given = shared.training_fields(self)
         shared.refuse_unused_noise(self)
+        # The same rate drops units in training and in every pass of a prediction.
         dropout = _DROPOUT if isinstance(self.dropout, str) else self.dropout
         if not isinstance(network, MLP) and not isinstance(self.dropout, str):
             raise ValueError(
                 '`dropout` must be "auto" with a `network` of your own, whose Dropout layers have '
                 f"their rates. Got {self.dropout!r}."
             )
+        # What cannot be fitted is refused before anything is trained.
         task = read_task(
             self,
             TableInputs(self.preprocess),
@@ -80,6 +83,7 @@ class _MCDropout:
         )
         shared.check_noise(self, task)
         task = task.split(self.validation)
+        # Masks need a network that NumPy can run, layer by layer.
         model = shared.build_network(network, task, dropout=dropout)
         shared.check_dropout_layers(model)
         recipe, head = shared.make_recipe(self, task, given), task.targets.head
@@ -87,7 +91,8 @@ class _MCDropout:
             members = training.train_stack(
                 model, head, recipe, task.data, task.seeds(1), report=progress.epochs
             )
-        find_completed(members)
+        find_completed(members)  # raises if the only network diverged
+        # The masks follow from the entropy: predictions repeat, and passes are functions.
         passes = DropoutPasses(self.n_passes, task.entropy)
         return shared.finish(self, task, members, np.ones(1), passes=passes)
 

@@ -136,6 +136,7 @@ def make_recipe(
     params = {name: getattr(estimator, name) for name in _RECIPE_PARAMETERS}
     params = {name: v for name, v in params.items() if not isinstance(v, str)}
     fields = {"reduce_lr_patience": None, **(defaults or {}), **params, **given}
+    # Recipes have no None: any size above the number of rows is a full batch.
     if fields["batch_size"] is None:
         fields["batch_size"] = len(task.rows.X)
     if not task.splits.validates:
@@ -185,6 +186,7 @@ def finish(
     passes : DropoutPasses, optional
         Masks of MC dropout.
     """
+    # Everything new is assigned here, at the end of the fit.
     targets = targets or task.targets
     if is_classifier(estimator):
         estimator.classes_ = targets.classes
@@ -294,6 +296,7 @@ def member_estimators(self):
         ``HQEnsembleSelector(pool, cv="prefit")``.
     """
     check_is_fitted(self)
+    # Copies share everything but the fitted model.
     pool = []
     for k in range(len(self.fitted_.members)):
         alone = copy.copy(self)

@@ -94,6 +94,7 @@ class _TabularEnsemble:
         n_members = self.n_members
         if isinstance(n_members, str):
             n_members = _N_CLASS_MEMBERS if is_classifier(self) else _N_MEMBERS
+        # Fewer members than kinds: the first kinds only.
         kinds = _list_kinds(self, network)[:n_members]
         _refuse_contradictions(self, network, validation_data, groups)
         task = read_task(
@@ -113,6 +114,7 @@ class _TabularEnsemble:
         # The k-th members of all kinds have the same split, so that kinds can be compared.
         task = task.split(validation, n_members=math.ceil(n_members / len(kinds)))
         jobs, origins = _make_jobs(self, task, network, kinds, given, n_members)
+        # Stacks of all kinds train at the same time, as many as there are cores.
         members = sum(shared.train_jobs(self, jobs, task.data), [])
         kept = find_completed(members)
         members, origins = [members[k] for k in kept], [origins[k] for k in kept]
@@ -130,6 +132,7 @@ def _list_kinds(estimator, network):
     decisions = network.decisions()
     if not is_classifier(estimator) or "embedding" in decisions:
         return [decisions]
+    # Decisions of the user hold for all kinds, some of which they may make equal.
     kinds = [{**kind, **decisions} for kind in _CLASS_KINDS]
     return [kind for k, kind in enumerate(kinds) if kind not in kinds[:k]]
 
@@ -163,6 +166,7 @@ def _make_jobs(estimator, task, network, kinds, given, n_members):
     """Make a stack of each kind of networks, and list the origins of all members."""
     data, targets, parts = task.data, task.targets, task.splits.parts
     space = TabularSpace(data.x, task.inputs.n_codes, task.splits.n_train, is_classifier(estimator))
+    # Of both parts, the architecture and its training: they share one configuration.
     decisions = sum(space.decisions(), Space())
     jobs, origins = [], []
     for kind, changes in enumerate(kinds):
@@ -210,6 +214,7 @@ def _stack_kinds(task, members, origins, n_kinds):
             y, weight = data.y[valid], data.weight[valid]
         found = head.log_likelihood(y, member.held_out), weight
         by_split.setdefault(split, {})[kind] = found
+    # Splits in which a member diverged cannot be compared.
     complete = [kinds for kinds in by_split.values() if len(kinds) == n_kinds]
     if not complete:
         return np.full(n_kinds, 1 / n_kinds)
@@ -224,6 +229,7 @@ def _stack_kinds(task, members, origins, n_kinds):
 def _calibrate(task, members, weights, parts):
     """Calibrate the standard deviation on rows on which some members were not trained."""
     data, targets = task.data, task.targets
+    # Each row is predicted by the members that have not trained on it.
     unseen = np.zeros((len(parts), len(data.x)), dtype=bool)
     for k, (_, valid) in enumerate(parts):
         unseen[k, valid] = True
