@@ -1,10 +1,7 @@
 """Deep ensembles, hyper deep ensembles and MC dropout; see test_tabular_ensembles for others."""
 
-import functools
-import math
 import pickle
 import sys
-import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -30,7 +27,6 @@ from skuq import (
 )
 from skuq.backend import keras
 from skuq.estimators._ensembles._hyper import _select
-from skuq.exceptions import SearchSpaceError
 from skuq.metrics import gaussian_nll_loss
 from skuq.networks import MLP, CategoricalHead, GaussianHead
 from skuq.persistence import dumps, loads
@@ -447,27 +443,14 @@ def test_batches_of_all_rows(table):
     assert_array_equal(full.predict(X), large.predict(X))
 
 
-def test_unusable_networks_are_refused(table):
-    for network, message in (
-        (lambda shape, n: None, "`network` must return a keras.Model. Got NoneType"),
-        (lambda shape, n: own_network(shape, n + 1), "`network` must return a model with one out"),
-        (lambda shape: None, r"Got `<lambda>\(shape\)`"),
-    ):
-        with pytest.raises(SearchSpaceError, match=message):
-            clone(REGRESSORS[0]).set_params(network=network).fit(*table)
-
-
-def test_divergence_is_said(table):
-    X, y = table
-    wild = clone(REGRESSORS[0]).set_params(training__optimizer="sgd", learning_rate=1e38)
-    with pytest.raises(FloatingPointError, match="All 3 networks diverged.*clip_norm"):
-        wild.fit(X, y)
-
-
-def test_unknown_classes_in_validation_data_are_named(classes):
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [(["dog", "ape"], r"unknown classes \['dog'\]"), (["a", 1], "unknown classes")],
+)
+def test_unknown_classes_in_validation_data_are_named(classes, labels, message):
     X, y = classes
-    with pytest.raises(ValueError, match="unknown classes \\['dog'\\]"):
-        clone(CLASSIFIERS[0]).fit(X, y, validation_data=(X[:2], ["dog", "ape"]))
+    with pytest.raises(ValueError, match=message):
+        clone(CLASSIFIERS[0]).fit(X, y, validation_data=(X[:2], np.array(labels, dtype=object)))
 
 
 def test_validation_rows_have_some_weight(table):
@@ -489,12 +472,12 @@ def test_a_patience_without_end_never_stops(table):
     assert {len(m.history["loss"]) for m in model.fit(*table).members_} == {30}
 
 
-def test_members_whose_loss_stops_being_finite_are_left_out(table):
-    """Even where an epoch before had a finite validation loss."""
-    X, y = table
-    wild = clone(REGRESSORS[0]).set_params(training__optimizer="sgd", learning_rate=1000.0)
-    with pytest.raises(FloatingPointError, match="All 3 networks diverged"):
-        wild.fit(X, y)
+@pytest.mark.parametrize("learning_rate", [1000.0, 1e38])
+def test_divergence_is_said(table, learning_rate):
+    """With the smaller rate an epoch before had a finite validation loss."""
+    wild = clone(REGRESSORS[0]).set_params(learning_rate=learning_rate, training__optimizer="sgd")
+    with pytest.raises(FloatingPointError, match="All 3 networks diverged.*clip_norm"):
+        wild.fit(*table)
 
 
 def test_a_fit_that_fails_leaves_the_one_before(table):
@@ -533,27 +516,6 @@ def test_frozen_layers_keep_what_they_hold(table):
 
     model = clone(REGRESSORS[0]).set_params(network=network).fit(*table)
     assert_array_equal(model.members_[1].state[0], np.eye(4))
-
-
-def test_constraints_of_any_layer_are_refused(table):
-    def network(input_shape, n_outputs):
-        layers = keras.layers
-        return keras.Sequential(
-            [
-                keras.Input(input_shape),
-                layers.BatchNormalization(gamma_constraint="non_neg"),
-                layers.Dense(n_outputs),
-            ]
-        )
-
-    with pytest.raises(SearchSpaceError, match="gamma_constraint"):
-        clone(REGRESSORS[0]).set_params(network=network).fit(*table)
-
-
-def test_validation_classes_of_any_type_are_named(classes):
-    X, y = classes
-    with pytest.raises(ValueError, match="unknown classes"):
-        clone(CLASSIFIERS[0]).fit(X, y, validation_data=(X[:2], np.array(["a", 1], dtype=object)))
 
 
 @pytest.mark.slow
@@ -608,41 +570,6 @@ def test_frozen_layers_as_random_features(seed):
     assert np.array_equal(one, two) == np.array_equal(one, other[0]) == (seed is not None)
 
 
-@pytest.mark.parametrize("kind", ["spectral", "frozen"])
-def test_random_values_that_cannot_be_drawn_again_are_told(kind):
-    def network(input_shape, n_outputs):
-        dense = keras.layers.Dense(6)
-        if kind == "spectral":
-            dense = keras.layers.SpectralNormalization(dense)
-        model = keras.Sequential([keras.Input(input_shape), dense, keras.layers.Dense(n_outputs)])
-        if kind == "frozen":
-            dense.kernel.assign(np.random.normal(size=dense.kernel.shape))
-            dense.trainable = False
-        return model
-
-    def given(input_shape, n_outputs):
-        model = network(input_shape, n_outputs)
-        for variable in model.layers[0].variables:
-            variable.assign(np.linspace(0, 1, variable.numpy().size).reshape(variable.shape))
-        return model
-
-    n_calls = 0
-
-    def once(input_shape, n_outputs):
-        nonlocal n_calls
-        n_calls += 1
-        assert n_calls == 1
-        return given(input_shape, n_outputs)
-
-    X = np.linspace(0, 1, 20)[:, None]
-    with pytest.warns(UserWarning, match="random values.*Results repeat only if"):
-        DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        DeepEnsembleRegressor(2, network=given, epochs=1).fit(X, X[:, 0])
-        DeepEnsembleRegressor(2, network=once, epochs=1).fit(X, X[:, 0])
-
-
 @keras.saving.register_keras_serializable("skuq-tests")
 class Masked(keras.layers.Layer):
     """A layer with variables of no float, and with none at all."""
@@ -666,35 +593,6 @@ def test_variables_without_numbers():
     X = np.linspace(0, 1, 20)[:, None]
     model = DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])
     assert np.isfinite(model.predict(X)).all()
-
-
-def _added(wide, narrow):
-    return keras.layers.Add()([wide, narrow])
-
-
-@pytest.mark.parametrize("is_planned", [True, False])
-@pytest.mark.parametrize(
-    "combine",
-    [
-        _added,
-        lambda wide, narrow: wide + narrow,
-        lambda wide, narrow: keras.ops.add(wide, narrow),
-        lambda wide, narrow: keras.layers.Average()([wide, narrow]),
-        lambda wide, narrow: keras.Model([wide, narrow], _added(wide, narrow))([wide, narrow]),
-    ],
-)
-def test_sums_that_keras_takes_for_a_bias_are_refused(combine, is_planned):
-    def network(input_shape, n_outputs):
-        inputs = keras.Input(input_shape)
-        wide = keras.layers.Dense(8)(inputs)
-        if not is_planned:
-            wide = keras.layers.UnitNormalization()(wide)
-        total = combine(wide, keras.layers.Dense(1)(inputs))
-        return keras.Model(inputs, keras.layers.Dense(n_outputs)(total))
-
-    X = np.linspace(0, 1, 20)[:, None]
-    with pytest.raises(SearchSpaceError, match=r"of shape \(None, 1\) to one of shape \(None, 8\)"):
-        DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])
 
 
 @pytest.mark.parametrize("layer", ["Add", "Multiply", "Average"])
@@ -727,97 +625,3 @@ def test_frozen_attention_is_not_trained(is_frozen_at_first):
     model = DeepEnsembleRegressor(2, network=network, epochs=2, random_state=0).fit(X, X[:, 0])
     assert [len(member.weights) for member in model.members_] == [6 * 2 + 2] * 2  # of the last
     np.testing.assert_array_equal(loads(dumps(model)).predict(X), model.predict(X))
-
-
-@pytest.mark.parametrize(
-    ("last", "name"),
-    [
-        (lambda n: keras.layers.Dense(n, activation="softmax"), "softmax"),
-        (lambda n: keras.layers.Dense(n, activation="relu"), "relu"),
-        (lambda n: keras.Sequential([keras.layers.Dense(n), keras.layers.ReLU()]), "ReLU"),
-        (lambda n: lambda x: keras.ops.softmax(keras.layers.Dense(n)(x)), "Softmax"),
-        (
-            lambda n: keras.Sequential([keras.layers.Dense(n, "tanh"), keras.layers.Flatten()]),
-            "tanh",
-        ),
-        (lambda n: keras.layers.Dense(n, activation="linear"), None),
-        (lambda n: lambda x: 3 * keras.layers.Dense(n, activation="tanh")(x), None),
-    ],
-)
-def test_an_activation_at_the_end_is_refused(last, name):
-    """Outputs are parameters of a distribution: softmax gave probabilities of at most 0.23."""
-
-    def network(input_shape, n_outputs):
-        inputs = keras.Input(input_shape)
-        return keras.Model(inputs, last(n_outputs)(keras.layers.Dense(4)(inputs)))
-
-    X = np.random.default_rng(0).normal(size=(40, 3))
-    model = DeepEnsembleClassifier(2, network=network, epochs=1, random_state=0)
-    if name is None:
-        model.fit(X, X[:, 0] > 0)
-    else:
-        with pytest.raises(SearchSpaceError, match=f"ends with the activation '{name}'.*Dense"):
-            model.fit(X, X[:, 0] > 0)
-
-
-def test_frozen_variables_are_refused():
-    def network(input_shape, n_outputs, has_plan):
-        inputs = keras.Input(input_shape)
-        layer = keras.layers.Dense(4, name="half")
-        hidden = layer(inputs)
-        layer.kernel.trainable = False
-        hidden = hidden if has_plan else keras.layers.GroupNormalization(2)(hidden)
-        return keras.Model(inputs, keras.layers.Dense(n_outputs)(hidden))
-
-    X = np.random.default_rng(0).normal(size=(40, 6))
-    for has_plan in (True, False):
-        model = DeepEnsembleRegressor(2, network=functools.partial(network, has_plan=has_plan))
-        with pytest.raises(SearchSpaceError, match="frozen variable 'kernel' in layer 'half'"):
-            model.fit(X, X[:, 0])
-
-
-@pytest.mark.parametrize(
-    ("first", "term", "is_refused"),
-    [
-        ((4, 4), (4, 1), True),
-        ((4, 4), (1, 4), False),
-        ((4, 8), (4, 1), False),
-        ((4, 8), (1, 8), False),
-        ((4, 8), (1, 1), True),
-        ((4, 1), (4, 4), False),
-    ],
-)
-def test_sums_of_several_axes(first, term, is_refused):
-    def network(input_shape, n_outputs):
-        inputs = keras.Input(input_shape)
-        parts = [
-            keras.layers.Reshape(shape)(keras.layers.Dense(math.prod(shape))(inputs))
-            for shape in (first, term)
-        ]
-        total = keras.layers.Flatten()(parts[0] + parts[1])
-        return keras.Model(inputs, keras.layers.Dense(n_outputs)(total))
-
-    model = network((2,), 1)
-    x = np.random.default_rng(0).normal(size=(max(*first, 1), 2)).astype("float32")
-    whole = model.predict(x, verbose=0)  # Keras compiles it for any number of rows
-    parts = [model(x[:n])[:1] for n in (1, *first)]
-    agrees = all(np.allclose(part, whole[:1], atol=1e-5) for part in parts)
-    assert agrees == (not is_refused)
-    X = np.linspace(0, 1, 40).reshape(20, 2)
-    if is_refused:
-        with pytest.raises(SearchSpaceError, match="adds a tensor of shape.*wrong axis"):
-            DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])
-    else:
-        DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])
-
-
-def test_terms_of_another_rank():
-    def network(input_shape, n_outputs):
-        inputs = keras.Input(input_shape)
-        low = keras.layers.Reshape((2, 1))(keras.layers.Dense(2)(inputs))
-        high = keras.layers.Reshape((1, 1, 2))(keras.layers.Dense(2)(inputs))
-        total = keras.layers.Flatten()(keras.layers.Add()([low, high]))
-        return keras.Model(inputs, keras.layers.Dense(n_outputs)(total))
-
-    X = np.linspace(0, 1, 20)[:, None]
-    DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])

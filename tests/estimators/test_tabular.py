@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
-from sklearn.utils.estimator_checks import parametrize_with_checks
 from tiers import slow_after
 
 from skuq import (
@@ -180,14 +179,6 @@ def test_settings_without_effect_are_refused(frame, settings, message):
 
 
 @pytest.mark.slow
-def test_no_row_to_validate_on(frame):
-    X, y = frame
-    model = TabularEnsembleRegressor(**TINY, validation=None).fit(X, y)
-    assert model.members_[0].held_out is None or not len(model.members_[0].held_out)
-    assert np.isfinite(model.predict(X)).all()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("embedding", slow_after(1, ["piecewise-linear", "none"]))
 def test_cross_validation_of_other_embeddings(frame, embedding):
     network = TabularNetwork(n_layers=1, width=32, embedding=embedding)
@@ -242,18 +233,3 @@ def test_scale_of_every_head_can_be_calibrated(frame, loss):
     assert after.log_prob(y[100:]).sum() >= before.log_prob(y[100:]).sum() - 1e-6
     with pytest.raises(TypeError, match="scale"):
         CalibratedUncertaintyRegressor(inner, "isotonic", cv="prefit").fit(X[100:], y[100:])
-
-
-def _expected(estimator):
-    return {
-        "check_sample_weight_equivalence_on_dense_data": "training is stochastic, as in test_common"
-    }
-
-
-@pytest.mark.slow
-@parametrize_with_checks(
-    [TabularEnsembleRegressor(**{**COPIES, "epochs": 40})],
-    expected_failed_checks=_expected,
-)
-def test_sklearn_contract(estimator, check):
-    check(estimator)
