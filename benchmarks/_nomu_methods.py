@@ -91,7 +91,7 @@ def unscaled(estimator):
         ):
             return estimator.fit(self, X, y)
 
-    def targets(model):
+    def targets(model, n_copies):
         return NumberTargets(loss=model.loss, standardize=False)
 
     return type(f"Unscaled{estimator.__name__}", (estimator,), {"fit": fit})

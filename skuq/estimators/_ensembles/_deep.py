@@ -14,7 +14,6 @@ from skuq._seeds import generator
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
-from skuq.estimators._task import read_task
 from skuq.tables import TableInputs
 from skuq.tables._targets import HEADS
 from skuq.training import TrainingJob
@@ -60,20 +59,9 @@ class _DeepEnsemble:
         self
         """
         network, given = shared.resolve_network(self), shared.training_fields(self)
-        shared.refuse_unused_noise(self)
+        inputs = TableInputs(self.preprocess)
         # What cannot be fitted is refused before anything is trained.
-        task = read_task(
-            self,
-            TableInputs(self.preprocess),
-            shared.make_targets(self),
-            X,
-            y,
-            sample_weight,
-            validation_data=validation_data,
-            groups=groups,
-            min_rows=shared.min_rows(self),
-        )
-        shared.check_noise(self, task)
+        task = shared.read(self, inputs, X, y, sample_weight, validation_data, groups)
         # Each member validates on other rows, so that nearly every row trains some member.
         task = task.split(self.validation, n_members=self.n_members)
         model, recipe = shared.build_network(network, task), shared.make_recipe(self, task, given)

@@ -19,7 +19,6 @@ from skuq.ensembles._selection import real_weight
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
-from skuq.estimators._task import read_task
 from skuq.networks import CategoricalHead, GaussianHead
 from skuq.tables import TableInputs
 from skuq.tables._rows import warn_of_few_rows
@@ -71,21 +70,10 @@ class _HyperDeepEnsemble:
         """
         network = shared.resolve_network(self, drops="dropout_range")
         given = shared.training_fields(self, _TRAINING_FIELDS)
-        shared.refuse_unused_noise(self)
         ranges = {"dropout": _check_range(self, "dropout", 0.999), "l2": _check_range(self, "l2")}
+        inputs = TableInputs(self.preprocess)
         # What cannot be fitted is refused before anything is trained.
-        task = read_task(
-            self,
-            TableInputs(self.preprocess),
-            shared.make_targets(self),
-            X,
-            y,
-            sample_weight,
-            validation_data=validation_data,
-            groups=groups,
-            min_rows=2,
-        )
-        shared.check_noise(self, task)
+        task = shared.read(self, inputs, X, y, sample_weight, validation_data, groups)
         # All members share their validation rows, since they are selected on them.
         task = task.split(self.validation)
         # The rate is a placeholder: the recipe of each setting has its own.

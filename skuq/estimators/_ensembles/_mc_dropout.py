@@ -14,7 +14,6 @@ from skuq._registry import saved_as
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
-from skuq.estimators._task import read_task
 from skuq.fitted import DropoutPasses
 from skuq.networks import MLP
 from skuq.tables import TableInputs
@@ -61,7 +60,6 @@ class _MCDropout:
         """
         network = shared.resolve_network(self, drops="dropout")
         given = shared.training_fields(self)
-        shared.refuse_unused_noise(self)
         # The same rate drops units in training and in every pass of a prediction.
         dropout = _DROPOUT if isinstance(self.dropout, str) else self.dropout
         if not isinstance(network, MLP) and not isinstance(self.dropout, str):
@@ -69,19 +67,9 @@ class _MCDropout:
                 '`dropout` must be "auto" with a `network` of your own, whose Dropout layers have '
                 f"their rates. Got {self.dropout!r}."
             )
+        inputs = TableInputs(self.preprocess)
         # What cannot be fitted is refused before anything is trained.
-        task = read_task(
-            self,
-            TableInputs(self.preprocess),
-            shared.make_targets(self),
-            X,
-            y,
-            sample_weight,
-            validation_data=validation_data,
-            groups=groups,
-            min_rows=shared.min_rows(self),
-        )
-        shared.check_noise(self, task)
+        task = shared.read(self, inputs, X, y, sample_weight, validation_data, groups)
         task = task.split(self.validation)
         # Masks need a network that NumPy can run, layer by layer.
         model = shared.build_network(network, task, dropout=dropout)

@@ -15,11 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 from skuq import training
 from skuq._params import Interval, StrOptions, resolve_settings, settings_constraint
 from skuq.estimators._base import training_progress
-from skuq.estimators._task import Task
+from skuq.estimators._task import Task, read_task
 from skuq.fitted import DropoutPasses, FittedEnsemble
 from skuq.networks import MLP
 from skuq.networks._plan import make_plan
-from skuq.tables import ClassTargets, NumberTargets
+from skuq.tables import ClassTargets, NumberTargets, TableInputs
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS
 from skuq.tables._targets import TARGET_CONSTRAINTS
 from skuq.training import Recipe, Training, TrainingJob, build_checked, predict_members
@@ -75,9 +75,37 @@ def make_targets(estimator: Any, n_copies: int = 1) -> ClassTargets | NumberTarg
     return NumberTargets(estimator.target_transform, loss=estimator.loss, n_copies=n_copies)
 
 
-def min_rows(estimator: Any) -> int:
-    """Return the smallest number of rows that can be fitted."""
-    return 2 if is_classifier(estimator) or estimator.validation is not None else 1
+def read(
+    estimator: Any,
+    inputs: TableInputs,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    validation_data: Any,
+    groups: Any,
+    *,
+    n_copies: int = 1,
+) -> Task:
+    """Read the arguments of `fit`, and check the known noise against them."""
+    noise_std = getattr(estimator, "noise_std", None)
+    if noise_std is not None:
+        _refuse_unused_noise(estimator)
+    # Classes, and rows to validate on, need more than one row.
+    needs_two = is_classifier(estimator) or estimator.validation is not None
+    task = read_task(
+        estimator,
+        inputs,
+        make_targets(estimator, n_copies),
+        X,
+        y,
+        sample_weight,
+        validation_data=validation_data,
+        groups=groups,
+        min_rows=2 if needs_two else 1,
+    )
+    if noise_std is not None:
+        _check_noise(noise_std, task.targets.n_outputs)
+    return task
 
 
 def training_fields(estimator: Any, known: Collection[str] = TRAINING_FIELDS) -> dict[str, Any]:
@@ -201,10 +229,8 @@ def finish(
 # ------------------------------------------------------------------ noise with loss="mse"
 
 
-def refuse_unused_noise(estimator: Any) -> None:
-    """Raise ValueError if `noise_std` has no effect."""
-    if is_classifier(estimator) or estimator.noise_std is None:
-        return
+def _refuse_unused_noise(estimator: Any) -> None:
+    """Raise ValueError if a given `noise_std` has no effect."""
     if estimator.loss != "mse":
         raise ValueError(
             f'`noise_std` needs loss="mse": with loss={estimator.loss!r} networks learn the '
@@ -218,11 +244,8 @@ def refuse_unused_noise(estimator: Any) -> None:
         )
 
 
-def check_noise(estimator: Any, task: Task) -> None:
-    """Raise ValueError unless a given `noise_std` is one number >= 0, or one for each output."""
-    if is_classifier(estimator) or estimator.noise_std is None:
-        return
-    noise_std, n_outputs = estimator.noise_std, task.targets.n_outputs
+def _check_noise(noise_std: Any, n_outputs: int) -> None:
+    """Raise ValueError unless `noise_std` is one number >= 0, or one for each output."""
     try:
         noise = np.broadcast_to(np.asarray(noise_std, dtype=float), n_outputs)
         usable = (noise >= 0).all() and np.isfinite(noise).all()

@@ -18,7 +18,6 @@ from skuq.ensembles import stacking_weights
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
-from skuq.estimators._task import read_task
 from skuq.networks import TabularNetwork, TabularSpace
 from skuq.predictive._out_of_bag import fit_out_of_bag_scale
 from skuq.tables import TableInputs
@@ -97,16 +96,16 @@ class _TabularEnsemble:
         # Fewer members than kinds: the first kinds only.
         kinds = _list_kinds(self, network)[:n_members]
         _refuse_contradictions(self, network, validation_data, groups)
-        task = read_task(
+        inputs = TableInputs(self.preprocess, embed=True)
+        task = shared.read(
             self,
-            TableInputs(self.preprocess, embed=True),
-            shared.make_targets(self, network.n_copies),
+            inputs,
             X,
             y,
             sample_weight,
-            validation_data=validation_data,
-            groups=groups,
-            min_rows=shared.min_rows(self),
+            validation_data,
+            groups,
+            n_copies=network.n_copies,
         )
         validation = self.validation
         if isinstance(validation, str):
