@@ -412,7 +412,7 @@ def test_draws_of_a_model_with_robust_scaling():
 
 def test_nomu_draws_inputs_among_the_columns_of_numbers(rows):
     X, y = rows
-    settings = {**NETWORK, "n_artificial": 5, "c": 1, "l_min": 0.01, "l_max": 2}
+    settings = {"hidden_units": (8,), **RUN, "n_artificial": 5, "c": 1, "l_min": 0.01, "l_max": 2}
     model = skuq.NOMURegressor(**settings).fit(X, y)
     names = model.preprocessor_.get_feature_names_out().tolist()
     low, high = model.box_[names.index("city_Rome")]
