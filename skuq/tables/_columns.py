@@ -107,6 +107,7 @@ class Columns:
     def __init__(self, table, names=None):
         self.n = table.shape[1]
         self._names = names
+        self._labels: dict[int, Labels] = {}  # of columns that have been read
         # The numbers of all columns, if all are numbers of NumPy, which is faster to read; and the
         # frame, if there is one or if columns differ.
         self._array = self._frame = None
@@ -154,9 +155,11 @@ class Columns:
                 f"Complex data not supported. Column {self.name(k)!r} has complex numbers."
             )
         self._refuse_times(inferred, k)
-        if inferred in _NUMBERS or (inferred.startswith("mixed") and _all_numbers(column)):
-            return NUMBER
-        return CATEGORY
+        numbers = inferred in _NUMBERS
+        if inferred.startswith("mixed"):  # such as a column with decimals and floats
+            values = column.dropna()
+            numbers = all(isinstance(value, Real | Decimal | np.bool_) for value in values)
+        return NUMBER if numbers else CATEGORY
 
     def _refuse_times(self, inferred, k):
         """Raise ValueError if pandas infers dates or times in column k."""
@@ -206,6 +209,11 @@ class Columns:
 
     def labels(self, k) -> Labels:
         """Read a column as codes and text labels; values with the same text are one label."""
+        if k not in self._labels:
+            self._labels[k] = self._read_labels(k)
+        return self._labels[k]
+
+    def _read_labels(self, k) -> Labels:
         column = self._column(k)
         self._kind(column, k)  # raises for dates and complex numbers
         try:
@@ -253,11 +261,6 @@ class Labels(NamedTuple):
         names = [name if name in known else _TRUTHS.get(name, name) for name in self.names]
         place = pd.Index(vocabulary).get_indexer(pd.Index(names, dtype=object))
         return np.append(place.astype("float64"), np.nan)[self.codes]
-
-
-def _all_numbers(column):
-    """Tell whether all values of a column of objects are numbers or missing."""
-    return all(isinstance(value, Real | Decimal | np.bool_) for value in column.dropna())
 
 
 def _label(value):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_array, validate_data
@@ -19,8 +19,9 @@ from skuq._utils._records import saved_as
 from skuq.networks import OperatorHead
 from skuq.predictive import EpistemicNormal, GaussianMixture
 from skuq.tables._columns import refuse_lazy
-from skuq.tables._inputs import Rows
+from skuq.tables._inputs import Inputs
 from skuq.tables._scaling import NoScaling, Scaling, TargetScaling, scale_of_equal_values
+from skuq.tables._targets import Targets
 
 # Smallest squared size of a function in a relative error, relative to the mean over functions.
 # Otherwise a very small function would dominate the loss.
@@ -85,7 +86,7 @@ def pair_rows(xp: Any, inputs: Any, queries: Any) -> Any:
 
 
 @saved_as("tables.FunctionInputs")
-class FunctionInputs:
+class FunctionInputs(Inputs):
     """Inputs of functions, and the query points at which the functions are evaluated.
 
     Parameters
@@ -144,11 +145,7 @@ class FunctionInputs:
             )
         return X
 
-    def encode(self, X: np.ndarray) -> np.ndarray:
-        """Return X, which holds numbers already."""
-        return X
-
-    def fit(self, X: np.ndarray, weight: Any = None) -> FunctionInputs:
+    def fit(self, X: np.ndarray, weight: Any = None) -> Self:
         """Learn the scales of inputs and query points; weights are ignored."""
         self.scaling.fit(X)
         self.query_scaling.fit(self.query_points)
@@ -195,7 +192,7 @@ class FunctionInputs:
 
 
 @saved_as("tables.FunctionTargets")
-class FunctionTargets:
+class FunctionTargets(Targets):
     """Targets that are functions: single numbers (n,), values (n, q), or components (n, q, m).
 
     Internally they are (n, q, m). There is one mean and scale for each component, or for each
@@ -269,18 +266,22 @@ class FunctionTargets:
         values = values.astype("float64").reshape(len(values), *(*self.shape, 1, 1)[:2])
         n_queries, n_components = values.shape[1:]
         if callable(self.output_map):
-            _check_output_map(self.output_map, n_components)
+            # Try the user's map on a tensor: a wrong one would fail far inside the training.
+            tensor = backend.ops.zeros((2, 3, n_components))
+            mapped = self.output_map(tensor)
+            if not backend.ops.is_tensor(mapped) or tuple(mapped.shape) != tuple(tensor.shape):
+                raise ValueError(
+                    "`output_map` must be a function of `keras.ops` that keeps shapes. For a "
+                    f"tensor of shape {tuple(tensor.shape)} it returned {type(mapped).__name__} of "
+                    f"shape {np.shape(mapped)}."
+                )
         kind = self.loss if self.loss in ("huber", "nll") else "squared"
         self.head = OperatorHead(n_components, kind, self.output_map)
         # Single numbers have no relative loss by default, since a number can be 0.
         self.is_relative = self.loss == "relative" or (self.loss == "auto" and n_queries > 1)
         return values
 
-    def weigh(self, rows: Rows) -> Rows:
-        """Return the rows unchanged; `pair_weights` weighs functions by their size."""
-        return rows
-
-    def fit(self, values: np.ndarray, weight: Any = None) -> FunctionTargets:
+    def fit(self, values: np.ndarray, weight: Any = None) -> Self:
         """Learn the scale of values (n, q, m); weights are ignored."""
         n, q, m = values.shape
         columns = values.reshape((n, q * m) if self.by_column else (n * q, m))
@@ -391,14 +392,3 @@ class FunctionTargets:
             return EpistemicNormal(centre, np.zeros_like(std), std)
         aleatoric = np.broadcast_to(noise, values).reshape(width)
         return EpistemicNormal(centre, np.broadcast_to(aleatoric, std.shape), std)
-
-
-def _check_output_map(output_map: Callable[[Any], Any], n_components: int) -> None:
-    """Raise ValueError unless a user's output map keeps the shape of a tensor."""
-    shape = (2, 3, n_components)
-    values = output_map(backend.ops.zeros(shape))
-    if not backend.ops.is_tensor(values) or tuple(values.shape) != shape:
-        raise ValueError(
-            "`output_map` must be a function of `keras.ops` that keeps shapes. For a tensor of "
-            f"shape {shape} it returned {type(values).__name__} of shape {np.shape(values)}."
-        )

@@ -208,7 +208,11 @@ def make_splits(
         rng = generator(entropy, "split", *([repeat] if repeat else []))
         is_list = not isinstance(cv, Integral) and not hasattr(cv, "split")
         if is_list or isinstance(cv, PredefinedSplit):
-            cv = _folds_of_used(cv, used, rows)
+            # The user's own folds are of all rows: number the used ones, and drop the others.
+            number = np.full(len(rows.X), -1)
+            number[used] = np.arange(len(used))
+            folds = ((number[a], number[b]) for a, b in out_of_fold_splits(cv, *rows[:2]))
+            cv = [(a[a >= 0], b[b >= 0]) for a, b in folds]
         return Splits(used_rows, None, used, _folds(used_rows, cv, rng, groups, labels))
     assert n_members is not None
     rngs = [generator(entropy, "split", k) for k in range(n_members)]
@@ -233,14 +237,6 @@ def _split_used(
     groups, labels = (None if part is None else part[used] for part in (groups, labels))
     train, valid = split_rows(len(used), fraction, rng, groups, labels)
     return used[train], used[valid]
-
-
-def _folds_of_used(cv: Any, used: np.ndarray, rows: Rows) -> list[tuple[np.ndarray, ...]]:
-    """Convert the user's own folds of all rows to folds of the used rows."""
-    number = np.full(len(rows.X), -1)
-    number[used] = np.arange(len(used))
-    folds = [tuple(number[part] for part in pair) for pair in out_of_fold_splits(cv, *rows[:2])]
-    return [tuple(part[part >= 0] for part in pair) for pair in folds]
 
 
 def _folds(
@@ -368,17 +364,13 @@ def split_rows(
     n_valid = int(np.clip(round(validation_fraction * n_rows), 1, n_rows - 1))
     order = rng.permutation(n_rows)
     if labels is not None:
-        order = _interleave_classes(order, np.asarray(labels)[order])
+        # Sort rows so that the first k, for any k, have all classes in about their proportion.
+        _, codes, counts = np.unique(
+            np.asarray(labels)[order], return_inverse=True, return_counts=True
+        )
+        rank = pd.Series(codes).groupby(codes).cumcount().to_numpy()  # number within the class
+        position = (rank + 0.5) / counts[codes]
+        # The last row of each class goes to the end, so that it becomes a training row.
+        position[rank == counts[codes] - 1] = 2.0
+        order = order[np.argsort(position, kind="stable")]
     return np.sort(order[n_valid:]), np.sort(order[:n_valid])
-
-
-def _interleave_classes(order: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Sort rows so that the first k rows, for any k, have all classes in about their proportion.
-
-    The last row of each class is put at the end, so that it becomes a training row.
-    """
-    _, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    rank = pd.Series(codes).groupby(codes).cumcount().to_numpy()  # number within the class
-    position = (rank + 0.5) / counts[codes]
-    position[rank == counts[codes] - 1] = 2.0
-    return order[np.argsort(position, kind="stable")]

@@ -219,7 +219,7 @@ class _Power:
     def inverse(self, z):
         z_low, z_high = (self.forward(end) for end in (self.low, self.high))
         on_curve = np.clip(z, z_low, z_high)
-        y = _inverse_power(on_curve * self.scale + self.mean, self.power)
+        y = _power(on_curve * self.scale + self.mean, self.power, special.inv_boxcox1p)
         return y + (z - on_curve) * np.exp(-self._log_slope(y))
 
     def log_derivative(self, y):
@@ -233,20 +233,14 @@ class _Power:
         return (self.power - 1) * np.sign(y) * np.log1p(abs(y)) - np.log(self.scale)
 
 
-def _power(y, power):
-    """Apply the power transform of Yeo and Johnson (their Eq. 2.1).
+def _power(y, power, box_cox=special.boxcox1p):
+    """Apply the power transform of Yeo and Johnson (their Eq. 2.1), or its inverse.
 
     It is ((1 + y)^power - 1) / power for y >= 0, and -((1 - y)^(2 - power) - 1) / (2 - power) for
-    y < 0, with logarithms as limits.
+    y < 0, with logarithms as limits. With ``box_cox=special.inv_boxcox1p`` it is the inverse.
     """
     up, down = np.maximum(y, 0), np.maximum(-np.asarray(y), 0)
-    return special.boxcox1p(up, power) - special.boxcox1p(down, 2 - power)
-
-
-def _inverse_power(values, power):
-    """Invert `_power`."""
-    up, down = np.maximum(values, 0), np.maximum(-np.asarray(values), 0)
-    return special.inv_boxcox1p(up, power) - special.inv_boxcox1p(down, 2 - power)
+    return box_cox(up, power) - box_cox(down, 2 - power)
 
 
 @saved_as("tables.TargetTransform.Scores")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -60,46 +60,56 @@ HEADS: dict[str, Any] = {
 }
 
 
-class Targets(Protocol):
-    """Interface of all kinds of targets."""
+class Targets:
+    """Base of all kinds of targets, for a y of numbers that are neither scaled nor weighed."""
 
     head: Any
 
     @property
     def is_transformed(self) -> bool:
         """Whether y is transformed nonlinearly."""
+        return False
 
     @property
     def output_shape(self) -> tuple[int, ...]:
         """Shape of one row's prediction."""
+        return ()
 
     def validate(self, y: Any, estimator: Any) -> np.ndarray:
         """Check the y of `fit`."""
+        raise NotImplementedError
 
     def fit_encoder(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Learn the shape of y or its classes, and return y as numbers (n, m)."""
+        raise NotImplementedError
 
     def encode(self, y: Any) -> np.ndarray:
         """Check the y of validation rows, and return it as numbers (n, m)."""
+        raise NotImplementedError
 
     def weigh(self, rows: Rows) -> Rows:
         """Return the rows with their weights in training."""
+        return rows
 
     def labels(self, y: np.ndarray) -> np.ndarray | None:
         """Return classes for stratified splits, or None if y is not classes."""
+        return None
 
-    def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> Targets:
+    def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> Self:
         """Learn the scale of the training rows' y (n, m)."""
+        return self
 
     def transform(self, y: np.ndarray) -> np.ndarray:
         """Standardise or transform y (n, m)."""
+        return y
 
     def distribution(self, raw: np.ndarray, weights: np.ndarray) -> Any:
         """Convert raw outputs (K, n, n_raw) and weights (K,) to a predictive distribution."""
+        raise NotImplementedError
 
 
 @saved_as("tables.NumberTargets")
-class NumberTargets:
+class NumberTargets(Targets):
     """Targets of regression: one number or several for each row.
 
     Parameters
@@ -165,7 +175,16 @@ class NumberTargets:
         self._value, self._constant = used[0], (used == used[0]).all(axis=0) & (len(used) > 1)
         self._n_used = len(used)
         if not (self.is_transformed and self.scaling.kind == "quantile"):
-            _warn_of_far_values(used, np.flatnonzero(weight > 0))
+            far = find_far_values(used)
+            if far is not None:
+                m = values.shape[1]
+                names = ["y"] if m == 1 else [f"{k} of y" for k in range(m)]
+                warn_user(
+                    "y has values so far from all others that these would look alike to a network: "
+                    f"{far.describe(used, np.flatnonzero(weight > 0), names)}. Correct them or "
+                    "drop their rows. If they are right, train on a transformed y, which "
+                    "'target_transform=\"quantile\"' does."
+                )
         return values
 
     def encode(self, y: Any) -> np.ndarray:
@@ -182,15 +201,7 @@ class NumberTargets:
             self._constant = self._constant & (y == self._value).all(axis=0)
         return y
 
-    def weigh(self, rows: Rows) -> Rows:
-        """Return the rows unchanged: only classes have additional weights."""
-        return rows
-
-    def labels(self, y: np.ndarray) -> None:
-        """Return None: splits of numbers are not stratified."""
-        return
-
-    def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> NumberTargets:
+    def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> Self:
         """Learn the scale of the training rows' y."""
         self.scaling.fit(y, weight)
         if self.narrow_constants and self._constant is not None:
@@ -301,20 +312,8 @@ class NumberTargets:
         return GaussianMixture(loc, scale, weights)
 
 
-def _warn_of_far_values(y: np.ndarray, rows: np.ndarray) -> None:
-    """Warn if y has values so far from the others that a network could not tell these apart."""
-    far = find_far_values(y)
-    if far is not None:
-        names = ["y"] if y.shape[1] == 1 else [f"{k} of y" for k in range(y.shape[1])]
-        warn_user(
-            "y has values so far from all others that these would look alike to a network: "
-            f"{far.describe(y, rows, names)}. Correct them or drop their rows. If they are right, "
-            "train on a transformed y, which 'target_transform=\"quantile\"' does."
-        )
-
-
 @saved_as("tables.ClassTargets")
-class ClassTargets:
+class ClassTargets(Targets):
     """Targets of classification: classes with any labels.
 
     Parameters
@@ -331,9 +330,6 @@ class ClassTargets:
     head : object
         Head that converts raw outputs to probabilities.
     """
-
-    is_transformed = False
-    output_shape: tuple[int, ...] = ()
 
     def __init__(self, class_weight: Any = None, *, n_copies: int = 1) -> None:
         self.class_weight, self.n_copies = class_weight, n_copies
@@ -398,14 +394,6 @@ class ClassTargets:
     def labels(self, y: np.ndarray) -> np.ndarray:
         """Return the class codes, for stratified splits."""
         return y[:, 0]
-
-    def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> ClassTargets:
-        """Return self: class codes have no scale."""
-        return self
-
-    def transform(self, y: np.ndarray) -> np.ndarray:
-        """Return the class codes (n, 1) unchanged."""
-        return y
 
     def distribution(self, raw: np.ndarray, weights: np.ndarray) -> CategoricalMixture:
         """Mix the members' predictions (K, n, n_raw) with weights (K,)."""
