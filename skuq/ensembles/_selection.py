@@ -155,7 +155,6 @@ def select_forward(
         losses = singles  # loss of the ensemble with one more candidate, (n_candidates,)
         if path:
             losses = _ensemble_losses(statistics, loss, totals, len(path) + 1, sample_weight)
-        taken: int | None
         if len(path) < k_init:
             taken = int(order[len(path)])
         else:
@@ -164,9 +163,11 @@ def select_forward(
             excluded = [index for index, _ in path] if growing or not replacement else []
             if not growing:  # no repeat may take the weight that others are due
                 excluded += _too_heavy(path, min_members, min_weight)
-            taken = _best_candidate(losses, np.isfinite(singles), excluded)
-            if taken is None:
+            allowed = np.isfinite(singles) & ~np.isnan(losses)
+            allowed[excluded] = False
+            if not allowed.any():
                 break
+            taken = int(np.argmin(np.where(allowed, losses, np.inf)))
             improves = not path or losses[taken] < path[-1][1]
             if not (growing or len(path) < min_size or improves):
                 break
@@ -174,14 +175,12 @@ def select_forward(
         totals = [total + s[taken] for total, s in zip(totals, statistics)]
         if _n_distinct(path) >= min_members and len(path) >= min_size and path[-1][1] < best:
             best, best_size = path[-1][1], len(path)
-    return _ensemble_on_path(path, best_size or len(path))
-
-
-def _best_candidate(losses: np.ndarray, usable: np.ndarray, excluded: list[int]) -> int | None:
-    """Find the usable candidate of the lowest loss that is not excluded, or None."""
-    allowed = usable & ~np.isnan(losses)
-    allowed[excluded] = False
-    return int(np.argmin(np.where(allowed, losses, np.inf))) if allowed.any() else None
+    size = best_size or len(path)
+    steps = [index for index, _ in path[:size]]
+    indices = list(dict.fromkeys(steps))
+    # Repeats give the weights.
+    weights = np.array([steps.count(index) for index in indices]) / size
+    return Selection(np.array(indices), weights, path[size - 1][1], tuple(path))
 
 
 def _too_heavy(path: Sequence[tuple[int, float]], min_members: int, min_weight: float) -> list[int]:
@@ -200,14 +199,6 @@ def _too_heavy(path: Sequence[tuple[int, float]], min_members: int, min_weight: 
 
 def _n_distinct(path: Sequence[tuple[int, float]]) -> int:
     return len({index for index, _ in path})
-
-
-def _ensemble_on_path(path: Sequence[tuple[int, float]], size: int) -> Selection:
-    """Make the ensemble of a path's first `size` steps; repeats give the weights."""
-    taken = [index for index, _ in path[:size]]
-    indices = list(dict.fromkeys(taken))
-    weights = np.array([taken.count(index) for index in indices]) / size
-    return Selection(np.array(indices), weights, path[size - 1][1], tuple(path))
 
 
 def _ensemble_losses(

@@ -477,7 +477,10 @@ def diversity_score(
     n_models, n_samples = predictions.shape
     if on == "labels":
         # The kappas compare labels only, so that no model counts as wrong.
-        labels, wrong = _number_labels(predictions, measure), np.zeros(predictions.shape, bool)
+        if measure not in ("ck", "fk"):
+            raise ValueError(f'`on="labels"` needs measure "ck" or "fk". Got {measure!r}.')
+        labels = np.unique(predictions, return_inverse=True)[1].reshape(predictions.shape)
+        wrong = np.zeros(predictions.shape, bool)
     else:
         labels, wrong = None, _wrong(predictions, y)
     weight = row_weights(sample_weight, n_samples)
@@ -487,13 +490,6 @@ def diversity_score(
     # One at a time, since teams may have different sizes.
     scores = np.array([counts.scores(measure, team[None], 0)[0] for team in members])
     return float(scores[0]) if teams is None else scores
-
-
-def _number_labels(labels: np.ndarray, measure: str) -> np.ndarray:
-    """Replace labels (M, N) by integers, after a check that the measure can use labels."""
-    if measure not in ("ck", "fk"):
-        raise ValueError(f'`on="labels"` needs measure "ck" or "fk". Got {measure!r}.')
-    return np.unique(labels, return_inverse=True)[1].reshape(labels.shape)
 
 
 def _wrong(predictions: np.ndarray, y: ArrayLike | None) -> np.ndarray:
