@@ -69,14 +69,6 @@ class ClassUncertainty(NamedTuple):
     epistemic: np.ndarray
 
 
-def check_levels(probability: ArrayLike) -> np.ndarray:
-    """Check one level or several (q,), which must lie strictly between 0 and 1."""
-    levels = np.asarray(probability, dtype=float)
-    if levels.ndim > 1 or not ((levels > 0) & (levels < 1)).all():
-        raise ValueError(f"Probabilities must lie strictly in (0, 1). Got {probability!r}.")
-    return levels
-
-
 def interval_levels(coverage: ArrayLike) -> np.ndarray:
     """Compute lower and upper levels of central intervals with coverages in (0, 1).
 
@@ -155,7 +147,9 @@ class Continuous:
         ValueError
             If a probability is outside (0, 1).
         """
-        p = check_levels(probability)
+        p = np.asarray(probability, dtype=float)
+        if p.ndim > 1 or not ((p > 0) & (p < 1)).all():
+            raise ValueError(f"Probabilities must lie strictly in (0, 1). Got {probability!r}.")
         found = self.inverse_cdf(p.reshape(-1, *[1] * len(self._shape)))  # (q, n[, m])
         order = np.argsort(p.ravel(), kind="stable")
         # Make quantiles exactly monotone: a root finder's tolerance can cross them by 1e-16.

@@ -49,6 +49,7 @@ def check_queries(points: Any, n_columns: int | None = None) -> np.ndarray:
         raise ValueError(
             f"`query_points` must be finite numbers of shape {wanted}: {error}"
         ) from error
+    # Points on a line may be given as a list of numbers.
     if points.ndim == 1:
         points = points[:, None]
     if n_columns is not None and points.shape[1] != n_columns:
@@ -136,6 +137,7 @@ class FunctionInputs(Inputs):
     ) -> np.ndarray:
         """Return X, and check that there is a query point for each of the values (n[, q[, m]])."""
         n_queries = values.shape[1] if values.ndim > 1 else 1
+        # Numbers stand for the columns, at equal distances.
         if self.are_columns:
             self.query_points = np.linspace(0.0, 1.0, n_queries)[:, None]
         elif len(self.query_points) != n_queries:
@@ -159,6 +161,7 @@ class FunctionInputs(Inputs):
                 f"`warm_start=True` goes on with a fit of {n_before} features. Got "
                 f"{X.shape[1]} features."
             )
+        # The weights that training goes on with are for inputs on these scales.
         self.scaling, self.query_scaling = other.scaling, other.query_scaling
 
     def points(self, query_points: Any = None) -> np.ndarray:
@@ -170,6 +173,7 @@ class FunctionInputs(Inputs):
                 "The columns of Y have no query points of their own. To predict at other points, "
                 "set the estimator's parameter `query_points` before fitting."
             )
+        # A frame with columns in another order would be read wrongly, without an error.
         names = column_names(query_points)
         if None not in (names, self.query_names) and names != self.query_names:
             raise ValueError(
@@ -284,6 +288,7 @@ class FunctionTargets(Targets):
     def fit(self, values: np.ndarray, weight: Any = None) -> Self:
         """Learn the scale of values (n, q, m); weights are ignored."""
         n, q, m = values.shape
+        # Each column of this table gets a mean and a scale of its own.
         columns = values.reshape((n, q * m) if self.by_column else (n * q, m))
         shape = (q, m) if self.by_column else (1, m)
         scaling = TargetScaling(self.standardize).fit(columns)
@@ -346,6 +351,7 @@ class FunctionTargets(Targets):
             # Constants, whose scale is tiny, are as large in all functions.
             sizes = np.where(self.is_constant_, 1.0, values / self.scale_)
             size = np.mean(sizes**2, axis=(1, 2))
+            # Divide by the squared size: errors are relative to the function.
             weight = weight / np.maximum(size, _LEAST_SHARE * (size.mean() or 1.0))
         return np.repeat(weight, values.shape[1])
 
@@ -386,6 +392,7 @@ class FunctionTargets(Targets):
         if scale is not None:
             return GaussianMixture(loc, scale.reshape(loc.shape))
         unit = np.broadcast_to(self.scale_, values).reshape(width)
+        # Equal draws would give a normal without width, which has no density.
         std = np.maximum(loc.std(axis=0), _SMALLEST_STD * unit)
         centre = loc.mean(axis=0) if centre is None else centre.reshape(std.shape)
         if noise is None:

@@ -114,6 +114,7 @@ class TableInputs(Inputs):
         """Check X as a float array, as a table, or only its columns for a user's transformer."""
         preprocessor = self.preprocessor
         if preprocessor is None:
+            # A masked array would pass its hidden values on.
             refuse_sparse(X)
             X = fill_masked(X)
             X = validate_data(
@@ -122,6 +123,7 @@ class TableInputs(Inputs):
         elif isinstance(preprocessor, str | TablePreprocessor):
             X = read_table(estimator, X, reset=reset, ensure_min_samples=min_rows)
         else:
+            # The user's transformer checks the values; here only the columns are compared.
             X = X if hasattr(X, "shape") else np.asarray(X, dtype=object)
             validate_data(estimator, X, reset=reset, skip_check_array=True)
         if reset:
@@ -139,6 +141,7 @@ class TableInputs(Inputs):
         elif len(used) == len(weight):
             numbers = learnt = self._fit_preprocessor(X, y)
         else:
+            # Rows of weight 0 may hold anything: no encoder sees them.
             numbers, learnt = None, self._fit_preprocessor(*safe_split(estimator, X, y, used))
         # A few absurd values would ruin a column. Robust scaling bounds them by itself, and a
         # scaling that is given has its own rules.
@@ -197,6 +200,7 @@ class TableInputs(Inputs):
 
     def fit(self, numbers: np.ndarray, weight: np.ndarray | None = None) -> Self:
         """Learn the scale of encoded training rows."""
+        # Limits are known only now: the scaling needs them in prediction, too.
         if self.scaling is None:
             kind = RobustScaling if self.embed else Scaling
             self.scaling = kind(self.code_columns, self._limits)
@@ -278,6 +282,7 @@ class ImageInputs(Inputs):
                 f"X has images of shape {shape}, but {type(estimator).__name__} was fitted on "
                 f"images of shape {self.shape}."
             )
+        # scikit-learn validates tables, and counts features by columns.
         if shape is not None:
             X = X.reshape(len(X), math.prod(shape))
         X = validate_data(estimator, X, reset=reset, dtype="float64", ensure_min_samples=min_rows)
@@ -320,6 +325,7 @@ class ForeignInputs(Inputs):
 
 def add_input_tags(tags: Any, preprocess: Any) -> Any:
     """Set scikit-learn's input tags according to the parameter `preprocess`."""
+    # Tags describe what the encoder takes: all that a table can hold.
     if isinstance(preprocess, str):
         tags.input_tags.allow_nan = True
         tags.input_tags.string = True
@@ -382,6 +388,7 @@ def sortable_groups(groups: np.ndarray | None) -> np.ndarray | None:
     """
     if groups is None:
         return None
+    # NumPy cannot sort None among names, or numbers among texts.
     is_mixed = groups.dtype == object and len(set(map(type, groups))) > 1
     return group_codes(groups) if is_mixed or pd.isna(groups).any() else groups
 
@@ -420,6 +427,7 @@ def read_rows(
     y = targets.validate(y, estimator)
     X = inputs.validate(X, estimator, reset=True, min_rows=min_rows)
     check_consistent_length(X, y)
+    # Weights first: encoders must not learn from rows of weight 0.
     weight = check_weights(sample_weight, X, relative=True)
     values = targets.fit_encoder(y, weight)
     return targets.weigh(Rows(inputs.fit_encoder(X, y, weight, estimator), values, weight))
@@ -458,6 +466,7 @@ def read_validation_rows(
     values = targets.encode(y)
     X, _ = check_X_y(X, values, dtype="float64", multi_output=True)
     given = weight[0] if weight else None
+    # All weights 0, or all class weights 0: there is no row to validate on.
     if given is None or np.any(given):
         rows = targets.weigh(Rows(X, values, check_weights(given, X, relative=True)))
         if len(rows.used):

@@ -158,7 +158,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         for column, k in zip(labels, self.categorical_columns_):
             self._warn_of_hard_column(column, columns.name(k))
         self._columns_with_gaps = self._gaps(missing, labels)
-        self.categories_ = [column.vocabulary for column in labels]
+        self.categories_ = [np.sort(column.names) for column in labels]
         self._fit_encoders(columns, labels)
         return columns
 

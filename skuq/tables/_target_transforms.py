@@ -90,7 +90,19 @@ class TargetTransform:
         """
         weight = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
         weight = weight / weight.sum()
-        self.outputs_ = tuple(_learn(_KINDS[self.kind], column, weight) for column in y.T)
+        kind: Any = _KINDS[self.kind]
+        outputs = []
+        for column in y.T:
+            if np.ptp(column) == 0:
+                outputs.append(_Line(column[0], 1.0))
+                continue
+            with np.errstate(over="ignore", invalid="ignore"):  # checked below
+                line = _Line(*_moments(column, weight))
+            check_scale(line.scale)
+            if not np.isfinite([line.mean, line.scale]).all():
+                raise ValueError(TOO_LARGE)
+            outputs.append(line if kind is _Line else kind.learn(column, weight))
+        self.outputs_ = tuple(outputs)
         return self
 
     def rescale_equal(self, is_equal: np.ndarray, n: int) -> None:
@@ -123,18 +135,6 @@ class TargetTransform:
             [getattr(output, what)(values[..., k]) for k, output in enumerate(self.outputs_)],
             axis=-1,
         )
-
-
-def _learn(kind, y, weight):
-    """Learn the map of one output y (n,), with weights (n,) that sum to 1."""
-    if np.ptp(y) == 0:
-        return _Line(y[0], 1.0)
-    with np.errstate(over="ignore", invalid="ignore"):  # checked below
-        line = _Line(*_moments(y, weight))
-    check_scale(line.scale)
-    if not np.isfinite([line.mean, line.scale]).all():
-        raise ValueError(TOO_LARGE)
-    return line if kind is _Line else kind.learn(y, weight)
 
 
 def _moments(y, weight):
@@ -290,7 +290,15 @@ class _Scores:
         scores = special.ndtri(np.clip(levels, _SMALLEST_LEVEL, 1 - _SMALLEST_LEVEL))
         # Drop knots that are too close, at which the curve would be too steep.
         spread = np.interp(0.95, level, values) - np.interp(0.05, level, values)
-        positions = _thin_knots(scores, knots, _CLOSEST * (spread if spread > 0 else np.ptp(y)))
+        gap = _CLOSEST * (spread if spread > 0 else np.ptp(y))
+        positions, last = [0], n_intervals
+        for k in range(1, last + 1):
+            before = positions[-1]
+            if knots[k] - knots[before] > gap and scores[k] > scores[before]:
+                positions.append(k)
+        # Both ends are knots: the last one replaces a knot that is too close to it.
+        if positions[-1] != last:
+            positions[1 if len(positions) == 1 else -1 :] = [last]
         return cls(scores[positions], knots[positions])
 
     def forward(self, y):
@@ -319,20 +327,6 @@ class _Scores:
         # At a knot, rounding can leave no change of sign: take the nearer end of the interval.
         nearer = np.where(y - self.values[k - 1] < self.values[k] - y, low, high)
         return np.where(root.success, root.x, nearer)
-
-
-def _thin_knots(scores, values, gap):
-    """Select positions of knots whose values differ by more than `gap`, including both ends."""
-    positions = [0]
-    for k in range(1, len(values)):
-        if values[k] - values[positions[-1]] > gap and scores[k] > scores[positions[-1]]:
-            positions.append(k)
-    last = len(values) - 1
-    if positions[-1] != last:
-        if len(positions) > 1:
-            positions.pop()
-        positions.append(last)
-    return positions
 
 
 _KINDS = {"standard": _Line, "yeo-johnson": _Power, "quantile": _Scores}

@@ -169,11 +169,13 @@ class NumberTargets(Targets):
         self.n_outputs = 1 if self.is_1d else y.shape[1]
         head = HEADS[self.loss](self.n_outputs)
         self.head = head if self.n_copies == 1 else PackedHead(head, self.n_copies)
+        # Outputs are an axis inside; `is_1d` restores the shape of predictions.
         values: np.ndarray = y.astype("float64").reshape(len(y), -1)
         used = values[weight > 0]
         # A single row does not show whether y varies.
         self._value, self._constant = used[0], (used == used[0]).all(axis=0) & (len(used) > 1)
         self._n_used = len(used)
+        # Quantiles put any far value next to the others.
         if not (self.is_transformed and self.scaling.kind == "quantile"):
             far = find_far_values(used)
             if far is not None:
@@ -197,6 +199,7 @@ class NumberTargets(Targets):
             raise ValueError(
                 f"y of validation rows must have {self.n_outputs} outputs. Got {y.shape[1]}."
             )
+        # An output is constant as long as validation rows agree.
         if self._constant is not None:
             self._constant = self._constant & (y == self._value).all(axis=0)
         return y
@@ -204,6 +207,7 @@ class NumberTargets(Targets):
     def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> Self:
         """Learn the scale of the training rows' y."""
         self.scaling.fit(y, weight)
+        # The unit of a constant would be 1, and its predictions as vague as that.
         if self.narrow_constants and self._constant is not None:
             self.scaling.rescale_equal(self._constant, self._n_used)
         return self
@@ -273,6 +277,7 @@ class NumberTargets(Targets):
 
     def distribution(self, raw: np.ndarray, weights: np.ndarray) -> Mixture:
         """Mix the members' predictions (K, n, n_raw) with weights (K,), in units of y."""
+        # Moments of a nonlinear transform are integrals, which the mixture computes when needed.
         head, raw, weights = unpack_copies(self.head, raw, weights)
         if not self.is_transformed:
             return self._mixture(head, raw, weights, self.restore)
@@ -293,6 +298,7 @@ class NumberTargets(Targets):
             """Drop the axis of outputs if y had one axis."""
             return [array[..., 0] if self.is_1d else array for array in arrays]
 
+        # Only mixtures of normals are calibrated here; other heads return their own mixture.
         if isinstance(head, StudentTHead):
             loc, scale, df = head.distribution(raw)
             loc, scale, df = drop_axis(*restore(loc, scale), df)
@@ -331,6 +337,8 @@ class ClassTargets(Targets):
         Head that converts raw outputs to probabilities.
     """
 
+    _class_factors: np.ndarray | None
+
     def __init__(self, class_weight: Any = None, *, n_copies: int = 1) -> None:
         self.class_weight, self.n_copies = class_weight, n_copies
 
@@ -349,34 +357,32 @@ class ClassTargets(Targets):
         head = CategoricalHead(len(self.classes))
         self.head = head if self.n_copies == 1 else PackedHead(head, self.n_copies)
         codes = self._encoder.transform(y)
-        self._class_factors = self._fit_class_weight(codes[weight > 0])
+        self._class_factors = None
+        if self.class_weight is not None:
+            used = codes[weight > 0]
+            # scikit-learn refuses weights of classes that no row has.
+            present = np.unique(used)
+            factors = compute_class_weight(
+                self.class_weight, classes=self.classes[present], y=self.classes[used]
+            )
+            if not (np.isfinite(factors).all() and (factors >= 0).all()):
+                raise ValueError(
+                    f"`class_weight` must have finite numbers >= 0. Got {self.class_weight!r}."
+                )
+            if not factors.any():
+                raise ValueError(
+                    "`class_weight` must leave a class with a positive weight. Got "
+                    f"{self.class_weight!r} for the classes {self.classes[present].tolist()}."
+                )
+            # Classes that only occur in rows of weight 0 get the weight 1.
+            self._class_factors = np.ones(len(self.classes))
+            self._class_factors[present] = factors
         return codes[:, None].astype("float64")
-
-    def _fit_class_weight(self, codes: np.ndarray) -> np.ndarray | None:
-        """Compute class weights (n_classes,), from the codes of rows with positive weight."""
-        if self.class_weight is None:
-            return None
-        present = np.unique(codes)
-        factors = compute_class_weight(
-            self.class_weight, classes=self.classes[present], y=self.classes[codes]
-        )
-        if not (np.isfinite(factors).all() and (factors >= 0).all()):
-            raise ValueError(
-                f"`class_weight` must have finite numbers >= 0. Got {self.class_weight!r}."
-            )
-        if not factors.any():
-            raise ValueError(
-                "`class_weight` must leave a class with a positive weight. Got "
-                f"{self.class_weight!r} for the classes {self.classes[present].tolist()}."
-            )
-        # Classes that only occur in rows of weight 0 get the weight 1.
-        all_factors = np.ones(len(self.classes))
-        all_factors[present] = factors
-        return all_factors
 
     def encode(self, y: Any) -> np.ndarray:
         """Check the y of validation rows, and return codes (n, 1)."""
         y = column_or_1d(fill_masked(y))
+        # The encoder would name no argument.
         unknown = set(pd.unique(y).tolist()) - set(self.classes.tolist())
         if unknown:
             raise ValueError(
