@@ -4,9 +4,9 @@ import time
 
 import numpy as np
 from _bo_problems import SIDE, solved
+from problems import make_operator_problem
 
 from skuq import NEONRegressor, OperatorEnsembleRegressor
-from skuq.datasets import make_operator_problem
 from skuq.predictive._calibration import fit_epistemic_scale
 
 METHODS = ("neon", "neon_epinet", "ensemble", "rpn")

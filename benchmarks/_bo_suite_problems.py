@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 from _bo_problems import coarse_cells, coarse_objective, has_brusselator, solved
+from problems import make_operator_problem
+from problems.operators import PIXEL_WEIGHTS, coverage, visibility
 from scipy.stats import qmc
-
-from skuq.datasets import make_operator_problem
-from skuq.datasets._operator_problems import PIXEL_WEIGHTS, coverage, visibility
 
 N_STAGES, N_CHOICES = 25, 5  # of pest control
 

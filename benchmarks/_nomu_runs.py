@@ -8,12 +8,11 @@ import numpy as np
 from _data import uci, uci_rows
 from _nomu_methods import METHODS, fit, gaussian_process, mean_std, nomu, rival
 from _nomu_published import GRID
+from problems import load_solar_irradiance, make_bnn_function
 
 from skuq.datasets import (
     FUNCTIONS_1D,
     FUNCTIONS_2D,
-    load_solar_irradiance,
-    make_bnn_function,
     make_function,
     make_scarce_regression,
 )

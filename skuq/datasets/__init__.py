@@ -1,4 +1,4 @@
-"""Data of the papers: synthetic problems, and loaders of real sets."""
+"""Synthetic problems, and corruptions of images and tables."""
 
 import lazy_loader
 

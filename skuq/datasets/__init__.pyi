@@ -1,5 +1,3 @@
-from ._bnn import BNNFunction as BNNFunction
-from ._bnn import make_bnn_function as make_bnn_function
 from ._corruptions import TABLE_CORRUPTIONS as TABLE_CORRUPTIONS
 from ._corruptions import TEST_CORRUPTIONS as TEST_CORRUPTIONS
 from ._corruptions import VALIDATION_CORRUPTIONS as VALIDATION_CORRUPTIONS
@@ -12,9 +10,5 @@ from ._functions import SyntheticFunction as SyntheticFunction
 from ._functions import make_function as make_function
 from ._functions import make_gapped_sine as make_gapped_sine
 from ._functions import make_scarce_regression as make_scarce_regression
-from ._interferometer import InterferometerRuns as InterferometerRuns
-from ._interferometer import load_interferometer as load_interferometer
-from ._operator_problems import OPERATOR_PROBLEMS as OPERATOR_PROBLEMS
 from ._operator_problems import OperatorProblem as OperatorProblem
 from ._operator_problems import make_operator_problem as make_operator_problem
-from ._solar import load_solar_irradiance as load_solar_irradiance

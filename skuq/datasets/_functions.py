@@ -222,7 +222,7 @@ def make_scarce_regression(
     ----------
     function : callable
         X of shape (n_samples, n_features) to y of shape (n_samples,), with an attribute
-        `n_features`: from :func:`make_function` or :func:`make_bnn_function`.
+        `n_features`: for example from :func:`make_function`.
     n_train, n_test : int, default=None
         None means 8 and 100 per feature.
     inputs : {'uniform', 'gaussian'}, default='uniform'

@@ -12,8 +12,7 @@ from _bo_suite_problems import (
     pest_control,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-
-from skuq.datasets import make_operator_problem
+from problems import make_operator_problem
 
 
 def test_known_minima():

@@ -25,6 +25,7 @@ from operators import (
     std_of,
     waves,
 )
+from problems import make_operator_problem
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
@@ -41,7 +42,6 @@ import skuq.training
 from skuq import NEONRegressor
 from skuq.backend import keras, ops
 from skuq.bayesopt import Acquisition, maximize_acquisition
-from skuq.datasets import make_operator_problem
 from skuq.predictive import EpistemicNormal
 from skuq.tables import FunctionTargets
 from skuq.training._networks import DrawingNetwork

@@ -5,9 +5,8 @@ import pickle
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-
-from skuq.datasets import BNNFunction, make_bnn_function
-from skuq.datasets._bnn import _usual_std, _wide_variance
+from problems import BNNFunction, make_bnn_function
+from problems.bnn import _usual_std, _wide_variance
 
 
 def test_value_by_hand():

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-
-from skuq.datasets import load_solar_irradiance
+from problems import load_solar_irradiance
 
 YEARS = np.arange(1610, 2001)
 

@@ -58,7 +58,7 @@ def load_solar_irradiance(path, *, column="11yrCYCLE+BKGRND"):
     --------
     >>> import tempfile
     >>> from pathlib import Path
-    >>> from skuq.datasets import load_solar_irradiance
+    >>> from problems import load_solar_irradiance
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "irradiance.csv"  # a stand-in for the file
     ...     rows = [f"{year},{1360 + year % 11}" for year in range(1610, 2001)]

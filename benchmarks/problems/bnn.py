@@ -40,7 +40,7 @@ class BNNFunction:
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.datasets import BNNFunction
+    >>> from problems import BNNFunction
     >>> hidden = np.eye(2, dtype="float32"), np.zeros(2, "float32")
     >>> output = np.ones((2, 1), "float32"), np.zeros(1, "float32")
     >>> BNNFunction((hidden, output))([[1.0, 0.5], [1.0, -1.0]])
@@ -114,7 +114,7 @@ def make_bnn_function(
 
     Examples
     --------
-    >>> from skuq.datasets import make_bnn_function
+    >>> from problems import make_bnn_function
     >>> function = make_bnn_function(2, hidden_units=(64, 64), random_state=0)
     >>> function([[0.0, 0.5], [1.0, -1.0]]).shape
     (2,)

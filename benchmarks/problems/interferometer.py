@@ -65,7 +65,7 @@ class InterferometerRuns(NamedTuple):
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.datasets import InterferometerRuns
+    >>> from problems import InterferometerRuns
     >>> runs = InterferometerRuns(
     ...     np.zeros((5, 15, 4)), np.zeros((5, 15, 4096, 16), "float32"), np.zeros((5, 100, 4)),
     ...     np.zeros((5, 86)),
@@ -116,7 +116,7 @@ def load_interferometer(path):
     >>> import tempfile
     >>> from pathlib import Path
     >>> import numpy as np
-    >>> from skuq.datasets import load_interferometer
+    >>> from problems import load_interferometer
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "interferometer_rpnbo.npz"  # a stand-in for the file
     ...     np.savez(

@@ -1,0 +1,16 @@
+"""Problems that only benchmarks use."""
+
+from problems.bnn import BNNFunction, make_bnn_function
+from problems.interferometer import InterferometerRuns, load_interferometer
+from problems.operators import OPERATOR_PROBLEMS, make_operator_problem
+from problems.solar import load_solar_irradiance
+
+__all__ = [
+    "OPERATOR_PROBLEMS",
+    "BNNFunction",
+    "InterferometerRuns",
+    "load_interferometer",
+    "load_solar_irradiance",
+    "make_bnn_function",
+    "make_operator_problem",
+]

@@ -1,0 +1,282 @@
+"""Problems of composite optimisation: their maps, and objectives of arrays and tensors."""
+
+import dataclasses
+import sys
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import OPERATOR_PROBLEMS, load_interferometer, make_operator_problem
+from scipy.optimize import approx_fprime
+from scipy.special import logsumexp
+
+PROBLEMS = [make_operator_problem(name) for name in OPERATOR_PROBLEMS]
+
+
+@pytest.fixture
+def neon_dir(data_dir):
+    folder = data_dir / "neon"
+    if not folder.is_dir():
+        pytest.skip(f"no runs of NEON in {data_dir}")
+    return folder
+
+
+@pytest.fixture
+def runs(neon_dir):
+    with np.load(neon_dir / "reference_runs.npz") as stored:
+        return dict(stored)
+
+
+def made_up_outputs(problem, *lead, random_state=0):
+    """Outputs (*lead, q[, d_s]) of a size that the problem has."""
+    rng = np.random.default_rng(random_state)
+    components = () if problem.n_outputs == 1 else (problem.n_outputs,)
+    shape = (*lead, len(problem.query_points), *components)
+    if problem.name == "interferometer":
+        # Light that differs by little between images, or the greatest has all of the slope.
+        return 5 + 0.001 * rng.random(shape)
+    return 3 * rng.random(shape)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=OPERATOR_PROBLEMS)
+def test_objective_takes_any_leading_axes(problem):
+    outputs = made_up_outputs(problem, 2, 3)
+    values = problem.objective(outputs)
+    assert values.shape == (2, 3)
+    assert_allclose(values[1, 2], problem.objective(outputs[1, 2]), rtol=1e-14)
+    assert np.ptp(values) > 0
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=OPERATOR_PROBLEMS)
+def test_objective_of_tensors_is_that_of_arrays_with_its_gradient(problem):
+    from skuq.backend import BACKEND, ops
+
+    outputs = made_up_outputs(problem, 2, 2).astype("float32")
+    direction = made_up_outputs(problem, random_state=1)
+
+    def total(tensor):
+        values = problem.objective(tensor)
+        return ops.sum(values), values
+
+    _, values, gradient = BACKEND.value_and_gradient(total, ops.convert_to_tensor(outputs))
+    expected = problem.objective(outputs)
+    assert np.asarray(values).dtype == np.float32
+    # Light is a sum of 4096 pixels in float32, of which the visibility is a difference.
+    assert_allclose(values, expected, rtol=3e-3 if problem.name == "interferometer" else 1e-5)
+
+    def along(step):
+        return problem.objective(outputs[0, 0] + step[0] * direction)
+
+    slope = approx_fprime([0.0], along, 1e-6)[0]
+    assert_allclose((np.asarray(gradient)[0, 0] * direction).sum(), slope, rtol=1e-2)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=OPERATOR_PROBLEMS)
+def test_objective_refuses_other_outputs(problem):
+    with pytest.raises(ValueError, match=r"outputs must have shape \(\.\., "):
+        problem.objective(np.ones((3, 7)))
+
+
+def test_unknown_problem():
+    with pytest.raises(ValueError, match="'pollutants', 'brusselator', 'interferometer'.*'towers'"):
+        make_operator_problem("towers")
+
+
+@pytest.mark.parametrize("name", ["ei_leaky", "lcb_0.1", "lcb_1.0", "random"])
+def test_pollutants_stored_runs(runs, name):
+    problem = make_operator_problem("pollutants")
+    assert_allclose(problem.query_points, runs["pollutants_grid"], atol=1e-6)
+    U, stored = runs[f"pollutants_u_{name}"], runs[f"pollutants_s_{name}"]
+    low, high = problem.bounds.T
+    assert (low - 1e-5 < U).all() and (high + 1e-5 > U).all()
+    outputs = problem(U.reshape(-1, 4)).reshape(stored.shape)
+    # Stored in float32, of numbers up to some 10.
+    assert_allclose(outputs, stored, rtol=1e-6, atol=1e-6)
+    target = runs["pollutants_true_s"].astype("float64")
+    by_hand = -np.mean((stored.astype("float64") - target) ** 2, axis=-1)
+    assert_allclose(problem.objective(stored), by_hand, rtol=1e-4, atol=1e-9)
+
+
+def test_brusselator_objective_by_hand():
+    problem = make_operator_problem("brusselator")
+    border = np.zeros((64, 64, 1))
+    border[[0, 1, -2, -1]] = border[:, [0, 1, -2, -1]] = 1
+    # Border 1 and inside 10 are 1 everywhere after weighting: a variance of 0.
+    flat = np.broadcast_to(np.where(border == 1, 1.0, 10.0), (64, 64, 2)).reshape(4096, 2)
+    assert_allclose(problem.objective(flat), 0, atol=1e-25)
+    # One component 0, the other the border: a share p = 496 / 8192 of ones.
+    one = np.concatenate([border, 0 * border], axis=-1).reshape(4096, 2)
+    p = 496 / 8192
+    assert_allclose(problem.objective(one), -p * (1 - p), rtol=1e-12)
+
+
+def test_brusselator_without_its_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pde", None)
+    with pytest.raises(ImportError, match=r"skuq\[pde\]"):
+        make_operator_problem("brusselator")([[1.0, 1.0, 1.0, 1.0]])
+
+
+@pytest.mark.slow
+def test_brusselator_stored_cases(neon_dir):
+    pytest.importorskip("pde")
+    problem = make_operator_problem("brusselator")
+    with np.load(neon_dir / "brusselator_initial.npz") as stored:
+        U, grid, functions = stored["u"], stored["grid"], stored["s"]
+    assert_allclose(problem.query_points, grid, atol=1e-6)
+    outputs = problem(U)
+    # The first one oscillates, and makes 1e-3 of the stored inputs' rounding to float32.
+    assert_allclose(outputs[0], functions[0], atol=1e-2)
+    assert_allclose(outputs[1:], functions[1:], atol=2e-5)
+
+
+def test_visibility_by_hand():
+    problem = make_operator_problem("interferometer")
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (2, 64, 64, 16)) / 400
+    x = np.arange(64) / 64
+    weights = np.exp(-((x[:, None] - 0.5) ** 2 + (x - 0.5) ** 2) / 0.95**2)
+    light = np.einsum("ij,kijt->kt", weights, images)
+    most, least = logsumexp(light, axis=1), -logsumexp(-light, axis=1)
+    expected = (most - least) / (most + least)
+    assert_allclose(problem.objective(images.reshape(2, 4096, 16)), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("level", [-10.0, 0.0, 1e-3])
+def test_visibility_of_darkness_is_small(level):
+    assert abs(make_operator_problem("interferometer").objective(np.full((4096, 16), level))) < 0.1
+
+
+def test_visibility_takes_draws_as_images():
+    objective = make_operator_problem("interferometer").objective
+    draws = np.random.default_rng(0).normal(100, 300, (4096, 16))
+    assert_array_equal(objective(draws), objective(np.clip(draws, 0, 255)))
+
+
+def test_a_problem_without_a_simulator_cannot_be_called():
+    problem = dataclasses.replace(make_operator_problem("interferometer"), simulator=None)
+    with pytest.raises(NotImplementedError, match="no simulator"):
+        problem(np.zeros((1, 4)))
+
+
+def test_interferometer_by_hand():
+    """Two beams in a loop over pixels, and the best position: both beams are one."""
+    problem = make_operator_problem("interferometer")
+    u = np.array([0.1, -0.2, 0.3, 0.4])
+    image = problem(u[None])[0][:, 3].reshape(64, 64)
+    rows, columns = -19.76 * 0.1 - 3.31 * 0.3, 27.95 * -0.2 - 4.66 * 0.4
+    for i, j in ((20, 30), (35, 25)):
+        y, x = i - 32, j - 32
+        first = np.sqrt(51.7) * np.exp(-(y**2 + x**2) / 12.62**2)
+        second = np.sqrt(49.0) * np.exp(-((y - rows) ** 2 + (x - columns) ** 2) / 12.96**2)
+        tilt = (2.003 * 0.1 + 1.012 * 0.3) * y + (-2.832 * -0.2 + 1.429 * 0.4) * x
+        light = abs(first + second * np.exp(1j * (tilt + 3 * np.pi / 6))) ** 2
+        assert_allclose(image[i, j], light, rtol=1e-10)
+    U = np.random.default_rng(0).uniform(-1, 1, (50, 4))
+    images = problem(np.vstack([np.zeros(4), U]))
+    assert images.min() >= 0 and images.max() <= 255
+    values = problem.objective(images)
+    assert values[0] > 0.99 > values[1:].max()
+
+
+def test_interferometer_is_that_of_the_stored_runs(neon_dir):
+    problem = make_operator_problem("interferometer")
+    runs = load_interferometer(neon_dir / "interferometer_rpnbo.npz")
+    stored = problem.objective(runs.outputs).ravel()
+    values = problem.objective(problem(runs.inputs.reshape(-1, 4)))
+    assert np.corrcoef(values, stored)[0, 1] > 0.99
+    assert np.abs(values - stored).max() < 0.02
+
+
+def test_interferometer_stored_runs(neon_dir):
+    problem = make_operator_problem("interferometer")
+    runs = load_interferometer(neon_dir / "interferometer_rpnbo.npz")
+    assert_array_equal(runs.inputs, runs.all_inputs[:, :15])
+    assert abs(runs.all_inputs).max() <= 1
+    assert (np.diff(runs.best_values) >= 0).all()
+    best = problem.objective(runs.outputs).max(axis=1)
+    # Sums of 4096 numbers up to 255, stored in float32.
+    assert_allclose(best, runs.best_values[:, 0], atol=2e-6)
+
+
+def test_interferometer_pixels_and_queries_belong_together(neon_dir):
+    path = neon_dir / "interferometer_rpnbo.npz"
+    runs, queries = load_interferometer(path), make_operator_problem("interferometer").query_points
+    with np.load(path) as stored:
+        image = stored["s_init"][3, 4, 5]  # (row, column)
+    column, row = (np.round(64 * queries[700]).astype(int)).tolist()
+    assert (row, column) == (10, 60)
+    assert runs.outputs[3, 4, 700, 5] == image[row, column]
+
+
+def test_interferometer_files_are_minimised_and_channels_first(tmp_path):
+    rng = np.random.default_rng(0)
+    images = np.zeros((5, 15, 16, 64, 64), "uint8")
+    images[3, 4, 5, 10, 60] = 7
+    stored = {
+        "u_init": rng.normal(size=(5, 15, 4)),
+        "u_all": rng.normal(size=(5, 100, 4)),
+        "best_so_far": rng.normal(size=(5, 86)),
+    }
+    np.savez(tmp_path / "runs.npz", s_init=images, **stored)
+    runs = load_interferometer(tmp_path / "runs.npz")
+    assert_array_equal(runs.inputs, stored["u_init"])
+    assert_array_equal(runs.all_inputs, stored["u_all"])
+    assert_array_equal(runs.best_values, -stored["best_so_far"])
+    assert runs.outputs[3, 4, 64 * 10 + 60, 5] == runs.outputs.sum() == 7
+
+
+def test_interferometer_refuses_other_files(tmp_path):
+    with pytest.raises(FileNotFoundError, match="There is none"):
+        load_interferometer(tmp_path / "nothing.npz")
+    np.savez(tmp_path / "other.npz", u_init=np.zeros((5, 15, 4)))
+    with pytest.raises(ValueError, match="'s_init' of shape None"):
+        load_interferometer(tmp_path / "other.npz")
+
+
+# Cell towers
+
+
+def test_cell_towers_by_hand():
+    """The objective of section 6.4, in plain loops over the cells."""
+    problem = make_operator_problem("cell_towers")
+    rng = np.random.default_rng(0)
+    outputs = rng.uniform([-90, -95], [-70, -75], (2500, 2))
+
+    def sigmoid(z):
+        return 1 / (1 + np.exp(-z))
+
+    total = 0.0
+    for power, interference in outputs:
+        area = sigmoid(power + 80) * sigmoid(interference + 6 - power)
+        total += 0.25 * sigmoid(-80 - power) + 0.75 * sigmoid((interference - power) * area + 6)
+    assert_allclose(problem.objective(outputs), total, rtol=1e-12)
+
+
+def test_cell_towers_are_physical():
+    problem = make_operator_problem("cell_towers")
+    low, high = problem.bounds.T
+    assert problem.bounds.shape == (30, 2)
+    middle = (low + high) / 2
+    louder = middle + np.repeat([0.0, 3.0], 15)
+    steeper = middle + np.repeat([4.0, 0.0], 15)
+    first, loud, steep = problem([middle, louder, steeper])
+    assert first.shape == (2500, 2)
+    assert_allclose(loud, first + 3.0)  # decibels
+    assert (first[:, 0] > first[:, 1] - 12).all()  # fourteen others, none as strong
+    # A beam that points down reaches less far.
+    assert steep[:, 1].mean() < first[:, 1].mean()
+    values = problem.objective(problem(np.random.default_rng(0).uniform(low, high, (20, 30))))
+    assert np.ptp(values) > 20
+    assert (values > 0).all() and (values < 2500).all()
+
+
+def test_the_strongest_antenna_counts_alone():
+    problem = make_operator_problem("cell_towers")
+    low, high = problem.bounds.T
+    quiet = np.repeat([5.0, 30.0], 15)
+    loud = quiet.copy()
+    loud[15] = 50.0
+    before, after = problem([quiet, loud])
+    changed = after[:, 0] > before[:, 0] + 1e-9
+    assert 0 < changed.sum() < 2500
+    assert_allclose(after[~changed, 0], before[~changed, 0])
