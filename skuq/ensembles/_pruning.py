@@ -33,6 +33,7 @@ from skuq.ensembles._teams import (
     n_teams,
     vote_weights,
 )
+from skuq.metrics._checks import check_choice
 
 FILTERS = ("alpha", "kmeans", "mean")
 
@@ -99,10 +100,7 @@ class Rules:
             ("voting", (None, "soft", "hard", "majority")),
             ("weights", (None, "accuracy")),
         ):
-            if getattr(self, name) not in options:
-                raise ValueError(
-                    f"`{name}` must be one of {list(options)}. Got {getattr(self, name)!r}."
-                )
+            check_choice(name, getattr(self, name), options)
         if not (isinstance(self.beta, Real) and 0 <= self.beta < 1):
             raise ValueError(f"`beta` must be in [0, 1). Got {self.beta!r}.")
         for name, least in (("max_team_size", 2), ("n_negatives", 1)):

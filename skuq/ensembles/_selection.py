@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 
 from skuq._utils._checks import check_count, check_weights
 from skuq._utils._records import saved_as
+from skuq.metrics._checks import check_choice
 from skuq.metrics._regression import crps_normal
 
 #: Arrays (n_candidates, n_samples, ...) that an ensemble averages over its members.
@@ -282,13 +283,6 @@ def squared_error(error: np.ndarray, second_moment: np.ndarray) -> np.ndarray:
 MOMENT_LOSSES = {"nll": normal_nll, "crps": normal_crps, "mse": squared_error}
 
 
-def _moment_loss(name: str) -> Loss:
-    """Return the loss of this name, or raise ValueError."""
-    if name not in MOMENT_LOSSES:
-        raise ValueError(f"`loss` must be one of {list(MOMENT_LOSSES)}. Got {name!r}.")
-    return MOMENT_LOSSES[name]
-
-
 def select_greedy(
     y: np.ndarray,
     loc: np.ndarray,
@@ -342,9 +336,10 @@ def select_greedy(
     >>> select_greedy(y, loc, np.ones_like(loc), n_members=2).indices
     array([0, 1])
     """
+    check_choice("loss", loss, MOMENT_LOSSES)
     return select_forward(
         normal_statistics(y, loc, scale),
-        _moment_loss(loss),
+        MOMENT_LOSSES[loss],
         n_members,
         k_init=k_init,
         min_members=min_members,
@@ -379,8 +374,9 @@ def select_top(
     >>> select_top(np.zeros(2), loc, np.ones_like(loc), n_members=2).indices
     array([0, 2])
     """
+    check_choice("loss", loss, MOMENT_LOSSES)
     statistics = normal_statistics(y, loc, scale)
-    return select_best(statistics, _moment_loss(loss), n_members, sample_weight=sample_weight)
+    return select_best(statistics, MOMENT_LOSSES[loss], n_members, sample_weight=sample_weight)
 
 
 def select_best(
@@ -439,6 +435,13 @@ def ensemble_of(
     return Selection(chosen, np.full(len(chosen), 1 / len(chosen)), value)
 
 
+def are_distinct_indices(values: np.ndarray, n: int) -> bool:
+    """Tell whether an array holds distinct integers from 0 to n - 1."""
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        return False
+    return len(np.unique(values)) == len(values) and bool(((values >= 0) & (values < n)).all())
+
+
 def check_selection(chosen: Any, n_candidates: int) -> Selection:
     """Check the selection returned by a user's function: distinct indices and valid weights.
 
@@ -449,13 +452,7 @@ def check_selection(chosen: Any, n_candidates: int) -> Selection:
             f"`selection` must return a skuq.ensembles.Selection. Got {type(chosen).__name__}."
         )
     indices, weights = np.asarray(chosen.indices), np.asarray(chosen.weights, dtype=float)
-    if (
-        indices.ndim != 1
-        or not indices.size
-        or indices.dtype.kind not in "iu"
-        or len(np.unique(indices)) < len(indices)
-        or not ((indices >= 0) & (indices < n_candidates)).all()
-    ):
+    if not are_distinct_indices(indices, n_candidates) or not indices.size:
         raise ValueError(
             "`selection` must return distinct indices, at least one, in "
             f"0..{n_candidates - 1}. Got {chosen.indices}."

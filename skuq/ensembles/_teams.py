@@ -24,7 +24,8 @@ from numpy.typing import ArrayLike
 from scipy.spatial.distance import pdist
 
 from skuq._utils._checks import check_weights
-from skuq.ensembles._selection import Loss, Statistics
+from skuq.ensembles._selection import Loss, Statistics, are_distinct_indices
+from skuq.metrics._checks import check_choice
 
 _CHUNK_BYTES = 2**22  # size of one temporary array
 _TIE = 1e-6  # share of the votes by which weights are changed to break ties
@@ -72,14 +73,7 @@ def check_teams(teams: Sequence[Any], n_models: int) -> list[np.ndarray]:
     checked = []
     for team in teams:
         members = np.asarray(team)
-        if (
-            members.ndim != 1
-            or members.dtype.kind not in "iu"
-            or len(members) < 2
-            or len(np.unique(members)) < len(members)
-            or members.min() < 0
-            or members.max() >= n_models
-        ):
+        if not are_distinct_indices(members, n_models) or len(members) < 2:
             raise ValueError(
                 "A team must be two or more distinct model indices in "
                 f"0..{n_models - 1}. Got {team!r}."
@@ -465,8 +459,7 @@ def diversity_score(
     >>> diversity_score(right, measure="bd"), diversity_score(right, measure="gd")
     (0.5, 0.5)
     """
-    if measure not in MEASURES:
-        raise ValueError(f"`measure` must be one of {list(MEASURES)}. Got {measure!r}.")
+    check_choice("measure", measure, MEASURES)
     if on not in ("correctness", "labels"):
         raise ValueError(f"`on` must be 'correctness' or 'labels'. Got {on!r}.")
     predictions = np.asarray(predictions)
