@@ -22,6 +22,7 @@ from skuq.metrics._checks import (
     average,
     check_arrays,
     check_choice,
+    check_inside_unit,
     check_members,
     check_ordered,
     check_same_shape,
@@ -354,8 +355,7 @@ def interval_loss(y_true, lower, upper, coverage, *, sample_weight=None):
     >>> round(interval_loss([1.0, 5.0], [0.0, 0.0], [2.0, 2.0], coverage=0.5), 4)
     8.0
     """
-    if not 0 < coverage < 1:
-        raise ValueError(f"`coverage` must lie strictly in (0, 1). Got {coverage}.")
+    check_inside_unit("coverage", coverage)
     y, lower, upper = _intervals(lower, upper, y_true=y_true)
     outside = np.maximum(lower - y, 0) + np.maximum(y - upper, 0)
     # Eq. 43 with alpha = 1 - coverage: (u - l) + 2 / alpha * distance outside.

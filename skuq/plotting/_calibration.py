@@ -12,6 +12,7 @@ from skuq.metrics import (
     quantile_calibration_curve,
     reliability_curve,
 )
+from skuq.metrics._checks import check_inside_unit
 from skuq.plotting._base import (
     BLUE,
     GREY,
@@ -262,8 +263,7 @@ class PITDisplay(Display):
         PITDisplay
             Itself.
         """
-        if not 0 < chance < 1:
-            raise ValueError(f"`chance` must lie strictly in (0, 1). Got {chance}.")
+        check_inside_unit("chance", chance)
         values = check_pit(self.pit)
         # A bar of a calibrated regressor counts Binomial(n, 1 / n_bins) targets.
         counts, edges = np.histogram(values, bins=self.n_bins, range=(0, 1))

@@ -13,6 +13,7 @@ from skuq.metrics import (
     coverage_width_curve,
     neighbor_distance,
 )
+from skuq.metrics._checks import check_inside_unit
 from skuq.plotting._base import (
     BLUE,
     GREY,
@@ -229,8 +230,7 @@ class ConditionalCoverageDisplay(Display):
         ConditionalCoverageDisplay
             Itself.
         """
-        if not 0 < chance < 1:
-            raise ValueError(f"`chance` must lie strictly in (0, 1). Got {chance}.")
+        check_inside_unit("chance", chance)
         observed, counts = np.asarray(self.observed, dtype=float), np.asarray(self.counts)
         # Targets inside the intervals of a bin are Binomial(count, coverage), if that is kept.
         low, high = np.array(binom.interval(chance, counts, self.coverage)) / counts

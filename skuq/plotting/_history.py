@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from scipy import stats
 
-from skuq.metrics._checks import check_choice
+from skuq.metrics._checks import check_choice, check_inside_unit
 from skuq.plotting._base import (
     BLUE,
     GREY,
@@ -307,8 +307,7 @@ class RegretDisplay(Display):
         """
         check_choice("average", average, tuple(_INTERVALS))
         interval = _INTERVALS[average] if interval is None else interval
-        if not 0 < interval < 1:
-            raise ValueError(f"`interval` must lie strictly in (0, 1). Got {interval}.")
+        check_inside_unit("interval", interval)
         ax = self._open(ax)
         self.lines_, self.bands_ = [], []
         for name, curve in self.curves.items():
