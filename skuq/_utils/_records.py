@@ -7,7 +7,7 @@ other class is ever instantiated when a file is loaded.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -58,6 +58,7 @@ def saved_as(
     """
 
     def register(cls: _Class) -> _Class:
+        # A module that is loaded twice defines the same class twice.
         known = _BY_NAME.get(name)
         if known is not None and _place(known.cls) != _place(cls):
             raise ValueError(f"{name!r} is {_place(known.cls)}. It cannot be {_place(cls)} too.")
@@ -74,25 +75,14 @@ def _place(cls: type) -> str:
 def find_by_name(name: str) -> SavedClass | None:
     """Find the class that is registered under a stored name; None if there is none."""
     if name not in _BY_NAME:
-        _import_owner(name)
+        # The class is registered where it is defined: import the public object that the name
+        # begins with. Names come from files, so nothing is looked up that is not in an `__all__`.
+        package, _, rest = name.partition(".")
+        module = getattr(skuq, package) if package in getattr(skuq, "__all__", ()) else None
+        owner = rest.partition(".")[0]
+        if owner in getattr(module, "__all__", ()):
+            getattr(module, owner)
     return _BY_NAME.get(name)
-
-
-def _import_owner(name: str) -> None:
-    """Import the public object that a stored name begins with, if skuq has it.
-
-    Names come from files, so nothing is looked up that is not in an ``__all__`` of skuq.
-    """
-    package, _, rest = name.partition(".")
-    module = getattr(skuq, package) if package in _public_names(skuq) else None
-    owner = rest.partition(".")[0]
-    if owner in _public_names(module):
-        getattr(module, owner)
-
-
-def _public_names(module: Any) -> Sequence[str]:
-    names: Sequence[str] = getattr(module, "__all__", ())
-    return names
 
 
 def find_by_class(cls: type) -> SavedClass | None:
@@ -138,9 +128,11 @@ def _brief(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list | tuple) and len(value):
+        # Short lists of plain values are shown in full.
         kinds = {type(item).__name__ for item in value}
         if len(kinds) == 1 and (len(value) > 3 or not isinstance(value[0], str | int | float)):
             return f"<{type(value).__name__} of {len(value)} {kinds.pop()}>"
+    # The default would show the address, which differs from run to run.
     if type(value).__repr__ is object.__repr__:
         return f"<{type(value).__name__}>"
     text = repr(value)
