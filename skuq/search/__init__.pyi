@@ -3,12 +3,12 @@ from ._forest import ForestOptimizer as ForestOptimizer
 from ._forest import ForestSurrogate as ForestSurrogate
 from ._halving import SuccessiveHalving as SuccessiveHalving
 from ._keras_tuner import AgEBOOracle as AgEBOOracle
-from ._keras_tuner import OracleProposer as OracleProposer
 from ._limits import Limits as Limits
 from ._limits import RunOptions as RunOptions
 from ._nes import EnsembleEvolution as EnsembleEvolution
 from ._nes import Mutation as Mutation
 from ._proposers import FixedSequence as FixedSequence
+from ._proposers import OracleProposer as OracleProposer
 from ._proposers import Proposer as Proposer
 from ._proposers import RandomProposer as RandomProposer
 from ._proposers import StartingWith as StartingWith

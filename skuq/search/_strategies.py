@@ -21,7 +21,7 @@ from skuq.search._evolution import AgeingEvolution
 from skuq.search._forest import ForestOptimizer
 from skuq.search._halving import SuccessiveHalving
 from skuq.search._nes import EnsembleEvolution, Mutation, ensemble_population
-from skuq.search._proposers import Fixed, Joint, Proposer, RandomProposer
+from skuq.search._proposers import Fixed, Joint, OracleProposer, Proposer, RandomProposer
 
 _N_TAKEN_OVER = 10  # best trials of another search that are used as initial trials
 
@@ -615,8 +615,6 @@ class OracleSearch(SearchStrategy):
         super().validate()
 
     def proposer(self, problem: SearchProblem) -> Proposer:
-        from skuq.search._keras_tuner import OracleProposer
-
         return OracleProposer(self.oracle, problem.decisions, problem.n_trials)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
