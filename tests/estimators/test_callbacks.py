@@ -49,7 +49,7 @@ def steps(unit, n):
         (skuq.DeepEnsembleRegressor(2, **SMALL), Y, "epoch", 3),
         (skuq.NOMURegressor(**SMALL, c=1, l_min=0.1, l_max=1, refit=False), Y, "epoch", 3),
         (skuq.NEONRegressor(steps=3, batch_size=None, random_state=0), Y, "epoch", 3),
-        (skuq.CalibratedUncertaintyRegressor(LinearRegression(), validation=2), Y, "fit", 3),
+        (skuq.CalibratedUncertaintyRegressor(LinearRegression(), cv=2), Y, "fit", 3),
         (
             skuq.HQEnsembleSelector([("a", GaussianNB()), ("b", GaussianNB(var_smoothing=1))]),
             Y > 0,

@@ -124,7 +124,7 @@ CASES = {
     ),
     "tabular": (skuq.DeepEnsembleRegressor(**TABULAR), FRAME, Y),
     "tabular, calibrated": (
-        skuq.DeepEnsembleRegressor(**{**TABULAR, "n_members": 4}, validation=0.5),
+        skuq.DeepEnsembleRegressor(**{**TABULAR, "n_members": 4}, validation_fraction=0.5),
         X,
         Y,
     ),
@@ -174,7 +174,7 @@ CASES = {
         BRIGHT,
     ),
     "nomu": (skuq.NOMURegressor(**NOMU, **FIXED), X, Y),
-    "nomu, chosen": (skuq.NOMURegressor(**NOMU, validation=2), X, Y),
+    "nomu, chosen": (skuq.NOMURegressor(**NOMU, cv=2), X, Y),
     "nomu, asymmetric": (skuq.NOMURegressor(**NOMU, **FIXED, bounds="asymmetric"), X, Y),
     "nomu, known noise": (skuq.NOMURegressor(**NOMU, **FIXED, noise=0.1), X, Y),
     "nomu, learnt noise": (skuq.NOMURegressor(**NOMU, **FIXED, noise="learned"), X, Y),
@@ -202,29 +202,29 @@ CASES = {
         VALUES,
     ),
     "operator ensemble": (skuq.OperatorEnsembleRegressor(2, **OPERATOR), INPUTS, VALUES),
-    "hq": (skuq.HQEnsembleSelector(MIXED, validation=2), X, LABELS),
+    "hq": (skuq.HQEnsembleSelector(MIXED, cv=2), X, LABELS),
     "hq, votes": (
         skuq.HQEnsembleSelector(
-            MIXED, metric="ck-formula-1", validation=KFold(2), voting="majority", weights="accuracy"
+            MIXED, metric="ck-formula-1", cv=KFold(2), voting="majority", weights="accuracy"
         ),
         X,
         LABELS,
     ),
-    "calibrated": (skuq.CalibratedUncertaintyRegressor(ensemble(**SMALL), validation=2), X, BOTH),
+    "calibrated": (skuq.CalibratedUncertaintyRegressor(ensemble(**SMALL), cv=2), X, BOTH),
     "calibrated, isotonic": (
-        skuq.CalibratedUncertaintyRegressor(ensemble(**SMALL), "isotonic", validation=2),
+        skuq.CalibratedUncertaintyRegressor(ensemble(**SMALL), "isotonic", cv=2),
         FRAME,  # it keeps the calibration rows, with pandas' types
         Y,
     ),
     "calibrated, conformal": (
         skuq.CalibratedUncertaintyRegressor(
-            make_pipeline(StandardScaler(), BayesianRidge()), "conformal", validation=2
+            make_pipeline(StandardScaler(), BayesianRidge()), "conformal", cv=2
         ),
         X,
         Y,
     ),
     "calibrated, classes": (
-        skuq.CalibratedUncertaintyClassifier(classifier(**SMALL), validation=2),
+        skuq.CalibratedUncertaintyClassifier(classifier(**SMALL), cv=2),
         X,
         LABELS,
     ),
@@ -487,11 +487,14 @@ def test_search_spaces_of_the_package_are_saved(space):
     [
         ("catalog_dir", Path("somewhere")),
         ("search__discard", SuccessiveHalving((0.1, 0.5), 3.0, 5)),
+        ("search__kappa", 0.5),
+        ("selection__loss", "crps"),
+        ("space__n_nodes", 2),
     ],
 )
 def test_parameters_that_are_objects_are_saved(name, value):
-    model = skuq.AutoDEUQRegressor(**{name: value})
-    assert getattr(loads(dumps(model)), name) == value
+    model = skuq.AutoDEUQRegressor(space="dense").set_params(**{name: value})
+    assert loads(dumps(model)).get_params()[name] == value
 
 
 # ------------------------------------------------------------------- what is the user's own
@@ -527,8 +530,8 @@ def test_a_search_space_of_ones_own_is_given_again():
     loaded = loads(data, parts={"space": space})
     assert loaded.space is space
     assert_equal_predictions(clone(loaded).fit(X, Y), model, X)
-    with pytest.raises(ValueError, match=r"names that the file does not know: \['space'\]"):
-        loads(data, parts={"space": space})
+    with pytest.raises(ValueError, match=r"names that the file does not know: \['network'\]"):
+        loads(data, parts={"network": space})
 
 
 def test_parts_of_nested_estimators():
@@ -537,7 +540,7 @@ def test_parts_of_nested_estimators():
     data = dumps(model)
     assert_equal_predictions(loads(data), model, X)
     space = OwnSpace()
-    loaded = loads(data, parts={"estimator__search_space": space})
+    loaded = loads(data, parts={"estimator__space": space})
     assert loaded.estimator.space is space
     assert loaded.estimator_.space is space
 
