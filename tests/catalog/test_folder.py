@@ -296,12 +296,16 @@ def test_a_trial_of_something_else_is_an_error(tmp_path, tree):
 
 
 def change(path, **changes):
-    """Rewrite a file with other contents and right checksums."""
+    """Rewrite a file with other contents, whatever checks of writing say."""
     tree = _archive.read(path, kind="trial")
     for name, value in changes.items():
-        target = tree if name in tree else tree["result"]
-        target[name] = value
-    _archive.write(path, tree, kind="trial")
+        for part in (tree, vars(tree["record"]), vars(tree["record"].result)):
+            if name in part:
+                part[name] = value
+                break
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("skuq.networks._safe.check_network", lambda network: (None, None))
+        _archive.write(path, tree, kind="trial")
 
 
 BAD = {
