@@ -158,10 +158,6 @@ class TreeEncoder:
             if not value.dtype.itemsize:  # an empty string
                 return {"@": "scalar", "dtype": "<U1", "hex": "00000000"}
             return {"@": "scalar", "dtype": value.dtype.str, "hex": value.tobytes().hex()}
-        if len(self._place) > MAX_DEPTH:
-            raise UnsavableError(
-                f"{self._place} lies more than {MAX_DEPTH} levels deep, or holds itself."
-            )
         if kind in (np.ndarray, np.memmap) and is_plain_dtype(value.dtype):
             if id(value) not in self._arrays:
                 name = f"arrays/{len(self._arrays)}.npy"
@@ -169,6 +165,10 @@ class TreeEncoder:
             return self._reference("array", self._arrays[id(value)][1])
         if kind is np.ndarray and value.dtype == object and all(map(_is_scalar, value.flat)):
             return {"@": "objects", "shape": list(value.shape), "items": self._list(value.ravel())}
+        if len(self._place) > MAX_DEPTH:
+            raise UnsavableError(
+                f"{self._place} lies more than {MAX_DEPTH} levels deep, or holds itself."
+            )
         if kind in (list, tuple):
             items = self._list(value)
             return items if kind is list else {"@": "tuple", "items": items}

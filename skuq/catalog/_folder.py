@@ -438,7 +438,7 @@ class CatalogFolder:
             _archive.write(folder / _trial_name(record.trial_number), tree, kind="trial")
         except UnsavableError as error:
             raise UnsavableError(
-                f"{error} Set `catalog_dir=None` to use such a network."
+                f"Trial {record.trial_number}: {error} Set `catalog_dir=None` to store none."
             ) from error
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import fit_context
+from skuq._utils._archive import refuse_broken
 from skuq._utils._environment import draw_entropy
 from skuq._utils._messages import warn_user
 from skuq.catalog import Catalog
@@ -29,6 +30,7 @@ from skuq.estimators._durable import begin_search, load_search, open_store
 from skuq.estimators._search_data import collect_held_out, read_search_data
 from skuq.estimators._search_method import NO_CALIBRATION, SearchMethod
 from skuq.estimators._search_trials import make_leaderboard, predict_candidates, score_trials
+from skuq.exceptions import MissingPartError
 from skuq.fitted import FittedEnsemble
 from skuq.search import Limits, RunOptions, Search, SearchResult
 from skuq.search._retraining import Retraining
@@ -566,23 +568,25 @@ class SearchEstimator:
             If a file is broken.
         """
         estimator, catalog = load_search(cls, path, trusted, params)
-        method, result = estimator._method, SearchResult(catalog)
-        estimator._select(result)
-        retraining = estimator._retraining(method, result)
-        if retraining is not None:
-            records = retraining.read_stored(
-                functools.partial(read_retrained, estimator.catalog_path_)
-            )
-            estimator._take_retrained(method, retraining.join(records))
-            # With a limit of time, `fit` may have trained only some of the repeats.
-            n_all = len(retraining.requests)
-            if len(records) < (n_all if estimator.max_time is None else 1):
-                warn_user(
-                    f"{n_all - len(records)} of {n_all} {retraining.kind}s of the chosen trials "
-                    "are not stored. In their place, the networks of the search predict. `fit` "
-                    "with the same rows trains them.",
+        # From here on, only the content of the files can be wrong.
+        with refuse_broken(estimator.catalog_path_, let=(OSError, MissingPartError)):
+            method, result = estimator._method, SearchResult(catalog)
+            estimator._select(result)
+            retraining = estimator._retraining(method, result)
+            if retraining is not None:
+                records = retraining.read_stored(
+                    functools.partial(read_retrained, estimator.catalog_path_)
                 )
-        estimator._warn_of_few_members(method)
+                estimator._take_retrained(method, retraining.join(records))
+                # With a limit of time, `fit` may have trained only some of the repeats.
+                n_all = len(retraining.requests)
+                if len(records) < (n_all if estimator.max_time is None else 1):
+                    warn_user(
+                        f"{n_all - len(records)} of {n_all} {retraining.kind}s of the chosen "
+                        "trials are not stored. In their place, the networks of the search "
+                        "predict. `fit` with the same rows trains them.",
+                    )
+            estimator._warn_of_few_members(method)
         return estimator
 
     def _trials_to_keep(self):

@@ -149,7 +149,7 @@ def _held(value):
     data = dumps(skuq.DeepEnsembleRegressor())
 
     def change(tree):
-        tree["tree"]["state"]["random_state"] = value
+        tree["state"]["random_state"] = value
         return tree
 
     return with_tree(data, change)
@@ -214,7 +214,7 @@ def test_generators_that_would_read_elsewhere(kind, position):
     assert loads(data).random_state.normal() == generator.normal()
 
     def change(tree):
-        state = tree["tree"]["state"]["random_state"]["state"]
+        state = tree["state"]["random_state"]["state"]
         (state["state"] if kind == "MT19937" else state).update(
             {"pos" if kind == "MT19937" else "buffer_pos": position}
         )
