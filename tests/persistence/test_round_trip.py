@@ -9,7 +9,6 @@ import os
 import pickle
 import subprocess
 import sys
-from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -606,7 +605,9 @@ def test_networks_that_would_not_be_loaded_are_not_saved(tmp_path):
         config = network((3,), 2).to_json()
         member = dataclasses.replace(model.members_[0], network=config)
         model.fitted_ = dataclasses.replace(model.fitted_, members=(member,))
-        with pytest.raises(UnsavableError, match=rf"members\[0\] has a network .*{name}") as caught:
+        with pytest.raises(
+            UnsavableError, match=rf"members\[0\] cannot be saved: .*{name}"
+        ) as caught:
             skuq.save(model, tmp_path / "model.skuq")
         assert ("register" in str(caught.value)) is (network is with_own_layer)
     assert not os.listdir(tmp_path)
@@ -732,6 +733,7 @@ def test_without_skops(monkeypatch):
         (GridSearchCV(skuq.DeepEnsembleRegressor(), {}), "best_estimator_"),
         (skuq.DeepEnsembleRegressor(hidden_units={8}), r"estimator\.hidden_units is a .*set"),
         (skuq.DeepEnsembleRegressor(hidden_units=pd.Index([8])), r"hidden_units is a pandas"),
+        (skuq.DeepEnsembleRegressor(hidden_units=Bunch(a=1)), r"hidden_units is a sklearn.*Bunch"),
         (
             skuq.CalibratedUncertaintyRegressor(
                 TransformedTargetRegressor(skuq.DeepEnsembleRegressor())
@@ -746,22 +748,27 @@ def test_what_cannot_be_saved_is_named(thing, message, tmp_path):
     assert not os.listdir(tmp_path)
 
 
-def test_names_of_attributes_are_strings():
-    bunch = Bunch(a=1)
-    bunch[3] = 2
-    with pytest.raises(UnsavableError, match="hidden_units has attributes whose names"):
-        dumps(skuq.DeepEnsembleRegressor(hidden_units=bunch))
-
-
 def test_series_are_saved():
     for series in (pd.Series([0.1, 0.2], name="q"), pd.Series(["a", None], index=[3, 1])):
         loaded = loads(dumps(skuq.NEONRegressor(query_points=series))).query_points
         pd.testing.assert_series_equal(loaded, series)
 
 
-def test_frames_that_would_come_back_changed_are_refused():
-    frame = pd.DataFrame({"a": [1]}, pd.date_range("2020", periods=1, tz=tzoffset(None, 60)))
-    with pytest.raises(UnsavableError, match="hidden_units has a column 'index' of .* Convert it"):
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (
+            pd.DataFrame({"a": [1]}, pd.date_range("2020", periods=1, tz=tzoffset(None, 60))),
+            "index",
+        ),
+        (pd.DataFrame({"a": pd.PeriodIndex(["2020-01"], freq="M")}), "'a' of type period"),
+        (pd.DataFrame({"a": pd.arrays.SparseArray([0.0])}), "'a' of type Sparse"),
+        (pd.DataFrame({("a", "b"): [1]}), "several levels"),
+        (pd.DataFrame({"a": [1]}, pd.MultiIndex.from_tuples([("a", 1)])), "several levels"),
+    ],
+)
+def test_dumps_refuses_frames_that_would_come_back_changed(frame, message):
+    with pytest.raises(UnsavableError, match=f"hidden_units has .*{message}"):
         dumps(skuq.DeepEnsembleRegressor(hidden_units=frame))
 
 
@@ -788,19 +795,10 @@ def test_frames_are_saved():
             "day": pd.to_datetime(["2020-01-01", None]),
             "here": pd.to_datetime(["2020-01-01", None]).tz_localize("Europe/Berlin"),
             "there": pd.to_datetime(["2020-01-01", None]).tz_localize("+01:30"),
-            "month": pd.PeriodIndex(["2020-01", None], freq="M"),
-            "cut": pd.cut([0.1, np.nan], [0.0, 0.5, 1.0]),
-            "span": pd.arrays.IntervalArray.from_breaks([0, 1, 2], closed="left"),
-            "price": [Decimal("1.10"), None],
-            "sparse": pd.arrays.SparseArray([0.0, 2.0]),
-            "rare": pd.arrays.SparseArray([True, False], fill_value=False),
-            "few": pd.arrays.SparseArray([1, 0], fill_value=0, dtype="int8"),
         }
     )
-    panel = typed.set_axis(pd.MultiIndex.from_tuples([("a", 1), ("b", 2)], names=["who", None]))
     days = typed.set_axis(pd.DatetimeIndex(["2020-01-01", "2020-03-01"], name="day"))
-    levels = pd.DataFrame({("a", "b"): [1], ("a", 2): [2]})
-    for kept in (frame, frame[[]], typed, panel, days, levels, typed.iloc[:0]):
+    for kept in (frame, frame[[]], typed, days, typed.iloc[:0]):
         loaded = loads(dumps(skuq.DeepEnsembleRegressor(hidden_units=kept))).hidden_units
         pd.testing.assert_frame_equal(loaded, kept)
     teams = fitted("hq").teams_
@@ -819,7 +817,7 @@ def test_output_maps_of_ones_own_are_given_again():
 def test_what_holds_itself_is_named():
     model = skuq.DeepEnsembleRegressor()
     model.hidden_units = [model]
-    with pytest.raises(UnsavableError, match=r"estimator\.hidden_units\[0\] holds itself"):
+    with pytest.raises(UnsavableError, match="levels deep, or holds itself"):
         dumps(model)
 
 
