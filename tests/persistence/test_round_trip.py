@@ -32,7 +32,6 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 from sklearn.tree import DecisionTreeClassifier
-from sklearn.utils import Bunch
 from tiers import slow, slow_after
 
 import skuq
@@ -733,7 +732,6 @@ def test_without_skops(monkeypatch):
         (GridSearchCV(skuq.DeepEnsembleRegressor(), {}), "best_estimator_"),
         (skuq.DeepEnsembleRegressor(hidden_units={8}), r"estimator\.hidden_units is a .*set"),
         (skuq.DeepEnsembleRegressor(hidden_units=pd.Index([8])), r"hidden_units is a pandas"),
-        (skuq.DeepEnsembleRegressor(hidden_units=Bunch(a=1)), r"hidden_units is a sklearn.*Bunch"),
         (
             skuq.CalibratedUncertaintyRegressor(
                 TransformedTargetRegressor(skuq.DeepEnsembleRegressor())
