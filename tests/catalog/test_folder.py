@@ -383,7 +383,7 @@ def test_a_lock_is_free_again_after_any_error(tmp_path, monkeypatch):
 def test_networks_that_could_not_be_read_are_not_written(tmp_path):
     harmful = replace(member(1), network=NETWORK.replace("Flatten", "Lambda"))
     with (
-        pytest.raises(UnsavableError, match="Trial 1 .*Lambda.*catalog_dir=None"),
+        pytest.raises(UnsavableError, match="Trial 1: .*Lambda.*catalog_dir=None"),
         CatalogFolder(begun(tmp_path), PARTS) as folder,
     ):
         folder.add(replace(trial(1), result=harmful))
