@@ -23,7 +23,7 @@ def build(estimator, *args, **settings):
 
     Settings of the default network are left out where another network is given.
     """
-    if callable(settings.get("network")) or settings.get("pretrained") is not None:
+    if "network" in settings or settings.get("pretrained") is not None:
         settings = {k: v for k, v in settings.items() if not k.startswith("network__")}
     return estimator(*args).set_params(**settings)
 

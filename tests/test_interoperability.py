@@ -109,7 +109,7 @@ def test_scikit_learn_combines_regressors(rows):
     pair = [("network", network), ("line", LinearRegression())]
     for combined in (
         VotingRegressor(pair),
-        StackingRegressor(pair, validation=2),
+        StackingRegressor(pair, cv=2),
         BaggingRegressor(network, n_estimators=2, random_state=0),
     ):
         assert combined.fit(X[:200], y[:200]).score(X[200:], y[200:]) > 0.5

@@ -1,7 +1,7 @@
 """Base classes of all estimators: prediction from `fitted_`, the frame of `fit`, pickling, list.
 
-Every estimator has the attribute `fitted_`, a `Fitted` of ``skuq/fitted``. Shapes below are for n rows,
-m outputs, q quantiles and C classes; the output axis is absent where y was 1-D.
+Every estimator has the attribute `fitted_`, a `Fitted` of ``skuq/fitted``. Shapes below are for n
+rows, m outputs, q quantiles and C classes; the output axis is absent where y was 1-D.
 """
 
 from __future__ import annotations

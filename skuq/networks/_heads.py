@@ -52,23 +52,6 @@ class MixableHead(Head, Protocol):
         ...
 
 
-class ArtificialHead(Head, Protocol):
-    """A head whose loss has terms for artificial inputs, which have no targets."""
-
-    @property
-    def detached(self) -> str | None:
-        """Prefix of the names of layers that get no gradient from these terms, or None."""
-        ...
-
-    def row_loss(self, y: Any, raw: Any, settings: dict[str, Any]) -> Any:
-        """Compute a further loss (..,) of each row with a target."""
-        ...
-
-    def artificial_loss(self, raw: Any, settings: dict[str, Any]) -> Any:
-        """Compute the loss (..,) of each artificial input."""
-        ...
-
-
 class ScorableHead(Head, Protocol):
     """A head whose networks can be scored by a search and mixed."""
 

@@ -46,6 +46,12 @@ def wave_model(**changes):
     )
 
 
+@pytest.fixture(scope="module")
+def wave():
+    u = inputs(40)
+    return wave_model().fit(u, waves(u))
+
+
 @pytest.mark.slow
 def test_members_differ_by_their_priors(wave):
     """Away from the data, members of a deep ensemble differ by their first weights only."""

@@ -263,7 +263,7 @@ def test_nomu_draw_is_a_multiple_of_its_spread(fitted, elsewhere):
 
 def test_nomu_without_its_noise(table, elsewhere):
     X, y = table
-    noisy = nomu(noise=0.3).fit(X, y)
+    noisy = nomu(noise_std=0.3).fit(X, y)
     draws = noisy.posterior_fn(16, random_state=0)(elsewhere)
     assert_allclose(draws.std(axis=0), noisy.predict_uncertainty(elsewhere).epistemic, atol=1e-12)
 

@@ -12,7 +12,7 @@ from skuq.exceptions import SearchFailedError
 from skuq.networks import DenseSpace
 from skuq.networks._space import Space
 from skuq.search import AgEBO, AgEBOOracle, BayesianSearch
-from skuq.search._keras_tuner import OracleProposer
+from skuq.search._proposers import OracleProposer
 
 
 def build(hp):

@@ -22,8 +22,8 @@ from skuq.estimators._ensembles import _shared as shared
 from skuq.networks import GaussianHead
 from skuq.networks._heads import CategoricalHead
 from skuq.tables._inputs import TableInputs, warn_of_few_rows
-from skuq.training._engine import find_completed
 from skuq.training._networks import draw_variables
+from skuq.training._train import find_completed
 
 _CONSTRAINTS: dict = {
     **shared.NETWORK_CONSTRAINTS,

@@ -17,7 +17,7 @@ from skuq.estimators._ensembles import _shared as shared
 from skuq.fitted._ensemble import DropoutPasses
 from skuq.networks import MLP
 from skuq.tables._inputs import TableInputs
-from skuq.training._engine import find_completed
+from skuq.training._train import find_completed
 
 _DROPOUT = 0.1  # of the default network
 # Constraints of the parameters that regressor and classifier share.

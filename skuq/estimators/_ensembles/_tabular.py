@@ -23,7 +23,7 @@ from skuq.predictive._calibration import fit_out_of_bag_scale
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
 from skuq.tables._targets import HEADS, TARGET_CONSTRAINTS, unpack_copies
 from skuq.training import TrainingJob, predict_members
-from skuq.training._engine import find_completed
+from skuq.training._train import find_completed
 
 _N_MEMBERS, _N_CLASS_MEMBERS = 8, 9
 _VALIDATION = 0.1  # share of the rows, up to
@@ -163,7 +163,9 @@ def _refuse_contradictions(estimator, network, validation_data, groups):
 def _make_jobs(estimator, task, network, kinds, given, n_members):
     """Make a stack of each kind of networks, and list the origins of all members."""
     data, targets, parts = task.data, task.targets, task.splits.parts
-    space = TabularSpace(data.x, task.inputs.n_codes, task.splits.n_train, is_classifier(estimator))
+    space = TabularSpace().bind(
+        data.x, task.inputs.n_codes, task.splits.n_train, is_classifier(estimator)
+    )
     # Of both parts, the architecture and its training: they share one configuration.
     decisions = sum(space.decisions(), Space())
     jobs, origins = [], []

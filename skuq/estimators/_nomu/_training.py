@@ -24,9 +24,9 @@ from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._splits import standardise_rows
 from skuq.tables._targets import NumberTargets
 from skuq.training._checks import build_checked
-from skuq.training._engine import has_diverged
 from skuq.training._networks import draw_variables, keras_model
 from skuq.training._refine import refine_dense
+from skuq.training._train import has_diverged
 
 _FULL_BATCH = 2**30  # rows of a batch that takes all rows
 _FEW_ROWS = 100  # with fewer rows, or rows without noise, the mean f should interpolate its rows
@@ -168,6 +168,7 @@ class NomuTrainer:
         means: list[Any] = [None] * len(jobs)
         if not jobs:
             return []
+        # One step: f and r train together, or f is given and r trains alone.
         if self.head.with_mean or self.given is not None:
             members = self._train_together(jobs, report)
         else:
@@ -187,6 +188,7 @@ class NomuTrainer:
     def refit_job(self, jobs: Sequence[Job], networks: Sequence[TrainedNomu]) -> Job:
         """Make the job that trains on all rows; f trains for the mean of the folds' best epochs."""
         epochs = None
+        # Without held-out rows f cannot stop by itself.
         if self.patience is not None:
             best = [network.mean_member.best_epoch + 1 for network in networks]  # type: ignore[union-attr]
             epochs = round(float(np.mean(best)))
@@ -200,6 +202,7 @@ class NomuTrainer:
     def _train_means(self, jobs: Sequence[Job], report: Callable | None) -> list[Member]:
         """Train the mean f, and the noise if that is learnt, as the first of two steps."""
         n_outputs, stops_early = self.targets.n_outputs, self.patience is not None
+        # A head without sides has term (a) of the loss only.
         gaussian = GaussianHead(n_outputs)
         head = gaussian if self.learns_noise else NomuHead(n_outputs, n_sides=0)
         data = self._data(
@@ -220,6 +223,7 @@ class NomuTrainer:
         _check_completed(members)
         if not self.refines:
             return members
+        # Refinement goes on with the rows in float32 that the training has seen.
         rows = [(data.x[job.train], data.y[job.train], data.weight[job.train]) for job in jobs]
         return [refine_dense(member, x, y, weight) for member, (x, y, weight) in zip(members, rows)]
 
@@ -228,6 +232,7 @@ class NomuTrainer:
     ) -> list[Any]:
         """Train the uncertainty r on top of the mean f, or both at once, on common targets."""
         if self.given is not None:
+            # The loss of r takes the errors of f where f is not part of the network.
             mean = self.given(self.rows.X, self.targets.n_outputs)
             y = (self.rows.y - mean) / self.targets.scaling.scale_
         else:
@@ -258,6 +263,7 @@ class NomuTrainer:
         rows = self.rows.take(job.train)
         loc, noise = predict_mean(mean, self.inputs.transform(rows.X), self.targets.n_outputs)
         weight = None if noise is None else precision(noise)
+        # The rows of the job are all rows of these data.
         return self._train_stacks(
             [job._replace(train=np.arange(len(rows.X)), valid=None)],
             report,
@@ -315,6 +321,7 @@ class NomuTrainer:
 
         They are frozen if f is trained already: as `mean`, or as the parameter `pretrained`.
         """
+        # A given f is a triple: its model takes ``x * scale + offset``, where x is standardised.
         given: Any = None
         if mean is not None:
             given = keras_model(mean), 1.0, 0.0
@@ -368,6 +375,7 @@ class NomuTrainer:
     def _mean_recipe(self, job: Job) -> Any:
         """Make the recipe of f, which stops early or trains for the epochs of the job."""
         recipe = self._recipe(job)
+        # The loss of f has no term for artificial inputs.
         changes: dict[str, Any] = {"n_artificial": 0, "loss_settings": ()}
         if job.mean_epochs is not None:
             changes["epochs"] = job.mean_epochs

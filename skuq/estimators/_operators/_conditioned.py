@@ -34,8 +34,8 @@ from skuq.fitted._operator import ConditionedDraws
 from skuq.networks._dense_layers import Derivatives
 from skuq.networks._epinet import PRIOR_SCALE, EpistemicNetwork
 from skuq.predictive._posterior import quasi_random_normals
-from skuq.training._engine import find_completed, has_diverged
 from skuq.training._predict import variables_of
+from skuq.training._train import find_completed, has_diverged
 
 # Largest number of values that are conditioned on exactly, and largest number that are conditioned
 # on through inducing values. Of more values a random part is used. Where functions are left out,

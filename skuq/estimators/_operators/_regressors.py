@@ -6,6 +6,7 @@ Notation: n functions, q query points, m components.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -31,12 +32,13 @@ from skuq.estimators._operators._conditioned import (
     train_conditioned,
 )
 from skuq.estimators._operators._paper import paper_settings
-from skuq.estimators._operators._trained import train_ensemble, train_epinet
 from skuq.estimators._operators._training import (
     FEWEST_FUNCTIONS,
     TRAINING_FIELDS,
     OperatorJob,
     operator_recipe,
+    train_ensemble,
+    train_epinet,
 )
 from skuq.estimators._task import read_task
 from skuq.fitted._operator import FittedOperator, GivenBase, Widths
@@ -78,13 +80,13 @@ class _EpistemicPart:
         ``train(job, report) -> draws, widths`` trains the networks of an `OperatorJob`.
     fewest_to_learn : int
         Fewest functions from which the noise is learnt.
-    fewest_with_noise : int or None
-        Fewest functions with a known noise of which networks leave some out; None never does.
+    fewest_with_noise : float
+        Fewest functions with a known noise of which networks leave some out.
     """
 
     train: Callable
     fewest_to_learn: int = FEWEST_FUNCTIONS
-    fewest_with_noise: int | None = None
+    fewest_with_noise: float = math.inf
 
 
 class OperatorRegressor(UncertaintyRegressor):
@@ -118,41 +120,20 @@ class OperatorRegressor(UncertaintyRegressor):
         -------
         self
         """
-        previous = getattr(self, "fitted_", None) if self.warm_start else None
         training = resolve_settings(self, "training").fields(TRAINING_FIELDS)
         _refuse_contradictions(self, training)
         part = self._epistemic_part()
         task = read_task(self, _make_inputs(self), _make_targets(self), X, Y, sample_weight)
         task = replace(task, rows=task.rows.take(task.rows.used))
-        n_functions, n_queries = task.rows.y.shape[:2]
-        # Networks that leave functions out must not have seen them in a previous fit.
-        is_known = not isinstance(self.noise_std, str)
-        learns_noise = _asks_for_noise(self) and n_functions >= part.fewest_to_learn
-        if learns_noise or (
-            part.fewest_with_noise is not None
-            and n_functions >= part.fewest_with_noise
-            and is_known
-            and np.any(self.noise_std)
-        ):
-            previous = None
+        # With noise, networks leave functions out: their errors there tell how large it is.
+        learns_noise, leaves_out = _plan_noise(self, part, len(task.rows.y))
+        previous = getattr(self, "fitted_", None) if self.warm_start else None
+        if leaves_out:
+            previous = None  # its networks have seen the functions that would be left out
+        # From here on everything is in standardised units; a given model leaves its residuals.
         given = _fit_scales(task, self.pretrained, previous)
-        job = OperatorJob(
-            base=_describe_base(self, task) if given is None else None,
-            head=task.targets.head,
-            data=_training_data(task, given),
-            n_queries=n_queries,
-            recipe=operator_recipe(self, training, n_functions, n_queries),
-            by_function=self.batch_over == "functions",
-            entropy=task.entropy,
-            weight=task.rows.weight,
-            learns_noise=learns_noise,
-            noise=_standardised_noise(self.noise_std, task.targets.scale_),
-            expects_none=not is_known and not learns_noise,
-            refine=self.refine,
-            previous=() if previous is None else tuple(previous.draws.members),
-        )
-        if learns_noise and not job.can_leave_out:  # so few different inputs are repeated
-            job = replace(job, learns_noise=False, noise=job.noise_of_repeats()[0])
+        task = replace(task, data=_training_data(task, given))
+        job = _make_job(self, task, training, learns_noise, previous)
         with training_progress(self.verbose) as progress:
             draws, learnt = part.train(job, progress.epochs)
         widths = _make_widths(learnt, job.noise, task.targets.scale_)
@@ -416,6 +397,8 @@ class NEONRegressor(OperatorRegressor):
 
     def _epistemic_part(self):
         prior = resolve_settings(self, "prior")
+        # Conditioning linearises the network in its weights and needs normal errors: only our own
+        # base networks have these derivatives, and nothing may follow them.
         obstacle = first_true(
             {
                 "`pretrained`": self.pretrained is not None,
@@ -440,6 +423,7 @@ class NEONRegressor(OperatorRegressor):
                 f"A conditioned prior is not possible with {obstacle}. Got prior={self.prior!r}. "
                 "Use prior='epinet'."
             )
+        # Independent of the number of functions, so that a search does not fail at its 15th point.
         if prior.scale not in ("auto", 0) and isinstance(self.noise_std, str):
             raise ValueError(
                 f"The `scale` of a conditioned prior is learnt together with the noise. Got "
@@ -632,16 +616,20 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         )
 
 
-def _asks_for_noise(model: OperatorRegressor) -> bool:
-    """Tell whether the noise is to be learnt, if there are enough functions."""
-    # A given model has seen the functions that would be left out.
-    return isinstance(model.noise_std, str) and model.loss != "nll" and model.pretrained is None
+def _plan_noise(model: OperatorRegressor, part: _EpistemicPart, n: int) -> tuple[bool, bool]:
+    """Tell whether n functions teach the noise, and whether networks leave functions out."""
+    if isinstance(model.noise_std, str):
+        # A given model has seen all functions, and a likelihood learns its noise itself.
+        learns = model.loss != "nll" and model.pretrained is None and n >= part.fewest_to_learn
+        return learns, learns
+    return False, n >= part.fewest_with_noise and bool(np.any(model.noise_std))
 
 
 def _refuse_contradictions(model: OperatorRegressor, training: dict[str, Any]) -> None:
     """Raise ValueError if parameters of a regressor contradict each other."""
     noise_std, is_known = model.noise_std, not isinstance(model.noise_std, str)
     if is_known:
+        # Validation of parameters has checked numbers, but not the entries of arrays.
         noise = np.asarray(noise_std, dtype="float64")
         if not (noise >= 0).all() or not np.isfinite(noise).all():
             raise ValueError(f"`noise_std` must be finite numbers >= 0. Got {noise_std!r}.")
@@ -661,6 +649,7 @@ def _refuse_contradictions(model: OperatorRegressor, training: dict[str, Any]) -
         raise ValueError(
             "A constant `schedule` has no `final_lr_factor`. Leave one of them out of `training`."
         )
+    # With a given model only an EpiNet is trained, on its residuals: there is no base network.
     if model.pretrained is not None:
         for name, default in (("network", "split"), ("output_map", None)):
             value = getattr(model, name)
@@ -669,6 +658,7 @@ def _refuse_contradictions(model: OperatorRegressor, training: dict[str, Any]) -
                     f"`pretrained` gives the prediction: it excludes `{name}`. Got {value!r}. "
                     "Leave one of them out."
                 )
+    # Refinement goes on with the squared error alone, to which it fits the values exactly.
     if model.refine:
         reasons = {
             f"loss={model.loss!r}": model.loss in ("huber", "nll"),
@@ -682,6 +672,42 @@ def _refuse_contradictions(model: OperatorRegressor, training: dict[str, Any]) -
                 "`refine=True` fits the squared error of data without noise, and is not possible "
                 f"with {reason}. Set noise_std=0.0 and leave out what changes the loss."
             )
+
+
+def _make_job(model, task, training, learns_noise, previous) -> OperatorJob:
+    """Make the job of training a regressor's networks on the standardised data of a task.
+
+    Parameters
+    ----------
+    model : OperatorRegressor
+    task : Task
+    training : dict
+        Given settings of the training, by name.
+    learns_noise : bool
+        Whether there are enough functions to learn the noise.
+    previous : FittedOperator or None
+        Earlier fit from whose weights training starts.
+    """
+    n_functions, n_queries = task.rows.y.shape[:2]
+    job = OperatorJob(
+        base=_describe_base(model, task) if model.pretrained is None else None,
+        head=task.targets.head,
+        data=task.data,
+        n_queries=n_queries,
+        recipe=operator_recipe(model, training, n_functions, n_queries),
+        by_function=model.batch_over == "functions",
+        entropy=task.entropy,
+        weight=task.rows.weight,
+        learns_noise=learns_noise,
+        noise=_standardised_noise(model.noise_std, task.targets.scale_),
+        expects_none=isinstance(model.noise_std, str) and not learns_noise,
+        refine=model.refine,
+        previous=() if previous is None else tuple(previous.draws.members),
+    )
+    if learns_noise and not job.can_leave_out:
+        # Few different inputs, each measured several times: repeats tell the noise.
+        return replace(job, learns_noise=False, noise=job.noise_of_repeats()[0])
+    return job
 
 
 def _make_inputs(model: OperatorRegressor) -> FunctionInputs:
@@ -716,7 +742,7 @@ def _fit_scales(task, pretrained, previous):
     if previous is None:
         inputs.fit(rows.X)
         targets.fit(rows.y)
-    else:
+    else:  # the same weights would mean something else in other units
         inputs.take_scales(previous.inputs, rows.X)
         targets.take_scales(previous.targets, rows.y)
     if pretrained is None:
@@ -742,7 +768,7 @@ def _describe_base(model, task):
     n_inputs, n_queries = len(task.inputs.scaling.scale_), task.inputs.query_points.shape[1]
     sizes = n_inputs, n_queries, task.targets.head.n_raw
     network = resolve_settings(model, "network")
-    if isinstance(network, OperatorNetwork):
+    if isinstance(network, OperatorNetwork):  # not the user's function
         return network.describe(*sizes)
     check_builder("`network`", network, "d_u, d_y, n_outputs")
     return keras_base(network(*sizes), *sizes)
@@ -768,7 +794,7 @@ def _make_widths(learnt, noise, scale):
     """Make the widths of predictions, in units of Y: learnt, of the known noise, or None."""
     if learnt is not None:
         factor, noise = learnt
-    elif noise.any():
+    elif noise.any():  # known: only the epistemic part was to be found
         factor = np.ones_like(noise)
     else:
         return None
