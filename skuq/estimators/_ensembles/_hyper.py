@@ -22,7 +22,7 @@ from skuq.estimators._ensembles import _shared as shared
 from skuq.networks import CategoricalHead, GaussianHead
 from skuq.tables import TableInputs
 from skuq.tables._inputs import warn_of_few_rows
-from skuq.training._engine import find_completed
+from skuq.training._checks import find_completed
 
 _CONSTRAINTS: dict = {
     **shared.NETWORK_CONSTRAINTS,

@@ -17,7 +17,7 @@ from skuq.estimators._ensembles import _shared as shared
 from skuq.fitted import DropoutPasses
 from skuq.networks import MLP
 from skuq.tables import TableInputs
-from skuq.training._engine import find_completed
+from skuq.training._checks import find_completed
 
 _DROPOUT = 0.1  # of the default network
 # Constraints of the parameters that regressor and classifier share.

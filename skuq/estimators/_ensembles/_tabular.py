@@ -24,7 +24,7 @@ from skuq.tables import TableInputs
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS
 from skuq.tables._targets import HEADS, TARGET_CONSTRAINTS, unpack_copies
 from skuq.training import TrainingJob, predict_members
-from skuq.training._engine import find_completed
+from skuq.training._checks import find_completed
 
 _N_MEMBERS, _N_CLASS_MEMBERS = 8, 9
 _VALIDATION = 0.1  # share of the rows, up to

@@ -20,7 +20,7 @@ from skuq.fitted._nomu import GivenMean, KnownNoise, TrainedNomu, predict_mean
 from skuq.networks import GaussianHead, NomuHead, NOMULoss, NOMUNetwork, build_mean, build_nomu
 from skuq.tables import NumberTargets, Rows, TableInputs, TrainingData
 from skuq.tables._splits import standardise_rows
-from skuq.training._engine import has_diverged
+from skuq.training._checks import has_diverged
 
 _FULL_BATCH = 2**30  # rows of a batch that takes all rows
 _FEW_ROWS = 100  # with fewer rows, or rows without noise, the mean f should interpolate its rows
