@@ -1,14 +1,15 @@
-"""Check before training that a network can be trained and stored."""
+"""Check that a network can be trained and stored, and afterwards that it did not diverge."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from skuq import backend
 from skuq._utils._messages import warn_user
+from skuq.catalog._records import Member
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._keras_models import (
     check_builder,
@@ -185,3 +186,34 @@ def _check_rebuilt(model: Any, source: str) -> None:
         raise SearchSpaceError(
             f"{source} returned a model that cannot be rebuilt from its configuration: {error}."
         ) from error
+
+
+def find_completed(members: Sequence[Member | FloatingPointError]) -> list[int]:
+    """Find the positions of members that did not diverge, and warn if some did.
+
+    A member whose training loss stopped being finite is left out even if an earlier epoch was
+    finite, because a single bad member ruins a mixture. Raises FloatingPointError if all members
+    diverged.
+    """
+    kept = [k for k, member in enumerate(members) if not has_diverged(member)]
+    if not kept:
+        what = "The network" if len(members) == 1 else f"All {len(members)} networks"
+        first = "."
+        if isinstance(members[0], Exception):
+            first = f", the first with: {str(members[0]).rstrip('.')}."
+        raise FloatingPointError(
+            f"{what} diverged{first} Try a smaller `learning_rate`, weaker penalties, or "
+            "`training=Training(clip_norm=1.0)`."
+        )
+    if len(kept) < len(members):
+        warn_user(
+            f"{len(members) - len(kept)} of {len(members)} networks diverged and were left out.",
+        )
+    return kept
+
+
+def has_diverged(member: Member | FloatingPointError) -> bool:
+    """Tell whether training failed, or the loss was not finite in every epoch."""
+    if isinstance(member, FloatingPointError):
+        return True
+    return not bool(np.isfinite(member.history["loss"]).all())

@@ -17,6 +17,7 @@ from skuq.estimators._ensembles import _shared as shared
 from skuq.tables._inputs import TableInputs
 from skuq.tables._targets import HEADS
 from skuq.training import TrainingJob
+from skuq.training._checks import find_completed
 from skuq.training._train import find_completed
 
 # Constraints of the parameters that regressor and classifier share.

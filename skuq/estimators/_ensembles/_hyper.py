@@ -19,9 +19,11 @@ from skuq.ensembles._selection import real_weight
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
-from skuq.networks import GaussianHead
+from skuq.networks import CategoricalHead, GaussianHead
 from skuq.networks._heads import CategoricalHead
+from skuq.tables import TableInputs
 from skuq.tables._inputs import TableInputs, warn_of_few_rows
+from skuq.training._checks import find_completed
 from skuq.training._networks import draw_variables
 from skuq.training._train import find_completed
 

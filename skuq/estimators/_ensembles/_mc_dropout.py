@@ -16,7 +16,9 @@ from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
 from skuq.fitted._ensemble import DropoutPasses
 from skuq.networks import MLP
+from skuq.tables import TableInputs
 from skuq.tables._inputs import TableInputs
+from skuq.training._checks import find_completed
 from skuq.training._train import find_completed
 
 _DROPOUT = 0.1  # of the default network

@@ -23,6 +23,7 @@ from skuq.predictive._calibration import fit_out_of_bag_scale
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
 from skuq.tables._targets import HEADS, TARGET_CONSTRAINTS, unpack_copies
 from skuq.training import TrainingJob, predict_members
+from skuq.training._checks import find_completed
 from skuq.training._train import find_completed
 
 _N_MEMBERS, _N_CLASS_MEMBERS = 8, 9

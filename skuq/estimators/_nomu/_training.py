@@ -23,7 +23,7 @@ from skuq.tables import TrainingData
 from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._splits import standardise_rows
 from skuq.tables._targets import NumberTargets
-from skuq.training._checks import build_checked
+from skuq.training._checks import build_checked, has_diverged
 from skuq.training._networks import draw_variables, keras_model
 from skuq.training._refine import refine_dense
 from skuq.training._train import has_diverged

@@ -34,6 +34,7 @@ from skuq.fitted._operator import ConditionedDraws
 from skuq.networks._dense_layers import Derivatives
 from skuq.networks._epinet import PRIOR_SCALE, EpistemicNetwork
 from skuq.predictive._posterior import quasi_random_normals
+from skuq.training._checks import find_completed, has_diverged
 from skuq.training._predict import variables_of
 from skuq.training._train import find_completed, has_diverged
 

@@ -30,6 +30,7 @@ from skuq.predictive._calibration import fit_scale
 from skuq.predictive._posterior import quasi_random_normals
 from skuq.tables import TrainingData
 from skuq.training import Recipe
+from skuq.training._checks import find_completed
 from skuq.training._job import seed_words, template_of_model
 from skuq.training._predict import predict_draws, read_network
 from skuq.training._refine import refine
