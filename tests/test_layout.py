@@ -8,8 +8,8 @@ a network is built, and must not need what is not installed:
 - imports of third-party libraries that are optional.
 
 A module of skuq that loads TensorFlow as soon as it is imported is used through its lazy package:
-``from skuq import training`` at the top of a file, and ``training.train_stack(...)`` where it is
-called. The tests below count that as an import of the file that defines `train_stack`.
+``from skuq import training`` at the top of a file, and ``training.train(...)`` where it is
+called. The tests below count that as an import of the file that defines `train`.
 """
 
 import ast

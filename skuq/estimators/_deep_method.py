@@ -150,7 +150,7 @@ class DeepEnsembleMethod(TrainingMethod):
             ]
         if estimator.max_time is not None:
             jobs, deadline = training.shorten(jobs, data, estimator.max_time)
-        members = sum(training.train_all(jobs, data, report=report, deadline=deadline), [])
+        members = training.train(jobs, data, report=report, deadline=deadline)
         kept = find_completed(members)
         members, origins = [members[k] for k in kept], [origins[k] for k in kept]
         weights = self._weights(members, origins, head, data)

@@ -53,9 +53,10 @@ class _HyperDeepEnsemble(TrainingMethod):
 
         def train_stack(settings, seeds, start=None):
             recipes = [self.recipe(splits.validates, **setting) for setting in settings]
-            return training.train_stack(
-                network, head, recipes, data, seeds, start=start, report=report
+            job = training.TrainingJob.of_model(
+                network, head, recipes, seeds, stacked=True, start=start
             )
+            return training.train(job, data, report=report)
 
         # rand_search: networks differ in their settings, and start from the same weights.
         first = training.draw_variables(network, self.seeds(1)[0])
@@ -121,15 +122,15 @@ class _HyperDeepEnsemble(TrainingMethod):
         """Continue training the members on all rows, for the average of their best epochs."""
         epochs = 1 + round(np.mean([member.best_epoch for member in members]))
         changes = {"epochs": epochs, "early_stopping_patience": None, "keep": "last"}
-        longer = training.train_stack(
+        job = training.TrainingJob.of_model(
             network,
             head,
             [self.recipe(True, **setting, **changes) for setting in settings],
-            data.all_rows(),
             [member.seed for member in members],
+            stacked=True,
             start=[(member.weights, list(member.state)) for member in members],
-            report=report,
         )
+        longer = training.train(job, data.all_rows(), report=report)
         # A member that diverges keeps its weights from before.
         return [
             old if isinstance(new, FloatingPointError) else replace(new, held_out=old.held_out)

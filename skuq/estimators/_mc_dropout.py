@@ -39,7 +39,9 @@ class _MCDropout(TrainingMethod):
     def train(self, network, head, data, splits, report):
         check_dropout_layers(network)
         recipe = self.recipe(splits.validates, l2=self.estimator.l2)
-        members = training.train_stack(network, head, recipe, data, self.seeds(1), report=report)
+        seeds = self.seeds(1)
+        job = training.TrainingJob.of_model(network, head, recipe, seeds, stacked=True)
+        members = training.train(job, data, report=report)
         find_completed(members)
         return Outcome(members, np.ones(1))
 

@@ -31,7 +31,7 @@ from skuq.estimators._tangent_process import ExactProcess, SparseProcess
 from skuq.fitted._operator import ConditionedDraws
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.predictive._posterior import quasi_random_normals
-from skuq.training._predict import variables_of
+from skuq.training._predict import parts_of
 
 # Values that are conditioned on exactly, and the largest number that is conditioned on through so
 # many inducing ones. Of more values a random part is used. Where functions are left out, networks
@@ -182,7 +182,7 @@ class _ProcessMaker:
 
     def __call__(self, member):
         """Make a network's derivatives at all rows, and its process."""
-        network, variables = variables_of(member)
+        network, variables, _ = parts_of(member)
         derivatives = network.network.base.derivatives(variables, self._x)
         if self._inducing is None:
             return derivatives, ExactProcess(derivatives)

@@ -109,15 +109,15 @@ class OperatorTraining:
             fields["permutations"] = [self.row_order(k) for k in range(n_members)]
         if self.previous:
             fields["start"] = self._start(network, n_members)
-        members = training.train_stack(
+        job = training.TrainingJob.of_model(
             network,
             self.head,
             _stopping(recipe) if validate else recipe,
-            self.data,
             [trial_seed(self.entropy, k) for k in range(n_members)],
-            report=report,
+            stacked=True,
             **fields,
         )
+        members = training.train(job, self.data, report=report)
         return self._refine(members, splits) if self.refine else members
 
     def _refine(self, members, splits):

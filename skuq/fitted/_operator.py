@@ -32,7 +32,7 @@ from skuq.tables import FunctionInputs, FunctionTargets
 from skuq.tables._functions import pair_rows
 from skuq.tables._scaling import hard_clip
 from skuq.training._networks import DrawingNetwork
-from skuq.training._predict import read_network, variables_of
+from skuq.training._predict import parts_of, read_network
 
 
 @saved_as("fitted.FittedOperator.GivenBase")
@@ -184,7 +184,7 @@ class ConditionedDraws:
         """Predict raw outputs (S, n * q, m) of standardised rows."""
         networks, parts = [], []
         for member, directions in zip(self.members, self.directions):
-            network, variables = variables_of(member)
+            network, variables, _ = parts_of(member)
             split = network.split(directions.astype("float64"))
             networks.append((network.network.base, variables, split))
         widest = 64 * self.directions.shape[1] + len(index)

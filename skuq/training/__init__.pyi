@@ -8,14 +8,9 @@ from ._predict import predict_draws as predict_draws
 from ._predict import predict_members as predict_members
 from ._recipe import Recipe as Recipe
 from ._refine import refine as refine
-from ._refine import refine_dense as refine_dense
 from ._settings import Training as Training
 from ._train import shorten as shorten
 from ._train import train as train
-from ._train import train_all as train_all
-from ._train import train_epochs as train_epochs
-from ._train import train_member as train_member
-from ._train import train_stack as train_stack
 from ._trainer import MemberRefitter as MemberRefitter
 from ._trainer import MemberRepeater as MemberRepeater
 from ._trainer import MemberTrainer as MemberTrainer

@@ -98,19 +98,15 @@ class PlannedNetwork:
     def forward(self, variables: Any, state: Any, x: Any, run: Run) -> tuple[Any, Any, Any]:
         """Compute ``(raw, new state, penalty)``."""
         raw, state = self.plan(variables, state, x, run)
-        return raw, state, self._penalty(variables)
-
-    def _penalty(self, variables: Any) -> Any:
-        """Sum the layers' own weight penalties; the result is () or (n_members,)."""
         ops = backend.ops
-        total: Any = 0.0
+        total: Any = 0.0  # the layers' own weight penalties, () or (n_members,)
         for weight, value in zip(self.plan.weights, variables):
             axes = tuple(range(-len(weight.shape), 0))
             if weight.l1:
                 total = total + weight.l1 * ops.sum(ops.abs(value), axis=axes)
             if weight.l2:
                 total = total + weight.l2 * ops.sum(ops.square(value), axis=axes)
-        return total
+        return raw, state, total
 
 
 INDEX_STREAM = 2**20  # stream of epistemic indices: dropout layers count their streams from 0

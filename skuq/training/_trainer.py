@@ -31,7 +31,6 @@ from skuq.training._predict import predict_members
 from skuq.training._recipe import Recipe, stack_conflict
 from skuq.training._train import (
     JointTraining,
-    only_member,
     seconds_needed,
     share_in_time,
     train,
@@ -71,33 +70,15 @@ def fold_jobs(
         Stacks where the folds can be stacked, otherwise one job a fold; networks come in the
         order of the folds.
     """
-    alone = make_job(seeds[:1])
-    if make_plan(alone.network) is not None and _are_alike(data, folds):
-        return _stacks(make_job, data, folds, seeds)
-    return [(make_job([seed]), data.split_rows(*fold)) for fold, seed in zip(folds, seeds)]
-
-
-def _are_alike(data: TrainingData, folds: Sequence[Fold]) -> bool:
-    """Tell whether folds agree enough in sizes and mean weights to train as one stack."""
     sizes = [[len(rows) for rows in fold] for fold in folds]
     weights = [data.weight[train].mean(dtype=float) for train, _ in folds]
-    return bool((np.ptp(sizes, axis=0) <= 1).all() and np.ptp(weights) <= _LARGEST_SPREAD)
-
-
-def _stacks(
-    make_job: Callable[..., TrainingJob],
-    data: TrainingData,
-    folds: Sequence[Fold],
-    seeds: Sequence[int],
-) -> list[tuple[TrainingJob, TrainingData]]:
-    """Make jobs whose stacks train up to 16 folds at once.
-
-    All members of a stack have equally many rows, so smaller folds are padded with the number of
-    an additional row, whose weight is zero.
-    """
-    # n is the number of the additional row, whose weight is 0.
+    are_alike = (np.ptp(sizes, axis=0) <= 1).all() and np.ptp(weights) <= _LARGEST_SPREAD
+    if make_plan(make_job(seeds[:1]).network) is None or not are_alike:
+        return [(make_job([seed]), data.split_rows(*fold)) for fold, seed in zip(folds, seeds)]
+    # All members of a stack have equally many rows, so smaller folds are padded with the number n
+    # of an additional row, whose weight is 0.
     n, data = len(data.x), data.with_empty_row()
-    largest = np.max([[len(rows) for rows in fold] for fold in folds], axis=0)
+    largest = np.max(sizes, axis=0)
     splits = [
         tuple(
             np.pad(rows, (0, size - len(rows)), constant_values=n)
@@ -269,7 +250,11 @@ class MemberTrainer:
         share, deadline, scores = 1.0, started + budget.seconds, []
         if budget.shorten and budget.seconds < math.inf:  # plan fewer epochs, which fit
             needed, to_predict, measured = seconds_needed(jobs)
-            of_result = self._seconds_of_result(to_predict)
+            # The mixture's moments need predictions of each network for the rows of all folds.
+            n_passes = 1
+            if self.folds is not None and isinstance(self.head, GaussianHead):
+                n_passes += len(self.folds)
+            of_result = to_predict * n_passes
             deadline -= min(of_result, budget.seconds / 2)
             needed += len(budget.stages) * of_result  # each stage has a result of its own
             share = share_in_time(needed, deadline - time.monotonic())
@@ -294,13 +279,6 @@ class MemberTrainer:
         result, share = self._result(training), share * training.share
         return TrialOutcome(result, self._objective(result, share), tuple(scores), share)
 
-    def _seconds_of_result(self, to_predict: float) -> float:
-        """Estimate the time of the result, from that of all predictions of held-out rows."""
-        if self.folds is None or not isinstance(self.head, GaussianHead):
-            return to_predict
-        # For the mixture's moments, each network predicts the rows of all folds.
-        return to_predict * (1 + len(self.folds))
-
     def _jobs(
         self, configuration: Mapping[str, Any], seed: int, **changes: Any
     ) -> list[tuple[TrainingJob, TrainingData]]:
@@ -313,7 +291,11 @@ class MemberTrainer:
 
     def _result(self, training: JointTraining) -> Member | FoldedMember:
         """Make the trial's record at its present epoch, or raise a diverged network's error."""
-        networks = [only_member([member]) for of_job in training.members() for member in of_job]
+        networks: list[Member] = []
+        for member in training.members():
+            if isinstance(member, FloatingPointError):
+                raise member
+            networks.append(member)
         if self.folds is None:
             return networks[0]
         return folded_member(networks, self.data, self.folds, self.head, self.held_out)

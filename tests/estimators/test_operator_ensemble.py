@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from tiers import slow_after
 import skuq.training
 from skuq import OperatorEnsembleRegressor
 from skuq.backend import keras, ops
-from skuq.training import predict_draws, train_member
+from skuq.training import predict_draws
 from skuq.training._networks import DrawingNetwork
 from skuq.training._predict import read_network
 
@@ -115,16 +116,16 @@ def test_a_member_is_the_same_trained_alone(monkeypatch, batch):
 
     def spy(*arguments, **options):
         calls.append((arguments, options))
-        return train_stack(*arguments, **options)
+        return train(*arguments, **options)
 
-    train_stack = skuq.training.train_stack
-    monkeypatch.setattr(skuq.training, "train_stack", spy)
+    train = skuq.training.train
+    monkeypatch.setattr(skuq.training, "train", spy)
     model = fit_small(steps=40, **batch)
-    (network, head, recipe, data, seeds), _ = calls[0]
+    (job, data), _ = calls[0]
     rows = model.fitted_.inputs.transform(INPUTS)
     if not batch:
-        for seed, member in zip(seeds, model.members_):
-            alone = train_member(network, head, recipe, data, seed)
+        for seed, member in zip(job.seeds, model.members_):
+            (alone,) = train(replace(job, recipes=job.recipe, seeds=[seed], stacked=False), data)
             assert_allclose(predict_draws(alone, rows), predict_draws(member, rows), atol=1e-4)
     fewer = fit_small(steps=40, n_members=2, **batch)
     for one, other in zip(fewer.members_, model.members_):
@@ -168,12 +169,12 @@ def test_equal_seeds_give_equal_bits():
 def test_bootstrap_gives_members_whole_functions_of_their_own(monkeypatch, batch):
     caught = []
 
-    def spy(*arguments, splits=None, permutations=None, **options):
-        caught.append((splits, permutations))
-        return train_stack(*arguments, splits=splits, permutations=permutations, **options)
+    def spy(job, data, **options):
+        caught.append((job.splits, job.permutations))
+        return train(job, data, **options)
 
-    train_stack = skuq.training.train_stack
-    monkeypatch.setattr(skuq.training, "train_stack", spy)
+    train = skuq.training.train
+    monkeypatch.setattr(skuq.training, "train", spy)
     model = fit_small(bootstrap=0.5, **batch)
     splits, permutations = caught[0]
     seen = []
@@ -205,13 +206,13 @@ def test_function_without_weight_is_absent():
 
 
 def test_wild_members_are_left_out(monkeypatch):
-    train_stack = skuq.training.train_stack
+    train = skuq.training.train
 
     def with_a_wild_one(*arguments, **options):
-        members = train_stack(*arguments, **options)
+        members = train(*arguments, **options)
         return [FloatingPointError("diverged"), *members[1:]]
 
-    monkeypatch.setattr(skuq.training, "train_stack", with_a_wild_one)
+    monkeypatch.setattr(skuq.training, "train", with_a_wild_one)
     with pytest.warns(UserWarning, match="1 of 3 networks diverged"):
         model = fit_small()
     assert len(model.members_) == 2 and model.posterior_fn().n_draws == 2

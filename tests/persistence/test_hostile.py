@@ -86,7 +86,7 @@ def set_state(**fields):
         # Names that skuq has, of what is not registered under them.
         "networks.GaussianHead.evil",
         "networks.build_mlp",
-        "training.train_member",
+        "training.train",
         "persistence.load",
         "exceptions.FileFormatError",
         "load",

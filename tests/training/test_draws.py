@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from tiers import slow_after
+from training_data import train_member, train_stack
 
 from skuq.backend import BACKEND, BoundedCache, keras, ops
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
 from skuq.networks._operator import OperatorHead, OperatorNetwork, keras_base
 from skuq.networks._plan import Run, tensors
 from skuq.tables import TrainingData
-from skuq.training import Recipe, _engine, predict_draws, train_member, train_stack
+from skuq.training import Recipe, _engine, predict_draws
 from skuq.training._losses import INDEX_STREAM, normal
 from skuq.training._networks import DrawingNetwork
 from skuq.training._predict import read_network

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from tiers import slow_after
-from training_data import make_data
+from training_data import make_data, train_epochs, train_member
 
 from skuq import backend
 from skuq.backend import keras
@@ -26,9 +26,6 @@ from skuq.training import (
     draw_variables,
     shorten,
     train,
-    train_all,
-    train_epochs,
-    train_member,
 )
 from skuq.training._arguments import HostStreams
 
@@ -329,10 +326,8 @@ def test_a_job_of_one_epoch_can_be_shortened(data, monkeypatch):
 
 def test_jobs_trained_together_are_those_trained_alone(data):
     jobs = [job_of(8), job_of(3, replace(RECIPE, epochs=3), model=unplanned)]
-    found = train_all(jobs, data)
-    assert [len(members) for members in found] == [8, 3]
-    for members, job in zip(found, jobs):
-        assert_equal_members(members, train(job, data))
+    found = train(jobs, data)
+    assert_equal_members(found, [member for job in jobs for member in train(job, data)])
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.5, "3"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from tiers import slow_after
-from training_data import make_data
+from training_data import make_data, train_epochs, train_member, train_stack
 
 from skuq.backend import keras
 from skuq.networks import DenseSkipSpace, GaussianHead, NomuHead, build_mlp, build_nomu
@@ -22,9 +22,6 @@ from skuq.training import (
     _job,
     draw_variables,
     train,
-    train_epochs,
-    train_member,
-    train_stack,
 )
 from skuq.training._engine import TrainingRun
 

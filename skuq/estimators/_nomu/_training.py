@@ -216,8 +216,7 @@ class NomuTrainer:
             return members
         rows = [(data.x[job.train], data.y[job.train], data.weight[job.train]) for job in jobs]
         return [
-            training.refine_dense(member, x, y, weight)
-            for member, (x, y, weight) in zip(members, rows)
+            training.refine(member, x, y, weight) for member, (x, y, weight) in zip(members, rows)
         ]
 
     def _train_together(
@@ -273,18 +272,17 @@ class NomuTrainer:
         sizes = [(len(job.train), recipe.epochs) for job, recipe in zip(jobs, recipes)]
         for size in sorted(set(sizes)):
             positions = [k for k in range(len(jobs)) if sizes[k] == size]
-            trained = training.train_stack(
+            job = training.TrainingJob.of_model(
                 template,
                 head,
                 [recipes[k] for k in positions],
-                data,
                 [seeds[k] for k in positions],
+                stacked=True,
                 splits=[(jobs[k].train, jobs[k].valid if validates else None) for k in positions],
                 start=None if start is None else [start[k] for k in positions],
                 artificial=self.sampler,
-                report=report,
             )
-            for k, member in zip(positions, trained):
+            for k, member in zip(positions, training.train(job, data, report=report)):
                 members[k] = member
         return members
 
