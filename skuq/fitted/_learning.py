@@ -189,7 +189,16 @@ def learn_calibration(rows: CalibrationRows, method: str, groups: Any = None) ->
         for k in range(1 if single else rows.y.shape[1])
     ]
     # From outputs of groups to groups of outputs.
-    whole, *parts = (_as_calibration(method, learnt, single) for learnt in zip(*outputs))
+    calibrations = []
+    for learnt in zip(*outputs):
+        scale, *shape = (part[0] if single else np.stack(part, axis=-1) for part in zip(*learnt))
+        scale = float(scale) if single else scale
+        calibrations.append(
+            Calibration(method, scale, levels=tuple(shape))
+            if method == "isotonic"
+            else Calibration(method, scale, None, *shape)
+        )
+    whole, *parts = calibrations
     return whole if groups is None else GroupedCalibration(grouping, tuple(parts), whole)
 
 
@@ -204,15 +213,6 @@ def _warn_of_small_groups(labels: Sequence[Any], n_rows: Sequence[float]) -> Non
             f"{' and others' if len(small) > 5 else ''}.",
             CalibrationWarning,
         )
-
-
-def _as_calibration(method: str, outputs: Sequence[tuple[Any, ...]], single: bool) -> Calibration:
-    """Combine what was learnt for each output in one record."""
-    scale, *shape = (part[0] if single else np.stack(part, axis=-1) for part in zip(*outputs))
-    scale = float(scale) if single else scale
-    if method == "isotonic":
-        return Calibration(method, scale, levels=tuple(shape))
-    return Calibration(method, scale, None, *shape)
 
 
 def _learn_output(

@@ -89,10 +89,6 @@ class EpiNet:
         )
         return weights, [np.concatenate(first, axis=1), *map(np.stack, others)]
 
-    @property
-    def n_state(self) -> int:
-        return len(self._prior_layers)
-
     def __call__(self, space: Namespace, weights, state, features, index):
         """Compute draws (.., S, N, n_raw) from features (.., N, n_features) and indices."""
         # sigma(features, z) = trainable part + alpha * prior part (Eq. 4).
@@ -114,8 +110,9 @@ class EpiNet:
         value = space.activation(first.activation if self.units else "linear")(
             of_rows + of_index[..., :, None, :]
         )
-        if not self.units:
-            return self._sum_over_index(xp, value, index)
+        if not self.units:  # sum (.., S, N, n_index * n_raw), weighted by z
+            value = xp.reshape(value, (*value.shape[:-1], self.n_index, self.n_raw))
+            return xp.sum(value * index[..., :, None, :, None], axis=-2)
         shape = tuple(value.shape)  # (.., S, N, units)
         # The layers between see the pairs of index and row as rows: (.., S * N, units).
         value = xp.reshape(value, (*shape[:-3], shape[-3] * shape[-2], shape[-1]))
@@ -137,11 +134,6 @@ class EpiNet:
         weights = xp.reshape(xp.moveaxis(weights, -2, -3), (*lead, self.n_index, n * self.n_raw))
         summed = xp.matmul(index, weights)
         return xp.reshape(summed, (*summed.shape[:-1], n, self.n_raw))
-
-    def _sum_over_index(self, xp, value, index):
-        """Sum values (.., S, N, n_index * n_raw), weighted by z: (.., S, N, n_raw)."""
-        value = xp.reshape(value, (*value.shape[:-1], self.n_index, self.n_raw))
-        return xp.sum(value * index[..., :, None, :, None], axis=-2)
 
     def _prior(self, space, state, features, index):
         """Sum the outputs of the n_index frozen prior networks by weights z: (.., S, N, n_raw)."""

@@ -63,8 +63,17 @@ def build_checked(
     if not model.trainable_variables:
         raise SearchSpaceError(f"{source} returned a model without trainable weights.")
     _check_layers(model, source)
-    _check_sums(model, source)
-    _check_rebuilt(model, source)
+    if fault := wrong_sum(model):
+        raise SearchSpaceError(f"{source} returned a model in which {fault}")
+    # A member is stored as its configuration, from which its model is rebuilt to predict. A plan
+    # is made of the configuration alone, so that such a model needs no check.
+    if make_plan(model.to_json()) is None:
+        try:
+            check_rebuild(model)
+        except Exception as error:
+            raise SearchSpaceError(
+                f"{source} returned a model that cannot be rebuilt from its configuration: {error}."
+            ) from error
     _warn_of_random_values(model, lambda: build(input_shape, n_raw), source)
     return model
 
@@ -146,12 +155,6 @@ def _check_layers(model: Any, source: str) -> None:
             )
 
 
-def _check_sums(model: Any, source: str) -> None:
-    """Raise SearchSpaceError for a sum that Keras computes wrongly for some numbers of rows."""
-    if fault := wrong_sum(model):
-        raise SearchSpaceError(f"{source} returned a model in which {fault}")
-
-
 def _warn_of_random_values(model: Any, build_again: Callable[[], Any], source: str) -> None:
     """Warn of untrained values that differ each time the network is built."""
     kept = kept_values(model)
@@ -170,18 +173,3 @@ def _warn_of_random_values(model: Any, build_again: Callable[[], Any], source: s
                 "keras.utils.set_random_seed before each fit, or set the values in your function."
             )
             return
-
-
-def _check_rebuilt(model: Any, source: str) -> None:
-    """Raise SearchSpaceError if a model cannot be rebuilt from its configuration.
-
-    A member is stored as this configuration, and its model is rebuilt to predict.
-    """
-    if make_plan(model.to_json()) is not None:
-        return
-    try:
-        check_rebuild(model)
-    except Exception as error:
-        raise SearchSpaceError(
-            f"{source} returned a model that cannot be rebuilt from its configuration: {error}."
-        ) from error

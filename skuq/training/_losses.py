@@ -119,7 +119,7 @@ class Losses:
         self.key, self.network, self.backend = key, network, backend
         n_inputs = math.prod(key.input_shape)
         self._columns = [n_inputs, n_inputs + key.n_outputs]  # where y and the weight begin
-        self._head: Any = key.head  # an `ArtificialHead` if `key.n_artificial` is positive
+        self._head: Any = key.head  # with an `artificial_loss` if `key.n_artificial` is positive
         # A head may be validated by another loss than the one it is trained on.
         self._validation_loss = getattr(key.head, "validation_loss", key.head.loss)
 

@@ -20,7 +20,6 @@ from skuq._utils._environment import repeat_seed, trial_seed
 from skuq.catalog._records import FoldedMember, Member, TrialBudget, TrialOutcome, TrialRecord
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._heads import GaussianHead
-from skuq.networks._heads import ScorableHead as LikelihoodHead
 from skuq.networks._keras_models import register_again, registered_in_main
 from skuq.networks._plan import make_plan, without_names
 from skuq.networks._space import SearchSpace
@@ -98,7 +97,7 @@ def fold_jobs(
     ]
 
 
-def mean_score(head: LikelihoodHead, y: np.ndarray, raw: np.ndarray, weight: np.ndarray) -> float:
+def mean_score(head: Any, y: np.ndarray, raw: np.ndarray, weight: np.ndarray) -> float:
     """Compute the score that a search minimises, as a weighted mean over rows, in float64."""
     scores = head.scores(y.astype("float64"), raw.astype("float64"))
     return float(np.average(scores, weights=weight.astype("float64")))
@@ -108,7 +107,7 @@ def folded_member(
     networks: Sequence[Member],
     data: TrainingData,
     folds: Sequence[Fold],
-    head: LikelihoodHead,
+    head: Any,
     held_out: Any = None,
 ) -> FoldedMember:
     """Make the record of a trial with one network per fold.
@@ -234,7 +233,7 @@ class MemberTrainer:
         with self._time_limit() as cancelled:
             if budget is not None:
                 return self._train_within(budget, configuration, seed, cancelled)
-            training = JointTraining(self._jobs(configuration, seed, **changes))
+            training = JointTraining(self.jobs(configuration, seed, **changes))
             training.advance(cancelled=cancelled)
             return self._result(training)
 
@@ -246,7 +245,7 @@ class MemberTrainer:
         cancelled: Callable[[], bool],
     ) -> TrialOutcome:
         """Train stage by stage, until the budget's time or one of its limits ends the trial."""
-        started, jobs = time.monotonic(), self._jobs(configuration, seed)
+        started, jobs = time.monotonic(), self.jobs(configuration, seed)
         share, deadline, scores = 1.0, started + budget.seconds, []
         if budget.shorten and budget.seconds < math.inf:  # plan fewer epochs, which fit
             needed, to_predict, measured = seconds_needed(jobs)
@@ -279,11 +278,19 @@ class MemberTrainer:
         result, share = self._result(training), share * training.share
         return TrialOutcome(result, self._objective(result, share), tuple(scores), share)
 
-    def _jobs(
+    def jobs(
         self, configuration: Mapping[str, Any], seed: int, **changes: Any
     ) -> list[tuple[TrainingJob, TrainingData]]:
-        """Make the jobs of a trial, each with its data: a single job, or those of the folds."""
-        make_job = self._job_maker(configuration, **changes)
+        """Make the jobs of a trial, each with its data: a single job, or those of the folds.
+
+        Parameters
+        ----------
+        configuration, seed, **changes
+            See `__call__`.
+        """
+        recipe = replace(self.recipe(configuration), **changes)
+        model = self.build(configuration)
+        make_job = functools.partial(TrainingJob.of_model, model, self._head(configuration), recipe)
         if self.folds is None:
             return [(make_job([seed], held_out=self.held_out), self.data)]
         seeds = [trial_seed(seed, k) for k in range(len(self.folds))]
@@ -328,24 +335,6 @@ class MemberTrainer:
             return result.score
         raw = np.asarray(result.held_out)[:n_valid]
         return mean_score(self.head, self.data.y_valid, raw, self.data.weight_valid)
-
-    def job(self, configuration: Mapping[str, Any], seed: int, **changes: Any) -> TrainingJob:
-        """Make the job of a configuration's network on the training rows.
-
-        Parameters
-        ----------
-        configuration, seed, **changes
-            See `__call__`.
-        """
-        return self._job_maker(configuration, **changes)([seed], held_out=self.held_out)
-
-    def _job_maker(
-        self, configuration: Mapping[str, Any], **changes: Any
-    ) -> Callable[..., TrainingJob]:
-        """Make the function ``(seeds, **fields) -> TrainingJob`` of a configuration."""
-        recipe = replace(self.recipe(configuration), **changes)
-        model = self.build(configuration)
-        return functools.partial(TrainingJob.of_model, model, self._head(configuration), recipe)
 
     def _head(self, configuration: Mapping[str, Any]) -> Any:
         """Select the head that a configuration trains with."""
@@ -528,27 +517,20 @@ class MemberRefitter:
             If it took longer than the trainer's `timeout`.
         """
         record = self._trials[request["trial"]]
+        networks, best_epoch = record.result.networks, record.result.best_epoch
+        # Factors of the learning rate in each epoch until the best one; a fold that stopped earlier
+        # keeps its last rate. Plateaus multiply the rate: rates are averaged in logarithms.
+        rates = [network.history["learning_rate"] for network in networks]
+        epochs = np.arange(1 + best_epoch)
+        logs = [np.log(np.take(curve, epochs, mode="clip") / curve[0]) for curve in rates]
         member: Any = self._trainer(
             record.configuration,
             record.seed,
-            epochs=1 + record.result.best_epoch,
-            epoch_rates=_epoch_rates(record.result),
+            epochs=1 + best_epoch,
+            epoch_rates=np.exp(np.mean(logs, axis=0)).tolist(),
             reduce_lr_patience=None,
             early_stopping_patience=None,
             keep="last",
         )
         refitted: Member = member
         return refitted
-
-
-def _epoch_rates(member: Member | FoldedMember) -> list[float]:
-    """Compute factors of the learning rate in each epoch until the best one.
-
-    For folds these are geometric means. A fold that stopped earlier keeps its last rate.
-    """
-    rates = [network.history["learning_rate"] for network in member.networks]
-    epochs = np.arange(1 + member.best_epoch)
-    # Plateaus multiply the rate, so that rates of folds are averaged in logarithms.
-    logs = [np.log(np.take(curve, epochs, mode="clip") / curve[0]) for curve in rates]
-    factors: list[float] = np.exp(np.mean(logs, axis=0)).tolist()
-    return factors

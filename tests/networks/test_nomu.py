@@ -156,7 +156,7 @@ def sequential(input_shape, n_outputs):
 
 @pytest.mark.parametrize("build", [net, sequential])
 def test_any_keras_model_is_f_and_r(build):
-    model = build_nomu((3,), 2, build_f=build, build_r=build)
+    model = build_nomu((3,), 2, mean_network=build, side_network=build)
     width = build((3,), 1).layers[-1].input.shape[-1]
     assert model.output_shape == (None, 4)
     assert units_into(model, "side_output") == 2 * width
@@ -197,7 +197,7 @@ def test_a_model_of_two_heads_on_one_layer_shows_that_layer():
         x = layers.Dense(8, activation="relu")(inputs)
         return keras.Model(inputs, layers.Concatenate()([layers.Dense(1)(x), layers.Dense(1)(x)]))
 
-    model = build_nomu((3,), 2, side_hidden_units=(5,), build_f=heads)
+    model = build_nomu((3,), 2, side_hidden_units=(5,), mean_network=heads)
     assert units_into(model, "side_output") == 5 + 8
 
 
@@ -224,7 +224,7 @@ def test_a_rescaled_input_is_no_hidden_layer():
             ]
         )
 
-    model = build_nomu((3,), 1, build_f=rescaled, side_hidden_units=(5,))
+    model = build_nomu((3,), 1, mean_network=rescaled, side_hidden_units=(5,))
     assert units_into(model, "side_output") == 5 + 4
     with pytest.raises(ValueError, match=r"at most 1 .* Got 2"):
-        build_nomu((3,), 1, build_f=rescaled, side_hidden_units=(5,), connect_layers=2)
+        build_nomu((3,), 1, mean_network=rescaled, side_hidden_units=(5,), connect_layers=2)

@@ -297,9 +297,9 @@ def test_a_trainer_trains_the_job_of_a_configuration(data):
     rng = np.random.default_rng(0)
     configuration = (decisions.architecture + decisions.hyperparameters).sample(rng)
     trainer = MemberTrainer(space, data, HEAD, epochs=4, held_out=data.x[:7])
-    job = trainer.job(configuration, 3)
+    ((job, _),) = trainer.jobs(configuration, 3)
     assert job.recipe == trainer.recipe(configuration) and job.seeds == (3,)
-    assert trainer.job(configuration, 3, epochs=2).recipe.epochs == 2
+    assert trainer.jobs(configuration, 3, epochs=2)[0][0].recipe.epochs == 2
     member = trainer(configuration, 3)
     assert member.held_out.shape == (7, 2)
     assert_array_equal(train(job, data)[0].weights, member.weights)
