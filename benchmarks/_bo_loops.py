@@ -15,8 +15,20 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skuq import NEONRegressor, NOMURegressor, OperatorEnsembleRegressor
-from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor
-from skuq.networks import ArtificialInputs, NOMUNetwork, NOMUReadout
+from skuq.bayesopt import (
+    BayesianOptimizer,
+    MultiStart,
+    OutputwiseRegressor,
+    UpperConfidenceBound,
+)
+from skuq.networks import (
+    ArtificialInputs,
+    ConditionedPrior,
+    EpiNet,
+    NOMUNetwork,
+    NOMUReadout,
+    OperatorNetwork,
+)
 
 DESIGNS = ("random", "sobol")  # points that do not depend on results
 # NOMU in three small layers that meet their rows, not with the paper's settings: for smooth
@@ -27,7 +39,7 @@ NOMU_METHODS = (
     *("nomu_lbfgs_0.05", "nomu_lbfgs_0.5", "gp_0.05", "gp_0.5", "pgp", "random"),
 )
 # sqrt(0.1): the paper's kappa is under the root
-LCB = {"acquisition": "lcb", "beta": 0.316, "deviation": "absolute"}
+LCB = {"acquisition": UpperConfidenceBound(0.316, deviation="absolute")}
 FIELD_DRAWS, FIELD_RESTARTS = 64, 100  # where outputs are fields
 
 
@@ -103,39 +115,37 @@ def matern(d):
 def estimator_and_settings(part, method, task, arguments):
     """A surrogate, and what of the search differs from the defaults."""
     # Simulations have no noise. Methods named "neon" train an EpiNet, as in the paper.
-    given = {"query_points": task.query_points, "noise": 0.0}
+    given = {"query_points": task.query_points, "noise_std": 0.0}
     if arguments.training_steps is not None:
-        given["steps"] = arguments.training_steps
+        given["training__steps"] = arguments.training_steps
     if part == "brusselator":  # the paper's network, trained as ours are by default
-        model = NEONRegressor(
-            fourier_scale=5.0,
-            latent=96,
-            decoder_units=(64,) * 3,
-            prior_scale=1.0,
-            epistemic="epinet",
-            **given,
-        )
+        network = OperatorNetwork(fourier_scale=5.0, latent=96, decoder_units=(64,) * 3)
+        model = NEONRegressor(network=network, prior=EpiNet(scale=1.0)).set_params(**given)
         settings = LCB if method == "neon_lcb" else {}
-        return model, settings | {"n_draws": FIELD_DRAWS, "n_restarts": FIELD_RESTARTS}
+        return model, settings | {
+            "n_draws": FIELD_DRAWS,
+            "maximizer": MultiStart(n_restarts=FIELD_RESTARTS),
+        }
     if part == "nomu":
         return function_search(method, len(task.bounds), arguments)
     if method.endswith("_exp"):  # as the paper's learning rate falls, less far than ours
-        given |= {"schedule": "exponential", "final_lr_factor": 0.03}
+        given |= {"training__schedule": "exponential", "training__final_lr_factor": 0.03}
     if method.startswith("neon_lcb"):
-        return NEONRegressor(epistemic="epinet", **given), LCB
+        return NEONRegressor(prior="epinet").set_params(**given), LCB
     if method.startswith("conditioned"):
-        return NEONRegressor(prior_scale=0.75, **given), LCB if method.endswith("lcb") else {}
+        model = NEONRegressor(prior=ConditionedPrior(scale=0.75)).set_params(**given)
+        return model, LCB if method.endswith("lcb") else {}
     if method.startswith("rpn"):  # narrow: 16 of NEON's width take four times as long, these 1.5
-        small = {"encoder_units": (24, 24), "latent": 24, "decoder_units": (24, 24)}
+        small = OperatorNetwork(encoder_units=(24, 24), latent=24, decoder_units=(24, 24))
         given["refine"] = "refined" in method
-        return OperatorEnsembleRegressor(16, **small, **given), {}
+        return OperatorEnsembleRegressor(16, network=small).set_params(**given), {}
     if method == "neon_paper_lei":
         return NEONRegressor.from_paper("pollutants", batch_size=32, **given), {}
     if method == "gp":
         return matern(len(task.bounds)), {"acquisition": "ei"}
     if method == "gp_composite":
         return OutputwiseRegressor(matern(len(task.bounds))), {}
-    return NEONRegressor(epistemic="epinet", **given), {}
+    return NEONRegressor(prior="epinet").set_params(**given), {}
 
 
 def function_search(method, d, arguments):
@@ -146,7 +156,8 @@ def function_search(method, d, arguments):
     settings = {"acquisition": "ucb", "maximizer": "direct"}
     name, _, width = method.rpartition("_")
     if method != "pgp":
-        settings |= {"mean_width": float(width), "dynamic_c": True}
+        bound = UpperConfidenceBound(mean_width=float(width), dynamic_c=True)
+        settings["acquisition"] = bound
     if not name.startswith("nomu"):
         return gaussian_process(0), settings
     if name == "nomu_lbfgs" or name in SMALL:
@@ -198,8 +209,10 @@ def search(part, dataset, method, seed, n_steps, arguments, record=None):
         return
     estimator, settings = estimator_and_settings(part, method, task, arguments)
     steps = [] if record is None else [dict(zip(record["steps"], s)) for s in by_step(record)]
-    if steps and settings.pop("mean_width", None) is not None:  # beta was chosen once
-        settings["beta"] = steps[0]["beta"] / 2 ** steps[0]["n_doublings"]
+    bound = settings.get("acquisition")
+    if steps and getattr(bound, "mean_width", None) is not None:  # beta was chosen once
+        beta = steps[0]["beta"] / 2 ** steps[0]["n_doublings"]
+        settings["acquisition"] = UpperConfidenceBound(beta, dynamic_c=bound.dynamic_c)
     composite = task.objective is not None and method != "gp"
     loop = BayesianOptimizer(
         estimator,

@@ -7,7 +7,9 @@ from _bo_problems import SIDE, solved
 from problems import make_operator_problem
 
 from skuq import NEONRegressor, OperatorEnsembleRegressor
+from skuq.networks import OperatorNetwork
 from skuq.predictive._calibration import fit_epistemic_scale
+from skuq.training import Training
 
 METHODS = ("neon", "neon_epinet", "ensemble", "rpn")
 #: Functions to train on, to calibrate on, to test on.
@@ -48,14 +50,14 @@ def functions(dataset, seed, arguments):
 def unfitted(dataset, method, queries, seed, arguments):
     settings = {"query_points": queries, "random_state": seed}
     if dataset.startswith("brusselator"):  # the paper's base network
-        settings |= {"fourier_scale": 5.0, "latent": 96, "decoder_units": (64,) * 3}
+        settings["network"] = OperatorNetwork(fourier_scale=5.0, latent=96, decoder_units=(64,) * 3)
     if arguments.training_steps is not None:
-        settings["steps"] = arguments.training_steps
+        settings["training"] = Training(steps=arguments.training_steps)
     if method == "neon":
         return NEONRegressor(**settings)
-    settings["noise"] = 0.0
+    settings["noise_std"] = 0.0
     if method == "neon_epinet":
-        return NEONRegressor(epistemic="epinet", **settings)
+        return NEONRegressor(prior="epinet", **settings)
     return OperatorEnsembleRegressor(N_MEMBERS, prior_scale=float(method == "rpn"), **settings)
 
 

@@ -5,7 +5,10 @@ Hyper deep ensembles differ from the paper's in three things: their L2 is not mu
 validation rows. Deep ensembles and MC dropout keep the last.
 """
 
+import functools
+import sys
 import warnings
+from unittest import mock
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -20,6 +23,7 @@ from skuq import (
 )
 from skuq.exceptions import SmallValidationWarning
 from skuq.tables import NoScaling, NumberTargets, TableInputs
+from skuq.training import Training
 
 METHODS = (
     "nomu",
@@ -77,15 +81,20 @@ def nomu(settings, n_features, seed, *, hidden=None, epochs=None, **changes):
 
 def unscaled(estimator):
     """Derive a class of an ensemble that does not standardise X and y."""
+    module = sys.modules[estimator.__module__]
 
-    class Method(estimator._method_class):
-        def inputs(self):
-            return TableInputs(self.estimator.preprocess, scaling=NoScaling())
+    def fit(self, X, y):
+        inputs = functools.partial(TableInputs, scaling=NoScaling())
+        with (
+            mock.patch.object(module, "TableInputs", inputs),
+            mock.patch.object(module.shared, "make_targets", targets),
+        ):
+            return estimator.fit(self, X, y)
 
-        def targets(self):
-            return NumberTargets(loss=self.loss, standardize=False)
+    def targets(model, n_copies):
+        return NumberTargets(loss=model.loss, standardize=False)
 
-    return type(f"Unscaled{estimator.__name__}", (estimator,), {"_method_class": Method})
+    return type(f"Unscaled{estimator.__name__}", (estimator,), {"fit": fit})
 
 
 def rival(method, solar, n_rows, seed, hidden, epochs, n_search):
@@ -108,22 +117,22 @@ def rival(method, solar, n_rows, seed, hidden, epochs, n_search):
     if method == "mc_dropout":
         network = dense((hidden, 2 * hidden, hidden), dropout=0.2)
         return unscaled(MCDropoutRegressor)(
-            100, network=network, dropout=0.2, l2=0.8 * l2, validation_fraction=None, **common
+            100, network=network, training=Training(l2=0.8 * l2), validation=None, **common
         )
     if method == "deep_ensemble":
         return unscaled(DeepEnsembleRegressor)(
-            5, network=dense(ensemble_units), l2=l2, validation_fraction=None, **common
+            5, network=dense(ensemble_units), training=Training(l2=l2), validation=None, **common
         )
     star = method == "hde_star"
-    validation_fraction = 0.3 if star else 0.2
-    l2 = PAPER_L2[kind] / int((1 - validation_fraction) * n_rows)
+    validation = 0.3 if star else 0.2
+    l2 = PAPER_L2[kind] / int((1 - validation) * n_rows)
     return unscaled(HyperDeepEnsembleRegressor)(
         5,
-        n_search=n_search,
+        n_trials=n_search,
         network=dense(ensemble_units, dropout=0.5),  # each setting has its own rate
         dropout_range=(1e-3, 0.5 if star else 0.9),
         l2_range=(1e-3 * l2, 1e3 * l2),
-        validation_fraction=validation_fraction,
+        validation=validation,
         refit=star,
         **common,
     )

@@ -119,9 +119,11 @@ def trials_fit(data_dir, **settings):
 def search(data_dir, n_trials, n_jobs):
     """A whole fit in warm workers."""
     from skuq import AutoDEUQRegressor
+    from skuq.search import RandomSearch
 
     X, y = concrete(data_dir)[0]
-    settings = {"search": "rs-mixed", "search_space": "dense", "n_jobs": n_jobs, "discard": False}
+    search = RandomSearch(discard=False)
+    settings = {"search": search, "space": "dense", "n_jobs": n_jobs}
     # Few trials of one job would run in this process and leave the worker cold.
     slots = importlib.import_module("skuq.search._slots")
     with mock.patch.object(slots, "_MANY_TRIALS", 0):
@@ -228,8 +230,10 @@ def seeds_one_after_the_other(data_dir, n_seeds, epochs):
 
 def deep_ensemble(X, y):
     from skuq import DeepEnsembleRegressor
+    from skuq.networks import MLP
 
-    model = DeepEnsembleRegressor(n_members=5, hidden_units=(_rivals.HIDDEN,), random_state=0)
+    network = MLP((_rivals.HIDDEN,))
+    model = DeepEnsembleRegressor(n_members=5, network=network, random_state=0)
     return model.fit(X, y)
 
 

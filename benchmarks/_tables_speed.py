@@ -5,8 +5,8 @@ from _tables import markdown, number, significant, stored, table, values
 from trial_speed import AGAINST_FIT, seconds_to_level
 
 COSTS = {
-    "tabular": '`DeepEnsembleRegressor(network="tabular")`',
-    "tabular, classes": '`DeepEnsembleClassifier(network="tabular")`',
+    "tabular": "`TabularEnsembleRegressor`",
+    "tabular, classes": "`TabularEnsembleClassifier`",
     "plain": "`DeepEnsembleRegressor`",
     "mc dropout": "`MCDropoutRegressor`",
     "hyper ensemble": "`HyperDeepEnsembleRegressor`",

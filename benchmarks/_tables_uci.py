@@ -202,13 +202,13 @@ def strategies():
 
 @table
 def few_rows(dataset):
-    """`cv` and `refit`, split by split."""
+    """Folds and `refit`, split by split."""
     rows = []
     for title, settings in {
         "a quarter held out (default)": {},
         "`refit=True`": {"refit": True},
-        "`cv=5`": {"cv": 5},
-        "`cv=5, refit=True`": {"cv": 5, "refit": True},
+        "`validation=5`": {"cv": 5},
+        "`validation=5, refit=True`": {"cv": 5, "refit": True},
     }.items():
         runs = sorted(autodeuq_runs(dataset, n_trials=20, **settings), key=lambda r: r["split"])
         columns = {"nll": 2, "rmse": 2, "crps": 2, "coverage_90": 2, "seconds": 0}

@@ -21,7 +21,7 @@ from _stored import STORED, read, write
 from engine import figure, print_table
 
 from skuq.backend import ops
-from skuq.bayesopt import Acquisition, _maximize, maximize_acquisition
+from skuq.bayesopt import LeakyExpectedImprovement, _maximize, maximize_acquisition
 from skuq.bayesopt._acquisition import AcquisitionTask, CompiledAcquisition
 from skuq.predictive import Posterior
 from skuq.predictive._posterior import quasi_random_normals
@@ -98,8 +98,8 @@ def compare(make_posterior, n_features, objective, n_restarts, seed):
     draws = posterior(np.random.default_rng(seed).random((100, n_features)))
     known = draws if objective is None else np.asarray(objective(draws))
     best = float(known.mean(axis=0).max())
-    acquisition = Acquisition("lei")
-    task = AcquisitionTask(posterior, acquisition, objective, bounds, best, 1.0, 1)
+    acquisition = LeakyExpectedImprovement()
+    task = AcquisitionTask(posterior, acquisition, objective, bounds, best, 1)
     rng, no_starts = np.random.default_rng(seed), np.empty((0, n_features))
     u = _maximize._starts(rng, n_restarts, no_starts, bounds, 1)
     starts = u[np.argsort(-CompiledAcquisition(task).values(u))[:n_restarts]]
@@ -111,12 +111,12 @@ def compare(make_posterior, n_features, objective, n_restarts, seed):
     def converge():
         kept, _maximize._SURVIVORS = _maximize._SURVIVORS, {}
         try:
-            return _maximize._climb_together(task, u, n_restarts)
+            return _maximize._climb_together(task, u, n_restarts, u[:0])
         finally:
             _maximize._SURVIVORS = kept
 
     def rival(n):
-        return _maximize._climb_one_by_one(task, starts[:n], n)
+        return _maximize._climb_one_by_one(task, starts[:n], n, starts[:0])
 
     ours(), rival(1)  # compiled here
     return {

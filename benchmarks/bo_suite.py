@@ -36,8 +36,14 @@ from _tables import print_table
 from nomu import CELL, is_cell
 
 from skuq import DeepEnsembleRegressor, NEONRegressor, NOMURegressor
-from skuq.bayesopt import BayesianOptimizer
-from skuq.networks import ArtificialInputs, NOMUNetwork, NOMUReadout
+from skuq.bayesopt import BayesianOptimizer, MultiStart
+from skuq.networks import (
+    ArtificialInputs,
+    ConditionedPrior,
+    NOMUNetwork,
+    NOMUReadout,
+    OperatorNetwork,
+)
 from skuq.plotting import RegretDisplay
 
 FILE = "bo_suite.json"
@@ -48,15 +54,17 @@ _N_MEMBERS, _FIELD = 16, 10_000  # numbers in one output above which there are f
 
 def surrogate(method, task):
     """The surrogate of a method of skuq, and the settings of its search."""
-    settings = {"acquisition": "lei", "n_restarts": 200}
+    settings = {"acquisition": "lei", "maximizer": MultiStart(n_restarts=200)}
     composite = method == "neon" and task.objective is not None
     if method == "neon":
         points = task.query_points if composite else None
         # A learnt scale explores more: too much in ten dimensions.
-        model = NEONRegressor(query_points=points, noise=0.0, prior_scale=0.75)
+        model = NEONRegressor(
+            query_points=points, noise_std=0.0, prior=ConditionedPrior(scale=0.75)
+        )
         if composite and np.size(task.query_points) > 100:
-            model.set_params(fourier_scale=5.0, latent=96, decoder_units=(64,) * 3)
-            settings |= {"n_draws": 32, "n_restarts": 8}
+            model.network = OperatorNetwork(fourier_scale=5.0, latent=96, decoder_units=(64,) * 3)
+            settings |= {"n_draws": 32, "maximizer": MultiStart(n_restarts=8)}
     elif method == "nomu":
         box = None if len(task.categories) else task.bounds
         model = NOMURegressor(

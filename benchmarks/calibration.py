@@ -31,6 +31,8 @@ from skuq import (
     MCDropoutRegressor,
 )
 from skuq.exceptions import CalibrationWarning, SmallValidationWarning
+from skuq.fitted import FittedCalibrated
+from skuq.fitted._learning import learn_calibration
 from skuq.metrics import gaussian_nll_loss
 
 RESULTS = STORED / "calibration.json"
@@ -83,8 +85,8 @@ def run_coverage(data_dir, name, split):
         found[part] = {"counts": counts, "plain": judged(plain, y_test, bins[part])}
     for method in METHODS:
         for groups in (None, "uncertainty"):
-            model.set_params(method=method, groups=groups)
-            model.calibration_ = model._learn(model.calibration_rows_)
+            calibration = learn_calibration(model.calibration_rows_, method, groups)
+            model.fitted_ = FittedCalibrated(model.estimator_, calibration)
             for part, (X_test, y_test) in parts.items():
                 calibrated = model.predict_distribution(X_test)
                 found[part][f"{method}, {groups}"] = judged(calibrated, y_test, bins[part])

@@ -28,8 +28,8 @@ RESULTS = STORED / "costs.json"
 FEW, SOME, MANY = 1_000, 10_000, 100_000
 # {name: (estimator, largest number of rows)}
 CASES = {
-    "tabular": (skuq.DeepEnsembleRegressor(network="tabular", random_state=0), MANY),
-    "tabular, classes": (skuq.DeepEnsembleClassifier(network="tabular", random_state=0), MANY),
+    "tabular": (skuq.TabularEnsembleRegressor(random_state=0), MANY),
+    "tabular, classes": (skuq.TabularEnsembleClassifier(random_state=0), MANY),
     "plain": (skuq.DeepEnsembleRegressor(random_state=0), MANY),
     "mc dropout": (skuq.MCDropoutRegressor(random_state=0), MANY),
     "hyper ensemble": (skuq.HyperDeepEnsembleRegressor(random_state=0), SOME),

@@ -26,7 +26,7 @@ from tabular import SMALL
 
 from skuq import AutoDEUQRegressor
 from skuq.catalog import TrialRecord
-from skuq.search import SuccessiveHalving
+from skuq.search import AgEBO, SuccessiveHalving
 
 RESULTS = STORED / "discarding.json"
 N_RECIPES = 6  # the first trials, which are never discarded
@@ -39,9 +39,11 @@ def run(data_dir, name, split, n_trials):
     X, y, _, _ = regression_data(data_dir, name, split)
     model = AutoDEUQRegressor(
         n_trials=n_trials,
-        discard=SuccessiveHalving(min_trials=n_trials + 1),  # stages, but no trial is discarded
-        population_size=12,
-        sample_size=4,
+        search=AgEBO(
+            discard=SuccessiveHalving(min_trials=n_trials + 1),  # stages, but nothing is discarded
+            population_size=12,
+            sample_size=4,
+        ),
         repeats=0,
         random_state=split,
     )

@@ -34,7 +34,7 @@ COLUMNS = ("nll", "rmse", "coverage_90", "seconds")
 
 def run(data_dir, dataset, split, method, settings):
     X, y, X_test, y_test = uci(data_dir, dataset, split)
-    estimator = getattr(skuq, METHODS[method])(random_state=split, **settings)
+    estimator = getattr(skuq, METHODS[method])(random_state=split).set_params(**settings)
     started = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", skuq.exceptions.SmallValidationWarning)

@@ -6,7 +6,7 @@
 Every method gets the same seconds and the same two jobs:
 
 - "autodeuq": `AutoDEUQRegressor(max_time=...)`, or the classifier.
-- "recipe": `DeepEnsembleRegressor(network="tabular")` with as many members as the time allows.
+- "recipe": `TabularEnsembleRegressor` with as many members as the time allows.
 - "random": AutoDEUQ with random search in the same space.
 - "agebo": AutoDEUQ without early discarding.
 
@@ -39,11 +39,15 @@ N_JOBS = 2
 def make(method, classes, seconds, seed):
     """Make the estimator of a method."""
     import skuq
+    from skuq.search import AgEBO, RandomSearch
 
     kind = "Classifier" if classes else "Regressor"
     if method == "recipe":
-        return getattr(skuq, f"DeepEnsemble{kind}")(network="tabular", random_state=seed)
-    settings = {"random": {"search": "rs-mixed", "discard": False}, "agebo": {"discard": False}}
+        return getattr(skuq, f"TabularEnsemble{kind}")(random_state=seed)
+    settings = {
+        "random": {"search": RandomSearch(discard=False)},
+        "agebo": {"search": AgEBO(discard=False)},
+    }
     return getattr(skuq, f"AutoDEUQ{kind}")(
         max_time=seconds, n_jobs=N_JOBS, random_state=seed, **settings.get(method, {})
     )

@@ -43,7 +43,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tabular import CLASSIFIERS, LARGE, SMALL, as_categories, table
 
-from skuq import DeepEnsembleClassifier, DeepEnsembleRegressor
+from skuq import (
+    DeepEnsembleClassifier,
+    DeepEnsembleRegressor,
+    TabularEnsembleClassifier,
+    TabularEnsembleRegressor,
+)
 from skuq.metrics import brier_loss, crps_loss, ece_loss, gaussian_nll_loss
 
 RESULTS = STORED / "leaderboard.json"
@@ -123,7 +128,7 @@ def gaussian_process():
 
 
 REGRESSORS = {
-    "tabular": from_estimator(lambda: DeepEnsembleRegressor(network="tabular", random_state=0)),
+    "tabular": from_estimator(lambda: TabularEnsembleRegressor(random_state=0)),
     "plain": from_estimator(lambda: DeepEnsembleRegressor(random_state=0)),
     "boosted quantiles": boosted_quantiles,
     "gaussian process": from_estimator(gaussian_process),
@@ -195,7 +200,7 @@ def class_data(data_dir, name, split):
 def class_scores(method, data):
     X, y, X_test, y_test = data
     model = CLASSIFIERS[method]()
-    if not isinstance(model, DeepEnsembleClassifier):
+    if not isinstance(model, DeepEnsembleClassifier | TabularEnsembleClassifier):
         X, X_test = as_categories(X, X_test)
     started = time.perf_counter()
     model.fit(X, y)

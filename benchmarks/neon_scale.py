@@ -17,6 +17,7 @@ from scipy.stats import qmc
 
 from skuq import NEONRegressor
 from skuq.datasets import make_operator_problem
+from skuq.networks import ConditionedPrior
 
 RESULTS = STORED / "neon_scale.json"
 KEY = ("task", "seed", "scale")
@@ -72,7 +73,10 @@ def run_missing(task, seed, scale):
     X = qmc.LatinHypercube(d, rng=np.random.default_rng(seed)).random(n)
     T = np.random.default_rng([seed, 1]).random((_N_NEW, d))
     model = NEONRegressor(
-        query_points=query_points, noise=0.0, prior_scale=scale, random_state=seed
+        query_points=query_points,
+        noise_std=0.0,
+        prior=ConditionedPrior(scale=scale),
+        random_state=seed,
     )
     started = time.perf_counter()
     with warnings.catch_warnings():

@@ -13,7 +13,7 @@ electricity and bank have the end of the training period to choose on.
 peers: scikit-learn's gradient boosting, also calibrated, on the training and validation
 rows together ("temperature" needs scikit-learn 1.8).
 both: NES-RE of architectures alone, and NES-RE that changes learning rate and L2 too
-(`vary="both"`), side by side.
+(`NESEvolution(vary="both")`), side by side.
 large: NES and DeepEns (RS) with a pool of `--n-large`; best with one data set and seed.
 
 Of large sets `--max-train` rows are drawn by the seed, a quarter of them to validate; test
@@ -99,7 +99,7 @@ class Searches:
         return model, seconds
 
     def search(self, strategy):
-        return self.fit(strategy, sklearn.clone(self.estimator).set_params(strategy=strategy))
+        return self.fit(strategy, sklearn.clone(self.estimator).set_params(search=strategy))
 
     @cached_property
     def random(self):
@@ -121,7 +121,7 @@ class Searches:
     def method(self, name):
         """The fitted pool, its seconds with all it needs, and networks trained for M members."""
         if name == BOTH:
-            both = sklearn.clone(self.estimator).set_params(vary="both")
+            both = sklearn.clone(self.estimator).set_params(search__vary="both")
             return *self.fit("re-both", both), lambda size: self.n_trials
         if name in ("NES-RE", "NES-RS"):
             model, seconds = self.search("re") if name == "NES-RE" else self.random

@@ -80,7 +80,7 @@ def deep_ensembles(search, parts):
     fitted, each, seconds = {}, [], 0
     for k in range(1 + len(SEVERITIES)):
         model = search.baseline("deep-ensemble", severity=k)
-        key = tuple(model.fixed_architecture.items())
+        key = tuple(model.fixed.items())
         if key not in fitted:
             fitted[key], more = fit(model, parts)
             seconds += more
@@ -121,7 +121,7 @@ def run(arguments):
     base = NESClassifier(
         arguments.n_trials,
         n_members=max(SIZES),
-        search_space=CellSpace(settings["channels"], settings["n_cells"]),
+        space=CellSpace(settings["channels"], settings["n_cells"]),
         epochs=arguments.epochs,
         n_jobs=arguments.n_jobs,
         random_state=arguments.seed,
@@ -138,12 +138,12 @@ def run(arguments):
         print(name, {s: v[str(max(SIZES))]["nll"] for s, v in record["severities"].items()})
 
     if not {"NES-RS", "DeepEns (RS)"} <= done:
-        random, seconds = fit(base.set_params(strategy="rs"), parts)
+        random, seconds = fit(base.set_params(search="rs"), parts)
         keep("NES-RS", [random] * (1 + len(SEVERITIES)), seconds, arguments.n_trials)
         deep, more = deep_ensembles(random, parts)
         keep("DeepEns (RS)", deep, seconds + more, arguments.n_trials + max(SIZES), chooses=False)
     if "NES-RE" not in done:
-        evolved, seconds = fit(base.set_params(strategy="re"), parts)
+        evolved, seconds = fit(base.set_params(search="re"), parts)
         keep("NES-RE", [evolved] * (1 + len(SEVERITIES)), seconds, arguments.n_trials)
 
 

@@ -63,13 +63,12 @@ def main():
         model = AutoDEUQRegressor(
             arguments.n_trials,
             search=search,
-            search_space=(build, training),
-            discard=False,
+            space=(build, training),
             calibrate=False,
             epochs=300,
-            validation_fraction=0.2,
+            validation=0.2,
             random_state=0,
-        )
+        ).set_params(search__discard=False)
         started = time.perf_counter()
         model.fit(X, y)
         rate = 60 * arguments.n_trials / (time.perf_counter() - started)

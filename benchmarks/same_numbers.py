@@ -26,17 +26,18 @@ from sklearn.tree import DecisionTreeClassifier
 
 import skuq
 import skuq.exceptions
-from skuq.networks import NOMUNetwork
+from skuq.networks import MLP, NOMUNetwork, OperatorNetwork
+from skuq.search import AgEBO
+from skuq.training import Training
 
 N_ROWS, N_NEW = 120, 30
-SMALL = {"hidden_units": (16,), "epochs": 20, "batch_size": 32, "random_state": 0}
+SMALL = {"network": MLP((16,)), "epochs": 20, "batch_size": 32, "random_state": 0}
 SEARCH = {"n_trials": 6, "n_members": 3, "epochs": 10, "random_state": 0, "n_jobs": 1}
 PAPER = {
     **SEARCH,
-    "cv": None,
-    "search_space": "dense",
-    "discard": False,
-    "validation_fraction": 0.25,
+    "space": "dense",
+    "search": AgEBO(discard=False),
+    "validation": 0.25,
 }
 
 
@@ -75,10 +76,8 @@ def functions(estimator):
     """An operator network, small, for curves."""
     return estimator(
         query_points=np.linspace(0, 2, 9),
-        encoder_units=8,
-        latent=8,
-        decoder_units=8,
-        steps=60,
+        network=OperatorNetwork(encoder_units=8, latent=8, decoder_units=8),
+        training=Training(steps=60),
         batch_size=None,
         random_state=0,
     )
@@ -91,17 +90,17 @@ FITS = {
     ),
     "AutoDEUQRegressor, cv and refit": (
         lambda: skuq.AutoDEUQRegressor(
-            **{**PAPER, "n_trials": 4, "cv": 3}, calibrate=False, refit=True
+            **{**PAPER, "n_trials": 4, "validation": 3}, calibrate=False, refit=True
         ),
         regression_data,
     ),
     "AutoDEUQClassifier": (lambda: skuq.AutoDEUQClassifier(**PAPER), classification_data),
     "NESRegressor": (
-        lambda: skuq.NESRegressor(**SEARCH, search_space="width-depth"),
+        lambda: skuq.NESRegressor(**SEARCH, space="width-depth"),
         regression_data,
     ),
     "NESClassifier": (
-        lambda: skuq.NESClassifier(**SEARCH, search_space="width-depth"),
+        lambda: skuq.NESClassifier(**SEARCH, space="width-depth"),
         classification_data,
     ),
     "DeepEnsembleRegressor": (
@@ -109,9 +108,7 @@ FITS = {
         regression_data,
     ),
     "DeepEnsembleRegressor, tabular": (
-        lambda: skuq.DeepEnsembleRegressor(
-            network="tabular", n_members=2, epochs=10, random_state=0
-        ),
+        lambda: skuq.TabularEnsembleRegressor(n_members=2, epochs=10, random_state=0),
         regression_data,
     ),
     "DeepEnsembleClassifier": (
@@ -119,11 +116,11 @@ FITS = {
         classification_data,
     ),
     "HyperDeepEnsembleRegressor": (
-        lambda: skuq.HyperDeepEnsembleRegressor(n_members=2, n_search=6, **SMALL),
+        lambda: skuq.HyperDeepEnsembleRegressor(n_members=2, n_trials=6, **SMALL),
         regression_data,
     ),
     "HyperDeepEnsembleClassifier": (
-        lambda: skuq.HyperDeepEnsembleClassifier(n_members=2, n_search=6, **SMALL),
+        lambda: skuq.HyperDeepEnsembleClassifier(n_members=2, n_trials=6, **SMALL),
         classification_data,
     ),
     "MCDropoutRegressor": (

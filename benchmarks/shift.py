@@ -38,14 +38,17 @@ from sklearn.preprocessing import StandardScaler
 from skuq import (
     CalibratedUncertaintyClassifier,
     CalibratedUncertaintyRegressor,
-    DeepEnsembleClassifier,
     DeepEnsembleRegressor,
     MCDropoutRegressor,
     NOMURegressor,
+    TabularEnsembleClassifier,
+    TabularEnsembleRegressor,
 )
 from skuq.datasets import corrupt_table
 from skuq.exceptions import CalibrationWarning, SmallValidationWarning
+from skuq.fitted import FittedCalibrated
 from skuq.fitted._calibrated import classifier_distribution
+from skuq.fitted._learning import learn_calibration, learn_class_calibration
 from skuq.metrics import ece_loss, gaussian_nll_loss, ood_auroc_score
 from skuq.networks import NOMUNetwork
 from skuq.predictive import CategoricalMixture
@@ -76,13 +79,14 @@ def run_stream(arguments, name, seed):
     model = CalibratedUncertaintyRegressor(ensemble, cv=FOLDS).fit(X, y)
     fitted = model.estimator_
     for method in METHODS:
-        start = model.set_params(method=method)._learn(model.calibration_rows_)
-        model.estimator_ = Recorded(fitted.predict_distribution(X_late))
+        model.set_params(method=method)
+        start = learn_calibration(model.calibration_rows_, method)
+        recorded = Recorded(fitted.predict_distribution(X_late))
         for delay, size in DELAYS.items():
-            model.calibration_ = start
+            model.fitted_ = FittedCalibrated(recorded, start)
             found[f"{method}, {delay}"] = follow(model, np.arange(len(y_late)), y_late, month, size)
             print(method, delay, found[f"{method}, {delay}"], flush=True)
-        model.calibration_, model.estimator_ = start, fitted
+        model.fitted_ = FittedCalibrated(fitted, start)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", CalibrationWarning)
             model.recalibrate(X_late)
@@ -157,7 +161,7 @@ def run_classes(arguments, name, seed):
         boosting = HistGradientBoostingClassifier(random_state=seed)
         classifier = make_pipeline(TablePreprocessor(max_categories=20), boosting)
     else:
-        classifier = DeepEnsembleClassifier(network="tabular", random_state=seed)
+        classifier = TabularEnsembleClassifier(random_state=seed)
     found = {}
     # Blocks of time: shuffled folds would know the hour of a row from its neighbours.
     model = CalibratedUncertaintyClassifier(classifier, cv=KFold(5)).fit(X, y)
@@ -169,12 +173,10 @@ def run_classes(arguments, name, seed):
     found["trained on them"] = scores(y_late, relearnt)
     late = classifier_distribution(model.estimator_, X_late, model.classes_)
     late = Recorded(late, model.classes_)
-    model.estimator_ = late
     for method in ("temperature", "vector"):
-        model.set_params(method=method)
-        start = model._learn(model.calibration_rows_)
+        start = learn_class_calibration(model.calibration_rows_, method, model.classes_)
         for label, size in {"10": 10, "100": 100, "1000": 1000, "never": 10**9}.items():
-            model.calibration_, proba = start, []
+            model.fitted_, proba = FittedCalibrated(late, start), []
             for rows in np.split(np.arange(len(y_late)), np.arange(size, len(y_late), size)):
                 proba.append(model.predict_proba(rows))
                 if rows[-1] + 1 < len(y_late):
@@ -207,7 +209,7 @@ def models(seed):
     process = GaussianProcessRegressor(kernel, normalize_y=True, random_state=seed)
     return {
         "plain ensemble": DeepEnsembleRegressor(random_state=seed),
-        "tabular ensemble": DeepEnsembleRegressor(network="tabular", random_state=seed),
+        "tabular ensemble": TabularEnsembleRegressor(random_state=seed),
         "MC dropout": MCDropoutRegressor(random_state=seed),
         "NOMU": NOMURegressor(random_state=seed),
         "NOMU, folds with gaps": NOMURegressor(

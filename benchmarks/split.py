@@ -26,6 +26,7 @@ from skuq import (
     NEONRegressor,
     NOMURegressor,
     OperatorEnsembleRegressor,
+    TabularEnsembleRegressor,
 )
 
 FILE = "split.json"
@@ -40,12 +41,12 @@ TASKS = {
 #: Makers of regressors, from the noise and a seed.
 METHODS = {
     "autodeuq": lambda noise, seed: AutoDEUQRegressor(n_trials=12, random_state=seed),
-    "tabular": lambda noise, seed: DeepEnsembleRegressor(network="tabular", random_state=seed),
+    "tabular": lambda noise, seed: TabularEnsembleRegressor(random_state=seed),
     "plain": lambda noise, seed: DeepEnsembleRegressor(random_state=seed),
     "hyper": lambda noise, seed: HyperDeepEnsembleRegressor(random_state=seed),
     "mc dropout": lambda noise, seed: MCDropoutRegressor(random_state=seed),
     "neon": lambda noise, seed: NEONRegressor(random_state=seed),
-    "neon, known noise": lambda noise, seed: NEONRegressor(noise=noise, random_state=seed),
+    "neon, known noise": lambda noise, seed: NEONRegressor(noise_std=noise, random_state=seed),
     "operator ensemble": lambda noise, seed: OperatorEnsembleRegressor(random_state=seed),
     "nomu": lambda noise, seed: NOMURegressor(random_state=seed),
     "gp": lambda noise, seed: GaussianProcess(),

@@ -45,9 +45,8 @@ def run(data_dir, strategy, name, split, n_trials, catalog_dir=None):
         n_trials=n_trials,
         search=strategy,
         random_state=split,
-        min_members=2,
-        population_size=None,
-        sample_size=None,
+        selection="greedy",
+        search__discard=False,
         catalog_dir=catalog_dir,
     )
     with warnings.catch_warnings():

@@ -27,9 +27,17 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import accuracy_score, log_loss
 from uci_regression import scores
 
-from skuq import AutoDEUQRegressor, DeepEnsembleClassifier, DeepEnsembleRegressor
+from skuq import (
+    AutoDEUQRegressor,
+    DeepEnsembleClassifier,
+    DeepEnsembleRegressor,
+    TabularEnsembleClassifier,
+    TabularEnsembleRegressor,
+)
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import ece_loss
+from skuq.networks import TabularNetwork
+from skuq.training import Training
 
 RESULTS = STORED / "tabular.json"
 SMALL = ("yacht", "boston", "energy", "concrete", "wine")
@@ -45,47 +53,50 @@ GOALS = {
     "wine": (0.91, None),
 }
 
-#: Changed parameters of ``DeepEnsembleRegressor(network="tabular")`` by variant.
+#: Changed parameters of `TabularEnsembleRegressor` by variant.
 VARIANTS = {
     "tabular": {},
-    "plain": {"network": None},
-    "no embedding": {"network_settings": {"embedding": "none"}},
-    "piecewise-linear embedding": {"network_settings": {"embedding": "piecewise-linear"}},
+    "plain": None,  # `DeepEnsembleRegressor`
+    "no embedding": {"network": TabularNetwork(embedding="none")},
+    "piecewise-linear embedding": {"network": TabularNetwork(embedding="piecewise-linear")},
     "loss: nll": {"loss": "nll"},
     "loss: student-t": {"loss": "student-t"},
     "loss: gaussian-mixture": {"loss": "gaussian-mixture"},
     "loss: quantiles": {"loss": "quantiles"},
     "target: yeo-johnson": {"target_transform": "yeo-johnson"},
     "target: quantile": {"target_transform": "quantile"},
-    "32 copies in one network": {"n_members": 1, "n_copies": 32},
+    "32 copies in one network": {"n_members": 1, "network": TabularNetwork(n_copies=32)},
 }
 
 #: Changes of the tabular network that were tried on held-out tenths of the training parts.
 TRIED = {
     "the default": {},
-    "two layers": {"network_settings": {"n_layers": 2}},
-    "two layers, weight decay 0.05": {"network_settings": {"n_layers": 2, "weight_decay": 0.05}},
+    "two layers": {"network": TabularNetwork(n_layers=2)},
+    "two layers, weight decay 0.05": {
+        "network": TabularNetwork(n_layers=2),
+        "training": Training(weight_decay=0.05),
+    },
     "half as many epochs": {"epochs": 128},
-    "dropout 0.05": {"network_settings": {"dropout": 0.05}},
-    "embeddings of 8": {"network_settings": {"embedding_dim": 8}},
-    "frequency scale 0.1": {"network_settings": {"frequency_scale": 0.1}},
-    "mish": {"network_settings": {"activation": "mish"}},
+    "dropout 0.05": {"network": TabularNetwork(dropout=0.05)},
+    "embeddings of 8": {"network": TabularNetwork(embedding_dim=8)},
+    "frequency scale 0.1": {"network": TabularNetwork(frequency_scale=0.1)},
+    "mish": {"network": TabularNetwork(activation="mish")},
     "loss: nll": {"loss": "nll"},
-    "a fifth to validate on": {"validation_fraction": 0.2},
+    "a fifth to validate on": {"validation": 0.2},
 }
 
 #: The same for classes.
 TRIED_CLASSES = {
     "the default": {},
-    "as for regression": {"network_settings": {"dropout": 0.0, "frequency_scale": 0.3}},
-    "no dropout": {"network_settings": {"dropout": 0.0}},
-    "dropout 0.2": {"network_settings": {"dropout": 0.2}},
-    "frequency scale 0.3": {"network_settings": {"frequency_scale": 0.3}},
-    "frequency scale 1": {"network_settings": {"frequency_scale": 1.0}},
-    "frequency scale 10": {"network_settings": {"frequency_scale": 10.0}},
-    "learning rate 0.05": {"network_settings": {"learning_rate": 0.05}},
-    "piecewise-linear embedding": {"network_settings": {"embedding": "piecewise-linear"}},
-    "a fifth to validate on": {"validation_fraction": 0.2},
+    "as for regression": {"network": TabularNetwork(dropout=0.0, frequency_scale=0.3)},
+    "no dropout": {"network": TabularNetwork(dropout=0.0)},
+    "dropout 0.2": {"network": TabularNetwork(dropout=0.2)},
+    "frequency scale 0.3": {"network": TabularNetwork(frequency_scale=0.3)},
+    "frequency scale 1": {"network": TabularNetwork(frequency_scale=1.0)},
+    "frequency scale 10": {"network": TabularNetwork(frequency_scale=10.0)},
+    "learning rate 0.05": {"learning_rate": 0.05},
+    "piecewise-linear embedding": {"network": TabularNetwork(embedding="piecewise-linear")},
+    "a fifth to validate on": {"validation": 0.2},
 }
 
 
@@ -132,10 +143,11 @@ def regression(data_dir, sets, splits, variants):
         for split in splits:
             data = uci(data_dir, name, split)
             for variant in variants:
-                settings = {"network": "tabular", "random_state": split, **VARIANTS[variant]}
+                changes = VARIANTS[variant]
+                kind = DeepEnsembleRegressor if changes is None else TabularEnsembleRegressor
                 once(
                     {"part": "regression", "set": name, "split": split, "variant": variant},
-                    partial(fitted, DeepEnsembleRegressor(**settings), data),
+                    partial(fitted, kind(random_state=split, **(changes or {})), data),
                 )
 
 
@@ -151,12 +163,10 @@ def tuning(data_dir):
     for variant, changes in TRIED.items():
         for name in SMALL:
             for split in range(3):
-                settings = {"network": "tabular", "random_state": split, **changes}
+                model = TabularEnsembleRegressor(random_state=split, **changes)
                 once(
                     {"part": "tuning", "set": name, "split": split, "variant": variant},
-                    partial(
-                        fitted, DeepEnsembleRegressor(**settings), inner(uci(data_dir, name, split))
-                    ),
+                    partial(fitted, model, inner(uci(data_dir, name, split))),
                 )
 
 
@@ -174,7 +184,7 @@ def inner_classes(data, name):
 def tuning_classes(data_dir, sets):
     for variant, changes in TRIED_CLASSES.items():
         for name in sets:
-            model = DeepEnsembleClassifier(network="tabular", random_state=0, **changes)
+            model = TabularEnsembleClassifier(random_state=0, **changes)
             once(
                 {"part": "tuning classes", "set": name, "variant": variant},
                 partial(classified, model, inner_classes(table(data_dir, name), name)),
@@ -237,7 +247,7 @@ def as_categories(X, X_test):
 
 
 CLASSIFIERS = {
-    "tabular": lambda: DeepEnsembleClassifier(network="tabular", random_state=0),
+    "tabular": lambda: TabularEnsembleClassifier(random_state=0),
     "plain": lambda: DeepEnsembleClassifier(random_state=0),
     "boosting": boosting,
     "boosting, early stopped": lambda: boosting(early_stopping=True, max_iter=1000),
@@ -253,7 +263,7 @@ CLASSIFIERS = {
 def classified(model, data):
     """Scores of a classifier."""
     X, y, X_test, y_test = data
-    if not isinstance(model, DeepEnsembleClassifier):
+    if not isinstance(model, DeepEnsembleClassifier | TabularEnsembleClassifier):
         X, X_test = as_categories(X, X_test)
     model.fit(X, y)
     proba = model.predict_proba(X_test)

@@ -37,9 +37,9 @@ EPOCHS = 100
 
 def trials(n_trials, seed=0):
     """The space and its seeded configurations."""
-    from skuq.networks import DenseSkipSpace
+    from skuq.networks import DenseSpace
 
-    space = DenseSkipSpace.benchmark()
+    space = DenseSpace()
     decisions = space.decisions()
     rng = np.random.default_rng(seed)
     return space, (decisions.architecture + decisions.hyperparameters).sample_many(rng, n_trials)

@@ -16,9 +16,9 @@ not repeated. With `--catalog-dir` a run that was interrupted goes on with its t
 """
 
 import argparse
+import copy
 import time
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -50,23 +50,24 @@ def scores(distribution, y):
 
 def reselected(model, X, y, select):
     """Scores of the same catalog under another selection."""
-    catalog = model.catalog_
-    raw = np.stack([catalog.member(i).held_out for i in catalog.completed]).astype(float)
-    loc, scale = model.fitted_.targets.head.distribution(raw)
-    chosen = select(catalog.held_out.y.astype(float), loc, scale, model.n_members)
-    kept = model.selection_
-    model.selection_ = replace(chosen, indices=catalog.completed[chosen.indices])
-    result = scores(model.predict_distribution(X), y)
-    model.selection_ = kept
-    return {"nll": result["nll"], "rmse": result["rmse"], "n_members": len(chosen)}
+
+    def choose(*given, sample_weight):
+        return select(*given)
+
+    other = copy.copy(model).reselect(selection=choose)
+    result = scores(other.predict_distribution(X), y)
+    return {"nll": result["nll"], "rmse": result["rmse"], "n_members": len(other.selection_)}
 
 
 def run(data, seed, settings, catalog_dir):
     """One fit and its scores, as a JSON record."""
     X, y, X_test, y_test = data
-    paper_space = {"cv": None, "search_space": "dense", "n_members": 5, "discard": False}
-    settings = {**paper_space, "calibrate": False, **settings}
-    model = AutoDEUQRegressor(random_state=seed, verbose=1, catalog_dir=catalog_dir, **settings)
+    # The names under which records are kept: `cv` is the number of folds.
+    settings = {**settings, "validation": settings.get("cv", 0.25)}
+    settings.pop("cv", None)
+    paper_space = {"space": "dense", "n_members": 5, "calibrate": False}
+    model = AutoDEUQRegressor(random_state=seed, verbose=1, catalog_dir=catalog_dir, **paper_space)
+    model.set_params(**settings, search__discard=False)
     started = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SmallValidationWarning)

@@ -28,7 +28,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skuq import NOMURegressor
-from skuq.bayesopt import BayesianOptimizer
+from skuq.bayesopt import BayesianOptimizer, UpperConfidenceBound
 from skuq.datasets import make_function
 from skuq.plotting import RegretDisplay
 
@@ -60,9 +60,7 @@ def search(estimator, seed):
     optimizer = BayesianOptimizer(
         estimator,
         FUNCTION.bounds,
-        "ucb",
-        mean_width=MEAN_WIDTH,
-        dynamic_c=True,
+        UpperConfidenceBound(mean_width=MEAN_WIDTH, dynamic_c=True),
         n_initial=N_INITIAL,
         random_state=seed,
         callback=lambda search: models.append(search.model_),

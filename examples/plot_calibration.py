@@ -23,7 +23,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 X, y = load_diabetes(return_X_y=True)
 X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.4, random_state=0)
-overconfident = DeepEnsembleRegressor(validation_fraction=None, epochs=300, random_state=0)
+overconfident = DeepEnsembleRegressor(validation=None, epochs=300, random_state=0)
 folds = KFold(5, shuffle=True, random_state=0)
 models = {"as it is": overconfident}
 for method in ("scale", "isotonic", "conformal"):

@@ -27,8 +27,8 @@ from sklearn.preprocessing import StandardScaler
 from skuq import (
     AutoDEUQRegressor,
     CalibratedUncertaintyRegressor,
-    DeepEnsembleRegressor,
     MCDropoutRegressor,
+    TabularEnsembleRegressor,
 )
 from skuq.metrics import make_scorers
 from skuq.plotting import QuantileCalibrationDisplay, RetentionDisplay
@@ -51,7 +51,7 @@ process = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
 dropout = MCDropoutRegressor(random_state=0)
 estimators = {
     "AutoDEUQ, half a minute": AutoDEUQRegressor(max_time=30, random_state=0),
-    "deep ensemble, tabular": DeepEnsembleRegressor(network="tabular", random_state=0),
+    "deep ensemble, tabular": TabularEnsembleRegressor(random_state=0),
     "MC dropout": dropout,
     "MC dropout, calibrated": CalibratedUncertaintyRegressor(dropout, cv=3),
     "Gaussian process": make_pipeline(StandardScaler(), process),

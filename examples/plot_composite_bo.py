@@ -9,7 +9,7 @@ guess u, and g is minus their mean squared error against those measured (NEON, a
 
 A Gaussian process learns f, one number a simulation. NEON learns h and is given g: it sees which
 concentrations are wrong, and in what direction. Its uncertainty is the default here, a random prior
-that is conditioned on the simulations; the paper trains an EpiNet (``epistemic="epinet"``).
+that is conditioned on the simulations; the paper trains an EpiNet (``prior="epinet"``).
 
 The paper trains NEON for 12 000 steps or more before each of 35 simulations, maximises from 500
 starts, and repeats all of it ten times. Here it is 2000 steps, 20 simulations, 200 starts and three
@@ -34,9 +34,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
 from skuq import NEONRegressor
-from skuq.bayesopt import BayesianOptimizer
+from skuq.bayesopt import BayesianOptimizer, MultiStart
 from skuq.datasets import make_operator_problem
+from skuq.networks import ConditionedPrior
 from skuq.plotting import RegretDisplay
+from skuq.training import Training
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -70,14 +72,17 @@ def initial_design(seed):
 def searches(seed, n_train_steps, n_restarts):
     common = {
         "acquisition": "lei",
-        "n_restarts": n_restarts,
+        "maximizer": MultiStart(n_restarts=n_restarts),
         "n_initial": N_INITIAL,
         "random_state": seed,
     }
-    # A simulation has no noise: with ``noise=0.0`` NEON's draws meet its results exactly. The
+    # A simulation has no noise: with ``noise_std=0.0`` NEON's draws meet its results exactly. The
     # scale of the random prior is the paper's; a learnt one would explore more.
     neon = NEONRegressor(
-        query_points=PROBLEM.query_points, noise=0.0, prior_scale=0.75, steps=n_train_steps
+        query_points=PROBLEM.query_points,
+        noise_std=0.0,
+        prior=ConditionedPrior(scale=0.75),
+        training=Training(steps=n_train_steps),
     )
     # Kernels need inputs of like size, and values with a mean of zero.
     kernel = ConstantKernel(1.0, (1e-2, 1e3)) * Matern(np.ones(4), (5e-2, 2e1), nu=2.5)

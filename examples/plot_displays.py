@@ -22,7 +22,9 @@ from sklearn.model_selection import train_test_split
 
 import skuq
 from skuq import plotting
+from skuq.ensembles import GreedySelection
 from skuq.exceptions import SmallValidationWarning
+from skuq.networks import MLP, DenseSpace
 
 warnings.simplefilter("ignore", SmallValidationWarning)  # 221 rows are few, indeed
 
@@ -50,7 +52,9 @@ def fit_regressors():
 
 def fit_pool():
     """An ensemble that trains on 150 rows, and a team of its members chosen on the others."""
-    ensemble = skuq.DeepEnsembleClassifier(10, dropout=0.2, bootstrap=True, random_state=0)
+    ensemble = skuq.DeepEnsembleClassifier(
+        10, network=MLP(dropout=0.2), bootstrap=True, random_state=0
+    )
     ensemble.fit(X_train[:150], further_train[:150])
     team = skuq.HQEnsembleSelector(ensemble.member_estimators(), cv="prefit", max_team_size=6)
     return ensemble, team.fit(X_train[150:], further_train[150:])
@@ -59,15 +63,14 @@ def fit_pool():
 def fit_search(search, n_trials):
     model = skuq.AutoDEUQRegressor(
         n_trials,
-        search_space="dense",
-        n_nodes=2,
+        space=DenseSpace(n_nodes=2),
         epochs=30,
-        discard=False,
         search=search,
         n_members=6,
-        min_members=6,
+        selection=GreedySelection(min_members=6),
         random_state=0,
     )
+    model.set_params(search__discard=False)
     return model.fit(X_train, y_train)
 
 
@@ -148,8 +151,10 @@ def draw_members(axes, model):
     """Three architectures, ten seeds each; and the members the search selected."""
     groups = {
         "one layer of 50": skuq.DeepEnsembleRegressor(10, random_state=0),
-        "two layers of 16": skuq.DeepEnsembleRegressor(10, hidden_units=(16, 16), random_state=0),
-        "one layer, tanh": skuq.DeepEnsembleRegressor(10, activation="tanh", random_state=0),
+        "two layers of 16": skuq.DeepEnsembleRegressor(10, network=MLP((16, 16)), random_state=0),
+        "one layer, tanh": skuq.DeepEnsembleRegressor(
+            10, network=MLP(activation="tanh"), random_state=0
+        ),
     }
     predictions = [
         ensemble.fit(X_train, y_train).predict_distribution(X_test).loc

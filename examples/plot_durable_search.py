@@ -16,6 +16,7 @@ from sklearn.model_selection import train_test_split
 
 from skuq import AutoDEUQRegressor
 from skuq.plotting import SearchHistoryDisplay
+from skuq.search import AgEBO
 
 X, y = make_friedman1(n_samples=900, noise=1.0, random_state=0)
 X, X_test, y, y_test = train_test_split(X, y, test_size=400, random_state=0)
@@ -23,11 +24,9 @@ X, X_test, y, y_test = train_test_split(X, y, test_size=400, random_state=0)
 folder = tempfile.mkdtemp(prefix="skuq-example-")  # yours stays where it is
 search = AutoDEUQRegressor(
     15,
-    search_space="dense",
+    space="dense",
     epochs=60,
-    discard=False,
-    population_size=8,
-    sample_size=3,
+    search=AgEBO(discard=False, population_size=8, sample_size=3),
     catalog_dir=folder,
     n_jobs=2,
     random_state=0,

@@ -19,6 +19,7 @@ from sklearn.datasets import make_moons
 
 import skuq
 from skuq.exceptions import SmallValidationWarning
+from skuq.networks import MLP
 
 warnings.simplefilter("ignore", SmallValidationWarning)  # twenty rows are few, indeed
 
@@ -31,24 +32,24 @@ X_moons, y_moons = make_moons(200, noise=0.15, random_state=0)
 side = np.linspace(-3, 4, 120)
 grid = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
 
-FIXED = {"hidden_units": (100,), "epochs": 400, "batch_size": 20}
+FIXED = {"network": MLP((100,)), "epochs": 400, "batch_size": 20}
 REGRESSORS = {
     "deep ensemble": skuq.DeepEnsembleRegressor(
-        validation_fraction=None, loss="mse", noise_std=3.0, **FIXED, random_state=0
+        validation=None, loss="mse", noise_std=3.0, **FIXED, random_state=0
     ),
     "hyper deep ensemble": skuq.HyperDeepEnsembleRegressor(
         loss="mse", noise_std=3.0, dropout_range=(1e-3, 0.3), refit=True, **FIXED, random_state=0
     ),
     "MC dropout": skuq.MCDropoutRegressor(
-        validation_fraction=None, loss="mse", noise_std=3.0, **FIXED, random_state=0
+        validation=None, loss="mse", noise_std=3.0, **FIXED, random_state=0
     ),
 }
 CLASSIFIERS = {
-    "deep ensemble": skuq.DeepEnsembleClassifier(hidden_units=(50, 50), random_state=0),
+    "deep ensemble": skuq.DeepEnsembleClassifier(network=MLP((50, 50)), random_state=0),
     "hyper deep ensemble": skuq.HyperDeepEnsembleClassifier(
-        hidden_units=(50, 50), n_search=20, random_state=0
+        network=MLP((50, 50)), n_trials=20, random_state=0
     ),
-    "MC dropout": skuq.MCDropoutClassifier(hidden_units=(50, 50), random_state=0),
+    "MC dropout": skuq.MCDropoutClassifier(network=MLP((50, 50)), random_state=0),
 }
 
 

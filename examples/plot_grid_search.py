@@ -57,7 +57,7 @@ pipeline = Pipeline(
 )
 grid = {
     "ensemble__loss": ["nll", "beta-nll", "crps"],
-    "ensemble__hidden_units": [(20,), (50, 50)],
+    "ensemble__network__hidden_units": [(20,), (50, 50)],
 }
 scoring = make_scorers("neg_crps", "coverage_90", "r2")
 search = GridSearchCV(pipeline, grid, cv=3, scoring=scoring, refit="neg_crps").fit(X, y)
@@ -71,9 +71,9 @@ print("best:", search.best_params_)
 # ---------------------------------
 figure, axes = plt.subplots(figsize=(6.5, 4), layout="constrained")
 for loss, marker in zip(grid["ensemble__loss"], "os^"):
-    for units, fill in zip(grid["ensemble__hidden_units"], ("none", "full")):
+    for units, fill in zip(grid["ensemble__network__hidden_units"], ("none", "full")):
         has_settings = (table["param_ensemble__loss"] == loss) & (
-            table["param_ensemble__hidden_units"] == units
+            table["param_ensemble__network__hidden_units"] == units
         )
         scores = table[has_settings].iloc[0]
         axes.plot(

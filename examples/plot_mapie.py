@@ -26,6 +26,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 
 from skuq import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skuq.metrics import coverage_score, mean_width
+from skuq.networks import MLP
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -34,7 +35,7 @@ rng = np.random.default_rng(0)
 X = rng.uniform(-1, 1, (900, 3))
 y = 2 * X[:, 0] + np.sin(3 * X[:, 1]) + (0.05 + 0.6 * abs(X[:, 2])) * rng.normal(size=900)
 train, held_out, test = slice(300), slice(300, 600), slice(600, None)
-settings = {"hidden_units": (32,), "epochs": 200, "learning_rate": 0.02, "random_state": 0}
+settings = {"network": MLP((32,)), "epochs": 200, "learning_rate": 0.02, "random_state": 0}
 network = DeepEnsembleRegressor(2, **settings)
 fitted = DeepEnsembleRegressor(2, **settings).fit(X[train], y[train])
 

@@ -23,6 +23,7 @@ import numpy as np
 from scipy.stats import qmc
 
 from skuq import NEONRegressor
+from skuq.training import Training
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -52,11 +53,15 @@ GRID = np.stack(np.meshgrid(AXIS, AXIS), axis=-1).reshape(-1, 2)  # time by time
 # %%
 # Training. What is looked at: the relative error of held-out fields, and the share of
 # their values within two standard deviations of the prediction. Nothing calibrates these: see
-# ``prior_scale``, and ``CalibratedUncertaintyRegressor``.
+# the ``scale`` of ``skuq.networks.EpiNet``, and ``CalibratedUncertaintyRegressor``.
 def fitted(n_train_steps):
     U = inputs(N_FUNCTIONS, seed=0)
     model = NEONRegressor(
-        query_points=SCATTERED, epistemic="epinet", noise=0.0, steps=n_train_steps, random_state=0
+        query_points=SCATTERED,
+        prior="epinet",
+        noise_std=0.0,
+        training=Training(steps=n_train_steps),
+        random_state=0,
     )
     started = time.perf_counter()
     model.fit(U, concentration(U, SCATTERED))

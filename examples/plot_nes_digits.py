@@ -50,9 +50,9 @@ TRUTH = np.tile(y_test, 5)
 NOISE = np.random.default_rng(1).normal(X_train.mean(), X_train.std(), size=(500, 64))
 
 SEARCHES = {
-    "dense": NESClassifier(40, search_space="dense", random_state=0),
+    "dense": NESClassifier(40, space="dense", random_state=0),
     "cells": NESClassifier(
-        10, search_space=CellSpace(channels=6, n_cells=2, batch_size=32), image_shape=(8, 8),
+        10, space=CellSpace(channels=6, n_cells=2, batch_size=32), image_shape=(8, 8),
         epochs=20, random_state=0,
     ),
 }  # fmt: skip
@@ -89,10 +89,12 @@ def compare(search):
 def repeat_members(search, n_seeds):
     """Probabilities of networks with the members' architectures, and whose each one is."""
     probabilities, groups = [], []
-    again = clone(search).set_params(vary="initialisation", n_trials=n_seeds, n_members=n_seeds)
+    again = clone(search).set_params(
+        search__vary="initialisation", n_trials=n_seeds, n_members=n_seeds
+    )
     for k in search.selection_.indices:
         architecture = search.decisions_.architecture.restrict(search.catalog_[k].configuration)
-        again.set_params(fixed_architecture=architecture).fit(X_train, y_train)
+        again.set_params(fixed=architecture).fit(X_train, y_train)
         probabilities.extend(again.predict_distribution(X_test).proba)
         groups += [f"trial {k}"] * n_seeds
     return probabilities, groups

@@ -33,6 +33,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 import skuq
 from skuq.datasets import make_function, make_scarce_regression
 from skuq.exceptions import SmallValidationWarning
+from skuq.training import Training
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -81,20 +82,23 @@ def methods(units):
         ),
         "MC dropout": skuq.MCDropoutRegressor(
             network=network_of((units, 2 * units, units), dropout=0.2),
-            validation_fraction=None,
-            l2=0.8e-8 / 8,
+            validation=None,
+            training=Training(l2=0.8e-8 / 8),
             **rival,
         ),
         "deep ensemble": skuq.DeepEnsembleRegressor(
-            network=network_of(ensemble_units), validation_fraction=None, l2=1e-8 / 8, **rival
+            network=network_of(ensemble_units),
+            validation=None,
+            training=Training(l2=1e-8 / 8),
+            **rival,
         ),
         # The paper's HDE*: it chooses on held-out rows, then trains on with all of them.
         "hyper deep ensemble": skuq.HyperDeepEnsembleRegressor(
             network=network_of(ensemble_units, dropout=0.5),  # each setting has its own rate
-            n_search=20,
+            n_trials=20,
             dropout_range=(1e-3, 0.5),
             l2_range=(1e-12, 1e-6),
-            validation_fraction=0.3,
+            validation=0.3,
             early_stopping_patience=None,
             refit=True,
             **rival,

@@ -25,7 +25,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 X, y = load_diabetes(return_X_y=True)
-model = skuq.DeepEnsembleRegressor(network="tabular", random_state=0).fit(X, y)
+model = skuq.TabularEnsembleRegressor(random_state=0).fit(X, y)
 folder = Path(tempfile.mkdtemp(prefix="skuq-example-"))
 skuq.save(model, folder / "model.skuq")
 print(f"{(folder / 'model.skuq').stat().st_size / 1e6:.1f} MB")

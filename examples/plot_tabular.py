@@ -3,7 +3,7 @@ A table as it comes: categories, missing values, noise that is not normal
 =========================================================================
 
 Prices of made-up flats, from a pandas frame with numbers, strings and gaps that goes straight
-into `fit`. A deep ensemble of plain networks beside one of ``network="tabular"``: predictions
+into `fit`. A deep ensemble of plain networks beside a tabular ensemble: predictions
 with their intervals; how much of the uncertainty is noise, and how much comes from having seen
 few flats of a district; and what kinds of `loss` make of a flat whose price has two peaks.
 """
@@ -62,12 +62,13 @@ y_train, y_test = sold[:1600], sold[1600:]
 
 # %%
 # The models, with their defaults but for what the names say.
-TABULAR = {"network": "tabular", "random_state": 0}
 MODELS = {
     "plain": skuq.DeepEnsembleRegressor(random_state=0),
-    'network="tabular"': skuq.DeepEnsembleRegressor(**TABULAR),
-    'loss="gaussian-mixture"': skuq.DeepEnsembleRegressor(loss="gaussian-mixture", **TABULAR),
-    'loss="quantiles"': skuq.DeepEnsembleRegressor(loss="quantiles", **TABULAR),
+    "tabular": skuq.TabularEnsembleRegressor(random_state=0),
+    **{
+        f'loss="{loss}"': skuq.TabularEnsembleRegressor(loss=loss, random_state=0)
+        for loss in ("gaussian-mixture", "quantiles")
+    },
 }
 COLOURS = dict(zip(MODELS, ["#7f7f7f", "#0072B2", "#D55E00", "#009E73"]))
 
@@ -158,7 +159,7 @@ def main(path):
     figure, axes = plt.subplots(2, 2, figsize=(10, 8), layout="constrained")
     for axis, name in zip(axes[0], MODELS):
         draw_predictions(axis, name, MODELS[name])
-    draw_parts(axes[1, 0], MODELS['network="tabular"'])
+    draw_parts(axes[1, 0], MODELS["tabular"])
     at_harbour = (test["district"] == "harbour") & (test["condition"] == "good")
     candidates = np.flatnonzero(at_harbour & test[["built", "floor"]].notna().all(axis=1))
     by_price = candidates[np.argsort(price[1600 + candidates])]

@@ -1,6 +1,6 @@
 """
-Quick start: AutoDEUQ on real data
-==================================
+Quick start: a tabular ensemble on real data
+============================================
 
 Honest uncertainty in about a minute, and how good it is, on
 scikit-learn's diabetes data: predict the progression of the disease a year on. Prints a
@@ -17,7 +17,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skuq import AutoDEUQRegressor, DeepEnsembleRegressor
+from skuq import DeepEnsembleRegressor, TabularEnsembleRegressor
 from skuq.metrics import coverage_score, gaussian_nll_loss
 
 FIGURE = Path("quickstart.png")
@@ -34,14 +34,14 @@ def main():
     X, y = load_diabetes(return_X_y=True)
     X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
 
-    ensemble = AutoDEUQRegressor(n_trials=8, n_jobs=2, verbose=1, random_state=0)
+    ensemble = TabularEnsembleRegressor(random_state=0)
     single = DeepEnsembleRegressor(n_members=1, random_state=0)
     kernel = ConstantKernel() * RBF(np.ones(X.shape[1])) + WhiteKernel()
     process = make_pipeline(
         StandardScaler(), GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
     )
     models = {
-        "AutoDEUQRegressor": ensemble,
+        "TabularEnsembleRegressor": ensemble,
         "a single network": single,
         "GaussianProcessRegressor": process,
     }
@@ -87,7 +87,7 @@ def draw(model, X, y):
     left.fill_between(
         levels, levels - scatter, levels + scatter, color="0.9", label="95 % of perfect models"
     )
-    left.plot(levels, covered, "o-", ms=4, color="#0072B2", label="AutoDEUQRegressor")
+    left.plot(levels, covered, "o-", ms=4, color="#0072B2", label="TabularEnsembleRegressor")
     left.set(
         xlabel="nominal coverage of the interval",
         ylabel=f"share of {len(y)} test rows inside",

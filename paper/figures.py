@@ -12,7 +12,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 
-from skuq import DeepEnsembleRegressor
+from skuq import TabularEnsembleRegressor
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -41,7 +41,7 @@ def draw_uncertainty():
     x = np.concatenate([rng.uniform(-3, -0.8, 150), rng.uniform(0.8, 3, 150)])
     y = np.sin(2 * x) + x / 2 + noise_at(x) * rng.standard_normal(len(x))
     line = np.linspace(-3, 3, 301)
-    model = DeepEnsembleRegressor(20, network="tabular", random_state=0).fit(x[:, None], y)
+    model = TabularEnsembleRegressor(20, random_state=0).fit(x[:, None], y)
     mean, aleatoric, epistemic, _ = model.predict_uncertainty(line[:, None])
     lower, upper = model.predict_interval(line[:, None], coverage=0.9).T
 

@@ -30,6 +30,8 @@ from .estimators import NESClassifier as NESClassifier
 from .estimators import NESRegressor as NESRegressor
 from .estimators import NOMURegressor as NOMURegressor
 from .estimators import OperatorEnsembleRegressor as OperatorEnsembleRegressor
+from .estimators import TabularEnsembleClassifier as TabularEnsembleClassifier
+from .estimators import TabularEnsembleRegressor as TabularEnsembleRegressor
 from .estimators import UncertaintyPipeline as UncertaintyPipeline
 from .estimators import all_estimators as all_estimators
 from .estimators import make_pipeline as make_pipeline

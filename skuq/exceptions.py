@@ -170,8 +170,8 @@ class MissingPartError(RuntimeError):
     >>> from skuq.exceptions import MissingPartError
     >>> from skuq.persistence import MissingPart
     >>> try:
-    ...     MissingPart("search_space", "function build")()
+    ...     MissingPart("space", "function build")()
     ... except MissingPartError:
-    ...     print('Load it with parts={"search_space": build}.')
-    Load it with parts={"search_space": build}.
+    ...     print('Load it with parts={"space": build}.')
+    Load it with parts={"space": build}.
     """

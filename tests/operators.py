@@ -9,21 +9,32 @@ INPUTS = np.linspace(0.5, 2, 6)[:, None]
 QUERIES = np.linspace(0, 1, 4)
 VALUES = np.sin(INPUTS * QUERIES)
 SMALL = {
-    "encoder_units": 8,
-    "latent": 8,
-    "decoder_units": 8,
-    "steps": 5,
+    "network__encoder_units": 8,
+    "network__latent": 8,
+    "network__decoder_units": 8,
+    "training__steps": 5,
     "batch_size": None,
     "random_state": 0,
 }
+
+
+def build(estimator, *args, **settings):
+    """Make an estimator of parameters by name, as `set_params` takes them.
+
+    Settings of the default network are left out where another network is given.
+    """
+    if "network" in settings or settings.get("pretrained") is not None:
+        settings = {k: v for k, v in settings.items() if not k.startswith("network__")}
+    return estimator(*args).set_params(**settings)
+
 
 # A smooth operator: u -> u_1 sin(u_2 y).
 POINTS = np.linspace(0, 2, 12)
 WAVE_SETTINGS = {
     "query_points": POINTS,
-    "encoder_units": 16,
-    "latent": 16,
-    "decoder_units": (16, 16),
+    "network__encoder_units": 16,
+    "network__latent": 16,
+    "network__decoder_units": (16, 16),
     "batch_size": None,
     "learning_rate": 5e-3,
     "random_state": 0,

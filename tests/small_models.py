@@ -9,6 +9,11 @@ from skuq.networks import Decisions
 from skuq.networks._space import Categorical, Space
 
 
+def make(kind, **settings):
+    """Make an estimator with parameters inside of its settings, such as ``search__kappa``."""
+    return kind().set_params(**settings)
+
+
 class TinySpace:
     """One hidden layer of a few units, trained quickly: for tests of everything else."""
 

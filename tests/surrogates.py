@@ -3,7 +3,7 @@
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from skuq.bayesopt import BayesianOptimizer
+from skuq.bayesopt import BayesianOptimizer, MultiStart
 from skuq.predictive import Posterior
 
 SQUARE = [(-1, 1)] * 2
@@ -76,5 +76,6 @@ class Marginal(JointProcess):
 
 
 def search(estimator, acquisition="lei", bounds=SQUARE, **settings):
-    settings = {"n_restarts": 10, "n_draws": 32, "random_state": 0, **settings}
+    maximizer = MultiStart(n_restarts=settings.pop("n_restarts", 10))
+    settings = {"maximizer": maximizer, "n_draws": 32, "random_state": 0, **settings}
     return BayesianOptimizer(estimator, bounds, acquisition, **settings)

@@ -9,7 +9,15 @@ from small_models import TinySpace, TooSure
 
 import skuq
 from skuq.bayesopt import OutputwiseRegressor
-from skuq.networks import ArtificialInputs, NOMUNetwork
+from skuq.networks import (
+    MLP,
+    ArtificialInputs,
+    ConditionedPrior,
+    NOMUNetwork,
+    OperatorNetwork,
+    TabularNetwork,
+)
+from skuq.training import Training
 
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": (
@@ -17,12 +25,11 @@ EXPECTED_FAILURES = {
         "and not to 1e-7; test_autodeuq and test_neural hold the core (full batch, same start)"
     )
 }
-NETWORK = {"hidden_units": (8,), "epochs": 40, "learning_rate": 0.03, "batch_size": 16}
+RUN = {"epochs": 40, "learning_rate": 0.03, "batch_size": 16}
+NETWORK = {"network": MLP((8,)), **RUN}
 OPERATOR = {
-    "encoder_units": 8,
-    "latent": 8,
-    "decoder_units": 8,
-    "steps": 150,
+    "network": OperatorNetwork(encoder_units=8, latent=8, decoder_units=8),
+    "training": Training(steps=150),
     "learning_rate": 0.02,
     "batch_size": 16,
 }
@@ -34,19 +41,23 @@ POOL = [
 ]
 
 
-SEARCH = {"n_trials": 2, "epochs": 30, "search_space": TinySpace(), "random_state": 0}
+SEARCH = {"n_trials": 2, "epochs": 30, "space": TinySpace(), "random_state": 0}
+TABULAR = {
+    "network": TabularNetwork(n_layers=1, width=32, embedding_dim=2),
+    "epochs": 40,
+    "random_state": 0,
+}
 SHORT = {**NETWORK, "epochs": 20, "random_state": 0}
-HYPER = {"n_search": 3, **NETWORK, "dropout_range": (0.01, 0.1), "random_state": 0}
+HYPER = {"n_trials": 3, **NETWORK, "dropout_range": (0.01, 0.1), "random_state": 0}
 
 # One of each way to train, and what costs nothing.
 QUICK = [
     skuq.DeepEnsembleRegressor(2, **SHORT),
+    skuq.TabularEnsembleRegressor(2, **TABULAR),
     # Of one architecture, so that trials share a program.
-    skuq.AutoDEUQClassifier(
-        n_members=2, **SEARCH, fixed_architecture={"units": 8, "activation": "tanh"}
-    ),
+    skuq.AutoDEUQClassifier(n_members=2, **SEARCH, fixed={"units": 8, "activation": "tanh"}),
     skuq.NOMURegressor(
-        NOMUNetwork(NETWORK["hidden_units"]),
+        NOMUNetwork((8,)),
         artificial=ArtificialInputs(n=10),
         learning_rate=0.02,
         batch_size=16,
@@ -54,7 +65,12 @@ QUICK = [
         refit=False,
         random_state=0,
     ),
-    skuq.NEONRegressor(**{**OPERATOR, "steps": 75, "n_index": 3, "n_draws": 8}, random_state=0),
+    skuq.NEONRegressor(
+        **{**OPERATOR, "training": Training(steps=75)},
+        prior=ConditionedPrior(n_index=3),
+        n_draws=8,
+        random_state=0,
+    ),
     skuq.HQEnsembleSelector(POOL, cv=3),
     skuq.CalibratedUncertaintyRegressor(TooSure(), "scale", cv=2),
     skuq.CalibratedUncertaintyRegressor(TooSure(), "isotonic", cv=2),
@@ -64,17 +80,19 @@ QUICK = [
 OTHERS = [
     skuq.AutoDEUQRegressor(n_members=2, **SEARCH),
     skuq.AutoDEUQClassifier(n_members=2, **SEARCH),
-    skuq.AutoDEUQRegressor(**SEARCH, cv=2, refit=True),
+    skuq.AutoDEUQRegressor(**SEARCH, validation=2, refit=True),
     skuq.DeepEnsembleClassifier(2, **NETWORK, random_state=0),
+    skuq.TabularEnsembleRegressor(2, **TABULAR).set_params(network__n_copies=2),
+    skuq.TabularEnsembleClassifier(3, **TABULAR),
     skuq.HyperDeepEnsembleRegressor(2, **HYPER),
     skuq.HyperDeepEnsembleClassifier(2, **HYPER),
     skuq.MCDropoutRegressor(
-        10, dropout=0.02, **{**NETWORK, "hidden_units": 30, "epochs": 80}, random_state=0
+        10, dropout=0.02, **{**NETWORK, "network": MLP(30), "epochs": 80}, random_state=0
     ),
     skuq.MCDropoutClassifier(10, dropout=0.05, **NETWORK, random_state=0),
     skuq.OperatorEnsembleRegressor(2, **OPERATOR, prior_scale=0.1, random_state=0),
     skuq.NESClassifier(n_members=2, **{**SEARCH, "epochs": 40}),
-    skuq.NESClassifier(n_members=2, **{**SEARCH, "epochs": 40}, cv=2),
+    skuq.NESClassifier(n_members=2, **{**SEARCH, "epochs": 40}, validation=2),
     skuq.NESRegressor(n_members=2, **{**SEARCH, "epochs": 40}),
     OutputwiseRegressor(TooSure()),
     skuq.HQEnsembleSelector(POOL, cv=3, voting="hard"),

@@ -15,7 +15,7 @@ from skuq import (
     backend,
 )
 from skuq.backend import _processes
-from skuq.networks import build_mlp
+from skuq.networks import MLP, build_mlp
 
 REFUSED = "forked after TensorFlow had been used.*loky.*spawn"
 
@@ -46,7 +46,7 @@ def convolving(input_shape, n_outputs):
 
 def test_a_fork_trains_nothing_and_predicts(table, forked):
     X, y = table
-    small = {"hidden_units": 3, "epochs": 1, "random_state": 0}
+    small = {"network": MLP(3), "epochs": 1, "random_state": 0}
     model = DeepEnsembleRegressor(2, **small).fit(X, y)
     expected = model.predict(X), model.predict_interval(X)
     forked()
@@ -95,7 +95,7 @@ from skuq import AutoDEUQRegressor, DeepEnsembleRegressor
 warnings.simplefilter("ignore")
 X = np.random.default_rng(0).normal(size=(60, 3))
 y = X[:, 0]
-model = DeepEnsembleRegressor(2, hidden_units=4, epochs=2, random_state=0)
+model = DeepEnsembleRegressor(2, epochs=2, random_state=0)
 
 def fit_again(own):
     try:
@@ -113,7 +113,7 @@ if FRESH:  # TensorFlow is first used in the child
         print(pool.apply_async(fit_again, (model,)).get(120))
 model.fit(X, y)
 expected = model.predict(X)
-search = AutoDEUQRegressor(n_trials=2, n_jobs=2, cv=2, random_state=0)
+search = AutoDEUQRegressor(n_trials=2, n_jobs=2, validation=2, random_state=0)
 with context.Pool(2) as pool:
     print(pool.apply_async(predict, (model,)).get(60))
     print(pool.apply_async(fit_again, (model,)).get(60))

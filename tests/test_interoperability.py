@@ -16,8 +16,9 @@ from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import learning_curve, validation_curve
 
 from skuq import DeepEnsembleClassifier, DeepEnsembleRegressor
+from skuq.networks import MLP
 
-NETWORK = {"hidden_units": (8,), "epochs": 40, "learning_rate": 0.03, "random_state": 0}
+NETWORK = {"network": MLP((8,)), "epochs": 40, "learning_rate": 0.03, "random_state": 0}
 
 
 @pytest.fixture(scope="module")

@@ -244,7 +244,7 @@ WITHOUT_BACKEND = [
     "import skuq.backend; from skuq.backend import BoundedCache",
     "from skuq.ensembles import *; from skuq.predictive import *; from skuq.metrics import *",
     "from skuq.catalog import *; from skuq.tables import *; from skuq.datasets import *",
-    "from skuq.networks import DenseSkipSpace, GaussianHead",
+    "from skuq.networks import DenseSpace, GaussianHead",
     "from skuq.networks import CellSpace; import numpy as np; s = CellSpace(); s.recipe({}); "
     "a = s.decisions().architecture; s.mutate(a.default(), np.random.default_rng(0))",
     "from skuq.search import Search, make_proposer, open_slots",
@@ -294,7 +294,7 @@ def test_what_follows_a_loud_import_of_keras_is_quiet():
     code = (
         "import sys, keras; print('loaded', file=sys.stderr, flush=True); import numpy as np; "
         "from skuq import DeepEnsembleRegressor; X = np.arange(40.0)[:, None]; "
-        "DeepEnsembleRegressor(2, hidden_units=3, epochs=1, random_state=0).fit(X, X[:, 0])"
+        "DeepEnsembleRegressor(2, epochs=1, random_state=0).fit(X, X[:, 0])"
     )
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     command = [sys.executable, "-c", code]

@@ -16,10 +16,11 @@ from tiers import slow_after
 
 from skuq import AutoDEUQRegressor, DeepEnsembleRegressor, MCDropoutRegressor
 from skuq._utils._environment import one_thread_if_small
+from skuq.networks import MLP
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 
-MODEL = DeepEnsembleRegressor(2, hidden_units=8, epochs=20, learning_rate=0.03, random_state=0)
+MODEL = DeepEnsembleRegressor(2, network=MLP(8), epochs=20, learning_rate=0.03, random_state=0)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_cross_validation_in_parallel_gives_the_same(backend, table):
 @pytest.mark.slow
 def test_searches_inside_a_search(tiny_space, table):
     """A search's own workers inside joblib's: it runs in the worker it is in."""
-    model = AutoDEUQRegressor(2, n_jobs=2, epochs=5, search_space=tiny_space, random_state=0)
+    model = AutoDEUQRegressor(2, n_jobs=2, epochs=5, space=tiny_space, random_state=0)
     search = GridSearchCV(model, {"n_members": [1, 2]}, cv=2, n_jobs=2, error_score="raise")
     assert np.isfinite(search.fit(*table).best_score_)
 
@@ -70,7 +71,7 @@ def test_searches_inside_a_search(tiny_space, table):
 def test_threads_fit_and_predict_at_the_same_time(table):
     X, y = table
     models = [clone(MODEL), clone(MODEL).set_params(random_state=1), MCDropoutRegressor(
-        5, hidden_units=8, epochs=20, random_state=0)]  # fmt: skip
+        5, network=MLP(8), epochs=20, random_state=0)]  # fmt: skip
     alone = [clone(model).fit(X, y).predict(X) for model in models]
     together = [None] * 9
 
@@ -89,7 +90,7 @@ def test_threads_fit_and_predict_at_the_same_time(table):
 
 
 @pytest.mark.parametrize("make", [lambda: MODEL, lambda: MCDropoutRegressor(
-    5, hidden_units=8, epochs=20, random_state=0)], ids=["ensemble", "dropout"])  # fmt: skip
+    5, network=MLP(8), epochs=20, random_state=0)], ids=["ensemble", "dropout"])  # fmt: skip
 def test_eight_threads_predict_what_one_does(make, table):
     X, y = table
     model = clone(make()).fit(X, y)
@@ -104,7 +105,7 @@ def test_eight_threads_predict_what_one_does(make, table):
 @pytest.mark.slow
 def test_folds_in_processes_share_a_folder(tiny_space, table, tmp_path):
     model = AutoDEUQRegressor(
-        2, n_jobs=2, epochs=5, search_space=tiny_space, random_state=0, catalog_dir=tmp_path
+        2, n_jobs=2, epochs=5, space=tiny_space, random_state=0, catalog_dir=tmp_path
     )
     first = cross_val_score(model, *table, cv=3, n_jobs=2, error_score="raise")
     assert len(list(tmp_path.glob("*/trial-*.skuq"))) == 6

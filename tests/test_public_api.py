@@ -51,6 +51,8 @@ ESTIMATORS = [
     "NESRegressor",
     "NOMURegressor",
     "OperatorEnsembleRegressor",
+    "TabularEnsembleClassifier",
+    "TabularEnsembleRegressor",
     "UncertaintyPipeline",
 ]
 

@@ -14,24 +14,27 @@ from small_models import TinySpace, TooSure
 
 import skuq
 from skuq._utils._records import record_repr
+from skuq.networks import MLP
+from skuq.training import Training
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))
 Y = X[:, 0] + 0.1 * RNG.normal(size=60)
-SMALL = {"hidden_units": (8,), "epochs": 3, "random_state": 0}
+SMALL = {"network": MLP((8,)), "epochs": 3, "random_state": 0}
+STEPS = Training(steps=5)
 FITTED = {
     "ensemble": (skuq.DeepEnsembleRegressor(2, **SMALL), Y),
     "classifier": (skuq.DeepEnsembleClassifier(2, **SMALL), Y > 0),
     "nomu": (skuq.NOMURegressor(epochs=3, refit=False, random_state=0), Y),
-    "neon": (skuq.NEONRegressor(steps=5, random_state=0), Y),
-    "operators": (skuq.OperatorEnsembleRegressor(2, steps=5, random_state=0), Y),
+    "neon": (skuq.NEONRegressor(training=STEPS, random_state=0), Y),
+    "operators": (skuq.OperatorEnsembleRegressor(2, training=STEPS, random_state=0), Y),
     "calibrated": (skuq.CalibratedUncertaintyRegressor(TooSure(), "conformal"), Y),
     "team": (
         skuq.HQEnsembleSelector([("a", GaussianNB()), ("b", GaussianNB(var_smoothing=1))]),
         Y > 0,
     ),
     "search": (
-        skuq.AutoDEUQRegressor(2, search_space=TinySpace(), epochs=3, cv=2, random_state=0),
+        skuq.AutoDEUQRegressor(2, space=TinySpace(), epochs=3, validation=2, random_state=0),
         Y,
     ),
 }

@@ -20,6 +20,7 @@ from sklearn.naive_bayes import GaussianNB
 
 import skuq
 from skuq.exceptions import SmallValidationWarning
+from skuq.networks import MLP
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -49,8 +50,8 @@ SHORTER = {
         "n_calls=40": "n_calls=7",
         "n_calls=72": "n_calls=9",
         'NOMURegressor.from_paper("bayesopt", n_features=5)': "NOMURegressor(epochs=5)",
-        "NEONRegressor(noise=0.0, prior_scale=0.75)": (
-            "NEONRegressor(noise=0.0, prior_scale=0.75, steps=50)"
+        "NEONRegressor(noise_std=0.0, prior=ConditionedPrior(scale=0.75))": (
+            "NEONRegressor(noise_std=0.0, prior=ConditionedPrior(scale=0.75), epochs=5)"
         ),
         "NOMUReadout(l_min=1e-3, l_max=2, c=1)": "NOMUReadout(l_min=1e-3, l_max=2, c=1), epochs=5",
         "(64, 64, 64)": "(8,)",
@@ -78,7 +79,7 @@ SHORTER = {
 ELSEWHERE = {
     "LaplaceHead": "would register a class for all tests of the process",
     "SLURMCluster": "needs a SLURM cluster",
-    '"search_space": build': "in tests of persistence, with a space of one's own",
+    '"space": build': "in tests of persistence, with a space of one's own",
     "NATStopology": "needs the files of NAS-Bench-201",
     "conformalize": "in test_calibrated and test_interoperability, with MAPIE",
 }
@@ -180,7 +181,7 @@ def trainings():
 
 def files():
     X, y = rows()
-    model = skuq.DeepEnsembleRegressor(2, hidden_units=(8,), epochs=3, random_state=0).fit(X, y)
+    model = skuq.DeepEnsembleRegressor(2, network=MLP((8,)), epochs=3, random_state=0).fit(X, y)
     return {**numbers(), "model": model, "build": None}
 
 

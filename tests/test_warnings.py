@@ -13,6 +13,7 @@ from test_layout import ROOT
 
 from skuq import DeepEnsembleRegressor
 from skuq._utils._messages import warn_user
+from skuq.networks import MLP
 from skuq.tables import TablePreprocessor
 
 
@@ -44,7 +45,7 @@ def table():
 
 def test_warnings_of_estimators_point_at_the_caller(table):
     X, y = table
-    model = DeepEnsembleRegressor(1, hidden_units=2, epochs=1, random_state=0).fit(X, y)
+    model = DeepEnsembleRegressor(1, network=MLP(2), epochs=1, random_state=0).fit(X, y)
     methods = (model.predict, model.predict_interval, model.predict_uncertainty)
     pipeline = make_pipeline(FunctionTransformer(), model)
     for call in (*methods, pipeline.predict):
@@ -55,7 +56,7 @@ def test_warnings_of_estimators_point_at_the_caller(table):
 
 def test_warnings_pass_over_scikit_learn(table):
     X, y = table
-    model = DeepEnsembleRegressor(1, hidden_units=2, epochs=1, random_state=0)
+    model = DeepEnsembleRegressor(1, network=MLP(2), epochs=1, random_state=0)
     huge = np.where(np.arange(X.size).reshape(X.shape) == 3, 1e30, X)
     with pytest.warns(UserWarning, match="so far from all others") as caught:
         cross_val_score(model, huge, y, cv=2)

@@ -18,42 +18,112 @@ search. They are arguments of a program, so that all steps share one compilation
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable
 from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
 
+from skuq._params import Interval, Settings, StrOptions
 from skuq.backend import BoundedCache
 from skuq.predictive import Posterior
 
-#: Names of acquisition functions. "lcb" equals "ucb": to minimise, the loop negates the objective.
-ACQUISITIONS = ("ei", "lei", "pi", "ucb", "lcb", "mean", "uncertainty")
-
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)  # std of a normal is this times E|g - mu|
 _TINY = 1e-30  # keeps the slope of the root finite if all draws agree; normal in float32
+# Parameters that change nothing in a compiled function: beta is its argument.
+_OF_SEARCH = ("beta", "mean_width", "dynamic_c")
+_DEVIATION = StrOptions({"std", "absolute"})
 
 
-def expected_improvement(xp, values, best):
-    """Compute expected improvement: the mean over the draws of ``max(0, value - best)``.
+class Acquisition(Settings):
+    """Base class of acquisition functions.
 
-    If no draw improves, value and gradient are 0, so gradients cannot lead away from there
-    (Guilhoto and Perdikaris 2024, "NEON", Table 2).
+    A subclass defines `_value`. If that depends on the best known value, it sets `uses_best`.
     """
-    values = _batch_best(xp, values)  # (n_draws, n)
-    return xp.mean(
-        xp.maximum(values - _align_with_draws(xp, best, values), 0.0), axis=0
-    )  # E max(0, g - y*)
+
+    #: Whether the function depends on the best known value.
+    uses_best = False
+
+    def __call__(self, xp: Any, values: Any, best: Any, pending: Any = None) -> Any:
+        """Compute the acquisition of points or batches.
+
+        Parameters
+        ----------
+        xp : module
+            `numpy` or `keras.ops`.
+        values : array of shape (n_draws, n) or (n_draws, n, q)
+            Draws of the objective.
+        best : float or array of shape (n_draws,)
+            Best known value; any value if the function does not depend on it.
+        pending : array of shape (n_draws,), optional
+            The `pending_level` of points that are being evaluated.
+
+        Returns
+        -------
+        array of shape (n,)
+        """
+        # Pending points raise `best`; functions without `best` raise their own values instead.
+        if self.uses_best and pending is not None:
+            best, pending = xp.maximum(best, pending), None
+        return self._value(xp, values, best, pending)
+
+    def pending_level(self, values: np.ndarray) -> np.ndarray:
+        """Compute what pending points reach in each draw (n_draws,), from values (n_draws, p)."""
+        return np.max(values, axis=1)
+
+    def beta_at(self, n_results: int) -> float | None:
+        """Compute the weight of the deviation for a number of results; None if there is none."""
+        return None
+
+    def at(self, beta: Any) -> Acquisition:
+        """Return the function with this weight of the deviation, itself if it has none."""
+        return self
+
+    @property
+    def key(self) -> Hashable:
+        """Everything that distinguishes compiled functions, of which beta is an argument."""
+        params = self.get_params().items()
+        return type(self), *sorted((k, v) for k, v in params if k not in _OF_SEARCH)
+
+    def _value(self, xp: Any, values: Any, best: Any, pending: Any) -> Any:
+        raise NotImplementedError
 
 
-def leaky_expected_improvement(xp, values, best, delta=0.01):
-    """Compute leaky expected improvement, which has a slope even if no draw improves.
+class ExpectedImprovement(Acquisition):
+    """Expected improvement, "ei": the mean over the draws of ``max(0, value - best)``.
 
-    `delta` is the slope below `best`; in a batch, the weight of every point that is not the best
-    of its draw, or does not improve. For values in [a, b] the result differs from expected
-    improvement by less than ``delta * (b - a)`` (Theorem 1).
+    If no draw improves, value and gradient are 0, so that gradients cannot lead away from there
+    (Guilhoto and Perdikaris 2024, "NEON", Table 2).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.bayesopt import ExpectedImprovement
+    >>> values = np.array([[0.0, 2.0], [1.0, 4.0]])  # two draws at two points
+    >>> ExpectedImprovement()(np, values, best=1.0)
+    array([0., 2.])
+    """
+
+    uses_best = True
+
+    def _value(self, xp: Any, values: Any, best: Any, pending: Any) -> Any:
+        values = _batch_best(xp, values)  # (n_draws, n)
+        return xp.mean(xp.maximum(values - _align_with_draws(xp, best, values), 0.0), axis=0)
+
+
+class LeakyExpectedImprovement(Acquisition):
+    """Leaky expected improvement, "lei", which has a slope even if no draw improves.
+
+    For values in [a, b] it differs from expected improvement by less than ``delta * (b - a)``
+    (Theorem 1).
+
+    Parameters
+    ----------
+    delta : float, default=0.01
+        Slope below the best known value, in [0, 1]. In a batch, the weight of every point that is
+        not the best of its draw, or does not improve. With 0 it is expected improvement, with 1
+        the mean of one point.
 
     Notes
     -----
@@ -65,179 +135,250 @@ def leaky_expected_improvement(xp, values, best, delta=0.01):
     References
     ----------
     Guilhoto and Perdikaris (2024), "NEON", Eq. 7, 8 and section 7.
-    """
-    gain = values - _align_with_draws(xp, best, values)  # (n_draws, n[, q])
-    total = xp.sum(gain, axis=-1) if _is_batch(values) else gain  # (n_draws, n)
-    improvement = xp.maximum(_batch_best(xp, gain), 0.0)
-    return xp.mean(delta * total + (1.0 - delta) * improvement, axis=0)
-
-
-def probability_of_improvement(xp, values, best):
-    """Compute the probability of improvement, smoothed so that it has a gradient.
-
-    Notes
-    -----
-    The share of draws above `best` is flat almost everywhere. So draws are shrunk towards their
-    mean by sqrt(1 - h**2), and each becomes a normal whose standard deviation is h times that of
-    the draws, which keeps the variance (Silverman 1986, section 6.4). The bandwidth is
-    h = 1.6 n_draws**(-1/3), the rate for distribution functions. For normal draws this is the
-    normal formula.
-    """
-    centre = xp.mean(values, axis=0, keepdims=True)  # (1, n[, q])
-    bandwidth = min(0.9, 1.6 * values.shape[0] ** (-1 / 3))
-    spread = _std(xp, values - centre)
-    shrunk = centre + math.sqrt(1 - bandwidth**2) * (values - centre)
-    # The smoothed indicator of each draw: P(shrunk + h * spread * normal > best).
-    above = _normal_cdf(xp, (shrunk - _align_with_draws(xp, best, values)) / (bandwidth * spread))
-    return xp.mean(_batch_best(xp, above), axis=0)
-
-
-def upper_confidence_bound(xp, values, beta=1.0, deviation="std", pending=None):
-    """Compute the upper confidence bound: the mean plus `beta` standard deviations.
-
-    With ``deviation="absolute"`` the standard deviation is ``sqrt(pi / 2) E|g - mu|``, which is
-    equal for normals. Batches use it in both cases: the mean over the draws of the largest
-    ``mu + beta * sqrt(pi / 2) * |g - mu|`` of the batch. With `pending`, the level that pending
-    points reach in each draw (n_draws,), single points use it too.
-
-    References
-    ----------
-    Guilhoto and Perdikaris (2024), "NEON", Table 2. Wilson et al. (2017), "The
-    reparameterization trick for acquisition functions".
-    """
-    centre = xp.mean(values, axis=0, keepdims=True)
-    return _bound(xp, centre, values - centre, beta, deviation, pending)
-
-
-def mean(xp, values, pending=None):
-    """Compute the mean over the draws of the best value of the batch and of pending points."""
-    return xp.mean(_raise_to_level(xp, _batch_best(xp, values), pending), axis=0)
-
-
-def uncertainty(xp, values, deviation="std", pending=None):
-    """Compute the standard deviation of the draws.
-
-    See `upper_confidence_bound` for `deviation` and `pending`.
-    """
-    centred = values - xp.mean(values, axis=0, keepdims=True)
-    return _bound(xp, 0.0, centred, 1.0, deviation, pending)
-
-
-@dataclass(frozen=True)
-class Acquisition:
-    """An acquisition function by name, with its settings.
-
-    Parameters
-    ----------
-    name : {"ei", "lei", "pi", "ucb", "lcb", "mean", "uncertainty"}
-        Name of the function. "lcb" is another name of "ucb", as values are maximised.
-    delta : float, default=0.01
-        Slope of "lei", in [0, 1]. With 0 it is "ei", with 1 "mean" of one point.
-    beta : float, default=1.0
-        Weight of the deviation in "ucb".
-    deviation : {"std", "absolute"}, default="std"
-        Measure of deviation in "ucb" and "uncertainty", see `upper_confidence_bound`.
-
-    Raises
-    ------
-    ValueError
-        If the name or the deviation is unknown, `delta` outside of [0, 1] or `beta` negative
-        or not finite.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.bayesopt import Acquisition
+    >>> from skuq.bayesopt import LeakyExpectedImprovement
     >>> values = np.array([[0.0, 2.0], [1.0, 4.0]])  # two draws at two points
-    >>> Acquisition("ei")(np, values, best=1.0)
-    array([0., 2.])
-    >>> Acquisition("ucb", beta=2.0)(np, values, best=1.0)
+    >>> LeakyExpectedImprovement(delta=0.1)(np, values, best=1.0)
+    array([-0.05,  2.  ])
+    """
+
+    _parameter_constraints = {"delta": [Interval(Real, 0, 1, closed="both")]}
+    uses_best = True
+
+    def __init__(self, delta: float = 0.01) -> None:
+        self.delta = delta
+
+    def _value(self, xp: Any, values: Any, best: Any, pending: Any) -> Any:
+        gain = values - _align_with_draws(xp, best, values)  # (n_draws, n[, q])
+        # Every point of a batch counts a little, the best of each draw in full.
+        total = xp.sum(gain, axis=-1) if len(gain.shape) == 3 else gain  # (n_draws, n)
+        improvement = xp.maximum(_batch_best(xp, gain), 0.0)
+        return xp.mean(self.delta * total + (1.0 - self.delta) * improvement, axis=0)
+
+
+class ProbabilityOfImprovement(Acquisition):
+    """Probability of improvement, "pi", smoothed so that it has a gradient.
+
+    Notes
+    -----
+    The share of draws above the best known value is flat almost everywhere. So draws are shrunk
+    towards their mean by sqrt(1 - h**2), and each becomes a normal whose standard deviation is h
+    times that of the draws, which keeps the variance (Silverman 1986, section 6.4). The bandwidth
+    is h = 1.6 n_draws**(-1/3), the rate for distribution functions. For normal draws this is the
+    normal formula.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.bayesopt import ProbabilityOfImprovement
+    >>> values = np.array([[0.0, 2.0], [1.0, 4.0]])  # two draws at two points
+    >>> ProbabilityOfImprovement()(np, values, best=1.0).round(2)
+    array([0.16, 0.98])
+    """
+
+    uses_best = True
+
+    def _value(self, xp: Any, values: Any, best: Any, pending: Any) -> Any:
+        centre = xp.mean(values, axis=0, keepdims=True)  # (1, n[, q])
+        bandwidth = min(0.9, 1.6 * values.shape[0] ** (-1 / 3))
+        spread = _std(xp, values - centre)
+        shrunk = centre + math.sqrt(1 - bandwidth**2) * (values - centre)
+        # The smoothed indicator of each draw: P(shrunk + h * spread * normal > best).
+        z = (shrunk - _align_with_draws(xp, best, values)) / (bandwidth * spread)
+        above = special.ndtr(z) if xp is np else 0.5 * (1.0 + xp.erf(z * math.sqrt(0.5)))
+        return xp.mean(_batch_best(xp, above), axis=0)
+
+
+class UpperConfidenceBound(Acquisition):
+    """Upper confidence bound, "ucb" or "lcb": the mean plus beta standard deviations.
+
+    "lcb" is another name, since a search negates an objective that it minimises. Batches use the
+    absolute deviation in both cases: the mean over the draws of the largest
+    ``mu + beta * sqrt(pi / 2) * |g - mu|`` of the batch. Single points use it too if points
+    are pending.
+
+    Parameters
+    ----------
+    beta : float, callable or None, default=None
+        Weight of the standard deviation; a function gets the number of usable results. None is 1,
+        or what `mean_width` leads to.
+    deviation : {"std", "absolute"}, default="std"
+        Measure of deviation. "absolute" is ``sqrt(pi / 2) E|g - mu|``, which equals the standard
+        deviation for normals.
+    mean_width : float, optional
+        Scaling of NOMU: at the first step with a model beta is chosen such that the bounds
+        mean +- beta * std have this average width over the domain, in units of the objective. The
+        paper has 0.05 and 0.5 for values in [-1, 1]. Of `BayesianOptimizer` only.
+    dynamic_c : bool, default=False
+        Protocol of NOMU: while a proposal is too close to a known point, double beta for this
+        proposal, up to 15 times. The threshold falls from 0.0625 to 0.01 over the steps, in a box
+        scaled to [-1, 1]. Of `BayesianOptimizer` only.
+
+    References
+    ----------
+    Guilhoto and Perdikaris (2024), "NEON", Table 2. Wilson et al. (2017), "The
+    reparameterization trick for acquisition functions". Heiss et al. (2022), "NOMU", section 4.2
+    and appendix B.3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.bayesopt import UpperConfidenceBound
+    >>> values = np.array([[0.0, 2.0], [1.0, 4.0]])  # two draws at two points
+    >>> UpperConfidenceBound(beta=2.0)(np, values, best=1.0)
     array([1.5, 5. ])
     """
 
-    name: str = "lei"
-    delta: float = 0.01
-    beta: float = 1.0
-    deviation: str = "std"
+    _parameter_constraints = {
+        "beta": [Interval(Real, 0, None, closed="left"), callable, None],
+        "deviation": [_DEVIATION],
+        "mean_width": [Interval(Real, 0, None, closed="neither"), None],
+        "dynamic_c": ["boolean"],
+    }
 
-    def __post_init__(self):
-        if self.name not in ACQUISITIONS:
+    def __init__(
+        self,
+        beta: float | Callable[[int], float] | None = None,
+        *,
+        deviation: str = "std",
+        mean_width: float | None = None,
+        dynamic_c: bool = False,
+    ) -> None:
+        self.beta = beta
+        self.deviation = deviation
+        self.mean_width = mean_width
+        self.dynamic_c = dynamic_c
+
+    def validate(self) -> None:
+        """Raise ValueError if a parameter is invalid, or contradicts another."""
+        super().validate()
+        if self.mean_width is not None and self.beta is not None:
             raise ValueError(
-                f"An acquisition must be one of {', '.join(ACQUISITIONS)}. Got {self.name!r}."
+                f"`mean_width` determines `beta`. Got mean_width={self.mean_width} and "
+                f"beta={self.beta}: leave one of them out."
             )
-        if self.deviation not in ("std", "absolute"):
-            raise ValueError(f'deviation must be "std" or "absolute". Got {self.deviation!r}.')
-        if not (isinstance(self.delta, Real) and 0 <= self.delta <= 1):
-            raise ValueError(f"delta must be in [0, 1]. Got {self.delta!r}.")
-        if not (isinstance(self.beta, Real) and 0 <= self.beta < math.inf):
-            raise ValueError(f"beta must be finite and not negative. Got {self.beta!r}.")
 
-    @property
-    def needs_best(self) -> bool:
-        """Whether it depends on the best known value."""
-        return self.name in ("ei", "lei", "pi")
+    def beta_at(self, n_results: int) -> float:
+        """Compute beta for a number of usable results, before `dynamic_c` doubles it."""
+        if not callable(self.beta):
+            return 1.0 if self.beta is None else float(self.beta)
+        beta = float(self.beta(n_results))
+        if not 0 <= beta < np.inf:
+            raise ValueError(
+                f"`beta` must give finite numbers >= 0. Got {beta} for {n_results} results."
+            )
+        return beta
 
-    def __call__(self, xp, values, best, beta=None, pending=None):
-        """Compute the acquisition (n,) of points or batches.
+    def at(self, beta: Any) -> UpperConfidenceBound:
+        """Return the bound with this beta, which may be a tensor."""
+        return UpperConfidenceBound(beta, deviation=self.deviation)
 
-        A `beta` replaces its own. `pending` is the `pending_level` of points under evaluation.
-        """
-        beta = self.beta if beta is None else beta
-        # Pending points raise `best`; functions without `best` raise their own values instead.
-        if self.needs_best and pending is not None:
-            best = xp.maximum(best, pending)
-        if self.name == "ei":
-            return expected_improvement(xp, values, best)
-        if self.name == "lei":
-            return leaky_expected_improvement(xp, values, best, self.delta)
-        if self.name == "pi":
-            return probability_of_improvement(xp, values, best)
-        if self.name == "mean":
-            return mean(xp, values, pending)
-        if self.name == "uncertainty":
-            return uncertainty(xp, values, self.deviation, pending)
-        return upper_confidence_bound(xp, values, beta, self.deviation, pending)
-
-    def pending_level(self, values, beta=None):
-        """Compute what pending points reach in each draw (n_draws,), from values (n_draws, p)."""
-        if self.name in ("ei", "lei", "pi", "mean"):
-            return values.max(axis=1)
+    def pending_level(self, values: np.ndarray) -> np.ndarray:
+        """Compute what pending points reach in each draw, by the absolute form as for batches."""
+        beta = 1.0 if self.beta is None else self.beta
         centre = values.mean(axis=0)
-        # The absolute form, which has a value in each draw, as for batches.
-        deviations = _SQRT_HALF_PI * np.abs(values - centre)
-        if self.name == "uncertainty":
-            return deviations.max(axis=1)
-        return (centre + (self.beta if beta is None else beta) * deviations).max(axis=1)
+        return np.max(centre + beta * (_SQRT_HALF_PI * np.abs(values - centre)), axis=1)
+
+    def _value(self, xp: Any, values: Any, best: Any, pending: Any) -> Any:
+        beta = 1.0 if self.beta is None else self.beta
+        centre = xp.mean(values, axis=0, keepdims=True)
+        return _bound(xp, centre, values - centre, beta, self.deviation, pending)
 
 
-def _is_batch(values):
-    """Whether values have shape (n_draws, n, q)."""
-    return len(values.shape) == 3
+class PosteriorMean(Acquisition):
+    """Mean of the draws, "mean"; of a batch and pending points the mean of the best in each draw.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.bayesopt import PosteriorMean
+    >>> values = np.array([[0.0, 2.0], [1.0, 4.0]])  # two draws at two points
+    >>> PosteriorMean()(np, values, best=1.0)
+    array([0.5, 3. ])
+    """
+
+    def _value(self, xp: Any, values: Any, best: Any, pending: Any) -> Any:
+        return xp.mean(_raise_to_level(xp, _batch_best(xp, values), pending), axis=0)
 
 
-def _batch_best(xp, values):
+class PosteriorUncertainty(Acquisition):
+    """Standard deviation of the draws, "uncertainty", for exploration alone.
+
+    Parameters
+    ----------
+    deviation : {"std", "absolute"}, default="std"
+        Measure of deviation, see `UpperConfidenceBound`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.bayesopt import PosteriorUncertainty
+    >>> values = np.array([[0.0, 2.0], [1.0, 4.0]])  # two draws at two points
+    >>> PosteriorUncertainty()(np, values, best=1.0)
+    array([0.5, 1. ])
+    """
+
+    _parameter_constraints = {"deviation": [_DEVIATION]}
+
+    def __init__(self, deviation: str = "std") -> None:
+        self.deviation = deviation
+
+    def pending_level(self, values: np.ndarray) -> np.ndarray:
+        """Compute what pending points reach in each draw, by the absolute form as for batches."""
+        return np.max(_SQRT_HALF_PI * np.abs(values - values.mean(axis=0)), axis=1)
+
+    def _value(self, xp: Any, values: Any, best: Any, pending: Any) -> Any:
+        centred = values - xp.mean(values, axis=0, keepdims=True)
+        return _bound(xp, 0.0, centred, 1.0, self.deviation, pending)
+
+
+#: Short forms of acquisition functions.
+ACQUISITIONS: dict[str, type[Acquisition]] = {
+    "ei": ExpectedImprovement,
+    "lei": LeakyExpectedImprovement,
+    "pi": ProbabilityOfImprovement,
+    "ucb": UpperConfidenceBound,
+    "lcb": UpperConfidenceBound,
+    "mean": PosteriorMean,
+    "uncertainty": PosteriorUncertainty,
+}
+
+
+def check_acquisition(acquisition: Any) -> None:
+    """Raise ValueError if a parameter is neither an acquisition function nor a short form."""
+    if not isinstance(acquisition, Acquisition):
+        raise ValueError(
+            f"`acquisition` must be one of {', '.join(ACQUISITIONS)}, or an Acquisition such as "
+            f"UpperConfidenceBound(beta=2.0). Got {acquisition!r}."
+        )
+
+
+def _batch_best(xp: Any, values: Any) -> Any:
     """Reduce batches (n_draws, n, q) to their best points (n_draws, n)."""
-    return xp.max(values, axis=-1) if _is_batch(values) else values
+    return xp.max(values, axis=-1) if len(values.shape) == 3 else values
 
 
-def _align_with_draws(xp, level, values):
+def _align_with_draws(xp: Any, level: Any, values: Any) -> Any:
     """Reshape a level of each draw (n_draws,) to (n_draws, 1[, 1]); a number stays a number."""
     if not getattr(level, "shape", ()):
         return level
     return xp.reshape(level, (-1,) + (1,) * (len(values.shape) - 1))
 
 
-def _raise_to_level(xp, values, pending):
+def _raise_to_level(xp: Any, values: Any, pending: Any) -> Any:
     """Raise values (n_draws, n) to the level of pending points, if there are any."""
     return values if pending is None else xp.maximum(values, _align_with_draws(xp, pending, values))
 
 
-def _bound(xp, centre, centred, beta, deviation, pending):
+def _bound(xp: Any, centre: Any, centred: Any, beta: Any, deviation: str, pending: Any) -> Any:
     """Compute ``centre + beta * deviation``, of batches in the mean over the draws: (n,).
 
     `centre` is a number or (1, n[, q]), `centred` are draws minus their mean (n_draws, n[, q]).
     """
-    one_point = not _is_batch(centred) or centred.shape[-1] == 1
+    one_point = len(centred.shape) == 2 or centred.shape[-1] == 1
     if one_point and deviation == "std" and pending is None:
         bound = centre + beta * _std(xp, centred)
     else:
@@ -245,7 +386,7 @@ def _bound(xp, centre, centred, beta, deviation, pending):
     return xp.mean(_raise_to_level(xp, _batch_best(xp, bound), pending), axis=0)
 
 
-def _std(xp, centred):
+def _std(xp: Any, centred: Any) -> Any:
     """Compute standard deviations (1, n[, q]) of centred draws (n_draws, n[, q])."""
     # In units of the largest deviation, since squares of small numbers are 0 in single precision.
     largest = xp.max(xp.abs(centred), axis=0, keepdims=True)
@@ -254,10 +395,6 @@ def _std(xp, centred):
         unit = xp.stop_gradient(unit)  # the result does not depend on it
     variance = xp.mean(xp.square(centred / unit), axis=0, keepdims=True)
     return unit * xp.sqrt(xp.maximum(variance, _TINY))
-
-
-def _normal_cdf(xp, x):
-    return special.ndtr(x) if xp is np else 0.5 * (1.0 + xp.erf(x * math.sqrt(0.5)))
 
 
 # A search has three programs: values, gradients, gradients of one batch. Room for 8 searches.
@@ -286,7 +423,6 @@ class AcquisitionTask(NamedTuple):
     objective: Callable[..., Any] | None
     bounds: np.ndarray
     best: float | np.ndarray
-    beta: float
     q: int
     pending: np.ndarray | None = None
 
@@ -302,11 +438,20 @@ class CompiledAcquisition:
     def __init__(self, task: AcquisitionTask, dtype: str = "float32"):
         posterior, q, self.dtype = task.posterior, task.q, dtype
         self._posterior, self._objective, self._q = posterior, task.objective, q
-        # beta is an argument of the program, so it must not be part of the program's key.
-        self._acquisition = replace(task.acquisition, beta=1.0)
+        self._acquisition = task.acquisition
         self._d = len(task.bounds)
-        level, self._has_level = _level(task)
-        arguments = (posterior.arguments, *task.bounds.T, level, np.asarray(task.beta))
+        # The best value and the level of pending points, as one number for each draw. If the
+        # acquisition does not need the best value, pending points alone are a level.
+        level: np.ndarray = np.zeros(posterior.n_draws)
+        pending, self._has_level = task.pending, False
+        if pending is not None and not task.acquisition.uses_best:
+            level, self._has_level = pending, True
+        elif task.acquisition.uses_best:
+            best = task.best if pending is None else np.maximum(task.best, pending)
+            level = np.broadcast_to(np.asarray(best, dtype="float64"), level.shape)
+        # beta is an argument of the program, so that a search compiles once for all its values.
+        beta = np.asarray(task.acquisition.beta_at(0) or 0.0)
+        arguments = (posterior.arguments, *task.bounds.T, level, beta)
         self._arguments = self._tensors(arguments)
         # Looking up and converting are most of the cost of a call with a single row.
         self._used: dict[tuple[str, int], Callable[..., Any]] = {}
@@ -354,23 +499,32 @@ class CompiledAcquisition:
 
     def _compile(self, kind, rows):
         """Compile the program of a kind for this many batches, or find it in the cache."""
-        from skuq.backend import compile_program
+        from skuq.backend import BACKEND, compile_program, ops
 
         shapes = tuple((tuple(a.shape), str(a.dtype)) for a in self._arguments[0])
         posterior = self._posterior
         # Everything that changes the program, but none of its arguments' values.
         key = (
             (kind, rows, self._q, self._d, shapes, self.dtype, self._has_level),
-            (self._acquisition, make_hashable(self._objective)),
+            (self._acquisition.key, make_hashable(self._objective)),
             (posterior.key, posterior.n_draws, posterior.output_shape),
         )
 
+        value = self._make_value_function()
+
+        def gradient(*arguments_and_u):
+            """Compute values and gradients of batches in the unit box."""
+            *arguments, u = arguments_and_u
+
+            def total(u):
+                (values,) = value(*arguments, u)
+                return ops.sum(values), values  # rows are independent: each gets its gradient
+
+            _, values, gradients = BACKEND.value_and_gradient(total, u)
+            return values, gradients
+
         def make():
-            program = (
-                self._make_gradient_function()
-                if kind == "gradient"
-                else self._make_value_function()
-            )
+            program = gradient if kind == "gradient" else value
             u = self._tensors(np.zeros((rows, self._q, self._d)))
             try:
                 return compile_program(program, (*self._arguments, u), jit=True)
@@ -397,38 +551,27 @@ class CompiledAcquisition:
 
         def value(arguments, lower, upper, level, beta, u):
             x = ops.reshape(lower + (upper - lower) * u, (-1, d))  # (n * q, d)
-            draws = function(ops, arguments, x)  # (n_draws, n * q, *output_shape)
-            values = _check_values(_on_tensors(objective, draws), draws, objective, n_draws)
+            values = draws = function(ops, arguments, x)  # (n_draws, n * q, *output_shape)
+            if objective is not None:
+                try:
+                    values = objective(draws)
+                except Exception as error:
+                    # Without the traceback, which would keep the whole trace alive.
+                    reason = f"{type(error).__name__}: {error}"
+                    raise NumpyOnlyError(reason.splitlines()[0]) from None
+            values = _check_values(values, draws, objective, n_draws)
             if q > 1:  # (n_draws, n * q) to (n_draws, n, q)
                 values = ops.reshape(values, (n_draws, -1, q))
-            # With `needs_best`, the level already is the larger of the best value and pending.
-            pending = level if has_level and not acquisition.needs_best else None
-            return (acquisition(ops, values, level, beta, pending),)
+            # With `uses_best`, the level already is the larger of the best value and pending.
+            pending = level if has_level and not acquisition.uses_best else None
+            return (acquisition.at(beta)(ops, values, level, pending),)
 
         return value
-
-    def _make_gradient_function(self):
-        """Make the function that computes values and gradients of batches in the unit box."""
-        from skuq.backend import BACKEND, ops
-
-        value = self._make_value_function()
-
-        def gradient(*arguments_and_u):
-            *arguments, u = arguments_and_u
-
-            def total(u):
-                (values,) = value(*arguments, u)
-                return ops.sum(values), values  # rows are independent: each gets its gradient
-
-            _, values, gradients = BACKEND.value_and_gradient(total, u)
-            return values, gradients
-
-        return gradient
 
 
 def acquisition_of(task: AcquisitionTask) -> Callable[[np.ndarray], np.ndarray]:
     """Make the acquisition function of batches u (n, q * d) in NumPy, without compilation."""
-    posterior, acquisition, objective, bounds, best, beta, q, pending = task
+    posterior, acquisition, objective, bounds, best, q, pending = task
     lower, upper = bounds.T
 
     def values(u):
@@ -437,34 +580,9 @@ def acquisition_of(task: AcquisitionTask) -> Callable[[np.ndarray], np.ndarray]:
         drawn = _check_values(drawn, draws, objective, posterior.n_draws)
         if q > 1:
             drawn = drawn.reshape(posterior.n_draws, -1, q)
-        return acquisition(np, drawn, best, beta, pending)
+        return acquisition(np, drawn, best, pending)
 
     return values
-
-
-def _level(task: AcquisitionTask) -> tuple[np.ndarray, bool]:
-    """Merge the best value and the level of pending points into one number for each draw.
-
-    Return it (n_draws,), and whether an acquisition that does not need the best value uses it.
-    """
-    n_draws = task.posterior.n_draws
-    if not task.acquisition.needs_best:
-        level = np.zeros(n_draws) if task.pending is None else task.pending
-        return level, task.pending is not None
-    best = task.best if task.pending is None else np.maximum(task.best, task.pending)
-    return np.broadcast_to(np.asarray(best, dtype="float64"), (n_draws,)), False
-
-
-def _on_tensors(objective, draws):
-    """Apply the objective to tensors; raise NumpyOnlyError if it fails on them."""
-    if objective is None:
-        return draws
-    try:
-        return objective(draws)
-    except Exception as error:
-        # Without the traceback, which would keep the whole trace alive.
-        reason = f"{type(error).__name__}: {error}"
-        raise NumpyOnlyError(reason.splitlines()[0]) from None
 
 
 def _check_values(values, draws, objective, n_draws):

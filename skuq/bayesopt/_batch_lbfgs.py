@@ -108,10 +108,8 @@ class _State:
         # Armijo's condition: f(x + p) <= f(x) + c g.p
         good = finite & (promised < 0) & (f <= self.f[rows] + _ARMIJO * promised)
         self._shorten(rows[~good], promised[~good], f[~good], ftol)
-        self._accept(rows[good], trial[good], f[good], g[good], ftol)
-
-    def _accept(self, rows, x, f, g, ftol):
-        """Move rows to new points, and stop those that have converged."""
+        # Move the other rows to their new points, and stop those that have converged.
+        rows, x, f, g = rows[good], trial[good], f[good], g[good]
         for memory, new in ((self.steps, x - self.x[rows]), (self.changes, g - self.g[rows])):
             # The newest pair replaces the oldest.
             memory[rows, :-1] = memory[rows, 1:]
@@ -189,17 +187,14 @@ def _inverse_hessian_times(g, steps, changes):
     for i in reversed(range(n_pairs)):  # from the newest pair to the oldest
         alpha[:, i] = rho[:, i] * np.einsum("bn,bn->b", steps[:, i], q)
         q -= alpha[:, i, None] * changes[:, i]
-    q *= _first_scale(g, curvature, squares, valid)[:, None]  # the initial inverse Hessian
+    # The initial inverse Hessian is s.y / y.y of the newest valid pair; without one, it gives a
+    # first step its length.
+    scale = _FIRST_STEP / np.maximum(np.abs(g).max(axis=1), 1e-300)
+    for i in range(n_pairs):  # newer pairs overwrite older ones
+        newest = valid[:, i]
+        scale[newest] = curvature[newest, i] / squares[newest, i]
+    q *= scale[:, None]
     for i in range(n_pairs):
         beta = rho[:, i] * np.einsum("bn,bn->b", changes[:, i], q)
         q += (alpha[:, i] - beta)[:, None] * steps[:, i]
     return q
-
-
-def _first_scale(g, curvature, squares, valid):
-    """Compute s.y / y.y of the newest valid pair; without one, the length of a first step."""
-    scale = _FIRST_STEP / np.maximum(np.abs(g).max(axis=1), 1e-300)
-    for i in range(valid.shape[1]):  # newer pairs overwrite older ones
-        newest = valid[:, i]
-        scale[newest] = curvature[newest, i] / squares[newest, i]
-    return scale

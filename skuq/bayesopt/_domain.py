@@ -70,13 +70,15 @@ class Domain:
         self._rounding = np.where(self._whole, 0, np.minimum(rounding, _MOST_ROUNDING * widths))
         #: Distance in unit coordinates up to which points are equal.
         self.tolerance = _EQUAL + np.linalg.norm(2 * self._rounding / widths)
-        self._place_columns()
-
-    def _place_columns(self):
-        """Find the positions of each column in the encoded points, and their bounds.
-
-        `groups` are the positions of each category; exactly one of them is 1.
-        """
+        #: Number of columns d, and which of them are continuous (d,).
+        self.n_columns, self.is_continuous = d, ~self._whole
+        #: Number of points; inf if any column is continuous.
+        self.n_points = math.inf
+        if self._whole.all():
+            counts = math.prod(int(high - low) + 1 for low, high in self.bounds)
+            self.n_points = counts if counts < _MANY_POINTS else math.inf
+        # Positions of each column in the encoded points, and their bounds. `groups` are the
+        # positions of each category; exactly one of them is 1.
         self._columns, self.groups, ends, whole = [], [], [], []
         for column, (low, high) in enumerate(self.bounds):
             first = len(ends)
@@ -90,40 +92,9 @@ class Domain:
                 ends.append((low, high))
                 whole.append(column in self.integer)
             self._columns.append(np.arange(first, len(ends)))
-        self.encoded_bounds = np.array(ends)
-        self.encoded_integer = np.array(whole)
-
-    @property
-    def n_columns(self) -> int:
-        """Number of columns d."""
-        return len(self.bounds)
-
-    @property
-    def n_points(self) -> float:
-        """Number of points; inf if any column is continuous."""
-        if not self._whole.all():
-            return math.inf
-        counts = math.prod(int(high - low) + 1 for low, high in self.bounds)
-        return counts if counts < _MANY_POINTS else math.inf
-
-    @property
-    def is_discrete(self) -> bool:
-        """Whether any column is discrete."""
-        return bool(self._whole.any())
-
-    @property
-    def is_continuous(self) -> np.ndarray:
-        """Which columns are continuous, (d,)."""
-        return ~self._whole
-
-    def differs_in_whole_columns(self, X, x) -> np.ndarray:
-        """Tell which points X (n, d) differ from x (d,) in whole numbers or categories: (n,)."""
-        return ((x != X) & self._whole).any(axis=1)
-
-    @property
-    def is_binary(self) -> bool:
-        """Whether all encoded columns are 0 or 1."""
-        return bool(self.encoded_integer.all() and (self.encoded_bounds == [0, 1]).all())
+        self.encoded_bounds, self.encoded_integer = np.array(ends), np.array(whole)
+        #: Whether all encoded columns are 0 or 1.
+        self.is_binary = all(whole) and bool((self.encoded_bounds == [0, 1]).all())
 
     def check(self, X) -> np.ndarray:
         """Validate points (n, d), or one point (d,), inside of the box as an array (n, d)."""
@@ -179,7 +150,8 @@ class Domain:
             else np.clip(encoded[:, encoded_columns[0]], *self.bounds[column])
             for column, encoded_columns in enumerate(self._columns)
         ]
-        return self._round_discrete(np.stack(parts, axis=1).astype("float64"))
+        X = np.stack(parts, axis=1).astype("float64")
+        return np.where(self._whole, np.round(X), X)
 
     def unit(self, X) -> np.ndarray:
         """Encode points (n, d) and scale them to unit coordinates (n, D)."""
@@ -240,9 +212,6 @@ class Domain:
             jittered = x + np.where(self._whole, 0, reach * rng.normal(size=(n, len(x))))
             steps.append(np.clip(jittered, low, high))
         return np.concatenate(steps)
-
-    def _round_discrete(self, X):
-        return np.where(self._whole, np.round(X), X)
 
     def __eq__(self, other):
         return (

@@ -5,36 +5,110 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
+from skuq._params import Interval, Settings, StrOptions
 from skuq._utils._checks import check_count
 from skuq._utils._environment import generator, one_thread_if_small, trial_seed
-from skuq.bayesopt._acquisition import Acquisition
+from skuq.bayesopt._acquisition import (
+    ACQUISITIONS,
+    Acquisition,
+    PosteriorMean,
+    UpperConfidenceBound,
+    check_acquisition,
+)
 from skuq.bayesopt._domain import Domain
-from skuq.bayesopt._maximize import METHODS
 from skuq.bayesopt._results import Results
 from skuq.bayesopt._surrogate import Constraints, check_surrogate, posterior_of
 from skuq.predictive import Posterior
 
-_BOUNDS = ("ucb", "lcb")  # acquisitions that use beta
-_MILP_ACQUISITIONS = (*_BOUNDS, "mean")  # acquisitions that maximizer="milp" can maximise
 # Settings that are saved as they are.
-_SAVED = (
-    "mean_width",
-    "dynamic_c",
-    "maximizer",
-    "n_restarts",
-    "n_draws",
-    "n_initial",
-    "noisy",
-    "reseed",
-)
+_SAVED = ("n_draws", "n_initial", "noisy", "reseed")
+
+
+class MultiStart(Settings):
+    """Maximise acquisition functions by climbing from many starts.
+
+    Parameters
+    ----------
+    method : {"auto", "lbfgs", "scipy"}, default="auto"
+        See `maximize_acquisition`.
+    n_restarts : int, default=500
+        Number of starts from a Latin hypercube.
+
+    Examples
+    --------
+    >>> from sklearn.gaussian_process import GaussianProcessRegressor
+    >>> from skuq.bayesopt import BayesianOptimizer, MultiStart
+    >>> search = BayesianOptimizer(
+    ...     GaussianProcessRegressor(), [(0, 1)], maximizer=MultiStart(n_restarts=50)
+    ... )
+    """
+
+    _parameter_constraints = {
+        "method": [StrOptions({"auto", "lbfgs", "scipy"})],
+        "n_restarts": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(self, method: str = "auto", *, n_restarts: int = 500) -> None:
+        self.method = method
+        self.n_restarts = n_restarts
+
+
+class Direct(Settings):
+    """Maximise acquisition functions by SciPy's DIRECT, as in NOMU's appendix B.3."""
+
+    method = "direct"
+    n_restarts = 1  # DIRECT takes no starts
+
+
+class MixedInteger(Settings):
+    """Maximise the upper bound of a ReLU network exactly, as a mixed integer programme.
+
+    For acquisitions "ucb" and "mean", and for estimators with `readout_weights`, which are
+    `NOMURegressor` with a linear readout. Its short form is "milp".
+
+    Parameters
+    ----------
+    time_limit : float, default=60.0
+        Seconds after which a step takes the best point found, with a warning.
+
+    Examples
+    --------
+    >>> from skuq import NOMURegressor
+    >>> from skuq.bayesopt import BayesianOptimizer, MixedInteger
+    >>> search = BayesianOptimizer(
+    ...     NOMURegressor(readout="linear"), [(0, 1)], "ucb", maximizer=MixedInteger(10.0)
+    ... )
+    """
+
+    _parameter_constraints = {"time_limit": [Interval(Real, 0, None, closed="neither")]}
+
+    def __init__(self, time_limit: float = 60.0) -> None:
+        self.time_limit = time_limit
+
+
+#: Short forms of the parameters of a search that are settings.
+SHORT_FORMS: dict[str, Mapping[Any, Any]] = {
+    "acquisition": ACQUISITIONS,
+    "maximizer": {
+        "auto": MultiStart,
+        "lbfgs": lambda: MultiStart("lbfgs"),
+        "scipy": lambda: MultiStart("scipy"),
+        "direct": Direct,
+        "milp": MixedInteger,
+    },
+}
+# Classes of settings by their names in saved searches.
+_CLASSES: dict[str, type[Settings]] = {
+    kind.__name__: kind for kind in (*ACQUISITIONS.values(), MultiStart, Direct, MixedInteger)
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +124,7 @@ class SearchSettings:
     domain: Domain
     acquisition: Acquisition
     objective: Callable[..., Any] | None
-    beta: float | Callable[[int], float]
-    mean_width: float | None
-    dynamic_c: bool
-    maximizer: str
-    n_restarts: int
+    maximizer: MultiStart | Direct | MixedInteger
     n_draws: int
     n_initial: int
     constraints: Constraints
@@ -67,62 +137,44 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         check_surrogate(self.estimator)
-        if not isinstance(self.acquisition, Acquisition):
-            raise TypeError(
-                "The attribute `acquisition` of a search must be an Acquisition. Got "
-                f"{self.acquisition!r}."
-            )
-        for name in ("n_restarts", "n_draws", "n_initial"):
+        check_acquisition(self.acquisition)
+        for name in ("n_draws", "n_initial"):
             check_count(name, getattr(self, name))
         if self.n_draws < 2:
             raise ValueError("`n_draws` must be at least 2: one function shows no uncertainty.")
-        for name in ("noisy", "reseed", "dynamic_c"):
+        for name in ("noisy", "reseed"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise TypeError(f"`{name}` must be True or False. Got {getattr(self, name)!r}.")
         if self.objective is not None and not callable(self.objective):
             raise TypeError(f"`objective` must be a function of outputs. Got {self.objective!r}.")
-        self._check_bound()
-        self._check_maximizer()
+        if not isinstance(self.maximizer, MultiStart | Direct | MixedInteger):
+            raise ValueError(
+                f"`maximizer` must be one of {', '.join(map(str, SHORT_FORMS['maximizer']))}, or "
+                f"MultiStart or MixedInteger with its settings. Got {self.maximizer!r}."
+            )
+        if isinstance(self.maximizer, MixedInteger):
+            self._check_exact()
 
-    def _check_bound(self) -> None:
-        """Check the settings of "ucb"."""
-        for name in ("mean_width", "dynamic_c"):
-            if getattr(self, name) and self.acquisition.name not in _BOUNDS:
+    def _check_exact(self) -> None:
+        """Check that a mixed integer programme can maximise the acquisition."""
+        acquisition = self.acquisition
+        # The programme's objective is linear in the network's mean and standard deviation.
+        if not isinstance(acquisition, UpperConfidenceBound | PosteriorMean):
+            raise ValueError(
+                f'maximizer="milp" is for acquisition="ucb" or "mean". Got {acquisition!r}: take '
+                "one of these, or another maximizer."
+            )
+        if getattr(acquisition, "deviation", "std") != "std":
+            raise ValueError(
+                'maximizer="milp" takes the standard deviation of the model itself. Got '
+                f"{acquisition!r}: leave out `deviation`, or take another maximizer."
+            )
+        for name, given in (("objective", self.objective), ("constraints", self.constraints.given)):
+            if given:
                 raise ValueError(
-                    f'`{name}` is for acquisition="ucb". Got {self.acquisition.name!r}.'
+                    f'maximizer="milp" cannot use `{name}`. Leave it out, or take another '
+                    "maximizer."
                 )
-        width = self.mean_width
-        if width is not None and not (isinstance(width, Real) and 0 < float(width) < np.inf):
-            raise ValueError(f"`mean_width` must be a positive number. Got {width!r}.")
-
-    def _check_maximizer(self) -> None:
-        """Check that the maximiser is known, and that it can maximise the acquisition."""
-        if self.maximizer not in (*METHODS, "milp"):
-            raise ValueError(
-                f"`maximizer` must be one of {', '.join((*METHODS, 'milp'))}. "
-                f"Got {self.maximizer!r}."
-            )
-        if self.maximizer != "milp":
-            return
-        name = self.acquisition.name
-        if name not in _MILP_ACQUISITIONS or self.objective is not None:
-            raise ValueError(
-                'maximizer="milp" is for acquisition="ucb" or "mean" without an `objective`. '
-                f"Got {name!r}{'' if self.objective is None else ' with one'}."
-            )
-        if len(self.constraints):
-            raise ValueError('maximizer="milp" knows no `constraints`. Use another maximizer.')
-
-    def beta_at(self, n_results: int) -> float:
-        """Compute beta for a number of usable results, before `dynamic_c` doubles it."""
-        if not callable(self.beta):
-            return float(self.beta)
-        beta = float(self.beta(n_results))
-        if not 0 <= beta < np.inf:
-            raise ValueError(
-                f"`beta` must give finite numbers >= 0. Got {beta} for {n_results} results."
-            )
-        return beta
 
     def to_dict(self) -> dict[str, Any]:
         """Return what a saved search holds of them, as JSON types: no estimator and no function."""
@@ -130,14 +182,23 @@ class SearchSettings:
             "bounds": self.domain.bounds.tolist(),
             "integer": list(self.domain.integer),
             "categories": list(self.domain.categories),
-            "acquisition": self.acquisition.name,
-            "delta": self.acquisition.delta,
-            "deviation": self.acquisition.deviation,
+            "acquisition": _to_json(self.acquisition),
+            "maximizer": _to_json(self.maximizer),
             **{name: getattr(self, name) for name in _SAVED},
-            "beta": None if callable(self.beta) else self.beta,
             "has_objective": self.objective is not None,
             "constraint_names": list(self.constraints.names),
         }
+
+
+def _to_json(settings: Settings) -> dict[str, Any] | None:
+    """Convert settings to JSON types; None if they are a user's, or hold a function."""
+    params = settings.get_params()
+    # A subclass of the user's cannot be found again by its name.
+    if _CLASSES.get(type(settings).__name__) is not type(settings):
+        return None
+    if any(callable(value) for value in params.values()):
+        return None
+    return {"class": type(settings).__name__, **params}
 
 
 def resumed_parameters(saved: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -162,8 +223,16 @@ def resumed_parameters(saved: dict[str, Any], changes: dict[str, Any]) -> dict[s
             f"This search has the `constraints` {list(names)}. A saved search holds no "
             f"functions and no regressors: give them again, in this order. Got {given}."
         )
-    if saved["beta"] is None and "beta" not in changes:
-        raise ValueError("`beta` is a function here. A saved search holds no functions: give it.")
+    if saved["acquisition"] is None and "acquisition" not in changes:
+        raise ValueError(
+            "The `acquisition` of this search has a function. A saved search holds no functions: "
+            "give it again."
+        )
+    # Settings are saved as the name of their class and their parameters.
+    for name in SHORT_FORMS:
+        if saved[name] is not None:
+            params = dict(saved[name])
+            saved[name] = _CLASSES[params.pop("class")](**params)
     parameters = {**saved, **changes}
     before, domain = (
         Domain(*(source[name] for name in ("bounds", "integer", "categories")))
@@ -197,11 +266,6 @@ class Surrogates:
     constraint_models: dict[str, Any]
     constraint_posteriors: dict[str, Posterior]
     seconds: float
-
-    @property
-    def posteriors(self) -> list[Posterior]:
-        """All posteriors, that of the outputs first."""
-        return [self.posterior, *self.constraint_posteriors.values()]
 
 
 class Fits:

@@ -13,10 +13,13 @@ from skuq._utils._checks import check_count
 from skuq._utils._environment import one_thread_if_small
 from skuq._utils._messages import warn_user
 from skuq.bayesopt._acquisition import (
+    ACQUISITIONS,
     AcquisitionTask,
     CompiledAcquisition,
     NumpyOnlyError,
+    UpperConfidenceBound,
     acquisition_of,
+    check_acquisition,
 )
 from skuq.bayesopt._batch_lbfgs import minimize_batch
 from skuq.bayesopt._domain import check_bounds
@@ -64,7 +67,6 @@ def maximize_acquisition(
     exclude=None,
     pending=None,
     min_distance=1e-6,
-    beta=None,
     random_state=None,
 ):
     """Find the point, or the batch of points, where an acquisition function is largest.
@@ -73,8 +75,8 @@ def maximize_acquisition(
     ----------
     posterior : Posterior
         Draws of the surrogate.
-    acquisition : Acquisition
-        The function to maximise.
+    acquisition : Acquisition or str
+        The function to maximise, or its short form such as "lei".
     objective : callable or None
         ``draws (n_draws, n, *output_shape) -> (n_draws, n)``, maximised; None for a surrogate of
         one output. Written with operators and `keras.ops` it has exact gradients. Compiled
@@ -84,8 +86,8 @@ def maximize_acquisition(
     bounds : array-like of shape (d, 2)
         Ends of every input.
     best : float or array-like of shape (n_draws,)
-        Best known value of the objective, or one for each draw; "ucb", "mean" and "uncertainty" do
-        not use it.
+        Best known value of the objective, or one for each draw; None for "ucb", "mean" and
+        "uncertainty".
     q : int, default=1
         Size of the batch.
     method : {"auto", "lbfgs", "scipy", "direct"}, default="auto"
@@ -102,8 +104,6 @@ def maximize_acquisition(
         Points under evaluation. Each draw takes its own values there for known; they are excluded.
     min_distance : float, default=1e-6
         Distance below which a point counts as excluded, in a box scaled to [0, 1]^d.
-    beta : float, optional
-        Replaces the acquisition's own beta, without a new compilation.
     random_state : int, numpy.random.Generator or None, default=None
         Seed of the starts.
 
@@ -136,7 +136,7 @@ def maximize_acquisition(
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.bayesopt import Acquisition, maximize_acquisition
+    >>> from skuq.bayesopt import maximize_acquisition
     >>> from skuq.predictive import Posterior
     >>> tops = np.array([0.2, 0.4])  # two parabolas
     >>> posterior = Posterior(
@@ -144,45 +144,44 @@ def maximize_acquisition(
     ...     arguments=(tops,), key=None, n_draws=2, output_shape=(),
     ... )
     >>> x, value = maximize_acquisition(
-    ...     posterior, Acquisition("mean"), None, [(0, 1)], best=0.0, method="scipy", n_restarts=8,
+    ...     posterior, "mean", None, [(0, 1)], best=None, method="scipy", n_restarts=8,
     ...     random_state=0,
     ... )
     >>> x.round(3), round(value, 3)
     (array([[0.3]]), -0.01)
     """
     bounds = check_bounds(bounds)
-    _check_numbers(posterior, q, method, n_restarts, min_distance)
     starts = _check_points("starts", starts, bounds)
     exclude = _check_points("exclude", exclude, bounds)
     pending = _check_points("pending", pending, bounds)
-    beta = acquisition.beta if beta is None else float(beta)
-    best = _check_best(acquisition, best, posterior.n_draws)
-    # Each draw takes its own values at pending points for known.
-    level = _pending_level(posterior, acquisition, objective, pending, beta)
-    task = AcquisitionTask(
-        posterior, acquisition, objective, bounds, best=best, beta=beta, q=q, pending=level
-    )
+    _check_numbers(posterior, q, method, n_restarts, len(pending), min_distance)
+    acquisition = _read_acquisition(acquisition)
+    if not acquisition.uses_best:
+        best = 0.0
+    elif best is None or not np.isfinite(best).all():
+        raise ValueError(f"best must be finite for {acquisition!r}. Got {best}.")
+    elif np.shape(best) not in ((), (posterior.n_draws,)):
+        raise ValueError(
+            f"best must be one number, or one for each of {posterior.n_draws} draws. "
+            f"Got {np.shape(best)}."
+        )
+    best = np.asarray(best, dtype="float64") if np.ndim(best) else float(best)
+    level = None
+    if len(pending):
+        # Each draw takes its own values at pending points for known.
+        draws = posterior(pending)
+        values = np.asarray(draws if objective is None else objective(draws), dtype="float64")
+        level = acquisition.pending_level(values)
+    task = AcquisitionTask(posterior, acquisition, objective, bounds, best=best, q=q, pending=level)
     # From here on, batches are rows of the unit box, (k, q * d).
     u = _starts(np.random.default_rng(random_state), n_restarts, starts, bounds, q)
     found, values = _search(task, u, method, n_restarts, u[: len(starts)])
     # Points whose results are expected are not proposed again either.
     exclude = np.concatenate([exclude, pending])
     i = _best_allowed(found, values, bounds, exclude, min_distance)
-    return _to_box(found[i].reshape(q, -1), bounds), float(values[i])
-
-
-def _pending_level(posterior, acquisition, objective, pending, beta):
-    """Compute what pending points (k, d) reach in each draw (n_draws,); None without any."""
-    if not len(pending):
-        return None
-    if not posterior.joint:
-        raise ValueError(
-            "pending points need a surrogate whose draws are joint. Fit this one with its own "
-            "predictions at them instead."
-        )
-    draws = posterior(pending)
-    values = np.asarray(draws if objective is None else objective(draws), dtype="float64")
-    return acquisition.pending_level(values, beta)
+    lower, upper = bounds.T
+    x = lower + (upper - lower) * found[i].reshape(q, -1)
+    return np.clip(x, lower, upper), float(values[i])  # rounding may step outside
 
 
 def _search(task, u, method, n_restarts, given):
@@ -214,7 +213,11 @@ def _climb_together(task, u, n_restarts, given):
         return u, values
     x, found = _climb(compiled, starts, units, _MAX_ROUNDS, _FTOL, survivors)
     top = _rank(found)[:_N_REFINED]
-    if len(top) and _is_near(x[top], given, len(task.bounds)):
+    # Gaps from the points of the best batches to the given starts, each the first of its batch:
+    # (n * q, k, d).
+    d = len(task.bounds)
+    gaps = np.linalg.norm(x[top].reshape(-1, 1, d) - given[:, :d], axis=-1)
+    if gaps.min(initial=math.inf) < _SMALL_STEP * math.sqrt(d):
         exact = CompiledAcquisition(task, "float64")
         try:
             best, best_values = _climb(exact, x[top], units, _MAX_EXACT_ROUNDS, _EXACT_FTOL)
@@ -246,14 +249,6 @@ def _climb(compiled, starts, units, max_rounds, ftol, survivors=None):
     return result.x, units.to_value(result.value)
 
 
-def _is_near(x, given, d):
-    """Whether a point of x (n, q * d) is near one of the given starts (k, q * d)."""
-    if not len(given):
-        return False
-    gaps = x.reshape(-1, 1, d) - given[:, :d]  # (n * q, k, d); a given point is first in its batch
-    return np.linalg.norm(gaps, axis=-1).min() < _SMALL_STEP * math.sqrt(d)
-
-
 def _compile(task, u):
     """Compile the acquisition in single precision, or in double where that is too coarse.
 
@@ -261,22 +256,16 @@ def _compile(task, u):
     """
     compiled = CompiledAcquisition(task)
     values = compiled.values(u)
-    if _is_inexact(task, u, values):
-        compiled = CompiledAcquisition(task, "float64")
-        values = compiled.values(u)
-    return compiled, values
-
-
-def _is_inexact(task, u, values):
-    """Tell whether single precision is too coarse: compare a few points with double precision."""
+    # Compare a few points with double precision.
     rows = np.linspace(0, len(u) - 1, _N_COMPARED).astype(int)
     exact = acquisition_of(task)(u[rows])
     usable = np.isfinite(exact)
-    if not usable.any():
-        return False
-    largest = _INEXACT * max(_spread(values), np.ptp(exact[usable]))
+    largest = _INEXACT * max(_spread(values), np.ptp(exact[usable]) if usable.any() else 0.0)
     # Values beyond the range of single precision are inf or NaN, and not near the exact ones.
-    return not np.all(np.abs(exact - values[rows])[usable] <= largest)
+    if not np.all(np.abs(exact - values[rows])[usable] <= largest):
+        compiled = CompiledAcquisition(task, "float64")
+        values = compiled.values(u)
+    return compiled, values
 
 
 def _climb_one_by_one(task, u, n_restarts, given):
@@ -312,10 +301,18 @@ def _without_gradients(task, u, n_restarts):
 
 def _polish(cost, starts, u, values, units):
     """Run SciPy's L-BFGS-B from each start, and append what it finds to the known points."""
+
+    def finite_cost(u):
+        """Compute cost and gradient; L-BFGS-B fails on those that are not finite."""
+        value, gradient = cost(u)
+        if np.isfinite(value) and np.isfinite(gradient).all():
+            return value, gradient
+        return _COST_OF_NON_FINITE, np.zeros_like(u)
+
     found, kept = [u], [values]
     for start in starts:
         result = optimize.minimize(
-            _replace_non_finite(cost),
+            finite_cost,
             start,
             jac=True,
             bounds=[(0.0, 1.0)] * len(start),
@@ -325,18 +322,6 @@ def _polish(cost, starts, u, values, units):
         is_finite = result.fun < _COST_OF_NON_FINITE
         kept.append([units.to_value(result.fun) if is_finite else -math.inf])
     return np.concatenate(found), np.concatenate(kept)
-
-
-def _replace_non_finite(function):
-    """Make a function without values and gradients that are not finite: L-BFGS-B fails on them."""
-
-    def replaced(u):
-        value, gradient = function(u)
-        if np.isfinite(value) and np.isfinite(gradient).all():
-            return value, gradient
-        return _COST_OF_NON_FINITE, np.zeros_like(u)
-
-    return replaced
 
 
 def _run_direct(task, u, n_restarts, given):
@@ -444,13 +429,7 @@ def _best_allowed(u, values, bounds, exclude, min_distance):
     )
 
 
-def _to_box(u, bounds):
-    """Map points (k, d) of the unit box to the user's."""
-    lower, upper = bounds.T
-    return np.clip(lower + (upper - lower) * u, lower, upper)  # rounding may step outside
-
-
-def _check_numbers(posterior, q, method, n_restarts, min_distance):
+def _check_numbers(posterior, q, method, n_restarts, n_pending, min_distance):
     """Raise an error for a number out of range, or a method that the posterior does not allow."""
     check_count("q", q)
     check_count("n_restarts", n_restarts)
@@ -465,6 +444,11 @@ def _check_numbers(posterior, q, method, n_restarts, min_distance):
         raise ValueError(
             f"q must be 1 for a surrogate without joint draws. Got {q}. Ask for one point at a "
             "time, or use a surrogate whose draws are functions, e.g. NEON or an ensemble."
+        )
+    if n_pending and not posterior.joint:
+        raise ValueError(
+            "pending points need a surrogate whose draws are joint. Fit this one with its own "
+            "predictions at them instead."
         )
     if not min_distance >= 0:
         raise ValueError(f"min_distance must not be negative. Got {min_distance}.")
@@ -484,14 +468,17 @@ def _check_points(name, points, bounds):
     return points
 
 
-def _check_best(acquisition, best, n_draws):
-    """Check the best value: one number, or one for each draw. It is 0 where it is not used."""
-    if not acquisition.needs_best:
-        return 0.0
-    if best is None or not np.isfinite(best).all():
-        raise ValueError(f'best must be finite for "{acquisition.name}". Got {best}.')
-    if np.shape(best) not in ((), (n_draws,)):
+def _read_acquisition(acquisition):
+    """Make an acquisition from its short form, and check that it needs no search."""
+    if isinstance(acquisition, str) and acquisition in ACQUISITIONS:
+        acquisition = ACQUISITIONS[acquisition]()
+    check_acquisition(acquisition)
+    acquisition.validate()
+    if isinstance(acquisition, UpperConfidenceBound) and (
+        acquisition.mean_width is not None or acquisition.dynamic_c or callable(acquisition.beta)
+    ):
         raise ValueError(
-            f"best must be one number, or one for each of {n_draws} draws. Got {np.shape(best)}."
+            "`mean_width`, `dynamic_c` and a function `beta` need the results of a search: give "
+            f"them to BayesianOptimizer. Got {acquisition!r}."
         )
-    return np.asarray(best, dtype="float64") if np.ndim(best) else float(best)
+    return acquisition

@@ -144,8 +144,31 @@ def maximize_readout(
     >>> round(value, 3), optimal
     (0.1, True)
     """
-    bounds, is_integer = _check_domain(readout, bounds, beta, integer, one_hot)
-    programme, objective = _programme_of(readout, bounds, beta, is_integer)
+    bounds = np.asarray(bounds, dtype="float64")
+    d = readout.n_inputs
+    if bounds.shape != (d, 2) or not (bounds[:, 0] < bounds[:, 1]).all():
+        raise ValueError(
+            f"`bounds` must be {d} pairs (low, high) with low < high, one for each input of the "
+            f"network. Got shape {bounds.shape}."
+        )
+    if not (np.isfinite(beta) and beta >= 0):
+        raise ValueError(f"`beta` must be finite and at least 0. Got {beta}.")
+    is_integer = np.zeros(d, dtype=bool) | np.asarray(integer, dtype=bool)
+    for group in one_hot:
+        is_integer[np.asarray(group)] = True
+    # The network as constraints, and mean + beta * std as coefficients of variables.
+    programme = _Programme(bounds, is_integer)
+    for kernel, bias in readout.hidden:
+        programme.add_units(kernel, bias)
+    objective, _ = programme.expression(*readout.mean)
+    if beta * readout.unit > 0:
+        weights, shift = readout.raw
+        # clip(r) = l_min + min(max(0, r - l_min), l_max - l_min): one more unit with a ceiling.
+        # The constant l_min does not change the maximum.
+        programme.add_units(weights[:, None], np.array([shift - readout.l_min]))
+        raised = programme.add_ceiling(readout.l_max - readout.l_min)
+        objective = np.append(objective, np.zeros(programme.n_variables - len(objective)))
+        objective[raised] = beta * readout.unit
     for group in one_hot:
         programme.add_sum(group, 1.0)
     if exclude is not None:
@@ -170,40 +193,6 @@ def maximize_readout(
     values = mean + beta * std
     best = int(np.argmax(values))
     return candidates[best], float(values[best]), result.status == 0
-
-
-def _check_domain(readout, bounds, beta, integer, one_hot):
-    """Check bounds and beta; say which inputs are whole numbers."""
-    bounds = np.asarray(bounds, dtype="float64")
-    d = readout.n_inputs
-    if bounds.shape != (d, 2) or not (bounds[:, 0] < bounds[:, 1]).all():
-        raise ValueError(
-            f"`bounds` must be {d} pairs (low, high) with low < high, one for each input of the "
-            f"network. Got shape {bounds.shape}."
-        )
-    if not (np.isfinite(beta) and beta >= 0):
-        raise ValueError(f"`beta` must be finite and at least 0. Got {beta}.")
-    is_integer = np.zeros(d, dtype=bool) | np.asarray(integer, dtype=bool)
-    for group in one_hot:
-        is_integer[np.asarray(group)] = True
-    return bounds, is_integer
-
-
-def _programme_of(readout, bounds, beta, is_integer):
-    """Write the network as constraints, and mean + beta * std as coefficients of variables."""
-    programme = _Programme(bounds, is_integer)
-    for kernel, bias in readout.hidden:
-        programme.add_units(kernel, bias)
-    objective, _ = programme.expression(*readout.mean)
-    if beta * readout.unit > 0:
-        weights, shift = readout.raw
-        # clip(r) = l_min + min(max(0, r - l_min), l_max - l_min): one more unit with a ceiling.
-        # The constant l_min does not change the maximum.
-        programme.add_units(weights[:, None], np.array([shift - readout.l_min]))
-        raised = programme.add_ceiling(readout.l_max - readout.l_min)
-        objective = np.append(objective, np.zeros(programme.n_variables - len(objective)))
-        objective[raised] = beta * readout.unit
-    return programme, objective
 
 
 class _Programme:

@@ -13,14 +13,27 @@ from typing import Any
 
 import numpy as np
 
+from skuq._params import resolve_settings
 from skuq._utils import _archive
 from skuq._utils._checks import check_count
 from skuq._utils._environment import draw_entropy
 from skuq._utils._messages import Progress, warn_user
-from skuq.bayesopt._acquisition import Acquisition
 from skuq.bayesopt._domain import Domain
-from skuq.bayesopt._fit import FIT_ERRORS, N_ATTEMPTS, Fits, SearchSettings, resumed_parameters
-from skuq.bayesopt._results import OptimizationResult, ResultLog, SearchState, initial_points
+from skuq.bayesopt._fit import (
+    FIT_ERRORS,
+    N_ATTEMPTS,
+    SHORT_FORMS,
+    Fits,
+    SearchSettings,
+    resumed_parameters,
+)
+from skuq.bayesopt._results import (
+    OptimizationResult,
+    ResultLog,
+    SearchState,
+    StepRecord,
+    initial_points,
+)
 from skuq.bayesopt._step import Step
 from skuq.bayesopt._surrogate import Constraints
 from skuq.exceptions import SearchFailedError
@@ -93,7 +106,7 @@ def _evaluate(func, x, log, lock):
     """Call the function at one point (d,) and record its result or its exception."""
     try:
         y, constraints = func(x.copy()), None
-        if log.measures_constraints and isinstance(y, tuple) and len(y) == 2:
+        if log.rules.estimators and isinstance(y, tuple) and len(y) == 2:
             y, constraints = y
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
@@ -120,6 +133,18 @@ def _failure(log):
 
 
 _KIND = "Bayesian optimisation"  # of saved files
+# Parameters that may change between the steps of a search.
+_CHANGEABLE = (
+    "estimator",
+    "acquisition",
+    "maximizer",
+    "n_draws",
+    "n_initial",
+    "reseed",
+    "direction",
+    "verbose",
+    "callback",
+)
 
 
 def _locked(method):
@@ -156,32 +181,20 @@ class BayesianOptimizer:
         a seed of the step.
     bounds : array-like of shape (d, 2)
         Lowest and highest value of each column of x.
-    acquisition : {"lei", "ei", "pi", "ucb", "lcb", "mean", "uncertainty"}, default="lei"
-        Acquisition function, see `Acquisition`. "lcb" is another name of "ucb".
+    acquisition : {"lei", "ei", "pi", "ucb", "lcb", "mean", "uncertainty"} or Acquisition, \
+            default="lei"
+        Acquisition function. Those with settings are `LeakyExpectedImprovement` ("lei"),
+        `UpperConfidenceBound` ("ucb", also "lcb") and `PosteriorUncertainty` ("uncertainty").
     objective : callable, optional
         Map from outputs (.., q) or (.., q, d_s) of the function to the values (..,) that are
         optimised. The surrogate then learns the outputs, not the values. Written with operators
         and `keras.ops` it has exact gradients. Nothing that it reads, such as a global variable,
         may change during the search; compiled programs keep what was there.
-    delta : float, default=0.01
-        Slope of "lei" below the best value.
-    beta : float or callable, default=1.0
-        Weight of the standard deviation in "ucb"; a function gets the number of usable results.
-    deviation : {"std", "absolute"}, default="std"
-        Measure of deviation in "ucb", see `Acquisition`.
-    mean_width : float, optional
-        Scaling of NOMU, for "ucb": at the first step with a model beta is chosen such that the
-        bounds mean +- beta * std have this average width over the domain, in units of the
-        objective. `beta` is not used then. The paper has 0.05 and 0.5 for values in [-1, 1].
-    dynamic_c : bool, default=False
-        Protocol of NOMU, for "ucb": while a proposal is too close to a known point, double beta
-        for this proposal, up to 15 times. The threshold falls from 0.0625 to 0.01 over the steps,
-        in a box scaled to [-1, 1].
-    maximizer : {"auto", "lbfgs", "scipy", "direct", "milp"}, default="auto"
-        Method of `maximize_acquisition`. "milp" is exact, for "ucb" and "mean" with estimators
-        that have `readout_weights` (`NOMURegressor` with ``readout="linear"``).
-    n_restarts : int, default=500
-        Number of restarts of the maximiser.
+    maximizer : {"auto", "lbfgs", "scipy", "direct", "milp"}, MultiStart or MixedInteger, \
+            default="auto"
+        Method that maximises the acquisition. "auto", "lbfgs" and "scipy" stand for `MultiStart`,
+        which has the number of restarts, "direct" for SciPy's DIRECT, and "milp" for
+        `MixedInteger`, which is exact.
     n_draws : int, default=128
         Number of functions drawn from the surrogate. An ensemble's draws are its members.
     n_initial : int, optional
@@ -304,6 +317,8 @@ class BayesianOptimizer:
     True
     """
 
+    _settings = SHORT_FORMS
+
     def __init__(
         self,
         estimator,
@@ -311,13 +326,7 @@ class BayesianOptimizer:
         acquisition="lei",
         *,
         objective=None,
-        delta=0.01,
-        beta=1.0,
-        deviation="std",
-        mean_width=None,
-        dynamic_c=False,
         maximizer="auto",
-        n_restarts=500,
         n_draws=128,
         n_initial=None,
         integer=None,
@@ -334,17 +343,13 @@ class BayesianOptimizer:
             raise TypeError(f"`callback` must be a function. Got {callback!r}.")
         self.domain = Domain(bounds, integer, categories)
         self.estimator, self.objective, self.callback = estimator, objective, callback
-        self.acquisition = Acquisition(
-            acquisition, delta, 1.0 if callable(beta) else beta, deviation
-        )
-        self.beta, self.mean_width, self.dynamic_c = beta, mean_width, dynamic_c
-        self.maximizer, self.n_restarts, self.n_draws = maximizer, n_restarts, n_draws
+        self.acquisition, self.maximizer, self.n_draws = acquisition, maximizer, n_draws
         self.n_initial = 2 * self.domain.n_columns + 1 if n_initial is None else n_initial
         self.constraints, self.noisy, self.reseed = Constraints(constraints), noisy, reseed
         self.verbose = verbose
         self._state = SearchState(draw_entropy(random_state), _sign_of(direction))
         self._identity = object()  # of compiled programs, see `SignedObjective`
-        self._settings()  # raises an error if one is wrong
+        self._search_settings()  # raises an error if one is wrong
         self._log = ResultLog(self.domain, objective, self.constraints, repeats=bool(noisy))
         self._fits = Fits()
         self._lock = threading.RLock()
@@ -428,6 +433,11 @@ class BayesianOptimizer:
                 "used. Lower `n_initial` or raise `n_calls`.",
             )
         self._state.sign, self._state.n_steps = sign, max(1, end - self.n_initial)
+
+        def is_to_stop():
+            answer = None if self.callback is None else self.callback(self)
+            return isinstance(answer, bool | np.bool_) and bool(answer)
+
         message = run_loop(
             func,
             self._log,
@@ -437,29 +447,20 @@ class BayesianOptimizer:
             q=q,
             first=given,
             best=lambda: self.best_value_,
-            is_to_stop=self._is_to_stop,
+            is_to_stop=is_to_stop,
             verbose=self.verbose,
         )
-        return self._result(message)
-
-    def _is_to_stop(self):
-        answer = None if self.callback is None else self.callback(self)
-        return isinstance(answer, bool | np.bool_) and bool(answer)
-
-    @_locked
-    def _result(self, message):
-        """Make the result of all evaluations so far; `message` says why the search ended."""
-        if len(self.constraints) and not self._log.feasible.any():
-            warn_user(
-                "No evaluated point satisfies all constraints. The result is the point that "
-                "violates them least.",
-            )
-        if self.noisy and self._log.n_usable >= self.n_initial:
-            with suppress(*FIT_ERRORS):  # so that a model of all results chooses the best point
-                self._step()
-        return OptimizationResult(
-            *self._best(), self.x_, self.y_, self.values_, message, self.history_
-        )
+        with self._lock:
+            if len(self.constraints) and not self._log.feasible.any():
+                warn_user(
+                    "No evaluated point satisfies all constraints. The result is the point that "
+                    "violates them least.",
+                )
+            if self.noisy and self._log.n_usable >= self.n_initial:
+                with suppress(*FIT_ERRORS):  # so that a model of all results chooses the best point
+                    self._step()
+            found = self.x_, self.y_, self.values_
+            return OptimizationResult(*self._best(), *found, message, self.history_)
 
     # Proposals and results, one by one
 
@@ -517,16 +518,25 @@ class BayesianOptimizer:
 
     def _propose(self, q):
         """Propose points by a surrogate of the results, and record how they were found."""
-        step = self._step()
-        step.check_batch(q)
+        step, state = self._step(), self._state
         start = time.perf_counter()
         # Once, at the first model: the width may change with later results (NOMU, appendix B.3.2).
-        if self.mean_width is not None and self.beta_ is None:
-            self._state.beta_ = step.beta_of_width(self.mean_width)
+        width = getattr(step.acquisition, "mean_width", None)
+        if width is not None and self.beta_ is None:
+            state.beta_, state.width = step.beta_of_width(width), width
         proposal = step.propose(q, self.beta_, self._fits)
         seconds = time.perf_counter() - start - proposal.seconds_fit
         self.model_ = step.surrogates.model
-        self._state.history.append(step.record_of(proposal, seconds))
+        record = StepRecord(
+            n_results=step.results.n_told,
+            acquisition_value=proposal.value,
+            beta=proposal.beta,
+            n_doublings=proposal.n_doublings,
+            seconds_fit=step.surrogates.seconds + proposal.seconds_fit,
+            seconds_acquisition=seconds,
+            n_pending=len(step.pending),
+        )
+        state.history.append(record)
         return proposal.x
 
     @_locked
@@ -591,22 +601,18 @@ class BayesianOptimizer:
 
     def _step(self):
         """Make a step from a surrogate that is fitted to all results."""
-        settings, results = self._settings(), self._log.results(self._state.sign)
+        settings, results = self._search_settings(), self._log.results(self._state.sign)
         surrogates = self._fits.surrogates(settings, results)
         return Step(surrogates, settings, results, self._log.pending)
 
-    def _settings(self):
+    def _search_settings(self):
         """Collect the parameters and check them: they may have been changed since the last step."""
         return SearchSettings(
             estimator=self.estimator,
             domain=self.domain,
-            acquisition=self.acquisition,
+            acquisition=resolve_settings(self, "acquisition"),
             objective=self.objective,
-            beta=self.beta,
-            mean_width=self.mean_width,
-            dynamic_c=self.dynamic_c,
-            maximizer=self.maximizer,
-            n_restarts=self.n_restarts,
+            maximizer=resolve_settings(self, "maximizer"),
             n_draws=self.n_draws,
             n_initial=self.n_initial,
             constraints=self.constraints,
@@ -617,6 +623,45 @@ class BayesianOptimizer:
             n_steps=self._state.n_steps,
             search=self._identity,
         )
+
+    @_locked
+    def set_params(self, **params):
+        """Change parameters for the coming steps.
+
+        Parameters
+        ----------
+        **params
+            `estimator`, `acquisition`, `maximizer`, `n_draws`, `n_initial`, `reseed`, `direction`,
+            `verbose` or `callback`. ``acquisition__beta`` is the parameter `beta` of the
+            acquisition, and ``maximizer__n_restarts`` that of the maximiser.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If a parameter belongs to the results, or is wrong. Nothing is changed then.
+        """
+        before = {name: getattr(self, name) for name in _CHANGEABLE}
+        try:
+            for name, value in params.items():
+                name, _, inner = name.partition("__")
+                if name not in _CHANGEABLE:
+                    raise ValueError(
+                        f"A search can change {', '.join(_CHANGEABLE)}. Got {name!r}: begin "
+                        "another search for that."
+                    )
+                if inner:
+                    value = resolve_settings(self, name).set_params(**{inner: value})
+                setattr(self, name, value)
+            self._search_settings()
+        except Exception:
+            for name, value in before.items():
+                setattr(self, name, value)
+            raise
+        return self
 
     # Results so far
 
@@ -651,7 +696,8 @@ class BayesianOptimizer:
 
     @property
     def beta_(self):
-        return self._state.beta_
+        width = getattr(self.acquisition, "mean_width", None)
+        return None if width is None or width != self._state.width else self._state.beta_
 
     @property
     @_locked
@@ -704,7 +750,7 @@ class BayesianOptimizer:
         failed = f" ({log.n_failed} failed)" if log.n_failed else ""
         best = f", best value {self.best_value_:.6g}" if log.has_value else ""
         return (
-            f"<BayesianOptimizer: {type(self.estimator).__name__}, {self.acquisition.name!r}, "
+            f"<BayesianOptimizer: {type(self.estimator).__name__}, {self.acquisition!r}, "
             f"{self.direction}, {d} column{'s' if d > 1 else ''}; "
             f"{n} result{'s' if n != 1 else ''}{failed}, {len(log.pending)} pending{best}>"
         )
@@ -739,7 +785,7 @@ class BayesianOptimizer:
             `settings`, a dict of JSON types, and arrays.
         """
         settings = {
-            **self._settings().to_dict(),
+            **self._search_settings().to_dict(),
             **self._state.to_dict(),
             "messages": list(self._log.messages),
         }
@@ -756,8 +802,8 @@ class BayesianOptimizer:
         estimator : regressor
             The surrogate.
         **changes
-            Parameters that a state does not hold (`objective`, `constraints`, a callable `beta`,
-            `callback`, `verbose`), and new values of other parameters.
+            Parameters that a state does not hold (`objective`, `constraints`, an `acquisition`
+            with a function, `callback`, `verbose`), and new values of other parameters.
 
         Returns
         -------
@@ -776,8 +822,6 @@ class BayesianOptimizer:
         self._state = search_state
         if "direction" in changes:
             self.direction = changes["direction"]
-        if self.mean_width != settings["mean_width"]:
-            self._state.beta_ = None  # it belonged to another width
         self._log.restore(state, messages)
         return self
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -46,16 +46,6 @@ class Results:
         """Number of results, failed ones included."""
         return len(self.X) + len(self.failed)
 
-    def with_results(self, X, outputs, values, constraints) -> Results:
-        """Copy the results, with further ones."""
-        return replace(
-            self,
-            X=np.vstack([self.X, X]),
-            outputs=np.concatenate([self.outputs, outputs]),
-            values=np.append(self.values, values),
-            constraints=np.vstack([self.constraints, constraints]),
-        )
-
 
 class ResultLog:
     """All results in the order of their evaluation: points `x` (n, d), outputs, values (n,).
@@ -74,7 +64,7 @@ class ResultLog:
         *,
         repeats: bool = False,
     ):
-        self.domain, self.objective, self._rules = domain, objective, constraints
+        self.domain, self.objective, self.rules = domain, objective, constraints
         self._repeats = repeats
         self.x, self.values = np.empty((0, domain.n_columns)), np.empty(0)
         self.constraints = np.empty((0, len(constraints)))
@@ -114,11 +104,6 @@ class ResultLog:
     def has_value(self) -> bool:
         """Whether any evaluation succeeded."""
         return not np.isnan(self.values).all()
-
-    @property
-    def measures_constraints(self) -> bool:
-        """Whether results come with values of constraints."""
-        return bool(self._rules.estimators)
 
     @property
     def output_shape(self):
@@ -171,9 +156,9 @@ class ResultLog:
         if constraints is None and not usable.any():  # there was nothing to measure
             self.add_failures(x, _NOT_USABLE)
             return
-        measured = self._rules.check_measured(constraints, len(points))
+        measured = self.rules.check_measured(constraints, len(points))
         values, messages = np.full(len(points), np.nan), [_NOT_USABLE] * len(points)
-        limits = np.full((len(points), len(self._rules)), np.nan)
+        limits = np.full((len(points), len(self.rules)), np.nan)
         for k in np.flatnonzero(usable):
             constraints_of_point = {name: column[k : k + 1] for name, column in measured.items()}
             values[k], limits[k], messages[k] = self._value_of(outputs[k], constraints_of_point)
@@ -182,7 +167,7 @@ class ResultLog:
     def add_failures(self, x, message: str) -> None:
         """Add points (d,) or (k, d) whose evaluation failed."""
         points = self.domain.check(x)
-        values, limits = np.full(len(points), np.nan), np.zeros((len(points), len(self._rules)))
+        values, limits = np.full(len(points), np.nan), np.zeros((len(points), len(self.rules)))
         self._append(points, [None] * len(points), values, limits, [message] * len(points))
 
     def expect(self, points) -> None:
@@ -212,21 +197,10 @@ class ResultLog:
         if not len(self.pending):
             return None
         distance = self.domain.distance(self.pending, x[None]).ravel()
-        distance[self.domain.differs_in_whole_columns(self.pending, x)] = np.inf
+        # Whole numbers and categories are not rounded.
+        distance[((x != self.pending) & ~self.domain.is_continuous).any(axis=1)] = np.inf
         k = int(distance.argmin())  # one of them, where a point is pending several times
         return k if distance[k] <= largest_distance else None
-
-    def _warn_of_near(self, points) -> None:
-        """Warn once if one of the points (k, d) may be a pending one that was rounded."""
-        for x in points:
-            k = self._find_pending(x, _NEAR)
-            if k is not None:
-                warn_user(
-                    f"The result at {x.tolist()} leaves {self.pending[k].tolist()} pending, which "
-                    "is near but not equal. If it belongs to that point, call `forget` with the "
-                    "latter, and next time tell the point as it was proposed."
-                )
-                return
 
     def copy(self) -> ResultLog:
         """Return a log that further results do not change."""
@@ -263,10 +237,10 @@ class ResultLog:
         status = np.where(self.usable, "completed", "failed").tolist() + ["pending"] * n_pending
         columns: dict = {f"x{j}": X[:, j] for j in range(X.shape[1])}
         columns["value"] = np.append(self.values, np.full(n_pending, np.nan))
-        if len(self._rules):
-            missing = np.full((n_pending, len(self._rules)), np.nan)
+        if len(self.rules):
+            missing = np.full((n_pending, len(self.rules)), np.nan)
             limits = np.vstack([self.known_constraints, missing])
-            columns |= {name: limits[:, j] for j, name in enumerate(self._rules.names)}
+            columns |= {name: limits[:, j] for j, name in enumerate(self.rules.names)}
             columns["feasible"] = self.feasible.tolist() + [False] * n_pending
         columns["status"] = status
         columns["message"] = [*self.messages, *[""] * n_pending]
@@ -282,18 +256,34 @@ class ResultLog:
         self.constraints = np.vstack([self.constraints, np.where(failed[:, None], 0.0, limits)])
         self.messages += messages
         unsettled = [x for x in points if not self._settle(x)]
-        # A point that has been evaluated before is told again; it is not a rounded pending one.
-        self._warn_of_near([x for x in unsettled if tuple(x) not in known])
+        for x in unsettled:
+            # A point that has been evaluated before is told again; it is not a rounded pending one.
+            k = None if tuple(x) in known else self._find_pending(x, _NEAR)
+            if k is not None:
+                warn_user(
+                    f"The result at {x.tolist()} leaves {self.pending[k].tolist()} pending, which "
+                    "is near but not equal. If it belongs to that point, call `forget` with the "
+                    "latter, and next time tell the point as it was proposed."
+                )
+                break  # one warning is enough
 
     def _value_of(self, output, measured):
         """Evaluate the objective and the constraints of one output.
 
         Return value, constraints (J,) and a message, which says why they are NaN.
         """
-        nothing = np.full(len(self._rules), np.nan)
+        nothing = np.full(len(self.rules), np.nan)
         try:
-            value = self._evaluate_objective(output[None])[0]
-            limits = self._rules.of_outputs(output[None], measured)[0]
+            value = output
+            if self.objective is not None:
+                values = np.asarray(self.objective(output[None]), dtype="float64")
+                if values.shape != (1,):
+                    raise WrongShapeError(
+                        "`objective` must make one number of each output, along the last axes of "
+                        f"its argument: of shape {(1, *output.shape)}, (1,). Got {values.shape}."
+                    )
+                value = values[0]
+            limits = self.rules.of_outputs(output[None], measured)[0]
         except WrongShapeError:
             raise
         except Exception as error:  # the evaluation was expensive: keep it
@@ -306,27 +296,21 @@ class ResultLog:
             return np.nan, nothing, f"the objective is {_NOT_USABLE}"
         wrong = np.flatnonzero(~_is_usable(limits))
         if len(wrong):
-            return np.nan, nothing, f"constraint {self._rules.names[wrong[0]]!r} is {_NOT_USABLE}"
+            return np.nan, nothing, f"constraint {self.rules.names[wrong[0]]!r} is {_NOT_USABLE}"
         return value, limits, ""
-
-    def _evaluate_objective(self, outputs):
-        """Compute the values (k,) of outputs (k, ..)."""
-        if self.objective is None:
-            return outputs
-        values = np.asarray(self.objective(outputs), dtype="float64")
-        if values.shape != (len(outputs),):
-            raise WrongShapeError(
-                "`objective` must make one number of each output, along the last axes of its "
-                f"argument: of shape {outputs.shape}, {(len(outputs),)}. Got {values.shape}."
-            )
-        return values
 
     def _check_outputs(self, y, n, single):
         """Validate the outputs of n points, or of a `single` one, as an array (n, ..)."""
         try:
             y = fill_masked(y)
-            if self.objective is not None and not single and _is_sequence(y):
-                y = _fill_failures(y, self.output_shape)
+            is_sequence = isinstance(y, list | tuple) or np.ndim(y) == 1
+            if self.objective is not None and not single and is_sequence:
+                # None, or one NaN, is a failure: it becomes NaN of the shape that outputs have.
+                failed = [v is None or (np.ndim(v) == 0 and not _is_usable(float(v))) for v in y]
+                shape = self.output_shape
+                if shape is None:
+                    shape = next((np.shape(v) for v, lost in zip(y, failed) if not lost), ())
+                y = [np.full(shape, np.nan) if lost else v for v, lost in zip(y, failed)]
             # A copy, as a simulator may write its next output to the same array.
             y = np.array(y, dtype="float64")
         except (TypeError, ValueError) as error:
@@ -348,19 +332,6 @@ class ResultLog:
         return y
 
 
-def _is_sequence(y):
-    """Tell whether y lists outputs, of which some may be None or a single NaN."""
-    return isinstance(y, list | tuple) or np.ndim(y) == 1
-
-
-def _fill_failures(outputs, shape):
-    """Replace None, or one NaN, among the outputs by NaN of the shape that outputs have."""
-    failed = [y is None or (np.ndim(y) == 0 and not _is_usable(float(y))) for y in outputs]
-    if shape is None:
-        shape = next((np.shape(y) for y, lost in zip(outputs, failed) if not lost), ())
-    return [np.full(shape, np.nan) if lost else y for y, lost in zip(outputs, failed)]
-
-
 def _is_usable(values):
     """Tell which values a surrogate can be fitted to."""
     return np.abs(values) <= _LARGEST  # NaN is not
@@ -376,8 +347,8 @@ class StepRecord:
         Number of results known before it.
     acquisition_value : float
         Acquisition at the proposed points; at the first of them if they were found one by one.
-    beta : float
-        Weight of the standard deviation, doublings included.
+    beta : float or None
+        Weight of the standard deviation, doublings included; None for acquisitions without it.
     n_doublings : int
         How often `dynamic_c` doubled beta.
     seconds_fit, seconds_acquisition : float
@@ -397,7 +368,7 @@ class StepRecord:
 
     n_results: int
     acquisition_value: float
-    beta: float
+    beta: float | None
     n_doublings: int
     seconds_fit: float
     seconds_acquisition: float
@@ -418,6 +389,8 @@ class SearchState:
         Number of steps over which the threshold of `dynamic_c` falls; 64 until a loop knows it.
     beta_ : float or None
         Value of beta that `mean_width` led to; None before the first step with a model.
+    width : float or None
+        Value of `mean_width` that led to it.
     history : list of StepRecord
     """
 
@@ -425,6 +398,7 @@ class SearchState:
     sign: int = 1
     n_steps: int = 64
     beta_: float | None = None
+    width: float | None = None
     history: list[StepRecord] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from skuq._utils._environment import generator
 from skuq._utils._messages import warn_user
 from skuq.bayesopt._acquisition import make_hashable
 from skuq.bayesopt._domain import SMALL_DOMAIN, moves_off_faces
-from skuq.bayesopt._fit import Fits, SearchSettings, Surrogates, derived_seed
+from skuq.bayesopt._fit import Fits, MixedInteger, SearchSettings, Surrogates, derived_seed
 from skuq.bayesopt._maximize import maximize_acquisition
 from skuq.bayesopt._milp import maximize_readout
-from skuq.bayesopt._results import Results, StepRecord
+from skuq.bayesopt._results import Results
 from skuq.bayesopt._surrogate import MeritObjective, join_posteriors, merit_units, merits
 
 # Distances in unit coordinates of D columns, in units of sqrt(D).
@@ -37,7 +37,6 @@ _ENTRIES, _ENTRIES_AT_ONCE = 2**26, 2**22  # limits of drawn numbers, in total a
 _N_STARTS = 3  # best known points among the starts, as in the NEON paper's code
 _MOST_DOUBLINGS = 15  # of beta, for NOMU's dynamic c
 _MOST_MOVES = 50  # of one climb over a grid
-_MILP_SECONDS = 60.0  # time limit of a mixed integer programme
 
 
 @dataclass(frozen=True)
@@ -63,12 +62,13 @@ class Proposal:
     """Proposed points (q, d) and how they were found.
 
     `value` is their acquisition, of the first point if they were found one by one; `beta` is the
-    weight of the deviation after `n_doublings`; `seconds_fit` went into fits to predictions.
+    weight of the deviation after `n_doublings`, None for acquisitions without it; `seconds_fit`
+    went into fits to predictions.
     """
 
     x: np.ndarray
     value: float
-    beta: float
+    beta: float | None
     n_doublings: int = 0
     seconds_fit: float = 0.0
 
@@ -114,19 +114,28 @@ class Step:
             # Draws of outputs and measured constraints become draws of merits.
             units = merit_units(results.values, results.constraints)
             self._values = merits(results.values, results.constraints, units)
-            self.posterior = join_posteriors(surrogates.posteriors, units)
+            every = [surrogates.posterior, *surrogates.constraint_posteriors.values()]
+            self.posterior = join_posteriors(every, units)
             functions = tuple(map(make_hashable, settings.constraints.functions.values()))
             shape = surrogates.posterior.output_shape
             self.objective = MeritObjective(self._signed, shape, functions)
-        self._incumbent = self._find_incumbent()
-
-    def _find_incumbent(self):
-        """Find the best value of the results; with noise that of each draw, (n_draws,)."""
-        if not self._settings.noisy:
-            return float(self._values.max())
-        draws = self._draw(self.results.X)
-        # Draws that are not joint say nothing about the largest of several points.
-        return draws.max(axis=1) if self.posterior.joint else float(draws.mean(axis=0).max())
+        # Whether several points can be found at once, given pending ones.
+        is_exact = isinstance(self.maximizer, MixedInteger)
+        self.takes_batches = self.posterior.joint and not is_exact
+        # Distances grow with the square root of the number of encoded columns.
+        self._root = math.sqrt(len(self.domain.encoded_bounds))
+        # Smallest distance of points without results; on a grid neighbours are far enough.
+        is_infinite = math.isinf(self.domain.n_points)
+        self._min_gap = (_MIN_GAP if is_infinite else _SAME_POINT) * self._root
+        # Whether the domain can be searched exhaustively.
+        self._is_small = self.domain.n_points <= self._limit_n_points(SMALL_DOMAIN)
+        # The best value of the results; with noise that of each draw, (n_draws,).
+        self._incumbent = float(self._values.max())
+        if settings.noisy:
+            draws = self._draw(results.X)
+            # Draws that are not joint say nothing about the largest of several points.
+            joint = self.posterior.joint
+            self._incumbent = draws.max(axis=1) if joint else float(draws.mean(axis=0).max())
 
     def best_known(self) -> tuple[np.ndarray, float]:
         """Find the known point (d,) of the best mean merit, and its mean value in the user's sign.
@@ -139,25 +148,10 @@ class Step:
         value = np.asarray(self._signed(draws), dtype="float64").mean()
         return x.copy(), self._settings.sign * float(value)
 
-    def check_batch(self, q: int) -> None:
-        """Raise ValueError if q points cannot be proposed at once; warn if they are many."""
-        n_draws = self.posterior.n_draws
-        if self.takes_batches and q > n_draws:
-            raise ValueError(
-                f"`q` must not be larger than the number of draws, {n_draws}: each draw counts for "
-                f"the point that is best in it, so that some points would count for none. Got {q}."
-            )
-        if q > _LARGE_BATCH:
-            warn_user(
-                f"q={q} points at once are hard to optimise jointly: above {_LARGE_BATCH} "
-                "consider several batches.",
-            )
-
     def beta_of_width(self, mean_width: float) -> float:
         """Find beta such that ``2 * beta * mean(std) = mean_width`` (NOMU, appendix B.3.2)."""
         X = self.domain.sample(self._limit_n_points(_N_WIDTHS), self._rng("width"))
-        unit = replace(self.acquisition, name="ucb", beta=1.0)
-        values = self._draw(X)
+        unit, values = self.acquisition.at(1.0), self._draw(X)
         # With beta 1 the bound exceeds the mean by the deviation, by whichever measure.
         std = float(np.mean(unit(np, values, 0.0) - values.mean(axis=0)))
         if not (np.isfinite(std) and std > 0):
@@ -172,10 +166,29 @@ class Step:
 
         With joint draws all points are found at once. Otherwise they are found one after the
         other, and `fits` fits the surrogate to its own predictions at those before.
+
+        Raises
+        ------
+        ValueError
+            If q points cannot be proposed at once.
         """
+        if self.takes_batches and q > self.posterior.n_draws:
+            raise ValueError(
+                f"`q` must not be larger than the number of draws, {self.posterior.n_draws}: each "
+                "draw counts for the point that is best in it, so that some points would count "
+                f"for none. Got {q}."
+            )
+        if q > _LARGE_BATCH:
+            warn_user(
+                f"q={q} points at once are hard to optimise jointly: above {_LARGE_BATCH} "
+                "consider several batches.",
+            )
+        settings, threshold = self._settings, None
         if beta is None:
-            beta = self._settings.beta_at(len(self.results.X))
-        threshold = self._threshold()
+            beta = self.acquisition.beta_at(len(self.results.X))
+        if getattr(self.acquisition, "dynamic_c", False):
+            n_steps = max(0, self.results.n_told - settings.n_initial)
+            threshold = distance_threshold(n_steps / settings.n_steps)
         if self.takes_batches:
             return self._propose_at_once(q, beta, threshold)
         # Without joint draws, pending points count as results, with their predicted values.
@@ -193,37 +206,21 @@ class Step:
             seconds_fit=sum(proposal.seconds_fit for proposal in proposals),
         )
 
-    def _threshold(self) -> float | None:
-        """Compute the distance below which dynamic c doubles beta; None without it."""
-        settings = self._settings
-        if not settings.dynamic_c:
-            return None
-        n_steps = max(0, self.results.n_told - settings.n_initial)
-        return distance_threshold(n_steps / settings.n_steps)
-
-    def record_of(self, proposal: Proposal, seconds: float) -> StepRecord:
-        """Make the record of a proposal that took `seconds`, fits not included."""
-        return StepRecord(
-            n_results=self.results.n_told,
-            acquisition_value=proposal.value,
-            beta=proposal.beta,
-            n_doublings=proposal.n_doublings,
-            seconds_fit=self.surrogates.seconds + proposal.seconds_fit,
-            seconds_acquisition=seconds,
-            n_pending=len(self.pending),
-        )
-
     def _propose_at_once(self, q, beta, threshold) -> Proposal:
-        """Propose q points at once, with beta doubled while they are near known points."""
+        """Propose q points at once; double beta while they are nearer than a threshold."""
         known = np.vstack([self._known_points(), self.pending])
         # NOMU's dynamic c (appendix B.3.2): explore more as long as the proposal is nearly known.
         for n_doublings in range(_MOST_DOUBLINGS + 1):
-            raised = beta * 2**n_doublings
-            x = self._maximize(q, raised)
+            raised = None if beta is None else beta * 2**n_doublings
+            acquisition = self.acquisition.at(raised)
+            x = self._maximize(q, acquisition)
             if threshold is None or self.domain.distance(x, known).min() > threshold:
                 break
-        x = self._repair(self._leave_a_face(x, raised), raised)
-        return Proposal(x, float(self._value(x, raised)), raised, n_doublings)
+        x = self._repair(self._leave_a_face(x, acquisition), acquisition)
+        values = self._draw(x)[:, None]  # (n_draws, 1, q)
+        level = self._level(self._fantasies(), acquisition)
+        value = float(acquisition(np, values, self._incumbent, level)[0])
+        return Proposal(x, value, raised, n_doublings)
 
     def _with_predictions(self, X, fits: Fits) -> Step:
         """Make the step that takes the mean predictions at points (k, d) for their results.
@@ -236,48 +233,49 @@ class Step:
         predicted = {name: draw(encoded).mean(axis=0) for name, draw in posteriors.items()}
         values = np.asarray(self._signed(outputs), dtype="float64")
         constraints = self._settings.constraints.of_outputs(outputs, predicted)
-        results = self.results.with_results(X, outputs, values, constraints)
+        known = self.results
+        results = replace(
+            known,
+            X=np.vstack([known.X, X]),
+            outputs=np.concatenate([known.outputs, outputs]),
+            values=np.append(known.values, values),
+            constraints=np.vstack([known.constraints, constraints]),
+        )
         # The last fit stays that to the results of evaluations only.
         surrogates = fits.surrogates(self._settings, results, keep=False)
         pending = np.unique(np.vstack([self.pending, X]), axis=0)  # X may be pending already
         return Step(surrogates, self._settings, results, pending)
 
-    @property
-    def takes_batches(self) -> bool:
-        """Whether several points can be found at once, given pending ones."""
-        return self.posterior.joint and self.maximizer != "milp"
-
-    def _maximize(self, q, beta, others=None) -> np.ndarray:
-        """Find q points (q, d) of the largest acquisition, beside pending points and `others`."""
-        if self.maximizer == "milp":
-            return self._maximize_exactly(beta)
+    def _maximize(self, q, acquisition, others=None) -> np.ndarray:
+        """Find q points (q, d) of the largest acquisition, given pending points and `others`."""
+        if isinstance(self.maximizer, MixedInteger):
+            return self._maximize_exactly(acquisition)
         given = self._fantasies(others)
         if self._is_small:
-            return self._choose_greedily(q, beta, given)
-        # The acquisition is often high beside the best known points: searches start there, too.
+            return self._choose_greedily(q, acquisition, given)
+        # The acquisition is often high near the best known points: searches start there, too.
         best = np.argsort(-self._values, kind="stable")[:_N_STARTS]
         # Without an objective the draws are the values: searches share one compiled program.
         signed = self._signed
         is_plain = self.objective is signed and signed == SignedObjective(None)
         x, _ = maximize_acquisition(
             self.posterior,
-            self.acquisition,
+            acquisition,
             None if is_plain else self.objective,
             self.domain.encoded_bounds,
             self._incumbent,
             q=q,
-            method=self.maximizer,
-            n_restarts=self._settings.n_restarts,
+            method=self.maximizer.method,
+            n_restarts=self.maximizer.n_restarts,
             starts=self.domain.encode(self.results.X[best]),
             pending=self.domain.encode(given),
             min_distance=self._min_gap / 2,  # in the box [0, 1]^D, not [-1, 1]^D
-            beta=beta,
             random_state=derived_seed(self._entropy, "maximize"),
         )
         x = self.domain.decode(x)  # (q, D) to (q, d), which rounds discrete columns
-        for j in range(q if self.domain.is_discrete else 0):
+        for j in range(0 if self.domain.is_continuous.all() else q):
             others = np.vstack([given, np.delete(x, j, axis=0)])
-            x[j] = self._climb(x[j], self.results.X[best], beta, others)
+            x[j] = self._climb(x[j], self.results.X[best], acquisition, others)
         return x
 
     def _fantasies(self, others=None):
@@ -286,7 +284,7 @@ class Step:
             return self.pending[:0]
         return self.pending if others is None else np.vstack([self.pending, others])
 
-    def _maximize_exactly(self, beta):
+    def _maximize_exactly(self, acquisition):
         """Find the maximum (1, d) of the bound by a mixed integer programme."""
         model = self.surrogates.model
         if not hasattr(model, "readout_weights"):
@@ -305,32 +303,33 @@ class Step:
         x, _, optimal = maximize_readout(
             readout if self._signed.sign > 0 else readout.negated(),
             self.domain.encoded_bounds,
-            0.0 if self.acquisition.name == "mean" else beta,
+            acquisition.beta_at(len(self.results.X)) or 0.0,
             self.domain.encoded_integer,
-            _MILP_SECONDS,
+            self.maximizer.time_limit,
             one_hot=self.domain.groups,
             exclude=None if exclude is None else self.domain.encode(exclude),
         )
         if not optimal:
             warn_user(
-                f"The mixed integer programme has not ended in {_MILP_SECONDS:g} s: the proposal "
-                "is the best point found, perhaps not the best there is. Smaller networks help.",
+                "The mixed integer programme has not ended in "
+                f"{self.maximizer.time_limit:g} s: the proposal is the best point found, perhaps "
+                "not the best there is. Smaller networks help.",
             )
         return self.domain.decode(x[None])
 
-    def _choose_greedily(self, q, beta, given):
-        """Choose points of a small domain one after the other, each the best beside the others."""
+    def _choose_greedily(self, q, acquisition, given):
+        """Choose points of a small domain one after the other, each the best given those before."""
         points = self.domain.grid()
         chosen = np.empty((0, self.domain.n_columns))
         for _ in range(q):
             left = points[self._is_available(points, np.vstack([given, chosen]))]
             if not len(left):  # only a noisy function is asked for more than the domain has
                 left = points
-            values = self._values_with(np.vstack([given, chosen]), left, beta)
+            values = self._values_with(np.vstack([given, chosen]), left, acquisition)
             chosen = np.vstack([chosen, left[np.argmax(values)]])
         return chosen
 
-    def _climb(self, x, known, beta, given):
+    def _climb(self, x, known, acquisition, given):
         """Move x (d,) to better neighbours, as rounding has moved it away from the maximum.
 
         It climbs from x and from the best known points (k, d), whose neighbours may be better than
@@ -341,14 +340,14 @@ class Step:
             # A start that is not available may still have neighbours that are.
             point, value = start, -np.inf
             if self._is_available(start[None], given)[0]:
-                value = self._values_with(given, start[None], beta)[0]
+                value = self._values_with(given, start[None], acquisition)[0]
             for _ in range(_MOST_MOVES):
                 # Steepest ascent over the neighbours, as long as a neighbour is better.
                 near = self.domain.neighbours(point, self.domain.n_columns, rng)
                 near = near[self._is_available(near, given)]
                 if not len(near):
                     break
-                values = self._values_with(given, near, beta)
+                values = self._values_with(given, near, acquisition)
                 if not np.max(values) > value:
                     break
                 point, value = near[np.argmax(values)], np.max(values)
@@ -356,7 +355,7 @@ class Step:
                 best = value, point
         return best[1]
 
-    def _leave_a_face(self, x, beta):
+    def _leave_a_face(self, x, acquisition):
         """Move a point of a batch (q, d) off a face of the box on which all points near it lie.
 
         The move with the largest acquisition is made. Where points are found one by one, only every
@@ -368,16 +367,16 @@ class Step:
         others = np.vstack([self.results.failed, self.pending])
         rows, moved = moves_off_faces(self.domain, x, self.results.X, others)
         if len(rows):
-            best = np.argmax(self._values_with(self._fantasies(), moved, beta))
+            best = np.argmax(self._values_with(self._fantasies(), moved, acquisition))
             x = x.copy()
             x[rows[best]] = moved[best]
         return x
 
-    def _repair(self, x, beta):
+    def _repair(self, x, acquisition):
         """Replace points of a batch (q, d) that are not available; see `_is_available`.
 
         A maximiser may find a point twice: where all draws agree about the best point, copies of
-        it maximise the acquisition of a batch. A copy is replaced by the best point beside the
+        it maximise the acquisition of a batch. A copy is replaced by the best point given the
         others. If that is not available either, the best of a sample replaces it.
         """
         x = x.copy()
@@ -385,30 +384,34 @@ class Step:
             others = np.delete(x, j, axis=0)
             if self._is_available(x[[j]], others)[0]:
                 continue
-            # The best point beside the others may in turn be a known one.
+            # The best point given the others may in turn be a known one.
             if len(others) and not self._is_small:
-                x[j] = self._maximize(1, beta, others)[0]
+                x[j] = self._maximize(1, acquisition, others)[0]
                 if self._is_available(x[[j]], others)[0]:
                     continue
-            candidates = self._candidates(x[j])
+            # Points near x and points of the whole domain, or all points of a small one.
+            rng, n = self._rng("candidates"), self._limit_n_points(_N_CANDIDATES)
+            candidates = (
+                self.domain.grid()
+                if self._is_small
+                else np.concatenate(
+                    [
+                        self.domain.neighbours(x[j], n // 2, rng),
+                        self.domain.sample(n - n // 2, rng),
+                    ]
+                )
+            )
             free = candidates[self._is_available(candidates, others)]
             if len(free):
-                x[j] = free[np.argmax(self._values_with(self._fantasies(others), free, beta))]
+                values = self._values_with(self._fantasies(others), free, acquisition)
+                x[j] = free[np.argmax(values)]
             elif math.isinf(self.domain.n_points):  # failures everywhere: stay away from them
                 taken = np.vstack([self._known_points(), self.pending, others])
                 x[j] = candidates[np.argmax(self.domain.distance(candidates, taken))]
         return x
 
-    def _candidates(self, x):
-        """Sample points near x and points of the whole domain, or list a small one."""
-        rng, n = self._rng("candidates"), self._limit_n_points(_N_CANDIDATES)
-        if self._is_small:
-            return self.domain.grid()
-        near = self.domain.neighbours(x, n // 2, rng)
-        return np.concatenate([near, self.domain.sample(n - n // 2, rng)])
-
     def _is_available(self, X, others):
-        """Tell which points (n, d) may be proposed beside others (k, d): (n,)."""
+        """Tell which points (n, d) may be proposed given others (k, d): (n,)."""
         # A noisy function may be evaluated again where it is known.
         known = self.results.failed if self._settings.noisy else self._known_points()
         free = self.domain.distance(X, known) > _SAME_POINT * self._root
@@ -421,53 +424,29 @@ class Step:
             free &= is_far | (from_failures > self.domain.distance(X, self.results.X))
         return free
 
-    @property
-    def _root(self):
-        """Square root of the number of encoded columns, by which distances grow."""
-        return math.sqrt(len(self.domain.encoded_bounds))
-
-    @property
-    def _min_gap(self):
-        """Smallest distance of points without results; on a grid neighbours are far enough."""
-        return (_MIN_GAP if math.isinf(self.domain.n_points) else _SAME_POINT) * self._root
-
     def _known_points(self):
         """List all evaluated points (k, d), failed ones included."""
         return np.vstack([self.results.X, self.results.failed])
 
-    def _value(self, x, beta):
-        """Compute the acquisition of one batch (q, d)."""
-        values = self._draw(x)[:, None]  # (n_draws, 1, q)
-        pending = self._level(self._fantasies(), beta)
-        return self.acquisition(np, values, self._incumbent, beta, pending)[0]
-
-    def _values_with(self, given, X, beta):
-        """Compute the acquisition of each point of X (n, d) beside given points (k, d): (n,)."""
-        level = self._level(given, beta)
-        worth = self.acquisition(np, self._draw(X), self._incumbent, beta, level)
+    def _values_with(self, given, X, acquisition):
+        """Compute the acquisition of each point of X (n, d) with given points (k, d): (n,)."""
+        level = self._level(given, acquisition)
+        worth = acquisition(np, self._draw(X), self._incumbent, level)
         return np.where(np.isfinite(worth), worth, -np.inf)
 
-    def _level(self, given, beta):
+    def _level(self, given, acquisition):
         """Compute the level (n_draws,) that given points (k, d) reach; None without points."""
-        return self.acquisition.pending_level(self._draw(given), beta) if len(given) else None
+        return acquisition.pending_level(self._draw(given)) if len(given) else None
 
     def _draw(self, X):
         """Draw the objective at points X (n, d): (n_draws, n)."""
         encoded, outputs = self.domain.encode(X), math.prod(self.posterior.output_shape)
         rows = max(1, _ENTRIES_AT_ONCE // (self.posterior.n_draws * outputs))
         parts = [
-            self._objective_values(self.posterior(encoded[start : start + rows]))
-            for start in range(0, len(encoded), rows)
+            np.asarray(self.objective(self.posterior(encoded[k : k + rows])), dtype="float64")
+            for k in range(0, len(encoded), rows)
         ]
         return np.concatenate(parts, axis=-1)
-
-    def _objective_values(self, outputs):
-        return np.asarray(self.objective(outputs), dtype="float64")
-
-    @property
-    def _is_small(self):
-        """Whether the domain can be searched exhaustively."""
-        return self.domain.n_points <= self._limit_n_points(SMALL_DOMAIN)
 
     def _limit_n_points(self, n):
         """Limit a number of points to what the size of their draws allows."""

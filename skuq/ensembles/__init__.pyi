@@ -5,6 +5,12 @@ from ._likelihood import SELECTORS as SELECTORS
 from ._likelihood import select_by as select_by
 from ._likelihood import select_by_likelihood as select_by_likelihood
 from ._pruning import TeamSelection as TeamSelection
+from ._rules import Candidates as Candidates
+from ._rules import ForwardSelection as ForwardSelection
+from ._rules import GreedySelection as GreedySelection
+from ._rules import HQSelection as HQSelection
+from ._rules import SelectionRule as SelectionRule
+from ._rules import TopSelection as TopSelection
 from ._selection import Selection as Selection
 from ._selection import check_selection as check_selection
 from ._selection import select_forward as select_forward

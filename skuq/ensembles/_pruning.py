@@ -113,6 +113,17 @@ class Rules:
                 )
         if self.choose != "accuracy" and not callable(self.choose):
             raise ValueError(f"`choose` must be 'accuracy' or callable. Got {self.choose!r}.")
+        # Settings that would have no effect.
+        if self.beta != Rules.beta and "alpha" not in self.filters:
+            raise ValueError(
+                f"`beta` is for the alpha filter. Got beta={self.beta} and `filters`="
+                f'{self.filters!r}: add "alpha" to `filters`, or leave out `beta`.'
+            )
+        if self.on == "labels" and not set(self.measures) & {"ck", "fk"}:
+            raise ValueError(
+                '`on="labels"` is for `metric` "ck" and "fk". Got '
+                f"metric={self.metric!r}: take one of these, or leave out `on`."
+            )
 
     def check_pool(self, n_models: int) -> Rules:
         """Return these rules, or raise ValueError if they cannot prune a pool of `n_models`."""

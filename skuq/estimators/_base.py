@@ -1,4 +1,4 @@
-"""Base classes of all estimators: prediction from `fitted_`, the frame of `fit`, and pickling.
+"""Base classes of all estimators: prediction from `fitted_`, the frame of `fit`, pickling, list.
 
 Every estimator has the attribute `fitted_`, a `skuq.fitted.Fitted`. Shapes below are for n rows,
 m outputs, q quantiles and C classes; the output axis is absent where y was 1-D.
@@ -15,7 +15,7 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import (
     check_array,
@@ -24,13 +24,15 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
+import skuq
 from skuq._params import CallbackSupportMixin, fit_context, set_params
 from skuq._utils._checks import check_count, class_codes, fill_masked
 from skuq._utils._environment import random_generator
-from skuq._utils._messages import listening
+from skuq._utils._messages import Progress, listening
 from skuq.networks._keras_models import register_again, registered_in_main
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._mixture import ClassUncertainty, Uncertainty
+from skuq.tables._inputs import add_input_tags
 
 
 def fits(fit: Any = None, *, prefer_skip_nested_validation: bool = True) -> Any:
@@ -55,6 +57,7 @@ def fits(fit: Any = None, *, prefer_skip_nested_validation: bool = True) -> Any:
 
     @functools.wraps(fit)
     def fit_or_restore(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # A failed fit must not leave attributes of its own beside those of another.
         before = _fitted_attributes(self)
         if not getattr(self, "warm_start", False):
             _remove_attributes(self, before)
@@ -93,8 +96,9 @@ def _call_callbacks(fit: Any) -> Any:
 
     @functools.wraps(fit)
     def fit_with_callbacks(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Without callbacks of its own, an estimator inside of another one is silent.
         if not getattr(self, "_skl_callbacks", None):
-            with listening(None):  # an outer fit counts only its own steps
+            with listening(None):
                 return fit(self, *args, **kwargs)
         _, X, y, *_ = signature.bind(self, *args, **kwargs).arguments.values()
         context = self._init_callback_context(max_subtasks=None)
@@ -114,6 +118,11 @@ def _call_callbacks(fit: Any) -> Any:
     return fit_with_callbacks
 
 
+def training_progress(verbose: Any) -> Progress:
+    """Show the progress of trainings, in epochs."""
+    return Progress("training", "epoch", verbose=verbose, every_step=False)
+
+
 def _find_doc_link_template(estimator: Any) -> str:
     """Make the template of estimators' addresses, which scikit-learn's HTML diagrams link to.
 
@@ -131,13 +140,19 @@ def _find_doc_link_template(estimator: Any) -> str:
 doc_link_template = property(_find_doc_link_template)
 
 
-def to_keras(self: Any) -> Any:
+def to_keras(self: Any, ddof: int = 0) -> Any:
     """Build one Keras model of the whole ensemble, for example to be served or exported.
 
     It holds copies of the weights, with scaling before and mixing after the networks.
-    ``model.save("model.keras")`` saves it. (With ``network="tabular"``, a process that loads it
+    ``model.save("model.keras")`` saves it. (With tabular networks, a process that loads it
     needs ``from skuq.networks import NumericEmbedding`` first, which registers the layers.)
     ``model.export(folder)`` writes a SavedModel that needs neither Keras nor skuq.
+
+    Parameters
+    ----------
+    ddof : {0, 1}, default=0
+        Degrees of freedom of the epistemic variance of regressors, as in `uncertainty` of
+        `predict_distribution`.
 
     Returns
     -------
@@ -159,7 +174,12 @@ def to_keras(self: Any) -> Any:
         `target_transform`, or MC dropout.
     """
     check_is_fitted(self)
-    return self.fitted_.to_keras(getattr(self, "epistemic_ddof", 0))
+    return self.fitted_.to_keras(ddof)
+
+
+def _input_tags(estimator: Any, tags: Any) -> Any:
+    """Set the tags of X, if the estimator has the parameter `preprocess`."""
+    return add_input_tags(tags, getattr(estimator, "preprocess", None))
 
 
 def _draws_functions(estimator: Any) -> bool:
@@ -200,11 +220,13 @@ def reduce_estimator(self: Any, protocol: Any) -> Any:
     together with the function that builds networks of them, but without the decorators that have
     registered them with Keras.
     """
+    # (function, arguments, attributes, ..), of which only the attributes are of interest.
     reduced = BaseEstimator.__reduce_ex__(self, protocol)
     if not isinstance(reduced, tuple) or len(reduced) < 3 or not isinstance(reduced[2], dict):
         return reduced  # a subclass with a form of its own
     make, arguments, state, *rest = reduced
     params = {name: state[name] for name in self._get_param_names() if name in state}
+    # Both only ever are parameters: what is fitted holds neither.
     oracles = {name: _ByValue(value) for name, value in params.items() if _is_oracle(value)}
     if any(map(_is_of_script, params.values())) and (layers := _layers_of_script()):
         make, arguments = _make_with_layers, (layers, make, arguments)
@@ -307,7 +329,7 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         """
         _check_query(self, "predict_uncertainty", query)
         distribution = self.predict_distribution(X, **query)
-        parts = distribution.uncertainty(getattr(self, "epistemic_ddof", 0))
+        parts = distribution.uncertainty()
         shape = self.fitted_.output_shape(**query)
         return Uncertainty(*(part.reshape(len(part), *shape) for part in parts))
 
@@ -357,6 +379,7 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         """
         _check_query(self, "predict_interval", query)
         interval = self.predict_distribution(X, **query).interval(coverage)
+        # The values of a function are columns of the distribution, and get their axes back.
         lengths = interval.shape[: 2 + np.ndim(coverage)]
         return interval.reshape(*lengths, *self.fitted_.output_shape(**query))
 
@@ -463,7 +486,7 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         -------
         Posterior
             Draws without noise: their mean and standard deviation are the mean and the epistemic
-            part of `predict_uncertainty` (with ``epistemic_ddof=0``). A draw of NOMU is the
+            part of `predict_uncertainty`. A draw of NOMU is the
             prediction plus a multiple of its standard deviation, the same for all rows; with
             asymmetric bounds it is a quantile, and the draws' mean is that of `TwoPieceNormal`,
             not its mode. `key` is equal for fits of equal networks. It is None, without
@@ -483,7 +506,7 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         return hasattr(self, "fitted_")
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
+        tags = _input_tags(self, super().__sklearn_tags__())
         tags.target_tags.multi_output = True
         return tags
 
@@ -642,3 +665,48 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "fitted_")
+
+    def __sklearn_tags__(self) -> Any:
+        return _input_tags(self, super().__sklearn_tags__())
+
+
+_KINDS: dict[str, type] = {
+    "classifier": ClassifierMixin,
+    "regressor": RegressorMixin,
+    "transformer": TransformerMixin,
+}
+
+
+def all_estimators(type_filter: Any = None) -> list[tuple[str, type]]:
+    """List the estimators of skuq, like `sklearn.utils.discovery.all_estimators`.
+
+    Parameters
+    ----------
+    type_filter : {"classifier", "regressor", "transformer"}, list of these or None, default=None
+        Kinds of estimators to list. None lists all, pipelines included.
+
+    Returns
+    -------
+    list of (str, type) tuples
+        Names and classes, sorted by name.
+
+    Raises
+    ------
+    ValueError
+        If there is no such kind.
+
+    Examples
+    --------
+    >>> from skuq import all_estimators
+    >>> [name for name, _ in all_estimators("classifier")][:2]
+    ['AutoDEUQClassifier', 'CalibratedUncertaintyClassifier']
+    """
+    kinds = [type_filter] if isinstance(type_filter, str) else type_filter
+    if kinds is not None and (unknown := set(kinds) - set(_KINDS)):
+        raise ValueError(f"`type_filter` must be among {sorted(_KINDS)}. Got {sorted(unknown)}.")
+    mixins = (BaseEstimator,) if kinds is None else tuple(_KINDS[kind] for kind in kinds)
+    # Packages and functions have lower-case names: they are not loaded for this.
+    public = [
+        (name, getattr(skuq, name)) for name in sorted(vars(skuq)["__all__"]) if name[0].isupper()
+    ]
+    return [(name, cls) for name, cls in public if issubclass(cls, mixins)]

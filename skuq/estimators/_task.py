@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from skuq._params import Interval, StrOptions
-from skuq._utils._environment import draw_entropy
+from skuq._utils._environment import draw_entropy, trial_seed
 from skuq.tables import (
     Rows,
     Splits,
-    TrainingData,
     check_groups,
     make_splits,
     read_rows,
@@ -58,15 +57,15 @@ class Task:
         Standardised rows of `splits`; None before `split`.
     """
 
-    inputs: Inputs
-    targets: Targets
+    inputs: Any
+    targets: Any
     rows: Rows
     entropy: int
     validation: Rows | None = None
     shifted: tuple[Rows, ...] = ()
     groups: np.ndarray | None = None
-    splits: Splits | None = None
-    data: TrainingData | None = None
+    splits: Any = None
+    data: Any = None
 
     @property
     def n_units(self) -> int:
@@ -103,6 +102,10 @@ class Task:
             labels=self.targets.labels(self.rows.y),
             repeat=repeat,
         )
+
+    def seeds(self, n: int, first: int = 0) -> list[int]:
+        """Derive the seeds of `n` networks, from number `first` on."""
+        return [trial_seed(self.entropy, first + k) for k in range(n)]
 
     def split(self, validation: Any = None, *, n_members: int | None = None) -> Task:
         """Return the task with its rows split and standardised; see `make_splits`."""
@@ -147,12 +150,14 @@ def read_task(
     ValueError
         If an argument is invalid.
     """
+    # Forms are checked first: reading rows takes longer.
     named = _name_shifted(shift_validation)
     rows = read_rows(estimator, inputs, targets, X, y, sample_weight, min_rows=min_rows)
     groups = check_groups(groups, rows.X)
     read = functools.partial(read_validation_rows, estimator, inputs, targets)
     validation = None if validation_data is None else read(validation_data)
     shifted = tuple(read(data, name) for name, data in named)
+    # Drawn last: arguments that are refused do not advance a RandomState.
     entropy = draw_entropy(estimator.random_state)
     return Task(inputs, targets, rows, entropy, validation, shifted, groups)
 

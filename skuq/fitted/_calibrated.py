@@ -102,7 +102,7 @@ class Grouping:
             edges = edges[edges > log_uncertainty.min()]
             if n_bins > 1 and not len(edges):
                 warn_user(
-                    'groups="uncertainty" finds a single group, since the estimator predicts the '
+                    'group_by="uncertainty" finds a single group, since the estimator predicts the '
                     "same uncertainty for nearly all rows, as a point estimator does. Group by a "
                     "column or a function of X instead.",
                     CalibrationWarning,
@@ -112,11 +112,11 @@ class Grouping:
         keys = _labels(by, X, len(log_uncertainty))
         codes, labels = pd.factorize(keys, sort=False)
         if not len(labels):
-            raise ValueError(f"`groups` must give labels. All of {len(keys)} rows have none.")
+            raise ValueError(f"`group_by` must give labels. All of {len(keys)} rows have none.")
         counts = np.bincount(codes[codes >= 0])
         if len(labels) > 2 and np.mean(counts == 1) > 0.5:
             raise ValueError(
-                f"`groups` must give labels that rows share. Got {len(labels)} labels for "
+                f"`group_by` must give labels that rows share. Got {len(labels)} labels for "
                 f"{len(keys)} rows, {np.sum(counts == 1)} of them once only. Bin numbers by a "
                 "function of X, such as lambda X: numpy.digitize(X[:, 0], edges)."
             )
@@ -148,7 +148,7 @@ def _has_column(X: Any, name: str) -> bool:
 def _labels(by: str | int | Callable[[Any], Any], X: Any, n_rows: int) -> np.ndarray:
     """Return the labels (n,) as objects; missing labels are None or NaN."""
     if callable(by):
-        keys, source = by(X), "The function `groups`"
+        keys, source = by(X), "The function `group_by`"
     else:
         keys, source = _column(X, by), f"The column {by!r}"
     # Objects, as pandas would make numbers of some of them, such as dates.
@@ -165,18 +165,18 @@ def _column(X: Any, column: str | int) -> Any:
         if not _has_column(X, column):
             if not hasattr(X, "columns"):
                 raise ValueError(
-                    f"`groups` must be the position of a column, since X has no names of columns. "
-                    f"Got {column!r}."
+                    "`group_by` must be the position of a column, since X has no names of "
+                    f"columns. Got {column!r}."
                 )
             raise ValueError(
-                f"`groups` must be a column of X, one of {list(X.columns)}. Got {column!r}."
+                f"`group_by` must be a column of X, one of {list(X.columns)}. Got {column!r}."
             )
         return X[column]
     if hasattr(X, "toarray"):
-        raise ValueError("`groups` must be a function of X where X is sparse. Got a column.")
+        raise ValueError("`group_by` must be a function of X where X is sparse. Got a column.")
     n_columns = np.shape(X)[1] if np.ndim(X) > 1 else 0
     if not -n_columns <= column < n_columns:
-        raise ValueError(f"`groups` must be a column of X, which has {n_columns}. Got {column}.")
+        raise ValueError(f"`group_by` must be a column of X, which has {n_columns}. Got {column}.")
     return X.iloc[:, column] if hasattr(X, "iloc") else np.asarray(X, dtype=object)[:, column]
 
 
@@ -384,7 +384,7 @@ class FittedCalibrated:
         """Return the shape of one row's prediction: () or (n_outputs,)."""
         return np.shape(self.calibration.scale)
 
-    def to_keras(self, epistemic_ddof: int = 0) -> Any:
+    def to_keras(self, ddof: int = 0) -> Any:
         """Raise ValueError, because the estimator may be of any kind."""
         refuse_keras("the calibrated estimator may be anything")
 

@@ -94,7 +94,16 @@ def fit_density_ratio(
     X, X_target = (frame_to_pandas(indexable(rows)[0]) for rows in (X, X_target))
     _check_target(X, X_target, classifier)
     if classifier is None:
-        classifier = _default_classifier(X)
+        preprocessor = TablePreprocessor(max_categories=20)
+        try:
+            preprocessor.fit(X)  # to say what it cannot read before anything is trained
+        except (TypeError, ValueError) as error:
+            raise type(error)(
+                "Without `classifier`, `recalibrate` separates the samples by a logistic "
+                f"regression, which cannot read these rows: {error} Or give a `classifier` that "
+                "reads them."
+            ) from error
+        classifier = make_pipeline(preprocessor, StandardScaler(), LogisticRegression())
     n, n_target = _n_rows(X), _n_rows(X_target)
     # Both samples in one table, the calibration rows first.
     rows, is_target = _concatenate_rows(X, X_target), np.repeat([0, 1], [n, n_target])
@@ -124,19 +133,6 @@ def fit_density_ratio(
     return found, factor
 
 
-def _default_classifier(X: Any) -> Any:
-    """Make the logistic regression, and raise if it cannot read the calibration rows X."""
-    preprocessor = TablePreprocessor(max_categories=20)
-    try:
-        preprocessor.fit(X)
-    except (TypeError, ValueError) as error:
-        raise type(error)(
-            "Without `classifier`, `recalibrate` separates the samples by a logistic regression, "
-            f"which cannot read these rows: {error} Or give a `classifier` that reads them."
-        ) from error
-    return make_pipeline(preprocessor, StandardScaler(), LogisticRegression())
-
-
 def _check_target(X: Any, X_target: Any, classifier: Any) -> None:
     """Raise an error if the classifier or the numbers of rows cannot be used."""
     if classifier is None and len(np.shape(X)) != 2:
@@ -162,7 +158,18 @@ def _cross_fit(
     Returns the classifiers, the log odds (n,) that they predict of the rows they have not seen,
     and the odds of calibration rows to target rows in training.
     """
-    weighted_fit = _weights_argument(classifier, weights)
+    # The argument of `fit` for weights; none if they are equal. A pipeline passes it to its last
+    # step.
+    weighted_fit = []
+    if not np.allclose(weights, 1):
+        steps = classifier.steps if isinstance(classifier, Pipeline) else [("", classifier)]
+        name, last = steps[-1]
+        if not takes_weights(last):
+            raise TypeError(
+                "`classifier` must take `sample_weight`, because the calibration rows have "
+                f"weights. {classifier!r} does not."
+            )
+        weighted_fit = [f"{name}__sample_weight" if name else "sample_weight"]
     rng = np.random.default_rng(0)
     classifiers, log_odds = [], np.empty(len(is_target))
     # Log odds are out-of-fold: a classifier separates its own training rows too well.
@@ -193,23 +200,6 @@ def _bounded_weights(
     rows have equal weights.
     """
     return unsupported + (1 - unsupported) * np.minimum(ratio, largest) / unit
-
-
-def _weights_argument(classifier: Any, weight: np.ndarray) -> list[str]:
-    """Name the argument of a classifier's `fit` for weights; none if the weights are equal."""
-    if np.allclose(weight, 1):
-        return []
-    if isinstance(classifier, Pipeline):
-        name, last = classifier.steps[-1]
-        argument = f"{name}__sample_weight"
-    else:
-        last, argument = classifier, "sample_weight"
-    if not takes_weights(last):
-        raise TypeError(
-            "`classifier` must take `sample_weight`, because the calibration rows have weights. "
-            f"{classifier!r} does not."
-        )
-    return [argument]
 
 
 def _log_odds(classifier: Any, X: Any) -> np.ndarray:

@@ -46,7 +46,7 @@ class Fitted(Protocol):
     def posterior(self, n_draws: int, rng: np.random.Generator, **query: Any) -> Any:
         """Draw functions, with gradients if possible, as a `skuq.predictive.Posterior`."""
 
-    def to_keras(self, epistemic_ddof: int = 0) -> Any:
+    def to_keras(self, ddof: int = 0) -> Any:
         """Convert to one Keras model, or raise ValueError with the reason."""
 
 
@@ -73,7 +73,7 @@ def check_pretrained(model: Any) -> None:
 _TINY = 1e-300  # smaller probabilities count as 0 in entropies
 
 
-def ensemble_to_keras(ensemble: Any, epistemic_ddof: int = 0) -> Any:
+def ensemble_to_keras(ensemble: Any, ddof: int = 0) -> Any:
     """Build one Keras model with copies of the members' weights; see `to_keras` of the estimators.
 
     Raises ValueError if the mixture's moments cannot be computed in Keras.
@@ -103,7 +103,7 @@ def ensemble_to_keras(ensemble: Any, epistemic_ddof: int = 0) -> Any:
     if isinstance(head, CategoricalHead):
         outputs = _class_outputs(head, raw, weights, ops)
     else:
-        outputs = _number_outputs(targets, head, raw, weights, epistemic_ddof, ops)
+        outputs = _number_outputs(targets, head, raw, weights, ddof, ops)
     return keras.Model(inputs, outputs, name="ensemble")
 
 
@@ -117,7 +117,7 @@ def _number_outputs(
     head: Any,
     raw: Any,
     weights: np.ndarray,
-    epistemic_ddof: int,
+    ddof: int,
     ops: Any,
 ) -> dict[str, Any]:
     """Compute the outputs of a regressor from raw numbers (n, K, n_raw)."""
@@ -127,7 +127,7 @@ def _number_outputs(
     # Law of total variance, as in `Mixture`, in standardised units.
     mean = _average(means, weights, ops)
     aleatoric = _average(ops.square(stds), weights, ops)
-    factor = epistemic_factor(weights, epistemic_ddof)
+    factor = epistemic_factor(weights, ddof)
     epistemic = factor * _average(ops.square(means - ops.expand_dims(mean, 1)), weights, ops)
     stds = {
         "aleatoric": ops.sqrt(aleatoric),
@@ -247,9 +247,9 @@ class FittedEnsemble:
         """Return the members' means as draws of the function; see `member_posterior`."""
         return member_posterior(self, n_draws)
 
-    def to_keras(self, epistemic_ddof: int = 0) -> Any:
+    def to_keras(self, ddof: int = 0) -> Any:
         """Build one Keras model of the whole ensemble; see `ensemble_to_keras`."""
-        return ensemble_to_keras(self, epistemic_ddof)
+        return ensemble_to_keras(self, ddof)
 
     def member(self, k: int) -> FittedEnsemble:
         """Return the ensemble that has only member k."""
@@ -300,7 +300,7 @@ class FittedTeam:
         """Draw class codes (n, n_samples)."""
         return self.distribution(X).sample(n_samples, rng)
 
-    def to_keras(self, epistemic_ddof: int = 0) -> Any:
+    def to_keras(self, ddof: int = 0) -> Any:
         """Raise ValueError, since the classifiers need not be networks."""
         refuse_keras("the classifiers of a team need not be networks")
 

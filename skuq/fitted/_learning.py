@@ -161,16 +161,16 @@ class GroupedCalibration:
         return GroupedDistribution(tuple(distributions), tuple(rows))
 
 
-def learn_calibration(rows: CalibrationRows, method: str, groups: Any = None) -> Any:
-    """Learn a `Calibration` from rows, or a `GroupedCalibration` if there are `groups`.
+def learn_calibration(rows: CalibrationRows, method: str, group_by: Any = None) -> Any:
+    """Learn a `Calibration` from rows, or a `GroupedCalibration` of the groups of `group_by`.
 
     Groups are shrunk towards all rows: the shape of all rows' errors counts as much as 20 rows of
     the group, and their scale depends on how much groups differ.
     """
     codes = np.zeros(len(rows.y), dtype=int)
     labels: tuple[Any, ...] = ()
-    if groups is not None:
-        grouping, codes = Grouping.learn(groups, rows.X, rows.log_uncertainty)
+    if group_by is not None:
+        grouping, codes = Grouping.learn(group_by, rows.X, rows.log_uncertainty)
         labels = grouping.labels
     n_rows = [rows.effective_number(codes == k) for k in range(len(labels))]
     _warn_of_small_groups(labels, n_rows)
@@ -193,13 +193,10 @@ def learn_calibration(rows: CalibrationRows, method: str, groups: Any = None) ->
     for learnt in zip(*outputs):
         scale, *shape = (part[0] if single else np.stack(part, axis=-1) for part in zip(*learnt))
         scale = float(scale) if single else scale
-        calibrations.append(
-            Calibration(method, scale, levels=tuple(shape))
-            if method == "isotonic"
-            else Calibration(method, scale, None, *shape)
-        )
+        levels, scores = (tuple(shape), ()) if method == "isotonic" else (None, shape)
+        calibrations.append(Calibration(method, scale, levels, *scores))
     whole, *parts = calibrations
-    return whole if groups is None else GroupedCalibration(grouping, tuple(parts), whole)
+    return whole if group_by is None else GroupedCalibration(grouping, tuple(parts), whole)
 
 
 def _warn_of_small_groups(labels: Sequence[Any], n_rows: Sequence[float]) -> None:
@@ -240,7 +237,18 @@ def _learn_output(
     learnt = [(scale, *_fit_shape(method, whole, weight, n_effective))]
     if not len(n_rows):
         return learnt
-    groups = [_select(group, mixtures, ys, weights, codes) for group in range(len(n_rows))]
+    # Predictions, y and weights of each group's rows, fold by fold.
+    groups = []
+    for group in range(len(n_rows)):
+        rows = [np.flatnonzero(code == group) for code in codes]
+        folds = [(k, positions) for k, positions in enumerate(rows) if len(positions)]
+        groups.append(
+            (
+                [mixtures[k].rows(positions) for k, positions in folds],
+                [ys[k][positions] for k, positions in folds],
+                [weights[k][positions] for k, positions in folds],
+            )
+        )
     # Without errors a group's scale is unknown, which 0 stands for.
     group_scales = np.array([fit_std_factor(*g) if _has_errors(*g[:2]) else 0.0 for g in groups])
     # A variance estimate from n errors of kurtosis k has 2 n / (k - 1) degrees of freedom.
@@ -263,23 +271,6 @@ def _learn_output(
         )
         learnt.append((float(own_scale), *shape))
     return learnt
-
-
-def _select(
-    group: int,
-    mixtures: Sequence[Any],
-    ys: Sequence[np.ndarray],
-    weights: Sequence[np.ndarray],
-    codes: Sequence[np.ndarray],
-) -> tuple[list[Any], list[np.ndarray], list[np.ndarray]]:
-    """Select predictions, y and weights of a group's rows, fold by fold."""
-    rows = [np.flatnonzero(code == group) for code in codes]
-    folds = [(k, positions) for k, positions in enumerate(rows) if len(positions)]
-    return (
-        [mixtures[k].rows(positions) for k, positions in folds],
-        [ys[k][positions] for k, positions in folds],
-        [weights[k][positions] for k, positions in folds],
-    )
 
 
 def _kurtosis(groups: Sequence[tuple[list[Any], ...]], scales: np.ndarray) -> float:
@@ -333,7 +324,7 @@ def learn_class_calibration(
     rows: CalibrationRows,
     method: str,
     classes: np.ndarray,
-    groups: Any = None,
+    group_by: Any = None,
     *,
     epistemic: bool = False,
 ) -> ClassCalibration:
@@ -342,7 +333,7 @@ def learn_class_calibration(
     In a group the calibration of all rows counts as much as 20 rows.
     """
     codes = class_codes(rows.y, classes)
-    found = _learn_logits(rows, method, classes, codes, groups)
+    found = _learn_logits(rows, method, classes, codes, group_by)
     if not epistemic:
         return found
     # The spread is that of the calibrated probabilities.
@@ -355,7 +346,7 @@ def learn_class_calibration(
 
 
 def _learn_logits(
-    rows: CalibrationRows, method: str, classes: np.ndarray, codes: np.ndarray, groups: Any
+    rows: CalibrationRows, method: str, classes: np.ndarray, codes: np.ndarray, group_by: Any
 ) -> ClassCalibration:
     """Learn slopes and biases of the logits."""
     proba = np.concatenate([mixture.mean for mixture in rows.mixtures])
@@ -364,10 +355,10 @@ def _learn_logits(
     whole = np.full(len(classes), slope), np.zeros(len(classes))
     if method == "vector":
         whole = fit_vector_scaling(proba, codes, rows.weight, whole)
-    if groups is None:
+    if group_by is None:
         return ClassCalibration(*whole, classes)
     uncertainty = np.concatenate([log_entropy(mixture) for mixture in rows.mixtures])
-    grouping, group_of = Grouping.learn(groups, rows.X, uncertainty)
+    grouping, group_of = Grouping.learn(group_by, rows.X, uncertainty)
     n_of_groups = [rows.effective_number(group_of == k) for k in range(len(grouping.labels))]
     _warn_of_small_groups(grouping.labels, n_of_groups)
     found = []

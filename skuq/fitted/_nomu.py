@@ -298,6 +298,6 @@ class FittedNomu:
         """Return draws of the function; see `nomu_posterior`."""
         return nomu_posterior(self, n_draws, rng)
 
-    def to_keras(self, epistemic_ddof: int = 0) -> Any:
+    def to_keras(self, ddof: int = 0) -> Any:
         """Raise ValueError: no Keras model is built of NOMU's networks."""
         refuse_keras("NOMU predicts no mixture")

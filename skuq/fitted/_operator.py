@@ -521,7 +521,7 @@ class FittedOperator:
         predicted = functools.partial(_predicted_draws, self, query_points)
         return Posterior(predicted, (index,), key=None, n_draws=len(index), output_shape=shape)
 
-    def to_keras(self, epistemic_ddof: int = 0) -> Any:
+    def to_keras(self, ddof: int = 0) -> Any:
         """Raise ValueError: functions at query points have no Keras model."""
         refuse_keras("operators predict functions at query points")
 

@@ -4,12 +4,13 @@ from ._cells import Cell as Cell
 from ._cells import CellSpace as CellSpace
 from ._cells import Genotype as Genotype
 from ._cells import build_cell_network as build_cell_network
-from ._dense import DenseSkipSpace as DenseSkipSpace
+from ._dense import MLP as MLP
+from ._dense import DenseSpace as DenseSpace
 from ._dense import WidthDepthSpace as WidthDepthSpace
 from ._dense import build_mlp as build_mlp
+from ._epinet import ConditionedPrior as ConditionedPrior
 from ._epinet import EpiNet as EpiNet
 from ._given_spaces import KerasTunerSpace as KerasTunerSpace
-from ._given_spaces import resolve_search_space as resolve_search_space
 from ._heads import CategoricalHead as CategoricalHead
 from ._heads import GaussianHead as GaussianHead
 from ._heads import GaussianMixtureHead as GaussianMixtureHead
@@ -39,6 +40,7 @@ from ._space import SearchSpace as SearchSpace
 from ._space import Space as Space
 from ._space import WithTraining as WithTraining
 from ._space import training_hyperparameters as training_hyperparameters
+from ._tabular import TabularNetwork as TabularNetwork
 from ._tabular import TabularSpace as TabularSpace
 from ._tabular import bin_edges as bin_edges
 from ._tabular import build_tabular as build_tabular

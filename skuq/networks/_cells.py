@@ -7,11 +7,13 @@ NES) searches its members in this space.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
+from typing import Any
 
+from skuq._params import Interval, Settings, StrOptions
 from skuq._utils._checks import check_count
 from skuq._utils._records import saved_as
 from skuq.networks._space import Categorical, Decisions, Real, Space
@@ -426,8 +428,7 @@ def cell_recipe(configuration: Mapping, batch_size: int) -> dict:
 
 
 @saved_as("networks.CellSpace")
-@dataclass(frozen=True)
-class CellSpace:
+class CellSpace(Settings):
     """Search space of DARTS: about 10^18 pairs of a normal and a reduction cell.
 
     Each cell has four intermediate nodes. A node is the sum of two edges from different earlier
@@ -468,28 +469,33 @@ class CellSpace:
     '1.08e+18'
     """
 
-    channels: int | tuple[int, ...] = 16
-    n_cells: int | tuple[int, ...] = 8
-    genotype: Genotype | str | None = None
-    batch_size: int = 100
-
     takes_images = True
 
-    def __post_init__(self):
-        for name in ("channels", "n_cells"):
+    _parameter_constraints: dict[str, Any] = {
+        "channels": [Interval(Integral, 1, None, closed="left"), tuple, list],
+        "n_cells": [Interval(Integral, 1, None, closed="left"), tuple, list],
+        "genotype": [Genotype, StrOptions(set(GENOTYPES)), None],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        channels: int | Sequence[int] = 16,
+        n_cells: int | Sequence[int] = 8,
+        genotype: Genotype | str | None = None,
+        batch_size: int = 100,
+    ) -> None:
+        self.channels = channels
+        self.n_cells = n_cells
+        self.genotype = genotype
+        self.batch_size = batch_size
+
+    def validate(self) -> None:
+        super().validate()
+        for name in _SIZES:
             value = getattr(self, name)
-            if isinstance(value, list | tuple):
-                object.__setattr__(self, name, tuple(value))
-            for one in value if isinstance(value, list | tuple) else (value,):
+            for one in value if isinstance(value, list | tuple) else ():
                 check_count(name, one)
-        check_count("batch_size", self.batch_size)
-        if isinstance(self.genotype, str):
-            object.__setattr__(self, "genotype", GENOTYPES.get(self.genotype, self.genotype))
-        if not isinstance(self.genotype, Genotype | None):
-            raise ValueError(
-                f"`genotype` must be None, a Genotype or one of {sorted(GENOTYPES)}. "
-                f"Got {self.genotype!r}."
-            )
 
     @classmethod
     def width_depth(cls) -> CellSpace:
@@ -501,16 +507,17 @@ class CellSpace:
         cells = Space() if self.genotype else _CELLS
         sizes = [
             # The middle choice is the default: 16 channels and 8 cells in NES C.4.
-            Categorical(name, choices, default=choices[len(choices) // 2])
+            Categorical(name, tuple(choices), default=choices[len(choices) // 2])
             for name in _SIZES
-            if isinstance(choices := getattr(self, name), tuple)
+            if isinstance(choices := getattr(self, name), tuple | list)
         ]
         return Decisions(cells + Space(tuple(sizes)), CELL_HYPERPARAMETERS)
 
     def cells(self, configuration: Mapping) -> Genotype:
         """Make the two cells that a configuration describes."""
-        if isinstance(self.genotype, Genotype):
-            return self.genotype
+        if self.genotype is not None:
+            given = self.genotype
+            return GENOTYPES[given] if isinstance(given, str) else given
         return Genotype(
             *(Cell(tuple(_edges(configuration, kind, k) for k in NODES), NODES) for kind in KINDS)
         )
@@ -519,7 +526,7 @@ class CellSpace:
         """Build the Keras model of a configuration, with `n_outputs` linear outputs."""
         sizes = {name: getattr(self, name) for name in _SIZES}
         for name, size in sizes.items():
-            if isinstance(size, tuple):  # a decision
+            if isinstance(size, tuple | list):  # a decision
                 sizes[name] = configuration[name]
         return build_cell_network(self.cells(configuration), input_shape, n_outputs, **sizes)
 

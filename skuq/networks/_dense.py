@@ -6,10 +6,99 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
 
+import numpy as np
+
+from skuq._params import Interval, Settings, StrOptions
 from skuq._utils._records import saved_as
+from skuq.networks._heads import GaussianHead
+from skuq.networks._plan_parts import ACTIVATIONS as KNOWN_ACTIVATIONS
 from skuq.networks._space import Categorical, Decisions, Integer, Space, training_hyperparameters
+
+_SCALE_L2 = 1e-2
+
+
+@saved_as("networks.MLP")
+class MLP(Settings):
+    """Settings of a plain fully connected network, for the parameter `network` of ensembles.
+
+    Parameters
+    ----------
+    hidden_units : int or sequence of int, default=(50,)
+        Number of units of each hidden layer.
+    activation : str, default="relu"
+        Activation of the hidden layers, by its Keras name.
+    dropout : float, default=0.0
+        Share of hidden units dropped in training; predictions drop none. Hyper deep ensembles and
+        MC dropout set their own rates, and refuse this one.
+    scale_l2 : float or "auto", default="auto"
+        L2 penalty on the last layer of the standard deviations. "auto" is 0.01 for losses that
+        train means and standard deviations of normals; networks for small data are far too
+        confident without it. Other losses have no such layer, and refuse a number.
+
+    Examples
+    --------
+    >>> from skuq import DeepEnsembleRegressor
+    >>> from skuq.networks import MLP
+    >>> DeepEnsembleRegressor(network=MLP(hidden_units=(100, 100), activation="silu"))
+    DeepEnsembleRegressor(network=MLP(activation='silu', hidden_units=(100, 100)))
+    >>> DeepEnsembleRegressor().set_params(network__hidden_units=20)
+    DeepEnsembleRegressor(network=MLP(hidden_units=20))
+    """
+
+    _parameter_constraints: dict = {
+        "hidden_units": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "activation": [StrOptions({*KNOWN_ACTIVATIONS, "swish"})],
+        "dropout": [Interval(Real, 0, 1, closed="left")],
+        "scale_l2": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
+    }
+
+    def __init__(self, hidden_units=(50,), activation="relu", dropout=0.0, scale_l2="auto"):
+        self.hidden_units = hidden_units
+        self.activation = activation
+        self.dropout = dropout
+        self.scale_l2 = scale_l2
+
+    def validate(self) -> None:
+        """Raise ValueError if a parameter is invalid."""
+        super().validate()
+        check_units("hidden_units", self.hidden_units)
+
+    def build(self, input_shape: tuple, head: Any, dropout: float | None = None):
+        """Build the Keras model for a head; `dropout` replaces the rate of the settings."""
+        # Only normals have a layer of standard deviations that can be penalised.
+        has_scales, scale_l2 = isinstance(head, GaussianHead), self.scale_l2
+        if isinstance(scale_l2, str):
+            scale_l2 = _SCALE_L2 if has_scales else 0.0
+        elif not has_scales:
+            raise ValueError(
+                '`scale_l2` needs a loss that trains standard deviations of normals: "nll", '
+                f'"beta-nll" or "crps". Got MLP(scale_l2={scale_l2!r}): leave it out.'
+            )
+        return build_mlp(
+            input_shape,
+            head.n_raw,
+            check_units("hidden_units", self.hidden_units),
+            activation=self.activation,
+            dropout=(self.dropout or None) if dropout is None else dropout,
+            scale_l2=float(scale_l2),
+        )
+
+
+def check_units(name: str, given: Any) -> list[int]:
+    """Check a parameter with the number of units of each hidden layer."""
+    try:
+        units = np.atleast_1d(given)
+        usable = units.ndim == 1 and units.dtype.kind in "iu" and (units >= 1).all()
+    except ValueError:  # nested sequences of different lengths
+        usable = False
+    if not usable or not len(units):
+        raise ValueError(
+            f"`{name}` must be positive integers, one for each hidden layer. Got {given!r}."
+        )
+    return units.tolist()
 
 
 def build_mlp(
@@ -68,8 +157,7 @@ def build_mlp(
 
 
 @saved_as("networks.WidthDepthSpace")
-@dataclass(frozen=True)
-class WidthDepthSpace:
+class WidthDepthSpace(Settings):
     """Search space of fully connected ReLU networks with equally wide layers: two decisions.
 
     Parameters
@@ -93,18 +181,30 @@ class WidthDepthSpace:
     6
     """
 
-    widths: tuple[int, ...] = (16, 32, 64, 128, 256)
-    max_depth: int = 5
-    max_batch_size: int = 256
-
     takes_images = False
+
+    _parameter_constraints: dict[str, Any] = {
+        "widths": [tuple, list],
+        "max_depth": [Interval(Integral, 1, None, closed="left")],
+        "max_batch_size": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        widths: Sequence[int] = (16, 32, 64, 128, 256),
+        max_depth: int = 5,
+        max_batch_size: int = 256,
+    ) -> None:
+        self.widths = widths
+        self.max_depth = max_depth
+        self.max_batch_size = max_batch_size
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """List width and depth, and the training hyperparameters of AutoDEUQ."""
         # The default is a network of medium size.
         middle = self.widths[len(self.widths) // 2]
         architecture = (
-            Categorical("width", self.widths, default=middle),
+            Categorical("width", tuple(self.widths), default=middle),
             Integer("depth", 1, self.max_depth, default=min(2, self.max_depth)),
         )
         return Decisions(Space(architecture), training_hyperparameters(self.max_batch_size))
@@ -138,9 +238,8 @@ LAYER_TYPES = (IDENTITY, *(f"{w}-{a}" for w in WIDTHS for a in ACTIVATIONS))
 _MAX_SKIPS = 3  # most skip connections that end at one node
 
 
-@saved_as("networks.DenseSkipSpace")
-@dataclass(frozen=True)
-class DenseSkipSpace:
+@saved_as("networks.DenseSpace")
+class DenseSpace(Settings):
     """Search space of the AutoDEUQ paper: a directed graph of layers, and training settings.
 
     Anchors are the input (0), the variable nodes (1..n_nodes) and the output (n_nodes + 1). Every
@@ -152,9 +251,11 @@ class DenseSkipSpace:
     Parameters
     ----------
     n_nodes : int, default=5
-        Number of variable nodes: 3 give 9 architecture decisions, 5 give 17, 10 give 37.
+        Number of variable nodes: 3 give 9 architecture decisions, 5 give 17, 10 give 37. The
+        paper's benchmark has 5, its one-dimensional example 3.
     max_batch_size : int, default=256
-        Largest batch size of the search.
+        Largest batch size of the search, as in the paper's benchmark; its example has 32. A batch
+        size larger than the data means full batches.
 
     References
     ----------
@@ -163,31 +264,21 @@ class DenseSkipSpace:
 
     Examples
     --------
-    >>> from skuq.networks import DenseSkipSpace
-    >>> [len(DenseSkipSpace(n).decisions().architecture) for n in (3, 5, 10)]
+    >>> from skuq.networks import DenseSpace
+    >>> [len(DenseSpace(n).decisions().architecture) for n in (3, 5, 10)]
     [9, 17, 37]
     """
 
-    n_nodes: int = 5
-    max_batch_size: int = 256
-
     takes_images = False
 
-    @classmethod
-    def benchmark(cls) -> DenseSkipSpace:
-        """Make the paper's space for regression benchmarks: five nodes, batches of up to 256.
+    _parameter_constraints: dict[str, Any] = {
+        "n_nodes": [Interval(Integral, 1, None, closed="left")],
+        "max_batch_size": [Interval(Integral, 1, None, closed="left")],
+    }
 
-        The paper trains for 100 epochs.
-        """
-        return cls()
-
-    @classmethod
-    def toy(cls) -> DenseSkipSpace:
-        """Make the paper's space for its one-dimensional example: three nodes, batches up to 32.
-
-        The paper trains for 200 epochs and validates on a third of the rows.
-        """
-        return cls(n_nodes=3, max_batch_size=32)
+    def __init__(self, n_nodes: int = 5, max_batch_size: int = 256) -> None:
+        self.n_nodes = n_nodes
+        self.max_batch_size = max_batch_size
 
     def skips(self) -> list[tuple[int, int]]:
         """List the (source, target) anchors of all possible skip connections, by target.

@@ -7,20 +7,30 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass, replace
+from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 
+from skuq._params import Interval, Settings, StrOptions
 from skuq._utils._records import saved_as
 from skuq.networks._dense_layers import Dense
-from skuq.networks._operator import OperatorNetwork
+from skuq.networks._keras_models import check_units
+from skuq.networks._operator import EncoderDecoder
 from skuq.networks._plan import Namespace, without_names
+from skuq.networks._plan_parts import ACTIVATIONS
+
+#: Scale of a random prior where none is learnt or given; that of the paper's pollutants.
+PRIOR_SCALE = 0.75
 
 
-@saved_as("networks.EpiNet")
 @dataclass(frozen=True)
-class EpiNet:
+class EpiNetLayers:
     """A trained network of features and z, plus a frozen random prior network (Eq. 4).
+
+    It is made by `EpiNet.describe`.
 
     Both end with a sum weighted by z: of the n_index * n_raw outputs of the trained network, and
     of the n_raw outputs of each of the prior's n_index networks.
@@ -46,8 +56,8 @@ class EpiNet:
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import EpiNet
-    >>> epinet = EpiNet(n_features=6, n_raw=1, n_index=4)
+    >>> from skuq.networks._epinet import EpiNetLayers
+    >>> epinet = EpiNetLayers(n_features=6, n_raw=1, n_index=4)
     >>> weights, prior = epinet.draw(np.random.default_rng(0))
     >>> [kernel.shape for kernel in prior]
     [(6, 20), (4, 5, 5), (4, 5, 1)]
@@ -152,27 +162,158 @@ class EpiNet:
         return xp.reshape(draws, (*draws.shape[:-1], n_rows, n_raw))
 
 
+@saved_as("networks.EpiNet")
+class EpiNet(Settings):
+    """Settings of a trained EpiNet: a small network that makes predictions depend on an index z.
+
+    For the parameter `prior` of `skuq.NEONRegressor`. This is the paper's method: an EpiNet learns
+    by gradient steps to undo its frozen random prior where data determine the prediction.
+
+    Parameters
+    ----------
+    units : int or sequence of int, default=(32, 32)
+        Number of units of each hidden layer of the trained part.
+    prior_units : int or sequence of int, default=(5, 5)
+        Number of units of each hidden layer of the `n_index` networks of the random prior.
+    scale : float, default=0.75
+        Scale of the random prior (alpha in Eq. 4), in units of standardised values; 0 disables it.
+        A larger one is less sure away from data. The default is that of the paper's pollutants.
+    n_index : int, default=16
+        Length of the random index z.
+    n_index_samples : int, default=16
+        Number of indices drawn for every step; all see the same rows.
+    activation : str, default="gelu"
+        Activation of the hidden layers, by its Keras name.
+    factorize : bool, default=True
+        Whether to factorise the weights of the trained part at random, as the paper's code does.
+
+    References
+    ----------
+    NEON, section 2.2.1; Osband et al., "Epistemic neural networks", 2021.
+
+    Examples
+    --------
+    >>> from skuq.networks import EpiNet
+    >>> EpiNet(scale=0.5)
+    EpiNet(scale=0.5)
+    """
+
+    _parameter_constraints: dict[str, Any] = {
+        "units": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "prior_units": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "scale": [Interval(Real, 0, None, closed="left")],
+        "n_index": [Interval(Integral, 1, None, closed="left")],
+        "n_index_samples": [Interval(Integral, 1, None, closed="left")],
+        "activation": [StrOptions(set(ACTIVATIONS))],
+        "factorize": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        *,
+        units: Any = (32, 32),
+        prior_units: Any = (5, 5),
+        scale: float = PRIOR_SCALE,
+        n_index: int = 16,
+        n_index_samples: int = 16,
+        activation: str = "gelu",
+        factorize: bool = True,
+    ) -> None:
+        self.units = units
+        self.prior_units = prior_units
+        self.scale = scale
+        self.n_index = n_index
+        self.n_index_samples = n_index_samples
+        self.activation = activation
+        self.factorize = factorize
+
+    def describe(self, n_features: int, n_raw: int) -> EpiNetLayers:
+        """Describe the EpiNet of so many features of a row and raw outputs.
+
+        Raises
+        ------
+        ValueError
+            If units are not positive integers.
+        """
+        return EpiNetLayers(
+            n_features,
+            n_raw,
+            n_index=int(self.n_index),
+            units=tuple(check_units("units", self.units)),
+            prior_units=tuple(check_units("prior_units", self.prior_units)),
+            prior_scale=float(self.scale),
+            activation=self.activation,
+            factorized=bool(self.factorize),
+        )
+
+
+@saved_as("networks.ConditionedPrior")
+class ConditionedPrior(Settings):
+    """Settings of random changes of a network's weights, conditioned on the data in closed form.
+
+    For the parameter `prior` of `skuq.NEONRegressor`. Base networks are trained alone. A random
+    change of their weights changes their prediction by a draw of a Gaussian process. The draws are
+    conditioned on the data by linear algebra, so that without noise they agree at the data.
+
+    Parameters
+    ----------
+    scale : "auto" or float, default="auto"
+        Standard deviation of the prior, in units of standardised values; 0 disables it. A larger
+        one is less sure away from data. "auto" learns it from functions that networks leave out,
+        wherever the prior is conditioned on at most 1500 values of at least 5 functions without
+        noise, or on at least 5 functions with a known noise; elsewhere it is 0.75. The networks
+        that it is learnt from start from random weights in a warm start, and with a known noise so
+        does the whole fit. A learnt noise comes with a learnt scale: a number other than 0 needs a
+        known noise.
+    n_index : int, default=16
+        Number of random changes of the weights that each draw combines: the length of its index z.
+
+    Examples
+    --------
+    >>> from skuq.networks import ConditionedPrior
+    >>> ConditionedPrior(scale=0.75)
+    ConditionedPrior(scale=0.75)
+    """
+
+    _parameter_constraints: dict[str, Any] = {
+        "scale": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
+        "n_index": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(self, *, scale: Any = "auto", n_index: int = 16) -> None:
+        self.scale = scale
+        self.n_index = n_index
+
+
+#: Short forms of the parameter `prior` of NEON. "auto" takes an EpiNet where it has to.
+PRIORS: dict[Hashable, Callable[[], Settings]] = {
+    "auto": ConditionedPrior,
+    "conditioned": ConditionedPrior,
+    "epinet": EpiNet,
+}
+
+
 @dataclass(frozen=True)
 class EpistemicNetwork:
     """Description of an operator network with a random prior: base network and EpiNet.
 
     Parameters
     ----------
-    base : OperatorNetwork, str or None
+    base : EncoderDecoder, str or None
         A string is the JSON of a Keras model, see `keras_base`. None if rows hold the features of
         a given model, whose residuals are learnt.
     n_raw : int
         Number of raw outputs for a row.
-    epinet : EpiNet or None
+    epinet : EpiNetLayers or None
         Without one, the prediction is that of the base plus `prior_scale` times a frozen network
         of the same architecture (a randomised prior network, RPN).
     prior_scale : float
         Scale of the random prior; 0 disables it.
     """
 
-    base: OperatorNetwork | str | None
+    base: EncoderDecoder | str | None
     n_raw: int
-    epinet: EpiNet | None = None
+    epinet: EpiNetLayers | None = None
     prior_scale: float = 0.0
 
     def to_json(self) -> str:
@@ -190,8 +331,8 @@ class EpistemicNetwork:
         base, epinet = parts["base"], parts["epinet"]
         if base is not None:
             is_keras = "class_name" in base
-            base = json.dumps(base) if is_keras else OperatorNetwork(**_hashable(base))
-        epinet = None if epinet is None else EpiNet(**_hashable(epinet))
+            base = json.dumps(base) if is_keras else EncoderDecoder(**_hashable(base))
+        epinet = None if epinet is None else EpiNetLayers(**_hashable(epinet))
         return cls(**{**parts, "base": base, "epinet": epinet})
 
     @property

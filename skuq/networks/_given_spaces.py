@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
+from skuq._params import Interval, Settings
 from skuq._utils._records import supplied_by_user
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._cells import CellSpace
-from skuq.networks._dense import DenseSkipSpace, WidthDepthSpace
+from skuq.networks._dense import DenseSpace, WidthDepthSpace
 from skuq.networks._keras_models import check_builder, unpack_hypermodel
 from skuq.networks._nas_bench import NASBench201Space
 from skuq.networks._space import (
@@ -19,15 +20,14 @@ from skuq.networks._space import (
     Real,
     SearchSpace,
     Space,
-    table_training,
+    WithTraining,
     training_hyperparameters,
 )
-from skuq.networks._tabular import TabularSpace
+from skuq.networks._tabular import BoundTabularSpace, TabularSpace
 
 
 @supplied_by_user
-@dataclass(frozen=True)
-class KerasTunerSpace:
+class KerasTunerSpace(Settings):
     """A search space made of functions that take a ``keras_tuner.HyperParameters``.
 
     Parameters
@@ -60,9 +60,18 @@ class KerasTunerSpace:
     ['units']
     """
 
-    build_model: Callable
-    training: Callable | None = None
-    max_batch_size: int = 256
+    _parameter_constraints: dict[str, Any] = {
+        "build_model": [callable],
+        "training": [callable, None],
+        "max_batch_size": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(
+        self, build_model: Callable, training: Callable | None = None, max_batch_size: int = 256
+    ) -> None:
+        self.build_model = build_model
+        self.training = training
+        self.max_batch_size = max_batch_size
 
     def decisions(self, input_shape, n_outputs) -> Decisions:
         """Collect the decisions that the two callables declare with default values."""
@@ -70,7 +79,7 @@ class KerasTunerSpace:
 
         # The callable declares its decisions while it builds a model, which is not used.
         architecture = keras_tuner.HyperParameters()
-        _call("search_space", self.build_model, architecture, input_shape, n_outputs)
+        _call("space", self.build_model, architecture, input_shape, n_outputs)
         if self.training is None:
             hyperparameters = training_hyperparameters(self.max_batch_size)
         else:
@@ -91,7 +100,7 @@ class KerasTunerSpace:
 
     def _training(self, hp):
         """Call the user's training function, and check its result."""
-        recipe = _call("training callable of the search space", self.training, hp)
+        recipe = _call("training callable of the space", self.training, hp)
         if not isinstance(recipe, Mapping):
             raise SearchSpaceError(
                 "The training callable of the search space must return a dict. "
@@ -172,45 +181,65 @@ def space_to_keras_tuner(space: Space):
     return hp
 
 
-#: The spaces of `NESClassifier` by name.
-NES_SPACES = ("dense", "width-depth", "darts", "nas-bench-201")
+#: Short forms of the parameter `space` of AutoDEUQ. "toy" is the paper's one-dimensional example.
+AUTODEUQ_SPACES = {
+    "auto": TabularSpace,
+    "tabular": TabularSpace,
+    "dense": DenseSpace,
+    "benchmark": DenseSpace,
+    "toy": lambda: DenseSpace(n_nodes=3, max_batch_size=32),
+}
 
-_NES_NODES = 3  # nodes of the dense space: 9 decisions, and deep enough for tables
+
+def _table_space() -> WithTraining:
+    # Three nodes make 9 decisions, and are deep enough for tables.
+    return WithTraining(DenseSpace(n_nodes=3))
+
+
+#: Short forms of the parameter `space` of NES, for tables.
+NES_SPACES = {
+    "auto": _table_space,
+    "dense": _table_space,
+    "width-depth": lambda: WithTraining(WidthDepthSpace()),
+    "darts": CellSpace,
+    "nas-bench-201": NASBench201Space,
+    "tabular": TabularSpace,
+}
+
+#: Short forms of NES that stand for another space with images.
+NES_IMAGE_SPACES = {
+    "auto": CellSpace,
+    "width-depth": CellSpace.width_depth,
+}
+
 _KERAS_TUNER_ADVICE = (
     " To change a `build(hp)` of Keras-Tuner: begin with keras.Input(input_shape), end with "
     "Dense(n_outputs) without an activation, and leave `compile` out. A second function, "
-    "`training(hp)`, decides the learning rate and its like: `search_space=(build, training)`."
+    "`training(hp)`, decides the learning rate and its like: `space=(build, training)`."
 )
-_PRESETS = {"benchmark": DenseSkipSpace.benchmark, "toy": DenseSkipSpace.toy}
 
 
-def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> SearchSpace:
-    """Convert a name, an object, a callable or a pair of callables to a search space.
+def resolve_search_space(space: Any) -> SearchSpace:
+    """Convert an object, a callable or a pair of callables to a search space.
 
     Parameters
     ----------
-    space : "dense", "benchmark", "toy", SearchSpace, callable or (callable, callable)
-        "dense" is `DenseSkipSpace` with the two arguments below. Callables take Keras-Tuner's
-        hyperparameters, see `KerasTunerSpace`. A `HyperModel` stands for its method `build`.
-    n_nodes, max_batch_size : int
-        Arguments of `DenseSkipSpace` for "dense"; callables use `max_batch_size`, too.
+    space : SearchSpace, TabularSpace, callable or (callable, callable)
+        Callables take Keras-Tuner's hyperparameters, see `KerasTunerSpace`. A `HyperModel` stands
+        for its method `build`.
 
     Raises
     ------
     ValueError
         If `space` is none of these, or a function with other arguments.
     """
-    if isinstance(space, str) and space == "dense":
-        return DenseSkipSpace(n_nodes, max_batch_size)
-    if isinstance(space, TabularSpace):
+    if isinstance(space, BoundTabularSpace):
         raise ValueError(
-            "A TabularSpace depends on the preprocessed rows of a fit and cannot be given as an "
-            'object. Use `search_space="tabular"`.'
+            "`space` must not be bound to rows: `fit` binds it. Give TabularSpace() or "
+            '`space="tabular"`.'
         )
-    if isinstance(space, str) and space in _PRESETS:
-        return _PRESETS[space]()
     # A class has these methods, too, but must be called first.
-    if isinstance(space, SearchSpace) and not isinstance(space, type):
+    if isinstance(space, SearchSpace | TabularSpace) and not isinstance(space, type):
         return space
     # Everything else is a function of Keras-Tuner's hyperparameters, or two of them.
     callables = space if isinstance(space, tuple) else (space,)
@@ -219,28 +248,9 @@ def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> 
         callable(part) and not isinstance(part, type) for part in callables
     ):
         raise ValueError(
-            "`search_space` must be an object with `decisions`, `build` and `recipe`, a "
+            "`space` must be an object with `decisions`, `build` and `recipe`, a "
             f"callable, or a pair (build, training) of callables. Got {space!r}."
         )
     build, training = callables if len(callables) == 2 else (*callables, None)
-    check_builder("`search_space`", build, "hp, input_shape, n_outputs", _KERAS_TUNER_ADVICE)
-    return KerasTunerSpace(build, training, max_batch_size)
-
-
-def resolve_nes_space(space, images: bool, n_rows: int) -> SearchSpace:
-    """Convert None, a name in `NES_SPACES` or any other form to a search space.
-
-    None means "darts" for images and "dense" for tables. For tables, batch sizes depend on
-    `n_rows`.
-    """
-    if space is None:
-        space = "darts" if images else "dense"
-    if space == "dense":
-        return table_training(DenseSkipSpace(_NES_NODES), n_rows)
-    if space == "width-depth":
-        return CellSpace.width_depth() if images else table_training(WidthDepthSpace(), n_rows)
-    if space == "darts":
-        return CellSpace()
-    if space == "nas-bench-201":
-        return NASBench201Space()
-    return resolve_search_space(space)
+    check_builder("`space`", build, "hp, input_shape, n_outputs", _KERAS_TUNER_ADVICE)
+    return KerasTunerSpace(build, training)

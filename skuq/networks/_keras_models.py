@@ -51,6 +51,20 @@ def check_builder(
         ) from error
 
 
+def check_units(name: str, given: Any) -> list[int]:
+    """Check a parameter with the number of units of each hidden layer."""
+    try:
+        units = np.atleast_1d(given)
+        usable = units.ndim == 1 and units.dtype.kind in "iu" and (units >= 1).all()
+    except ValueError:  # nested sequences of different lengths
+        usable = False
+    if not usable or not len(units):
+        raise ValueError(
+            f"`{name}` must be positive integers, one for each hidden layer. Got {given!r}."
+        )
+    return [int(n) for n in units]
+
+
 def unpack_hypermodel(given: Any) -> Any:
     """Return the `build` of a Keras-Tuner `HyperModel` or tuner, and anything else as it is."""
     keras_tuner = sys.modules.get("keras_tuner")

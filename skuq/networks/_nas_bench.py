@@ -9,13 +9,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from skuq._utils._checks import check_count
+from skuq._params import Interval, Settings
 from skuq._utils._records import saved_as
 from skuq.networks._cells import (
     CELL_HYPERPARAMETERS,
@@ -32,8 +32,7 @@ EDGES = tuple(itertools.combinations(range(4), 2))
 
 
 @saved_as("networks.NASBench201Space")
-@dataclass(frozen=True)
-class NASBench201Space:
+class NASBench201Space(Settings):
     """Search space of NAS-Bench-201: 15 625 cells, with published results for each.
 
     A cell has four nodes: 0 is its input and 3 its output. Each pair of nodes has an
@@ -79,15 +78,18 @@ class NASBench201Space:
     15625
     """
 
-    channels: int = 16
-    n_cells: int = 5
-    batch_size: int = 100
-
     takes_images = True
 
-    def __post_init__(self):
-        for name in ("channels", "n_cells", "batch_size"):
-            check_count(name, getattr(self, name))
+    _parameter_constraints: dict[str, Any] = {
+        "channels": [Interval(Integral, 1, None, closed="left")],
+        "n_cells": [Interval(Integral, 1, None, closed="left")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(self, channels: int = 16, n_cells: int = 5, batch_size: int = 100) -> None:
+        self.channels = channels
+        self.n_cells = n_cells
+        self.batch_size = batch_size
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """List architecture and training decisions; they do not depend on the data."""

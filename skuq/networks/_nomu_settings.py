@@ -116,10 +116,12 @@ class NOMUNetwork(Settings):
                 "`mean` and `side` build all hidden layers, so that `activation` has no effect: "
                 f"leave it out. Got {self.activation!r}."
             )
+        # Raises if the numbers of units are invalid; the default is not used.
         self.units((1,))
 
     def units(self, auto: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the numbers of units of f's and of r's hidden layers; `auto` is the default."""
+        # A function for f leaves `hidden_units` at "auto", which r's layers then follow.
         given = auto if isinstance(self.hidden_units, str) else self.hidden_units
         mean = _check_units("hidden_units", given)
         if self.side_hidden_units is None:
@@ -245,6 +247,7 @@ class ArtificialInputs(Settings):
     def validate(self) -> None:
         """Raise ValueError if a parameter is invalid or has no effect."""
         super().validate()
+        # The box is that of uniform inputs and of grids only.
         has_margin = not isinstance(self.box_margin, str)
         if not isinstance(self.kind, str) and (self.box is not None or has_margin):
             name = "box_margin" if has_margin else "box"
@@ -320,6 +323,7 @@ class NOMUReadout(Settings):
                 f"`l_min` and `l_max` are chosen together with c: with c={self.c!r} give numbers, "
                 f"for example l_min=0.001 and l_max=2. Got {l_min!r} and {l_max!r}."
             )
+        # Values that are chosen come from a grid; its ends must leave a pair.
         lowest = L_MINS[0] if l_min in _CHOSEN else l_min
         highest = L_MAXS[-1] if l_max in _CHOSEN else l_max
         if highest <= lowest:
@@ -328,6 +332,7 @@ class NOMUReadout(Settings):
                 f'where "auto" and "nll" try l_min from {L_MINS[0]:g} and l_max up to '
                 f"{L_MAXS[-1]:g}."
             )
+        # c divides errors by widths, which may be 0 then.
         if l_min == 0 and self.c in _CHOSEN:
             raise ValueError(
                 "With `l_min` at 0 some rows would have no width at all, and c no value. Give a "

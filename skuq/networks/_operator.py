@@ -13,19 +13,22 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
+from skuq._params import Interval, Settings, StrOptions
 from skuq._utils._formulas import LOG_SQRT_2PI
 from skuq._utils._records import saved_as
 from skuq.networks._dense_layers import AppliedDense, Dense, Derivatives
 from skuq.networks._heads import GaussianHead
-from skuq.networks._keras_models import check_rebuild, frozen_variables, wrong_sum
+from skuq.networks._keras_models import check_rebuild, check_units, frozen_variables, wrong_sum
 from skuq.networks._nomu import inputs_of_last_layers
 from skuq.networks._plan import Namespace, tensors
+from skuq.networks._plan_parts import ACTIVATIONS
 
 
 def tile_columns(xp, y, n):
@@ -34,10 +37,11 @@ def tile_columns(xp, y, n):
     return xp.concatenate([y] * times, axis=-1)[..., :n]
 
 
-@saved_as("networks.OperatorNetwork")
 @dataclass(frozen=True)
-class OperatorNetwork:
+class EncoderDecoder:
     """Encoder of u, decoder of its latent vector and y: NEON's base network (section 2.4).
+
+    It is made by `OperatorNetwork.describe`.
 
     Parameters
     ----------
@@ -61,8 +65,8 @@ class OperatorNetwork:
 
     Examples
     --------
-    >>> from skuq.networks import OperatorNetwork
-    >>> network = OperatorNetwork(n_inputs=4, n_queries=2, n_raw=1, encoder_units=(32,), latent=16)
+    >>> from skuq.networks._operator import EncoderDecoder
+    >>> network = EncoderDecoder(n_inputs=4, n_queries=2, n_raw=1, encoder_units=(32,), latent=16)
     >>> network.shapes[0], network.n_features
     ((4, 32), 96)
     """
@@ -245,6 +249,104 @@ class OperatorNetwork:
             blocks += own_blocks
         # Blocks were collected from the last variable to the first.
         return Derivatives(raw, tuple(blocks[::-1]))
+
+
+@saved_as("networks.OperatorNetwork")
+class OperatorNetwork(Settings):
+    """Settings of operator networks: an encoder of u, and a decoder that also takes y.
+
+    For the parameter `network` of regressors of functions.
+
+    Parameters
+    ----------
+    encoder_units : int or sequence of int, default=(64, 64)
+        Number of units of each hidden layer of the encoder of u.
+    latent : int, default=64
+        Length of the latent vector, the output of the encoder.
+    decoder : {"split", "concat"}, default="split"
+        "split" gives each hidden layer of the decoder a part of the latent vector, "concat" gives
+        all of it to the first (NEON, section 2.4.1).
+    decoder_units : int or sequence of int, default=(64, 64)
+        Number of units of each hidden layer of the decoder.
+    fourier_scale : float, optional
+        Standard deviation of the initial frequencies of Fourier features of the (standardised)
+        query points, for functions that vary fast; 5 to 15 in the paper. By default the points
+        themselves are used.
+    activation : str, default="gelu"
+        Activation of the hidden layers, by its Keras name.
+    factorize : bool, default=True
+        Whether to factorise the weights of all layers at random, as the paper's code does.
+
+    Examples
+    --------
+    >>> from skuq.networks import OperatorNetwork
+    >>> OperatorNetwork(latent=96).set_params(fourier_scale=5.0)
+    OperatorNetwork(fourier_scale=5.0, latent=96)
+    """
+
+    _parameter_constraints: dict[str, Any] = {
+        "encoder_units": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "latent": [Interval(Integral, 1, None, closed="left")],
+        "decoder": [StrOptions({"split", "concat"})],
+        "decoder_units": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "fourier_scale": [Interval(Real, 0, None, closed="neither"), None],
+        "activation": [StrOptions(set(ACTIVATIONS))],
+        "factorize": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        *,
+        encoder_units: Any = (64, 64),
+        latent: int = 64,
+        decoder: str = "split",
+        decoder_units: Any = (64, 64),
+        fourier_scale: float | None = None,
+        activation: str = "gelu",
+        factorize: bool = True,
+    ) -> None:
+        self.encoder_units = encoder_units
+        self.latent = latent
+        self.decoder = decoder
+        self.decoder_units = decoder_units
+        self.fourier_scale = fourier_scale
+        self.activation = activation
+        self.factorize = factorize
+
+    def describe(self, n_inputs: int, n_queries: int, n_raw: int) -> EncoderDecoder:
+        """Describe the network of u (n_inputs,) and y (n_queries,) with `n_raw` outputs.
+
+        Raises
+        ------
+        ValueError
+            If units are not positive integers, or `latent` is too short to be split.
+        """
+        encoder_units = check_units("encoder_units", self.encoder_units)
+        decoder_units = check_units("decoder_units", self.decoder_units)
+        if self.decoder == "split" and self.latent < len(decoder_units):
+            raise ValueError(
+                "A split decoder cuts the latent vector into one chunk a hidden layer: `latent` "
+                f"must be at least {len(decoder_units)}. Got {self.latent}."
+            )
+        return EncoderDecoder(
+            n_inputs,
+            n_queries,
+            n_raw,
+            encoder_units=tuple(encoder_units),
+            latent=int(self.latent),
+            decoder=self.decoder,
+            decoder_units=tuple(decoder_units),
+            fourier_scale=None if self.fourier_scale is None else float(self.fourier_scale),
+            activation=self.activation,
+            factorized=bool(self.factorize),
+        )
+
+
+#: Short forms of the parameter `network` of regressors of functions: the decoder's kind.
+OPERATOR_NETWORKS: dict[Hashable, Callable[[], OperatorNetwork]] = {
+    "split": OperatorNetwork,
+    "concat": functools.partial(OperatorNetwork, decoder="concat"),
+}
 
 
 def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:

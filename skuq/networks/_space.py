@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from skuq._params import HasMethods, Settings
 from skuq._utils._records import saved_as
 
 # Categories with up to this many choices are one-hot encoded for a forest. For larger ones the
@@ -317,8 +318,16 @@ def training_hyperparameters(max_batch_size: int = 256) -> Space:
     )
 
 
-#: Tuned on training parts of pendigits and letter; see docs/methods/nes.md.
-TABLE_SETTINGS = {
+# NES' training of networks for tables: learning rate and L2 regularisation are searched, as in
+# hyper ensembles (NES, appendix C.4). Tuned on training parts of pendigits and letter; see
+# docs/methods/nes.md.
+_TABLE_HYPERPARAMETERS = Space(
+    (
+        Real("learning_rate", 3e-4, 3e-2, log=True, default=3e-3),
+        Real("l2", 1e-7, 1e-3, log=True, default=1e-5),
+    )
+)
+_TABLE_SETTINGS = {
     "optimizer": "adam",
     "schedule": "cosine",
     "reduce_lr_patience": None,
@@ -327,31 +336,66 @@ TABLE_SETTINGS = {
 
 
 @saved_as("networks.WithTraining")
-@dataclass(frozen=True)
-class WithTraining:
+class WithTraining(Settings):
     """Architectures of another space, with these training hyperparameters.
+
+    Without them it is the training that `NESClassifier` and `NESRegressor` use for tables: one
+    recipe for all architectures, with a cosine schedule.
 
     Parameters
     ----------
     space : SearchSpace
         Space of the architectures; its own training hyperparameters are not used.
-    hyperparameters : Space
-        Fields of a training recipe that can be searched, with their defaults.
-    settings : mapping
-        Fields of a training recipe that are the same for all configurations.
+    hyperparameters : Space or None, default=None
+        Fields of a training recipe that can be searched, with their defaults. None is NES'
+        learning rate and L2 regularisation.
+    settings : mapping or None, default=None
+        Fields of a training recipe that are the same for all configurations. None is NES' recipe.
+        Its batches have 128 rows, and down to 16 for small tables, for which an epoch would
+        otherwise have only one or two steps.
 
     Examples
     --------
-    >>> from skuq.networks import DenseSkipSpace, Real, Space, WithTraining
+    >>> from skuq.networks import DenseSpace, Real, Space, WithTraining
     >>> rate = Space((Real("learning_rate", 1e-3, 1e-2, log=True),))
-    >>> space = WithTraining(DenseSkipSpace(3), rate, {"epochs": 50, "batch_size": 32})
+    >>> space = WithTraining(DenseSpace(3), rate, {"epochs": 50, "batch_size": 32})
     >>> space.recipe({"learning_rate": 0.005})
     {'epochs': 50, 'batch_size': 32, 'learning_rate': 0.005}
     """
 
-    space: SearchSpace
-    hyperparameters: Space
-    settings: Mapping
+    _parameter_constraints: dict[str, Any] = {
+        "space": [HasMethods(["decisions", "build", "recipe"])],
+        "hyperparameters": [Space, None],
+        "settings": [Mapping, None],
+    }
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        hyperparameters: Space | None = None,
+        settings: Mapping | None = None,
+    ) -> None:
+        self.space = space
+        self.hyperparameters = hyperparameters
+        self.settings = settings
+
+    def validate(self) -> None:
+        super().validate()
+        if isinstance(self.space, Settings):
+            self.space.validate()
+
+    def bind(self, n_rows: int) -> WithTraining:
+        """Return the space for a table of `n_rows` rows, on which the size of batches depends."""
+        settings = self.settings
+        if settings is None:
+            batch_size = int(np.clip(n_rows // 32, 16, 128))
+            settings = {**_TABLE_SETTINGS, "batch_size": batch_size}
+        return WithTraining(self.space, self._searched, settings)
+
+    @property
+    def _searched(self):
+        """Training decisions that are searched."""
+        return _TABLE_HYPERPARAMETERS if self.hyperparameters is None else self.hyperparameters
 
     @property
     def takes_images(self):
@@ -360,7 +404,7 @@ class WithTraining:
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """List the space's architecture decisions and these hyperparameters."""
         architecture = self.space.decisions(input_shape, n_outputs).architecture
-        return Decisions(architecture, self.hyperparameters)
+        return Decisions(architecture, self._searched)
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
         """Build the Keras model of a configuration in the space."""
@@ -368,21 +412,5 @@ class WithTraining:
 
     def recipe(self, configuration: Mapping) -> dict:
         """Join the fixed settings with the configuration's hyperparameters."""
-        return {**self.settings, **self.hyperparameters.restrict(configuration)}
-
-
-def table_training(space: SearchSpace, n_rows: int) -> WithTraining:
-    """Combine a space for tables with NES' training: one recipe for all architectures.
-
-    The hyperparameters are those of hyper ensembles, learning rate and L2 regularisation (NES,
-    appendix C.4). Batches have 128 rows, and down to 16 for small tables, for which an epoch
-    would otherwise have only one or two steps.
-    """
-    hyperparameters = Space(
-        (
-            Real("learning_rate", 3e-4, 3e-2, log=True, default=3e-3),
-            Real("l2", 1e-7, 1e-3, log=True, default=1e-5),
-        )
-    )
-    batch_size = int(np.clip(n_rows // 32, 16, 128))
-    return WithTraining(space, hyperparameters, {**TABLE_SETTINGS, "batch_size": batch_size})
+        settings = _TABLE_SETTINGS if self.settings is None else self.settings
+        return {**settings, **self._searched.restrict(configuration)}

@@ -13,19 +13,122 @@ and boosted trees on tabular data", NeurIPS 2024; Y. Gorishniy, A. Kotelnikov an
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from skuq import backend, networks
+from skuq._params import Interval, Options, Settings, StrOptions
 from skuq._utils._checks import check_count
 from skuq._utils._records import saved_as
 from skuq.networks._space import Categorical, Decisions, Integer, Real, Space
 
 _FLOAT32 = {"dtype": "float32"}
 _NORMALIZATIONS = {"batch": "BatchNormalization", "layer": "LayerNormalization"}
+
+_AUTO = StrOptions({"auto"})
+
+
+@saved_as("networks.TabularNetwork")
+class TabularNetwork(Settings):
+    """Settings of the network of tabular ensembles, by the decisions of `TabularSpace`.
+
+    "auto" is the default of `TabularSpace`, the recipe that docs/methods/tabular.md describes. In
+    classifiers it is one of three kinds of network for `embedding` and `frequency_scale`: members
+    of several kinds are mixed.
+
+    Parameters
+    ----------
+    n_layers : int or "auto", default="auto"
+        Number of hidden layers, 1 to 4. "auto" is 3.
+    width : {32, 64, 128, 256} or "auto", default="auto"
+        Number of units of each hidden layer. "auto" is 64, or 128 from 4,000 rows on.
+    activation : {"silu", "mish", "selu", "relu"} or "auto", default="auto"
+        Activation of the hidden layers. "auto" is "silu".
+    residual : bool or "auto", default="auto"
+        Whether each hidden layer's input is added to its output. "auto" is False.
+    embedding : {"periodic", "piecewise-linear", "none"} or "auto", default="auto"
+        Embedding of numbers. "auto" is "periodic", in some members of classifiers "none".
+    embedding_dim : {2, 4, 8} or "auto", default="auto"
+        Length of each number's embedding. "auto" is 4.
+    frequency_scale : float or "auto", default="auto"
+        Scale of the first frequencies of periodic embeddings, 0.02 to 10. "auto" is 0.3, in some
+        members of classifiers 3.
+    dropout : {0.0, 0.05, 0.1, 0.2} or "auto", default="auto"
+        Share of hidden units dropped in training, falling to 0. "auto" is 0, for classes 0.1.
+    n_copies : int, default=1
+        Number of copies of each network that share all but a few of their weights (TabM,
+        BatchEnsemble). There are ``n_members * n_copies`` members in all.
+
+    Examples
+    --------
+    >>> from skuq import TabularEnsembleRegressor
+    >>> from skuq.networks import TabularNetwork
+    >>> TabularEnsembleRegressor(network=TabularNetwork(width=128, n_copies=4))
+    TabularEnsembleRegressor(network=TabularNetwork(n_copies=4, width=128))
+    """
+
+    _parameter_constraints: dict = {
+        "n_layers": [Interval(numbers.Integral, 1, 4, closed="both"), _AUTO],
+        "width": [Options(numbers.Integral, {32, 64, 128, 256}), _AUTO],
+        "activation": [StrOptions({"auto", "silu", "mish", "selu", "relu"})],
+        "residual": ["boolean", _AUTO],
+        "embedding": [StrOptions({"auto", "periodic", "piecewise-linear", "none"})],
+        "embedding_dim": [Options(numbers.Integral, {2, 4, 8}), _AUTO],
+        "frequency_scale": [Interval(numbers.Real, 0.02, 10, closed="both"), _AUTO],
+        "dropout": [Options(numbers.Real, {0.0, 0.05, 0.1, 0.2}), _AUTO],
+        "n_copies": [Interval(numbers.Integral, 1, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        *,
+        n_layers="auto",
+        width="auto",
+        activation="auto",
+        residual="auto",
+        embedding="auto",
+        embedding_dim="auto",
+        frequency_scale="auto",
+        dropout="auto",
+        n_copies=1,
+    ):
+        self.n_layers = n_layers
+        self.width = width
+        self.activation = activation
+        self.residual = residual
+        self.embedding = embedding
+        self.embedding_dim = embedding_dim
+        self.frequency_scale = frequency_scale
+        self.dropout = dropout
+        self.n_copies = n_copies
+
+    def validate(self) -> None:
+        """Raise ValueError if a parameter is invalid, or has no effect beside another one."""
+        super().validate()
+        # A setting of embeddings that there are none of would change nothing.
+        given, kind = self.decisions(), self.embedding
+        for name, kinds in (
+            ("frequency_scale", ("auto", "periodic")),
+            ("embedding_dim", ("auto", "periodic", "piecewise-linear")),
+        ):
+            if name in given and kind not in kinds:
+                raise ValueError(
+                    f"`{name}` has no effect with embedding={kind!r}. Got {given[name]!r}: leave "
+                    f"it out, or use another `embedding`: {kinds}."
+                )
+
+    def decisions(self) -> dict[str, Any]:
+        """Return the decisions that are not "auto", by name."""
+        return {
+            name: value
+            for name, value in self.get_params(deep=False).items()
+            if name != "n_copies" and not (isinstance(value, str) and value == "auto")
+        }
 
 
 def build_tabular(
@@ -285,30 +388,14 @@ _MOST_STEPS_PER_EPOCH = 512  # an epoch of a large table trains on a part of its
 
 
 @saved_as("networks.TabularSpace")
-@dataclass(frozen=True, eq=False)
-class TabularSpace:
+class TabularSpace(Settings):
     """Search space of fully connected networks on embedded columns, with their training.
 
     The parts are those of RealMLP: numbers have periodic embeddings, every feature has a trained
     scale, dense layers use the neural tangent parametrisation, activations are blended with the
     identity by a trained weight, and the learning rate runs through cycles. The default
-    configuration is the recipe of ``network="tabular"``; docs/methods/tabular.md describes how it
-    was found.
-
-    Parameters
-    ----------
-    x : ndarray of shape (n_samples, n_features)
-        Inputs of the networks, after preprocessing. Columns with more than two values are
-        embedded, and bins of piecewise-linear embeddings are quantiles of these rows.
-    categories : mapping of int to int, default={}
-        Columns of codes, and the number of codes of each.
-    n_rows : int, optional
-        Number of training rows, which determines batch size and number of epochs. By default the
-        number of rows of x.
-    classes : bool, default=False
-        Whether y are classes, for which the default has some dropout.
-    losses : tuple of {"crps", "nll"}, default=()
-        Choices of a further decision about the loss of a `GaussianHead`; the first is the default.
+    configuration is the recipe of `TabularEnsembleRegressor`; docs/methods/tabular.md describes
+    how it was found. Decisions and networks depend on the rows, to which `bind` binds the space.
 
     References
     ----------
@@ -319,10 +406,49 @@ class TabularSpace:
     --------
     >>> import numpy as np
     >>> from skuq.networks import TabularSpace
-    >>> decisions = TabularSpace(np.random.default_rng(0).normal(size=(100, 3))).decisions()
-    >>> decisions.architecture.names
+    >>> space = TabularSpace().bind(np.random.default_rng(0).normal(size=(100, 3)))
+    >>> space.decisions().architecture.names
     ['n_layers', 'width', 'activation', 'residual', 'embedding', 'embedding_dim']
     """
+
+    takes_images = False
+
+    def bind(
+        self,
+        x: np.ndarray,
+        categories: Mapping[int, int] | None = None,
+        n_rows: int | None = None,
+        classes: bool = False,
+        losses: tuple[str, ...] = (),
+    ) -> BoundTabularSpace:
+        """Bind the space to the rows of a training.
+
+        Parameters
+        ----------
+        x : ndarray of shape (n_samples, n_features)
+            Inputs of the networks, after preprocessing. Columns with more than two values are
+            embedded, and bins of piecewise-linear embeddings are quantiles of these rows.
+        categories : mapping of int to int, optional
+            Columns of codes, and the number of codes of each.
+        n_rows : int, optional
+            Number of training rows, which determines batch size and number of epochs. By default
+            the number of rows of x.
+        classes : bool, default=False
+            Whether y are classes, for which the default has some dropout.
+        losses : tuple of {"crps", "nll"}, default=()
+            Choices of a further decision about the loss of a `GaussianHead`; the first is the
+            default.
+
+        Returns
+        -------
+        SearchSpace
+        """
+        return BoundTabularSpace(x, categories or {}, n_rows, classes, losses)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundTabularSpace:
+    """A `TabularSpace` for the rows of one training; see `TabularSpace.bind`."""
 
     x: np.ndarray = field(repr=False)
     categories: Mapping[int, int] = field(default_factory=dict)

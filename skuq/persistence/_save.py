@@ -77,8 +77,8 @@ class MissingPart:
     Examples
     --------
     >>> from skuq.persistence import MissingPart
-    >>> MissingPart("search_space", "function build").name
-    'search_space'
+    >>> MissingPart("space", "function build").name
+    'space'
     """
 
     def __init__(self, name: str, description: str) -> None:
@@ -446,7 +446,7 @@ def load(
         File to read.
     parts : dict, optional
         Your own functions and objects, which were not saved, by the names of the parameters, for
-        example ``{"search_space": build}``. For an estimator inside another one use two
+        example ``{"space": build}``. For an estimator inside another one use two
         underscores, as in `set_params`. A part that is not given becomes a `MissingPart`, which
         raises `MissingPartError` when it is used; predictions rarely need it.
     trusted : list of str or type, optional

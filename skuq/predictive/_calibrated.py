@@ -71,43 +71,59 @@ _CHUNK = 2**13  # rows whose moments are computed at a time
 
 
 @dataclass(frozen=True, eq=False)
-class _Calibrated(Continuous):
-    """Base of calibrated mixtures, whose variance has the parts of the base in proportion."""
+class Calibrated(Continuous):
+    """Base of calibrated distributions: the point prediction is that of a base distribution.
 
-    base: GaussianMixture
+    The variance has the parts of the base in proportion. A subclass that changes the variance
+    overrides `variance` and, if it knows the factor of the parts, `_scale_part`.
+    """
+
+    base: Any
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        shape: tuple[int, ...] = self.base.mean.shape
+        return shape
 
     @property
     def mean(self) -> np.ndarray:
         """The point prediction, which calibration leaves as it is. Shape (n[, m])."""
-        return self.base.mean
+        mean: np.ndarray = self.base.mean
+        return mean
 
     @property
     def variance(self) -> np.ndarray:
         """Variance of the calibrated distribution about its own mean, in squared units of y."""
-        return self.base.variance
+        variance: np.ndarray = self.base.variance
+        return variance
 
-    def _share(self, part: np.ndarray) -> np.ndarray:
+    def _scale_part(self, part: np.ndarray) -> np.ndarray:
+        """Compute a part of the variance from that of the base."""
         return part / self.base.variance * self.variance
 
     @property
     def aleatoric_variance(self) -> np.ndarray:
         """The base's share of noise in the variance."""
-        return self._share(self.base.aleatoric_variance)
+        return self._scale_part(self.base.aleatoric_variance)
 
     @property
     def epistemic_variance(self) -> np.ndarray:
         """The base's share of disagreement in the variance."""
-        return self._share(self.base.epistemic_variance)
+        return self._scale_part(self.base.epistemic_variance)
 
-    def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
+    @property
+    def _std_factor(self) -> np.ndarray:
+        """Factor of the base's standard deviations."""
+        return np.sqrt(self.variance / self.base.variance)
+
+    def uncertainty(self, ddof: int = 0) -> Uncertainty:
         """Compute the mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
-        parts = self.base.uncertainty(epistemic_ddof)
-        factor = np.sqrt(self.variance / self.base.variance)
+        parts, factor = self.base.uncertainty(ddof), self._std_factor
         return Uncertainty(self.mean, *(factor * part for part in parts[1:]))
 
 
 @dataclass(frozen=True, eq=False)
-class RecalibratedMixture(_Calibrated):
+class RecalibratedMixture(Calibrated):
     """Mixture with mapped levels: its cdf is R(cdf of the base).
 
     Parameters
@@ -151,10 +167,6 @@ class RecalibratedMixture(_Calibrated):
     def cdf(self, y: ArrayLike) -> np.ndarray:
         """Compute P(Y <= y) for each row and output."""
         return self._map(self.base.cdf(y))
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        return self.base.loc.shape[1:]
 
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
         """Invert the cdf of each row and output, at levels that broadcast to (q, n[, m])."""
@@ -231,7 +243,7 @@ def _partial_moments(mixture: GaussianMixture, knots: np.ndarray) -> tuple[np.nd
 
 
 @dataclass(frozen=True, eq=False)
-class ConformalMixture(_Calibrated):
+class ConformalMixture(Calibrated):
     """Mixture with conformal intervals, which are symmetric about the mean.
 
     Intervals, quantiles and cdf are those of the standardised errors of held-out rows. The density
@@ -269,10 +281,6 @@ class ConformalMixture(_Calibrated):
     scores: np.ndarray
     reach: np.ndarray
     new_weight: np.ndarray | None = None
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        return self.base.mean.shape
 
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
         """Invert the cdf of each row and output, at levels that broadcast to (q, n[, m]).
@@ -465,12 +473,12 @@ class TwoPieceNormal(Continuous):
         above = self.upper * (self.upper / (s2 + a))
         return (1 - 2 / np.pi) * self._skew**2 + below * s2 + a * above
 
-    def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
+    def uncertainty(self, ddof: int = 0) -> Uncertainty:
         """Return the point prediction and the standard deviations by source.
 
         Parameters
         ----------
-        epistemic_ddof : {0, 1}, default=0
+        ddof : {0, 1}, default=0
             Ignored, since a single model has no divisor to correct.
         """
         return Uncertainty(self.mean, self.aleatoric, np.sqrt(self.epistemic_variance), self.std)

@@ -20,7 +20,7 @@ from scipy import special
 from skuq._utils._checks import as_floats, fill_masked
 from skuq._utils._formulas import LOG_SQRT_2PI
 from skuq._utils._records import saved_as
-from skuq.predictive._calibrated import PiecewiseLinear
+from skuq.predictive._calibrated import Calibrated, PiecewiseLinear
 from skuq.predictive._mixture import (
     Continuous,
     Factor,
@@ -263,9 +263,9 @@ class GroupedDistribution(Continuous):
         """Variance beyond the noise's, in squared units of y."""
         return self._gather([part.epistemic_variance for part in self.parts])
 
-    def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
+    def uncertainty(self, ddof: int = 0) -> Uncertainty:
         """Compute the mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
-        parts = zip(*(part.uncertainty(epistemic_ddof) for part in self.parts))
+        parts = zip(*(part.uncertainty(ddof) for part in self.parts))
         return Uncertainty(*(self._gather(values) for values in parts))
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
@@ -353,7 +353,7 @@ def increasing(nominal: np.ndarray, tracked: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class AdaptedDistribution(Continuous):
+class AdaptedDistribution(Calibrated):
     """Distribution with normal scores mapped to those observed for truths.
 
     The quantile of level p is the y at which the base distribution has the score r(z), where z is
@@ -388,14 +388,8 @@ class AdaptedDistribution(Continuous):
     array([[-2.29,  4.29]])
     """
 
-    base: Any
     nominal: np.ndarray
     tracked: np.ndarray
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        shape: tuple[int, ...] = self.base.mean.shape
-        return shape
 
     @property
     def _map(self) -> PiecewiseLinear:
@@ -410,12 +404,6 @@ class AdaptedDistribution(Continuous):
         return PiecewiseLinear(np.broadcast_to(x, y.shape), y)
 
     @property
-    def mean(self) -> np.ndarray:
-        """The point prediction, which calibration leaves as it is. Shape (n[, m])."""
-        mean: np.ndarray = self.base.mean
-        return mean
-
-    @property
     def _variance_factor(self) -> np.ndarray:
         """Second moment () or (m,) of the mapped scores of a standard normal."""
         shape = self.tracked.shape[1:]
@@ -426,24 +414,14 @@ class AdaptedDistribution(Continuous):
     @property
     def variance(self) -> np.ndarray:
         """Mean squared distance from the point prediction, in squared units of y."""
-        return self._variance_factor * self.base.variance
+        return self._scale_part(self.base.variance)
+
+    def _scale_part(self, part: np.ndarray) -> np.ndarray:
+        return self._variance_factor * part
 
     @property
-    def aleatoric_variance(self) -> np.ndarray:
-        """The base's share of noise in the variance."""
-        return self._variance_factor * self.base.aleatoric_variance
-
-    @property
-    def epistemic_variance(self) -> np.ndarray:
-        """The base's share of disagreement in the variance."""
-        return self._variance_factor * self.base.epistemic_variance
-
-    def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
-        """Compute the mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
-        parts = self.base.uncertainty(epistemic_ddof)
-        return Uncertainty(
-            self.mean, *(np.sqrt(self._variance_factor) * part for part in parts[1:])
-        )
+    def _std_factor(self) -> np.ndarray:
+        return np.sqrt(self._variance_factor)
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
         """Compute P(Y <= y) for each row and output; y broadcasts against (n[, m])."""

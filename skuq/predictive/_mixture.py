@@ -359,17 +359,17 @@ class Mixture(Continuous):
         means = self.member_means
         return self._average((means - self._average(means)) ** 2)
 
-    def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
+    def uncertainty(self, ddof: int = 0) -> Uncertainty:
         """Return the mean and the standard deviations by source.
 
         Parameters
         ----------
-        epistemic_ddof : {0, 1}, default=0
+        ddof : {0, 1}, default=0
             Correction of the divisor of the epistemic variance: 1 divides by K - 1 as in
             AutoDEUQ's Eq. 4. With weights, K is their effective number 1 / sum(w^2). One member
             gives 0 in both cases.
         """
-        factor = epistemic_factor(self.weights, epistemic_ddof)
+        factor = epistemic_factor(self.weights, ddof)
         aleatoric, epistemic = self.aleatoric_variance, factor * self.epistemic_variance
         return Uncertainty(
             self.mean, np.sqrt(aleatoric), np.sqrt(epistemic), np.sqrt(aleatoric + epistemic)

@@ -393,12 +393,12 @@ class EpistemicNormal(GaussianMixture):
         """Square root of the variance, in units of y."""
         return self.scale[0]  # the root of the variance would lose scales whose square underflows
 
-    def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
+    def uncertainty(self, ddof: int = 0) -> Uncertainty:
         """Return the mean and the standard deviations by source.
 
         Parameters
         ----------
-        epistemic_ddof : {0, 1}, default=0
+        ddof : {0, 1}, default=0
             Ignored, since a single model has no divisor to correct.
         """
         return Uncertainty(self.mean, self.aleatoric, self.epistemic, self.std)

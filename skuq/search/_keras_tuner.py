@@ -17,7 +17,13 @@ from skuq.backend import keras_tuner
 from skuq.catalog._records import TrialRecord
 from skuq.networks._given_spaces import space_from_keras_tuner, space_to_keras_tuner
 from skuq.networks._space import Decisions, Space, training_hyperparameters
-from skuq.search._proposers import History, Running, make_proposer
+from skuq.search._proposers import (
+    AUTODEUQ_STRATEGIES,
+    History,
+    Running,
+    SearchProblem,
+    SearchStrategy,
+)
 
 # Keras-Tuner ends a search after a few failures in a row; skuq records them and continues.
 _UNLIMITED = 10**9
@@ -36,19 +42,13 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
         Quantity that the tuner minimises or maximises.
     max_trials : int, default=100
         Number of trials.
-    strategy : str, default="agebo"
-        One of `skuq.search.STRATEGIES`.
+    search : str or SearchStrategy, default="agebo"
+        Strategy, such as `AgEBO` with other settings, or a short form as in `AutoDEUQRegressor`.
+        Early discarding, initial trials and objectives of skuq's searches are not used.
     hyperparameter_names : sequence of str, optional
         Names of the decisions that are training hyperparameters; all others belong to the
         architecture. By default the paper's: learning_rate, batch_size, optimizer,
         reduce_lr_patience, early_stopping_patience.
-    population_size, sample_size : int, optional
-        P and S of the evolution; by default they depend on `max_trials`.
-    kappa : float, default=0.001
-        Exploration of the Bayesian optimiser: the weight of the standard deviation.
-    n_initial : int, default=10
-        Number of trials with a score, at least 1, before the Bayesian optimiser replaces random
-        configurations.
     seed : int or None, default=None
         Seed of the proposals; None draws one.
     **kwargs : dict
@@ -73,26 +73,19 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
         self,
         objective: Any = "val_loss",
         max_trials: int = 100,
-        strategy: str = "agebo",
+        search: str | SearchStrategy = "agebo",
         hyperparameter_names: Sequence[str] | None = None,
-        population_size: int | None = None,
-        sample_size: int | None = None,
-        kappa: float = 0.001,
-        n_initial: int = 10,
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(objective=objective, max_trials=max_trials, seed=seed, **kwargs)
-        self.strategy = strategy
+        self.search = AUTODEUQ_STRATEGIES[search]() if isinstance(search, str) else search
+        self.search.validate()
         self.hyperparameter_names = tuple(
             training_hyperparameters().names
             if hyperparameter_names is None
             else hyperparameter_names
         )
-        self.population_size = population_size
-        self.sample_size = sample_size
-        self.kappa = kappa
-        self.n_initial = n_initial
         self._entropy = draw_entropy(seed)
 
     def populate_space(self, trial_id: str) -> dict[str, Any]:
@@ -104,15 +97,7 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
             architecture=Space(tuple(d for d in space.decisions if d.name not in names)),
             hyperparameters=Space(tuple(d for d in space.decisions if d.name in names)),
         )
-        proposer = make_proposer(
-            self.strategy,
-            decisions,
-            self.max_trials,
-            population_size=self.population_size,
-            sample_size=self.sample_size,
-            kappa=self.kappa,
-            n_initial=self.n_initial,
-        )
+        proposer = self.search.proposer(SearchProblem(decisions, self.max_trials))
         sign = -1 if self.objective.direction == "max" else 1
         history = [
             self._record(i, self.trials[key], space, sign) for i, key in enumerate(self.end_order)

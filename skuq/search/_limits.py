@@ -38,10 +38,8 @@ class Limits:
         trial has succeeded. Trials that take a budget are shortened to end before.
     trial_timeout : float, optional
         Maximum seconds of one trial.
-    max_failures : int, optional
-        Maximum number of failed trials. None ends a search only if all of the first ten failed.
     raise_on_failures : bool, default=True
-        End the search after too many failures. False runs every trial.
+        End the search if all of the first ten trials have failed. False runs every trial.
     needs_success : bool, default=True
         False ends a search at `max_time` even if no trial has succeeded.
     grace : float, default=20
@@ -61,7 +59,6 @@ class Limits:
 
     max_time: float | None = None
     trial_timeout: float | None = None
-    max_failures: int | None = None
     raise_on_failures: bool = True
     needs_success: bool = True
     grace: float = 20.0
@@ -112,7 +109,7 @@ class Limits:
     def check_failures(
         self, history: Sequence[TrialRecord], n_trials: int, n_known: int = 0
     ) -> None:
-        """Raise SearchFailedError if too many trials have failed.
+        """Raise SearchFailedError if all of the first trials have failed.
 
         The first `n_known` trials are of an earlier search. The causes of their failures may have
         been removed, so they do not count as long as there are trials left to run.
@@ -120,18 +117,14 @@ class Limits:
         Raises
         ------
         SearchFailedError
-            If too many trials have failed. The message has the most frequent reasons.
+            If all of the first trials have failed. The message has the most frequent reasons.
         """
         if not self.raise_on_failures:
             return
         new = history[n_known:]
         n_failed = sum(record.failed for record in new)
         enough = len(new) >= min(n_trials - n_known, _N_FIRST_TRIALS)
-        if self.max_failures is not None and n_failed > self.max_failures:
-            problem = f"{n_failed} of {len(new)} trials failed, max_failures={self.max_failures}"
-        elif enough and not any(record.completed for record in history):
-            problem = f"All {len(history)} trials so far failed"
-        else:
+        if not enough or any(record.completed for record in history):
             return
         failed = [record for record in history if record.failed]
         reasons = Counter(record.message for record in failed).most_common(3)
@@ -142,7 +135,7 @@ class Limits:
         n_old = len(failed) - n_failed
         old = f"\n{n_old} of them are from an earlier fit: delete their files to run them again."
         raise SearchFailedError(
-            f"{problem}, most often with:\n{listed}\n"
+            f"All {len(history)} trials so far failed, most often with:\n{listed}\n"
             f"{advice} (the exception's `records` hold every trial)." + (old if n_old else ""),
             history,
         )

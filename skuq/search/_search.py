@@ -8,43 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from skuq._utils._environment import generator, trial_seed
 from skuq.catalog import Catalog, FoldedMember, HeldOut, Member
 from skuq.catalog._records import TrialBudget, TrialRecord
+from skuq.ensembles import Candidates
 from skuq.exceptions import SearchFailedError
 from skuq.search._limits import RunOptions, SuccessiveHalving
 from skuq.search._process_slots import Slots
 from skuq.search._proposers import Proposer
 from skuq.search._slots import open_slots
 from skuq.search._trials import RunningTrial, RunningTrials, Store, TrialLog
-
-
-class CandidatePredictions(NamedTuple):
-    """Predictions of all completed trials for rows that ensembles are selected on.
-
-    Attributes
-    ----------
-    raw : list of ndarray of shape (n, n_raw)
-        Raw outputs, one array for each trial.
-    y : ndarray of shape (n, n_outputs)
-        Standardised targets.
-    weight : ndarray of shape (n,)
-        Weights of the rows, in which every set has the same sum.
-    groups : ndarray of shape (n,)
-        Numbers that are equal for versions of the same row in several sets.
-    centers : list of ndarray, or None
-        `center` of trials with folds, see `skuq.catalog.FoldedMember`.
-    """
-
-    raw: list[np.ndarray]
-    y: np.ndarray
-    weight: np.ndarray
-    groups: np.ndarray
-    centers: list[np.ndarray] | None = None
 
 
 @dataclass(frozen=True)
@@ -89,11 +66,12 @@ class SearchResult:
         clean, *shifted = self.sets
         return shifted or [clean]
 
-    def candidate_predictions(
+    def candidates(
         self,
+        head: Any,
         sets: Sequence[tuple[slice, np.ndarray, np.ndarray]] | None = None,
         indices: Sequence[int] | None = None,
-    ) -> CandidatePredictions:
+    ) -> Candidates:
         """Collect the trials' predictions for some of the held-out sets.
 
         Each set has the same total weight. Sets are often versions of the same rows in the same
@@ -101,6 +79,8 @@ class SearchResult:
 
         Parameters
         ----------
+        head : Head
+            Head of the targets.
         sets : list, optional
             Sets to collect, by default the `selection_sets`.
         indices : sequence of int, optional
@@ -125,7 +105,7 @@ class SearchResult:
         ]
         # Centres exist for the clean rows only, and all trials must have one.
         is_known = len(self.sets) == 1 and len(centers) == len(members)
-        return CandidatePredictions(raw, y, weight, groups, centers if is_known else None)
+        return Candidates(raw, y, head, weight, groups, centers if is_known else None)
 
     def check_complete(self) -> None:
         """Raise ValueError if the networks outside the ensemble are gone, as in a pickle."""

@@ -502,7 +502,7 @@ def read_validation_rows(
 
 def warn_of_few_rows(
     n_valid: int,
-    advice: str = "A larger validation_fraction or validation_data may help.",
+    advice: str = "A larger `validation` or validation_data may help.",
 ) -> None:
     """Warn if members are chosen on few validation rows."""
     if n_valid < _ENOUGH_VALIDATION_ROWS:

@@ -17,11 +17,12 @@ import functools
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from skuq._utils._messages import warn_user
 from skuq.backend import BACKEND, BoundedCache, compile_program, to_host, to_tensors
 from skuq.catalog._records import Member
 from skuq.networks._epinet import EpistemicNetwork
@@ -131,6 +132,37 @@ def make_member(
         return member.with_held_out(np.empty((0, job.head.n_raw), dtype="float32"))
     raw = predict_members([member], held_out, cache=False)[0]
     return member.with_held_out(raw.astype("float32"))
+
+
+def find_completed(members: Sequence[Member | FloatingPointError]) -> list[int]:
+    """Find the positions of members that did not diverge, and warn if some did.
+
+    A member whose training loss stopped being finite is left out even if an earlier epoch was
+    finite, because a single bad member ruins a mixture. Raises FloatingPointError if all members
+    diverged.
+    """
+    kept = [k for k, member in enumerate(members) if not has_diverged(member)]
+    if not kept:
+        what = "The network" if len(members) == 1 else f"All {len(members)} networks"
+        first = "."
+        if isinstance(members[0], Exception):
+            first = f", the first with: {str(members[0]).rstrip('.')}."
+        raise FloatingPointError(
+            f"{what} diverged{first} Try a smaller `learning_rate`, weaker penalties, or "
+            "`training=Training(clip_norm=1.0)`."
+        )
+    if len(kept) < len(members):
+        warn_user(
+            f"{len(members) - len(kept)} of {len(members)} networks diverged and were left out.",
+        )
+    return kept
+
+
+def has_diverged(member: Member | FloatingPointError) -> bool:
+    """Tell whether training failed, or the loss was not finite in every epoch."""
+    if isinstance(member, FloatingPointError):
+        return True
+    return not bool(np.isfinite(member.history["loss"]).all())
 
 
 #: Compiled training programs of this process, by their keys.

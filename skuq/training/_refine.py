@@ -44,7 +44,7 @@ def refine(member: Member, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> 
     Parameters
     ----------
     member : Member
-        A chain of dense Keras layers, or a network whose base is an `OperatorNetwork`, without
+        A chain of dense Keras layers, or a network whose base is an `EncoderDecoder`, without
         EpiNet. A frozen prior network stays as it is.
     x : ndarray of shape (N, n_features)
     y : ndarray of shape (N, n_raw)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from numbers import Integral, Real
 from typing import Any
 
@@ -114,4 +114,4 @@ class Training(Settings):
 
 
 #: Short forms of the parameter `training`.
-TRAINING = {"auto": Training}
+TRAINING: dict[Hashable, type[Training]] = {"auto": Training}

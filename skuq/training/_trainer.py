@@ -145,7 +145,7 @@ class MemberTrainer:
 
     Parameters
     ----------
-    search_space : SearchSpace
+    space : SearchSpace
         Builds the network and makes the recipe of a configuration.
     data : TrainingData
         Rows to train and to validate on.
@@ -170,7 +170,7 @@ class MemberTrainer:
         ``objective(member) -> float``, minimised by the search instead of `member.score`.
     """
 
-    search_space: SearchSpace
+    space: SearchSpace
     data: TrainingData
     head: Any
     epochs: int
@@ -330,7 +330,7 @@ class MemberTrainer:
 
     def _score(self, result: Member | FoldedMember) -> float:
         """Score a trial by the loss that is common to all trials, whatever its own head."""
-        n_valid, one_loss = len(self.data.x_valid), not hasattr(self.search_space, "head")
+        n_valid, one_loss = len(self.data.x_valid), not hasattr(self.space, "head")
         if isinstance(result, FoldedMember) or not n_valid or one_loss:
             return result.score
         raw = np.asarray(result.held_out)[:n_valid]
@@ -338,7 +338,7 @@ class MemberTrainer:
 
     def _head(self, configuration: Mapping[str, Any]) -> Any:
         """Select the head that a configuration trains with."""
-        decide = getattr(self.search_space, "head", None)
+        decide = getattr(self.space, "head", None)
         return self.head if decide is None else decide(configuration, self.head)
 
     def can_train_together(self, configurations: Sequence[Mapping[str, Any]]) -> bool:
@@ -412,7 +412,7 @@ class MemberTrainer:
 
     def recipe(self, configuration: Mapping[str, Any]) -> Recipe:
         """Make the training recipe of a configuration."""
-        decided = self.search_space.recipe(configuration)
+        decided = self.space.recipe(configuration)
         unknown = sorted(set(decided) - set(Recipe.field_names()))
         if unknown:
             raise SearchSpaceError(
@@ -428,7 +428,7 @@ class MemberTrainer:
         """Build the network of a configuration, and check it."""
 
         def build(input_shape: tuple[int, ...], n_raw: int) -> Any:
-            return self.search_space.build(configuration, input_shape, n_raw)
+            return self.space.build(configuration, input_shape, n_raw)
 
         return build_checked(build, self.data.x.shape[1:], self.head.n_raw, "The search space")
 

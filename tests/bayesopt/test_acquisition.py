@@ -8,17 +8,26 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
-from skuq.bayesopt import Acquisition
-from skuq.bayesopt._acquisition import (
-    ACQUISITIONS,
-    expected_improvement,
-    leaky_expected_improvement,
-    mean,
-    probability_of_improvement,
-    uncertainty,
-    upper_confidence_bound,
+from skuq.bayesopt import (
+    ExpectedImprovement,
+    LeakyExpectedImprovement,
+    PosteriorMean,
+    PosteriorUncertainty,
+    ProbabilityOfImprovement,
+    UpperConfidenceBound,
 )
 from skuq.predictive._posterior import quasi_random_normals
+
+ACQUISITIONS = [
+    ExpectedImprovement(),
+    LeakyExpectedImprovement(0.1),
+    ProbabilityOfImprovement(),
+    UpperConfidenceBound(0.7),
+    UpperConfidenceBound(0.7, deviation="absolute"),
+    PosteriorMean(),
+    PosteriorUncertainty(),
+    PosteriorUncertainty("absolute"),
+]
 
 MU, SIGMA = np.array([-1.0, 0.0, 0.3, 2.0]), np.array([0.5, 1.0, 2.0, 0.1])
 
@@ -34,31 +43,31 @@ def test_expected_improvement_of_normals(normals):
     z = (MU - best) / SIGMA
     exact = (MU - best) * stats.norm.cdf(z) + SIGMA * stats.norm.pdf(z)
     # One draw from each of 4096 quantiles: an error of some 1/4096 of the scale.
-    assert_allclose(expected_improvement(np, normals, best), exact, atol=1e-3)
+    assert_allclose(ExpectedImprovement()(np, normals, best), exact, atol=1e-3)
 
 
 def test_leaky_improvement_is_a_mixture_of_improvement_and_mean(normals):
     best, delta = 0.2, 0.1
-    mixed = (1 - delta) * expected_improvement(np, normals, best) + delta * (MU - best)
-    assert_allclose(leaky_expected_improvement(np, normals, best, delta), mixed, atol=1e-12)
+    mixed = (1 - delta) * ExpectedImprovement()(np, normals, best) + delta * (MU - best)
+    assert_allclose(LeakyExpectedImprovement(delta)(np, normals, best), mixed, atol=1e-12)
 
 
 def test_probability_of_improvement_of_normals(normals):
     exact = stats.norm.sf(0.2, MU, SIGMA)
-    assert_allclose(probability_of_improvement(np, normals, 0.2), exact, atol=1e-3)
+    assert_allclose(ProbabilityOfImprovement()(np, normals, 0.2), exact, atol=1e-3)
     # 128 draws, as in a step, are enough: the smoothing keeps mean and variance.
     few = MU + SIGMA * quasi_random_normals(128, 4, np.random.default_rng(0))
-    assert_allclose(probability_of_improvement(np, few, 0.2), exact, atol=0.01)
+    assert_allclose(ProbabilityOfImprovement()(np, few, 0.2), exact, atol=0.01)
 
 
 def test_confidence_bounds_of_normals(normals):
     exact = MU + 1.5 * SIGMA
-    assert_allclose(upper_confidence_bound(np, normals, 1.5), exact, rtol=1e-9)
+    assert_allclose(UpperConfidenceBound(1.5)(np, normals, None), exact, rtol=1e-9)
     # E|g - mu| has the quantiles' error, some 1/4096 of the scale.
-    absolute = upper_confidence_bound(np, normals, 1.5, deviation="absolute")
+    absolute = UpperConfidenceBound(1.5, deviation="absolute")(np, normals, None)
     assert_allclose(absolute, exact, atol=3e-3)
-    assert_allclose(uncertainty(np, normals), SIGMA, rtol=1e-9)
-    assert_allclose(mean(np, normals), MU, atol=1e-12)
+    assert_allclose(PosteriorUncertainty()(np, normals, None), SIGMA, rtol=1e-9)
+    assert_allclose(PosteriorMean()(np, normals, None), MU, atol=1e-12)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.999])
@@ -68,14 +77,14 @@ def test_theorem_1_leaky_improvement_is_close_to_improvement(share, unit, eps):
     a, b = -2.0, 3.0
     values, best = a + (b - a) * unit[:, :2], a + (b - a) * unit[0, 2]
     delta = share * min(1.0, eps / (b - a))
-    leaky = leaky_expected_improvement(np, values, best, delta)
-    assert (np.abs(leaky - expected_improvement(np, values, best)) < eps).all()
+    leaky = LeakyExpectedImprovement(delta)(np, values, best)
+    assert (np.abs(leaky - ExpectedImprovement()(np, values, best)) < eps).all()
 
 
 def test_theorem_1_bound_is_attained():
     # For a certain value a and best b the leaky form is delta * (b - a) below the improvement, 0.
     values = np.full((5, 1), -2.0)
-    assert_allclose(leaky_expected_improvement(np, values, 3.0, 0.01), -0.05)
+    assert_allclose(LeakyExpectedImprovement(0.01)(np, values, 3.0), -0.05)
 
 
 def literal_leaky_batch(values, best, delta):
@@ -92,7 +101,7 @@ def literal_leaky_batch(values, best, delta):
 def test_leaky_batch_improvement_against_the_printed_sum(global_random_seed):
     values = np.random.RandomState(global_random_seed).normal(size=(9, 5, 3))
     assert_allclose(
-        leaky_expected_improvement(np, values, 0.4, 0.05),
+        LeakyExpectedImprovement(0.05)(np, values, 0.4),
         literal_leaky_batch(values, 0.4, 0.05),
         rtol=1e-12,
     )
@@ -102,8 +111,8 @@ def test_a_batch_of_copies_improves_once():
     values = np.random.RandomState(0).normal(size=(9, 5, 1))
     copies = np.repeat(values, 3, axis=2)
     assert_allclose(
-        leaky_expected_improvement(np, copies, 0.4, 0.0),
-        expected_improvement(np, values, 0.4),
+        LeakyExpectedImprovement(0.0)(np, copies, 0.4),
+        ExpectedImprovement()(np, values, 0.4),
         rtol=1e-12,
     )
 
@@ -111,47 +120,43 @@ def test_a_batch_of_copies_improves_once():
 def test_batch_improvement_is_that_of_the_best_of_each_draw():
     # Draws (2, 0) and (0, 3) over best 1: improvements 1 and 2.
     values = np.array([[[2.0, 0.0]], [[0.0, 3.0]]])
-    assert_allclose(expected_improvement(np, values, 1.0), [1.5])
-    assert_allclose(mean(np, values), [2.5])
+    assert_allclose(ExpectedImprovement()(np, values, 1.0), [1.5])
+    assert_allclose(PosteriorMean()(np, values, None), [2.5])
     # mu = (1, 1.5), |g - mu| = (1, 1.5) in both draws: 1.5 + sqrt(pi / 2) * 1.5.
     bound = 1.5 * (1 + np.sqrt(np.pi / 2))
-    assert_allclose(upper_confidence_bound(np, values, 1.0), [bound])
+    assert_allclose(UpperConfidenceBound()(np, values, None), [bound])
 
 
-@pytest.mark.parametrize("deviation", ["std", "absolute"])
-@pytest.mark.parametrize("name", ACQUISITIONS)
-def test_batches_of_one_are_points(name, deviation, normals):
-    acquisition = Acquisition(name, delta=0.1, beta=0.7, deviation=deviation)
+@pytest.mark.parametrize("acquisition", ACQUISITIONS, ids=repr)
+def test_batches_of_one_are_points(acquisition, normals):
     single = acquisition(np, normals, 0.2)
     assert single.shape == (4,)
     assert_allclose(acquisition(np, normals[:, :, None], 0.2), single, rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ACQUISITIONS)
+@pytest.mark.parametrize("acquisition", ACQUISITIONS, ids=repr)
 @pytest.mark.parametrize("q", [None, 3])
-def test_tensors_and_arrays_agree(name, q):
+def test_tensors_and_arrays_agree(acquisition, q):
     from skuq.backend import ops
 
     shape = (64, 6) if q is None else (64, 6, q)
     values = np.random.RandomState(0).normal(size=shape).astype("float32")
-    acquisition = Acquisition(name, beta=0.7)
     tensors = acquisition(ops, ops.convert_to_tensor(values), 0.2)
     assert_allclose(np.asarray(tensors), acquisition(np, values, 0.2), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ACQUISITIONS)
-def test_units_of_values_do_not_matter(name, normals):
-    acquisition = Acquisition(name, beta=0.7)
+@pytest.mark.parametrize("acquisition", ACQUISITIONS, ids=repr)
+def test_units_of_values_do_not_matter(acquisition, normals):
     expected, tiny = acquisition(np, normals, 0.2), 1e-20
     found = acquisition(np, tiny * normals, tiny * 0.2)
-    assert_allclose(found if name == "pi" else found / tiny, expected, rtol=1e-9, atol=1e-12)
+    unit = 1 if isinstance(acquisition, ProbabilityOfImprovement) else tiny
+    assert_allclose(found / unit, expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ACQUISITIONS)
-def test_gradients_are_finite_where_all_draws_agree(name):
+@pytest.mark.parametrize("acquisition", ACQUISITIONS, ids=repr)
+def test_gradients_are_finite_where_all_draws_agree(acquisition):
     from skuq.backend import BACKEND, ops
 
-    acquisition = Acquisition(name)
     same = ops.ones((8, 3))
     value = ops.sum(acquisition(ops, same, 1.0))
     *_, gradient = BACKEND.value_and_gradient(
@@ -161,28 +166,34 @@ def test_gradients_are_finite_where_all_draws_agree(name):
     assert np.isfinite(np.asarray(gradient)).all()
 
 
-def test_beta_of_the_call_replaces_the_acquisitions_own(normals):
+def test_at_takes_another_beta(normals):
+    absolute = UpperConfidenceBound(1.0, deviation="absolute")
     assert_array_equal(
-        Acquisition("ucb", beta=1.0)(np, normals, 0.0, beta=3.0),
-        Acquisition("lcb", beta=3.0)(np, normals, 0.0),
+        absolute.at(3.0)(np, normals, None),
+        UpperConfidenceBound(3.0, deviation="absolute")(np, normals, None),
     )
+    assert PosteriorMean().at(3.0).beta_at(5) is None
 
 
-def test_equal_settings_make_equal_keys():
-    assert hash(Acquisition("lei")) == hash(Acquisition("lei", delta=0.01))
-    assert Acquisition("lei") != Acquisition("lei", delta=0.02)
+def test_key_is_that_of_the_compiled_function():
+    assert LeakyExpectedImprovement().key == LeakyExpectedImprovement(0.01).key
+    assert LeakyExpectedImprovement().key != LeakyExpectedImprovement(0.02).key
+    assert UpperConfidenceBound(1.0).key == UpperConfidenceBound(2.0).key
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("acquisition", "message"),
     [
-        ({"name": "best"}, "must be one of ei"),
-        ({"delta": 1.5}, r"delta must be in \[0, 1\]. Got 1.5"),
-        ({"beta": -1.0}, "beta must be finite and not negative"),
-        ({"beta": np.nan}, "beta must be finite"),
-        ({"deviation": "variance"}, 'deviation must be "std" or "absolute"'),
+        (LeakyExpectedImprovement(1.5), "'delta' parameter .* Got 1.5"),
+        (UpperConfidenceBound(-1.0), "'beta' parameter"),
+        (UpperConfidenceBound(np.nan), "'beta' parameter"),
+        (UpperConfidenceBound(deviation="variance"), "'deviation' parameter"),
+        (UpperConfidenceBound(mean_width=-1), "'mean_width' parameter"),
+        (UpperConfidenceBound(dynamic_c=3), "'dynamic_c' parameter"),
+        (UpperConfidenceBound(2.0, mean_width=0.5), "`mean_width` determines `beta`"),
+        (PosteriorUncertainty("variance"), "'deviation' parameter"),
     ],
 )
-def test_unusable_settings_are_refused(settings, message):
+def test_validate_refuses_unusable_settings(acquisition, message):
     with pytest.raises(ValueError, match=message):
-        Acquisition(**settings)
+        acquisition.validate()

@@ -14,10 +14,16 @@ from tiers import slow_after
 
 import skuq
 from skuq import NEONRegressor
-from skuq.bayesopt import Acquisition, BayesianOptimizer, maximize_acquisition
-from skuq.bayesopt._acquisition import AcquisitionTask, CompiledAcquisition, acquisition_of
+from skuq.bayesopt import BayesianOptimizer, ExpectedImprovement, maximize_acquisition
+from skuq.bayesopt._acquisition import (
+    ACQUISITIONS,
+    AcquisitionTask,
+    CompiledAcquisition,
+    acquisition_of,
+)
 from skuq.datasets import make_function
 from skuq.exceptions import FileFormatError
+from skuq.training import Training
 
 APART = 1e-3 * np.sqrt(2)  # in the square
 
@@ -55,7 +61,7 @@ def test_points_of_a_batch_are_apart(name, acquisition):
 @pytest.mark.parametrize("seed", range(6))
 def test_batches_of_neon_are_apart(seed):
     function = make_function("branin")
-    model = NEONRegressor(steps=300)
+    model = NEONRegressor(training=Training(steps=300))
     optimizer = search(model, bounds=function.bounds, n_restarts=100, random_state=seed)
     optimizer.minimize(lambda x: function(x[None])[0], 9, q=3)
     for _ in range(2):
@@ -279,7 +285,7 @@ def test_a_loop_leaves_the_pending_points_of_others():
 def test_acquisition_beside_pending_points_is_that_of_the_whole_batch(name, q):
     rng = np.random.default_rng(0)
     values, known = rng.normal(size=(40, 5, q)), rng.normal(size=(40, 2))
-    acquisition = Acquisition(name, beta=0.7)
+    acquisition = ACQUISITIONS[name]().at(0.7)
     level = acquisition.pending_level(known)
     beside = acquisition(np, values, 0.4, pending=level)
     together = np.concatenate([values, np.repeat(known[:, None], 5, axis=1)], axis=-1)
@@ -297,9 +303,9 @@ def test_acquisition_beside_pending_points_is_that_of_the_whole_batch(name, q):
 @pytest.mark.parametrize("name", ["lei", "ucb"])
 def test_compiled_programs_know_pending_points(name):
     posterior = told(search(JointProcess(compiled=True)))._step().posterior
-    acquisition, box = Acquisition(name), np.array(SQUARE, dtype=float)
+    acquisition, box = ACQUISITIONS[name](), np.array(SQUARE, dtype=float)
     level = acquisition.pending_level(posterior([[0.2, 0.2], [0.4, 0.1]]))
-    task = AcquisitionTask(posterior, acquisition, None, box, -0.1, 1.0, 1, level)
+    task = AcquisitionTask(posterior, acquisition, None, box, -0.1, 1, level)
     u = np.random.default_rng(0).random((9, 2))
     exact = acquisition_of(task)(u)
     assert_allclose(CompiledAcquisition(task).values(u), exact, atol=1e-4)
@@ -328,9 +334,7 @@ def test_steps_share_programs_for_functions_that_are_not_hashable(constraints):
 def test_pending_points_need_joint_draws():
     posterior = told(search(Marginal()))._step().posterior
     with pytest.raises(ValueError, match="joint"):
-        maximize_acquisition(
-            posterior, Acquisition("ei"), None, SQUARE, 0.0, pending=[[0.0, 0.0]], n_restarts=2
-        )
+        maximize_acquisition(posterior, "ei", None, SQUARE, 0.0, pending=[[0.0, 0.0]], n_restarts=2)
 
 
 # What a search shows of itself
@@ -365,14 +369,13 @@ def test_categories_are_climbed_from_the_best_known_points(q):
     optimizer.maximize(lambda x: -np.sum(x != target), 24)
     x = optimizer.ask(q)
     optimizer.forget()
-    step = optimizer._step()
+    step, acquisition = optimizer._step(), ExpectedImprovement()
     for j in range(q):
         others = np.delete(x, j, axis=0)
-        value = step._values_with(others, x[[j]], 1.0)[0]
+        value = step._values_with(others, x[[j]], acquisition)[0]
         for point in (x[j], optimizer.best_x_):
             near = optimizer.domain.neighbours(point, 0, None)
             near = near[step._is_available(near, others)]
             # In a batch the others moved after the first point: it may be a little worse now.
-            assert (
-                value > (1 - 1e-9 if q == 1 else 0.7) * step._values_with(others, near, 1.0).max()
-            )
+            best = step._values_with(others, near, acquisition).max()
+            assert value > (1 - 1e-9 if q == 1 else 0.7) * best

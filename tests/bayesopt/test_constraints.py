@@ -239,11 +239,6 @@ def test_constraints_are_saved_by_name(tmp_path):
     assert_array_equal(other.constraints_["disc"], optimizer.constraints_["disc"])
 
 
-def test_milp_knows_no_constraints():
-    with pytest.raises(ValueError, match="knows no `constraints`"):
-        search(JointProcess(), "ucb", constraints={"a": abs}, maximizer="milp")
-
-
 # Noise
 
 
@@ -291,10 +286,10 @@ def test_results_of_a_noisy_search_are_read_whatever_was_set_since():
     optimizer.tell([[0.1, 0.2], [0.5, 0.5], [0.9, 0.1]], [0.3, 1.0, 0.2])
     optimizer.ask()
     best = optimizer.best_value_
-    optimizer.n_restarts = 0  # the next step raises an error
+    optimizer.n_draws = 0  # the next step raises an error
     assert optimizer.best_value_ == best
     assert "best value" in repr(optimizer)
-    with pytest.raises(ValueError, match="n_restarts"):
+    with pytest.raises(ValueError, match="n_draws"):
         optimizer.ask()
 
 
@@ -306,12 +301,6 @@ def test_a_noisy_search_that_maximised_can_minimise():
     optimizer._state.sign = -1  # as `minimize` does, before its first model
     assert_allclose(optimizer.best_x_, [0.9, 0.1])
     assert optimizer.best_value_ < 0
-
-
-@pytest.mark.parametrize("name", ["noisy", "reseed", "dynamic_c"])
-def test_flags_are_flags(name):
-    with pytest.raises(TypeError, match=f"`{name}` must be True or False"):
-        search(JointProcess(), **{name: 1})
 
 
 # Seeds and warm starts

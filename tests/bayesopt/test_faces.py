@@ -7,12 +7,12 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Matern, WhiteKernel
 
-from skuq.bayesopt import BayesianOptimizer
+from skuq.bayesopt import BayesianOptimizer, MultiStart
 from skuq.bayesopt._domain import Domain, moves_off_faces
 from skuq.bayesopt._step import Step
 from skuq.predictive import Posterior
 
-NONE = np.empty((0, 3))
+NONE, FEW = np.empty((0, 3)), MultiStart(n_restarts=10)
 BOX = Domain([(-1, 1), (0, 10), (0, 1)])
 #: Three results on the face x0 = -1, of which one lies on x1 = 10, too.
 ON_FACE = np.array([[-1, 9.9, 0.5], [-1, 10, 0.52], [-1, 9.85, 0.49]])
@@ -74,7 +74,7 @@ def process():
 @pytest.mark.parametrize("q", [1, 2, 3, 4])
 def test_a_search_finds_a_dip_beside_a_face(q):
     search = BayesianOptimizer(
-        process(), [(0, 1), (0, 1)], n_restarts=10, n_initial=5, random_state=0
+        process(), [(0, 1), (0, 1)], maximizer=FEW, n_initial=5, random_state=0
     )
     # Results away from the face show the trend only.
     x0 = [[0.3, 0.2], [0.6, 0.9], [0.9, 0.4], [0.45, 0.7], [0.75, 0.1]]
@@ -84,7 +84,7 @@ def test_a_search_finds_a_dip_beside_a_face(q):
 
 
 def test_a_search_goes_on_along_a_face():
-    search = BayesianOptimizer(process(), [(0, 1)] * 2, n_restarts=10, random_state=0)
+    search = BayesianOptimizer(process(), [(0, 1)] * 2, maximizer=FEW, random_state=0)
     result = search.minimize(lambda x: x[0] + (x[1] - 0.3) ** 2, 25)
     assert result.fun < 1e-4  # at (0, 0.3)
     on_face = result.x_iters[:, 0] == 0
@@ -116,7 +116,9 @@ def propose(monkeypatch):
 
     def asked(search, points):
         points = np.array(points, dtype="float64")
-        monkeypatch.setattr(Step, "_maximize", lambda step, q, beta, others=None: points[:q].copy())
+        monkeypatch.setattr(
+            Step, "_maximize", lambda step, q, acquisition, others=None: points[:q].copy()
+        )
         return search.ask(len(points))
 
     return asked
@@ -128,7 +130,7 @@ CORNER = [[0.001, 0.002, 0.5], [0.002, 0.001, 0.5], [0.003, 0.003, 0.5], [0.5, 0
 def corner_search(surrogate, n_results, **settings):
     """A search with results at the edge x0 = x1 = 0, and others far from it."""
     search = BayesianOptimizer(
-        surrogate, [(0, 1)] * 3, n_restarts=2, n_draws=4, n_initial=2, random_state=0, **settings
+        surrogate, [(0, 1)] * 3, maximizer=FEW, n_draws=4, n_initial=2, random_state=0, **settings
     )
     x = np.vstack(
         [CORNER, np.full((n_results - 4, 3), 0.8) + np.arange(n_results - 4)[:, None] / 50]
@@ -177,7 +179,7 @@ def test_a_noisy_search_leaves_a_face_though_it_repeats_a_point():
     kernel = Matern(0.5, nu=2.5) + WhiteKernel(1e-3)
     surrogate = GaussianProcessRegressor(kernel, optimizer=None, normalize_y=True)
     search = BayesianOptimizer(
-        surrogate, [(0, 1)], "mean", n_restarts=10, n_initial=3, random_state=0, noisy=True
+        surrogate, [(0, 1)], "mean", maximizer=FEW, n_initial=3, random_state=0, noisy=True
     )
     result = search.minimize(
         lambda x: x[0] - 0.5 * np.exp(-(((x[0] - 0.03) / 0.015) ** 2)), 20, x0=[[0.3], [0.6], [0.9]]

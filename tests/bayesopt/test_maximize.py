@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import optimize
 from tiers import slow_after
 
-from skuq.bayesopt import Acquisition, maximize_acquisition
+from skuq.bayesopt import UpperConfidenceBound, maximize_acquisition
 from skuq.bayesopt import _acquisition as programs
 from skuq.bayesopt._acquisition import (
     ACQUISITIONS,
@@ -49,9 +49,7 @@ CORNER = Posterior(slope, ([[1.0, 1.0], [2.0, 3.0]],), "slope", 2)
 
 
 def compiled(posterior, acquisition, objective=None, best=0.5, q=1):
-    return CompiledAcquisition(
-        AcquisitionTask(posterior, acquisition, objective, BOX, best, acquisition.beta, q)
-    )
+    return CompiledAcquisition(AcquisitionTask(posterior, acquisition, objective, BOX, best, q))
 
 
 def rosenbrock(x):
@@ -79,7 +77,7 @@ def test_batch_holds_variables_at_their_bounds():
 
 
 def test_batch_ends_where_scipy_does_from_the_same_starts():
-    posterior, acquisition = wave_posterior(), Acquisition("ucb")
+    posterior, acquisition = wave_posterior(), UpperConfidenceBound()
     program = compiled(posterior, acquisition)
     # SciPy's first step is as long as the gradient: a small one stays in the start's basin.
     scale = 1e-3
@@ -139,9 +137,9 @@ def test_few_restarts_give_up_those_that_fall_behind():
 @pytest.mark.parametrize("q", [1, 2])
 @pytest.mark.parametrize("name", ACQUISITIONS)
 def test_compiled_values_are_those_of_numpy(name, q):
-    posterior, acquisition = wave_posterior(), Acquisition(name, beta=0.8)
+    posterior, acquisition = wave_posterior(), ACQUISITIONS[name]().at(0.8)
     u = np.random.RandomState(0).uniform(size=(7, 2 * q))
-    exact = acquisition_of(AcquisitionTask(posterior, acquisition, None, BOX, 0.5, 0.8, q))(u)
+    exact = acquisition_of(AcquisitionTask(posterior, acquisition, None, BOX, 0.5, q))(u)
     values = compiled(posterior, acquisition, q=q).values(u)
     # Inputs of 11 times frequencies of 6 in single precision: 1e-5 of values of some 3.
     assert_allclose(values, exact, atol=2e-4)
@@ -150,11 +148,11 @@ def test_compiled_values_are_those_of_numpy(name, q):
 @pytest.mark.parametrize("q", slow_after(1, [2, 1]))
 @pytest.mark.parametrize("name", ["ei", "lei", "pi", "ucb", "mean", "uncertainty"])
 def test_gradients_against_differences(name, q):
-    posterior, acquisition = wave_posterior(), Acquisition(name, beta=0.8)
+    posterior, acquisition = wave_posterior(), ACQUISITIONS[name]().at(0.8)
     u = np.random.RandomState(0).uniform(0.1, 0.9, size=(5, 2 * q))
     program = compiled(posterior, acquisition, q=q)
     values, gradients = program.values_and_gradients(u)
-    exact = acquisition_of(AcquisitionTask(posterior, acquisition, None, BOX, 0.5, 0.8, q))
+    exact = acquisition_of(AcquisitionTask(posterior, acquisition, None, BOX, 0.5, q))
     step = 1e-6
     for j in range(2 * q):
         moved = step * np.eye(2 * q)[j]
@@ -167,12 +165,10 @@ def test_gradients_against_differences(name, q):
 
 @pytest.mark.parametrize("method", ["lbfgs", "scipy", "direct"])
 def test_every_method_finds_the_grids_maximum(method):
-    posterior, acquisition = wave_posterior(), Acquisition("ucb")
+    posterior, acquisition = wave_posterior(), UpperConfidenceBound()
     side = np.linspace(0, 1, 150)
     grid = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
-    known = acquisition_of(AcquisitionTask(posterior, acquisition, None, BOX, 0.0, 1.0, 1))(
-        grid
-    ).max()
+    known = acquisition_of(AcquisitionTask(posterior, acquisition, None, BOX, 0.0, 1))(grid).max()
     x, value = maximize_acquisition(
         posterior, acquisition, None, BOX, None, method=method, n_restarts=30, random_state=0
     )
@@ -182,7 +178,7 @@ def test_every_method_finds_the_grids_maximum(method):
 
 
 def test_batches_of_points_beat_copies_of_the_best():
-    posterior, acquisition = wave_posterior(known=0.0), Acquisition("ei")
+    posterior, acquisition = wave_posterior(known=0.0), "ei"
     settings = {"n_restarts": 50, "random_state": 0}
     _, single = maximize_acquisition(posterior, acquisition, None, BOX, 1.0, **settings)
     x, value = maximize_acquisition(posterior, acquisition, None, BOX, 1.0, q=3, **settings)
@@ -200,9 +196,7 @@ def test_fewer_restarts_cost_less_without_gradients():
             return waves(xp, arguments, X)
 
         slow = replace(wave_posterior(), function=counted, key=None)
-        maximize_acquisition(
-            slow, Acquisition("mean"), None, BOX, None, n_restarts=n_restarts, random_state=0
-        )
+        maximize_acquisition(slow, "mean", None, BOX, None, n_restarts=n_restarts, random_state=0)
         n_calls.append(len(calls))
     one, four, ten, forty = n_calls
     assert one < 0.6 * four < 0.36 * ten, n_calls
@@ -212,7 +206,7 @@ def test_fewer_restarts_cost_less_without_gradients():
 @pytest.mark.parametrize("method", ["lbfgs", "scipy"])
 def test_an_optimum_in_a_corner_is_found_exactly(method):
     x, _ = maximize_acquisition(
-        CORNER, Acquisition("mean"), None, BOX, None, method=method, n_restarts=5, random_state=0
+        CORNER, "mean", None, BOX, None, method=method, n_restarts=5, random_state=0
     )
     assert_array_equal(x, [[2.0, 11.0]])
 
@@ -222,7 +216,7 @@ def test_points_stay_within_bounds_that_do_not_round_well(method, global_random_
     box = np.array([[0.1, 0.3], [-1 / 3, 1e-9]])
     x, _ = maximize_acquisition(
         CORNER,
-        Acquisition("mean"),
+        "mean",
         None,
         box,
         None,
@@ -234,7 +228,7 @@ def test_points_stay_within_bounds_that_do_not_round_well(method, global_random_
 
 
 def test_the_same_seed_gives_the_same_point():
-    task = wave_posterior(), Acquisition("lei"), None, BOX, 3.0
+    task = wave_posterior(), "lei", None, BOX, 3.0
     one, same = (maximize_acquisition(*task, n_restarts=20, random_state=3) for _ in range(2))
     assert_array_equal(one[0], same[0])
     assert one[1] == same[1]
@@ -249,11 +243,10 @@ def test_nothing_is_compiled_when_only_arguments_change():
         before = programs._programs.n_made
         maximize_acquisition(
             wave_posterior(seed),
-            Acquisition("ucb", beta=beta),
+            UpperConfidenceBound(2 * beta),
             objective,
             box,
             best,
-            beta=2 * beta,
             n_restarts=8 + seed,
             random_state=seed,
         )
@@ -270,7 +263,7 @@ def test_starts_are_used_and_may_be_the_answer():
     posterior = Posterior(needle, ([[1.0], [1.0]], top), "needle", 2)
     x, value = maximize_acquisition(
         posterior,
-        Acquisition("mean"),
+        "mean",
         None,
         BOX,
         None,
@@ -284,9 +277,9 @@ def test_starts_are_used_and_may_be_the_answer():
 
 def test_excluded_points_are_not_proposed_again():
     settings = {"n_restarts": 5, "random_state": 0}
-    first, value = maximize_acquisition(CORNER, Acquisition("mean"), None, BOX, None, **settings)
+    first, value = maximize_acquisition(CORNER, "mean", None, BOX, None, **settings)
     second, lower = maximize_acquisition(
-        CORNER, Acquisition("mean"), None, BOX, None, exclude=first, min_distance=0.1, **settings
+        CORNER, "mean", None, BOX, None, exclude=first, min_distance=0.1, **settings
     )
     assert np.linalg.norm((second - first) / np.ptp(BOX, axis=1)) >= 0.1
     assert lower < value
@@ -301,7 +294,7 @@ def test_points_of_no_value_lose():
         posterior = Posterior(broken, (np.zeros((2, 1)),), key, 2)
         with np.errstate(invalid="ignore", divide="ignore"):
             x, value = maximize_acquisition(
-                posterior, Acquisition("mean"), None, BOX, None, n_restarts=10, random_state=0
+                posterior, "mean", None, BOX, None, n_restarts=10, random_state=0
             )
         assert x[0, 0] == -1.0
         assert_allclose(value, np.log(1.5), rtol=1e-6)
@@ -314,14 +307,14 @@ def test_no_value_anywhere_is_an_error():
     for key in ("broken everywhere", None):
         empty = Posterior(broken, (np.full((2, 1), np.nan),), key, 2)
         with pytest.raises(ValueError, match="NaN or infinite at all of"):
-            maximize_acquisition(empty, Acquisition("mean"), None, BOX, None, n_restarts=3)
+            maximize_acquisition(empty, "mean", None, BOX, None, n_restarts=3)
 
 
 def test_numpy_objective_warns_and_is_maximised_by_direct():
     def squared(values):
         return -np.square(np.asarray(values) - 1.0)
 
-    posterior, acquisition = wave_posterior(n_draws=2), Acquisition("mean")
+    posterior, acquisition = wave_posterior(n_draws=2), "mean"
     before = programs._programs.n_made
     for _ in range(2):
         with pytest.warns(UserWarning, match="no gradients.*DIRECT"):
@@ -342,7 +335,7 @@ def test_numpy_objective_warns_and_is_maximised_by_direct():
 
 
 def test_numpy_posterior_is_climbed_by_differences():
-    posterior, acquisition = wave_posterior(), Acquisition("ucb")
+    posterior, acquisition = wave_posterior(), UpperConfidenceBound()
     settings = {"n_restarts": 50, "random_state": 0}
     x, value = maximize_acquisition(posterior, acquisition, None, BOX, None, **settings)
     plain = replace(posterior, key=None)
@@ -361,13 +354,13 @@ def test_objective_of_many_outputs():
         return -((values[..., 0] - 0.5) ** 2) - (values[..., 1] - 10.25) ** 2
 
     x, value = maximize_acquisition(
-        posterior, Acquisition("mean"), objective, BOX, None, n_restarts=10, random_state=0
+        posterior, "mean", objective, BOX, None, n_restarts=10, random_state=0
     )
     assert_allclose(x, [[0.5, 10.25]], atol=1e-3)
     assert_allclose(value, 0.0, atol=1e-5)
     for wrong, message in ((None, "give an objective"), (lambda v: v, "must make one number")):
         with pytest.raises(ValueError, match=message):
-            maximize_acquisition(posterior, Acquisition("mean"), wrong, BOX, None, n_restarts=2)
+            maximize_acquisition(posterior, "mean", wrong, BOX, None, n_restarts=2)
 
 
 @pytest.mark.parametrize(
@@ -379,6 +372,8 @@ def test_objective_of_many_outputs():
         ({"bounds": [0.0, 1.0]}, r"pairs of numbers.*Got \[0.0, 1.0\]"),
         ({"best": np.nan}, "best must be finite"),
         ({"q": 0}, "`q` must be a positive whole number. Got 0"),
+        ({"acquisition": "best"}, "`acquisition` must be one of ei"),
+        ({"acquisition": UpperConfidenceBound(dynamic_c=True)}, "give them to BayesianOptimizer"),
         ({"n_restarts": 1.5}, "`n_restarts` must be a positive whole number"),
         ({"method": "newton"}, "method must be one of"),
         ({"starts": [[1.0, 2.0, 3.0]]}, r"starts must be finite, of shape \(k, 2\)"),
@@ -392,7 +387,7 @@ def test_objective_of_many_outputs():
 def test_unusable_arguments_are_refused(changes, message):
     settings = {
         "posterior": CORNER,
-        "acquisition": Acquisition("ei"),
+        "acquisition": "ei",
         "objective": None,
         "bounds": BOX,
         "best": 0.0,
@@ -423,7 +418,7 @@ def test_level_and_unit_of_outputs_do_not_matter(method, unit, constant):
 
     arguments = (*near.arguments, unit, constant)
     far = replace(near, function=moved, arguments=arguments, key="moved")
-    acquisition, settings = Acquisition("ucb"), {"n_restarts": 20, "random_state": 0}
+    acquisition, settings = UpperConfidenceBound(), {"n_restarts": 20, "random_state": 0}
     expected, _ = maximize_acquisition(near, acquisition, None, BOX, None, **settings)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -441,9 +436,7 @@ def test_direct_runs_with_the_settings_of_the_paper(monkeypatch):
         return original(function, bounds, **settings)
 
     monkeypatch.setattr(optimize, "direct", direct)
-    maximize_acquisition(
-        CORNER, Acquisition("mean"), None, BOX, None, method="direct", n_restarts=2
-    )
+    maximize_acquisition(CORNER, "mean", None, BOX, None, method="direct", n_restarts=2)
     assert given == {
         "eps": 1e-4,
         "maxfun": 5000,
@@ -462,7 +455,7 @@ def test_small_steps_are_taken_in_double_precision():
 
     top = np.array([0.5123456, 10.4567])
     posterior = Posterior(bowl, (np.array([30.0, 30.0]), top, np.ptp(BOX, axis=1)), "bowl", 2)
-    task = posterior, Acquisition("mean"), None, BOX, None
+    task = posterior, "mean", None, BOX, None
     near = top + 0.002 * np.ptp(BOX, axis=1)
     x, _ = maximize_acquisition(*task, n_restarts=20, starts=[near], random_state=0)
     far, _ = maximize_acquisition(*task, n_restarts=20, random_state=0)
@@ -480,7 +473,7 @@ def test_an_objective_may_take_single_precision_only():
         warnings.simplefilter("error")
         x, _ = maximize_acquisition(
             CORNER,
-            Acquisition("mean"),
+            "mean",
             lambda v: v - shift,
             BOX,
             None,

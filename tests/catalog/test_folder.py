@@ -24,7 +24,7 @@ from skuq.exceptions import (
     UnsavableError,
 )
 
-PARTS = {"X": "sha256:00", "epochs": 10, "search_space": None, "random_state": 7}
+PARTS = {"X": "sha256:00", "epochs": 10, "space": None, "random_state": 7}
 SPACE = {"units": "Integer(1, 8)"}
 HELD_OUT = HeldOut(
     np.arange(3), np.ones((3, 1)), np.ones(3), (HeldOut(None, np.zeros((2, 1)), np.ones(2)),)

@@ -20,9 +20,9 @@ from training_data import train_member
 
 from skuq import AutoDEUQRegressor
 from skuq.backend import keras
-from skuq.ensembles import Selection
+from skuq.ensembles import GreedySelection, Selection
 from skuq.exceptions import SearchFailedError, SearchSpaceError, SmallValidationWarning
-from skuq.networks import GaussianHead
+from skuq.networks import DenseSpace, GaussianHead
 from skuq.predictive import GaussianMixture
 from skuq.tables import TrainingData
 from skuq.training import Recipe
@@ -31,16 +31,14 @@ from skuq.training._networks import draw_variables
 
 @pytest.fixture
 def tiny(tiny_space):
-    return AutoDEUQRegressor(
-        n_trials=4, n_members=3, epochs=25, search_space=tiny_space, random_state=0
-    )
+    return AutoDEUQRegressor(n_trials=4, n_members=3, epochs=25, space=tiny_space, random_state=0)
 
 
 @pytest.fixture(scope="module")
 def fitted(tiny_space, wave):
     """One fit for all tests that only look at it."""
     return AutoDEUQRegressor(
-        n_trials=4, n_members=3, epochs=25, search_space=tiny_space, random_state=0
+        n_trials=4, n_members=3, epochs=25, space=tiny_space, random_state=0
     ).fit(*wave)
 
 
@@ -118,18 +116,14 @@ def test_interval_and_quantiles_are_the_mixtures(fitted, wave):
     assert abs(inside - 0.9) < 0.02
 
 
-def test_epistemic_ddof_changes_std_but_not_the_mixture(fitted, wave):
+def test_predict_distribution_has_the_papers_divisor(fitted, wave):
     X, _ = wave
     weights = fitted.selection_.weights
     assert len(weights) > 1
     effective = 1 / np.sum(weights**2)
-    before, quantile = fitted.predict_uncertainty(X), fitted.predict_quantiles(X, 0.9)
-    other = copy.deepcopy(fitted).set_params(epistemic_ddof=1)
-    after = other.predict_uncertainty(X)
-    factor = effective / (effective - 1)
-    assert_allclose(after.epistemic**2, factor * before.epistemic**2)
-    assert_allclose(other.predict(X, return_std=True)[1], after.total)
-    assert_array_equal(other.predict_quantiles(X, 0.9), quantile)
+    distribution = fitted.predict_distribution(X)
+    before, after = distribution.uncertainty(), distribution.uncertainty(ddof=1)
+    assert_allclose(after.epistemic**2, effective / (effective - 1) * before.epistemic**2)
 
 
 def test_far_inputs_give_finite_uncertainty(fitted):
@@ -142,7 +136,7 @@ def test_far_inputs_give_finite_uncertainty(fitted):
 def test_members_predict_what_was_held_out(fitted, wave):
     """Predictions rebuilt from stored weights are those the search has seen."""
     X, _ = wave
-    fitted = fitted._copy().reselect(calibrate=False)
+    fitted = copy.copy(fitted).reselect(calibrate=False)
     rows = fitted.catalog_.held_out.rows
     for index in fitted.selection_.indices:
         member = fitted.catalog_.member(index)
@@ -318,11 +312,9 @@ def test_every_search(tiny, wave, search):
 
 
 def test_fixed_decisions(tiny, wave):
-    tiny.set_params(fixed_architecture={"units": 10}, fixed_hyperparameters={"learning_rate": 0.02})
+    tiny.set_params(fixed={"units": 10, "learning_rate": 0.02})
     frame = tiny.fit(*wave).catalog_.to_frame()
     assert (frame.units == 10).all() and (frame.learning_rate == 0.02).all()
-    with pytest.raises(ValueError, match="fixed_architecture.*unknown decisions"):
-        tiny.set_params(fixed_architecture={"depth": 10}).fit(*wave)
 
 
 def test_keras_tuner_oracle_as_search(tiny, wave):
@@ -332,7 +324,7 @@ def test_keras_tuner_oracle_as_search(tiny, wave):
     fitted = tiny.set_params(search=oracle).fit(*wave)
     assert len(fitted.catalog_) == 4
     assert not oracle.trials  # a copy was used: the parameter is as it was
-    again = fitted.set_params(fixed_architecture={"units": 10}).fit(*wave)
+    again = fitted.set_params(fixed={"units": 10}).fit(*wave)
     assert (again.catalog_.to_frame().units == 10).all()
 
 
@@ -353,18 +345,18 @@ def training(hp):
 
 def test_a_users_own_space(tiny, wave):
     X, y = wave
-    fitted = clone(tiny).set_params(search_space=(build, training)).fit(X, y)
+    fitted = clone(tiny).set_params(space=(build, training)).fit(X, y)
     assert {"units", "lr"} <= set(fitted.catalog_.to_frame())
     loaded = pickle.loads(pickle.dumps(fitted))
     assert_array_equal(loaded.predict(X), fitted.predict(X))
-    alone = clone(tiny).set_params(search_space=build, n_trials=2, epochs=2).fit(X, y)
+    alone = clone(tiny).set_params(space=build, n_trials=2, epochs=2).fit(X, y)
     assert {"units", "learning_rate", "optimizer"} <= set(alone.catalog_.to_frame())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("space", slow_after(1, ["toy", "dense", "benchmark"]))
 def test_the_papers_spaces(tiny, wave, space):
-    tiny.set_params(search_space=space, n_trials=2, epochs=2)
+    tiny.set_params(space=space, n_trials=2, epochs=2)
     frame = tiny.fit(*wave).catalog_.to_frame()
     assert sum(c.startswith(("node_", "skip_")) for c in frame) == (9 if space == "toy" else 17)
 
@@ -372,9 +364,7 @@ def test_the_papers_spaces(tiny, wave, space):
 @pytest.mark.slow
 def test_batches_larger_than_the_data(tiny, wave):
     X, y = wave
-    tiny.set_params(
-        search_space="dense", fixed_hyperparameters={"batch_size": 256}, n_trials=1, epochs=2
-    )
+    tiny.set_params(space="dense", fixed={"batch_size": 256}, n_trials=1, epochs=2)
     assert tiny.fit(X[:20], y[:20]).predict(X).shape == (120,)
 
 
@@ -383,6 +373,8 @@ def test_selection_by_name_and_by_callable(tiny, wave):
     top = clone(tiny).set_params(selection="top").fit(X, y)
     order = np.argsort(top.catalog_.to_frame().score)[:3]
     assert_array_equal(top.selection_.indices, order)
+    mse = clone(top).set_params(selection__loss="mse").fit(X, y)
+    assert mse.selection_.loss < top.selection_.loss
 
     def last_two(y, loc, scale, n_members, sample_weight=None):
         assert loc.shape == scale.shape == (4, *y.shape)
@@ -444,16 +436,35 @@ def test_bad_numbers_without_preprocessing(tiny, wave):
         ({"n_trials": 0}, "n_trials.*Got 0"),
         ({"n_members": 0}, "n_members.*Got 0"),
         ({"search": "grid"}, "search.*Got 'grid'"),
-        ({"search_space": "huge"}, "search_space.*Got 'huge'"),
-        ({"validation_fraction": 1.0}, "validation_fraction.*Got 1.0"),
-        ({"epistemic_ddof": 2}, "epistemic_ddof.*Got 2"),
-        ({"kappa": -1}, "kappa.*Got -1"),
+        ({"space": "huge"}, "space.*Got 'huge'"),
+        ({"space": (3, 4)}, "`space` must be an object with"),
+        ({"space": ()}, "`space` must be an object with"),
+        ({"search__kappa": -1}, "kappa.*Got -1"),
+        ({"search__population_size": 0}, "population_size.*Got 0"),
+        ({"search__discard": 3}, "discard.*Got 3"),
+        ({"space": DenseSpace(n_nodes=0)}, "n_nodes.*Got 0"),
         ({"selection": "best"}, "selection.*Got 'best'"),
+        ({"selection": GreedySelection("brier")}, "`loss` of `selection` must be one of .*'crps'"),
+        ({"selection": "hq", "n_members": 1}, "`n_members` must be at least 2 with `selection="),
+        ({"fixed": {"depth": 10}}, "`fixed` has unknown decisions"),
+        ({"fixed": {"units": 11}}, r"`fixed\['units'\]` must lie in"),
+        ({"validation": 1.0}, "validation.*Got 1.0"),
+        ({"validation": None}, "`validation` must not be None without `validation_data`"),
+        ({"repeats": 1, "refit": True}, "`repeats` must be 0 or .* with `refit=True`"),
+        ({"repeats": 1, "validation": KFold(2)}, "`repeats` must be 0 .* splitter as `validation`"),
+        ({"max_time": 0}, "max_time.*Got 0"),
+        ({"trial_timeout": -1}, "trial_timeout.*Got -1"),
     ],
 )
 def test_bad_parameters(tiny, wave, parameters, message):
     with pytest.raises(ValueError, match=message):
         tiny.set_params(**parameters).fit(*wave)
+
+
+@pytest.mark.parametrize("validation", [0.2, 3, KFold(2)])
+def test_fit_refuses_two_kinds_of_validation(tiny, wave, validation):
+    with pytest.raises(ValueError, match="Give either `validation` or `validation_data`"):
+        tiny.set_params(validation=validation).fit(*wave, validation_data=wave)
 
 
 def test_bad_predictions(tiny, fitted, wave):
@@ -505,12 +516,10 @@ def test_spaces_that_raise_or_return_no_model(tiny, wave):
         return build(hp, input_shape, n_outputs)
 
     with pytest.raises(SearchSpaceError, match="no such luck"):
-        clone(tiny).set_params(search_space=raises).fit(*wave)
+        clone(tiny).set_params(space=raises).fit(*wave)
     with pytest.raises(SearchFailedError, match=r"(?s)4 x SearchSpaceError.*Got str"):
-        clone(tiny).set_params(search_space=lambda hp, *a: (hp.Choice("x", [1]), "a model")[1]).fit(
-            *wave
-        )
-    some = clone(tiny).set_params(search_space=(sometimes, training), n_trials=12, discard=False)
+        clone(tiny).set_params(space=lambda hp, *a: (hp.Choice("x", [1]), "a model")[1]).fit(*wave)
+    some = clone(tiny).set_params(space=(sometimes, training), n_trials=12, search__discard=False)
     some.fit(*wave)
     frame = some.catalog_.to_frame()
     assert set(frame.status) == {"completed", "failed"}
@@ -531,7 +540,7 @@ def test_all_trials_diverging(tiny, wave):
         )
 
     with pytest.raises(SearchFailedError, match="FloatingPointError: Training diverged") as error:
-        tiny.set_params(search_space=explosive).fit(*wave)
+        tiny.set_params(space=explosive).fit(*wave)
     assert len(error.value.records) == 4
     assert len(pickle.loads(pickle.dumps(error.value)).records) == 4
 
@@ -604,21 +613,24 @@ def test_groups_of_the_wrong_length(tiny, wave, groups):
 )
 def test_selections_that_cannot_be_used(tiny, wave, returned, message):
     tiny.set_params(selection=lambda *args, sample_weight: returned)
-    with pytest.raises((TypeError, ValueError), match=message):
+    with pytest.raises((TypeError, ValueError), match=message) as raised:
         tiny.fit(*wave)
     with pytest.raises(NotFittedError):
         tiny.predict(wave[0])
-
-
-@pytest.mark.parametrize("space", [(), (build, training, 3), (3, 4)])
-def test_search_spaces_of_the_wrong_form(tiny, wave, space):
-    with pytest.raises(ValueError, match="`search_space` must be an object with"):
-        tiny.set_params(search_space=space).fit(*wave)
+    # The trials are kept.
+    searched = raised.value.estimator
+    with pytest.raises(NotFittedError):
+        searched.predict(wave[0])
+    chosen = searched.reselect(selection="top")
+    assert len(chosen.catalog_) == 4 and len(chosen.selections_) == 1
+    assert_array_equal(
+        chosen.predict(wave[0]), tiny.set_params(selection="top").fit(*wave).predict(wave[0])
+    )
 
 
 @pytest.mark.slow
 def test_first_prediction_of_many_members_is_quiet(tiny, wave, capfd):
-    tiny.set_params(n_trials=8, n_members=7, min_members=7, search_space="dense", epochs=2)
+    tiny.set_params(n_trials=8, n_members=7, selection__min_members=7, space="dense", epochs=2)
     tiny.fit(*wave).predict(wave[0])
     assert "WARNING" not in capfd.readouterr().err
 
@@ -630,10 +642,32 @@ def test_small_validation_data_warn_too(tiny, wave):
         tiny.fit(X, y, validation_data=(X[:1], y[:1]))
 
 
-def test_a_fit_that_fails_leaves_nothing_fitted(tiny_space, wave):
+def test_fit_that_fails_keeps_the_old_model(tiny_space, wave):
     X, y = wave[:2]
-    model = AutoDEUQRegressor(2, epochs=5, search_space=tiny_space, random_state=0).fit(X, y)
-    with pytest.raises(ValueError, match="groups"):
-        model.fit(X, y, groups=[1])
-    with pytest.raises(NotFittedError):
-        model.predict(X)
+
+    def fail(y, loc, scale, n_members, sample_weight):
+        raise ZeroDivisionError
+
+    model = AutoDEUQRegressor(2, epochs=5, space=tiny_space, random_state=0).fit(X, y)
+    expected = model.predict(X)
+    for settings, given, error in (
+        ({}, {"groups": [1]}, ValueError),
+        ({"selection": fail}, {}, ZeroDivisionError),
+    ):
+        with pytest.raises(error):
+            model.set_params(**settings).fit(X, y, **given)
+        assert_array_equal(model.predict(X), expected)
+        assert len(model.catalog_) == 2
+
+
+def test_grid_search_reaches_into_settings(tiny, wave):
+    grid = {
+        "search__kappa": [0.1, 1.0],
+        "space": ["dense"],
+        "space__n_nodes": [1],
+        "selection__loss": ["crps"],
+    }
+    tiny.set_params(n_trials=1, n_members=1, epochs=1)
+    found = GridSearchCV(tiny, grid, cv=2).fit(*wave).best_estimator_
+    assert found.search.kappa == 0.1 and found.selection.loss == "crps"
+    assert found.decisions_.architecture.names == ["node_1", "skip_0_2"]

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidation
 
 
 def tiny(space, n_trials=6, **settings):
-    settings = {"n_members": 3, "epochs": 20, "search_space": space, "random_state": 0, **settings}
+    settings = {"n_members": 3, "epochs": 20, "space": space, "random_state": 0, **settings}
     return AutoDEUQClassifier(n_trials, **settings)
 
 
@@ -55,7 +55,7 @@ def test_a_users_selection_gets_codes_and_probabilities(tiny_space, iris):
 def test_the_papers_space_and_class_weights(iris):
     X, y = iris
     model = AutoDEUQClassifier(
-        3, search_space="dense", epochs=4, random_state=0, class_weight="balanced"
+        3, space="dense", epochs=4, random_state=0, class_weight="balanced"
     ).fit(X, y)
     assert {"node_1", "optimizer", "learning_rate"} <= set(model.catalog_[0].configuration)
     total, aleatoric, epistemic = model.predict_uncertainty(X)
@@ -64,6 +64,6 @@ def test_the_papers_space_and_class_weights(iris):
 
 def test_class_weights_that_leave_no_row(tiny_space):
     X, y = np.arange(8.0)[:, None], np.array(["a", "b"] * 4)
-    model = AutoDEUQClassifier(2, search_space=tiny_space, epochs=1, class_weight={"a": 0, "b": 0})
+    model = AutoDEUQClassifier(2, space=tiny_space, epochs=1, class_weight={"a": 0, "b": 0})
     with pytest.raises(ValueError, match="`class_weight` must leave a class with a posi"):
         model.fit(X, y)

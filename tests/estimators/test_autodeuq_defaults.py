@@ -1,6 +1,7 @@
 """AutoDEUQ with its defaults: the tabular space, folds, early discarding, calibration."""
 
 import copy
+import itertools
 import time
 import warnings
 from dataclasses import replace
@@ -13,23 +14,21 @@ from scipy import stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import KFold
+from small_models import TinySpace, make
 
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor
 from skuq.catalog import Catalog, FoldedMember, TrialRecord
 from skuq.ensembles import Selection
-from skuq.estimators._search_trials import make_leaderboard
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import crps_loss
-from skuq.networks import TabularSpace
+from skuq.networks import DenseSpace, TabularSpace
 from skuq.persistence import dumps, loads
-from skuq.search import SearchResult, StartingWith, SuccessiveHalving
-from skuq.search._retraining import Retraining
 from skuq.training import MemberRepeater, MemberTrainer, predict_members
 
 # One small architecture, so that few programs are compiled.
-SMALL = {"fixed_architecture": {"n_layers": 1, "width": 32, "embedding": "none", "residual": False}}
+SMALL = {"fixed": {"n_layers": 1, "width": 32, "embedding": "none", "residual": False}}
 FAST = {"n_trials": 2, "epochs": 3, "repeats": 0, "random_state": 0, **SMALL}
-RECIPES = TabularSpace(np.zeros((9, 1)), losses=("crps", "nll")).known_recipes()
+RECIPES = TabularSpace().bind(np.zeros((9, 1)), losses=("crps", "nll")).known_recipes()
 
 
 @pytest.fixture(scope="module")
@@ -54,39 +53,25 @@ def test_the_first_trials_are_recipes_that_are_known_to_be_good(fitted, wave):
     # With an architecture that is given, recipes that differ in it alone are one.
     tried = [record.configuration for record in fitted.catalog_]
     assert {c["n_layers"] for c in tried} == {1}
-    base = {**default, **SMALL["fixed_architecture"]}
+    base = {**default, **SMALL["fixed"]}
     first = [{"frequency_scale": 0.3}, {"frequency_scale": 3.0}, {"dropout": 0.1}, {"loss": "nll"}]
     assert tried[:4] == [{**base, **recipe} for recipe in first]
 
 
 @pytest.mark.parametrize("strategy", ["age", "bo", "init"])
-def test_searches_of_some_decisions_start_as_they_always_do(wave, strategy):
-    model = AutoDEUQRegressor(n_trials=1, search=strategy)
-    model.decisions_ = TabularSpace(wave[0], losses=("crps", "nll")).decisions()
-    space = TabularSpace(wave[0], losses=("crps", "nll"))
-    assert model._method._initial_configurations(space) == []
-
-
-def test_progress_names_what_is_minimised():
-    model = AutoDEUQRegressor(objective=lambda trial: trial.n_weights)
-    names = [model._options(name, "auto").score_name for name in ("search", "repeats")]
-    assert names == ["objective", "CRPS"]
-    assert AutoDEUQClassifier()._options("search", 9).score_name == "NLL"
+def test_searches_of_some_decisions_start_with_the_default(wave, strategy):
+    model = make(AutoDEUQRegressor, **{**FAST, "epochs": 1, "search": strategy}).fit(*wave)
+    first = model.catalog_[0].configuration
+    assert (first["frequency_scale"], first["loss"]) == (0.3, "crps") or strategy == "bo"
 
 
 @pytest.mark.parametrize(
-    ("name", "number", "is_open"),
-    [
-        ("search", "auto", True),
-        ("repeats", "auto", True),
-        ("refit", None, False),
-        ("search", 7, False),
-    ],
+    ("settings", "message"),
+    [({"search__objective": lambda trial: trial.n_weights}, "objective"), ({}, "CRPS")],
 )
-def test_progress_shows_no_number_of_trials_that_only_a_deadline_sets(name, number, is_open):
-    model = AutoDEUQRegressor()
-    assert model._options(name, number, max_time=60).is_open is is_open
-    assert not model._options(name, number).is_open
+def test_fit_names_what_it_minimises(wave, capsys, settings, message):
+    make(AutoDEUQRegressor, **FAST, **settings, verbose=1).fit(*wave)
+    assert f"best {message}" in capsys.readouterr().err
 
 
 def test_every_row_validates_in_one_of_eight_folds(fitted, wave):
@@ -95,31 +80,28 @@ def test_every_row_validates_in_one_of_eight_folds(fitted, wave):
     assert isinstance(trial, FoldedMember) and len(trial.networks) == 8
     assert_array_equal(np.sort(fitted.catalog_.held_out.rows), np.arange(len(y)))
     assert len(fitted.fitted_.members) == 8 * len(fitted.selection_)
-    loc, scale = fitted.targets_.head.distribution(trial.held_out.astype(float))
+    loc, scale = fitted.fitted_.targets.head.distribution(trial.held_out.astype(float))
     expected = crps_loss(fitted.catalog_.held_out.y[:, 0], loc[:, 0], scale[:, 0])
     assert_allclose(trial.score, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("settings", "n_rows", "given", "expected"),
+    ("settings", "n_rows", "n_folds"),
     [
-        ({}, 500, False, (None, 8)),
-        ({}, 20_001, False, (None, 5)),
-        ({}, 10, False, (None, 5)),
-        ({}, 3, False, (None, 2)),
-        ({}, 500, True, (0.25, None)),
-        ({"validation_fraction": 0.1}, 500, False, (0.1, None)),
-        ({"validation_fraction": 0.1, "cv": 3}, 500, False, (0.1, 3)),
-        ({"search_space": "dense"}, 500, False, (0.25, None)),
-        ({"cv": None}, 500, False, (0.25, None)),
+        ({}, 16, 8),
+        ({}, 10, 5),
+        ({}, 3, 2),
+        ({"validation": 0.25}, 20, 1),
+        ({"validation": 3}, 20, 3),
+        ({"space": DenseSpace(1)}, 20, 1),
     ],
 )
-def test_how_rows_are_held_out(settings, n_rows, given, expected):
-    found = AutoDEUQRegressor(**settings)._method.validation(n_rows, given)
-    fraction, cv = expected
-    assert found["cv"] == cv
-    if cv is None:
-        assert found["fraction"] == fraction
+@pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
+def test_validation_is_folds_in_the_tabular_space(wave, settings, n_rows, n_folds):
+    fixed = {} if "space" in settings else SMALL
+    model = AutoDEUQRegressor(1, n_members=1, epochs=1, repeats=0, **fixed, **settings)
+    model.fit(wave[0][:n_rows], wave[1][:n_rows])
+    assert len(model.fitted_.members) == n_folds
 
 
 def test_validation_data_replace_the_folds(wave):
@@ -151,7 +133,9 @@ def test_rare_classes_are_divided_without_a_word(wave, labels):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", SmallValidationWarning)
-        model = AutoDEUQClassifier(**{**FAST, "n_trials": 1}, min_members=1).fit(X, y)
+        model = make(AutoDEUQClassifier, **{**FAST, "n_trials": 1}, selection__min_members=1).fit(
+            X, y
+        )
     assert_allclose(model.predict_proba(X).sum(axis=1), 1)
 
 
@@ -160,19 +144,12 @@ def test_trials_are_discarded_by_default(fitted):
     assert "discarded" in statuses and statuses.count("completed") >= 4
     frame = fitted.catalog_.to_frame()
     assert (frame.share[frame.status == "discarded"] < 0.5).all()
-    all_of_them = clone(fitted).set_params(discard=False, epochs=3)
-    assert AutoDEUQRegressor(discard=False)._method.halving(None) is None
-    halving = SuccessiveHalving((0.5,))
-    assert all_of_them.set_params(discard=halving)._method.halving(None) is halving
 
 
 def test_no_recipe_to_begin_with_is_discarded(fitted):
     n_first = 4  # see above: with the architecture fixed four recipes differ
     trials = sorted(fitted.catalog_, key=lambda record: record.trial_number)
     assert all(record.completed for record in trials[:n_first])
-    default = AutoDEUQRegressor()._method
-    assert default.halving(None).min_trials == 4
-    assert default.halving(StartingWith([{}] * 6, None)).min_trials == 6
 
 
 def test_a_search_repeats_exactly(fitted, wave):
@@ -186,23 +163,15 @@ def test_classes_have_their_own_recipes(iris):
     assert model.predict_proba(iris[0]).shape == (150, 3)
     assert "loss" not in model.catalog_[0].configuration
     assert len(model.fitted_.members) == 8 * len(model.selection_)
-    wide = {**FAST, "fixed_architecture": None, "epochs": 1}
+    wide = {**FAST, "fixed": None, "epochs": 1}
     configurations = [r.configuration for r in AutoDEUQClassifier(**wide).fit(*iris).catalog_]
     assert [c["embedding"] for c in configurations] == ["periodic", "none"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "n_trials"),
-    [
-        ({}, 50),
-        ({"max_time": 60}, 10_000),
-        ({"n_trials": 7, "max_time": 60}, 7),
-        ({"search": keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=20)}, 20),
-        ({"search": keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=99)}, 50),
-    ],
-)
-def test_the_number_of_trials(settings, n_trials):
-    assert AutoDEUQRegressor(**settings)._method.n_trials == n_trials
+def test_an_oracle_limits_the_number_of_trials(tiny_space, wave):
+    oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=3, seed=1)
+    model = AutoDEUQRegressor(search=oracle, space=tiny_space, epochs=1, random_state=0).fit(*wave)
+    assert len(model.catalog_) == 3
 
 
 # ------------------------------------------------------------ starting points
@@ -210,7 +179,7 @@ def test_the_number_of_trials(settings, n_trials):
 
 def test_initial_trials_are_tried_first(wave):
     given = [{"weight_decay": 0.01, "n_layers": 4}, {"learning_rate": 0.05}]
-    model = AutoDEUQRegressor(**FAST, initial_trials=given).fit(*wave)
+    model = make(AutoDEUQRegressor, **FAST, search__initial_trials=given).fit(*wave)
     tried = [record.configuration for record in model.catalog_]
     assert tried[0]["weight_decay"] == 0.01 and tried[1]["learning_rate"] == 0.05
     assert [c["n_layers"] for c in tried] == [1, 1]  # what is fixed stays so
@@ -219,10 +188,10 @@ def test_initial_trials_are_tried_first(wave):
 def test_a_search_starts_from_another(fitted, wave, tmp_path):
     ranked = sorted((r for r in fitted.catalog_ if r.completed), key=lambda record: record.score)
     expected = [record.configuration for record in ranked[:2]]
-    model = AutoDEUQRegressor(**FAST, initial_trials=fitted.catalog_).fit(*wave)
+    model = make(AutoDEUQRegressor, **FAST, search__initial_trials=fitted.catalog_).fit(*wave)
     assert [record.configuration for record in model.catalog_] == expected
     stored = AutoDEUQRegressor(**FAST, catalog_dir=tmp_path).fit(*wave)
-    model = AutoDEUQRegressor(**FAST, initial_trials=stored.catalog_path_).fit(*wave)
+    model = make(AutoDEUQRegressor, **FAST, search__initial_trials=stored.catalog_path_).fit(*wave)
     best = min((r for r in stored.catalog_), key=lambda record: record.score)
     assert model.catalog_[0].configuration == best.configuration
 
@@ -238,38 +207,18 @@ def test_a_search_starts_from_another(fitted, wave, tmp_path):
 )
 def test_initial_trials_that_the_space_does_not_have(wave, given, match):
     with pytest.raises(ValueError, match=match):
-        AutoDEUQRegressor(**FAST, initial_trials=given).fit(*wave)
+        make(AutoDEUQRegressor, **FAST, search__initial_trials=given).fit(*wave)
 
 
 def test_a_catalog_without_a_completed_trial_is_no_start(wave):
     failed = Catalog([TrialRecord(0, status="failed")])
     with pytest.raises(ValueError, match="must have a completed trial .*Catalog of 1 trials, 0 co"):
-        AutoDEUQRegressor(**FAST, initial_trials=failed).fit(*wave)
-
-
-@pytest.mark.parametrize(
-    ("settings", "warns"),
-    [
-        ({"population_size": 2}, True),
-        ({"population_size": 2, "search": "bo"}, False),
-        ({"population_size": 1}, False),
-        ({}, False),
-    ],
-)
-def test_a_population_that_is_never_full_says_so(tiny_space, settings, warns):
-    model = AutoDEUQRegressor(2, search_space=tiny_space, **settings)
-    model.decisions_ = tiny_space.decisions()
-    with warnings.catch_warnings(record=True) as noted:
-        warnings.simplefilter("always")
-        model._method.proposer(tiny_space, None)
-    assert [w for w in noted if "all architectures are drawn at random" in str(w.message)] == (
-        noted if warns else []
-    )
+        make(AutoDEUQRegressor, **FAST, search__initial_trials=failed).fit(*wave)
 
 
 def test_initial_trials_of_another_space_keep_what_this_one_decides(fitted, wave):
     X, y = wave
-    classifier = AutoDEUQClassifier(**FAST, initial_trials=fitted.catalog_)
+    classifier = make(AutoDEUQClassifier, **FAST, search__initial_trials=fitted.catalog_)
     with pytest.warns(UserWarning, match=r"`initial_trials` has .* does not have: \['loss'\]"):
         classifier.fit(X, y > np.median(y))
     best = fitted.leaderboard().iloc[0]
@@ -277,21 +226,18 @@ def test_initial_trials_of_another_space_keep_what_this_one_decides(fitted, wave
     assert (first["width"], first["learning_rate"]) == (best.width, best.learning_rate)
     alien = Catalog([replace(fitted.catalog_[0], configuration={"units": 3})])
     with pytest.raises(ValueError, match=r"of a similar search space. Got .*\['units'\]") as raised:
-        AutoDEUQRegressor(**FAST, initial_trials=alien).fit(X, y)
+        make(AutoDEUQRegressor, **FAST, search__initial_trials=alien).fit(X, y)
     assert "catalog_" not in str(raised.value)  # which was given
-
-
-def test_a_keras_tuner_oracle_takes_no_initial_trials(wave):
-    oracle = keras_tuner.oracles.RandomSearchOracle()
-    model = AutoDEUQRegressor(**FAST, search=oracle, initial_trials=[{"n_layers": 1}])
-    with pytest.raises(ValueError, match="`initial_trials` must be None"):
-        model.fit(*wave)
 
 
 def test_an_objective_with_a_price_on_size(wave):
     sizes = {}
     for price in (0.0, 1e-3):
-        model = AutoDEUQRegressor(**FAST, objective=lambda t, p=price: t.score + p * t.n_weights)
+        model = make(
+            AutoDEUQRegressor,
+            **FAST,
+            search__objective=lambda t, p=price: t.score + p * t.n_weights,
+        )
         model.fit(*wave)
         sizes[price] = [(r.score, r.result.score, r.result.n_weights) for r in model.catalog_]
     for score, member_score, n_weights in sizes[1e-3]:
@@ -302,13 +248,14 @@ def test_an_objective_with_a_price_on_size(wave):
 @pytest.mark.parametrize(("name", "epochs"), [("benchmark", 100), ("toy", 200)])
 def test_the_papers_settings(name, epochs):
     model = AutoDEUQRegressor.from_paper(name, random_state=3)
-    assert (model.n_trials, model.n_members, model.min_members) == (500, 5, 1)
-    assert (model.population_size, model.sample_size, model.kappa) == (100, 10, 0.001)
-    assert (model.search_space, model.epochs, model.random_state) == (name, epochs, 3)
-    assert (model.cv, model.discard, model.calibrate) == (None, False, False)
-    assert (model.selection, model.selection_loss, model.search) == ("greedy", "nll", "agebo")
+    assert (model.n_trials, model.n_members, model.repeats) == (500, 5, 0)
+    search, selection = model.search, model.selection
+    assert (search.population_size, search.sample_size, search.kappa) == (100, 10, 0.001)
+    assert (model.space, model.epochs, model.random_state) == (name, epochs, 3)
+    assert (model.validation < 0.5, search.discard, model.calibrate) == (True, False, False)
+    assert (selection.loss, selection.min_members) == ("nll", 1)
     classifier = AutoDEUQClassifier.from_paper(name, n_trials=4)
-    assert (classifier.n_trials, classifier.search_space) == (4, name)
+    assert (classifier.n_trials, classifier.space) == (4, name)
     with pytest.raises(
         ValueError, match=r"`name` must be one of \['benchmark', 'toy'\]. Got 'uci'"
     ):
@@ -325,14 +272,14 @@ def test_two_members_have_real_weight(fitted):
 
 def test_the_ensemble_is_calibrated_on_out_of_fold_rows(fitted, wave):
     X, y = wave
-    plain = fitted._copy().reselect(calibrate=False)
+    plain = copy.copy(fitted).reselect(calibrate=False)
     assert_array_equal(plain.selection_.indices, fitted.selection_.indices)
     factor, floor = fitted.calibration_
     assert (factor, floor) != (1.0, 0.0) and plain.calibration_ == (1.0, 0.0)
     # Held-out errors are more likely under the calibrated variance.
     held_out, weights = fitted.catalog_.held_out, fitted.selection_.weights
     trials = [fitted.catalog_.member(k) for k in fitted.selection_.indices]
-    loc, std = fitted.targets_.head.distribution(np.stack([t.held_out for t in trials]))
+    loc, std = fitted.fitted_.targets.head.distribution(np.stack([t.held_out for t in trials]))
     center = np.stack([t.center for t in trials])
     spread = (center - np.tensordot(weights, center, 1)) ** 2
     total = np.tensordot(weights, std**2 + spread, 1)
@@ -341,7 +288,7 @@ def test_the_ensemble_is_calibrated_on_out_of_fold_rows(fitted, wave):
     after = stats.norm.logpdf(held_out.y, mean, np.sqrt(factor**2 * total + floor**2)).mean()
     assert after > before
     # The prediction applies this factor and floor to the networks' standard deviations.
-    unit = fitted.targets_.scaling.scale_
+    unit = fitted.fitted_.targets.scaling.scale_
     scaled, other = fitted.predict_uncertainty(X), plain.predict_uncertainty(X)
     assert_allclose(scaled.mean, other.mean)
     assert_allclose(scaled.epistemic, factor * other.epistemic)
@@ -363,11 +310,11 @@ def test_single_trials_and_shifted_selections_are_not_calibrated(fitted, wave):
 
 
 def test_a_severity_has_the_calibration_of_the_fit_whatever_was_reselected(fitted, wave):
-    other = fitted._copy().reselect(selection="top", n_members=2)
+    other = copy.copy(fitted).reselect(selection="top", n_members=2)
     assert other.calibration_ != fitted.calibration_
     assert other.at_severity(0).calibration_ == fitted.calibration_
     # On other rows, the same trials may be selected with another calibration.
-    other = fitted._copy().reselect(wave[0], wave[1] + 1.0)
+    other = copy.copy(fitted).reselect(wave[0], wave[1] + 1.0)
     assert other.at_severity(0).calibration_ == fitted.calibration_
 
 
@@ -379,20 +326,20 @@ def test_calibration_survives_copies(fitted, wave):
 
 
 def test_one_network_has_no_epistemic_part_and_says_so(tiny_space, wave):
-    model = AutoDEUQRegressor(n_trials=1, epochs=2, search_space=tiny_space, random_state=0)
+    model = AutoDEUQRegressor(n_trials=1, epochs=2, space=tiny_space, random_state=0)
     with pytest.warns(
         UserWarning, match="The ensemble has 1 member, .* epistemic uncertainty is 0"
     ):
         model.fit(*wave)
     assert (model.predict_uncertainty(wave[0]).epistemic == 0).all()
     with pytest.warns(UserWarning, match="1 member, .* is that of 2 networks of one configuration"):
-        model.set_params(cv=2).fit(*wave)
+        model.set_params(validation=2).fit(*wave)
     assert (model.predict_uncertainty(wave[0]).epistemic > 0).all()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", SmallValidationWarning)
-        model.set_params(min_members=1).fit(*wave)  # two networks of one trial
-        model.set_params(cv=None, n_members=1).fit(*wave)  # what the user asks for
+        model.set_params(selection__min_members=1).fit(*wave)  # two networks of one trial
+        model.set_params(validation="auto", n_members=1).fit(*wave)  # what the user asks for
     # The paper's rule may leave one member, too.
     with pytest.warns(UserWarning, match="1 member, as no more trials succeeded.* is 0. Give"):
         model.set_params(n_members=5).fit(*wave)
@@ -402,7 +349,7 @@ def test_a_selection_of_one_member_is_its_own_fault(tiny_space, wave):
     def take_first(y, loc, scale, n_members, sample_weight):
         return Selection(np.array([0]), np.ones(1))
 
-    settings = {"n_trials": 2, "epochs": 2, "search_space": tiny_space, "random_state": 0}
+    settings = {"n_trials": 2, "epochs": 2, "space": tiny_space, "random_state": 0}
     model = AutoDEUQRegressor(**settings).fit(*wave)
     message = "1 member, as `selection` chose no more: its epistemic uncertainty is 0"
     with pytest.warns(UserWarning, match=message):
@@ -427,8 +374,8 @@ def test_repeats_join_networks_of_other_folds(repeated, wave):
         seeds = [network.seed for network in trial.networks]
         assert len(set(seeds)) == 24
         # Out of fold: averages of three networks, each of other folds.
-        loc, _ = repeated.targets_.head.distribution(trial.held_out.astype(float))
-        alone, _ = repeated.targets_.head.distribution(first.held_out.astype(float))
+        loc, _ = repeated.fitted_.targets.head.distribution(trial.held_out.astype(float))
+        alone, _ = repeated.fitted_.targets.head.distribution(first.held_out.astype(float))
         assert np.mean((loc - trial.center) ** 2) < np.mean((alone - first.center) ** 2)
     weights = repeated.fitted_.weights
     assert len(repeated.fitted_.members) == len(weights) == 24 * len(repeated.selection_)
@@ -439,7 +386,7 @@ def test_repeats_join_networks_of_other_folds(repeated, wave):
 
 def test_moments_of_a_trial_are_those_of_its_networks(repeated, wave):
     X, _ = wave
-    inputs, head = repeated.inputs_, repeated.targets_.head
+    inputs, head = repeated.fitted_.inputs, repeated.fitted_.targets.head
     x = inputs.transform(inputs.encode(X))
     for trial in (repeated.catalog_.member(0), *repeated.repeated_.values()):
         loc, _ = head.distribution(predict_members(trial.networks, x))
@@ -466,37 +413,24 @@ def test_repeats_repeat_exactly_and_survive_copies(repeated, wave):
 
 
 @pytest.mark.parametrize(
-    ("settings", "n_repeats"),
-    [
-        ({}, 2),
-        ({"max_time": 60}, 20),
-        ({"search_space": "dense"}, 0),
-        ({"search_space": "dense", "repeats": 3}, 3),
-        ({"repeats": 0, "max_time": 60}, 0),
-        ({"repeats": 3, "cv": KFold(3)}, 0),
-    ],
+    "settings",
+    [{"space": DenseSpace(1)}, {**SMALL, "validation": KFold(2)}, {**SMALL, "refit": True}],
 )
-def test_how_often_trials_are_repeated(settings, n_repeats):
-    method = AutoDEUQRegressor(**settings)._method
-    assert method.n_repeats == n_repeats
-    assert method.search_share == (0.6 if n_repeats else 1.0)
-
-
-def test_folds_of_a_splitter_are_not_repeated(wave):
-    model = AutoDEUQRegressor(**{**FAST, "repeats": 2}, cv=KFold(2)).fit(*wave)
-    assert model.repeated_ == {} and len(model.fitted_.members) == 2 * len(model.selection_)
+def test_repeats_are_for_folds_of_the_tabular_space(wave, settings):
+    model = AutoDEUQRegressor(1, n_members=1, epochs=1, random_state=0, **settings).fit(*wave)
+    assert model.repeated_ == {}
 
 
 def test_no_repeat_begins_after_the_deadline(tiny_space, wave, monkeypatch, tmp_path):
-    settings = {"n_trials": 2, "epochs": 2, "search_space": tiny_space, "random_state": 0}
-    settings["min_members"] = 1
+    settings = {"n_trials": 2, "epochs": 2, "space": tiny_space, "random_state": 0}
+    settings["selection__min_members"] = 1
     stored = AutoDEUQRegressor(**settings, repeats=1, catalog_dir=tmp_path).fit(*wave)
 
     class Late(MemberRepeater):
         def __init__(self, *arguments, **settings):
             raise AssertionError("no time is left")
 
-    monkeypatch.setattr("skuq.estimators._search_estimator.MemberRepeater", Late)
+    monkeypatch.setattr("skuq.estimators._searches._search.MemberRepeater", Late)
     settings |= {"repeats": 2, "max_time": 1e-6}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -507,22 +441,12 @@ def test_no_repeat_begins_after_the_deadline(tiny_space, wave, monkeypatch, tmp_
     assert sorted(again.repeated_) == sorted(stored.repeated_) != []  # those of the folder
 
 
-@pytest.mark.parametrize(("seconds", "expected"), [(2.0, 5.0), (9.0, 5.0), (11.0, 0)])
-def test_repeats_that_would_not_end_in_time_do_not_begin(seconds, expected, monkeypatch):
-    """A repeat may take half as long as its trial, of which a quarter was trained."""
-    monkeypatch.setattr(time, "monotonic", lambda: 105.0)
-    trial = TrialRecord(0, score=0.1, seconds=seconds / 4, share=0.25)
-    chosen = Retraining("repeat", SearchResult(Catalog([trial])), [0], n_rounds=2)
-    assert AutoDEUQRegressor(max_time=10)._time_of_repeats(chosen, 100.0) == expected
-    assert AutoDEUQRegressor()._time_of_repeats(chosen, 100.0) is None
-
-
 def test_failed_repeats_leave_the_networks_of_the_search(tiny_space, wave, monkeypatch):
     def fail(*arguments):
         raise MemoryError("no room")
 
     monkeypatch.setattr(MemberRepeater, "__call__", fail)
-    settings = {"n_trials": 2, "epochs": 2, "search_space": tiny_space, "random_state": 0}
+    settings = {"n_trials": 2, "epochs": 2, "space": tiny_space, "random_state": 0}
     model = AutoDEUQRegressor(**settings, repeats=2)
     with pytest.warns(UserWarning, match="4 of 4 repeats .*MemoryError: no room"):
         model.fit(*wave)
@@ -539,8 +463,14 @@ def test_nothing_is_trained_after_an_interrupted_search(tiny_space, wave, retrai
             raise KeyboardInterrupt
         return trial.score
 
-    settings = {"n_trials": 3, "epochs": 2, "search_space": tiny_space, "random_state": 0}
-    model = AutoDEUQRegressor(**settings, **retraining, min_members=1, objective=interrupt)
+    settings = {"n_trials": 3, "epochs": 2, "space": tiny_space, "random_state": 0}
+    model = make(
+        AutoDEUQRegressor,
+        **settings,
+        **retraining,
+        selection__min_members=1,
+        search__objective=interrupt,
+    )
     with pytest.warns(UserWarning, match="Search interrupted: continuing with 1 of 3 trials"):
         model.fit(*wave)
     assert len(model.selection_) == 1
@@ -571,7 +501,7 @@ def test_a_gap_in_a_stored_search_is_filled_by_the_recipe_that_is_missing(wave, 
 
 def test_without_folds_seeds_are_repeated(tiny_space, wave):
     model = AutoDEUQRegressor(
-        n_trials=2, epochs=2, search_space=tiny_space, repeats=2, random_state=0
+        n_trials=2, epochs=2, space=tiny_space, repeats=2, random_state=0
     ).fit(*wave)
     assert len(model.fitted_.members) == 3 * len(model.selection_)
     trial = model.repeated_[int(model.selection_.indices[0])]
@@ -600,24 +530,12 @@ def test_a_leaderboard_of_the_trials(fitted, wave):
         mean, std = estimator.predict(X_new, return_std=True)
         position = int(number.removeprefix("trial"))
         row = board[board.trial == fitted.catalog_[position].trial_number]
-        expected = crps_loss(y_new, mean, std) / fitted.targets_.scaling.scale_[0]
+        expected = crps_loss(y_new, mean, std) / fitted.fitted_.targets.scaling.scale_[0]
         assert_allclose(row.new_score, expected, rtol=1e-5)
     assert board.new_score[board.status == "discarded"].isna().all()
     done = board[board.status == "completed"]
     assert done.index.tolist() == list(range(len(done))) and "message" not in board
     assert done.new_score.is_monotonic_increasing and not done.score.is_monotonic_increasing
-
-
-def test_a_leaderboard_has_decisions_of_any_name():
-    configuration = {"rank": 3, "score": 5}
-    failed, stopped = (
-        TrialRecord(k, configuration, status=status, score=score)
-        for k, (status, score) in enumerate([("failed", np.nan), ("discarded", 1.0)])
-    )
-    nothing = Selection(np.array([], dtype=int), np.array([]))
-    board = make_leaderboard(SearchResult(Catalog([failed, stopped], None)), nothing)
-    assert board.status.tolist() == ["discarded", "failed"]
-    assert board["rank"].tolist() == [3, 3] and board["decision_score"].tolist() == [5, 5]
 
 
 def test_failed_trials_are_told_with_their_reasons(wave, tiny_space):
@@ -628,8 +546,8 @@ def test_failed_trials_are_told_with_their_reasons(wave, tiny_space):
             raise KeyError("dropout")
         return trial.score
 
-    settings = {"epochs": 2, "search_space": tiny_space, "random_state": 0, "cv": 2}
-    model = AutoDEUQRegressor(6, **settings, objective=fails)
+    settings = {"epochs": 2, "space": tiny_space, "random_state": 0, "validation": 2}
+    model = make(AutoDEUQRegressor, n_trials=6, **settings, search__objective=fails)
     with pytest.warns(UserWarning, match="3 of 6 trials failed, 3 .*`objective` raised KeyError"):
         model.fit(*wave)
     board = model.leaderboard()
@@ -638,7 +556,7 @@ def test_failed_trials_are_told_with_their_reasons(wave, tiny_space):
 
 
 def test_trials_survive_a_selection_that_fails(wave, tiny_space):
-    settings = {"epochs": 2, "search_space": tiny_space, "random_state": 0, "cv": 2}
+    settings = {"epochs": 2, "space": tiny_space, "random_state": 0, "validation": 2}
     wrong = AutoDEUQRegressor(3, **settings, selection=lambda y, loc: 0)
     with pytest.raises(TypeError, match=r"`selection` must be a function of \(y, loc, scale"):
         wrong.fit(*wave)
@@ -646,22 +564,22 @@ def test_trials_survive_a_selection_that_fails(wave, tiny_space):
     failing = AutoDEUQRegressor(3, **settings, selection=lambda *given, sample_weight: 1 / 0)
     with pytest.raises(ZeroDivisionError) as raised:
         failing.fit(*wave)
-    assert "`reselect" in raised.value.__notes__[0]
+    assert "reselect" in raised.value.__notes__[0]
     with pytest.raises(NotFittedError):
         failing.predict(wave[0])
-    failing.reselect(selection="top")
+    chosen = raised.value.estimator.reselect(selection="top")
     expected = AutoDEUQRegressor(3, **settings, selection="top").fit(*wave)
-    assert_array_equal(failing.predict(wave[0]), expected.predict(wave[0]))
-    assert_array_equal(failing.at_severity(0).predict(wave[0]), expected.predict(wave[0]))
+    assert_array_equal(chosen.predict(wave[0]), expected.predict(wave[0]))
+    assert_array_equal(chosen.at_severity(0).predict(wave[0]), expected.predict(wave[0]))
 
 
 def test_a_search_by_the_papers_rule_says_that_nothing_is_epistemic(wave):
+    # Of one configuration, whose copies are no better together.
     model = AutoDEUQRegressor.from_paper(
-        n_trials=2, epochs=2, random_state=0, population_size=None, sample_size=None
+        n_trials=1, n_members=2, epochs=2, random_state=0, space=TinySpace()
     )
-    first = {"selection": lambda y, loc, scale, n_members, sample_weight: Selection([0], [1.0])}
-    with pytest.warns(UserWarning, match="chose no more.* uncertainty is 0. Set `min_members=2`"):
-        model.set_params(**first).fit(*wave)
+    with pytest.warns(UserWarning, match="1 member, as no more trials .* uncertainty is 0"):
+        model.fit(*wave)
     assert_array_equal(model.predict_uncertainty(wave[0]).epistemic, 0)
 
 
@@ -674,29 +592,21 @@ def test_a_leaderboard_of_a_trial_with_repeats(repeated, wave):
     assert pickled.n_weights.isna().sum() == 1  # not 0: nobody knows
 
 
-def test_steps_of_a_selection_are_trials_of_the_catalog(fitted):
-    records = [TrialRecord(0, status="failed")]
-    records += [replace(r, trial_number=r.trial_number + 1) for r in fitted.catalog_]
-    later = fitted._copy(catalog_=Catalog(records, fitted.catalog_.held_out)).reselect()
-    assert set(later.selection_.indices) <= {step[0] for step in later.selection_.path}
-    assert [step[0] - 1 for step in later.selection_.path] == [
-        step[0] for step in fitted.selection_.path
-    ]
+def test_steps_of_a_selection_are_trials_of_the_catalog(wave, tiny_space):
+    scores = itertools.count()
+
+    def fails_first(trial):
+        return 1 / next(scores)
+
+    settings = {"n_trials": 5, "epochs": 2, "space": tiny_space, "random_state": 0}
+    model = make(AutoDEUQRegressor, **settings, search__objective=fails_first).fit(*wave)
+    assert model.catalog_[0].failed
+    steps = {step for step, _ in model.selection_.path}
+    assert set(model.selection_.indices) <= steps and 0 not in steps
 
 
 def fitted_without_one_member(model):
-    selection = model.selection_
-    one = replace(selection, indices=selection.indices[:1], weights=np.ones(1))
-    return model._copy(selection_=one, selections_=(one,), repeated_={})
-
-
-def test_decisions_with_the_name_of_a_column(fitted):
-    records = [
-        replace(record, configuration={**record.configuration, "weight": 7})
-        for record in fitted.catalog_
-    ]
-    board = fitted._copy(catalog_=Catalog(records, fitted.catalog_.held_out)).leaderboard()
-    assert (board.decision_weight == 7).all() and board.weight.sum() == pytest.approx(1)
+    return dict(model.member_estimators())[f"trial{model.selection_.indices[0]}"]
 
 
 def test_decisions_with_the_name_of_a_column_of_the_catalog():
@@ -718,7 +628,7 @@ def test_a_leaderboard_needs_both_x_and_y(fitted, wave):
 
 @pytest.mark.parametrize("space", ["auto", "dense"])
 def test_a_deadline_ends_a_search_with_an_ensemble(wave, space):
-    model = AutoDEUQRegressor(max_time=1, search_space=space, random_state=0)
+    model = AutoDEUQRegressor(max_time=1, space=space, random_state=0)
     started = time.monotonic()
     model.fit(*wave)
     assert time.monotonic() - started < 20  # a busy machine compiles slowly

@@ -392,7 +392,7 @@ def test_layers_of_a_script_are_registered_where_an_estimator_is_unpickled(monke
     for estimator in (
         DeepEnsembleRegressor(network=waves),
         DeepEnsembleRegressor(network=functools.partial(waves)),
-        AutoDEUQRegressor(search_space=(waves, None)),
+        AutoDEUQRegressor(space=(waves, None)),
         CalibratedUncertaintyRegressor(DeepEnsembleRegressor(network=waves)),
     ):
         keras.saving.register_keras_serializable("skuq_tests")(Sine)

@@ -50,6 +50,7 @@ from skuq import (
     DeepEnsembleRegressor,
 )
 from skuq.exceptions import CalibrationWarning
+from skuq.networks import MLP
 from skuq.predictive import GaussianMixture, TwoPieceNormal
 from skuq.predictive._calibration import shrink_std_factor
 
@@ -222,7 +223,7 @@ def test_two_piece_normals_are_scaled(n_outputs, groups):
     X = np.column_stack([rng.normal(size=300), rng.integers(0, 2, 300)])
     error = np.abs(rng.normal(size=(300, n_outputs))) * np.where(rng.random((300, 1)) < 0.75, 3, -1)
     y = X[:, :1] + error if n_outputs > 1 else X[:, 0] + error[:, 0]
-    model = CalibratedUncertaintyRegressor(Skewed(), groups=groups, cv=3).fit(X, y)
+    model = CalibratedUncertaintyRegressor(Skewed(), group_by=groups, cv=3).fit(X, y)
     plain = Skewed().fit(X, y).predict_distribution(X)
     assert np.mean(model.log_prob(X, y)) > np.mean(plain.log_prob(y)) + 1
     found = model.predict_distribution(X)
@@ -236,7 +237,7 @@ def test_two_piece_normals_are_scaled(n_outputs, groups):
 def test_ends_of_pipelines_and_searches_are_reached():
     X, y = load_diabetes(return_X_y=True)
     frame = pd.DataFrame(X).rename(columns=str)
-    network = DeepEnsembleRegressor(2, hidden_units=(8,), epochs=5, random_state=0)
+    network = DeepEnsembleRegressor(2, network=MLP((8,)), epochs=5, random_state=0)
     model = CalibratedUncertaintyRegressor(make_pipeline(StandardScaler(), network), cv=2)
     model.fit(frame, y)
     parts = model.predict_uncertainty(frame)
@@ -369,43 +370,6 @@ def test_searches_over_parameters_take_weights():
         CalibratedUncertaintyRegressor(unable, cv=2).fit(X, y, weights)
 
 
-def test_bad_input():
-    X, y = line(30)
-    with pytest.raises(ValueError, match="`estimator` must be a regressor"):
-        CalibratedUncertaintyRegressor(GaussianNB()).fit(X, y)
-    with pytest.raises(TypeError, match="predicts a RecalibratedMixture"):
-        inner = CalibratedUncertaintyRegressor(TooSure(), "isotonic", cv=2)
-        CalibratedUncertaintyRegressor(inner, cv=2).fit(X, y)
-    with pytest.raises(NotFittedError, match="unfitted BayesianRidge"):
-        CalibratedUncertaintyRegressor(BayesianRidge(), cv="prefit").fit(X, y)
-    with pytest.raises(TypeError, match="cannot be fitted with `sample_weight`"):
-        CalibratedUncertaintyRegressor(GaussianProcessRegressor()).fit(X, y, np.ones(30))
-    with pytest.raises(ValueError, match="n_samples=1"):
-        CalibratedUncertaintyRegressor(TooSure()).fit(X[:1], y[:1])
-    with pytest.raises(ValueError, match="rows with positive weights. Got n_samples=1"):
-        fitted = TooSure().fit(X, y)
-        CalibratedUncertaintyRegressor(fitted, cv="prefit").fit(X, y, np.arange(30) == 3)
-    with pytest.raises(ValueError, match="finite numbers"):
-        CalibratedUncertaintyRegressor(TooSure(np.nan)).fit(X, y)
-    with pytest.raises(ValueError, match=r"of one shape. .* gave \(6,\) and \(6, 1\)"):
-        CalibratedUncertaintyRegressor(ColumnOf("std")).fit(X, y)
-    with pytest.raises(ValueError, match="leaves out none"):
-        CalibratedUncertaintyRegressor(TooSure(), cv=PredefinedSplit(np.full(30, -1))).fit(X, y)
-    with pytest.raises(ValueError, match="target y is None"):
-        CalibratedUncertaintyRegressor(TooSure()).fit(X, None)
-    with pytest.raises(ValueError, match="dim <= 2|dim 3"):
-        CalibratedUncertaintyRegressor(TooSure()).fit(X, np.zeros((30, 2, 2)))
-    with pytest.raises(ValueError, match="method"):
-        CalibratedUncertaintyRegressor(TooSure(), "best").fit(X, y)
-    model = CalibratedUncertaintyRegressor(TooSure(), "conformal").fit(X, y)
-    with pytest.raises(ValueError, match="calibration rows reach a coverage of 0.9677. Got 0.99"):
-        model.predict_interval(X, 0.99)
-    with pytest.raises(ValueError, match="NaN"):
-        model.fit(X, np.full(30, np.nan))
-    with pytest.raises(NotFittedError):
-        model.predict(X)
-
-
 class ColumnOf(TooSure):
     """Regressor that predicts a column, as wrappers of other libraries do."""
 
@@ -417,6 +381,55 @@ class ColumnOf(TooSure):
         mean, std = super().predict(X, return_std=True)
         mean = mean if self.what == "std" else mean[:, None]
         return (mean, std[:, None]) if return_std else mean
+
+
+def fit_regressor(estimator, *args, X=None, y=None, sample_weight=None, **params):
+    rows, targets = line(30)
+    X = rows if X is None else X
+    model = CalibratedUncertaintyRegressor(estimator, *args, **params)
+    return model.fit(X, targets[: len(X)] if y is None else y, sample_weight)
+
+
+FITTED = TooSure().fit(*line(30))
+ISOTONIC = CalibratedUncertaintyRegressor(TooSure(), "isotonic", cv=2)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "params", "error", "message"),
+    [
+        (GaussianNB(), {}, ValueError, "`estimator` must be a regressor"),
+        (ISOTONIC, {"cv": 2}, TypeError, "predicts a RecalibratedMixture"),
+        (BayesianRidge(), {"cv": "prefit"}, NotFittedError, "unfitted BayesianRidge"),
+        (GaussianProcessRegressor(), {"sample_weight": np.ones(30)}, TypeError, "sample_weight"),
+        (TooSure(), {"X": np.ones((1, 2))}, ValueError, "n_samples=1"),
+        (
+            FITTED,
+            {"cv": "prefit", "sample_weight": np.arange(30) == 3},
+            ValueError,
+            "rows with positive weights. Got n_samples=1",
+        ),
+        (TooSure(np.nan), {}, ValueError, "finite numbers"),
+        (ColumnOf("std"), {}, ValueError, r"of one shape. .* gave \(6,\) and \(6, 1\)"),
+        (TooSure(), {"cv": PredefinedSplit(np.full(30, -1))}, ValueError, "leaves out none"),
+        (TooSure(), {"y": np.zeros((30, 2, 2))}, ValueError, "dim <= 2|dim 3"),
+        (TooSure(), {"y": np.full(30, np.nan)}, ValueError, "NaN"),
+        (TooSure(), {"method": "best"}, ValueError, "method"),
+    ],
+)
+def test_regressor_refuses(estimator, params, error, message):
+    with pytest.raises(error, match=message):
+        fit_regressor(estimator, **params)
+
+
+def test_fit_needs_y_and_keeps_the_earlier_fit():
+    X, y = line(30)
+    model = CalibratedUncertaintyRegressor(TooSure(), "conformal").fit(X, y)
+    before = model.predict_interval(X, 0.9)
+    with pytest.raises(ValueError, match="target y is None"):
+        model.fit(X, None)
+    assert_array_equal(model.predict_interval(X, 0.9), before)
+    with pytest.raises(ValueError, match="calibration rows reach a coverage of 0.9677. Got 0.99"):
+        model.predict_interval(X, 0.99)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -636,7 +649,7 @@ def test_temperature_is_scikit_learns():
 def test_entropies_keep_parts_and_labels_stay():
     X, y = load_iris(return_X_y=True)
     y = np.array(["a", "b", "c"])[y]
-    network = DeepEnsembleClassifier(3, hidden_units=(8,), epochs=20, random_state=0)
+    network = DeepEnsembleClassifier(3, network=MLP((8,)), epochs=20, random_state=0)
     model = CalibratedUncertaintyClassifier(network, cv=3).fit(X, y)
     alone = clone(network).fit(X, y)
     assert_array_equal(model.predict(X), alone.predict(X))
@@ -678,17 +691,21 @@ def test_folds_may_lack_a_class():
     assert np.isfinite(model.temperature_)
 
 
-def test_bad_classifiers():
+@pytest.mark.parametrize(
+    ("estimator", "cv", "n_rows", "error", "message"),
+    [
+        (LinearRegression(), None, 150, ValueError, "must be a classifier"),
+        (GaussianNB(), None, 50, ValueError, "1 class"),
+        (GaussianNB(), "prefit", 150, NotFittedError, "must be fitted"),
+        (GaussianNB(), "two classes", 150, ValueError, "not seen in fit"),
+    ],
+)
+def test_classifier_refuses(estimator, cv, n_rows, error, message):
     X, y = load_iris(return_X_y=True)
-    with pytest.raises(ValueError, match="must be a classifier"):
-        CalibratedUncertaintyClassifier(LinearRegression()).fit(X, y)
-    with pytest.raises(ValueError, match="1 class"):
-        CalibratedUncertaintyClassifier(GaussianNB()).fit(X, np.zeros(150))
-    with pytest.raises(NotFittedError):
-        CalibratedUncertaintyClassifier(GaussianNB(), cv="prefit").fit(X, y)
-    few = GaussianNB().fit(X[:100], y[:100])
-    with pytest.raises(ValueError, match="not seen in fit"):
-        CalibratedUncertaintyClassifier(few, cv="prefit").fit(X, y)
+    if cv == "two classes":
+        estimator, cv = clone(estimator).fit(X[:100], y[:100]), "prefit"
+    with pytest.raises(error, match=message):
+        CalibratedUncertaintyClassifier(estimator, cv=cv).fit(X[:n_rows], y[:n_rows])
 
 
 def test_kernel_matrices_are_cut_on_both_sides():
@@ -709,13 +726,13 @@ def test_a_row_of_weight_2_is_two_rows_and_repeated_folds_count_once(method, gro
     rows = np.repeat(np.arange(120), weight.astype(int))
 
     def predicted(cv, X, y, **weights):
-        model = CalibratedUncertaintyRegressor(constant, method, cv=cv, groups=groups)
+        model = CalibratedUncertaintyRegressor(constant, method, cv=cv, group_by=groups)
         with warnings.catch_warnings():
             warnings.simplefilter("error", CalibrationWarning)  # no group is small
             model.fit(X, y, **weights)
         return model.predict_quantiles([[0.0, 0.0], [1.0, 0.0]], [0.1, 0.6, 0.9])
 
-    prefit = CalibratedUncertaintyRegressor(constant, method, cv="prefit", groups=groups)
+    prefit = CalibratedUncertaintyRegressor(constant, method, cv="prefit", group_by=groups)
     weighted = clone(prefit).fit(X, y, sample_weight=weight)
     written_out = clone(prefit).fit(X[rows], y[rows])
     levels = [0.1, 0.6, 0.9]

@@ -29,6 +29,7 @@ from skuq import (
     DeepEnsembleClassifier,
 )
 from skuq.exceptions import CalibrationWarning
+from skuq.networks import MLP
 from skuq.persistence import dumps, loads
 from skuq.predictive import AdaptedDistribution
 from skuq.predictive._tracking import NOMINAL
@@ -60,9 +61,9 @@ def line():
 @pytest.mark.parametrize("method", METHODS)
 def test_every_group_holds_its_share(method, line):
     X, y = two_groups(4000, seed=1)
-    model = CalibratedUncertaintyRegressor(line, method, groups=1, cv="prefit")
+    model = CalibratedUncertaintyRegressor(line, method, group_by=1, cv="prefit")
     model.fit(*two_groups(2000))
-    plain = clone(model).set_params(groups=None, estimator=line).fit(*two_groups(2000))
+    plain = clone(model).set_params(group_by=None, estimator=line).fit(*two_groups(2000))
     for group in (0, 1):
         rows = X[:, 1] == group
         # three standard errors of the rows of a group
@@ -78,18 +79,18 @@ def test_every_group_holds_its_share(method, line):
 @pytest.mark.parametrize("method", METHODS)
 def test_names_functions_and_two_outputs(method, line):
     X, y = two_groups(400)
-    column = CalibratedUncertaintyRegressor(line, method, groups=1, cv="prefit").fit(X, y)
-    function = clone(column).set_params(estimator=line, groups=lambda X: X[:, 1] > 0)
+    column = CalibratedUncertaintyRegressor(line, method, group_by=1, cv="prefit").fit(X, y)
+    function = clone(column).set_params(estimator=line, group_by=lambda X: X[:, 1] > 0)
     function.fit(X, y)
     assert_allclose(function.predict_interval(X), column.predict_interval(X))
     frame = pd.DataFrame(X, columns=["a", "b"]).assign(b=np.where(X[:, 1] > 0, "wet", "dry"))
     encoded = make_pipeline(Encoder(), TooSure())
-    named = CalibratedUncertaintyRegressor(encoded, method, groups="b", cv=2).fit(frame, y)
-    by_position = CalibratedUncertaintyRegressor(encoded, method, groups=1, cv=2).fit(frame, y)
+    named = CalibratedUncertaintyRegressor(encoded, method, group_by="b", cv=2).fit(frame, y)
+    by_position = CalibratedUncertaintyRegressor(encoded, method, group_by=1, cv=2).fit(frame, y)
     assert_allclose(named.predict_interval(frame), by_position.predict_interval(frame))
     Y = np.column_stack([y, -3 * y])
-    both = CalibratedUncertaintyRegressor(TooSure(), method, groups=1, cv=2).fit(X, Y)
-    one = CalibratedUncertaintyRegressor(TooSure(), method, groups=1, cv=2).fit(X, y)
+    both = CalibratedUncertaintyRegressor(TooSure(), method, group_by=1, cv=2).fit(X, Y)
+    one = CalibratedUncertaintyRegressor(TooSure(), method, group_by=1, cv=2).fit(X, y)
     assert_allclose(both.predict_interval(X)[..., 0], one.predict_interval(X))
     assert both.sample_y(X, 3, random_state=0).shape == (400, 2, 3)
 
@@ -109,7 +110,7 @@ def test_scale_of_a_group_by_hand(line):
     X, y = two_groups(200)
     X[0, 1] = 7  # a group of one row
     with pytest.warns(CalibrationWarning, match=r"1 of 3 groups have fewer than 20 .*\[7.0\]"):
-        model = CalibratedUncertaintyRegressor(line, groups=1, cv="prefit").fit(X, y)
+        model = CalibratedUncertaintyRegressor(line, group_by=1, cv="prefit").fit(X, y)
     z = (y - line.predict(X)) / line.std_
     _, std = model.predict(X, return_std=True)
     masks = [X[:, 1] == group for group in (0, 1, 7)]
@@ -141,7 +142,7 @@ def test_groups_that_are_predicted_exactly_do_not_depend_on_the_unit(method):
     widths = []
     for unit in (1.0, 1e-6):
         zero = DummyRegressor(strategy="constant", constant=0.0)
-        model = CalibratedUncertaintyRegressor(zero, method, groups=1, cv=3).fit(X, unit * y)
+        model = CalibratedUncertaintyRegressor(zero, method, group_by=1, cv=3).fit(X, unit * y)
         widths.append(np.diff(model.predict_interval(X, 0.9)[:3], axis=1) / unit)
     assert_allclose(widths[1], widths[0], rtol=1e-5)  # the scale is shrunk a little towards 1
     exact = clone(model).fit(X, 0 * y)
@@ -154,7 +155,7 @@ def test_bins_of_the_uncertainty(method):
     X = rng.uniform(1, 5, (3000, 1))
     # The noise grows with the square of what is predicted.
     y = X[:, 0] ** 2 * rng.normal(size=3000)
-    model = CalibratedUncertaintyRegressor(Growing(), method, groups="uncertainty", cv="prefit")
+    model = CalibratedUncertaintyRegressor(Growing(), method, group_by="uncertainty", cv="prefit")
     model.set_params(estimator=Growing().fit(X, y)).fit(X[:1500], y[:1500])
     inside = held(model, X[1500:], y[1500:])
     for part in np.array_split(np.argsort(X[1500:, 0]), 5):
@@ -176,13 +177,13 @@ def test_groups_of_dates_and_bins():
     X, y = two_groups(400)
     wet = X[:, 1] > 0
     frame = pd.DataFrame(X, columns=["a", "b"]).assign(b=np.where(wet, "wet", "dry"))
-    model = CalibratedUncertaintyRegressor(make_pipeline(Encoder(), TooSure()), groups="b", cv=2)
+    model = CalibratedUncertaintyRegressor(make_pipeline(Encoder(), TooSure()), group_by="b", cv=2)
     expected = clone(model).fit(frame, y).predict_interval(frame)
     days = pd.to_datetime(np.where(wet, "2020-01-01", "2020-01-02"))
     bins = pd.cut(X[:, 1], [-1, 0.5, 1])
     for labels in (days.as_unit("ns"), days.as_unit("s"), days.tz_localize("UTC"), days.date, bins):
         labelled = frame.assign(labels=labels)
-        dated = clone(model).set_params(groups="labels").fit(labelled, y)
+        dated = clone(model).set_params(group_by="labels").fit(labelled, y)
         assert_allclose(dated.predict_interval(labelled), expected)
         loaded = loads(dumps(dated), trusted=[*TRUSTED, Encoder])
         assert_allclose(loaded.predict_interval(labelled), expected)
@@ -191,7 +192,7 @@ def test_groups_of_dates_and_bins():
 def test_masked_labels_are_missing(line):
     X, y = two_groups(400)
     masked = np.ma.masked_array(X[:, 1], mask=np.arange(400) < 40)
-    model = CalibratedUncertaintyRegressor(line, groups=lambda X: masked, cv="prefit").fit(X, y)
+    model = CalibratedUncertaintyRegressor(line, group_by=lambda X: masked, cv="prefit").fit(X, y)
     with pytest.warns(CalibrationWarning, match="40 of 400 rows are of groups without"):
         model.predict_interval(X)
 
@@ -212,30 +213,31 @@ def test_frames_of_polars_are_calibration_rows():
     for polar in (own, loaded.recalibrate(frame[:100])):
         assert_allclose(polar.predict_interval(frame), expected)
     # A function of the user gets the frame as it is, in `fit` as in `predict`.
-    grouped = clone(model).set_params(groups=lambda rows: rows.get_column("b") > 0)
+    grouped = clone(model).set_params(group_by=lambda rows: rows.get_column("b") > 0)
     grouped.fit(frame, y).predict_interval(frame)
 
 
-def test_bad_groups(line):
+@pytest.mark.parametrize(
+    ("group_by", "frame", "message"),
+    [
+        (5, False, "which has 2. Got 5"),
+        ("b", False, "since X has no names of columns. Got 'b'"),
+        (0, False, "must give labels that rows share. Got 100 labels"),
+        (lambda X: [1, 2], False, "one label a row, 100. Got 2"),
+        (lambda X: [None] * len(X), False, "All of 100 rows have none"),
+        ("c", True, r"one of \['a', 'b'\]. Got 'c'"),
+    ],
+)
+def test_fit_refuses_groups(group_by, frame, message):
     X, y = two_groups(100)
-    model = CalibratedUncertaintyRegressor(line, cv="prefit")
-    for groups, message in (
-        (5, "which has 2. Got 5"),
-        ("b", "since X has no names of columns. Got 'b'"),
-        (0, "must give labels that rows share. Got 100 labels"),
-        (lambda X: [1, 2], "one label a row, 100. Got 2"),
-        (lambda X: [None] * len(X), "All of 100 rows have none"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            model.set_params(groups=groups).fit(X, y)
-    with pytest.raises(ValueError, match=r"one of \['a', 'b'\]. Got 'c'"):
-        model.set_params(estimator=TooSure(), cv=2, groups="c")
-        model.fit(pd.DataFrame(X, columns=["a", "b"]), y)
+    X = pd.DataFrame(X, columns=["a", "b"]) if frame else X
+    with pytest.raises(ValueError, match=message):
+        CalibratedUncertaintyRegressor(TooSure(), group_by=group_by, cv=2).fit(X, y)
 
 
 def test_equal_uncertainties_make_no_groups():
     X, y = two_groups(300)
-    model = CalibratedUncertaintyRegressor(DummyRegressor(), groups="uncertainty")
+    model = CalibratedUncertaintyRegressor(DummyRegressor(), group_by="uncertainty")
     with pytest.warns(CalibrationWarning, match="a single group"):
         model.fit(X, y)
 
@@ -244,12 +246,12 @@ def test_rows_without_a_label_get_the_calibration_of_all(line):
     X, y = two_groups(300)
     X_gap = X.copy()
     X_gap[:30, 1] = np.nan
-    model = CalibratedUncertaintyRegressor(line, groups=lambda X: np.nan_to_num(X, nan=9)[:, 1])
-    by_column = CalibratedUncertaintyRegressor(Growing(), groups=1, cv=2).fit(abs(X_gap) + 1, y)
+    model = CalibratedUncertaintyRegressor(line, group_by=lambda X: np.nan_to_num(X, nan=9)[:, 1])
+    by_column = CalibratedUncertaintyRegressor(Growing(), group_by=1, cv=2).fit(abs(X_gap) + 1, y)
     with pytest.warns(CalibrationWarning, match="30 of 300 rows"):
         std = by_column.predict(abs(X_gap) + 1, return_std=True)[1]
     assert_allclose(std[:30], by_column.scale_ * (abs(X_gap[:30, 0]) + 1))
-    assert model.groups is not None
+    assert model.group_by is not None
 
 
 @pytest.mark.parametrize("method", ["temperature", "vector"])
@@ -261,13 +263,13 @@ def test_classes_in_groups(method):
     y = rng.random(6000) < 1 / (1 + np.exp(-slope * X[:, 0]))
     fitted = LogisticRegression().fit(X[:1000, :1], y[:1000])
     fitted = First(fitted).fit(X, y)
-    model = CalibratedUncertaintyClassifier(fitted, method, groups=1, cv="prefit")
+    model = CalibratedUncertaintyClassifier(fitted, method, group_by=1, cv="prefit")
     model.fit(X[1000:3000], y[1000:3000])
-    plain = clone(model).set_params(groups=None, estimator=fitted).fit(X[1000:3000], y[1000:3000])
+    plain = clone(model).set_params(group_by=None, estimator=fitted).fit(X[1000:3000], y[1000:3000])
     true = 1 / (1 + np.exp(-slope * X[:, 0]))
     assert abs(model.predict_proba(X)[:, 1] - true).mean() < 0.03
     assert abs(plain.predict_proba(X)[:, 1] - true).mean() > 0.1
-    by_doubt = clone(model).set_params(groups="uncertainty", estimator=fitted)
+    by_doubt = clone(model).set_params(group_by="uncertainty", estimator=fitted)
     assert by_doubt.fit(X[1000:3000], y[1000:3000]).predict_proba(X).shape == (6000, 2)
 
 
@@ -308,7 +310,7 @@ def test_vector_scaling_mends_a_class_that_is_predicted_too_often():
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("groups", [None, 1])
 def test_truths_mend_a_change(method, groups, line):
-    model = CalibratedUncertaintyRegressor(line, method, groups=groups, cv="prefit")
+    model = CalibratedUncertaintyRegressor(line, method, group_by=groups, cv="prefit")
     model.fit(*two_groups(1000))
     X, y = two_groups(2000, seed=1)
     noise = y - X[:, 0]
@@ -363,7 +365,7 @@ def test_before_a_change_nothing_changes_much(method, line):
 def test_truths_of_two_outputs(method, groups):
     X, y = two_groups(600)
     Y = np.column_stack([y, y + 1])
-    model = CalibratedUncertaintyRegressor(TooSure(), method, groups=groups, cv=2).fit(X, Y)
+    model = CalibratedUncertaintyRegressor(TooSure(), method, group_by=groups, cv=2).fit(X, Y)
     later = Y * [1, 3]
     for start in range(0, 600, 50):
         model.partial_calibrate(X[start : start + 50], later[start : start + 50])
@@ -373,35 +375,33 @@ def test_truths_of_two_outputs(method, groups):
     assert model.predict_quantiles(X[:3], [0.1, 0.9]).shape == (3, 2, 2)
     # Outputs are independent: the joint density is the product of theirs.
     outputs = map(model.predict_distribution(X).base.output, range(2))
+    quantiles = model.fitted_.calibration.tracker.quantiles
     adapted = [
         AdaptedDistribution(base, NOMINAL, tracked).log_prob(column)
-        for base, tracked, column in zip(outputs, model.calibration_.tracker.quantiles.T, Y.T)
+        for base, tracked, column in zip(outputs, quantiles.T, Y.T)
     ]
     assert_allclose(model.log_prob(X, Y), sum(adapted))
 
 
-def test_truths_out_of_order_and_missing(line):
+@pytest.mark.parametrize(
+    ("n", "truths", "time", "message"),
+    [
+        (4, [0.0, 1.0, 2.0, np.nan], None, "Row 3 is nan, one of 1 that are missing"),
+        (3, [0.0, 1.0, 2.0], [4, 5, 1], "Row 2 is of 1, the row before of 5"),
+        (3, [0.0, 1.0, 2.0], [4, 5], "must have 3 rows"),
+        (3, [0.0, 1.0, 2.0], [4, 5, np.nan], "must be known"),
+        (3, [0.0, 1.0, 2.0], [1, 2, 3], "have been learnt already"),
+        (3, [0.0, 1.0], None, "inconsistent numbers"),
+    ],
+)
+def test_partial_calibrate_refuses_truths_and_keeps_what_was_learnt(line, n, truths, time, message):
     X, y = two_groups(50)
     model = CalibratedUncertaintyRegressor(line, cv="prefit").fit(X, y)
-    with pytest.raises(ValueError, match="Row 3 is nan, one of 1 that are missing"):
-        model.partial_calibrate(X, np.where(np.arange(50) == 3, np.nan, y))
-    with pytest.raises(ValueError, match="Row 2 is of 1, the row before of 5"):
-        model.partial_calibrate(X[:3], y[:3], time=[4, 5, 1])
-    with pytest.raises(ValueError, match="must have 3 rows"):
-        model.partial_calibrate(X[:3], y[:3], time=[4, 5])
-    with pytest.raises(ValueError, match="must be known"):
-        model.partial_calibrate(X[:3], y[:3], time=[4, 5, np.nan])
     assert not hasattr(model, "drift_")
-    days = pd.to_datetime(["2020-01-02", "2020-01-03", "2020-01-03"])
-    model.partial_calibrate(X[:3], y[:3], time=days)
-    with pytest.raises(ValueError, match="have been learnt already"):
-        model.partial_calibrate(X[:1], y[:1], time=days[:1])
-    with pytest.raises(ValueError, match="inconsistent numbers"):
-        model.partial_calibrate(X[:3], y[:2])
+    model.partial_calibrate(X[:3], y[:3], time=[2, 3, 3])
+    with pytest.raises(ValueError, match=message):
+        model.partial_calibrate(X[:n], truths, time=time)
     assert model.drift_.n_rows == 3
-    classes = CalibratedUncertaintyClassifier(GaussianNB(), cv=2).fit(X[:, :1], y > 0)
-    with pytest.raises(ValueError, match="not seen in fit"):
-        classes.partial_calibrate(X[:2, :1], [True, "new"])
     model.fit(X, y)
     assert not hasattr(model, "drift_") and not hasattr(model, "last_time_")
 
@@ -461,6 +461,8 @@ def test_labels_mend_a_change():
     assert_array_equal(model.predict(late[0]), labels)
     total, aleatoric, epistemic = model.predict_uncertainty(late[0])
     assert_allclose(total, aleatoric + epistemic)
+    with pytest.raises(ValueError, match="not seen in fit"):
+        model.partial_calibrate(X[:2], [True, "new"])
     copy = loads(dumps(model))
     assert_array_equal(copy.predict_proba(late[0]), model.predict_proba(late[0]))
 
@@ -632,7 +634,7 @@ def test_calibration_of_100_000_rows_compares_no_pairs_of_rows():
     X, y = two_groups(100_000)
     fitted = BayesianRidge().fit(X, y)
     for method in METHODS:
-        model = CalibratedUncertaintyRegressor(fitted, method, groups=1, cv="prefit")
+        model = CalibratedUncertaintyRegressor(fitted, method, group_by=1, cv="prefit")
         start = time.perf_counter()
         model.fit(X, y)
         fit = time.perf_counter() - start
@@ -649,10 +651,10 @@ def test_calibration_of_100_000_rows_compares_no_pairs_of_rows():
 @pytest.mark.slow
 def test_the_epistemic_part_is_scaled():
     X, y = load_iris(return_X_y=True)
-    network = DeepEnsembleClassifier(3, hidden_units=(8,), epochs=10, random_state=0)
+    network = DeepEnsembleClassifier(3, network=MLP((8,)), epochs=10, random_state=0)
     fitted = network.fit(X, y)
     plain = CalibratedUncertaintyClassifier(fitted, cv="prefit").fit(X, y)
-    model = CalibratedUncertaintyClassifier(fitted, epistemic=True, cv="prefit").fit(X, y)
+    model = CalibratedUncertaintyClassifier(fitted, calibrate_epistemic=True, cv="prefit").fit(X, y)
     assert plain.spread_ == 1 and model.spread_ != 1
     assert_allclose(model.predict_proba(X), plain.predict_proba(X))
     ratio = model.predict_uncertainty(X).epistemic / plain.predict_uncertainty(X).epistemic

@@ -9,14 +9,15 @@ from sklearn.naive_bayes import GaussianNB
 from small_models import TinySpace, TooSure
 
 import skuq
-from skuq.networks import NOMUReadout
+from skuq.networks import MLP, NOMUReadout
 
 callback = pytest.importorskip("sklearn.callback")
 
 X = np.random.default_rng(0).normal(size=(40, 2))
 Y = X[:, 0]
 NUMBERS = NOMUReadout(l_min=0.1, l_max=1, c=1)
-SMALL = {"hidden_units": (8,), "epochs": 3, "random_state": 0}
+RUN = {"epochs": 3, "random_state": 0}
+SMALL = {"network": MLP((8,)), **RUN}
 
 
 class Recorder:
@@ -50,7 +51,7 @@ def steps(unit, n):
     [
         (skuq.DeepEnsembleRegressor(2, **SMALL), Y, "epoch", 3),
         (skuq.NOMURegressor(readout=NUMBERS, epochs=3, random_state=0), Y, "epoch", 3),
-        (skuq.NEONRegressor(steps=3, batch_size=None, random_state=0), Y, "epoch", 3),
+        (skuq.NEONRegressor(epochs=3, batch_size=None, random_state=0), Y, "epoch", 3),
         (skuq.CalibratedUncertaintyRegressor(LinearRegression(), cv=2), Y, "fit", 3),
         (
             skuq.HQEnsembleSelector([("a", GaussianNB()), ("b", GaussianNB(var_smoothing=1))]),
@@ -59,7 +60,7 @@ def steps(unit, n):
             2,
         ),
         (
-            skuq.NESRegressor(2, n_members=1, search_space=TinySpace(), epochs=3, random_state=0),
+            skuq.NESRegressor(2, n_members=1, space=TinySpace(), epochs=3, random_state=0),
             Y,
             "trial",
             2,

@@ -15,7 +15,7 @@ import pytest
 from processes import run_python
 from sklearn.preprocessing import FunctionTransformer
 
-from skuq.estimators._descriptions import describe
+from skuq.estimators._searches._descriptions import describe
 
 
 def priced(price):
@@ -246,7 +246,7 @@ def test_the_description_of_a_function_is_that_of_another_process():
     code = (
         "from functools import partial\n"
         "import numpy as np\n"
-        "from skuq.estimators._descriptions import describe\n"
+        "from skuq.estimators._searches._descriptions import describe\n"
         "f = lambda t, k=2.0, s=frozenset('xyz'): t in {'a', 'b', 'c'} or (lambda u: u + k)(t)\n"
         "print(describe(f)[1:])\n"
         "class Kept:\n"

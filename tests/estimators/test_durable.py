@@ -12,12 +12,13 @@ from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.preprocessing import OneHotEncoder
+from small_models import make
 from tiers import slow_after
 
 import skuq
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor
 from skuq.catalog import Catalog, CatalogFolder
-from skuq.estimators._descriptions import describe
+from skuq.estimators._searches._descriptions import describe
 from skuq.exceptions import (
     CatalogLockedError,
     CatalogMismatchError,
@@ -52,8 +53,8 @@ def trained(monkeypatch):
 @pytest.fixture
 def search(tiny_space, tmp_path):
     def make(n_trials=4, kind=AutoDEUQRegressor, **settings):
-        settings = {"search_space": tiny_space, "epochs": 3, "random_state": 0, **settings}
-        return kind(n_trials, **{"catalog_dir": tmp_path, **settings})
+        settings = {"space": tiny_space, "epochs": 3, "random_state": 0, **settings}
+        return kind(n_trials).set_params(**{"catalog_dir": tmp_path, **settings})
 
     return make
 
@@ -81,7 +82,9 @@ def test_what_is_there_is_not_trained_again(search, trained, tmp_path):
 @pytest.mark.parametrize("strategy", ["rs-mixed", "agebo", "bo-mixed"])
 def test_a_larger_budget_goes_on(search, trained, strategy):
     X, y = table()
-    settings = {"search": strategy, "population_size": 3, "sample_size": 2}
+    settings = {"search": strategy}
+    if strategy == "agebo":
+        settings |= {"search__population_size": 3, "search__sample_size": 2}
     search(3, **settings).fit(X, y)
     more = search(6, **settings).fit(X, y)
     whole = search(6, catalog_dir=None, **settings).fit(X, y)
@@ -135,11 +138,11 @@ def test_other_data_or_settings_are_another_search(search, trained, tmp_path):
     search(2).fit(X, y, validation_data=table(20, 1))
     search(2, epochs=2).fit(X, y)
     search(2, random_state=1).fit(X, y)
-    search(2, fixed_architecture={"units": 8}).fit(X, y)
+    search(2, fixed={"units": 8}).fit(X, y)
     assert len(trained) == 18 and len(folders(tmp_path)) == 9
     # Parameters that do not change a trial do not make another search.
-    search(2, n_members=1, selection="top", verbose=1, max_time=1e9, min_members=1).fit(X, y)
-    search(2, trial_timeout=1e9, max_failures=3, selection_loss="crps").fit(X, y)
+    search(2, n_members=1, selection="top", verbose=1, max_time=1e9).fit(X, y)
+    search(2, trial_timeout=1e9, selection__loss="crps").fit(X, y)
     assert len(trained) == 18
 
 
@@ -159,18 +162,18 @@ def test_a_catalog_to_start_from_is_known_by_its_trials(search, trained, tmp_pat
 
     def start(units):
         configuration = {"units": units, "activation": "relu"}
-        result = search(1, initial_trials=[configuration], catalog_dir=None).fit(X, y)
+        result = search(1, search__initial_trials=[configuration], catalog_dir=None).fit(X, y)
         return result.catalog_
 
     catalogs = [start(units) for units in (8, 10)]
     assert repr(catalogs[0]) == repr(catalogs[1])
     for catalog in [*catalogs, catalogs[0]]:
-        model = search(1, initial_trials=catalog).fit(X, y)
+        model = search(1, search__initial_trials=catalog).fit(X, y)
         assert model.catalog_[0].configuration == catalog[0].configuration
     assert len(trained) == 4 and len(folders(tmp_path)) == 2
     # A stored search is known by its trials too, wherever it is.
     for path in folders(tmp_path):
-        search(1, initial_trials=path).fit(X, y)
+        search(1, search__initial_trials=path).fit(X, y)
     assert len(trained) == 4
 
 
@@ -186,18 +189,19 @@ def test_the_folder_of_all_searches_is_no_search_to_start_from(search, tmp_path)
     X, y = table()
     path = search(1).fit(X, y).catalog_path_
     with pytest.raises(ValueError, match=f"Got `catalog_dir`.*Use '{path}'"):
-        search(1, initial_trials=tmp_path).fit(X, y)
+        search(1, search__initial_trials=tmp_path).fit(X, y)
     with pytest.raises(ValueError, match=f"Use '{tmp_path}' as `catalog_dir`"):
-        search(1, initial_trials=path, catalog_dir=path).fit(X, y)
+        search(1, search__initial_trials=path, catalog_dir=path).fit(X, y)
 
 
 def test_a_pickle_holds_no_networks_of_the_trials_it_started_from(search):
     X, y = table()
-    settings = {"catalog_dir": None, "initial_trials": None}
+    settings = {"catalog_dir": None, "search__initial_trials": None}
     catalog = search(9, **settings).fit(X, y).catalog_
-    model = search(1, **{**settings, "initial_trials": catalog}).fit(X, y)
+    model = search(1, **{**settings, "search__initial_trials": catalog}).fit(X, y)
     copied = pickle.loads(pickle.dumps(model))
-    for kept, none_has_weights in ((copied.initial_trials, True), (model.initial_trials, False)):
+    for one, none_has_weights in ((copied, True), (model, False)):
+        kept = one.search.initial_trials
         networks = [n for k in kept.completed for n in kept[int(k)].result.networks]
         assert {network.weights is None for network in networks} == {none_has_weights}
     again = copied.fit(X, y)
@@ -207,7 +211,7 @@ def test_a_pickle_holds_no_networks_of_the_trials_it_started_from(search):
 def test_clones_of_a_loaded_search_get_folders_of_their_own(search, tmp_path):
     X, y = table()
     search(2, kind=NESRegressor).fit(X, y)
-    loaded = NESRegressor.from_catalog(tmp_path, search_space=search().search_space)
+    loaded = NESRegressor.from_catalog(tmp_path, space=search().space)
     assert loaded.catalog_dir == str(tmp_path)
     assert len(loaded.baseline("deep-ensemble").fit(X, y).catalog_) == loaded.n_members
     assert cross_val_score(loaded, X, y, cv=2).shape == (2,)
@@ -218,7 +222,7 @@ def test_stages_of_numpy_are_read_again(search):
     X, y = table()
     halving = SuccessiveHalving(np.linspace(0.3, 0.6, 2), min_trials=1)
     assert {type(share) for share in halving.shares} == {float}
-    settings = {"discard": halving, "repeats": 0, "search": "rs-mixed", "n_members": 2}
+    settings = {"search__discard": halving, "repeats": 0, "search": "rs-mixed", "n_members": 2}
     assert (search(8, **settings).fit(X, y).catalog_.to_frame().status == "discarded").any()
     assert len(search(8, **settings).fit(X, y).catalog_) == 8
 
@@ -235,11 +239,11 @@ def test_a_pair_of_functions_is_given_again(search, trained, tmp_path):
         return {"learning_rate": hp.Float("rate", 1e-3, 1e-2), "batch_size": 32}
 
     (X, y), space = table(), (build, training)
-    search(2, search_space=space, n_members=1).fit(X, y)
+    search(2, space=space, n_members=1).fit(X, y)
     loaded = AutoDEUQRegressor.from_catalog(tmp_path)
-    with pytest.raises(MissingPartError, match="search_space"):
+    with pytest.raises(MissingPartError, match="space"):
         clone(loaded).fit(X, y)
-    AutoDEUQRegressor.from_catalog(tmp_path, search_space=space).fit(X, y)
+    AutoDEUQRegressor.from_catalog(tmp_path, space=space).fit(X, y)
     assert len(trained) == 2
 
 
@@ -260,9 +264,9 @@ def test_a_changed_search_space_is_noticed(search, trained):
         return network(hp.Int("units", 4, 16), *shapes)
 
     edited.__name__, edited.__qualname__ = build.__name__, build.__qualname__
-    model = search(2, search_space=build).fit(X, y)
+    model = search(2, space=build).fit(X, y)
     with pytest.raises(CatalogMismatchError, match="units: .*high=8.* there, .*high=16.* here"):
-        search(2, search_space=edited).fit(X, y)
+        search(2, space=edited).fit(X, y)
     loaded = AutoDEUQRegressor.from_catalog(model.catalog_path_)
     assert_array_equal(loaded.predict(X), model.predict(X))
     assert len(trained) == 2
@@ -281,7 +285,7 @@ def test_a_search_space_with_other_values_is_another_one(search, trained):
 
         return build
 
-    paths = [search(2, search_space=space_of(w)).fit(X, y).catalog_path_ for w in (3, 5, 3)]
+    paths = [search(2, space=space_of(w)).fit(X, y).catalog_path_ for w in (3, 5, 3)]
     assert paths[0] == paths[2] != paths[1]
     assert len(trained) == 4
 
@@ -314,9 +318,9 @@ def test_from_catalog_is_what_fit_gave(search, trained, tiny_space):
     assert len(three.selection_) == 3 and three.n_members == 3
     assert_array_equal(model.reselect(n_members=3, selection="top").predict(X), three.predict(X))
     assert len(trained) == 6
-    with pytest.raises(RuntimeError, match="`search_space`.*was not saved"):
+    with pytest.raises(RuntimeError, match="`space`.*was not saved"):
         clone(loaded).fit(X, y)
-    loaded = AutoDEUQRegressor.from_catalog(model.catalog_path_, search_space=tiny_space)
+    loaded = AutoDEUQRegressor.from_catalog(model.catalog_path_, space=tiny_space)
     assert len(clone(loaded).set_params(n_trials=7).fit(X, y).catalog_) == 7
     assert len(trained) == 7
 
@@ -387,7 +391,12 @@ def test_frames_and_classes_come_back(search, trained):
 def test_neural_ensemble_search_is_durable_too(search, trained, iris, vary):
     X, y = iris
     shift = [(X + 0.1, y), (X + 0.2, y)]
-    settings = {"kind": NESClassifier, "vary": vary, "population_size": 3, "n_members": 2}
+    settings = {
+        "kind": NESClassifier,
+        "search__vary": vary,
+        "n_members": 2,
+        "search__population_size": 3,
+    }
     model = search(3, **settings).fit(X, y, shift_validation=shift)
     again = search(3, **settings).fit(X, y, shift_validation=shift)
     assert len(trained) == 3
@@ -441,7 +450,7 @@ def test_folds_and_clones_share_a_folder(search, trained, tmp_path):
 def test_a_folder_says_what_the_last_fit_said(search, tmp_path):
     X, y = table()
     model = search(3, n_members=2).fit(X, y)
-    search(5, n_members=1, min_members=1).fit(X, y)
+    search(5, n_members=1, selection__min_members=1).fit(X, y)
     loaded = AutoDEUQRegressor.from_catalog(tmp_path)
     assert loaded.n_trials == 5 and loaded.n_members == 1 and len(loaded.catalog_) == 5
     size = (model.catalog_path_ / "estimator.skuq").stat().st_size
@@ -533,7 +542,7 @@ def test_a_folder_may_be_moved(search, trained, tmp_path, tiny_space):
     X, y = table()
     search(3, catalog_dir=tmp_path / "here").fit(X, y)
     (tmp_path / "here").rename(tmp_path / "there")
-    loaded = AutoDEUQRegressor.from_catalog(tmp_path / "there", search_space=tiny_space)
+    loaded = AutoDEUQRegressor.from_catalog(tmp_path / "there", space=tiny_space)
     assert loaded.set_params(n_trials=4).fit(X, y).catalog_path_.parent == tmp_path / "there"
     assert len(trained) == 4 and not (tmp_path / "here").exists()
 
@@ -562,7 +571,7 @@ def test_functions_with_other_arguments_are_another_search(search, trained):
         )
 
     for width in (4, 16):
-        model = search(1, search_space=partial(build, width=width)).fit(X, y)
+        model = search(1, space=partial(build, width=width)).fit(X, y)
         assert f'"units": {width}' in model.catalog_.member(0).network
     assert len(trained) == 2
     search(1, epochs=np.int64(3)).fit(X, y)
@@ -625,7 +634,7 @@ def test_pickles_know_their_folder(search):
     with pytest.raises(ValueError, match="lost the networks"):
         again.reselect(n_members=1)
     whole = AutoDEUQRegressor.from_catalog(again.catalog_path_)
-    assert len(whole.reselect(n_members=1, min_members=1).selection_) == 1
+    assert len(whole.reselect(n_members=1, selection__min_members=1).selection_) == 1
 
 
 @pytest.mark.parametrize("loss", ["nll", "crps", "mse"])
@@ -633,7 +642,7 @@ def test_another_loss_chooses_the_best_by_it(search, loss):
     X, y = table(200)
     model = search(8, catalog_dir=None).fit(X, y)
     kept = model.selection_
-    assert model.reselect(selection_loss=loss, selection="top", n_members=1) is model
+    assert model.reselect(selection="top", selection__loss=loss, n_members=1) is model
     held_out = model.catalog_.held_out
     best = {}
     for index in model.catalog_.completed:
@@ -652,9 +661,9 @@ def test_another_loss_chooses_the_best_by_it(search, loss):
     assert model.selection_.indices.tolist() == [min(best, key=best.get)]
     np.testing.assert_allclose(model.selection_.loss, min(best.values()), rtol=1e-6)
     assert_array_equal(model.reselect().selection_.indices, kept.indices)
-    with pytest.raises(ValueError, match="'selection_loss' parameter"):
-        model.reselect(selection_loss="best")
-    for name in ("epochs", "epistemic_ddof"):
+    with pytest.raises(ValueError, match="'loss' parameter"):
+        model.reselect(selection__loss="best")
+    for name in ("epochs", "space"):
         with pytest.raises(ValueError, match=rf"`reselect` can change .*Got \['{name}'\]"):
             model.reselect(**{name: 1})
 
@@ -662,7 +671,7 @@ def test_another_loss_chooses_the_best_by_it(search, loss):
 @pytest.mark.slow
 def test_brier_score_of_an_ensemble(iris, search):
     X, y = iris
-    model = search(6, kind=AutoDEUQClassifier, catalog_dir=None, selection_loss="brier").fit(X, y)
+    model = search(6, kind=AutoDEUQClassifier, catalog_dir=None, selection__loss="brier").fit(X, y)
     proba = model.predict_proba(X[model.catalog_.held_out.rows])
     codes = model.catalog_.held_out.y[:, 0].astype(int)
     expected = ((proba - np.eye(3)[codes]) ** 2).sum(axis=1).mean()
@@ -684,13 +693,8 @@ def test_limits_are_parameters(search, trained):
     X, y = table()
     model = search(40, max_time=1e-6).fit(X, y)
     assert len(model.catalog_) == len(trained) == 1
-    with pytest.raises(SearchFailedError, match="3 of 3 trials failed, max_failures=2"):
-        search(20, trial_timeout=1e-9, max_failures=2, epochs=5).fit(X, y)
-    for name in ("max_time", "trial_timeout"):
-        with pytest.raises(ValueError, match=f"'{name}' parameter"):
-            search(2, **{name: 0}).fit(X, y)
-    with pytest.raises(ValueError, match="'max_failures' parameter"):
-        search(2, max_failures=-1).fit(X, y)
+    with pytest.raises(SearchFailedError, match="All 10 trials so far failed.*Timeout"):
+        search(20, trial_timeout=1e-9, epochs=5).fit(X, y)
     with pytest.raises(ValueError, match="'catalog_dir' parameter"):
         search(2, catalog_dir=3).fit(X, y)
 
@@ -793,7 +797,7 @@ def test_warm_starts_that_have_nothing_to_go_on_with(search, trained, tmp_path, 
     elif how == "save":
         skuq.save(model, tmp_path / "model.skuq")
         space = model.search_space
-        model = skuq.load(tmp_path / "model.skuq", parts={"search_space": space})
+        model = skuq.load(tmp_path / "model.skuq", parts={"space": space})
     model.set_params(n_trials=5, catalog_dir=None, warm_start=True)
     with pytest.warns(UserWarning, match="its trials are not in memory.*A new search starts"):
         model.fit(X, y)
@@ -842,7 +846,7 @@ def test_a_warm_start_knows_functions_and_objects_from_others(search, trained, t
     )
     model = search(2, catalog_dir=None, warm_start=True).fit(X, y)
     with pytest.warns(UserWarning, match=r"it differs in \['search_space'\]"):
-        model.set_params(search_space=Other(), n_trials=3).fit(X, y)
+        model.set_params(space=Other(), n_trials=3).fit(X, y)
     assert len(trained) == 5
     decisions = Other.decisions
     space = model.search_space
@@ -864,10 +868,12 @@ def _priced(price):
 def test_another_price_is_another_search(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
-    options = {"n_trials": 2, "epochs": 2, "cv": 2, "repeats": 0, "random_state": 0}
+    options = {"n_trials": 2, "epochs": 2, "validation": 2, "repeats": 0, "random_state": 0}
     scores = []
     for price in (1e-6, 1.0):
-        model = AutoDEUQRegressor(objective=_priced(price), catalog_dir=tmp_path, **options)
+        model = make(
+            AutoDEUQRegressor, search__objective=_priced(price), catalog_dir=tmp_path, **options
+        )
         scores.append(model.fit(X, X[:, 0]).leaderboard()["score"].to_numpy())
     assert (scores[1] > scores[0] + 1).all()
     trial = model.catalog_[0].result

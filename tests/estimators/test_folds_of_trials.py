@@ -28,13 +28,25 @@ pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidation
 
 
 def regressor(space, **settings):
-    settings = {"n_trials": 3, "n_members": 2, "epochs": 8, "cv": 3, "random_state": 0} | settings
-    return skuq.AutoDEUQRegressor(search_space=space, **settings)
+    settings = {
+        "n_trials": 3,
+        "n_members": 2,
+        "epochs": 8,
+        "validation": 3,
+        "random_state": 0,
+    } | settings
+    return skuq.AutoDEUQRegressor(space=space, **settings)
 
 
 def classifier(space, **settings):
-    settings = {"n_trials": 3, "n_members": 2, "epochs": 8, "cv": 3, "random_state": 0} | settings
-    return skuq.NESClassifier(search_space=space, **settings)
+    settings = {
+        "n_trials": 3,
+        "n_members": 2,
+        "epochs": 8,
+        "validation": 3,
+        "random_state": 0,
+    } | settings
+    return skuq.NESClassifier(space=space, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +58,7 @@ def rows():
 
 @pytest.fixture(scope="module")
 def folded(tiny_space, rows):
-    return regressor(tiny_space, cv=KFold(3)).fit(*rows)
+    return regressor(tiny_space, validation=KFold(3)).fit(*rows)
 
 
 # Which rows are where
@@ -98,7 +110,7 @@ def test_held_out_predictions_are_of_networks_that_have_not_seen_the_rows(folded
 def nll_of_rows(model, member):
     """Compute minus the log density of y under the held-out predictions."""
     y = model.catalog_.held_out.y.astype(float)
-    mean, std = model.targets_.head.distribution(member.held_out.astype(float))
+    mean, std = model.fitted_.targets.head.distribution(member.held_out.astype(float))
     return -stats.norm.logpdf(y, mean, std)[:, 0]
 
 
@@ -113,7 +125,7 @@ def test_a_trial_scores_its_loss_over_all_rows(folded):
 
 def test_nes_judges_single_trials_by_their_scores(tiny_space, rows):
     model = skuq.NESRegressor(
-        n_trials=4, n_members=2, search_space=tiny_space, epochs=8, cv=3, random_state=0
+        n_trials=4, n_members=2, space=tiny_space, epochs=8, validation=3, random_state=0
     )
     model.fit(*rows)
     likelihood = [-nll_of_rows(model, model.catalog_.member(k)).mean() for k in range(4)]
@@ -125,7 +137,9 @@ def test_nes_judges_single_trials_by_their_scores(tiny_space, rows):
 @pytest.mark.slow
 def test_folds_of_unequal_size_count_by_their_rows(tiny_space, rows):
     X, y = rows[0][:50], rows[1][:50]
-    model = regressor(tiny_space, n_trials=1, cv=GroupKFold(2)).fit(X, y, groups=np.arange(50) > 9)
+    model = regressor(tiny_space, n_trials=1, validation=GroupKFold(2)).fit(
+        X, y, groups=np.arange(50) > 9
+    )
     member = model.catalog_.member(0)
     assert_allclose(member.score, nll_of_rows(model, member).mean(), rtol=1e-6)
 
@@ -133,7 +147,7 @@ def test_folds_of_unequal_size_count_by_their_rows(tiny_space, rows):
 @pytest.mark.parametrize("cv", [3, GroupKFold(2)])
 def test_rows_count_in_a_score_by_their_weight(tiny_space, rows, cv):
     weight, groups = np.r_[np.ones(40), np.full(10, 20.0)], np.arange(50) > 24
-    model = regressor(tiny_space, n_trials=1, cv=cv)
+    model = regressor(tiny_space, n_trials=1, validation=cv)
     model.fit(rows[0][:50], rows[1][:50], sample_weight=weight, groups=groups if cv != 3 else None)
     member = model.catalog_.member(0)
     expected = np.average(nll_of_rows(model, member), weights=weight)
@@ -143,8 +157,8 @@ def test_rows_count_in_a_score_by_their_weight(tiny_space, rows, cv):
 @pytest.mark.slow
 def test_smaller_folds_are_filled_up_with_a_row_that_counts_nothing(tiny_space, rows):
     X, y = rows[0][:13], rows[1][:13]
-    model = regressor(tiny_space, n_trials=1, epochs=1, cv=KFold(3)).fit(X, y)
-    whole = regressor(tiny_space, n_trials=1, epochs=1, cv=KFold(3))
+    model = regressor(tiny_space, n_trials=1, epochs=1, validation=KFold(3)).fit(X, y)
+    whole = regressor(tiny_space, n_trials=1, epochs=1, validation=KFold(3))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("skuq.training._trainer.make_plan", lambda network: None)
         whole.fit(X, y)
@@ -155,7 +169,7 @@ def test_smaller_folds_are_filled_up_with_a_row_that_counts_nothing(tiny_space, 
 @pytest.mark.slow
 def test_side_by_side_is_as_one_after_the_other(folded, tiny_space, rows, monkeypatch):
     monkeypatch.setattr("skuq.training._trainer.make_plan", lambda network: None)
-    alone = regressor(tiny_space, cv=KFold(3)).fit(*rows)
+    alone = regressor(tiny_space, validation=KFold(3)).fit(*rows)
     for k in range(3):
         one, other = folded.catalog_.member(k), alone.catalog_.member(k)
         assert_allclose(one.held_out, other.held_out, rtol=1e-3, atol=1e-4)
@@ -175,16 +189,16 @@ def test_folds_of_other_weight_are_trained_alone(tiny_space, rows, monkeypatch, 
 
     monkeypatch.setattr(skuq.training, "TrainingRun", watched)
     weight = np.r_[np.ones(40), np.full(20, heavy)]
-    regressor(tiny_space, n_trials=1, cv=KFold(3)).fit(*rows, sample_weight=weight)
+    regressor(tiny_space, n_trials=1, validation=KFold(3)).fit(*rows, sample_weight=weight)
     assert stacked == ([True] if heavy == 1 else [False] * 3)
 
 
 @pytest.mark.slow
 def test_many_folds_are_several_stacks(tiny_space, rows, monkeypatch):
     X, y = rows[0][:24], rows[1][:24]
-    whole = regressor(tiny_space, n_trials=1, cv=8).fit(X, y).catalog_.member(0)
+    whole = regressor(tiny_space, n_trials=1, validation=8).fit(X, y).catalog_.member(0)
     monkeypatch.setattr("skuq.training._trainer._LARGEST_STACK", 3)
-    parts = regressor(tiny_space, n_trials=1, cv=8).fit(X, y).catalog_.member(0)
+    parts = regressor(tiny_space, n_trials=1, validation=8).fit(X, y).catalog_.member(0)
     assert len(parts.networks) == 8
     assert_allclose(parts.held_out, whole.held_out, rtol=1e-3, atol=1e-4)
 
@@ -228,7 +242,7 @@ def test_it_repeats_and_is_kept(tiny_space, rows, refit, tmp_path):
     pickled = pickle.loads(pickle.dumps(model))
     assert_array_equal(pickled.predict(rows[0], return_std=True), expected)
     skuq.save(model, tmp_path / "model.skuq")
-    loaded = skuq.load(tmp_path / "model.skuq", parts={"search_space": tiny_space})
+    loaded = skuq.load(tmp_path / "model.skuq", parts={"space": tiny_space})
     assert_array_equal(loaded.predict(rows[0], return_std=True), expected)
     keras_model = model.to_keras()
     assert_allclose(np.asarray(keras_model(rows[0])["total"]), expected[1], rtol=1e-4)
@@ -267,9 +281,9 @@ def test_classes(tiny_space, iris):
 # Trained anew
 
 
-@pytest.mark.parametrize("cv", [None, 3])
+@pytest.mark.parametrize("cv", ["auto", 3])
 def test_networks_of_the_ensemble_are_trained_anew_on_all_rows(tiny_space, rows, cv):
-    model = regressor(tiny_space, cv=cv, refit=True).fit(*rows)
+    model = regressor(tiny_space, validation=cv, refit=True).fit(*rows)
     assert sorted(model.refitted_) == sorted(model.selection_.indices)
     for k, member in model.refitted_.items():
         assert type(member) is Member
@@ -286,7 +300,7 @@ def test_they_are_what_training_on_all_rows_makes_of_them(tiny_space, rows):
     from skuq.tables import TrainingData
     from skuq.training import Recipe
 
-    model = regressor(tiny_space, cv=3, refit=True).fit(*rows)
+    model = regressor(tiny_space, validation=3, refit=True).fit(*rows)
     (k, member), *_ = model.refitted_.items()
     configuration, x = model.catalog_[k].configuration, model.fitted_.inputs.transform(rows[0])
     data = TrainingData.without_validation(
@@ -377,7 +391,7 @@ def test_no_error_loses_the_search(tiny_space, rows, monkeypatch, error, where):
 def test_each_is_tried_however_many_fail(tiny_space, rows, monkeypatch):
     train = MemberRefitter.__call__
     settings = {"n_trials": 12, "n_members": 12, "selection": "top", "search": "rs-mixed"}
-    model = regressor(tiny_space, cv=None, **settings).fit(*rows)
+    model = regressor(tiny_space, validation="auto", **settings).fit(*rows)
     last, n_members = int(model.selection_.indices[-1]), len(model.selection_.indices)
 
     def fails_but_for_one(self, asked, seed):
@@ -387,14 +401,14 @@ def test_each_is_tried_however_many_fail(tiny_space, rows, monkeypatch):
 
     monkeypatch.setattr(MemberRefitter, "__call__", fails_but_for_one)
     with pytest.warns(UserWarning, match=f"{n_members - 1} of {n_members} networks"):
-        model = regressor(tiny_space, cv=None, refit=True, **settings).fit(*rows)
+        model = regressor(tiny_space, validation="auto", refit=True, **settings).fit(*rows)
     assert list(model.refitted_) == [last]
 
 
 def test_they_are_trained_after_a_search_that_was_cut_short_in_threads(tiny_space, rows):
     model = regressor(
         tiny_space,
-        cv=None,
+        validation="auto",
         n_trials=200,
         epochs=200,
         search="rs-mixed",
@@ -409,7 +423,7 @@ def test_they_are_trained_after_a_search_that_was_cut_short_in_threads(tiny_spac
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cv", [None, 2])
+@pytest.mark.parametrize("cv", ["auto", 2])
 def test_images(cv):
     def build(hp, input_shape, n_outputs):
         from skuq.backend import keras
@@ -421,7 +435,7 @@ def test_images(cv):
 
     rng = np.random.RandomState(0)
     X, y = rng.rand(24, 6, 6, 1), np.arange(24) % 2
-    model = classifier(build, cv=cv, refit=True, epochs=2, n_trials=2).fit(X, y)
+    model = classifier(build, validation=cv, refit=True, epochs=2, n_trials=2).fit(X, y)
     assert len(model.refitted_) == len(model.selection_.indices)
     assert_allclose(model.predict_proba(X).sum(axis=1), 1)
 
@@ -434,7 +448,7 @@ def test_a_pool_of_every_trial_is_as_the_search_has_trained_it(tiny_space, rows)
     assert all(len(e.fitted_.members) == 3 for e in every.values())
     # The leaderboard scores members by the networks with which they predict.
     board = model.leaderboard(*rows).set_index("trial")
-    unit = np.log(model.targets_.scaling.scale_[0])
+    unit = np.log(model.fitted_.targets.scaling.scale_[0])
     for name, estimator in of_ensemble.items():
         scored = board.loc[int(name.removeprefix("trial"))]
         assert scored.n_networks == 1
@@ -455,8 +469,8 @@ def test_a_member_holds_nothing_of_the_others(folded, rows):
 
 
 def test_selecting_again_on_the_same_rows(folded, rows, tiny_space):
-    model = regressor(tiny_space, cv=KFold(3)).fit(*rows).reselect(n_members=3)
-    expected = regressor(tiny_space, cv=KFold(3), n_members=3).fit(*rows)
+    model = regressor(tiny_space, validation=KFold(3)).fit(*rows).reselect(n_members=3)
+    expected = regressor(tiny_space, validation=KFold(3), n_members=3).fit(*rows)
     assert_array_equal(model.selection_.indices, expected.selection_.indices)
     assert_array_equal(folded.predict(rows[0]), clone(folded).fit(*rows).predict(rows[0]))
 
@@ -539,13 +553,23 @@ def test_other_folds_are_another_search(tiny_space, rows, tmp_path):
     parts = np.arange(60) % 3
     other = np.r_[parts[1:], parts[:1]]
     same = PredefinedSplit(parts), PredefinedSplit(parts.copy())
-    for cv in (None, 2, 3, KFold(3), *same, PredefinedSplit(other), list(KFold(3).split(rows[0]))):
-        regressor(tiny_space, cv=cv, n_trials=1, catalog_dir=tmp_path).fit(*rows)
+    for cv in (
+        "auto",
+        2,
+        3,
+        KFold(3),
+        *same,
+        PredefinedSplit(other),
+        list(KFold(3).split(rows[0])),
+    ):
+        regressor(tiny_space, validation=cv, n_trials=1, catalog_dir=tmp_path).fit(*rows)
     assert len(list(tmp_path.iterdir())) == 6
 
 
 def test_a_generator_of_folds_serves_one_fit(tiny_space, rows, tmp_path):
-    model = regressor(tiny_space, cv=KFold(3).split(rows[0]), catalog_dir=tmp_path).fit(*rows)
+    model = regressor(tiny_space, validation=KFold(3).split(rows[0]), catalog_dir=tmp_path).fit(
+        *rows
+    )
     assert len(model.catalog_.member(0).networks) == 3
     with pytest.raises(ValueError, match="A generator can only be used once"):
         model.fit(*rows)
@@ -557,10 +581,10 @@ def test_warm_start_adds_trials(tiny_space, rows):
     model.set_params(n_trials=5).fit(*rows)
     assert [record.result for record in model.catalog_][:3] == first
     assert len(model.catalog_) == 5
-    with pytest.warns(UserWarning, match=r"differs in \['cv'\]"):
-        model.set_params(cv=KFold(3)).fit(*rows)
+    with pytest.warns(UserWarning, match=r"differs in \['validation'\]"):
+        model.set_params(validation=KFold(3)).fit(*rows)
     again = [record.result for record in model.catalog_]
-    model.set_params(cv=KFold(3)).fit(*rows)
+    model.set_params(validation=KFold(3)).fit(*rows)
     assert [record.result for record in model.catalog_] == again
 
 
@@ -569,7 +593,7 @@ def test_warm_start_adds_trials(tiny_space, rows):
 
 def test_masks_are_positions(folded, tiny_space, rows):
     masks = [(np.arange(60) // 20 != k, np.arange(60) // 20 == k) for k in range(3)]
-    model = regressor(tiny_space, cv=masks).fit(*rows)
+    model = regressor(tiny_space, validation=masks).fit(*rows)
     assert_array_equal(model.predict(rows[0]), folded.predict(rows[0]))
 
 
@@ -581,36 +605,41 @@ def test_folds_of_all_rows_leave_out_rows_without_weight(tiny_space, rows):
     used = np.flatnonzero(weight)
     number = {int(row): k for k, row in enumerate(used)}
     of_used = [tuple([number[int(r)] for r in part if r in number] for part in f) for f in folds]
-    model = regressor(tiny_space, cv=folds).fit(X, y, weight)
-    alone = regressor(tiny_space, cv=of_used).fit(X[used], y[used])
+    model = regressor(tiny_space, validation=folds).fit(X, y, weight)
+    alone = regressor(tiny_space, validation=of_used).fit(X[used], y[used])
     assert_allclose(model.predict(X), alone.predict(X), rtol=1e-5)
-    predefined = regressor(tiny_space, cv=PredefinedSplit(np.arange(60) % 3)).fit(X, y, weight)
+    predefined = regressor(tiny_space, validation=PredefinedSplit(np.arange(60) % 3)).fit(
+        X, y, weight
+    )
     assert_array_equal(predefined.predict(X), model.predict(X))
     with pytest.raises(ValueError, match="must give positions of 60 rows"):
-        regressor(tiny_space, cv=[([60], np.arange(60))]).fit(X, y, weight)
+        regressor(tiny_space, validation=[([60], np.arange(60))]).fit(X, y, weight)
     with pytest.raises(ValueError, match="There are 60 rows"):
-        regressor(tiny_space, cv=folds[:2]).fit(X, y, weight)
+        regressor(tiny_space, validation=folds[:2]).fit(X, y, weight)
 
 
 @pytest.mark.filterwarnings("default::skuq.exceptions.SmallValidationWarning")
-@pytest.mark.parametrize(("cv", "advice"), [(None, "`cv`, a larger"), (3, "on chance.$")])
+@pytest.mark.parametrize(("cv", "advice"), [(0.25, "Folds or a larger share"), (3, "on chance.$")])
 def test_advice_for_few_rows(tiny_space, rows, cv, advice):
     with pytest.warns(SmallValidationWarning, match=advice):
-        regressor(tiny_space, cv=cv, n_trials=1).fit(*rows)
+        regressor(tiny_space, validation=cv, n_trials=1).fit(*rows)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"cv": 1}, "The 'cv' parameter"),
-        ({"cv": 61}, "greater than the number of samples"),
-        ({"cv": ShuffleSplit(3)}, "exactly one test fold"),
-        ({"cv": []}, "`cv` has no folds"),
-        ({"cv": [(np.arange(60), np.arange(60))]}, "has 60 and 60 rows, of which 60 are in both"),
-        ({"cv": [([], np.arange(60))]}, "has 0 and 60"),
-        ({"cv": [([60], np.arange(60))]}, "must give positions of 60 rows"),
-        ({"cv": [([0.5], np.arange(60))]}, "must give positions of 60 rows"),
-        ({"cv": "three"}, "The 'cv' parameter"),
+        ({"validation": 1}, "The 'validation' parameter"),
+        ({"validation": 61}, "greater than the number of samples"),
+        ({"validation": ShuffleSplit(3)}, "exactly one test fold"),
+        ({"validation": []}, "has no folds"),
+        (
+            {"validation": [(np.arange(60), np.arange(60))]},
+            "has 60 and 60 rows, of which 60 are in both",
+        ),
+        ({"validation": [([], np.arange(60))]}, "has 0 and 60"),
+        ({"validation": [([60], np.arange(60))]}, "must give positions of 60 rows"),
+        ({"validation": [([0.5], np.arange(60))]}, "must give positions of 60 rows"),
+        ({"validation": "three"}, "The 'validation' parameter"),
         ({"refit": "yes"}, "The 'refit' parameter"),
     ],
     ids=str.split(
@@ -626,13 +655,13 @@ def test_bad_settings(tiny_space, rows, settings, message):
 
 
 def test_validation_data_and_folds_contradict_each_other(tiny_space, rows):
-    with pytest.raises(ValueError, match="Give either `cv` or `validation_data`"):
+    with pytest.raises(ValueError, match="Give either `validation` or `validation_data`"):
         regressor(tiny_space).fit(*rows, validation_data=rows)
 
 
 def test_rows_to_validate_on_are_trained_on_anew(tiny_space, rows):
     X, y = rows
-    beside = regressor(tiny_space, cv=None, refit=True)
+    beside = regressor(tiny_space, validation="auto", refit=True)
     beside.fit(X[:40], y[:40], validation_data=(X[40:], y[40:]))
     alone = clone(beside).fit(X[:40], y[:40], validation_data=(X[40:], y[40:] + 1e-9))
     assert len(beside.refitted_) == len(beside.selection_.indices)

@@ -24,11 +24,12 @@ from tiers import slow_after
 
 import skuq
 from skuq.backend import ops
-from skuq.networks import ArtificialInputs, NOMUNetwork, NOMUReadout
+from skuq.networks import MLP, ArtificialInputs, NOMUNetwork, NOMUReadout, TabularNetwork
 from skuq.predictive import TransformedMixture
 from skuq.tables import RobustScaling, TablePreprocessor
 
-NETWORK = {"hidden_units": (8,), "epochs": 4, "batch_size": 16, "random_state": 0}
+RUN = {"epochs": 4, "batch_size": 16, "random_state": 0}
+NETWORK = {"network": MLP((8,)), **RUN}
 SEARCH = {"n_trials": 2, "n_members": 2, "epochs": 4, "random_state": 0}
 NOMU = {
     "network": NOMUNetwork(8),
@@ -41,13 +42,15 @@ FIXED = NOMUReadout(l_min=0.01, l_max=2, c=1)
 
 
 def _every(tiny_space):
-    search = {**SEARCH, "search_space": tiny_space}
+    search = {**SEARCH, "space": tiny_space}
     return {
         "DeepEnsembleRegressor": skuq.DeepEnsembleRegressor(2, **NETWORK),
         "DeepEnsembleClassifier": skuq.DeepEnsembleClassifier(2, **NETWORK),
-        "HyperDeepEnsembleRegressor": skuq.HyperDeepEnsembleRegressor(2, n_search=2, **NETWORK),
-        "HyperDeepEnsembleClassifier": skuq.HyperDeepEnsembleClassifier(2, n_search=2, **NETWORK),
+        "HyperDeepEnsembleRegressor": skuq.HyperDeepEnsembleRegressor(2, n_trials=2, **NETWORK),
+        "HyperDeepEnsembleClassifier": skuq.HyperDeepEnsembleClassifier(2, n_trials=2, **NETWORK),
         "MCDropoutRegressor": skuq.MCDropoutRegressor(4, **NETWORK),
+        "TabularEnsembleRegressor": skuq.TabularEnsembleRegressor(2, **RUN),
+        "TabularEnsembleClassifier": skuq.TabularEnsembleClassifier(2, **RUN),
         "MCDropoutClassifier": skuq.MCDropoutClassifier(4, **NETWORK),
         "AutoDEUQRegressor": skuq.AutoDEUQRegressor(**search),
         "AutoDEUQClassifier": skuq.AutoDEUQClassifier(**search),
@@ -245,7 +248,7 @@ def test_codes_are_for_networks_that_embed(rows):
 @pytest.mark.slow
 def test_networks_that_embed_get_codes_as_they_are(rows):
     X = pd.DataFrame({"code": np.arange(70) % 14, "x": rows[1]}).astype({"code": "category"})
-    model = skuq.DeepEnsembleRegressor(2, network="tabular", epochs=1, random_state=0)
+    model = skuq.TabularEnsembleRegressor(2, epochs=1, random_state=0)
     model.fit(X, rows[1])
     assert model.preprocessor_.code_columns_ == (1,)
     assert model.preprocessor_.n_codes_ == (15,)
@@ -365,7 +368,7 @@ def test_images_are_not_preprocessed(tiny_space):
 
     rng = np.random.default_rng(0)
     images, y = rng.random((30, 3, 3, 1)), rng.integers(2, size=30)
-    model = skuq.NESClassifier(**SEARCH, search_space=Flat()).fit(images, y)
+    model = skuq.NESClassifier(**SEARCH, space=Flat()).fit(images, y)
     assert model.preprocessor_ is None
     flat = clone(model).set_params(image_shape=(3, 3)).fit(images.reshape(30, 9), y)
     assert flat.preprocessor_ is None
@@ -398,10 +401,9 @@ def test_draws_of_a_model_of_frames(rows):
 def test_draws_of_a_model_with_robust_scaling():
     X = np.random.default_rng(0).standard_cauchy((70, 3))
     X[:, 2] = 5  # which says nothing, nor do other values of it later
-    model = skuq.DeepEnsembleRegressor(
+    model = skuq.TabularEnsembleRegressor(
         2,
-        network="tabular",
-        network_settings={"n_layers": 1, "width": 32, "embedding": "none"},
+        network=TabularNetwork(n_layers=1, width=32, embedding="none"),
         epochs=4,
         random_state=0,
     ).fit(X, X[:, 0])
@@ -498,7 +500,7 @@ def test_skewed_noise_is_likelier_on_its_own_scale(kind, global_random_seed):
     X = rng.uniform(-1, 1, (400, 2))
     centre, noise = np.exp(1 + 1.5 * X[:, 0]), 0.9
     y = centre * np.exp(noise * rng.normal(size=400))
-    settings = {"hidden_units": 16, "epochs": 100, "learning_rate": 0.02, "batch_size": 32}
+    settings = {"network": MLP(16), "epochs": 100, "learning_rate": 0.02, "batch_size": 32}
     plain = skuq.DeepEnsembleRegressor(3, **settings, random_state=0)
     transformed = clone(plain).set_params(target_transform=kind)
     likelihoods = [

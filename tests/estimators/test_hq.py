@@ -32,7 +32,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from skuq import AutoDEUQRegressor, DeepEnsembleClassifier, HQEnsembleSelector
 from skuq.ensembles import select_hq, select_teams
-from skuq.networks import GaussianHead
+from skuq.networks import MLP, GaussianHead
 
 
 def make_pool():
@@ -338,12 +338,6 @@ def test_frozen_models_need_not_take_weights(digits, fitted):
     assert HQEnsembleSelector(make_pool()[3:], cv=3).fit(X, y, 1.0).n_scored_ == 1
 
 
-def test_every_row_must_be_held_out_once(digits):
-    X, _, y, _ = digits
-    with pytest.raises(ValueError, match="exactly one test fold"):
-        HQEnsembleSelector(make_pool(), cv=ShuffleSplit(3, random_state=0)).fit(X, y)
-
-
 class Odd(ClassifierMixin, BaseEstimator):
     """Classifier that predicts given values as probabilities."""
 
@@ -386,38 +380,52 @@ def test_single_precision_and_columns_of_labels_will_do(digits):
         assert_allclose(model.predict_proba(X).sum(axis=1), 1)
 
 
-@pytest.mark.parametrize("change", [{"voting": "absolute"}, {"weights": [1, 1, 1, 1, 1]}])
-def test_bad_votes(digits, change):
-    with pytest.raises(ValueError, match=f"The '{next(iter(change))}' parameter"):
-        HQEnsembleSelector(make_pool(), **change).fit(digits[0], digits[2])
+BAYES, OTHER = ("bayes", GaussianNB()), ("near", KNeighborsClassifier())
+MANY = [(f"t{k}", DecisionTreeClassifier(max_depth=1, random_state=k)) for k in range(26)]
 
 
-def bad_pools():
-    good = ("bayes", GaussianNB())
-    return [
-        ([], "at least two"),
-        ([good], "at least two"),
-        ([good, ("other", "drop")], "at least two"),
-        ([good, ("other", "passthrough")], 'must be classifiers or "drop"'),
-        ([good, GaussianNB()], "tuples"),
-        ([good, good], "not unique"),
-        ([good, ("a__b", GaussianNB())], "__"),
-        ([good, ("other", LinearRegression())], "must be a classifier"),
-        ([good, ("other", None)], "must be a classifier"),
-        ([good, ("other", Perceptron())], "no predict_proba"),
-    ]
-
-
-@pytest.mark.parametrize(("pool", "message"), bad_pools())
-def test_bad_pools(digits, pool, message):
+@pytest.mark.parametrize(
+    ("pool", "params", "message"),
+    [
+        ([], {}, "at least two"),
+        ([BAYES], {}, "at least two"),
+        ([BAYES, ("other", "drop")], {}, "at least two"),
+        ([BAYES, ("other", "passthrough")], {}, 'must be classifiers or "drop"'),
+        ([BAYES, GaussianNB()], {}, "tuples"),
+        ([BAYES, BAYES], {}, "not unique"),
+        ([BAYES, ("a__b", GaussianNB())], {}, "__"),
+        ([BAYES, ("other", LinearRegression())], {}, "must be a classifier"),
+        ([BAYES, ("other", None)], {}, "must be a classifier"),
+        ([BAYES, ("other", Perceptron())], {}, "no predict_proba"),
+        (MANY, {}, "67,108,837 teams"),
+        ([BAYES, OTHER], {"voting": "absolute"}, "The 'voting' parameter"),
+        ([BAYES, OTHER], {"weights": [1, 1]}, "The 'weights' parameter"),
+        ([BAYES, OTHER], {"cv": ShuffleSplit(3, random_state=0)}, "exactly one test fold"),
+        ([BAYES, OTHER], {"beta": 0.3, "filters": ("mean",)}, 'add "alpha" to `filters`'),
+        ([BAYES, OTHER], {"on": "labels", "metric": "qs"}, "leave out `on`"),
+        ([BAYES, OTHER], {"y": lambda y: 0 * y}, "1 class"),
+        ([BAYES, OTHER], {"y": lambda y: y[:-1]}, "inconsistent numbers"),
+        ([BAYES, OTHER], {"y": lambda y: y + 0.5}, "continuous"),
+        ([BAYES, OTHER], {"X": lambda X: np.nan * X}, "NaN"),
+    ],
+)
+def test_selector_refuses(digits, pool, params, message):
+    X, _, y, _ = digits
+    params = dict(params)
+    X, y = params.pop("X", lambda X: X)(X), params.pop("y", lambda y: y)(y)
     with pytest.raises(ValueError, match=message):
-        HQEnsembleSelector(pool).fit(digits[0], digits[2])
+        HQEnsembleSelector(pool, **params).fit(X, y)
 
 
-def test_large_pools_need_a_size(digits):
-    pool = [(f"t{k}", DecisionTreeClassifier(max_depth=1, random_state=k)) for k in range(26)]
-    with pytest.raises(ValueError, match="67,108,837 teams"):
-        HQEnsembleSelector(pool).fit(digits[0], digits[2])
+def test_fit_that_is_refused_keeps_the_earlier_one(digits):
+    X, _, y, _ = digits
+    model = HQEnsembleSelector([BAYES, OTHER]).fit(X, y)
+    labels = model.predict(X)
+    with pytest.raises(ValueError, match="continuous"):
+        model.fit(X, y + 0.5)
+    assert_array_equal(model.predict(X), labels)
+    with pytest.raises(ValueError, match="expecting 64 features"):
+        model.predict(X[:, :5])
 
 
 def test_prefit_models_must_be_fitted_and_know_the_same_classes(digits, fitted):
@@ -430,33 +438,15 @@ def test_prefit_models_must_be_fitted_and_know_the_same_classes(digits, fitted):
         HQEnsembleSelector([*fitted, ("few", few)], cv="prefit").fit(X_new, y_new)
     with pytest.raises(ValueError, match="not seen in fit"):
         HQEnsembleSelector(fitted, cv="prefit").fit(X_new, y_new + 5)
+    with pytest.raises(ValueError, match="leave out `groups`"):
+        HQEnsembleSelector(fitted, cv="prefit").fit(X_new, y_new, groups=y_new)
     part = HQEnsembleSelector(fitted, cv="prefit").fit(X_new[y_new < 3], y_new[y_new < 3])
     assert len(part.classes_) == 10
 
 
-def test_bad_rows(digits):
-    X, _, y, _ = digits
-    pool = make_pool()[1:3]
-    with pytest.raises(ValueError, match="1 class"):
-        HQEnsembleSelector(pool).fit(X, np.zeros(len(X)))
-    with pytest.raises(ValueError, match="inconsistent numbers"):
-        HQEnsembleSelector(pool).fit(X, y[:-1])
-    with pytest.raises(ValueError, match="NaN"):
-        HQEnsembleSelector(pool).fit(np.full_like(X, np.nan), y)
-    with pytest.raises(ValueError, match="continuous"):
-        HQEnsembleSelector(pool).fit(X, y + 0.5)
-    model = HQEnsembleSelector(pool).fit(X, y)
-    with pytest.raises(ValueError, match="expecting 64 features"):
-        model.predict(X[:, :5])
-    with pytest.raises(ValueError, match="continuous"):
-        model.fit(X, y + 0.5)
-    with pytest.raises(NotFittedError):  # nothing of the former fit is served
-        model.predict(X)
-
-
 def test_members_of_an_ensemble_are_a_pool(digits):
     X, X_new, y, y_new = digits
-    networks = DeepEnsembleClassifier(4, hidden_units=(16,), epochs=30, random_state=0).fit(X, y)
+    networks = DeepEnsembleClassifier(4, network=MLP((16,)), epochs=30, random_state=0).fit(X, y)
     pool = networks.member_estimators()
     assert_allclose(
         np.mean([m.predict_proba(X_new) for _, m in pool], axis=0), networks.predict_proba(X_new)
@@ -471,7 +461,7 @@ def test_members_of_an_ensemble_are_a_pool(digits):
 @pytest.mark.slow
 def test_autodeuq_selects_by_hq(wave, tiny_space):
     model = AutoDEUQRegressor(
-        8, n_members=3, epochs=20, search_space=tiny_space, selection="hq", random_state=0
+        8, n_members=3, epochs=20, space=tiny_space, selection="hq", random_state=0
     ).fit(*wave)
     catalog = model.catalog_
     raw = np.stack([catalog.member(k).held_out for k in catalog.completed]).astype(float)

@@ -13,16 +13,18 @@ from tiers import slow_after
 from skuq import (
     AutoDEUQClassifier,
     AutoDEUQRegressor,
-    DeepEnsembleClassifier,
     DeepEnsembleRegressor,
     HyperDeepEnsembleRegressor,
     MCDropoutRegressor,
     NESClassifier,
+    TabularEnsembleClassifier,
+    TabularEnsembleRegressor,
 )
 from skuq.backend import keras
+from skuq.networks import MLP, TabularNetwork
 
 TINY = {"n_members": 2, "epochs": 4, "random_state": 0}
-SMALL = {"network": "tabular", "network_settings": {"width": 32, "n_layers": 1}}
+SMALL = {"network": TabularNetwork(width=32, n_layers=1)}
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +34,11 @@ def rows():
     return X, 30 * X[:, 0] + 1e4 + rng.normal(size=90)
 
 
-@pytest.mark.parametrize("network", slow_after(1, ["tabular", None]))
-def test_large_offsets_keep_their_digits(rows, network):
+@pytest.mark.parametrize("kind", slow_after(1, [TabularEnsembleRegressor, DeepEnsembleRegressor]))
+def test_large_offsets_keep_their_digits(rows, kind):
     X, y = rows
     X, y = X + [1e7, 1.7e9, 0], y + 1e8
-    assert_same(DeepEnsembleRegressor(**TINY, network=network).fit(X, y), X)
+    assert_same(kind(**TINY).fit(X, y), X)
 
 
 def assert_same(model, X, inputs=None):
@@ -78,8 +80,8 @@ def test_heads(rows, loss, n_outputs):
     slow_after(
         2,
         [
-            *((DeepEnsembleRegressor, 3), (DeepEnsembleClassifier, 1)),
-            *((DeepEnsembleRegressor, 1), (DeepEnsembleClassifier, 3)),
+            *((TabularEnsembleRegressor, 3), (TabularEnsembleClassifier, 1)),
+            *((TabularEnsembleRegressor, 1), (TabularEnsembleClassifier, 3)),
         ],
     ),
 )
@@ -88,9 +90,9 @@ def test_networks_for_tables_take_what_the_preprocessor_gives(rows, kind, n_copi
     towns = np.array([f"town {k % 20}" for k in range(len(X))])
     frame = pd.DataFrame(X, columns=list("abc")).assign(town=towns)  # 20 categories become codes
     frame.loc[::7, "b"] = np.nan
-    if kind is DeepEnsembleClassifier:
+    if kind is TabularEnsembleClassifier:
         y = pd.cut(y, 3, labels=["low", "middle", "high"]).astype(str)
-    model = kind(**TINY, **SMALL, n_copies=n_copies).fit(frame, y)
+    model = kind(**TINY, **SMALL).set_params(network__n_copies=n_copies).fit(frame, y)
     assert model.preprocessor_.code_columns_
     assert_same(model, frame, model.preprocessor_.transform(frame))
 
@@ -98,17 +100,16 @@ def test_networks_for_tables_take_what_the_preprocessor_gives(rows, kind, n_copi
 @pytest.mark.slow
 def test_searched_ensembles(rows, tiny_space):
     X, y = rows
-    search = {"search_space": tiny_space, "epochs": 4, "random_state": 0, "n_members": 3}
+    search = {"space": tiny_space, "epochs": 4, "random_state": 0, "n_members": 3}
     model = AutoDEUQRegressor(4, **search).fit(X, y)
     assert_same(model, X)
-    assert_same(model.set_params(epistemic_ddof=1), X)
     assert_same(AutoDEUQClassifier(4, **search).fit(X, y > 1e4), X)
 
 
 @pytest.mark.slow
 def test_other_ensembles(rows):
     X, y = rows
-    model = HyperDeepEnsembleRegressor(3, n_search=4, epochs=4, random_state=0).fit(X, y)
+    model = HyperDeepEnsembleRegressor(3, n_trials=4, epochs=4, random_state=0).fit(X, y)
     assert_same(model, X)
     one = DeepEnsembleRegressor(1, epochs=4, random_state=0).fit(X, y)
     assert (assert_same(one, X).predict_on_batch(X)["epistemic"] == 0).all()
@@ -117,7 +118,7 @@ def test_other_ensembles(rows):
 def test_constant_columns_say_nothing(rows):
     X, y = rows
     X = np.c_[X, np.full(len(X), 7.0)]
-    model = DeepEnsembleRegressor(**TINY, **SMALL).fit(X, y)
+    model = TabularEnsembleRegressor(**TINY, **SMALL).fit(X, y)
     X[:, 3] = 8.0
     assert_same(model, X)
 
@@ -135,7 +136,7 @@ def test_images(tiny_space):
 
     rng = np.random.default_rng(0)
     X, y = rng.normal(5, 3, size=(60, 6, 5, 2)), np.arange(60) % 3
-    settings = {"n_members": 2, "search_space": Convolution(), "epochs": 2, "random_state": 0}
+    settings = {"n_members": 2, "space": Convolution(), "epochs": 2, "random_state": 0}
     model = NESClassifier(2, **settings).fit(X, y)
     assert assert_same(model, X).input_shape == (None, 6, 5, 2)
 
@@ -173,7 +174,12 @@ np.savez(folder + "/out.npz", served=served["total"], loaded=loaded["total"])
 @pytest.mark.slow
 def test_files_of_networks_for_tables_need_its_layers(rows, tmp_path):
     X, y = rows
-    network = DeepEnsembleRegressor(**TINY, **SMALL, n_copies=2).fit(X, y).to_keras()
+    network = (
+        TabularEnsembleRegressor(**TINY, **SMALL)
+        .set_params(network__n_copies=2)
+        .fit(X, y)
+        .to_keras()
+    )
     network.save(tmp_path / "model.keras")
     np.save(tmp_path / "X.npy", X)
     code = """
@@ -224,7 +230,7 @@ def test_keras_model_of_gaussian_mixtures(n_members, n_outputs):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 2)), rng.normal(size=(60, n_outputs))
     model = DeepEnsembleRegressor(
-        n_members, loss="gaussian-mixture", hidden_units=(5,), epochs=3, random_state=0
+        n_members, loss="gaussian-mixture", network=MLP((5,)), epochs=3, random_state=0
     ).fit(X, y)
     outputs = model.to_keras()(X)
     mean, _, epistemic, total = model.predict_uncertainty(X)

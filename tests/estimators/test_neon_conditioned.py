@@ -11,39 +11,38 @@ from operators import (
     SMALL,
     VALUES,
     WAVE_SETTINGS,
-    assert_exact_gradients,
+    build,
     inputs,
-    single,
     std_of,
     waves,
 )
 from sklearn.linear_model import LinearRegression
 
 from skuq import NEONRegressor
-from skuq.backend import keras, ops
-from skuq.estimators import _neon_conditioned
-from skuq.estimators._neon_conditioned import _conditioned_directions
-from skuq.estimators._neon_prior import Prior
-from skuq.estimators._tangent_process import JITTER, ExactProcess, SparseProcess
+from skuq.backend import keras
+from skuq.estimators._operators import _conditioned
+from skuq.estimators._operators._conditioned import (
+    JITTER,
+    ExactProcess,
+    SparseProcess,
+    _conditioned_directions,
+)
+from skuq.estimators._operators._prior import Prior
 from skuq.networks._dense_layers import Derivatives
-from skuq.networks._operator import OperatorNetwork
+from skuq.networks._operator import EncoderDecoder
 from skuq.networks._plan import ARRAYS
 
 layers = keras.layers
 
 
-def tanh_base(d_u, d_y, n_raw):
-    u, y = keras.Input((d_u,)), keras.Input((d_y,))
-    value = layers.Dense(8, activation="tanh")(layers.Concatenate()([u, y]))
-    return keras.Model([u, y], layers.Dense(n_raw)(value))
-
-
 def small(**changes):
-    return NEONRegressor(**{**SMALL, "query_points": QUERIES, "n_draws": 16, **changes})
+    return build(NEONRegressor, **{**SMALL, "query_points": QUERIES, "n_draws": 16, **changes})
 
 
 def wave_model(**changes):
-    return NEONRegressor(**{**WAVE_SETTINGS, "noise": 0.0, "steps": 500, **changes})
+    return build(
+        NEONRegressor, **{**WAVE_SETTINGS, "noise_std": 0.0, "training__steps": 500, **changes}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +63,6 @@ def test_training_rows_are_met(wave):
     assert np.sqrt(np.mean(error**2)) < 2e-5 * waves(u).std()
 
 
-def test_new_functions_are_predicted_between_query_points(wave):
-    between = np.linspace(0.05, 1.9, 9)
-    error = wave.predict(NEAR, query_points=between) - waves(NEAR, between)
-    assert np.sqrt(np.mean(error**2)) < 0.1 * waves(NEAR, between).std()
-
-
 def test_draws_are_joint_and_smooth(wave):
     y = np.linspace(0, 2, 101)
     draws = wave.sample_y(FAR[:1], 200, 0, query_points=y)[0]  # (101, 200)
@@ -79,19 +72,19 @@ def test_draws_are_joint_and_smooth(wave):
 
 def test_with_noise_draws_meet_the_data_up_to_noise(wave):
     u = inputs(10)
-    noisy = wave_model(noise=0.3).fit(u, waves(u))
+    noisy = wave_model(noise_std=0.3).fit(u, waves(u))
     assert std_of(noisy, u).mean() > 3 * std_of(wave, u).mean()
 
 
 # The algebra ------------------------------------------------------------------------------
 
 NETWORKS = {
-    "split": OperatorNetwork(3, 2, 2, (7,), 6, "split", (8, 9)),
-    "concat": OperatorNetwork(3, 2, 2, (7,), 6, "concat", (8, 9)),
-    "deep": OperatorNetwork(3, 2, 1, (7, 5, 4), 7, "split", (8, 9, 4)),
-    "fourier": OperatorNetwork(3, 2, 2, (7,), 6, "split", (8, 9), fourier_scale=2.0),
-    "fourier concat": OperatorNetwork(3, 1, 2, (7,), 6, "concat", (8, 9), fourier_scale=2.0),
-    "plain": OperatorNetwork(3, 2, 2, (7,), 6, factorized=False, activation="tanh"),
+    "split": EncoderDecoder(3, 2, 2, (7,), 6, "split", (8, 9)),
+    "concat": EncoderDecoder(3, 2, 2, (7,), 6, "concat", (8, 9)),
+    "deep": EncoderDecoder(3, 2, 1, (7, 5, 4), 7, "split", (8, 9, 4)),
+    "fourier": EncoderDecoder(3, 2, 2, (7,), 6, "split", (8, 9), fourier_scale=2.0),
+    "fourier concat": EncoderDecoder(3, 1, 2, (7,), 6, "concat", (8, 9), fourier_scale=2.0),
+    "plain": EncoderDecoder(3, 2, 2, (7,), 6, factorized=False, activation="tanh"),
 }
 
 
@@ -195,7 +188,7 @@ def test_a_value_of_importance_three_counts_as_three(noise):
 
 def test_weights_draw_the_mean_to_their_functions():
     u = np.zeros((2, 1))
-    model = small(query_points=None, noise=0.0).fit(u, [0.0, 1.0], sample_weight=[1, 9])
+    model = small(query_points=None, noise_std=0.0).fit(u, [0.0, 1.0], sample_weight=[1, 9])
     assert model.predict(u[:1])[0] == pytest.approx(0.9, abs=0.01)
 
 
@@ -211,83 +204,37 @@ def test_few_inducing_rows_are_exact_where_the_kernel_has_low_rank():
 
 
 def test_many_values_are_conditioned_on_through_some(monkeypatch):
-    monkeypatch.setattr(_neon_conditioned, "MAX_EXACT", 200)
+    monkeypatch.setattr(_conditioned, "MAX_EXACT", 200)
     u = inputs(40)
-    model = wave_model(steps=200).fit(u, waves(u))
+    model = wave_model(training__steps=200).fit(u, waves(u))
     assert std_of(model, FAR).mean() > 5 * std_of(model, u).mean() > 0
     error = model.predict(u) - waves(u)
     assert np.sqrt(np.mean(error**2)) < 0.01 * waves(u).std()
 
 
 def test_of_very_many_values_some_are_used(monkeypatch):
-    monkeypatch.setattr(_neon_conditioned, "MAX_VALUES", 100)
+    monkeypatch.setattr(_conditioned, "MAX_VALUES", 100)
     u = inputs(40)
-    model = wave_model(steps=200).fit(u, waves(u))
+    model = wave_model(training__steps=200).fit(u, waves(u))
     assert std_of(model, FAR).mean() > 2 * std_of(model, u).mean() > 0
 
 
 # Posteriors --------------------------------------------------------------------------------
 
 
-CHANGES = {
-    "functions": ({}, VALUES),
-    "components": ({}, np.stack([VALUES, 2 - VALUES], axis=-1)),
-    "numbers": ({"query_points": None}, VALUES[:, 3]),
-    "fourier": ({"fourier_scale": 2.0, "decoder": "concat"}, VALUES),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_posterior_draws_are_those_of_predictions_and_of_tensors(name):
-    changes, Y = CHANGES[name]
-    model, X = small(**changes).fit(INPUTS, Y), np.array([[0.7], [1.5], [3.0]])
-    draws, parts = model.fitted_.posterior_of(model.index_)(X), model.predict_uncertainty(X)
-    assert_allclose(draws.mean(axis=0), parts.mean, atol=1e-9)
-    assert_allclose(draws.std(axis=0), parts.epistemic, atol=1e-9)
-    first, other = model.posterior_fn(8, 0), small(**changes).fit(INPUTS, Y**2).posterior_fn(8, 0)
-    assert first.joint and first.key == other.key and hash(first.key) == hash(other.key)
-    x = ops.convert_to_tensor(X.astype("float32"))
-    on_tensors = ops.convert_to_numpy(first.function(ops, single(other), x))
-    assert on_tensors.dtype == "float32"
-    assert_allclose(on_tensors, other(X), atol=1e-3 * np.abs(other(X)).max())
-
-
-def test_posterior_has_exact_gradients(wave):
-    assert_exact_gradients(wave.posterior_fn(8, random_state=0), NEAR[:5])
-
-
-def test_rows_do_not_depend_on_those_beside_them(wave):
-    alone = np.concatenate([wave.predict(row[None], True)[1] for row in NEAR])
-    assert_allclose(std_of(wave, NEAR), alone, atol=1e-9)
-
-
-def test_programs_of_posteriors_serve_further_functions():
-    keys = {small().fit(INPUTS[:n], VALUES[:n]).posterior_fn(8).key for n in (5, 6)}
-    assert len(keys) == 1
-
-
 @pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"loss": "nll"}, "loss='nll'"),
-        ({"output_map": "decaying"}, "`output_map`"),
-        ({"build_base": tanh_base}, "`build_base`"),
-        ({"pretrained": LinearRegression().fit(INPUTS, VALUES)}, "`pretrained`"),
-    ],
+    "changes", [{"loss": "nll"}, {"pretrained": LinearRegression().fit(INPUTS, VALUES)}]
 )
-def test_what_cannot_be_conditioned_trains_an_epinet(changes, reason):
-    model = small(**changes).fit(INPUTS, VALUES)
-    assert hasattr(model.fitted_.draws, "member")
-    with pytest.raises(ValueError, match=f"epistemic='conditioned' is not possible with {reason}"):
-        small(epistemic="conditioned", **changes).fit(INPUTS, VALUES)
+def test_prior_trains_an_epinet_where_nothing_can_be_conditioned(changes):
+    assert hasattr(small(**changes).fit(INPUTS, VALUES).fitted_.draws, "member")
 
 
 @pytest.mark.parametrize("Y", [np.full((6, 4), 7.0), np.zeros((6, 4))], ids=["constant", "zero"])
 def test_poor_data_give_finite_predictions(Y):
     for X in (INPUTS, np.ones((6, 1))):
-        for part in small(steps=2).fit(X, Y).predict(X, return_std=True):
+        for part in small(training__steps=2).fit(X, Y).predict(X, return_std=True):
             assert np.isfinite(part).all()
-    assert np.isfinite(std_of(small(steps=2).fit(INPUTS[:1], Y[:1]), INPUTS)).all()
+    assert np.isfinite(std_of(small(training__steps=2).fit(INPUTS[:1], Y[:1]), INPUTS)).all()
 
 
 def test_learnt_noise_is_not_below_single_precision():
@@ -295,8 +242,8 @@ def test_learnt_noise_is_not_below_single_precision():
     grid = np.linspace(-1, 1, 10)
     X = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
     y = np.exp(3 * X[:, 0]) + X[:, 1]
-    settings = {**SMALL, **WAVE_SETTINGS, "query_points": None, "steps": 500}
-    model = NEONRegressor(**settings, epistemic="conditioned", noise="auto").fit(X, y)
+    settings = {**SMALL, **WAVE_SETTINGS, "query_points": None, "training__steps": 500}
+    model = build(NEONRegressor, **settings, prior="conditioned", noise_std="auto").fit(X, y)
     mean, std = model.predict(X, return_std=True)
     assert model.noise_std_ > 0
     assert np.quantile(np.abs(y - mean) / std, 0.9) < 2
@@ -311,9 +258,11 @@ def test_kernel_of_rows_that_nearly_meet_is_positive(monkeypatch):
             super().__init__(derivatives)
             grams.append(self._gram)
 
-    monkeypatch.setattr(_neon_conditioned, "ExactProcess", Watched)
+    monkeypatch.setattr(_conditioned, "ExactProcess", Watched)
     rng = np.random.default_rng(0)
     X = rng.random((60, 6))
     X[20:] = X[0] + 1e-3 * rng.standard_normal((40, 6))
-    NEONRegressor(noise=0.0, steps=50, random_state=0).fit(X, np.sin(3 * X).sum(axis=1))
+    build(NEONRegressor, noise_std=0.0, training__steps=50, random_state=0).fit(
+        X, np.sin(3 * X).sum(axis=1)
+    )
     assert np.linalg.eigvalsh(grams[0])[0] > -1e-12

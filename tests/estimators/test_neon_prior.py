@@ -1,17 +1,21 @@
 """Size of NEON's random prior and of the noise, where values are noisy."""
 
+import functools
 import warnings
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from operators import build
 from tiers import slow_after
 
 from skuq import NEONRegressor, OperatorEnsembleRegressor
-from skuq.estimators import _neon_conditioned
-from skuq.estimators._neon_prior import learn_prior, learn_scale
-from skuq.estimators._tangent_process import ExactProcess
+from skuq.estimators._operators import _conditioned
+from skuq.estimators._operators._conditioned import ExactProcess
+from skuq.estimators._operators._prior import learn_prior, learn_scale
+from skuq.estimators._operators._training import OperatorJob
 from skuq.networks._dense_layers import Derivatives
+from skuq.tables import TrainingData
 
 NOISE = 0.2
 
@@ -27,8 +31,13 @@ def noisy_rows(n, seed, noise=NOISE):
 
 
 def small(**changes):
-    settings = {"encoder_units": (16,), "latent": 16, "decoder_units": (16,), "steps": 2000}
-    return NEONRegressor(**{**settings, "learning_rate": 0.01, "random_state": 0, **changes})
+    settings = {
+        "network__encoder_units": (16,),
+        "network__latent": 16,
+        "network__decoder_units": (16,),
+        "training__steps": 2000,
+    }
+    return build(NEONRegressor, **{**settings, "learning_rate": 0.01, "random_state": 0, **changes})
 
 
 def judge(model):
@@ -39,25 +48,184 @@ def judge(model):
     return np.sqrt(np.mean((error / parts.epistemic) ** 2)), np.sqrt(np.mean(error**2))
 
 
-@pytest.mark.parametrize("seed", slow_after(1, range(5)))
-@pytest.mark.parametrize("n", [40, 200])
-@pytest.mark.parametrize("noise", ["auto", NOISE])
-def test_errors_of_the_mean_are_as_large_as_the_epistemic_part_says(noise, n, seed):
-    ratio, error = judge(small(noise=noise, random_state=seed).fit(*noisy_rows(n, seed)))
+# Whole fits ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("noise", "n", "seed"),
+    slow_after(
+        2, [(noise, n, k) for n in (40, 200) for k in range(5) for noise in ("auto", NOISE)]
+    ),
+)
+def test_fit_errs_as_much_as_its_epistemic_part_says(noise, n, seed):
+    ratio, error = judge(small(noise_std=noise, random_state=seed).fit(*noisy_rows(n, seed)))
     assert 0.4 < ratio < 2.5
     assert error < 4 * NOISE / np.sqrt(n / 5)
 
 
-def test_few_rows_with_a_known_noise_are_not_learnt_by_heart():
-    models = [small(noise=NOISE, random_state=k).fit(*noisy_rows(20, k)) for k in range(5)]
+@pytest.mark.slow
+def test_fit_does_not_learn_few_rows_with_a_known_noise_by_heart():
+    models = [small(noise_std=NOISE, random_state=k).fit(*noisy_rows(20, k)) for k in range(5)]
     ratio, error = np.median([judge(model) for model in models], axis=0)
     assert ratio < 1.8 and error < 0.5
+
+
+@pytest.mark.slow
+def test_fit_with_large_known_noise_of_few_rows_keeps_the_usual_scale():
+    ratios = []
+    for seed in range(6):
+        X, y = noisy_rows(10, seed, noise=1.0)
+        model = small(noise_std=1.0, training__steps=500, random_state=seed)
+        ratios.append(judge(model.fit(X, y))[0])
+    assert max(ratios) < 8  # near 100 where the data choose the scale alone
+
+
+@pytest.mark.slow
+def test_fit_learns_each_component_by_itself():
+    q, rng = np.linspace(0, 1, 6), np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (60, 2))
+
+    def waves(X):
+        wave = np.sin(3 * X[:, :1] + 4 * q)
+        return np.stack([wave, X[:, 1:] ** 2 + wave**2], axis=-1)
+
+    Y = waves(X)
+    Y[..., 0] += 0.1 * rng.normal(size=(60, 6))
+    T = rng.uniform(-1, 1, (500, 2))
+    errors = []
+    for noise in ([0.1, 0.0], "auto"):
+        model = small(query_points=q, noise_std=noise, training__steps=3000).fit(X, Y)
+        parts = model.predict_uncertainty(T)
+        error = parts.mean - waves(T)
+        errors.append(np.sqrt(np.mean(error[..., 0] ** 2)))
+        ratio = np.sqrt(np.mean((error[..., 0] / parts.epistemic[..., 0]) ** 2))
+        assert 0.3 < ratio < 3
+    assert errors[0] < 1.5 * errors[1]
+
+
+@pytest.mark.slow
+def test_fit_learns_a_column_without_noise_exactly_beside_a_noisy_one():
+    rng = np.random.default_rng(0)
+    X, T = rng.uniform(-1, 1, (60, 1)), np.linspace(-1, 1, 41)[:, None]
+
+    def columns(X):
+        return np.concatenate([np.sin(3 * X), np.cos(3 * X)], axis=1)
+
+    model = small(training__steps=3000)
+    model.fit(X, columns(X) + [0, 0.3] * rng.normal(size=(60, 2)))
+    clean, noisy = model.noise_std_.ravel()
+    assert clean < 0.01 and 0.2 < noisy < 0.4
+    error = np.sqrt(np.mean((model.predict(T) - columns(T)) ** 2, axis=0))
+    assert error[0] < 0.01 < error[1] < 0.2
+
+
+def levels(n_levels, n_repeats, seed):
+    """Noisy rows of few inputs, each measured several times."""
+    X = np.repeat(np.linspace(-1, 1, n_levels), n_repeats)[:, None]
+    rng = np.random.default_rng(seed)
+    return X, np.sin(3 * X[:, 0]) + NOISE * rng.standard_normal(len(X))
+
+
+@pytest.mark.parametrize(
+    ("noise", "n_levels", "seed"),
+    slow_after(
+        1,
+        [(noise, *case) for case in ((5, 0), (5, 1), (6, 1), (6, 2)) for noise in ("auto", NOISE)],
+    ),
+)
+def test_fit_meets_inputs_that_are_measured_often(noise, n_levels, seed):
+    X, y = levels(n_levels, 8, seed)
+    model = small(noise_std=noise, random_state=seed).fit(X, y)
+    parts = model.predict_uncertainty(X[::8])
+    of_mean = NOISE / np.sqrt(8)
+    # Once means of 8 values were missed by 0.6, and deviations were 0.003.
+    assert np.abs(parts.mean - y.reshape(-1, 8).mean(axis=1)).max() < 4 * of_mean
+    assert 0.4 * of_mean < parts.epistemic.mean() < 2 * of_mean
+    if noise == "auto":
+        within = np.sqrt(y.reshape(-1, 8).var(axis=1, ddof=1).mean())
+        assert 0.7 * within < model.noise_std_ < 1.4 * within
+
+
+@pytest.mark.parametrize("n_copied", slow_after(0, [60, 20]))
+def test_fit_takes_no_copies_of_records_for_measurements(n_copied):
+    X, y = noisy_rows(60, 0)
+    rows = np.concatenate([np.arange(60), np.repeat(np.arange(n_copied), 2)])
+    model = small().fit(X[rows], y[rows])
+    assert 0.5 * NOISE < model.noise_std_ < 2 * NOISE  # 0 if equal values of copies counted
+
+
+@pytest.mark.slow
+def test_fit_to_pure_noise_leaves_the_level_uncertain():
+    ratios = []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        X, y = rng.uniform(-1, 1, (30, 1)), rng.normal(size=30)
+        model = small(random_state=seed).fit(X, y)
+        parts = model.predict_uncertainty(np.linspace(-1, 1, 41)[:, None])
+        ratios.append(np.sqrt(np.mean((parts.mean / parts.epistemic) ** 2)))
+    assert np.median(ratios) < 2
+
+
+@pytest.mark.parametrize("seed", slow_after(0, range(3)))
+def test_fit_learns_the_noise_of_fifteen_rows(seed):
+    T = np.linspace(-1, 1, 41)[:, None]
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (26, 1))
+    y = np.sin(3 * X[:, 0]) + NOISE * rng.normal(size=26)
+    mean = small(random_state=seed).fit(X, y).predict(T)
+    assert np.abs(mean - np.sin(3 * T[:, 0])).max() < 1  # once hundreds
+
+
+def test_fit_warns_of_a_mean_that_can_be_far_off():
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-1, 1, (12, 1))
+    y = rng.normal(size=12)
+    with pytest.warns(UserWarning, match="12 functions are too few to learn the noise"):
+        small(training__steps=1000).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        small(noise_std=0.0, training__steps=200).fit(X, y)  # the user says that there is none
+        small(training__steps=1000).fit(X, np.sin(3 * X[:, 0]))
+
+
+def test_fit_warm_starts_from_random_weights_with_a_known_noise():
+    """Networks must not have seen what they leave out, and scales are those of the new data."""
+    X, y = noisy_rows(40, 0)
+    model = small(noise_std=NOISE, warm_start=True, training__steps=20).fit(X[:12], y[:12])
+    model.set_params(noise_std=1000 * NOISE).fit(X, 1000 * y)
+    fresh = small(noise_std=1000 * NOISE, training__steps=20).fit(X, 1000 * y)
+    assert_allclose(model.predict(X), fresh.predict(X))
+
+
+def test_fit_takes_a_known_noise_of_each_column():
+    X, y = noisy_rows(20, 0)
+    Y = np.stack([y, 10 * y], axis=1)
+    model = small(noise_std=[0.2, 2.0], training__steps=20).fit(X, Y)
+    assert_allclose(model.predict_uncertainty(X).aleatoric, np.broadcast_to([0.2, 2], Y.shape))
+    with pytest.raises(ValueError, match="one number, or one for each"):
+        small(noise_std=[0.2, 2.0, 1.0], training__steps=20).fit(X, Y)
+
+
+def test_fit_learns_no_scale_from_networks_that_diverged(monkeypatch):
+    X, y = noisy_rows(20, 0, noise=0.0)
+    scales, learn = [], _conditioned.learn_scale_without_noise
+
+    def spy(members, *rest):
+        scales.append(len(members))
+        return learn(members, *rest)
+
+    monkeypatch.setattr(_conditioned, "learn_scale_without_noise", spy)
+    calls = []
+    diverged = lambda member: calls.append(1) or len(calls) == 1  # noqa: E731
+    monkeypatch.setattr(_conditioned, "has_diverged", diverged)
+    small(noise_std=0.0, training__steps=50).fit(X, y)
+    assert scales == [4]
 
 
 @pytest.mark.parametrize(("noise", "fewest"), [(0.1, 5), ("auto", 15)])
 def test_networks_stop_early_from_some_rows_on(noise, fewest):
     members = [
-        len(small(noise=noise, steps=5).fit(*noisy_rows(n, 0)).members_)
+        len(small(noise_std=noise, training__steps=5).fit(*noisy_rows(n, 0)).members_)
         for n in (fewest - 1, fewest)
     ]
     assert members == [1, 5]
@@ -65,22 +233,76 @@ def test_networks_stop_early_from_some_rows_on(noise, fewest):
 
 def test_a_given_scale_is_kept_with_a_known_noise():
     X, y = noisy_rows(40, 0)
+    fast = functools.partial(small, noise_std=NOISE, training__steps=300)
     far = np.full((1, 2), 20.0)
     spreads = [
-        small(noise=NOISE, prior_scale=scale).fit(X, y).predict_uncertainty(far).epistemic[0]
+        fast(prior__scale=scale).fit(X, y).predict_uncertainty(far).epistemic[0]
         for scale in (0.5, 5.0)
     ]
     assert 3 < spreads[1] / spreads[0] < 11  # the larger one meets the data more closely
-    parts = small(noise=NOISE, prior_scale=0).fit(X, y).predict_uncertainty(X)
+    parts = fast(prior__scale=0).fit(X, y).predict_uncertainty(X)
     assert (parts.epistemic < 1e-9).all()
     assert_allclose(parts.aleatoric, NOISE)
 
 
-def test_a_warm_start_with_a_known_noise_does_not_go_on_from_what_it_leaves_out():
-    X, y = noisy_rows(20, 0)
-    model = small(noise=NOISE, warm_start=True).fit(X, y)
-    once = model.predict(X)
-    assert_allclose(model.fit(X, y).predict(X), once)
+# Folds and repeats -----------------------------------------------------------------------
+
+
+def job_of(X, Y, n_noises=1):
+    """The job of functions (n, q, m) with inputs (n, d), without settings of a training."""
+    q, m = Y.shape[1:]
+    rows, values = np.repeat(X, q, axis=0), Y.reshape(-1, m)
+    data = TrainingData.without_validation(rows, values, np.ones(len(rows)))
+    settings = dict.fromkeys(("base", "head", "recipe", "by_function"))
+    return OperatorJob(
+        **settings,
+        data=data,
+        n_queries=q,
+        entropy=0,
+        weight=np.ones(len(X)),
+        learns_noise=True,
+        noise=np.zeros((n_noises, m)),
+    )
+
+
+@pytest.mark.parametrize("n_different", [1, 4, 6, 12])
+def test_folds_leave_equal_inputs_out_together(n_different):
+    X = np.resize(np.random.default_rng(0).uniform(-1, 1, (n_different, 2)), (12, 2))
+    job = job_of(X, np.arange(12.0)[:, None, None])
+    assert_array_equal(job.groups, np.arange(12) % n_different)
+    assert job.can_leave_out == (n_different >= 5)
+    if job.can_leave_out:
+        left_out = job.folds(5, 5)
+        assert_array_equal(left_out.sum(axis=0), 1)
+        assert left_out.any(axis=1).all()
+        assert_array_equal(left_out, left_out[:, np.arange(12) % n_different])
+
+
+def test_noise_of_repeats_is_that_of_columns_or_functions():
+    X = np.repeat(np.random.default_rng(0).uniform(-1, 1, (3, 2)), 200, axis=0)
+    noise = np.array([0.1, 2.0])[:, None] * np.random.default_rng(1).normal(size=(600, 2, 1))
+    std, dof = job_of(X, X[..., None] + noise, n_noises=2).noise_of_repeats()
+    assert_allclose(std, [[0.1], [2.0]], rtol=0.1)
+    assert dof == 597
+    Y = X[:, None, :] + 0.5 * np.random.default_rng(2).normal(size=(600, 4, 2))
+    std, dof = job_of(X, Y).noise_of_repeats()
+    assert_allclose(std, [[0.5, 0.5]], rtol=0.05)
+    assert dof == 4 * 597
+
+
+@pytest.mark.parametrize("n_copied", [0, 20, 60])
+def test_limits_of_noise_are_those_of_repeats_that_are_no_copies(n_copied):
+    rng = np.random.default_rng(0)
+    X, y = np.repeat(rng.uniform(-1, 1, (6, 2)), 20, axis=0), rng.normal(size=120)
+    rows = np.concatenate([np.arange(120), np.arange(n_copied)])
+    low, high = _conditioned._limits_of_noise(job_of(X[rows], y[rows, None, None]))
+    if n_copied:
+        assert (low, high) == (0, np.inf)
+    else:
+        assert 0.7 < low < 1 < high < 1.3
+
+
+# The learnt prior and noise of networks that are linear in their weights ------------------
 
 
 def linear(jacobian, y, raw=None, n_folds=5, weight=None):
@@ -111,7 +333,7 @@ ONE = np.zeros(600, dtype=int)
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_scale_and_noise_of_a_linear_network_are_found(known):
+def test_learn_prior_finds_scale_and_noise(known):
     # Many weights, so that values tell the scale; or few, so that they tell the noise.
     given = linear(*drawn(600, 1000 if known else 100, 3.0, 0.5))
     if known:
@@ -126,43 +348,48 @@ def test_scale_and_noise_of_a_linear_network_are_found(known):
     assert prior.scale == pytest.approx(3, rel=0.35)
 
 
-def test_known_noises_of_places_may_differ():
-    place, std = np.arange(400) % 2, np.array([[1.0, 0.05]])
-    given = linear(*drawn(400, 800, 2.0, std[0, place], seed=1))
-    prior, (factor, noise) = learn_scale(*given, place, std)
+@pytest.mark.parametrize("least", [0.05, 0.0])
+def test_learn_scale_treats_each_group_by_itself(least):
+    """A group without noise does not spoil the others."""
+    group, std = np.arange(400) % 2, np.array([[1.0, least]])
+    given = linear(*drawn(400, 800, 2.0, std[0, group], seed=1))
+    prior, (factor, noise) = learn_scale(*given, group, std)
     assert_allclose(noise, std)
     assert_allclose(prior.scale * factor, 2, rtol=0.5)
-    ratio = np.median(prior.noise[place == 0]) / np.median(prior.noise[place == 1])
-    assert 0.3 < ratio / 400 < 3  # 1 / 0.05 squared
+    if least:
+        ratio = np.median(prior.noise[group == 0]) / np.median(prior.noise[group == 1])
+        assert 0.3 < ratio / 400 < 3  # 1 / 0.05 squared
 
 
-def test_a_place_without_noise_does_not_spoil_the_others():
-    q, rng = np.linspace(0, 1, 6), np.random.default_rng(0)
-    X = rng.uniform(-1, 1, (60, 2))
-
-    def waves(X):
-        wave = np.sin(3 * X[:, :1] + 4 * q)
-        return np.stack([wave, X[:, 1:] ** 2 + wave**2], axis=-1)
-
-    Y = waves(X)
-    Y[..., 0] += 0.1 * rng.normal(size=(60, 6))
-    T = rng.uniform(-1, 1, (500, 2))
-    errors = []
-    for noise in ([0.1, 0.0], "auto"):
-        parts = small(query_points=q, noise=noise, steps=3000).fit(X, Y).predict_uncertainty(T)
-        error = parts.mean - waves(T)
-        errors.append(np.sqrt(np.mean(error[..., 0] ** 2)))
-        ratio = np.sqrt(np.mean((error[..., 0] / parts.epistemic[..., 0]) ** 2))
-        assert 0.3 < ratio < 3
-    assert errors[0] < 1.5 * errors[1]
+def test_learn_prior_tells_a_group_without_noise_from_a_noisy_one():
+    group = np.arange(400) % 2
+    given = linear(*drawn(400, 20, 2.0, np.where(group, 0.5, 0.0), seed=1))
+    _, (_, std) = learn_prior(*given, group, any_noise(2, 1))
+    assert std[0, 0] < 0.1 and 0.4 < std[1, 0] < 0.6
 
 
-def test_large_known_noise_of_few_rows_leaves_the_usual_scale():
-    ratios = []
-    for seed in range(6):
-        X, y = noisy_rows(10, seed, noise=1.0)
-        ratios.append(judge(small(noise=1.0, steps=500, random_state=seed).fit(X, y))[0])
-    assert max(ratios) < 8  # near 100 where the data choose the scale alone
+@pytest.mark.parametrize("seed", range(6))
+def test_learn_scale_of_few_values_under_large_noise_is_near_the_usual_one(seed):
+    given = linear(*drawn(10, 40, 0.5, 1.0, seed=seed))
+    prior, (factor, _) = learn_scale(*given, ONE[:10], np.full((1, 1), 1.0))
+    assert 0.15 < prior.scale * factor.item() < 3  # the smallest candidate is 0.01
+
+
+def test_learn_prior_keeps_the_noise_within_its_limits():
+    given = linear(*drawn(200, 50, 3.0, 0.5))
+    for low, high, expected in ((0.0, 0.3, 0.3), (0.8, np.inf, 0.8)):
+        limits = np.full((1, 1), low), np.full((1, 1), high)
+        prior, (factor, std) = learn_prior(*given, ONE[:200], limits)
+        assert_allclose(std, expected)
+        assert np.isfinite(prior.scale) and factor > 0
+
+
+def test_learn_prior_of_pure_noise_is_as_large_as_the_noise():
+    """A smaller prior would be certain of the mean level, too."""
+    jacobian, y = drawn(60, 30, 0.0, 1.0)
+    prior, (factor, std) = learn_prior(*linear(jacobian, y), ONE[:60], any_noise(1, 1))
+    assert 0.7 < std.item() < 1.3
+    assert (prior.noise <= 10).all() and prior.scale * factor.item() > 0.3 * std.item()
 
 
 def test_fewer_than_thirty_values_still_have_noise():
@@ -200,9 +427,9 @@ def test_values_of_weight_nearly_0_say_nothing(known):
 
 
 def test_places_with_larger_errors_have_wider_predictions():
-    place = np.arange(400) % 2
-    given = linear(*drawn(400, 20, 5.0, np.where(place, 3.0, 0.3)))
-    _, (factor, std) = learn_prior(*given, place, any_noise(2, 1))
+    group = np.arange(400) % 2
+    given = linear(*drawn(400, 20, 5.0, np.where(group, 3.0, 0.3)))
+    _, (factor, std) = learn_prior(*given, group, any_noise(2, 1))
     assert 0.25 < std[0, 0] < 0.7 and 2.5 < std[1, 0] < 3.5
 
 
@@ -221,71 +448,12 @@ def test_networks_that_err_more_than_their_processes_have_a_larger_scale(known):
     assert scales[1] > 2 * scales[0]
 
 
-def test_noise_of_columns_may_be_given_one_by_one():
-    X, y = noisy_rows(20, 0)
-    Y = np.stack([y, 10 * y], axis=1)
-    model = small(noise=[0.2, 2.0], steps=20).fit(X, Y)
-    assert_allclose(model.predict_uncertainty(X).aleatoric, np.broadcast_to([0.2, 2], Y.shape))
-    with pytest.raises(ValueError, match="one number, or one for each"):
-        small(noise=[0.2, 2.0, 1.0], steps=20).fit(X, Y)
-
-
 def test_equal_inputs_are_left_out_together():
     X = np.repeat(np.random.default_rng(0).uniform(-1, 1, (12, 2)), 3, axis=0)
-    model = small(noise=0.0, steps=500).fit(X, function(X))
+    model = small(noise_std=0.0, training__steps=500).fit(X, function(X))
     ratio, _ = judge(model)
-    alone, _ = judge(small(noise=0.0, steps=500).fit(X[::3], function(X[::3])))
+    alone, _ = judge(small(noise_std=0.0, training__steps=500).fit(X[::3], function(X[::3])))
     assert ratio < 2 * alone
-
-
-@pytest.mark.parametrize("n_different", [1, 4, 6, 12])
-def test_folds_of_equal_inputs(n_different, monkeypatch):
-    X = np.resize(np.random.default_rng(0).uniform(-1, 1, (n_different, 2)), (12, 2))
-    seen, train = [], _neon_conditioned._train_bases
-    monkeypatch.setattr(
-        _neon_conditioned,
-        "_train_bases",
-        lambda job, report: seen.append(job) or train(job, report),
-    )
-    small(noise=0.0, steps=5, prior_scale=0.75).fit(X, np.arange(12.0))
-    job = seen[0]
-    assert_array_equal(job.groups, np.arange(12) % n_different)
-    assert job.can_leave_out == (n_different >= 5)
-    if job.can_leave_out:
-        left_out = job.folds(5, 5)
-        assert_array_equal(left_out.sum(axis=0), 1)
-        assert left_out.any(axis=1).all()
-        assert_array_equal(left_out, left_out[:, np.arange(12) % n_different])
-
-
-def levels(n_levels, n_repeats, seed):
-    """Noisy rows of few inputs, each measured several times."""
-    X = np.repeat(np.linspace(-1, 1, n_levels), n_repeats)[:, None]
-    rng = np.random.default_rng(seed)
-    return X, np.sin(3 * X[:, 0]) + NOISE * rng.standard_normal(len(X))
-
-
-@pytest.mark.parametrize("noise", [NOISE, "auto"])
-@pytest.mark.parametrize(("n_levels", "seed"), [(5, 0), (5, 1), (6, 1), (6, 2)])
-def test_inputs_that_are_measured_often_are_met_and_as_sure_as_that(noise, n_levels, seed):
-    X, y = levels(n_levels, 8, seed)
-    model = small(noise=noise, random_state=seed).fit(X, y)
-    parts = model.predict_uncertainty(X[::8])
-    of_mean = NOISE / np.sqrt(8)
-    # Once means of 8 values were missed by 0.6, and deviations were 0.003.
-    assert np.abs(parts.mean - y.reshape(-1, 8).mean(axis=1)).max() < 4 * of_mean
-    assert 0.4 * of_mean < parts.epistemic.mean() < 2 * of_mean
-    if noise == "auto":
-        within = np.sqrt(y.reshape(-1, 8).var(axis=1, ddof=1).mean())
-        assert 0.7 * within < model.noise_std_ < 1.4 * within
-
-
-@pytest.mark.parametrize("n_copied", [60, 20])
-def test_copies_of_records_are_no_measurements(n_copied):
-    X, y = noisy_rows(60, 0)
-    rows = np.concatenate([np.arange(60), np.repeat(np.arange(n_copied), 2)])
-    model = small().fit(X[rows], y[rows])
-    assert 0.5 * NOISE < model.noise_std_ < 2 * NOISE  # 0 if equal values of copies counted
 
 
 @pytest.mark.parametrize("n_levels", [1, 3])
@@ -293,93 +461,11 @@ def test_noise_of_fewer_inputs_than_folds_is_that_of_repeats(n_levels):
     X, y = levels(n_levels, 40 // n_levels, 0)
     within = y.reshape(n_levels, -1) - y.reshape(n_levels, -1).mean(axis=1, keepdims=True)
     expected = np.sqrt((within**2).sum() / (len(y) - n_levels))
-    for model in (small(steps=200), OperatorEnsembleRegressor(steps=200, random_state=0)):
+    for model in (
+        small(training__steps=5),
+        build(OperatorEnsembleRegressor, training__steps=5, random_state=0),
+    ):
         assert_allclose(model.fit(X, y).noise_std_, expected, rtol=1e-5)
-
-
-def test_noise_of_repeats_of_columns_and_functions():
-    X = np.repeat(np.random.default_rng(0).uniform(-1, 1, (3, 2)), 200, axis=0)
-    noise = np.array([0.1, 2.0]) * np.random.default_rng(1).normal(size=(600, 2))
-    columns = small(steps=5).fit(X, X + noise)
-    assert_allclose(columns.noise_std_.ravel(), [0.1, 2.0], rtol=0.1)
-    Y = np.broadcast_to(X[:, None, :], (600, 4, 2)) + 0.5 * np.random.default_rng(2).normal(
-        size=(600, 4, 2)
-    )
-    functions = small(query_points=np.linspace(0, 1, 4), steps=5).fit(X, Y)
-    assert_allclose(functions.noise_std_, 0.5, rtol=0.05)
-
-
-def test_a_column_without_noise_is_learnt_exactly_beside_noisy_ones():
-    rng = np.random.default_rng(0)
-    X, T = rng.uniform(-1, 1, (60, 1)), np.linspace(-1, 1, 41)[:, None]
-
-    def columns(X):
-        return np.concatenate([np.sin(3 * X), np.cos(3 * X)], axis=1)
-
-    model = small(steps=3000).fit(X, columns(X) + [0, 0.3] * rng.normal(size=(60, 2)))
-    clean, noisy = model.noise_std_.ravel()
-    assert clean < 0.01 and 0.2 < noisy < 0.4
-    parts = model.predict_uncertainty(T)
-    error = np.sqrt(np.mean((parts.mean - columns(T)) ** 2, axis=0))
-    assert error[0] < 0.01 < error[1] < 0.2
-
-
-def test_pure_noise_leaves_the_level_as_unsure_as_it_is():
-    ratios = []
-    for seed in range(4):
-        rng = np.random.default_rng(seed)
-        X, y = rng.uniform(-1, 1, (30, 1)), rng.normal(size=30)
-        parts = (
-            small(random_state=seed).fit(X, y).predict_uncertainty(np.linspace(-1, 1, 41)[:, None])
-        )
-        ratios.append(np.sqrt(np.mean((parts.mean / parts.epistemic) ** 2)))
-    assert np.median(ratios) < 2
-
-
-def test_noise_of_fifteen_rows_is_learnt_and_of_fewer_a_far_off_mean_is_told():
-    T = np.linspace(-1, 1, 41)[:, None]
-    for seed in range(3):
-        rng = np.random.default_rng(seed)
-        X = rng.uniform(-1, 1, (26, 1))
-        y = np.sin(3 * X[:, 0]) + NOISE * rng.normal(size=26)
-        mean = small(random_state=seed).fit(X, y).predict(T)
-        assert np.abs(mean - np.sin(3 * T[:, 0])).max() < 1  # once hundreds
-    rng = np.random.default_rng(1)
-    X = rng.uniform(-1, 1, (12, 1))
-    y = rng.normal(size=12)
-    with pytest.warns(UserWarning, match="12 functions are too few to learn the noise"):
-        small().fit(X, y)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        small(noise=0.0).fit(X, y)  # the user says that there is none
-        small().fit(X, np.sin(3 * X[:, 0]))
-
-
-def test_a_warm_start_with_a_known_noise_learns_scales_anew():
-    X, y = noisy_rows(40, 0)
-    model = small(noise=NOISE, warm_start=True, steps=20).fit(X[:12], y[:12])
-    model.set_params(noise=1000 * NOISE).fit(X, 1000 * y)
-    fresh = small(noise=1000 * NOISE, steps=20).fit(X, 1000 * y)
-    assert_allclose(model.predict(X), fresh.predict(X))
-
-
-def test_networks_that_diverged_teach_no_scale(monkeypatch):
-    X, y = noisy_rows(20, 0, noise=0.0)
-    scales = []
-    learn = _neon_conditioned.learn_scale_without_noise
-
-    def spy(members, *rest):
-        scales.append(len(members))
-        return learn(members, *rest)
-
-    monkeypatch.setattr(_neon_conditioned, "learn_scale_without_noise", spy)
-    monkeypatch.setattr(
-        _neon_conditioned,
-        "has_diverged",
-        lambda member, calls=[]: calls.append(1) or len(calls) == 1,
-    )
-    small(noise=0.0, steps=50).fit(X, y)
-    assert scales == [4]
 
 
 def test_networks_that_err_less_than_their_processes_have_a_smaller_scale():

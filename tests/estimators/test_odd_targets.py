@@ -21,12 +21,16 @@ from skuq import (
 )
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import gaussian_nll_loss
-from skuq.networks import ArtificialInputs, NOMUNetwork, NOMUReadout
+from skuq.networks import MLP, ArtificialInputs, NOMUNetwork, NOMUReadout, OperatorNetwork
 from skuq.tables import FunctionTargets
+from skuq.training import Training
 
-OPERATOR = {"encoder_units": (4,), "latent": 4, "decoder_units": (4,), "steps": 5}
+OPERATOR = {
+    "network": OperatorNetwork(encoder_units=(4,), latent=4, decoder_units=(4,)),
+    "training": Training(steps=5),
+}
 OPERATOR["random_state"] = 0
-NETWORK = {"hidden_units": 4, "epochs": 3, "random_state": 0}
+NETWORK = {"network": MLP(4), "epochs": 3, "random_state": 0}
 ENSEMBLES = [
     DeepEnsembleRegressor(2, **NETWORK),
     DeepEnsembleRegressor(2, loss="mse", **NETWORK),
@@ -35,12 +39,12 @@ ENSEMBLES = [
     DeepEnsembleRegressor(2, loss="gaussian-mixture", **NETWORK),
     DeepEnsembleRegressor(2, target_transform="yeo-johnson", **NETWORK),
     MCDropoutRegressor(5, **NETWORK),
-    HyperDeepEnsembleRegressor(2, n_search=2, **NETWORK),
+    HyperDeepEnsembleRegressor(2, n_trials=2, **NETWORK),
     NESRegressor(n_trials=3, n_members=2, epochs=3, random_state=0),
     AutoDEUQRegressor(n_trials=3, n_members=2, random_state=0),
     NOMURegressor(NOMUNetwork(8), epochs=10, random_state=0),
     NEONRegressor(**OPERATOR),
-    NEONRegressor(epistemic="epinet", noise=0.0, **OPERATOR),
+    NEONRegressor(prior="epinet", noise_std=0.0, **OPERATOR),
     OperatorEnsembleRegressor(2, **OPERATOR),
 ]
 
@@ -86,7 +90,8 @@ def test_a_constant_component_does_not_spoil_the_others():
     """Values that all functions share at a query point are common: boundary conditions."""
     X = np.random.default_rng(0).normal(size=(40, 2))
     Y = np.stack([np.full(40, 5.0), X[:, 0], X[:, 0] ** 2], axis=1)
-    settings = {**OPERATOR, "encoder_units": (16,), "latent": 16, "steps": 600, "noise": 0.0}
+    network = OperatorNetwork(encoder_units=(16,), latent=16, decoder_units=(4,))
+    settings = {"network": network, "training": Training(steps=600), "noise_std": 0.0}
     model = OperatorEnsembleRegressor(2, learning_rate=0.01, **settings).fit(X, Y)
     mean, std = model.predict(X, return_std=True)
     assert_allclose(mean[:, 0], 5, rtol=1e-5)
@@ -109,7 +114,7 @@ def test_relative_errors_do_not_see_the_scale_of_constants():
 
 def test_a_warm_start_after_a_constant_learns_the_scale():
     X = np.random.default_rng(0).normal(size=(20, 2))
-    settings = {**OPERATOR, "steps": 400, "noise": 0.0, "warm_start": True}
+    settings = {**OPERATOR, "training": Training(steps=400), "noise_std": 0.0, "warm_start": True}
     model = OperatorEnsembleRegressor(2, **settings).fit(X, np.full(20, 7.0))
     model.fit(X, X[:, 0])
     assert np.abs(model.predict(X) - X[:, 0]).mean() < 0.3
@@ -118,8 +123,8 @@ def test_a_warm_start_after_a_constant_learns_the_scale():
 def test_a_given_model_that_varies_keeps_its_uncertainty():
     X = np.random.default_rng(0).normal(size=(20, 2))
     given = LinearRegression().fit(X, X[:, 0])
-    settings = {"pretrained": given, "epistemic": "epinet", "noise": 0.0}
-    model = NEONRegressor(**settings, **OPERATOR).fit(X, np.zeros(20))
+    settings = {"pretrained": given, "prior": "epinet", "noise_std": 0.0}
+    model = NEONRegressor(**settings, training=Training(steps=5)).fit(X, np.zeros(20))
     assert model.predict(X, return_std=True)[1].min() > 1e-4
 
 

@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
+from small_models import make
 from tiers import slow_after
 
 from skuq import (
@@ -24,11 +25,11 @@ from skuq import (
 )
 from skuq.backend import keras, ops
 from skuq.fitted._posterior import _count_draws
-from skuq.networks import NOMUNetwork, NOMUReadout, WidthDepthSpace
+from skuq.networks import MLP, NOMUNetwork, NOMUReadout, WidthDepthSpace
 from skuq.predictive import TwoPieceNormal
 
 SEED = {"random_state": 0}
-SMALL = {"hidden_units": (8,), "activation": "tanh", "epochs": 8, **SEED}
+SMALL = {"network": MLP((8,), "tanh"), "epochs": 8, **SEED}
 NUMBERS = {"c": 0.7, "l_min": 0.01, "l_max": 2.0}
 
 
@@ -62,7 +63,7 @@ def nomu(**changes):
 
 def ensembles(space):
     """One of each kind, and networks with other layers."""
-    search = {"n_trials": 4, "n_members": 3, "epochs": 8, "search_space": space, **SEED}
+    search = {"n_trials": 4, "n_members": 3, "epochs": 8, "space": space, **SEED}
     return {
         "deep": DeepEnsembleRegressor(3, **SMALL),
         "mse": DeepEnsembleRegressor(3, loss="mse", **SMALL),
@@ -71,7 +72,7 @@ def ensembles(space):
         "dropout": MCDropoutRegressor(20, **SMALL),
         "joined dropout": MCDropoutRegressor(20, network=joined_and_dropped, epochs=8, **SEED),
         "autodeuq": AutoDEUQRegressor(**search),
-        "nes": NESRegressor(**search, vary="both"),
+        "nes": make(NESRegressor, **search, search__vary="both"),
     }
 
 
@@ -203,7 +204,7 @@ def test_keys_tell_other_functions_apart(fitted, table):
     names = ["deep", "joined", "dropout", "nes", "nomu", "nomu linear", "nomu asymmetric"]
     keys = [fitted(name).posterior_fn(16).key for name in names]
     keys += [fitted("nomu", 2).posterior_fn(16).key]
-    wider = DeepEnsembleRegressor(3, **SMALL | {"hidden_units": (9,)}).fit(*table)
+    wider = DeepEnsembleRegressor(3, **SMALL | {"network": MLP((9,), "tanh")}).fit(*table)
     keys += [wider.posterior_fn().key]
     assert len(set(keys)) == len(keys)
 
@@ -261,7 +262,7 @@ def test_nomu_draw_is_a_multiple_of_its_spread(fitted, elsewhere):
 
 def test_nomu_without_its_noise(table, elsewhere):
     X, y = table
-    noisy = nomu(noise=0.3).fit(X, y)
+    noisy = nomu(noise_std=0.3).fit(X, y)
     draws = noisy.posterior_fn(16, random_state=0)(elsewhere)
     assert_allclose(draws.std(axis=0), noisy.predict_uncertainty(elsewhere).epistemic, atol=1e-12)
 
@@ -336,7 +337,7 @@ def test_draws_of_a_regressor_of_images():
     images = np.random.default_rng(0).normal(size=(40, 3, 3, 1))
     y = images.mean(axis=(1, 2, 3))
     space = WidthDepthSpace((8,), 1)
-    model = NESRegressor(2, n_members=2, epochs=2, search_space=space, random_state=0)
+    model = NESRegressor(2, n_members=2, epochs=2, space=space, random_state=0)
     posterior = model.fit(images, y).posterior_fn()
     draws = posterior(images.reshape(40, 9))
     assert_allclose(draws.mean(axis=0), model.predict(images), rtol=1e-5)

@@ -5,28 +5,30 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
-from sklearn.utils.estimator_checks import parametrize_with_checks
 from tiers import slow_after
 
 from skuq import (
     AutoDEUQRegressor,
     CalibratedUncertaintyRegressor,
-    DeepEnsembleClassifier,
     DeepEnsembleRegressor,
     NESClassifier,
+    TabularEnsembleClassifier,
+    TabularEnsembleRegressor,
 )
-from skuq.networks import TabularSpace
+from skuq.networks import TabularNetwork, TabularSpace
 from skuq.predictive import GaussianMixture, NestedGaussianMixture, QuantileMixture, StudentTMixture
 from skuq.tables import RobustScaling
+from skuq.training import Training
 
 SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}
 TINY = {
     "n_members": 2,
-    "network": "tabular",
-    "network_settings": SMALL,
+    "network": TabularNetwork(**SMALL),
     "epochs": 12,
     "random_state": 0,
 }
+
+COPIES = {**TINY, "network": TabularNetwork(**SMALL, n_copies=3)}
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +56,14 @@ def frame():
             ("gaussian-mixture", NestedGaussianMixture),
             ("quantiles", QuantileMixture),
             ("student-t", StudentTMixture),
-            ("auto", GaussianMixture),
+            ("crps", GaussianMixture),
             ("nll", GaussianMixture),
         ],
     ),
 )
 def test_every_loss_gives_the_whole_prediction(frame, loss, record):
     X, y = frame
-    model = DeepEnsembleRegressor(**TINY, loss=loss).fit(X, y)
+    model = TabularEnsembleRegressor(**TINY, loss=loss).fit(X, y)
     distribution = model.predict_distribution(X[:9])
     assert type(distribution) is record
     parts = model.predict_uncertainty(X[:9])
@@ -79,7 +81,9 @@ def test_every_loss_gives_the_whole_prediction(frame, loss, record):
 def test_several_outputs(frame):
     X, y = frame
     Y = np.column_stack([y, 3 * y + 1])
-    model = DeepEnsembleRegressor(**TINY, loss="gaussian-mixture", n_copies=2).fit(X, Y)
+    model = TabularEnsembleRegressor(
+        **TINY, loss="gaussian-mixture", network=TabularNetwork(n_copies=2)
+    ).fit(X, Y)
     assert model.predict(X[:5]).shape == (5, 2)
     assert model.predict_interval(X[:5]).shape == (5, 2, 2)
 
@@ -87,22 +91,24 @@ def test_several_outputs(frame):
 @pytest.mark.slow
 def test_copies_are_members(frame):
     X, y = frame
-    model = DeepEnsembleRegressor(**TINY, n_copies=3, calibrate=False).fit(X, y)
+    model = TabularEnsembleRegressor(
+        **TINY, network=TabularNetwork(n_copies=3), calibrate=False
+    ).fit(X, y)
     distribution = model.predict_distribution(X)
     assert distribution.loc.shape == (6, len(X))
     assert len(np.unique(distribution.loc[:, 0])) == 6
     alone = model.member_estimators()[1][1].predict_distribution(X)
     np.testing.assert_array_equal(alone.loc, distribution.loc[3:])
-    calibrated = DeepEnsembleRegressor(**TINY, n_copies=3).fit(X, y)
+    calibrated = TabularEnsembleRegressor(**COPIES).fit(X, y)
     assert calibrated.fitted_.targets.is_calibrated
     np.testing.assert_allclose(calibrated.predict(X), model.predict(X), rtol=1e-9)
-    classifier = DeepEnsembleClassifier(**TINY, n_copies=3).fit(X, y > 0)
+    classifier = TabularEnsembleClassifier(**COPIES).fit(X, y > 0)
     np.testing.assert_allclose(classifier.predict_proba(X).sum(axis=1), 1)
 
 
 def test_learns_more_than_the_mean(frame):
     X, y = frame
-    model = DeepEnsembleRegressor(**{**TINY, "epochs": 128}).fit(X[:120], y[:120])
+    model = TabularEnsembleRegressor(**{**TINY, "epochs": 128}).fit(X[:120], y[:120])
     assert isinstance(model.fitted_.inputs.scaling, RobustScaling)
     error = np.mean((model.predict(X[120:]) - y[120:]) ** 2)
     assert error < 0.3 * np.var(y[120:])
@@ -110,7 +116,7 @@ def test_learns_more_than_the_mean(frame):
 
 def test_columns_of_codes_are_embedded(frame):
     X, y = frame
-    model = DeepEnsembleRegressor(**TINY).fit(X, y)
+    model = TabularEnsembleRegressor(**TINY).fit(X, y)
     assert len(model.preprocessor_.code_columns_) == 1
     assert '"CategoryEmbedding"' in model.members_[0].network
     unseen = X[:3].assign(town="elsewhere")
@@ -121,58 +127,63 @@ def test_columns_of_codes_are_embedded(frame):
 
 def test_auto_is_the_recipe_of_the_network(frame):
     X, y = frame
-    tabular = clone(DeepEnsembleRegressor(**TINY)).set_params(epochs=2).fit(X, y)
+    tabular = clone(TabularEnsembleRegressor(**TINY)).set_params(epochs=2).fit(X, y)
     assert tabular.members_[0].history["learning_rate"][0] == pytest.approx(0.1)
     plain = DeepEnsembleRegressor(1, epochs=2, random_state=0).fit(X, y)
     assert plain.members_[0].history["learning_rate"][0] == pytest.approx(0.01)
-    given = DeepEnsembleRegressor(**{**TINY, "epochs": 2}, learning_rate=0.02).fit(X, y)
+    given = TabularEnsembleRegressor(**{**TINY, "epochs": 2}, learning_rate=0.02).fit(X, y)
     assert given.members_[0].history["learning_rate"][0] == pytest.approx(0.02)
 
 
 def test_classifiers_have_the_recipe_for_classes(frame):
     X, y = frame
-    model = DeepEnsembleClassifier(network="tabular", n_members=1, epochs=2, random_state=0)
+    model = TabularEnsembleClassifier(n_members=1, epochs=2, random_state=0)
     assert "Dropout" in model.fit(X, y > 0).members_[0].network
-    assert "Dropout" not in DeepEnsembleRegressor(**TINY).fit(X, y).members_[0].network
+    assert "Dropout" not in TabularEnsembleRegressor(**TINY).fit(X, y).members_[0].network
 
 
 @pytest.mark.slow
 def test_other_optimisers_take_the_recipe_too(frame):
     X, y = frame
-    model = DeepEnsembleRegressor(**TINY, optimizer="sgd", learning_rate=1e-3).fit(X, y)
+    model = DeepEnsembleRegressor(
+        **TINY, training=Training(optimizer="sgd"), learning_rate=1e-3
+    ).fit(X, y)
     assert np.isfinite(model.predict(X)).all()
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"network_settings": {"depth": 3}}, "unknown decisions"),
-        ({"network_settings": {"width": 48}}, "must lie in"),
-        ({"network": None}, "network_settings"),
-        ({"network": None, "network_settings": None, "n_copies": 2}, "n_copies"),
-        ({"loss": "mse", "n_copies": 2}, "n_copies"),
+        ({"network__width": 48}, "width"),
+        ({"network__n_layers": 9}, "n_layers"),
+        (
+            {"network__embedding": "piecewise-linear", "network__frequency_scale": 1.0},
+            "`frequency_scale` has no effect with embedding='piecewise-linear'",
+        ),
+        ({"network__embedding": "none"}, "`embedding_dim` has no effect with embedding='none'"),
+        ({"loss": "mse", "network__n_copies": 2}, "n_copies"),
         ({"network": "tabulr"}, "network"),
+        ({"network": lambda shape, n: None}, "network"),
         ({"loss": "normal"}, "loss"),
+        ({"loss": "auto"}, "loss"),
+        ({"max_time": -1.0}, "max_time"),
+        ({"training": Training(steps=3)}, "`training` must only have"),
+        ({"calibrate": True, "loss": "student-t"}, "`calibrate=True` is not possible: loss='stud"),
+        ({"calibrate": True, "validation": None}, "`calibrate=True` is not .*: validation=None"),
     ],
 )
-def test_settings_that_do_not_go_together(frame, settings, message):
+def test_settings_without_effect_are_refused(frame, settings, message):
+    model = clone(TabularEnsembleRegressor(**TINY))  # not to change its network for others
     with pytest.raises(ValueError, match=message):
-        DeepEnsembleRegressor(**{**TINY, **settings}).fit(*frame)
-
-
-@pytest.mark.slow
-def test_no_row_to_validate_on(frame):
-    X, y = frame
-    model = DeepEnsembleRegressor(**TINY, validation_fraction=None).fit(X, y)
-    assert model.members_[0].held_out is None or not len(model.members_[0].held_out)
-    assert np.isfinite(model.predict(X)).all()
+        model.set_params(**settings).fit(*frame)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("embedding", slow_after(1, ["piecewise-linear", "none"]))
 def test_cross_validation_of_other_embeddings(frame, embedding):
-    settings = {**TINY, "network_settings": {**SMALL, "embedding": embedding}}
-    scores = cross_val_score(DeepEnsembleRegressor(**settings), *frame, cv=2)
+    network = TabularNetwork(n_layers=1, width=32, embedding=embedding)
+    settings = {**TINY, "network": network}
+    scores = cross_val_score(TabularEnsembleRegressor(**settings), *frame, cv=2)
     assert np.isfinite(scores).all()
 
 
@@ -184,9 +195,14 @@ def short(monkeypatch):
 
 SEARCH = {
     "n_members": 2,
-    "search_space": "tabular",
-    "fixed_architecture": {**SMALL, "activation": "silu", "residual": False, "embedding": "none"},
-    "fixed_hyperparameters": {"dropout": 0.0},
+    "space": "tabular",
+    "fixed": {
+        **SMALL,
+        "activation": "silu",
+        "residual": False,
+        "embedding": "none",
+        "dropout": 0.0,
+    },
     "random_state": 0,
 }
 
@@ -208,32 +224,17 @@ def test_nes_searches_the_space(frame, short):
 
 
 def test_a_space_of_other_rows_is_refused(frame):
-    space = TabularSpace(np.zeros((3, 2)))
-    with pytest.raises(ValueError, match='search_space="tabular"'):
-        AutoDEUQRegressor(2, search_space=space).fit(*frame)
+    space = TabularSpace().bind(np.zeros((3, 2)))
+    with pytest.raises(ValueError, match="must not be bound to rows"):
+        AutoDEUQRegressor(2, space=space).fit(*frame)
 
 
 @pytest.mark.parametrize("loss", slow_after(1, ["quantiles", "student-t", "gaussian-mixture"]))
 def test_scale_of_every_head_can_be_calibrated(frame, loss):
     X, y = frame
-    inner = DeepEnsembleRegressor(**TINY, loss=loss).fit(X[:100], y[:100])
+    inner = TabularEnsembleRegressor(**TINY, loss=loss).fit(X[:100], y[:100])
     model = CalibratedUncertaintyRegressor(inner, "scale", cv="prefit").fit(X[100:], y[100:])
     before, after = inner.predict_distribution(X[100:]), model.predict_distribution(X[100:])
     assert after.log_prob(y[100:]).sum() >= before.log_prob(y[100:]).sum() - 1e-6
     with pytest.raises(TypeError, match="scale"):
         CalibratedUncertaintyRegressor(inner, "isotonic", cv="prefit").fit(X[100:], y[100:])
-
-
-def _expected(estimator):
-    return {
-        "check_sample_weight_equivalence_on_dense_data": "training is stochastic, as in test_common"
-    }
-
-
-@pytest.mark.slow
-@parametrize_with_checks(
-    [DeepEnsembleRegressor(**{**TINY, "epochs": 40}, n_copies=2)],
-    expected_failed_checks=_expected,
-)
-def test_sklearn_contract(estimator, check):
-    check(estimator)

@@ -10,15 +10,22 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from tiers import slow_after
 
-from skuq import DeepEnsembleClassifier, DeepEnsembleRegressor
+from skuq import (
+    DeepEnsembleRegressor,
+    TabularEnsembleClassifier,
+    TabularEnsembleRegressor,
+    training,
+)
 from skuq.ensembles import stacking_weights
-from skuq.estimators import _deep_method
+from skuq.networks import TabularNetwork
 from skuq.persistence import dumps, loads
 from skuq.predictive import CategoricalMixture
+from skuq.predictive._calibration import fit_out_of_bag_scale
 
 SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}
-TINY = {"network": "tabular", "epochs": 6, "random_state": 0}
-REGRESSOR = {**TINY, "n_members": 4, "network_settings": SMALL, "validation_fraction": 0.3}
+MODULE = "skuq.estimators._ensembles._tabular"
+TINY = {"epochs": 6, "random_state": 0}
+REGRESSOR = {**TINY, "n_members": 4, "network": TabularNetwork(**SMALL), "validation": 0.3}
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +49,14 @@ def pair(table):
     fits = {}
     for n_outputs, Y in ((1, y), (2, np.column_stack([y, X[:, 2] - y / 10]))):
         for calibrate in (True, False):
-            model = DeepEnsembleRegressor(**REGRESSOR, calibrate=calibrate)
+            model = TabularEnsembleRegressor(**REGRESSOR, calibrate=calibrate)
             fits[n_outputs, calibrate] = model.fit(X, Y)
     return fits
 
 
 @pytest.fixture(scope="module")
 def classifier(classes):
-    return DeepEnsembleClassifier(**TINY, n_members=6).fit(*classes)
+    return TabularEnsembleClassifier(**TINY, n_members=6).fit(*classes)
 
 
 def calibration(model):
@@ -117,9 +124,9 @@ def test_calibration_is_fitted_on_the_rows_that_members_have_not_seen(pair, tabl
         seen.append((loc, scale, unseen, y, weight))
         return 2.0, 0.5
 
-    monkeypatch.setattr(_deep_method, "fit_out_of_bag_scale", fit)
+    monkeypatch.setattr(f"{MODULE}.fit_out_of_bag_scale", fit)
     weight = np.linspace(1, 3, 160)
-    model = DeepEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
+    model = TabularEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
     assert calibration(model) == (2.0, 0.5)
     ((loc, scale, unseen, rows, own_weight),) = seen
     assert_array_equal(unseen.sum(axis=1), 48)
@@ -134,33 +141,30 @@ def test_calibration_is_fitted_on_the_rows_that_members_have_not_seen(pair, tabl
 
 
 def test_calibration_takes_a_sample_of_many_rows(table, monkeypatch):
-    monkeypatch.setattr(_deep_method, "_MOST_CALIBRATION_ROWS", 60)
+    monkeypatch.setattr(f"{MODULE}._MOST_CALIBRATION_ROWS", 60)
     sizes = []
-    original = _deep_method.fit_out_of_bag_scale
     monkeypatch.setattr(
-        _deep_method,
-        "fit_out_of_bag_scale",
-        lambda *arrays: sizes.append(len(arrays[3])) or original(*arrays),
+        f"{MODULE}.fit_out_of_bag_scale",
+        lambda *arrays: sizes.append(len(arrays[3])) or fit_out_of_bag_scale(*arrays),
     )
-    one, other = (DeepEnsembleRegressor(**REGRESSOR).fit(*table) for _ in range(2))
+    one, other = (TabularEnsembleRegressor(**REGRESSOR).fit(*table) for _ in range(2))
     assert sizes == [60, 60] and calibration(one) == calibration(other)
 
 
 @pytest.mark.parametrize(
     ("settings", "fit"),
     [
-        ({"validation_fraction": None}, {}),
+        ({"validation": None}, {}),
         ({}, {"groups": np.arange(160) % 20}),
         ({}, {"validation_data": True}),
         ({"loss": "student-t"}, {}),
-        ({"network": None, "network_settings": None}, {}),
-        ({"n_members": 1, "validation_fraction": 0.1}, {}),  # 16 rows
+        ({"n_members": 1, "validation": 0.1}, {}),  # 16 rows
     ],
 )
 def test_where_there_is_nothing_to_calibrate_by(table, settings, fit):
     X, y = table
     fit = {"validation_data": (X[:40], y[:40])} if "validation_data" in fit else fit
-    model = DeepEnsembleRegressor(**{**REGRESSOR, "epochs": 2, **settings}).fit(X, y, **fit)
+    model = TabularEnsembleRegressor(**{**REGRESSOR, "epochs": 2, **settings}).fit(X, y, **fit)
     assert calibration(model) == (1.0, 0.0)
     assert np.isfinite(model.predict(X[:5], return_std=True)).all()
 
@@ -187,7 +191,7 @@ def test_classifiers_mix_kinds_of_networks(classifier, classes):
     assert kinds_of(classifier).tolist() == [0, 0, 1, 1, 2, 2]
     assert embedded(classifier).tolist() == [True, True, False, False, True, True]
     assert_equal_within_kinds(classifier)
-    again = DeepEnsembleClassifier(**TINY, n_members=6).fit(*classes)
+    again = TabularEnsembleClassifier(**TINY, n_members=6).fit(*classes)
     assert_array_equal(again.predict_proba(classes[0]), classifier.predict_proba(classes[0]))
 
 
@@ -198,9 +202,9 @@ def test_weights_are_those_of_stacking_on_rows_held_out(classes, monkeypatch):
         given.append((log_likelihood, weight))
         return stacking_weights(log_likelihood, weight)
 
-    monkeypatch.setattr(_deep_method, "stacking_weights", noted)
+    monkeypatch.setattr(f"{MODULE}.stacking_weights", noted)
     X, y = classes
-    model = DeepEnsembleClassifier(**TINY, n_members=6).fit(X, y)
+    model = TabularEnsembleClassifier(**TINY, n_members=6).fit(X, y)
     ((log_likelihood, weight),) = given
     assert log_likelihood.shape == (3, 32) and weight.shape == (32,)  # two splits, 16 rows each
     kinds = kinds_of(model)
@@ -226,20 +230,19 @@ def test_weights_are_those_of_stacking_on_rows_held_out(classes, monkeypatch):
         3,
         [
             ({"n_members": 1}, [0]),
-            ({"n_members": 2, "network_settings": {"embedding": "none"}}, [0, 0]),
-            ({"n_members": 2, "n_copies": 2}, [0, 1]),
+            ({"n_members": 2, "network": TabularNetwork(embedding="none")}, [0, 0]),
+            ({"n_members": 2, "network": TabularNetwork(n_copies=2)}, [0, 1]),
             ({"n_members": 4}, [0, 0, 1, 2]),
             ({"n_members": 2}, [0, 1]),
             ({"n_members": 3}, [0, 1, 2]),
-            ({"n_members": 2, "network_settings": {"embedding": "periodic"}}, [0, 0]),
-            ({"n_members": 4, "network_settings": {"frequency_scale": 1.0}}, [0, 0, 1, 1]),
-            ({"n_members": 6, "bootstrap": True}, [0, 0, 1, 1, 2, 2]),
+            ({"n_members": 2, "network": TabularNetwork(embedding="periodic")}, [0, 0]),
+            ({"n_members": 4, "network": TabularNetwork(frequency_scale=1.0)}, [0, 0, 1, 1]),
         ],
     ),
 )
 def test_numbers_of_members(classes, settings, kinds):
     X, y = classes
-    model = DeepEnsembleClassifier(**{**TINY, "epochs": 2, **settings}).fit(X, y)
+    model = TabularEnsembleClassifier(**{**TINY, "epochs": 2, **settings}).fit(X, y)
     assert kinds_of(model).tolist() == kinds
     assert_equal_within_kinds(model)
     assert_allclose(model.predict_proba(X).sum(axis=1), 1)
@@ -253,7 +256,7 @@ def test_rows_to_weigh_the_kinds_by(classes, case):
     X, y = classes
     settings, fit = {"n_members": 6, "epochs": 2}, {}
     if case == "none":
-        settings["validation_fraction"] = None
+        settings["validation"] = None
     elif case == "groups":
         fit["groups"] = np.arange(160) % 20
     elif case == "validation_data":
@@ -263,7 +266,7 @@ def test_rows_to_weigh_the_kinds_by(classes, case):
     else:
         y = y.copy()
         y[:2] = "rare"
-    model = DeepEnsembleClassifier(**{**TINY, **settings}).fit(X, y, **fit)
+    model = TabularEnsembleClassifier(**{**TINY, **settings}).fit(X, y, **fit)
     assert_equal_within_kinds(model)
     if case == "none":
         assert_allclose(model.weights_, 1 / 6)
@@ -272,14 +275,14 @@ def test_rows_to_weigh_the_kinds_by(classes, case):
 
 def test_members_of_all_kinds_meet_on_the_same_splits(classes, monkeypatch):
     """Also where kinds have different numbers of members."""
-    train, given = _deep_method.training.train, []
+    train, given = training.train, []
 
     def noted(jobs, data, **settings):
         given.extend(job.splits for job in jobs)
         return train(jobs, data, **settings)
 
-    monkeypatch.setattr(_deep_method.training, "train", noted)
-    DeepEnsembleClassifier(**{**TINY, "epochs": 1}, n_members=4).fit(*classes)
+    monkeypatch.setattr(training, "train", noted)
+    TabularEnsembleClassifier(**{**TINY, "epochs": 1}, n_members=4).fit(*classes)
     assert [len(splits) for splits in given] == [2, 1, 1]
     for splits in given[1:]:
         assert_array_equal(splits[0][1], given[0][0][1])
@@ -288,7 +291,7 @@ def test_members_of_all_kinds_meet_on_the_same_splits(classes, monkeypatch):
 
 def diverge(monkeypatch, which):
     """Let members of networks without embedding diverge."""
-    train = _deep_method.training.train
+    train = training.train
 
     def diverging(jobs, data, **settings):
         found = []
@@ -299,13 +302,13 @@ def diverge(monkeypatch, which):
             found += members
         return found
 
-    monkeypatch.setattr(_deep_method.training, "train", diverging)
+    monkeypatch.setattr(training, "train", diverging)
 
 
 def test_a_kind_that_diverges_gets_no_weight(classes, monkeypatch):
     diverge(monkeypatch, slice(None))
     with pytest.warns(UserWarning, match="2 of 6 networks diverged"):
-        model = DeepEnsembleClassifier(**{**TINY, "epochs": 2}, n_members=6).fit(*classes)
+        model = TabularEnsembleClassifier(**{**TINY, "epochs": 2}, n_members=6).fit(*classes)
     assert embedded(model).all()
     assert_allclose(model.weights_, 0.25)
 
@@ -313,7 +316,7 @@ def test_a_kind_that_diverges_gets_no_weight(classes, monkeypatch):
 def test_one_member_that_diverges_leaves_its_kinds_weight(classes, monkeypatch):
     diverge(monkeypatch, slice(0, 1))
     with pytest.warns(UserWarning, match="1 of 6 networks diverged"):
-        model = DeepEnsembleClassifier(**{**TINY, "epochs": 2}, n_members=6).fit(*classes)
+        model = TabularEnsembleClassifier(**{**TINY, "epochs": 2}, n_members=6).fit(*classes)
     assert embedded(model).tolist() == [True, True, False, True, True]
     assert_equal_within_kinds(model)
 
@@ -321,48 +324,43 @@ def test_one_member_that_diverges_leaves_its_kinds_weight(classes, monkeypatch):
 @pytest.mark.slow
 def test_number_of_members_by_default(table):
     X, y = table
-    settings = {**TINY, "epochs": 1, "network_settings": SMALL}
-    assert len(DeepEnsembleRegressor(**settings).fit(X, y).members_) == 8
-    plain = DeepEnsembleRegressor(epochs=1, random_state=0).fit(X, y)
-    assert len(plain.members_) == 5
-    assert plain.n_members == "auto"
+    settings = {**TINY, "epochs": 1, "network": TabularNetwork(**SMALL)}
+    assert len(TabularEnsembleRegressor(**settings).fit(X, y).members_) == 8
+    classifier = TabularEnsembleClassifier(epochs=1, random_state=0).fit(X, y > 100)
+    assert len(classifier.members_) == 9
 
 
-@pytest.mark.parametrize(
-    ("fraction", "n_rows", "share"),
-    [("auto", 1000, 0.1), ("auto", 10**6, 0.01), (0.3, 10**6, 0.3), (None, 10**6, None)],
-)
-def test_large_tables_validate_on_ten_thousand_rows(fraction, n_rows, share):
-    model = DeepEnsembleRegressor(network="tabular", validation_fraction=fraction)
-    method = model._method_class(model)
-    assert method.validation_share(n_rows) == share
-    plain = DeepEnsembleRegressor(validation_fraction="auto")
-    assert plain._method_class(plain).validation_share(1000) == 0.2
+@pytest.mark.parametrize(("validation", "n"), [("auto", 10), (0.3, 48)])
+def test_large_tables_validate_on_some_rows(table, monkeypatch, validation, n):
+    settings = {**REGRESSOR, "n_members": 1, "epochs": 1, "validation": validation}
+    model = TabularEnsembleRegressor(**settings).fit(*table)
+    assert len(model.members_[0].held_out) == (16 if validation == "auto" else 48)
+    monkeypatch.setattr(f"{MODULE}._MOST_VALIDATION_ROWS", 10)  # instead of 10,000
+    assert len(model.fit(*table).members_[0].held_out) == n
 
 
-@pytest.mark.parametrize("kind", [DeepEnsembleRegressor, DeepEnsembleClassifier])
-@pytest.mark.parametrize("max_time", [0, -1.0, "x"])
-def test_bad_limits_of_time(table, kind, max_time):
-    X, y = table
-    with pytest.raises(ValueError, match="max_time"):
-        kind(max_time=max_time).fit(X, y > 100)
+@pytest.mark.parametrize("fit", [{"groups": np.arange(160) % 20}, {"validation_data": True}])
+def test_calibration_that_is_not_possible_is_refused(table, fit):
+    fit = {"validation_data": table} if "validation_data" in fit else fit
+    with pytest.raises(ValueError, match="`calibrate=True` is not possible: with `(groups|valid)"):
+        TabularEnsembleRegressor(**REGRESSOR, calibrate=True).fit(*table, **fit)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network", slow_after(1, ["tabular", None]))
-@pytest.mark.parametrize("kind", slow_after(1, [DeepEnsembleRegressor, DeepEnsembleClassifier]))
-def test_a_limit_of_time_ends_training(table, kind, network):
+@pytest.mark.parametrize(
+    "kind",
+    slow_after(1, [TabularEnsembleRegressor, TabularEnsembleClassifier, DeepEnsembleRegressor]),
+)
+def test_a_limit_of_time_ends_training(table, kind):
     X, y = table
-    y = y if kind is DeepEnsembleRegressor else y > 100
-    settings = {"n_members": 2, "network": network, "random_state": 0, "epochs": 10**5}
+    y = y > 100 if kind is TabularEnsembleClassifier else y
+    settings = {"n_members": 2, "random_state": 0, "epochs": 10**5}
     started = time.monotonic()
     model = kind(**settings, max_time=2.0).fit(X, y)
     assert time.monotonic() - started < 60  # with programs to compile
     for member in model.members_:
         assert 1 <= member.n_epochs < 10**5
-    assert np.isfinite(
-        model.predict(X) if kind is DeepEnsembleRegressor else model.predict_proba(X)
-    ).all()
+    assert np.isfinite(model.predict(X)).all()
     tight = kind(**settings, max_time=1e-3).fit(X, y)
     assert all(member.n_epochs == 1 for member in tight.members_)
 
@@ -370,15 +368,15 @@ def test_a_limit_of_time_ends_training(table, kind, network):
 def test_time_enough_changes_nothing(table):
     X, y = table
     settings = {**REGRESSOR, "n_members": 2, "epochs": 3}
-    limited = DeepEnsembleRegressor(**settings, max_time=1000).fit(X, y)
-    free = DeepEnsembleRegressor(**settings).fit(X, y)
+    limited = TabularEnsembleRegressor(**settings, max_time=1000).fit(X, y)
+    free = TabularEnsembleRegressor(**settings).fit(X, y)
     assert_array_equal(limited.predict(X), free.predict(X))
 
 
 def test_probabilities_are_at_most_one(monkeypatch):
     """Weights of members may sum to a little more than 1."""
     X = np.random.default_rng(0).normal(size=(60, 2))
-    model = DeepEnsembleClassifier(3, epochs=2, random_state=0).fit(X, X[:, 0] > 0)
+    model = TabularEnsembleClassifier(3, epochs=2, random_state=0).fit(X, X[:, 0] > 0)
     sure = CategoricalMixture(np.tile([1.0, 0.0], (3, 60, 1)), np.array([0.25, 0.25, 0.5]))
     object.__setattr__(sure, "weights", sure.weights * (1 + 4e-16))
     assert sure.mean.max() > 1

@@ -1,23 +1,23 @@
 import numpy as np
 import pytest
 
-from skuq.networks import DenseSkipSpace, training_hyperparameters
+from skuq.networks import DenseSpace, training_hyperparameters
 from skuq.networks._space import Categorical
 
 
 @pytest.mark.parametrize(("n_nodes", "n_decisions"), [(3, 9), (5, 17), (10, 37)])
 def test_number_of_decisions(n_nodes, n_decisions):
-    assert len(DenseSkipSpace(n_nodes).decisions().architecture) == n_decisions
+    assert len(DenseSpace(n_nodes).decisions().architecture) == n_decisions
 
 
 def test_layer_types_are_the_papers_177():
-    first = DenseSkipSpace().decisions().architecture.decisions[0]
+    first = DenseSpace().decisions().architecture.decisions[0]
     assert len(set(first.choices)) == 177 == 16 * 11 + 1
 
 
 def test_skips_come_from_up_to_three_anchors_before_the_last():
-    assert DenseSkipSpace(3).skips() == [(0, 2), (0, 3), (1, 3), (0, 4), (1, 4), (2, 4)]
-    assert [source for source, target in DenseSkipSpace(5).skips() if target == 6] == [2, 3, 4]
+    assert DenseSpace(3).skips() == [(0, 2), (0, 3), (1, 3), (0, 4), (1, 4), (2, 4)]
+    assert [source for source, target in DenseSpace(5).skips() if target == 6] == [2, 3, 4]
 
 
 def test_training_hyperparameters_are_the_papers():
@@ -33,15 +33,16 @@ def test_training_hyperparameters_are_the_papers():
     assert (stop.low, stop.high) == (20, 30)
 
 
-def test_presets():
-    assert DenseSkipSpace.toy() == DenseSkipSpace(n_nodes=3, max_batch_size=32)
-    assert DenseSkipSpace.benchmark() == DenseSkipSpace(n_nodes=5, max_batch_size=256)
+@pytest.mark.parametrize("settings", [{"n_nodes": 0}, {"max_batch_size": 0}])
+def test_validate_refuses(settings):
+    with pytest.raises(ValueError, match="Got 0"):
+        DenseSpace(**settings).validate()
 
 
 @pytest.mark.slow
 def test_every_choice_of_every_decision_builds():
     """One sweep per decision, with all others random: 177 types, both values of a skip."""
-    space = DenseSkipSpace(n_nodes=3)
+    space = DenseSpace(n_nodes=3)
     architecture = space.decisions().architecture
     rng = np.random.default_rng(0)
     for decision in architecture.decisions:
@@ -61,7 +62,7 @@ def test_every_choice_of_every_decision_builds():
 
 @pytest.mark.slow
 def test_all_177_layer_types_build():
-    space = DenseSkipSpace(n_nodes=1)
+    space = DenseSpace(n_nodes=1)
     (decision, _) = space.decisions().architecture.decisions
     for choice in decision.choices:
         model = space.build({"node_1": choice, "skip_0_2": 1}, (3,), 2)
@@ -70,7 +71,7 @@ def test_all_177_layer_types_build():
 
 def test_forward_pass_by_hand():
     """node 1 = 16 relu, node 2 = identity with a skip of the input, output with a skip."""
-    space = DenseSkipSpace(n_nodes=2)
+    space = DenseSpace(n_nodes=2)
     configuration = {
         "node_1": "16-relu", "node_2": "identity", "skip_0_2": 1, "skip_0_3": 0, "skip_1_3": 1,
     }  # fmt: skip
@@ -84,7 +85,7 @@ def test_forward_pass_by_hand():
 
 
 def test_all_identity_is_a_linear_model():
-    space = DenseSkipSpace(n_nodes=3)
+    space = DenseSpace(n_nodes=3)
     default = space.decisions().architecture.default()
     model = space.build({**default, **{f"node_{k}": "identity" for k in (1, 2, 3)}}, (4,), 2)
     assert model.count_params() == 4 * 2 + 2

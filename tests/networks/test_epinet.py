@@ -6,20 +6,20 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import ndtr
 
 from skuq.backend import BACKEND, keras, ops
-from skuq.networks._epinet import EpiNet, EpistemicNetwork
-from skuq.networks._operator import OperatorNetwork, keras_base
+from skuq.networks._epinet import EpiNetLayers, EpistemicNetwork
+from skuq.networks._operator import EncoderDecoder, keras_base
 from skuq.networks._plan import ARRAYS, Run, tensors
 from skuq.training._networks import DrawingNetwork
 
 N_ROWS, N_DRAWS, N_FEATURES = 5, 3, 4
 
 EPINETS = {
-    "two layers": EpiNet(N_FEATURES, 2, 3, (6, 7), (5, 4), 0.75),
-    "one layer": EpiNet(N_FEATURES, 2, 3, (6,), (5,), 0.5),
-    "three layers": EpiNet(N_FEATURES, 1, 4, (6, 7, 8), (5, 4, 3), 1.0),
-    "plain": EpiNet(N_FEATURES, 2, 3, (6, 7), (5, 4), 2.0, factorized=False),
-    "one index": EpiNet(N_FEATURES, 2, 1, (6,), (5,), 1.0),
-    "linear": EpiNet(N_FEATURES, 2, 3, (), (), 1.0),
+    "two layers": EpiNetLayers(N_FEATURES, 2, 3, (6, 7), (5, 4), 0.75),
+    "one layer": EpiNetLayers(N_FEATURES, 2, 3, (6,), (5,), 0.5),
+    "three layers": EpiNetLayers(N_FEATURES, 1, 4, (6, 7, 8), (5, 4, 3), 1.0),
+    "plain": EpiNetLayers(N_FEATURES, 2, 3, (6, 7), (5, 4), 2.0, factorized=False),
+    "one index": EpiNetLayers(N_FEATURES, 2, 1, (6,), (5,), 1.0),
+    "linear": EpiNetLayers(N_FEATURES, 2, 3, (), (), 1.0),
 }
 
 
@@ -121,7 +121,7 @@ def test_draws_are_linear_in_the_prior(epinet):
 
 
 def _with_scale(epinet, scale):
-    return EpiNet(**{**vars_of(epinet), "prior_scale": scale})
+    return EpiNetLayers(**{**vars_of(epinet), "prior_scale": scale})
 
 
 def vars_of(epinet):
@@ -148,8 +148,8 @@ def test_index_of_zero_is_the_base(epinet):
 
 # The whole network ---------------------------------------------------------------------------
 
-BASE = OperatorNetwork(2, 1, 2, (6,), 4, "split", (5, 7))
-EPINET = EpiNet(BASE.n_features, 2, 3, (6,), (5, 4), 0.75)
+BASE = EncoderDecoder(2, 1, 2, (6,), 4, "split", (5, 7))
+EPINET = EpiNetLayers(BASE.n_features, 2, 3, (6,), (5, 4), 0.75)
 
 
 def keras_network():
@@ -164,10 +164,10 @@ def networks():
     base = keras_network()
     return {
         "epinet": EpistemicNetwork(BASE, 2, EPINET),
-        "features": EpistemicNetwork(None, 2, EpiNet(3, 2, 3, (6,), (5, 4))),
+        "features": EpistemicNetwork(None, 2, EpiNetLayers(3, 2, 3, (6,), (5, 4))),
         "randomised prior": EpistemicNetwork(BASE, 2, prior_scale=0.5),
         "base": EpistemicNetwork(BASE, 2),
-        "keras epinet": EpistemicNetwork(base, 2, EpiNet(5 + 3, 2, 3, (6,), (5, 4))),
+        "keras epinet": EpistemicNetwork(base, 2, EpiNetLayers(5 + 3, 2, 3, (6,), (5, 4))),
         "keras prior": EpistemicNetwork(base, 2, prior_scale=0.5),
     }
 
@@ -237,7 +237,7 @@ def test_base_learns_as_if_there_were_no_epinet(kind):
     """The stop-gradient of Eq. 3: the base has the same gradient with features and without."""
     alone = EpistemicNetwork(BASE if kind == "operator" else keras_network(), 2)
     n_features = BASE.n_features if kind == "operator" else 8
-    with_epinet = EpistemicNetwork(alone.base, 2, EpiNet(n_features, 2, 3, (6,), (5, 4)))
+    with_epinet = EpistemicNetwork(alone.base, 2, EpiNetLayers(n_features, 2, 3, (6,), (5, 4)))
     slopes, n_base = gradient(with_epinet)
     expected, _ = gradient(alone)
     assert n_base == len(expected) < len(slopes)

@@ -27,7 +27,7 @@ def rows():
     return y.astype("float32"), raw.astype("float32")
 
 
-def test_terms_of_the_loss_are_those_of_definition_3_3(rows):
+def test_nomu_head_has_the_terms_of_definition_3_3(rows):
     y, raw = rows
     head = NomuHead(2, stable=False)
     f, r = raw[:, :2], raw[:, 2:]
@@ -39,7 +39,7 @@ def test_terms_of_the_loss_are_those_of_definition_3_3(rows):
     assert_allclose(c, 0.2 * np.exp(-1.5 * r).sum(axis=1), rtol=1e-5)
 
 
-def test_stable_terms_are_those_of_eq_54_and_55(rows):
+def test_nomu_head_has_the_stable_terms_of_eq_54_and_55(rows):
     y, raw = rows
     head, r = NomuHead(2), raw[:, 2:]
     b = numpy_of(head.row_loss(y, raw, settings(pi_sqr=1.0)))
@@ -50,14 +50,14 @@ def test_stable_terms_are_those_of_eq_54_and_55(rows):
     assert_allclose(c, u.sum(axis=1), rtol=1e-5)
 
 
-def test_stable_terms_have_bounded_gradients_where_the_others_overflow():
+def test_nomu_head_is_stable_where_the_other_form_overflows():
     far = np.array([[0.0, -20.0]], dtype="float32")
     values = settings(pi_sqr=1.0, pi_exp=1.0, c_exp=30.0)
     assert np.isinf(numpy_of(NomuHead(1, stable=False).artificial_loss(far, values)))
     assert np.isfinite(numpy_of(NomuHead(1).artificial_loss(far, values)))
 
 
-def test_two_sides_meet_y_from_above_and_below(rows):
+def test_nomu_head_of_two_sides_meets_y_from_above_and_below(rows):
     y, _ = rows
     raw = np.random.default_rng(1).normal(size=(7, 6)).astype("float32")
     f, up, down = raw[:, :2], raw[:, 2:4], raw[:, 4:]
@@ -72,7 +72,7 @@ def test_two_sides_meet_y_from_above_and_below(rows):
     )
 
 
-def test_two_sides_are_raised_whatever_the_level_of_y():
+def test_nomu_head_raises_two_sides_whatever_the_level_of_y():
     """(c) of Definition 3.3 for each side; Definition C.1 has it of the bounds f + r and r - f."""
     raw = np.random.default_rng(2).normal(size=(7, 3)).astype("float32")
     head = NomuHead(1, n_sides=2, stable=False)
@@ -104,7 +104,7 @@ def units_into(model, name):
     return model.get_layer(name).kernel.shape[0]
 
 
-def test_last_hidden_layer_of_f_joins_the_output_of_r():
+def test_build_nomu_joins_the_last_hidden_layer_of_f_to_the_output_of_r():
     model = build_nomu((3,), 2, hidden_units=(5, 7), side_hidden_units=(11, 13))
     assert model.output_shape == (None, 4)
     assert units_into(model, "side_output") == 13 + 7
@@ -116,7 +116,7 @@ def test_last_hidden_layer_of_f_joins_the_output_of_r():
     ("connect", "into_output", "into_2", "into_1"),
     [(0, 13, 11, 3), (1, 20, 11, 3), (2, 20, 16, 3)],
 )
-def test_more_layers_connect_backwards(connect, into_output, into_2, into_1):
+def test_build_nomu_connects_more_layers_backwards(connect, into_output, into_2, into_1):
     model = build_nomu(
         (3,), 1, hidden_units=(5, 7), side_hidden_units=(11, 13), connect_layers=connect
     )
@@ -125,12 +125,12 @@ def test_more_layers_connect_backwards(connect, into_output, into_2, into_1):
     assert units_into(model, "side_hidden_1") == into_1
 
 
-def test_too_many_connections_are_refused():
+def test_build_nomu_refuses_too_many_connections():
     with pytest.raises(ValueError, match=r"at most 2 .* Got 3"):
         build_nomu((3,), 1, hidden_units=(5, 7), side_hidden_units=(4,), connect_layers=3)
 
 
-def test_penalties_and_first_weights_are_per_part():
+def test_build_nomu_has_penalties_and_first_weights_per_part():
     model = build_nomu(
         (3,), 1, hidden_units=(4,), side_hidden_units=(4,), l2=0.25, side_l2=0.5, initial_range=0.05
     )
@@ -155,7 +155,7 @@ def sequential(input_shape, n_outputs):
 
 
 @pytest.mark.parametrize("build", [net, sequential])
-def test_any_keras_model_is_f_and_r(build):
+def test_build_nomu_takes_any_keras_model_for_f_and_r(build):
     model = build_nomu((3,), 2, mean_network=build, side_network=build)
     width = build((3,), 1).layers[-1].input.shape[-1]
     assert model.output_shape == (None, 4)
@@ -163,7 +163,7 @@ def test_any_keras_model_is_f_and_r(build):
     assert make_plan(model.to_json()) is not None
 
 
-def test_a_given_mean_is_frozen_and_its_features_are_its_own():
+def test_build_nomu_freezes_a_given_mean():
     given = net((3,), 1)
     given.set_weights(
         [0.3 * np.random.default_rng(0).normal(size=w.shape) for w in given.get_weights()[:2]]
@@ -185,13 +185,13 @@ def test_a_given_mean_is_frozen_and_its_features_are_its_own():
     assert_allclose(seen, features.predict(x * scale + offset, verbose=0), rtol=1e-5, atol=1e-6)
 
 
-def test_a_given_mean_apart_leaves_r_with_x_alone():
+def test_build_nomu_without_layers_of_f_has_x_alone():
     model = build_nomu((3,), 2, side_hidden_units=(5,), given="apart")
     assert model.output_shape == (None, 2)
     assert units_into(model, "side_output") == 5
 
 
-def test_a_model_of_two_heads_on_one_layer_shows_that_layer():
+def test_build_nomu_joins_the_layer_of_two_heads():
     def heads(input_shape, n_outputs):
         inputs = keras.Input(input_shape)
         x = layers.Dense(8, activation="relu")(inputs)
@@ -201,7 +201,7 @@ def test_a_model_of_two_heads_on_one_layer_shows_that_layer():
     assert units_into(model, "side_output") == 5 + 8
 
 
-def test_features_of_a_given_mean_are_standardised_over_a_sample():
+def test_build_nomu_standardises_features_of_a_given_mean():
     given = sequential((3,), 1)
     rows = np.random.default_rng(0).normal(size=(50, 3))
     scale, offset = [1.0, 2.0, 3.0], [100.0, 200.0, -300.0]  # features of hundreds
@@ -213,7 +213,7 @@ def test_features_of_a_given_mean_are_standardised_over_a_sample():
     assert make_plan(model.to_json()) is not None
 
 
-def test_a_rescaled_input_is_no_hidden_layer():
+def test_build_nomu_takes_no_rescaled_input_for_a_hidden_layer():
     def rescaled(input_shape, n_outputs):
         return keras.Sequential(
             [

@@ -7,20 +7,20 @@ from scipy.special import expit
 
 from skuq.backend import keras, ops, tfd
 from skuq.networks._dense_layers import Dense
-from skuq.networks._epinet import EpiNet, EpistemicNetwork
-from skuq.networks._operator import OperatorHead, OperatorNetwork, keras_base, tile_columns
+from skuq.networks._epinet import EpiNetLayers, EpistemicNetwork
+from skuq.networks._operator import EncoderDecoder, OperatorHead, keras_base, tile_columns
 from skuq.networks._plan import ARRAYS, tensors
 
 layers = keras.layers
 
 NETWORKS = {
-    "split": OperatorNetwork(3, 2, 2, (7,), 6, "split", (8, 9)),
-    "concat": OperatorNetwork(3, 2, 2, (7,), 6, "concat", (8, 9)),
-    "deep": OperatorNetwork(3, 2, 1, (7, 5, 4), 7, "split", (8, 9, 4)),
-    "fourier": OperatorNetwork(3, 2, 2, (7,), 6, "split", (8, 9), fourier_scale=2.0),
-    "fourier concat": OperatorNetwork(3, 1, 2, (7,), 6, "concat", (8, 9), fourier_scale=2.0),
-    "plain": OperatorNetwork(3, 2, 2, (7,), 6, factorized=False, activation="tanh"),
-    "one layer": OperatorNetwork(1, 1, 1, (4,), 3, "split", (5,), activation="relu"),
+    "split": EncoderDecoder(3, 2, 2, (7,), 6, "split", (8, 9)),
+    "concat": EncoderDecoder(3, 2, 2, (7,), 6, "concat", (8, 9)),
+    "deep": EncoderDecoder(3, 2, 1, (7, 5, 4), 7, "split", (8, 9, 4)),
+    "fourier": EncoderDecoder(3, 2, 2, (7,), 6, "split", (8, 9), fourier_scale=2.0),
+    "fourier concat": EncoderDecoder(3, 1, 2, (7,), 6, "concat", (8, 9), fourier_scale=2.0),
+    "plain": EncoderDecoder(3, 2, 2, (7,), 6, factorized=False, activation="tanh"),
+    "one layer": EncoderDecoder(1, 1, 1, (4,), 3, "split", (5,), activation="relu"),
 }
 
 
@@ -159,7 +159,7 @@ def test_latent_vector_does_not_see_the_query(network):
 
 def test_split_layers_see_their_own_part_of_the_latent_vector():
     """With no other weights than of one chunk, only that chunk counts."""
-    network = OperatorNetwork(2, 1, 1, (4,), 6, "split", (5, 5, 5), factorized=False)
+    network = EncoderDecoder(2, 1, 1, (4,), 6, "split", (5, 5, 5), factorized=False)
     weights = network.draw(np.random.default_rng(0))
     decoder = weights[4:]
     for k in range(3):
@@ -176,14 +176,14 @@ def test_split_layers_see_their_own_part_of_the_latent_vector():
 
 
 def test_first_frequencies_have_the_given_scale():
-    network = OperatorNetwork(1, 50, 1, latent=200, decoder="concat", fourier_scale=5.0)
+    network = EncoderDecoder(1, 50, 1, latent=200, decoder="concat", fourier_scale=5.0)
     frequencies = network.draw(np.random.default_rng(0))[9]
     assert frequencies.shape == (50, 100)
     assert frequencies.std() == pytest.approx(5, rel=0.05)
 
 
 def test_parameters_of_the_pollutants_problem_by_hand():
-    network = OperatorNetwork(4, 2, 1)
+    network = EncoderDecoder(4, 2, 1)
     counts = [int(np.prod(shape)) for shape in network.shapes]
     factors = 3 * 64 + 2 * 64 + 1
     assert sum(counts) == 8_640 + 4_160 + 6_208 + 65 + factors
@@ -215,7 +215,7 @@ def test_keras_base_gives_outputs_then_what_enters_the_last_layer_and_rows():
 def test_equal_keras_bases_are_one_network():
     """Keras counts names through a session: they must not make programs differ."""
     first, again, other = (
-        EpistemicNetwork(keras_base(model, 3, 2, 2), 2, EpiNet(9, 2)).without_names()
+        EpistemicNetwork(keras_base(model, 3, 2, 2), 2, EpiNetLayers(9, 2)).without_names()
         for model in (small_base(), small_base(), small_base(width=5))
     )
     assert first == again and hash(first) == hash(again) and first != other

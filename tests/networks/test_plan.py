@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from skuq.backend import keras, ops
-from skuq.networks import DenseSkipSpace
+from skuq.networks import DenseSpace
 from skuq.networks._plan import ARRAYS, Run, make_plan, tensors, without_names
 from skuq.networks._plan_parts import ACTIVATIONS
 from skuq.training._networks import draw_variables
@@ -64,7 +64,7 @@ def test_activations_are_keras_own(name):
 
 @pytest.mark.slow
 def test_random_networks_of_the_papers_space_are_keras_own():
-    space = DenseSkipSpace(n_nodes=4)
+    space = DenseSpace(n_nodes=4)
     rng = np.random.default_rng(0)
     for configuration in space.decisions().architecture.sample_many(rng, 12):
         model = space.build(configuration, (5,), 3)

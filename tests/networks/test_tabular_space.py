@@ -24,7 +24,7 @@ def _configuration(space, **changed):
 @pytest.mark.parametrize("embedding", ["periodic", "piecewise-linear", "none"])
 @pytest.mark.parametrize("n_copies", [1, 3])
 def test_builds_what_is_decided(embedding, n_copies):
-    space = TabularSpace(_inputs())
+    space = TabularSpace().bind(_inputs())
     model = space.build(_configuration(space, embedding=embedding), (3,), 6, n_copies=n_copies)
     assert model.output_shape == (None, 6)
     layers = [layer.name for layer in model.layers]
@@ -36,7 +36,7 @@ def test_builds_what_is_decided(embedding, n_copies):
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_every_drawn_configuration_is_a_network_and_a_recipe(dropout):
-    space, rng = TabularSpace(_inputs()), np.random.default_rng(1)
+    space, rng = TabularSpace().bind(_inputs()), np.random.default_rng(1)
     architecture, hyperparameters = space.decisions()
     for _ in range(5):
         drawn = {**architecture.sample(rng), **hyperparameters.sample(rng), "dropout": dropout}
@@ -49,14 +49,14 @@ def test_every_drawn_configuration_is_a_network_and_a_recipe(dropout):
 def test_columns_of_codes_are_embedded_as_such():
     x = _inputs()
     x[:, 1] = np.arange(len(x)) % 7
-    space = TabularSpace(x, {1: 7})
+    space = TabularSpace().bind(x, {1: 7})
     model = space.build(_configuration(space), (3,), 2)
     assert model.get_layer("embedding").columns == [0]  # position among those that are no codes
     assert model.get_layer("categories") is not None
 
 
 def test_classes_have_defaults_of_their_own():
-    numbers, classes = TabularSpace(_inputs()), TabularSpace(_inputs(), classes=True)
+    numbers, classes = TabularSpace().bind(_inputs()), TabularSpace().bind(_inputs(), classes=True)
     assert numbers.recipe(_configuration(numbers))["dropout"] is None
     assert classes.recipe(_configuration(classes))["dropout"] == 0.1
     for space in (numbers, classes):  # the default is a choice of the space
@@ -64,7 +64,7 @@ def test_classes_have_defaults_of_their_own():
 
 
 def test_nothing_to_embed():
-    space = TabularSpace(np.zeros((50, 2)))
+    space = TabularSpace().bind(np.zeros((50, 2)))
     configuration = _configuration(space)
     model = space.build(configuration, (2,), 2)
     assert "embedding" not in [layer.name for layer in model.layers]
@@ -78,7 +78,7 @@ def test_nothing_to_embed():
 )
 def test_length_of_training_goes_by_rows(n_rows, batch_size, epochs):
     """So many steps, more on many rows, but at most 512 epochs."""
-    space = TabularSpace(_inputs(), n_rows=n_rows)
+    space = TabularSpace().bind(_inputs(), n_rows=n_rows)
     recipe = Recipe(**space.recipe(_configuration(space)))
     assert (recipe.batch_size, recipe.epochs) == (batch_size, epochs)
     steps = min(math.ceil(n_rows / batch_size), recipe.steps_per_epoch)
@@ -87,7 +87,7 @@ def test_length_of_training_goes_by_rows(n_rows, batch_size, epochs):
 
 def test_epochs_of_large_tables_are_parts_of_them():
     """Epochs are short enough for networks to be validated often."""
-    space = TabularSpace(_inputs(), n_rows=10**6)
+    space = TabularSpace().bind(_inputs(), n_rows=10**6)
     recipe = space.recipe(_configuration(space))
     assert recipe["steps_per_epoch"] == 512
     assert recipe["epochs"] > 16

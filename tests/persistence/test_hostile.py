@@ -23,15 +23,25 @@ import skuq
 from skuq._utils import _archive
 from skuq.backend import keras
 from skuq.exceptions import FileFormatError
-from skuq.networks import DenseSkipSpace, NOMUNetwork, NOMUReadout, TabularSpace, build_mlp
+from skuq.networks import (
+    MLP,
+    DenseSpace,
+    EpiNet,
+    NOMUNetwork,
+    NOMUReadout,
+    OperatorNetwork,
+    TabularSpace,
+    build_mlp,
+)
 from skuq.networks._safe import check_network, sizes
 from skuq.persistence import dumps, loads
+from skuq.training import Training
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(30, 2))
 Y = X[:, 0] + 0.1 * rng.normal(size=30)
 FRAME = pd.DataFrame({"a": X[:, 0], "kind": rng.choice(["u", "v"], 30)})
-SMALL = {"hidden_units": 3, "epochs": 2, "random_state": 0}
+SMALL = {"network": MLP(3), "epochs": 2, "random_state": 0}
 
 
 @functools.cache
@@ -96,7 +106,7 @@ def set_state(**fields):
         "estimators.lazy_loader.attach",
         "networks.__getattr__",
         "networks._gaussian_head.GaussianHead",
-        "networks.DenseSkipSpace.Scaling",
+        "networks.DenseSpace.Scaling",
         "",
         "x" * 10**6,
     ],
@@ -120,8 +130,8 @@ def test_classes_that_are_not_on_the_list(name):
         ("networks.GaussianHead", set_state(evil=1), "no field 'evil'"),
         (
             "estimators.DeepEnsembleRegressor",
-            lambda item: item["state"].pop("n_copies"),
-            "lacks the parameter 'n_copies'",
+            lambda item: item["state"].pop("bootstrap"),
+            "lacks the parameter 'bootstrap'",
         ),
         ("tables.Scaling", set_state(__class__=1), "no attribute '__class__'"),
         ("tables.Scaling", set_state(**{"a b": 1}), "no attribute 'a b'"),
@@ -303,10 +313,10 @@ def test_networks_that_are_none(network):
 def test_networks_of_our_own_pass():
     check_network(build_mlp((2,), 3, [4]).to_json(), "here")
     assert sizes(build_mlp((2,), 3, [4]).to_json(), "here") == (2 * 4 + 4 + 4 * 3 + 3, 0)
-    space = DenseSkipSpace()
+    space = DenseSpace()
     configuration = space.decisions((2,), 2).architecture.sample(rng)
     check_network(space.build(configuration, (2,), 2).to_json(), "here")
-    space = TabularSpace(X)
+    space = TabularSpace().bind(X)
     for embedding in ("periodic", "piecewise-linear"):
         configuration = {**space.decisions().architecture.default(), "embedding": embedding}
         configuration = {**space.decisions().hyperparameters.default(), **configuration}
@@ -423,9 +433,11 @@ def test_members_that_do_not_fit_their_network(change, message):
 
 @pytest.mark.slow
 def test_networks_that_draw_have_as_many_weights_as_they_say():
-    settings = {"encoder_units": 3, "latent": 3, "decoder_units": 3, "steps": 2}
     neon = skuq.NEONRegressor(
-        **settings, epinet_units=3, prior_units=2, n_index=2, random_state=0, epistemic="epinet"
+        network=OperatorNetwork(encoder_units=3, latent=3, decoder_units=3),
+        prior=EpiNet(units=3, prior_units=2, n_index=2),
+        training=Training(steps=2),
+        random_state=0,
     )
     data = dumps(neon.fit(X, Y))
 

@@ -44,24 +44,28 @@ from skuq.catalog import Catalog
 from skuq.exceptions import FileFormatError, MissingPartError, SearchSpaceError, UnsavableError
 from skuq.networks import (
     DARTS,
+    MLP,
     ArtificialInputs,
     Categorical,
     CellSpace,
     Decisions,
-    DenseSkipSpace,
+    DenseSpace,
+    EpiNet,
     KerasTunerSpace,
     NASBench201Space,
     NOMUNetwork,
     NOMUReadout,
+    OperatorNetwork,
     Real,
     Space,
-    TabularSpace,
+    TabularNetwork,
     WidthDepthSpace,
     WithTraining,
     build_mlp,
 )
 from skuq.persistence import MissingPart, dumps, loads
 from skuq.search import SuccessiveHalving
+from skuq.training import Training
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(60, 3))
@@ -80,11 +84,10 @@ INPUTS = np.linspace(0.5, 2, 6)[:, None]
 QUERIES = np.linspace(0, 1, 4)
 VALUES = np.sin(INPUTS * QUERIES)
 
-SMALL = {"hidden_units": 6, "epochs": 2, "random_state": 0}
+SMALL = {"network": MLP(6), "epochs": 2, "random_state": 0}
 TABULAR = {
     "n_members": 2,
-    "network": "tabular",
-    "network_settings": {"n_layers": 1, "width": 32, "embedding_dim": 2},
+    "network": TabularNetwork(n_layers=1, width=32, embedding_dim=2),
     "epochs": 2,
     "random_state": 0,
 }
@@ -98,20 +101,21 @@ NOMU = {
 FIXED = {"readout": NOMUReadout(l_min=0.001, l_max=2.0, c=1.0)}
 OPERATOR = {
     "query_points": QUERIES,
-    "encoder_units": 6,
-    "latent": 6,
-    "decoder_units": 6,
-    "steps": 3,
+    "network": OperatorNetwork(encoder_units=6, latent=6, decoder_units=6),
+    "training": Training(steps=3),
     "batch_size": None,
     "random_state": 0,
 }
-NEON = {**OPERATOR, "epinet_units": 6, "prior_units": 3, "n_index": 3, "n_draws": 6}
+EPINET = EpiNet(units=6, prior_units=3, n_index=3)
+NEON = {**OPERATOR, "n_draws": 6}
+GIVEN = {**NEON, "network": "split"}  # with a given model there is no other network
 POOL = [("bayes", GaussianNB()), ("linear", LogisticRegression())]
 MIXED = [*POOL, ("deep", skuq.DeepEnsembleClassifier(2, **SMALL))]
 
 ensemble = functools.partial(skuq.DeepEnsembleRegressor, 2)
+tabular = skuq.TabularEnsembleRegressor
 classifier = functools.partial(skuq.DeepEnsembleClassifier, 2)
-dense = DenseSkipSpace(n_nodes=2)
+dense = DenseSpace(n_nodes=2)
 
 # name -> (estimator, X, y)
 CASES = {
@@ -119,23 +123,31 @@ CASES = {
     "ensemble, two outputs": (ensemble(**SMALL, loss="mse"), X, BOTH),
     "ensemble, frame, power": (ensemble(**SMALL, target_transform="yeo-johnson"), FRAME, np.exp(Y)),
     "ensemble, quantiles of y": (ensemble(**SMALL, target_transform="quantile"), X, Y),
-    "ensemble, dropout": (ensemble(**SMALL, dropout=0.1), X, Y),
+    "ensemble, dropout": (ensemble(**{**SMALL, "network": MLP(6, dropout=0.1)}), X, Y),
     "ensemble, generator": (
         ensemble(**{**SMALL, "random_state": np.random.RandomState(3)}),
         X,
         Y,
     ),
-    "tabular": (skuq.DeepEnsembleRegressor(**TABULAR), FRAME, Y),
+    "tabular": (tabular(**TABULAR), FRAME, Y),
     "tabular, calibrated": (
-        skuq.DeepEnsembleRegressor(**{**TABULAR, "n_members": 4}, validation_fraction=0.5),
+        tabular(**{**TABULAR, "n_members": 4}, validation=0.5),
         X,
         Y,
     ),
-    "tabular, copies": (skuq.DeepEnsembleRegressor(**TABULAR, n_copies=2), FRAME, Y),
-    "tabular, student": (skuq.DeepEnsembleRegressor(**TABULAR, loss="student-t"), FRAME, Y),
-    "tabular, mixture": (skuq.DeepEnsembleRegressor(**TABULAR, loss="gaussian-mixture"), FRAME, Y),
-    "tabular, quantiles": (skuq.DeepEnsembleRegressor(**TABULAR, loss="quantiles"), FRAME, Y),
-    "tabular, classes": (skuq.DeepEnsembleClassifier(**TABULAR), FRAME, LABELS),
+    "tabular, copies": (
+        tabular(**TABULAR).set_params(network__n_copies=2),
+        FRAME,
+        Y,
+    ),
+    "tabular, student": (tabular(**TABULAR, loss="student-t"), FRAME, Y),
+    "tabular, mixture": (
+        tabular(**TABULAR, loss="gaussian-mixture"),
+        FRAME,
+        Y,
+    ),
+    "tabular, quantiles": (tabular(**TABULAR, loss="quantiles"), FRAME, Y),
+    "tabular, classes": (skuq.TabularEnsembleClassifier(**TABULAR), FRAME, LABELS),
     "columns, foreign preprocessing": (
         ensemble(
             **SMALL,
@@ -156,22 +168,22 @@ CASES = {
     ),
     "classes, frame": (classifier(**SMALL), FRAME, LABELS),
     "hyper": (
-        skuq.HyperDeepEnsembleRegressor(2, n_search=3, **SMALL, dropout_range=(0.01, 0.1)),
+        skuq.HyperDeepEnsembleRegressor(2, n_trials=3, **SMALL, dropout_range=(0.01, 0.1)),
         X,
         Y,
     ),
-    "hyper, classes": (skuq.HyperDeepEnsembleClassifier(2, n_search=3, **SMALL), X, LABELS),
+    "hyper, classes": (skuq.HyperDeepEnsembleClassifier(2, n_trials=3, **SMALL), X, LABELS),
     "dropout": (skuq.MCDropoutRegressor(5, **SMALL), X, Y),
     "dropout, classes": (skuq.MCDropoutClassifier(5, **SMALL), X, LABELS),
-    "autodeuq": (skuq.AutoDEUQRegressor(3, **SEARCH, search_space=dense), FRAME, Y),
-    "autodeuq, classes": (skuq.AutoDEUQClassifier(3, **SEARCH, n_nodes=2), X, LABELS),
-    "nes": (skuq.NESRegressor(3, **SEARCH, search_space=WidthDepthSpace((8,), 1)), X, Y),
-    "nes, classes": (skuq.NESClassifier(2, **SEARCH, search_space="dense"), FRAME, LABELS),
+    "autodeuq": (skuq.AutoDEUQRegressor(3, **SEARCH, space=dense), FRAME, Y),
+    "autodeuq, classes": (skuq.AutoDEUQClassifier(3, **SEARCH, space=dense), X, LABELS),
+    "nes": (skuq.NESRegressor(3, **SEARCH, space=WidthDepthSpace((8,), 1)), X, Y),
+    "nes, classes": (skuq.NESClassifier(2, **SEARCH, space="dense"), FRAME, LABELS),
     "nes, cells": (
         skuq.NESClassifier(
             2,
             **{**SEARCH, "epochs": 1},
-            search_space=CellSpace(channels=2, n_cells=1, batch_size=20),
+            space=CellSpace(channels=2, n_cells=1, batch_size=20),
         ),
         IMAGES,
         BRIGHT,
@@ -192,15 +204,25 @@ CASES = {
         Y,
     ),
     "neon": (skuq.NEONRegressor(**NEON), INPUTS, VALUES),
-    "neon, epinet": (skuq.NEONRegressor(**NEON, epistemic="epinet", noise=0.1), INPUTS, VALUES),
+    "neon, epinet": (skuq.NEONRegressor(**NEON, prior=EPINET, noise_std=0.1), INPUTS, VALUES),
     "neon, bounded": (
-        skuq.NEONRegressor(**NEON, output_map="bounded", fourier_scale=1.0),
+        skuq.NEONRegressor(
+            **{**NEON, "network": OperatorNetwork(latent=6, fourier_scale=1.0)},
+            prior=EPINET,
+            output_map="bounded",
+        ),
         INPUTS,
         VALUES,
     ),
-    "neon, nll": (skuq.NEONRegressor(**NEON, loss="nll", standardize=False), INPUTS, VALUES),
+    "neon, nll": (
+        skuq.NEONRegressor(**NEON, prior=EPINET, loss="nll", standardize=False),
+        INPUTS,
+        VALUES,
+    ),
     "neon, given": (
-        skuq.NEONRegressor(**NEON, pretrained=LinearRegression().fit(INPUTS, VALUES)),
+        skuq.NEONRegressor(
+            **GIVEN, prior=EPINET, pretrained=LinearRegression().fit(INPUTS, VALUES)
+        ),
         INPUTS,
         VALUES,
     ),
@@ -471,16 +493,15 @@ def test_random_numbers_go_on(tmp_path):
 @pytest.mark.parametrize(
     "space",
     [
-        DenseSkipSpace(3),
+        DenseSpace(3),
         WidthDepthSpace((8, 9)),
         CellSpace(4, (1, 1), DARTS),
         NASBench201Space(4),
-        TabularSpace(X, {2: 3}),
-        WithTraining(DenseSkipSpace(), Space((Real("l2", 1e-3, 1),)), {"optimizer": "sgd"}),
+        WithTraining(DenseSpace(), Space((Real("l2", 1e-3, 1),)), {"optimizer": "sgd"}),
     ],
 )
 def test_search_spaces_of_the_package_are_saved(space):
-    loaded = loads(dumps(skuq.NESRegressor(search_space=space))).search_space
+    loaded = loads(dumps(skuq.NESRegressor(space=space))).space
     assert type(loaded) is type(space)
     shape = (6, 6, 1) if getattr(space, "takes_images", False) else (3,)
     assert loaded.decisions(shape, 1) == space.decisions(shape, 1)
@@ -488,7 +509,10 @@ def test_search_spaces_of_the_package_are_saved(space):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("catalog_dir", Path("somewhere")), ("discard", SuccessiveHalving((0.1, 0.5), 3.0, 5))],
+    [
+        ("catalog_dir", Path("somewhere")),
+        ("search__discard", SuccessiveHalving((0.1, 0.5), 3.0, 5)),
+    ],
 )
 def test_parameters_that_are_objects_are_saved(name, value):
     model = skuq.AutoDEUQRegressor(**{name: value})
@@ -515,32 +539,32 @@ def own_network(input_shape, n_outputs):
 
 
 def test_a_search_space_of_ones_own_is_given_again():
-    model = skuq.AutoDEUQRegressor(2, **SEARCH, search_space=OwnSpace()).fit(X, Y)
+    model = skuq.AutoDEUQRegressor(2, **SEARCH, space=OwnSpace()).fit(X, Y)
     data = dumps(model)
     loaded = loads(data)
     assert_equal_predictions(loaded, model, X)
     assert dumps(loaded) == data
-    assert "OwnSpace" in repr(loaded.search_space)
-    assert loaded.search_space == loads(data).search_space
-    with pytest.raises(MissingPartError, match=r"`search_space` .*OwnSpace.*parts={'search_space"):
+    assert "OwnSpace" in repr(loaded.space)
+    assert loaded.space == loads(data).space
+    with pytest.raises(MissingPartError, match=r"`space` .*OwnSpace.*parts={'space"):
         clone(loaded).fit(X, Y)
     space = OwnSpace()
-    loaded = loads(data, parts={"search_space": space})
-    assert loaded.search_space is space
+    loaded = loads(data, parts={"space": space})
+    assert loaded.space is space
     assert_equal_predictions(clone(loaded).fit(X, Y), model, X)
     with pytest.raises(ValueError, match=r"names that the file does not know: \['space'\]"):
         loads(data, parts={"space": space})
 
 
 def test_parts_of_nested_estimators():
-    inner = skuq.AutoDEUQRegressor(2, **SEARCH, search_space=OwnSpace())
+    inner = skuq.AutoDEUQRegressor(2, **SEARCH, space=OwnSpace())
     model = skuq.CalibratedUncertaintyRegressor(inner, cv=2).fit(X, Y)
     data = dumps(model)
     assert_equal_predictions(loads(data), model, X)
     space = OwnSpace()
     loaded = loads(data, parts={"estimator__search_space": space})
-    assert loaded.estimator.search_space is space
-    assert loaded.estimator_.search_space is space
+    assert loaded.estimator.space is space
+    assert loaded.estimator_.space is space
 
 
 def test_networks_of_ones_own_predict_without_their_function():
@@ -550,8 +574,8 @@ def test_networks_of_ones_own_predict_without_their_function():
     with pytest.raises(SearchSpaceError, match="MissingPartError.*function .*own_network"):
         loaded.fit(X, Y)
     space = KerasTunerSpace(own_network)
-    loaded = loads(dumps(skuq.AutoDEUQRegressor(search_space=space)), parts={"search_space": space})
-    assert loaded.search_space is space
+    loaded = loads(dumps(skuq.AutoDEUQRegressor(space=space)), parts={"space": space})
+    assert loaded.space is space
 
 
 def own_training(hp):
@@ -560,18 +584,18 @@ def own_training(hp):
 
 def test_a_pair_of_functions_is_given_whole_or_in_parts():
     pair = own_network, own_training
-    data = dumps(skuq.AutoDEUQRegressor(search_space=pair))
+    data = dumps(skuq.AutoDEUQRegressor(space=pair))
     for parts in (
-        {"search_space": pair},
-        {"search_space": list(pair)},
-        {"search_space__0": pair[0], "search_space__1": pair[1]},
+        {"space": pair},
+        {"space": list(pair)},
+        {"space__0": pair[0], "space__1": pair[1]},
     ):
-        assert loads(data, parts=parts).search_space == pair
-    missing = loads(data, parts={"search_space__0": own_network}).search_space[1]
-    with pytest.raises(MissingPartError, match=r"`search_space__1` .* give `search_space` to"):
+        assert loads(data, parts=parts).space == pair
+    missing = loads(data, parts={"space__0": own_network}).space[1]
+    with pytest.raises(MissingPartError, match=r"`space__1` .* give `space` to"):
         missing()
-    with pytest.raises(ValueError, match=r"does not know: \['search_space'\]"):
-        loads(data, parts={"search_space": own_network})
+    with pytest.raises(ValueError, match=r"does not know: \['space'\]"):
+        loads(data, parts={"space": own_network})
 
 
 def network_of_operations(input_shape, n_outputs):
@@ -622,7 +646,7 @@ def test_given_keras_models_are_given_again():
     with pytest.raises(MissingPartError, match="`pretrained` .*parts="):
         loads(data).predict(X)
     assert_equal_predictions(loads(data, parts={"pretrained": given}), model, X)
-    operator = skuq.NEONRegressor(**NEON, pretrained=build_mlp((1,), 4, [4])).fit(INPUTS, VALUES)
+    operator = skuq.NEONRegressor(**GIVEN, pretrained=build_mlp((1,), 4, [4])).fit(INPUTS, VALUES)
     with pytest.raises(MissingPartError):
         loads(dumps(operator)).predict(INPUTS)
     loaded = loads(dumps(operator), parts={"pretrained": operator.pretrained})
@@ -732,8 +756,8 @@ def test_without_skops(monkeypatch):
     [
         (LinearRegression(), "Only estimators of skuq"),
         (GridSearchCV(skuq.DeepEnsembleRegressor(), {}), "best_estimator_"),
-        (skuq.DeepEnsembleRegressor(hidden_units={8}), r"estimator\.hidden_units is a .*set"),
-        (skuq.DeepEnsembleRegressor(hidden_units=pd.Index([8])), r"hidden_units is a pandas"),
+        (skuq.DeepEnsembleRegressor(n_members={8}), r"estimator\.n_members is a .*set"),
+        (skuq.DeepEnsembleRegressor(n_members=pd.Index([8])), r"n_members is a pandas"),
         (
             skuq.CalibratedUncertaintyRegressor(
                 TransformedTargetRegressor(skuq.DeepEnsembleRegressor())
@@ -751,8 +775,8 @@ def test_what_cannot_be_saved_is_named(thing, message, tmp_path):
 def test_names_of_attributes_are_strings():
     bunch = Bunch(a=1)
     bunch[3] = 2
-    with pytest.raises(UnsavableError, match="hidden_units has attributes whose names"):
-        dumps(skuq.DeepEnsembleRegressor(hidden_units=bunch))
+    with pytest.raises(UnsavableError, match="n_members has attributes whose names"):
+        dumps(skuq.DeepEnsembleRegressor(n_members=bunch))
 
 
 def test_series_are_saved():
@@ -763,20 +787,20 @@ def test_series_are_saved():
 
 def test_frames_that_would_come_back_changed_are_refused():
     frame = pd.DataFrame({"a": [1]}, pd.date_range("2020", periods=1, tz=tzoffset(None, 60)))
-    with pytest.raises(UnsavableError, match="hidden_units has a column 'index' of .* Convert it"):
-        dumps(skuq.DeepEnsembleRegressor(hidden_units=frame))
+    with pytest.raises(UnsavableError, match="n_members has a column 'index' of .* Convert it"):
+        dumps(skuq.DeepEnsembleRegressor(n_members=frame))
 
 
 @pytest.mark.parametrize("data", [collections.OrderedDict(a=1), datetime.timedelta(1)])
 def test_data_of_the_standard_library_is_no_part_to_be_given_again(data):
-    with pytest.raises(UnsavableError, match=r"hidden_units is a (collections|datetime)\."):
-        dumps(skuq.DeepEnsembleRegressor(hidden_units=data))
+    with pytest.raises(UnsavableError, match=r"n_members is a (collections|datetime)\."):
+        dumps(skuq.DeepEnsembleRegressor(n_members=data))
 
 
 def test_frames_are_saved():
     frame = pd.DataFrame({"a": [1, 2], "team": [(0, 1), (1, 2)], 3: ["x", None]}, index=["p", "q"])
     frame["b"] = [True, False]
-    loaded = loads(dumps(skuq.DeepEnsembleRegressor(hidden_units=frame))).hidden_units
+    loaded = loads(dumps(skuq.DeepEnsembleRegressor(n_members=frame))).n_members
     pd.testing.assert_frame_equal(loaded, frame)
     frame.index.name, frame.columns.name = "row", "column"
     typed = pd.DataFrame(
@@ -803,7 +827,7 @@ def test_frames_are_saved():
     days = typed.set_axis(pd.DatetimeIndex(["2020-01-01", "2020-03-01"], name="day"))
     levels = pd.DataFrame({("a", "b"): [1], ("a", 2): [2]})
     for kept in (frame, frame[[]], typed, panel, days, levels, typed.iloc[:0]):
-        loaded = loads(dumps(skuq.DeepEnsembleRegressor(hidden_units=kept))).hidden_units
+        loaded = loads(dumps(skuq.DeepEnsembleRegressor(n_members=kept))).n_members
         pd.testing.assert_frame_equal(loaded, kept)
     teams = fitted("hq").teams_
     pd.testing.assert_frame_equal(loads(dumps(fitted("hq"))).teams_, teams)
@@ -820,8 +844,8 @@ def test_output_maps_of_ones_own_are_given_again():
 
 def test_what_holds_itself_is_named():
     model = skuq.DeepEnsembleRegressor()
-    model.hidden_units = [model]
-    with pytest.raises(UnsavableError, match=r"estimator\.hidden_units\[0\] holds itself"):
+    model.n_members = [model]
+    with pytest.raises(UnsavableError, match=r"estimator\.n_members\[0\] holds itself"):
         dumps(model)
 
 

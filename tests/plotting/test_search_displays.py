@@ -11,7 +11,7 @@ from scipy.stats import t as student
 
 from skuq.catalog import Catalog, FoldedMember, HeldOut, TrialRecord
 from skuq.ensembles import Selection, architecture_diversity, select_teams
-from skuq.networks import DenseSkipSpace
+from skuq.networks import DenseSpace
 from skuq.plotting import (
     CatalogDisplay,
     MemberDiversityDisplay,
@@ -224,7 +224,7 @@ def test_networks_of_repeated_trials_are_a_group():
 
 
 def test_distances_are_those_of_the_search_space():
-    space = DenseSkipSpace(n_nodes=1)
+    space = DenseSpace(n_nodes=1)
     parts = space.decisions()
     configurations = (parts.architecture + parts.hyperparameters).sample_many(
         np.random.default_rng(0), 4

@@ -9,9 +9,9 @@ from slots import inline, search
 
 from skuq.backend import keras, keras_tuner
 from skuq.exceptions import SearchFailedError
-from skuq.networks import DenseSkipSpace
+from skuq.networks import DenseSpace
 from skuq.networks._space import Space
-from skuq.search import AgEBOOracle, OracleProposer
+from skuq.search import AgEBO, AgEBOOracle, BayesianSearch, OracleProposer
 
 
 def build(hp):
@@ -31,7 +31,7 @@ def build(hp):
 
 @pytest.mark.slow
 def test_oracle_drives_keras_tuners_own_tuner(tmp_path):
-    oracle = AgEBOOracle(max_trials=9, population_size=4, sample_size=2, seed=1)
+    oracle = AgEBOOracle(max_trials=9, search=AgEBO(population_size=4, sample_size=2), seed=1)
     tuner = keras_tuner.Tuner(oracle, build, directory=tmp_path, project_name="p")
     rng = np.random.default_rng(0)
     x = rng.normal(size=(24, 2))
@@ -82,7 +82,7 @@ def evaluate(configuration, seed):
 )
 def test_any_oracle_drives_our_search(make):
     oracle = make()
-    decisions = DenseSkipSpace(n_nodes=1).decisions()
+    decisions = DenseSpace(n_nodes=1).decisions()
     proposer = OracleProposer(oracle, decisions)
     records = search(inline(evaluate), 15, proposer, entropy=1)
     assert len(records) == 15
@@ -98,7 +98,7 @@ def test_any_oracle_drives_our_search(make):
 
 def test_the_folder_of_an_oracle_is_removed_with_its_proposer():
     oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=2)
-    proposer = OracleProposer(oracle, DenseSkipSpace(n_nodes=1).decisions())
+    proposer = OracleProposer(oracle, DenseSpace(n_nodes=1).decisions())
     folder = Path(oracle._project_dir)
     assert folder.is_dir()
     with warnings.catch_warnings(record=True) as caught:
@@ -108,10 +108,11 @@ def test_the_folder_of_an_oracle_is_removed_with_its_proposer():
 
 
 def test_the_oracle_proposes_at_random_until_it_has_n_initial_scores():
-    decisions = DenseSkipSpace(n_nodes=1).decisions()
+    decisions = DenseSpace(n_nodes=1).decisions()
     rates = []
     for n_initial in (3, 100):
-        oracle = AgEBOOracle(max_trials=6, strategy="bo-mixed", n_initial=n_initial, seed=1)
+        search_by = BayesianSearch(vary="both", n_initial=n_initial)
+        oracle = AgEBOOracle(max_trials=6, search=search_by, seed=1)
         records = search(
             inline(lambda c, seed: Score(c["learning_rate"])),
             6,
@@ -124,7 +125,7 @@ def test_the_oracle_proposes_at_random_until_it_has_n_initial_scores():
 
 def test_an_oracle_that_has_nothing_left_says_so():
     oracle = keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=2)
-    decisions = DenseSkipSpace(n_nodes=1).decisions()
+    decisions = DenseSpace(n_nodes=1).decisions()
     with pytest.raises(ValueError, match="max_trials must be at least n_trials=5. Got 2"):
         OracleProposer(oracle, decisions, 5)
     proposer = OracleProposer(oracle, decisions)

@@ -7,8 +7,9 @@ from scipy import stats
 from skuq.catalog import TrialRecord
 from skuq.ensembles import select_by
 from skuq.ensembles._likelihood import likelihood_statistics
+from skuq.networks import Decisions
 from skuq.networks._space import Categorical, Space
-from skuq.search import EnsembleEvolution, Mutation, ensemble_population
+from skuq.search import EnsembleEvolution, Mutation, NESEvolution, RandomProposer, SearchProblem
 
 LETTERS = Space([Categorical(name, tuple("abcdef")) for name in ("p", "q", "r")])
 NOTHING = Space()
@@ -49,12 +50,31 @@ def configurations(records, indices):
 )  # fmt: skip
 def test_populations(n_trials, expected):
     """The paper's 50 and 10 at 400; an eighth, at least 8, at most half; m half of P."""
-    assert ensemble_population(n_trials) == expected
+    # With fewer trials than the population has members, all are drawn at random.
+    found = populations(max(n_trials, 3), n_planned=n_trials)
+    assert found == expected
+
+
+def populations(n_trials, n_planned=None, **settings):
+    problem = SearchProblem(Decisions(LETTERS, NOTHING), n_trials, n_planned, criteria=[len])
+    proposer = NESEvolution(**settings).proposer(problem)
+    return proposer.population_size, proposer.n_parents
 
 
 def test_population_asked_for():
-    assert ensemble_population(80, 20, 7) == (20, 7)
-    assert ensemble_population(80, 5, 9) == (5, 5)
+    assert populations(80, population_size=20, n_parents=7) == (20, 7)
+    assert populations(80, population_size=5, n_parents=9) == (5, 5)
+
+
+@pytest.mark.parametrize(
+    ("evolve_on", "expected"),
+    [("clean", ["clean"]), ("shift", ["shift"]), ("both", ["clean", "shift"])],
+)
+def test_evolution_uses_the_criteria_that_it_is_told(evolve_on, expected):
+    decisions = Decisions(LETTERS, NOTHING)
+    problem = SearchProblem(decisions, 80, criteria=["clean", "shift"])
+    assert NESEvolution(evolve_on=evolve_on).proposer(problem).criteria == expected
+    assert isinstance(NESEvolution().proposer(SearchProblem(decisions, 1)), RandomProposer)
 
 
 def test_parents_are_the_ensemble_of_the_population():

@@ -1,20 +1,52 @@
+import warnings
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.base import clone
 
 from skuq._utils._environment import generator
 from skuq.catalog import TrialRecord
-from skuq.networks import DenseSkipSpace
+from skuq.networks import DenseSpace
 from skuq.networks._space import Categorical, Decisions, Real, Space
-from skuq.search import STRATEGIES, AgeingEvolution, ForestOptimizer, ForestSurrogate, make_proposer
-from skuq.search._proposers import population_sizes
+from skuq.search import (
+    AgE,
+    AgEBO,
+    AgeingEvolution,
+    BayesianSearch,
+    ForestOptimizer,
+    ForestSurrogate,
+    NESEvolution,
+    RandomSearch,
+    SearchProblem,
+    SuccessiveHalving,
+)
+from skuq.search._proposers import fix_decisions
 
 LETTERS = Space([Categorical(name, tuple("abcdef")) for name in ("p", "q", "r")])
 UNIT = Space([Real("x", 0.0, 1.0)])
 SMALL = Decisions(LETTERS, UNIT)
+#: Strategies by their short forms in AutoDEUQ.
+STRATEGIES = {
+    "agebo": AgEBO(),
+    "age": AgE(),
+    "bo": BayesianSearch(),
+    "init": RandomSearch(vary="initialisation"),
+    "rs-mixed": RandomSearch(),
+    "age-mixed": AgE(vary="both"),
+    "bo-mixed": BayesianSearch(vary="both"),
+}
 #: Strategies with a forest, and those with ageing evolution.
 WITH_FOREST = ("agebo", "bo", "bo-mixed")
 WITH_EVOLUTION = ("agebo", "age", "age-mixed")
+
+
+def make_proposer(strategy, decisions, n_trials, **settings):
+    """Make the proposer of a strategy with those of the settings that it has."""
+    strategy = clone(STRATEGIES[strategy])
+    known = strategy.get_params()
+    strategy.set_params(**{k: v for k, v in settings.items() if k in known})
+    return strategy.proposer(SearchProblem(decisions, n_trials))
 
 
 def records(space, n, seed=0, score=lambda configuration: 0.0):
@@ -190,9 +222,9 @@ def test_diverged_scores_do_not_swamp_the_model():
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_proposes_complete_configurations(strategy):
-    decisions = DenseSkipSpace(n_nodes=3, max_batch_size=32).decisions()
+    decisions = DenseSpace(n_nodes=3, max_batch_size=32).decisions()
     both = decisions.architecture + decisions.hyperparameters
-    proposer = make_proposer(strategy, decisions, n_trials=30)
+    proposer = make_proposer(strategy, decisions, 30)
     history = []
     for i in range(30):
         c = proposer.ask(history, [], generator(1, "ask", i))
@@ -201,13 +233,13 @@ def test_every_strategy_proposes_complete_configurations(strategy):
 
 
 def test_what_each_strategy_leaves_fixed():
-    decisions = DenseSkipSpace(n_nodes=3).decisions()
+    decisions = DenseSpace(n_nodes=3).decisions()
     architecture, recipe = {"node_1": "16-relu"}, {"optimizer": "sgd"}
 
+    pinned = fix_decisions(decisions, architecture | recipe)
+
     def varied(strategy):
-        proposer = make_proposer(
-            strategy, decisions, 10, fixed_architecture=architecture, fixed_hyperparameters=recipe
-        )
+        proposer = make_proposer(strategy, pinned, 10)
         drawn = [proposer.ask([], [], np.random.default_rng(s)) for s in range(30)]
         assert all(c["node_1"] == "16-relu" and c["optimizer"] == "sgd" for c in drawn)
         return {name for name in drawn[0] if len({c[name] for c in drawn}) > 1}
@@ -255,20 +287,52 @@ def test_what_each_strategy_learns_from():
         assert {fact for fact, true in observed(strategy).items() if true} == facts, strategy
 
 
-def test_unknown_names_are_refused():
-    decisions = DenseSkipSpace().decisions()
-    with pytest.raises(ValueError, match="`search` must be one of"):
-        make_proposer("grid", decisions, 10)
-    with pytest.raises(ValueError, match="fixed_architecture.*unknown"):
-        make_proposer("age", decisions, 10, fixed_architecture={"layer": 1})
-    with pytest.raises(ValueError, match=r"fixed_hyperparameters\['learning_rate'\].*Got 5"):
-        make_proposer("age", decisions, 10, fixed_hyperparameters={"learning_rate": 5})
-
-
 @pytest.mark.parametrize(
     ("n_trials", "expected"), [(500, (100, 10)), (100, (25, 8)), (30, (7, 2)), (5, (4, 2))]
 )
-def test_populations_shrink_with_the_budget(n_trials, expected):
-    assert population_sizes(n_trials) == expected
+def test_proposer_populations_shrink_with_the_budget(n_trials, expected):
+    def sizes(**settings):
+        proposer = make_proposer("age-mixed", SMALL, n_trials, **settings)
+        return proposer.population_size, proposer.sample_size
+
+    assert sizes() == expected
     assert expected[0] < n_trials  # there is something left to evolve
-    assert population_sizes(n_trials, 3, 50) == (3, 3)
+    assert sizes(population_size=3, sample_size=50) == (3, 3)
+
+
+@pytest.mark.parametrize("strategy", [AgEBO, AgE, NESEvolution])
+@pytest.mark.parametrize(("population_size", "warns"), [(10, True), (9, False), (None, False)])
+def test_proposer_warns_of_a_population_that_is_never_full(strategy, population_size, warns):
+    problem = SearchProblem(SMALL, 10, criteria=[len])
+    with warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always")
+        strategy(population_size=population_size).proposer(problem)
+    assert ["all are drawn at random" in str(w.message) for w in noted] == [True] * warns
+
+
+@pytest.mark.parametrize(
+    ("discard", "expected"), [("auto", 6), (True, 6), (False, None), (SuccessiveHalving(), 4)]
+)
+def test_halving_lets_initial_trials_finish(discard, expected):
+    halving = AgEBO(discard=discard).halving(discards=True, n_initial=6)
+    assert (halving and halving.min_trials) == expected
+    assert AgEBO().halving(discards=False, n_initial=0) is None
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (AgEBO(kappa=-1), "kappa.*Got -1"),
+        (AgEBO(n_initial=0), "n_initial.*Got 0"),
+        (AgE(vary="initialisation"), "vary.*Got 'initialisation'"),
+        (BayesianSearch(discard="never"), "discard.*Got 'never'"),
+        (RandomSearch(vary="depth"), "vary.*Got 'depth'"),
+        (RandomSearch(objective=3), "objective.*Got 3"),
+        (RandomSearch(initial_trials=[{}, 3]), "must be a list of configurations.*Got 3 in it"),
+        (NESEvolution(evolve_on="noise"), "evolve_on.*Got 'noise'"),
+        (NESEvolution(n_parents=0), "n_parents.*Got 0"),
+    ],
+)
+def test_validate_refuses(strategy, message):
+    with pytest.raises(ValueError, match=message):
+        strategy.validate()

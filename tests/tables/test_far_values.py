@@ -8,6 +8,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from skuq import DeepEnsembleRegressor
 from skuq.backend import keras
+from skuq.networks import MLP
 from skuq.tables import NumberTargets, Scaling, TableInputs
 from skuq.tables._columns import find_far_values
 from skuq.tables._inputs import read_rows
@@ -143,7 +144,7 @@ def test_an_absurd_row_ruins_no_network(rng):
     X = rng.uniform(-1, 1, (301, 2))
     y = 3 * X[:, 0] + X[:, 1]
     X[300, 0] = 1e30
-    model = DeepEnsembleRegressor(2, hidden_units=16, epochs=60, learning_rate=0.01, random_state=0)
+    model = DeepEnsembleRegressor(2, network=MLP(16), epochs=60, learning_rate=0.01, random_state=0)
     with pytest.warns(UserWarning, match="row 300"):
         model.fit(X, y)
     assert model.score(X[:300], y[:300]) > 0.95

@@ -9,8 +9,8 @@ from tiers import slow_after
 from training_data import train_member, train_stack
 
 from skuq.backend import BACKEND, BoundedCache, keras, ops
-from skuq.networks._epinet import EpiNet, EpistemicNetwork
-from skuq.networks._operator import OperatorHead, OperatorNetwork, keras_base
+from skuq.networks._epinet import EpiNetLayers, EpistemicNetwork
+from skuq.networks._operator import EncoderDecoder, OperatorHead, keras_base
 from skuq.networks._plan import Run, tensors
 from skuq.tables import TrainingData
 from skuq.training import Recipe, _engine, predict_draws
@@ -18,8 +18,8 @@ from skuq.training._losses import INDEX_STREAM, normal
 from skuq.training._networks import DrawingNetwork
 from skuq.training._predict import read_network
 
-BASE = OperatorNetwork(2, 1, 1, (6,), 4, "split", (5,))
-EPISTEMIC = EpistemicNetwork(BASE, 1, EpiNet(BASE.n_features, 1, 3, (6,), (4,), 0.75))
+BASE = EncoderDecoder(2, 1, 1, (6,), 4, "split", (5,))
+EPISTEMIC = EpistemicNetwork(BASE, 1, EpiNetLayers(BASE.n_features, 1, 3, (6,), (4,), 0.75))
 PRIOR = EpistemicNetwork(BASE, 1, prior_scale=1.0)
 HEAD = OperatorHead(1)
 RECIPE = Recipe(
@@ -218,7 +218,7 @@ def test_keras_base_predicts_in_float64_what_it_has_learnt(data):
     value = layers.Dense(5, activation="tanh")(layers.Concatenate()([u, y]))
     value = layers.LayerNormalization()(value)
     base = keras_base(keras.Model([u, y], layers.Dense(1)(value)), 2, 1, 1)
-    network = EpistemicNetwork(base, 1, EpiNet(5 + 3, 1, 3, (6,), (4,), 0.75))
+    network = EpistemicNetwork(base, 1, EpiNetLayers(5 + 3, 1, 3, (6,), (4,), 0.75))
     member = train_member(network, HEAD, RECIPE, data, 5)
     index = np.random.default_rng(0).normal(size=(4, 3))
     draws = predict_draws(member, data.x, index)

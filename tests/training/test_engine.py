@@ -8,7 +8,7 @@ from training_data import split_table, train_member
 
 from skuq.backend import BoundedCache, keras
 from skuq.catalog import Member
-from skuq.networks import DenseSkipSpace, GaussianHead
+from skuq.networks import DenseSpace, GaussianHead
 from skuq.networks._plan import make_plan
 from skuq.training import MemberTrainer, Recipe, keras_model, predict_members
 from skuq.training._arguments import full_batch_rows, padded_rows, table_rows
@@ -305,7 +305,7 @@ def test_long_validation_sets_are_passed_over_in_chunks():
 
 
 def test_trainer_gives_the_configured_member():
-    space = DenseSkipSpace(n_nodes=1, max_batch_size=8)
+    space = DenseSpace(n_nodes=1, max_batch_size=8)
     decisions = space.decisions()
     rng = np.random.default_rng(0)
     configuration = (decisions.architecture + decisions.hyperparameters).sample(rng)

@@ -11,9 +11,9 @@ from tiers import slow_after
 from training_data import make_data, train_epochs, train_member, train_stack
 
 from skuq.backend import keras
-from skuq.networks import DenseSkipSpace, GaussianHead, NomuHead, build_mlp, build_nomu
-from skuq.networks._epinet import EpiNet, EpistemicNetwork
-from skuq.networks._operator import OperatorHead, OperatorNetwork
+from skuq.networks import DenseSpace, GaussianHead, NomuHead, build_mlp, build_nomu
+from skuq.networks._epinet import EpiNetLayers, EpistemicNetwork
+from skuq.networks._operator import EncoderDecoder, OperatorHead
 from skuq.training import (
     MemberTrainer,
     Recipe,
@@ -89,8 +89,8 @@ def job_of(kind, stacked, jit):
             network, NomuHead(), recipe, seeds, artificial=uniform, **options
         )
     if kind == "epinet":
-        base = OperatorNetwork(2, 1, 1, (6,), 4, "split", (5,))
-        network = EpistemicNetwork(base, 1, EpiNet(base.n_features, 1, 3, (6,), (4,), 0.75))
+        base = EncoderDecoder(2, 1, 1, (6,), 4, "split", (5,))
+        network = EpistemicNetwork(base, 1, EpiNetLayers(base.n_features, 1, 3, (6,), (4,), 0.75))
         recipe = replace(RECIPE, n_draws=4)
         return TrainingJob.of_model(network, OperatorHead(1), recipe, seeds, **options)
     model = noisy() if kind == "noisy" else unplanned()
@@ -292,7 +292,7 @@ def test_what_is_no_job_is_refused(fields, message):
 
 
 def test_a_trainer_trains_the_job_of_a_configuration(data):
-    space = DenseSkipSpace(n_nodes=2, max_batch_size=8)
+    space = DenseSpace(n_nodes=2, max_batch_size=8)
     decisions = space.decisions()
     rng = np.random.default_rng(0)
     configuration = (decisions.architecture + decisions.hyperparameters).sample(rng)

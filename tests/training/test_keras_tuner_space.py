@@ -259,7 +259,7 @@ class Shaped(keras_tuner.HyperModel):
 def test_builders_of_keras_tuner_are_told_what_to_change(space, got):
     X = np.zeros((20, 3))
     with pytest.raises(SearchSpaceError, match=rf"hp, input_shape, n_outputs\)`. {got}.*training"):
-        AutoDEUQRegressor(search_space=space).fit(X, X[:, 0])
+        AutoDEUQRegressor(space=space).fit(X, X[:, 0])
 
 
 def test_a_hypermodel_with_our_arguments_is_a_space():
@@ -271,12 +271,12 @@ def test_a_hypermodel_with_our_arguments_is_a_space():
 @pytest.mark.parametrize(
     "estimator",
     [
-        AutoDEUQRegressor(search_space=keras.Sequential()),
-        NESRegressor(search_space=keras.Sequential()),
+        AutoDEUQRegressor(space=keras.Sequential()),
+        NESRegressor(space=keras.Sequential()),
         DeepEnsembleRegressor(network=keras.Sequential()),
         MCDropoutRegressor(network=keras.Sequential()),
         NOMURegressor(network=keras.Sequential()),
-        NEONRegressor(build_base=keras.Sequential()),
+        NEONRegressor(network=keras.Sequential()),
     ],
 )
 def test_a_model_is_not_a_builder(estimator):
@@ -290,7 +290,7 @@ def test_the_model_of_a_tuner_is_told_what_to_change(model, tmp_path):
     tuner = keras_tuner.RandomSearch(model, "val_loss", directory=tmp_path)
     X = np.zeros((20, 3))
     with pytest.raises(SearchSpaceError, match=r"Got `\w+\(hp\)`"):
-        AutoDEUQRegressor(search_space=tuner).fit(X, X[:, 0])
+        AutoDEUQRegressor(space=tuner).fit(X, X[:, 0])
 
 
 @pytest.mark.parametrize(
@@ -311,21 +311,21 @@ def test_other_things_are_no_builders_either(network, message):
 def test_a_model_with_a_training_function_is_not_a_builder():
     X = np.zeros((20, 3))
     with pytest.raises(SearchSpaceError, match="Got one network, a Sequential"):
-        AutoDEUQRegressor(search_space=(keras.Sequential(), training)).fit(X, X[:, 0])
+        AutoDEUQRegressor(space=(keras.Sequential(), training)).fit(X, X[:, 0])
 
 
 @pytest.mark.parametrize("kind", [keras_tuner.RandomSearch, keras_tuner.oracles.RandomSearchOracle])
 def test_a_class_does_not_search(kind):
     X = np.zeros((20, 3))
     with pytest.raises(ValueError, match=f"`search` must be .* Got the class {kind.__name__}"):
-        AutoDEUQRegressor(search=kind, search_space=build).fit(X, X[:, 0])
+        AutoDEUQRegressor(search=kind, space=build).fit(X, X[:, 0])
 
 
 def test_a_tuner_is_told_of_its_oracle(tmp_path):
     tuner = keras_tuner.RandomSearch(of_keras_tuner, "val_loss", directory=tmp_path)
     X = np.zeros((20, 3))
     with pytest.raises(ValueError, match="Got the tuner RandomSearch.*`search=tuner.oracle`"):
-        AutoDEUQRegressor(search=tuner, search_space=build).fit(X, X[:, 0])
+        AutoDEUQRegressor(search=tuner, space=build).fit(X, X[:, 0])
 
 
 @pytest.mark.slow
@@ -334,7 +334,7 @@ def test_the_oracle_of_a_tuner_searches(tmp_path):
     tuner = keras_tuner.RandomSearch(of_keras_tuner, "val_loss", 5, directory=tmp_path)
     X = np.random.default_rng(0).normal(size=(40, 3))
     model = AutoDEUQRegressor(
-        n_trials=3, search=tuner.oracle, search_space=(build, training), epochs=2, random_state=0
+        n_trials=3, search=tuner.oracle, space=(build, training), epochs=2, random_state=0
     )
     model.fit(X, X[:, 0])
     assert {"depth", "units", "lr"} <= set(model.catalog_[0].configuration)

@@ -101,6 +101,7 @@ def choose_readout(
     learns_noise : bool
         Whether the noise is learnt: then it may get a factor.
     """
+    # Few rows cannot tell l_min and l_max, and rows without noise fix l_min at the error of f.
     rows = _collect_rows(band, evidence, inputs, targets)
     few = len(rows.error) < _FEW_ROWS or noiseless
     error, _, noise, weight = _errors(evidence.network, evidence.rows, inputs, targets)
@@ -168,10 +169,12 @@ def _choose_limits(
             return grid
         return np.array([fixed if given == "auto" else given])
 
+    # l_min stays below every l_max, whichever pair is chosen.
     l_maxs = candidates(settings.l_max, _L_MAX, L_MAXS)
     highest = min(L_MINS[-1], 0.5 * l_maxs[0])
     floor = min(max(training_error, _L_MIN), highest)
     l_mins = candidates(settings.l_min, floor, L_MINS)
+    # With one candidate each there is nothing to choose.
     l_min, l_max = l_mins[0], l_maxs[0]
     if len(l_mins) > 1 or len(l_maxs) > 1:
         l_min, l_max, _ = fit_readout(
@@ -212,6 +215,7 @@ def read_relu_readout(fitted: FittedNomu) -> ReluReadout:
     if wrong is not None:
         raise ValueError(f"A mixed integer programme needs {wrong}.")
     x, y = fitted.inputs.scaling, fitted.targets.scaling
+    # The network standardises X; its affine functions are those of X itself.
     trace = _Trace(len(x.mean_))
     inputs = (trace.inputs - x.mean_) * (1 / x.scale_)
     output = trace.run(network.member, inputs)

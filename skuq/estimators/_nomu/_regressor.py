@@ -22,8 +22,7 @@ from skuq._params import (
 from skuq._utils._checks import first_true
 from skuq._utils._environment import draw_entropy
 from skuq._utils._records import saved_as
-from skuq.estimators._base import UncertaintyRegressor, fits
-from skuq.estimators._network_estimator import training_progress
+from skuq.estimators._base import UncertaintyRegressor, fits, training_progress
 from skuq.estimators._nomu._readout import (
     Evidence,
     choose_readout,
@@ -383,7 +382,8 @@ class NOMURegressor(UncertaintyRegressor):
             }
             models.append(type(self)(**params).set_params(**setting))
             models[-1]._validate_params()
-        for chooses in (True, False):  # models that choose are trained in another way
+        # Models that choose their readout train on parts of the rows first, others only once.
+        for chooses in (True, False):
             alike = [m for m in models if resolve_settings(m, "readout").is_chosen == chooses]
             if alike:
                 alike[0]._fit_alike(alike, X, y, sample_weight, validation_data, groups)
@@ -415,6 +415,7 @@ class NOMURegressor(UncertaintyRegressor):
             )
         # Scales are those of all rows; NOMU's folds share them.
         task = task.split()
+        # The settings of the first model stand for all, except for what each job holds itself.
         trainer = self._make_trainer(resolved[0], task)
         entropies = [task.entropy, *(draw_entropy(model.random_state) for model in models[1:])]
         jobs = [m._make_jobs(s, task, e) for m, s, e in zip(models, resolved, entropies)]
@@ -427,6 +428,7 @@ class NOMURegressor(UncertaintyRegressor):
             if chooses and self.refit and task.validation is None:
                 last_jobs = [trainer.refit_job(*pair) for pair in zip(jobs, networks)]
                 last = trainer.train(last_jobs, progress.epochs)
+        # Everything that can fail comes before the first model changes.
         fitted = [
             model._assemble(settings, task, trainer, list(zip(own, found)), job, network)
             for model, settings, own, found, job, network in zip(
@@ -441,6 +443,7 @@ class NOMURegressor(UncertaintyRegressor):
 
     def _resolve(self) -> _Resolved:
         """Return the settings as validated objects, and refuse parameters without effect."""
+        # A user's function or table is not settings yet.
         network, artificial = (resolve_settings(self, name) for name in ("network", "artificial"))
         settings = _Resolved(
             network if isinstance(network, Settings) else NOMUNetwork(mean=network),
@@ -478,6 +481,7 @@ class NOMURegressor(UncertaintyRegressor):
         """Refuse parameters that contradict each other about the mean f."""
         given, learns = self.pretrained is not None, isinstance(self.noise_std, str)
         stops = isinstance(self.early_stopping_patience, Integral)
+        # Ways in which f is trained or known before r.
         mean_first = {
             "`early_stopping_patience`": stops,
             "`noise_std`='learned'": learns,
@@ -500,6 +504,7 @@ class NOMURegressor(UncertaintyRegressor):
         }
         if message := first_true(conflicts):
             raise ValueError(message)
+        # A refined f is trained alone, on all of its rows, for the squared error.
         unrefined = {
             f"`noise_std`={self.noise_std!r}": not self._is_noiseless,
             f"`early_stopping_patience`={self.early_stopping_patience!r}": stops,
@@ -535,6 +540,7 @@ class NOMURegressor(UncertaintyRegressor):
             given.check(rows.X.shape[1], None if task.inputs.encodes else task.inputs.feature_names)
         if self.noise_std is not None and not isinstance(self.noise_std, str):
             noise = KnownNoise(self.noise_std, task.targets.n_outputs)
+        # Few rows, and rows without noise, are to be interpolated.
         patience = self.early_stopping_patience
         if patience == "auto" and (
             len(rows.X) < _MIN_ROWS_TO_STOP_EARLY
@@ -542,6 +548,7 @@ class NOMURegressor(UncertaintyRegressor):
             or self._is_noiseless
         ):
             patience = None
+        # The settings are copies of the user's, so that they may hold encoded rows.
         artificial = settings.artificial
         artificial.kind = encode_artificial(artificial.kind, task.inputs, self)
         return NomuTrainer(
@@ -568,6 +575,7 @@ class NOMURegressor(UncertaintyRegressor):
     def _make_jobs(self, settings, task, entropy):
         """Make one job for each fold or split, or one for all rows."""
         rows, parts = task.splits.train, [(np.arange(len(task.splits.train.X)), None)]
+        # The user's validation rows take the place of folds, and all rows train.
         if settings.readout.is_chosen and task.validation is None:
             if self.pretrained is not None:
                 raise ValueError(
@@ -591,6 +599,7 @@ class NOMURegressor(UncertaintyRegressor):
                 for fold, one in folds
             ]
             warn_of_few_rows(given, sum(len(part.X) for _, part in held_out))
+            # The width of the band between rows, which "auto" compares with that of y.
             raw = trainer.raw_between_rows(network, job.entropy)
             readout = choose_readout(
                 given,

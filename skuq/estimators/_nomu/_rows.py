@@ -49,6 +49,7 @@ def split_parts(
         most = next((k for below, k in _FOLDS_BELOW_ROWS if n < below), None)
         # With many rows a single split is enough.
         validation = min(most, units) if most and refits and units > 1 else _SHARE
+    # The number that numbered folds and those of gaps are shuffled with.
     seed = int(generator(entropy, "split").integers(2**31))
     if isinstance(validation, str):
         if groups is not None:
@@ -64,6 +65,7 @@ def split_parts(
     if isinstance(validation, Integral):
         kind = KFold if groups is None else GroupKFold
         validation = kind(validation, shuffle=True, random_state=seed)
+    # A splitter of the user's is checked to hold each row out once.
     parts: Any = make_splits(rows, entropy, cv=validation, groups=groups).parts
     if groups is None and n >= _MIN_ROWS_FOR_EQUAL_FOLDS:
         # Equal folds train in one program: leave out the few rows by which they differ.
@@ -147,6 +149,7 @@ class ArtificialSampler:
         `ends` (2, n_features) are the grid's lowest and highest values. Set `n_each` to the number
         of its points.
         """
+        # A constant column has one value; the others share the number of points equally.
         varied = np.ptp(ends, axis=0) > 0
         n_axis = int(np.floor(self.n_each ** (1 / max(varied.sum(), 1)) + 1e-9))
         if n_axis < 2:
@@ -228,6 +231,7 @@ def _check_box(box: Any, X: np.ndarray) -> np.ndarray:
             f"`box` must have low < high for every feature. Got {box[empty[0]]} for feature "
             f"{empty[0]}: a box without volume."
         )
+    # A box in other units than X, such as standardised ones, usually holds no row.
     within = np.clip(X, *box.T) == X
     if within.all(axis=1).any():
         return box

@@ -15,12 +15,12 @@ import numpy as np
 from skuq import training
 from skuq._utils._environment import generator, trial_seed
 from skuq.catalog import Member
-from skuq.estimators._network_estimator import has_diverged
 from skuq.estimators._nomu._rows import ArtificialSampler
 from skuq.fitted._nomu import GivenMean, KnownNoise, TrainedNomu, predict_mean
 from skuq.networks import GaussianHead, NomuHead, NOMULoss, NOMUNetwork, build_mean, build_nomu
 from skuq.tables import NumberTargets, Rows, TableInputs, TrainingData
 from skuq.tables._splits import standardise_rows
+from skuq.training._engine import has_diverged
 
 _FULL_BATCH = 2**30  # rows of a batch that takes all rows
 _FEW_ROWS = 100  # with fewer rows, or rows without noise, the mean f should interpolate its rows
@@ -162,6 +162,7 @@ class NomuTrainer:
         means: list[Any] = [None] * len(jobs)
         if not jobs:
             return []
+        # One step: f and r train together, or f is given and r trains alone.
         if self.head.with_mean or self.given is not None:
             members = self._train_together(jobs, report)
         else:
@@ -181,6 +182,7 @@ class NomuTrainer:
     def refit_job(self, jobs: Sequence[Job], networks: Sequence[TrainedNomu]) -> Job:
         """Make the job that trains on all rows; f trains for the mean of the folds' best epochs."""
         epochs = None
+        # Without held-out rows f cannot stop by itself.
         if self.patience is not None:
             best = [network.mean_member.best_epoch + 1 for network in networks]  # type: ignore[union-attr]
             epochs = round(float(np.mean(best)))
@@ -194,6 +196,7 @@ class NomuTrainer:
     def _train_means(self, jobs: Sequence[Job], report: Callable | None) -> list[Member]:
         """Train the mean f, and the noise if that is learnt, as the first of two steps."""
         n_outputs, stops_early = self.targets.n_outputs, self.patience is not None
+        # A head without sides has term (a) of the loss only.
         gaussian = GaussianHead(n_outputs)
         head = gaussian if self.learns_noise else NomuHead(n_outputs, n_sides=0)
         data = self._data(
@@ -214,6 +217,7 @@ class NomuTrainer:
         _check_completed(members)
         if not self.refines:
             return members
+        # Refinement goes on with the rows in float32 that the training has seen.
         rows = [(data.x[job.train], data.y[job.train], data.weight[job.train]) for job in jobs]
         return [
             training.refine(member, x, y, weight) for member, (x, y, weight) in zip(members, rows)
@@ -224,6 +228,7 @@ class NomuTrainer:
     ) -> list[Any]:
         """Train the uncertainty r on top of the mean f, or both at once, on common targets."""
         if self.given is not None:
+            # The loss of r takes the errors of f where f is not part of the network.
             mean = self.given(self.rows.X, self.targets.n_outputs)
             y = (self.rows.y - mean) / self.targets.scaling.scale_
         else:
@@ -254,6 +259,7 @@ class NomuTrainer:
         rows = self.rows.take(job.train)
         loc, noise = predict_mean(mean, self.inputs.transform(rows.X), self.targets.n_outputs)
         weight = None if noise is None else precision(noise)
+        # The rows of the job are all rows of these data.
         return self._train_stacks(
             [job._replace(train=np.arange(len(rows.X)), valid=None)],
             report,
@@ -310,6 +316,7 @@ class NomuTrainer:
 
         They are frozen if f is trained already: as `mean`, or as the parameter `pretrained`.
         """
+        # A given f is a triple: its model takes ``x * scale + offset``, where x is standardised.
         given: Any = None
         if mean is not None:
             given = training.keras_model(mean), 1.0, 0.0
@@ -363,6 +370,7 @@ class NomuTrainer:
     def _mean_recipe(self, job: Job) -> Any:
         """Make the recipe of f, which stops early or trains for the epochs of the job."""
         recipe = self._recipe(job)
+        # The loss of f has no term for artificial inputs.
         changes: dict[str, Any] = {"n_artificial": 0, "loss_settings": ()}
         if job.mean_epochs is not None:
             changes["epochs"] = job.mean_epochs

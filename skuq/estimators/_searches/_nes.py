@@ -2,17 +2,188 @@
 
 from __future__ import annotations
 
-from skuq._params import StrOptions
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone, is_classifier
+from sklearn.utils.validation import check_is_fitted
+
+from skuq._params import StrOptions, settings_constraint
 from skuq._utils._records import saved_as
+from skuq.ensembles import TopSelection
+from skuq.ensembles._rules import NES_SELECTIONS
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
-from skuq.estimators._nes_method import (
-    NES_CONSTRAINTS,
-    NeuralEnsembleSearch,
-    baseline,
-    best_configuration,
+from skuq.estimators._searches._plan import (
+    SEARCH_CONSTRAINTS,
+    SearchPlan,
+    resolve_rule,
+    resolve_space,
+    resolve_strategy,
 )
-from skuq.estimators._search_estimator import SearchEstimator
+from skuq.estimators._searches._search import SearchEstimator
+from skuq.networks import TabularSpace
+from skuq.networks._given_spaces import NES_IMAGE_SPACES, NES_SPACES
+from skuq.search import RandomSearch
+from skuq.search._proposers import NES_STRATEGIES
+from skuq.tables import ClassTargets, ImageInputs, NumberTargets, TableInputs
 from skuq.tables._targets import TARGET_CONSTRAINTS
+
+# Optimiser steps of a training on tables; images have the paper's number of epochs.
+_N_STEPS = 500
+
+_VARY_WITH_ONE_ARCHITECTURE = ("hyperparameters", "initialisation")
+
+# Decisions that vary, and the selection, of the paper's baselines.
+_BASELINES = {
+    "deep-ensemble": ("initialisation", "top"),
+    "deep-ensemble-es": ("initialisation", "forward"),
+    "hyper-ensemble": ("hyperparameters", "forward"),
+}
+
+#: Short forms of the settings of both estimators.
+SETTINGS: dict[str, Any] = {
+    "search": NES_STRATEGIES,
+    "space": NES_SPACES,
+    "selection": NES_SELECTIONS,
+}
+
+#: Constraints of the parameters of classifier and regressor.
+NES_CONSTRAINTS: dict = {
+    **SEARCH_CONSTRAINTS,
+    **{
+        name: [*settings_constraint(short_forms), *SEARCH_CONSTRAINTS[name]]
+        for name, short_forms in SETTINGS.items()
+    },
+    "image_shape": [tuple, list, None],
+}
+
+
+def _plan(self: Any, X: Any) -> SearchPlan:
+    """Read the parameters of NES; raise ValueError if they contradict each other or X."""
+    strategy, rule = resolve_strategy(self), resolve_rule(self)
+    n_axes = np.ndim(X) if isinstance(X, list | tuple) else getattr(X, "ndim", 2)
+    # Three axes may be images without channels, which are refused with a hint.
+    holds_images = n_axes in (3, 4) or self.image_shape is not None
+    if holds_images and n_axes != 3 and self.preprocess not in ("auto", None):
+        raise ValueError(
+            '`preprocess` must be "auto" or None for images, which are arrays of numbers. '
+            f"Got {self.preprocess!r}."
+        )
+    if holds_images and isinstance(self.space, str) and self.space in NES_IMAGE_SPACES:
+        space = NES_IMAGE_SPACES[self.space]()
+    else:
+        space = resolve_space(self)
+    is_tabular, takes_images = isinstance(space, TabularSpace), getattr(space, "takes_images", None)
+    if takes_images and not holds_images and X is not None:
+        raise ValueError(
+            f"`space={self.space!r}` needs images: X of shape (n, height, width, channels), or "
+            "flat rows and `image_shape=`."
+        )
+    inputs: Any
+    targets: Any
+    if holds_images:
+        # Networks for tables get flat rows, and a user's space gets images unless it refuses them.
+        inputs = ImageInputs(self.image_shape, flat=takes_images is False, embed=is_tabular)
+    else:
+        inputs = TableInputs(self.preprocess, embed=is_tabular)
+    if is_classifier(self):
+        targets = ClassTargets(self.class_weight)
+    else:
+        targets = NumberTargets(self.target_transform)
+    return SearchPlan(
+        strategy,
+        space,
+        rule,
+        inputs,
+        targets,
+        n_steps=None if holds_images and not inputs.flat else _N_STEPS,
+        stacks=strategy.vary in _VARY_WITH_ONE_ARCHITECTURE,
+        images=True,
+    )
+
+
+def best_configuration(self, severity=None):
+    """Return the configuration of the best single trial.
+
+    Parameters
+    ----------
+    severity : int or None, default=None
+        Held-out set on which trials are compared: 0 is the clean validation rows, k the k-th set
+        of `shift_validation`. None is all shifted sets together, with the same weight for each, or
+        the clean rows if there are no shifted sets.
+
+    Returns
+    -------
+    dict
+        ``{decision name: value}``.
+
+    Raises
+    ------
+    ValueError
+        If there is no such set, or the estimator was pickled, which keeps the members only.
+    """
+    check_is_fitted(self)
+    result, sets = self._result, None
+    if severity is not None:
+        self.at_severity(severity)  # raises if there is no such set
+        sets = [result.sets[severity]]
+    rule = resolve_rule(self)
+    candidates = result.candidates(self.fitted_.targets.head, sets)
+    best = int(TopSelection(rule.loss).choose(candidates, 1).indices[0])
+    return dict(self.catalog_[int(self.catalog_.completed[best])].configuration)
+
+
+def baseline(self, kind, severity=None, *, architecture=None):
+    """Make an estimator that the paper compares with, on the best configuration of this search.
+
+    Parameters
+    ----------
+    kind : {"deep-ensemble", "deep-ensemble-es", "hyper-ensemble"}
+        "deep-ensemble" trains `n_members` networks that differ in their seeds (DeepEns
+        (RS), if this search was random); "deep-ensemble-es" trains `n_trials` such
+        networks and selects among them (appendix C.3); "hyper-ensemble" trains
+        `n_trials` of random learning rates and L2 penalties and selects (C.4).
+    severity : int or None, default=None
+        Held-out set on which the configuration is the best, see `best_configuration`.
+    architecture : dict or None, default=None
+        Architecture to use instead of the best one; decisions that it does not name have the
+        space's defaults. With that of `skuq.networks.best_nas_bench_201` a deep ensemble is
+        DeepEns (Optimal).
+
+    Returns
+    -------
+    estimator
+        Not fitted yet. Networks trained in all: those of this search, and its own. With
+        the same `random_state` it splits rows as this search did, but trains other
+        networks.
+
+    Raises
+    ------
+    ValueError
+        If there is no such kind, set or architecture, or the estimator was pickled, which keeps
+        the members alone.
+    """
+    if kind not in _BASELINES:
+        raise ValueError(f"`kind` must be one of {sorted(_BASELINES)}. Got {kind!r}.")
+    vary, selection = _BASELINES[kind]
+    configuration = self.best_configuration(severity)
+    architectures, hyperparameters = self.decisions_
+    if architecture is None:
+        architecture = architectures.restrict(configuration)
+    elif not isinstance(architecture, Mapping):
+        raise ValueError(
+            f"`architecture` must be a dict {{decision name: value}}. Got {architecture!r}."
+        )
+    settings = {
+        "search": RandomSearch(vary=vary),
+        "selection": selection,
+        "n_trials": self.n_members if kind == "deep-ensemble" else self.n_trials,
+        "fixed": architectures.check(architecture, "architecture"),
+    }
+    if kind != "hyper-ensemble":
+        settings["fixed"] |= hyperparameters.restrict(configuration)
+    return clone(self).set_params(**settings)
 
 
 @saved_as("estimators.NESClassifier", kind="estimator")
@@ -31,62 +202,52 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         `max_time` as many as fit into that time (at most 10,000).
     n_members : int, default=5
         Number of members of the ensemble (M); 3 to 30 in the paper.
-    strategy : {"re", "rs"}, default="re"
-        Search strategy: evolution (NES-RE, Algorithm 2) or random search (NES-RS, Algorithm 1).
-    vary : {"architecture", "hyperparameters", "both", "initialisation"}, default="architecture"
-        Decisions that can differ between members; the others have their values in `fixed_...` or
-        the space's defaults. With "initialisation" only seeds differ.
-    search_space : None, str, SearchSpace, callable or pair, default=None
-        Space of networks. "dense" (default for tables): fully connected networks with skip
-        connections, three variable nodes; "width-depth": layers of equal width; "darts" (default
+    search : {"re", "rs"}, SearchStrategy or keras_tuner.Oracle, default="re"
+        Search strategy: "re" is evolution (NES-RE, Algorithm 2; `skuq.search.NESEvolution`), "rs"
+        random search of architectures (NES-RS, Algorithm 1; `skuq.search.RandomSearch`). An object
+        sets more, such as the decisions that vary, or the size of the population.
+    space : str, SearchSpace, callable or pair, default="auto"
+        Space of networks. "dense" ("auto" for tables): fully connected networks with skip
+        connections, three variable nodes; "width-depth": layers of equal width; "darts" ("auto"
         for images): normal and reduction cells; "nas-bench-201": its cells; "tabular":
         `skuq.networks.TabularSpace`, which decides the number of epochs itself. Or an object such
         as `skuq.networks.CellSpace` with other channels and cells, or a space in Keras-Tuner's
-        language, see `skuq.networks.KerasTunerSpace`.
-    fixed_architecture, fixed_hyperparameters : dict or None, default=None
-        Decisions that are not searched, by name. If `vary` fixes all decisions of one kind, those
-        not named have the space's default value.
-    image_shape : tuple (h, w) or (h, w, c), or None, default=None
-        Shape of images that are given as flat rows; images (n, h, w, c) do not need it.
-    population_size, n_parents : int or None, default=None
-        P and m of the evolution. None is the paper's 50 and 10 for budgets of 400 and more; for
-        smaller ones P is an eighth of `n_trials`, at least 8 and at most half of it, and m half of
-        P, at most 10. m is never larger than P.
-    evolve_on : {"both", "clean", "shift"}, default="both"
-        With `shift_validation`, the rows on which evolution selects parents. "both" draws for each
-        proposal either the clean rows or those of the highest severity (NES-RE); "clean" is
-        NES-RE-0.
-    selection : {"forward", "replacement", "quick", "top", "hq"} or callable, default="forward"
-        Rule that selects the members, see `skuq.ensembles.select_by_likelihood`; "hq" prunes teams
-        of the 20 best by diversity. A callable gets ``(log_likelihood, n_members,
-        sample_weight=...)`` with log likelihoods (n_trials, n_rows) and returns a
-        `skuq.ensembles.Selection`.
-    use_best : bool, default=False
-        Choose the number of members by cross-validation on the held-out rows, from 2 to `n_members`
-        (repeats counted). It cannot be used with "hq" and callables.
+        language, see `skuq.networks.KerasTunerSpace`. "dense" and "width-depth" have NES' training
+        of tables, see `skuq.networks.WithTraining`.
+    fixed : dict or None, default=None
+        Decisions that are not searched, by name. Decisions that `search` does not vary have their
+        value here or the space's default.
+    selection : {"forward", "replacement", "quick", "top", "hq", "greedy"}, SelectionRule or \
+            callable, default="forward"
+        Rule that selects the members: "forward", "replacement" and "quick" are
+        `skuq.ensembles.ForwardSelection`, "top" is `skuq.ensembles.TopSelection` by the loss of the
+        mixture, "hq" `skuq.ensembles.HQSelection` and "greedy" `skuq.ensembles.GreedySelection`. An
+        object sets the loss to minimise, which the evolution minimises, too. A callable gets
+        ``(log_likelihood, n_members, sample_weight=...)`` with log likelihoods (n_trials, n_rows)
+        and returns a `skuq.ensembles.Selection`.
     class_weight : dict, "balanced" or None, default=None
         Weights of classes, by label, in the training loss and in the selection; they multiply
         sample weights. "balanced" is inversely proportional to their frequencies in y.
-    epochs : int or None, default=None
+    epochs : int or "auto", default="auto"
         Number of epochs of one network, over which its learning rate follows a cosine schedule, or
-        its maximum in a space that sets the number itself, as "tabular" does. None uses the
+        its maximum in a space that sets the number itself, as "tabular" does. "auto" is the
         paper's 100 for images (the paper uses 15 on Fashion-MNIST), and for tables the number of
         epochs that has 500 steps of the optimiser, at least 30 and at most 100.
-    validation_fraction : float, default=0.25
-        Share of the rows that is held out for the search and the selection. Ignored with `cv` or
-        `validation_data`.
-    cv : int, cross-validation generator, iterable or None, default=None
-        Number of folds or a splitter, in place of `validation_fraction`. Every trial then trains
-        one network per fold of the rows of positive weight, each without the rows of its fold.
-        Search and selection use the out-of-fold predictions of all rows, and all networks of the
-        selected trials predict. Folds are better for small tables, and multiply the cost by their
-        number. A splitter must test every row once; positions in a list of folds count all rows.
-        None holds out `validation_fraction`.
+    validation : float, int, cross-validation generator, iterable, "auto" or None, default="auto"
+        Share of the rows that is held out for the search and the selection, or number of folds, or
+        a splitter. With folds, every trial trains one network per fold of the rows of positive
+        weight, each without the rows of its fold. Search and selection use the out-of-fold
+        predictions of all rows, and all networks of the selected trials predict. Folds are better
+        for small tables, and multiply the cost by their number. A splitter must test every row
+        once; positions in a list of folds count all rows. "auto" is 0.25. With `validation_data` it
+        must be "auto" or None.
     refit : bool, default=False
         Train the members again on all rows, including `validation_data`, after the search. Each
-        trains for the number of epochs that was best in the search; with `cv` one network replaces
+        trains for the number of epochs that was best in the search; with folds one network replaces
         those of the folds. These trainings do not count towards `max_time`. If a training fails,
         the networks of the search are kept.
+    image_shape : tuple (h, w) or (h, w, c), or None, default=None
+        Shape of images that are given as flat rows; images (n, h, w, c) do not need it.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
@@ -110,9 +271,6 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     trial_timeout : float or None, default=None
         Seconds after which a trial is stopped and recorded as failed. Networks that train
         together have as many seconds on average.
-    max_failures : int or None, default=None
-        Maximum number of failed trials; one more ends the search with an error that shows the
-        reasons. None ends it only if the first ten all fail.
     warm_start : bool, default=False
         Let another `fit` with the same data and settings, and with an integer `random_state` or
         None, keep the trials of the previous fit and add the missing ones of a larger `n_trials`.
@@ -162,7 +320,7 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     SearchFailedError
         If no network could be trained; it shows the reasons.
     SearchSpaceError
-        If `search_space` cannot be used.
+        If `space` cannot be used.
 
     See Also
     --------
@@ -189,7 +347,9 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     >>> total, aleatoric, epistemic = model.predict_uncertainty(X[:2])
     """
 
-    _method_class = NeuralEnsembleSearch
+    _plan = _plan
+    _settings = SETTINGS
+    _selection_arrays = {"log_likelihood": "log_likelihood"}
     _parameter_constraints: dict = {
         **NES_CONSTRAINTS,
         "class_weight": [dict, StrOptions({"balanced"}), None],
@@ -200,56 +360,40 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         n_trials="auto",
         *,
         n_members=5,
-        strategy="re",
-        vary="architecture",
-        search_space=None,
-        fixed_architecture=None,
-        fixed_hyperparameters=None,
-        image_shape=None,
-        population_size=None,
-        n_parents=None,
-        evolve_on="both",
+        search="re",
+        space="auto",
+        fixed=None,
         selection="forward",
-        use_best=False,
         class_weight=None,
-        epochs=None,
-        validation_fraction=0.25,
-        cv=None,
+        epochs="auto",
+        validation="auto",
         refit=False,
+        image_shape=None,
         preprocess="auto",
         n_jobs=None,
         catalog_dir=None,
         max_time=None,
         trial_timeout=None,
-        max_failures=None,
         warm_start=False,
         random_state=None,
         verbose=None,
     ):
         self.n_trials = n_trials
         self.n_members = n_members
-        self.strategy = strategy
-        self.vary = vary
-        self.search_space = search_space
-        self.fixed_architecture = fixed_architecture
-        self.fixed_hyperparameters = fixed_hyperparameters
-        self.image_shape = image_shape
-        self.population_size = population_size
-        self.n_parents = n_parents
-        self.evolve_on = evolve_on
+        self.search = search
+        self.space = space
+        self.fixed = fixed
         self.selection = selection
-        self.use_best = use_best
         self.class_weight = class_weight
         self.epochs = epochs
-        self.validation_fraction = validation_fraction
-        self.cv = cv
+        self.validation = validation
         self.refit = refit
+        self.image_shape = image_shape
         self.preprocess = preprocess
         self.n_jobs = n_jobs
         self.catalog_dir = catalog_dir
         self.max_time = max_time
         self.trial_timeout = trial_timeout
-        self.max_failures = max_failures
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
@@ -275,63 +419,49 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         `max_time` as many as fit into that time (at most 10,000).
     n_members : int, default=5
         Number of members of the ensemble (M); 3 to 30 in the paper.
-    strategy : {"re", "rs"}, default="re"
-        Search strategy: evolution (NES-RE, Algorithm 2) or random search (NES-RS, Algorithm 1).
-    vary : {"architecture", "hyperparameters", "both", "initialisation"}, default="architecture"
-        Decisions that can differ between members; the others have their values in `fixed_...` or
-        the space's defaults. With "initialisation" only seeds differ.
-    search_space : None, str, SearchSpace, callable or pair, default=None
-        Space of networks. "dense" (default for tables): fully connected networks with skip
-        connections, three variable nodes; "width-depth": layers of equal width; "darts" (default
+    search : {"re", "rs"}, SearchStrategy or keras_tuner.Oracle, default="re"
+        Search strategy: "re" is evolution (NES-RE, Algorithm 2; `skuq.search.NESEvolution`), "rs"
+        random search of architectures (NES-RS, Algorithm 1; `skuq.search.RandomSearch`). An object
+        sets more, such as the decisions that vary, or the size of the population.
+    space : str, SearchSpace, callable or pair, default="auto"
+        Space of networks. "dense" ("auto" for tables): fully connected networks with skip
+        connections, three variable nodes; "width-depth": layers of equal width; "darts" ("auto"
         for images): normal and reduction cells; "nas-bench-201": its cells; "tabular":
         `skuq.networks.TabularSpace`, which decides the number of epochs itself. Or an object such
         as `skuq.networks.CellSpace` with other channels and cells, or a space in Keras-Tuner's
-        language, see `skuq.networks.KerasTunerSpace`.
-    fixed_architecture, fixed_hyperparameters : dict or None, default=None
-        Decisions that are not searched, by name. If `vary` fixes all decisions of one kind, those
-        not named have the space's default value.
-    image_shape : tuple (h, w) or (h, w, c), or None, default=None
-        Shape of images that are given as flat rows; images (n, h, w, c) do not need it.
-    population_size, n_parents : int or None, default=None
-        P and m of the evolution. None is the paper's 50 and 10 for budgets of 400 and more; for
-        smaller ones P is an eighth of `n_trials`, at least 8 and at most half of it, and m half of
-        P, at most 10. m is never larger than P.
-    evolve_on : {"both", "clean", "shift"}, default="both"
-        With `shift_validation`, the rows on which evolution selects parents. "both" draws for each
-        proposal either the clean rows or those of the highest severity (NES-RE); "clean" is
-        NES-RE-0.
-    selection : {"forward", "replacement", "quick", "top", "hq"} or callable, default="forward"
-        Rule that selects the members, see `skuq.ensembles.select_by_likelihood`; "hq" prunes teams
-        of the 20 best by diversity. A callable gets ``(log_likelihood, n_members,
-        sample_weight=...)`` with log likelihoods (n_trials, n_rows) and returns a
-        `skuq.ensembles.Selection`.
-    use_best : bool, default=False
-        Choose the number of members by cross-validation on the held-out rows, from 2 to `n_members`
-        (repeats counted). It cannot be used with "hq" and callables.
-    selection_loss : {"mixture", "normal"}, default="mixture"
-        Loss that the selection minimises: minus log of the averaged densities, for which the
-        paper's Proposition 3.1 holds, or the NLL of the normal with the mixture's mean and
-        variance.
-    epochs : int or None, default=None
+        language, see `skuq.networks.KerasTunerSpace`. "dense" and "width-depth" have NES' training
+        of tables, see `skuq.networks.WithTraining`.
+    fixed : dict or None, default=None
+        Decisions that are not searched, by name. Decisions that `search` does not vary have their
+        value here or the space's default.
+    selection : {"forward", "replacement", "quick", "top", "hq", "greedy"}, SelectionRule or \
+            callable, default="forward"
+        Rule that selects the members: "forward", "replacement" and "quick" are
+        `skuq.ensembles.ForwardSelection`, "top" is `skuq.ensembles.TopSelection` by the loss of the
+        mixture, "hq" `skuq.ensembles.HQSelection` and "greedy" `skuq.ensembles.GreedySelection`. An
+        object sets the loss to minimise, which the evolution minimises, too. A callable gets
+        ``(log_likelihood, n_members, sample_weight=...)`` with log likelihoods (n_trials, n_rows)
+        and returns a `skuq.ensembles.Selection`.
+    epochs : int or "auto", default="auto"
         Number of epochs of one network, over which its learning rate follows a cosine schedule, or
-        its maximum in a space that sets the number itself, as "tabular" does. None uses the
+        its maximum in a space that sets the number itself, as "tabular" does. "auto" is the
         paper's 100 for images (the paper uses 15 on Fashion-MNIST), and for tables the number of
         epochs that has 500 steps of the optimiser, at least 30 and at most 100.
-    validation_fraction : float, default=0.25
-        Share of the rows that is held out for the search and the selection. Ignored with `cv` or
-        `validation_data`.
-    cv : int, cross-validation generator, iterable or None, default=None
-        Number of folds or a splitter, in place of `validation_fraction`. Every trial then trains
-        one network per fold of the rows of positive weight, each without the rows of its fold.
-        Search and selection use the out-of-fold predictions of all rows, and all networks of the
-        selected trials predict. Folds are better for small tables, and multiply the cost by their
-        number. A splitter must test every row once; positions in a list of folds count all rows.
-        None holds out `validation_fraction`.
+    validation : float, int, cross-validation generator, iterable, "auto" or None, default="auto"
+        Share of the rows that is held out for the search and the selection, or number of folds, or
+        a splitter. With folds, every trial trains one network per fold of the rows of positive
+        weight, each without the rows of its fold. Search and selection use the out-of-fold
+        predictions of all rows, and all networks of the selected trials predict. Folds are better
+        for small tables, and multiply the cost by their number. A splitter must test every row
+        once; positions in a list of folds count all rows. "auto" is 0.25. With `validation_data` it
+        must be "auto" or None.
     refit : bool, default=False
         Train the members again on all rows, including `validation_data`, after the search. Each
-        trains for the number of epochs that was best in the search; with `cv` one network replaces
+        trains for the number of epochs that was best in the search; with folds one network replaces
         those of the folds. These trainings do not count towards `max_time`. If a training fails,
         the networks of the search are kept.
+    image_shape : tuple (h, w) or (h, w, c), or None, default=None
+        Shape of images that are given as flat rows; images (n, h, w, c) do not need it.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
@@ -359,9 +489,6 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     trial_timeout : float or None, default=None
         Seconds after which a trial is stopped and recorded as failed. Networks that train
         together have as many seconds on average.
-    max_failures : int or None, default=None
-        Maximum number of failed trials; one more ends the search with an error that shows the
-        reasons. None ends it only if the first ten all fail.
     warm_start : bool, default=False
         Let another `fit` with the same data and settings, and with an integer `random_state` or
         None, keep the trials of the previous fit and add the missing ones of a larger `n_trials`.
@@ -409,7 +536,7 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     SearchFailedError
         If no network could be trained; it shows the reasons.
     SearchSpaceError
-        If `search_space` cannot be used.
+        If `space` cannot be used.
 
     See Also
     --------
@@ -436,70 +563,50 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     ((2,), (2,))
     """
 
-    _method_class = NeuralEnsembleSearch
-    _parameter_constraints: dict = {
-        **NES_CONSTRAINTS,
-        "selection_loss": [StrOptions({"mixture", "normal"})],
-        **TARGET_CONSTRAINTS,
-    }
+    _plan = _plan
+    _settings = SETTINGS
+    _selection_arrays = {"log_likelihood": "log_likelihood"}
+    _parameter_constraints: dict = {**NES_CONSTRAINTS, **TARGET_CONSTRAINTS}
 
     def __init__(
         self,
         n_trials="auto",
         *,
         n_members=5,
-        strategy="re",
-        vary="architecture",
-        search_space=None,
-        fixed_architecture=None,
-        fixed_hyperparameters=None,
-        image_shape=None,
-        population_size=None,
-        n_parents=None,
-        evolve_on="both",
+        search="re",
+        space="auto",
+        fixed=None,
         selection="forward",
-        use_best=False,
-        selection_loss="mixture",
-        epochs=None,
-        validation_fraction=0.25,
-        cv=None,
+        epochs="auto",
+        validation="auto",
         refit=False,
+        image_shape=None,
         preprocess="auto",
         target_transform="standard",
         n_jobs=None,
         catalog_dir=None,
         max_time=None,
         trial_timeout=None,
-        max_failures=None,
         warm_start=False,
         random_state=None,
         verbose=None,
     ):
         self.n_trials = n_trials
         self.n_members = n_members
-        self.strategy = strategy
-        self.vary = vary
-        self.search_space = search_space
-        self.fixed_architecture = fixed_architecture
-        self.fixed_hyperparameters = fixed_hyperparameters
-        self.image_shape = image_shape
-        self.population_size = population_size
-        self.n_parents = n_parents
-        self.evolve_on = evolve_on
+        self.search = search
+        self.space = space
+        self.fixed = fixed
         self.selection = selection
-        self.use_best = use_best
-        self.selection_loss = selection_loss
         self.epochs = epochs
-        self.validation_fraction = validation_fraction
-        self.cv = cv
+        self.validation = validation
         self.refit = refit
+        self.image_shape = image_shape
         self.preprocess = preprocess
         self.target_transform = target_transform
         self.n_jobs = n_jobs
         self.catalog_dir = catalog_dir
         self.max_time = max_time
         self.trial_timeout = trial_timeout
-        self.max_failures = max_failures
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose

@@ -1,4 +1,4 @@
-"""Predictions of rows by clones of an estimator that have not seen them."""
+"""Fit estimators of any kind on parts of the rows, and predict the rows left out."""
 
 from __future__ import annotations
 
@@ -8,16 +8,71 @@ from typing import Any
 
 import numpy as np
 from sklearn import get_config
-from sklearn.base import is_classifier
+from sklearn.base import clone, is_classifier
+from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, check_cv
+from sklearn.utils import get_tags, indexable
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import has_fit_parameter
+from sklearn.utils.validation import check_consistent_length, has_fit_parameter
 
+from skuq._params import check_method_params, check_sample_weight, safe_split
+from skuq._utils._checks import check_weights, takes_weights
 from skuq._utils._messages import Progress
-from skuq.estimators._folds import fit_fold
-from skuq.tables import check_groups
+from skuq.tables import ForeignInputs, check_groups
+from skuq.tables._columns import refuse_lazy
 from skuq.tables._inputs import sortable_groups
+
+
+def read_foreign_rows(estimator, X, y, sample_weight):
+    """Validate the rows of a meta-estimator.
+
+    Returns X, which can be indexed, weights (n,) of at most 1 for scores, and the weights for
+    fits, or None.
+    """
+    refuse_lazy(X)
+    (X,) = indexable(X)
+    check_consistent_length(X, y)
+    ForeignInputs().validate(X, estimator, reset=True)
+    weight = check_weights(sample_weight, X, relative=True)
+    if sample_weight is not None:
+        sample_weight = check_sample_weight(sample_weight, X)
+    return X, weight, sample_weight
+
+
+def check_takes_weights(estimator, name: str) -> None:
+    """Raise TypeError if an unfitted estimator takes no `sample_weight`."""
+    fitted_already = isinstance(estimator, FrozenEstimator)
+    if not fitted_already and not takes_weights(estimator):
+        raise TypeError(
+            f"{name} cannot be fitted with `sample_weight`. Leave the weights out, or use an "
+            "estimator whose `fit` takes them."
+        )
+
+
+def inherit_tags(tags, estimators):
+    """Set tags so that only inputs are accepted that all inner estimators accept."""
+    inner = [get_tags(estimator).input_tags for estimator in estimators]
+    tags.input_tags.allow_nan = all(tag.allow_nan for tag in inner)
+    tags.input_tags.sparse = all(tag.sparse for tag in inner)
+    tags.input_tags.pairwise = any(tag.pairwise for tag in inner)
+    return tags
+
+
+def fit_fold(estimator, X, y, fit_params, train, test=None):
+    """Fit a clone on the rows `train`, and return it with X of the rows `test`.
+
+    Entries of `fit_params` with one value per row are divided like the rows; entries that are None
+    are left out.
+    """
+    model = clone(estimator)
+    # A kernel matrix is cut on both sides, which `safe_split` knows.
+    X_train, y_train = safe_split(model, X, y, train)
+    given = {name: value for name, value in fit_params.items() if value is not None}
+    if isinstance(estimator, FrozenEstimator):  # its fit does nothing, and takes no arguments
+        given = {}
+    model.fit(X_train, y_train, **check_method_params(X, given, train))
+    return model, None if test is None else safe_split(model, X, y, test, train)[0]
 
 
 def describe_routing(calibrated: Any) -> MetadataRouter:
@@ -42,6 +97,7 @@ def route(
     splitting = {"groups": given["groups"]} if "groups" in given else {}
     if sample_weight is not None:
         given["sample_weight"] = sample_weight
+    # With metadata routing estimator and splitter get what they request, otherwise all of it.
     if get_config()["enable_metadata_routing"]:
         routed = process_routing(calibrated, "fit", **given)
         return routed["estimator"]["fit"], routed["splitter"]["split"]

@@ -1,10 +1,18 @@
-"""Training of the networks of one operator regressor: folds, warm starts, refinement."""
+"""Train the networks of one fit: recipe, folds, warm starts, refinement, and learnt widths.
+
+`OperatorJob` holds the data and trains networks. `train_epinet` and `train_ensemble` train those
+whose draws come from gradient steps alone; `_conditioned` has the third way.
+
+Notation: n functions, each known at q query points, with m outputs.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -13,15 +21,36 @@ from scipy.stats import rankdata
 from skuq import training
 from skuq._utils._environment import generator, trial_seed
 from skuq.catalog import Member
+from skuq.fitted._operator import IndexDraws, MemberDraws
 from skuq.networks import OperatorHead
 from skuq.networks._epinet import EpistemicNetwork
+from skuq.networks._keras_models import rebuild
+from skuq.networks._plan import ARRAYS
+from skuq.predictive._calibration import fit_scale
+from skuq.predictive._posterior import quasi_random_normals
 from skuq.tables import TrainingData
 from skuq.training import Recipe
+from skuq.training._engine import find_completed
 from skuq.training._job import seed_words, template_of_model
 from skuq.training._predict import read_network
 
 #: Number of folds; a network that learns the noise leaves out one.
 N_FOLDS = 5
+#: Fewer functions are too few to leave some out and learn the noise.
+FEWEST_FUNCTIONS = 30
+#: Settings of `Training` that regressors of functions use.
+TRAINING_FIELDS = (
+    "optimizer",
+    "epsilon",
+    "schedule",
+    "final_lr_factor",
+    "warmup",
+    "clip_norm",
+    "steps",
+)
+
+# Number of steps that `epochs="auto"` stands for.
+_STEPS = 12_000
 
 # Share of the epochs, and least number of them, after which a network stops that has not improved
 # on the functions it leaves out.
@@ -29,7 +58,7 @@ _PATIENCE, _SHORTEST_PATIENCE = 0.25, 10
 
 
 @dataclass(frozen=True, eq=False)
-class OperatorTraining:
+class OperatorJob:
     """Data and settings with which the networks of one fit are trained.
 
     Attributes
@@ -106,7 +135,10 @@ class OperatorTraining:
             ]
         fields: dict = {} if splits is None else {"splits": splits}
         if self.by_function:
-            fields["permutations"] = [self.row_order(k) for k in range(n_members)]
+            fields["permutations"] = [
+                _OrderByFunction(self.n_queries, generator(self.entropy, "order", k))
+                for k in range(n_members)
+            ]
         if self.previous:
             fields["start"] = self._start(network, n_members)
         job = training.TrainingJob.of_model(
@@ -219,9 +251,50 @@ class OperatorTraining:
         """Find the rows of functions; the pairs of a function are adjacent."""
         return (functions[:, None] * self.n_queries + np.arange(self.n_queries)).ravel()
 
-    def row_order(self, k: int) -> _OrderByFunction:
-        """Make the callable that orders member k's rows in each epoch, function by function."""
-        return _OrderByFunction(self.n_queries, generator(self.entropy, "order", k))
+
+def operator_recipe(estimator: Any, settings: dict[str, Any], n: int, n_queries: int) -> Recipe:
+    """Make the recipe of a regressor for n functions at so many query points.
+
+    Parameters
+    ----------
+    estimator : OperatorRegressor
+    settings : dict
+        Given settings of the training, by name.
+    n, n_queries : int
+
+    Raises
+    ------
+    ValueError
+        If the user's function of the number of steps gives none.
+    """
+    settings = {"schedule": "cosine", "final_lr_factor": 0.001, "clip_norm": 1.0, **settings}
+    n_rows = n * n_queries
+    batch = n_rows if estimator.batch_size is None else estimator.batch_size
+    if estimator.batch_over == "functions":
+        batch *= n_queries
+    n_batches = math.ceil(n_rows / batch)
+    n_steps, epochs = settings.pop("steps", _STEPS), estimator.epochs
+    if callable(n_steps):
+        n_steps = n_steps(n)
+        if not isinstance(n_steps, Integral) or n_steps < 1:
+            raise ValueError(
+                f"`steps` must give an integer >= 1. Got {n_steps!r} for {n} functions."
+            )
+    if epochs == "auto":  # the fewest whole epochs that make so many steps
+        epochs = math.ceil(n_steps / n_batches)
+    else:
+        n_steps = epochs * n_batches
+    if callable(settings["final_lr_factor"]):
+        settings["final_lr_factor"] = settings["final_lr_factor"](n_steps)
+    return Recipe(
+        learning_rate=estimator.learning_rate,
+        batch_size=batch,
+        epochs=epochs,
+        reduce_lr_patience=None,
+        early_stopping_patience=None,
+        keep="last",
+        **settings,
+    )
 
 
 @dataclass(frozen=True)
@@ -244,3 +317,147 @@ def _stopping(recipe: Recipe) -> Recipe:
     """
     patience = max(_SHORTEST_PATIENCE, round(_PATIENCE * recipe.epochs))
     return replace(recipe, keep="best", early_stopping_patience=patience)
+
+
+def fit_widths(
+    squared_error: np.ndarray, variance: np.ndarray, weight: np.ndarray, shape: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fit a factor of the epistemic standard deviations, and the noise, to functions left out.
+
+    Parameters
+    ----------
+    squared_error, variance : ndarray of shape (n * q, m)
+        Squared errors of standardised values, and the variances predicted of them.
+    weight : ndarray of shape (n,)
+        Weights of the functions; those of weight 0 are ignored.
+    shape : tuple of int
+        (1, m), or (q, m) where each column has a noise of its own.
+
+    Returns
+    -------
+    factor, noise : ndarray of that shape
+    """
+    n = len(weight)
+    per_function = len(squared_error) // n
+    error, variance = (
+        v.reshape(n, per_function, -1)[weight > 0] for v in (squared_error, variance)
+    )
+    weight = weight[weight > 0]
+    factor, noise = np.ones(shape), np.zeros(shape)
+    for place in np.ndindex(shape):
+        columns = slice(None)  # all columns share one noise if there are too few functions
+        if shape[0] > 1 and len(weight) >= FEWEST_FUNCTIONS:
+            columns = slice(place[0], place[0] + 1)
+        squared, predicted = (v[:, columns, place[1]] for v in (error, variance))
+        rows = np.repeat(weight, squared.shape[1])
+        squared, predicted = squared.reshape(-1, 1), predicted.reshape(-1, 1)
+        if not squared.any():
+            continue
+        # Errors larger than predicted are attributed to noise first, not to the factor: equal
+        # predicted variances cannot tell them apart.
+        ratio = np.average(squared[:, 0], weights=rows) / np.average(predicted[:, 0], weights=rows)
+        ratio = min(ratio, 1.0)
+        a, floor = fit_scale(squared, ratio * predicted, rows, prior_rows=0)
+        factor[place], noise[place] = np.sqrt(ratio) * a, floor
+    return factor, noise
+
+
+def train_epinet(job, report, *, epinet, n_draws):
+    """Train a network and its EpiNet together by gradient steps, as in the paper.
+
+    To learn the noise, a twin is trained on four fifths of the functions, and its errors at the
+    others are compared with its draws.
+
+    Parameters
+    ----------
+    job : OperatorJob
+    report : callable
+        Told of finished epochs.
+    epinet : skuq.networks.EpiNet
+    n_draws : int
+        Number of draws that predictions average over.
+
+    Returns
+    -------
+    draws : IndexDraws
+    widths : tuple of two ndarrays of the shape of the noise, or None
+        Factor of the epistemic part and standard deviation of the noise; None if not learnt.
+    """
+    layers = epinet.describe(_n_features(job), job.head.n_raw)
+    network = EpistemicNetwork(job.base, job.head.n_raw, layers)
+    recipe = replace(job.recipe, n_draws=epinet.n_index_samples)
+    index = quasi_random_normals(n_draws, epinet.n_index, generator(job.entropy, "index"))
+    n_members, left_out = 1, None
+    if job.learns_noise:
+        n_members = 2
+        left_out = np.stack([np.zeros(job.n_functions, dtype=bool), *job.folds(1, N_FOLDS)])
+    members = job.train(network, n_members, report, left_out=left_out, recipe=recipe)
+    find_completed(members[:1])  # raises an error if the network itself has diverged
+    if find_completed(members) != [0, 1]:  # no twin, or one that has diverged
+        return IndexDraws(members[0], index), None
+    others = np.flatnonzero(left_out[1])
+    rows = job.rows_of(others)
+    raw = training.predict_draws(members[1], job.data.x[rows], index)
+    values, _ = job.head.values(ARRAYS, raw)
+    error = job.data.y[rows] - values.mean(axis=0)
+    widths = fit_widths(error**2, values.var(axis=0), job.weight[others], job.noise.shape)
+    return IndexDraws(members[0], index), widths
+
+
+def _n_features(job) -> int:
+    """Compute the number of features that the EpiNet sees of a row."""
+    if job.base is None:  # rows are the features of a given model
+        return job.data.x.shape[1]
+    if isinstance(job.base, str):  # a Keras model gives raw outputs, then features
+        return rebuild(job.base).output_shape[-1] - job.head.n_raw
+    return job.base.n_features
+
+
+def train_ensemble(job, report, *, n_members, prior_scale, subsample):
+    """Train an ensemble, and learn widths from the functions that its members leave out.
+
+    Parameters
+    ----------
+    job : OperatorJob
+    report : callable
+        Told of finished epochs.
+    n_members, prior_scale, subsample
+        See `OperatorEnsembleRegressor`.
+
+    Returns
+    -------
+    draws : MemberDraws
+    widths : tuple of two ndarrays of the shape of the noise, or None
+        Factor of the epistemic part and standard deviation of the noise; None if not learnt.
+    """
+    network = EpistemicNetwork(job.base, job.head.n_raw, prior_scale=float(prior_scale))
+    # A function's error needs a member that has not seen it, and another for the spread.
+    learns, left_out = job.learns_noise and n_members > 1, None
+    if subsample is not None:
+        size = max(1, round(subsample * job.n_functions))
+        order = [
+            generator(job.entropy, "bootstrap", k).permutation(job.n_functions)
+            for k in range(n_members)
+        ]
+        left_out = ~np.stack([np.isin(np.arange(job.n_functions), o[:size]) for o in order])
+        learns = learns and left_out.any(axis=1).all()
+    elif learns:
+        left_out = job.folds(n_members, N_FOLDS)
+    members = job.train(network, n_members, report, left_out=left_out, validate=learns)
+    kept = find_completed(members)
+    draws = MemberDraws(tuple(members[k] for k in kept))
+    if not learns or len(kept) < 2:
+        return draws, None
+    return draws, _widths_of_members(job, draws, left_out[kept])
+
+
+def _widths_of_members(job, draws, left_out):
+    """Fit the epistemic factor and the noise to functions that members have left out."""
+    values, _ = job.head.values(ARRAYS, draws.raw(job.data.x, draws.index))
+    unseen = np.repeat(left_out, job.n_queries, axis=1)[..., None]
+    # The mean over the members that have not seen a value predicts it.
+    n_unseen = unseen.sum(axis=0)
+    mean = (values * unseen).sum(axis=0) / np.maximum(n_unseen, 1)
+    weight = job.weight * left_out.any(axis=0)
+    error = job.data.y - mean
+    return fit_widths(error**2, values.var(axis=0), weight, job.noise.shape)

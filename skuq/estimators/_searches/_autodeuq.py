@@ -3,14 +3,112 @@
 from __future__ import annotations
 
 from numbers import Integral
+from typing import Any
 
-from skuq._params import Options, StrOptions
+from sklearn.base import is_classifier
+
+from skuq._params import Interval, StrOptions, settings_constraint
 from skuq._utils._records import saved_as
-from skuq.ensembles._selection import MOMENT_LOSSES
-from skuq.estimators._autodeuq_method import AUTODEUQ_CONSTRAINTS, AutoDEUQ, paper_settings
+from skuq.ensembles import GreedySelection
+from skuq.ensembles._rules import SELECTIONS
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
-from skuq.estimators._search_estimator import SearchEstimator
+from skuq.estimators._searches._plan import (
+    SEARCH_CONSTRAINTS,
+    SearchPlan,
+    is_splitter,
+    resolve_rule,
+    resolve_space,
+    resolve_strategy,
+)
+from skuq.estimators._searches._search import SearchEstimator
+from skuq.networks import TabularSpace
+from skuq.networks._given_spaces import AUTODEUQ_SPACES
+from skuq.search import AgEBO
+from skuq.search._proposers import AUTODEUQ_STRATEGIES
+from skuq.tables import ClassTargets, NumberTargets, TableInputs
 from skuq.tables._targets import TARGET_CONSTRAINTS
+
+_LOSSES = ("crps", "nll")
+_N_REPEATS, _MOST_REPEATS = 2, 20  # default number without `max_time`, and largest number with it
+_SEARCH_SHARE = 0.6  # share of `max_time` for the search; repeats have the rest
+
+#: Short forms of the settings of both estimators.
+SETTINGS: dict[str, Any] = {
+    "search": AUTODEUQ_STRATEGIES,
+    "space": AUTODEUQ_SPACES,
+    "selection": SELECTIONS,
+}
+
+#: Constraints of the parameters of regressor and classifier.
+AUTODEUQ_CONSTRAINTS: dict = {
+    **SEARCH_CONSTRAINTS,
+    **{
+        name: [*settings_constraint(short_forms), *SEARCH_CONSTRAINTS[name]]
+        for name, short_forms in SETTINGS.items()
+    },
+    "repeats": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
+}
+
+
+def _plan(self: Any, X: Any) -> SearchPlan:
+    """Read the parameters of AutoDEUQ; raise ValueError if they contradict each other."""
+    strategy, space, rule = resolve_strategy(self), resolve_space(self), resolve_rule(self)
+    is_tabular, classifies = isinstance(space, TabularSpace), is_classifier(self)
+    repeats = self.repeats
+    if repeats != "auto" and repeats > 0:
+        if self.refit:
+            raise ValueError(
+                f'`repeats` must be 0 or "auto" with `refit=True`. Got repeats={repeats}: refitted '
+                "networks have no folds to repeat. Set refit=False."
+            )
+        if is_splitter(self.validation):
+            raise ValueError(
+                f'`repeats` must be 0 or "auto" with a splitter as `validation`. Got '
+                f"repeats={repeats}: a splitter has no other folds. Give a number of folds."
+            )
+    if isinstance(repeats, str):
+        can_repeat = is_tabular and not self.refit and not is_splitter(self.validation)
+        most = _N_REPEATS if self.max_time is None else _MOST_REPEATS
+        repeats = most if can_repeat else 0
+    targets: Any
+    if classifies:
+        targets = ClassTargets(self.class_weight)
+    else:
+        loss = _LOSSES[0] if is_tabular else "nll"
+        targets = NumberTargets(self.target_transform, loss=loss)
+    return SearchPlan(
+        strategy,
+        space,
+        rule,
+        TableInputs(self.preprocess, embed=is_tabular),
+        targets,
+        # In the tabular space folds train as one program.
+        in_folds=is_tabular,
+        losses=() if classifies else _LOSSES,
+        starts_with_recipes=True,
+        discards=True,
+        n_repeats=repeats,
+        search_share=_SEARCH_SHARE if repeats else 1.0,
+        score_name="CRPS" if is_tabular and not classifies else "NLL",
+    )
+
+
+def paper_settings(name: str) -> dict[str, Any]:
+    """Return the parameters of one of the paper's experiments: section III, and its toy task."""
+    experiments = {
+        "benchmark": {"space": "benchmark", "epochs": 100, "validation": 0.25},
+        "toy": {"space": "toy", "epochs": 200, "validation": 1 / 3},
+    }
+    if name not in experiments:
+        raise ValueError(f"`name` must be one of {sorted(experiments)}. Got {name!r}.")
+    return {
+        "n_trials": 500,
+        "n_members": 5,
+        "search": AgEBO(population_size=100, sample_size=10, discard=False),
+        "selection": GreedySelection(min_members=1),
+        "repeats": 0,
+        **experiments[name],
+    }
 
 
 @saved_as("estimators.AutoDEUQRegressor", kind="estimator")
@@ -32,97 +130,57 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         an oracle.
     n_members : int, default=5
         Maximum number of distinct members (K).
-    min_members : int, default=2
-        Minimum number of distinct members. A single member has no epistemic uncertainty; 1 is the
-        paper's greedy rule.
-    n_nodes : int, default=5
-        Number of variable nodes of the architecture: 5 in the paper's benchmark, 3 in its toy
-        task.
+    search : str, SearchStrategy or keras_tuner.Oracle, default="agebo"
+        Strategy that proposes the next network: "agebo" (`skuq.search.AgEBO`); "age" (architectures
+        only, `skuq.search.AgE`), "bo" (hyperparameters only, `skuq.search.BayesianSearch`), "init"
+        (neither: only seeds differ, `skuq.search.RandomSearch`); "rs-mixed", "age-mixed",
+        "bo-mixed" (both as one vector). An object sets more, such as initial trials, an objective,
+        and whether poor trials are discarded early. Or any Keras-Tuner oracle, see
+        `skuq.search.OracleSearch`.
+    space : str, SearchSpace, callable or pair, default="auto"
+        Space of networks. "auto" and "tabular" are `skuq.networks.TabularSpace`, which embeds
+        numbers and categories, decides the number of epochs itself, and whose first trials are
+        recipes known to be good. "dense" and "benchmark" are the paper's `skuq.networks.DenseSpace`
+        of fully connected networks with skip connections, and "toy" is that of its one-dimensional
+        example. A callable ``build(hp, input_shape, n_outputs) -> keras.Model``, alone or in a pair
+        with ``training(hp) -> dict``, is a space in Keras-Tuner's language, see
+        `skuq.networks.KerasTunerSpace`.
+    fixed : dict or None, default=None
+        Decisions that are not searched, by name. Decisions that `search` does not vary have their
+        value here or the space's default.
+    selection : {"greedy", "top", "hq", "forward", "replacement", "quick"}, SelectionRule or \
+            callable, default="greedy"
+        Rule that selects the members: "greedy" is `skuq.ensembles.GreedySelection`, which adds them
+        one by one, "top" `skuq.ensembles.TopSelection`, "hq" `skuq.ensembles.HQSelection`, and the
+        others are `skuq.ensembles.ForwardSelection`. An object sets the loss to minimise and the
+        least number of members. A callable gets ``(y, loc, scale, n_members, sample_weight=...)``
+        and returns a `skuq.ensembles.Selection`.
     epochs : int or "auto", default="auto"
         Maximum number of epochs of one network, of which the best is kept. "auto" is the number
         that the space sets, otherwise 100.
-    validation_fraction : float or "auto", default="auto"
-        Share of the rows that is held out for early stopping, the search and the selection.
-        Ignored with `cv` or `validation_data`. "auto" is 0.25.
-    cv : int, cross-validation generator, iterable, "auto" or None, default="auto"
-        Number of folds or a splitter, in place of `validation_fraction`. Every trial then trains
-        one network per fold of the rows of positive weight, each without the rows of its fold.
-        Search and selection use the out-of-fold predictions of all rows, and all networks of the
-        selected trials predict. Folds are better for small tables, and multiply the cost by their
-        number. A splitter must test every row once; positions in a list of folds count all rows.
-        None holds out `validation_fraction`. "auto" is 8 folds in the tabular space (5 above 20,000
-        rows, fewer below 16), whose folds train as one program, and None in other spaces, with
-        `validation_data` or with a number as `validation_fraction`.
+    validation : float, int, cross-validation generator, iterable, "auto" or None, default="auto"
+        Share of the rows that is held out for early stopping, the search and the selection, or
+        number of folds, or a splitter. With folds, every trial trains one network per fold of the
+        rows of positive weight, each without the rows of its fold. Search and selection use the
+        out-of-fold predictions of all rows, and all networks of the selected trials predict. Folds
+        are better for small tables, and multiply the cost by their number. A splitter must test
+        every row once; positions in a list of folds count all rows. "auto" is 8 folds in the
+        tabular space (5 above 20,000 rows, fewer below 16), whose folds train as one program, and
+        0.25 in other spaces. With `validation_data` it must be "auto" or None.
     refit : bool, default=False
         Train the members again on all rows, including `validation_data`, after the search. Each
-        trains for the number of epochs that was best in the search; with `cv` one network replaces
+        trains for the number of epochs that was best in the search; with folds one network replaces
         those of the folds. These trainings do not count towards `max_time`. If a training fails,
         the networks of the search are kept.
     repeats : int or "auto", default="auto"
         Number of times that the selected trials are trained again after the search, on other folds
         and with other seeds. Their networks are added to the ensemble. "auto" is 2 in the tabular
         space, or with `max_time` as many as fit into the last 40 % of it (at most 20), and 0 in
-        other spaces. It has no effect with `refit` or a splitter as `cv`.
-    search : str or keras_tuner.Oracle, default="agebo"
-        Rule that proposes the next network: "agebo"; "age" (architectures only), "bo"
-        (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed", "age-mixed",
-        "bo-mixed" (both as one vector). Or any Keras-Tuner oracle.
-    search_space : str, SearchSpace, callable or pair, default="auto"
-        Space of networks. "auto" and "tabular" are `skuq.networks.TabularSpace`, which embeds
-        numbers and categories, decides the number of epochs itself, and whose first trials are
-        recipes known to be good. "dense" is the paper's: fully connected networks with skip
-        connections, with `n_nodes` and `max_batch_size`; "benchmark" and "toy" are its presets. A
-        callable ``build(hp, input_shape, n_outputs) -> keras.Model``, alone or in a pair with
-        ``training(hp) -> dict``, is a space in Keras-Tuner's language, see
-        `skuq.networks.KerasTunerSpace`.
-    discard : bool or SuccessiveHalving, default=True
-        Stop trials early if their scores are worse than those of others at the same stage. They are
-        recorded as discarded and cannot become members. True is `skuq.search.SuccessiveHalving` by
-        its defaults, which lets all initial trials finish.
-    initial_trials : list of dict, Catalog, path or None, default=None
-        Configurations to try first, completed by the space's defaults; fixed decisions keep their
-        values. From a catalog, or from the folder of a search, the ten best are taken, without
-        decisions that this space does not have. None uses the known recipes of a tabular space if
-        `search` is "agebo" or a mixed one, which vary all that recipes differ in, and otherwise no
-        initial trials.
-    objective : callable or None, default=None
-        ``objective(trial) -> float``, minimised by the search instead of ``trial.score``, for
-        example with a penalty on size: ``lambda trial: trial.score + 1e-6 * trial.n_weights``. A
-        trial is a `skuq.catalog.FoldedMember`, whose `n_weights` and `seconds` are sums over its
-        networks, or a `Member` without `cv` in the paper's spaces. `seconds` are those of a full
-        training without compilation; with them, a fit does not repeat exactly. Early discarding
-        always uses the score, and the ensemble is selected by `selection_loss`: for an ensemble of
-        cheap members also give a `selection` of your own.
-    fixed_architecture, fixed_hyperparameters : dict or None, default=None
-        Decisions that are not searched, by name. If `search` fixes all decisions of one kind,
-        those not named have the space's default value.
-    population_size, sample_size : int or None, default=None
-        P and S of ageing evolution. None is a quarter of `n_trials`, from 4 to the paper's 100, and
-        a third of that, from 2 to the paper's 10. With ``n_trials="auto"`` they are those of 50
-        trials, 12 and 4, whatever `max_time` is.
-    kappa : float, default=0.001
-        Weight of the standard deviation in the Bayesian optimisation; larger explores more. Keep it
-        small with several jobs, since running trials count as the best.
-    n_initial : int, default=10
-        Number of random configurations before the Bayesian optimisation begins.
-    max_batch_size : int, default=256
-        Largest batch size of the space; a size larger than the data means full batches.
-    selection : {"greedy", "top", "hq"} or callable, default="greedy"
-        Rule that selects the members. "greedy" adds them one by one, "top" takes the trials with
-        the lowest single `selection_loss`, and "hq" prunes teams by diversity
-        (`skuq.ensembles.select_hq`) and weights members equally. A callable gets ``(y, loc, scale,
-        n_members, sample_weight=...)`` and returns a `skuq.ensembles.Selection`.
-    selection_loss : {"nll", "crps", "mse"}, default="nll"
-        Loss that "greedy" and "top" minimise: the NLL (the paper's) or CRPS of the normal with the
-        mixture's mean and variance, or the squared error of the mean. "hq" uses its own losses.
+        other spaces, with `refit` or with a splitter, which has no other folds.
     calibrate : bool, default=True
         Whether to scale the ensemble's standard deviation so that it fits the out-of-fold errors,
-        as `DeepEnsembleRegressor` does. Without folds, and with `shift_validation`, only `reselect`
-        on new rows calibrates.
-    epistemic_ddof : {0, 1}, default=0
-        Degrees of freedom of the epistemic variance: 0 is the mixture's own variance of the means;
-        1 is the paper's Eq. 4 (K - 1), used by `predict` and `predict_uncertainty` but not by
-        quantiles.
+        as `TabularEnsembleRegressor` does. Without folds, and with `shift_validation`, only
+        `reselect` on new rows calibrates.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
@@ -135,7 +193,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     n_jobs : int or None, default=None
         Number of networks trained in parallel, each in a process with its share of the cores. With
         more than one, proposals depend on the order in which trials finish, so that only
-        "rs-mixed" and "init" with ``discard=False`` repeat exactly.
+        "rs-mixed" and "init" repeat exactly, with ``search__discard=False``.
     catalog_dir : str, path or None, default=None
         Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its
@@ -150,9 +208,6 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     trial_timeout : float or None, default=None
         Seconds after which a trial is stopped and recorded as failed. Networks that train
         together have as many seconds on average.
-    max_failures : int or None, default=None
-        Maximum number of failed trials; one more ends the search with an error that shows the
-        reasons. None ends it only if the first ten all fail.
     warm_start : bool, default=False
         Let another `fit` with the same data and settings, and with an integer `random_state` or
         None, keep the trials of the previous fit and add the missing ones of a larger `n_trials`.
@@ -202,7 +257,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     SearchFailedError
         If no network could be trained; it shows the reasons.
     SearchSpaceError
-        If `search_space` cannot be used.
+        If `space` cannot be used.
 
     See Also
     --------
@@ -230,12 +285,12 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     ((2,), (2,))
     """
 
-    _method_class = AutoDEUQ
+    _plan = _plan
+    _settings = SETTINGS
+    _selection_arrays = {"y": "y", "loc": "loc", "scale": "scale"}
     _parameter_constraints: dict = {
         **AUTODEUQ_CONSTRAINTS,
-        "selection_loss": [StrOptions(set(MOMENT_LOSSES))],
         "calibrate": ["boolean"],
-        "epistemic_ddof": [Options(Integral, {0, 1})],
         **TARGET_CONSTRAINTS,
     }
 
@@ -244,72 +299,42 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         n_trials="auto",
         *,
         n_members=5,
-        min_members=2,
-        n_nodes=5,
+        search="agebo",
+        space="auto",
+        fixed=None,
+        selection="greedy",
         epochs="auto",
-        validation_fraction="auto",
-        cv="auto",
+        validation="auto",
         refit=False,
         repeats="auto",
-        search="agebo",
-        search_space="auto",
-        discard=True,
-        initial_trials=None,
-        objective=None,
-        fixed_architecture=None,
-        fixed_hyperparameters=None,
-        population_size=None,
-        sample_size=None,
-        kappa=0.001,
-        n_initial=10,
-        max_batch_size=256,
-        selection="greedy",
-        selection_loss="nll",
         calibrate=True,
-        epistemic_ddof=0,
         preprocess="auto",
         target_transform="standard",
         n_jobs=None,
         catalog_dir=None,
         max_time=None,
         trial_timeout=None,
-        max_failures=None,
         warm_start=False,
         random_state=None,
         verbose=None,
     ):
         self.n_trials = n_trials
         self.n_members = n_members
-        self.min_members = min_members
-        self.n_nodes = n_nodes
+        self.search = search
+        self.space = space
+        self.fixed = fixed
+        self.selection = selection
         self.epochs = epochs
-        self.validation_fraction = validation_fraction
-        self.cv = cv
+        self.validation = validation
         self.refit = refit
         self.repeats = repeats
-        self.search = search
-        self.search_space = search_space
-        self.discard = discard
-        self.initial_trials = initial_trials
-        self.objective = objective
-        self.fixed_architecture = fixed_architecture
-        self.fixed_hyperparameters = fixed_hyperparameters
-        self.population_size = population_size
-        self.sample_size = sample_size
-        self.kappa = kappa
-        self.n_initial = n_initial
-        self.max_batch_size = max_batch_size
-        self.selection = selection
-        self.selection_loss = selection_loss
         self.calibrate = calibrate
-        self.epistemic_ddof = epistemic_ddof
         self.preprocess = preprocess
         self.target_transform = target_transform
         self.n_jobs = n_jobs
         self.catalog_dir = catalog_dir
         self.max_time = max_time
         self.trial_timeout = trial_timeout
-        self.max_failures = max_failures
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
@@ -320,7 +345,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
 
         The estimator does not calibrate its uncertainty, as the paper does not. By the paper's
         rule an ensemble may have a single member, whose epistemic uncertainty is 0: `fit` warns,
-        and ``min_members=2`` prevents it.
+        and ``selection="greedy"`` prevents it.
 
         Parameters
         ----------
@@ -339,7 +364,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         >>> AutoDEUQRegressor.from_paper(n_trials=20).n_members
         5
         """
-        return cls(**{**paper_settings(name), "calibrate": False, **changes})
+        return cls(**paper_settings(name), calibrate=False).set_params(**changes)
 
 
 @saved_as("estimators.AutoDEUQClassifier", kind="estimator")
@@ -361,90 +386,54 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         an oracle.
     n_members : int, default=5
         Maximum number of distinct members (K).
-    min_members : int, default=2
-        Minimum number of distinct members. A single member has no epistemic uncertainty; 1 is the
-        paper's greedy rule.
-    n_nodes : int, default=5
-        Number of variable nodes of the architecture: 5 in the paper's benchmark, 3 in its toy
-        task.
+    search : str, SearchStrategy or keras_tuner.Oracle, default="agebo"
+        Strategy that proposes the next network: "agebo" (`skuq.search.AgEBO`); "age" (architectures
+        only, `skuq.search.AgE`), "bo" (hyperparameters only, `skuq.search.BayesianSearch`), "init"
+        (neither: only seeds differ, `skuq.search.RandomSearch`); "rs-mixed", "age-mixed",
+        "bo-mixed" (both as one vector). An object sets more, such as initial trials, an objective,
+        and whether poor trials are discarded early. Or any Keras-Tuner oracle, see
+        `skuq.search.OracleSearch`.
+    space : str, SearchSpace, callable or pair, default="auto"
+        Space of networks. "auto" and "tabular" are `skuq.networks.TabularSpace`, which embeds
+        numbers and categories, decides the number of epochs itself, and whose first trials are
+        recipes known to be good. "dense" and "benchmark" are the paper's `skuq.networks.DenseSpace`
+        of fully connected networks with skip connections, and "toy" is that of its one-dimensional
+        example. A callable ``build(hp, input_shape, n_outputs) -> keras.Model``, alone or in a pair
+        with ``training(hp) -> dict``, is a space in Keras-Tuner's language, see
+        `skuq.networks.KerasTunerSpace`.
+    fixed : dict or None, default=None
+        Decisions that are not searched, by name. Decisions that `search` does not vary have their
+        value here or the space's default.
+    selection : {"greedy", "top", "hq", "forward", "replacement", "quick"}, SelectionRule or \
+            callable, default="greedy"
+        Rule that selects the members: "greedy" is `skuq.ensembles.GreedySelection`, which adds them
+        one by one, "top" `skuq.ensembles.TopSelection`, "hq" `skuq.ensembles.HQSelection`, and the
+        others are `skuq.ensembles.ForwardSelection`. An object sets the loss to minimise and the
+        least number of members. A callable gets ``(y, proba, n_members, sample_weight=...)``, class
+        codes (n_rows,) and probabilities (n_trials, n_rows, n_classes), and returns a
+        `skuq.ensembles.Selection`.
     epochs : int or "auto", default="auto"
         Maximum number of epochs of one network, of which the best is kept. "auto" is the number
         that the space sets, otherwise 100.
-    validation_fraction : float or "auto", default="auto"
-        Share of the rows that is held out for early stopping, the search and the selection.
-        Ignored with `cv` or `validation_data`. "auto" is 0.25.
-    cv : int, cross-validation generator, iterable, "auto" or None, default="auto"
-        Number of folds or a splitter, in place of `validation_fraction`. Every trial then trains
-        one network per fold of the rows of positive weight, each without the rows of its fold.
-        Search and selection use the out-of-fold predictions of all rows, and all networks of the
-        selected trials predict. Folds are better for small tables, and multiply the cost by their
-        number. A splitter must test every row once; positions in a list of folds count all rows.
-        None holds out `validation_fraction`. "auto" is 8 folds in the tabular space (5 above 20,000
-        rows, fewer below 16), whose folds train as one program, and None in other spaces, with
-        `validation_data` or with a number as `validation_fraction`.
+    validation : float, int, cross-validation generator, iterable, "auto" or None, default="auto"
+        Share of the rows that is held out for early stopping, the search and the selection, or
+        number of folds, or a splitter. With folds, every trial trains one network per fold of the
+        rows of positive weight, each without the rows of its fold. Search and selection use the
+        out-of-fold predictions of all rows, and all networks of the selected trials predict. Folds
+        are better for small tables, and multiply the cost by their number. A splitter must test
+        every row once; positions in a list of folds count all rows. "auto" is 8 folds in the
+        tabular space (5 above 20,000 rows, fewer below 16), whose folds train as one program, and
+        0.25 in other spaces. With `validation_data` it must be "auto" or None.
     refit : bool, default=False
         Train the members again on all rows, including `validation_data`, after the search. Each
-        trains for the number of epochs that was best in the search; with `cv` one network replaces
+        trains for the number of epochs that was best in the search; with folds one network replaces
         those of the folds. These trainings do not count towards `max_time`. If a training fails,
         the networks of the search are kept.
     repeats : int or "auto", default="auto"
         Number of times that the selected trials are trained again after the search, on other folds
         and with other seeds. Their networks are added to the ensemble. "auto" is 2 in the tabular
         space, or with `max_time` as many as fit into the last 40 % of it (at most 20), and 0 in
-        other spaces. It has no effect with `refit` or a splitter as `cv`.
-    search : str or keras_tuner.Oracle, default="agebo"
-        Rule that proposes the next network: "agebo"; "age" (architectures only), "bo"
-        (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed", "age-mixed",
-        "bo-mixed" (both as one vector). Or any Keras-Tuner oracle.
-    search_space : str, SearchSpace, callable or pair, default="auto"
-        Space of networks. "auto" and "tabular" are `skuq.networks.TabularSpace`, which embeds
-        numbers and categories, decides the number of epochs itself, and whose first trials are
-        recipes known to be good. "dense" is the paper's: fully connected networks with skip
-        connections, with `n_nodes` and `max_batch_size`; "benchmark" and "toy" are its presets. A
-        callable ``build(hp, input_shape, n_outputs) -> keras.Model``, alone or in a pair with
-        ``training(hp) -> dict``, is a space in Keras-Tuner's language, see
-        `skuq.networks.KerasTunerSpace`.
-    discard : bool or SuccessiveHalving, default=True
-        Stop trials early if their scores are worse than those of others at the same stage. They are
-        recorded as discarded and cannot become members. True is `skuq.search.SuccessiveHalving` by
-        its defaults, which lets all initial trials finish.
-    initial_trials : list of dict, Catalog, path or None, default=None
-        Configurations to try first, completed by the space's defaults; fixed decisions keep their
-        values. From a catalog, or from the folder of a search, the ten best are taken, without
-        decisions that this space does not have. None uses the known recipes of a tabular space if
-        `search` is "agebo" or a mixed one, which vary all that recipes differ in, and otherwise no
-        initial trials.
-    objective : callable or None, default=None
-        ``objective(trial) -> float``, minimised by the search instead of ``trial.score``, for
-        example with a penalty on size: ``lambda trial: trial.score + 1e-6 * trial.n_weights``. A
-        trial is a `skuq.catalog.FoldedMember`, whose `n_weights` and `seconds` are sums over its
-        networks, or a `Member` without `cv` in the paper's spaces. `seconds` are those of a full
-        training without compilation; with them, a fit does not repeat exactly. Early discarding
-        always uses the score, and the ensemble is selected by `selection_loss`: for an ensemble of
-        cheap members also give a `selection` of your own.
-    fixed_architecture, fixed_hyperparameters : dict or None, default=None
-        Decisions that are not searched, by name. If `search` fixes all decisions of one kind,
-        those not named have the space's default value.
-    population_size, sample_size : int or None, default=None
-        P and S of ageing evolution. None is a quarter of `n_trials`, from 4 to the paper's 100, and
-        a third of that, from 2 to the paper's 10. With ``n_trials="auto"`` they are those of 50
-        trials, 12 and 4, whatever `max_time` is.
-    kappa : float, default=0.001
-        Weight of the standard deviation in the Bayesian optimisation; larger explores more. Keep it
-        small with several jobs, since running trials count as the best.
-    n_initial : int, default=10
-        Number of random configurations before the Bayesian optimisation begins.
-    max_batch_size : int, default=256
-        Largest batch size of the space; a size larger than the data means full batches.
-    selection : {"greedy", "top", "hq"} or callable, default="greedy"
-        Rule that selects the members. "greedy" adds them one by one, "top" takes the trials with
-        the lowest single `selection_loss`, and "hq" prunes teams by diversity
-        (`skuq.ensembles.select_hq_proba`) and weights members equally. A callable gets ``(y, proba,
-        n_members, sample_weight=...)``, class codes (n_rows,) and probabilities (n_trials, n_rows,
-        n_classes), and returns a `skuq.ensembles.Selection`.
-    selection_loss : {"nll", "brier"}, default="nll"
-        Loss that "greedy" and "top" minimise: minus log of the averaged probability of the true
-        class, or the Brier score. "hq" uses its own losses.
+        other spaces, with `refit` or with a splitter, which has no other folds.
     class_weight : dict, "balanced" or None, default=None
         Weights of classes, by label, in the training loss and in the selection; they multiply
         sample weights. "balanced" is inversely proportional to their frequencies in y.
@@ -456,7 +445,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     n_jobs : int or None, default=None
         Number of networks trained in parallel, each in a process with its share of the cores. With
         more than one, proposals depend on the order in which trials finish, so that only
-        "rs-mixed" and "init" with ``discard=False`` repeat exactly.
+        "rs-mixed" and "init" repeat exactly, with ``search__discard=False``.
     catalog_dir : str, path or None, default=None
         Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its
@@ -471,9 +460,6 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     trial_timeout : float or None, default=None
         Seconds after which a trial is stopped and recorded as failed. Networks that train
         together have as many seconds on average.
-    max_failures : int or None, default=None
-        Maximum number of failed trials; one more ends the search with an error that shows the
-        reasons. None ends it only if the first ten all fail.
     warm_start : bool, default=False
         Let another `fit` with the same data and settings, and with an integer `random_state` or
         None, keep the trials of the previous fit and add the missing ones of a larger `n_trials`.
@@ -523,7 +509,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     SearchFailedError
         If no network could be trained; it shows the reasons.
     SearchSpaceError
-        If `search_space` cannot be used.
+        If `space` cannot be used.
 
     See Also
     --------
@@ -549,10 +535,11 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     (2, 3)
     """
 
-    _method_class = AutoDEUQ
+    _plan = _plan
+    _settings = SETTINGS
+    _selection_arrays = {"y": "codes", "proba": "proba"}
     _parameter_constraints: dict = {
         **AUTODEUQ_CONSTRAINTS,
-        "selection_loss": [StrOptions({"nll", "brier"})],
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
 
@@ -561,68 +548,40 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         n_trials="auto",
         *,
         n_members=5,
-        min_members=2,
-        n_nodes=5,
+        search="agebo",
+        space="auto",
+        fixed=None,
+        selection="greedy",
         epochs="auto",
-        validation_fraction="auto",
-        cv="auto",
+        validation="auto",
         refit=False,
         repeats="auto",
-        search="agebo",
-        search_space="auto",
-        discard=True,
-        initial_trials=None,
-        objective=None,
-        fixed_architecture=None,
-        fixed_hyperparameters=None,
-        population_size=None,
-        sample_size=None,
-        kappa=0.001,
-        n_initial=10,
-        max_batch_size=256,
-        selection="greedy",
-        selection_loss="nll",
         class_weight=None,
         preprocess="auto",
         n_jobs=None,
         catalog_dir=None,
         max_time=None,
         trial_timeout=None,
-        max_failures=None,
         warm_start=False,
         random_state=None,
         verbose=None,
     ):
         self.n_trials = n_trials
         self.n_members = n_members
-        self.min_members = min_members
-        self.n_nodes = n_nodes
+        self.search = search
+        self.space = space
+        self.fixed = fixed
+        self.selection = selection
         self.epochs = epochs
-        self.validation_fraction = validation_fraction
-        self.cv = cv
+        self.validation = validation
         self.refit = refit
         self.repeats = repeats
-        self.search = search
-        self.search_space = search_space
-        self.discard = discard
-        self.initial_trials = initial_trials
-        self.objective = objective
-        self.fixed_architecture = fixed_architecture
-        self.fixed_hyperparameters = fixed_hyperparameters
-        self.population_size = population_size
-        self.sample_size = sample_size
-        self.kappa = kappa
-        self.n_initial = n_initial
-        self.max_batch_size = max_batch_size
-        self.selection = selection
-        self.selection_loss = selection_loss
         self.class_weight = class_weight
         self.preprocess = preprocess
         self.n_jobs = n_jobs
         self.catalog_dir = catalog_dir
         self.max_time = max_time
         self.trial_timeout = trial_timeout
-        self.max_failures = max_failures
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
@@ -648,4 +607,4 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         >>> AutoDEUQClassifier.from_paper(n_trials=20).n_members
         5
         """
-        return cls(**{**paper_settings(name), **changes})
+        return cls(**paper_settings(name)).set_params(**changes)

@@ -49,68 +49,68 @@ class DecayEvery:
 
 _SETTINGS: dict[str, dict] = {
     "pollutants": {
-        "encoder_units": (64, 64),
-        "latent": 64,
-        "decoder_units": (64, 64),
-        "epinet_units": (32, 32),
-        "prior_units": (5, 5),
-        "prior_scale": 0.75,
-        "steps": GrowingSteps(12_000, 5, 1 / 35),
+        "network__encoder_units": (64, 64),
+        "network__latent": 64,
+        "network__decoder_units": (64, 64),
+        "prior__units": (32, 32),
+        "prior__prior_units": (5, 5),
+        "prior__scale": 0.75,
         "batch_size": 256,
         "learning_rate": 3e-4,
-        "schedule": "exponential",
-        "final_lr_factor": DecayEvery(0.75, 1000),
-        "clip_norm": 0.5,
+        "training__steps": GrowingSteps(12_000, 5, 1 / 35),
+        "training__schedule": "exponential",
+        "training__final_lr_factor": DecayEvery(0.75, 1000),
+        "training__clip_norm": 0.5,
         "standardize": "columns",
     },
     "brusselator": {
-        "encoder_units": (64, 64),
-        "latent": 96,
-        "decoder_units": (64, 64, 64),
-        "fourier_scale": 5.0,
-        "epinet_units": (32, 32),
-        "prior_units": (5, 5),
-        "prior_scale": 1.0,
-        "steps": GrowingSteps(4_000, 5, 2 / 30),
+        "network__encoder_units": (64, 64),
+        "network__latent": 96,
+        "network__decoder_units": (64, 64, 64),
+        "network__fourier_scale": 5.0,
+        "prior__units": (32, 32),
+        "prior__prior_units": (5, 5),
+        "prior__scale": 1.0,
         "batch_size": None,
         "learning_rate": 1e-3,
-        "schedule": "exponential",
-        "final_lr_factor": DecayEvery(0.8, 1000),
-        "clip_norm": None,
+        "training__steps": GrowingSteps(4_000, 5, 2 / 30),
+        "training__schedule": "exponential",
+        "training__final_lr_factor": DecayEvery(0.8, 1000),
+        "training__clip_norm": None,
     },
     "interferometer": {
-        "encoder_units": (64, 64, 64, 64),
-        "latent": 96,
-        "decoder_units": (128,) * 6,
-        "fourier_scale": 10.0,
-        "epinet_units": (64, 64, 64),
-        "prior_units": (8, 8),
-        "prior_scale": 1.0,
+        "network__encoder_units": (64, 64, 64, 64),
+        "network__latent": 96,
+        "network__decoder_units": (128,) * 6,
+        "network__fourier_scale": 10.0,
+        "prior__units": (64, 64, 64),
+        "prior__prior_units": (8, 8),
+        "prior__scale": 1.0,
         "output_map": "bounded",
-        "steps": GrowingSteps(15_000, 15, 0.2 / 85),
         "batch_size": 16_384,
         "learning_rate": 5e-2,
-        "schedule": "cosine",
-        "final_lr_factor": 0.06,
-        "warmup": 0.02,
-        "clip_norm": 5e-7,
+        "training__steps": GrowingSteps(15_000, 15, 0.2 / 85),
+        "training__schedule": "cosine",
+        "training__final_lr_factor": 0.06,
+        "training__warmup": 0.02,
+        "training__clip_norm": 5e-7,
     },
     "cell_towers": {
-        "encoder_units": (64,),
-        "latent": 192,
-        "decoder_units": (64,) * 6,
-        "fourier_scale": 15.0,
-        "epinet_units": (64, 64, 64),
-        "prior_units": (5, 5),
-        "prior_scale": 0.5,
+        "network__encoder_units": (64,),
+        "network__latent": 192,
+        "network__decoder_units": (64,) * 6,
+        "network__fourier_scale": 15.0,
+        "prior__units": (64, 64, 64),
+        "prior__prior_units": (5, 5),
+        "prior__scale": 0.5,
         "output_map": "decaying",
-        "steps": GrowingSteps(12_000, 20, 0.2 / 150),
         "batch_size": 2_500,
         "learning_rate": 8e-3,
-        "schedule": "cosine",
-        "final_lr_factor": 0.375,
-        "warmup": 0.025,
-        "clip_norm": 5e-5,
+        "training__steps": GrowingSteps(12_000, 20, 0.2 / 150),
+        "training__schedule": "cosine",
+        "training__final_lr_factor": 0.375,
+        "training__warmup": 0.025,
+        "training__clip_norm": 5e-5,
     },
 }
 
@@ -124,7 +124,7 @@ _LOSS_RATIOS = {"interferometer": 0.013, "cell_towers": 1.5e-4}
 
 
 def paper_settings(name: str) -> dict:
-    """Look up the parameters of `NEONRegressor` for one of the paper's problems.
+    """Look up the parameters of `NEONRegressor` for one of the paper's problems, for `set_params`.
 
     Raises
     ------
@@ -133,10 +133,9 @@ def paper_settings(name: str) -> dict:
     """
     if name not in _SETTINGS:
         raise ValueError(f"`name` must be one of {sorted(_SETTINGS)}. Got {name!r}.")
-    common = {"decoder": "split", "factorize": True, "n_index": 16, "epsilon": 1e-8}
-    common |= {"epistemic": "epinet", "noise": 0.0}
+    common = {"prior": "epinet", "noise_std": 0.0, "training__epsilon": 1e-8}
     settings = {**common, **_SETTINGS[name]}
     if name in _LOSS_RATIOS:
-        for setting in ("clip_norm", "epsilon"):
+        for setting in ("training__clip_norm", "training__epsilon"):
             settings[setting] /= _LOSS_RATIOS[name]
     return settings

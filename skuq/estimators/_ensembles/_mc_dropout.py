@@ -2,55 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 
 from skuq import training
-from skuq._params import Interval
+from skuq._params import Interval, StrOptions
 from skuq._utils._records import saved_as
+from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
-from skuq.estimators._network_estimator import (
-    NETWORK_CONSTRAINTS,
-    REGRESSION_CONSTRAINTS,
-    NetworkEstimator,
-    Outcome,
-    TrainingMethod,
-    check_dropout_layers,
-    find_completed,
-)
+from skuq.estimators._ensembles import _shared as shared
 from skuq.fitted import DropoutPasses
+from skuq.networks import MLP
+from skuq.tables import TableInputs
+from skuq.training._engine import find_completed
 
+_DROPOUT = 0.1  # of the default network
+# Constraints of the parameters that regressor and classifier share.
 _CONSTRAINTS: dict = {
-    **NETWORK_CONSTRAINTS,
+    **shared.NETWORK_CONSTRAINTS,
     "n_passes": [Interval(Integral, 1, None, closed="left")],
-    "dropout": [Interval(Real, 0, 1, closed="left")],
-    "l2": [Interval(Real, 0, None, closed="left")],
+    "dropout": [Interval(Real, 0, 1, closed="left"), StrOptions({"auto"})],
 }
 
 
-class _MCDropout(TrainingMethod):
-    """Method of MC dropout: one network with dropout layers."""
+class _MCDropout:
+    """MC dropout of numbers or classes: its `fit`."""
 
-    def __init__(self, estimator):
-        super().__init__(estimator)
-        self.dropout = estimator.dropout
+    _settings: Mapping[str, Mapping[Any, Any]] = shared.SETTINGS
+    members_, weights_ = shared.members_, shared.weights_
+    preprocessor_ = shared.preprocessor_
+    member_estimators, to_keras = shared.member_estimators, _base.to_keras
 
-    def train(self, network, head, data, splits, report):
-        check_dropout_layers(network)
-        recipe = self.recipe(splits.validates, l2=self.estimator.l2)
-        seeds = self.seeds(1)
-        job = training.TrainingJob.of_model(network, head, recipe, seeds, stacked=True)
-        members = training.train(job, data, report=report)
-        find_completed(members)
-        return Outcome(members, np.ones(1))
+    @_base.fits
+    def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
+        """Train the network.
 
-    def passes(self, entropy):
-        return DropoutPasses(self.estimator.n_passes, entropy)
+        Parameters
+        ----------
+        X : array-like or DataFrame of shape (n, n_features)
+            Numbers, booleans, strings and categories, with missing values; see `preprocess`.
+        y : array-like of shape (n,) or, for several outputs, (n, n_outputs)
+            Targets: numbers or classes.
+        sample_weight : array-like of shape (n,), optional
+            Non-negative weights of the rows.
+        validation_data : tuple (X, y) or (X, y, sample_weight), optional
+            Rows on which all members validate, instead of a share of the rows above.
+        groups : array-like of shape (n,), optional
+            Groups; all rows of a group either train or validate. With groups all members validate
+            on the same rows. They have no effect without validation or with `validation_data`.
+
+        Returns
+        -------
+        self
+        """
+        network = shared.resolve_network(self, drops="dropout")
+        given = shared.training_fields(self)
+        # The same rate drops units in training and in every pass of a prediction.
+        dropout = _DROPOUT if isinstance(self.dropout, str) else self.dropout
+        if not isinstance(network, MLP) and not isinstance(self.dropout, str):
+            raise ValueError(
+                '`dropout` must be "auto" with a `network` of your own, whose Dropout layers have '
+                f"their rates. Got {self.dropout!r}."
+            )
+        inputs = TableInputs(self.preprocess)
+        # What cannot be fitted is refused before anything is trained.
+        task = shared.read(self, inputs, X, y, sample_weight, validation_data, groups)
+        task = task.split(self.validation)
+        # Masks need a network that NumPy can run, layer by layer.
+        model = shared.build_network(network, task, dropout=dropout)
+        shared.check_dropout_layers(model)
+        recipe, head = shared.make_recipe(self, task, given), task.targets.head
+        with _base.training_progress(self.verbose) as progress:
+            job = training.TrainingJob.of_model(model, head, recipe, task.seeds(1), stacked=True)
+            members = training.train(job, task.data, report=progress.epochs)
+        find_completed(members)  # raises if the only network diverged
+        # The masks follow from the entropy: predictions repeat, and passes are functions.
+        passes = DropoutPasses(self.n_passes, task.entropy)
+        return shared.finish(self, task, members, np.ones(1), passes=passes)
 
 
 @saved_as("estimators.MCDropoutRegressor", kind="estimator")
-class MCDropoutRegressor(NetworkEstimator, UncertaintyRegressor):
+class MCDropoutRegressor(_MCDropout, UncertaintyRegressor):
     """MC dropout: one network that drops units at random in training and in prediction.
 
     Every prediction pass is a function drawn from an approximate posterior. The disagreement of
@@ -62,47 +97,35 @@ class MCDropoutRegressor(NetworkEstimator, UncertaintyRegressor):
     n_passes : int, default=100
         Number of prediction passes with random units dropped (T in the paper); one call computes
         them all.
-    hidden_units : int or sequence of int, default=(50,)
-        Number of units of each hidden layer.
-    activation : str, default="relu"
-        Activation of the hidden layers, by its Keras name.
-    dropout : float, default=0.1
-        Share of hidden units dropped in training and in every prediction pass.
-    network : callable, optional
-        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers and `n_outputs`
-        linear outputs: the means, then numbers that a softplus turns into standard deviations.
-        Parameters that describe layers and their rates then have no effect.
+    dropout : float or "auto", default="auto"
+        Share of hidden units dropped in training and in every prediction pass. "auto" is 0.1, and a
+        network of your own has the rates of its Dropout layers.
+    network : "mlp", MLP or callable, default="mlp"
+        Plain network with hidden layers, see `skuq.networks.MLP`, or a function
+        ``network(input_shape, n_outputs) -> keras.Model`` with `n_outputs` linear outputs. For the
+        losses of normals these are the means, then numbers that a softplus turns into standard
+        deviations; for classes they are the logits.
     loss : {"nll", "mse"}, default="nll"
         Distribution that each network predicts, and its loss. "nll": mean and standard deviation of
         a normal, by likelihood. "mse": means only, for noise that is known or the same everywhere.
     noise_std : float or array-like of shape (n_outputs,), optional
         With ``loss="mse"``, standard deviation of the noise in units of y. None estimates it from
-        held-out rows, or from training rows if none are held out.
-    scale_l2 : float, default=1e-2
-        L2 penalty on the last layer of the standard deviations. Without it, networks for small data
-        are far too confident.
-    optimizer : str, default="adam"
-        Keras' name of the optimiser: sgd, rmsprop, adagrad, adam, adadelta, adamax or nadam.
+        held-out rows, or from training rows if none are held out. Other losses refuse it.
     learning_rate : float, default=0.01
         Learning rate of the optimiser.
-    batch_size : int, default=100
-        Number of rows of a batch.
+    batch_size : int or None, default=100
+        Number of rows of a batch. None takes all rows.
     epochs : int, default=1000
         Maximum number of epochs of one network.
     early_stopping_patience : int or None, default=50
         Number of epochs without a better validation loss after which a network stops; its best
         epoch is kept. None never stops early and still keeps the best epoch.
-    validation_fraction : float or None, default=0.2
-        Share of the rows that is held out for validation. None trains on all rows for all
-        `epochs`.
-    schedule : {"constant", "cosine", "exponential"}, default="constant"
-        Change of the learning rate over `epochs`, see `skuq.training.Recipe`.
-    l2 : float, default=0.0
-        Factor of the penalty ``l2 * sum(w**2)`` on all weights and biases: the paper's prior.
-    weight_decay : float, default=0.0
-        Factor of decoupled weight decay.
-    clip_norm : float or None, default=None
-        Maximum norm of a gradient; None does not clip.
+    validation : float or None, default=0.2
+        Share of the rows, of each class in proportion, that is held out for validation. None trains
+        on all rows for all `epochs`.
+    training : "auto" or Training, default="auto"
+        Further settings of the training, such as optimiser, schedule and penalties, see
+        `skuq.training.Training`. Settings without effect here are refused.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
@@ -120,8 +143,10 @@ class MCDropoutRegressor(NetworkEstimator, UncertaintyRegressor):
 
     Attributes
     ----------
-    members_ : list of one Member
+    members_ : list of Member
         Records of the trained networks: weights, history, validation predictions.
+    weights_ : ndarray of shape (n_members,)
+        Weights of the mixture, which sum to 1.
     noise_std_ : float or ndarray of shape (n_outputs,)
         With ``loss="mse"``, known or estimated standard deviation of the noise, in units of y (of
         transformed y, with a `target_transform`).
@@ -149,6 +174,10 @@ class MCDropoutRegressor(NetworkEstimator, UncertaintyRegressor):
     DeepEnsembleRegressor : Several networks, which take longer to train and are better far from
         the data.
 
+    Notes
+    -----
+    The paper's prior is the penalty of ``training=Training(l2=...)``.
+
     References
     ----------
     Y. Gal, Z. Ghahramani. "Dropout as a Bayesian Approximation: Representing Model
@@ -164,64 +193,46 @@ class MCDropoutRegressor(NetworkEstimator, UncertaintyRegressor):
     (2,)
     """
 
-    _method_class = _MCDropout
-    _parameter_constraints: dict = {
-        **_CONSTRAINTS,
-        **REGRESSION_CONSTRAINTS,
-    }
+    _parameter_constraints: dict = {**_CONSTRAINTS, **shared.REGRESSION_CONSTRAINTS}
 
     def __init__(
         self,
         n_passes=100,
         *,
-        hidden_units=(50,),
-        activation="relu",
-        dropout=0.1,
-        network=None,
+        dropout="auto",
+        network="mlp",
         loss="nll",
         noise_std=None,
-        scale_l2=1e-2,
-        optimizer="adam",
         learning_rate=0.01,
         batch_size=100,
         epochs=1000,
         early_stopping_patience=50,
-        validation_fraction=0.2,
-        schedule="constant",
-        l2=0.0,
-        weight_decay=0.0,
-        clip_norm=None,
+        validation=0.2,
+        training="auto",
         preprocess="auto",
         target_transform="standard",
         random_state=None,
         verbose=None,
     ):
         self.n_passes = n_passes
-        self.hidden_units = hidden_units
-        self.activation = activation
         self.dropout = dropout
         self.network = network
-        self.optimizer = optimizer
+        self.loss = loss
+        self.noise_std = noise_std
         self.learning_rate = learning_rate
         self.batch_size = batch_size
         self.epochs = epochs
         self.early_stopping_patience = early_stopping_patience
-        self.validation_fraction = validation_fraction
-        self.schedule = schedule
-        self.l2 = l2
-        self.weight_decay = weight_decay
-        self.clip_norm = clip_norm
+        self.validation = validation
+        self.training = training
         self.preprocess = preprocess
+        self.target_transform = target_transform
         self.random_state = random_state
         self.verbose = verbose
-        self.loss = loss
-        self.noise_std = noise_std
-        self.scale_l2 = scale_l2
-        self.target_transform = target_transform
 
 
 @saved_as("estimators.MCDropoutClassifier", kind="estimator")
-class MCDropoutClassifier(NetworkEstimator, UncertaintyClassifier):
+class MCDropoutClassifier(_MCDropout, UncertaintyClassifier):
     """MC dropout: one network that drops units at random in training and in prediction.
 
     Parameters
@@ -229,38 +240,29 @@ class MCDropoutClassifier(NetworkEstimator, UncertaintyClassifier):
     n_passes : int, default=100
         Number of prediction passes with random units dropped (T in the paper); one call computes
         them all.
-    hidden_units : int or sequence of int, default=(50,)
-        Number of units of each hidden layer.
-    activation : str, default="relu"
-        Activation of the hidden layers, by its Keras name.
-    dropout : float, default=0.1
-        Share of hidden units dropped in training and in every prediction pass.
-    network : callable, optional
-        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers and `n_outputs`
-        linear outputs, the classes' logits. Parameters that describe layers and their rates then
-        have no effect.
-    optimizer : str, default="adam"
-        Keras' name of the optimiser: sgd, rmsprop, adagrad, adam, adadelta, adamax or nadam.
+    dropout : float or "auto", default="auto"
+        Share of hidden units dropped in training and in every prediction pass. "auto" is 0.1, and a
+        network of your own has the rates of its Dropout layers.
+    network : "mlp", MLP or callable, default="mlp"
+        Plain network with hidden layers, see `skuq.networks.MLP`, or a function
+        ``network(input_shape, n_outputs) -> keras.Model`` with `n_outputs` linear outputs. For the
+        losses of normals these are the means, then numbers that a softplus turns into standard
+        deviations; for classes they are the logits.
     learning_rate : float, default=0.01
         Learning rate of the optimiser.
-    batch_size : int, default=100
-        Number of rows of a batch.
+    batch_size : int or None, default=100
+        Number of rows of a batch. None takes all rows.
     epochs : int, default=1000
         Maximum number of epochs of one network.
     early_stopping_patience : int or None, default=50
         Number of epochs without a better validation loss after which a network stops; its best
         epoch is kept. None never stops early and still keeps the best epoch.
-    validation_fraction : float or None, default=0.2
-        Share of the rows that is held out for validation. None trains on all rows for all
-        `epochs`.
-    schedule : {"constant", "cosine", "exponential"}, default="constant"
-        Change of the learning rate over `epochs`, see `skuq.training.Recipe`.
-    l2 : float, default=0.0
-        Factor of the penalty ``l2 * sum(w**2)`` on all weights and biases: the paper's prior.
-    weight_decay : float, default=0.0
-        Factor of decoupled weight decay.
-    clip_norm : float or None, default=None
-        Maximum norm of a gradient; None does not clip.
+    validation : float or None, default=0.2
+        Share of the rows, of each class in proportion, that is held out for validation. None trains
+        on all rows for all `epochs`.
+    training : "auto" or Training, default="auto"
+        Further settings of the training, such as optimiser, schedule and penalties, see
+        `skuq.training.Training`. Settings without effect here are refused.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
@@ -276,8 +278,10 @@ class MCDropoutClassifier(NetworkEstimator, UncertaintyClassifier):
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels, in the order of probabilities.
-    members_ : list of one Member
+    members_ : list of Member
         Records of the trained networks: weights, history, validation predictions.
+    weights_ : ndarray of shape (n_members,)
+        Weights of the mixture, which sum to 1.
     preprocessor_ : transformer or None
         Fitted transformer of X; it is fitted on the rows of positive weight.
     fitted_ : FittedEnsemble
@@ -301,6 +305,10 @@ class MCDropoutClassifier(NetworkEstimator, UncertaintyClassifier):
     --------
     DeepEnsembleClassifier : Several networks.
 
+    Notes
+    -----
+    The paper's prior is the penalty of ``training=Training(l2=...)``.
+
     References
     ----------
     Y. Gal, Z. Ghahramani. "Dropout as a Bayesian Approximation: Representing Model
@@ -316,46 +324,33 @@ class MCDropoutClassifier(NetworkEstimator, UncertaintyClassifier):
     (2,)
     """
 
-    _method_class = _MCDropout
     _parameter_constraints: dict = _CONSTRAINTS
 
     def __init__(
         self,
         n_passes=100,
         *,
-        hidden_units=(50,),
-        activation="relu",
-        dropout=0.1,
-        network=None,
-        optimizer="adam",
+        dropout="auto",
+        network="mlp",
         learning_rate=0.01,
         batch_size=100,
         epochs=1000,
         early_stopping_patience=50,
-        validation_fraction=0.2,
-        schedule="constant",
-        l2=0.0,
-        weight_decay=0.0,
-        clip_norm=None,
+        validation=0.2,
+        training="auto",
         preprocess="auto",
         random_state=None,
         verbose=None,
     ):
         self.n_passes = n_passes
-        self.hidden_units = hidden_units
-        self.activation = activation
         self.dropout = dropout
         self.network = network
-        self.optimizer = optimizer
         self.learning_rate = learning_rate
         self.batch_size = batch_size
         self.epochs = epochs
         self.early_stopping_patience = early_stopping_patience
-        self.validation_fraction = validation_fraction
-        self.schedule = schedule
-        self.l2 = l2
-        self.weight_decay = weight_decay
-        self.clip_norm = clip_norm
+        self.validation = validation
+        self.training = training
         self.preprocess = preprocess
         self.random_state = random_state
         self.verbose = verbose

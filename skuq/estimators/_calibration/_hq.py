@@ -21,8 +21,13 @@ from skuq.ensembles._hq import prune_classifiers
 from skuq.ensembles._pruning import Rules
 from skuq.ensembles._teams import MEASURES, break_ties
 from skuq.estimators._base import UncertaintyClassifier, fits
-from skuq.estimators._folds import check_takes_weights, fit_fold, inherit_tags, read_foreign_rows
-from skuq.estimators._out_of_fold import splitter_for_groups
+from skuq.estimators._calibration._out_of_fold import (
+    check_takes_weights,
+    fit_fold,
+    inherit_tags,
+    read_foreign_rows,
+    splitter_for_groups,
+)
 from skuq.fitted import FittedTeam
 from skuq.fitted._ensemble import predict_votes
 from skuq.tables import check_groups
@@ -239,7 +244,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             Non-negative weights of the rows, for fitting the members and for choosing the team.
         groups : array-like of shape (n,), optional
             Groups, which are passed to `cv`: rows of one group are then never in two folds, also
-            with the default of `cv`. No effect with ``cv="prefit"``.
+            with the default of `cv`. Refused with ``cv="prefit"``, which splits nothing.
 
         Returns
         -------
@@ -253,7 +258,9 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         NotFittedError
             If ``cv="prefit"`` and a model is not fitted.
         """
-        pool = self._check_pool(sample_weight)
+        pool, prefit = self._check_pool(sample_weight), self.cv == "prefit"
+        if prefit and groups is not None:
+            raise ValueError("With cv='prefit' no rows are split: leave out `groups`.")
         rules = Rules(
             metric=self.metric,
             score=self.diversity,
@@ -270,38 +277,31 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         y = check_labels(y)
         X, weight, sample_weight = read_foreign_rows(self, X, y, sample_weight)
         groups = check_groups(groups, y)
-        self.classes_ = _check_classes(pool, y, prefit=self.cv == "prefit")
-        codes = class_codes(y, self.classes_)
-        predictions = self._pool_predictions(pool, X, y, sample_weight, groups)
-        soft = self.voting == "soft"
+        classes = _check_classes(pool, y, prefit)
+        codes = class_codes(y, classes)
+        ballots = "soft" if self.voting == "soft" else "hard"  # probabilities or labels
+        predictions = self._pool_predictions(pool, X, y, sample_weight, groups, ballots, classes)
+        soft = ballots == "soft"
         labels, proba = (predictions.argmax(axis=2), predictions) if soft else (predictions, None)
         chosen = prune_classifiers(labels, proba, codes, weight, rules, self.random_state)
-        self.names_ = list(pool)
+        names = list(pool)
+        team = [pool[names[k]] for k in chosen.selected_]
+        if not prefit:  # the members of the team are fitted on all rows
+            every, fit_params = np.arange(len(y)), {"sample_weight": sample_weight}
+            fits_of_members = Parallel(self.n_jobs)(
+                delayed(fit_fold)(model, X, y, fit_params, every) for model in team
+            )
+            team = [model for model, _ in fits_of_members]
+        weights = chosen.weights_
+        if not soft:  # the most accurate of the tied members decides
+            weights = break_ties(weights, chosen.accuracies_[list(chosen.selected_)])
+        self.names_, self.classes_ = names, classes
         self.teams_, self.selected_ = chosen.teams_, chosen.selected_
         self.support_, self.accuracies_ = chosen.support_, chosen.accuracies_
         self.n_possible_, self.n_scored_ = chosen.n_possible_, chosen.n_scored_
         self.thresholds_, self.weights_ = chosen.thresholds_, chosen.weights_
-        team = self._fit_team([pool[self.names_[k]] for k in self.selected_], X, y, sample_weight)
-        weights = self.weights_
-        if not soft:
-            weights = break_ties(weights, self.accuracies_[list(self.selected_)])
-        self.fitted_ = FittedTeam(tuple(team), self.classes_, self._ballots, weights)
+        self.fitted_ = FittedTeam(tuple(team), classes, ballots, weights)
         return self
-
-    def _fit_team(self, team, X, y, sample_weight):
-        """Fit the members of the team on all rows, unless they are fitted already."""
-        if self.cv == "prefit":
-            return team
-        every, fit_params = np.arange(len(y)), {"sample_weight": sample_weight}
-        fitted = Parallel(self.n_jobs)(
-            delayed(fit_fold)(model, X, y, fit_params, every) for model in team
-        )
-        return [model for model, _ in fitted]
-
-    @property
-    def _ballots(self):
-        """Form of the members' predictions: probabilities ("soft") or labels ("hard")."""
-        return "soft" if self.voting == "soft" else "hard"
 
     def _check_pool(self, sample_weight):
         """Check `estimators` and return the models by name, without those dropped."""
@@ -311,6 +311,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
                 f"`estimators` must be a list of (name, classifier) tuples. Got {items!r}."
             )
         self._validate_names([name for name, _ in items])
+        # A string stands for a model that is left out.
         pool = {name: model for name, model in items if not isinstance(model, str)}
         if wrong := [m for _, m in items if isinstance(m, str) and m != "drop"]:
             raise ValueError(f'`estimators` must be classifiers or "drop". Got {wrong[0]!r}.')
@@ -319,44 +320,39 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
                 f"`estimators` must hold at least two classifiers to make a team. Got {len(pool)}."
             )
         for name, model in pool.items():
-            self._check_model(name, model, sample_weight)
+            if model is None or not is_classifier(model):
+                raise ValueError(
+                    f"Estimator {name!r} must be a classifier. Got {model!r}. For regression see "
+                    '`AutoDEUQRegressor(selection="hq")`.'
+                )
+            if self.voting == "soft" and not hasattr(model, "predict_proba"):
+                raise ValueError(
+                    f"Estimator {name!r} has no predict_proba, which `voting='soft'` needs. "
+                    "Wrap it in `sklearn.calibration.CalibratedClassifierCV`, or use "
+                    "`voting='hard'` or 'majority'."
+                )
+            if self.cv != "prefit":
+                if sample_weight is not None:
+                    check_takes_weights(model, f"Estimator {name!r}")
+                continue
+            try:
+                check_is_fitted(model)
+            except NotFittedError as error:
+                raise NotFittedError(
+                    f"With cv='prefit' every estimator must be fitted, and {name!r} is not. "
+                    "Fit it, or use another `cv`."
+                ) from error
         return pool
 
-    def _check_model(self, name, model, sample_weight):
-        """Raise an error if a model of the pool cannot vote, or be fitted as `cv` asks."""
-        if model is None or not is_classifier(model):
-            raise ValueError(
-                f"Estimator {name!r} must be a classifier. Got {model!r}. For regression see "
-                '`AutoDEUQRegressor(selection="hq")`.'
-            )
-        if self.voting == "soft" and not hasattr(model, "predict_proba"):
-            raise ValueError(
-                f"Estimator {name!r} has no predict_proba, which `voting='soft'` needs. "
-                "Wrap it in `sklearn.calibration.CalibratedClassifierCV`, or use "
-                "`voting='hard'` or 'majority'."
-            )
-        if self.cv != "prefit":
-            if sample_weight is not None:
-                check_takes_weights(model, f"Estimator {name!r}")
-            return
-        try:
-            check_is_fitted(model)
-        except NotFittedError as error:
-            raise NotFittedError(
-                f"With cv='prefit' every estimator must be fitted, and {name!r} is not. "
-                "Fit it, or use another `cv`."
-            ) from error
-
-    def _pool_predictions(self, pool, X, y, sample_weight, groups):
+    def _pool_predictions(self, pool, X, y, sample_weight, groups, ballots, classes):
         """Predict codes (M, n) or probabilities (M, n, C) by models not fitted on these rows."""
+        # Fitted models predict all rows at once, others those of each test fold.
         splits = None
         if self.cv != "prefit":
             cv = self.cv if groups is None else splitter_for_groups(self.cv, classifies=True)
             splits = out_of_fold_splits(cv, X, y, groups, classifier=True)
         work = Parallel(self.n_jobs, return_as="generator")(
-            delayed(_predict_held_out)(
-                model, X, y, sample_weight, splits, self._ballots, self.classes_
-            )
+            delayed(_predict_held_out)(model, X, y, sample_weight, splits, ballots, classes)
             for model in pool.values()
         )
         predictions = []
@@ -499,6 +495,7 @@ def _check_classes(pool, y, prefit):
     ValueError
         If a fitted model has other classes, or y has a single one.
     """
+    # Models that are not fitted here know their classes already.
     fixed = {n: m for n, m in pool.items() if prefit or isinstance(m, FrozenEstimator)}
     classes = np.unique(y)
     if prefit:

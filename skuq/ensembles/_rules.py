@@ -1,0 +1,360 @@
+"""Rules that select an ensemble, given to estimators as one object; and what they select from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from skuq._params import Interval, Settings, StrOptions
+from skuq._utils._records import saved_as
+from skuq.ensembles._hq import select_hq, select_hq_proba
+from skuq.ensembles._likelihood import brier_statistics, likelihood_statistics, select_by
+from skuq.ensembles._selection import (
+    MOMENT_LOSSES,
+    Loss,
+    Selection,
+    Statistics,
+    normal_statistics,
+    real_weight,
+    select_forward,
+)
+
+#: Losses of the selection, for numbers and for classes.
+NUMBER_LOSSES = (*MOMENT_LOSSES, "mixture")
+CLASS_LOSSES = ("nll", "brier", "mixture")
+
+_LOSS = StrOptions({*NUMBER_LOSSES, *CLASS_LOSSES})
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Predictions of candidates for rows that ensembles are selected on.
+
+    Attributes
+    ----------
+    raw : sequence of ndarray of shape (n, n_raw)
+        Raw outputs of networks, one array for each candidate.
+    y : ndarray of shape (n, n_outputs)
+        Standardised targets, or codes of classes (n, 1).
+    head : Head
+        Maps raw outputs to distributions.
+    sample_weight : ndarray of shape (n,) or None
+        Weights of the rows.
+    groups : ndarray of shape (n,) or None
+        Numbers that are equal for versions of the same row.
+    centers : sequence of ndarray or None
+        `center` of trials with folds, see `skuq.catalog.FoldedMember`.
+    """
+
+    raw: Sequence[np.ndarray]
+    y: np.ndarray
+    head: Any
+    sample_weight: np.ndarray | None = None
+    groups: np.ndarray | None = None
+    centers: Sequence[np.ndarray] | None = None
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    @property
+    def classifies(self) -> bool:
+        """Whether y are classes."""
+        return hasattr(self.head, "probabilities")
+
+    @cached_property
+    def _normal(self) -> tuple[np.ndarray, np.ndarray]:
+        loc, scale = self.head.distribution(np.stack(self.raw).astype("float64"))
+        return loc, scale
+
+    @property
+    def loc(self) -> np.ndarray:
+        """Means of numbers, (n_candidates, n, n_outputs)."""
+        return self._normal[0]
+
+    @property
+    def scale(self) -> np.ndarray:
+        """Standard deviations of numbers, (n_candidates, n, n_outputs)."""
+        return self._normal[1]
+
+    @cached_property
+    def proba(self) -> np.ndarray:
+        """Probabilities of classes, (n_candidates, n, n_classes)."""
+        return self.head.probabilities(np.stack(self.raw).astype("float64"))
+
+    @property
+    def codes(self) -> np.ndarray:
+        """True classes, (n,)."""
+        return self.y[:, 0].astype(int)
+
+    @cached_property
+    def log_likelihood(self) -> np.ndarray:
+        """Log likelihoods of y, (n_candidates, n)."""
+        # Candidate by candidate, to save memory.
+        return np.stack([self.head.log_likelihood(self.y, r.astype("float64")) for r in self.raw])
+
+    def statistics(self, loss: str) -> tuple[Statistics, Loss]:
+        """Make the statistics that an ensemble averages, and the loss of their average.
+
+        Parameters
+        ----------
+        loss : {"nll", "crps", "mse", "brier", "mixture"}
+            See `GreedySelection`.
+
+        Returns
+        -------
+        statistics, loss :
+            The arguments of `select_forward`.
+        """
+        if self.classifies and loss == "brier":
+            return brier_statistics(self.codes, self.proba)
+        if self.classifies or loss == "mixture":
+            return likelihood_statistics(self.log_likelihood)
+        return normal_statistics(self.y, self.loc, self.scale), MOMENT_LOSSES[loss]
+
+
+class SelectionRule(Settings):
+    """Base class of rules for the parameter `selection` of searches.
+
+    A rule of your own is a subclass with a method `choose`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.ensembles import Selection, SelectionRule
+    >>> class First(SelectionRule):
+    ...     def choose(self, candidates, n_members):
+    ...         n = min(n_members, len(candidates))
+    ...         return Selection(np.arange(n), np.full(n, 1 / n))
+    """
+
+    #: Loss by which searches compare ensembles while they run.
+    loss = "mixture"
+    #: Number of distinct members below which `fit` warns.
+    min_members = 2
+
+    def choose(self, candidates: Candidates, n_members: int) -> Selection:
+        """Select an ensemble.
+
+        Parameters
+        ----------
+        candidates : Candidates
+            Predictions of the completed trials.
+        n_members : int
+            Maximum number of distinct members.
+
+        Returns
+        -------
+        Selection
+            Positions among the candidates, and their weights.
+        """
+        raise NotImplementedError
+
+    def check(self, n_members: int, classifies: bool) -> None:
+        """Raise ValueError if the rule cannot select so many members, or from such predictions."""
+        losses = CLASS_LOSSES if classifies else NUMBER_LOSSES
+        if self.loss not in losses:
+            raise ValueError(
+                f"`loss` of `selection` must be one of {losses} for "
+                f"{'classifiers' if classifies else 'regressors'}. Got {self.loss!r}."
+            )
+
+
+@saved_as("ensembles.GreedySelection")
+class GreedySelection(SelectionRule):
+    """Add members one by one, with repeats, as long as the loss falls: AutoDEUQ's rule.
+
+    Parameters
+    ----------
+    loss : {"nll", "crps", "mse", "brier", "mixture"}, default="nll"
+        Loss to minimise. For numbers, "nll" (the paper's) and "crps" score the normal with the
+        mixture's mean and variance, "mse" its mean, and "mixture" is minus log of the averaged
+        densities. For classes, "nll" and "mixture" are minus log of the averaged probability of
+        the true class, and "brier" is the Brier score.
+    min_members : int, default=2
+        Minimum number of distinct members, if there are so many. A single member has no epistemic
+        uncertainty; 1 is the paper's rule.
+
+    See Also
+    --------
+    select_greedy : The same for arrays.
+
+    Examples
+    --------
+    >>> from skuq.ensembles import GreedySelection
+    >>> GreedySelection(loss="crps")
+    GreedySelection(loss='crps')
+    """
+
+    _parameter_constraints: dict[str, Any] = {
+        "loss": [_LOSS],
+        "min_members": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(self, loss: str = "nll", min_members: int = 2) -> None:
+        self.loss = loss
+        self.min_members = min_members
+
+    def choose(self, candidates: Candidates, n_members: int) -> Selection:
+        return select_forward(
+            *candidates.statistics(self.loss),
+            n_members,
+            min_members=self.min_members,
+            min_weight=real_weight(self.min_members),
+            sample_weight=candidates.sample_weight,
+        )
+
+
+@saved_as("ensembles.ForwardSelection")
+class ForwardSelection(SelectionRule):
+    """Add members one by one until there are `n_members`: the rule of NES.
+
+    Parameters
+    ----------
+    method : {"forward", "replacement", "quick"}, default="forward"
+        "forward" adds the candidate that lowers the ensemble's loss most, each at most once.
+        "replacement" can add a candidate again, which increases its weight. "quick" goes through
+        the candidates once, from the best, and adds each that improves the ensemble; it can end
+        with fewer members.
+    loss : str, default="mixture"
+        Loss to minimise, see `GreedySelection`. For "mixture" the paper's Proposition 3.1 holds.
+    use_best : bool, default=False
+        Choose the number of members by cross-validation on the held-out rows, from 2 to
+        `n_members`, repeats counted.
+
+    See Also
+    --------
+    select_by_likelihood : The same for arrays.
+
+    Examples
+    --------
+    >>> from skuq.ensembles import ForwardSelection
+    >>> ForwardSelection(use_best=True)
+    ForwardSelection(use_best=True)
+    """
+
+    _parameter_constraints: dict[str, Any] = {
+        "method": [StrOptions({"forward", "replacement", "quick"})],
+        "loss": [_LOSS],
+        "use_best": ["boolean"],
+    }
+
+    def __init__(
+        self, method: str = "forward", loss: str = "mixture", use_best: bool = False
+    ) -> None:
+        self.method = method
+        self.loss = loss
+        self.use_best = use_best
+
+    def choose(self, candidates: Candidates, n_members: int) -> Selection:
+        return _select_by(candidates, n_members, self.method, self.loss, self.use_best)
+
+
+@saved_as("ensembles.TopSelection")
+class TopSelection(SelectionRule):
+    """Take the candidates with the lowest single losses, equally weighted.
+
+    Parameters
+    ----------
+    loss : str, default="nll"
+        Loss to minimise, see `GreedySelection`.
+    use_best : bool, default=False
+        Choose the number of members by cross-validation on the held-out rows, from 2 to
+        `n_members`.
+
+    Examples
+    --------
+    >>> from skuq.ensembles import TopSelection
+    >>> TopSelection("mse")
+    TopSelection(loss='mse')
+    """
+
+    _parameter_constraints: dict[str, Any] = {"loss": [_LOSS], "use_best": ["boolean"]}
+
+    def __init__(self, loss: str = "nll", use_best: bool = False) -> None:
+        self.loss = loss
+        self.use_best = use_best
+
+    def choose(self, candidates: Candidates, n_members: int) -> Selection:
+        return _select_by(candidates, n_members, "top", self.loss, self.use_best)
+
+
+def _select_by(
+    candidates: Candidates, n_members: int, method: str, loss: str, use_best: bool
+) -> Selection:
+    return select_by(
+        *candidates.statistics(loss),
+        n_members,
+        method,
+        use_best=use_best,
+        sample_weight=candidates.sample_weight,
+        groups=candidates.groups,
+    )
+
+
+@saved_as("ensembles.HQSelection")
+class HQSelection(SelectionRule):
+    """Prune the teams of the 20 best candidates by diversity; members have equal weights.
+
+    See Also
+    --------
+    select_hq : The same for means and standard deviations.
+    select_hq_proba : The same for probabilities.
+
+    Examples
+    --------
+    >>> from skuq.ensembles import HQSelection
+    >>> HQSelection()
+    HQSelection()
+    """
+
+    def choose(self, candidates: Candidates, n_members: int) -> Selection:
+        weight = candidates.sample_weight
+        if candidates.classifies:
+            codes, proba = candidates.codes, candidates.proba
+            return select_hq_proba(codes, proba, n_members, sample_weight=weight)
+        given = candidates.y, candidates.loc, candidates.scale
+        return select_hq(*given, n_members, sample_weight=weight)
+
+    def check(self, n_members: int, classifies: bool) -> None:
+        super().check(n_members, classifies)
+        if n_members < 2:
+            raise ValueError(
+                f'`n_members` must be at least 2 with `selection="hq"`. Got {n_members}.'
+            )
+
+
+class FunctionSelection(SelectionRule):
+    """A user's function as a rule.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(*arrays, n_members, sample_weight=...)`` returns a `Selection`.
+    arrays : sequence of str
+        Attributes of the candidates that it gets.
+    """
+
+    def __init__(self, function: Callable[..., Any], arrays: Sequence[str]) -> None:
+        self.function = function
+        self.arrays = arrays
+
+    def choose(self, candidates: Candidates, n_members: int) -> Selection:
+        given = [getattr(candidates, name) for name in self.arrays]
+        return self.function(*given, n_members, sample_weight=candidates.sample_weight)
+
+
+#: Short forms of the parameter `selection`. In NES, "top" minimises the loss of the mixture.
+SELECTIONS = {
+    "greedy": GreedySelection,
+    "forward": ForwardSelection,
+    "replacement": lambda: ForwardSelection("replacement"),
+    "quick": lambda: ForwardSelection("quick"),
+    "top": TopSelection,
+    "hq": HQSelection,
+}
+NES_SELECTIONS = {**SELECTIONS, "top": lambda: TopSelection("mixture")}

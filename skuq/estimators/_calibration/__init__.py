@@ -1,0 +1,1 @@
+"""Calibration of any estimator, HQ selection of classifiers, and pipelines with uncertainty."""

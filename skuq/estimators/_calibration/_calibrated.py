@@ -1,0 +1,683 @@
+"""Fit an estimator and calibrate its uncertainty on rows that it has not seen."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn import get_config
+from sklearn.base import is_classifier, is_regressor
+from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.utils.validation import (
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+)
+
+from skuq._params import HasMethods, StrOptions, safe_indexing, safe_split
+from skuq._utils._checks import check_labels, check_targets, check_weights, class_codes, fill_masked
+from skuq._utils._messages import warn_user
+from skuq._utils._records import saved_as
+from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor, fits
+from skuq.estimators._calibration._out_of_fold import (
+    check_takes_weights,
+    describe_routing,
+    fit_folds,
+    inherit_tags,
+    read_foreign_rows,
+    route,
+    split_rows,
+)
+from skuq.exceptions import CalibrationWarning
+from skuq.fitted import CalibrationRows, FittedCalibrated, WeightedCalibration
+from skuq.fitted._calibrated import adapt, classifier_distribution, regressor_distribution
+from skuq.fitted._density_ratio import fit_density_ratio
+from skuq.fitted._learning import learn_calibration, learn_class_calibration
+
+_SMALL_WEIGHT = 0.1  # mean weight of a row below which weights are hardly meant as counts
+
+_CONSTRAINTS: dict = {
+    "estimator": [HasMethods(["fit", "predict"])],
+    "cv": ["cv_object", StrOptions({"prefit"})],
+    "group_by": [str, Integral, callable, None],
+    "n_jobs": [Integral, None],
+    "verbose": ["verbose", None],
+}
+
+
+class CalibratedUncertainty:
+    """Methods that calibrated regressors and classifiers have in common.
+
+    A subclass reads the targets of `fit` (`_read_targets`) and of `partial_calibrate`
+    (`_check_truths`), predicts with any fitted estimator (`_predictor`), and learns a calibration
+    from predicted rows (`_learn`).
+    """
+
+    @fits(prefer_skip_nested_validation=False)
+    def fit(self, X, y, sample_weight=None, **fit_params):
+        """Calibrate on out-of-fold predictions, and fit the estimator on all rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            Whatever the estimator accepts.
+        y : array-like of shape (n,), or of numbers (n, n_outputs)
+        sample_weight : array-like of shape (n,), optional
+            Non-negative weights of the rows, for fitting and for calibrating. A row of weight 2
+            counts as two equal rows; weights that are only relative should have the mean 1.
+        **fit_params
+            Further arguments of the estimator's `fit`, for example `validation_data`. Arrays with
+            one entry per row are divided like the rows. `groups` is passed to `cv` as well: rows of
+            one group are then never in two folds, also with the default of `cv`. With metadata
+            routing enabled, the estimator and `cv` get what they request.
+
+        Returns
+        -------
+        self
+
+        Warns
+        -----
+        CalibrationWarning
+            If the mean weight is below 0.1, or `group_by` makes groups of fewer than 20 rows.
+        """
+        prefit = isinstance(self.cv, str)
+        self._check_estimator(prefit, sample_weight)
+        if y is None:
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None."
+            )
+        X, _, sample_weight = read_foreign_rows(self, X, y, sample_weight)
+        weight = check_weights(sample_weight, X)
+        y, classes = self._read_targets(y)
+        used = weight > 0  # predictions of rows without weight may be anything
+        if used.sum() < 2:
+            raise ValueError(
+                "Calibration needs at least 2 rows with positive weights. Got "
+                f"n_samples={used.sum()}."
+            )
+        if weight[used].mean() < _SMALL_WEIGHT:
+            warn_user(
+                f"Weights of {used.sum()} rows sum to {weight.sum():.3g}, and count as that many "
+                "rows. If they are relative, divide them by their mean.",
+                CalibrationWarning,
+            )
+        fit_params, splitting = route(self, X, sample_weight, fit_params)
+        predict = self._predictor(classes)
+        if prefit:
+            fitted, test = self.estimator, np.flatnonzero(used)
+            folds = [(predict(fitted, safe_split(fitted, X, y, test)[0]), test)]
+        else:
+            splits = split_rows(self, X, y, used, splitting)
+            *folds, fitted = fit_folds(self, predict, X, y, fit_params, splits)
+        mixtures, tests = zip(*folds)
+        order = np.concatenate(tests)
+        # A row counts once, also if repeated folds predict it several times. A weight of 2 is that
+        # of a row that is there twice, which decides how much priors count.
+        n_times = len(order) / len(np.unique(order))
+        rows = CalibrationRows(safe_indexing(X, order), mixtures, y[order], weight[order] / n_times)
+        calibration = self._learn(rows, classes)
+        if classes is not None:
+            self.classes_ = classes
+        self.calibration_rows_ = rows
+        self.fitted_ = FittedCalibrated(fitted, calibration)
+        return self
+
+    def recalibrate(self, X_target, *, classifier=None):
+        """Calibrate for a population with other inputs, without its targets.
+
+        Calibration rows are weighted by the density of the target population divided by that of
+        the calibration population. Classifiers that separate the two samples estimate this ratio.
+        The result is right if only the inputs have shifted, and y depends on them as before. It
+        replaces what `partial_calibrate` has learnt.
+
+        Parameters
+        ----------
+        X_target : array-like of shape (n_target, n_features)
+            Sample of the rows that will be predicted.
+        classifier : classifier or None, default=None
+            Classifier with `predict_proba` that separates target rows from calibration rows. None
+            is a logistic regression of the standardised columns, with one-hot encoded categories.
+
+        Returns
+        -------
+        self
+            It has `density_ratio_`, which measures the overlap: `n_effective` is the effective
+            number of calibration rows, `unsupported` the share of target rows without similar
+            calibration rows, and `auc` how well the classifiers separate the samples.
+
+        Warns
+        -----
+        CalibrationWarning
+            If the target and the calibration rows hardly overlap.
+        """
+        check_is_fitted(self)
+        X_target = self.fitted_.inputs.validate(X_target, self)
+        rows = self.calibration_rows_
+        if rows is None:
+            raise ValueError("`recalibrate` needs `calibration_rows_`. Got None: call `fit` again.")
+        ratio, factor = fit_density_ratio(rows.X, X_target, rows.weight, classifier)
+        weighted = rows.with_weights_times(factor)
+        calibration = self._learn(weighted, getattr(self, "classes_", None), ratio)
+        self.density_ratio_ = ratio
+        self.fitted_ = replace(self.fitted_, calibration=calibration)
+        vars(self).pop("last_time_", None)  # truths that had arrived are forgotten
+        return self
+
+    def partial_calibrate(self, X, y, *, time=None):
+        """Update the calibration with truths that have arrived, without another fit.
+
+        Later predictions are those of `fit`, corrected by the truths seen so far. Rows may arrive
+        one by one or many at a time, in the order of time.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            Rows whose truths have arrived.
+        y : array-like of shape (n,), or of numbers (n, n_outputs)
+            Truths of the rows, in the order of their arrival. One row's may be a number or label.
+        time : array-like of shape (n,) or None, default=None
+            Times of the rows, numbers or dates, for checking their order. None checks nothing.
+
+        Returns
+        -------
+        self
+            It has `drift_`, which describes the deviation from the calibration of `fit`.
+
+        Raises
+        ------
+        ValueError
+            If a truth is missing, or a time is before one that was seen already.
+
+        Warns
+        -----
+        CalibrationWarning
+            If a truth is more than 1000 standard deviations away from its prediction.
+        """
+        check_is_fitted(self)
+        X = self.fitted_.inputs.validate(X, self)
+        y = self._check_truths([y] if np.ndim(y) == 0 else y)
+        check_consistent_length(X, y)
+        last_time = _check_order(time, len(y), getattr(self, "last_time_", None))
+        calibration = adapt(self.fitted_.calibration).updated(self.estimator_, X, y)
+        self.fitted_ = replace(self.fitted_, calibration=calibration)
+        if last_time is not None:
+            self.last_time_ = last_time
+        return self
+
+    @property
+    def estimator_(self):
+        """Estimator fitted on all rows."""
+        return self.fitted_.estimator
+
+    @property
+    def drift_(self):
+        """Deviation of the calibration of `fit` from the truths that have arrived since."""
+        if not hasattr(self.fitted_.calibration, "drift"):
+            raise AttributeError("`drift_` is available after `partial_calibrate`.")
+        return self.fitted_.calibration.drift
+
+    def _read_targets(self, y: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        """Validate the targets of `fit`; return them and the classes, None for numbers."""
+        raise NotImplementedError
+
+    def _check_truths(self, y: Any) -> np.ndarray:
+        """Check that truths are known and shaped like predictions; return them."""
+        raise NotImplementedError
+
+    def _predictor(self, classes: np.ndarray | None) -> Callable[[Any, Any], Any]:
+        """Make the function of a fitted estimator and X that predicts before calibration."""
+        raise NotImplementedError
+
+    def _learn(self, rows: CalibrationRows, classes: np.ndarray | None, ratio: Any = None) -> Any:
+        """Learn a calibration; `ratio` is the density ratio by which rows are weighted, if any."""
+        raise NotImplementedError
+
+    def get_metadata_routing(self):
+        """Describe the metadata that the estimator and `cv` request.
+
+        Returns
+        -------
+        MetadataRouter
+        """
+        return describe_routing(self)
+
+    def _check_estimator(self, prefit, sample_weight):
+        """Raise if `estimator` is of the wrong kind, not fitted, or cannot take the weights."""
+        kind, is_kind = (
+            ("classifier", is_classifier) if is_classifier(self) else ("regressor", is_regressor)
+        )
+        if not is_kind(self.estimator):
+            raise ValueError(f"`estimator` must be a {kind}. Got {self.estimator!r}.")
+        if prefit:
+            try:
+                check_is_fitted(self.estimator)
+            except NotFittedError as error:
+                raise NotFittedError(
+                    "With cv='prefit' the estimator must be fitted. Got an unfitted "
+                    f"{type(self.estimator).__name__}."
+                ) from error
+        # With metadata routing the estimator says itself whether it takes weights.
+        elif sample_weight is not None and not get_config()["enable_metadata_routing"]:
+            check_takes_weights(self.estimator, repr(self.estimator))
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        inner = [self.estimator] if hasattr(self.estimator, "__sklearn_tags__") else []
+        return inherit_tags(tags, inner)
+
+
+@saved_as("estimators.CalibratedUncertaintyRegressor", kind="estimator")
+class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor):
+    """Regressor with calibrated standard deviations, intervals and quantiles.
+
+    The estimator predicts every row out of fold, a calibration is learnt from these predictions,
+    and the estimator is fitted on all rows. The point prediction remains that of the estimator.
+
+    Parameters
+    ----------
+    estimator : regressor
+        Regressor with `predict_distribution` (all of skuq's) or ``predict(X, return_std=True)``,
+        such as scikit-learn's Gaussian process; also as the last step of a pipeline or the
+        estimator of a search. A regressor without uncertainty, such as a random forest, gets the
+        distribution of its errors, which is the same for all rows.
+    method : {"scale", "isotonic", "conformal"}, default="scale"
+        "scale" multiplies all standard deviations by the factor that maximises the likelihood of
+        the calibration rows, shrunk towards 1 by its standard error: a factor that does not differ
+        significantly from 1 is 1. This single parameter suits small data. "isotonic" also maps
+        predicted levels to observed ones, which corrects every quantile, also if errors are skewed.
+        "conformal" also takes intervals from the standardised errors. They cover new rows with at
+        least the nominal probability, if new rows have the distribution of the calibration rows,
+        whatever it is.
+    group_by : str, int, callable or None, default=None
+        Groups of rows that are calibrated separately, so that intervals and probabilities are right
+        in every group: a column of X (name or position), a function of X that returns a label for
+        each row, or "uncertainty" for up to ten equally large bins of the predicted uncertainty.
+        Small groups are shrunk towards all rows: the shape of all rows' errors counts as much as 20
+        rows of the group, and their scale depends on how much groups differ. Rows without a label,
+        or with one that `fit` has not seen, get the calibration of all rows. None calibrates all
+        rows together.
+    cv : int, cross-validation generator, iterable, "prefit" or None, default=None
+        Splitter for out-of-fold predictions; None is 5-fold cross-validation. "prefit" takes a
+        fitted estimator as it is; then pass rows to `fit` that it has not seen.
+    n_jobs : int or None, default=None
+        Number of folds that are fitted in parallel; None is 1, unless in a
+        `joblib.parallel_config` context.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+
+    Attributes
+    ----------
+    estimator_ : regressor
+        Estimator fitted on all rows.
+    scale_ : float or ndarray of shape (n_outputs,)
+        Factor of the standard deviations; with `group_by` that of all rows together. If `estimator`
+        predicts no uncertainty, it is the standard deviation of its errors.
+    levels_ : tuple of ndarray of shape (21,) or (21, n_outputs), or None
+        With "isotonic", predicted levels and the observed levels that replace them.
+    scores_ : ndarray of shape (n,) or (n, n_outputs), or None
+        With "conformal", sorted absolute out-of-fold errors in calibrated standard deviations.
+    calibration_rows_ : CalibrationRows
+        Calibration rows and their predictions, for `recalibrate`.
+    density_ratio_ : DensityRatio
+        Weights of these rows, with measures of the overlap; only after `recalibrate`.
+    drift_ : CalibrationDrift
+        Deviation of the calibration of `fit` from the truths that have arrived since; only after
+        `partial_calibrate`.
+    n_features_in_ : int
+        Number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features; only if X has string column names.
+
+    See Also
+    --------
+    CalibratedUncertaintyClassifier : Calibrates class probabilities.
+    sklearn.calibration.CalibratedClassifierCV : Calibrates probabilities without parts.
+
+    Notes
+    -----
+    Folds train on fewer rows than the final estimator, so that its uncertainty tends to be too
+    large rather than too small. The default folds are not shuffled; for sorted rows use
+    ``cv=KFold(5, shuffle=True, random_state=0)``. The conformal guarantee is exact with
+    ``cv="prefit"``; over folds it holds as far as the final fit and the fits of the folds agree.
+    Calibration in `fit` does not account for shift: `recalibrate` uses inputs of the target
+    population, and `partial_calibrate` uses truths as they arrive.
+
+    After `partial_calibrate` the distribution is a `skuq.predictive.AdaptedDistribution`. Quantiles
+    of the truths' normal scores are tracked with six step sizes, which are weighted by their
+    losses. The standard deviation is the root mean square distance from the point prediction, so
+    that a bias increases it. With "conformal", density and samples then follow the intervals.
+
+    References
+    ----------
+    Heiss et al., "NOMU", section 4.1.2 (scale); Breiman (1995), "Better Subset Regression Using the
+    Nonnegative Garrote" (its shrinkage); Kuleshov, Fenner and Ermon (2018) (isotonic); Lei et al.
+    (2018), section 5.2 (conformal); Smyth (2004) (scales of groups); Tibshirani et al. (2019),
+    "Conformal prediction under covariate shift"; Gibbs and Candès (2024), "Conformal inference for
+    online prediction with arbitrary distribution shifts".
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import BayesianRidge
+    >>> from skuq import CalibratedUncertaintyRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = CalibratedUncertaintyRegressor(BayesianRidge(), method="conformal").fit(X, y)
+    >>> model.predict_interval(X[:1], coverage=0.9).round()
+    array([[111., 294.]])
+    """
+
+    _parameter_constraints: dict = {
+        **_CONSTRAINTS,
+        "method": [StrOptions({"scale", "isotonic", "conformal"})],
+    }
+    _has_posterior = False
+
+    def __init__(
+        self, estimator, method="scale", *, group_by=None, cv=None, n_jobs=None, verbose=None
+    ):
+        self.estimator = estimator
+        self.method = method
+        self.group_by = group_by
+        self.cv = cv
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def _read_targets(self, y):
+        y = check_targets(y, self)
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = column_or_1d(y, warn=True)
+        return y, None
+
+    def _predictor(self, classes):
+        return functools.partial(regressor_distribution, method=self.method)
+
+    def _learn(self, rows, classes, ratio=None):
+        calibration = learn_calibration(rows, self.method, self.group_by)
+        return calibration if ratio is None else WeightedCalibration(calibration, ratio)
+
+    def _check_truths(self, y):
+        y = check_array(
+            fill_masked(y),
+            ensure_2d=False,
+            dtype="float64",
+            input_name="y",
+            ensure_all_finite=False,
+        )
+        shape = self.fitted_.output_shape()
+        y = y.reshape(len(y), *shape) if y.size == len(y) * np.prod(shape, dtype=int) else y
+        if y.shape[1:] != shape:
+            raise ValueError(
+                f"y must have shape (n,{''.join(f' {m}' for m in shape)}). Got {y.shape}."
+            )
+        wrong = np.flatnonzero(~np.isfinite(y).reshape(len(y), -1).all(axis=1))
+        if len(wrong):
+            raise ValueError(
+                f"y must hold finite truths. Row {wrong[0]} is {y[wrong[0]]}, one of {len(wrong)} "
+                "that are missing or infinite: leave out rows whose truth has not arrived."
+            )
+        return y
+
+    @property
+    def scale_(self):
+        """Factor of the standard deviations."""
+        return self.fitted_.calibration.scale
+
+    @property
+    def levels_(self):
+        """With "isotonic": predicted and observed levels."""
+        return self.fitted_.calibration.whole.levels
+
+    @property
+    def scores_(self):
+        """With "conformal": sorted absolute out-of-fold errors, in calibrated stds."""
+        return self.fitted_.calibration.whole.scores
+
+    def predict(self, X, return_std=False):
+        """Predict as the estimator does, and on request the calibrated standard deviation.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        return_std : bool, default=False
+
+        Returns
+        -------
+        mean : ndarray of shape (n[, m])
+            Exactly what the estimator predicts.
+        std : ndarray of shape (n[, m])
+            Calibrated standard deviation, in units of y. Only with `return_std`.
+        """
+        check_is_fitted(self)
+        mean = self.estimator_.predict(self.fitted_.inputs.validate(X, self))
+        if np.shape(mean)[1:] == (1,):  # some regressors return a column
+            mean = np.reshape(mean, -1)
+        return (mean, self.predict_distribution(X).std) if return_std else mean
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        if hasattr(self.estimator, "__sklearn_tags__"):
+            inner = self.estimator.__sklearn_tags__()
+            tags.target_tags.multi_output = inner.target_tags.multi_output
+        return tags
+
+
+@saved_as("estimators.CalibratedUncertaintyClassifier", kind="estimator")
+class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifier):
+    """Classifier with calibrated probabilities.
+
+    The classifier predicts every row out of fold, a calibration is fitted to these predictions by
+    maximum likelihood, and the classifier is fitted on all rows. The predicted class remains that
+    of the classifier.
+
+    Parameters
+    ----------
+    estimator : classifier
+        Classifier with `predict_distribution` (all of skuq's) or `predict_proba`; also as the last
+        step of a pipeline or the estimator of a search.
+    method : {"temperature", "vector"}, default="temperature"
+        "temperature" divides the logarithms of all probabilities by one number. "vector" gives each
+        class its own factor and bias, which also corrects classes that are predicted too often. It
+        needs a few dozen rows of each class.
+    group_by : str, int, callable or None, default=None
+        Groups of rows that are calibrated separately, so that intervals and probabilities are right
+        in every group: a column of X (name or position), a function of X that returns a label for
+        each row, or "uncertainty" for up to ten equally large bins of the predicted uncertainty.
+        Small groups are shrunk towards all rows: the shape of all rows' errors counts as much as 20
+        rows of the group, and their scale depends on how much groups differ. Rows without a label,
+        or with one that `fit` has not seen, get the calibration of all rows. None calibrates all
+        rows together.
+    calibrate_epistemic : bool, default=False
+        Whether to calibrate the members' differences from the average as well, and with them the
+        mutual information. They are multiplied by the factor that maximises the joint likelihood of
+        the classes of similar rows. By default they remain unchanged.
+    cv : int, cross-validation generator, iterable, "prefit" or None, default=None
+        Splitter for out-of-fold predictions; None is 5-fold cross-validation. "prefit" takes a
+        fitted estimator as it is; then pass rows to `fit` that it has not seen.
+    n_jobs : int or None, default=None
+        Number of folds that are fitted in parallel; None is 1, unless in a
+        `joblib.parallel_config` context.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+
+    Attributes
+    ----------
+    estimator_ : classifier
+        Estimator fitted on all rows.
+    spread_ : float
+        Factor of the members' differences from the average; 1 without
+        `calibrate_epistemic`.
+    temperature_ : float
+        Divisor of the log probabilities; above 1 if the classifier was overconfident. With "vector"
+        it is one over the mean factor, and with `group_by` that of all rows together.
+    calibration_rows_ : CalibrationRows
+        Calibration rows and their predictions, for `recalibrate`.
+    density_ratio_ : DensityRatio
+        Weights of these rows, with measures of the overlap; only after `recalibrate`.
+    drift_ : ClassDrift
+        Deviation of the calibration of `fit` from the truths that have arrived since; only after
+        `partial_calibrate`.
+    classes_ : ndarray of shape (n_classes,)
+        Labels, in the order of probabilities.
+    n_features_in_ : int
+        Number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features; only if X has string column names.
+
+    See Also
+    --------
+    CalibratedUncertaintyRegressor : Calibrates distributions of numbers.
+    sklearn.calibration.CalibratedClassifierCV : Calibrates probabilities by more methods.
+
+    Notes
+    -----
+    The temperature acts on the averaged probabilities, which is better than on each member's
+    (Rahaman and Thiery, 2021) and does not change the predicted class. Its logarithm has a standard
+    normal prior. Members keep their differences from the average, shortened where a probability
+    would be negative, so that entropies still have parts.
+
+    `partial_calibrate` tracks a slope of the logits and a bias of each class by online Newton steps
+    with six rates of forgetting. Probabilities are averaged over the rates, and over the
+    calibration of `fit`, by Bayes' rule.
+
+    References
+    ----------
+    Guo, Pleiss, Sun and Weinberger (2017), "On Calibration of Modern Neural Networks".
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from skuq import CalibratedUncertaintyClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> CalibratedUncertaintyClassifier(GaussianNB()).fit(X, y).predict(X[:2])
+    array([0, 0])
+    """
+
+    _parameter_constraints: dict = {
+        **_CONSTRAINTS,
+        "calibrate_epistemic": ["boolean"],
+        "method": [StrOptions({"temperature", "vector"})],
+    }
+
+    def __init__(
+        self,
+        estimator,
+        method="temperature",
+        *,
+        group_by=None,
+        calibrate_epistemic=False,
+        cv=None,
+        n_jobs=None,
+        verbose=None,
+    ):
+        self.estimator = estimator
+        self.method = method
+        self.group_by = group_by
+        self.calibrate_epistemic = calibrate_epistemic
+        self.cv = cv
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def _read_targets(self, y):
+        y = check_labels(y)
+        # A fitted classifier decides the order of the classes.
+        is_fitted = isinstance(self.cv, str) or isinstance(self.estimator, FrozenEstimator)
+        classes = np.asarray(self.estimator.classes_) if is_fitted else np.unique(y)
+        if len(classes) < 2:
+            raise ValueError(f"y must have at least two classes. Got 1 class: {classes.tolist()}.")
+        class_codes(y, classes)  # raises for labels that the estimator does not know
+        return y, classes
+
+    def _predictor(self, classes):
+        return functools.partial(classifier_distribution, classes=classes)
+
+    def _learn(self, rows, classes, ratio=None):
+        # Class probabilities need no weights of new rows: the weights of `rows` say it all.
+        return learn_class_calibration(
+            rows, self.method, classes, self.group_by, epistemic=self.calibrate_epistemic
+        )
+
+    def _check_truths(self, y):
+        return class_codes(column_or_1d(fill_masked(y), warn=True), self.classes_)
+
+    @property
+    def spread_(self):
+        """Factor of the members' differences from the average."""
+        return self.fitted_.calibration.whole.spread
+
+    @property
+    def temperature_(self):
+        """Divisor of the log probabilities; above 1 if the classifier was overconfident."""
+        return self.fitted_.calibration.whole.temperature
+
+    def predict(self, X, return_std=False):
+        """Predict as the classifier does, and on request how much its members differ.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        return_std : bool, default=False
+
+        Returns
+        -------
+        labels : ndarray of shape (n,)
+            Exactly what the classifier predicts.
+        std : ndarray of shape (n,)
+            Standard deviation across members of the predicted class' probability. Only with
+            `return_std`.
+        """
+        check_is_fitted(self)
+        labels = self.estimator_.predict(self.fitted_.inputs.validate(X, self))
+        if not return_std:
+            return labels
+        std = self.predict_distribution(X).std
+        return labels, std[np.arange(len(std)), class_codes(labels, self.classes_)]
+
+
+def _check_order(time: Any, n_rows: int, last: Any) -> Any:
+    """Return the last of the times (n_rows,), or None if there are none.
+
+    Raise ValueError if times are missing, of different kinds, go back, or begin before `last`, the
+    last time that was seen earlier (or None).
+    """
+    if time is None:
+        return None
+    index = pd.Index(time)
+    # Periods become their start, dates of the standard library and times with zones become UTC.
+    if isinstance(index, pd.PeriodIndex):
+        index = index.to_timestamp()
+    if pd.api.types.infer_dtype(index) == "date":
+        index = pd.DatetimeIndex(index)
+    if isinstance(index, pd.DatetimeIndex) and index.tz is not None:
+        index = index.tz_convert(None)
+    time = index.to_numpy()
+    if len(time) != n_rows:
+        raise ValueError(f"`time` must have {n_rows} rows, as y. Got {len(time)}.")
+    if pd.isna(time).any():
+        raise ValueError("`time` must be known for all rows. Got missing values.")
+    try:
+        back = np.flatnonzero(time[1:] < time[:-1])
+        begins_before_last = last is not None and bool(time[0] < last)
+    except TypeError as error:
+        raise ValueError(
+            f"`time` must be of one kind, also in later calls. Got {time[:1]} after {last!r}."
+        ) from error
+    if len(back):
+        raise ValueError(
+            f"`time` must not go back: truths are learnt in order. Row {back[0] + 1} is of "
+            f"{time[back[0] + 1]}, the row before of {time[back[0]]}. Sort the rows by time."
+        )
+    if begins_before_last:
+        raise ValueError(
+            f"`time` must not go back: truths up to {last} have been learnt already. Got {time[0]}."
+        )
+    return time[-1]

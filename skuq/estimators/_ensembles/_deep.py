@@ -1,0 +1,389 @@
+"""Deep ensembles: networks of one architecture with different seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from skuq._params import Interval, StrOptions
+from skuq._utils._environment import generator
+from skuq._utils._records import saved_as
+from skuq.estimators import _base
+from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._ensembles import _shared as shared
+from skuq.tables import TableInputs
+from skuq.tables._targets import HEADS
+from skuq.training import TrainingJob
+from skuq.training._engine import find_completed
+
+# Constraints of the parameters that regressor and classifier share.
+_CONSTRAINTS: dict = {
+    **shared.NETWORK_CONSTRAINTS,
+    "n_members": [Interval(Integral, 1, None, closed="left")],
+    "max_time": [Interval(Real, 0, None, closed="neither"), None],
+    "bootstrap": ["boolean"],
+}
+
+
+class _DeepEnsemble:
+    """Deep ensemble of numbers or classes: its `fit`."""
+
+    _settings: Mapping[str, Mapping[Any, Any]] = shared.SETTINGS
+    members_, weights_ = shared.members_, shared.weights_
+    preprocessor_ = shared.preprocessor_
+    member_estimators, to_keras = shared.member_estimators, _base.to_keras
+
+    @_base.fits
+    def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
+        """Train the members.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame of shape (n, n_features)
+            Numbers, booleans, strings and categories, with missing values; see `preprocess`.
+        y : array-like of shape (n,) or, for several outputs, (n, n_outputs)
+            Targets: numbers or classes.
+        sample_weight : array-like of shape (n,), optional
+            Non-negative weights of the rows.
+        validation_data : tuple (X, y) or (X, y, sample_weight), optional
+            Rows on which all members validate, instead of a share of the rows above.
+        groups : array-like of shape (n,), optional
+            Groups; all rows of a group either train or validate. With groups all members validate
+            on the same rows. They have no effect without validation or with `validation_data`.
+
+        Returns
+        -------
+        self
+        """
+        network, given = shared.resolve_network(self), shared.training_fields(self)
+        inputs = TableInputs(self.preprocess)
+        # What cannot be fitted is refused before anything is trained.
+        task = shared.read(self, inputs, X, y, sample_weight, validation_data, groups)
+        # Each member validates on other rows, so that nearly every row trains some member.
+        task = task.split(self.validation, n_members=self.n_members)
+        model, recipe = shared.build_network(network, task), shared.make_recipe(self, task, given)
+        parts = task.splits.parts
+        # A sample is of the rows that a member may train on; it validates on the others.
+        if self.bootstrap:
+            parts = _draw_bootstrap(task, parts, self.n_members)
+        job = TrainingJob.of_model(
+            model,
+            task.targets.head,
+            recipe,
+            task.seeds(self.n_members),
+            stacked=True,
+            splits=parts,
+        )
+        # All members are one stack: one program with a member axis.
+        members = shared.train_jobs(self, [job], task.data)
+        kept = find_completed(members)
+        return shared.finish(
+            self,
+            task,
+            [members[k] for k in kept],
+            np.full(len(kept), 1 / len(kept)),
+            parts=None if task.splits.parts is None else [parts[k] for k in kept],
+        )
+
+
+def _draw_bootstrap(task, parts, n_members):
+    """Draw a bootstrap sample of each member's training rows."""
+    # None: validation rows are common to all members, or there are none.
+    parts = parts or [(np.arange(len(task.data.x)), None)] * n_members
+    rngs = [generator(task.entropy, "bootstrap", k) for k in range(n_members)]
+    return [(rng.choice(train, size=len(train)), valid) for rng, (train, valid) in zip(rngs, parts)]
+
+
+@saved_as("estimators.DeepEnsembleRegressor", kind="estimator")
+class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
+    """Deep ensemble: a mixture of networks of one architecture that differ in their seeds.
+
+    This is the paper's method (which has M = 5 members), with a plain network or your own. Each
+    network predicts a mean and a standard deviation and is trained on the Gaussian likelihood.
+    The average noise that members predict is the aleatoric uncertainty, and the disagreement of
+    their means the epistemic uncertainty. Members train together in compiled programs, on all
+    cores.
+
+    Parameters
+    ----------
+    n_members : int, default=5
+        Number of members, or the largest number where members are selected.
+    network : "mlp", MLP or callable, default="mlp"
+        Plain network with hidden layers, see `skuq.networks.MLP`, or a function
+        ``network(input_shape, n_outputs) -> keras.Model`` with `n_outputs` linear outputs. For the
+        losses of normals these are the means, then numbers that a softplus turns into standard
+        deviations; for classes they are the logits.
+    loss : str, default="nll"
+        Distribution that each network predicts, and its loss. "nll": mean and standard deviation of
+        a normal, by likelihood. "beta-nll": the same with the likelihood's gradient weighted by the
+        predicted standard deviation (Seitzer et al. 2022, beta 0.5), so that rows believed to be
+        noisy are learnt from, too. "crps": the same two numbers by the continuous ranked
+        probability score, which gives better means and intervals where most of y can be predicted.
+        "student-t" and "gaussian-mixture" (three components): heavier tails or several modes.
+        "quantiles": 19 quantiles that do not cross. "mse": means only, for noise that is known or
+        the same everywhere.
+    noise_std : float or array-like of shape (n_outputs,), optional
+        With ``loss="mse"``, standard deviation of the noise in units of y. None estimates it from
+        held-out rows, or from training rows if none are held out. Other losses refuse it.
+    learning_rate : float, default=0.01
+        Learning rate of the optimiser.
+    batch_size : int or None, default=100
+        Number of rows of a batch. None takes all rows.
+    epochs : int, default=1000
+        Maximum number of epochs of one network.
+    early_stopping_patience : int or None, default=50
+        Number of epochs without a better validation loss after which a network stops; its best
+        epoch is kept. None never stops early and still keeps the best epoch.
+    validation : float or None, default=0.2
+        Share of the rows, of each class in proportion, that is held out for validation. None trains
+        on all rows for all `epochs`.
+    training : "auto" or Training, default="auto"
+        Further settings of the training, such as optimiser, schedule and penalties, see
+        `skuq.training.Training`. Settings without effect here are refused.
+    max_time : float, optional
+        Maximum seconds of training, after compilation. If all `epochs` would take longer, the
+        schedule is shortened to the epochs that fit; each member keeps its best epoch. Results then
+        depend on the speed of the machine. None sets no limit.
+    bootstrap : bool, default=False
+        Train each member on a bootstrap sample: rows drawn with replacement.
+    preprocess : "auto", transformer or None, default="auto"
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns, at
+        most 50 for a column of X. Tabular networks embed columns of more than ten categories
+        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+    target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
+        Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
+        "yeo-johnson" and "quantile" are for skewed targets; predictions are in units of y in any
+        case.
+    random_state : int, RandomState instance or None, default=None
+        Seed of all random numbers. With an integer results repeat exactly.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+
+    Attributes
+    ----------
+    members_ : list of Member
+        Records of the trained networks: weights, history, validation predictions.
+    weights_ : ndarray of shape (n_members,)
+        Weights of the mixture, which sum to 1.
+    noise_std_ : float or ndarray of shape (n_outputs,)
+        With ``loss="mse"``, known or estimated standard deviation of the noise, in units of y (of
+        transformed y, with a `target_transform`).
+    preprocessor_ : transformer or None
+        Fitted transformer of X; it is fitted on the rows of positive weight.
+    fitted_ : FittedEnsemble
+        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
+        and y.
+    entropy_ : int
+        Integer drawn from `random_state`; every random number of the fit follows from it.
+    n_features_in_ : int
+        Number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features; only if X has string column names.
+
+    Raises
+    ------
+    FloatingPointError
+        If every network diverged.
+    SearchSpaceError
+        If `network` gives no usable model.
+
+    See Also
+    --------
+    TabularEnsembleRegressor : Modern networks for tables, calibrated: a better default.
+    HyperDeepEnsembleRegressor : Members that also differ in their regularisation.
+
+    Notes
+    -----
+    X and y are standardised. Each member holds out other rows for validation. Members whose loss
+    stops being finite are left out, with a warning. The ensemble loss is not tuned on: early
+    stopping looks at each member alone.
+
+    References
+    ----------
+    B. Lakshminarayanan, A. Pritzel, C. Blundell. "Simple and Scalable Predictive
+    Uncertainty Estimation using Deep Ensembles", NeurIPS 2017.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from skuq import DeepEnsembleRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = DeepEnsembleRegressor(epochs=20, random_state=0).fit(X, y)
+    >>> mean, std = model.predict(X[:2], return_std=True)
+    >>> mean.shape, std.shape
+    ((2,), (2,))
+    """
+
+    _parameter_constraints: dict = {
+        **_CONSTRAINTS,
+        **shared.REGRESSION_CONSTRAINTS,
+        "loss": [StrOptions(set(HEADS))],
+    }
+
+    def __init__(
+        self,
+        n_members=5,
+        *,
+        network="mlp",
+        loss="nll",
+        noise_std=None,
+        learning_rate=0.01,
+        batch_size=100,
+        epochs=1000,
+        early_stopping_patience=50,
+        validation=0.2,
+        training="auto",
+        max_time=None,
+        bootstrap=False,
+        preprocess="auto",
+        target_transform="standard",
+        random_state=None,
+        verbose=None,
+    ):
+        self.n_members = n_members
+        self.network = network
+        self.loss = loss
+        self.noise_std = noise_std
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.early_stopping_patience = early_stopping_patience
+        self.validation = validation
+        self.training = training
+        self.max_time = max_time
+        self.bootstrap = bootstrap
+        self.preprocess = preprocess
+        self.target_transform = target_transform
+        self.random_state = random_state
+        self.verbose = verbose
+
+
+@saved_as("estimators.DeepEnsembleClassifier", kind="estimator")
+class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
+    """Deep ensemble: averaged probabilities of networks that differ in their seeds.
+
+    Parameters
+    ----------
+    n_members : int, default=5
+        Number of members, or the largest number where members are selected.
+    network : "mlp", MLP or callable, default="mlp"
+        Plain network with hidden layers, see `skuq.networks.MLP`, or a function
+        ``network(input_shape, n_outputs) -> keras.Model`` with `n_outputs` linear outputs. For the
+        losses of normals these are the means, then numbers that a softplus turns into standard
+        deviations; for classes they are the logits.
+    learning_rate : float, default=0.01
+        Learning rate of the optimiser.
+    batch_size : int or None, default=100
+        Number of rows of a batch. None takes all rows.
+    epochs : int, default=1000
+        Maximum number of epochs of one network.
+    early_stopping_patience : int or None, default=50
+        Number of epochs without a better validation loss after which a network stops; its best
+        epoch is kept. None never stops early and still keeps the best epoch.
+    validation : float or None, default=0.2
+        Share of the rows, of each class in proportion, that is held out for validation. None trains
+        on all rows for all `epochs`.
+    training : "auto" or Training, default="auto"
+        Further settings of the training, such as optimiser, schedule and penalties, see
+        `skuq.training.Training`. Settings without effect here are refused.
+    max_time : float, optional
+        Maximum seconds of training, after compilation. If all `epochs` would take longer, the
+        schedule is shortened to the epochs that fit; each member keeps its best epoch. Results then
+        depend on the speed of the machine. None sets no limit.
+    bootstrap : bool, default=False
+        Train each member on a bootstrap sample: rows drawn with replacement.
+    preprocess : "auto", transformer or None, default="auto"
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns, at
+        most 50 for a column of X. Tabular networks embed columns of more than ten categories
+        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+    random_state : int, RandomState instance or None, default=None
+        Seed of all random numbers. With an integer results repeat exactly.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels, in the order of probabilities.
+    members_ : list of Member
+        Records of the trained networks: weights, history, validation predictions.
+    weights_ : ndarray of shape (n_members,)
+        Weights of the mixture, which sum to 1.
+    preprocessor_ : transformer or None
+        Fitted transformer of X; it is fitted on the rows of positive weight.
+    fitted_ : FittedEnsemble
+        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
+        and y.
+    entropy_ : int
+        Integer drawn from `random_state`; every random number of the fit follows from it.
+    n_features_in_ : int
+        Number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features; only if X has string column names.
+
+    Raises
+    ------
+    FloatingPointError
+        If every network diverged.
+    SearchSpaceError
+        If `network` gives no usable model.
+
+    See Also
+    --------
+    TabularEnsembleClassifier : Modern networks for tables.
+    HyperDeepEnsembleClassifier : Members that also differ in their regularisation.
+
+    References
+    ----------
+    B. Lakshminarayanan, A. Pritzel, C. Blundell. "Simple and Scalable Predictive
+    Uncertainty Estimation using Deep Ensembles", NeurIPS 2017.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skuq import DeepEnsembleClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = DeepEnsembleClassifier(epochs=20, random_state=0).fit(X, y)
+    >>> model.predict_proba(X[:2]).shape
+    (2, 3)
+    """
+
+    _parameter_constraints: dict = _CONSTRAINTS
+
+    def __init__(
+        self,
+        n_members=5,
+        *,
+        network="mlp",
+        learning_rate=0.01,
+        batch_size=100,
+        epochs=1000,
+        early_stopping_patience=50,
+        validation=0.2,
+        training="auto",
+        max_time=None,
+        bootstrap=False,
+        preprocess="auto",
+        random_state=None,
+        verbose=None,
+    ):
+        self.n_members = n_members
+        self.network = network
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.early_stopping_patience = early_stopping_patience
+        self.validation = validation
+        self.training = training
+        self.max_time = max_time
+        self.bootstrap = bootstrap
+        self.preprocess = preprocess
+        self.random_state = random_state
+        self.verbose = verbose

@@ -1,0 +1,498 @@
+"""Hyper deep ensembles: members that differ in regularisation and in seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from skuq import training
+from skuq._params import Interval
+from skuq._utils._environment import generator
+from skuq._utils._records import saved_as
+from skuq.ensembles import select_forward, select_greedy
+from skuq.ensembles._likelihood import likelihood_statistics
+from skuq.ensembles._selection import real_weight
+from skuq.estimators import _base
+from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._ensembles import _shared as shared
+from skuq.networks import CategoricalHead, GaussianHead
+from skuq.tables import TableInputs
+from skuq.tables._inputs import warn_of_few_rows
+from skuq.training._engine import find_completed
+
+_CONSTRAINTS: dict = {
+    **shared.NETWORK_CONSTRAINTS,
+    "n_members": [Interval(Integral, 1, None, closed="left")],
+    "n_trials": [Interval(Integral, 1, None, closed="left")],
+    "min_members": [Interval(Integral, 1, None, closed="left")],
+    "dropout_range": ["array-like"],
+    "l2_range": ["array-like"],
+    "validation": [Interval(Real, 0, 1, closed="neither")],
+    "refit": ["boolean"],
+}
+# Penalties are searched.
+_TRAINING_FIELDS = tuple(name for name in shared.TRAINING_FIELDS if name != "l2")
+
+
+class _HyperDeepEnsemble:
+    """Hyper deep ensemble of numbers or classes: its `fit`, NOMU's Algorithm 2."""
+
+    _settings: Mapping[str, Mapping[Any, Any]] = shared.SETTINGS
+    members_, weights_ = shared.members_, shared.weights_
+    preprocessor_ = shared.preprocessor_
+    member_estimators, to_keras = shared.member_estimators, _base.to_keras
+
+    @_base.fits
+    def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
+        """Search settings, select some of them, and train these with several seeds.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame of shape (n, n_features)
+            Numbers, booleans, strings and categories, with missing values; see `preprocess`.
+        y : array-like of shape (n,) or, for several outputs, (n, n_outputs)
+            Targets: numbers or classes.
+        sample_weight : array-like of shape (n,), optional
+            Non-negative weights of the rows.
+        validation_data : tuple (X, y) or (X, y, sample_weight), optional
+            Rows on which all members validate, instead of a share of the rows above.
+        groups : array-like of shape (n,), optional
+            Groups; all rows of a group either train or validate. With groups all members validate
+            on the same rows. They have no effect without validation or with `validation_data`.
+
+        Returns
+        -------
+        self
+        """
+        network = shared.resolve_network(self, drops="dropout_range")
+        given = shared.training_fields(self, _TRAINING_FIELDS)
+        ranges = {"dropout": _check_range(self, "dropout", 0.999), "l2": _check_range(self, "l2")}
+        inputs = TableInputs(self.preprocess)
+        # What cannot be fitted is refused before anything is trained.
+        task = shared.read(self, inputs, X, y, sample_weight, validation_data, groups)
+        # All members share their validation rows, since they are selected on them.
+        task = task.split(self.validation)
+        # The rate is a placeholder: the recipe of each setting has its own.
+        model = shared.build_network(network, task, dropout=0.5)
+        shared.check_dropout_layers(model)
+        warn_of_few_rows(len(task.data.x_valid))
+        recipe = shared.make_recipe(self, task, given)
+        with _base.training_progress(self.verbose) as progress:
+
+            def train(settings, seeds, data=task.data, start=None, **changes):
+                recipes = [replace(recipe, **setting, **changes) for setting in settings]
+                job = training.TrainingJob.of_model(
+                    model, task.targets.head, recipes, seeds, stacked=True, start=start
+                )
+                return training.train(job, data, report=progress.epochs)
+
+            # rand_search: networks differ in their settings, and start from the same weights.
+            settings = _draw_settings(task.entropy, ranges, self.n_trials)
+            first = training.draw_variables(model, task.seeds(1)[0])
+            searched = train(settings, task.seeds(self.n_trials), start=[first] * self.n_trials)
+            results = {name: np.array([s[name] for s in settings]) for name in ranges}
+            results["val_loss"] = np.array([getattr(m, "score", np.nan) for m in searched])
+            kept = find_completed(searched)
+            chosen = _select(task, [searched[k] for k in kept], self.n_members, min_members=1)
+
+            # Stratification: each selected setting is trained again, with n_members seeds.
+            settings = [settings[kept[i]] for i in chosen.indices for _ in range(self.n_members)]
+            seeds = task.seeds(self.n_members, first=self.n_trials) * len(chosen.indices)
+            stratified = train(settings, seeds)
+            kept = find_completed(stratified)
+            pool = [stratified[k] for k in kept]
+            chosen = _select(task, pool, self.n_members, self.min_members)
+            members = [pool[i] for i in chosen.indices]
+            settings = [settings[kept[i]] for i in chosen.indices]
+            if self.refit:
+                members = _continue(task, train, members, settings)
+        self.search_results_, self.member_settings_ = results, settings
+        return shared.finish(self, task, members, chosen.weights)
+
+
+def _check_range(estimator, name, largest=np.inf):
+    """Check the range (low, high) of a setting, and return it as an array."""
+    given = getattr(estimator, f"{name}_range")
+    try:
+        values = np.asarray(given, dtype=float)
+    except (TypeError, ValueError):
+        values = np.empty(0)
+    if values.shape != (2,) or not 0 < values[0] <= values[1] < largest:
+        raise ValueError(
+            f"`{name}_range` must be two numbers, 0 < low <= high < {largest}. Got {given!r}."
+        )
+    return values
+
+
+def _draw_settings(entropy, ranges, n):
+    """Draw rates of dropout and factors of l2 log-uniformly, one pair for each trial."""
+    # One generator for both, in this order: the settings of a seed never change.
+    rng = generator(entropy, "settings")
+    drawn = [np.exp(rng.uniform(*np.log(bounds), n)) for bounds in ranges.values()]
+    return [dict(zip(ranges, map(float, pair))) for pair in zip(*drawn)]
+
+
+def _select(task, pool, n_members, min_members):
+    """Select greedily on the validation rows: NOMU's Algorithm 1 (Caruana et al., 2004)."""
+    data, head = task.data, task.targets.head
+    raw = np.stack([member.held_out for member in pool]).astype("float64")
+    y = data.y_valid.astype("float64")
+    settings = {"sample_weight": data.weight_valid, "min_members": min_members}
+    # Each kind of head has its own loss of a mixture: the NLL, or the squared error.
+    if isinstance(head, GaussianHead):
+        return select_greedy(y, *head.distribution(raw), n_members, **settings)
+    if isinstance(head, CategoricalHead):
+        # The NLL of the averaged probability of the true class.
+        statistics, loss = likelihood_statistics(head.log_likelihood(y, raw))
+    else:
+        statistics, loss = (raw - y,), np.square
+    return select_forward(
+        statistics, loss, n_members, **settings, min_weight=real_weight(min_members)
+    )
+
+
+def _continue(task, train, members, settings):
+    """Continue training the members on all rows, for the average of their best epochs."""
+    # Learning rate and optimiser start afresh, weights do not.
+    longer = train(
+        settings,
+        [member.seed for member in members],
+        task.data.all_rows(),
+        [(member.weights, list(member.state)) for member in members],
+        epochs=1 + round(np.mean([member.best_epoch for member in members])),
+        early_stopping_patience=None,
+        keep="last",
+    )
+    # A member that diverges keeps its weights from before.
+    return [
+        old if isinstance(new, FloatingPointError) else replace(new, held_out=old.held_out)
+        for old, new in zip(members, longer)
+    ]
+
+
+@saved_as("estimators.HyperDeepEnsembleRegressor", kind="estimator")
+class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
+    """Hyper deep ensemble: members that differ in regularisation and in seeds.
+
+    `n_trials` random settings of dropout and L2 (kappa in NOMU's Algorithm 2) are trained from the
+    same first weights, in one program. A greedy selection finds settings whose networks
+    complement each other. Each of them is trained again with `n_members` seeds, and the selection
+    is repeated. A network of your own needs Dropout layers, whose rates the settings replace.
+    ``refit=True`` continues the training of the members on all rows (HDE* in NOMU).
+
+    Parameters
+    ----------
+    n_members : int, default=5
+        Number of members, or the largest number where members are selected.
+    n_trials : int, default=50
+        Number of networks that the search trains.
+    min_members : int, default=2
+        Minimum number of distinct members. A single member has no epistemic uncertainty; 1 is the
+        paper's greedy rule.
+    network : "mlp", MLP or callable, default="mlp"
+        Plain network with hidden layers, see `skuq.networks.MLP`, or a function
+        ``network(input_shape, n_outputs) -> keras.Model`` with `n_outputs` linear outputs. For the
+        losses of normals these are the means, then numbers that a softplus turns into standard
+        deviations; for classes they are the logits.
+    dropout_range : pair of float, default=(1e-3, 0.9)
+        Range from which the settings' dropout rates are drawn log-uniformly.
+    l2_range : pair of float, default=(1e-7, 1e-1)
+        Range from which the settings' penalties ``l2 * sum(w**2)`` are drawn log-uniformly; six
+        powers of ten, as in the paper.
+    loss : {"nll", "mse"}, default="nll"
+        Distribution that each network predicts, and its loss. "nll": mean and standard deviation of
+        a normal, by likelihood. "mse": means only, for noise that is known or the same everywhere.
+    noise_std : float or array-like of shape (n_outputs,), optional
+        With ``loss="mse"``, standard deviation of the noise in units of y. None estimates it from
+        held-out rows, or from training rows if none are held out. Other losses refuse it.
+    learning_rate : float, default=0.01
+        Learning rate of the optimiser.
+    batch_size : int or None, default=100
+        Number of rows of a batch. None takes all rows.
+    epochs : int, default=1000
+        Maximum number of epochs of one network.
+    early_stopping_patience : int or None, default=50
+        Number of epochs without a better validation loss after which a network stops; its best
+        epoch is kept. None never stops early and still keeps the best epoch.
+    validation : float, default=0.2
+        Share of the rows, of each class in proportion, that is held out for validation and
+        selection.
+    refit : bool, default=False
+        Whether networks train on all rows, too, after they were chosen on held-out rows.
+    training : "auto" or Training, default="auto"
+        Further settings of the training, such as optimiser, schedule and penalties, see
+        `skuq.training.Training`. Settings without effect here are refused.
+    preprocess : "auto", transformer or None, default="auto"
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns, at
+        most 50 for a column of X. Tabular networks embed columns of more than ten categories
+        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+    target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
+        Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
+        "yeo-johnson" and "quantile" are for skewed targets; predictions are in units of y in any
+        case.
+    random_state : int, RandomState instance or None, default=None
+        Seed of all random numbers. With an integer results repeat exactly.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+
+    Attributes
+    ----------
+    members_ : list of Member
+        Records of the trained networks: weights, history, validation predictions.
+    member_settings_ : list of dict
+        `dropout` and `l2` of each member.
+    weights_ : ndarray of shape (n_members,)
+        Weights of the mixture, which sum to 1.
+    search_results_ : dict of ndarray of shape (n_trials,)
+        `dropout`, `l2` and `val_loss` of each setting tried; NaN if it diverged.
+    noise_std_ : float or ndarray of shape (n_outputs,)
+        With ``loss="mse"``, known or estimated standard deviation of the noise, in units of y (of
+        transformed y, with a `target_transform`).
+    preprocessor_ : transformer or None
+        Fitted transformer of X; it is fitted on the rows of positive weight.
+    fitted_ : FittedEnsemble
+        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
+        and y.
+    entropy_ : int
+        Integer drawn from `random_state`; every random number of the fit follows from it.
+    n_features_in_ : int
+        Number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features; only if X has string column names.
+
+    Raises
+    ------
+    FloatingPointError
+        If every network diverged.
+    ValueError
+        If `network` has no Dropout layers, or layers other than the usual ones for tables.
+
+    See Also
+    --------
+    DeepEnsembleRegressor : Seeds alone.
+    AutoDEUQRegressor : Architectures too.
+
+    Notes
+    -----
+    All members validate on the same rows. Weights are shares of the steps at which the selection
+    added each member.
+
+    References
+    ----------
+    F. Wenzel, J. Snoek, D. Tran, R. Jenatton. "Hyperparameter Ensembles for Robustness
+    and Uncertainty Quantification", NeurIPS 2020. Heiss et al., "NOMU", B.1.4, Algorithms
+    1 and 2.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from skuq import HyperDeepEnsembleRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = HyperDeepEnsembleRegressor(n_trials=5, epochs=20, random_state=0).fit(X, y)
+    >>> len(model.search_results_["val_loss"])
+    5
+    """
+
+    _parameter_constraints: dict = {**_CONSTRAINTS, **shared.REGRESSION_CONSTRAINTS}
+
+    def __init__(
+        self,
+        n_members=5,
+        *,
+        n_trials=50,
+        min_members=2,
+        network="mlp",
+        dropout_range=(1e-3, 0.9),
+        l2_range=(1e-7, 1e-1),
+        loss="nll",
+        noise_std=None,
+        learning_rate=0.01,
+        batch_size=100,
+        epochs=1000,
+        early_stopping_patience=50,
+        validation=0.2,
+        refit=False,
+        training="auto",
+        preprocess="auto",
+        target_transform="standard",
+        random_state=None,
+        verbose=None,
+    ):
+        self.n_members = n_members
+        self.n_trials = n_trials
+        self.min_members = min_members
+        self.network = network
+        self.dropout_range = dropout_range
+        self.l2_range = l2_range
+        self.loss = loss
+        self.noise_std = noise_std
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.early_stopping_patience = early_stopping_patience
+        self.validation = validation
+        self.refit = refit
+        self.training = training
+        self.preprocess = preprocess
+        self.target_transform = target_transform
+        self.random_state = random_state
+        self.verbose = verbose
+
+
+@saved_as("estimators.HyperDeepEnsembleClassifier", kind="estimator")
+class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
+    """Hyper deep ensemble: members that differ in regularisation and in seeds.
+
+    `n_trials` random settings of dropout and L2 (kappa in NOMU's Algorithm 2) are trained from the
+    same first weights, in one program. A greedy selection finds settings whose networks
+    complement each other. Each of them is trained again with `n_members` seeds, and the selection
+    is repeated. A network of your own needs Dropout layers, whose rates the settings replace.
+    ``refit=True`` continues the training of the members on all rows (HDE* in NOMU).
+
+    Parameters
+    ----------
+    n_members : int, default=5
+        Number of members, or the largest number where members are selected.
+    n_trials : int, default=50
+        Number of networks that the search trains.
+    min_members : int, default=2
+        Minimum number of distinct members. A single member has no epistemic uncertainty; 1 is the
+        paper's greedy rule.
+    network : "mlp", MLP or callable, default="mlp"
+        Plain network with hidden layers, see `skuq.networks.MLP`, or a function
+        ``network(input_shape, n_outputs) -> keras.Model`` with `n_outputs` linear outputs. For the
+        losses of normals these are the means, then numbers that a softplus turns into standard
+        deviations; for classes they are the logits.
+    dropout_range : pair of float, default=(1e-3, 0.9)
+        Range from which the settings' dropout rates are drawn log-uniformly.
+    l2_range : pair of float, default=(1e-7, 1e-1)
+        Range from which the settings' penalties ``l2 * sum(w**2)`` are drawn log-uniformly; six
+        powers of ten, as in the paper.
+    learning_rate : float, default=0.01
+        Learning rate of the optimiser.
+    batch_size : int or None, default=100
+        Number of rows of a batch. None takes all rows.
+    epochs : int, default=1000
+        Maximum number of epochs of one network.
+    early_stopping_patience : int or None, default=50
+        Number of epochs without a better validation loss after which a network stops; its best
+        epoch is kept. None never stops early and still keeps the best epoch.
+    validation : float, default=0.2
+        Share of the rows, of each class in proportion, that is held out for validation and
+        selection.
+    refit : bool, default=False
+        Whether networks train on all rows, too, after they were chosen on held-out rows.
+    training : "auto" or Training, default="auto"
+        Further settings of the training, such as optimiser, schedule and penalties, see
+        `skuq.training.Training`. Settings without effect here are refused.
+    preprocess : "auto", transformer or None, default="auto"
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns, at
+        most 50 for a column of X. Tabular networks embed columns of more than ten categories
+        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+    random_state : int, RandomState instance or None, default=None
+        Seed of all random numbers. With an integer results repeat exactly.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels, in the order of probabilities.
+    members_ : list of Member
+        Records of the trained networks: weights, history, validation predictions.
+    member_settings_ : list of dict
+        `dropout` and `l2` of each member.
+    weights_ : ndarray of shape (n_members,)
+        Weights of the mixture, which sum to 1.
+    search_results_ : dict of ndarray of shape (n_trials,)
+        `dropout`, `l2` and `val_loss` of each setting tried; NaN if it diverged.
+    preprocessor_ : transformer or None
+        Fitted transformer of X; it is fitted on the rows of positive weight.
+    fitted_ : FittedEnsemble
+        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
+        and y.
+    entropy_ : int
+        Integer drawn from `random_state`; every random number of the fit follows from it.
+    n_features_in_ : int
+        Number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features; only if X has string column names.
+
+    Raises
+    ------
+    FloatingPointError
+        If every network diverged.
+    ValueError
+        If `network` has no Dropout layers, or layers other than the usual ones for tables.
+
+    See Also
+    --------
+    DeepEnsembleClassifier : Seeds alone.
+
+    Notes
+    -----
+    All members validate on the same rows. Weights are shares of the steps at which the selection
+    added each member.
+
+    References
+    ----------
+    F. Wenzel, J. Snoek, D. Tran, R. Jenatton. "Hyperparameter Ensembles for Robustness
+    and Uncertainty Quantification", NeurIPS 2020. Heiss et al., "NOMU", B.1.4, Algorithms
+    1 and 2.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from skuq import HyperDeepEnsembleClassifier
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = HyperDeepEnsembleClassifier(n_trials=5, epochs=20, random_state=0).fit(X, y)
+    >>> model.predict_proba(X[:2]).shape
+    (2, 2)
+    """
+
+    _parameter_constraints: dict = _CONSTRAINTS
+
+    def __init__(
+        self,
+        n_members=5,
+        *,
+        n_trials=50,
+        min_members=2,
+        network="mlp",
+        dropout_range=(1e-3, 0.9),
+        l2_range=(1e-7, 1e-1),
+        learning_rate=0.01,
+        batch_size=100,
+        epochs=1000,
+        early_stopping_patience=50,
+        validation=0.2,
+        refit=False,
+        training="auto",
+        preprocess="auto",
+        random_state=None,
+        verbose=None,
+    ):
+        self.n_members = n_members
+        self.n_trials = n_trials
+        self.min_members = min_members
+        self.network = network
+        self.dropout_range = dropout_range
+        self.l2_range = l2_range
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.early_stopping_patience = early_stopping_patience
+        self.validation = validation
+        self.refit = refit
+        self.training = training
+        self.preprocess = preprocess
+        self.random_state = random_state
+        self.verbose = verbose

@@ -1,0 +1,328 @@
+"""The steps that ensembles of one architecture share, as functions, and their public parts."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Collection, Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.utils.validation import check_is_fitted
+
+from skuq import training
+from skuq._params import Interval, StrOptions, resolve_settings, settings_constraint
+from skuq.estimators._base import training_progress
+from skuq.estimators._task import Task, read_task
+from skuq.fitted import DropoutPasses, FittedEnsemble
+from skuq.networks import MLP
+from skuq.networks._plan import make_plan
+from skuq.tables import ClassTargets, NumberTargets, TableInputs
+from skuq.tables._inputs import PREPROCESS_CONSTRAINTS
+from skuq.tables._targets import TARGET_CONSTRAINTS
+from skuq.training import Recipe, Training, TrainingJob, build_checked, predict_members
+from skuq.training._settings import TRAINING
+
+#: Short forms of the parameters that are settings.
+SETTINGS: dict[str, Mapping[Any, Any]] = {"network": {"mlp": MLP}, "training": TRAINING}
+
+#: Settings of `training` that have an effect on these ensembles.
+TRAINING_FIELDS: tuple[str, ...] = (
+    "optimizer",
+    "schedule",
+    "final_lr_factor",
+    "warmup",
+    "l2",
+    "weight_decay",
+    "clip_norm",
+    "adversarial_epsilon",
+    "epsilon",
+)
+
+#: Constraints of the parameters of all ensembles of one architecture.
+NETWORK_CONSTRAINTS: dict = {
+    "network": [*settings_constraint(SETTINGS["network"], MLP), callable],
+    "learning_rate": [Interval(Real, 0, None, closed="neither")],
+    "batch_size": [Interval(Integral, 1, None, closed="left"), None],
+    "epochs": [Interval(Integral, 1, None, closed="left")],
+    "early_stopping_patience": [Interval(Integral, 1, None, closed="left"), None],
+    "validation": [Interval(Real, 0, 1, closed="neither"), None],
+    "training": settings_constraint(SETTINGS["training"], Training),
+    **PREPROCESS_CONSTRAINTS,
+    "random_state": ["random_state"],
+    "verbose": ["verbose", None],
+}
+
+#: Constraints of the parameters of regressors only.
+REGRESSION_CONSTRAINTS: dict = {
+    "loss": [StrOptions({"nll", "mse"})],
+    "noise_std": [Interval(Real, 0, None, closed="left"), "array-like", None],
+    **TARGET_CONSTRAINTS,
+}
+
+# Parameters of estimators that are fields of the recipe.
+_RECIPE_PARAMETERS = ("learning_rate", "batch_size", "epochs", "early_stopping_patience")
+
+_SMALLEST_NOISE = 1e-9  # standard deviation of standardised y that replaces noise_std=0
+
+
+def make_targets(estimator: Any, n_copies: int = 1) -> ClassTargets | NumberTargets:
+    """Make the unfitted targets of a classifier or a regressor."""
+    if is_classifier(estimator):
+        return ClassTargets(n_copies=n_copies)
+    return NumberTargets(estimator.target_transform, loss=estimator.loss, n_copies=n_copies)
+
+
+def read(
+    estimator: Any,
+    inputs: TableInputs,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    validation_data: Any,
+    groups: Any,
+    *,
+    n_copies: int = 1,
+) -> Task:
+    """Read the arguments of `fit`, and check the known noise against them."""
+    noise_std = getattr(estimator, "noise_std", None)
+    if noise_std is not None:
+        _refuse_unused_noise(estimator)
+    # Classes, and rows to validate on, need more than one row.
+    needs_two = is_classifier(estimator) or estimator.validation is not None
+    task = read_task(
+        estimator,
+        inputs,
+        make_targets(estimator, n_copies),
+        X,
+        y,
+        sample_weight,
+        validation_data=validation_data,
+        groups=groups,
+        min_rows=2 if needs_two else 1,
+    )
+    if noise_std is not None:
+        _check_noise(noise_std, task.targets.n_outputs)
+    return task
+
+
+def training_fields(estimator: Any, known: Collection[str] = TRAINING_FIELDS) -> dict[str, Any]:
+    """Return the given settings of the parameter `training`; refuse those not in `known`."""
+    return resolve_settings(estimator, "training").fields(known)
+
+
+def resolve_network(estimator: Any, *, drops: str | None = None) -> Any:
+    """Return the parameter `network`, an `MLP` or the user's function.
+
+    `drops` is the name of the parameter that sets the rates of dropout, if there is one.
+    """
+    network = resolve_settings(estimator, "network")
+    if drops is not None and isinstance(network, MLP) and network.dropout:
+        raise ValueError(
+            f"`dropout` of the network has no effect beside `{drops}`, which sets the rates. Got "
+            f"MLP(dropout={network.dropout!r}): leave it out."
+        )
+    return network
+
+
+def build_network(network: Any, task: Task, *, dropout: float | None = None) -> Any:
+    """Build the Keras model of a task, by the settings or by the user's function."""
+    input_shape, head = task.data.x.shape[1:], task.targets.head
+    if isinstance(network, MLP):
+        return network.build(input_shape, head, dropout)
+    return build_checked(network, input_shape, head.n_raw, "`network`")
+
+
+def check_dropout_layers(model: Any) -> None:
+    """Raise ValueError if a network has no dropout layer, or layers that only Keras can run."""
+    plan = make_plan(model.to_json())
+    if plan is None or not plan.n_dropouts:
+        raise ValueError(
+            "`network` must return a model with Dropout layers, made of Dense, Activation, Add, "
+            "Multiply, Concatenate, BatchNormalization and LayerNormalization layers only."
+        )
+
+
+def make_recipe(
+    estimator: Any, task: Task, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> Recipe:
+    """Make the recipe of a training.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Its parameters that are not "auto" replace the defaults.
+    task : Task
+        Without validation rows, the last epoch is kept.
+    given : mapping
+        Settings of the parameter `training`, from `training_fields`.
+    defaults : mapping, optional
+        Other defaults than those of `Recipe`.
+    """
+    params = {name: getattr(estimator, name) for name in _RECIPE_PARAMETERS}
+    params = {name: v for name, v in params.items() if not isinstance(v, str)}
+    fields = {"reduce_lr_patience": None, **(defaults or {}), **params, **given}
+    # Recipes have no None: any size above the number of rows is a full batch.
+    if fields["batch_size"] is None:
+        fields["batch_size"] = len(task.rows.X)
+    if not task.splits.validates:
+        fields |= {"early_stopping_patience": None, "keep": "last"}
+    # The recipe of tabular networks has a decay that other optimisers do not use.
+    if "beta_2" in fields and fields["optimizer"] not in ("adam", "adamax", "nadam"):
+        del fields["beta_2"]
+    recipe = Recipe(**fields)
+    if "final_lr_factor" in given and recipe.schedule not in ("cosine", "exponential"):
+        raise ValueError(
+            '`final_lr_factor` needs schedule="cosine" or "exponential". Got '
+            f"final_lr_factor={recipe.final_lr_factor!r} and schedule={recipe.schedule!r}."
+        )
+    return recipe
+
+
+def train_jobs(estimator: Any, jobs: Sequence[TrainingJob], data: Any) -> list[Any]:
+    """Train jobs together, within `max_time`; list their members, or errors in place of them."""
+    deadline = math.inf
+    with training_progress(estimator.verbose) as progress:
+        if estimator.max_time is not None:
+            jobs, deadline = training.shorten(jobs, data, estimator.max_time)
+        return training.train(jobs, data, report=progress.epochs, deadline=deadline)
+
+
+def finish(
+    estimator: Any,
+    task: Task,
+    members: Sequence[Any],
+    weights: np.ndarray,
+    *,
+    targets: Any = None,
+    parts: Sequence[Any] | None = None,
+    passes: DropoutPasses | None = None,
+) -> Any:
+    """Assign what was fitted, and return the estimator.
+
+    Parameters
+    ----------
+    estimator, task : estimator, Task
+    members, weights : sequence of Member, ndarray
+        The mixture.
+    targets : Targets, optional
+        Calibrated targets; by default those of the task.
+    parts : sequence, optional
+        Training and validation rows of each member, if they have rows of their own.
+    passes : DropoutPasses, optional
+        Masks of MC dropout.
+    """
+    # Everything new is assigned here, at the end of the fit.
+    targets = targets or task.targets
+    if is_classifier(estimator):
+        estimator.classes_ = targets.classes
+    elif estimator.loss == "mse":
+        given = getattr(estimator, "noise_std", None)
+        targets, estimator.noise_std_ = _set_noise(targets, given, task, members, weights, parts)
+    estimator.entropy_ = task.entropy
+    estimator.fitted_ = FittedEnsemble(task.inputs, targets, tuple(members), weights, passes)
+    return estimator
+
+
+# ------------------------------------------------------------------ noise with loss="mse"
+
+
+def _refuse_unused_noise(estimator: Any) -> None:
+    """Raise ValueError if a given `noise_std` has no effect."""
+    if estimator.loss != "mse":
+        raise ValueError(
+            f'`noise_std` needs loss="mse": with loss={estimator.loss!r} networks learn the '
+            f"noise. Got noise_std={estimator.noise_std!r}."
+        )
+    if estimator.target_transform != "standard":
+        raise ValueError(
+            "`noise_std` must be None with `target_transform="
+            f"{estimator.target_transform!r}`: it is in units of y, in which the noise then "
+            'depends on y. None estimates it. Or use target_transform="standard".'
+        )
+
+
+def _check_noise(noise_std: Any, n_outputs: int) -> None:
+    """Raise ValueError unless `noise_std` is one number >= 0, or one for each output."""
+    try:
+        noise = np.broadcast_to(np.asarray(noise_std, dtype=float), n_outputs)
+        usable = (noise >= 0).all() and np.isfinite(noise).all()
+    except (TypeError, ValueError):
+        usable = False
+    if not usable:
+        raise ValueError(
+            f"`noise_std` must be a number >= 0, or {n_outputs} of them, one for each output. "
+            f"Got {noise_std!r}."
+        )
+
+
+def _set_noise(targets, given, task, members, weights, parts):
+    """Set known or estimated noise in the head; return targets, and the noise in units of y."""
+    if given is None:
+        scale = noise = _residual_std(task.data, members, weights, parts)
+        if not targets.is_transformed:
+            noise = scale * targets.scaling.scale_
+    else:
+        noise = np.broadcast_to(np.asarray(given, dtype=float), targets.n_outputs)
+        scale = noise / targets.scaling.scale_
+    targets = targets.with_noise(np.maximum(scale, _SMALLEST_NOISE).tolist())
+    return targets, float(noise[0]) if targets.is_1d else noise
+
+
+def _residual_std(data, members, weights, parts):
+    """Compute the root mean squared error (n_outputs,), on held-out rows if there are any.
+
+    It is the error of the ensemble's mean if all members have the same rows, and otherwise the
+    root of the members' weighted mean squared errors.
+    """
+    if parts is not None and parts[0][1] is not None:
+        squares = [
+            _mean_square(member.held_out - data.y[rows], data.weight[rows])
+            for member, (_, rows) in zip(members, parts)
+        ]
+        return np.sqrt(np.average(squares, axis=0, weights=weights))
+    if len(data.x_valid):
+        raw, y, weight = [m.held_out for m in members], data.y_valid, data.weight_valid
+    else:
+        raw, y, weight = predict_members(members, data.x, cache=False), data.y, data.weight
+    return np.sqrt(_mean_square(np.average(raw, axis=0, weights=weights) - y, weight))
+
+
+def _mean_square(error, weight):
+    """Average squares over rows with weights; unweighted if all weights underflow in float32."""
+    weight = weight if weight.sum() > 0 else None
+    return np.average(np.square(error, dtype=float), axis=0, weights=weight)
+
+
+# ------------------------------------------------- public parts of the estimators' classes
+
+members_: property = property(
+    lambda self: list(self.fitted_.members), doc="Records of the trained networks."
+)
+weights_: property = property(
+    lambda self: self.fitted_.weights, doc="Weights of the members in the mixture."
+)
+preprocessor_: property = property(
+    lambda self: self.fitted_.inputs.preprocessor, doc="Fitted preprocessor, or None."
+)
+
+
+def member_estimators(self):
+    """Return each network as a fitted estimator of its own (with all of its copies).
+
+    Returns
+    -------
+    list of (str, estimator) tuples
+        Named estimators. Classifiers can be a pool for
+        ``HQEnsembleSelector(pool, cv="prefit")``.
+    """
+    check_is_fitted(self)
+    # Copies share everything but the fitted model.
+    pool = []
+    for k in range(len(self.fitted_.members)):
+        alone = copy.copy(self)
+        alone.fitted_ = self.fitted_.member(k)
+        pool.append((f"member{k}", alone))
+    return pool

@@ -1,0 +1,1 @@
+"""Regressors of functions: NEON and ensembles of operator networks."""

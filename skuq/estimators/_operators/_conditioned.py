@@ -1,0 +1,380 @@
+"""Train NEON with a conditioned prior: base networks first, then linear algebra.
+
+A trained network is linearised in its weights. A random normal change of the weights then changes
+its prediction by a draw of a Gaussian process whose kernel is the tangent kernel J J^T (Jacot et
+al. 2018), where J are the derivatives of the outputs with respect to the weights. Conditioning this
+process on data has a closed form, and the result is again a change of the weights. It is used
+twice: the network's residuals at the data correct the mean, and random draws lose what they differ
+by at the data.
+
+Notation: K networks of P weights each; n values to condition on, one for each pair of function and
+query point and for each output; S targets or draws; m outputs, or values at inducing rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from scipy import linalg, stats
+
+from skuq._utils._environment import generator, one_thread_if_small
+from skuq._utils._messages import warn_user
+from skuq.estimators._operators._prior import (
+    Prior,
+    learn_prior,
+    learn_scale,
+    learn_scale_without_noise,
+)
+from skuq.estimators._operators._training import N_FOLDS
+from skuq.fitted._operator import ConditionedDraws
+from skuq.networks._dense_layers import Derivatives
+from skuq.networks._epinet import PRIOR_SCALE, EpistemicNetwork
+from skuq.predictive._posterior import quasi_random_normals
+from skuq.training._engine import find_completed, has_diverged
+from skuq.training._predict import parts_of
+
+# Largest number of values that are conditioned on exactly, and largest number that are conditioned
+# on through inducing values. Of more values a random part is used. Where functions are left out,
+# each candidate noise needs a factorisation, and only the exact form is fast enough.
+MAX_EXACT, MAX_VALUES = 1500, 20_000
+# Largest number of steps of the networks that a scale is learnt from. With 500 steps their errors
+# can be so much larger than after full training that deviations come out more than twice too wide.
+_SCALE_STEPS = 2000
+#: Fewest functions with a known noise of which networks leave out a fifth, and fewest functions
+#: from which the noise is learnt. From 10 or 12 it sometimes comes out as 0, and means are far off.
+FEWEST_WITH_NOISE, FEWEST_TO_LEARN = N_FOLDS, 15
+#: Added to the kernel's diagonal, whose mean is 1; rounding makes eigenvalues of -1e-12. With 1e-7
+#: the mean missed data without noise by 2e-5 of their spread, too much for the end of a search.
+JITTER = 1e-10
+
+
+class _Values(NamedTuple):
+    """Values that the prior is conditioned on.
+
+    Attributes
+    ----------
+    rows : ndarray of int of shape (n_rows,)
+        Rows of the training data that hold them, each with m values.
+    y : ndarray of shape (n,)
+    importance : ndarray of shape (n,)
+        Weights of their functions, with mean 1. A function of twice the weight counts as two.
+    """
+
+    rows: np.ndarray
+    y: np.ndarray
+    importance: np.ndarray
+
+
+def train_conditioned(job, report, *, prior, n_draws):
+    """Train base networks and condition random changes of their weights on the data.
+
+    Parameters
+    ----------
+    job : OperatorJob
+    report : callable
+        Told of finished epochs.
+    prior : skuq.networks.ConditionedPrior
+    n_draws : int
+        Number of draws that predictions average over.
+
+    Returns
+    -------
+    draws : ConditionedDraws
+    widths : tuple of two ndarrays of the shape of the noise, or None
+        Factor of the epistemic part and standard deviation of the noise; None if not learnt.
+    """
+    members, left_out = _train_bases(job, report)
+    rng, m = generator(job.entropy, "prior"), job.head.n_outputs
+    values = _choose_values(job, MAX_VALUES if left_out is None else MAX_EXACT, rng)
+    with one_thread_if_small(len(values.y)):
+        make_process = _ProcessMaker(job.data.x[values.rows], m, rng)
+        choice, widths = _choose_prior(job, prior.scale, make_process, members, left_out, values)
+        # Draws combine equally many random changes of each network.
+        n_functions = math.ceil(prior.n_index / len(members))
+        n_index = n_functions * len(members)
+        # A scale of 0 disables the prior, also where another one has been learnt.
+        amplitude = 0.0 if prior.scale == 0 else choice.scale / np.sqrt(n_index)
+        directions = [
+            _conditioned_directions(
+                *make_process(member),
+                values.y,
+                choice,
+                values.importance,
+                n_functions,
+                amplitude,
+                rng,
+            )
+            for member in members
+        ]
+    index = quasi_random_normals(n_draws, n_index, generator(job.entropy, "index"))
+    return ConditionedDraws(members, index, np.stack(directions).astype("float32")), widths
+
+
+def _train_bases(job, report):
+    """Train the base networks; return those that converged, and the functions each leaves out.
+
+    Without noise one network is trained on all functions to the end. With noise five networks are
+    trained, if there are enough functions. Each leaves out a fifth and stops early by its loss
+    there, because a network that is trained to the end learns the noise.
+    """
+    network = EpistemicNetwork(job.base, job.head.n_raw)
+    stops_early = job.noise.any() and job.n_functions >= FEWEST_WITH_NOISE and job.can_leave_out
+    if not (job.learns_noise or stops_early):
+        members = job.train(network, 1, report)
+        return tuple(members[k] for k in find_completed(members)), None
+    left_out = job.folds(N_FOLDS, N_FOLDS)
+    # They start from random weights: networks of a previous fit have seen what they leave out.
+    job = replace(job, previous=())
+    members = job.train(network, N_FOLDS, report, left_out=left_out, validate=True)
+    kept = find_completed(members)
+    return tuple(members[k] for k in kept), left_out[kept]
+
+
+def _choose_values(job, most, rng):
+    """Choose the values to condition on: all, or those of random rows if there are too many."""
+    rows, m = np.arange(len(job.data.x)), job.head.n_outputs
+    if len(rows) * m > most:
+        rows = np.sort(rng.permutation(rows)[: max(1, most // m)])
+    weight = (job.weight / job.weight.mean())[rows // job.n_queries]
+    return _Values(rows, job.data.y[rows].ravel(), np.repeat(weight, m))
+
+
+def _choose_prior(job, scale, make_process, members, left_out, values):
+    """Take the given scale of the prior, or learn it; learn the noise if the job says so.
+
+    Parameters
+    ----------
+    job : OperatorJob
+    scale : float or "auto"
+    make_process : _ProcessMaker
+    members : sequence of Member
+    left_out : ndarray of bool of shape (n_members, n_functions), or None
+        Functions that each member leaves out.
+    values : _Values
+
+    Returns
+    -------
+    prior : Prior
+    widths : tuple of two ndarrays, or None
+        See `train_conditioned`.
+    """
+    rows, y, importance = values
+    variance = job.noise[rows % len(job.noise)].ravel() ** 2
+    if left_out is None:
+        if scale == "auto":
+            # Other networks tell the scale, since those of the fit have seen all functions.
+            learns = not variance.any() and len(y) <= MAX_EXACT and job.can_leave_out
+            scale = _learn_scale(job, make_process, values) if learns else PRIOR_SCALE
+        return Prior.of_given(scale, variance), None
+    m = job.head.n_outputs
+    unseen = np.repeat(left_out[:, rows // job.n_queries], m, axis=1)
+    # Noise group of each value: its output, and its query point if these have their own scales.
+    groups = np.add.outer(m * (rows % len(job.noise)), np.arange(m)).ravel()
+    arguments = members, make_process, y, importance, unseen, groups
+    if job.learns_noise:
+        return learn_prior(*arguments, _limits_of_noise(job))
+    prior, widths = learn_scale(*arguments, job.noise)
+    if scale == "auto":
+        return prior, widths
+    # Keep the given scale. The mean is near the data at least as the draws are.
+    given = Prior.of_given(scale, variance)
+    return given._replace(mean_noise=np.minimum(prior.mean_noise, given.noise)), None
+
+
+def _limits_of_noise(job):
+    """Compute the smallest and the largest noise that repeated measurements allow, in each group.
+
+    They are the ends of a 95 % confidence interval. The limits are 0 and infinity unless at least
+    half of the functions repeat inputs of others and few of these are exact copies: a few equal
+    inputs can be copies of records, and copies say nothing about the noise.
+    """
+    std, dof = job.noise_of_repeats()
+    n_repeats, n_copies = job.n_functions - len(np.unique(job.groups)), job.n_copies
+    if 2 * n_repeats < job.n_functions or 10 * n_copies > n_repeats:
+        return np.zeros(std.shape), np.full(std.shape, np.inf)
+    low, high = np.sqrt(dof / stats.chi2.ppf([0.975, 0.025], dof))
+    return low * std, high * std
+
+
+def _learn_scale(job, make_process, values):
+    """Learn the prior's scale from errors at left-out functions, for data without noise.
+
+    The network of the fit has seen all functions. Five others are trained briefly, each without a
+    fifth of the functions. The scale is in units of standardised values.
+    """
+    epochs = math.ceil(_SCALE_STEPS / math.ceil(len(job.data.x) / job.recipe.batch_size))
+    if not job.previous:  # the few steps of a warm start are not enough from random weights
+        epochs = min(epochs, job.recipe.epochs)
+    recipe = replace(job.recipe, epochs=epochs)
+    # They start from random weights: networks of a previous fit have seen what they leave out.
+    job = replace(job, previous=(), refine=False)
+    left_out = job.folds(N_FOLDS, N_FOLDS)
+    network = EpistemicNetwork(job.base, job.head.n_raw)
+    members = job.train(network, N_FOLDS, None, left_out=left_out, recipe=recipe)
+    kept = [k for k, member in enumerate(members) if not has_diverged(member)]
+    if not kept:
+        warn_user(
+            f"The scale of the random prior is {PRIOR_SCALE}: all networks that it would be learnt "
+            "from have diverged. Lower `learning_rate`, or give the `scale` of the prior."
+        )
+        return PRIOR_SCALE
+    unseen = np.repeat(left_out[kept][:, values.rows // job.n_queries], job.head.n_outputs, axis=1)
+    scale, error = learn_scale_without_noise(
+        [members[k] for k in kept], make_process, values.y, values.importance, unseen
+    )
+    if job.expects_none and error > 1:
+        warn_user(
+            f"{job.n_functions} functions are too few to learn the noise, and networks miss those "
+            f"that they leave out by {error:.2g} times their standard deviation. If Y is noisy, "
+            "means can be far off: give `noise_std`, or more functions."
+        )
+    return scale
+
+
+class _ProcessMaker:
+    """Makes the processes of networks at rows (N, d): exact for few values, sparse for many."""
+
+    def __init__(self, x, n_outputs, rng):
+        # In single precision the kernel of rows that are close would have negative eigenvalues.
+        self._x, self._inducing = x.astype("float64"), None
+        if len(x) * n_outputs > MAX_EXACT:
+            self._inducing = np.sort(rng.permutation(len(x))[: max(1, MAX_EXACT // n_outputs)])
+
+    def __call__(self, member):
+        """Make a network's derivatives at all rows, and its process."""
+        network, variables, _ = parts_of(member)
+        derivatives = network.network.base.derivatives(variables, self._x)
+        if self._inducing is None:
+            return derivatives, ExactProcess(derivatives)
+        return derivatives, SparseProcess(derivatives, self._inducing)
+
+
+def _conditioned_directions(
+    derivatives, process, y, prior, importance, n_functions, amplitude, rng
+):
+    """Compute directions (1 + n_functions, P) in weight space, conditioned on the data.
+
+    The first one corrects the mean: it interpolates the network's residuals. The others are draws
+    from the posterior around 0 by Matheron's rule: random changes of the weights, minus the
+    changes that interpolate their own values at the data.
+    """
+    shape = n_functions, derivatives.n_weights
+    random = rng.standard_normal(shape) * amplitude / np.sqrt(process.unit)
+    functions = derivatives.along(random)
+    # Each draw meets the data up to noise of its own.
+    functions += (
+        rng.standard_normal(functions.shape) * amplitude * np.sqrt(prior.noise / importance)
+    )
+    residual = (y - derivatives.raw.ravel())[None]
+    correction = process.condition(residual, prior.mean_noise, importance)
+    return np.concatenate(
+        [correction, random - process.condition(functions, prior.noise, importance)]
+    )
+
+
+class ExactProcess:
+    """Process that is conditioned on all values; its time grows with n^3.
+
+    Parameters
+    ----------
+    derivatives : Derivatives
+        Derivatives J at the data. The kernel is J J^T / unit, with a mean diagonal of 1.
+    """
+
+    def __init__(self, derivatives: Derivatives):
+        self._derivatives = derivatives
+        self.unit = derivatives.diagonal().mean() or 1.0
+        self._gram = derivatives.gram() / self.unit
+
+    def condition(
+        self, targets: np.ndarray, noise: np.ndarray | float, importance: np.ndarray | float = 1.0
+    ) -> np.ndarray:
+        """Find the smallest changes of the weights (S, P) that give the targets (S, n) up to noise.
+
+        `noise` is the variance of all values, or of each, in units of the kernel. A value of
+        `importance` 2 counts as two equal ones, each with this noise.
+        """
+        noisy = self._gram.copy()
+        noisy[np.diag_indices_from(noisy)] += (noise + JITTER) / importance
+        solution = linalg.cho_solve(linalg.cho_factor(noisy, lower=True), targets.T)
+        # J^T alpha / unit: the posterior mean of the change of the weights, (S, P).
+        return self._derivatives.back(solution.T) / self.unit
+
+    def predict_left_out(
+        self,
+        targets: np.ndarray,
+        left_out: np.ndarray,
+        noises: Sequence[float | np.ndarray],
+        importance: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Predict targets (T, n) of the values `left_out` from those of all others.
+
+        Returns the means (n_noises, T, n_left_out) and variances (n_noises, n_left_out) for each
+        noise, noise included; one is a variance, or those of all values (n,). `importance` (n,) is
+        as in `condition`, of the other values.
+        """
+        others = ~left_out
+        of_values = [np.broadcast_to(noise, len(left_out)) for noise in noises]
+        cross, diagonal = self._gram[np.ix_(left_out, others)], np.diag(self._gram)[left_out]
+        # One factorisation serves targets and cross-covariances: (n_others, T + n_left_out).
+        right = np.concatenate([targets[:, others].T, cross.T], axis=1)
+        means, variances = [], []
+        for noise in of_values:
+            gram = self._gram[np.ix_(others, others)]
+            gram[np.diag_indices_from(gram)] += (noise[others] + JITTER) / importance[others]
+            solution = linalg.cho_solve(linalg.cho_factor(gram, lower=True), right)
+            # Mean k A^-1 y and variance k** - k A^-1 k^T, with A the noisy kernel of the others.
+            means.append((cross @ solution[:, : len(targets)]).T)
+            variances.append(diagonal - np.einsum("ij,ji->i", cross, solution[:, len(targets) :]))
+        # Rounding can make the variance of a value that others determine slightly negative.
+        total = np.maximum(variances, 0) + np.array(of_values)[:, left_out] + JITTER
+        return np.array(means), total
+
+
+class SparseProcess:
+    """Process that is conditioned on all values through inducing rows (FITC).
+
+    Changes of the weights are restricted to the span of the derivatives at the inducing rows. What
+    the kernel has beyond that counts as independent noise of each value. The time grows with n m^2.
+
+    Parameters
+    ----------
+    derivatives : Derivatives
+        See `ExactProcess`.
+    inducing : ndarray of int
+        Numbers of the inducing rows.
+
+    References
+    ----------
+    Snelson and Ghahramani (2006), "Sparse Gaussian processes using pseudo-inputs".
+    """
+
+    def __init__(self, derivatives: Derivatives, inducing: np.ndarray):
+        self._inducing = derivatives.rows(inducing)
+        diagonal = derivatives.diagonal()
+        self.unit = diagonal.mean() or 1.0
+        gram = self._inducing.gram() / self.unit
+        gram[np.diag_indices_from(gram)] += JITTER
+        self._root = linalg.cholesky(gram, lower=True)
+        cross = self._inducing.gram(derivatives) / self.unit
+        # In these coordinates (m, n) the inner products of the span are those of vectors.
+        self._span = linalg.solve_triangular(self._root, cross, lower=True)
+        # FITC keeps the exact diagonal: what the span lacks of it is noise of each value.
+        self._beyond = np.maximum(diagonal / self.unit - (self._span**2).sum(axis=0), 0)
+
+    def condition(
+        self, targets: np.ndarray, noise: np.ndarray | float, importance: np.ndarray | float = 1.0
+    ) -> np.ndarray:
+        """Find the changes of the weights (S, P); see `ExactProcess.condition`."""
+        # Solve (I + span D^-1 span^T) a = span D^-1 targets, with D the diagonal of variances.
+        weighted = self._span / ((noise + JITTER) / importance + self._beyond)
+        inner = weighted @ self._span.T
+        inner[np.diag_indices_from(inner)] += 1.0
+        solution = linalg.cho_solve(linalg.cho_factor(inner, lower=True), weighted @ targets.T)
+        # From coordinates in the span back to coefficients (m, S) of the inducing derivatives.
+        alpha = linalg.solve_triangular(self._root, solution, lower=True, trans="T")
+        return self._inducing.back(alpha.T) / self.unit

@@ -1,0 +1,337 @@
+"""Learn how large NEON's conditioned prior and the noise are, from values that networks leave out.
+
+Several networks are trained, each without some of the functions. Each of them is linearised in its
+weights, which makes it a Gaussian process with the network's tangent kernel, and predicts the
+values that it left out from all others. Its errors there are as large as noise and epistemic
+uncertainty together should be.
+
+How to divide them between the two takes a second prediction. A trained network has fitted part of
+the noise, so that the residuals at the values it has seen are small and mostly noise. A prior
+fitted to these residuals would be nearly certain everywhere. How uncertainty varies over the inputs
+is therefore taken from the same Gaussian process when it predicts the values themselves instead of
+the network's residuals, as in the Laplace approximation of a Bayesian network (Immer et al. 2021).
+
+Notation: n values that are left out. The prior has variance ``scale**2``. Candidate noise variances
+are in units of that variance, so that one factorisation serves all scales. Values that share one
+noise level and one scale form a *noise group*: those of one output or, where query points have
+scales of their own, those of one output at one query point.
+
+References
+----------
+A. Immer, M. Korzepa, M. Bauer. "Improving predictions of Bayesian neural nets via local
+linearization", AISTATS 2021.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import optimize
+
+from skuq.networks._epinet import PRIOR_SCALE
+from skuq.predictive._calibration import fit_scale
+
+# Candidate noise variances in units of the prior's variance, two in each power of ten. Smaller ones
+# would need more precision than float32 weights have: intervals became far too narrow with them.
+_NOISES = tuple(10.0 ** np.arange(-5, 2.5, 0.5))
+_N_SMALL = int(np.searchsorted(_NOISES, 1.01))  # number of candidates up to the prior's variance
+# Standard deviation of the logarithm of a group's relative noise variance around the overall one.
+_LOG_NOISE_STD = 1.0
+# Relative noise variance with which a scale is learnt where there is no noise. Errors below one per
+# cent of the prior's scale come from the linearisation and would widen predictions everywhere.
+_LEAST_NOISE = 1e-4
+_PRIOR_VALUES = 2  # pseudo-values at the default scale, which stabilise estimates from few values
+_SCALES = tuple(10.0 ** np.arange(-2, 1.6, 0.25))  # candidate scales where the noise is known
+_MAX_LOG_FACTOR = 6.0  # bound on the logarithm of a factor of variances
+_TINY = 1e-12
+_LEAST_SCALE = 1e-6  # of values that are all equal
+
+
+class Prior(NamedTuple):
+    """Scale of the random prior, and variances of the noise in units of the prior's variance.
+
+    `noise` (n,) is the noise up to which draws meet each value. `mean_noise` (n,) is the noise with
+    which the mean is corrected towards the data. It can differ: a network that stopped early has
+    learnt most of what the data say, and the rest of its residuals is mostly noise.
+    """
+
+    scale: float
+    noise: np.ndarray
+    mean_noise: np.ndarray
+
+    @classmethod
+    def of_given(cls, scale: float, variance: np.ndarray) -> Prior:
+        """Make the prior of a given scale, and of a given variance of the noise of each value."""
+        noise = variance / max(scale, 1e-12) ** 2
+        return cls(scale, noise, noise.copy())
+
+
+class _Errors(NamedTuple):
+    """Errors at left-out values, for each of several candidate noises.
+
+    Attributes
+    ----------
+    network : ndarray of shape (n_noises, n)
+        Squared errors of the networks, corrected by their processes.
+    process : ndarray of shape (n_noises, n)
+        Squared errors of the processes when they predict the values themselves.
+    variances : ndarray of shape (n_noises, n)
+        Variances that the processes predict, noise included, in units of the prior's variance.
+    weight : ndarray of shape (n,)
+        Weights of the values.
+    """
+
+    network: np.ndarray
+    process: np.ndarray
+    variances: np.ndarray
+    weight: np.ndarray
+
+    def of_group(self, members: np.ndarray) -> _Errors:
+        """Return the errors of one noise group, given as a mask (n,)."""
+        return _Errors(*(values[..., members] for values in self))
+
+
+def learn_prior(members, make_process, y, importance, unseen, groups, limits):
+    """Learn the prior and the noise of each noise group.
+
+    Parameters
+    ----------
+    members : sequence of Member
+    make_process : callable
+        Makes a member's derivatives and its process.
+    y, importance : ndarray of shape (n_values,)
+        Values, and their weights.
+    unseen : ndarray of bool of shape (n_members, n_values)
+        Values that each member leaves out.
+    groups : ndarray of int of shape (n_values,)
+        Number of each value's noise group.
+    limits : tuple of two ndarrays
+        Smallest and largest standard deviation that the noise of each group can have.
+
+    Returns
+    -------
+    prior : Prior
+    widths : tuple of two ndarrays of the shape of the limits
+        Factor of the epistemic standard deviation, and standard deviation of the noise.
+    """
+    errors, seen = _errors_left_out(members, make_process, y, importance, unseen, _NOISES)
+    shape, limits = limits[0].shape, np.reshape(limits, (2, -1))
+    priors, std = _GroupPriors(groups, limits.shape[1]), limits[0].copy()
+    overall, _ = _likeliest_process(errors)
+    for k in np.unique(groups[seen]):
+        of_group = errors.of_group(groups[seen] == k)
+        scale, std[k], mean_noise = _learn_group(of_group, overall, *limits[:, k])
+        priors.put(k, scale, std[k] ** 2, mean_noise)
+    return priors.joined(), (priors.factors(shape), std.reshape(shape))
+
+
+def _learn_group(errors, overall, least, most):
+    """Learn the scale, the noise's standard deviation and the mean's noise of one noise group.
+
+    `overall` is the position of the candidate noise that is most likely for all groups together.
+    The noise stays between `least` and `most`; larger errors are attributed to the epistemic part.
+    """
+    # The mean is corrected with the noise under which the networks' errors are most likely.
+    mean_noise, _ = _most_likely(errors.network, errors.variances, errors.weight)
+    squares = errors.network[mean_noise]
+    # The process that predicts the values themselves says how epistemic variances vary.
+    best, scale = _likeliest_process(errors, overall)
+    epistemic = scale**2 * np.maximum(errors.variances[best] - _NOISES[best], _TINY)
+    # The networks' errors say how large these variances are, and how large the noise is.
+    factor, std = fit_scale(
+        squares[:, None], epistemic[:, None], errors.weight, prior_rows=0, fewest_rows=1
+    )
+    if not least <= std <= most:
+        std = np.clip(std, least, most)
+        factor = _likeliest_factor(squares, epistemic, std**2, errors.weight)
+    scale *= factor
+    if std**2 > _NOISES[0] * scale**2:
+        # With this noise each candidate stands for a scale: relative noise = (std / scale)^2.
+        scales = std / np.sqrt(_NOISES[:_N_SMALL])
+        totals = scales[:, None] ** 2 * errors.variances[:_N_SMALL]
+        scale = _refit_scale(squares, totals, scales, scale, std**2, errors.weight)
+    return scale, std, _NOISES[mean_noise]
+
+
+def _refit_scale(squares, totals, scales, guess, variance, weight):
+    """Find the scale that makes the networks' errors most likely, near a `guess` and not below it.
+
+    Multiplying epistemic variances by a factor is not the same as a larger scale: with a larger
+    scale the same noise counts less when the process is conditioned. So each of the candidate
+    `scales` has its own predicted variances in `totals` (n_scales, n), noise included.
+    """
+    losses = (weight * (np.log(totals) + squares / totals)).sum(axis=1)
+    best = np.argmin(losses + np.log((scales / guess) ** 2) ** 2)
+    epistemic = np.maximum(totals[best] - variance, _TINY)
+    return max(guess, scales[best] * _likeliest_factor(squares, epistemic, variance, weight))
+
+
+class _GroupPriors:
+    """Collects the priors of all noise groups, and joins them to one prior.
+
+    Parameters
+    ----------
+    groups : ndarray of int of shape (n_values,)
+        Number of each value's noise group.
+    n_groups : int
+    """
+
+    def __init__(self, groups, n_groups):
+        self._groups, self._scales = groups, np.full(n_groups, PRIOR_SCALE)
+        self._noise, self._mean_noise = np.full((2, len(groups)), _NOISES[0])
+
+    def put(self, k, scale, variance, mean_noise):
+        """Store the scale of group k, the variance of its noise, and its relative mean noise.
+
+        The mean's noise is at most that of the draws: a correction that trusted values less than
+        the draws do would miss values on which all draws agree.
+        """
+        at = self._groups == k
+        self._scales[k] = scale = max(scale, _LEAST_SCALE)
+        self._noise[at] = noise = max(variance / scale**2, _NOISES[0])
+        self._mean_noise[at] = min(mean_noise, noise)
+
+    def joined(self):
+        """Make one prior, whose scale is the geometric mean of the groups' scales."""
+        return Prior(self._scale, self._noise, self._mean_noise)
+
+    def factors(self, shape):
+        """Divide each group's scale by the joint one: factors of epistemic deviations."""
+        return (self._scales / self._scale).reshape(shape)
+
+    @property
+    def _scale(self):
+        return np.exp(np.log(self._scales).mean())
+
+
+def learn_scale(members, make_process, y, importance, unseen, groups, std):
+    """Learn the prior where the noise is known, from its standard deviations in each noise group.
+
+    Each group has its own scale: in a joint fit a group without noise would decide for all. See
+    `learn_prior` for the other parameters and the result; the shape of `std` is that of the widths.
+    """
+    variances = std.ravel() ** 2
+    of_values = variances[groups]
+    noises = [np.maximum(of_values / scale**2, _NOISES[0]) for scale in _SCALES]
+    errors, seen = _errors_left_out(members, make_process, y, importance, unseen, noises)
+    # Predicted variances in units of the values: the larger the scale, the less the noise counts.
+    totals = errors.variances * np.square(_SCALES)[:, None]
+    priors = _GroupPriors(groups, std.size)
+    for k in np.unique(groups[seen]):
+        here = groups[seen] == k
+        scale, corrected = _scale_of_group(errors.of_group(here), totals[:, here], variances[k])
+        mean_noise = max(variances[k] / _SCALES[corrected] ** 2, _NOISES[0])
+        priors.put(k, scale, variances[k], mean_noise)
+    return priors.joined(), (priors.factors(std.shape), std)
+
+
+def _scale_of_group(errors, totals, variance):
+    """Choose a group's scale, and the position of the candidate scale that corrects its mean.
+
+    `totals` (n_scales, n) are predicted variances, and `variance` is that of the noise.
+    """
+    losses = (errors.weight * (np.log(totals) + errors.process / totals)).sum(axis=1)
+    # Values under large noise say little about the scale. A log-normal prior around the default
+    # scale keeps it from being chosen by chance.
+    best = np.argmin(losses + np.log(np.square(np.divide(_SCALES, PRIOR_SCALE))) ** 2)
+    # The correction with the smallest errors relative to the predicted variances.
+    corrected = np.average(errors.network / totals[best], axis=1, weights=errors.weight).argmin()
+    squares, epistemic = errors.network[corrected], np.maximum(totals[best] - variance, _TINY)
+    factor = _likeliest_factor(squares, epistemic, variance, errors.weight)
+    return factor * _SCALES[best], corrected
+
+
+def _likeliest_factor(squares, epistemic, variance, weight):
+    """Find the factor of epistemic deviations that makes errors most likely, for a known noise.
+
+    Parameters
+    ----------
+    squares, epistemic, weight : ndarray of shape (n,)
+        Squared errors, epistemic variances and weights of values.
+    variance : float
+        Variance of the noise.
+    """
+
+    def loss(log_factor):
+        total = np.exp(log_factor) * epistemic + variance
+        nll = (weight * (np.log(total) + squares / total)).sum()
+        return nll + log_factor**2  # standard normal prior of the logarithm, as in `fit_scale`
+
+    bounds = (-_MAX_LOG_FACTOR, _MAX_LOG_FACTOR)
+    found = optimize.minimize_scalar(loss, bounds=bounds, method="bounded")
+    return np.exp(found.x / 2)
+
+
+def learn_scale_without_noise(members, make_process, y, importance, unseen):
+    """Learn the prior's scale from values without noise; see `learn_prior` for the parameters.
+
+    Returns
+    -------
+    scale : float
+    error : float
+        Root mean square of the networks' errors, divided by that of the values.
+    """
+    errors, _ = _errors_left_out(members, make_process, y, importance, unseen, (_LEAST_NOISE,))
+    ratios = errors.network[0] / errors.variances[0]
+    total = (errors.weight * ratios).sum() + _PRIOR_VALUES * PRIOR_SCALE**2
+    scale = float(np.sqrt(total / (errors.weight.sum() + _PRIOR_VALUES)))
+    size = np.average(y**2, weights=importance) or 1.0
+    return scale, float(np.sqrt(np.average(errors.network[0], weights=errors.weight) / size))
+
+
+def _errors_left_out(members, make_process, y, importance, unseen, noises):
+    """Compute the errors at left-out values for each candidate noise.
+
+    Returns
+    -------
+    errors : _Errors
+    seen : ndarray of bool of shape (n_values,)
+        Values that have errors: not all of them if the networks of some folds have diverged.
+    """
+    of_network, of_process, variances = np.zeros((3, len(noises), len(y)))
+    for member, left_out in zip(members, unseen):
+        derivatives, process = make_process(member)
+        residual = y - derivatives.raw.ravel()
+        # One factorisation predicts both targets: residuals of the network, and values.
+        means, variances[:, left_out] = process.predict_left_out(
+            np.stack([residual, y]), left_out, noises, importance
+        )
+        of_network[:, left_out] = (residual[left_out] - means[:, 0]) ** 2
+        of_process[:, left_out] = (y[left_out] - means[:, 1]) ** 2
+    seen = unseen.any(axis=0)
+    found = of_network[:, seen], of_process[:, seen], variances[:, seen], importance[seen]
+    return _Errors(*found), seen
+
+
+def _likeliest_process(errors, overall=None):
+    """Find the process under which values are most likely: position of its noise, and its scale.
+
+    Only noises up to the prior's variance are candidates: where all is noise, a smaller prior would
+    be certain of the mean level, too. `overall`, the position of the noise of all groups, adds a
+    log-normal prior around it, since few values hardly tell a large scale from a small one.
+    """
+    squares, variances = errors.process[:_N_SMALL], errors.variances[:_N_SMALL]
+    penalty = 0.0
+    if overall is not None:
+        penalty = (np.log(np.divide(_NOISES[:_N_SMALL], _NOISES[overall])) / _LOG_NOISE_STD) ** 2
+    return _most_likely(squares, variances, errors.weight, penalty)
+
+
+def _most_likely(squares, variances, weight, penalty=0.0):
+    """Find the candidate noise and the scale under which errors are most likely.
+
+    Errors are normal with the predicted variances times the squared scale, whose best value has a
+    closed form for each candidate. The `penalty` of each candidate counts like twice the negative
+    log likelihood.
+
+    Returns
+    -------
+    best : int
+        Position of the candidate.
+    scale : float
+    """
+    scales = np.maximum(np.average(squares / variances, axis=1, weights=weight), 1e-300)
+    losses = np.log(scales) + np.average(np.log(variances), axis=1, weights=weight)
+    best = np.argmin(losses * weight.sum() + penalty)
+    return best, np.sqrt(scales[best])

@@ -1,0 +1,1 @@
+"""Estimators that search: AutoDEUQ and neural ensemble search."""

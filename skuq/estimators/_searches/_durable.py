@@ -1,0 +1,203 @@
+"""Continue searches from a folder or from memory, and load estimators from folders.
+
+A search is identified by its data and by the parameters that change trials.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from numbers import Real
+from typing import Any
+
+from skuq._params import Interval, Settings
+from skuq._utils._messages import warn_user
+from skuq.catalog import Catalog, CatalogFolder, HeldOut
+from skuq.catalog._catalog import CatalogMemory
+from skuq.catalog._folder import catalog_dir_of, find_search, read_estimator
+from skuq.estimators._searches._descriptions import describe, digest_of
+from skuq.exceptions import SearchFailedError, UnsavableError
+from skuq.networks import Decisions
+from skuq.persistence import MissingPart, dumps, loads
+
+#: Constraints of the parameters about the storage and the end of a search.
+DURABLE_CONSTRAINTS: dict = {
+    "catalog_dir": [str, os.PathLike, None],
+    "max_time": [Interval(Real, 0, None, closed="neither"), None],
+    "trial_timeout": [Interval(Real, 0, None, closed="neither"), None],
+    "warm_start": ["boolean"],
+}
+
+#: Parameters that change the selection of the ensemble alone.
+SELECTION_PARAMETERS = ("n_members", "selection", "calibrate")
+
+# Parameters that do not change trials: they can differ from one fit to the next.
+_NOT_IN_FINGERPRINT = {
+    *SELECTION_PARAMETERS,
+    *("n_trials", "refit", "repeats", "n_jobs", "verbose"),
+    *DURABLE_CONSTRAINTS,
+}
+
+
+def open_store(estimator: Any, plan: Any, task: Any, folds: Any) -> Any:
+    """Open the store of a search's trials: a folder, a `CatalogMemory`, or none.
+
+    Parameters
+    ----------
+    estimator : estimator
+        With ``warm_start``, its `_memory` holds the trials of its last fit.
+    plan : SearchPlan
+    task : Task
+    folds : list of pairs of ndarray, or None
+        The folds of a user's splitter, which can make others each time.
+    """
+    if estimator.catalog_dir is None and not estimator.warm_start:
+        return contextlib.nullcontext()
+    for value in estimator.get_params(deep=True).values():
+        for part in _missing_parts(value):
+            part()  # raises an error that names the missing part
+    # Settings count by their values, so that a short form equals the object it stands for. The
+    # decisions of a search space are compared by the store, which tells what changed.
+    parts = {
+        name: describe(value, with_code=not name.startswith("space"))
+        for name, value in _identifying_parameters(estimator, plan).items()
+    }
+    weight = task.rows.weight
+    data = {
+        "X": task.rows.X,
+        "y": task.rows.y,
+        "sample_weight": None if (weight == 1).all() else weight,
+        "groups": task.groups,
+        "validation_data": task.validation,
+        "shift_validation": task.shifted,
+        # The labels of classes and the names of columns identify the search, too.
+        "classes": getattr(task.targets, "classes", None),
+        "feature_names": getattr(estimator, "feature_names_in_", None),
+        **({} if folds is None else {"validation": folds}),
+    }
+    parts |= {name: digest_of(value) for name, value in data.items()}
+    # random_state=None accepts any random numbers, those of an existing search included.
+    parts["random_state"] = None if estimator.random_state is None else task.entropy
+    parts["estimator"] = type(estimator).__name__
+    if estimator.catalog_dir is not None:
+        return CatalogFolder(estimator.catalog_dir, parts)
+    objects = {
+        name: value
+        for name, value in estimator.get_params(deep=True).items()
+        if name.partition("__")[0] not in _NOT_IN_FINGERPRINT
+        and not isinstance(value, Settings)
+        and (callable(value) or hasattr(value, "__dict__"))
+    }
+    return _recall_memory(estimator, parts, objects)
+
+
+def _identifying_parameters(estimator: Any, plan: Any) -> dict[str, Any]:
+    """Return the parameters that change trials, by name, those inside of settings included."""
+    params = estimator.get_params(deep=False) | {"search": plan.strategy, "space": plan.space}
+    given = {k: v for k, v in params.items() if k not in _NOT_IN_FINGERPRINT}
+    found = _flatten(given)
+    # The evolution compares ensembles by the loss of the selection.
+    if plan.evolves_ensembles:
+        found["selection__loss"] = plan.rule.loss
+    return found | {"search__initial_trials": plan.strategy.given_configurations()}
+
+
+def _flatten(params: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in params.items():
+        if isinstance(value, Settings):
+            found[prefix + name] = type(value).__name__
+            found |= _flatten(value.get_params(deep=False), f"{prefix}{name}__")
+        else:
+            found[prefix + name] = value
+    return found
+
+
+def _recall_memory(estimator: Any, parts: dict[str, Any], objects: dict[str, Any]) -> CatalogMemory:
+    """Return the trials in memory if this is the same search, otherwise an empty memory."""
+    memory, reason = estimator._memory, None
+    if memory is None and hasattr(estimator, "fitted_"):
+        reason = (
+            "its trials are not in memory (it had no warm_start or a catalog_dir, or this is a "
+            "copy of the estimator)"
+        )
+    elif memory is not None and (changed := memory.differences(parts, objects)):
+        reason = f"it differs in {changed}"
+    if reason is not None:
+        warn_user(
+            f"warm_start cannot continue the last fit: {reason}. A new search starts.",
+        )
+    return CatalogMemory(parts, objects) if memory is None or reason is not None else memory
+
+
+def begin_search(
+    store: Any, estimator: Any, entropy: int, decisions: Decisions, held_out: HeldOut
+) -> None:
+    """Store the decisions of a search, and the estimator without trials."""
+    halves = decisions._asdict()
+    space = {d.name: f"{half}: {d}" for half, space in halves.items() for d in space.decisions}
+    saved = None
+    try:
+        if store.path is not None:
+            saved = dumps(estimator)
+    except UnsavableError as error:
+        warn_user(
+            f"The search is stored and can be continued by `fit`, but not loaded by "
+            f"`from_catalog`: {error}",
+        )
+    store.begin(entropy, space, held_out, saved)
+
+
+def load_search(cls: Any, path: Any, trusted: Any, params: dict[str, Any]) -> tuple[Any, Catalog]:
+    """Load the estimator and the trials of a folder; see `SearchEstimator.from_catalog`.
+
+    Returns the estimator as it was before its first trial, with the parameters `params`, and the
+    catalog of all trials.
+    """
+    path = find_search(path)
+    estimator: Any = loads(read_estimator(path), trusted=trusted)
+    if type(estimator) is not cls:
+        name = type(estimator).__name__
+        raise TypeError(f"{path} holds a search of {name}. Use {name}.from_catalog.")
+    # The folder may have been moved since. Clones with other parameters get folders beside it,
+    # unless it was renamed.
+    params = {"catalog_dir": str(catalog_dir_of(path)), **params}
+    missing = {
+        name for name, value in estimator.get_params(deep=True).items() if _missing_parts(value)
+    }
+    names = set(estimator.get_params(deep=False))
+    allowed = (_NOT_IN_FINGERPRINT & names) | missing
+    wrong = sorted(k for k in params if k not in allowed and k.partition("__")[0] not in allowed)
+    if wrong:
+        raise ValueError(
+            f"{wrong} cannot be changed for existing trials. These can: {sorted(allowed)}."
+        )
+    estimator.set_params(**params)._validate_params()
+    estimator.catalog_path_ = path
+    return estimator, Catalog.load(path)
+
+
+def first_trials(catalog: Catalog, n_trials: int, path: Any) -> Catalog:
+    """Return the trials that a `fit` with this number of trials would take.
+
+    Raises
+    ------
+    SearchFailedError
+        If none of them has succeeded.
+    """
+    first = Catalog([r for r in catalog if r.trial_number < n_trials], catalog.held_out)
+    if not len(first.completed):
+        raise SearchFailedError(
+            f"None of the {len(first)} trials in {path} has succeeded.", first.records
+        )
+    return first
+
+
+def _missing_parts(value: Any) -> list[MissingPart]:
+    """List the missing parts in a parameter: the value itself, or what a container holds."""
+    if isinstance(value, MissingPart):
+        return [value]
+    values = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, dict | list | tuple):
+        return []
+    return [part for item in values for part in _missing_parts(item)]

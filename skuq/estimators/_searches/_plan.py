@@ -1,0 +1,276 @@
+"""What a search reads from its estimator's parameters, and how these meet the user's rows."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.base import is_classifier
+
+from skuq._params import HasMethods, Hidden, Interval, Settings, StrOptions, resolve_settings
+from skuq.catalog import Catalog, HeldOut
+from skuq.catalog._folder import find_search
+from skuq.ensembles import Candidates, SelectionRule
+from skuq.ensembles._rules import FunctionSelection
+from skuq.estimators._searches._durable import DURABLE_CONSTRAINTS
+from skuq.estimators._task import VALIDATION, Task
+from skuq.networks import Decisions, TabularSpace, WithTraining
+from skuq.networks._given_spaces import resolve_search_space
+from skuq.search import NESEvolution, OracleSearch, SearchStrategy
+from skuq.tables import TrainingData
+from skuq.tables._inputs import PREPROCESS_CONSTRAINTS
+from skuq.tables._splits import standardise_rows
+from skuq.training import Recipe
+
+_VALIDATION_SHARE = 0.25  # "auto", without folds
+_N_FOLDS, _N_FOLDS_OF_MANY = 8, 5  # default number of folds, and that for more than _MANY_ROWS
+_MANY_ROWS = 20_000
+_EPOCHS = 100  # default number of epochs in spaces that do not set it
+_EPOCHS_OF_STEPS = 30, 100  # smallest and largest default, if it follows from a number of steps
+
+#: Constraints of the parameters of all searches.
+SEARCH_CONSTRAINTS: dict = {
+    "n_trials": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+    "n_members": [Interval(Integral, 1, None, closed="left")],
+    "search": [
+        SearchStrategy,
+        HasMethods(["create_trial", "end_trial"]),
+        Hidden(HasMethods(["run_trial", "get_best_models"])),  # tuners are refused with a hint
+    ],
+    "space": [
+        TabularSpace,
+        HasMethods(["decisions", "build", "recipe"]),
+        callable,
+        tuple,
+        Hidden(HasMethods(["build"])),  # Keras-Tuner's HyperModel
+        Hidden(HasMethods(["run_trial"])),  # its tuners, which are told what to give instead
+    ],
+    "fixed": [dict, None],
+    "selection": [SelectionRule, callable],
+    "epochs": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+    "validation": VALIDATION,
+    "refit": ["boolean"],
+    **PREPROCESS_CONSTRAINTS,
+    **DURABLE_CONSTRAINTS,
+    "n_jobs": [Integral, None],
+    "random_state": ["random_state"],
+    "verbose": ["verbose", None],
+}
+
+
+@dataclass(frozen=True, eq=False)
+class SearchPlan:
+    """Everything that a search reads from the parameters of its estimator.
+
+    Attributes
+    ----------
+    strategy : SearchStrategy
+    space : SearchSpace, TabularSpace or WithTraining
+        Space of networks, which may have to be bound to the rows.
+    rule : SelectionRule
+    inputs, targets : Inputs, Targets
+        Encodings, not fitted yet.
+    in_folds : bool
+        Whether ``validation="auto"`` means folds.
+    n_steps : int or None
+        Number of optimiser steps from which the default number of epochs follows.
+    losses : tuple of str
+        Losses among which a tabular space decides.
+    starts_with_recipes : bool
+        Whether a search starts with the recipes that its space knows.
+    discards : bool
+        Whether ``discard="auto"`` discards trials.
+    stacks : bool
+        Whether trials of one architecture that are known in advance train as one program. Their
+        seeds then differ from those of other searches with the same `random_state`.
+    n_repeats : int
+        Number of times that the selected trials are trained again on other folds.
+    search_share : float
+        Share of `max_time` for the search itself; the rest is for repeats.
+    score_name : str
+        Name of the score that the search minimises, for messages.
+    images : bool
+        Whether X can be images, whose shape is then a fitted attribute.
+    """
+
+    strategy: SearchStrategy
+    space: Any
+    rule: SelectionRule
+    inputs: Any
+    targets: Any
+    in_folds: bool = False
+    n_steps: int | None = None
+    losses: tuple[str, ...] = ()
+    starts_with_recipes: bool = False
+    discards: bool = False
+    stacks: bool = False
+    n_repeats: int = 0
+    search_share: float = 1.0
+    score_name: str = "NLL"
+    images: bool = False
+
+    @property
+    def evolves_ensembles(self) -> bool:
+        """Whether proposals depend on the ensembles of earlier trials."""
+        return isinstance(self.strategy, NESEvolution)
+
+
+def resolve_strategy(estimator: Any) -> SearchStrategy:
+    """Resolve the parameter `search`; a Keras-Tuner oracle is the short form of `OracleSearch`."""
+    strategy = resolve_settings(estimator, "search")
+    if not isinstance(strategy, SearchStrategy):
+        oracle = strategy
+        if isinstance(oracle, type) or not hasattr(oracle, "create_trial"):
+            OracleSearch(oracle).validate()  # raises an error that says what to give
+        # Copy the oracle, so that the parameter does not change and `fit` can be called again.
+        strategy = OracleSearch(copy.deepcopy(oracle))
+        strategy.validate()
+    _check_other_folder(strategy.initial_trials, estimator.catalog_dir)
+    return strategy
+
+
+def _check_other_folder(path: Any, catalog_dir: Any) -> None:
+    """Refuse `catalog_dir` as `initial_trials`: it will hold this search, too."""
+    if catalog_dir is None or path is None or isinstance(path, list | tuple | Catalog):
+        return
+    source, target = (Path(p).expanduser().resolve() for p in (path, catalog_dir))
+    if source != target:
+        return
+    found = find_search(path)
+    advice = f"Use {str(found)!r}."
+    if found == target:
+        advice = f"Use {str(found.parent)!r} as `catalog_dir`."
+    raise ValueError(
+        "`initial_trials` must be the folder of another search. Got `catalog_dir`, in which "
+        f"this search gets a folder, too. {advice}"
+    )
+
+
+def resolve_space(estimator: Any) -> Any:
+    """Resolve the parameter `space`, which is not bound to rows yet."""
+    space = resolve_settings(estimator, "space")
+    return space if isinstance(space, Settings) else resolve_search_space(space)
+
+
+def resolve_rule(estimator: Any) -> SelectionRule:
+    """Resolve the parameter `selection`, and check that it can select `n_members`."""
+    rule = resolve_settings(estimator, "selection")
+    if not isinstance(rule, SelectionRule):
+        # Arrays of the candidates that a user's function gets, by the name of its arguments.
+        arrays = estimator._selection_arrays
+        _check_takes("selection", rule, [*arrays, "n_members"], ["sample_weight"])
+        rule = FunctionSelection(rule, list(arrays.values()))
+    rule.check(estimator.n_members, is_classifier(estimator))
+    return rule
+
+
+def _check_takes(
+    name: str, function: Any, positional: Sequence[str], keywords: Sequence[str]
+) -> None:
+    """Raise TypeError if a parameter is a function that cannot be called with these arguments."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some built-in functions have none
+        return
+    try:
+        signature.bind(*positional, **dict.fromkeys(keywords))
+    except TypeError as error:
+        arguments = [*positional, *(f"{keyword}=..." for keyword in keywords)]
+        raise TypeError(
+            f"`{name}` must be a function of ({', '.join(arguments)}). Got {function!r} with the "
+            f"parameters {signature}: {error}."
+        ) from error
+
+
+def is_splitter(validation: Any) -> bool:
+    """Tell whether `validation` is neither a share nor a number of folds."""
+    return not isinstance(validation, Real | str | None)
+
+
+def check_arguments(
+    estimator: Any, plan: SearchPlan, validation_data: Any, shift_validation: Any
+) -> None:
+    """Refuse arguments of `fit` that contradict parameters."""
+    validation = estimator.validation
+    if validation_data is not None and not (validation is None or validation == "auto"):
+        raise ValueError(
+            "Give either `validation` or `validation_data`: with a share or folds as `validation`, "
+            f"rows of `fit` validate. Got both, with validation={validation!r}."
+        )
+    if validation_data is None and validation is None:
+        raise ValueError(
+            "`validation` must not be None without `validation_data`: a search compares networks "
+            'on rows that they were not trained on. Use "auto", a share or folds.'
+        )
+    if getattr(plan.strategy, "evolve_on", None) == "shift" and shift_validation is None:
+        raise ValueError('`evolve_on="shift"` of `search` needs `shift_validation`.')
+
+
+def resolve_validation(estimator: Any, plan: SearchPlan, task: Task) -> Any:
+    """Resolve ``validation="auto"``: folds, fewer for large data, or a share of the rows."""
+    validation = estimator.validation
+    if not isinstance(validation, str):
+        return validation
+    if not plan.in_folds or task.validation is not None:
+        return _VALIDATION_SHARE
+    if task.n_units < 2 * _N_FOLDS:
+        return max(2, task.n_units // 2)
+    return _N_FOLDS if task.n_units <= _MANY_ROWS else _N_FOLDS_OF_MANY
+
+
+def collect_held_out(task: Task) -> tuple[HeldOut, Any]:
+    """Collect the rows that all trials predict, and their inputs.
+
+    The inputs are None if these are only the validation rows.
+    """
+    data, splits = task.data, task.splits
+    assert data is not None and splits is not None
+    sets, x = [], [data.x_valid]
+    for rows in task.shifted:
+        # The same steps as for validation rows: float32, and weights with mean 1.
+        part = TrainingData.without_validation(*standardise_rows(rows, task.inputs, task.targets))
+        sets.append(HeldOut(None, part.y, part.weight))
+        x.append(part.x)
+    folds = splits.parts is not None
+    y_and_weight = (data.y, data.weight) if folds else (data.y_valid, data.weight_valid)
+    held_out = HeldOut(splits.positions, *y_and_weight, tuple(sets))
+    return held_out, np.concatenate(x) if task.shifted else None
+
+
+def bind_space(plan: SearchPlan, task: Task) -> Any:
+    """Bind the space to the rows, if networks and training depend on them."""
+    assert task.data is not None and task.splits is not None
+    inputs: Any = task.inputs
+    if isinstance(plan.space, TabularSpace):
+        classes = hasattr(task.targets.head, "probabilities")
+        n_train, codes = task.splits.n_train, inputs.n_codes
+        return plan.space.bind(task.data.x, codes, n_train, classes, plan.losses)
+    if isinstance(plan.space, WithTraining):
+        return plan.space.bind(len(task.rows.X))
+    return plan.space
+
+
+def default_epochs(plan: SearchPlan, space: Any, decisions: Decisions, n_train: int) -> int:
+    """Choose the number of epochs of trials whose configurations do not set it."""
+    if plan.n_steps is None:
+        return _EPOCHS
+    # Small tables need more epochs for the same number of steps.
+    architecture, hyperparameters = decisions
+    recipe = Recipe(**space.recipe({**architecture.default(), **hyperparameters.default()}))
+    steps_per_epoch = math.ceil(n_train / recipe.batch_size)
+    return int(np.clip(math.ceil(plan.n_steps / steps_per_epoch), *_EPOCHS_OF_STEPS))
+
+
+def criterion(head: Any, loss: str, part: Any, records: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """Return what `EnsembleEvolution` selects parents by: predictions for one held-out set."""
+    rows, y, weight = part
+    raws = [record.result.held_out[rows] for record in records]
+    statistics, of_average = Candidates(raws, y.astype("float64"), head).statistics(loss)
+    return statistics, of_average, weight

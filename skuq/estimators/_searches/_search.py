@@ -1,0 +1,669 @@
+"""Base class of estimators that search: train many networks, keep all, and select an ensemble.
+
+AutoDEUQ and NES share `SearchEstimator.fit`. They differ in the `SearchPlan` that each makes of its
+parameters: the strategy, the space of networks, the rule of the selection, and defaults.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+import time
+from dataclasses import replace
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone, is_classifier
+from sklearn.utils.validation import check_is_fitted
+
+from skuq._utils._environment import generator
+from skuq._utils._messages import warn_user
+from skuq.catalog import Catalog
+from skuq.catalog._folder import read_retrained
+from skuq.ensembles import Selection, SelectionRule
+from skuq.estimators._base import fits, to_keras
+from skuq.estimators._searches._durable import (
+    SELECTION_PARAMETERS,
+    begin_search,
+    first_trials,
+    load_search,
+    open_store,
+)
+from skuq.estimators._searches._plan import (
+    SearchPlan,
+    bind_space,
+    check_arguments,
+    collect_held_out,
+    criterion,
+    default_epochs,
+    is_splitter,
+    resolve_rule,
+    resolve_validation,
+)
+from skuq.estimators._searches._trials import (
+    NO_CALIBRATION,
+    Chooser,
+    Review,
+    assemble,
+    make_leaderboard,
+    make_retraining,
+    predict_candidates,
+    recalibrate,
+    score_trials,
+    trials_to_keep,
+    warn_of_few_validation_rows,
+)
+from skuq.estimators._task import Task, read_task
+from skuq.fitted import FittedEnsemble
+from skuq.networks import Decisions
+from skuq.search import (
+    Limits,
+    RunOptions,
+    Search,
+    SearchProblem,
+    SearchResult,
+    SearchStrategy,
+    StartingWith,
+)
+from skuq.search._proposers import Fixed, RandomProposer, fix_decisions
+from skuq.search._retraining import Retraining
+from skuq.tables._inputs import add_input_tags, warn_of_few_rows
+from skuq.training import MemberRefitter, MemberRepeater, MemberTrainer
+
+_N_TRIALS = 50  # default number of trials without `max_time`
+_MOST_TRIALS = 10_000  # largest number of trials with `max_time`
+# A repeat may need only this share of its trial's time, since its program is compiled already.
+_MIN_SHARE = 0.5
+
+
+class SearchEstimator:
+    """Base class that searches, trains and selects."""
+
+    #: Arrays of the candidates that a function given as `selection` gets, by argument.
+    _selection_arrays: dict[str, str]
+    _memory: Any = None  # trials of the last fit, if warm_start
+
+    # Parameters and fitted attributes that this class uses.
+    n_trials: Any
+    n_members: int
+    fixed: Any
+    selection: Any
+    epochs: Any
+    refit: bool
+    repeats: Any
+    preprocess: Any
+    n_jobs: int | None
+    max_time: float | None
+    trial_timeout: float | None
+    verbose: Any
+    catalog_: Catalog
+    refitted_: dict[int, Any]
+    repeated_: dict[int, Any]
+    selection_: Selection
+    fitted_: FittedEnsemble
+
+    def _plan(self, X: Any) -> SearchPlan:
+        """Read the parameters; raise ValueError if they contradict each other.
+
+        X is that of `fit`, or None if there is none.
+        """
+        raise NotImplementedError
+
+    @fits
+    def fit(
+        self,
+        X,
+        y,
+        sample_weight=None,
+        *,
+        validation_data=None,
+        shift_validation=None,
+        groups=None,
+    ):
+        """Search, train and select.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame of shape (n, n_features), or ndarray of shape (n, h, w, c)
+            Numbers, booleans, strings and categories, with missing values, see `preprocess`.
+            NES takes images of finite numbers, too.
+        y : array-like of shape (n,) or, for several outputs, (n, n_outputs)
+            Targets: numbers or classes.
+        sample_weight : array-like of shape (n,), optional
+            Non-negative weights of the rows.
+        validation_data : tuple (X, y) or (X, y, sample_weight), optional
+            Rows to validate on, instead of a share of the rows above. The parameter `validation`
+            must then be "auto" or None.
+        shift_validation : tuple (X, y[, sample_weight]) or list of such tuples, optional
+            Labelled rows from the distribution on which the model will be used, or a simulation
+            of it (see `skuq.datasets.corrupt_table`). A list holds several severities, the
+            highest last. They are never trained on. The ensemble is selected on all of them
+            together, each severity with the same weight; see `at_severity`. The evolution of NES
+            uses the highest severity.
+        groups : array-like of shape (n,), optional
+            Groups; all rows of a group either train or validate, unless a splitter given as
+            `validation` divides them.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If the data or parameters are invalid; the message explains which and why.
+        SearchFailedError
+            If no network could be trained; the message has the reasons.
+
+        Notes
+        -----
+        If your own `selection` raises an error, no trial is lost: the exception's `estimator` holds
+        them, and its `reselect` selects among them.
+        """
+        started = time.monotonic()
+        plan = self._plan(X)
+        check_arguments(self, plan, validation_data, shift_validation)
+        task = read_task(
+            self,
+            plan.inputs,
+            plan.targets,
+            X,
+            y,
+            sample_weight,
+            validation_data=validation_data,
+            shift_validation=shift_validation,
+            groups=groups,
+            min_rows=2,
+        )
+        validation = resolve_validation(self, plan, task)
+        # A user's splitter can make other folds each time, so that the folds identify the search.
+        splits = task.make_splits(validation) if is_splitter(validation) else None
+        with open_store(self, plan, task, None if splits is None else splits.parts) as store:
+            self._memory = store if self.catalog_dir is None else None
+            if store is not None:
+                task = replace(task, entropy=store.entropy or task.entropy)
+            task = task.with_splits(splits or task.make_splits(validation))
+            warn_of_few_validation_rows(task.splits, task.shifted)
+            search, decisions = self._make_search(plan, task, store, started)
+            # Everything that is known before the first trial: the scales, and no networks.
+            found = self._copy(
+                **({"classes_": task.targets.classes} if is_classifier(self) else {}),
+                **({"image_shape_": getattr(task.inputs, "shape", None)} if plan.images else {}),
+                decisions_=decisions,
+                entropy_=task.entropy,
+                catalog_path_=None if store is None else store.path,
+                preprocessor_=task.inputs.preprocessor,
+                fitted_=FittedEnsemble(task.inputs, task.targets, (), np.empty(0)),
+            )
+            if store is not None:
+                begin_search(store, found, task.entropy, decisions, search.held_out)
+            result = search.run()
+            chooser, head = self._chooser(plan.rule), task.targets.head
+            try:
+                chosen = chooser.choose_each(result, head)
+            except Exception as error:
+                _keep_trials(error, found, result)
+                raise
+            retraining = make_retraining(plan, result, chosen, self.refit, head)
+            if retraining is not None and not result.interrupted:
+                result = self._train_again(retraining, plan, task, search, validation, started)
+                chosen = recalibrate(chosen, chooser, result, head)
+        vars(self).update(vars(found._predict_by(result, chosen)))
+        review = self._review(plan.rule)
+        review.warn_of_few_members()
+        if not self.refitted_:
+            review.warn_of_short_training(self.max_time)
+        review.warn_of_failures()
+        return self
+
+    def _make_search(
+        self, plan: SearchPlan, task: Task, store: Any, started: float
+    ) -> tuple[Search, Decisions]:
+        """Make the search, and list the decisions that it could vary."""
+        data: Any = task.data
+        splits: Any = task.splits
+        held_out, x_of_trials = collect_held_out(task)
+        space, head = bind_space(plan, task), task.targets.head
+        decisions = space.decisions(data.x.shape[1:], head.n_raw)
+        epochs, max_epochs = self.epochs, self.epochs
+        if isinstance(epochs, str):
+            epochs, max_epochs = default_epochs(plan, space, decisions, splits.n_train), None
+        strategy = plan.strategy
+        trainer = MemberTrainer(
+            space,
+            data,
+            head,
+            epochs,
+            held_out=x_of_trials,
+            folds=splits.parts,
+            timeout=self.trial_timeout,
+            max_epochs=max_epochs,
+            objective=strategy.objective,
+        )
+        # Parents are selected on the clean rows, or on those of the highest severity.
+        parts = [held_out.sets[0], *held_out.sets[1:][-1:]]
+        n_trials, fixed = self._count_trials(strategy), self.fixed or {}
+        problem = SearchProblem(
+            fix_decisions(decisions, fixed),
+            n_trials,
+            _N_TRIALS if isinstance(self.n_trials, str) else n_trials,
+            getattr(space, "mutate", None),
+            [functools.partial(criterion, head, plan.rule.loss, part) for part in parts],
+        )
+        proposer = strategy.proposer(problem)
+        # A search that knows all configurations trains them as one program.
+        in_stacks = plan.stacks and isinstance(proposer, Fixed | RandomProposer)
+        known = plan.starts_with_recipes and hasattr(space, "known_recipes")
+        recipes = space.known_recipes() if known else []
+        first = strategy.initial_configurations(decisions, recipes, fixed)
+        halving = strategy.halving(plan.discards, len(first))
+        entropy = task.entropy
+        if plan.stacks:
+            # A baseline has the same split of the rows as its search, and other networks.
+            entropy = int(generator(entropy, "one architecture").integers(1, 2**31 - 1))
+        options = self._options(
+            "search",
+            self.n_trials,
+            "objective" if strategy.objective is not None else plan.score_name,
+            max_time=self._time_left(started, plan.search_share),
+            first_trial=self._time_left(started),
+        )
+        search = Search(
+            trainer,
+            StartingWith(first, proposer) if first else proposer,
+            n_trials,
+            entropy,
+            held_out=held_out,
+            store=store,
+            options=options,
+            halving=halving,
+            in_stacks=in_stacks and not first and halving is None,
+            seconds=math.inf if self.max_time is None else self.max_time,
+        )
+        return search, decisions
+
+    def _count_trials(self, strategy: SearchStrategy) -> int:
+        """Return the number of trials; with `max_time`, "auto" is as many as fit into it."""
+        if not isinstance(self.n_trials, str):
+            return self.n_trials
+        n_trials = _N_TRIALS if self.max_time is None else _MOST_TRIALS
+        return min(n_trials, getattr(strategy, "max_trials", None) or n_trials)
+
+    def _options(self, name: str, number: Any, score_name: str, **limits: Any) -> RunOptions:
+        """Make the options of a search, or of a training after it, with these limits.
+
+        `number` is what the user gave for the number of trials or repeats: "auto" with a limit of
+        time means as many as fit into it.
+        """
+        is_open = isinstance(number, str) and limits.get("max_time") is not None
+        all_limits = Limits(trial_timeout=self.trial_timeout, **limits)
+        return RunOptions(self.n_jobs, all_limits, self.verbose, name, score_name, is_open)
+
+    def _time_left(self, started: float, share: float = 1.0) -> float | None:
+        """Return the seconds that are left of a share of `max_time`; None without a limit."""
+        if self.max_time is None:
+            return None
+        return max(0.01, share * self.max_time - (time.monotonic() - started))
+
+    def _train_again(
+        self,
+        retraining: Retraining,
+        plan: SearchPlan,
+        task: Task,
+        search: Search,
+        validation: Any,
+        started: float,
+    ) -> SearchResult:
+        """Train selected trials again: refit them on all rows, or repeat them.
+
+        Repeats have other seeds and other folds, if there are folds. None starts once less than
+        half of the time of the fastest is left, and those that are cut short are not used.
+        """
+        score = plan.score_name
+        store: Any = search.store
+        splits: Any = task.splits
+        if retraining.kind == "refit":
+            options = self._options("refit", None, score, raise_on_failures=False)
+            return retraining.train(search, MemberRefitter, options, store)
+        max_time = None
+        if self.max_time is not None:
+            max_time = self.max_time - (time.monotonic() - started)
+            times = [t.seconds / t.share for t in retraining.trials if t.share > 0]
+            if max_time <= _MIN_SHARE * min(times, default=0.0):
+                # Start no workers: an earlier fit may have stored some.
+                stored = [] if store is None else retraining.read_stored(store.retrained)
+                return retraining.join(stored)
+        folds: Any = None
+        if splits.parts is not None:
+            rounds = range(1, 1 + plan.n_repeats)
+            folds = [task.make_splits(validation, repeat=k).parts for k in rounds]
+        options = self._options(
+            "repeats",
+            self.repeats,
+            score,
+            max_time=max_time,
+            raise_on_failures=False,
+            needs_success=False,
+        )
+        repeat = functools.partial(MemberRepeater, folds=folds)
+        return retraining.train(search, repeat, options, store)
+
+    # -------------------------------------------------------------- selection
+
+    def _chooser(self, rule: SelectionRule) -> Chooser:
+        return Chooser(rule, self.n_members, getattr(self, "calibrate", False))
+
+    def _predict_by(self, result: SearchResult, chosen: dict[str, Any]) -> Any:
+        """Return a copy that predicts by a selection; `chosen` are attributes that describe it."""
+        ensemble = assemble(self.fitted_, result, chosen["selection_"], chosen["calibration_"])
+        return self._copy(
+            catalog_=result.catalog,
+            refitted_=result.refitted,
+            repeated_=result.repeated,
+            **chosen,
+            fitted_=ensemble,
+        )
+
+    def _review(self, rule: SelectionRule, n_members: int | None = None) -> Review:
+        return Review(
+            self.catalog_,
+            self.selection_,
+            len(self.fitted_.members),
+            self.n_members if n_members is None else n_members,
+            rule.min_members,
+        )
+
+    @property
+    def _result(self) -> SearchResult:
+        return SearchResult(self.catalog_, self.refitted_, self.repeated_)
+
+    def reselect(self, X=None, y=None, sample_weight=None, **settings):
+        """Select another ensemble from the networks of the search, without training.
+
+        With ``refit=True``, members are then the networks of the search, with a warning.
+
+        Parameters
+        ----------
+        X, y, sample_weight : optional
+            Rows to select on, as in `fit`. They must not be training rows, and should be from the
+            distribution on which the model is used now. By default the rows held out in `fit`.
+        **settings : dict
+            Values of the parameters of the selection, such as `n_members`, `selection` and
+            ``selection__loss``, for this selection only. The parameters of the estimator do not
+            change.
+
+        Returns
+        -------
+        self
+            The estimator with a new `selection_`.
+
+        Raises
+        ------
+        ValueError
+            If the estimator was pickled, which keeps the members only, or the arguments are
+            invalid.
+
+        Warns
+        -----
+        SmallValidationWarning
+            If there are fewer than 100 rows to select on.
+        """
+        check_is_fitted(self, "catalog_")
+        is_new = self._gives_rows(X, y, sample_weight)
+        own = self.get_params(deep=False)
+        allowed = [name for name in SELECTION_PARAMETERS if name in own]
+        if unknown := sorted(k for k in settings if k.partition("__")[0] not in allowed):
+            raise ValueError(f"`reselect` can change the parameters {allowed}. Got {unknown}.")
+        # Settings are cloned, since those of the estimator do not change.
+        other = self._copy(selection=clone(self.selection, safe=False)).set_params(**settings)
+        other._validate_params()
+        rule = resolve_rule(other)
+        chooser, result, head = other._chooser(rule), self._result, self.fitted_.targets.head
+        result.check_complete()
+        chosen = {}
+        if not hasattr(self, "selections_"):  # `selection` raised an error in `fit`
+            chosen = chooser.choose_each(result, head)
+        if not is_new:
+            # The predictions of trials include their repeats.
+            candidates = result.candidates(head, indices=self.catalog_.completed)
+        else:
+            # Without refits, which the new selection gives up.
+            trials = [result.member(k).networks for k in self.catalog_.completed]
+            candidates = predict_candidates(self, trials, X, y, sample_weight)
+            warn_of_few_rows(np.count_nonzero(candidates.sample_weight), "More rows may help.")
+        selection, calibration = chooser.choose(candidates, self.catalog_)
+        chosen |= {"selection_": selection, "calibration_": calibration}
+        had_refits = bool(result.refitted)
+        vars(self).update(vars(self._predict_by(replace(result, refitted={}), chosen)))
+        if had_refits:
+            warn_user(
+                "`reselect` trains nothing: members are now the networks of the search instead of "
+                "those refitted on all rows. Call `fit` to refit them.",
+            )
+        self._review(rule, other.n_members).warn_of_few_members()
+        return self
+
+    def leaderboard(self, X=None, y=None, sample_weight=None):
+        """Tabulate the trials from the best on, with their weights in the ensemble.
+
+        With further rows the best trial is the one that is best on them.
+
+        Parameters
+        ----------
+        X, y, sample_weight : optional
+            Further rows to score each trial on, by the networks with which it would predict: those
+            of the search and of its repeats, or the refitted one.
+
+        Returns
+        -------
+        DataFrame
+            Columns: `trial`, `status`, `score` on the held-out rows or value of the `objective`
+            (smaller is better; of a discarded trial, when it was stopped), `new_score` if X and y
+            are given, `weight` in the ensemble, `seconds`, `share` of the full training,
+            `n_networks` with repeats, `n_weights` of all of them (missing for networks that a
+            pickle has left behind), and the decisions of the configuration. A decision with the
+            name of one of these columns has ``decision_`` before it. If a trial has failed, the
+            last column is `message`, the reason.
+
+        Raises
+        ------
+        ValueError
+            If the estimator was pickled, which keeps the members only, and X is given, or if only
+            one of X and y, or only weights, are given.
+        """
+        check_is_fitted(self)
+        new_scores = None
+        if self._gives_rows(X, y, sample_weight):
+            self._result.check_complete()
+            trials = [self._result.networks(k) for k in self.catalog_.completed]
+            new_scores = score_trials(self, trials, X, y, sample_weight)
+        return make_leaderboard(self._result, self.selection_, new_scores)
+
+    def _gives_rows(self, X, y, sample_weight):
+        """Tell whether the user gives rows; raise ValueError if they are not complete."""
+        is_new = X is not None
+        if is_new != (y is not None) or (sample_weight is not None and not is_new):
+            raise ValueError("Give both X and y, or neither and no weights.")
+        return is_new
+
+    def at_severity(self, severity):
+        """Return a copy whose ensemble is selected on one of the held-out sets.
+
+        Parameters
+        ----------
+        severity : int
+            Number of the set: 0 for the clean validation rows, k for the k-th set of
+            `shift_validation`.
+
+        Returns
+        -------
+        estimator
+            Fitted copy, which shares its networks with this estimator.
+        """
+        check_is_fitted(self)
+        if not isinstance(severity, Integral) or not 0 <= severity < len(self.selections_):
+            among = f"in 0..{len(self.selections_) - 1}"
+            if len(self.selections_) == 1:
+                among = "0, as `fit` got no `shift_validation`"
+            raise ValueError(f"`severity` must be an integer {among}. Got {severity!r}.")
+        selection, calibration = self.selections_[severity], self.calibrations_[severity]
+        chosen = {"selection_": selection, "calibration_": calibration}
+        return self._predict_by(self._result, chosen)
+
+    def member_estimators(self, *, every_trial=False):
+        """Return each member as a fitted estimator with one trial.
+
+        Parameters
+        ----------
+        every_trial : bool, default=False
+            Return all completed trials of the catalog, without refits and repeats, instead of the
+            members.
+
+        Returns
+        -------
+        list of (str, estimator) tuples
+            Named estimators, for example for ``HQEnsembleSelector(pool, cv="prefit")``. Fit it on
+            rows on which the networks were not trained: held-out rows or, with folds and `refit`,
+            which train on all rows, new ones.
+        """
+        check_is_fitted(self)
+        result, indices = self._result, self.selection_.indices
+        if every_trial:
+            result.check_complete()
+            result, indices = SearchResult(self.catalog_), self.catalog_.completed
+        n_sets = len(self.selections_)
+
+        def alone(k):
+            one = Selection(np.array([k]), np.ones(1))
+            chosen = {
+                "selection_": one,
+                "selections_": (one,) * n_sets,
+                # The calibration is only valid for the whole ensemble.
+                "calibration_": NO_CALIBRATION,
+                "calibrations_": (NO_CALIBRATION,) * n_sets,
+            }
+            return self._predict_by(result, chosen)
+
+        return [(f"trial{k}", alone(k)) for k in indices]
+
+    to_keras = to_keras
+
+    # ---------------------------------------------------------- keeping trials
+
+    @classmethod
+    def from_catalog(cls, path, *, trusted=None, **params):
+        """Make a fitted estimator from the folder of a finished or unfinished search.
+
+        Nothing is trained, and no data are needed: the ensemble is selected again from the
+        stored trials. To continue the search, call `fit` with the same data and the same
+        `catalog_dir`.
+
+        Parameters
+        ----------
+        path : path
+            The `catalog_dir` of the search, or the folder in it if it holds several searches.
+        trusted : list of str or type, optional
+            Trusted types in a scikit-learn transformer given as `preprocess`, see `skuq.load`.
+        **params : dict
+            Parameters that do not change trials: those of the selection, such as `n_members`, and
+            of the run, such as `n_trials` to take the first trials only. Also your own functions
+            and objects, such as a `space`, which are not stored and are needed to fit again.
+
+        Returns
+        -------
+        estimator
+            Fitted estimator.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the folder holds no search.
+        ValueError
+            If it holds several searches, or a parameter cannot be changed afterwards.
+        TypeError
+            If the search belongs to another estimator.
+        SearchFailedError
+            If no trial has succeeded yet.
+        FileFormatError
+            If a file is broken.
+        """
+        estimator, catalog = load_search(cls, path, trusted, params)
+        plan, head = estimator._plan(None), estimator.fitted_.targets.head
+        n_trials = estimator._count_trials(plan.strategy)
+        result = SearchResult(first_trials(catalog, n_trials, estimator.catalog_path_))
+        chooser = estimator._chooser(plan.rule)
+        try:
+            chosen = chooser.choose_each(result, head)
+        except Exception as error:
+            _keep_trials(error, estimator, result)
+            raise
+        retraining = make_retraining(plan, result, chosen, estimator.refit, head)
+        if retraining is not None:
+            records = retraining.read_stored(
+                functools.partial(read_retrained, estimator.catalog_path_)
+            )
+            result = retraining.join(records)
+            chosen = recalibrate(chosen, chooser, result, head)
+            # With a limit of time, `fit` may have trained only some of the repeats.
+            n_all = len(retraining.requests)
+            if len(records) < (n_all if estimator.max_time is None else 1):
+                warn_user(
+                    f"{n_all - len(records)} of {n_all} {retraining.kind}s of the chosen trials "
+                    "are not stored. In their place, the networks of the search predict. `fit` "
+                    "with the same rows trains them.",
+                )
+        estimator = estimator._predict_by(result, chosen)
+        estimator._review(plan.rule).warn_of_few_members()
+        return estimator
+
+    def _copy(self, **changes):
+        """Copy the estimator with everything that it holds; copy.copy would drop trials."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, **changes)
+        return other
+
+    def __copy__(self):
+        return self._copy()
+
+    def __deepcopy__(self, memo):
+        # Copy all trials, unlike a pickle.
+        other = memo[id(self)] = object.__new__(type(self))
+        other.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return other
+
+    def __getstate__(self):
+        # Pickle only the weights of members, so that the file is small, and each network once.
+        state = {name: v for name, v in super().__getstate__().items() if name != "_memory"}
+        if "selection_" in state:
+            kept = trials_to_keep(state)
+            state["catalog_"] = self._result.keep_arrays_of(kept).catalog
+            state["fitted_"] = replace(self.fitted_, members=(), weights=np.empty(0))
+        return state
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        if "selection_" in state:
+            chosen = {"selection_": self.selection_, "calibration_": self.calibration_}
+            vars(self).update(vars(self._predict_by(self._result, chosen)))
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "selection_")
+
+    def __sklearn_tags__(self):
+        tags = add_input_tags(super().__sklearn_tags__(), self.preprocess)
+        # With several jobs the order in which trials finish differs from run to run, and with a
+        # time limit their number.
+        tags.non_deterministic = self.n_jobs not in (None, 1) or self.max_time is not None
+        return tags
+
+
+def _keep_trials(error: Any, found: SearchEstimator, result: SearchResult) -> None:
+    """Attach the trials of a search to an error that a user's selection has raised."""
+    error.estimator = found._copy(catalog_=result.catalog, refitted_={}, repeated_={})
+    error.add_note(
+        "No trial is lost: the `estimator` of this exception (in an interactive session "
+        "`sys.last_value.estimator`) holds them. Choose among them with another selection, for "
+        'example `estimator.reselect(selection="top")`.'
+    )

@@ -1,0 +1,282 @@
+"""After a search: select ensembles, review them, train them again, and compare the trials."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from skuq._utils._messages import warn_user
+from skuq.catalog import Catalog, Member
+from skuq.catalog._catalog import with_decisions
+from skuq.ensembles import Candidates, Selection, SelectionRule, check_selection
+from skuq.fitted import FittedEnsemble
+from skuq.predictive._calibration import fit_scale
+from skuq.search import SearchResult
+from skuq.search._retraining import Retraining
+from skuq.tables import Splits, read_validation_rows
+from skuq.tables._inputs import warn_of_few_rows
+from skuq.tables._splits import standardise_rows
+from skuq.training import predict_members
+
+# Share of their epochs for which networks have to be trained to count as trained.
+_MIN_SHARE_TRAINED = 0.1
+_MOST_FAILURES = 0.25  # share of trials that may fail without a warning
+
+
+#: Factor of the standard deviation, and floor of the noise, of ensembles without a calibration.
+NO_CALIBRATION = (1.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """How an ensemble is chosen among trials.
+
+    Attributes
+    ----------
+    rule : SelectionRule
+    n_members : int
+        Maximum number of distinct members.
+    calibrates : bool
+        Whether the ensemble's standard deviation is calibrated on errors on held-out rows.
+    """
+
+    rule: SelectionRule
+    n_members: int
+    calibrates: bool
+
+    def choose(
+        self, candidates: Candidates, catalog: Catalog
+    ) -> tuple[Selection, tuple[float, float]]:
+        """Select an ensemble of completed trials, and calibrate it on the same rows."""
+        chosen = self.rule.choose(candidates, self.n_members)
+        chosen = check_selection(chosen, len(candidates))
+        calibration = self.calibration(chosen, candidates)
+        positions = catalog.completed
+        path = tuple((int(positions[k]), loss) for k, loss in chosen.path)
+        return replace(chosen, indices=positions[chosen.indices], path=path), calibration
+
+    def calibration(self, chosen: Selection, candidates: Candidates) -> tuple[float, float]:
+        """Fit the factor and the floor of the standard deviation of an ensemble of candidates.
+
+        Without folds there is no calibration, because the rows of a single split are few and were
+        used to stop the training of all members.
+        """
+        if not self.calibrates or candidates.centers is None:
+            return NO_CALIBRATION
+        loc, scale = candidates.loc[chosen.indices], candidates.scale[chosen.indices]
+        centers = np.stack([candidates.centers[k] for k in chosen.indices]).astype("float64")
+
+        def average(values: np.ndarray) -> np.ndarray:
+            return np.tensordot(chosen.weights, values, 1)
+
+        # Variance of the mixture of trials = mean of variances + variance of means.
+        total = average(scale**2 + (centers - average(centers)) ** 2)
+        weight: Any = candidates.sample_weight
+        return fit_scale((candidates.y - average(loc)) ** 2, total, weight)
+
+    def choose_each(self, result: SearchResult, head: Any) -> dict[str, Any]:
+        """Select an ensemble for each held-out set, and the one that predicts.
+
+        Returns the fitted attributes that describe them, by name.
+        """
+        catalog = result.catalog
+        chosen = [self.choose(result.candidates(head, [part]), catalog) for part in result.sets]
+        selections, calibrations = zip(*chosen)
+        selection, calibration = chosen[-1]
+        # With several shifted sets, the ensemble that predicts is selected on the rows of all of
+        # them. With one or none it is the last selection above.
+        if len(result.sets) > 2:
+            selection, _ = self.choose(result.candidates(head), catalog)
+            calibration = NO_CALIBRATION
+        return {
+            "selections_": selections,
+            "calibrations_": calibrations,
+            "selection_": selection,
+            "calibration_": calibration,
+        }
+
+
+def trials_to_keep(chosen: dict[str, Any]) -> np.ndarray:
+    """List the positions of the trials that are in any selection."""
+    selections = [chosen["selection_"], *chosen["selections_"]]
+    return np.unique(np.concatenate([selection.indices for selection in selections]))
+
+
+def make_retraining(
+    plan: Any, result: SearchResult, chosen: dict[str, Any], refit: bool, head: Any
+) -> Retraining | None:
+    """Describe the training after the search; None if there is none."""
+    if refit:
+        return Retraining("refit", result, trials_to_keep(chosen).tolist())
+    if not plan.n_repeats:
+        return None
+    selection = chosen["selection_"]
+    heaviest_first = np.argsort(-selection.weights, kind="stable")
+    indices = selection.indices[heaviest_first].tolist()
+    return Retraining("repeat", result, indices, plan.n_repeats, head)
+
+
+def recalibrate(
+    chosen: dict[str, Any], chooser: Chooser, result: SearchResult, head: Any
+) -> dict[str, Any]:
+    """Calibrate with the networks of repeats, if there are any."""
+    if not result.repeated or len(result.sets) > 1:
+        return chosen
+    selection = chosen["selection_"]
+    candidates = result.candidates(head, indices=selection.indices)
+    alone = replace(selection, indices=np.arange(len(selection)))
+    calibration = chooser.calibration(alone, candidates)
+    return {**chosen, "calibration_": calibration, "calibrations_": (calibration,)}
+
+
+def warn_of_few_validation_rows(splits: Splits, shifted: Any) -> None:
+    """Warn if members are chosen on few rows, clean or shifted."""
+    n_shifted = sum(len(rows.used) for rows in shifted)
+    if shifted and n_shifted < splits.n_valid:
+        warn_of_few_rows(n_shifted, "More rows in `shift_validation` may help.")
+        return
+    advice = "Folds or a larger share as `validation`, or `validation_data`, may help."
+    warn_of_few_rows(splits.n_valid, advice if splits.parts is None else "")
+
+
+@dataclass(frozen=True)
+class Review:
+    """A selected ensemble, and what may be wrong with it.
+
+    Attributes
+    ----------
+    catalog : Catalog
+        The trials.
+    selection : Selection
+        The ensemble that predicts.
+    n_networks : int
+        Number of its networks.
+    n_members : int
+        Number of members asked for.
+    min_members : int
+        Least number of members that the rule of the selection aims at.
+    """
+
+    catalog: Catalog
+    selection: Selection
+    n_networks: int
+    n_members: int
+    min_members: int
+
+    def warn_of_few_members(self) -> None:
+        """Warn if the ensemble has fewer members than epistemic uncertainty needs."""
+        found, wanted = len(self.selection), min(self.min_members, self.n_members)
+        is_zero = self.n_networks == 1 < self.n_members
+        if found >= wanted and not is_zero:
+            return
+        described, consequence = f"{found} members", ""
+        if found == 1:
+            n = self.n_networks
+            value = "0" if n == 1 else f"that of {n} networks of one configuration"
+            described, consequence = "1 member", f": its epistemic uncertainty is {value}"
+        cause, advice = "no more trials succeeded", "Give the search more trials or more time."
+        if len(self.catalog.completed) > found:
+            cause, advice = "`selection` chose no more", "Another `selection` may choose more."
+            if wanted == 1:
+                advice = "Set `selection__min_members=2`, which `reselect` takes, too."
+        warn_user(f"The ensemble has {described}, as {cause}{consequence}. {advice}")
+
+    def warn_of_short_training(self, max_time: float | None) -> None:
+        """Warn if `max_time` has left no trial of the ensemble a real part of its training."""
+        share = max(self.catalog[k].share for k in self.selection.indices)
+        if share < _MIN_SHARE_TRAINED:
+            warn_user(
+                f"No network of the ensemble got more than {100 * share:.2g} % of its epochs "
+                f"within max_time={max_time}. Most of a short first fit goes into loading and "
+                "compiling, some seconds for each process. Give it more time."
+            )
+
+    def warn_of_failures(self) -> None:
+        """Warn if many trials have failed: some networks diverge, but this has another cause."""
+        failed = [record.message for record in self.catalog if record.failed]
+        if len(failed) > _MOST_FAILURES * len(self.catalog):
+            (message, count), *_ = Counter(failed).most_common(1)
+            warn_user(
+                f"{len(failed)} of {len(self.catalog)} trials failed, {count} of them with: "
+                f"{message} `leaderboard` has the reasons."
+            )
+
+
+def assemble(
+    empty: FittedEnsemble, result: SearchResult, selection: Selection, calibration: Any
+) -> FittedEnsemble:
+    """Make the fitted ensemble of selected trials; `empty` has the scales of inputs and targets."""
+    members, weights = result.members(selection)
+    targets = empty.targets
+    if hasattr(targets, "with_calibration"):
+        targets = targets.with_calibration(*calibration)
+    return replace(empty, targets=targets, members=members, weights=weights)
+
+
+def predict_candidates(
+    estimator: Any, trials: Sequence[Sequence[Member]], X: Any, y: Any, sample_weight: Any
+) -> Candidates:
+    """Predict new rows with every completed trial.
+
+    `trials` are the networks of each, whose mixture predicts.
+    """
+    inputs, targets = estimator.fitted_.inputs, estimator.fitted_.targets
+    data = (X, y) if sample_weight is None else (X, y, sample_weight)
+    rows = read_validation_rows(estimator, inputs, targets, data, "X, y")
+    x, y, weight = standardise_rows(rows, inputs, targets)
+    raws = [predict_members(networks, x, cache=False) for networks in trials]
+    raws = [raw[0] if len(raw) == 1 else targets.head.pooled(raw) for raw in raws]
+    candidates = Candidates(raws, y, targets.head, weight, np.arange(len(x)))
+    return (
+        candidates if candidates.classifies else replace(candidates, centers=list(candidates.loc))
+    )
+
+
+def score_trials(
+    estimator: Any, trials: Sequence[Sequence[Member]], X: Any, y: Any, sample_weight: Any
+) -> list[float]:
+    """Score every completed trial on new rows; `trials` are the networks of each."""
+    candidates = predict_candidates(estimator, trials, X, y, sample_weight)
+    scores = [candidates.head.scores(candidates.y, raw.astype("float64")) for raw in candidates.raw]
+    return [float(np.average(score, weights=candidates.sample_weight)) for score in scores]
+
+
+def make_leaderboard(
+    result: SearchResult, selection: Selection, new_scores: Sequence[float] | None = None
+) -> pd.DataFrame:
+    """Tabulate the trials of a search from the best on; see `SearchEstimator.leaderboard`.
+
+    `new_scores` are those of the completed trials on new rows.
+    """
+    catalog = result.catalog
+    weights = dict(zip(selection.indices.tolist(), selection.weights.tolist()))
+    new = dict(zip(catalog.completed.tolist(), new_scores or []))
+    rows = []
+    for k, record in enumerate(catalog):
+        networks = result.networks(k) if record.completed else ()
+        row = {
+            "trial": record.trial_number,
+            "status": record.status,
+            "score": record.score,
+            **({} if new_scores is None else {"new_score": new.get(k, np.nan)}),
+            "weight": weights.get(k, 0.0),
+            "seconds": record.seconds,
+            "share": record.share,
+            "n_networks": len(networks),
+            "n_weights": sum(np.nan if n.weights is None else n.n_weights for n in networks),
+            "message": record.message,
+        }
+        rows.append(with_decisions(row, record.configuration))
+    frame = pd.DataFrame(rows)
+    messages = frame.pop("message")
+    if messages.any():
+        frame["message"] = messages  # the last column
+    # Completed trials first, then the discarded ones.
+    rank = frame["status"].map({"completed": 0, "discarded": 1, "failed": 2})
+    score = frame["score" if new_scores is None else "new_score"]
+    return frame.iloc[np.lexsort((frame["score"], score, rank))].reset_index(drop=True)

@@ -1,0 +1,663 @@
+"""Regressors of functions: what NEON, with either prior, and ensembles have in common."""
+
+import copy
+import functools
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from operators import (
+    FAR,
+    INPUTS,
+    NEAR,
+    QUERIES,
+    SMALL,
+    VALUES,
+    WAVE_SETTINGS,
+    assert_exact_gradients,
+    assert_predicts_between_query_points,
+    build,
+    inputs,
+    single,
+    std_of,
+    waves,
+)
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LinearRegression
+from sklearn.metrics import r2_score
+from tiers import slow_after
+
+import skuq.training
+from skuq import NEONRegressor, OperatorEnsembleRegressor
+from skuq.backend import keras, ops
+from skuq.estimators._operators._training import fit_widths
+from skuq.training import predict_draws
+
+KINDS = {
+    "conditioned": (NEONRegressor, {"prior": "conditioned", "n_draws": 32}),
+    "epinet": (
+        NEONRegressor,
+        {
+            "prior": "epinet",
+            "prior__units": 8,
+            "prior__prior_units": 4,
+            "prior__n_index": 4,
+            "prior__n_index_samples": 4,
+            "n_draws": 32,
+        },
+    ),
+    "ensemble": (OperatorEnsembleRegressor, {"n_members": 5}),
+}
+FURTHER = np.array([[4.0], [6.0], [-3.0]])
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+def small(kind, **changes):
+    estimator, settings = KINDS[kind]
+    return build(estimator, **{**SMALL, "query_points": QUERIES, **settings, **changes})
+
+
+def fit_small(kind, **changes):
+    return small(kind, **changes).fit(INPUTS, VALUES)
+
+
+@functools.cache
+def wave(kind, n=40):
+    """A model of n smooth functions without noise."""
+    u = inputs(n)
+    steps = {"conditioned": 400, "epinet": 500, "ensemble": 400}[kind]
+    settings = {**WAVE_SETTINGS, "noise_std": 0.0, "training__steps": steps}
+    return small(kind, **settings).fit(u, waves(u))
+
+
+def operator_of_keras(d_u, d_y, n_raw):
+    """A network of u and y with a layer that no plan knows."""
+    layers = keras.layers
+    u, y = keras.Input((d_u,)), keras.Input((d_y,))
+    value = layers.Dense(8, activation="tanh")(layers.Concatenate()([u, y]))
+    return keras.Model([u, y], layers.Dense(n_raw)(layers.PReLU()(value)))
+
+
+# Predictions -----------------------------------------------------------------------------
+
+
+def test_fit_predicts_new_functions_between_query_points(kind):
+    assert_predicts_between_query_points(wave(kind))
+
+
+def test_fit_is_less_certain_away_from_the_inputs(kind):
+    model = wave(kind)
+    assert std_of(model, FAR).mean() > 4 * std_of(model, inputs(40)).mean()
+
+
+@pytest.mark.parametrize("kind", ["epinet", "ensemble"])
+def test_fit_is_more_certain_with_more_functions(kind):
+    assert std_of(wave(kind), NEAR).mean() < 0.8 * std_of(wave(kind, 4), NEAR).mean()
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "loss"),
+    slow_after(
+        4,
+        [
+            ("epinet", (), "nll"),
+            ("ensemble", (4, 2), "nll"),
+            ("conditioned", (1, 3), "auto"),
+            ("epinet", (4, 2), "nll"),
+            *((kind, s, "auto") for kind in KINDS for s in [(), (1,), (4,), (4, 2), (4, 1)]),
+        ],
+    ),
+    ids=str,
+)
+def test_predictions_have_the_shape_of_y(kind, shape, loss):
+    Y = VALUES[:, 1] if shape == () else VALUES[:, : shape[0]]
+    Y = Y if len(shape) < 2 else Y[..., None] * np.arange(1, shape[1] + 1)
+    queries = None if shape == () else QUERIES[: shape[0]]
+    model = small(kind, query_points=queries, loss=loss).fit(INPUTS, Y)
+    parts = model.predict_uncertainty(INPUTS)
+    for part in parts:
+        assert part.shape == (6, *shape)
+    assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2, rtol=1e-9)
+    assert (parts.aleatoric > 0).all() == (loss == "nll") and (parts.epistemic > 0).all()
+    mean, std = model.predict(INPUTS, return_std=True)
+    assert_array_equal(mean, parts.mean)
+    assert_array_equal(std, parts.total)
+    assert model.sample_y(INPUTS, 3, 0).shape == (6, *shape, 3)
+    assert model.log_prob(INPUTS, Y).shape == (6,)
+    posterior = model.posterior_fn(5)
+    assert posterior.output_shape == shape and posterior(INPUTS).shape == (5, 6, *shape)
+    expected = r2_score(Y.reshape(6, -1), mean.reshape(6, -1), multioutput="variance_weighted")
+    assert model.score(INPUTS, Y) == pytest.approx(expected)
+    interval = model.predict_interval(INPUTS, 0.5)
+    assert interval.shape == (6, 2, *shape) and (interval[:, 0] < interval[:, 1]).all()
+    quantiles = model.predict_quantiles(INPUTS, [0.25, 0.5, 0.75])
+    assert_allclose(quantiles[:, [0, 2]], interval)
+
+
+def test_equal_seeds_give_equal_bits(kind):
+    first, again, other = (fit_small(kind, random_state=k) for k in (3, 3, 4))
+    for part, same in zip(first.predict(FURTHER, True), again.predict(FURTHER, True)):
+        assert_array_equal(part, same)
+    assert abs(first.predict(FURTHER) - other.predict(FURTHER)).max() > 0
+
+
+def test_function_without_weight_is_absent(kind):
+    weight = np.array([1, 1, 0, 1, 1, 0.0])
+    odd = np.where(weight[:, None] > 0, VALUES, 1e6)
+    weightless = small(kind).fit(INPUTS, odd, sample_weight=3 * weight)
+    absent = small(kind).fit(INPUTS[weight > 0], VALUES[weight > 0])
+    for part, same in zip(weightless.predict(INPUTS, True), absent.predict(INPUTS, True)):
+        assert_array_equal(part, same)
+
+
+def test_rows_do_not_depend_on_those_beside_them(kind):
+    alone = np.concatenate([wave(kind).predict(row[None], True)[1] for row in NEAR])
+    assert_allclose(std_of(wave(kind), NEAR), alone, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", slow_after(1, ["epinet", "ensemble"]))
+def test_network_of_ones_own_learns(kind):
+    model = fit_small(kind, network=operator_of_keras, training__steps=300, learning_rate=0.02)
+    assert np.abs(model.predict(INPUTS) - VALUES).max() < 0.1
+    assert std_of(model, FURTHER).mean() > 1.5 * std_of(model, INPUTS).mean()
+    again, loaded = clone(model).fit(INPUTS, VALUES), pickle.loads(pickle.dumps(model))
+    for twin in (again, loaded, copy.deepcopy(model)):
+        assert_array_equal(twin.predict(FURTHER), model.predict(FURTHER))
+    # Equal keys whatever Keras has called the layers.
+    assert model.posterior_fn(8, 0).key == again.posterior_fn(8, 0).key
+
+
+# Posteriors ------------------------------------------------------------------------------
+
+CHANGES = {
+    "functions": ({}, (4,)),
+    "components": ({}, (4, 2)),
+    "numbers": ({"query_points": None}, ()),
+    "fourier": ({"network__fourier_scale": 2.0, "network__decoder": "concat"}, (4,)),
+    "nll": ({"loss": "nll"}, (4,)),
+    "map": ({"output_map": "decaying"}, (4, 2)),
+    "as given": ({"standardize": False}, (4,)),
+    "no prior": ({"prior_scale": 0.0}, (4,)),
+    "keras": ({"network": operator_of_keras}, (4,)),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *(("conditioned", name) for name in ("functions", "components", "numbers", "fourier")),
+        *(("epinet", name) for name in CHANGES if name not in ("no prior", "keras")),
+        *slow_after(1, [("ensemble", name) for name in ("nll", "functions", "no prior", "keras")]),
+    ],
+)
+def test_posterior_has_the_moments_of_predictions_and_serves_refits(kind, name):
+    """Equal keys: the one function with the other's arguments gives the other's draws."""
+    changes, shape = CHANGES[name]
+
+    def fit(power):
+        Y = VALUES**power
+        Y = {0: Y[:, 3], 1: Y, 2: np.stack([Y, 2 - Y], -1)}[len(shape)]
+        return small(kind, **changes).fit(INPUTS, Y)
+
+    model, X = fit(1), np.array([[0.7], [1.5], [3.0]])
+    posterior = model.fitted_.posterior_of(model.fitted_.draws.index)
+    draws, parts = posterior(X), model.predict_uncertainty(X)
+    tolerance = 1e-4 if name == "keras" else 1e-9  # a Keras model runs in float32 there
+    assert posterior.joint and posterior.n_draws == len(model.fitted_.draws.index)
+    assert_allclose(draws.mean(axis=0), parts.mean, atol=tolerance, rtol=tolerance)
+    assert_allclose(draws.std(axis=0), parts.epistemic, atol=tolerance, rtol=tolerance)
+    first, other = model.posterior_fn(8, 0), fit(2).posterior_fn(8, 0)
+    assert first.key == other.key and hash(first.key) == hash(other.key)
+    x = ops.convert_to_tensor(X.astype("float32"))
+    on_tensors = ops.convert_to_numpy(first.function(ops, single(other), x))
+    assert on_tensors.dtype == "float32"
+    assert_allclose(on_tensors, other(X), atol=1e-3 * max(1, np.abs(other(X)).max()))
+
+
+def test_posterior_has_exact_gradients(kind):
+    assert_exact_gradients(wave(kind).posterior_fn(8, random_state=0), NEAR[:5])
+
+
+# Refusals --------------------------------------------------------------------------------
+
+NAN = np.where(VALUES > 0.5, np.nan, VALUES)
+REFUSALS = [
+    # What Y, query points or numbers cannot be.
+    ({"query_points": QUERIES[:2]}, VALUES, r"one row for each of the 4 .* Got 2"),
+    ({"query_points": [0, np.nan, 1, 2]}, VALUES, "query_points contains NaN"),
+    ({"query_points": 3.0}, VALUES, "'query_points' parameter"),
+    ({"query_points": np.zeros((4, 1, 1))}, VALUES, "must have shape \\(q, d_y\\)"),
+    ({"query_points": list("abcd")}, VALUES, "could not convert string"),
+    ({"query_points": []}, VALUES, "0 sample"),
+    ({}, NAN, "y contains NaN"),
+    ({}, NAN[..., None], "y contains NaN"),
+    ({}, VALUES[..., None, None], r"Y must have shape .* Got \(6, 4, 1, 1\)"),
+    ({}, np.full((6, 4), "a"), "Got the label .a."),
+    ({}, np.full((6, 4, 1), "a"), "Got the label .a."),
+    ({}, VALUES[:4], "inconsistent numbers of samples"),
+    ({}, np.zeros((6, 0, 2)), "0 feature"),
+    ({}, 1e300 * VALUES, "overflows"),
+    ({"noise_std": -1.0}, VALUES, "'noise_std' parameter"),
+    ({"noise_std": "none"}, VALUES, "'noise_std' parameter"),
+    ({"noise_std": [0.1, 0.2]}, VALUES, "one for each of the 1 columns of y. Got shape"),
+    ({"noise_std": [-0.1]}, VALUES, "`noise_std` must be finite numbers >= 0"),
+    ({"noise_std": [np.nan]}, VALUES, "`noise_std` must be finite numbers >= 0"),
+    # Networks that cannot be built.
+    ({"network": "deep"}, VALUES, "'network' parameter"),
+    ({"network__decoder": "cut"}, VALUES, "'decoder' parameter"),
+    ({"network__latent": 1, "network__decoder_units": (8, 8)}, VALUES, "at least 2. Got 1"),
+    ({"network__encoder_units": ()}, VALUES, "`encoder_units` must be positive integers"),
+    ({"network": lambda *n: None}, VALUES, "functional Keras model with inputs u and y"),
+    ({"network": lambda a, b, n: operator_of_keras(a, b, n + 1)}, VALUES, "one output"),
+    ({"output_map": np.tanh}, VALUES, "`output_map` must be a function of `keras.ops`"),
+    ({"output_map": lambda v: v[..., :0]}, VALUES, "keeps shapes"),
+    ({"training__steps": lambda n: 2.5}, VALUES, "`steps` must give .* Got 2.5 for 6 functions"),
+    # Contradictions: what would have no effect is refused.
+    ({"loss": "nll", "output_map": "decaying"}, VALUES, "takes no output_map"),
+    ({"loss": "nll", "noise_std": 0.1}, VALUES, "loss='nll' learns the noise: leave `noise_std`"),
+    ({"epochs": 3}, VALUES, "`epochs` and the `steps` of `training` both"),
+    ({"batch_over": "functions"}, VALUES, "give a `batch_size`"),
+    ({"training__l2": 0.1}, VALUES, "`training` must only have settings that this .* Got l2"),
+    (
+        {"training__schedule": "constant", "training__final_lr_factor": 0.1},
+        VALUES,
+        "A constant `schedule` has no `final_lr_factor`",
+    ),
+    ({"refine": True}, VALUES, "noise_std='auto'. Set noise_std=0.0"),
+    ({"refine": True, "noise_std": 0.1}, VALUES, "noise_std=0.1"),
+    ({"refine": True, "noise_std": 0.0, "loss": "huber"}, VALUES, "loss='huber'"),
+    ({"refine": True, "noise_std": 0.0, "output_map": "decaying"}, VALUES, "`output_map`"),
+    ({"refine": True, "noise_std": 0.0, "network": operator_of_keras}, VALUES, "`network`"),
+]
+_GIVEN = LinearRegression().fit(INPUTS, VALUES)
+OWN_REFUSALS = {
+    "conditioned": [
+        ({"loss": "nll"}, "A conditioned prior is not possible with loss='nll'"),
+        ({"output_map": "decaying"}, "not possible with `output_map`.*Use prior='epinet'"),
+        ({"network": operator_of_keras}, "not possible with a function as `network`"),
+        ({"pretrained": _GIVEN}, "not possible with `pretrained`"),
+        ({"prior__scale": 0.5}, "Give `noise_std`, which is 0.0"),
+        ({"prior__scale": -1.0}, "'scale' parameter"),
+        ({"prior__n_index": 0}, "'n_index' parameter"),
+        ({"n_draws": 1}, "'n_draws' parameter"),
+        ({"prior": "trained"}, "'prior' parameter"),
+    ],
+    "epinet": [
+        ({"prior__units": (0,)}, "`units` must be positive integers"),
+        ({"prior__prior_units": ()}, "`prior_units` must be positive integers"),
+        ({"refine": True, "noise_std": 0.0}, "not possible with a trained EpiNet"),
+        ({"refine": True, "noise_std": 0.0, "pretrained": _GIVEN}, "`pretrained`"),
+        ({"pretrained": _GIVEN, "output_map": "bounded"}, "it excludes `output_map`"),
+        ({"pretrained": _GIVEN, "network": "concat"}, "it excludes `network`"),
+        ({"pretrained": operator_of_keras(2, 1, 1)}, "Keras model as `pretrained`"),
+        ({"pretrained": operator_of_keras(1, 1, 2)}, "1 components. Got shape"),
+        ({"pretrained": LinearRegression()}, "is not fitted"),
+        ({"pretrained": "mean"}, "'pretrained' parameter"),
+    ],
+    "ensemble": [
+        ({"n_members": 0}, "'n_members' parameter"),
+        ({"prior_scale": -1.0}, "'prior_scale' parameter"),
+        ({"subsample": 0.0}, "'subsample' parameter"),
+        ({"subsample": 1.0}, "'subsample' parameter"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("changes", "Y", "message"), REFUSALS, ids=range(len(REFUSALS)))
+@pytest.mark.parametrize("kind", ["epinet", "ensemble"])
+def test_fit_refuses(kind, changes, Y, message):
+    with pytest.raises(ValueError, match=message):
+        small(kind, **changes).fit(INPUTS, Y)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [(kind, *case) for kind, cases in OWN_REFUSALS.items() for case in cases],
+)
+def test_fit_refuses_by_kind(kind, changes, message):
+    with pytest.raises(ValueError, match=message):
+        fit_small(kind, **changes)
+
+
+@pytest.mark.parametrize(
+    ("X", "weight", "message"),
+    [
+        (INPUTS[:, 0], None, "Expected 2D array"),
+        (INPUTS * np.nan, None, "X contains NaN"),
+        (np.full((6, 1), "a"), None, "could not convert string"),
+        (INPUTS, np.zeros(6), "non-zero|All are 0"),
+        (INPUTS, -np.ones(6), "Negative"),
+    ],
+    ids=["one axis", "nan", "strings", "no weight", "negative weight"],
+)
+def test_fit_refuses_inputs_and_weights(X, weight, message):
+    with pytest.raises(ValueError, match=message):
+        small("ensemble").fit(X, VALUES, weight)
+
+
+def test_predict_refuses(kind):
+    model = fit_small(kind)
+    with pytest.raises(NotFittedError):
+        small(kind).predict(INPUTS)
+    for points, message in (
+        (np.zeros((3, 2)), r"\(q, 1\), as in fit. Got \(3, 2\)"),
+        ([np.nan], "NaN"),
+        (np.zeros((2, 2, 2)), "`query_points` must"),
+        (3.0, "`query_points` must"),
+        (["a"], "`query_points` must"),
+        (np.ma.masked_equal([0.5, 1], 1), "`query_points` must"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.predict(INPUTS, query_points=points)
+    with pytest.raises(ValueError, match="3 features"):
+        model.predict(np.ones((2, 3)))
+    with pytest.raises(ValueError, match=r"shape \(6, 4\). Got \(6, 2\)"):
+        model.log_prob(INPUTS, VALUES[:, :2])
+    with pytest.raises(ValueError, match="different number of output"):
+        model.score(INPUTS, VALUES[:, :2])
+    for n in (0, -1, 2.5):
+        with pytest.raises(ValueError, match=f"`n_samples` must be a positive .* Got {n}"):
+            model.sample_y(INPUTS, n)
+        with pytest.raises(ValueError, match=f"`n_draws` must be a positive .* Got {n}"):
+            model.posterior_fn(n)
+    with pytest.raises(ValueError, match="functions at query points.*`skuq.save`"):
+        model.fitted_.to_keras()
+
+
+@pytest.mark.parametrize(
+    ("changes", "Y", "message"),
+    [
+        ({"network__latent": 1, "network__decoder_units": (8, 8)}, VALUES, "`latent`"),
+        ({}, np.full((len(INPUTS), 2, 2), np.nan), "NaN"),
+    ],
+)
+def test_fit_that_fails_keeps_the_earlier_fit(kind, changes, Y, message):
+    model = fit_small(kind)
+    expected = model.predict(INPUTS)
+    with pytest.raises(ValueError, match=message):
+        model.set_params(**changes).fit(INPUTS, Y)
+    assert_array_equal(model.predict(INPUTS), expected)
+
+
+def test_fit_reports_networks_that_diverge(kind):
+    what = "All 5 networks" if kind == "ensemble" else "The network"
+    with pytest.raises(FloatingPointError, match=f"{what} diverged"):
+        fit_small(kind, learning_rate=1e30, training__clip_norm=None, training__steps=50)
+
+
+# Noise -----------------------------------------------------------------------------------
+
+
+def noisy_line(n=150, noise=0.3, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (n, 1))
+    return X, np.sin(2 * X[:, 0]) + noise * rng.normal(size=n)
+
+
+def line_model(kind, **changes):
+    settings = {**WAVE_SETTINGS, "query_points": None, "training__steps": 300, **changes}
+    return small(kind, **settings)
+
+
+def test_known_noise_is_the_aleatoric_part(kind):
+    model = small(kind, noise_std=0.2).fit(INPUTS, VALUES)
+    none = small(kind, noise_std=0.0).fit(INPUTS, VALUES)
+    parts, others = (m.predict_uncertainty(INPUTS) for m in (model, none))
+    assert_allclose(parts.aleatoric, 0.2)
+    assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2, rtol=1e-9)
+    assert_array_equal(others.aleatoric, 0)
+    assert_allclose(model.noise_std_, [0.2])
+    assert_array_equal(none.noise_std_, [0])
+    draws = model.sample_y(INPUTS, 400, 0)
+    assert_allclose(draws.std(axis=-1).mean(), parts.total.mean(), rtol=0.15)
+    jumps = np.diff(draws, axis=1).std(axis=-1)  # values have noise of their own
+    assert jumps.min() > 0.2
+
+
+def test_each_component_may_have_its_own_noise(kind):
+    Y = np.stack([VALUES, 10 * VALUES], axis=-1)
+    model = small(kind, noise_std=[0.1, 2.0]).fit(INPUTS, Y)
+    assert_allclose(model.predict_uncertainty(INPUTS).aleatoric, np.broadcast_to([0.1, 2], Y.shape))
+    assert_allclose(model.noise_std_, [0.1, 2.0])
+
+
+def test_each_member_predicts_once(monkeypatch):
+    model, calls = small("ensemble", noise_std=0.1).fit(INPUTS, VALUES), []
+
+    def counting(member, rows):
+        calls.append(member)
+        return predict_draws(member, rows)
+
+    monkeypatch.setattr(skuq.training, "predict_draws", counting)
+    model.predict(INPUTS, return_std=True)
+    assert len(calls) == 5
+
+
+def test_few_functions_teach_no_noise(kind):
+    model = small(kind).fit(INPUTS, VALUES)
+    assert model.fitted_.widths is None and (model.noise_std_ == 0).all()
+
+
+def test_noise_and_scale_are_learnt_from_functions_left_out(kind):
+    X, y = noisy_line()
+    model = line_model(kind).fit(X, y)
+    assert_allclose(model.noise_std_, [0.3], rtol=0.3)
+    T, t = noisy_line(400, seed=1)
+    low, high = model.predict_interval(T, 0.9).T
+    assert 0.82 < np.mean((low <= t) & (t <= high)) < 0.97
+    mean, std = model.predict(T, return_std=True)
+    nll = np.mean(np.log(std) + 0.5 * ((t - mean) / std) ** 2) + 0.5 * np.log(2 * np.pi)
+    of_noise = np.log(0.3) + 0.5 + 0.5 * np.log(2 * np.pi)
+    assert nll < of_noise + 0.2
+    parts = model.predict_uncertainty(T)
+    assert (parts.epistemic > 0).all() and (parts.aleatoric > 0).all()
+    draws = model.posterior_fn(16, random_state=0)(T)  # without noise
+    assert draws.std(axis=0).mean() < 0.7 * std.mean()
+
+
+def test_a_prior_of_scale_0_is_off_where_noise_is_learnt():
+    X, y = noisy_line(40)
+    parts = (
+        line_model("conditioned", training__steps=20, prior__scale=0)
+        .fit(X, y)
+        .predict_uncertainty(X)
+    )
+    assert (parts.epistemic < 1e-9).all() and (parts.aleatoric > 0.05).all()
+
+
+def test_members_stop_after_a_quarter_of_the_epochs_without_a_better_one():
+    X, y = noisy_line(60, noise=1.0)
+    model = line_model("ensemble", training__steps=200, learning_rate=0.05).fit(X, y)  # 200 epochs
+    for member in model.members_:
+        best = int(np.argmin(member.history["val_loss"]))
+        assert len(member.history["loss"]) == best + 1 + 50 < 200
+
+
+@pytest.mark.parametrize("kind", slow_after(1, KINDS))
+def test_rows_without_noise_teach_hardly_any(kind):
+    u = inputs(40)
+    settings = {**WAVE_SETTINGS, "training__steps": 300}
+    model = small(kind, **settings).fit(u, waves(u))
+    new = inputs(40, seed=3)
+    mean, std = model.predict(new, return_std=True)
+    error = waves(new) - mean
+    assert model.noise_std_[0] < 0.05 * waves(u).std()
+    assert 0.3 < np.sqrt(np.mean((error / std) ** 2)) < 3
+
+
+@functools.cache
+def learnt(kind):
+    return line_model(kind, training__steps=50).fit(*noisy_line(60))
+
+
+def test_posterior_draws_have_the_scale_of_predictions(kind):
+    model, (X, _) = learnt(kind), noisy_line(60)
+    draws = model.fitted_.posterior_of(model.fitted_.draws.index)(X)
+    parts = model.predict_uncertainty(X)
+    assert_allclose(draws.mean(axis=0), parts.mean, atol=1e-9)
+    assert_allclose(draws.std(axis=0), parts.epistemic, rtol=1e-7, atol=1e-9)
+
+
+def test_copies_predict_the_same(kind):
+    model, (X, y) = learnt(kind), noisy_line(60)
+    expected = model.predict(X, return_std=True)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        for copied, part in zip(twin.predict(X, return_std=True), expected):
+            assert_array_equal(copied, part)
+    again = clone(model).fit(X, y)
+    assert_array_equal(again.predict(X, return_std=True)[1], expected[1])
+
+
+@pytest.mark.parametrize("kind", slow_after(1, KINDS))
+def test_columns_without_query_points_have_noise_of_their_own(kind):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (200, 1))
+    Y = np.stack([X[:, 0], 100 * X[:, 0]], axis=1)
+    Y += np.array([0.05, 50.0]) * rng.normal(size=Y.shape)
+    model = line_model(kind, training__steps=200).fit(X, Y)
+    assert model.noise_std_.shape == (2, 1)
+    assert_allclose(model.noise_std_[:, 0], [0.05, 50], rtol=0.5)
+
+
+def test_fit_widths_follows_errors_and_variances():
+    rng = np.random.default_rng(0)
+    variance = rng.uniform(0.1, 2, (4000, 2))
+    scale, noise = np.array([0.5, 3.0]), np.array([0.2, 0.0])
+    error = rng.normal(size=variance.shape) * np.sqrt(scale**2 * variance + noise**2)
+    factor, floor = fit_widths(error**2, variance, np.ones(1000), (1, 2))
+    assert_allclose(factor[0], scale, rtol=0.1)
+    assert_allclose(floor[0, 0], 0.2, rtol=0.15)
+    assert floor[0, 1] < 0.7  # small beside 3
+    # Functions of weight 0 do not count.
+    error[:2000] = 100
+    weight = np.repeat([0, 1], 500)
+    fewer = fit_widths(error**2, variance, weight, (1, 2))[0]
+    assert_allclose(fewer[0], scale, rtol=0.15)
+    # Each column of its own: 4 values a function.
+    by_column = np.tile([1, 2, 3, 4.0], 1000)[:, None] * np.ones((4000, 2))
+    error = by_column * rng.normal(size=(4000, 2))
+    factor, floor = fit_widths(error**2, np.ones((4000, 2)), np.ones(1000), (4, 2))
+    assert_allclose(factor**2 + floor**2, [[1, 1], [4, 4], [9, 9], [16, 16]], rtol=0.2)
+
+
+def test_functions_left_out_are_each_left_out_once(monkeypatch):
+
+    caught, train = [], skuq.training.train
+
+    def spy(job, data, **options):
+        caught.append(job.splits)
+        return train(job, data, **options)
+
+    monkeypatch.setattr(skuq.training, "train", spy)
+    X, y = noisy_line(33)
+    line_model("ensemble", n_members=5, training__steps=5).fit(X, y)
+    (splits,) = caught
+    assert len({len(train) for train, _ in splits}) == len({len(valid) for _, valid in splits}) == 1
+    left_out = [set(valid.tolist()) for _, valid in splits]
+    assert sorted(row for part in left_out for row in part) == list(range(33))
+    for (train, _), part in zip(splits, left_out):
+        assert set(train.tolist()) == set(range(33)) - part
+
+
+@pytest.mark.parametrize("diverged", ["network", "twin"])
+def test_an_epinet_needs_its_network_but_not_the_twin_that_judges_the_noise(diverged, monkeypatch):
+    train = skuq.training.train
+
+    def lose_one(*args, **kwargs):
+        network, twin = train(*args, **kwargs)
+        lost = FloatingPointError("lost")
+        return [lost, twin] if diverged == "network" else [network, lost]
+
+    monkeypatch.setattr(skuq.training, "train", lose_one)
+    model = line_model("epinet", training__steps=5)
+    X, y = noisy_line(40)
+    if diverged == "twin":
+        with pytest.warns(UserWarning, match="1 of 2 networks diverged"):
+            model.fit(X, y)
+        assert model.noise_std_ == 0
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing is left out: the fit fails
+        with pytest.raises(FloatingPointError, match="The network diverged"):
+            model.fit(X, y)
+
+
+def bumps(X, seed):
+    """Sum of three bumps of different widths, for inputs (n, d) in the unit box."""
+    rng = np.random.default_rng(seed)
+    centres = rng.uniform(0.1, 0.9, (3, X.shape[1]))
+    widths = rng.uniform(0.2, 0.6, (3, X.shape[1]))
+    return np.exp(-((((X[:, None] - centres) / widths) ** 2).sum(axis=-1))) @ [1.0, 2.0, -1.5]
+
+
+def bumps_model(**changes):
+    settings = {"noise_std": 0.0, "training__steps": 600, "learning_rate": 3e-3, **changes}
+    return line_model("conditioned", **settings)
+
+
+@pytest.mark.parametrize("seed", slow_after(2, range(6)))
+@pytest.mark.parametrize("d", [2, 4])
+def test_errors_without_noise_are_as_large_as_predicted(seed, d):
+    rng = np.random.default_rng(seed)
+    X, T = rng.random((12 * d, d)), rng.random((400, d))
+    mean, std = bumps_model().fit(X, bumps(X, seed)).predict(T, return_std=True)
+    z = (mean - bumps(T, seed)) / std
+    assert 0.3 < np.sqrt(np.mean(z**2)) < 2.1  # with the paper's scale 1.8 to 5.2
+    assert np.mean(np.abs(z) < 2) > 0.6
+
+
+def test_a_learnt_scale_follows_the_units_of_the_target():
+    X = np.random.default_rng(0).random((30, 2))
+    y, T = bumps(X, 0), np.random.default_rng(1).random((50, 2))
+    std, large = (bumps_model().fit(X, k * y).predict(T, return_std=True)[1] for k in (1, 1024))
+    assert_allclose(large, 1024 * std, rtol=1e-5)
+
+
+def test_a_scale_that_nothing_can_be_learnt_from_is_the_usual_one(monkeypatch):
+    X = np.random.default_rng(0).random((20, 2))
+    few = X[:4]
+    known = [
+        bumps_model(noise_std=0.1, **scale).fit(few, bumps(few, 3)).predict(X, return_std=True)[1]
+        for scale in ({}, {"prior__scale": 0.75})
+    ]
+    assert_array_equal(*known)
+    fixed = bumps_model(prior__scale=0.75).fit(X, bumps(X, 3)).predict_uncertainty(X + 0.1)
+    train = skuq.training.train
+
+    def diverging(job, data, **options):
+        if len(job.seeds) == 1:
+            return train(job, data, **options)
+        return [FloatingPointError("diverged")] * len(job.seeds)
+
+    monkeypatch.setattr(skuq.training, "train", diverging)
+    with pytest.warns(UserWarning, match="scale of the random prior is 0.75"):
+        model = bumps_model().fit(X, bumps(X, 3))
+    assert_array_equal(model.predict_uncertainty(X + 0.1).epistemic, fixed.epistemic)
+
+
+def test_few_functions_and_a_trained_epinet_have_the_papers_scale():
+    for kind, n in [("conditioned", 4), ("epinet", 6)]:
+        usual, fixed = (
+            small(kind, noise_std=0.0, **scale)
+            .fit(INPUTS[:n], VALUES[:n])
+            .predict_uncertainty(INPUTS)
+            for scale in ({}, {"prior__scale": 0.75})
+        )
+        assert_array_equal(usual.epistemic, fixed.epistemic)
+
+
+def test_a_warm_start_learns_the_scale_anew():
+    X, T = (np.random.default_rng(k).random((n, 2)) for k, n in enumerate((40, 300)))
+    y = bumps(X, 1)
+    model = bumps_model(warm_start=True).fit(X, y)
+    first = model.predict(T, return_std=True)[1]
+    mean, std = model.set_params(training__steps=5).fit(X, y).predict(T, return_std=True)
+    assert np.sqrt(np.mean(((mean - bumps(T, 1)) / std) ** 2)) < 2
+    assert 0.3 < std.mean() / first.mean() < 3  # 6 after as few steps as the warm start takes

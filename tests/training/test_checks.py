@@ -1,0 +1,195 @@
+"""Check networks of the user's own before they are trained."""
+
+import functools
+import math
+import warnings
+
+import numpy as np
+import pytest
+
+from skuq.backend import keras
+from skuq.exceptions import SearchSpaceError
+from skuq.training import build_checked
+
+
+def check(network):
+    """Build a network of two inputs and two raw outputs."""
+    return build_checked(network, (2,), 2, "`network`")
+
+
+def test_build_checked_refuses_unusable_networks():
+    def two(shape, n):
+        return keras.Sequential([keras.Input(shape), keras.layers.Dense(n + 1)])
+
+    for network, message in (
+        (lambda shape, n: None, "`network` must return a keras.Model. Got NoneType"),
+        (two, "`network` must return a model with one out"),
+        (lambda shape: None, r"Got `<lambda>\(shape\)`"),
+    ):
+        with pytest.raises(SearchSpaceError, match=message):
+            check(network)
+
+
+def test_build_checked_refuses_constraints_of_any_layer():
+    def network(input_shape, n_outputs):
+        layers = keras.layers
+        return keras.Sequential(
+            [
+                keras.Input(input_shape),
+                layers.BatchNormalization(gamma_constraint="non_neg"),
+                layers.Dense(n_outputs),
+            ]
+        )
+
+    with pytest.raises(SearchSpaceError, match="gamma_constraint"):
+        check(network)
+
+
+@pytest.mark.parametrize("kind", ["spectral", "frozen"])
+def test_build_checked_warns_of_random_values_that_cannot_be_drawn_again(kind):
+    def network(input_shape, n_outputs):
+        dense = keras.layers.Dense(6)
+        if kind == "spectral":
+            dense = keras.layers.SpectralNormalization(dense)
+        model = keras.Sequential([keras.Input(input_shape), dense, keras.layers.Dense(n_outputs)])
+        if kind == "frozen":
+            dense.kernel.assign(np.random.normal(size=dense.kernel.shape))
+            dense.trainable = False
+        return model
+
+    def given(input_shape, n_outputs):
+        model = network(input_shape, n_outputs)
+        for variable in model.layers[0].variables:
+            variable.assign(np.linspace(0, 1, variable.numpy().size).reshape(variable.shape))
+        return model
+
+    n_calls = 0
+
+    def once(input_shape, n_outputs):
+        nonlocal n_calls
+        n_calls += 1
+        assert n_calls == 1
+        return given(input_shape, n_outputs)
+
+    with pytest.warns(UserWarning, match="random values.*Results repeat only if"):
+        check(network)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(given)
+        check(once)
+
+
+def _added(wide, narrow):
+    return keras.layers.Add()([wide, narrow])
+
+
+@pytest.mark.parametrize("is_planned", [True, False])
+@pytest.mark.parametrize(
+    "combine",
+    [
+        _added,
+        lambda wide, narrow: wide + narrow,
+        lambda wide, narrow: keras.ops.add(wide, narrow),
+        lambda wide, narrow: keras.layers.Average()([wide, narrow]),
+        lambda wide, narrow: keras.Model([wide, narrow], _added(wide, narrow))([wide, narrow]),
+    ],
+)
+def test_build_checked_refuses_sums_that_keras_takes_for_a_bias(combine, is_planned):
+    def network(input_shape, n_outputs):
+        inputs = keras.Input(input_shape)
+        wide = keras.layers.Dense(8)(inputs)
+        if not is_planned:
+            wide = keras.layers.UnitNormalization()(wide)
+        total = combine(wide, keras.layers.Dense(1)(inputs))
+        return keras.Model(inputs, keras.layers.Dense(n_outputs)(total))
+
+    with pytest.raises(SearchSpaceError, match=r"of shape \(None, 1\) to one of shape \(None, 8\)"):
+        check(network)
+
+
+@pytest.mark.parametrize(
+    ("last", "name"),
+    [
+        (lambda n: keras.layers.Dense(n, activation="softmax"), "softmax"),
+        (lambda n: keras.layers.Dense(n, activation="relu"), "relu"),
+        (lambda n: keras.Sequential([keras.layers.Dense(n), keras.layers.ReLU()]), "ReLU"),
+        (lambda n: lambda x: keras.ops.softmax(keras.layers.Dense(n)(x)), "Softmax"),
+        (
+            lambda n: keras.Sequential([keras.layers.Dense(n, "tanh"), keras.layers.Flatten()]),
+            "tanh",
+        ),
+        (lambda n: keras.layers.Dense(n, activation="linear"), None),
+        (lambda n: lambda x: 3 * keras.layers.Dense(n, activation="tanh")(x), None),
+    ],
+)
+def test_build_checked_refuses_an_activation_at_the_end(last, name):
+    """Outputs are parameters of a distribution: softmax gave probabilities of at most 0.23."""
+
+    def network(input_shape, n_outputs):
+        inputs = keras.Input(input_shape)
+        return keras.Model(inputs, last(n_outputs)(keras.layers.Dense(4)(inputs)))
+
+    if name is None:
+        check(network)
+    else:
+        with pytest.raises(SearchSpaceError, match=f"ends with the activation '{name}'.*Dense"):
+            check(network)
+
+
+def test_build_checked_refuses_frozen_variables():
+    def network(input_shape, n_outputs, has_plan):
+        inputs = keras.Input(input_shape)
+        layer = keras.layers.Dense(4, name="half")
+        hidden = layer(inputs)
+        layer.kernel.trainable = False
+        hidden = hidden if has_plan else keras.layers.GroupNormalization(2)(hidden)
+        return keras.Model(inputs, keras.layers.Dense(n_outputs)(hidden))
+
+    for has_plan in (True, False):
+        with pytest.raises(SearchSpaceError, match="frozen variable 'kernel' in layer 'half'"):
+            check(functools.partial(network, has_plan=has_plan))
+
+
+@pytest.mark.parametrize(
+    ("first", "term", "is_refused"),
+    [
+        ((4, 4), (4, 1), True),
+        ((4, 4), (1, 4), False),
+        ((4, 8), (4, 1), False),
+        ((4, 8), (1, 8), False),
+        ((4, 8), (1, 1), True),
+        ((4, 1), (4, 4), False),
+    ],
+)
+def test_build_checked_knows_sums_of_several_axes(first, term, is_refused):
+    def network(input_shape, n_outputs):
+        inputs = keras.Input(input_shape)
+        parts = [
+            keras.layers.Reshape(shape)(keras.layers.Dense(math.prod(shape))(inputs))
+            for shape in (first, term)
+        ]
+        total = keras.layers.Flatten()(parts[0] + parts[1])
+        return keras.Model(inputs, keras.layers.Dense(n_outputs)(total))
+
+    model = network((2,), 1)
+    x = np.random.default_rng(0).normal(size=(max(*first, 1), 2)).astype("float32")
+    whole = model.predict(x, verbose=0)  # Keras compiles it for any number of rows
+    parts = [model(x[:n])[:1] for n in (1, *first)]
+    agrees = all(np.allclose(part, whole[:1], atol=1e-5) for part in parts)
+    assert agrees == (not is_refused)
+    if is_refused:
+        with pytest.raises(SearchSpaceError, match="adds a tensor of shape.*wrong axis"):
+            check(network)
+    else:
+        check(network)
+
+
+def test_build_checked_takes_terms_of_another_rank():
+    def network(input_shape, n_outputs):
+        inputs = keras.Input(input_shape)
+        low = keras.layers.Reshape((2, 1))(keras.layers.Dense(2)(inputs))
+        high = keras.layers.Reshape((1, 1, 2))(keras.layers.Dense(2)(inputs))
+        total = keras.layers.Flatten()(keras.layers.Add()([low, high]))
+        return keras.Model(inputs, keras.layers.Dense(n_outputs)(total))
+
+    check(network)
