@@ -82,11 +82,6 @@ class EpiNetLayers:
     def shapes(self) -> list[tuple[int, ...]]:
         return [shape for layer in self._layers for shape in layer.shapes]
 
-    @property
-    def _prior_layers(self) -> list[Dense]:
-        units = [self.n_features, *self.prior_units, self.n_raw]
-        return [Dense(*pair) for pair in zip(units, units[1:])]
-
     def draw(self, rng) -> tuple[list, list]:
         """Draw first weights, and the kernels of the prior (its biases are 0).
 
@@ -94,8 +89,11 @@ class EpiNetLayers:
         features and are joined to one matrix (n_features, n_index * n_units).
         """
         weights = [part for layer in self._layers for part in layer.draw(rng)]
+        units = [self.n_features, *self.prior_units, self.n_raw]
+        prior_layers = [Dense(*pair) for pair in zip(units, units[1:])]
+        # Layer by layer, in each of the n_index networks.
         first, *others = (
-            [layer.draw(rng)[0] for _ in range(self.n_index)] for layer in self._prior_layers
+            [layer.draw(rng)[0] for _ in range(self.n_index)] for layer in prior_layers
         )
         return weights, [np.concatenate(first, axis=1), *map(np.stack, others)]
 

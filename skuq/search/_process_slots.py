@@ -205,8 +205,14 @@ class ProcessSlots(Slots):
             for worker, future in zip(self._workers, self._futures):
                 if worker is not None and future is not None and not future.done():
                     self._killed += worker.stop()  # interrupted: its result is not needed
-                elif worker is not None:
-                    _release_worker(worker)
+                elif worker is not None:  # keep it for the next search
+                    with _idle_lock:
+                        _idle.append(worker)
+            with _idle_lock:  # at most one process for each core waits
+                surplus = _idle[: max(0, len(_idle) - joblib.cpu_count())]
+                del _idle[: len(surplus)]
+            for worker in surplus:  # those that have waited longest
+                worker.stop()
             # Wait for killed processes, which could still write to the folder.
             deadline = time.monotonic() + _STOP_SECONDS
             for process in self._killed:
@@ -341,17 +347,6 @@ def can_start_processes() -> bool:
     threads are not there.
     """
     return not (_is_forked or current_process().daemon)
-
-
-def _release_worker(worker: _Worker) -> None:
-    """Keep a process for the next search; at most one for each core is kept."""
-    with _idle_lock:
-        _idle.append(worker)
-        # End those that have waited longest.
-        surplus = _idle[: max(0, len(_idle) - joblib.cpu_count())]
-        del _idle[: len(surplus)]
-    for worker in surplus:
-        worker.stop()
 
 
 # ---------------------------------------------------------------- in a worker

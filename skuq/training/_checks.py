@@ -102,8 +102,16 @@ def _check_shapes(model: Any, input_shape: tuple[int, ...], n_raw: int, source: 
 
 def _check_last_activation(model: Any, source: str) -> None:
     """Raise SearchSpaceError if the outputs of a model come from one of Keras' activations."""
-    last = _last_operation(model.outputs[0])
-    name = type(last).__name__
+    tensor = model.outputs[0]
+    while True:  # go into models, and back over changes of the shape
+        last, index, _ = tensor._keras_history
+        name = type(last).__name__
+        if isinstance(last, backend.keras.Model) and hasattr(last, "outputs"):
+            tensor = last.outputs[0]
+        elif name in ("Dropout", "Flatten", "Identity", "Reshape"):
+            tensor = last._inbound_nodes[index].input_tensors[0]
+        else:
+            break
     if name.lower() not in _ACTIVATIONS:
         name = "linear"
         # A layer of the user's may apply its activation anywhere.
@@ -117,18 +125,6 @@ def _check_last_activation(model: Any, source: str) -> None:
             "parameters of a distribution, such as logits of classes, or a mean and a raw standard "
             "deviation. End with a layer without activation, such as Dense(n_outputs)."
         )
-
-
-def _last_operation(tensor: Any) -> Any:
-    """Find the operation that computes a tensor, within models and before changes of its shape."""
-    while True:
-        operation, index, _ = tensor._keras_history
-        if isinstance(operation, backend.keras.Model) and hasattr(operation, "outputs"):
-            tensor = operation.outputs[0]
-        elif type(operation).__name__ in ("Dropout", "Flatten", "Identity", "Reshape"):
-            tensor = operation._inbound_nodes[index].input_tensors[0]
-        else:
-            return operation
 
 
 def _check_layers(model: Any, source: str) -> None:

@@ -16,7 +16,6 @@ the position. It is good enough for dropout, and not meant for cryptography.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -132,12 +131,25 @@ class Losses:
         (.., batch_size, n_raw) are the outputs of a frozen prior network, or None. `factor`
         multiplies the dropout rates in this step; None leaves them.
         """
+        key, noise_key = self.key, scalars["noise_key"]
+
+        def dropout_mask(number: int, rate: Any, shape: Any) -> Any:
+            # `uniform` adds the member axis, since the noise key has one.
+            shape = tuple(shape) if not key.n_members else tuple(shape[-2:])
+            numbers = uniform(noise_key, step, number, shape)
+            if key.dropout:  # the recipe's rate replaces the layer's own
+                rate = scalars["dropout"][:, None, None] if key.n_members else scalars["dropout"]
+            if key.dropout_schedule:
+                rate = rate * factor
+            # Inverted dropout: the units that are kept are scaled by 1 / (1 - rate).
+            return ops.cast(numbers >= rate, "float32") / (1.0 - rate)
+
         return Run(
-            tensors(self.key.jit),
+            tensors(key.jit),
             training=True,
             is_real=ops.cast(share > 0, "float32"),
-            dropout_mask=self._dropout_mask(step, scalars, factor),
-            index=self._index(step, scalars["noise_key"]),
+            dropout_mask=dropout_mask,
+            index=self._index(step, noise_key),
             prior=prior,
         )
 
@@ -224,23 +236,6 @@ class Losses:
         if len(self.key.input_shape) > 1:
             x = ops.reshape(x, (*rows.shape[:-1], *self.key.input_shape))
         return x, y, ops.squeeze(weight, -1)
-
-    def _dropout_mask(self, step: Any, scalars: dict[str, Any], factor: Any) -> Callable[..., Any]:
-        """Make the function that draws each dropout layer's mask in this step."""
-        key, noise_key = self.key, scalars["noise_key"]
-
-        def mask(number: int, rate: Any, shape: Any) -> Any:
-            # `uniform` adds the member axis, since the noise key has one.
-            shape = tuple(shape) if not key.n_members else tuple(shape[-2:])
-            numbers = uniform(noise_key, step, number, shape)
-            if key.dropout:  # the recipe's rate replaces the layer's own
-                rate = scalars["dropout"][:, None, None] if key.n_members else scalars["dropout"]
-            if key.dropout_schedule:
-                rate = rate * factor
-            # Inverted dropout: the units that are kept are scaled by 1 / (1 - rate).
-            return ops.cast(numbers >= rate, "float32") / (1.0 - rate)
-
-        return mask
 
     def _index(self, step: Any, noise_key: Any) -> Any:
         """Draw the epistemic indices (.., n_draws, n_index) of a step; None if it has none."""
