@@ -21,9 +21,10 @@ def test_the_nouns_are_where_the_page_says():
     for nouns, home in rows:
         module = importlib.import_module(home.removesuffix(".py").strip("/").replace("/", "."))
         for noun in re.findall(r"`([A-Za-z_]+)`", nouns):
-            if not hasattr(module, noun):  # a protocol, defined in a file of the package
+            if not hasattr(module, noun):  # a protocol or base, defined in a file of the package
                 files = Path(module.__file__).parent.glob("*.py")
-                assert any(f"class {noun}(Protocol" in file.read_text() for file in files), noun
+                is_defined = re.compile(rf"(?m)^class {noun}(:|\(Protocol)").search
+                assert any(is_defined(file.read_text()) for file in files), noun
 
 
 def test_the_ranks_are_those_of_the_layout():

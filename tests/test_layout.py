@@ -247,7 +247,7 @@ WITHOUT_BACKEND = [
     "from skuq.networks import DenseSpace, GaussianHead",
     "from skuq.networks import CellSpace; import numpy as np; s = CellSpace(); s.recipe({}); "
     "a = s.decisions().architecture; s.mutate(a.default(), np.random.default_rng(0))",
-    "from skuq.search import Search, make_proposer, open_slots",
+    "from skuq.search import AgEBO, OracleSearch, Search, open_slots",
     "from skuq.plotting import *; assert 'matplotlib' not in sys.modules",
     "from skuq.bayesopt import *",
     "from skuq import load, save; from skuq.persistence import *",

@@ -34,6 +34,7 @@ def fill_masked(values: Any) -> Any:
     dtype = getattr(getattr(values, "dtype", None), "numpy_dtype", None)
     if getattr(dtype, "kind", "") in ("b", "i", "u") and not values.isna().any():
         return values.to_numpy(dtype=dtype)
+    # What follows is for masked arrays; all else stays as it is.
     if not isinstance(values, np.ma.MaskedArray):
         return values
     if not np.ma.is_masked(values):
@@ -52,6 +53,7 @@ def check_targets(y: Any, estimator: Any) -> np.ndarray:
 
     Labels, which scikit-learn cannot convert, get a message that says what to do.
     """
+    # scikit-learn would take dates for nanoseconds.
     if getattr(getattr(y, "dtype", None), "kind", None) in ("m", "M"):
         raise ValueError(
             f"y must hold numbers. Got dates or times ({y.dtype}). Convert them first, for "
@@ -110,6 +112,7 @@ def check_weights(sample_weight: Any, rows: Any, *, relative: bool = False) -> n
 
 def takes_weights(estimator: Any) -> bool:
     """Whether `fit` takes `sample_weight`; a search over parameters passes it to its estimator."""
+    # The `fit` of a search takes any keyword.
     inner = estimator.estimator if isinstance(estimator, BaseSearchCV) else estimator
     return bool(has_fit_parameter(inner, "sample_weight"))
 
@@ -172,6 +175,7 @@ def predict_normal(estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
     Raise NoUncertaintyError if the estimator gives no standard deviation, and TypeError if it is
     not in units of y.
     """
+    # It would transform the mean back, and leave the standard deviation as it is.
     if isinstance(estimator, TransformedTargetRegressor):
         predict_normal(estimator.regressor_, X)  # raises if there is no standard deviation anyway
         raise TypeError(
@@ -203,16 +207,10 @@ def reshape_like_prediction(y: Any, mean: Any) -> np.ndarray:
 
 def last_estimator(estimator: Any) -> Any:
     """Find the estimator that predicts at the end of pipelines, searches and frozen estimators."""
-    if hasattr(estimator, "best_estimator_"):
-        return last_estimator(estimator.best_estimator_)
-    if isinstance(estimator, FrozenEstimator):
-        return last_estimator(estimator.estimator)
-    if isinstance(estimator, Pipeline):
-        return last_estimator(estimator.steps[-1][1])
-    return estimator
+    return unwrap_estimator(estimator)[0]
 
 
-def unwrap_estimator(estimator: Any, X: Any) -> tuple[Any, Any]:
+def unwrap_estimator(estimator: Any, X: Any = None) -> tuple[Any, Any]:
     """Find the estimator inside searches, pipelines and frozen estimators, and its input X.
 
     Needed for what those do not delegate: `predict_distribution`, and ``predict(X,
@@ -223,7 +221,8 @@ def unwrap_estimator(estimator: Any, X: Any) -> tuple[Any, Any]:
     if isinstance(estimator, FrozenEstimator):
         return unwrap_estimator(estimator.estimator, X)
     if isinstance(estimator, Pipeline):
-        X = estimator[:-1].transform(X) if len(estimator) > 1 else X
+        if X is not None and len(estimator) > 1:
+            X = estimator[:-1].transform(X)
         return unwrap_estimator(estimator[-1], X)
     return estimator, X
 
@@ -246,6 +245,7 @@ def class_probabilities(model, X, classes: np.ndarray) -> np.ndarray:
         )
     if (abs(sums - 1) > 1e-9).any():  # probabilities in single precision
         proba = proba / sums[:, None]
+    # A fold may lack a class that others have.
     every = np.zeros((len(proba), len(classes)))
     every[:, known] = proba
     return every

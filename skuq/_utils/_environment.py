@@ -7,7 +7,6 @@ the order of dispatch nor the number of workers changes a draw.
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.metadata
 import os
 import platform
@@ -57,10 +56,12 @@ def repeat_seed(seed: int, number: int) -> int:
 
 def _seed(entropy: int, purpose: tuple[str | int, ...]) -> int:
     state = _sequence(entropy, purpose).generate_state(1)[0]
+    # NumPy's seeds begin at 0, and Keras-Tuner reads 0 as no seed.
     return int(state) % (_MAX_SEED - 1) + 1
 
 
 def _sequence(entropy: int, purpose: tuple[str | int, ...]) -> np.random.SeedSequence:
+    # Words become numbers by their bytes: `hash` would change from process to process.
     words = [
         int.from_bytes(part.encode(), "little") if isinstance(part, str) else int(part)
         for part in purpose
@@ -70,34 +71,9 @@ def _sequence(entropy: int, purpose: tuple[str | int, ...]) -> np.random.SeedSeq
 
 _SMALL = 1500  # rows of a matrix
 
-
-@functools.cache
-def _linear_algebra() -> threadpoolctl.ThreadpoolController:
-    return threadpoolctl.ThreadpoolController().select(user_api="blas")
-
-
-class _Limit:
-    """Limit of the process: the first of several threads sets it, and the last one lifts it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._n_users = 0
-        self._limiter: Any = None
-
-    def enter(self) -> None:
-        with self._lock:
-            if not self._n_users:
-                self._limiter = _linear_algebra().limit(limits=1)
-            self._n_users += 1
-
-    def leave(self) -> None:
-        with self._lock:
-            self._n_users -= 1
-            if not self._n_users:
-                self._limiter.restore_original_limits()
-
-
-_LIMIT = _Limit()
+# The limit is one of the process: the first of several threads sets it, and the last one lifts it.
+_LOCK = threading.Lock()
+_LIMIT: dict[str, Any] = {"n_users": 0, "limiter": None, "libraries": None}
 
 
 @contextlib.contextmanager
@@ -110,11 +86,19 @@ def one_thread_if_small(n_rows: float) -> Iterator[None]:
     if n_rows > _SMALL:
         yield
         return
-    _LIMIT.enter()
+    with _LOCK:
+        if not _LIMIT["n_users"]:
+            if _LIMIT["libraries"] is None:  # to find them takes longer than a small matrix
+                _LIMIT["libraries"] = threadpoolctl.ThreadpoolController().select(user_api="blas")
+            _LIMIT["limiter"] = _LIMIT["libraries"].limit(limits=1)
+        _LIMIT["n_users"] += 1
     try:
         yield
     finally:
-        _LIMIT.leave()
+        with _LOCK:
+            _LIMIT["n_users"] -= 1
+            if not _LIMIT["n_users"]:
+                _LIMIT["limiter"].restore_original_limits()
 
 
 _REQUIRED = (
@@ -164,21 +148,17 @@ def show_versions() -> None:
         "machine": platform.platform(),
         "cores": os.cpu_count(),
     }
-    packages = {name: _version(name) for name in (*_REQUIRED, *_OPTIONAL)}
+    packages = {"skuq": skuq.__version__}
+    for name in (*_REQUIRED, *_OPTIONAL):
+        # The metadata tell the version without an import, which would start TensorFlow.
+        try:
+            packages[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            packages[name] = "not installed"
     pools = {pool["prefix"]: pool["num_threads"] for pool in threadpoolctl.threadpool_info()}
-    _show("System", system)
-    _show("Packages", {"skuq": skuq.__version__, **packages})
-    _show("Threads of libraries", pools)
-
-
-def _show(title, values):
-    print(title)
-    for name, value in values.items():
-        print(f"  {name}: {value}")
-
-
-def _version(name):
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+    sections: dict[str, dict[str, Any]]
+    sections = {"System": system, "Packages": packages, "Threads of libraries": pools}
+    for title, values in sections.items():
+        print(title)
+        for name, value in values.items():
+            print(f"  {name}: {value}")

@@ -38,25 +38,17 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     In a thread or a worker process no line is the user's. The warning then points at the function
     that raises it.
     """
-    warnings.warn(message, category, stacklevel=_level_of_user())
-
-
-def _level_of_user() -> int:
-    """Return the `stacklevel` of the user's line for `warn_user`."""
     level = 1
-    frame: FrameType | None = sys._getframe(1)  # the frame of `warn_user`
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
-        if _package(frame) not in _PASSED_OVER:
-            return level
+        # A module that is run as a script is called "__main__", but its spec has its name.
+        spec = frame.f_globals.get("__spec__")
+        name = getattr(spec, "name", None) or frame.f_globals.get("__name__", "")
+        if name.partition(".")[0] not in _PASSED_OVER:
+            break
         level, frame = level + 1, frame.f_back
-    return 2
-
-
-def _package(frame: FrameType) -> str:
-    # A module that is run as a script is called "__main__", but its spec has its name.
-    spec = frame.f_globals.get("__spec__")
-    name: str = getattr(spec, "name", None) or frame.f_globals.get("__name__", "")
-    return name.partition(".")[0]
+    # Level 2 is the function that called this one.
+    warnings.warn(message, category, stacklevel=2 if frame is None else level)
 
 
 _logger = logging.getLogger("skuq")
@@ -174,7 +166,7 @@ class Progress:
             self._shown.update(shown)
             if self._display == "bar":
                 self._update_bar()
-            elif self._display is not None and self._is_worth_a_line():
+            elif self._display is not None:
                 self._write_line(message)
             if message and self._display != "log":
                 _logger.info(message)
@@ -184,12 +176,15 @@ class Progress:
     def _update_bar(self) -> None:
         """Show steps and values on the bar; open it once the computation is expected to be long."""
         if self._bar is None:
-            if self._seconds_expected() <= _LONG:
+            elapsed = time.time() - self._started
+            # The first steps are slow, and say little of the others.
+            if elapsed < _FIRST_ESTIMATE or elapsed + self._seconds_left() <= _LONG:
                 return
             self._open_bar()
         self._bar.total = self._total
-        if limited := self._text_of_limit():
-            self._shown["time limit"] = limited
+        limit = math.inf if self._limit is None else self._limit()
+        if math.isfinite(limit):
+            self._shown["time limit"] = tqdm.format_interval(max(limit, 0))
         self._bar.set_postfix(self._shown, refresh=False)
         self._bar.update(self.n_done - self._bar.n)
         if self.n_done == self._total:
@@ -210,13 +205,6 @@ class Progress:
             self._bar.start_t, self._bar.n = self._started, self.n_done
             self._bar.set_postfix(self._shown)
 
-    def _seconds_expected(self) -> float:
-        """Estimate the time of the whole computation, in seconds; 0 while it is too early."""
-        elapsed = time.time() - self._started
-        if elapsed < _FIRST_ESTIMATE:
-            return 0.0
-        return elapsed + self._seconds_left()
-
     def _seconds_left(self) -> float:
         """Estimate the remaining time in seconds; infinite if nothing is known about it."""
         estimate = math.inf
@@ -225,22 +213,17 @@ class Progress:
             estimate = (time.time() - self._started) / n_done * (self._total - self.n_done)
         return estimate if self._limit is None else min(estimate, max(self._limit(), 0.0))
 
-    def _text_of_limit(self) -> str:
-        """Return the time that the computation may still take as text; empty without a limit."""
-        seconds = math.inf if self._limit is None else self._limit()
-        return tqdm.format_interval(max(seconds, 0)) if math.isfinite(seconds) else ""
-
     # Lines
 
-    def _is_worth_a_line(self) -> bool:
-        if self._every_step or self.n_done == self._total:
-            return True
-        share = 1.0 if not self._total else self.n_done / self._total
-        late = time.time() - self._last_line > _LINE_EVERY
-        return late or share * _N_LINES >= self._n_lines + 1
-
     def _write_line(self, message: str) -> None:
-        """Write a line with steps, values, the remaining time and a message."""
+        """Write a line with steps, values, the remaining time and a message, if one is due."""
+        is_end = self.n_done == self._total
+        if not (self._every_step or is_end):
+            # About twenty lines for all steps, and more if steps are slow.
+            share = 1.0 if not self._total else self.n_done / self._total
+            is_late = time.time() - self._last_line > _LINE_EVERY
+            if not is_late and share * _N_LINES < self._n_lines + 1:
+                return
         self._last_line = time.time()
         self._n_lines = max(
             self._n_lines + 1, int(_N_LINES * self.n_done / self._total) if self._total else 0
@@ -249,7 +232,7 @@ class Progress:
         parts = [f"{self._name}: {self.n_done}{of} {self._unit}s"]
         parts += [f"{name} {value}" for name, value in self._shown.items()]
         left = self._seconds_left()
-        if math.isfinite(left) and self.n_done != self._total:
+        if math.isfinite(left) and not is_end:
             parts.append(f"{tqdm.format_interval(left)} left")
         line = ", ".join(parts)
         if message:
@@ -264,7 +247,10 @@ def _choose_display(verbose: int | None) -> str | None:
     """Choose "bar", "lines" on stderr, "log" or None."""
     if not verbose and verbose is not None:
         return None
-    if verbose is None and _is_in_worker():
+    # A task of joblib, or a process of multiprocessing: several would write at the same time.
+    backend, _ = joblib.parallel.get_active_backend()
+    in_worker = (backend.nesting_level or 0) > 0 or multiprocessing.parent_process() is not None
+    if verbose is None and in_worker:
         return None
     if _is_watched():
         return "bar"
@@ -276,9 +262,3 @@ def _is_watched() -> bool:
     if any(base.__module__ == "tqdm.notebook" for base in tqdm.__mro__):
         return True
     return sys.stderr is not None and sys.stderr.isatty()
-
-
-def _is_in_worker() -> bool:
-    """Tell whether the caller is a task of joblib or in a process of multiprocessing."""
-    backend, _ = joblib.parallel.get_active_backend()
-    return (backend.nesting_level or 0) > 0 or multiprocessing.parent_process() is not None

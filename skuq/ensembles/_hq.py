@@ -146,46 +146,36 @@ def select_teams(
         voting=voting,
         weights=weights,
     )
-    predictions, y = _stack_predictions(predictions), np.asarray(fill_masked(y))
+    try:
+        predictions = np.asarray(predictions)
+    except ValueError:  # the models have different numbers of rows
+        predictions = np.empty(0)
+    if predictions.ndim not in (2, 3) or not predictions.size:
+        raise ValueError(
+            "`predictions` must be labels (n_models, n_samples) or probabilities (n_models, "
+            "n_samples, n_classes), on the same rows for all models, with at least one row. "
+            f"Got shape {predictions.shape}."
+        )
+    y = np.asarray(fill_masked(y))
     if y.shape != predictions.shape[1:2] or not len(y):
         raise ValueError(
             f"`predictions` have {predictions.shape[1]} rows, so `y` must have shape "
             f"({predictions.shape[1]},). Got {y.shape}."
         )
     weight = row_weights(sample_weight, len(y))
-    codes, y, proba = _as_codes(predictions, y, classes, voting)
-    return prune_classifiers(codes, proba, y, weight, rules, random_state)
-
-
-def _as_codes(
-    predictions: np.ndarray, y: np.ndarray, classes: ArrayLike | None, voting: str | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return codes of predicted and true classes, and the probabilities to average (or None)."""
+    proba = None  # to average; without them teams vote by labels
     if predictions.ndim == 3:
-        # Hard votes need the most probable classes only.
-        proba = predictions.astype(float) if voting in (None, "soft") else None
-        return *_probability_codes(predictions, y, classes), proba
-    if voting == "soft":
+        codes, y = _probability_codes(predictions, y, classes)
+        if voting in (None, "soft"):
+            proba = predictions.astype(float)
+    elif voting == "soft":
         raise ValueError(
             '`voting="soft"` needs probabilities (n_models, n_samples, n_classes). Got labels '
             f'of shape {predictions.shape}; use `voting="hard"` or "majority".'
         )
-    return *_label_codes(predictions, y), None
-
-
-def _stack_predictions(predictions: ArrayLike) -> np.ndarray:
-    """Convert predictions to one array, and check its number of axes."""
-    try:
-        array = np.asarray(predictions)
-    except ValueError:  # the models have different numbers of rows
-        array = np.empty(0)
-    if array.ndim not in (2, 3) or not array.size:
-        raise ValueError(
-            "`predictions` must be labels (n_models, n_samples) or probabilities (n_models, "
-            "n_samples, n_classes), on the same rows for all models, with at least one row. "
-            f"Got shape {array.shape}."
-        )
-    return array
+    else:
+        codes, y = _label_codes(predictions, y)
+    return prune_classifiers(codes, proba, y, weight, rules, random_state)
 
 
 def _probability_codes(

@@ -33,6 +33,7 @@ from skuq.ensembles._teams import (
     n_teams,
     vote_weights,
 )
+from skuq.metrics._checks import check_choice
 
 FILTERS = ("alpha", "kmeans", "mean")
 
@@ -99,10 +100,7 @@ class Rules:
             ("voting", (None, "soft", "hard", "majority")),
             ("weights", (None, "accuracy")),
         ):
-            if getattr(self, name) not in options:
-                raise ValueError(
-                    f"`{name}` must be one of {list(options)}. Got {getattr(self, name)!r}."
-                )
+            check_choice(name, getattr(self, name), options)
         if not (isinstance(self.beta, Real) and 0 <= self.beta < 1):
             raise ValueError(f"`beta` must be in [0, 1). Got {self.beta!r}.")
         for name, least in (("max_team_size", 2), ("n_negatives", 1)):
@@ -280,7 +278,13 @@ def _score_teams(pool: Pool, rules: Rules, of_pool: PairCounts, focal: PairCount
         scored["q"] = _q(of_pool, rules, teams)
         scored["hq"] = _hq(focal, rules, teams, pool.model_strength)
         scored["accuracy"] = np.round(pool.strength(teams), 12)  # equal teams stay equal
-        pruned = _alpha(scored, rules)
+        # The alpha filter prunes the share `beta` of the highest scores. Algorithm 3 leaves ties
+        # open. Among teams with equal scores the least accurate is pruned first; among equally
+        # accurate ones the first in order.
+        pruned = np.zeros(len(scored), bool)
+        if "alpha" in rules.filters:
+            worst = np.lexsort((np.arange(len(scored)), scored["accuracy"], -scored[rules.score]))
+            pruned[worst[: int(rules.beta * len(scored) + 1e-9)]] = True
         scored["alpha"] = ~pruned
         rounds.append(scored)
         alive = teams[~pruned] if "alpha" in rules.filters else None
@@ -333,8 +337,16 @@ def _hq(
     for measure in rules.measures:
         # Lines 7-14: the team's score on the negatives of each of its members.
         by_focal = [focal.scores(measure, teams, members) for members in teams.T]
-        focal_scores = np.stack(by_focal, axis=1)
-        scores += _scale_by_focal(focal_scores, teams, len(model_strength))
+        unscaled = np.stack(by_focal, axis=1)
+        # Lines 15-18: scale to [0, 1] over the teams of each focal model. Scores that are equal
+        # for all of them stay, for example those of the only team that has all models.
+        low, high = np.full((2, len(model_strength)), [[np.inf], [-np.inf]])
+        np.minimum.at(low, teams, unscaled)
+        np.maximum.at(high, teams, unscaled)
+        spread = (high - low)[teams]
+        varied = spread > 0
+        scaled = (unscaled - low[teams]) / np.where(varied, spread, 1.0)
+        scores += np.where(varied, scaled, unscaled)
     # Lines 26-27: a mean weighted by the members' ranks by accuracy, the best with most weight.
     ranks = rankdata(model_strength[teams], axis=1) - 1 + rules.rank_base
     # A model that is never wrong has no negatives: its score as focal model says nothing.
@@ -345,31 +357,6 @@ def _hq(
     weights[blind] = np.where(sees[blind].any(axis=1, keepdims=True), sees[blind], 1.0)
     means = (scores * weights).sum(axis=1) / weights.sum(axis=1) / len(rules.measures)
     return np.round(means, 12)
-
-
-def _scale_by_focal(scores: np.ndarray, teams: np.ndarray, n_models: int) -> np.ndarray:
-    """Scale scores (n_teams, S) to [0, 1] over the teams of each focal model (lines 15-18).
-
-    Scores that are equal for all teams of a focal model are not scaled, for example those of the
-    only team that has all models.
-    """
-    low, high = np.full(n_models, np.inf), np.full(n_models, -np.inf)
-    np.minimum.at(low, teams, scores)
-    np.maximum.at(high, teams, scores)
-    low, spread = low[teams], (high - low)[teams]
-    varied = spread > 0
-    return np.where(varied, (scores - low) / np.where(varied, spread, 1.0), scores)
-
-
-def _alpha(scored: pd.DataFrame, rules: Rules) -> np.ndarray:
-    """Mark the teams of one size to prune by the alpha filter: the `beta` highest scores."""
-    pruned = np.zeros(len(scored), bool)
-    if "alpha" in rules.filters:
-        # Algorithm 3 leaves ties open. Among teams with equal scores the least accurate is pruned
-        # first; among equally accurate ones the first in order.
-        worst = np.lexsort((np.arange(len(scored)), scored["accuracy"], -scored[rules.score]))
-        pruned[worst[: int(rules.beta * len(scored) + 1e-9)]] = True
-    return pruned
 
 
 def _mean_filter(scored: pd.DataFrame, score: str) -> list[Threshold]:

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 
 from skuq._utils._checks import check_count, check_weights
 from skuq._utils._records import saved_as
+from skuq.metrics._checks import check_choice
 from skuq.metrics._regression import crps_normal
 
 #: Arrays (n_candidates, n_samples, ...) that an ensemble averages over its members.
@@ -155,7 +156,6 @@ def select_forward(
         losses = singles  # loss of the ensemble with one more candidate, (n_candidates,)
         if path:
             losses = _ensemble_losses(statistics, loss, totals, len(path) + 1, sample_weight)
-        taken: int | None
         if len(path) < k_init:
             taken = int(order[len(path)])
         else:
@@ -164,9 +164,11 @@ def select_forward(
             excluded = [index for index, _ in path] if growing or not replacement else []
             if not growing:  # no repeat may take the weight that others are due
                 excluded += _too_heavy(path, min_members, min_weight)
-            taken = _best_candidate(losses, np.isfinite(singles), excluded)
-            if taken is None:
+            allowed = np.isfinite(singles) & ~np.isnan(losses)
+            allowed[excluded] = False
+            if not allowed.any():
                 break
+            taken = int(np.argmin(np.where(allowed, losses, np.inf)))
             improves = not path or losses[taken] < path[-1][1]
             if not (growing or len(path) < min_size or improves):
                 break
@@ -174,14 +176,12 @@ def select_forward(
         totals = [total + s[taken] for total, s in zip(totals, statistics)]
         if _n_distinct(path) >= min_members and len(path) >= min_size and path[-1][1] < best:
             best, best_size = path[-1][1], len(path)
-    return _ensemble_on_path(path, best_size or len(path))
-
-
-def _best_candidate(losses: np.ndarray, usable: np.ndarray, excluded: list[int]) -> int | None:
-    """Find the usable candidate of the lowest loss that is not excluded, or None."""
-    allowed = usable & ~np.isnan(losses)
-    allowed[excluded] = False
-    return int(np.argmin(np.where(allowed, losses, np.inf))) if allowed.any() else None
+    size = best_size or len(path)
+    steps = [index for index, _ in path[:size]]
+    indices = list(dict.fromkeys(steps))
+    # Repeats give the weights.
+    weights = np.array([steps.count(index) for index in indices]) / size
+    return Selection(np.array(indices), weights, path[size - 1][1], tuple(path))
 
 
 def _too_heavy(path: Sequence[tuple[int, float]], min_members: int, min_weight: float) -> list[int]:
@@ -200,14 +200,6 @@ def _too_heavy(path: Sequence[tuple[int, float]], min_members: int, min_weight: 
 
 def _n_distinct(path: Sequence[tuple[int, float]]) -> int:
     return len({index for index, _ in path})
-
-
-def _ensemble_on_path(path: Sequence[tuple[int, float]], size: int) -> Selection:
-    """Make the ensemble of a path's first `size` steps; repeats give the weights."""
-    taken = [index for index, _ in path[:size]]
-    indices = list(dict.fromkeys(taken))
-    weights = np.array([taken.count(index) for index in indices]) / size
-    return Selection(np.array(indices), weights, path[size - 1][1], tuple(path))
 
 
 def _ensemble_losses(
@@ -291,13 +283,6 @@ def squared_error(error: np.ndarray, second_moment: np.ndarray) -> np.ndarray:
 MOMENT_LOSSES = {"nll": normal_nll, "crps": normal_crps, "mse": squared_error}
 
 
-def _moment_loss(name: str) -> Loss:
-    """Return the loss of this name, or raise ValueError."""
-    if name not in MOMENT_LOSSES:
-        raise ValueError(f"`loss` must be one of {list(MOMENT_LOSSES)}. Got {name!r}.")
-    return MOMENT_LOSSES[name]
-
-
 def select_greedy(
     y: np.ndarray,
     loc: np.ndarray,
@@ -351,9 +336,10 @@ def select_greedy(
     >>> select_greedy(y, loc, np.ones_like(loc), n_members=2).indices
     array([0, 1])
     """
+    check_choice("loss", loss, MOMENT_LOSSES)
     return select_forward(
         normal_statistics(y, loc, scale),
-        _moment_loss(loss),
+        MOMENT_LOSSES[loss],
         n_members,
         k_init=k_init,
         min_members=min_members,
@@ -388,8 +374,9 @@ def select_top(
     >>> select_top(np.zeros(2), loc, np.ones_like(loc), n_members=2).indices
     array([0, 2])
     """
+    check_choice("loss", loss, MOMENT_LOSSES)
     statistics = normal_statistics(y, loc, scale)
-    return select_best(statistics, _moment_loss(loss), n_members, sample_weight=sample_weight)
+    return select_best(statistics, MOMENT_LOSSES[loss], n_members, sample_weight=sample_weight)
 
 
 def select_best(
@@ -448,6 +435,13 @@ def ensemble_of(
     return Selection(chosen, np.full(len(chosen), 1 / len(chosen)), value)
 
 
+def are_distinct_indices(values: np.ndarray, n: int) -> bool:
+    """Tell whether an array holds distinct integers from 0 to n - 1."""
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        return False
+    return len(np.unique(values)) == len(values) and bool(((values >= 0) & (values < n)).all())
+
+
 def check_selection(chosen: Any, n_candidates: int) -> Selection:
     """Check the selection returned by a user's function: distinct indices and valid weights.
 
@@ -458,13 +452,7 @@ def check_selection(chosen: Any, n_candidates: int) -> Selection:
             f"`selection` must return a skuq.ensembles.Selection. Got {type(chosen).__name__}."
         )
     indices, weights = np.asarray(chosen.indices), np.asarray(chosen.weights, dtype=float)
-    if (
-        indices.ndim != 1
-        or not indices.size
-        or indices.dtype.kind not in "iu"
-        or len(np.unique(indices)) < len(indices)
-        or not ((indices >= 0) & (indices < n_candidates)).all()
-    ):
+    if not are_distinct_indices(indices, n_candidates) or not indices.size:
         raise ValueError(
             "`selection` must return distinct indices, at least one, in "
             f"0..{n_candidates - 1}. Got {chosen.indices}."

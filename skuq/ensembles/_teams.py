@@ -24,7 +24,8 @@ from numpy.typing import ArrayLike
 from scipy.spatial.distance import pdist
 
 from skuq._utils._checks import check_weights
-from skuq.ensembles._selection import Loss, Statistics
+from skuq.ensembles._selection import Loss, Statistics, are_distinct_indices
+from skuq.metrics._checks import check_choice
 
 _CHUNK_BYTES = 2**22  # size of one temporary array
 _TIE = 1e-6  # share of the votes by which weights are changed to break ties
@@ -72,14 +73,7 @@ def check_teams(teams: Sequence[Any], n_models: int) -> list[np.ndarray]:
     checked = []
     for team in teams:
         members = np.asarray(team)
-        if (
-            members.ndim != 1
-            or members.dtype.kind not in "iu"
-            or len(members) < 2
-            or len(np.unique(members)) < len(members)
-            or members.min() < 0
-            or members.max() >= n_models
-        ):
+        if not are_distinct_indices(members, n_models) or len(members) < 2:
             raise ValueError(
                 "A team must be two or more distinct model indices in "
                 f"0..{n_models - 1}. Got {team!r}."
@@ -465,8 +459,7 @@ def diversity_score(
     >>> diversity_score(right, measure="bd"), diversity_score(right, measure="gd")
     (0.5, 0.5)
     """
-    if measure not in MEASURES:
-        raise ValueError(f"`measure` must be one of {list(MEASURES)}. Got {measure!r}.")
+    check_choice("measure", measure, MEASURES)
     if on not in ("correctness", "labels"):
         raise ValueError(f"`on` must be 'correctness' or 'labels'. Got {on!r}.")
     predictions = np.asarray(predictions)
@@ -477,7 +470,10 @@ def diversity_score(
     n_models, n_samples = predictions.shape
     if on == "labels":
         # The kappas compare labels only, so that no model counts as wrong.
-        labels, wrong = _number_labels(predictions, measure), np.zeros(predictions.shape, bool)
+        if measure not in ("ck", "fk"):
+            raise ValueError(f'`on="labels"` needs measure "ck" or "fk". Got {measure!r}.')
+        labels = np.unique(predictions, return_inverse=True)[1].reshape(predictions.shape)
+        wrong = np.zeros(predictions.shape, bool)
     else:
         labels, wrong = None, _wrong(predictions, y)
     weight = row_weights(sample_weight, n_samples)
@@ -487,13 +483,6 @@ def diversity_score(
     # One at a time, since teams may have different sizes.
     scores = np.array([counts.scores(measure, team[None], 0)[0] for team in members])
     return float(scores[0]) if teams is None else scores
-
-
-def _number_labels(labels: np.ndarray, measure: str) -> np.ndarray:
-    """Replace labels (M, N) by integers, after a check that the measure can use labels."""
-    if measure not in ("ck", "fk"):
-        raise ValueError(f'`on="labels"` needs measure "ck" or "fk". Got {measure!r}.')
-    return np.unique(labels, return_inverse=True)[1].reshape(labels.shape)
 
 
 def _wrong(predictions: np.ndarray, y: ArrayLike | None) -> np.ndarray:

@@ -29,8 +29,11 @@ def check_arrays(*, finite=True, **arrays) -> list[np.ndarray]:
     return list(arrays.values())
 
 
-def check_same_shape(*, finite=True, **arrays) -> list[np.ndarray]:
-    """Check that arrays have one shape, (n,) or (n, m); one named `std` must be positive."""
+def check_same_shape(*, finite=True, one_output=False, **arrays) -> list[np.ndarray]:
+    """Check that arrays have one shape, (n,) or (n, m); one named `std` must be positive.
+
+    With `one_output` the shape must be (n,).
+    """
     checked = check_arrays(finite=finite, **arrays)
     first, *others = arrays
     shape = checked[0].shape
@@ -43,6 +46,8 @@ def check_same_shape(*, finite=True, **arrays) -> list[np.ndarray]:
             raise ValueError(
                 f"`{name}` must have the shape of {first}, {shape}. Got {values.shape}."
             )
+    if one_output and len(shape) > 1:
+        raise ValueError(f"`{first}` must have shape (n_samples,). Got {shape}.")
     if "std" in arrays:
         check_positive("std", checked[list(arrays).index("std")])
     return checked
@@ -62,6 +67,12 @@ def check_ordered(lower: np.ndarray, upper: np.ndarray) -> None:
             f"`lower` must not exceed `upper`. It does in {len(wrong)} rows, first in "
             f"row {wrong[0]}: {lower[wrong[0]]} and {upper[wrong[0]]}."
         )
+
+
+def check_inside_unit(name: str, value) -> None:
+    """Raise ValueError unless a number lies strictly between 0 and 1."""
+    if not 0 < value < 1:
+        raise ValueError(f"`{name}` must lie strictly in (0, 1). Got {value}.")
 
 
 def check_choice(name: str, value, choices) -> None:

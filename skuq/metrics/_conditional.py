@@ -279,9 +279,8 @@ def _spread(X):
 
 def _inside(y_true, lower, upper):
     """Tell which targets (n,) are inside their intervals."""
-    y, lower, upper = check_same_shape(y_true=y_true, lower=lower, upper=upper, finite=False)
-    if y.ndim > 1:
-        raise ValueError(f"`y_true` must have shape (n_samples,). Got {y.shape}.")
+    ends = {"lower": lower, "upper": upper}
+    y, lower, upper = check_same_shape(y_true=y_true, **ends, finite=False, one_output=True)
     check_ordered(lower, upper)
     return (lower <= y) & (y <= upper)
 
@@ -321,9 +320,8 @@ def error_retention_curve(errors, uncertainty, *, sample_weight=None):
     >>> error_retention_curve(errors=[0.0, 4.0], uncertainty=[0.1, 0.9])
     (array([0. , 0.5, 1. ]), array([0., 0., 2.]))
     """
-    errors, uncertainty = check_same_shape(errors=errors, uncertainty=uncertainty)
-    if errors.ndim > 1:
-        raise ValueError(f"`errors` must have shape (n_samples,). Got {errors.shape}.")
+    rows = {"errors": errors, "uncertainty": uncertainty}
+    errors, uncertainty = check_same_shape(**rows, one_output=True)
     weight = check_weights(sample_weight, errors)
     # Rows of equal uncertainty are one linear piece: in random order, each adds their mean error.
     _, _, rows, sums = group_sums(uncertainty, weight, weight * errors)
@@ -456,12 +454,8 @@ def ood_auroc_score(score_in, score_out, *, sample_weight=None):
     >>> ood_auroc_score([0.1, 0.2, 0.4], [0.3, 0.9])
     0.8333333333333334
     """
-    parts = []
-    for name, score in (("score_in", score_in), ("score_out", score_out)):
-        (score,) = check_same_shape(**{name: score})
-        if score.ndim > 1:
-            raise ValueError(f"`{name}` must have shape (n_samples,). Got {score.shape}.")
-        parts.append(score)
+    scores = {"score_in": score_in, "score_out": score_out}
+    parts = [check_same_shape(**{name: s}, one_output=True)[0] for name, s in scores.items()]
     score = np.concatenate(parts)
     is_out = np.repeat([False, True], [len(part) for part in parts])
     weight = check_weights(sample_weight, score)

@@ -22,6 +22,7 @@ from skuq.metrics._checks import (
     average,
     check_arrays,
     check_choice,
+    check_inside_unit,
     check_members,
     check_ordered,
     check_same_shape,
@@ -354,8 +355,7 @@ def interval_loss(y_true, lower, upper, coverage, *, sample_weight=None):
     >>> round(interval_loss([1.0, 5.0], [0.0, 0.0], [2.0, 2.0], coverage=0.5), 4)
     8.0
     """
-    if not 0 < coverage < 1:
-        raise ValueError(f"`coverage` must lie strictly in (0, 1). Got {coverage}.")
+    check_inside_unit("coverage", coverage)
     y, lower, upper = _intervals(lower, upper, y_true=y_true)
     outside = np.maximum(lower - y, 0) + np.maximum(y - upper, 0)
     # Eq. 43 with alpha = 1 - coverage: (u - l) + 2 / alpha * distance outside.
@@ -534,7 +534,13 @@ def quantile_calibration_curve(
     if n_levels < 2:
         raise ValueError(f"`n_levels` must be at least 2. Got {n_levels}.")
     expected = np.linspace(0, 1, n_levels)
-    observed = [_shares(expected, column, weight) for column in levels.reshape(len(levels), -1).T]
+    observed = []
+    for column in levels.reshape(len(levels), -1).T:
+        # Count rows by the first expected level that includes them, without sorting the rows.
+        first = np.searchsorted(expected, column, side="left")
+        total = np.cumsum(np.bincount(first, weights=weight, minlength=n_levels))
+        # The last of the expected levels is 1, which includes all rows.
+        observed.append(total / total[-1])
     return expected, np.stack(observed, axis=-1).reshape(n_levels, *levels.shape[1:])
 
 
@@ -627,7 +633,16 @@ def miscalibration_area(
     0.25
     """
     levels, weight = _levels(y_true, mean, std, pit, kind, sample_weight)
-    areas = [_area_from_diagonal(column, weight) for column in levels.reshape(len(levels), -1).T]
+    areas = []
+    for column in levels.reshape(len(levels), -1).T:
+        order = np.argsort(column)
+        total = np.cumsum(weight[order])
+        # The share of levels at or below p is constant between sorted levels.
+        share = np.concatenate([[0.0], total / total[-1]])
+        edges = np.concatenate([[0.0], column[order], [1.0]])
+        # The antiderivative of |p - share| is 0.5 (p - share) |p - share|.
+        below, above = edges[:-1] - share, edges[1:] - share
+        areas.append(np.sum(0.5 * above * np.abs(above) - 0.5 * below * np.abs(below)))
     return float(np.mean(areas))
 
 
@@ -682,30 +697,6 @@ def _levels(y_true, mean, std, pit, kind, sample_weight):
             )
     # The smallest central interval that holds y has the coverage |2 PIT - 1|.
     return (np.abs(2 * pit - 1) if kind == "interval" else pit), check_weights(sample_weight, pit)
-
-
-def _shares(expected, levels, weight):
-    """Compute the weighted share of levels (n,) at or below each of the expected levels."""
-    # Count rows by the first expected level that includes them, without sorting the rows.
-    first = np.searchsorted(expected, levels, side="left")
-    total = np.cumsum(np.bincount(first, weights=weight, minlength=len(expected)))
-    # The last of the expected levels is 1, which includes all rows.
-    return total / total[-1]
-
-
-def _area_from_diagonal(levels, weight):
-    """Integrate |(share of levels at or below p) - p| over p in [0, 1]."""
-    order = np.argsort(levels)
-    total = np.cumsum(weight[order])
-    # The share is constant between sorted levels.
-    height = np.concatenate([[0.0], total / total[-1]])
-    edges = np.concatenate([[0.0], levels[order], [1.0]])
-
-    def integral(p):
-        """Evaluate the antiderivative of |p - height|."""
-        return 0.5 * (p - height) * np.abs(p - height)
-
-    return np.sum(integral(edges[1:]) - integral(edges[:-1]))
 
 
 def coverage_width_curve(y_true, mean, std, *, sample_weight=None):

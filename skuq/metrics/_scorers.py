@@ -6,7 +6,7 @@ Notation: n rows, m outputs.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import sklearn.metrics
@@ -178,14 +178,27 @@ class UncertaintyScorer:
                     f"{self.name!r} is a score of regressors. Scores of classifiers are "
                     f"{sorted(_CLASS_SCORES)}. Got {model!r}."
                 )
-            return _CLASS_SCORES[self.name](*_classes(model, X, y), sample_weight)
-        if self.name in _NUMBER_SCORES:
-            score = _NUMBER_SCORES[self.name]
-        elif (level := _percentage(self.name)) is not None:
-            score = partial(_INTERVAL_SCORES[self.name.rpartition("_")[0]], coverage=level / 100)
-        else:
+            if not hasattr(model, "predict_proba"):
+                raise TypeError(
+                    f"To be scored, a classifier must have `predict_proba`. Got {model!r}."
+                )
+            proba, loss = np.asarray(model.predict_proba(X)), _CLASS_SCORES[self.name]
+            return -loss(y, proba, labels=model.classes_, sample_weight=sample_weight)
+        predicted, level = _Predicted(model, X, y), _percentage(self.name)
+        if level is not None:
+            kind = self.name.rpartition("_")[0]
+            return _score_intervals(kind, predicted, sample_weight, level / 100)
+        if self.name not in _NUMBER_SCORES:
             raise TypeError(f"{self.name!r} is a score of classifiers. Got {model!r}.")
-        return score(_Predicted(model, X, y), sample_weight)
+        loss, read = _NUMBER_SCORES[self.name]
+        # `read` names what the loss takes: the normals, their std, the PIT values or all.
+        if read == "normal":
+            return -loss(predicted.y, *predicted.normal, sample_weight=sample_weight)
+        if read == "std":
+            return -loss(predicted.normal[1], sample_weight=sample_weight)
+        if read == "pit":
+            return -loss(pit=predicted.pit(), sample_weight=sample_weight)
+        return -loss(predicted, sample_weight)
 
     def set_score_request(self, *, sample_weight):
         """Return a scorer that requests weights by metadata routing.
@@ -278,92 +291,63 @@ class _Predicted:
 
 
 def _nll(predicted, weight):
-    """Compute minus the negative log likelihood of the distribution, or of a normal."""
+    """Compute the negative log likelihood of the distribution, or of a normal."""
     if not predicted.offers("log_prob"):
-        return -gaussian_nll_loss(predicted.y, *predicted.normal, sample_weight=weight)
+        return gaussian_nll_loss(predicted.y, *predicted.normal, sample_weight=weight)
     # Divided by the number of outputs, as in `mixture_nll_loss`.
     n_outputs = predicted.y[0].size
-    return float(average(predicted.distribution.log_prob(predicted.y), weight)) / n_outputs
+    return -float(average(predicted.distribution.log_prob(predicted.y), weight)) / n_outputs
 
 
 def _crps(predicted, weight):
-    """Compute minus the CRPS: in closed form for mixtures of normals, otherwise from quantiles."""
+    """Compute the CRPS: in closed form for mixtures of normals, otherwise from quantiles."""
     y, distribution = predicted.y, predicted.distribution
     # Distributions with further parameters are not mixtures of normals.
     others = predicted.offers("df") or predicted.offers("probabilities")
     if predicted.offers("loc", "scale", "weights") and not others:
         mixture = distribution.loc, distribution.scale, distribution.weights
-        return -crps_mixture_loss(y, *mixture, sample_weight=weight)
+        return crps_mixture_loss(y, *mixture, sample_weight=weight)
     if predicted.offers("quantile"):
+        # The CRPS is twice the pinball loss, averaged over all levels.
         quantiles = distribution.quantile(_CRPS_LEVELS)
-        return -2 * quantile_loss(y, quantiles, _CRPS_LEVELS, sample_weight=weight)
-    return -crps_loss(y, *predicted.normal, sample_weight=weight)
+        return 2 * quantile_loss(y, quantiles, _CRPS_LEVELS, sample_weight=weight)
+    return crps_loss(y, *predicted.normal, sample_weight=weight)
 
 
-def _normal_score(loss):
-    """Make a score of a loss of (y, mean, std)."""
-    return lambda predicted, weight: -loss(predicted.y, *predicted.normal, sample_weight=weight)
-
-
-def _pit_score(loss):
-    """Make a score of a loss of PIT values."""
-    return lambda predicted, weight: -loss(pit=predicted.pit(), sample_weight=weight)
-
-
-def _coverage(predicted, weight, coverage):
-    return coverage_score(predicted.y, *predicted.interval(coverage), sample_weight=weight)
-
-
-def _coverage_error(predicted, weight, coverage):
-    return -abs(_coverage(predicted, weight, coverage) - coverage)
-
-
-def _interval(predicted, weight, coverage):
+def _score_intervals(kind, predicted, weight, coverage):
+    """Compute one of the `_INTERVAL_SCORES` of central intervals."""
     ends = predicted.interval(coverage)
-    return -interval_loss(predicted.y, *ends, coverage, sample_weight=weight)
+    if kind == "neg_mean_width":
+        return -mean_width(*ends, sample_weight=weight)
+    if kind == "neg_interval":
+        return -interval_loss(predicted.y, *ends, coverage, sample_weight=weight)
+    share = coverage_score(predicted.y, *ends, sample_weight=weight)
+    return share if kind == "coverage" else -abs(share - coverage)
 
 
-def _width(predicted, weight, coverage):
-    return -mean_width(*predicted.interval(coverage), sample_weight=weight)
+def _proba_nll(y, proba, **options):
+    """Compute the negative log likelihood of labels, with the clip of an ensemble's."""
+    return ensemble_nll_loss(y, proba[None], **options)
 
 
-def _classes(model, X, y):
-    """Return labels, predicted probabilities and the classes of their columns."""
-    if not hasattr(model, "predict_proba"):
-        raise TypeError(f"To be scored, a classifier must have `predict_proba`. Got {model!r}.")
-    return y, np.asarray(model.predict_proba(X)), model.classes_
-
-
-def _proba_score(loss):
-    """Make a score function, larger is better, of a loss of class probabilities."""
-    return lambda y, proba, classes, weight: -loss(y, proba, labels=classes, sample_weight=weight)
-
-
+# Losses of regressors, and what they take of the predictions.
 _NUMBER_SCORES = {
-    "neg_nll": _nll,
-    "neg_gaussian_nll": _normal_score(gaussian_nll_loss),
-    "neg_nll_min": _normal_score(nll_min_loss),
-    "neg_crps": _crps,
-    "neg_coverage_width_auc": _normal_score(coverage_width_auc),
-    "neg_calibration_error": _pit_score(calibration_error),
-    "neg_miscalibration_area": _pit_score(miscalibration_area),
-    "neg_sharpness": lambda predicted, weight: (
-        -sharpness(predicted.normal[1], sample_weight=weight)
-    ),
+    "neg_nll": (_nll, "all"),
+    "neg_gaussian_nll": (gaussian_nll_loss, "normal"),
+    "neg_nll_min": (nll_min_loss, "normal"),
+    "neg_crps": (_crps, "all"),
+    "neg_coverage_width_auc": (coverage_width_auc, "normal"),
+    "neg_calibration_error": (calibration_error, "pit"),
+    "neg_miscalibration_area": (miscalibration_area, "pit"),
+    "neg_sharpness": (sharpness, "std"),
 }
 # Their names are followed by a percentage, the nominal coverage.
-_INTERVAL_SCORES = {
-    "coverage": _coverage,
-    "neg_coverage_error": _coverage_error,
-    "neg_interval": _interval,
-    "neg_mean_width": _width,
-}
+_INTERVAL_SCORES = ("coverage", "neg_coverage_error", "neg_interval", "neg_mean_width")
+# Losses of classifiers.
 _CLASS_SCORES = {
-    "neg_nll": lambda y, proba, classes, weight: (
-        -ensemble_nll_loss(y, proba[None], labels=classes, sample_weight=weight)
-    ),
-    "neg_brier": _proba_score(brier_loss),
-    "neg_ece": _proba_score(ece_loss),
-    "neg_classwise_ece": _proba_score(classwise_ece_loss),
+    "neg_nll": _proba_nll,
+    "neg_brier": brier_loss,
+    "neg_ece": ece_loss,
+    "neg_classwise_ece": classwise_ece_loss,
 }
 _SCORES = {**_NUMBER_SCORES, **_CLASS_SCORES}

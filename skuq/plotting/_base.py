@@ -50,6 +50,81 @@ class Display:
         return ax
 
 
+class CurveDisplay(Display):
+    """Base of displays of one curve for each estimator, which can share their axes.
+
+    A subclass has the attribute `name`, and `from_predictions` with the keywords `name` and `ax`.
+    `_read_estimator` returns the other arguments of the latter.
+    """
+
+    @classmethod
+    def from_estimator(cls, estimator, X, y, *, name=None, ax=None, **options):
+        """Predict with a fitted estimator, and draw.
+
+        Parameters
+        ----------
+        estimator : fitted estimator
+            What it must have is said by the class.
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+            Targets.
+        name : str, optional
+            Name for the legend; the estimator's class by default.
+        ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
+        **options
+            Passed to `from_predictions`.
+
+        Returns
+        -------
+        Display
+            Instance of this class.
+        """
+        name = type(estimator).__name__ if name is None else name
+        read = cls._read_estimator(estimator, X, y)
+        return cls.from_predictions(**read, name=name, ax=ax, **options)
+
+    @staticmethod
+    def _read_estimator(estimator, X, y) -> dict:
+        """Predict with an estimator of normals; return arguments of `from_predictions`."""
+        mean, std = normal_of(estimator, X)
+        return {"y": y, "mean": mean, "std": std}
+
+    def _draw_diagonal(self, ax, given):
+        """Draw the diagonal, on which a calibrated estimator lies."""
+        defaults = {"color": GREY, "linestyle": ":", "linewidth": 1, "label": "calibrated"}
+        (self.diagonal_,) = ax.plot([0, 1], [0, 1], **style("line", defaults, given))
+
+    def _draw_curve(self, ax, x, y, given, summary=None, **look):
+        """Draw the curve in the next colour of the axes, named by the estimator and a summary."""
+        label = self.name if summary is None else with_name(self.name, summary)
+        defaults = {**curve_style(ax), "label": label, **look}
+        (self.line_,) = ax.plot(x, y, **style("line", defaults, given))
+
+
+class TrialsDisplay(Display):
+    """Base of displays of the trials of a search, which are drawn by `from_catalog`."""
+
+    @classmethod
+    def from_estimator(cls, estimator, *, ax=None, **options):
+        """Create a display from a fitted estimator with a `catalog_`.
+
+        Parameters
+        ----------
+        estimator : AutoDEUQRegressor or another with `catalog_`
+        ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
+        **options
+            Passed to `from_catalog`.
+
+        Returns
+        -------
+        Display
+            Instance of this class.
+        """
+        return cls.from_catalog(catalog_of(estimator), ax=ax, **options)
+
+
 def style(kind: str, defaults: dict, given: dict | None) -> dict:
     """Merge keywords of the user into the defaults, whatever alias of matplotlib they use.
 
@@ -57,8 +132,10 @@ def style(kind: str, defaults: dict, given: dict | None) -> dict:
     """
     from matplotlib import cbook, collections, lines
 
+    # The user may write "lw" or "linewidth": both must replace the same default.
     artist = lines.Line2D if kind == "line" else collections.Collection
     given = cbook.normalize_kwargs(given or {}, artist)
+    # Matplotlib refuses "c" together with "color", and they are no aliases.
     if kind == "points" and "c" in given:
         defaults = {name: value for name, value in defaults.items() if name != "color"}
     return {**defaults, **given}
@@ -66,6 +143,7 @@ def style(kind: str, defaults: dict, given: dict | None) -> dict:
 
 def curve_style(ax) -> dict:
     """Choose the colour and line style of the next curve of axes that displays may share."""
+    # The axes' own colour cycle would also count reference lines and lines of the user.
     k = sum(line.get_gid() == _CURVE for line in ax.lines)
     return {
         "color": COLOURS[k % len(COLOURS)],
@@ -80,6 +158,7 @@ def legend(ax, *, headroom=0.0, **options):
     `headroom` is added above the data, as a share of the axes' height, so that the legend
     covers no data.
     """
+    # Displays on shared axes all draw their reference lines: keep one entry for each label.
     handles = {}
     for handle, label in zip(*ax.get_legend_handles_labels()):
         handles.setdefault(label, handle)
@@ -132,6 +211,7 @@ def check_rows(**arrays) -> list[np.ndarray]:
 
     Columns (n_samples, 1), which regressors predict if y was one, become arrays (n_samples,).
     """
+    # Targets and predictions may disagree about an axis of length 1.
     floats = {name: as_floats(values) for name, values in arrays.items()}
     checked = check_same_shape(
         **{name: v[:, 0] if v.shape[1:] == (1,) else v for name, v in floats.items()}
@@ -146,6 +226,7 @@ def check_rows(**arrays) -> list[np.ndarray]:
 
 def normal_of(estimator, X) -> tuple[np.ndarray, np.ndarray]:
     """Predict mean and standard deviation; raise TypeError if the estimator gives none."""
+    # Searches, and pipelines under metadata routing, do not pass on `return_std`.
     estimator, X = unwrap_estimator(estimator, X)
     if classifies(estimator):
         raise TypeError(f"A regressor is needed. Got the classifier {estimator!r}.")
@@ -166,6 +247,7 @@ def pit_of_estimator(estimator, X, y) -> np.ndarray:
             )
             # Rounding may put a weighted sum of probabilities above 1.
             return np.minimum(distribution.cdf(y), 1.0)
+    # No distribution, or one of classes: the normal, or an error that says what is missing.
     mean, std = normal_of(estimator, X)
     return pit_values(reshape_like_prediction(y, mean), mean, std)
 
@@ -173,6 +255,7 @@ def pit_of_estimator(estimator, X, y) -> np.ndarray:
 def member_predictions(estimator, X) -> np.ndarray:
     """Return the members' means or probabilities of shape (n_members, n_samples, ..)."""
     estimator, X = unwrap_estimator(estimator, X)
+    # Mixtures of numbers have `member_means`, those of classes `proba`.
     distribution = getattr(estimator, "predict_distribution", lambda X: None)(X)
     for name in ("member_means", "proba"):
         if hasattr(distribution, name):

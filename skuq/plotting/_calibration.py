@@ -12,27 +12,30 @@ from skuq.metrics import (
     quantile_calibration_curve,
     reliability_curve,
 )
+from skuq.metrics._checks import check_inside_unit
 from skuq.plotting._base import (
     BLUE,
     GREY,
+    CurveDisplay,
     Display,
     check_pit,
-    curve_style,
     from_zero,
     legend,
     pit_of_estimator,
     style,
-    with_name,
 )
 
 
-class QuantileCalibrationDisplay(Display):
+class QuantileCalibrationDisplay(CurveDisplay):
     """Share of targets below each predicted quantile, against the quantile's level.
 
     A calibrated regressor is on the diagonal. A curve that is below the diagonal for low
     levels and above it for high levels means that predictions are too wide; the opposite
     means that they are too narrow (overconfident). A curve on one side of the diagonal for
     all levels means that the mean is biased.
+
+    `from_estimator` uses the `cdf` of `predict_distribution(X)`. An estimator without it must have
+    `predict(X, return_std=True)`, which gives the parameters of normals.
 
     Parameters
     ----------
@@ -107,31 +110,13 @@ class QuantileCalibrationDisplay(Display):
         """
         pit = np.ravel(pit_values(y, mean, std) if pit is None else pit)
         expected, observed = quantile_calibration_curve(pit=pit, n_levels=n_levels)
+        # The area is exact: it does not depend on the levels of the curve.
         area = miscalibration_area(pit=pit)
         return cls(expected, observed, area=area, name=name).plot(ax, **plot_options)
 
-    @classmethod
-    def from_estimator(cls, estimator, X, y, *, n_levels=101, name=None, ax=None, **plot_options):
-        """Predict with a fitted estimator, and draw.
-
-        Parameters
-        ----------
-        estimator : fitted regressor
-            If it has `predict_distribution(X)`, the `cdf` of the distribution is used.
-            Otherwise `predict(X, return_std=True)` gives the parameters of normals.
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-            Targets.
-        n_levels, name, ax, **plot_options
-            The same as in `from_predictions`; `name` is the estimator's class by default.
-
-        Returns
-        -------
-        QuantileCalibrationDisplay
-        """
-        name = type(estimator).__name__ if name is None else name
-        pit = pit_of_estimator(estimator, X, y)
-        return cls.from_predictions(pit=pit, n_levels=n_levels, name=name, ax=ax, **plot_options)
+    @staticmethod
+    def _read_estimator(estimator, X, y):
+        return {"pit": pit_of_estimator(estimator, X, y)}
 
     def plot(self, ax=None, *, line_kwargs=None, diagonal_kwargs=None):
         """Draw the curve.
@@ -149,17 +134,11 @@ class QuantileCalibrationDisplay(Display):
             Itself.
         """
         ax = self._open(ax)
-        defaults = {"color": GREY, "linestyle": ":", "linewidth": 1, "label": "calibrated"}
-        (self.diagonal_,) = ax.plot([0, 1], [0, 1], **style("line", defaults, diagonal_kwargs))
-        label = self.name
-        if self.area is not None:
-            label = with_name(self.name, f"miscalibration area {self.area:.3f}")
-        defaults = {**curve_style(ax), "label": label}
-        (self.line_,) = ax.plot(
-            np.asarray(self.expected),
-            np.asarray(self.observed),
-            **style("line", defaults, line_kwargs),
-        )
+        self._draw_diagonal(ax, diagonal_kwargs)
+        summary = None if self.area is None else f"miscalibration area {self.area:.3f}"
+        expected, observed = np.asarray(self.expected), np.asarray(self.observed)
+        self._draw_curve(ax, expected, observed, line_kwargs, summary)
+        # Both axes are shares of rows: equal scales let the diagonal rise at 45 degrees.
         ax.set(
             xlabel="expected share of targets below quantile",
             ylabel="observed share",
@@ -284,11 +263,11 @@ class PITDisplay(Display):
         PITDisplay
             Itself.
         """
-        if not 0 < chance < 1:
-            raise ValueError(f"`chance` must lie strictly in (0, 1). Got {chance}.")
+        check_inside_unit("chance", chance)
         values = check_pit(self.pit)
         # A bar of a calibrated regressor counts Binomial(n, 1 / n_bins) targets.
         counts, edges = np.histogram(values, bins=self.n_bins, range=(0, 1))
+        # Heights are densities, so that numbers of rows and of bins can be compared.
         density = self.n_bins / len(values)
         low, high = binom.interval(chance, len(values), 1 / self.n_bins)
         ax = self._open(ax)
@@ -319,16 +298,19 @@ class PITDisplay(Display):
             ylabel="density",
             xlim=(0, 1),
         )
+        # Bars are read by their height above 0.
         from_zero(ax)
         legend(ax, headroom=0.25, loc="upper left", ncols=2)
         return self
 
 
-class ReliabilityDisplay(Display):
+class ReliabilityDisplay(CurveDisplay):
     """Accuracy against confidence, the probability given to the predicted class.
 
     A calibrated classifier is on the diagonal, an overconfident one below it. Bars at the
     bottom show the number of rows in each bin: points above low bars are uncertain.
+
+    `from_estimator` takes a fitted classifier with `predict_proba(X)` and `classes_`.
 
     Parameters
     ----------
@@ -415,35 +397,11 @@ class ReliabilityDisplay(Display):
         display = cls(*reliability_curve(y, proba, **bins), ece=ece, name=name)
         return display.plot(ax, **plot_options)
 
-    @classmethod
-    def from_estimator(cls, estimator, X, y, *, name=None, ax=None, **options):
-        """Predict with a fitted estimator, and draw.
-
-        Parameters
-        ----------
-        estimator : fitted classifier
-            It must have `predict_proba(X)` and `classes_`.
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-            Targets.
-        name : str, optional
-            Name for the legend; the estimator's class by default.
-        ax : matplotlib Axes, optional
-            Axes to draw on; by default new ones.
-        **options
-            Passed to `from_predictions`.
-
-        Returns
-        -------
-        ReliabilityDisplay
-        """
+    @staticmethod
+    def _read_estimator(estimator, X, y):
         if not hasattr(estimator, "predict_proba"):
             raise TypeError(f"The estimator must have `predict_proba`. Got {estimator!r}.")
-        name = type(estimator).__name__ if name is None else name
-        proba = estimator.predict_proba(X)
-        return cls.from_predictions(
-            y, proba, labels=estimator.classes_, name=name, ax=ax, **options
-        )
+        return {"y": y, "proba": estimator.predict_proba(X), "labels": estimator.classes_}
 
     def plot(
         self, ax=None, *, show_counts=True, line_kwargs=None, diagonal_kwargs=None, bar_kwargs=None
@@ -467,21 +425,30 @@ class ReliabilityDisplay(Display):
             Itself.
         """
         ax = self._open(ax)
-        defaults = {"color": GREY, "linestyle": ":", "linewidth": 1, "label": "calibrated"}
-        (self.diagonal_,) = ax.plot([0, 1], [0, 1], **style("line", defaults, diagonal_kwargs))
-        label = self.name
-        if self.ece is not None:
-            label = with_name(self.name, f"ECE {self.ece:.3f}")
-        has_rows = np.asarray(self.counts) > 0
-        defaults = {**curve_style(ax), "marker": "o", "label": label}
-        (self.line_,) = ax.plot(
-            np.asarray(self.confidence)[has_rows],
-            np.asarray(self.accuracy)[has_rows],
-            **style("line", defaults, line_kwargs),
-        )
+        self._draw_diagonal(ax, diagonal_kwargs)
+        edges, counts = np.asarray(self.edges), np.asarray(self.counts)
+        # Means of empty bins are NaN, which would break the line.
+        has_rows = counts > 0
+        confidence = np.asarray(self.confidence)[has_rows]
+        accuracy = np.asarray(self.accuracy)[has_rows]
+        summary = None if self.ece is None else f"ECE {self.ece:.3f}"
+        self._draw_curve(ax, confidence, accuracy, line_kwargs, summary, marker="o")
         self.counts_ax_ = self.bars_ = None
         if show_counts:
-            self._draw_counts(ax, bar_kwargs)
+            # Counts have a scale of their own, on the right.
+            self.counts_ax_ = ax.twinx()
+            colour = self.line_.get_color()
+            defaults = {"facecolor": colour, "edgecolor": "white", "alpha": 0.3}
+            bars = style("area", defaults, bar_kwargs)
+            self.bars_ = self.counts_ax_.bar(
+                edges[:-1], counts, width=np.diff(edges), align="edge", **bars
+            )
+            # The highest bar takes a quarter of the height, mostly below the curve.
+            self.counts_ax_.set(ylim=(0, 4 * counts.max()), yticks=[0, counts.max()])
+            self.counts_ax_.set_ylabel("rows in bin", loc="bottom")
+            # Put the curve above the bars: twin axes would cover it.
+            ax.set_zorder(self.counts_ax_.get_zorder() + 1)
+            ax.patch.set_visible(False)
         ax.set(
             xlabel="confidence: probability of predicted class",
             ylabel="accuracy",
@@ -490,21 +457,3 @@ class ReliabilityDisplay(Display):
         )
         legend(ax, loc="upper left")
         return self
-
-    def _draw_counts(self, ax, given):
-        """Draw the number of rows in each bin as bars, on axes of their own."""
-        self.counts_ax_ = ax.twinx()
-        edges, counts = np.asarray(self.edges), np.asarray(self.counts)
-        defaults = {
-            "facecolor": self.line_.get_color(),
-            "edgecolor": "white",
-            "alpha": 0.3,
-        }
-        self.bars_ = self.counts_ax_.bar(
-            edges[:-1], counts, width=np.diff(edges), align="edge", **style("area", defaults, given)
-        )
-        # The highest bar takes a quarter of the height, mostly below the curve.
-        self.counts_ax_.set(ylim=(0, 4 * counts.max()), yticks=[0, counts.max()])
-        self.counts_ax_.set_ylabel("rows in bin", loc="bottom")
-        ax.set_zorder(self.counts_ax_.get_zorder() + 1)
-        ax.patch.set_visible(False)

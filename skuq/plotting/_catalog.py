@@ -11,7 +11,7 @@ from sklearn.model_selection import KFold
 from sklearn.utils import check_random_state
 
 from skuq.metrics._checks import check_choice
-from skuq.plotting._base import BLUE, Display, catalog_of, style, upper_fence
+from skuq.plotting._base import BLUE, TrialsDisplay, style, upper_fence
 
 # Columns of `Catalog.to_frame` that are not decisions.
 _RECORD = (
@@ -136,6 +136,7 @@ def decision_importances(
             *(_shuffle_columns(X, ranks, train, test, rng) for train, test in folds)
         )
         r2 = float(np.mean(scores))
+        # Folds share trials, so that the standard error is rather too small.
         importances.loc[names, "mean"] = np.mean(falls, axis=0)
         importances.loc[names, "error"] = np.std(falls, axis=0, ddof=1) / np.sqrt(_N_FOLDS)
     return importances.sort_values("mean", ascending=False, kind="stable"), r2
@@ -163,7 +164,7 @@ _MOST_AXES = 8  # more parallel axes could not be read
 _MOST_TICKS = 6
 
 
-class CatalogDisplay(Display):
+class CatalogDisplay(TrialsDisplay):
     """Configurations of a search as parallel coordinates, or the importance of decisions.
 
     ``kind="parallel"`` draws one line for each trial and one axis for each decision. Lines
@@ -280,6 +281,7 @@ class CatalogDisplay(Display):
         elif len(names := varied_decisions(configurations)):
             configurations = configurations[names]
         scores, importances, r2 = frame["score"].to_numpy(dtype=float), None, None
+        # A forest is only fitted if its importances are shown, or choose what is shown.
         too_many = decisions is None and configurations.shape[1] > _MOST_AXES
         if kind == "importance" or too_many and len(frame) >= FEWEST_TRIALS:
             importances, r2 = decision_importances(configurations, scores, random_state)
@@ -287,24 +289,6 @@ class CatalogDisplay(Display):
             configurations = configurations.iloc[:, :_MOST_AXES]
         display = cls(configurations, scores, importances=importances, r2=r2, score_name=score_name)
         return display.plot(ax, kind=kind, **plot_options)
-
-    @classmethod
-    def from_estimator(cls, estimator, *, ax=None, **options):
-        """Create a display from a fitted estimator with a `catalog_`.
-
-        Parameters
-        ----------
-        estimator : AutoDEUQRegressor or another with `catalog_`
-        ax : matplotlib Axes, optional
-            Axes to draw on; by default new ones.
-        **options
-            Passed to `from_catalog`.
-
-        Returns
-        -------
-        CatalogDisplay
-        """
-        return cls.from_catalog(catalog_of(estimator), ax=ax, **options)
 
     def plot(self, ax=None, *, kind="parallel", line_kwargs=None, bar_kwargs=None):
         """Draw the catalog.
@@ -383,6 +367,7 @@ class CatalogDisplay(Display):
         ax.set(xlim=(-0.05, len(axes) - 0.6), ylim=(-0.04, 1.04), yticks=[])
         ax.set_xticks(range(len(axes)), labels, rotation=30, ha="right", fontsize="small")
         ax.tick_params(axis="x", length=0)
+        # The frame would look like two further axes.
         ax.spines[:].set_visible(False)
         n_all = self.configurations.shape[1]
         if len(names) < n_all:
@@ -400,6 +385,7 @@ class CatalogDisplay(Display):
             xerr=self.importances["error"],
             **style("area", defaults, given),
         )
+        # The most important decision comes first, at the top.
         ax.invert_yaxis()
         ax.axvline(0, color="black", linewidth=0.8)
         ax.set(xlabel=f"importance: fall in R² of ranks of {self.score_name} (± standard error)")

@@ -13,12 +13,13 @@ from skuq.metrics import (
     coverage_width_curve,
     neighbor_distance,
 )
+from skuq.metrics._checks import check_inside_unit
 from skuq.plotting._base import (
     BLUE,
     GREY,
+    CurveDisplay,
     Display,
     check_rows,
-    curve_style,
     from_zero,
     legend,
     normal_of,
@@ -173,6 +174,7 @@ class ConditionalCoverageDisplay(Display):
         """
         name = type(estimator).__name__ if name is None else name
         model, inner = unwrap_estimator(estimator, X)
+        # Judge the intervals that the model gives, which need not be central ones of a normal.
         if hasattr(model, "predict_interval"):
             lower, upper = np.moveaxis(model.predict_interval(inner, coverage), 1, 0)
         else:
@@ -181,11 +183,13 @@ class ConditionalCoverageDisplay(Display):
         y, lower, upper = check_rows(y=y, lower=lower, upper=upper)
         label = None
         if groups is not None:
+            # "std" is the default, so that it cannot be told from a wish.
             if not (by is None or (isinstance(by, str) and by == "std")):
                 raise ValueError("Give `by` or `groups`, not both.")
             by = None
         elif isinstance(by, str) and by == "std":
             label = "predicted standard deviation"
+            # Not the width of the intervals: a model may adjust these for each group.
             (by,) = check_rows(by=normal_of(estimator, X)[1])
         elif isinstance(by, str) and by == "distance":
             if X_reference is None:
@@ -226,9 +230,9 @@ class ConditionalCoverageDisplay(Display):
         ConditionalCoverageDisplay
             Itself.
         """
-        if not 0 < chance < 1:
-            raise ValueError(f"`chance` must lie strictly in (0, 1). Got {chance}.")
+        check_inside_unit("chance", chance)
         observed, counts = np.asarray(self.observed, dtype=float), np.asarray(self.counts)
+        # Targets inside the intervals of a bin are Binomial(count, coverage), if that is kept.
         low, high = np.array(binom.interval(chance, counts, self.coverage)) / counts
         ax = self._open(ax)
         # Bins are equally spaced on the axis, and their medians are the labels.
@@ -244,9 +248,11 @@ class ConditionalCoverageDisplay(Display):
         self.line_ = ax.axhline(self.coverage, **style("line", defaults, line_kwargs))
         defaults = {"color": BLUE, "marker": "o", "linestyle": "none", "label": self.name}
         (self.points_,) = ax.plot(at, observed, **style("line", defaults, point_kwargs))
+        # Groups can have labels of any kind.
         labels = [f"{c:.4g}" if isinstance(c, float) else str(c) for c in np.asarray(self.centers)]
         ax.set_xticks(at, labels)
         ax.set(xlabel=self.by or "bin", ylabel=f"coverage of {self.coverage:.0%} intervals")
+        # Show how far coverages are from 1, whatever they are.
         ax.set_ylim(top=max(ax.get_ylim()[1], 1.0))
         legend(ax, loc="lower left")
         return self
@@ -255,6 +261,7 @@ class ConditionalCoverageDisplay(Display):
 def _check_numbers(by):
     """Raise ValueError unless `by` holds numbers or dates."""
     dtype, is_number = np.asarray(by).dtype, True
+    # A column of objects may hold numbers, as one with missing values does.
     if dtype.kind == "O":
         try:
             as_floats(by)
@@ -267,13 +274,15 @@ def _check_numbers(by):
         )
 
 
-class CoverageWidthDisplay(Display):
+class CoverageWidthDisplay(CurveDisplay):
     """Mean width of intervals ``mean +- c * std`` against the share of targets they cover.
 
     The scale c goes from 0 to the value at which all targets are covered. The curve
     therefore judges the *relative* sizes of the standard deviations: whether they are large
     for rows with large errors. Lower is better. A dot marks one scale, by default that of
     nominal 95 % intervals.
+
+    `from_estimator` takes a fitted regressor with `predict(X, return_std=True)`.
 
     Parameters
     ----------
@@ -347,28 +356,6 @@ class CoverageWidthDisplay(Display):
         )
         return display.plot(ax, **plot_options)
 
-    @classmethod
-    def from_estimator(cls, estimator, X, y, *, name=None, unit=None, ax=None, **plot_options):
-        """Predict with a fitted estimator, and draw.
-
-        Parameters
-        ----------
-        estimator : fitted regressor
-            It must have `predict(X, return_std=True)`.
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-            Targets.
-        name, unit, ax, **plot_options
-            The same as in `from_predictions`; `name` is the estimator's class by default.
-
-        Returns
-        -------
-        CoverageWidthDisplay
-        """
-        name = type(estimator).__name__ if name is None else name
-        mean, std = normal_of(estimator, X)
-        return cls.from_predictions(y, mean, std, name=name, unit=unit, ax=ax, **plot_options)
-
     def plot(self, ax=None, *, mark=1.96, line_kwargs=None, marker_kwargs=None):
         """Draw the mean width of intervals by their coverage, as both grow with the scale.
 
@@ -393,15 +380,15 @@ class CoverageWidthDisplay(Display):
             scale=self.scale, coverage=self.coverage, width=self.width
         )
         ax = self._open(ax)
-        label = self.name
+        summary = None
         if self.auc is not None:
-            label = with_name(self.name, f"AUC {self.auc:.3g} {self.unit or ''}".rstrip())
+            summary = f"AUC {self.auc:.3g} {self.unit or ''}".rstrip()
         # A larger scale first makes intervals wider at the same coverage (a vertical line). When
         # they contain one more y, the coverage steps to the right.
-        defaults = {**curve_style(ax), "drawstyle": "steps-pre", "label": label}
-        (self.line_,) = ax.plot(coverage, width, **style("line", defaults, line_kwargs))
+        self._draw_curve(ax, coverage, width, line_kwargs, summary, drawstyle="steps-pre")
         self.marker_ = None
         if mark is not None and mark <= scale[-1]:
+            # The last point of the curve at or before this scale.
             covered = np.searchsorted(scale, mark, side="right") - 1
             # Between points of the curve the width is linear in the scale, the coverage constant.
             at = coverage[covered], np.interp(mark, scale, width)
@@ -417,6 +404,7 @@ class CoverageWidthDisplay(Display):
         ax.set(
             xlabel="coverage", ylabel=with_unit("mean width of intervals", self.unit), xlim=(0, 1)
         )
+        # Widths are read as ratios between models: they need the 0.
         from_zero(ax)
         legend(ax, loc="upper left")
         return self

@@ -10,14 +10,13 @@ from skuq.metrics import error_retention_curve, retention_auc
 from skuq.plotting._base import (
     GREY,
     VERMILION,
+    CurveDisplay,
     Display,
     check_rows,
-    curve_style,
     from_zero,
     legend,
     normal_of,
     style,
-    with_name,
     with_unit,
 )
 
@@ -138,6 +137,7 @@ class ErrorStdDisplay(Display):
             Itself.
         """
         error, std = check_rows(error=self.error, std=self.std)
+        # The sign does not matter, and under- and overestimates share the diagram.
         error = np.abs(error)
         ax = self._open(ax)
         defaults = {
@@ -149,6 +149,7 @@ class ErrorStdDisplay(Display):
             "label": "absolute error of a row",
         }
         self.scatter_ = ax.scatter(std, error, **style("points", defaults, scatter_kwargs))
+        # Bins of equal size: bins of equal width would leave some with few rows.
         bins = np.array_split(np.argsort(std, kind="stable"), min(self.n_bins, len(std)))
         defaults = {
             "color": VERMILION,
@@ -160,6 +161,7 @@ class ErrorStdDisplay(Display):
             [_rms(error[rows]) for rows in bins],
             **style("line", defaults, line_kwargs),
         )
+        # The ideal line spans the predictions; beyond them it would rescale the axes.
         ends = np.array([std.min(), std.max()])
         defaults = {"color": "black", "linestyle": "--", "linewidth": 1, "label": "ideal"}
         (self.ideal_,) = ax.plot(ends, ends, **style("line", defaults, ideal_kwargs))
@@ -174,10 +176,11 @@ class ErrorStdDisplay(Display):
 
 def _rms(values):
     """Return the root mean square."""
+    # Variances average, standard deviations do not.
     return np.sqrt(np.mean(values**2))
 
 
-class RetentionDisplay(Display):
+class RetentionDisplay(CurveDisplay):
     """Error-retention curve: keep the most certain rows, replace the others by the truth.
 
     The curve rises from 0, where no row is predicted, to the error of all rows. It is a
@@ -280,25 +283,31 @@ class RetentionDisplay(Display):
         -------
         RetentionDisplay
         """
-        name = type(estimator).__name__ if name is None else name
         if not classifies(estimator):
-            mean, std = normal_of(estimator, X)
-            y = reshape_like_prediction(y, mean)
-            return cls.from_predictions(y, mean, std, name=name, unit=unit, ax=ax, **plot_options)
+            options = {"name": name, "unit": unit, "ax": ax, **plot_options}
+            return super().from_estimator(estimator, X, y, **options)
+        name = type(estimator).__name__ if name is None else name
         y = column_or_1d(fill_masked(y))
         check_consistent_length(X, y)
+        # An unknown label would count as an error of the classifier.
         if unknown := set(y.tolist()) - set(np.asarray(estimator.classes_).tolist()):
             raise ValueError(
                 f"y must have labels seen at fit. Got {sorted(unknown, key=repr)} in addition."
             )
         errors = (estimator.predict(X) != y).astype(float)
-        display = cls(
-            errors,
-            _class_uncertainty(*unwrap_estimator(estimator, X)),
-            name=name,
-            error_name="error rate",
-        )
+        # Pipelines and searches do not delegate `predict_uncertainty`: ask the model inside.
+        model, inner = unwrap_estimator(estimator, X)
+        if hasattr(model, "predict_uncertainty"):
+            uncertainty = model.predict_uncertainty(inner).total
+        else:
+            uncertainty = 1 - np.max(model.predict_proba(inner), axis=1)
+        display = cls(errors, uncertainty, name=name, error_name="error rate")
         return display.plot(ax, **plot_options)
+
+    @staticmethod
+    def _read_estimator(estimator, X, y):
+        mean, std = normal_of(estimator, X)
+        return {"y": reshape_like_prediction(y, mean), "mean": mean, "std": std}
 
     def plot(
         self, ax=None, *, bounds=True, line_kwargs=None, random_kwargs=None, oracle_kwargs=None
@@ -321,17 +330,25 @@ class RetentionDisplay(Display):
             Itself.
         """
         errors, uncertainty = check_rows(errors=self.errors, uncertainty=self.uncertainty)
+        # Signed errors would cancel, and the curve would not rise.
         if (errors < 0).any():
             raise ValueError(f"`errors` must not be negative. The smallest is {errors.min()}.")
         retained, left = error_retention_curve(errors, uncertainty)
         ax = self._open(ax)
         area = retention_auc(errors, uncertainty)
-        label = with_name(self.name, f"area {area:.4g}")
-        defaults = {**curve_style(ax), "label": label}
-        (self.line_,) = ax.plot(retained, left, **style("line", defaults, line_kwargs))
+        self._draw_curve(ax, retained, left, line_kwargs, f"area {area:.4g}")
         self.random_ = self.oracle_ = None
         if bounds:
-            self._draw_references(ax, left[-1], errors, random_kwargs, oracle_kwargs)
+            # They depend on the model's errors, so they have the colour of its curve.
+            reference = {"color": self.line_.get_color(), "linewidth": 1, "alpha": 0.8}
+            defaults = {**reference, "linestyle": ":", "label": "random order"}
+            ends = [0, left[-1]]
+            (self.random_,) = ax.plot([0, 1], ends, **style("line", defaults, random_kwargs))
+            # The lowest curve possible: the errors themselves are the uncertainty.
+            best = error_retention_curve(errors, errors)
+            dashes = (0, (1, 3, 6, 3))
+            defaults = {**reference, "linestyle": dashes, "label": "oracle: by error"}
+            (self.oracle_,) = ax.plot(*best, **style("line", defaults, oracle_kwargs))
         ax.set(
             xlabel="share of rows predicted, most certain first",
             ylabel=with_unit(f"{self.error_name}, others exact", self.unit),
@@ -340,21 +357,3 @@ class RetentionDisplay(Display):
         from_zero(ax)
         legend(ax, loc="upper left")
         return self
-
-    def _draw_references(self, ax, mean, errors, random_kwargs, oracle_kwargs):
-        """Draw the curves that reject rows in random order, and by their true errors."""
-        # They depend on the model's errors, so they have the colour of its curve.
-        reference = {"color": self.line_.get_color(), "linewidth": 1, "alpha": 0.8}
-        defaults = {**reference, "linestyle": ":", "label": "random order"}
-        (self.random_,) = ax.plot([0, 1], [0, mean], **style("line", defaults, random_kwargs))
-        defaults = {**reference, "linestyle": (0, (1, 3, 6, 3)), "label": "oracle: by error"}
-        (self.oracle_,) = ax.plot(
-            *error_retention_curve(errors, errors), **style("line", defaults, oracle_kwargs)
-        )
-
-
-def _class_uncertainty(estimator, X):
-    """Return the total uncertainty, or one minus the largest probability, of each row."""
-    if hasattr(estimator, "predict_uncertainty"):
-        return estimator.predict_uncertainty(X).total
-    return 1 - np.max(estimator.predict_proba(X), axis=1)

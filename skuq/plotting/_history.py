@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 from scipy import stats
 
-from skuq.metrics._checks import check_choice
+from skuq.metrics._checks import check_choice, check_inside_unit
 from skuq.plotting._base import (
     BLUE,
     GREY,
     VERMILION,
     Display,
-    catalog_of,
+    TrialsDisplay,
     curve_style,
     legend,
     style,
@@ -24,7 +24,7 @@ from skuq.plotting._base import (
 from skuq.plotting._catalog import catalog_frame
 
 
-class SearchHistoryDisplay(Display):
+class SearchHistoryDisplay(TrialsDisplay):
     """Score of each trial and the best so far, by trial or by time.
 
     Failed trials are crosses at the bottom. Discarded trials are rings at their last scores, or at
@@ -88,29 +88,12 @@ class SearchHistoryDisplay(Display):
         """
         frame = catalog_frame(catalog)
         discarded = (frame["status"] == "discarded").to_numpy()
+        # The status decides: a frame of the user may score failed trials, too.
         scored = (frame["status"] == "completed") | discarded
         scores = frame["score"].where(scored).to_numpy(dtype=float)
         seconds = frame["seconds"].to_numpy() if "seconds" in frame else None
         options = {"seconds": seconds, "score_name": score_name, "discarded": discarded}
         return cls(scores, **options).plot(ax, **plot_options)
-
-    @classmethod
-    def from_estimator(cls, estimator, *, ax=None, **options):
-        """Create a display from a fitted estimator with a `catalog_`.
-
-        Parameters
-        ----------
-        estimator : AutoDEUQRegressor or another with `catalog_`
-        ax : matplotlib Axes, optional
-            Axes to draw on; by default new ones.
-        **options
-            Passed to `from_catalog`.
-
-        Returns
-        -------
-        SearchHistoryDisplay
-        """
-        return cls.from_catalog(catalog_of(estimator), ax=ax, **options)
 
     def plot(
         self, ax=None, *, by="trial", scatter_kwargs=None, line_kwargs=None, failed_kwargs=None
@@ -141,6 +124,7 @@ class SearchHistoryDisplay(Display):
         """
         check_choice("by", by, ("trial", "time"))
         scores = np.asarray(self.scores, dtype=float)
+        # Three kinds of trials: failed, stopped early, and completed.
         known = np.isfinite(scores)
         discarded = np.zeros(len(scores), bool) if self.discarded is None else self.discarded
         discarded = known & np.asarray(discarded, dtype=bool)
@@ -150,9 +134,11 @@ class SearchHistoryDisplay(Display):
         if by == "time" and self.seconds is None:
             raise ValueError('`by="time"` needs `seconds` of the trials.')
         x = np.nancumsum(self.seconds) if by == "time" else np.arange(len(scores))
+        # Beyond the fence trials are marked at the edge, so that the others can be told apart.
         fence = upper_fence(scores[done])
         within = done & (scores <= fence)
         ax = self._open(ax)
+        # Another history on these axes may need more room than this one.
         shared = ax.get_ylim() if ax.has_data() else None
         defaults = {"color": BLUE, "s": 18, "alpha": 0.7, "linewidth": 0, "label": "trial"}
         self.scatter_ = ax.scatter(
@@ -163,9 +149,11 @@ class SearchHistoryDisplay(Display):
             "drawstyle": "steps-post",
             "label": "best so far",
         }
+        # Failed and discarded trials cannot be the best.
         best = np.minimum.accumulate(np.where(done, scores, np.inf))
         begun = np.isfinite(best)
         (self.line_,) = ax.plot(x[begun], best[begun], **style("line", defaults, line_kwargs))
+        # Marks of failed trials lie below all scores, and those beyond the fence above it.
         low = scores[done].min()
         margin = 0.08 * (fence - low or abs(low) or 1.0)
         look = {"marker": "^", "color": GREY}
@@ -174,6 +162,7 @@ class SearchHistoryDisplay(Display):
         look = {"marker": "x", "color": VERMILION}
         self.failed_ = _mark(ax, x[~known], low - margin, look, "failed", failed_kwargs)
         rings = {"marker": "o", "markersize": 4, "markerfacecolor": "none", "color": GREY}
+        # A discarded trial has the score of an unfinished training, which may be large.
         heights = np.minimum(scores[discarded], fence + margin)
         self.discarded_ = _mark(ax, x[discarded], heights, rings, "discarded", None)
         ends = [low - 2 * margin, fence + 2 * margin]
@@ -275,6 +264,7 @@ class RegretDisplay(Display):
         if optimum is not None:
             sign = -1 if maximize else 1
             curves = {name: sign * (best - optimum) for name, best in curves.items()}
+            # An objective computed twice can differ from the optimum by rounding.
             rounding = _ROUNDING * max(1.0, abs(optimum))
             if any((curve < -rounding).any() for curve in curves.values()):
                 raise ValueError(
@@ -317,8 +307,7 @@ class RegretDisplay(Display):
         """
         check_choice("average", average, tuple(_INTERVALS))
         interval = _INTERVALS[average] if interval is None else interval
-        if not 0 < interval < 1:
-            raise ValueError(f"`interval` must lie strictly in (0, 1). Got {interval}.")
+        check_inside_unit("interval", interval)
         ax = self._open(ax)
         self.lines_, self.bands_ = [], []
         for name, curve in self.curves.items():
@@ -327,6 +316,7 @@ class RegretDisplay(Display):
             x = np.arange(1, runs.shape[1] + 1)
             defaults = {**curve_style(ax), "drawstyle": "steps-post", "label": name}
             self.lines_ += ax.plot(x, middle, **style("line", defaults, line_kwargs))
+            # One seed has no spread.
             if len(runs) > 1:
                 defaults = {
                     "color": self.lines_[-1].get_color(),
@@ -337,6 +327,7 @@ class RegretDisplay(Display):
                 band = style("area", defaults, band_kwargs)
                 self.bands_.append(ax.fill_between(x, low, high, **band))
         if self.regret if log is None else log:
+            # A regret of 0 has no logarithm: the line leaves the axes at the bottom.
             ax.set_yscale("log", nonpositive="clip")
         ax.set(
             xlabel="evaluations",
@@ -376,5 +367,6 @@ def _summary(runs, average, interval):
     mean = runs.mean(axis=0)
     if len(runs) < 2:
         return mean, mean, mean
+    # Student's t: the standard deviation over few seeds is itself uncertain.
     error = stats.sem(runs, axis=0) * stats.t.ppf((1 + interval) / 2, len(runs) - 1)
     return mean, mean - error, mean + error

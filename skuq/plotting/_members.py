@@ -133,7 +133,9 @@ class MemberDiversityDisplay(Display):
                 "`predictions` must differ between members for t-SNE. All members predict the same."
             )
         if perplexity is None:
+            # scikit-learn requires fewer neighbours than members.
             perplexity = min(30.0, max(1.0, (len(rows) - 1) / 3))
+        # Principal components need two numbers for each member.
         tsne = TSNE(
             perplexity=perplexity,
             init="pca" if rows.shape[1] > 1 else "random",
@@ -214,7 +216,11 @@ class MemberDiversityDisplay(Display):
                 f"AutoDEUQRegressor. Got {estimator!r}; see `from_embeddings`."
             )
         names = [f"trial {k}" for k in estimator.selection_.indices]
-        return cls.from_embeddings(_architectures(estimator), ax=ax, **{"names": names, **options})
+        # Decision vectors of the architectures alone (AutoDEUQ, section III.B.2).
+        architecture = estimator.decisions_.architecture
+        chosen = [estimator.catalog_[k].configuration for k in estimator.selection_.indices]
+        vectors = architecture.embed([architecture.restrict(c) for c in chosen])
+        return cls.from_embeddings(vectors, ax=ax, **{"names": names, **options})
 
     def plot(self, ax=None, *, kind=None, scatter_kwargs=None, image_kwargs=None):
         """Draw the members.
@@ -234,6 +240,7 @@ class MemberDiversityDisplay(Display):
         MemberDiversityDisplay
             Itself.
         """
+        # The data there are decide the kind, unless the user does.
         there = {"tsne": self.coordinates, "distance": self.distances}
         there = {name: data for name, data in there.items() if data is not None}
         if kind is not None:
@@ -270,6 +277,7 @@ class MemberDiversityDisplay(Display):
             }
             here = points[groups == group]
             self.scatters_.append(ax.scatter(*here.T, **style("points", defaults, given)))
+        # More names would cover each other, and groups have a legend.
         if self.groups is None and len(points) <= 20:
             for point, name in zip(points, names):
                 ax.annotate(
@@ -287,43 +295,27 @@ class MemberDiversityDisplay(Display):
         ax.set_xticks(range(len(names)), names, rotation=90, fontsize="small")
         ax.set_yticks(range(len(names)), names, fontsize="small")
         if len(names) <= _MOST_NUMBERS:
-            _write_numbers(ax, distances)
+            # Write each distance into its cell, white on dark and black on light.
+            look = {"ha": "center", "va": "center", "fontsize": "x-small"}
+            for (row, column), distance in np.ndenumerate(distances):
+                colour = "black" if distance > distances.max() / 2 else "white"
+                ax.text(column, row, f"{distance:.3g}", color=colour, **look)
         if self.diversity is not None:
+            # The bound for distinct architectures, all at the same distance.
             most = np.sqrt(len(names) * (len(names) - 1) / 2)
             ax.set_title(
                 f"diversity score {self.diversity:.2f} (at most {most:.2f})", fontsize="medium"
             )
 
 
-def _write_numbers(ax, distances):
-    """Write each distance into its cell, white on dark and black on light."""
-    half = distances.max() / 2
-    for row, column in np.ndindex(*distances.shape):
-        ax.text(
-            column,
-            row,
-            f"{distances[row, column]:.3g}",
-            ha="center",
-            va="center",
-            fontsize="x-small",
-            color="black" if distances[row, column] > half else "white",
-        )
-
-
 def _trials_of_networks(estimator):
     """Return the name of the trial that found each network, or None without trials."""
     if not hasattr(estimator, "catalog_"):
         return None
+    # After a refit, or with repeats, networks are not those of the catalog.
     result = SearchResult(estimator.catalog_, estimator.refitted_, estimator.repeated_)
     trials = estimator.selection_.indices
     return [f"trial {k}" for k in trials for _ in result.networks(k)]
-
-
-def _architectures(estimator):
-    """Return the decision vectors of the selected members (AutoDEUQ, section III.B.2)."""
-    architecture = estimator.decisions_.architecture
-    chosen = [estimator.catalog_[k].configuration for k in estimator.selection_.indices]
-    return architecture.embed([architecture.restrict(c) for c in chosen])
 
 
 _ONE_SIZE = BLUE
@@ -490,6 +482,7 @@ class TeamDisplay(Display):
             raise ValueError(f"No team of size {size} was scored. There are sizes {sizes}.")
         ax = self._open(ax)
         colours = _SizeColours(scored["size"])
+        # A reason begins with the name of the filter that pruned the team.
         outcomes = np.where(scored["kept"], "kept", scored["reason"].str.split(":").str[0])
         self.scatters_ = {
             outcome: _scatter(ax, scored[outcomes == outcome], score, colours, look, scatter_kwargs)
@@ -520,8 +513,10 @@ class TeamDisplay(Display):
         """Draw the thresholds of the filters that use this score."""
         lines = []
         for name, of, size, value in self.thresholds:
+            # A threshold of the other score, or of a size that is not drawn, has no place here.
             if of != score or size not in (None, *colours.sizes):
                 continue
+            # A threshold of one size among several has the colour of that size.
             alone = size is None or len(colours.sizes) == 1
             look = {
                 "linestyle": "--",
@@ -553,6 +548,7 @@ class TeamDisplay(Display):
 
     def _draw_selected(self, ax, scored, score, given):
         """Draw the star of the team that predicts, if it is among the drawn teams."""
+        # Teams are tuples, which pandas would compare element by element.
         here = scored[[team == self.selected for team in scored["team"]]]
         if not len(here):
             return None
@@ -609,6 +605,7 @@ class _SizeColours:
             BoundaryNorm(np.arange(n + 1) - 0.5, n), ListedColormap(self.colours_of(self.sizes))
         )
         bar = ax.figure.colorbar(mappable, ax=ax, ticks=range(n), label="team size")
+        # Colours are numbered from 0, but a reader wants sizes.
         bar.ax.set_yticklabels(self.sizes)
         bar.ax.minorticks_off()
         return bar

@@ -118,12 +118,14 @@ class PredictionBandDisplay(Display):
         -------
         PredictionBandDisplay
         """
+        # Other features would have to be fixed at values that the diagram does not show.
         x = _only_feature(X, "X")
         model, inner = unwrap_estimator(estimator, X)
         if hasattr(model, "predict_uncertainty") and not classifies(model):
             parts = model.predict_uncertainty(inner)
             mean, total, aleatoric = parts.mean, parts.total, parts.aleatoric
         else:
+            # Such a regressor does not divide its uncertainty by source.
             (mean, total), aleatoric = normal_of(estimator, X), None
         if x_name is None:
             x_name = str(X.columns[0]) if hasattr(X, "columns") else "x"
@@ -171,9 +173,11 @@ class PredictionBandDisplay(Display):
             Itself.
         """
         x, mean, total = check_rows(x=self.x, mean=self.mean, total=self.total)
+        # Bands are filled from left to right.
         order = np.argsort(x, kind="stable")
         x, mean, total = x[order], mean[order], total[order]
         ax = self._open(ax)
+        # Without parts of the uncertainty there is no rim to explain.
         split = self.aleatoric is not None
         band = f"±{n_stds:g} std"
         defaults = {
@@ -193,6 +197,7 @@ class PredictionBandDisplay(Display):
                 "linewidth": 0.5,
                 "label": f"aleatoric, {band}",
             }
+            # Drawn after the total band, so that it lies on top and leaves the rim visible.
             self.aleatoric_band_ = _fill(
                 ax, x, mean, n_stds * aleatoric, defaults, aleatoric_kwargs
             )

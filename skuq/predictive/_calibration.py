@@ -198,22 +198,16 @@ def pool_variances(variances: np.ndarray, degrees: np.ndarray) -> np.ndarray:
     spread = (weight @ (logs - centre) ** 2 - share @ noise) / share.sum()
     if spread < _SMALLEST_SPREAD:
         return np.full(len(variances), np.average(variances[used], weights=degrees[used]))
-    prior = _inverse_trigamma(spread)  # half of the prior's degrees of freedom
+    # Half of the prior's degrees of freedom: where trigamma is the spread.
+    prior = np.exp(
+        optimize.brentq(lambda log_x: special.polygamma(1, np.exp(log_x)) - spread, -20, 20)
+    )
     # The logarithm of a scaled inverse chi-square of d0 degrees has the variance trigamma(d0 / 2)
     # and the mean log(typical) - digamma(d0 / 2) + log(d0 / 2).
     typical = np.exp(centre + special.digamma(prior) - np.log(prior))
     # The posterior mean: prior and estimate weighted by their degrees of freedom.
     averaged: np.ndarray = (2 * prior * typical + degrees * variances) / (2 * prior + degrees)
     return averaged
-
-
-def _inverse_trigamma(value: float) -> float:
-    """Solve trigamma(x) = value."""
-
-    def excess(log_x: float) -> float:
-        return float(special.polygamma(1, np.exp(log_x))) - value
-
-    return float(np.exp(optimize.brentq(excess, -20, 20)))
 
 
 _SIGNIFICANT = 1.92  # nats: half of what a chi-square of one degree exceeds in one case of 20
@@ -263,17 +257,31 @@ def fit_epistemic_scale(
     # Without noise the minimum of Eq. 51 is at a root mean square.
     if aleatoric is None or not aleatoric.any():
         return root_mean_square(error / epistemic, weight) or 1.0, 1.0
-    one = _fit_scale_with_known_noise(error, epistemic, beyond, aleatoric, weight), 1.0
+    known = _fit_scale_with_known_noise(error, epistemic, beyond, aleatoric, weight), 1.0
     if not fit_noise:
-        return one
-    both = _fit_both_scales(error, epistemic, beyond, aleatoric, weight)
+        return known
+    both = 1.0, 1.0
+    if error.any():
+        balance = _balance(epistemic, aleatoric)
+        # From a negligible model's part to a negligible noise.
+        grid = _log_grid(_NEGLIGIBLE * balance, balance / _NEGLIGIBLE)
+
+        def profile_nll(log_ratio: float) -> float:
+            near, far = (np.hypot(np.exp(log_ratio) * s, aleatoric) for s in (epistemic, beyond))
+            # The best k at a ratio c / k is a root mean square. It is put in, and constants are
+            # left out.
+            return weight @ _log_width(near, far) + np.log(root_mean_square(error / near, weight))
+
+        ratio = np.exp(minimise(profile_nll, grid))
+        k = root_mean_square(error / np.hypot(ratio * epistemic, aleatoric), weight)
+        both = float(k * ratio), k
 
     def log_likelihood(c: float, k: float) -> float:
         std, far = (np.hypot(c * side, k * aleatoric) for side in (epistemic, beyond))
         # The mean over terms, times the effective number of terms: their weights sum to 1.
-        return -(weight @ (_log_width(std, far) + 0.5 * (error / std) ** 2)) / np.sum(weight**2)
+        return -_mean_nll(error, std, far, weight) / np.sum(weight**2)
 
-    return both if log_likelihood(*both) - log_likelihood(*one) > _SIGNIFICANT else one
+    return both if log_likelihood(*both) - log_likelihood(*known) > _SIGNIFICANT else known
 
 
 def _terms(weights: np.ndarray, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -288,6 +296,12 @@ def _terms(weights: np.ndarray, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
 def _log_width(near: np.ndarray, far: np.ndarray) -> np.ndarray:
     """Compute the log of a two-piece normal's mean standard deviation, which normalises it."""
     return np.log(0.5 * (near + far))
+
+
+def _mean_nll(error: np.ndarray, near: np.ndarray, far: np.ndarray, weight: np.ndarray) -> float:
+    """Average the NLL of two-piece normals, of width `near` on the side of the error."""
+    mean: float = weight @ (_log_width(near, far) + 0.5 * (error / near) ** 2)
+    return mean
 
 
 def _balance(epistemic: np.ndarray, aleatoric: np.ndarray) -> float:
@@ -319,35 +333,9 @@ def _fit_scale_with_known_noise(
 
     def nll(log_c: float) -> float:
         std, far = (np.hypot(np.exp(log_c) * side, aleatoric) for side in (epistemic, beyond))
-        return weight @ (_log_width(std, far) + 0.5 * (error / std) ** 2)
+        return _mean_nll(error, std, far, weight)
 
     return float(np.exp(minimise(nll, _log_grid(low, high))))
-
-
-def _fit_both_scales(
-    error: np.ndarray,
-    epistemic: np.ndarray,
-    beyond: np.ndarray,
-    aleatoric: np.ndarray,
-    weight: np.ndarray,
-) -> tuple[float, float]:
-    """Fit c and k: for each ratio c / k the best k is a root mean square."""
-    if not error.any():
-        return 1.0, 1.0
-
-    def std(log_ratio: float, side: np.ndarray = epistemic) -> np.ndarray:
-        return np.hypot(np.exp(log_ratio) * side, aleatoric)
-
-    def nll(log_ratio: float) -> float:
-        near, far = std(log_ratio), std(log_ratio, beyond)
-        # The profile likelihood: the best k at this ratio is put in, and constants are left out.
-        return weight @ _log_width(near, far) + np.log(root_mean_square(error / near, weight))
-
-    balance = _balance(epistemic, aleatoric)
-    # From a negligible model's part to a negligible noise.
-    found = minimise(nll, _log_grid(_NEGLIGIBLE * balance, balance / _NEGLIGIBLE))
-    k = root_mean_square(error / std(found), weight)
-    return float(k * np.exp(found)), k
 
 
 def fit_readout(
@@ -390,8 +378,26 @@ def fit_readout(
     weight, errors, raws = _terms(weights, error, raw)
     others = None if raw_beyond is None else _terms(weights, raw_beyond)[1]
     noise = np.zeros_like(errors) if aleatoric is None else _terms(weights, aleatoric)[1]
+    unit = max(abs(errors).max(), noise.max()) or 1.0  # squares neither overflow nor vanish
+    square, noise_square = (errors / unit) ** 2, (noise / unit) ** 2
+    # Number of pairs in a chunk (n_pairs, n_terms).
+    size = max(_CHUNK // len(raws), 1)
+
+    def losses(lows: np.ndarray, highs: np.ndarray) -> np.ndarray:
+        """Compute the least losses over c of pairs."""
+        found = []
+        for at in range(0, len(lows), size):
+            ends = lows[at : at + size, None], highs[at : at + size, None]  # (n_pairs, 1) each
+            near = readout(raws, *ends)  # (n_pairs, n_terms)
+            far = near if others is None else readout(others, *ends)
+            if noise.any():
+                found.append(_losses_with_noise(near, far, square, noise_square, weight))
+            else:  # Eq. 51, without its constant
+                mean_square = (square / near**2) @ weight
+                found.append(_log_width(near, far) @ weight + 0.5 * np.log(mean_square))
+        return np.concatenate(found)
+
     if errors.any():
-        losses = _readout_losses(errors, raws, others, noise, weight, readout)
         # Scales at which a pair's likelihood is computed; without noise, the best one is known.
         n_scales = len(_PAIR_FACTORS) + 2 * _PAIR_HALVINGS if noise.any() else 1
         n_terms = len(l_mins) * len(l_maxs) * len(raws) * n_scales
@@ -404,36 +410,6 @@ def fit_readout(
     spread = readout(raw, l_min, l_max)
     c, _ = fit_epistemic_scale(error, spread, aleatoric, weights, beyond=beyond)
     return float(l_min), float(l_max), c
-
-
-def _readout_losses(
-    errors: np.ndarray,
-    raws: np.ndarray,
-    others: np.ndarray | None,
-    noise: np.ndarray,
-    weight: np.ndarray,
-    readout: Callable[..., np.ndarray],
-) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """Make the function from pairs (l_mins, l_maxs) to their least losses over c.
-
-    All arrays are (n_terms,); `others` are the raw outputs on the sides where y does not lie.
-    """
-    unit = max(abs(errors).max(), noise.max()) or 1.0  # squares neither overflow nor vanish
-    squares = (errors / unit) ** 2, (noise / unit) ** 2
-    loss = _losses_with_noise if noise.any() else _losses_without_noise
-    # Number of pairs in a chunk (n_pairs, n_terms).
-    size = max(_CHUNK // len(raws), 1)
-
-    def losses(lows: np.ndarray, highs: np.ndarray) -> np.ndarray:
-        found = []
-        for at in range(0, len(lows), size):
-            ends = lows[at : at + size, None], highs[at : at + size, None]  # (n_pairs, 1) each
-            near = readout(raws, *ends)  # (n_pairs, n_terms)
-            far = near if others is None else readout(others, *ends)
-            found.append(loss(near, far, *squares, weight))
-        return np.concatenate(found)
-
-    return losses
 
 
 def _best_pair(
@@ -459,13 +435,6 @@ def _best_pair(
             fell = found[0] < least
             least, i, j = min(found, (least, i, j))
     return l_mins[i], l_maxs[j]
-
-
-def _losses_without_noise(
-    near: np.ndarray, far: np.ndarray, square: np.ndarray, _: np.ndarray, weight: np.ndarray
-) -> np.ndarray:
-    """Compute the loss (Eq. 51, without its constant) of each row of spreads (n_pairs, n_terms)."""
-    return _log_width(near, far) @ weight + 0.5 * np.log((square / near**2) @ weight)
 
 
 def _losses_with_noise(

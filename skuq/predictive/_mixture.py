@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Self, TypeAlias
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -66,14 +67,6 @@ class ClassUncertainty(NamedTuple):
     total: np.ndarray
     aleatoric: np.ndarray
     epistemic: np.ndarray
-
-
-def check_levels(probability: ArrayLike) -> np.ndarray:
-    """Check one level or several (q,), which must lie strictly between 0 and 1."""
-    levels = np.asarray(probability, dtype=float)
-    if levels.ndim > 1 or not ((levels > 0) & (levels < 1)).all():
-        raise ValueError(f"Probabilities must lie strictly in (0, 1). Got {probability!r}.")
-    return levels
 
 
 def interval_levels(coverage: ArrayLike) -> np.ndarray:
@@ -154,7 +147,9 @@ class Continuous:
         ValueError
             If a probability is outside (0, 1).
         """
-        p = check_levels(probability)
+        p = np.asarray(probability, dtype=float)
+        if p.ndim > 1 or not ((p > 0) & (p < 1)).all():
+            raise ValueError(f"Probabilities must lie strictly in (0, 1). Got {probability!r}.")
         found = self.inverse_cdf(p.reshape(-1, *[1] * len(self._shape)))  # (q, n[, m])
         order = np.argsort(p.ravel(), kind="stable")
         # Make quantiles exactly monotone: a root finder's tolerance can cross them by 1e-16.
@@ -269,9 +264,9 @@ class Mixture(Continuous):
 
     Notes
     -----
-    A subclass is a frozen dataclass with `weights`. It defines `member_means`,
-    `member_variances`, `_shape`, `_parameters`, `_with`, `_stretch` and, as functions of one
-    member's `_arrays`, `_cdf`, `_log_density`, `_quantile` and `_at_scores`.
+    A subclass is a frozen dataclass with `weights` and arrays of the members. It defines
+    `_array_kinds`, `member_means`, `member_variances` and, as functions of one member's `_arrays`,
+    `_cdf`, `_log_density`, `_quantile` and `_at_scores`.
 
     Examples
     --------
@@ -301,15 +296,14 @@ class Mixture(Continuous):
         """Variances of the members, of shape (K, n[, m]), in squared units of y."""
         raise NotImplementedError
 
-    @property
-    def _parameters(self) -> tuple[np.ndarray, ...]:
-        """Arrays (K, .., n[, m]) from which `_with` makes an equal mixture."""
-        raise NotImplementedError
+    #: Arrays (K, .., n[, m]) of the members, and how each of them follows y when y is stretched:
+    #: a "location" moves and is stretched, a "scale" is stretched, a "shape" stays.
+    _array_kinds: ClassVar[dict[str, str]]
+
+    #: Number of the arrays' axes before that of the rows.
+    _leading_axes: ClassVar[int] = 1
 
     # Functions of arrays, whose number depends on the subclass.
-
-    #: Make a mixture of the same class and weights from new `_parameters`.
-    _with: Callable[..., Any]
 
     #: Compute one member's cdf at y, which broadcasts against (n[, m]), from its `_arrays`.
     _cdf: Callable[..., np.ndarray]
@@ -323,16 +317,24 @@ class Mixture(Continuous):
     #: Compute one member's quantiles at the levels Phi(z) of a standard normal.
     _at_scores: Callable[..., np.ndarray]
 
-    def _stretch(self, mean: np.ndarray, factor: Factor) -> Any:
-        """Stretch the mixture about `mean` (n[, m]) by `factor`."""
-        raise NotImplementedError
+    # Parts that follow from these.
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        first = next(iter(self._array_kinds))
+        shape: tuple[int, ...] = getattr(self, first).shape[self._leading_axes :]
+        return shape
 
     @property
     def _arrays(self) -> tuple[np.ndarray, ...]:
         """Arrays (K, .., n[, m]); the functions above take those of one member."""
-        return self._parameters
+        return tuple(getattr(self, name) for name in self._array_kinds)
 
-    # Parts that follow from these.
+    def _map_arrays(self, change: Callable[[np.ndarray, str], np.ndarray]) -> Self:
+        """Make a mixture of the same weights whose arrays are ``change(array, kind)``."""
+        kinds = self._array_kinds.items()
+        arrays = {name: change(getattr(self, name), kind) for name, kind in kinds}
+        return replace(self, **arrays)  # type: ignore[type-var]  # subclasses are dataclasses
 
     def _members(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Iterate over the arrays of each member."""
@@ -445,16 +447,23 @@ class Mixture(Continuous):
         factor : float or ndarray of shape (m,)
             Positive factor of all standard deviations.
         """
-        return self._stretch(self.mean, factor)
+        mean = self.mean
+
+        def stretch(array: np.ndarray, kind: str) -> np.ndarray:
+            if kind == "location":
+                return mean + factor * (array - mean)
+            return factor * array if kind == "scale" else array
+
+        return self._map_arrays(stretch)
 
     def rows(self, rows: RowIndex) -> Self:
         """Select rows by a slice or positions."""
         pick = (..., rows) if len(self._shape) == 1 else (..., rows, slice(None))
-        return self._with(*(parameter[pick] for parameter in self._parameters))
+        return self._map_arrays(lambda array, _: array[pick])
 
     def output(self, k: int) -> Self:
         """Select the marginal distribution of one of several outputs."""
-        return self._with(*(parameter[..., k] for parameter in self._parameters))
+        return self._map_arrays(lambda array, _: array[..., k])
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
         """Draw jointly for all rows, to shape (n[, m], n_samples).

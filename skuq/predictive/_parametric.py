@@ -19,10 +19,8 @@ from skuq._utils._formulas import LOG_SQRT_2PI
 from skuq._utils._records import saved_as
 from skuq.predictive._mixture import (
     FILLED_IN,
-    Factor,
     Mixture,
     RandomSource,
-    RowIndex,
     Uncertainty,
     check_locations_and_scales,
 )
@@ -63,6 +61,8 @@ class GaussianMixture(Mixture):
     scale: np.ndarray
     weights: np.ndarray = FILLED_IN
 
+    _array_kinds = {"loc": "location", "scale": "scale"}
+
     def __post_init__(self) -> None:
         loc, scale = check_locations_and_scales(self.loc, self.scale)
         weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
@@ -77,20 +77,6 @@ class GaussianMixture(Mixture):
     def member_variances(self) -> np.ndarray:
         """Variances of the members, of shape (K, n[, m]), in squared units of y."""
         return self.scale**2
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        return self.loc.shape[1:]
-
-    @property
-    def _parameters(self) -> tuple[np.ndarray, ...]:
-        return self.loc, self.scale
-
-    def _with(self, loc: np.ndarray, scale: np.ndarray) -> GaussianMixture:
-        return GaussianMixture(loc, scale, self.weights)
-
-    def _stretch(self, mean: np.ndarray, factor: Factor) -> GaussianMixture:
-        return self._with(mean + factor * (self.loc - mean), factor * self.scale)
 
     def _cdf(self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray) -> np.ndarray:
         return special.ndtr((y - loc) / scale)
@@ -161,6 +147,9 @@ class NestedGaussianMixture(Mixture):
     probabilities: np.ndarray
     weights: np.ndarray = FILLED_IN
 
+    _array_kinds = {"loc": "location", "scale": "scale", "probabilities": "shape"}
+    _leading_axes = 2  # members and components
+
     def __post_init__(self) -> None:
         names = "loc", "scale", "probabilities"
         loc, scale, probabilities = (np.asarray(getattr(self, name), float) for name in names)
@@ -205,23 +194,6 @@ class NestedGaussianMixture(Mixture):
         # Law of total variance over the components.
         distance = means - mean[:, None]
         return mean, (self.probabilities * (variances + distance**2)).sum(axis=1)
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        return self.loc.shape[2:]
-
-    @property
-    def _parameters(self) -> tuple[np.ndarray, ...]:
-        return self.loc, self.scale, self.probabilities
-
-    def _with(
-        self, loc: np.ndarray, scale: np.ndarray, probabilities: np.ndarray
-    ) -> NestedGaussianMixture:
-        return NestedGaussianMixture(loc, scale, probabilities, self.weights)
-
-    def _stretch(self, mean: np.ndarray, factor: Factor) -> NestedGaussianMixture:
-        loc = mean + factor * (self.loc - mean)
-        return self._with(loc, factor * self.scale, self.probabilities)
 
     def _cdf(
         self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray, probabilities: np.ndarray
@@ -403,26 +375,11 @@ class EpistemicNormal(GaussianMixture):
         """
         return Uncertainty(self.mean, self.aleatoric, self.epistemic, self.std)
 
-    def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
-        return self.loc + self.scale * special.ndtri(levels)
-
-    def scaled(self, factor: Factor) -> EpistemicNormal:
-        """Multiply both standard deviations.
-
-        Parameters
-        ----------
-        factor : float or ndarray of shape (m,)
-            Positive factor, for all outputs or for each.
-        """
-        return EpistemicNormal(self.mean, factor * self.aleatoric, factor * self.epistemic)
-
-    def rows(self, rows: RowIndex) -> EpistemicNormal:
-        """Select rows by a slice or positions."""
-        return EpistemicNormal(self.mean[rows], self.aleatoric[rows], self.epistemic[rows])
-
-    def output(self, k: int) -> EpistemicNormal:
-        """Select the marginal distribution of one of several outputs."""
-        return EpistemicNormal(self.mean[..., k], self.aleatoric[..., k], self.epistemic[..., k])
+    def _map_arrays(self, change: Callable[[np.ndarray, str], np.ndarray]) -> EpistemicNormal:
+        # The scale follows from both parts. A stretch is about the mean, which keeps every bit.
+        mean = change(self.mean, "shape")
+        parts = (change(part, "scale") for part in (self.aleatoric, self.epistemic))
+        return EpistemicNormal(mean, *parts)
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
         """Draw jointly for all rows, to shape (n[, m], n_samples).
@@ -486,6 +443,8 @@ class StudentTMixture(Mixture):
     df: np.ndarray
     weights: np.ndarray = FILLED_IN
 
+    _array_kinds = {"loc": "location", "scale": "scale", "df": "shape"}
+
     def __post_init__(self) -> None:
         loc, scale = check_locations_and_scales(self.loc, self.scale)
         df = np.asarray(self.df, dtype=float)
@@ -509,20 +468,6 @@ class StudentTMixture(Mixture):
     def member_variances(self) -> np.ndarray:
         """Variances of the members, of shape (K, n[, m]), in squared units of y."""
         return self.scale**2 * (self.df / (self.df - 2))
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        return self.loc.shape[1:]
-
-    @property
-    def _parameters(self) -> tuple[np.ndarray, ...]:
-        return self.loc, self.scale, self.df
-
-    def _with(self, loc: np.ndarray, scale: np.ndarray, df: np.ndarray) -> StudentTMixture:
-        return StudentTMixture(loc, scale, df, self.weights)
-
-    def _stretch(self, mean: np.ndarray, factor: Factor) -> StudentTMixture:
-        return self._with(mean + factor * (self.loc - mean), factor * self.scale, self.df)
 
     def _cdf(self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray, df: np.ndarray) -> np.ndarray:
         return special.stdtr(df, (y - loc) / scale)

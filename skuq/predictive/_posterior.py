@@ -109,19 +109,18 @@ class Posterior:
         # Rows can be computed in chunks, since their draws do not depend on other rows.
         numbers = self.n_draws * math.prod(self.output_shape)
         step = max(1, _ENTRIES_PER_CHUNK // max(1, numbers))
-        parts = [self._draws(X[start : start + step]) for start in range(0, max(1, len(X)), step)]
+        parts = []
+        for start in range(0, max(1, len(X)), step):
+            rows = X[start : start + step]
+            draws = np.asarray(self.function(np, self.arguments, rows), dtype="float64")
+            expected = (self.n_draws, len(rows), *self.output_shape)
+            if draws.shape != expected:
+                raise ValueError(
+                    "function must return draws of shape (n_draws, n, *output_shape) = "
+                    f"{expected}. Got {draws.shape}."
+                )
+            parts.append(draws)
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-
-    def _draws(self, X: np.ndarray) -> np.ndarray:
-        """Evaluate the draws at a chunk of rows, and check their shape."""
-        draws = np.asarray(self.function(np, self.arguments, X), dtype="float64")
-        expected = (self.n_draws, len(X), *self.output_shape)
-        if draws.shape != expected:
-            raise ValueError(
-                f"function must return draws of shape (n_draws, n, *output_shape) = {expected}. "
-                f"Got {draws.shape}."
-            )
-        return draws
 
 
 def quasi_random_normals(n_draws: int, n_columns: int, rng: np.random.Generator) -> np.ndarray:

@@ -5,16 +5,32 @@ Notation: K members, q levels, n rows, m outputs (the last axis is absent where 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from skuq._utils._checks import check_member_weights
 from skuq._utils._formulas import PiecewiseQuantiles, check_quantile_levels
 from skuq._utils._records import saved_as
-from skuq.predictive._mixture import FILLED_IN, Factor, Mixture, find_roots
+from skuq.predictive._mixture import FILLED_IN, Mixture, find_roots
+
+
+def _of_pieces(name: str) -> Callable[..., Any]:
+    """Make a method of `QuantileMixture` from that of one member's `PiecewiseQuantiles`.
+
+    A node rule takes no argument, the others y, levels or scores before the member's arrays.
+    """
+
+    def method(self: QuantileMixture, *arguments: np.ndarray) -> Any:
+        # The arrays of a member are the five after the levels; see `QuantileMixture._arrays`.
+        *given, centre, knots, widths, lower, upper = arguments
+        member = PiecewiseQuantiles(self.levels, centre, knots, widths, lower, upper)
+        return getattr(member, name)(*given)
+
+    return method
 
 
 @saved_as("predictive.QuantileMixture")
@@ -66,6 +82,9 @@ class QuantileMixture(Mixture):
     values: np.ndarray
     weights: np.ndarray = FILLED_IN
 
+    _array_kinds = {"values": "location"}
+    _leading_axes = 2  # members and levels
+
     def __post_init__(self) -> None:
         levels, values = check_quantile_levels(self.levels), np.asarray(self.values, dtype=float)
         if values.ndim not in (3, 4) or values.shape[1] != len(levels) or not len(values):
@@ -100,37 +119,17 @@ class QuantileMixture(Mixture):
         return self._pieces.variance
 
     @property
-    def _shape(self) -> tuple[int, ...]:
-        return self.values.shape[2:]
-
-    @property
-    def _parameters(self) -> tuple[np.ndarray, ...]:
-        return (self.values,)
-
-    def _with(self, values: np.ndarray) -> QuantileMixture:
-        return QuantileMixture(self.levels, values, self.weights)
-
-    def _stretch(self, mean: np.ndarray, factor: Factor) -> QuantileMixture:
-        return self._with(mean + factor * (self.values - mean))
-
-    @property
     def _arrays(self) -> tuple[np.ndarray, ...]:
         """Return the arrays that describe the members' quantile functions, with knots first."""
         p = self._pieces
         knots, widths = np.moveaxis(p.knots, 1, 0), np.moveaxis(p.widths, 1, 0)
         return p.centre, knots, widths, p.lower, p.upper
 
-    def _cdf(self, y: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
-        return PiecewiseQuantiles(self.levels, *arrays).cdf(y)
-
-    def _log_density(self, y: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
-        return PiecewiseQuantiles(self.levels, *arrays).log_density(y)
-
-    def _quantile(self, levels: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
-        return PiecewiseQuantiles(self.levels, *arrays).quantile(levels)
-
-    def _at_scores(self, z: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
-        return PiecewiseQuantiles(self.levels, *arrays).at_scores(z)
+    _cdf = _of_pieces("cdf")
+    _log_density = _of_pieces("log_density")
+    _quantile = _of_pieces("quantile")
+    _at_scores = _of_pieces("at_scores")
+    _nodes = _of_pieces("nodes")
 
     def _roots(self, levels: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
         """Find the quantiles of the mixture, by a root finder between neighbouring knots."""
@@ -213,6 +212,3 @@ class QuantileMixture(Mixture):
             above = -np.expm1(np.minimum(end - y, 0) / after)
             total = total + weight * (self.levels[0] * below + (1 - self.levels[-1]) * above)
         return total
-
-    def _nodes(self, *arrays: np.ndarray) -> Iterator[tuple[float, np.ndarray]]:
-        return PiecewiseQuantiles(self.levels, *arrays).nodes()

@@ -1,5 +1,4 @@
 from ._keras_tuner import AgEBOOracle as AgEBOOracle
-from ._keras_tuner import OracleProposer as OracleProposer
 from ._limits import Limits as Limits
 from ._limits import RunOptions as RunOptions
 from ._limits import SuccessiveHalving as SuccessiveHalving
@@ -13,6 +12,7 @@ from ._proposers import ForestOptimizer as ForestOptimizer
 from ._proposers import ForestSurrogate as ForestSurrogate
 from ._proposers import Mutation as Mutation
 from ._proposers import NESEvolution as NESEvolution
+from ._proposers import OracleProposer as OracleProposer
 from ._proposers import OracleSearch as OracleSearch
 from ._proposers import Proposer as Proposer
 from ._proposers import RandomProposer as RandomProposer

@@ -45,7 +45,7 @@ def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: in
         if array.dtype.kind in "US" and not hasattr(X, "dtype"):
             array = np.array(X, dtype=object)  # a list can mix numbers and text
         return array.astype(object) if array.dtype.kind in "US" else array
-    frame = _to_pandas(X)
+    frame = frame_to_pandas(X)
     if not frame.columns.is_unique:  # some versions of scikit-learn accept this
         twice = frame.columns[frame.columns.duplicated()].unique().tolist()
         raise ValueError(f"Columns of X must have unique names. Several are named {twice}.")
@@ -82,17 +82,7 @@ def refuse_lazy(X: Any) -> None:
 
 def frame_to_pandas(X: Any) -> Any:
     """Convert a frame of polars or pyarrow to pandas; return others as they are."""
-    return _to_pandas(X) if is_frame(X) else X
-
-
-def is_frame(X: Any) -> bool:
-    """Tell whether X is a frame of pandas, polars or pyarrow."""
-    # Check by methods, because polars and pyarrow may not be installed.
-    return isinstance(X, pd.DataFrame) or hasattr(X, "get_columns") or hasattr(X, "column_names")
-
-
-def _to_pandas(X):
-    if isinstance(X, pd.DataFrame):
+    if isinstance(X, pd.DataFrame) or not is_frame(X):
         return X
     if not hasattr(X, "get_columns"):
         return X.to_pandas()
@@ -101,12 +91,19 @@ def _to_pandas(X):
     return frame.set_axis(list(X.columns), axis=1)
 
 
+def is_frame(X: Any) -> bool:
+    """Tell whether X is a frame of pandas, polars or pyarrow."""
+    # Check by methods, because polars and pyarrow may not be installed.
+    return isinstance(X, pd.DataFrame) or hasattr(X, "get_columns") or hasattr(X, "column_names")
+
+
 class Columns:
     """Columns of a table returned by `read_table`, which can be read as numbers or as labels."""
 
     def __init__(self, table, names=None):
         self.n = table.shape[1]
         self._names = names
+        self._labels: dict[int, Labels] = {}  # of columns that have been read
         # The numbers of all columns, if all are numbers of NumPy, which is faster to read; and the
         # frame, if there is one or if columns differ.
         self._array = self._frame = None
@@ -154,9 +151,11 @@ class Columns:
                 f"Complex data not supported. Column {self.name(k)!r} has complex numbers."
             )
         self._refuse_times(inferred, k)
-        if inferred in _NUMBERS or (inferred.startswith("mixed") and _all_numbers(column)):
-            return NUMBER
-        return CATEGORY
+        numbers = inferred in _NUMBERS
+        if inferred.startswith("mixed"):  # such as a column with decimals and floats
+            values = column.dropna()
+            numbers = all(isinstance(value, Real | Decimal | np.bool_) for value in values)
+        return NUMBER if numbers else CATEGORY
 
     def _refuse_times(self, inferred, k):
         """Raise ValueError if pandas infers dates or times in column k."""
@@ -178,7 +177,20 @@ class Columns:
         else:
             numbers = np.empty((len(self._frame), len(positions)))
             for i, k in enumerate(positions):
-                numbers[:, i] = self._column_of_numbers(k)
+                column = self._column(k)
+                self._kind(column, k)  # refuses dates, which could be converted to numbers
+                try:
+                    numbers[:, i] = column.to_numpy(dtype="float64", na_value=np.nan)
+                except OverflowError as error:
+                    raise ValueError(
+                        f"Column {self.name(k)!r} has a whole number beyond the range of floats. "
+                        "Rescale it, or replace it by NaN (missing)."
+                    ) from error
+                except (TypeError, ValueError) as error:
+                    raise ValueError(
+                        f"Column {self.name(k)!r} held numbers in fit, and now holds other values: "
+                        f"{error}."
+                    ) from error
         # Most tables are finite and pass with one check.
         if not np.isfinite(numbers).all() and np.isinf(numbers).any():
             wrong = [self.name(positions[i]) for i in np.flatnonzero(np.isinf(numbers).any(axis=0))]
@@ -188,38 +200,28 @@ class Columns:
             )
         return numbers
 
-    def _column_of_numbers(self, k):
-        """Read a column as floats, with NaN for missing values."""
-        column = self._column(k)
-        self._kind(column, k)  # refuses dates, which could be converted to numbers
-        try:
-            return column.to_numpy(dtype="float64", na_value=np.nan)
-        except OverflowError as error:
-            raise ValueError(
-                f"Column {self.name(k)!r} has a whole number beyond the range of floats. Rescale "
-                "it, or replace it by NaN (missing)."
-            ) from error
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"Column {self.name(k)!r} held numbers in fit, and now holds other values: {error}."
-            ) from error
-
     def labels(self, k) -> Labels:
         """Read a column as codes and text labels; values with the same text are one label."""
+        if k in self._labels:
+            return self._labels[k]
         column = self._column(k)
         self._kind(column, k)  # raises for dates and complex numbers
         try:
             codes, values = pd.factorize(column)
         except TypeError:  # values without a hash, such as lists
             codes, values = pd.factorize(column.map(str, na_action="ignore"))
-        values = np.asarray(values, dtype=object)
-        if infer_dtype(values, skipna=False) == "string":
-            return Labels(codes, values)
-        # Different values can have the same text, as 1 and "1": merge them.
-        texts = np.empty(len(values), dtype=object)
-        texts[:] = [_label(value) for value in values]
-        places, names = pd.factorize(texts)
-        return Labels(np.append(places, -1)[codes], names)
+        names = np.asarray(values, dtype=object)
+        if infer_dtype(names, skipna=False) != "string":
+            texts = np.empty(len(names), dtype=object)
+            for i, value in enumerate(names):
+                # Whole numbers are read as floats if values are missing: 1.0 is "1", too.
+                is_whole = isinstance(value, float | np.floating) and float(value).is_integer()
+                texts[i] = str(int(value) if is_whole else value)
+            # Different values can have the same text, as 1 and "1": merge them.
+            places, names = pd.factorize(texts)
+            codes = np.append(places, -1)[codes]
+        self._labels[k] = Labels(codes, names)
+        return self._labels[k]
 
 
 # Labels of booleans, and of the numbers 0 and 1 that another table may hold instead of them.
@@ -231,11 +233,6 @@ class Labels(NamedTuple):
 
     codes: np.ndarray
     names: np.ndarray
-
-    @property
-    def vocabulary(self) -> np.ndarray:
-        """The names, sorted."""
-        return np.sort(self.names)
 
     @property
     def n(self) -> int:
@@ -253,19 +250,6 @@ class Labels(NamedTuple):
         names = [name if name in known else _TRUTHS.get(name, name) for name in self.names]
         place = pd.Index(vocabulary).get_indexer(pd.Index(names, dtype=object))
         return np.append(place.astype("float64"), np.nan)[self.codes]
-
-
-def _all_numbers(column):
-    """Tell whether all values of a column of objects are numbers or missing."""
-    return all(isinstance(value, Real | Decimal | np.bool_) for value in column.dropna())
-
-
-def _label(value):
-    """Convert a value to text, the same for 1 and 1.0."""
-    # A column of whole numbers is read as floats if values are missing.
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        value = int(value)
-    return str(value)
 
 
 # A value is far if it alone makes a column's standard deviation at least this many times the spread

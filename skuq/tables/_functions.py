@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_array, validate_data
@@ -19,8 +19,9 @@ from skuq._utils._records import saved_as
 from skuq.networks import OperatorHead
 from skuq.predictive import EpistemicNormal, GaussianMixture
 from skuq.tables._columns import refuse_lazy
-from skuq.tables._inputs import Rows
+from skuq.tables._inputs import Inputs
 from skuq.tables._scaling import NoScaling, Scaling, TargetScaling, scale_of_equal_values
+from skuq.tables._targets import Targets
 
 # Smallest squared size of a function in a relative error, relative to the mean over functions.
 # Otherwise a very small function would dominate the loss.
@@ -48,6 +49,7 @@ def check_queries(points: Any, n_columns: int | None = None) -> np.ndarray:
         raise ValueError(
             f"`query_points` must be finite numbers of shape {wanted}: {error}"
         ) from error
+    # Points on a line may be given as a list of numbers.
     if points.ndim == 1:
         points = points[:, None]
     if n_columns is not None and points.shape[1] != n_columns:
@@ -85,7 +87,7 @@ def pair_rows(xp: Any, inputs: Any, queries: Any) -> Any:
 
 
 @saved_as("tables.FunctionInputs")
-class FunctionInputs:
+class FunctionInputs(Inputs):
     """Inputs of functions, and the query points at which the functions are evaluated.
 
     Parameters
@@ -135,6 +137,7 @@ class FunctionInputs:
     ) -> np.ndarray:
         """Return X, and check that there is a query point for each of the values (n[, q[, m]])."""
         n_queries = values.shape[1] if values.ndim > 1 else 1
+        # Numbers stand for the columns, at equal distances.
         if self.are_columns:
             self.query_points = np.linspace(0.0, 1.0, n_queries)[:, None]
         elif len(self.query_points) != n_queries:
@@ -144,11 +147,7 @@ class FunctionInputs:
             )
         return X
 
-    def encode(self, X: np.ndarray) -> np.ndarray:
-        """Return X, which holds numbers already."""
-        return X
-
-    def fit(self, X: np.ndarray, weight: Any = None) -> FunctionInputs:
+    def fit(self, X: np.ndarray, weight: Any = None) -> Self:
         """Learn the scales of inputs and query points; weights are ignored."""
         self.scaling.fit(X)
         self.query_scaling.fit(self.query_points)
@@ -162,6 +161,7 @@ class FunctionInputs:
                 f"`warm_start=True` goes on with a fit of {n_before} features. Got "
                 f"{X.shape[1]} features."
             )
+        # The weights that training goes on with are for inputs on these scales.
         self.scaling, self.query_scaling = other.scaling, other.query_scaling
 
     def points(self, query_points: Any = None) -> np.ndarray:
@@ -173,6 +173,7 @@ class FunctionInputs:
                 "The columns of Y have no query points of their own. To predict at other points, "
                 "set the estimator's parameter `query_points` before fitting."
             )
+        # A frame with columns in another order would be read wrongly, without an error.
         names = column_names(query_points)
         if None not in (names, self.query_names) and names != self.query_names:
             raise ValueError(
@@ -195,7 +196,7 @@ class FunctionInputs:
 
 
 @saved_as("tables.FunctionTargets")
-class FunctionTargets:
+class FunctionTargets(Targets):
     """Targets that are functions: single numbers (n,), values (n, q), or components (n, q, m).
 
     Internally they are (n, q, m). There is one mean and scale for each component, or for each
@@ -269,20 +270,25 @@ class FunctionTargets:
         values = values.astype("float64").reshape(len(values), *(*self.shape, 1, 1)[:2])
         n_queries, n_components = values.shape[1:]
         if callable(self.output_map):
-            _check_output_map(self.output_map, n_components)
+            # Try the user's map on a tensor: a wrong one would fail far inside the training.
+            tensor = backend.ops.zeros((2, 3, n_components))
+            mapped = self.output_map(tensor)
+            if not backend.ops.is_tensor(mapped) or tuple(mapped.shape) != tuple(tensor.shape):
+                raise ValueError(
+                    "`output_map` must be a function of `keras.ops` that keeps shapes. For a "
+                    f"tensor of shape {tuple(tensor.shape)} it returned {type(mapped).__name__} of "
+                    f"shape {np.shape(mapped)}."
+                )
         kind = self.loss if self.loss in ("huber", "nll") else "squared"
         self.head = OperatorHead(n_components, kind, self.output_map)
         # Single numbers have no relative loss by default, since a number can be 0.
         self.is_relative = self.loss == "relative" or (self.loss == "auto" and n_queries > 1)
         return values
 
-    def weigh(self, rows: Rows) -> Rows:
-        """Return the rows unchanged; `pair_weights` weighs functions by their size."""
-        return rows
-
-    def fit(self, values: np.ndarray, weight: Any = None) -> FunctionTargets:
+    def fit(self, values: np.ndarray, weight: Any = None) -> Self:
         """Learn the scale of values (n, q, m); weights are ignored."""
         n, q, m = values.shape
+        # Each column of this table gets a mean and a scale of its own.
         columns = values.reshape((n, q * m) if self.by_column else (n * q, m))
         shape = (q, m) if self.by_column else (1, m)
         scaling = TargetScaling(self.standardize).fit(columns)
@@ -345,6 +351,7 @@ class FunctionTargets:
             # Constants, whose scale is tiny, are as large in all functions.
             sizes = np.where(self.is_constant_, 1.0, values / self.scale_)
             size = np.mean(sizes**2, axis=(1, 2))
+            # Divide by the squared size: errors are relative to the function.
             weight = weight / np.maximum(size, _LEAST_SHARE * (size.mean() or 1.0))
         return np.repeat(weight, values.shape[1])
 
@@ -385,20 +392,10 @@ class FunctionTargets:
         if scale is not None:
             return GaussianMixture(loc, scale.reshape(loc.shape))
         unit = np.broadcast_to(self.scale_, values).reshape(width)
+        # Equal draws would give a normal without width, which has no density.
         std = np.maximum(loc.std(axis=0), _SMALLEST_STD * unit)
         centre = loc.mean(axis=0) if centre is None else centre.reshape(std.shape)
         if noise is None:
             return EpistemicNormal(centre, np.zeros_like(std), std)
         aleatoric = np.broadcast_to(noise, values).reshape(width)
         return EpistemicNormal(centre, np.broadcast_to(aleatoric, std.shape), std)
-
-
-def _check_output_map(output_map: Callable[[Any], Any], n_components: int) -> None:
-    """Raise ValueError unless a user's output map keeps the shape of a tensor."""
-    shape = (2, 3, n_components)
-    values = output_map(backend.ops.zeros(shape))
-    if not backend.ops.is_tensor(values) or tuple(values.shape) != shape:
-        raise ValueError(
-            "`output_map` must be a function of `keras.ops` that keeps shapes. For a tensor of "
-            f"shape {shape} it returned {type(values).__name__} of shape {np.shape(values)}."
-        )

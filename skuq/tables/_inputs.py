@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -36,27 +36,49 @@ PREPROCESS_CONSTRAINTS: dict[str, list[Any]] = {
 _MAX_ONE_HOT_CATEGORIES = 50  # categories of one column, for networks without embeddings
 
 
-class Inputs(Protocol):
-    """Interface of all kinds of inputs."""
+class Inputs:
+    """Base of all kinds of inputs, for an X that is used as it is."""
+
+    preprocessor: Any = None
+    encodes: bool = False  # whether encoding changes arrays of finite numbers
+    scales_only: bool = True  # whether they are only shifted and scaled
+    code_columns: Sequence[int] = ()  # positions of encoded columns that hold codes of categories
+    scaling: Any
 
     def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
         """Check X; with `reset` the estimator stores the number and names of features."""
+        raise NotImplementedError
 
     def fit_encoder(self, X: Any, y: Any, weight: np.ndarray, estimator: Any) -> np.ndarray:
         """Learn the encoding from the rows of positive weight, and return X as numbers (n, d)."""
+        return X
 
     def encode(self, X: Any) -> np.ndarray:
         """Encode validated X as a table of finite numbers (n, d)."""
+        return X
 
-    def fit(self, numbers: np.ndarray, weight: np.ndarray | None = None) -> Inputs:
+    def encode_array(self, X: np.ndarray) -> np.ndarray:
+        """Encode an array of finite numbers, with the columns of `fit` in their order."""
+        return self.encode(X)
+
+    def fit(self, numbers: np.ndarray, weight: np.ndarray | None = None) -> Self:
         """Learn the scale of encoded training rows."""
+        self.scaling.fit(numbers, weight)
+        return self
 
-    def transform(self, numbers: np.ndarray) -> np.ndarray:
-        """Standardise encoded rows."""
+    def transform(self, numbers: Any, xp: Any = np) -> Any:
+        """Standardise encoded rows, an array or a tensor with operations `xp`."""
+        return self.scaling.transform(numbers, xp)
+
+    @property
+    def n_codes(self) -> dict[int, int]:
+        """Number of codes of each column of codes."""
+        columns = self.code_columns
+        return dict(zip(columns, self.preprocessor.n_codes_)) if columns else {}
 
 
 @saved_as("tables.TableInputs")
-class TableInputs:
+class TableInputs(Inputs):
     """Tables with numbers, categories and missing values, encoded according to `preprocess`.
 
     Parameters
@@ -89,66 +111,57 @@ class TableInputs:
         self._limits: tuple[np.ndarray, np.ndarray] | None = None
 
     def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
-        """Check X, and convert it to the type that the preprocessor takes."""
-        X = self._validate(X, estimator, reset, min_rows)
-        if reset:
-            self.feature_names = getattr(estimator, "feature_names_in_", None)
-        return X
-
-    def _validate(self, X: Any, estimator: Any, reset: bool, min_rows: int) -> Any:
         """Check X as a float array, as a table, or only its columns for a user's transformer."""
         preprocessor = self.preprocessor
         if preprocessor is None:
+            # A masked array would pass its hidden values on.
             refuse_sparse(X)
             X = fill_masked(X)
-            return validate_data(
+            X = validate_data(
                 estimator, X, reset=reset, dtype="float64", ensure_min_samples=min_rows
             )
-        if isinstance(preprocessor, str | TablePreprocessor):
-            return read_table(estimator, X, reset=reset, ensure_min_samples=min_rows)
-        X = X if hasattr(X, "shape") else np.asarray(X, dtype=object)
-        validate_data(estimator, X, reset=reset, skip_check_array=True)
+        elif isinstance(preprocessor, str | TablePreprocessor):
+            X = read_table(estimator, X, reset=reset, ensure_min_samples=min_rows)
+        else:
+            # The user's transformer checks the values; here only the columns are compared.
+            X = X if hasattr(X, "shape") else np.asarray(X, dtype=object)
+            validate_data(estimator, X, reset=reset, skip_check_array=True)
+        if reset:
+            self.feature_names = getattr(estimator, "feature_names_in_", None)
         return X
 
     def fit_encoder(self, X: Any, y: Any, weight: np.ndarray, estimator: Any) -> np.ndarray:
         """Fit the preprocessor on the rows with positive weight, and encode X.
 
-        Rows of weight 0 are encoded as zeros.
+        Rows of weight 0 are encoded as zeros, unless `preprocess` is None.
         """
         used = np.flatnonzero(weight > 0)
         if self.preprocessor is None:
-            self._limit_far_values(X[used], used)
-            return self._clip_to_limits(X)
-        if len(used) == len(weight):
-            numbers = self._fit_preprocessor(X, y)
-            self._limit_far_values(numbers, used)
-            return self._clip_to_limits(numbers)
-        encoded = self._fit_preprocessor(*safe_split(estimator, X, y, used))
-        self._limit_far_values(encoded, used)
-        numbers = np.zeros((len(weight), encoded.shape[1]))
-        numbers[used] = self._clip_to_limits(encoded)
-        return numbers
-
-    def _limit_far_values(self, numbers: np.ndarray, rows: np.ndarray) -> None:
-        """Decide the limits that keep a few absurd values from ruining a column, and warn.
-
-        Robust scaling needs none, and a scaling that is given has its own rules.
-        """
-        if self.embed or self.scaling is not None:
-            return
-        far = find_far_values(numbers)
+            numbers, learnt = X, X[used]
+        elif len(used) == len(weight):
+            numbers = learnt = self._fit_preprocessor(X, y)
+        else:
+            # Rows of weight 0 may hold anything: no encoder sees them.
+            numbers, learnt = None, self._fit_preprocessor(*safe_split(estimator, X, y, used))
+        # A few absurd values would ruin a column. Robust scaling bounds them by itself, and a
+        # scaling that is given has its own rules.
+        far = None
+        if not self.embed and self.scaling is None:
+            far = find_far_values(learnt)
         if far is not None:
             self._limits = far.low, far.high
             warn_user(
                 "X has values so far from all others that these would look alike to a network: "
-                f"{far.describe(numbers, rows, self._names(numbers.shape[1]))}. They are taken "
+                f"{far.describe(learnt, used, self._names(learnt.shape[1]))}. They are taken "
                 "for the nearest of the others, here and in predictions. Correct them, make them "
                 "missing (NaN), or drop their rows."
             )
-
-    def _clip_to_limits(self, numbers: np.ndarray) -> np.ndarray:
-        """Clip encoded rows (n, d) to the limits of each column, if there are any."""
-        return numbers if self._limits is None else np.clip(numbers, *self._limits)
+            learnt = np.clip(learnt, *self._limits)
+            numbers = None if numbers is None else np.clip(numbers, *self._limits)
+        if numbers is None:
+            numbers = np.zeros((len(weight), learnt.shape[1]))
+            numbers[used] = learnt
+        return numbers
 
     def _names(self, n_columns: int) -> Sequence[Any]:
         """List the names of the encoded columns, for messages."""
@@ -168,9 +181,15 @@ class TableInputs:
         else:
             preprocessor = clone(preprocessor)
         if isinstance(preprocessor, TablePreprocessor):
-            preprocessor.fit(X)
-            self._check_codes(preprocessor)
-            numbers = preprocessor.encode(X)
+            numbers = preprocessor.fit_encode(X)
+            codes = list(preprocessor.code_columns_)
+            if codes and not self.embed:
+                names = preprocessor.get_feature_names_out()[codes]
+                raise ValueError(
+                    f"`preprocess` makes codes of columns {names.tolist()}, for an embedding, "
+                    "which these networks do not have. Give TablePreprocessor a number for "
+                    "`max_categories`, or a larger `max_one_hot`."
+                )
         # Not `fit` and `transform`: encoders that learn from y cross-fit in `fit_transform`.
         elif hasattr(preprocessor, "fit_transform"):
             numbers = _finite_numbers(preprocessor.fit_transform(X, y), len(y))
@@ -179,23 +198,13 @@ class TableInputs:
         self.preprocessor = preprocessor
         return numbers
 
-    def _check_codes(self, preprocessor: TablePreprocessor) -> None:
-        """Raise ValueError if there are codes, and the networks have no embeddings for them."""
-        if len(preprocessor.code_columns_) and not self.embed:
-            names = preprocessor.get_feature_names_out()[list(preprocessor.code_columns_)]
-            raise ValueError(
-                f"`preprocess` makes codes of columns {names.tolist()}, for an embedding, which "
-                "these networks do not have. Give TablePreprocessor a number for "
-                "`max_categories`, or a larger `max_one_hot`."
-            )
-
-    def fit(self, numbers: np.ndarray, weight: np.ndarray | None = None) -> TableInputs:
+    def fit(self, numbers: np.ndarray, weight: np.ndarray | None = None) -> Self:
         """Learn the scale of encoded training rows."""
+        # Limits are known only now: the scaling needs them in prediction, too.
         if self.scaling is None:
             kind = RobustScaling if self.embed else Scaling
             self.scaling = kind(self.code_columns, self._limits)
-        self.scaling.fit(numbers, weight)
-        return self
+        return super().fit(numbers, weight)
 
     def encode(self, X: Any) -> np.ndarray:
         """Encode validated X as a table of finite numbers (n, d)."""
@@ -206,17 +215,13 @@ class TableInputs:
             return preprocessor.encode(X)
         return _finite_numbers(preprocessor.transform(X), X.shape[0])
 
-    def transform(self, numbers: Any, xp: Any = np) -> Any:
-        """Standardise encoded rows, an array or a tensor with operations `xp`."""
-        return self.scaling.transform(numbers, xp)
-
     @property
-    def scales_only(self) -> bool:
+    def scales_only(self) -> bool:  # type: ignore[override]
         """Whether all that happens to arrays of finite numbers is a shift and a scale."""
         return not self.encodes and self.scaling.limits is None
 
     @property
-    def encodes(self) -> bool:
+    def encodes(self) -> bool:  # type: ignore[override]
         """Whether encoding changes arrays of finite numbers."""
         preprocessor = self.preprocessor
         return preprocessor is not None and not getattr(preprocessor, "is_identity", False)
@@ -224,24 +229,18 @@ class TableInputs:
     def encode_array(self, X: np.ndarray) -> np.ndarray:
         """Encode an array of finite numbers, with the columns of `fit` in their order."""
         names = self.feature_names
-        if names is None or not self.encodes:
-            return self.encode(X)
-        return self.encode(pd.DataFrame(X, columns=names))
+        # A transformer that selects columns by name needs a frame.
+        needs_names = names is not None and self.encodes
+        return self.encode(pd.DataFrame(X, columns=names) if needs_names else X)
 
     @property
-    def code_columns(self) -> tuple[int, ...]:
+    def code_columns(self) -> tuple[int, ...]:  # type: ignore[override]
         """Positions of encoded columns that hold codes of categories."""
         return getattr(self.preprocessor, "code_columns_", ())
 
-    @property
-    def n_codes(self) -> dict[int, int]:
-        """Number of codes of each column of codes."""
-        columns = self.code_columns
-        return dict(zip(columns, self.preprocessor.n_codes_)) if columns else {}
-
 
 @saved_as("tables.ImageInputs")
-class ImageInputs:
+class ImageInputs(Inputs):
     """Images, as arrays of four axes or as the flat rows of a table.
 
     Encoded rows are flat, as they are for scikit-learn: ``n_features_in_ == h * w * c``.
@@ -260,11 +259,6 @@ class ImageInputs:
     shape : tuple of int
         Shape (height, width, channels), set by `validate` in `fit`.
     """
-
-    preprocessor = None
-    encodes = False
-    scales_only = True
-    code_columns: tuple[int, ...] = ()
 
     def __init__(
         self, shape: Sequence[int] | None, *, flat: bool = False, embed: bool = False
@@ -288,46 +282,37 @@ class ImageInputs:
                 f"X has images of shape {shape}, but {type(estimator).__name__} was fitted on "
                 f"images of shape {self.shape}."
             )
+        # scikit-learn validates tables, and counts features by columns.
         if shape is not None:
             X = X.reshape(len(X), math.prod(shape))
         X = validate_data(estimator, X, reset=reset, dtype="float64", ensure_min_samples=min_rows)
-        if reset:
-            self.shape = _image_shape(self.shape, shape, X.shape[1])
+        if reset and self.shape is None:
+            self.shape = shape
+        elif reset:
+            given = tuple(self.shape)
+            wanted = given if len(given) == 3 else (*given, 1)
+            valid = len(wanted) == 3 and all(isinstance(n, Integral) and int(n) > 0 for n in wanted)
+            # The user's shape must be that of the rows, and of X if it has four axes.
+            valid = valid and math.prod(wanted) == X.shape[1] and shape in (None, wanted)
+            if not valid:
+                raise ValueError(
+                    "`image_shape` must be (height, width) or (height, width, channels) of images "
+                    f"with {X.shape[1]} numbers each. Got {self.shape!r}."
+                )
+            self.shape = wanted
         return X
 
-    def fit_encoder(self, X: Any, y: Any, weight: np.ndarray, estimator: Any) -> np.ndarray:
-        """Return X, since images are numbers already."""
-        return X
-
-    def fit(self, numbers: np.ndarray, weight: np.ndarray | None = None) -> ImageInputs:
+    def fit(self, numbers: np.ndarray, weight: np.ndarray | None = None) -> Self:
         """Learn the scale of each channel, or of each column of flat rows."""
         if self.flat:
             self.scaling = RobustScaling() if self.embed else Scaling()
         else:
             self.scaling = ImageScaling(self.shape)
-        self.scaling.fit(numbers, weight)
-        return self
-
-    def encode(self, X: Any) -> np.ndarray:
-        """Return X, since images are numbers already."""
-        return X
-
-    def encode_array(self, X: np.ndarray) -> np.ndarray:
-        """Return flat rows unchanged, since images have no column names."""
-        return X
-
-    def transform(self, numbers: Any, xp: Any = np) -> Any:
-        """Standardise flat rows; networks get images unless `flat`."""
-        return self.scaling.transform(numbers, xp)
-
-    @property
-    def n_codes(self) -> dict[int, int]:
-        """Empty, since images have no columns of codes."""
-        return {}
+        return super().fit(numbers, weight)
 
 
 @saved_as("tables.ForeignInputs")
-class ForeignInputs:
+class ForeignInputs(Inputs):
     """Inputs of meta-estimators, which pass X unchanged to inner estimators that validate it."""
 
     def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
@@ -340,6 +325,7 @@ class ForeignInputs:
 
 def add_input_tags(tags: Any, preprocess: Any) -> Any:
     """Set scikit-learn's input tags according to the parameter `preprocess`."""
+    # Tags describe what the encoder takes: all that a table can hold.
     if isinstance(preprocess, str):
         tags.input_tags.allow_nan = True
         tags.input_tags.string = True
@@ -347,21 +333,6 @@ def add_input_tags(tags: Any, preprocess: Any) -> Any:
     elif preprocess is not None:
         tags.input_tags = get_tags(preprocess).input_tags
     return tags
-
-
-def _image_shape(given: Any, seen: tuple[int, ...] | None, n_features: int) -> Any:
-    """Determine the shape (h, w, c) of images from the user's parameter and the data."""
-    if given is None:
-        return seen
-    shape = tuple(given)
-    shape = shape if len(shape) == 3 else (*shape, 1)
-    valid = len(shape) == 3 and all(isinstance(n, Integral) and int(n) > 0 for n in shape)
-    if not valid or math.prod(shape) != n_features or seen not in (None, shape):
-        raise ValueError(
-            "`image_shape` must be (height, width) or (height, width, channels) of images "
-            f"with {n_features} numbers each. Got {given!r}."
-        )
-    return shape
 
 
 def _finite_numbers(numbers: Any, n_rows: int) -> np.ndarray:
@@ -400,10 +371,10 @@ class Rows(NamedTuple):
 
 def check_groups(groups: Any, X: Any) -> np.ndarray | None:
     """Check groups, and return an array (n,), or None if there are none."""
-    if groups is not None and np.shape(groups) != (len(X),):
-        raise ValueError(f"`groups` must have shape ({len(X)},). Got {np.shape(groups)}.")
     if groups is None:
         return None
+    if np.shape(groups) != (len(X),):
+        raise ValueError(f"`groups` must have shape ({len(X)},). Got {np.shape(groups)}.")
     groups = np.asarray(fill_masked(groups))
     if groups.dtype.isnative:
         return groups
@@ -417,6 +388,7 @@ def sortable_groups(groups: np.ndarray | None) -> np.ndarray | None:
     """
     if groups is None:
         return None
+    # NumPy cannot sort None among names, or numbers among texts.
     is_mixed = groups.dtype == object and len(set(map(type, groups))) > 1
     return group_codes(groups) if is_mixed or pd.isna(groups).any() else groups
 
@@ -455,6 +427,7 @@ def read_rows(
     y = targets.validate(y, estimator)
     X = inputs.validate(X, estimator, reset=True, min_rows=min_rows)
     check_consistent_length(X, y)
+    # Weights first: encoders must not learn from rows of weight 0.
     weight = check_weights(sample_weight, X, relative=True)
     values = targets.fit_encoder(y, weight)
     return targets.weigh(Rows(inputs.fit_encoder(X, y, weight, estimator), values, weight))
@@ -493,6 +466,7 @@ def read_validation_rows(
     values = targets.encode(y)
     X, _ = check_X_y(X, values, dtype="float64", multi_output=True)
     given = weight[0] if weight else None
+    # All weights 0, or all class weights 0: there is no row to validate on.
     if given is None or np.any(given):
         rows = targets.weigh(Rows(X, values, check_weights(given, X, relative=True)))
         if len(rows.used):

@@ -123,20 +123,23 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         -------
         self
         """
-        vars(self).pop("n_codes_", None)  # learnt last: a fit that fails leaves none of another
+        self._fit_columns(X)
+        return self
+
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit_encode(self, X) -> np.ndarray:
+        """Fit, and encode the same table, whose columns are read once."""
+        return self._encode_columns(self._fit_columns(X))
+
+    def _fit_columns(self, X) -> Columns:
+        """Read the columns of a table, and learn from them."""
+        self.__dict__.pop("n_codes_", None)  # learnt last: a fit that fails leaves none of another
         table = read_table(self, X)
         columns = Columns(table, getattr(self, "feature_names_in_", None))
         kinds = np.array([columns.kind_to_fit(k) for k in range(columns.n)])
         self.numeric_columns_ = np.flatnonzero(kinds == NUMBER)
         self.categorical_columns_ = np.flatnonzero(kinds == CATEGORY)
         self.dropped_columns_ = np.flatnonzero(kinds == EMPTY)
-        self._report_dropped(columns)
-        self._fit_numbers(columns)
-        self._fit_categories(columns)
-        return self
-
-    def _report_dropped(self, columns):
-        """Warn about columns without any value, or raise ValueError if no column has one."""
         dropped = [columns.name(k) for k in self.dropped_columns_]
         if len(dropped) == columns.n:
             raise ValueError(
@@ -144,25 +147,23 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
             )
         if dropped:
             warn_user(f"Columns {dropped} hold missing values only, and are left out.")
-
-    def _fit_numbers(self, columns):
-        """Learn medians, and the columns that need an indicator of missing numbers."""
+        # Numbers: medians, and the columns that need an indicator of missing numbers.
         numbers = columns.numbers(self.numeric_columns_)
-        missing = np.isnan(numbers)
-        self._columns_with_gaps = self.numeric_columns_[missing.any(axis=0)].tolist()
+        missing = np.isnan(numbers).any(axis=0)
         with np.errstate(over="ignore"):
             self.medians_ = np.nanmedian(numbers, axis=0)
-        indicated = missing.any(axis=0) if self.missing == "indicator" else []
-        self._indicated = np.flatnonzero(indicated)
-
-    def _fit_categories(self, columns):
-        """Learn the categories, and choose and fit the encoder of each categorical column."""
+        self._indicated = np.flatnonzero(missing if self.missing == "indicator" else [])
+        # Categories: vocabularies, and an encoder for columns of few and of many.
         labels = [columns.labels(k) for k in self.categorical_columns_]
         for column, k in zip(labels, self.categorical_columns_):
-            self._warn_of_identifier(column, columns.name(k))
-            self._warn_of_numbers(column, columns.name(k))
-        self._columns_with_gaps += _gaps(labels, self.categorical_columns_)
-        self.categories_ = [column.vocabulary for column in labels]
+            self._warn_of_hard_column(column, columns.name(k))
+        self._columns_with_gaps = self._gaps(missing, labels)
+        self.categories_ = [np.sort(column.names) for column in labels]
+        self._fit_encoders(columns, labels)
+        return columns
+
+    def _fit_encoders(self, columns, labels):
+        """Choose and fit the encoders of the categorical columns, and count their codes."""
         # Columns with few categories are one-hot encoded, the others according to max_categories.
         small = np.array([column.n <= self.max_one_hot for column in labels], dtype=bool)
         large = np.flatnonzero(~small)
@@ -182,31 +183,28 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         n_others = len(self.get_feature_names_out()) - len(n_codes)
         self.code_columns_ = tuple(range(n_others, n_others + len(n_codes)))
 
-    def _warn_of_identifier(self, labels, name):
-        """Warn of a column whose categories are all different."""
-        n = len(labels.codes)
-        if len(labels.names) == n > self.max_one_hot:
+    def _warn_of_hard_column(self, labels, name):
+        """Warn of categories that identify rows, or that are numbers as text."""
+        n_names, n = len(labels.names), len(labels.codes)
+        if n_names <= self.max_one_hot:
+            return
+        if n_names == n:
             warn_user(
                 f"Column {name!r} has as many categories as rows ({n}), so that nothing can be "
                 "learnt from it for other rows. Leave it out, or convert it to numbers.",
             )
-
-    def _warn_of_numbers(self, labels, name):
-        if len(labels.names) > self.max_one_hot and not _numbers_of(labels.names).isna().any():
+        texts = pd.Series(labels.names, dtype=object)
+        if not pd.to_numeric(texts, errors="coerce").isna().any():
             warn_user(
-                f"Column {name!r} holds numbers as text, and is read as {len(labels.names)} "
+                f"Column {name!r} holds numbers as text, and is read as {n_names} "
                 "categories. If they are numbers, convert them first, with pandas.to_numeric.",
             )
 
-    def _warn_of_gaps(self, gaps, columns):
-        """Warn of columns with missing values, where `fit` saw none."""
-        if new := sorted(set(gaps) - set(self._columns_with_gaps)):
-            names = [str(columns.name(k)) for k in new]
-            warn_user(
-                f"X has missing values in columns {names}, where `fit` saw none. Numbers are taken "
-                "to be the column's median, and categories to be unknown; no uncertainty is added "
-                "for this. Fill them in before, or fit on rows with such gaps."
-            )
+    def _gaps(self, missing, labels) -> list[int]:
+        """List the columns of X with missing values, from those of numbers and of labels."""
+        gaps = [*missing, *(column.has_gaps for column in labels)]
+        columns = [*self.numeric_columns_, *self.categorical_columns_]
+        return [int(k) for k, has_gap in zip(columns, gaps) if has_gap]
 
     @property
     def is_identity(self) -> bool:
@@ -233,15 +231,24 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
 
     def encode(self, table) -> np.ndarray:
         """Encode a table returned by `read_table`, without checking its columns again."""
-        columns = Columns(table, getattr(self, "feature_names_in_", None))
+        return self._encode_columns(Columns(table, getattr(self, "feature_names_in_", None)))
+
+    def _encode_columns(self, columns: Columns) -> np.ndarray:
+        """Fill and encode columns, and warn of missing values where `fit` saw none."""
         filled = numbers = columns.numbers(self.numeric_columns_)
-        missing, gaps = np.isnan(numbers), []
+        missing = np.isnan(numbers)
         if missing.any():
             filled = np.where(missing, self.medians_, numbers)
-            gaps = self.numeric_columns_[missing.any(axis=0)].tolist()
         labels = [columns.labels(k) for k in self.categorical_columns_]
-        gaps += _gaps(labels, self.categorical_columns_)
-        self._warn_of_gaps(gaps, columns)
+        gaps = self._gaps(missing.any(axis=0), labels)
+        if new := sorted(set(gaps) - set(self._columns_with_gaps)):
+            names = [str(columns.name(k)) for k in new]
+            warn_user(
+                f"X has missing values in columns {names}, where `fit` saw none. Numbers are taken "
+                "to be the column's median, and categories to be unknown; no uncertainty is added "
+                "for this. Fill them in before, or fit on rows with such gaps."
+            )
+        # An array of finite numbers is returned without a copy.
         if self.is_identity:
             return filled
         places = _places(labels, self.categories_, len(columns))
@@ -278,11 +285,6 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         tags.input_tags.string = True
         tags.input_tags.categorical = True
         return tags
-
-
-def _gaps(labels, columns):
-    """Find the categorical columns that have missing values."""
-    return [int(k) for column, k in zip(labels, columns) if column.has_gaps]
 
 
 def _places(labels, vocabularies, n):
@@ -325,18 +327,15 @@ class _OneHot:
 
     def names(self, columns, vocabularies):
         """Make names of the output from those of the categorical columns and their categories."""
-        feature_names = self._encoder.get_feature_names_out([str(k) for k in self.columns])
-        return [
-            _name(*name.split("_", 1), columns, vocabularies) for name in feature_names[self._kept]
-        ]
-
-
-def _name(column, category, columns, vocabularies):
-    """Make the name of an output, from its column and category in scikit-learn's name."""
-    column = int(column)
-    if category not in ("nan", "infrequent_sklearn"):
-        category = vocabularies[column][int(float(category))]
-    return f"{columns[column]}_{category}"
+        names = []
+        for name in self._encoder.get_feature_names_out([str(k) for k in self.columns])[self._kept]:
+            # scikit-learn's name of an output is "column_position", with our positions.
+            place, category = name.split("_", 1)
+            column = int(place)
+            if category not in ("nan", "infrequent_sklearn"):
+                category = vocabularies[column][int(float(category))]
+            names.append(f"{columns[column]}_{category}")
+        return names
 
 
 @saved_as("tables.TablePreprocessor.Codes")
@@ -366,8 +365,3 @@ class _Codes:
 
     def names(self, columns, vocabularies):
         return columns[self.columns]
-
-
-def _numbers_of(names):
-    """Convert texts to numbers, with NaN for texts that are no numbers."""
-    return pd.to_numeric(pd.Series(names, dtype=object), errors="coerce")

@@ -33,6 +33,28 @@ def smooth_clip(xp: Any, z: Any) -> Any:
     return z / xp.sqrt(1 + (z / 3) ** 2)
 
 
+def standard(values: np.ndarray, weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Compute mean and standard deviation of each column of (n, d); 1 for a constant column.
+
+    Raises ValueError if a variance overflows.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # checked below
+        scaler = StandardScaler().fit(values, sample_weight=weight)
+        spread = np.ptp(values, axis=0)
+    # The mean of a constant column is its value, without the rounding of a sum.
+    mean, scale = np.where(spread == 0, values[0], scaler.mean_), scaler.scale_
+    if not (np.isfinite(mean).all() and np.isfinite(scaler.var_).all()):
+        raise ValueError(TOO_LARGE)
+    # scikit-learn also takes columns for constant that vary little relative to their mean, or
+    # whose variance underflows, and gives them the scale 1.
+    varies = (scale == 1) & (scaler.var_ != 1) & (spread > 0)
+    if varies.any():
+        first, spread = values[0, varies], spread[varies]
+        scaler.fit((values[:, varies] - first) / spread, sample_weight=weight)
+        mean[varies], scale[varies] = first + spread * scaler.mean_, spread * scaler.scale_
+    return mean, scale
+
+
 @saved_as("tables.Scaling")
 class Scaling:
     """Scale every column of X to zero mean and unit variance.
@@ -56,6 +78,9 @@ class Scaling:
     #: Function ``clip(xp, z)`` that bounds standardised inputs.
     clip = staticmethod(hard_clip)
 
+    #: Function ``(X, weight)`` that computes location and scale of each column.
+    _learn = staticmethod(standard)
+
     def __init__(
         self,
         passthrough: Sequence[int] = (),
@@ -66,27 +91,13 @@ class Scaling:
 
     def fit(self, X: np.ndarray, sample_weight: np.ndarray | None = None) -> Scaling:
         """Learn location and scale from finite rows X (n, d), with positive weights if given."""
-        self.mean_, self.scale_ = self._learn(
-            *self._columns(self._clip_to_limits(X), sample_weight)
-        )
+        self.mean_, self.scale_ = self._learn(self._clip_to_limits(X), sample_weight)
         self.mean_[self.passthrough], self.scale_[self.passthrough] = 0.0, 1.0
         return self
 
     def _clip_to_limits(self, X: Any, xp: Any = np) -> Any:
         """Clip X (n, d) to the limits of each column, if there are any."""
         return X if self.limits is None else xp.clip(X, *self.limits)
-
-    def _columns(
-        self, X: np.ndarray, weight: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Arrange X so that each column shares a mean and a scale; return it with row weights."""
-        return X, weight
-
-    def _learn(
-        self, columns: np.ndarray, weight: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Compute location and scale of each column."""
-        return standard(columns, weight)
 
     def transform(self, X: Any, xp: Any = np) -> Any:
         """Standardise X, an array or a tensor with operations `xp`."""
@@ -135,8 +146,9 @@ class RobustScaling(Scaling):
 
     clip = staticmethod(smooth_clip)
 
+    @staticmethod
     def _learn(
-        self, columns: np.ndarray, weight: np.ndarray | None
+        columns: np.ndarray, weight: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Learn medians and interquartile ranges."""
         first, median, third = np.quantile(columns, [0.25, 0.5, 0.75], axis=0)
@@ -176,11 +188,13 @@ class ImageScaling(Scaling):
         super().__init__()
         self.shape = tuple(shape)
 
-    def _columns(
-        self, X: np.ndarray, weight: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray | None]:
+    def fit(self, X: np.ndarray, sample_weight: np.ndarray | None = None) -> ImageScaling:
+        """Learn location and scale of each channel from flat rows or images."""
         pixels = X.reshape(-1, self.shape[-1])
-        return pixels, None if weight is None else np.repeat(weight, len(pixels) // len(X))
+        if sample_weight is not None:
+            sample_weight = np.repeat(sample_weight, len(pixels) // len(X))
+        super().fit(pixels, sample_weight)
+        return self
 
     def transform(self, X: Any, xp: Any = np) -> Any:
         """Standardise flat rows or images, and return images (n, height, width, channels)."""
@@ -191,8 +205,9 @@ class ImageScaling(Scaling):
 class NoScaling(Scaling):
     """Leave columns unscaled, for data that already have a suitable scale."""
 
+    @staticmethod
     def _learn(
-        self, columns: np.ndarray, weight: np.ndarray | None
+        columns: np.ndarray, weight: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Check the size of the values; means are 0 and scales 1."""
         mean, scale = standard(columns, weight)  # raises an error if values overflow
@@ -272,25 +287,3 @@ def scale_of_equal_values(value: Any, n: int) -> Any:
     size = np.where(np.equal(value, 0), 1.0, np.clip(np.abs(value), 1e-100, 1e100))
     # Squares of it are finite and not 0.
     return size * ((n + 2) ** -0.5 if n < _VALUES_OF_A_CONSTANT else np.finfo("float32").eps)
-
-
-def standard(values: np.ndarray, weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Compute mean and standard deviation of each column of (n, d); 1 for a constant column.
-
-    Raises ValueError if a variance overflows.
-    """
-    with np.errstate(over="ignore", invalid="ignore"):  # checked below
-        scaler = StandardScaler().fit(values, sample_weight=weight)
-        spread = np.ptp(values, axis=0)
-    # The mean of a constant column is its value, without the rounding of a sum.
-    mean, scale = np.where(spread == 0, values[0], scaler.mean_), scaler.scale_
-    if not (np.isfinite(mean).all() and np.isfinite(scaler.var_).all()):
-        raise ValueError(TOO_LARGE)
-    # scikit-learn also takes columns for constant that vary little relative to their mean, or
-    # whose variance underflows, and gives them the scale 1.
-    varies = (scale == 1) & (scaler.var_ != 1) & (spread > 0)
-    if varies.any():
-        first, spread = values[0, varies], spread[varies]
-        scaler.fit((values[:, varies] - first) / spread, sample_weight=weight)
-        mean[varies], scale[varies] = first + spread * scaler.mean_, spread * scaler.scale_
-    return mean, scale

@@ -48,6 +48,7 @@ class TrainingData:
     weight_valid: np.ndarray
 
     def __post_init__(self) -> None:
+        # Factors restore the weights that were given, when rows are put together again.
         factors = {}
         for name in self.__dataclass_fields__:
             array = np.asarray(getattr(self, name), dtype="float64")
@@ -133,6 +134,7 @@ class Splits:
         """Fit the scales of inputs and targets on the training rows, and standardise all rows."""
         inputs.fit(self.train.X, self.train.weight)
         targets.fit(self.train.y, self.train.weight)
+        # Scales come from training rows alone: validation must not see itself.
         train = standardise_rows(self.train, inputs, targets)
         if self.valid is None:
             return TrainingData.without_validation(*train)
@@ -198,6 +200,7 @@ def make_splits(
         return Splits(rows.take(used), validation)
     if cv is None and fraction is None:
         return Splits(rows.take(used))
+    # Groups differ in size, and a stack needs equally many rows for each member.
     if cv is None and (n_members is None or groups is not None):
         rng = generator(entropy, "split")
         train, valid = _split_used(rows, fraction, rng, groups, labels)
@@ -208,9 +211,14 @@ def make_splits(
         rng = generator(entropy, "split", *([repeat] if repeat else []))
         is_list = not isinstance(cv, Integral) and not hasattr(cv, "split")
         if is_list or isinstance(cv, PredefinedSplit):
-            cv = _folds_of_used(cv, used, rows)
+            # The user's own folds are of all rows: number the used ones, and drop the others.
+            number = np.full(len(rows.X), -1)
+            number[used] = np.arange(len(used))
+            folds = ((number[a], number[b]) for a, b in out_of_fold_splits(cv, *rows[:2]))
+            cv = [(a[a >= 0], b[b >= 0]) for a, b in folds]
         return Splits(used_rows, None, used, _folds(used_rows, cv, rng, groups, labels))
     assert n_members is not None
+    # One stream for each member: a member's split does not depend on their number.
     rngs = [generator(entropy, "split", k) for k in range(n_members)]
     parts = [_split_used(used_rows, fraction, rng, None, labels) for rng in rngs]
     return Splits(used_rows, None, None, parts)
@@ -235,14 +243,6 @@ def _split_used(
     return used[train], used[valid]
 
 
-def _folds_of_used(cv: Any, used: np.ndarray, rows: Rows) -> list[tuple[np.ndarray, ...]]:
-    """Convert the user's own folds of all rows to folds of the used rows."""
-    number = np.full(len(rows.X), -1)
-    number[used] = np.arange(len(used))
-    folds = [tuple(number[part] for part in pair) for pair in out_of_fold_splits(cv, *rows[:2])]
-    return [tuple(part[part >= 0] for part in pair) for pair in folds]
-
-
 def _folds(
     rows: Rows,
     cv: Any,
@@ -251,6 +251,7 @@ def _folds(
     labels: np.ndarray | None,
 ) -> list[tuple[np.ndarray, ...]]:
     """List folds as pairs of positions to train on and to validate on."""
+    # Only a number leaves the kind of the folds to us.
     if isinstance(cv, Integral):
         if groups is not None:
             name, groups = groups[:1].tolist()[0], group_codes(groups)
@@ -284,15 +285,23 @@ def out_of_fold_splits(
         If `cv` does not put every row into exactly one test fold, or tests on training rows.
     """
     groups = sortable_groups(groups)
-    splits = [
-        tuple(_check_positions(part, len(y), cv) for part in pair)
-        for pair in check_cv(cv, y, classifier=classifier).split(X, y, groups)
-    ]
+    n, splits = len(y), []
+    for pair in check_cv(cv, y, classifier=classifier).split(X, y, groups):
+        parts = []
+        for part in map(np.asarray, pair):
+            # A user's own folds may be masks.
+            rows = np.flatnonzero(part) if part.dtype == bool and part.shape == (n,) else part
+            valid = rows.ndim == 1 and (rows.dtype.kind in "iu" or not len(rows))
+            if not valid or ((rows < 0) | (rows >= n)).any():
+                raise ValueError(f"`cv` must give positions of {n} rows. Got {_short_repr(cv)}.")
+            parts.append(rows.astype("int64"))
+        splits.append(tuple(parts))
     if not splits:
         raise ValueError(
             f"`cv` has no folds. Got {_short_repr(cv)}. A generator can only be used once: give "
             "a list."
         )
+    # Out-of-fold predictions need each row once, or rows would be missing or count twice.
     tested = np.sort(np.concatenate([test for _, test in splits]))
     if not np.array_equal(tested, np.arange(len(y))):
         raise ValueError(
@@ -307,17 +316,6 @@ def out_of_fold_splits(
                 f"{np.isin(test, train).sum()} are in both."
             )
     return splits
-
-
-def _check_positions(rows: Any, n: int, cv: Any) -> np.ndarray:
-    """Convert one part of a fold, positions or a mask, to positions of n rows."""
-    rows = np.asarray(rows)
-    if rows.dtype == bool and rows.shape == (n,):
-        rows = np.flatnonzero(rows)
-    valid = rows.ndim == 1 and (rows.dtype.kind in "iu" or not len(rows))
-    if not valid or ((rows < 0) | (rows >= n)).any():
-        raise ValueError(f"`cv` must give positions of {n} rows. Got {_short_repr(cv)}.")
-    return rows.astype("int64")
 
 
 def _short_repr(cv: Any) -> str:
@@ -354,6 +352,7 @@ def split_rows(
         If there are fewer than two rows, or two groups.
     """
     if groups is not None:
+        # The share is of the groups, since these stay whole.
         codes, named = pd.factorize(np.asarray(groups), use_na_sentinel=False)
         if len(named) < 2:
             raise ValueError(
@@ -368,17 +367,13 @@ def split_rows(
     n_valid = int(np.clip(round(validation_fraction * n_rows), 1, n_rows - 1))
     order = rng.permutation(n_rows)
     if labels is not None:
-        order = _interleave_classes(order, np.asarray(labels)[order])
+        # Sort rows so that the first k, for any k, have all classes in about their proportion.
+        _, codes, counts = np.unique(
+            np.asarray(labels)[order], return_inverse=True, return_counts=True
+        )
+        rank = pd.Series(codes).groupby(codes).cumcount().to_numpy()  # number within the class
+        position = (rank + 0.5) / counts[codes]
+        # The last row of each class goes to the end, so that it becomes a training row.
+        position[rank == counts[codes] - 1] = 2.0
+        order = order[np.argsort(position, kind="stable")]
     return np.sort(order[n_valid:]), np.sort(order[:n_valid])
-
-
-def _interleave_classes(order: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Sort rows so that the first k rows, for any k, have all classes in about their proportion.
-
-    The last row of each class is put at the end, so that it becomes a training row.
-    """
-    _, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    rank = pd.Series(codes).groupby(codes).cumcount().to_numpy()  # number within the class
-    position = (rank + 0.5) / counts[codes]
-    position[rank == counts[codes] - 1] = 2.0
-    return order[np.argsort(position, kind="stable")]

@@ -90,7 +90,19 @@ class TargetTransform:
         """
         weight = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
         weight = weight / weight.sum()
-        self.outputs_ = tuple(_learn(_KINDS[self.kind], column, weight) for column in y.T)
+        kind: Any = _KINDS[self.kind]
+        outputs = []
+        for column in y.T:
+            if np.ptp(column) == 0:
+                outputs.append(_Line(column[0], 1.0))
+                continue
+            with np.errstate(over="ignore", invalid="ignore"):  # checked below
+                line = _Line(*_moments(column, weight))
+            check_scale(line.scale)
+            if not np.isfinite([line.mean, line.scale]).all():
+                raise ValueError(TOO_LARGE)
+            outputs.append(line if kind is _Line else kind.learn(column, weight))
+        self.outputs_ = tuple(outputs)
         return self
 
     def rescale_equal(self, is_equal: np.ndarray, n: int) -> None:
@@ -123,18 +135,6 @@ class TargetTransform:
             [getattr(output, what)(values[..., k]) for k, output in enumerate(self.outputs_)],
             axis=-1,
         )
-
-
-def _learn(kind, y, weight):
-    """Learn the map of one output y (n,), with weights (n,) that sum to 1."""
-    if np.ptp(y) == 0:
-        return _Line(y[0], 1.0)
-    with np.errstate(over="ignore", invalid="ignore"):  # checked below
-        line = _Line(*_moments(y, weight))
-    check_scale(line.scale)
-    if not np.isfinite([line.mean, line.scale]).all():
-        raise ValueError(TOO_LARGE)
-    return line if kind is _Line else kind.learn(y, weight)
 
 
 def _moments(y, weight):
@@ -219,7 +219,7 @@ class _Power:
     def inverse(self, z):
         z_low, z_high = (self.forward(end) for end in (self.low, self.high))
         on_curve = np.clip(z, z_low, z_high)
-        y = _inverse_power(on_curve * self.scale + self.mean, self.power)
+        y = _power(on_curve * self.scale + self.mean, self.power, special.inv_boxcox1p)
         return y + (z - on_curve) * np.exp(-self._log_slope(y))
 
     def log_derivative(self, y):
@@ -233,20 +233,14 @@ class _Power:
         return (self.power - 1) * np.sign(y) * np.log1p(abs(y)) - np.log(self.scale)
 
 
-def _power(y, power):
-    """Apply the power transform of Yeo and Johnson (their Eq. 2.1).
+def _power(y, power, box_cox=special.boxcox1p):
+    """Apply the power transform of Yeo and Johnson (their Eq. 2.1), or its inverse.
 
     It is ((1 + y)^power - 1) / power for y >= 0, and -((1 - y)^(2 - power) - 1) / (2 - power) for
-    y < 0, with logarithms as limits.
+    y < 0, with logarithms as limits. With ``box_cox=special.inv_boxcox1p`` it is the inverse.
     """
     up, down = np.maximum(y, 0), np.maximum(-np.asarray(y), 0)
-    return special.boxcox1p(up, power) - special.boxcox1p(down, 2 - power)
-
-
-def _inverse_power(values, power):
-    """Invert `_power`."""
-    up, down = np.maximum(values, 0), np.maximum(-np.asarray(values), 0)
-    return special.inv_boxcox1p(up, power) - special.inv_boxcox1p(down, 2 - power)
+    return box_cox(up, power) - box_cox(down, 2 - power)
 
 
 @saved_as("tables.TargetTransform.Scores")
@@ -280,6 +274,9 @@ class _Scores:
 
     def __setstate__(self, state):
         self.scores, self.values = state["scores"], state["values"]
+        # The curve takes ten times the memory of its knots: do not let a file choose their number.
+        if len(self.scores) > _MOST_INTERVALS + 3:
+            raise ValueError(f"A curve has at most {_MOST_INTERVALS + 3} knots.")
         self._interpolate()
 
     @classmethod
@@ -296,7 +293,15 @@ class _Scores:
         scores = special.ndtri(np.clip(levels, _SMALLEST_LEVEL, 1 - _SMALLEST_LEVEL))
         # Drop knots that are too close, at which the curve would be too steep.
         spread = np.interp(0.95, level, values) - np.interp(0.05, level, values)
-        positions = _thin_knots(scores, knots, _CLOSEST * (spread if spread > 0 else np.ptp(y)))
+        gap = _CLOSEST * (spread if spread > 0 else np.ptp(y))
+        positions, last = [0], n_intervals
+        for k in range(1, last + 1):
+            before = positions[-1]
+            if knots[k] - knots[before] > gap and scores[k] > scores[before]:
+                positions.append(k)
+        # Both ends are knots: the last one replaces a knot that is too close to it.
+        if positions[-1] != last:
+            positions[1 if len(positions) == 1 else -1 :] = [last]
         return cls(scores[positions], knots[positions])
 
     def forward(self, y):
@@ -325,20 +330,6 @@ class _Scores:
         # At a knot, rounding can leave no change of sign: take the nearer end of the interval.
         nearer = np.where(y - self.values[k - 1] < self.values[k] - y, low, high)
         return np.where(root.success, root.x, nearer)
-
-
-def _thin_knots(scores, values, gap):
-    """Select positions of knots whose values differ by more than `gap`, including both ends."""
-    positions = [0]
-    for k in range(1, len(values)):
-        if values[k] - values[positions[-1]] > gap and scores[k] > scores[positions[-1]]:
-            positions.append(k)
-    last = len(values) - 1
-    if positions[-1] != last:
-        if len(positions) > 1:
-            positions.pop()
-        positions.append(last)
-    return positions
 
 
 _KINDS = {"standard": _Line, "yeo-johnson": _Power, "quantile": _Scores}

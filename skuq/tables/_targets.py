@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -60,46 +60,56 @@ HEADS: dict[str, Any] = {
 }
 
 
-class Targets(Protocol):
-    """Interface of all kinds of targets."""
+class Targets:
+    """Base of all kinds of targets, for a y of numbers that are neither scaled nor weighed."""
 
     head: Any
 
     @property
     def is_transformed(self) -> bool:
         """Whether y is transformed nonlinearly."""
+        return False
 
     @property
     def output_shape(self) -> tuple[int, ...]:
         """Shape of one row's prediction."""
+        return ()
 
     def validate(self, y: Any, estimator: Any) -> np.ndarray:
         """Check the y of `fit`."""
+        raise NotImplementedError
 
     def fit_encoder(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Learn the shape of y or its classes, and return y as numbers (n, m)."""
+        raise NotImplementedError
 
     def encode(self, y: Any) -> np.ndarray:
         """Check the y of validation rows, and return it as numbers (n, m)."""
+        raise NotImplementedError
 
     def weigh(self, rows: Rows) -> Rows:
         """Return the rows with their weights in training."""
+        return rows
 
     def labels(self, y: np.ndarray) -> np.ndarray | None:
         """Return classes for stratified splits, or None if y is not classes."""
+        return None
 
-    def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> Targets:
+    def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> Self:
         """Learn the scale of the training rows' y (n, m)."""
+        return self
 
     def transform(self, y: np.ndarray) -> np.ndarray:
         """Standardise or transform y (n, m)."""
+        return y
 
     def distribution(self, raw: np.ndarray, weights: np.ndarray) -> Any:
         """Convert raw outputs (K, n, n_raw) and weights (K,) to a predictive distribution."""
+        raise NotImplementedError
 
 
 @saved_as("tables.NumberTargets")
-class NumberTargets:
+class NumberTargets(Targets):
     """Targets of regression: one number or several for each row.
 
     Parameters
@@ -159,13 +169,24 @@ class NumberTargets:
         self.n_outputs = 1 if self.is_1d else y.shape[1]
         head = HEADS[self.loss](self.n_outputs)
         self.head = head if self.n_copies == 1 else PackedHead(head, self.n_copies)
+        # Outputs are an axis inside; `is_1d` restores the shape of predictions.
         values: np.ndarray = y.astype("float64").reshape(len(y), -1)
         used = values[weight > 0]
         # A single row does not show whether y varies.
         self._value, self._constant = used[0], (used == used[0]).all(axis=0) & (len(used) > 1)
         self._n_used = len(used)
+        # Quantiles put any far value next to the others.
         if not (self.is_transformed and self.scaling.kind == "quantile"):
-            _warn_of_far_values(used, np.flatnonzero(weight > 0))
+            far = find_far_values(used)
+            if far is not None:
+                m = values.shape[1]
+                names = ["y"] if m == 1 else [f"{k} of y" for k in range(m)]
+                warn_user(
+                    "y has values so far from all others that these would look alike to a network: "
+                    f"{far.describe(used, np.flatnonzero(weight > 0), names)}. Correct them or "
+                    "drop their rows. If they are right, train on a transformed y, which "
+                    "'target_transform=\"quantile\"' does."
+                )
         return values
 
     def encode(self, y: Any) -> np.ndarray:
@@ -178,21 +199,15 @@ class NumberTargets:
             raise ValueError(
                 f"y of validation rows must have {self.n_outputs} outputs. Got {y.shape[1]}."
             )
+        # An output is constant as long as validation rows agree.
         if self._constant is not None:
             self._constant = self._constant & (y == self._value).all(axis=0)
         return y
 
-    def weigh(self, rows: Rows) -> Rows:
-        """Return the rows unchanged: only classes have additional weights."""
-        return rows
-
-    def labels(self, y: np.ndarray) -> None:
-        """Return None: splits of numbers are not stratified."""
-        return
-
-    def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> NumberTargets:
+    def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> Self:
         """Learn the scale of the training rows' y."""
         self.scaling.fit(y, weight)
+        # The unit of a constant would be 1, and its predictions as vague as that.
         if self.narrow_constants and self._constant is not None:
             self.scaling.rescale_equal(self._constant, self._n_used)
         return self
@@ -262,6 +277,7 @@ class NumberTargets:
 
     def distribution(self, raw: np.ndarray, weights: np.ndarray) -> Mixture:
         """Mix the members' predictions (K, n, n_raw) with weights (K,), in units of y."""
+        # Moments of a nonlinear transform are integrals, which the mixture computes when needed.
         head, raw, weights = unpack_copies(self.head, raw, weights)
         if not self.is_transformed:
             return self._mixture(head, raw, weights, self.restore)
@@ -282,6 +298,7 @@ class NumberTargets:
             """Drop the axis of outputs if y had one axis."""
             return [array[..., 0] if self.is_1d else array for array in arrays]
 
+        # Only mixtures of normals are calibrated here; other heads return their own mixture.
         if isinstance(head, StudentTHead):
             loc, scale, df = head.distribution(raw)
             loc, scale, df = drop_axis(*restore(loc, scale), df)
@@ -301,20 +318,8 @@ class NumberTargets:
         return GaussianMixture(loc, scale, weights)
 
 
-def _warn_of_far_values(y: np.ndarray, rows: np.ndarray) -> None:
-    """Warn if y has values so far from the others that a network could not tell these apart."""
-    far = find_far_values(y)
-    if far is not None:
-        names = ["y"] if y.shape[1] == 1 else [f"{k} of y" for k in range(y.shape[1])]
-        warn_user(
-            "y has values so far from all others that these would look alike to a network: "
-            f"{far.describe(y, rows, names)}. Correct them or drop their rows. If they are right, "
-            "train on a transformed y, which 'target_transform=\"quantile\"' does."
-        )
-
-
 @saved_as("tables.ClassTargets")
-class ClassTargets:
+class ClassTargets(Targets):
     """Targets of classification: classes with any labels.
 
     Parameters
@@ -332,8 +337,7 @@ class ClassTargets:
         Head that converts raw outputs to probabilities.
     """
 
-    is_transformed = False
-    output_shape: tuple[int, ...] = ()
+    _class_factors: np.ndarray | None
 
     def __init__(self, class_weight: Any = None, *, n_copies: int = 1) -> None:
         self.class_weight, self.n_copies = class_weight, n_copies
@@ -353,34 +357,32 @@ class ClassTargets:
         head = CategoricalHead(len(self.classes))
         self.head = head if self.n_copies == 1 else PackedHead(head, self.n_copies)
         codes = self._encoder.transform(y)
-        self._class_factors = self._fit_class_weight(codes[weight > 0])
+        self._class_factors = None
+        if self.class_weight is not None:
+            used = codes[weight > 0]
+            # scikit-learn refuses weights of classes that no row has.
+            present = np.unique(used)
+            factors = compute_class_weight(
+                self.class_weight, classes=self.classes[present], y=self.classes[used]
+            )
+            if not (np.isfinite(factors).all() and (factors >= 0).all()):
+                raise ValueError(
+                    f"`class_weight` must have finite numbers >= 0. Got {self.class_weight!r}."
+                )
+            if not factors.any():
+                raise ValueError(
+                    "`class_weight` must leave a class with a positive weight. Got "
+                    f"{self.class_weight!r} for the classes {self.classes[present].tolist()}."
+                )
+            # Classes that only occur in rows of weight 0 get the weight 1.
+            self._class_factors = np.ones(len(self.classes))
+            self._class_factors[present] = factors
         return codes[:, None].astype("float64")
-
-    def _fit_class_weight(self, codes: np.ndarray) -> np.ndarray | None:
-        """Compute class weights (n_classes,), from the codes of rows with positive weight."""
-        if self.class_weight is None:
-            return None
-        present = np.unique(codes)
-        factors = compute_class_weight(
-            self.class_weight, classes=self.classes[present], y=self.classes[codes]
-        )
-        if not (np.isfinite(factors).all() and (factors >= 0).all()):
-            raise ValueError(
-                f"`class_weight` must have finite numbers >= 0. Got {self.class_weight!r}."
-            )
-        if not factors.any():
-            raise ValueError(
-                "`class_weight` must leave a class with a positive weight. Got "
-                f"{self.class_weight!r} for the classes {self.classes[present].tolist()}."
-            )
-        # Classes that only occur in rows of weight 0 get the weight 1.
-        all_factors = np.ones(len(self.classes))
-        all_factors[present] = factors
-        return all_factors
 
     def encode(self, y: Any) -> np.ndarray:
         """Check the y of validation rows, and return codes (n, 1)."""
         y = column_or_1d(fill_masked(y))
+        # The encoder would name no argument.
         unknown = set(pd.unique(y).tolist()) - set(self.classes.tolist())
         if unknown:
             raise ValueError(
@@ -398,14 +400,6 @@ class ClassTargets:
     def labels(self, y: np.ndarray) -> np.ndarray:
         """Return the class codes, for stratified splits."""
         return y[:, 0]
-
-    def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> ClassTargets:
-        """Return self: class codes have no scale."""
-        return self
-
-    def transform(self, y: np.ndarray) -> np.ndarray:
-        """Return the class codes (n, 1) unchanged."""
-        return y
 
     def distribution(self, raw: np.ndarray, weights: np.ndarray) -> CategoricalMixture:
         """Mix the members' predictions (K, n, n_raw) with weights (K,)."""

@@ -18,7 +18,7 @@ from small_models import TinySpace, make
 
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor
 from skuq.catalog import Catalog, FoldedMember, TrialRecord
-from skuq.ensembles import Selection
+from skuq.ensembles import GreedySelection, Selection
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import crps_loss
 from skuq.networks import DenseSpace, TabularSpace
@@ -423,7 +423,7 @@ def test_repeats_are_for_folds_of_the_tabular_space(wave, settings):
 
 def test_no_repeat_begins_after_the_deadline(tiny_space, wave, monkeypatch, tmp_path):
     settings = {"n_trials": 2, "epochs": 2, "space": tiny_space, "random_state": 0}
-    settings["selection__min_members"] = 1
+    settings["selection"] = GreedySelection(min_members=1)
     stored = AutoDEUQRegressor(**settings, repeats=1, catalog_dir=tmp_path).fit(*wave)
 
     class Late(MemberRepeater):
@@ -606,7 +606,7 @@ def test_steps_of_a_selection_are_trials_of_the_catalog(wave, tiny_space):
 
 
 def fitted_without_one_member(model):
-    return dict(model.member_estimators())[f"trial{model.selection_.indices[0]}"]
+    return model.member_estimators(every_trial=True)[0][1]
 
 
 def test_decisions_with_the_name_of_a_column_of_the_catalog():

@@ -693,7 +693,7 @@ def test_limits_are_parameters(search, trained):
     X, y = table()
     model = search(40, max_time=1e-6).fit(X, y)
     assert len(model.catalog_) == len(trained) == 1
-    with pytest.raises(SearchFailedError, match="All 10 trials so far failed.*Timeout"):
+    with pytest.raises(SearchFailedError, match=r"All 10 trials so far failed[\s\S]*Timeout"):
         search(20, trial_timeout=1e-9, epochs=5).fit(X, y)
     with pytest.raises(ValueError, match="'catalog_dir' parameter"):
         search(2, catalog_dir=3).fit(X, y)
@@ -796,7 +796,7 @@ def test_warm_starts_that_have_nothing_to_go_on_with(search, trained, tmp_path, 
         model = pickle.loads(pickle.dumps(model))
     elif how == "save":
         skuq.save(model, tmp_path / "model.skuq")
-        space = model.search_space
+        space = model.space
         model = skuq.load(tmp_path / "model.skuq", parts={"space": space})
     model.set_params(n_trials=5, catalog_dir=None, warm_start=True)
     with pytest.warns(UserWarning, match="its trials are not in memory.*A new search starts"):
@@ -820,11 +820,11 @@ def test_a_fit_that_fails_loses_no_trial_in_memory(search, trained, monkeypatch)
         model.fit(X, np.where(y > 1, np.nan, y))
 
     def failing(self, *arguments):
-        raise ArithmeticError("no")
+        raise SystemExit
 
-    with monkeypatch.context() as patch, pytest.raises(SearchFailedError):
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(MemberTrainer, "__call__", failing)
-        model.set_params(n_trials=5, max_failures=0).fit(X, y)
+        model.set_params(n_trials=5).fit(X, y)
     model.set_params(n_trials=3).fit(X, y)
     assert len(trained) == 3 and len(model.catalog_) == 3
     model.set_params(n_trials=2).fit(X, y)
@@ -845,18 +845,18 @@ def test_a_warm_start_knows_functions_and_objects_from_others(search, trained, t
         type(tiny_space).__module__,
     )
     model = search(2, catalog_dir=None, warm_start=True).fit(X, y)
-    with pytest.warns(UserWarning, match=r"it differs in \['search_space'\]"):
+    with pytest.warns(UserWarning, match=r"it differs in \['space'\]"):
         model.set_params(space=Other(), n_trials=3).fit(X, y)
     assert len(trained) == 5
     decisions = Other.decisions
-    space = model.search_space
+    space = model.space
 
     def fewer(self, *shape):
         architecture, hyperparameters = decisions(self, *shape)
         return type(decisions(self, *shape))(architecture, Space(hyperparameters.decisions[:1]))
 
     Other.decisions = fewer
-    assert space is model.search_space
+    assert space is model.space
     with pytest.raises(CatalogMismatchError, match=r"\['batch_size'\] differ.*warm_start=False"):
         model.fit(X, y)
 

@@ -1,6 +1,7 @@
 """Properties of every mixture, whatever its members predict."""
 
 import pickle
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -43,6 +44,12 @@ class Bend:
 
     def output(self, k):
         return Bend(self.c[k], self.unit)
+
+
+def arrays_of(mixture):
+    """Arrays of the members by name, in the order of the constructor."""
+    names = [f.name for f in fields(mixture) if f.name not in ("levels", "weights")]
+    return {name: getattr(mixture, name) for name in names}
 
 
 def mixing(rng, k):
@@ -191,8 +198,8 @@ def test_joint_density_is_a_sum_over_members_of_products(kind, global_random_see
     inner = m.inner if isinstance(m, TransformedMixture) else m
     total = 0.0
     for k, weight in enumerate(m.weights):
-        alone = [parameter[k : k + 1] for parameter in inner._parameters]
-        alone = type(inner)(*([LEVELS] if hasattr(inner, "levels") else []), *alone)
+        alone = {name: array[k : k + 1] for name, array in arrays_of(inner).items()}
+        alone = replace(inner, **alone, weights=None)
         if inner is not m:
             alone = TransformedMixture(alone, m.transform)
         total += weight * np.exp(sum(alone.output(j).log_prob(y[:, j]) for j in range(2)))
@@ -267,10 +274,9 @@ def test_units_do_not_matter(kind, unit, global_random_seed):
     def in_unit(record):
         if isinstance(record, TransformedMixture):
             return TransformedMixture(record.inner, Bend(record.transform.c, unit))
-        first = record._parameters[0] * unit
-        if isinstance(record, QuantileMixture):
-            return record._with(first)
-        return record._with(first, record.scale * unit, *record._parameters[2:])
+        in_units_of_y = ("values", "loc", "scale")
+        arrays = arrays_of(record).items()
+        return replace(record, **{name: a * unit for name, a in arrays if name in in_units_of_y})
 
     other = in_unit(m)
     y = np.random.default_rng(1).normal(size=6)
@@ -285,8 +291,8 @@ def test_units_do_not_matter(kind, unit, global_random_seed):
 @pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: kind.__name__)
 def test_offsets_do_not_matter(kind):
     m = make(kind)
-    rest = m._parameters[1:]
-    far = m._with(m._parameters[0] + 1e8, *rest)
+    name, location = next(iter(arrays_of(m).items()))
+    far = replace(m, **{name: location + 1e8})
     # Rounding at 1e8 is 7.5e-9 a value, against spreads of order 1.
     assert_allclose(far.variance, m.variance, rtol=1e-6)
     assert_allclose(far.epistemic_variance, m.epistemic_variance, rtol=1e-6)
@@ -300,10 +306,9 @@ def test_weights_are_repeats(kind):
     """A member of weight 2/3 is the same member taken twice of three."""
     m = make(kind, k=2)
     inner = m.inner if isinstance(m, TransformedMixture) else m
-    levels = [LEVELS] if hasattr(inner, "levels") else []
-    pair, three = inner._parameters, [a[[0, 0, 1]] for a in inner._parameters]
-    weighted = type(inner)(*levels, *pair, [2 / 3, 1 / 3])
-    repeated = type(inner)(*levels, *three)
+    three = {name: array[[0, 0, 1]] for name, array in arrays_of(inner).items()}
+    weighted = replace(inner, weights=[2 / 3, 1 / 3])
+    repeated = replace(inner, **three, weights=None)
     if inner is not m:
         weighted, repeated = (TransformedMixture(r, m.transform) for r in (weighted, repeated))
     for name in ("mean", "aleatoric_variance", "epistemic_variance"):
@@ -379,10 +384,9 @@ def test_bad_arguments_are_refused(kind):
 @pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: kind.__name__)
 def test_weights_must_sum_to_1(kind):
     m = make(kind)
-    levels = [LEVELS] if hasattr(m, "levels") else []
     for wrong in ([0.5, 0.5], [0.5, 0.5, 0.5], [1.0, 0.0, 0.0], [np.nan, 0.5, 0.5]):
         with pytest.raises(ValueError, match="`weights` must be 3 positive numbers"):
-            type(m)(*levels, *m._parameters, wrong)
+            replace(m, weights=wrong)
 
 
 @pytest.mark.parametrize("kind", [gaussian, student, nested], ids=lambda kind: kind.__name__)

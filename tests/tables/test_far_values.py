@@ -9,9 +9,8 @@ from sklearn.preprocessing import FunctionTransformer
 from skuq import DeepEnsembleRegressor
 from skuq.backend import keras
 from skuq.networks import MLP
-from skuq.tables import NumberTargets, Scaling, TableInputs
+from skuq.tables import NumberTargets, Scaling, TableInputs, read_rows
 from skuq.tables._columns import find_far_values
-from skuq.tables._inputs import read_rows
 
 
 def found(*columns):

@@ -10,9 +10,9 @@ from skuq.tables import (
     TargetScaling,
     TargetTransform,
     TrainingData,
+    check_groups,
     split_rows,
 )
-from skuq.tables._inputs import check_groups
 
 
 def test_scaling_is_standard_and_invertible(global_random_seed):

@@ -164,7 +164,9 @@ def _refuse_contradictions(estimator, network, validation_data, groups):
 def _make_jobs(estimator, task, network, kinds, given, n_members):
     """Make a stack of each kind of networks, and list the origins of all members."""
     data, targets, parts = task.data, task.targets, task.splits.parts
-    space = TabularSpace(data.x, task.inputs.n_codes, task.splits.n_train, is_classifier(estimator))
+    space = TabularSpace().bind(
+        data.x, task.inputs.n_codes, task.splits.n_train, is_classifier(estimator)
+    )
     # Of both parts, the architecture and its training: they share one configuration.
     decisions = sum(space.decisions(), Space())
     jobs, origins = [], []

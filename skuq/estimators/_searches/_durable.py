@@ -84,7 +84,7 @@ def open_store(estimator: Any, plan: Any, task: Any, folds: Any) -> Any:
     objects = {
         name: value
         for name, value in estimator.get_params(deep=True).items()
-        if name.partition("__")[0] not in _NOT_IN_FINGERPRINT
+        if name.partition("__")[0] not in {*_NOT_IN_FINGERPRINT, *data}
         and not isinstance(value, Settings)
         and (callable(value) or hasattr(value, "__dict__"))
     }
