@@ -71,8 +71,7 @@ def run_skuq(data_dir, n_trials, seed=0, jit=None):
     """(validation loss or None, epochs, seconds) of each trial."""
     from skuq.backend import keras  # noqa: F401  # before the clock starts
     from skuq.networks import GaussianHead
-    from skuq.training import Recipe
-    from skuq.training._train import train_member
+    from skuq.training import Recipe, TrainingJob, train
 
     space, asked = seeded(n_trials, seed)
     data, results = training_data(data_dir), []
@@ -80,11 +79,10 @@ def run_skuq(data_dir, n_trials, seed=0, jit=None):
         started = time.perf_counter()
         model = space.build(configuration, (8,), 2)
         recipe = Recipe(epochs=EPOCHS, **space.recipe(configuration))
-        try:
-            member = train_member(model, GaussianHead(), recipe, data, trial_seed, jit=jit)
-            outcome = member.score, len(member.history["loss"])
-        except FloatingPointError:
-            outcome = None, 0
+        job = TrainingJob.of_model(model, GaussianHead(), recipe, [trial_seed], jit=jit)
+        (member,) = train(job, data)
+        diverged = isinstance(member, FloatingPointError)
+        outcome = (None, 0) if diverged else (member.score, len(member.history["loss"]))
         results.append([*outcome, time.perf_counter() - started])
     return results
 

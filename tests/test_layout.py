@@ -8,9 +8,9 @@ a network is built, and must not need what is not installed:
 - imports of modules of skuq that load a backend as soon as they are imported, and of names in them;
 - imports of third-party libraries that are optional.
 
-A public name can also be used through its lazy package: ``from skuq import training`` at the top
-of a file, and ``training.train_stack(...)`` where it is called. The tests below count that as an
-import of the file that defines `train_stack`.
+A module of skuq that loads TensorFlow as soon as it is imported is used through its lazy package:
+``from skuq import training`` at the top of a file, and ``training.train(...)`` where it is
+called. The tests below count that as an import of the file that defines `train`.
 """
 
 import ast

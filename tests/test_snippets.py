@@ -165,7 +165,6 @@ def trainings():
     from skuq import training
     from skuq.networks import GaussianHead
     from skuq.tables import TrainingData
-    from skuq.training._train import train_epochs
 
     X, y = rows()
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(8), keras.layers.Dense(2)])
@@ -175,7 +174,7 @@ def trainings():
         "data": TrainingData.without_validation(X, y[:, None], np.ones(len(y))),
         "dataclasses": dataclasses,
         "TrainingJob": training.TrainingJob,
-        "train_epochs": train_epochs,
+        "TrainingRun": training.TrainingRun,
         "train": training.train,
     }
 

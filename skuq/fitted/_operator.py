@@ -25,13 +25,13 @@ from skuq.fitted._ensemble import check_pretrained, refuse_keras
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._nomu import inputs_of_last_layers
 from skuq.networks._operator import OperatorHead
-from skuq.networks._plan import ARRAYS, Namespace, Run, tensors
+from skuq.networks._plan_parts import ARRAYS, Namespace, Run, tensors
 from skuq.predictive import EpistemicNormal, GaussianMixture, Posterior
 from skuq.predictive._posterior import quasi_random_normals
 from skuq.tables._functions import FunctionInputs, FunctionTargets, pair_rows
 from skuq.tables._scaling import hard_clip
 from skuq.training._networks import DrawingNetwork
-from skuq.training._predict import predict_draws, read_network, variables_of
+from skuq.training._predict import parts_of, predict_draws, read_network
 
 
 @saved_as("fitted.FittedOperator.GivenBase")
@@ -183,7 +183,7 @@ class ConditionedDraws:
         """Predict raw outputs (S, n * q, m) of standardised rows."""
         networks, parts = [], []
         for member, directions in zip(self.members, self.directions):
-            network, variables = variables_of(member)
+            network, variables, _ = parts_of(member)
             split = network.split(directions.astype("float64"))
             networks.append((network.network.base, variables, split))
         widest = 64 * self.directions.shape[1] + len(index)

@@ -26,9 +26,18 @@ class Head(Protocol):
 
     Notes
     -----
-    Some heads have further members. `validation_loss` replaces `loss` on validation rows. If
-    `sums_rows` is true, a batch's loss is the sum over its rows instead of their mean.
-    ``moments(raw, xp=numpy)`` computes means and standard deviations (.., m) from an array.
+    Some heads have further members, and each use needs some of them:
+
+    - `validation_loss` replaces `loss` on validation rows. If `sums_rows` is true, a batch's loss
+      is the sum over its rows instead of their mean.
+    - Searches score networks by ``scores(y, raw)`` and ``log_likelihood(y, raw)``, from arrays,
+      and mix K networks by ``pooled(raw)``, from (K, ..). ``moments(raw, xp=numpy)`` computes
+      means and standard deviations (.., m).
+    - `PackedHead` needs ``mixture_loss(y, copies)``, the loss of the equal mixture of C copies
+      (.., C, n_raw), from tensors.
+    - Losses with terms for artificial inputs, which have no targets: ``row_loss(y, raw,
+      settings)`` and ``artificial_loss(raw, settings)``, and the prefix `detached` of the layers
+      that get no gradient from these terms (or None).
     """
 
     @property
@@ -41,37 +50,10 @@ class Head(Protocol):
         ...
 
 
-class MixableHead(Head, Protocol):
-    """A head that can score the mixture of several copies of a network; see `PackedHead`."""
-
-    def mixture_loss(self, y: Any, copies: Any) -> Any:
-        """Compute the loss (..,) of the equal mixture of C copies.
-
-        `y` (.., m) and `copies` (.., C, n_raw) are tensors.
-        """
-        ...
-
-
-class ScorableHead(Head, Protocol):
-    """A head whose networks can be scored by a search and mixed."""
-
-    def scores(self, y: np.ndarray, raw: np.ndarray) -> np.ndarray:
-        """Compute the loss (..,) of each row that a search minimises, from arrays."""
-        ...
-
-    def log_likelihood(self, y: np.ndarray, raw: np.ndarray) -> np.ndarray:
-        """Compute the joint log density (..,) of all outputs, from arrays."""
-        ...
-
-    def pooled(self, raw: np.ndarray) -> np.ndarray:
-        """Compute raw outputs with the moments of the equal mixture of K networks (K, ..)."""
-        ...
-
-
 class LikelihoodHead:
-    """Base class of heads that are trained on a likelihood.
+    """Base class of heads for regression that are trained on a likelihood.
 
-    A subclass defines `n_outputs` and `log_densities`.
+    A subclass defines `n_outputs`, `n_raw` and `log_densities`.
     """
 
     n_outputs: int
@@ -92,7 +74,7 @@ class LikelihoodHead:
         return -backend.ops.mean(self.log_densities(y, raw, backend.ops), axis=-1)
 
     def mixture_loss(self, y, copies):
-        """Compute `validation_loss` of the equal mixture of C copies.
+        """Compute the negative log likelihood of the equal mixture of C copies.
 
         `y` is (.., n_outputs), and `copies` are (.., C, n_raw).
         """
@@ -103,7 +85,7 @@ class LikelihoodHead:
         return -log_likelihood / self.n_outputs
 
     def scores(self, y, raw) -> np.ndarray:
-        """Compute `validation_loss` (..,) in NumPy, from arrays. Searches minimise it."""
+        """Compute the negative log likelihood (..,) from arrays. Searches minimise it."""
         return -self.log_densities(y, raw).mean(axis=-1)
 
     def log_likelihood(self, y, raw) -> np.ndarray:
@@ -209,9 +191,7 @@ class GaussianHead(LikelihoodHead):
         mean, r = xp.split(raw, 2, axis=-1)
         return mean, softplus(r, xp) + self.min_scale
 
-    def moments(self, raw, xp=np):
-        """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
-        return self.distribution(raw, xp)
+    moments = distribution
 
     def pooled(self, raw) -> np.ndarray:
         """Compute raw numbers (.., n_raw) of the normal that matches the mixture of K networks.
@@ -333,9 +313,7 @@ class SquaredErrorHead:
         """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
         return raw, xp.zeros_like(raw) + np.asarray(self.scale)
 
-    def moments(self, raw, xp=np):
-        """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
-        return self.distribution(raw, xp)
+    moments = distribution
 
     def loss(self, y, raw):
         """Compute each row's squared error (..,), mean over outputs, from tensors (.., m)."""
@@ -755,7 +733,7 @@ class PackedHead:
            [3., 4.]])
     """
 
-    head: MixableHead
+    head: Any  # a `Head` with `mixture_loss`
     n_copies: int
 
     def __post_init__(self):
@@ -791,8 +769,7 @@ class PackedHead:
 
     def moments(self, raw) -> tuple[np.ndarray, np.ndarray]:
         """Compute means and standard deviations of the copies' mixture, arrays (.., n_outputs)."""
-        head: Any = self.head  # all heads for regression have moments
-        means, stds = head.moments(self._copies(raw, np))  # (.., n_copies, n_outputs)
+        means, stds = self.head.moments(self._copies(raw, np))  # (.., n_copies, n_outputs)
         # Law of total variance over equally probable copies.
         return means.mean(axis=-2), np.sqrt((stds**2).mean(axis=-2) + means.var(axis=-2))
 
@@ -807,6 +784,5 @@ class PackedHead:
 
     def log_likelihood(self, y, raw) -> np.ndarray:
         """Compute the joint log density (..,) of all outputs under the copies' mixture."""
-        head: Any = self.head  # all but `SquaredErrorHead` have a likelihood
-        densities = head.log_likelihood(np.asarray(y)[..., None, :], self._copies(raw, np))
+        densities = self.head.log_likelihood(np.asarray(y)[..., None, :], self._copies(raw, np))
         return special.logsumexp(densities, axis=-1) - np.log(self.n_copies)

@@ -76,79 +76,15 @@ class Categorical:
         return (codes[:, None] == np.arange(len(self.choices))).astype(float)
 
 
-@saved_as("networks.Integer")
 @dataclass(frozen=True)
-class Integer:
-    """A decision for a whole number in ``low..high``, both included; uniform or log-uniform.
-
-    Log-uniform means P(k) proportional to log((k + 1) / k).
-
-    Examples
-    --------
-    >>> from skuq.networks import Integer
-    >>> Integer("units", 1, 64).size
-    64
-    """
+class _Number:
+    """A decision for a number in ``[low, high]``; uniform or log-uniform."""
 
     name: str
-    low: int
-    high: int
+    low: Any
+    high: Any
     log: bool = False
-    default: int | None = None
-
-    def __post_init__(self):
-        if not (self.low <= self.high and (self.low >= 1 or not self.log)):
-            raise ValueError(
-                f"Decision {self.name!r} needs low <= high, and low >= 1 on a log scale. "
-                f"Got low={self.low}, high={self.high}, log={self.log}."
-            )
-        if self.default is None:
-            object.__setattr__(self, "default", self.low)
-
-    @property
-    def size(self) -> float:
-        return self.high - self.low + 1
-
-    def sample(self, rng, n: int) -> list:
-        if not self.log:
-            return rng.integers(self.low, self.high + 1, size=n).tolist()
-        drawn = np.exp(rng.uniform(np.log(self.low), np.log(self.high + 1), size=n))
-        return np.clip(np.floor(drawn), self.low, self.high).astype(int).tolist()
-
-    def index(self, value) -> int:
-        return int(value) - self.low
-
-    def other(self, value):
-        """Get a value that differs from this one."""
-        return self.low if value != self.low else self.high
-
-    def contains(self, value) -> bool:
-        if not (isinstance(value, numbers.Integral) and _is_number(value)):
-            return False
-        return self.low <= int(value) <= self.high
-
-    def encode(self, values) -> np.ndarray:
-        values = np.asarray(values, dtype=float)[:, None]
-        return np.log(values) if self.log else values
-
-
-@saved_as("networks.Real")
-@dataclass(frozen=True)
-class Real:
-    """A decision for a number in ``[low, high]``; uniform or log-uniform.
-
-    Examples
-    --------
-    >>> from skuq.networks import Real
-    >>> Real("learning_rate", 1e-4, 1e-1, log=True).default
-    0.0001
-    """
-
-    name: str
-    low: float
-    high: float
-    log: bool = False
-    default: float | None = None
+    default: Any = None
 
     def __post_init__(self):
         if not (self.low <= self.high and (self.low > 0 or not self.log)):
@@ -158,6 +94,48 @@ class Real:
             )
         if self.default is None:
             object.__setattr__(self, "default", self.low)
+
+    def other(self, value):
+        """Get a value that differs from this one."""
+        return self.low if value != self.low else self.high
+
+    def encode(self, values) -> np.ndarray:
+        values = np.asarray(values, dtype=float)[:, None]
+        return np.log(values) if self.log else values
+
+
+@saved_as("networks.Integer")
+@dataclass(frozen=True)
+class Integer(_Number):
+    """A decision for a whole number in ``low..high``, both included; uniform or log-uniform.
+
+    Log-uniform means P(k) proportional to log((k + 1) / k).
+    """
+
+    @property
+    def size(self) -> float:
+        return self.high - self.low + 1
+
+    def sample(self, rng, n: int) -> list:
+        if not self.log:
+            return rng.integers(self.low, self.high + 1, size=n).tolist()
+        # Rounding down gives k the interval [k, k + 1), hence the stated probability.
+        drawn = np.exp(rng.uniform(np.log(self.low), np.log(self.high + 1), size=n))
+        return np.clip(np.floor(drawn), self.low, self.high).astype(int).tolist()
+
+    def index(self, value) -> int:
+        return int(value) - self.low
+
+    def contains(self, value) -> bool:
+        if not (isinstance(value, numbers.Integral) and _is_number(value)):
+            return False
+        return self.low <= int(value) <= self.high
+
+
+@saved_as("networks.Real")
+@dataclass(frozen=True)
+class Real(_Number):
+    """A decision for a number in ``[low, high]``; uniform or log-uniform."""
 
     @property
     def size(self) -> float:
@@ -175,16 +153,8 @@ class Real:
             drawn = rng.uniform(self.low, self.high, size=n)
         return np.clip(drawn, self.low, self.high).tolist()
 
-    def other(self, value):
-        """Get a value that differs from this one."""
-        return self.low if value != self.low else self.high
-
     def contains(self, value) -> bool:
         return _is_number(value) and self.low <= value <= self.high
-
-    def encode(self, values) -> np.ndarray:
-        values = np.asarray(values, dtype=float)[:, None]
-        return np.log(values) if self.log else values
 
 
 @saved_as("networks.Space")
@@ -234,6 +204,7 @@ class Space:
 
     def sample_many(self, rng, n: int) -> list[dict]:
         """Draw `n` configurations."""
+        # Decision by decision, so that n configurations cost one draw of each.
         columns = [decision.sample(rng, n) for decision in self.decisions]
         return [dict(zip(self.names, row)) for row in zip(*columns)] or [{}] * n
 
@@ -290,6 +261,7 @@ class Space:
 
     def check(self, configuration: Mapping, name: str) -> dict:
         """Validate a user's configuration and fill in defaults."""
+        # A misspelt decision would silently keep its default.
         unknown = sorted(set(configuration) - set(self.names))
         if unknown:
             raise ValueError(f"`{name}` has unknown decisions {unknown}. Known are {self.names}.")

@@ -301,9 +301,10 @@ def test_networks_of_the_ensemble_are_trained_anew_on_all_rows(tiny_space, rows,
 
 
 def test_they_are_what_training_on_all_rows_makes_of_them(tiny_space, rows):
+    from training_data import train_member
+
     from skuq.tables import TrainingData
     from skuq.training import Recipe
-    from skuq.training._train import train_member
 
     model = regressor(tiny_space, validation=3, refit=True).fit(*rows)
     (k, member), *_ = model.refitted_.items()

@@ -8,8 +8,8 @@ from processes import run_python
 from skuq.backend import keras, ops
 from skuq.networks import NumericEmbedding
 from skuq.networks._keras_models import rebuild
-from skuq.networks._plan import ARRAYS, Run, make_plan, tensors
-from skuq.networks._plan_parts import ACTIVATIONS
+from skuq.networks._plan import make_plan
+from skuq.networks._plan_parts import ACTIVATIONS, ARRAYS, Run, tensors
 from skuq.networks._tabular import bin_edges
 from skuq.networks._tabular_layers import (
     CategoryEmbedding,

@@ -7,6 +7,7 @@ import pytest
 import training_data
 from numpy.testing import assert_allclose
 from tiers import slow, slow_after
+from training_data import train_member
 
 from skuq.backend import keras, ops
 from skuq.networks import GaussianHead
@@ -15,7 +16,6 @@ from skuq.tables import TrainingData
 from skuq.training import Recipe
 from skuq.training._networks import draw_variables
 from skuq.training._optimizers import rule_of
-from skuq.training._train import train_member
 
 make_data = partial(training_data.make_data, n_train=53, n_valid=21)  # the last batch is partial
 

@@ -177,7 +177,7 @@ def test_trials_of_every_loss_are_scored_alike(loss):
     configuration = {**architecture.default(), **hyperparameters.default(), "loss": loss}
     trainer = MemberTrainer(space, data, head, EPOCHS, max_epochs=4)
     outcome = trainer(configuration, 0, TrialBudget())
-    assert trainer.job(configuration, 0).head.score == {"crps": "crps", "nll": "log"}[loss]
+    assert trainer.jobs(configuration, 0)[0][0].head.score == {"crps": "crps", "nll": "log"}[loss]
     scores = head.scores(data.y_valid.astype(float), outcome.result.held_out.astype(float))
     assert_allclose(outcome.score, np.average(scores, weights=data.weight_valid))
     assert (outcome.score == pytest.approx(outcome.result.score, rel=1e-4)) == (loss == "crps")

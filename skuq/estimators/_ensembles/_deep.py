@@ -18,7 +18,6 @@ from skuq.tables._inputs import TableInputs
 from skuq.tables._targets import HEADS
 from skuq.training import TrainingJob
 from skuq.training._checks import find_completed
-from skuq.training._train import find_completed
 
 # Constraints of the parameters that regressor and classifier share.
 _CONSTRAINTS: dict = {
@@ -79,7 +78,7 @@ class _DeepEnsemble:
             splits=parts,
         )
         # All members are one stack: one program with a member axis.
-        (members,) = shared.train_jobs(self, [job], task.data)
+        members = shared.train_jobs(self, [job], task.data)
         kept = find_completed(members)
         return shared.finish(
             self,

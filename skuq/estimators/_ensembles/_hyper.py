@@ -19,13 +19,11 @@ from skuq.ensembles._selection import real_weight
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
-from skuq.networks import CategoricalHead, GaussianHead
+from skuq.networks import GaussianHead
 from skuq.networks._heads import CategoricalHead
-from skuq.tables import TableInputs
 from skuq.tables._inputs import TableInputs, warn_of_few_rows
 from skuq.training._checks import find_completed
 from skuq.training._networks import draw_variables
-from skuq.training._train import find_completed
 
 _CONSTRAINTS: dict = {
     **shared.NETWORK_CONSTRAINTS,
@@ -88,15 +86,10 @@ class _HyperDeepEnsemble:
 
             def train(settings, seeds, data=task.data, start=None, **changes):
                 recipes = [replace(recipe, **setting, **changes) for setting in settings]
-                return training.train_stack(
-                    model,
-                    task.targets.head,
-                    recipes,
-                    data,
-                    seeds,
-                    start=start,
-                    report=progress.epochs,
+                job = training.TrainingJob.of_model(
+                    model, task.targets.head, recipes, seeds, stacked=True, start=start
                 )
+                return training.train(job, data, report=progress.epochs)
 
             # rand_search: networks differ in their settings, and start from the same weights.
             settings = _draw_settings(task.entropy, ranges, self.n_trials)

@@ -19,7 +19,8 @@ from skuq.fitted._nomu import FittedNomu, Readout, TrainedNomu, split_sides
 from skuq.networks import NOMUReadout
 from skuq.networks._nomu import READOUTS
 from skuq.networks._nomu_settings import L_MAXS, L_MINS
-from skuq.networks._plan import Namespace, Run, make_plan
+from skuq.networks._plan import make_plan
+from skuq.networks._plan_parts import Namespace, Run
 from skuq.predictive._calibration import fit_epistemic_scale, fit_readout
 from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._targets import NumberTargets

@@ -25,8 +25,6 @@ from skuq.tables._splits import standardise_rows
 from skuq.tables._targets import NumberTargets
 from skuq.training._checks import build_checked, has_diverged
 from skuq.training._networks import draw_variables, keras_model
-from skuq.training._refine import refine_dense
-from skuq.training._train import has_diverged
 
 _FULL_BATCH = 2**30  # rows of a batch that takes all rows
 _FEW_ROWS = 100  # with fewer rows, or rows without noise, the mean f should interpolate its rows
@@ -225,7 +223,9 @@ class NomuTrainer:
             return members
         # Refinement goes on with the rows in float32 that the training has seen.
         rows = [(data.x[job.train], data.y[job.train], data.weight[job.train]) for job in jobs]
-        return [refine_dense(member, x, y, weight) for member, (x, y, weight) in zip(members, rows)]
+        return [
+            training.refine(member, x, y, weight) for member, (x, y, weight) in zip(members, rows)
+        ]
 
     def _train_together(
         self, jobs: Sequence[Job], report: Callable | None, means: Sequence[Member] | None = None
@@ -282,18 +282,17 @@ class NomuTrainer:
         sizes = [(len(job.train), recipe.epochs) for job, recipe in zip(jobs, recipes)]
         for size in sorted(set(sizes)):
             positions = [k for k in range(len(jobs)) if sizes[k] == size]
-            trained = training.train_stack(
+            job = training.TrainingJob.of_model(
                 template,
                 head,
                 [recipes[k] for k in positions],
-                data,
                 [seeds[k] for k in positions],
+                stacked=True,
                 splits=[(jobs[k].train, jobs[k].valid if validates else None) for k in positions],
                 start=None if start is None else [start[k] for k in positions],
                 artificial=self.sampler,
-                report=report,
             )
-            for k, member in zip(positions, trained):
+            for k, member in zip(positions, training.train(job, data, report=report)):
                 members[k] = member
         return members
 

@@ -25,7 +25,7 @@ from skuq.fitted._operator import IndexDraws, MemberDraws
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._keras_models import rebuild
 from skuq.networks._operator import OperatorHead
-from skuq.networks._plan import ARRAYS
+from skuq.networks._plan_parts import ARRAYS
 from skuq.predictive._calibration import fit_scale
 from skuq.predictive._posterior import quasi_random_normals
 from skuq.tables import TrainingData
@@ -34,7 +34,6 @@ from skuq.training._checks import find_completed
 from skuq.training._job import seed_words, template_of_model
 from skuq.training._predict import predict_draws, read_network
 from skuq.training._refine import refine
-from skuq.training._train import find_completed
 
 #: Number of folds; a network that learns the noise leaves out one.
 N_FOLDS = 5
@@ -143,15 +142,15 @@ class OperatorJob:
             ]
         if self.previous:
             fields["start"] = self._start(network, n_members)
-        members = training.train_stack(
+        job = training.TrainingJob.of_model(
             network,
             self.head,
             _stopping(recipe) if validate else recipe,
-            self.data,
             [trial_seed(self.entropy, k) for k in range(n_members)],
-            report=report,
+            stacked=True,
             **fields,
         )
+        members = training.train(job, self.data, report=report)
         return self._refine(members, splits) if self.refine else members
 
     def _refine(self, members, splits):
