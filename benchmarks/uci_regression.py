@@ -7,7 +7,7 @@
 split 0, and prints the mean rank over the sets run, by the paper's Table I
 (yearprediction is not among the data).
 
-`--cv 5` cross-validates each trial, `--refit` trains the ensemble anew on all rows; both are kept
+`--validation 5` cross-validates each trial, `--refit` trains the ensemble anew on all rows; both are kept
 apart from the runs without.
 
 Every finished run is written to ``benchmarks/results/uci_regression.json`` at once and
@@ -153,7 +153,7 @@ def main():
     parser.add_argument("--n-trials", type=int, default=100)
     parser.add_argument("--n-jobs", type=int, default=2)
     parser.add_argument("--search", default="agebo")
-    parser.add_argument("--cv", type=int, help="folds of each trial")
+    parser.add_argument("--validation", type=int, help="folds of each trial")
     parser.add_argument("--refit", action="store_true")
     parser.add_argument("--protocol", choices=["splits", "paper"], default="splits")
     parser.add_argument("--seeds", nargs="+", type=int, default=range(1, 11), help="of the paper")
@@ -166,7 +166,7 @@ def main():
         "n_jobs": arguments.n_jobs,
         "search": arguments.search,
     }
-    settings |= {n: v for n, v in [("cv", arguments.cv), ("refit", arguments.refit)] if v}
+    settings |= {n: v for n, v in [("cv", arguments.validation), ("refit", arguments.refit)] if v}
     seeds = [(0, seed) for seed in arguments.seeds]
     runs = seeds if paper else [(split, split + 1) for split in arguments.splits]
     tables = {}

@@ -17,7 +17,7 @@ networks instead of 20: this takes half a minute on two cores, ``--units 1024`` 
 # %%
 # The rivals as in the paper's appendix B.2.2: networks that predict nothing but the mean
 # (``loss="mse"``), for data known to have no noise (``noise_std=0``), trained on all rows
-# (``validation_fraction=None``) for 1024 epochs. Their uncertainty is the epistemic part alone.
+# (``validation=None``) for 1024 epochs. Their uncertainty is the epistemic part alone.
 #
 # Biases of zero, which are Keras' default, would put all kinks of a first layer at x = 0: with
 # one feature that matters, and NOMU's networks begin otherwise, so these do too.

@@ -43,9 +43,13 @@ class Acquisition(Settings):
 
     Examples
     --------
-    >>> from skuq.bayesopt import Acquisition, UpperConfidenceBound
-    >>> isinstance(UpperConfidenceBound(), Acquisition)
-    True
+    >>> import numpy as np
+    >>> from skuq.bayesopt import Acquisition
+    >>> class LargestDraw(Acquisition):
+    ...     def _value(self, xp, values, best, pending):
+    ...         return xp.max(values, axis=0)
+    >>> LargestDraw()(np, np.array([[0.0, 2.0], [1.0, 4.0]]), best=1.0)
+    array([1., 4.])
     """
 
     #: Whether the function depends on the best known value.
