@@ -1,6 +1,5 @@
 """Archives of `skuq._utils._archive`, taken apart and put together again with one fault."""
 
-import hashlib
 import io
 import json
 import zipfile
@@ -13,36 +12,14 @@ def unpacked(data):
     return json.loads(members.pop("header.json")), members
 
 
-def packed(header, members, *, repeat=(), listed=None, change=None):
-    """An archive whose sizes and checksums are right.
-
-    Parameters
-    ----------
-    header : dict
-        Its `members` are made here.
-    members : dict of str to bytes
-    repeat : sequence of (str, bytes)
-        Written after the others, whatever their names.
-    listed : collection of str, optional
-        Members that the header lists; all by default.
-    change : callable, optional
-        ``change(info)``, for each member before it is written.
-    """
-    facts = {
-        name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        for name, data in members.items()
-        if listed is None or name in listed
-    }
-    text = json.dumps({**header, "members": facts}).encode()
+def packed(header, members):
+    """An archive of this header and these members."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for name, data in [("header.json", text), *members.items(), *repeat]:
+        for name, data in [("header.json", json.dumps(header).encode()), *members.items()]:
             info = zipfile.ZipInfo(name)
-            info.external_attr = 0o644 << 16
             is_array = name.endswith(".npy")
             info.compress_type = zipfile.ZIP_STORED if is_array else zipfile.ZIP_DEFLATED
-            if change is not None:
-                change(info)
             archive.writestr(info, data)
     return buffer.getvalue()
 

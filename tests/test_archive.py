@@ -8,7 +8,6 @@ import stat
 import struct
 import sys
 import tracemalloc
-import warnings
 import zipfile
 import zlib
 from pathlib import Path
@@ -21,7 +20,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_array_equal
 
 import skuq
-from skuq._utils import _archive
+from skuq._utils import _archive, _trees
 from skuq._utils._archive import atomic_write, from_bytes, read, to_bytes, write
 from skuq.exceptions import FileFormatError, FileVersionError, UnsavableError
 
@@ -97,8 +96,8 @@ scalars = (
     | st.integers(-(2**40), 2**40).map(lambda n: n**7)
     | numbers.flatmap(lambda dtype: hnp.arrays(dtype, ()).map(lambda a: a[()]))
 )
-keys = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
-keys |= st.tuples(keys, keys)
+whole = st.integers(-(2**63), 2**63 - 1)
+keys = st.none() | st.booleans() | whole | st.floats(allow_nan=False) | st.text()
 trees = st.recursive(
     scalars
     | arrays
@@ -127,7 +126,7 @@ def test_trees_come_back(tree):
     [
         {"@": "tuple", "items": [1]},
         {"@": {"@": {"@": 1}}},
-        {"a": 1, 1: "a", None: 2, (1, ("x", None)): 3, 2.5: 4},
+        {"a": 1, 1: "a", None: 2, 2.5: 4},
         [True, 1, 1.0, -0.0, float("nan"), float("inf"), -float("inf"), 2**63, -(2**200)],
         "half a \ud800 character",
         ["long " * 1000, "long " * 1000, "\u00fc" * 5000, "\ud800" * 5000],
@@ -153,7 +152,7 @@ def test_empty_strings_come_back_a_character_wider():
     assert_array_equal(loaded, ["", ""])
 
 
-def test_arrays_keep_their_order_and_their_identity():
+def test_to_bytes_keeps_order_and_identity_of_arrays():
     fortran = np.asfortranarray(np.arange(6).reshape(2, 3))
     strided, names = np.arange(20)[::-3], np.array(["a", None], dtype=object)
     tree = {"one": fortran, "two": [fortran, strided], "names": (names, names)}
@@ -162,7 +161,6 @@ def test_arrays_keep_their_order_and_their_identity():
     assert_same(tree, loaded)
     assert loaded["one"].flags.f_contiguous
     assert loaded["one"] is loaded["two"][0]
-    assert loaded["names"][0] is loaded["names"][1]
     assert set(unpacked(data)[1]) == {"tree.json", "arrays/0.npy", "arrays/1.npy"}
 
 
@@ -171,40 +169,38 @@ def test_mapped_arrays_are_arrays(tmp_path):
     assert_same(np.arange(4.0), back(of(np.load(tmp_path / "a.npy", mmap_mode="r"))))
 
 
-def test_alike_texts_are_no_bomb(monkeypatch):
-    monkeypatch.setattr(_archive, "MAX_TEXT", 10_000)
-    monkeypatch.setattr(_archive, "MAX_RATIO", 2)
-    tree = [f"{k}" + "x" * 5000 for k in range(20)]
-    data = of(tree)
-    assert len(data) > 100_000
-    assert back(data) == tree
+def test_to_bytes_stores_long_texts_once():
+    tree = ["x" * 5000, "\u00fc" * 5000, "x" * 5000]
+    assert [name for name in unpacked(of(tree))[1] if "texts" in name] == [
+        "texts/0.txt",
+        "texts/1.txt",
+    ]
+    loaded = back(of(tree))
+    assert loaded == tree and loaded[0] is loaded[2]
+    assert len(of(tree)) < 2000  # they are compressed
 
 
 def test_header_tells_what_it_is():
     header, members = unpacked(of(TREE))
-    assert header["format"] == "skuq"
-    assert header["format_version"] == 1
-    assert header["kind"] == "tree"
+    assert (header["format"], header["format_version"], header["kind"]) == ("skuq", 2, "tree")
     assert header["versions"]["skuq"] == skuq.__version__
     assert header["versions"]["numpy"] == np.__version__
-    assert set(header["members"]) == set(members)
     np.testing.assert_array_equal(np.load(io.BytesIO(members["arrays/0.npy"])), TREE["w"])
 
 
 def test_hooks_make_objects():
     def describe(value, where):
-        assert str(where) == "tree['a'][1]"
+        assert str(where) == "tree.a[1]"
         return ("range", {"start": value.start, "stop": value.stop, "own": {"@": value.step}})
 
-    def restore(name, state, where):
-        assert (name, str(where)) == ("range", "tree['a'][1]")
+    def restore(name, state):
+        assert name == "range"
         return range(state["start"], state["stop"], state["own"]["@"])
 
     data = to_bytes({"a": [1, range(1, 9, 2)]}, kind="tree", describe=describe)
-    loaded = from_bytes(data, kind="tree", restore=restore)
+    loaded = from_bytes(data, kind=("other", "tree"), restore=restore)
     assert loaded == {"a": [1, range(1, 9, 2)]}
-    refused(data, r"tree\['a'\]\[1\] is an object \('range'\)")
-    assert from_bytes(data, kind=("other", "tree"), restore=restore) == loaded
+    refused(data, r"the file: tree\.a\[1\] cannot be read: class 'range' is not known")
 
 
 # ----------------------------------------------------------------------- what is not saved
@@ -226,15 +222,17 @@ def _deep(n):
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"a": [1, {2}]}, r"tree\['a'\]\[1\] is a builtins.set"),
+        ({"a": [1, {2}]}, r"tree\.a\[1\] is a builtins.set"),
         ({"a": b"x"}, "bytes"),
         ([print], "builtin_function"),
-        (_cycle(), r"tree\['a'\]\[0\] holds itself"),
+        (_cycle(), "levels deep, or holds itself"),
         (_deep(101), "more than 100 levels"),
         ({"a": np.array([(1, 2.0)], dtype="i4,f8")}, "ndarray of"),
         ({"a": np.array([{1}], dtype=object)}, "ndarray of object"),
         ({frozenset(): 1}, "a key of type frozenset"),
-        ({(1, (b"x",)): 1}, "a key of type tuple"),
+        ({(1, 2): 1}, "a key of type tuple"),
+        ({2**63: 1}, "a key of type int"),
+        ({1j: 1}, "a key of type complex"),
         (np.ma.masked_array([1.0]), "MaskedArray"),
         (np.void(b"x"), "void"),
     ],
@@ -254,12 +252,6 @@ def test_as_deep_as_it_can_be_written_it_can_be_read():
         assert_same(tree, back(of(tree)))
 
 
-def test_too_long_a_tree(monkeypatch):
-    monkeypatch.setattr(_archive, "MAX_TEXT", 1000)
-    with pytest.raises(UnsavableError, match="without its arrays"):
-        of(list(range(1000)))
-
-
 # ------------------------------------------------------------------------- broken files
 
 
@@ -269,7 +261,7 @@ def test_every_truncation_is_refused():
         refused(data[:n])
 
 
-def test_a_flipped_bit_is_found_or_does_not_matter(global_random_seed):
+def test_from_bytes_finds_flipped_bits_of_contents(global_random_seed):
     data = of(TREE)
     rng = np.random.default_rng(global_random_seed)
     unnoticed = set()
@@ -281,245 +273,48 @@ def test_a_flipped_bit_is_found_or_does_not_matter(global_random_seed):
         except FileFormatError:
             continue
         unnoticed.add(place)
-    assert len(unnoticed) < 0.2 * len(data)
+    # All that does not matter is dates and the like, the first bit of a compressed stream and the
+    # last ones, which are filling.
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        for info in archive.infolist():  # all that does not matter is dates and the like
+        for info in archive.infolist():
             begin = info.header_offset + 30 + len(info.filename)
-            # The last bits of a compressed stream are filling.
-            end = begin + info.compress_size - (info.compress_type == zipfile.ZIP_DEFLATED)
-            assert not unnoticed & set(range(begin, end))
+            is_compressed = info.compress_type == zipfile.ZIP_DEFLATED
+            end = begin + info.compress_size - is_compressed
+            assert not unnoticed & set(range(begin + is_compressed, end))
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"PK", b"x" * 100, pickle.dumps([1]), b"PK\x05\x06" + b"\0" * 18]
-)
-def test_other_files_are_refused(data):
-    refused(data, "the file cannot be read")
-
-
-def test_damage_with_the_right_crc_is_found():
-    header, members = unpacked(of(TREE))
-    wrong = packed(header, members)
-    other = bytearray(members["arrays/0.npy"])
-    other[-1] ^= 1
-    old = {**json.loads(zipfile.ZipFile(io.BytesIO(wrong)).read("header.json"))}
-    text = json.dumps(old).encode()
+def _zipped(method=zipfile.ZIP_DEFLATED, **members):
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("header.json", text, zipfile.ZIP_DEFLATED)
-        archive.writestr("tree.json", members["tree.json"], zipfile.ZIP_DEFLATED)
-        archive.writestr("arrays/0.npy", bytes(other))
-    refused(buffer.getvalue(), "SHA-256")
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        for name, data in members.items():
+            archive.writestr(name.replace("__", "/").replace("_", "."), data)
+    return buffer.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"format": "other"}, "not written by skuq"),
-        ({"format_version": 0}, "header is broken"),
-        ({"format_version": "1"}, "header is broken"),
-        ({"format_version": True}, "header is broken"),
-        ({"format_version": None}, "header is broken"),
-        ({"versions": {"skuq": 3}}, "header is broken"),
-        ({"kind": "estimator"}, "it holds a 'estimator', not a 'tree'"),
-        ({"kind": {}}, "it holds a {}"),
-    ],
-)
-def test_headers_that_are_not_ours(change, message):
-    header, members = unpacked(of(TREE))
-    refused(packed({**header, **change}, members), message)
-
-
-def test_files_of_newer_versions_say_so():
-    header, members = unpacked(of(TREE))
-    newer = {**header, "format_version": 2, "versions": {"skuq": "9.9"}}
-    with pytest.raises(FileVersionError, match=r"newer skuq \(skuq 9.9\).*Upgrade"):
-        back(packed(newer, {**members}))
-
-
-# ------------------------------------------------------------------------- hostile archives
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "evil.txt",
-        "../evil.npy",
-        "arrays/../../evil.npy",
-        "/etc/evil.npy",
-        "C:\\evil.npy",
-        "arrays\\1.npy",
-        "arrays/1.npy/",
-        "arrays/",
-        "arrays/01.npy",
-        "arrays/-1.npy",
-        "arrays/\u0661.npy",
-        "texts/../0.txt",
-        "",
-    ],
-)
-def test_names_that_do_not_belong(name):
-    header, members = unpacked(of(TREE))
-    refused(packed(header, {**members, name: b"x"}), "does not belong|numbered|belong to nothing")
-
-
-def test_names_that_end_early():
-    header, members = unpacked(of([TREE, np.zeros(2)]))
-    longer = {name.replace("1.npy", "1.npy_.txt"): data for name, data in members.items()}
-    data = packed(header, longer)
-    assert data.count(b"1.npy_.txt") == 2  # before its bytes, and in the directory
-    refused(data.replace(b"1.npy_.txt", b"1.npy\0.txt"), "does not belong")
-
-
-def test_a_member_that_nothing_uses():
-    header, members = unpacked(of(TREE))
-    refused(packed(header, {**members, "arrays/1.npy": members["arrays/0.npy"]}), "to nothing")
-    refused(packed(header, {**members, "arrays/2.npy": members["arrays/0.npy"]}), "numbered")
-    refused(packed(header, {**members, "texts/0.txt": b"x"}), "to nothing")
-    extra = {**members, "arrays/1.npy": members["arrays/0.npy"]}
-    refused(packed(header, extra, listed=members), "not those that its header lists")
-    refused(packed(header, {"tree.json": members["tree.json"]}), "not there")
-    refused(packed(header, {"arrays/0.npy": members["arrays/0.npy"]}), "no tree.json")
-
-
-@pytest.mark.parametrize("name", ["tree.json", "header.json", "arrays/0.npy"])
-def test_names_that_come_twice(name):
-    header, members = unpacked(of(TREE))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        data = packed(header, members, repeat=[(name, members.get(name, b"{}"))])
-    refused(data, "twice")
-
-
-def _changed(name, **fields):
-    def change(info):
-        if info.filename == name:
-            for field, value in fields.items():
-                setattr(info, field, value)
-
-    return packed(*unpacked(of(TREE)), change=change)
-
-
-@pytest.mark.parametrize("name", ["tree.json", "arrays/0.npy"])
-def test_links_and_devices(name):
-    for mode in (stat.S_IFLNK, stat.S_IFIFO, stat.S_IFBLK, stat.S_IFDIR):
-        refused(_changed(name, external_attr=(mode | 0o777) << 16), "is a link")
-    assert_same(TREE, back(_changed(name, external_attr=0)))
-
-
-def test_other_compressions():
-    for method in (zipfile.ZIP_STORED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
-        refused(_changed("tree.json", compress_type=method), "compressed by method|another feature")
-    refused(_changed("arrays/0.npy", compress_type=zipfile.ZIP_DEFLATED), "compressed by method")
-
-
-def _patched(data, name, **fields):
-    """The archive with other fields in the central directory (and the member's own header)."""
+def _directory(data, name, field, value):
+    """The archive with another number at a place in a part's entry of its directory."""
     data = bytearray(data)
-    central = {"flags": (8, "<H"), "crc": (16, "<L"), "packed": (20, "<L"), "size": (24, "<L")}
-    central |= {"offset": (42, "<L")}
-    start = data.index(b"PK\x01\x02")
-    while data[start : start + 4] == b"PK\x01\x02":
-        n_name, n_extra, n_comment = struct.unpack_from("<3H", data, start + 28)
-        if data[start + 46 : start + 46 + n_name].decode() == name:
-            for field, value in fields.items():
-                place, form = central[field]
-                struct.pack_into(form, data, start + place, value)
-            return bytes(data)
-        start += 46 + n_name + n_extra + n_comment
-    raise LookupError(name)
+    start = data.rindex(name.encode()) - 46
+    assert data[start : start + 4] == b"PK\x01\x02"
+    struct.pack_into("<L" if field > 10 else "<H", data, start + field, value)
+    return bytes(data)
 
 
-def test_encrypted_members():
-    for flags in (1, 0x8, 0x20, 0x40, 0x800):
-        refused(
-            _patched(of(TREE), "tree.json", flags=flags),
-            "encrypted or uses|no zip file|another kind",
-        )
-
-
-def test_sizes_that_are_not_so():
-    data = of(TREE)
-    header, members = unpacked(data)
-    n = len(members["arrays/0.npy"])
-    refused(_patched(data, "arrays/0.npy", size=n + 1), "in two sizes")
-    refused(_patched(data, "arrays/0.npy", size=2**31, packed=2**31), "cut off")
-    refused(_patched(data, "arrays/0.npy", size=n - 1, packed=n - 1), "CRC-32")
-    refused(_patched(data, "tree.json", size=10), "not as long as declared")
-    refused(_patched(data, "tree.json", size=10**6), "not as long as declared")
-    refused(_patched(data, "tree.json", size=2**31), "at most")
-
-
-def test_members_that_overlap():
-    data = of([np.zeros(50), np.zeros(50)])
-    first, second = (data.index(name) - 30 for name in (b"arrays/0.npy", b"arrays/1.npy"))
-    assert first < second
-    refused(_patched(data, "arrays/1.npy", offset=first), "overlaps|another name")
-    refused(_patched(data, "arrays/1.npy", offset=first + 1), "overlaps|described")
-
-
-def test_bytes_around_the_archive():
-    data = of(TREE)
-    refused(b"#!/bin/sh\n" + data, "more than its parts")
-    refused(data + b"x", "more than its parts")
-    commented = data[:-2] + struct.pack("<H", 3) + b"abc"
-    refused(commented, "more than its parts")
-
-
-def _bomb(n_megabytes):
+def _spaces(n_megabytes):
     """Spaces, deflated: one block again and again."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     block = packer.compress(b" " * 2**20) + packer.flush(zlib.Z_FULL_FLUSH)
     return block * n_megabytes + packer.flush()
 
 
-@pytest.mark.parametrize("name", ["tree.json", "header.json", "texts/0.txt"])
-@pytest.mark.parametrize("declared", [2, 64 * 2**20, 2**32 - 2])
-def test_zip_bombs_do_not_go_off(name, declared):
-    bomb = _bomb(4 * 1024)  # 4 GB in 4 MB
-    buffer = io.BytesIO()
-    tree = [TREE, "x" * 5000]
-    header, members = unpacked(of(tree))
-    data = packed(header, members)
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        parts = [(info, archive.read(info)) for info in archive.infolist()]
-    central, count = b"", 0
-    for info, part in parts:
-        method = info.compress_type
-        raw = part
-        if method == zipfile.ZIP_DEFLATED:
-            raw = zlib.compress(part, wbits=-zlib.MAX_WBITS)
-        crc, size = zlib.crc32(part), len(part)
-        if info.filename == name:
-            raw, crc, size = bomb, 0, declared
-        label = info.filename.encode()
-        fields = (20, 0, method, 0, 33, crc, len(raw), size, len(label), 0)
-        offset = buffer.tell()
-        buffer.write(struct.pack("<4s5H3L2H", b"PK\x03\x04", *fields) + label + raw)
-        central += struct.pack("<4s6H3L5H2L", b"PK\x01\x02", 20, *fields, 0, 0, 0, 0, offset)
-        central += label
-        count += 1
-    end = (b"PK\x05\x06", 0, 0, count, count, len(central), buffer.tell(), 0)
-    data = buffer.getvalue() + central + struct.pack("<4s4H2LH", *end)
-    tracemalloc.start()
-    try:
-        refused(data, "not as long as declared|at most|grow")
-        assert tracemalloc.get_traced_memory()[1] < 250 * 2**20
-    finally:
-        tracemalloc.stop()
-
-
-def test_many_small_bombs(monkeypatch):
-    tree = [f"{k}" + "x" * 10**6 for k in range(30)]
-    monkeypatch.setattr(_archive, "MAX_RATIO", 10**6)
-    data = of(tree)
-    assert len(data) < 200_000
-    monkeypatch.setattr(_archive, "MAX_RATIO", 200)
-    monkeypatch.setattr(_archive, "MAX_TEXT", 2 * 10**6)
-    refused(data, "would grow to")
-
-
-# --------------------------------------------------------------------------- hostile arrays
+def _bomb(declared):
+    """An archive whose tree is 4 GB long and declared to be shorter."""
+    raw, label = _spaces(4096), b"tree.json"
+    fields = (20, 0, 8, 0, 33, 0, len(raw), declared, len(label), 0)
+    local = struct.pack("<4s5H3L2H", b"PK\x03\x04", *fields) + label + raw
+    central = struct.pack("<4s6H3L5H2L", b"PK\x01\x02", 20, *fields, 0, 0, 0, 0, 0) + label
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, len(central), len(local), 0)
+    return local + central + end
 
 
 def _array_file(descr="'<f8'", shape="(2, 3)", body=b"\0" * 48, version=b"\x01\x00", header=None):
@@ -540,174 +335,151 @@ def _pickled():
     return buffer.getvalue()
 
 
-def test_arrays_are_written_as_here():
-    assert_array_equal(back(with_member(of(TREE), "arrays/0.npy", _array_file()))["w"], 0)
+def _with_header(**changes):
+    header, members = unpacked(of(TREE))
+    return packed({**header, **changes}, members)
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (_pickled(), "header that skuq does not write"),
-        (_array_file("'|O'"), "does not write"),
-        (_array_file("[('a', '<f8')]"), "does not write"),
-        (_array_file(shape="(1000000000000,)"), "declares shape"),
-        (_array_file(shape="(4294967296, 4294967296, 4294967296)"), "declares shape"),
-        (_array_file(shape="(2, -3)"), "does not write"),
-        (_array_file(shape="(6)"), "broken npy header"),
-        (_array_file(shape="(True,)"), "does not write"),
-        (_array_file(shape="(0, 999999999999999999, 999999999999999999)", body=b""), "shape"),
-        (_array_file(shape="(" + "1, " * 99 + ")"), "does not write|shape"),
-        (_array_file(shape="(" + "1, " * 99 + "6)"), "shape"),
-        (_array_file("'<U0'", "(1000000000000,)", b""), "is not read"),
-        pytest.param(
-            _array_file("'<U99999999999'", "(0,)", b""),
-            "no type|is not read|shape",
-            marks=pytest.mark.skipif(
-                np.lib.NumpyVersion(np.__version__) < "2.0.0",
-                reason="a type for NumPy 1",
-            ),
-        ),
-        (_array_file("'<f3'"), "no type"),
-        (_array_file("'<M8[xyz]'"), "no type"),
-        (_array_file("'|V8'"), "does not write"),
-        (_array_file(body=b"\0" * 47), "bytes follow"),
-        (_array_file(body=b"\0" * 49), "bytes follow"),
-        (_array_file(version=b"\x02\x00"), "version"),
-        (_array_file(version=b"\x09\x09"), "version"),
-        (_array_file(header="{'descr': __import__('os').system('touch evil')}"), "does not write"),
-        (_array_file(header="(" * 3000), "does not write"),
-        (_array_file(header=" " * 9000), "does not write"),
-        (b"", "no npy file"),
-        (b"\x93NUMPY\x01\x00\xff\xff", "does not write"),
-        (_array_file("'|b1'", "(3,)", b"\x01\x02\x00"), "truth values"),
-        (_array_file("'<U1'", "(1,)", b"\xff\xff\xff\xff"), "beyond Unicode"),
-        (_array_file("'>U1'", "(1,)", b"\x00\x11\x00\x00"), "beyond Unicode"),
-    ],
-)
-def test_arrays_that_are_not_what_they_say(data, message, tmp_path, monkeypatch):
+def _without(name):
+    _, members = unpacked(of(TREE))
+    return packed({}, {n: data for n, data in members.items() if n != name})
+
+
+def _tree(tree):
+    return with_tree(of(TREE), lambda document: [document, tree])
+
+
+def _text(text):
+    return with_tree(of(1), lambda document: text)
+
+
+def _array(*args, **kwargs):
+    return with_member(of(TREE), "arrays/0.npy", _array_file(*args, **kwargs))
+
+
+ARRAY = {"@": "array", "part": "arrays/0.npy"}
+# name -> (bytes, expected message)
+HOSTILE = {
+    # Zip archives
+    "nothing": (b"", "no.* zip"),
+    "text": (b"x" * 100, "no.* zip"),
+    "pickle": (pickle.dumps([1]), "no.* zip"),
+    "empty zip": (b"PK\x05\x06" + b"\0" * 18, "header.json"),
+    "no tree": (_without("tree.json"), "not written by skuq"),
+    "no array": (packed(unpacked(of(1))[0], {"tree.json": json.dumps(ARRAY).encode()}), "arrays/0"),
+    "bzip2": (_zipped(zipfile.ZIP_BZIP2, header_json="{}"), "another way"),
+    "lzma": (_zipped(zipfile.ZIP_LZMA, header_json="{}"), "another way"),
+    "encrypted": (_directory(of(TREE), "tree.json", 8, 1), "encrypted"),
+    "short tree": (_directory(of(TREE), "tree.json", 24, 10), "CRC"),
+    "huge tree": (_directory(of(TREE), "tree.json", 24, 2**31), "would grow"),
+    "long array": (_directory(of(TREE), "arrays/0.npy", 24, 2**31), "would grow"),
+    "bomb declared": (_bomb(2**32 - 2), "would grow"),
+    "bomb": (_bomb(2), "CRC"),
+    # Headers
+    "format": (_with_header(format="other"), "not written by skuq"),
+    "version 1": (_with_header(format_version=1), "never released"),
+    "version text": (_with_header(format_version="2"), "TypeError"),
+    "version none": (_with_header(format_version=None), "TypeError"),
+    "other kind": (_with_header(kind="estimator"), "holds a 'estimator', not a 'tree'. Read it"),
+    "no kind": (_with_header(kind={}), "TypeError"),
+    # Arrays
+    "pickled array": (with_member(of(TREE), "arrays/0.npy", _pickled()), "'O'|object"),
+    "objects": (_array("'|O'"), "are not read"),
+    "records": (_array("[('a', '<f8')]"), "are not read"),
+    "void": (_array("'|V8'"), "are not read"),
+    "large": (_array(shape="(1000000000000,)"), "declares"),
+    "overflow": (_array(shape="(4294967296, 4294967296, 4294967296)"), "declares"),
+    "negative": (_array(shape="(-2, -3)"), "declares"),
+    "no shape": (_array(shape="(6)"), "shape"),
+    "large and empty": (_array(shape="(0, 999999999999999999, 99999999999)", body=b""), "Error"),
+    "dimensions": (_array(shape="(" + "1, " * 99 + "6)"), "Error"),
+    "no bytes": (_array("'<U0'", "(1000000000000,)", b""), "are not read"),
+    "odd type": (_array("'<f3'"), "Error"),
+    "short": (_array(body=b"\0" * 47), "47 bytes follow"),
+    "long": (_array(body=b"\0" * 49), "49 bytes follow"),
+    "version of npy": (_array(version=b"\x02\x00"), "version"),
+    "code": (_array(header="{'descr': __import__('os').system('touch evil')}"), "Error"),
+    "nested header": (_array(header="(" * 3000), "Error"),
+    "long header": (_array(header=" " * 20000), "Error"),
+    "no npy": (with_member(of(TREE), "arrays/0.npy", b""), "Error"),
+    "truth values": (_array("'|b1'", "(3,)", b"\x01\x02\x00"), "truth values"),
+    "characters": (_array("'<U1'", "(1,)", b"\xff\xff\xff\xff"), "beyond Unicode"),
+    "big-endian characters": (_array("'>U1'", "(1,)", b"\x00\x11\x00\x00"), "beyond Unicode"),
+    # Trees
+    "odd tag": (_tree({"@": "nothing"}), "'nothing' is nothing that skuq writes"),
+    "no tag": (_tree({"@": None}), "nothing that skuq writes"),
+    "tuple of nothing": (_tree({"@": "tuple", "items": 3}), "nothing that skuq writes"),
+    "pairs": (_tree({"@": "dict", "items": [[1]]}), "ValueError: not enough"),
+    "key twice": (_tree({"@": "dict", "items": [[1, 2], [1, 3]]}), "a key twice"),
+    "key": (_tree({"@": "dict", "items": [[{"@": "tuple", "items": []}, 2]]}), "one that is none"),
+    "large key": (_tree({"@": "dict", "items": [[2**61 * 8, 2]]}), "one that is none"),
+    "array missing": (_tree({"@": "array", "part": "arrays/1.npy"}), "arrays/1.npy"),
+    "array elsewhere": (_tree({"@": "array", "part": "/etc/passwd"}), "KeyError"),
+    "scalar": (_tree({"@": "scalar", "dtype": "O", "hex": "00"}), "are not read"),
+    "short scalar": (_tree({"@": "scalar", "dtype": "<f8", "hex": "00"}), "ValueError"),
+    "long scalar": (_tree({"@": "scalar", "dtype": "<f8", "hex": "00" * 16}), "ValueError"),
+    "odd scalar": (_tree({"@": "scalar", "dtype": "|b1", "hex": "02"}), "truth values"),
+    "object": (_tree({"@": "object", "name": "x", "state": {}}), "not known"),
+    "nameless": (_tree({"@": "object", "name": 3, "state": {}}), "nothing that skuq writes"),
+    "elements": (_tree({"@": "objects", "shape": [3], "items": [1, 2]}), "not as many elements"),
+    "shape": (_tree({"@": "objects", "shape": [-1], "items": [1]}), "not as many"),
+    "nested": (_tree({"@": "objects", "shape": [1], "items": [[]]}), "more than scalars"),
+    "deep JSON": (_text(b"[" * 100_000 + b"]" * 100_000), "RecursionError"),
+    "deep lists": (_text(b"[" * 150 + b"]" * 150), "more than 100 levels"),
+    "deep dicts": (_text(b'{"a":' * 150 + b"1" + b"}" * 150), "more than 100 levels"),
+    "digits": (_text(b"9" * 5000), "ValueError"),
+    "no JSON": (_text(b"[1"), "JSONDecodeError"),
+    "no UTF-8": (_text(b'"\xff"'), "UnicodeDecodeError"),
+    "no text": (with_member(of(["x" * 5000]), "texts/0.txt", b"\xff\xff"), "UnicodeDecodeError"),
+    # Costs
+    "many values": (_text(b"[" + b"[]," * 2_000_000 + b"[]]"), "at most 2500000 are read"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_from_bytes_refuses(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    data, message = HOSTILE[name]
     tracemalloc.start()
     try:
-        refused(with_member(of(TREE), "arrays/0.npy", data), message)
-        assert tracemalloc.get_traced_memory()[1] < 10 * 2**20
+        refused(data, f"^the file.* cannot be read: (?s:.*){message}")
+        assert tracemalloc.get_traced_memory()[1] < 50 * 2**20
     finally:
         tracemalloc.stop()
     assert not os.listdir(tmp_path)
 
 
-# ---------------------------------------------------------------------------- hostile trees
-
-
-def _tag(**fields):
-    return {("@" if name == "tag" else name): value for name, value in fields.items()}
-
-
-@pytest.mark.parametrize(
-    ("tree", "message"),
-    [
-        (_tag(tag="nothing"), "not as skuq writes a 'nothing'"),
-        (_tag(tag=None), "not as skuq writes"),
-        (_tag(tag=["tuple"]), "not as skuq writes"),
-        (_tag(tag="tuple"), "not as skuq writes"),
-        (_tag(tag="tuple", items=3), "no list of items"),
-        (_tag(tag="tuple", items=[], more=1), "not as skuq writes"),
-        (_tag(tag="dict", items=[[1]]), "not a key and a value"),
-        (_tag(tag="dict", items=[1]), "not a key and a value"),
-        (_tag(tag="dict", items={"a": 1}), "no list of items"),
-        (_tag(tag="dict", items=[[1, 2], [1, 3]]), "a key twice"),
-        (_tag(tag="dict", items=[[[1], 2]]), "one that is none"),
-        (_tag(tag="dict", items=[[{"a": 1}, 2]]), "one that is none"),
-        (_tag(tag="array", index=1), "not there"),
-        (_tag(tag="array", index=-1), "not there"),
-        (_tag(tag="array", index=True), "not there"),
-        (_tag(tag="array", index="0"), "not there"),
-        (_tag(tag="objects", index=0), "not there"),
-        (_tag(tag="text", index=0), "not there"),
-        (_tag(tag="int", hex=3), "no whole number"),
-        (_tag(tag="int", hex="0xg"), "no whole number"),
-        (_tag(tag="float", value="1"), "no number"),
-        (_tag(tag="float", value=[]), "no number"),
-        (_tag(tag="scalar", dtype="O", hex="00"), "is not read"),
-        (_tag(tag="scalar", dtype="<f8", hex="00"), "has 1 bytes"),
-        (_tag(tag="scalar", dtype="<f8", hex="zz"), "no scalar"),
-        (_tag(tag="scalar", dtype="<f8", hex=None), "no scalar"),
-        (_tag(tag="scalar", dtype="|b1", hex="02"), "truth values"),
-        (_tag(tag="scalar", dtype="<U999999999999", hex=""), "no type|bytes"),
-        (_tag(tag="scalar", dtype=None, hex=""), "is not read"),
-        (_tag(tag="object", name="x", state={}), "not allowed here"),
-        (_tag(tag="object", name=3, state={}), "no name of a class"),
-    ],
-)
-def test_trees_that_are_not_ours(tree, message):
-    refused(
-        with_tree(of(TREE), lambda document: {**document, "tree": [document["tree"], tree]}),
-        message,
-    )
+def test_from_bytes_names_newer_versions():
+    data = _with_header(format_version=3, versions={"skuq": "9.9"})
+    with pytest.raises(FileVersionError, match=r"newer skuq \(skuq 9.9\).*Upgrade"):
+        back(data)
 
 
 @pytest.mark.parametrize(
-    ("stored", "message"),
+    ("module", "limit", "n", "tree", "message"),
     [
-        ([[3], [1, 2]], "not as many elements"),
-        ([[10**12, 10**12], []], "not as many elements"),
-        ([[-1], [1]], "not as many elements"),
-        ([[True], [1]], "not as many elements"),
-        ([[1.0], [1]], "not as many elements"),
-        ([[2]], "no array of objects"),
-        ({}, "no array of objects"),
-        ([[1], [[]]], "more than scalars"),
-        ([[1], [_tag(tag="objects", index=0)]], "more than scalars"),
-        ([[1], [_tag(tag="array", index=0)]], "more than scalars"),
-        ([[1], [{}]], "more than scalars"),
-        ([[0, 10**18, 10**18], []], "impossible shape"),
-        ([[1] * 99, [1]], "impossible shape"),
+        (_archive, "MAX_TEXT", 10_000, [f"{k}" + "x" * 5000 for k in range(9)], "would grow"),
+        (_archive, "MAX_PARTS", 5, [np.zeros(k) for k in range(9)], "in 11 parts"),
+        (_trees, "MAX_NODES", 50, list(range(99)), "at most 50 are read"),
+        (_trees, "MAX_TEXT_NODES", 9000, ["x," * 5000, "y," * 5000], "too long to be parsed"),
+        (_trees, "MAX_REFERRED", -30_000, [np.zeros(1000)] * 9, "too often"),
     ],
 )
-def test_object_arrays_that_are_not_ours(stored, message):
-    def change(document):
-        tree = [document["tree"], {"@": "objects", "index": 0}]
-        return {"tree": tree, "objects": [stored]}
-
-    refused(with_tree(of(TREE), change), message)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (b"[" * 100_000 + b"]" * 100_000, "JSON|nested"),
-        (b'{"tree": ' + b"[" * 100_000 + b"]" * 100_000 + b', "objects": []}', "JSON|nested"),
-        (b'{"tree": ' + b"[" * 150 + b"]" * 150 + b', "objects": []}', "more than 100 levels"),
-        (b'{"tree": ' + b'{"a":' * 150 + b"1" + b"}" * 150 + b', "objects": []}', "100 levels"),
-        (b'{"tree": NaN, "objects": []}', "no number of JSON"),
-        (b'{"tree": 1e999, "objects": []}', "beyond floats"),
-        (b'{"tree": ' + b"9" * 5000 + b', "objects": []}', "not the JSON"),
-        (b'{"tree": 1}', "not what skuq writes"),
-        (b'{"tree": 1, "objects": {}}', "no list of object arrays"),
-        (b'{"tree": 1, "objects": [[[0], []]]}', "belong to nothing"),
-        (b"[]", "not what skuq writes"),
-        (b"", "not the JSON"),
-        (b'{"tree": "\xff", "objects": []}', "not the JSON"),
-        (b'{"tree": 1, "objects": []', "not the JSON"),
-    ],
-)
-def test_texts_that_are_not_ours(text, message):
-    header, _ = unpacked(of(1))
-    refused(packed(header, {"tree.json": text}), message)
+def test_limits_hold_for_reading_and_writing(monkeypatch, module, limit, n, tree, message):
+    data = of(tree)
+    monkeypatch.setattr(module, limit, n)
+    monkeypatch.setattr(_archive, limit, n, raising=False)
+    refused(data, message)
+    with pytest.raises(UnsavableError):
+        of(tree)
 
 
-def test_broken_texts():
-    tree = ["x" * 5000]
-    assert back(with_member(of(tree), "texts/0.txt", b"y")) == ["y"]
-    refused(with_member(of(tree), "texts/0.txt", b"\xff\xff"), "no text")
-
-
-def test_long_keys_and_deep_trees_take_no_time():
+def test_loading_takes_no_time_for_places():
     # A place is put in words only when it is asked for.
     deep = {"k" * 10**5: 1}
     for _ in range(90):
         deep = {"k" * 10**5: deep, "all": list(range(100))}
-    text = json.dumps({"tree": deep, "objects": []}).encode()
-    assert back(packed(unpacked(of(1))[0], {"tree.json": text})) == deep
+    assert back(_text(json.dumps(deep).encode())) == deep
 
 
 # -------------------------------------------------------------------------------- the disk

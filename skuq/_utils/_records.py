@@ -7,12 +7,14 @@ other class is ever instantiated when a file is loaded.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 import skuq
+from skuq.exceptions import FileFormatError, UnsavableError
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -29,7 +31,8 @@ class SavedClass(NamedTuple):
         Kind of file that an object of the class makes if it is saved by itself. None if such
         objects are only saved as parts of others.
     check : callable or None
-        ``check(state, where)`` raises `FileFormatError` if the attributes are not safe to use.
+        ``check(state, seen)`` raises `FileFormatError` if the attributes are not safe to use. It
+        can keep what it finds in the dict `seen`, which it is given again within the same file.
     """
 
     name: str
@@ -88,6 +91,58 @@ def find_by_name(name: str) -> SavedClass | None:
 def find_by_class(cls: type) -> SavedClass | None:
     """Find the registration of a class; None if it is not registered."""
     return _BY_CLASS.get(cls)
+
+
+# Attributes of scikit-learn's callbacks, which belong to the process and not to the model.
+_CALLBACKS = (
+    "_skl_callbacks",
+    "_skl_callbacks_to_teardown",
+    "_callback_fit_ctx",
+    "_parent_callback_ctx",
+)
+
+
+def state_of(value: Any) -> dict[str, Any]:
+    """Collect the attributes of an object that a pickle would hold."""
+    if dataclasses.is_dataclass(value):  # only its fields: cached values are left out
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        record: Any = value  # a named tuple
+        return dict(record._asdict())
+    state = value.__getstate__() or {}
+    if type(state) is not dict:
+        raise UnsavableError(f"A {type(value).__name__} has a state that is no dict of attributes.")
+    return {name: part for name, part in state.items() if name not in _CALLBACKS}
+
+
+def make_object(cls: Any, state: dict[str, Any]) -> Any:
+    """Make an object with these attributes, without calling its class' `__init__`."""
+    if wrong := [name for name in state if name.startswith("__") or not name.isidentifier()]:
+        raise FileFormatError(f"{cls.__name__} has no attribute {wrong[0][:50]!r}")
+    is_dataclass = dataclasses.is_dataclass(cls)
+    if is_dataclass or issubclass(cls, tuple):  # a record: it has its fields, and no others
+        names = [f.name for f in dataclasses.fields(cls)] if is_dataclass else list(cls._fields)
+        if differing := set(names) ^ set(state):
+            what = "lacks" if min(differing) in names else "has no"
+            raise FileFormatError(f"{cls.__name__} {what} field {min(differing)[:50]!r}")
+        if not is_dataclass:
+            return tuple.__new__(cls, [state[name] for name in names])
+    elif hasattr(cls, "get_params"):
+        parameters = inspect.signature(cls).parameters.values()
+        missing = {p.name: p.default for p in parameters if p.name not in state}
+        # Parameters that a newer scikit-learn has added to its own classes take their defaults.
+        # A pipeline of ours has scikit-learn's parameters.
+        declared_in = getattr(cls.__init__, "__module__", cls.__module__)
+        if missing and not declared_in.startswith("sklearn."):
+            raise FileFormatError(f"{cls.__name__} lacks the parameter {min(missing)!r}")
+        defaults = {n: default for n, default in missing.items() if default is not inspect._empty}
+        state = {**state, **defaults}
+    made = object.__new__(cls)
+    if hasattr(cls, "__setstate__") and not is_dataclass:
+        made.__setstate__(state)
+    else:
+        vars(made).update(state)
+    return made
 
 
 _SUPPLIED_BY_USER: set[type] = set()

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from sklearn.gaussian_process import GaussianProcessRegressor
 
 from skuq._params import resolve_settings
 from skuq._utils import _archive
@@ -838,4 +839,14 @@ class BayesianOptimizer:
         FileFormatError
             If the file is broken, or was not written by `save`.
         """
-        return cls.from_state(_archive.read(path, kind=_KIND), estimator, **changes)
+        state = _archive.read(path, kind=_KIND)
+        with _archive.refuse_broken(path):
+            # With stand-ins for what a file does not hold, every error is one of the file.
+            settings = state["settings"]
+            stand_ins = {
+                "objective": np.sum if settings["has_objective"] else None,
+                "constraints": dict.fromkeys(settings["constraint_names"], np.sum),
+                **({} if settings["acquisition"] is not None else {"acquisition": "ei"}),
+            }
+            cls.from_state(state, GaussianProcessRegressor(), **stand_ins)
+        return cls.from_state(state, estimator, **changes)

@@ -13,7 +13,6 @@ import math
 import os
 import secrets
 import socket
-from dataclasses import fields
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -22,7 +21,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from skuq._utils import _archive
-from skuq._utils._archive import atomic_write
+from skuq._utils._archive import DamagedFileError, atomic_write, refuse_broken
 from skuq._utils._messages import warn_user
 from skuq.catalog._records import FoldedMember, HeldOut, Member, TrialRecord
 from skuq.exceptions import (
@@ -32,7 +31,6 @@ from skuq.exceptions import (
     FileVersionError,
     UnsavableError,
 )
-from skuq.networks._safe import check_member
 
 _SEARCH = "search.skuq"  # written last: if it exists, the other files exist, too
 _ESTIMATOR = "estimator.skuq"
@@ -105,74 +103,8 @@ def move_aside(file: Path, suffix: str) -> Path:
     return file.rename(aside)
 
 
-# ------------------------------------------------------------------------------------- writing
-
-
-def write_search(folder: Path, search: SearchDescription) -> None:
-    """Write the description of a search."""
-    tree = {**search._asdict(), "held_out": _encode_held_out(search.held_out)}
-    _archive.write(folder / _SEARCH, tree, kind="search")
-
-
-def write_estimator(folder: Path, estimator: bytes | None) -> None:
-    """Write the estimator of a search, or remove its file if it is None."""
-    if estimator is None:
-        (folder / _ESTIMATOR).unlink(missing_ok=True)
-    else:
-        atomic_write(folder / _ESTIMATOR, estimator)
-
-
-def write_trial(folder: Path, record: TrialRecord, search_id: str, n_finished: int) -> None:
-    """Write a trial; when this returns, it is safe on disk.
-
-    Raises UnsavableError if its network has layers that could not be loaded again.
-    """
-    tree = {field.name: getattr(record, field.name) for field in fields(TrialRecord)}
-    if record.result is not None:
-        tree["result"] = _encode_result(record.result)
-        try:
-            for network in _networks(tree["result"]):
-                check_member(network, f"Trial {record.trial_number}")
-        except FileFormatError as error:
-            raise UnsavableError(
-                f"{error}. Set `catalog_dir=None` to use such a network."
-            ) from error
-    tree |= {"finished": n_finished, "search": search_id}
-    _archive.write(folder / _trial_name(record.trial_number), tree, kind="trial")
-
-
-def write_retrained(folder: Path, name: str, record: TrialRecord, search_id: str) -> None:
-    """Write a network that was trained again after the search, to the subfolder of its round."""
-    subfolder = folder / name
-    subfolder.mkdir(exist_ok=True)
-    write_trial(subfolder, record, search_id, len(trial_files(subfolder)))
-
-
 def _trial_name(trial_number: int) -> str:
     return f"trial-{trial_number:06d}.skuq"
-
-
-def _encode_result(member: Member | FoldedMember) -> dict[str, Any]:
-    """Convert a member, and with cross-validation each of its networks, to a dict of fields."""
-    tree = {field.name: getattr(member, field.name) for field in fields(member)}
-    if isinstance(member, FoldedMember):
-        tree["networks"] = [_encode_result(network) for network in member.networks]
-    return tree
-
-
-def _networks(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the networks of an encoded result."""
-    networks: list[dict[str, Any]] = result.get("networks", [result])
-    return networks
-
-
-def _encode_held_out(held_out: HeldOut) -> dict[str, Any]:
-    return {
-        "rows": held_out.rows,
-        "y": held_out.y,
-        "weight": held_out.weight,
-        "shifted": [_encode_held_out(part) for part in held_out.shifted],
-    }
 
 
 # ------------------------------------------------------------------------------------- reading
@@ -199,48 +131,40 @@ def read_estimator(path: str | PathLike[str]) -> bytes:
     return file.read_bytes()
 
 
-# Errors that a file with unexpected content can cause.
-_DECODING_ERRORS = AttributeError, IndexError, KeyError, TypeError, ValueError
-
-
-def _require(condition: bool, otherwise: str) -> None:
-    """Raise ValueError with the message `otherwise` unless the condition holds."""
-    if not condition:
-        raise ValueError(otherwise)
-
-
 def read_search(folder: Path) -> SearchDescription:
     """Read the description of a search."""
     file = folder / _SEARCH
     try:
-        tree = _archive.read(file, kind="search")
+        with refuse_broken(file, let=(OSError,)):
+            search = SearchDescription(**_archive.read(file, kind="search"))
+            for value, kind in zip(search, (str, dict, int, dict, HeldOut)):
+                _require(type(value) is kind, f"{value!r:.100} is no {kind.__name__}")
+            _check_held_out(search.held_out)
     except FileVersionError:
         raise
     except FileFormatError as error:
         raise FileFormatError(
             f"{error} It describes the search, and without it the trials in {folder} cannot be "
-            "used. Restore it from a copy, or delete this folder to start anew."
-        ) from error
-    try:
-        search = SearchDescription(
-            tree["id"],
-            tree["parts"],
-            tree["entropy"],
-            tree["space"],
-            _decode_held_out(tree["held_out"]),
-        )
-        for name, kind in (("id", str), ("parts", dict), ("entropy", int), ("space", dict)):
-            _require(type(getattr(search, name)) is kind, f"its {name} is no {kind.__name__}")
-    except _DECODING_ERRORS as error:
-        raise FileFormatError(
-            f"{file} describes no search ({type(error).__name__}: {error})."
+            "used. Restore it from a copy, or delete this folder to start a new search."
         ) from error
     return search
 
 
-def _decode_held_out(tree: dict[str, Any]) -> HeldOut:
-    shifted = tuple(_decode_held_out(part) for part in tree["shifted"])
-    return HeldOut(tree["rows"], tree["y"], tree["weight"], shifted)
+def _check_held_out(held_out: HeldOut) -> None:
+    """Raise FileFormatError unless the arrays of held-out rows fit each other."""
+    for part in (held_out, *held_out.shifted):
+        n_rows, _ = part.y.shape
+        rows = np.arange(n_rows) if part.rows is None else part.rows
+        _require(rows.shape == part.weight.shape == (n_rows,), "its held-out rows do not fit")
+        _require(rows.dtype.kind in "iu" and bool(np.all(rows >= 0)), "its rows are no positions")
+        finite = np.isfinite(part.y).all() and np.isfinite(part.weight).all()
+        _require(bool(finite), "its held-out rows are not all finite")
+
+
+def _require(condition: bool, otherwise: str) -> None:
+    """Raise FileFormatError with the message `otherwise` unless the condition holds."""
+    if not condition:
+        raise FileFormatError(otherwise)
 
 
 def read_retrained(folder: Path, name: str, *, move_broken: bool = False) -> list[TrialRecord]:
@@ -263,108 +187,68 @@ def read_trials(
     """Read all trials in the order in which they finished, each with its place in this order.
 
     Damaged files are skipped with a warning. With `move_broken` they are also renamed, so that
-    their trials are run again.
+    their trials are run again. Whole files of something else raise FileFormatError: they may have
+    been put there by mistake, or a layer's class may have to be registered first.
     """
     read = []
     for file in trial_files(folder):
         try:
-            tree = _archive.read(file, kind="trial")
+            with refuse_broken(file, let=(OSError,)):
+                tree = _archive.read(file, kind="trial")
+                _require(tree["search"] == search.id, "it is of another search")
+                _check_trial(tree["record"], file, search.held_out)
+                _require(type(tree["finished"]) is int, "it has no place in the order")
+                read.append((tree["finished"], tree["record"]))
         except FileVersionError:
             raise
-        except FileFormatError as error:
+        except DamagedFileError as error:
             what = "It is left out."
             if move_broken:
                 aside = move_aside(file, ".broken")
                 what = f"It is now {aside.name}, and the trial is run again."
             warn_user(f"{error} {what}")
-        else:
-            read.append(_decode_trial(tree, file, search))
+        except FileFormatError as error:
+            raise FileFormatError(
+                f"{error} To have the trial run again, delete its file."
+            ) from error
     return sorted(read, key=lambda pair: pair[0])
 
 
-def _decode_trial(
-    tree: dict[str, Any], file: Path, search: SearchDescription
-) -> tuple[int, TrialRecord]:
-    """Make the record of a trial, and return it with its place in the order of finishing.
-
-    Raise FileFormatError if the tree is not that of a trial of this search. Unlike a damaged file,
-    this one is not skipped: it may have been put there by mistake, or a layer's class may have to
-    be registered first.
-    """
-    try:
-        _require(tree.pop("search") == search.id, "it is of another search")
-        finished, result = tree.pop("finished"), tree.pop("result")
-        _require(type(finished) is int, f"`finished` is {finished!r}, not an integer")
-        if result is not None:
-            for network in _networks(result):
-                check_member(network, file)
-            result = _decode_result(result, sum(len(y) for _, y, _ in search.held_out.sets))
-        record = TrialRecord(**tree, result=result)
-        _check_record(record, file)
-        return finished, record
-    except FileFormatError as error:
-        raise FileFormatError(f"{error}. To have the trial run again, delete its file.") from error
-    except _DECODING_ERRORS as error:
-        raise FileFormatError(
-            f"{file} is no record of a trial of this search ({type(error).__name__}: {error}). "
-            "Delete it."
-        ) from error
-
-
-def _check_record(record: TrialRecord, file: Path) -> None:
-    """Raise ValueError if fields of a record have wrong types or contradict each other."""
-    number = record.trial_number
+def _check_trial(record: TrialRecord, file: Path, held_out: HeldOut) -> None:
+    """Raise an error if fields of a record have wrong types or contradict each other."""
+    number, result = record.trial_number, record.result
+    _require(type(record) is TrialRecord, "it is no record of a trial")
     _require(type(number) is int and file.name == _trial_name(number), "its number is another")
     _require(type(record.configuration) is dict, "its configuration is no dict")
     _require(type(record.seed) is int and type(record.message) is str, "it has no seed")
     statuses = "completed", "discarded", "failed"
     _require(record.status in statuses, f"its status is {record.status!r}")
-    _require(record.completed == (record.result is not None), "status and result differ")
+    _require(record.completed == (result is not None), "status and result differ")
     _require(record.failed != math.isfinite(record.score), f"its score is {record.score!r}")
     _require(math.isfinite(record.seconds), f"its time is {record.seconds!r}")
-    scores, share = record.stage_scores, record.share
-    _require(type(scores) is tuple and all(map(_is_number, scores)), "its stages have no scores")
-    _require(_is_number(share) and 0 <= share <= 1, f"its share is {share!r}")
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is float and math.isfinite(value)
-
-
-def _decode_result(tree: dict[str, Any], n_held_out: int) -> Member | FoldedMember:
-    """Make the member of a trial, and check its arrays."""
-    member: Member | FoldedMember
-    if "networks" not in tree:
-        member = _decode_member(tree)
-    else:
-        networks = tuple(_decode_member(network) for network in tree["networks"])
-        _require(len(networks) > 0, "it has no networks")
-        _require(type(tree["score"]) is float, "its score is no number")
-        center = tree.get("center")
-        usable = center is None or (isinstance(center, np.ndarray) and center.ndim == 2)
-        _require(usable, "its center is no table of numbers")
-        member = FoldedMember(**{**tree, "networks": networks})
-    held_out = member.held_out
-    shape = held_out.shape if isinstance(held_out, np.ndarray) else None
+    stages = np.array(record.stage_scores, dtype=float)
+    _require(stages.ndim == 1 and bool(np.isfinite(stages).all()), "its stages have no scores")
+    _require(0 <= record.share <= 1, f"its share is {record.share!r}")
+    if result is None:
+        return
+    networks = result.networks
+    _require(isinstance(result, Member | FoldedMember) and len(networks) > 0, "it has no networks")
+    _require(type(result.score) is float, "its score is no number")
+    center = getattr(result, "center", None)
+    _require(center is None or center.ndim == 2, "its center is no table of numbers")
+    n_rows = sum(len(y) for _, y, _ in held_out.sets)
+    shape = result.held_out.shape
     _require(
-        shape is not None and len(shape) == 2 and shape[0] == n_held_out,
-        f"it has held-out predictions of shape {shape} for {n_held_out} rows",
+        len(shape) == 2 and shape[0] == n_rows,
+        f"it has held-out predictions of shape {shape} for {n_rows} rows",
     )
-    return member
-
-
-def _decode_member(tree: dict[str, Any]) -> Member:
-    """Decode a network, and check its history and weights."""
-    member = Member(**tree)
-    losses = [member.history[name] for name in ("loss", "val_loss")]
-    _require(losses[0].shape == losses[1].shape == (losses[0].size,), "its history has no epochs")
-    best = member.best_epoch
-    _require(type(best) is int and 0 <= best < losses[0].size, f"its best epoch is {best!r}")
-    _require(
-        member.weights is not None and bool(np.isfinite(member.weights).all()),
-        "its weights are not all finite",
-    )
-    return member
+    for member in networks:
+        losses = [member.history[name] for name in ("loss", "val_loss")]
+        n = losses[0].size
+        _require(losses[0].shape == losses[1].shape == (n,), "its history has no epochs")
+        best = member.best_epoch
+        _require(type(best) is int and 0 <= best < n, f"its best epoch is {best!r}")
+        _require(bool(np.isfinite(member.weights).all()), "its weights are not all finite")
 
 
 _LOCK, _HOLDER = "lock", "lock-holder.json"
@@ -429,7 +313,17 @@ class CatalogFolder:
 
     def __enter__(self) -> CatalogFolder:
         self.path.mkdir(parents=True, exist_ok=True)
-        self._acquire()
+        try:
+            # The operating system frees the lock of a process that has ended in any way.
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            holder = ""
+            with contextlib.suppress(OSError):
+                holder = (self.path / _HOLDER).read_text()
+            raise CatalogLockedError(
+                f"Another process or thread is running the search in {self.path} "
+                f"({holder or 'unknown process'}). Wait for it, or use another `catalog_dir`."
+            ) from None
         try:
             who = {"pid": os.getpid(), "host": socket.gethostname()}
             atomic_write(self.path / _HOLDER, json.dumps(who).encode())
@@ -444,19 +338,6 @@ class CatalogFolder:
             (self.path / _HOLDER).unlink()
         self._lock.release()
         return False
-
-    def _acquire(self) -> None:
-        """Lock the folder, or raise CatalogLockedError."""
-        holder = self.path / _HOLDER
-        try:
-            # The operating system frees the lock of a process that has ended in any way.
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise CatalogLockedError(
-                f"Another process or thread is running the search in {self.path} "
-                f"({_read_text(holder) or 'unknown process'}). Wait for it, or use another "
-                "`catalog_dir`."
-            ) from None
 
     def _read(self) -> None:
         """Read the description and the trials of a search that is already in the folder."""
@@ -508,8 +389,8 @@ class CatalogFolder:
             self._search = SearchDescription(
                 secrets.token_hex(16), self._parts, entropy, space, held_out
             )
-            write_estimator(self.path, estimator)
-            write_search(self.path, self._search)
+            self._write_estimator(estimator)
+            _archive.write(self.path / _SEARCH, self._search._asdict(), kind="search")
         elif differences := _differences(self._search.space, space):
             raise CatalogMismatchError(
                 f"The trials in {self.path} are from another search space. Differences:\n"
@@ -517,7 +398,14 @@ class CatalogFolder:
                 + "\nUse another `catalog_dir`, or delete this folder."
             )
         else:  # budget and selection may have changed
-            write_estimator(self.path, estimator)
+            self._write_estimator(estimator)
+
+    def _write_estimator(self, estimator: bytes | None) -> None:
+        """Write the saved estimator, or remove its file if it could not be saved."""
+        if estimator is None:
+            (self.path / _ESTIMATOR).unlink(missing_ok=True)
+        else:
+            atomic_write(self.path / _ESTIMATOR, estimator)
 
     def add(self, record: TrialRecord) -> None:
         """Write a trial; when this returns, it is safe on disk.
@@ -529,7 +417,7 @@ class CatalogFolder:
         """
         if self._search is None:
             raise RuntimeError("`begin` must be called before the first trial is added.")
-        write_trial(self.path, record, self._search.id, self._n_finished)
+        self._write_trial(self.path, record, self._n_finished)
         self._n_finished += 1
         self.records.append(record)
 
@@ -539,8 +427,19 @@ class CatalogFolder:
 
     def add_retrained(self, name: str, record: TrialRecord) -> None:
         """Write a network of this round, with number and configuration of its trial."""
+        subfolder = self.path / name
+        subfolder.mkdir(exist_ok=True)
+        self._write_trial(subfolder, record, len(trial_files(subfolder)))
+
+    def _write_trial(self, folder: Path, record: TrialRecord, n_finished: int) -> None:
         assert self._search is not None
-        write_retrained(self.path, name, record, self._search.id)
+        tree = {"search": self._search.id, "finished": n_finished, "record": record}
+        try:
+            _archive.write(folder / _trial_name(record.trial_number), tree, kind="trial")
+        except UnsavableError as error:
+            raise UnsavableError(
+                f"Trial {record.trial_number}: {error} Set `catalog_dir=None` to store none."
+            ) from error
 
 
 def catalog_dir_of(path: Path) -> Path:
@@ -556,21 +455,12 @@ def _fingerprint(parts: dict[str, Any]) -> str:
 
 def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
     """Describe each difference between two searches in one line."""
-    names = sorted({*there, *here})
-    return [f"  {_difference(n, there, here)}" for n in names if there.get(n) != here.get(n)]
-
-
-def _difference(name: str, there: dict[str, Any], here: dict[str, Any]) -> str:
-    """Describe the difference in one part."""
-    values = [parts.get(name) for parts in (there, here)]
-    if "sha256:" in json.dumps(values):  # digests of data would not help a reader
-        return f"{name}: other values"
-    return f"{name}: {values[0]!r} there, {values[1]!r} here"
-
-
-def _read_text(path: Path) -> str:
-    """Read a file, or return an empty string if that is impossible."""
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
+    lines = []
+    for name in sorted({*there, *here}):
+        values = there.get(name), here.get(name)
+        if values[0] != values[1]:
+            # Digests of data would not help a reader.
+            is_data = "sha256:" in json.dumps(values)
+            what = "other values" if is_data else f"{values[0]!r} there, {values[1]!r} here"
+            lines.append(f"  {name}: {what}")
+    return lines

@@ -7,13 +7,14 @@ names must be on a list here before Keras sees it. The check reads only text and
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import sys
 
 import numpy as np
 
+from skuq import backend
+from skuq._utils._trees import read_json
 from skuq.exceptions import FileFormatError
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._plan import make_plan
@@ -165,60 +166,56 @@ _VALUES = _names("__ellipsis__ __keras_tensor__ __numpy__ __slice__ __tensor__ _
 _DTYPE = re.compile("b?float(16|32|64)|u?int(8|16|32|64)|bool")
 
 
-def check_member(state: dict, where) -> None:
-    """Refuse fields of a `Member` whose network is not safe or does not match its weights."""
+def check_member(state: dict, seen: dict) -> None:
+    """Refuse fields of a `Member` whose network is not safe or does not match its weights.
+
+    `seen` keeps the sizes of networks that were checked, since many members can share one.
+    """
     network, weights, held = (state[name] for name in ("network", "weights", "state"))
-    if type(network) is not str:
-        raise FileFormatError(f"{where} has no network")
-    check_network(network, where)
+    if network not in seen:
+        seen[network] = check_network(network)
+    n_weights, n_state = seen[network]
     if not (type(held) is tuple and all(type(part) is np.ndarray for part in held)):
-        raise FileFormatError(f"{where} has a state that is no tuple of arrays")
+        raise FileFormatError("its state is no tuple of arrays")
     if weights is None:
         return
     if type(weights) is not np.ndarray or weights.ndim != 1 or weights.dtype != np.float32:
-        raise FileFormatError(f"{where} has weights that are no vector of float32")
-    n_weights, n_state = sizes(network, where)
+        raise FileFormatError("its weights are no vector of float32")
     if n_weights not in (None, len(weights)):
-        raise FileFormatError(f"{where} has {len(weights)} weights, its network {n_weights}")
+        raise FileFormatError(f"it has {len(weights)} weights, its network {n_weights}")
     if n_state not in (None, len(held)):
-        raise FileFormatError(f"{where} has {len(held)} arrays of state, its network {n_state}")
+        raise FileFormatError(f"it has {len(held)} arrays of state, its network {n_state}")
 
 
-def check_network(network: str, where) -> None:
-    """Raise FileFormatError unless a network's JSON names only classes known to compute."""
-    try:
-        # json calls the hook for every object of the text, innermost first.
-        config = json.loads(network, object_hook=_check_item)
-        if config["class_name"] in ("Functional", "Sequential"):
-            if type(config["config"]["layers"]) is not list:
-                raise FileFormatError("it has no layers")
-        elif config["class_name"] == EpistemicNetwork.__name__:
-            EpistemicNetwork.from_json(network)
-    # A hostile configuration can cause any error.
-    except Exception as error:
-        reason = str(error) if isinstance(error, FileFormatError) else f"{error!r:.200}"
-        raise FileFormatError(f"{where} has a network that is not loaded: {reason}") from error
+def check_network(network: str) -> tuple[int | None, int | None]:
+    """Raise FileFormatError unless a network's JSON names only classes known to compute.
 
-
-def sizes(network: str, where) -> tuple[int | None, int | None]:
-    """Count the weights and the state arrays of a checked network; None if not known.
-
-    The numbers are computed from the configuration, without allocating anything of the sizes that
-    it declares.
+    Returns
+    -------
+    n_weights, n_state : int or None
+        Numbers of weights and of arrays of state; None if not known. They are computed without
+        allocating anything of the sizes that the network declares.
     """
     try:
-        if json.loads(network)["class_name"] == EpistemicNetwork.__name__:
+        # json calls the hook for every object of the text, innermost first.
+        config = read_json(network.encode("ascii"), object_hook=_check_item)
+        if config["class_name"] == EpistemicNetwork.__name__:
             read = EpistemicNetwork.from_json(network)
             if isinstance(read.base, str):  # a Keras model
                 return None, None
             parts = [part for part in (read.base, read.epinet) if part is not None]
             return sum(math.prod(shape) for part in parts for shape in part.shapes), None
+        is_graph = config["class_name"] in ("Functional", "Sequential")
+        if is_graph and type(config["config"]["layers"]) is not list:
+            raise FileFormatError("it has no layers")
         plan = make_plan(network)
         if plan is None:
             return None, None
         return sum(math.prod(weight.shape) for weight in plan.weights), plan.n_state
+    # A hostile configuration can cause any error.
     except Exception as error:
-        raise FileFormatError(f"{where} has a network that is not read: {error!r:.200}") from error
+        reason = str(error) if isinstance(error, FileFormatError) else f"{error!r:.200}"
+        raise FileFormatError(f"its network is not loaded: {reason}") from error
 
 
 def _check_item(item):
@@ -265,13 +262,7 @@ def _is_allowed(name, module, registered, config):
         return name == registered.partition(">")[2]
     if module in _KERAS and registered in (None, name):
         return name in _KERAS[module]
-    return _is_registered(registered)
-
-
-def _is_registered(name):
-    """Tell whether the user has registered this class with Keras in this process."""
-    # Without Keras loaded, nothing can have been registered.
-    keras = sys.modules.get("keras")
-    if keras is None or name is None or ">" not in name:
+    # Without Keras loaded, the user cannot have registered the class with it in this process.
+    if "keras" not in sys.modules or registered is None or ">" not in registered:
         return False
-    return keras.saving.get_registered_object(name) is not None
+    return backend.keras.saving.get_registered_object(registered) is not None

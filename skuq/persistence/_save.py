@@ -6,9 +6,6 @@ user are stored by name only, and the user gives them again when loading.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import inspect
 import sys
 from collections.abc import Sequence
 from os import PathLike
@@ -36,7 +33,7 @@ from sklearn.utils import Tags, TargetTags
 from skuq._utils import _archive
 from skuq._utils._archive import atomic_write
 from skuq._utils._messages import warn_user
-from skuq._utils._records import find_by_class, find_by_name, is_supplied_by_user, saved_as
+from skuq._utils._records import find_by_class, is_supplied_by_user, saved_as
 from skuq.exceptions import FileFormatError, MissingPartError, UnsavableError
 from skuq.persistence._codecs import DECODERS, State, dump_foreign, encode, is_foreign, load_foreign
 
@@ -168,17 +165,10 @@ def is_users(value: Any, is_parameter: bool) -> bool:
 
 
 _PART, _FOREIGN = "part", "sklearn"  # stored names that are not names of classes
-# Attributes of scikit-learn's callbacks, which belong to the process and not to the model.
-_CALLBACKS = (
-    "_skl_callbacks",
-    "_skl_callbacks_to_teardown",
-    "_callback_fit_ctx",
-    "_parent_callback_ctx",
-)
 
 
 class Describer:
-    """Encode an object that is not plain: ``(object, where) -> (name, state)``.
+    """Encode an object of a class that is not registered: ``(object, place) -> (name, state)``.
 
     The parameters of the estimator that is saved name the parts that are the user's own.
     """
@@ -189,25 +179,10 @@ class Describer:
         self._dumped: dict[int, tuple[Any, np.ndarray | None]] = {}
 
     def __call__(self, value: Any, where: Any) -> tuple[str, State] | None:
-        described = self._describe(value, where)
-        if described is not None and not all(type(name) is str for name in described[1]):
-            raise UnsavableError(f"{where} has attributes whose names are no strings.")
-        return described
-
-    def _describe(self, value: Any, where: Any) -> tuple[str, State] | None:
-        """Describe an object by its stored name and state; None if it cannot be saved."""
         if type(value) is MissingPart:
             return _PART, vars(value)
         if (found := encode(value, where)) is not None:
             return found
-        if (saved := find_by_class(type(value))) is not None:
-            state = _state_of(value, where)
-            if saved.check is not None:
-                try:
-                    saved.check(state, where)
-                except FileFormatError as error:  # what cannot be loaded must not be saved
-                    raise UnsavableError(f"{error}.") from error
-            return saved.name, state
         if is_foreign(value):
             if id(value) not in self._dumped:
                 self._dumped[id(value)] = value, dump_foreign(value, where)
@@ -226,23 +201,8 @@ class Describer:
         return None
 
 
-def _state_of(value: Any, where: Any) -> State:
-    """Collect the attributes that a pickle would hold."""
-    if dataclasses.is_dataclass(value):  # only its fields: cached values are left out
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, tuple):
-        record: Any = value  # a named tuple
-        return dict(record._asdict())
-    state = value.__getstate__()
-    if state is None:
-        return {}
-    if type(state) is not dict:
-        raise UnsavableError(f"{where} has a state that is no dict of attributes.")
-    return {name: part for name, part in state.items() if name not in _CALLBACKS}
-
-
 class Restorer:
-    """Make objects of registered classes: ``(name, state, where) -> object``.
+    """Make objects of classes that are not registered: ``(name, state) -> object``.
 
     `parts` are the user's by name; `trusted` are further types that skops may make.
     """
@@ -253,50 +213,25 @@ class Restorer:
         # id of bytes -> (the bytes, the foreign object)
         self._loaded: dict[int, tuple[Any, Any]] = {}
 
-    def __call__(self, name: str, state: Any, where: Any) -> Any:
-        if type(state) is not dict or not all(type(key) is str for key in state):
-            raise FileFormatError(f"{where} has a state that is no dict of attributes")
-        try:
-            return self._make(name, state, where)
-        except FileFormatError:
-            raise
-        # A state may be wrong in any way, and classes do not check theirs.
-        except Exception as error:
-            raise FileFormatError(
-                f"{where} cannot be made ({type(error).__name__}: {error})"
-            ) from error
-
-    def _make(self, name: str, state: State, where: Any) -> Any:
-        """Make the object of a stored name from its state."""
-        if name in (_PART, _FOREIGN):
-            part = state["name"]
-            if type(part) is not str:
-                raise FileFormatError(f"{where} has no name")
-            given = part if part in self._parts else self._pair_of(part)
-            self._names.add(given or part)
-            if given is not None:
-                value = self._parts[given]
-                return value if given == part else value[int(part.rpartition("__")[2])]
-            if name == _PART:
-                return MissingPart(part, str(state["description"])[:200])
-            return self._foreign(state["data"], part)
+    def __call__(self, name: str, state: State) -> Any:
         if name in DECODERS:
             return DECODERS[name](state)
-        saved = find_by_name(name)
-        if saved is None:
-            raise FileFormatError(f"{where} is of class {name[:100]!r}, which is not known")
-        if saved.check is not None:
-            saved.check(state, where)
-        return _make_object(saved.cls, state)
-
-    def _pair_of(self, part: str) -> str | None:
-        """Return the name of a pair that the user gives whole, for one of its two parts."""
-        name, _, position = part.rpartition("__")
-        given = self._parts.get(name)
-        is_in = isinstance(given, tuple | list) and position in map(str, range(len(given)))
-        return name if is_in else None
-
-    def _foreign(self, data: Any, part: str) -> Any:
+        if name not in (_PART, _FOREIGN):
+            raise FileFormatError(f"class {name[:100]!r} is not known")
+        part = state["name"]
+        # The user can give a pair whole, or one of its two parts.
+        pair, _, position = part.rpartition("__")
+        whole = self._parts.get(pair)
+        if part in self._parts:
+            self._names.add(part)
+            return self._parts[part]
+        if isinstance(whole, tuple | list) and position in map(str, range(len(whole))):
+            self._names.add(pair)
+            return whole[int(position)]
+        self._names.add(part)
+        if name == _PART:
+            return MissingPart(part, str(state["description"])[:200])
+        data = state["data"]
         # The same object may be stored in several places, as a pool lists its members twice.
         if id(data) not in self._loaded:
             self._loaded[id(data)] = data, load_foreign(data, self._trusted, part)
@@ -309,54 +244,6 @@ class Restorer:
                 f"`parts` has names that the file does not know: {unknown}. It knows "
                 f"{sorted(self._names)}."
             )
-
-
-def _make_object(cls: Any, state: State) -> Any:
-    """Make an object with these attributes, without calling its class' `__init__`."""
-    if wrong := [name for name in state if name.startswith("__") or not name.isidentifier()]:
-        raise FileFormatError(f"{cls.__name__} has no attribute {wrong[0][:50]!r}")
-    if issubclass(cls, tuple):
-        return tuple.__new__(cls, _fields(cls, cls._fields, state).values())
-    made = object.__new__(cls)
-    if dataclasses.is_dataclass(cls):
-        names = [field.name for field in dataclasses.fields(cls)]
-        vars(made).update(_fields(cls, names, state))
-        return made
-    if hasattr(cls, "get_params"):
-        state = _complete_parameters(cls, state)
-    if hasattr(cls, "__setstate__"):
-        made.__setstate__(state)
-    else:
-        vars(made).update(state)
-    return made
-
-
-def _fields(cls: Any, names: Sequence[str], state: State) -> State:
-    """Return the fields of a record in order; check that none is missing or unknown."""
-    if unknown := set(state) - set(names):
-        raise FileFormatError(f"{cls.__name__} has no field {min(unknown)[:50]!r}")
-    if missing := [name for name in names if name not in state]:
-        raise FileFormatError(f"{cls.__name__} lacks the field {missing[0]!r}")
-    return {name: state[name] for name in names}
-
-
-def _complete_parameters(cls: type, state: State) -> State:
-    """Raise FileFormatError if an estimator's parameters are missing; return its state.
-
-    Parameters that a newer scikit-learn has added to its own classes take their defaults.
-    """
-    missing = {name: p for name, p in _parameters(cls).items() if name not in state}
-    # A pipeline of ours has scikit-learn's parameters.
-    declared_in = getattr(cls.__init__, "__module__", cls.__module__)  # type: ignore[misc]
-    if missing and not declared_in.startswith("sklearn."):
-        raise FileFormatError(f"{cls.__name__} lacks the parameter {min(missing)!r}")
-    return {**state, **{name: p.default for name, p in missing.items() if p.default is not p.empty}}
-
-
-@functools.cache
-def _parameters(cls: type) -> dict[str, inspect.Parameter]:
-    """Get an estimator's parameters by name, as its `__init__` declares them."""
-    return dict(inspect.signature(cls).parameters)
 
 
 _KINDS = ("estimator", "catalog")  # kinds of files
@@ -417,19 +304,14 @@ def dumps(estimator: Any) -> bytes:
     >>> loads(dumps(DeepEnsembleRegressor(n_members=3)))
     DeepEnsembleRegressor(n_members=3)
     """
-    kind = _kind_of(estimator)
-    if kind is None:
+    saved = find_by_class(type(estimator))
+    if saved is None or saved.kind is None:
         raise UnsavableError(
             f"Only estimators of skuq, pipelines and catalogs are saved. Got {type(estimator)}. "
             "For a scikit-learn search save its best_estimator_; for another object save the "
             "estimator that it holds."
         )
-    return _archive.to_bytes(estimator, kind=kind, describe=Describer(estimator))
-
-
-def _kind_of(value: Any) -> str | None:
-    saved = find_by_class(type(value))
-    return None if saved is None else saved.kind
+    return _archive.to_bytes(estimator, kind=saved.kind, describe=Describer(estimator))
 
 
 def load(
@@ -475,8 +357,8 @@ def load(
     Notes
     -----
     A file holds names of classes, plain values and arrays. Only classes that skuq has registered
-    for this are ever instantiated. Sizes are bounded by the length of the file, and every part has
-    a checksum. A checksum detects damage; it does not tell who wrote the file.
+    for this are ever instantiated. Time and memory of loading are bounded, and every part has a
+    checksum, which detects damage; it does not tell who wrote the file.
 
     Examples
     --------
@@ -514,7 +396,8 @@ def loads(
 
 def _check_loaded(estimator: Any, restorer: Restorer) -> Any:
     """Check that what was read may be saved by itself, and that all given parts were used."""
-    if _kind_of(estimator) is None:
+    saved = find_by_class(type(estimator))
+    if saved is None or saved.kind is None:
         raise FileFormatError(f"The file holds a {type(estimator).__name__}, no estimator.")
     restorer.check_parts()
     return estimator

@@ -274,6 +274,9 @@ class _Scores:
 
     def __setstate__(self, state):
         self.scores, self.values = state["scores"], state["values"]
+        # The curve takes ten times the memory of its knots: do not let a file choose their number.
+        if len(self.scores) > _MOST_INTERVALS + 3:
+            raise ValueError(f"A curve has at most {_MOST_INTERVALS + 3} knots.")
         self._interpolate()
 
     @classmethod

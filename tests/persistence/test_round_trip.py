@@ -9,7 +9,6 @@ import os
 import pickle
 import subprocess
 import sys
-from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +32,6 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 from sklearn.tree import DecisionTreeClassifier
-from sklearn.utils import Bunch
 from tiers import slow, slow_after
 
 import skuq
@@ -635,7 +633,9 @@ def test_networks_that_would_not_be_loaded_are_not_saved(tmp_path):
         config = network((3,), 2).to_json()
         member = dataclasses.replace(model.members_[0], network=config)
         model.fitted_ = dataclasses.replace(model.fitted_, members=(member,))
-        with pytest.raises(UnsavableError, match=rf"members\[0\] has a network .*{name}") as caught:
+        with pytest.raises(
+            UnsavableError, match=rf"members\[0\] cannot be saved: .*{name}"
+        ) as caught:
             skuq.save(model, tmp_path / "model.skuq")
         assert ("register" in str(caught.value)) is (network is with_own_layer)
     assert not os.listdir(tmp_path)
@@ -775,22 +775,27 @@ def test_what_cannot_be_saved_is_named(thing, message, tmp_path):
     assert not os.listdir(tmp_path)
 
 
-def test_names_of_attributes_are_strings():
-    bunch = Bunch(a=1)
-    bunch[3] = 2
-    with pytest.raises(UnsavableError, match="n_members has attributes whose names"):
-        dumps(skuq.DeepEnsembleRegressor(n_members=bunch))
-
-
 def test_series_are_saved():
     for series in (pd.Series([0.1, 0.2], name="q"), pd.Series(["a", None], index=[3, 1])):
         loaded = loads(dumps(skuq.NEONRegressor(query_points=series))).query_points
         pd.testing.assert_series_equal(loaded, series)
 
 
-def test_frames_that_would_come_back_changed_are_refused():
-    frame = pd.DataFrame({"a": [1]}, pd.date_range("2020", periods=1, tz=tzoffset(None, 60)))
-    with pytest.raises(UnsavableError, match="n_members has a column 'index' of .* Convert it"):
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (
+            pd.DataFrame({"a": [1]}, pd.date_range("2020", periods=1, tz=tzoffset(None, 60))),
+            "index",
+        ),
+        (pd.DataFrame({"a": pd.PeriodIndex(["2020-01"], freq="M")}), "'a' of type period"),
+        (pd.DataFrame({"a": pd.arrays.SparseArray([0.0])}), "'a' of type Sparse"),
+        (pd.DataFrame({("a", "b"): [1]}), "several levels"),
+        (pd.DataFrame({"a": [1]}, pd.MultiIndex.from_tuples([("a", 1)])), "several levels"),
+    ],
+)
+def test_dumps_refuses_frames_that_would_come_back_changed(frame, message):
+    with pytest.raises(UnsavableError, match=f"n_members has .*{message}"):
         dumps(skuq.DeepEnsembleRegressor(n_members=frame))
 
 
@@ -817,19 +822,10 @@ def test_frames_are_saved():
             "day": pd.to_datetime(["2020-01-01", None]),
             "here": pd.to_datetime(["2020-01-01", None]).tz_localize("Europe/Berlin"),
             "there": pd.to_datetime(["2020-01-01", None]).tz_localize("+01:30"),
-            "month": pd.PeriodIndex(["2020-01", None], freq="M"),
-            "cut": pd.cut([0.1, np.nan], [0.0, 0.5, 1.0]),
-            "span": pd.arrays.IntervalArray.from_breaks([0, 1, 2], closed="left"),
-            "price": [Decimal("1.10"), None],
-            "sparse": pd.arrays.SparseArray([0.0, 2.0]),
-            "rare": pd.arrays.SparseArray([True, False], fill_value=False),
-            "few": pd.arrays.SparseArray([1, 0], fill_value=0, dtype="int8"),
         }
     )
-    panel = typed.set_axis(pd.MultiIndex.from_tuples([("a", 1), ("b", 2)], names=["who", None]))
     days = typed.set_axis(pd.DatetimeIndex(["2020-01-01", "2020-03-01"], name="day"))
-    levels = pd.DataFrame({("a", "b"): [1], ("a", 2): [2]})
-    for kept in (frame, frame[[]], typed, panel, days, levels, typed.iloc[:0]):
+    for kept in (frame, frame[[]], typed, days, typed.iloc[:0]):
         loaded = loads(dumps(skuq.DeepEnsembleRegressor(n_members=kept))).n_members
         pd.testing.assert_frame_equal(loaded, kept)
     teams = fitted("hq").teams_
@@ -848,7 +844,7 @@ def test_output_maps_of_ones_own_are_given_again():
 def test_what_holds_itself_is_named():
     model = skuq.DeepEnsembleRegressor()
     model.n_members = [model]
-    with pytest.raises(UnsavableError, match=r"estimator\.n_members\[0\] holds itself"):
+    with pytest.raises(UnsavableError, match="levels deep, or holds itself"):
         dumps(model)
 
 

@@ -6,6 +6,7 @@ parameters: the strategy, the space of networks, the rule of the selection, and 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import math
@@ -18,6 +19,7 @@ import numpy as np
 from sklearn.base import clone, is_classifier
 from sklearn.utils.validation import check_is_fitted
 
+from skuq._utils._archive import refuse_broken
 from skuq._utils._environment import generator
 from skuq._utils._messages import warn_user
 from skuq.catalog import Catalog
@@ -56,6 +58,7 @@ from skuq.estimators._searches._trials import (
     warn_of_few_validation_rows,
 )
 from skuq.estimators._task import Task, read_task
+from skuq.exceptions import MissingPartError, SearchFailedError
 from skuq.fitted import FittedEnsemble
 from skuq.networks import Decisions
 from skuq.search import (
@@ -590,31 +593,38 @@ class SearchEstimator:
             If a file is broken.
         """
         estimator, catalog = load_search(cls, path, trusted, params)
-        plan, head = estimator._plan(None), estimator.fitted_.targets.head
-        n_trials = estimator._count_trials(plan.strategy)
-        result = SearchResult(first_trials(catalog, n_trials, estimator.catalog_path_))
-        chooser = estimator._chooser(plan.rule)
-        try:
-            chosen = chooser.choose_each(result, head)
-        except Exception as error:
-            _keep_trials(error, estimator, result)
-            raise
-        retraining = make_retraining(plan, result, chosen, estimator.refit, head)
-        if retraining is not None:
-            records = retraining.read_stored(
-                functools.partial(read_retrained, estimator.catalog_path_)
-            )
-            result = retraining.join(records)
-            chosen = recalibrate(chosen, chooser, result, head)
-            # With a limit of time, `fit` may have trained only some of the repeats.
-            n_all = len(retraining.requests)
-            if len(records) < (n_all if estimator.max_time is None else 1):
-                warn_user(
-                    f"{n_all - len(records)} of {n_all} {retraining.kind}s of the chosen trials "
-                    "are not stored. In their place, the networks of the search predict. `fit` "
-                    "with the same rows trains them.",
+        # From here on, only the content of the files can be wrong, or a selection of the user's.
+        let = (OSError, MissingPartError, SearchFailedError)
+        with refuse_broken(estimator.catalog_path_, let=let):
+            plan, head = estimator._plan(None), estimator.fitted_.targets.head
+            n_trials = estimator._count_trials(plan.strategy)
+            result = SearchResult(first_trials(catalog, n_trials, estimator.catalog_path_))
+            chooser = estimator._chooser(plan.rule)
+        with contextlib.ExitStack() as door:
+            if "selection" not in params:
+                door.enter_context(refuse_broken(estimator.catalog_path_, let=let))
+            try:
+                chosen = chooser.choose_each(result, head)
+            except Exception as error:
+                _keep_trials(error, estimator, result)
+                raise
+        with refuse_broken(estimator.catalog_path_, let=let):
+            retraining = make_retraining(plan, result, chosen, estimator.refit, head)
+            if retraining is not None:
+                records = retraining.read_stored(
+                    functools.partial(read_retrained, estimator.catalog_path_)
                 )
-        estimator = estimator._predict_by(result, chosen)
+                result = retraining.join(records)
+                chosen = recalibrate(chosen, chooser, result, head)
+                # With a limit of time, `fit` may have trained only some of the repeats.
+                n_all = len(retraining.requests)
+                if len(records) < (n_all if estimator.max_time is None else 1):
+                    warn_user(
+                        f"{n_all - len(records)} of {n_all} {retraining.kind}s of the chosen "
+                        "trials are not stored. In their place, the networks of the search "
+                        "predict. `fit` with the same rows trains them.",
+                    )
+            estimator = estimator._predict_by(result, chosen)
         estimator._review(plan.rule).warn_of_few_members()
         return estimator
 
