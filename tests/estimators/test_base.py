@@ -13,6 +13,7 @@ from scipy import sparse
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import BayesianRidge, LogisticRegression
+from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import validate_data
 
 from skuq import (
@@ -209,7 +210,7 @@ def test_predict_interval_of_several_coverages(n_outputs):
             line.predict_interval(X, wrong)
 
 
-def test_repr_html_links_to_the_documentation_that_the_package_names(monkeypatch):
+def test_estimator_html_repr_links_to_the_documentation_of_the_package(monkeypatch):
     class Metadata:
         def __init__(self, *urls):
             self.urls = list(urls)
@@ -219,14 +220,13 @@ def test_repr_html_links_to_the_documentation_that_the_package_names(monkeypatch
 
     def diagram(*urls):
         monkeypatch.setattr("importlib.metadata.metadata", lambda name: Metadata(*urls))
-        return DeepEnsembleRegressor()._repr_html_(), make_pipeline(Line())._repr_html_()
+        return tuple(map(estimator_html_repr, (DeepEnsembleRegressor(), make_pipeline(Line()))))
 
     site = "Documentation, https://docs.example/"
-    for html, name in zip(diagram("Source, https://x.example", site), ["DeepEnsembleRegressor"]):
-        assert f"https://docs.example/_generated/skuq.{name}.html" in html
-    assert "skuq.UncertaintyPipeline.html" in diagram(site)[1]
+    html, of_pipeline = diagram("Source, https://x.example", site)
+    assert "https://docs.example/_generated/skuq.DeepEnsembleRegressor.html" in html
+    assert "skuq.UncertaintyPipeline.html" in of_pipeline
     assert "_generated" not in diagram()[0] + diagram("Source, https://x.example")[1]
-    assert DeepEnsembleRegressor()._get_doc_link() == ""
 
 
 NETWORKS, FUNCTIONS, IMAGES = DeepEnsembleRegressor(), NEONRegressor(), NESClassifier()
