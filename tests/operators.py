@@ -3,7 +3,9 @@
 import numpy as np
 from numpy.testing import assert_allclose
 
-from skuq.backend import BACKEND, compile_program, ops
+from skuq.backend import BACKEND, compile_program, keras, ops
+from skuq.networks._dense_layers import Derivatives
+from skuq.training import _networks, _predict
 
 INPUTS = np.linspace(0.5, 2, 6)[:, None]
 QUERIES = np.linspace(0, 1, 4)
@@ -49,6 +51,8 @@ def inputs(n, low=0.5, high=1.5, seed=0):
     return np.random.default_rng(seed).uniform(low, high, (n, 2))
 
 
+# Rows far from INPUTS.
+FURTHER = np.array([[4.0], [6.0], [-3.0]])
 NEAR, FAR = inputs(30, seed=1), inputs(30, 2.5, 3.5, seed=2)
 
 
@@ -67,6 +71,26 @@ def assert_predicts_between_query_points(model):
 def single(posterior):
     """A posterior's arguments as float32 tensors."""
     return tuple(ops.convert_to_tensor(a.astype("float32")) for a in posterior.arguments)
+
+
+def derivatives_of(jacobian, values):
+    """Derivatives of a model of one output that is linear in its weights."""
+    return Derivatives(values[:, None], ((jacobian, np.ones((1, len(values), 1))),))
+
+
+def first_draw(network, seed):
+    """Weights and prior with which the training of a network begins."""
+    network = _predict.read_network(network) if isinstance(network, str) else network
+    entropy = np.random.SeedSequence(seed).generate_state(4)
+    return _networks.DrawingNetwork(network).draw(int(entropy[0]))
+
+
+def operator_of_keras(d_u, d_y, n_raw):
+    """A network of u and y with a layer that no plan knows."""
+    layers = keras.layers
+    u, y = keras.Input((d_u,)), keras.Input((d_y,))
+    value = layers.Dense(8, activation="tanh")(layers.Concatenate()([u, y]))
+    return keras.Model([u, y], layers.Dense(n_raw)(layers.PReLU()(value)))
 
 
 def assert_exact_gradients(posterior, X):

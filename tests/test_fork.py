@@ -44,7 +44,7 @@ def convolving(input_shape, n_outputs):
     return keras.Sequential([keras.Input(input_shape), *layers, keras.layers.Dense(n_outputs)])
 
 
-def test_a_fork_trains_nothing_and_predicts(table, forked):
+def test_fit_is_refused_in_a_fork_that_predicts(table, forked):
     X, y = table
     small = {"network": MLP(3), "epochs": 1, "random_state": 0}
     model = DeepEnsembleRegressor(2, **small).fit(X, y)
@@ -61,7 +61,7 @@ def test_a_fork_trains_nothing_and_predicts(table, forked):
 
 
 @slow
-def test_what_runs_through_keras_does_not_predict_in_a_fork(table, forked):
+def test_predict_through_keras_is_refused_in_a_fork(table, forked):
     X, y = table
     model = DeepEnsembleRegressor(1, network=convolving, epochs=1).fit(X, y)
     model.predict(X)  # compiled, and kept
@@ -70,14 +70,14 @@ def test_what_runs_through_keras_does_not_predict_in_a_fork(table, forked):
         model.predict(X)
 
 
-def test_a_search_in_a_fork_says_why(table, forked):
+def test_fit_of_a_search_in_a_fork_says_why(table, forked):
     X, y = table
     forked()
     with pytest.raises(Exception, match=REFUSED):
         AutoDEUQRegressor(n_trials=2, random_state=0).fit(X, y)
 
 
-def test_what_needs_no_tensorflow_is_not_refused(forked):
+def test_check_fork_refuses_only_what_needs_tensorflow(forked):
     forked()
     assert backend.BoundedCache(1).get("key", lambda: 3) == 3
     with pytest.raises(RuntimeError, match=REFUSED):
@@ -125,7 +125,7 @@ with joblib.parallel_config(backend="multiprocessing"):
 
 @slow
 @pytest.mark.smoke
-def test_processes_that_are_forked_do_not_hang():
+def test_fit_in_forked_processes_does_not_hang():
     fresh, difference, *told = run_python(f"FRESH = True\n{FORKS}").stdout.splitlines()
     assert fresh == "fitted"
     assert float(difference) == 0

@@ -1,6 +1,7 @@
 """Nested parallel work uses at most all cores and does not deadlock."""
 
 import os
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,13 +15,16 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from threadpoolctl import threadpool_info, threadpool_limits
 from tiers import slow_after
 
-from skuq import AutoDEUQRegressor, DeepEnsembleRegressor, MCDropoutRegressor
+from skuq import AutoDEUQRegressor, DeepEnsembleRegressor, MCDropoutRegressor, NEONRegressor
 from skuq._utils._environment import one_thread_if_small
 from skuq.networks import MLP
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 
 MODEL = DeepEnsembleRegressor(2, network=MLP(8), epochs=20, learning_rate=0.03, random_state=0)
+
+
+DROPOUT = MCDropoutRegressor(5, network=MLP(8), epochs=20, random_state=0)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +41,7 @@ def _threads_of_a_worker():
 
 
 @pytest.mark.slow
-def test_a_joblib_worker_keeps_to_its_share_of_the_cores():
+def test_backend_in_a_joblib_worker_keeps_to_its_share_of_the_cores():
     share = str(max(1, joblib.cpu_count() // 2))
     with joblib.parallel_config(backend="loky"):
         told = joblib.Parallel(n_jobs=2)(joblib.delayed(_threads_of_a_worker)() for _ in range(2))
@@ -45,14 +49,14 @@ def test_a_joblib_worker_keeps_to_its_share_of_the_cores():
 
 
 @pytest.mark.slow
-def test_what_the_user_says_of_threads_goes_first():
+def test_backend_takes_what_the_user_says_of_threads():
     code = "import os; from skuq.backend import keras; print(os.environ['TF_NUM_INTRAOP_THREADS'])"
     done = run_python(code, OMP_NUM_THREADS="2", TF_NUM_INTRAOP_THREADS="1")
     assert done.stdout.strip() == "1"
 
 
 @pytest.mark.parametrize("backend", slow_after(1, ["threading", "loky"]))
-def test_cross_validation_in_parallel_gives_the_same(backend, table):
+def test_fit_in_parallel_cross_validation_gives_the_same(backend, table):
     alone = cross_val_score(MODEL, *table, cv=3)
     with joblib.parallel_config(backend=backend):
         together = cross_val_score(MODEL, *table, cv=3, n_jobs=2)
@@ -60,7 +64,7 @@ def test_cross_validation_in_parallel_gives_the_same(backend, table):
 
 
 @pytest.mark.slow
-def test_searches_inside_a_search(tiny_space, table):
+def test_fit_of_searches_inside_a_search(tiny_space, table):
     """A search's own workers inside joblib's: it runs in the worker it is in."""
     model = AutoDEUQRegressor(2, n_jobs=2, epochs=5, space=tiny_space, random_state=0)
     search = GridSearchCV(model, {"n_members": [1, 2]}, cv=2, n_jobs=2, error_score="raise")
@@ -68,10 +72,9 @@ def test_searches_inside_a_search(tiny_space, table):
 
 
 @pytest.mark.slow
-def test_threads_fit_and_predict_at_the_same_time(table):
+def test_fit_and_predict_in_threads_at_the_same_time(table):
     X, y = table
-    models = [clone(MODEL), clone(MODEL).set_params(random_state=1), MCDropoutRegressor(
-        5, network=MLP(8), epochs=20, random_state=0)]  # fmt: skip
+    models = [clone(MODEL), clone(MODEL).set_params(random_state=1), DROPOUT]
     alone = [clone(model).fit(X, y).predict(X) for model in models]
     together = [None] * 9
 
@@ -89,21 +92,19 @@ def test_threads_fit_and_predict_at_the_same_time(table):
         assert_array_equal(result, alone[i % 3])
 
 
-@pytest.mark.parametrize("make", [lambda: MODEL, lambda: MCDropoutRegressor(
-    5, network=MLP(8), epochs=20, random_state=0)], ids=["ensemble", "dropout"])  # fmt: skip
-def test_eight_threads_predict_what_one_does(make, table):
+@pytest.mark.parametrize("model", [MODEL, DROPOUT, NEONRegressor(epochs=2, random_state=0)])
+def test_predict_in_eight_threads_gives_what_one_does(model, table):
     X, y = table
-    model = clone(make()).fit(X, y)
-    alone = model.predict(X, return_std=True)
+    model = pickle.loads(pickle.dumps(clone(model).fit(X, y)))  # which has not predicted yet
     with ThreadPoolExecutor(8) as pool:
         several = list(pool.map(lambda _: model.predict(X, return_std=True), range(32)))
-    for mean, std in several:
-        assert_array_equal(mean, alone[0])
-        assert_array_equal(std, alone[1])
+    expected = model.predict(X, return_std=True)
+    for parts in several:
+        assert_array_equal(parts, expected)
 
 
 @pytest.mark.slow
-def test_folds_in_processes_share_a_folder(tiny_space, table, tmp_path):
+def test_catalog_dir_is_shared_by_folds_in_processes(tiny_space, table, tmp_path):
     model = AutoDEUQRegressor(
         2, n_jobs=2, epochs=5, space=tiny_space, random_state=0, catalog_dir=tmp_path
     )
@@ -114,27 +115,22 @@ def test_folds_in_processes_share_a_folder(tiny_space, table, tmp_path):
     assert {file: file.stat().st_mtime_ns for file in written} == written
 
 
-def test_small_linear_algebra_runs_on_one_thread():
-    def threads():
-        return {p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"}
+def blas_threads():
+    return {p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"}
 
+
+def test_one_thread_if_small_leaves_the_number_of_threads_as_it_was():
     with threadpool_limits(2, user_api="blas"):
         with one_thread_if_small(100):
-            assert threads() == {1}
+            assert blas_threads() == {1}
         with one_thread_if_small(10_000):
-            assert threads() == {2}
-        assert threads() == {2}
-
-
-def test_overlapping_threads_leave_the_number_of_threads_as_it_was():
-    def threads():
-        return {p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"}
-
-    with threadpool_limits(2, user_api="blas"):
+            assert blas_threads() == {2}
+        assert blas_threads() == {2}
+        # Also where two threads overlap.
         first, second = one_thread_if_small(1), one_thread_if_small(1)
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)
-        assert threads() == {1}
+        assert blas_threads() == {1}
         second.__exit__(None, None, None)
-        assert threads() == {2}
+        assert blas_threads() == {2}

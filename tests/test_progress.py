@@ -9,7 +9,8 @@ import joblib
 import pytest
 
 from skuq._utils import _messages
-from skuq._utils._messages import Progress
+
+Progress, choose_display = _messages.Progress, _messages._choose_display
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def run(n, clock, seconds, **fields):
             progress.step(message=f"trial {k}: fine", **{"best NLL": 0.5 - k, "failed": 0})
 
 
-def test_piped_output_has_each_step_once(capsys, clock):
+def test_progress_writes_each_step_once_to_a_pipe(capsys, clock):
     run(3, clock, 10, verbose=1)
     assert capsys.readouterr().err.splitlines() == [
         "search: 1 of 3 trials, best NLL 0.5, failed 0, 00:20 left (trial 0: fine)",
@@ -49,7 +50,7 @@ def test_piped_output_has_each_step_once(capsys, clock):
     ]
 
 
-def test_by_default_lines_go_to_the_log(capsys, caplog, clock):
+def test_progress_goes_to_the_log_by_default(capsys, caplog, clock):
     with caplog.at_level(logging.INFO, logger="skuq"):
         run(2, clock, 10)
     assert capsys.readouterr().err == ""
@@ -59,7 +60,7 @@ def test_by_default_lines_go_to_the_log(capsys, caplog, clock):
     assert len(caplog.messages) == 2
 
 
-def test_zero_shows_nothing(capsys, caplog, clock, terminal):
+def test_progress_of_verbose_zero_shows_nothing(capsys, caplog, clock, terminal):
     with caplog.at_level(logging.INFO, logger="skuq"):
         run(2, clock, 100, verbose=0)
     assert capsys.readouterr().err == ""
@@ -67,14 +68,14 @@ def test_zero_shows_nothing(capsys, caplog, clock, terminal):
 
 
 @pytest.mark.parametrize(("seconds", "is_shown"), [(1.0, False), (4.5, True)])
-def test_a_terminal_shows_a_bar_of_what_takes_long(capsys, clock, terminal, seconds, is_shown):
+def test_progress_shows_a_bar_of_what_takes_long(capsys, clock, terminal, seconds, is_shown):
     run(5, clock, seconds)
     shown = capsys.readouterr().err
     assert ("search: 100%" in shown and "best NLL=-3.5, fa" in shown) == is_shown
     assert is_shown or shown == ""
 
 
-def test_a_bar_is_shown_before_a_first_step_that_takes_long(capsys, monkeypatch, terminal):
+def test_progress_shows_a_bar_before_a_first_step_that_takes_long(capsys, monkeypatch, terminal):
     monkeypatch.setattr(_messages, "_LONG", 0.05)
     n_threads = threading.active_count()
     with Progress("search", "trial", 3):
@@ -87,26 +88,26 @@ def test_a_bar_is_shown_before_a_first_step_that_takes_long(capsys, monkeypatch,
     assert threading.active_count() <= n_threads
 
 
-def test_a_limit_of_time_counts(capsys, clock):
+def test_progress_counts_a_limit_of_time(capsys, clock):
     fields = {"verbose": 1, "total": 100, "seconds_left": lambda: 1030 - clock.now}
     run(2, clock, 10, **fields)
     assert "00:20 left" in capsys.readouterr().err.splitlines()[0]
 
 
-def test_a_short_limit_of_time_shows_no_bar(capsys, clock, terminal):
+def test_progress_shows_no_bar_for_a_short_limit_of_time(capsys, clock, terminal):
     run(3, clock, 3, total=1000, seconds_left=lambda: 1010 - clock.now)
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("backend", ["threading", "loky"])
-def test_workers_show_nothing(terminal, backend):
-    displays = [joblib.delayed(_messages._choose_display)(None)] * 2
-    assert _messages._choose_display(None) == "bar"
+def test_progress_of_workers_shows_nothing(terminal, backend):
+    displays = [joblib.delayed(choose_display)(None)] * 2
+    assert choose_display(None) == "bar"
     assert joblib.Parallel(2, backend=backend)(displays) == [None, None]
     assert joblib.Parallel(1)(displays) == ["bar", "bar"]
 
 
-def test_epochs_may_become_fewer(capsys):
+def test_progress_of_epochs_may_become_less(capsys):
     with Progress("training", "epoch", verbose=1, every_step=False) as progress:
         progress.epochs(10, 90)
         progress.epochs(30, 60)
@@ -119,7 +120,7 @@ def test_epochs_may_become_fewer(capsys):
     ]
 
 
-def test_many_steps_make_few_lines(capsys, clock):
+def test_progress_makes_few_lines_of_many_steps(capsys, clock):
     with Progress("training", "epoch", 1000, verbose=1, every_step=False) as progress:
         for _ in range(1000):
             clock.go_on(0.01)

@@ -49,7 +49,7 @@ def model(request):
 
 
 @pytest.mark.parametrize("protocol", [2, pickle.HIGHEST_PROTOCOL])
-def test_copies_are_made_without_warnings(model, protocol):
+def test_copy_and_pickle_make_copies_without_warnings(model, protocol):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # NumPy deprecates ways to pickle its arrays
         twin = pickle.loads(pickle.dumps(model, protocol))
@@ -57,7 +57,7 @@ def test_copies_are_made_without_warnings(model, protocol):
         assert_array_equal(twin.predict(X), model.predict(X))
 
 
-def test_fitted_attributes_are_short(model):
+def test_repr_of_fitted_attributes_is_short(model):
     properties = {n for n in dir(type(model)) if n.endswith("_") and not n.startswith("_")}
     for attribute in {*vars(model), *properties}:
         value = getattr(model, attribute, None)
@@ -66,13 +66,13 @@ def test_fitted_attributes_are_short(model):
     assert len(repr(model.fitted_)) < 500
 
 
-def test_members_say_what_they_are():
+def test_repr_of_members_says_what_they_are():
     model = skuq.DeepEnsembleRegressor(2, **SMALL).fit(X, Y)
     assert repr(model.members_[0]).startswith("Member(42 weights, best epoch ")
     assert "members=<tuple of 2 Member>, weights=[0.5, 0.5]" in repr(model.fitted_)
 
 
-def test_records_are_described_by_their_fields():
+def test_record_repr_describes_fields():
     @dataclass
     class Record:
         small: np.ndarray

@@ -17,7 +17,7 @@ from skuq.networks import MLP
 from skuq.tables import TablePreprocessor
 
 
-def test_all_warnings_go_through_one_function():
+def test_warn_user_gives_all_warnings():
     """Whose line `stacklevel` means depends on who calls: no number is right."""
     faults = [
         path.name
@@ -43,7 +43,7 @@ def table():
     return X, X[:, 0]
 
 
-def test_warnings_of_estimators_point_at_the_caller(table):
+def test_warn_user_points_at_the_caller_of_an_estimator(table):
     X, y = table
     model = DeepEnsembleRegressor(1, network=MLP(2), epochs=1, random_state=0).fit(X, y)
     methods = (model.predict, model.predict_interval, model.predict_uncertainty)
@@ -54,7 +54,7 @@ def test_warnings_of_estimators_point_at_the_caller(table):
         assert files_of(caught, "missing values") == [__file__]
 
 
-def test_warnings_pass_over_scikit_learn(table):
+def test_warn_user_passes_over_scikit_learn(table):
     X, y = table
     model = DeepEnsembleRegressor(1, network=MLP(2), epochs=1, random_state=0)
     huge = np.where(np.arange(X.size).reshape(X.shape) == 3, 1e30, X)
@@ -63,7 +63,7 @@ def test_warnings_pass_over_scikit_learn(table):
     assert files_of(caught, "so far from") == [__file__]
 
 
-def test_warnings_without_a_user_point_at_their_origin():
+def test_warn_user_points_at_the_origin_without_a_user():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         thread = threading.Thread(target=TablePreprocessor().fit, args=([[1.0, np.nan]],))
@@ -73,7 +73,7 @@ def test_warnings_without_a_user_point_at_their_origin():
     assert file.endswith("_preprocessing.py")
 
 
-def test_the_category_is_kept():
+def test_warn_user_keeps_the_category():
     with pytest.warns(DeprecationWarning, match="soon") as caught:
         warn_user("soon", DeprecationWarning)
     assert caught[0].filename == __file__

@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
-from sklearn.base import is_classifier, is_regressor
+from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import BayesianRidge, LogisticRegression
+from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import validate_data
 
 from skuq import (
@@ -26,7 +27,9 @@ from skuq import (
     MCDropoutClassifier,
     NEONRegressor,
     NESClassifier,
+    NOMURegressor,
     OperatorEnsembleRegressor,
+    TabularEnsembleRegressor,
     make_pipeline,
 )
 from skuq.backend import keras
@@ -79,33 +82,31 @@ def classifier():
     return TwoMembers().fit(X[:3], LABELS)
 
 
-def test_probabilities_and_their_spread(classifier):
+def test_predict_proba_has_the_mean_and_spread_of_members(classifier):
     proba, std = classifier.predict_proba(X, return_std=True)
     assert_allclose(proba, MEAN, rtol=1e-15)
     # Two values 2 s apart with weights 3/4 and 1/4: sqrt(3)/4 of the gap.
     spread = np.sqrt(3) / 4 * np.array([0, 0.5, 0.5, 0.25])
     assert_allclose(std, spread[:, None] * [1, 1, 0], rtol=1e-14)
     assert_array_equal(classifier.predict_proba(X), proba)
+    assert_array_equal(classifier.predict_proba(X[1:2]), proba[1:2])
 
 
-def test_labels_and_the_spread_of_their_probability(classifier):
+def test_predict_gives_the_spread_of_the_predicted_class(classifier):
+    class ThirdIsShaky(TwoMembers):
+        def distribution(self, X):
+            return CategoricalMixture([[[0.0, 0.2, 0.8]], [[0.0, 0.4, 0.6]], [[0.3, 0.0, 0.7]]])
+
     labels, std = classifier.predict(X, return_std=True)
     assert_array_equal(labels, ["ant", "ant", "bee", "ant"])
     assert_array_equal(classifier.predict(X), labels)
     all_std = classifier.predict_proba(X, return_std=True)[1]
     assert_array_equal(std, all_std[np.arange(4), [0, 0, 1, 0]])
-
-
-def test_spread_is_of_the_predicted_class():
-    class ThirdIsShaky(TwoMembers):
-        def distribution(self, X):
-            return CategoricalMixture([[[0.0, 0.2, 0.8]], [[0.0, 0.4, 0.6]], [[0.3, 0.0, 0.7]]])
-
     _, std = ThirdIsShaky().fit(X[:3], LABELS).predict(X[:1], return_std=True)
     assert_allclose(std, np.std([0.8, 0.6, 0.7]), rtol=1e-14)
 
 
-def test_log_probabilities_are_finite(classifier):
+def test_predict_log_proba_is_finite(classifier):
     log_proba = classifier.predict_log_proba(X)
     assert_allclose(log_proba[:, :2], np.log(MEAN[:, :2]), rtol=1e-15)
     assert np.isfinite(log_proba).all() and (log_proba[:, 2] < -700).all()
@@ -131,14 +132,14 @@ def test_log_prob_of_labels(classifier):
     assert_array_equal(classifier.log_prob(X, as_objects), found)
 
 
-def test_unknown_labels_are_named(classifier):
+def test_log_prob_names_unknown_labels(classifier):
     with pytest.raises(ValueError, match=r"not seen in fit: \['fly', 'moth'\]"):
         classifier.log_prob(X, ["ant", "moth", "fly", "fly"])
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         classifier.log_prob(X, LABELS)
 
 
-def test_labels_of_another_type_are_not_cast():
+def test_log_prob_does_not_cast_labels():
     """NumPy would compare 1 and "1" as strings, hence as equal."""
     digits = TwoMembers().fit(X[:3], ["1", "2", "3"])
     with pytest.raises(ValueError, match=r"not seen in fit: \[1, 2\]"):
@@ -147,7 +148,7 @@ def test_labels_of_another_type_are_not_cast():
     assert_array_equal(numbers.log_prob(X[:2], [1.0, 2.0]), numbers.log_prob(X[:2], [1, 2]))
 
 
-def test_samples_are_labels_with_the_probabilities(classifier):
+def test_sample_y_draws_labels_with_their_probabilities(classifier):
     draws = classifier.sample_y(X, 4000, random_state=0)
     assert draws.shape == (4, 4000) and set(draws.ravel()) == {"ant", "bee"}
     # Five standard errors of a share in 4000 draws: 0.04.
@@ -155,16 +156,7 @@ def test_samples_are_labels_with_the_probabilities(classifier):
     assert_array_equal(classifier.sample_y(X, 4000, random_state=0), draws)
 
 
-def test_one_row(classifier):
-    row = X[1:2]
-    assert_array_equal(classifier.predict(row), ["ant"])
-    assert classifier.predict_proba(row).shape == (1, 3)
-    assert all(part.shape == (1,) for part in classifier.predict_uncertainty(row))
-    assert classifier.sample_y(row).shape == (1, 1)
-    assert_allclose(classifier.log_prob(row, ["bee"]), np.log(0.375), rtol=1e-15)
-
-
-def test_it_is_a_scikit_learn_classifier(classifier):
+def test_uncertainty_classifier_is_one_of_scikit_learn(classifier):
     assert is_classifier(classifier)
     assert classifier.score(X, ["ant", "ant", "bee", "wasp"]) == 0.75
     for method in (TwoMembers().predict, TwoMembers().sample_y):
@@ -172,22 +164,6 @@ def test_it_is_a_scikit_learn_classifier(classifier):
             method(X)
     with pytest.raises(ValueError, match="features"):
         classifier.predict_proba(X[:, :1])
-
-
-def test_regressors_share_the_distribution_and_its_draws():
-    class Line(UncertaintyRegressor):
-        def fit(self, X, y):
-            validate_data(self, X, y)
-            self.fitted_ = Fitted(lambda X: GaussianMixture(X[None, :, 0], np.ones((1, len(X)))))
-            return self
-
-    line = Line().fit(X, X[:, 0])
-    assert is_regressor(line) and not is_classifier(line)
-    assert_array_equal(line.predict_distribution(X).mean, X[:, 0])
-    draws = line.sample_y(X, 3, random_state=0)
-    assert draws.shape == (4, 3)
-    # One standard normal a draw, whatever the row.
-    assert_allclose(np.ptp(draws - X[:, :1], axis=0), 0, atol=1e-15)
 
 
 class Line(UncertaintyRegressor):
@@ -208,8 +184,18 @@ class Line(UncertaintyRegressor):
         return self
 
 
+def test_sample_y_of_a_regressor_moves_all_rows_together():
+    line = Line().fit(X, X[:, 0])
+    assert is_regressor(line) and not is_classifier(line)
+    assert_array_equal(line.predict_distribution(X).mean, X[:, 0])
+    draws = line.sample_y(X, 3, random_state=0)
+    assert draws.shape == (4, 3)
+    # One standard normal a draw, whatever the row.
+    assert_allclose(np.ptp(draws - X[:, :1], axis=0), 0, atol=1e-15)
+
+
 @pytest.mark.parametrize("n_outputs", [1, 2])
-def test_intervals_of_several_coverages(n_outputs):
+def test_predict_interval_of_several_coverages(n_outputs):
     line = Line(n_outputs).fit(X, X[:, 0])
     outputs = () if n_outputs == 1 else (n_outputs,)
     several = line.predict_interval(X, coverage=[0.9, 0.5, 0.9])
@@ -224,7 +210,7 @@ def test_intervals_of_several_coverages(n_outputs):
             line.predict_interval(X, wrong)
 
 
-def test_diagrams_link_to_the_documentation_that_the_package_names(monkeypatch):
+def test_estimator_html_repr_links_to_the_documentation_of_the_package(monkeypatch):
     class Metadata:
         def __init__(self, *urls):
             self.urls = list(urls)
@@ -234,121 +220,118 @@ def test_diagrams_link_to_the_documentation_that_the_package_names(monkeypatch):
 
     def diagram(*urls):
         monkeypatch.setattr("importlib.metadata.metadata", lambda name: Metadata(*urls))
-        return DeepEnsembleRegressor()._repr_html_(), make_pipeline(Line())._repr_html_()
+        return tuple(map(estimator_html_repr, (DeepEnsembleRegressor(), make_pipeline(Line()))))
 
     site = "Documentation, https://docs.example/"
-    for html, name in zip(diagram("Source, https://x.example", site), ["DeepEnsembleRegressor"]):
-        assert f"https://docs.example/_generated/skuq.{name}.html" in html
-    assert "skuq.UncertaintyPipeline.html" in diagram(site)[1]
+    html, of_pipeline = diagram("Source, https://x.example", site)
+    assert "https://docs.example/_generated/skuq.DeepEnsembleRegressor.html" in html
+    assert "skuq.UncertaintyPipeline.html" in of_pipeline
     assert "_generated" not in diagram()[0] + diagram("Source, https://x.example")[1]
-    assert DeepEnsembleRegressor()._get_doc_link() == ""
 
 
-REGRESSORS = DeepEnsembleRegressor(), NEONRegressor(), CalibratedUncertaintyRegressor(Line())
-
-
-@pytest.mark.parametrize("estimator", REGRESSORS)
-@pytest.mark.parametrize(
-    ("y", "message"),
-    [
-        (np.array([1.0, None, 2.0, 3.0], dtype=object), "y contains NaN"),
-        (["1", "2", "nan", "3"], "y contains NaN"),
-        (np.ma.masked_greater([1, 2, 3, 4], 3), "y contains NaN"),
-        (["1", "2", "inf", "3"], "y contains infinity"),
-        (np.arange(4).astype("M8[D]"), "dates or times"),
-        (pd.Series(pd.date_range("2020", periods=4, tz="UTC")), "dates or times"),
-        (sparse.csr_array(np.ones((4, 1))), "Sparse data was passed for y"),
-    ],
+NETWORKS, FUNCTIONS, IMAGES = DeepEnsembleRegressor(), NEONRegressor(), NESClassifier()
+CALIBRATED, CALIBRATED_CLASSES = (
+    CalibratedUncertaintyRegressor(Line()),
+    CalibratedUncertaintyClassifier(LogisticRegression()),
 )
-def test_targets_that_are_no_finite_numbers_are_refused(estimator, y, message):
+TEAM = HQEnsembleSelector([("a", LogisticRegression()), ("b", LogisticRegression())])
+CLASSES = DeepEnsembleClassifier()
+FIRST_MASKED = [1, 0, 0, 0]
+PICTURES = np.ones((4, 2, 2, 1))
+
+
+class LazyFrame:
+    columns = ["a", "b"]
+
+    def collect(self):
+        return X
+
+
+def mixed(*labels):
+    return np.array(labels, dtype=object)
+
+
+REFUSALS = [
+    *(
+        (model, X, y, message)
+        for model in (NETWORKS, FUNCTIONS, CALIBRATED)
+        for y, message in (
+            (mixed(1.0, None, 2.0, 3.0), "y contains NaN"),
+            (["1", "2", "nan", "3"], "y contains NaN"),
+            (np.ma.masked_greater([1, 2, 3, 4], 3), "y contains NaN"),
+            (["1", "2", "inf", "3"], "y contains infinity"),
+            (np.arange(4).astype("M8[D]"), "dates or times"),
+            (pd.Series(pd.date_range("2020", periods=4, tz="UTC")), "dates or times"),
+            (sparse.csr_array(np.ones((4, 1))), "Sparse data was passed for y"),
+            (["ant", "bee"] * 2, "is a regressor, .* label 'ant'.* DeepEnsembleClassifier"),
+            (mixed("ant", "bee", 1, 2), "is a regressor, .* label 'ant'.* DeepEnsembleClassifier"),
+        )
+    ),
+    *(
+        (model, LazyFrame(), np.arange(4.0), r"X is a LazyFrame, .* Give X\.collect\(\)\.")
+        for model in (NETWORKS, OperatorEnsembleRegressor(), CALIBRATED)
+    ),
+    # Networks would predict one class with probability 1, and have no doubt.
+    *(
+        (model, X, ["ant"] * 4, r"at least two classes\. Got 1 class: \['ant'\]")
+        for model in (CLASSES, MCDropoutClassifier(), AutoDEUQClassifier())
+    ),
+    *(
+        (model, np.ma.masked_less(rows, 3), np.arange(4) % 2, "X contains NaN")
+        for model, rows in (
+            (DeepEnsembleRegressor(preprocess=None), X),
+            (FUNCTIONS, X),
+            (IMAGES, PICTURES),
+        )
+    ),
+    *(
+        (model, rows, np.ma.array(np.arange(4).astype(dtype), mask=FIRST_MASKED), "contains NaN")
+        for model, rows in ((CLASSES, X), (IMAGES, PICTURES), (CALIBRATED_CLASSES, X), (TEAM, X))
+        for dtype in (int, str)
+    ),
+    *(
+        (model, X, labels, f"labels of one type. Got {kinds}")
+        for model in (CLASSES, CALIBRATED_CLASSES)
+        for other, kinds in ((None, "NoneType and str"), (1, "int and str"))
+        for labels in (mixed("a", other, "a", other), mixed(other, "a", other, "a"))
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "X", "y", "message"),
+    REFUSALS,
+    ids=[f"{type(case[0]).__name__}-{k}" for k, case in enumerate(REFUSALS)],
+)
+def test_fit_refuses(model, X, y, message):
     with pytest.raises((TypeError, ValueError), match=message):
-        estimator.fit(X, y)
+        model.fit(X, y)
 
 
-@pytest.mark.parametrize("estimator", REGRESSORS)
-@pytest.mark.parametrize("dtype", [str, object])
-def test_regressors_say_that_labels_are_for_classifiers(estimator, dtype):
-    y = np.array(["ant", "bee", "ant", "bee"], dtype=dtype)
-    message = f"{type(estimator).__name__} is a regressor, .* label 'ant'.* DeepEnsembleClassifier"
+@pytest.mark.parametrize(
+    ("model", "y", "weight", "message"),
+    [
+        (NETWORKS, np.ma.array([1.0, 2], mask=[1, 0]), None, "y .* contains NaN"),
+        (NETWORKS, [1.0, 2], np.ma.array([1.0, 2], mask=[1, 0]), "weight .* NaN"),
+        (NETWORKS, [1.0, 2], [0, 0], "`validation_data` must have a row of positive weight"),
+        (CLASSES, np.ma.array([0, 1], mask=[1, 0]), None, r"unknown .* \[nan\]"),
+        (CLASSES, [2, 0], None, r"unknown classes \[2\]"),
+        (CLASSES, mixed("a", 1), None, "unknown classes"),
+    ],
+)
+def test_fit_refuses_validation_rows(model, y, weight, message):
     with pytest.raises(ValueError, match=message):
-        estimator.fit(X, y)
+        model.fit(X, [0, 1, 0, 1], validation_data=(X[:2], y, weight))
 
 
-@pytest.mark.parametrize(
-    "estimator",
-    [
-        DeepEnsembleRegressor(),
-        OperatorEnsembleRegressor(),
-        CalibratedUncertaintyRegressor(BayesianRidge()),
-    ],
-)
-def test_lazy_frames_are_refused_with_the_way_out(estimator):
-    class LazyFrame:
-        columns = ["a", "b"]
-
-        def collect(self):
-            return X
-
-    with pytest.raises(TypeError, match=r"X is a LazyFrame, .* Give X\.collect\(\)\."):
-        estimator.fit(LazyFrame(), X[:, 0])
-
-
-@pytest.mark.parametrize(
-    "estimator", [DeepEnsembleClassifier(), MCDropoutClassifier(), AutoDEUQClassifier()]
-)
-def test_one_class_is_refused(estimator):
-    """Networks would predict it with probability 1, and have no doubt."""
-    with pytest.raises(ValueError, match=r"at least two classes\. Got 1 class: \['ant'\]"):
-        estimator.fit(X, ["ant"] * 4)
-
-
-@pytest.mark.parametrize(
-    "estimator", [DeepEnsembleRegressor(preprocess=None), NEONRegressor(), NESClassifier()]
-)
-def test_masked_numbers_are_missing(estimator):
-    images = isinstance(estimator, NESClassifier)
-    masked = np.ma.masked_less(np.ones((4, 2, 2, 1)) if images else X, 3)
-    with pytest.raises(ValueError, match="X contains NaN"):
-        estimator.fit(masked, np.arange(4) % 2)
-
-
-@pytest.mark.parametrize(
-    "estimator",
-    [
-        DeepEnsembleClassifier(),
-        NESClassifier(),
-        CalibratedUncertaintyClassifier(LogisticRegression()),
-        HQEnsembleSelector([("a", LogisticRegression()), ("b", LogisticRegression())]),
-    ],
-)
-@pytest.mark.parametrize("dtype", [int, str])
-def test_masked_classes_are_refused(estimator, dtype):
-    y = np.ma.array(np.arange(4).astype(dtype), mask=[1, 0, 0, 0])
-    with pytest.raises(ValueError, match="contains NaN"):
-        estimator.fit(np.ones((4, 2, 2, 1)) if isinstance(estimator, NESClassifier) else X, y)
-
-
-@pytest.mark.parametrize(
-    ("estimator", "y", "weight", "message"),
-    [
-        (DeepEnsembleRegressor(), np.ma.array([1.0, 2], mask=[1, 0]), None, "y .* contains NaN"),
-        (DeepEnsembleClassifier(), np.ma.array([0, 1], mask=[1, 0]), None, r"unknown .* \[nan\]"),
-        (DeepEnsembleRegressor(), [1.0, 2], np.ma.array([1.0, 2], mask=[1, 0]), "weight .* NaN"),
-    ],
-)
-def test_masked_validation_rows_are_refused(estimator, y, weight, message):
-    with pytest.raises(ValueError, match=message):
-        estimator.fit(X, [0, 1, 0, 1], validation_data=(X[:2], y, weight))
-
-
-def test_truths_that_are_masked_are_no_classes():
+def test_log_prob_refuses_masked_classes():
     y = np.array([0, 1, 0, 1])
     model = CalibratedUncertaintyClassifier(LogisticRegression(), cv=2).fit(X, y)
     with pytest.raises(ValueError, match=r"not seen in fit: \[nan\]"):
         model.log_prob(X, np.ma.array(y, mask=[1, 0, 0, 0]))
 
 
-def test_masked_truths_are_missing():
+def test_scores_refuse_masked_truths():
     masked = np.ma.masked_greater([1.0, 2.0, 3.0, 4.0], 3)
     model = CalibratedUncertaintyRegressor(Line(), cv=2).fit(X, [1.0, 2.0, 3.0, 4.0])
     with pytest.raises(ValueError, match="y contains NaN"):
@@ -360,23 +343,12 @@ def test_masked_truths_are_missing():
             get_scorer(name)(model, X, masked)
 
 
-@pytest.mark.parametrize(
-    "estimator", [DeepEnsembleClassifier(), CalibratedUncertaintyClassifier(LogisticRegression())]
-)
-@pytest.mark.parametrize(("other", "kinds"), [(None, "NoneType and str"), (1, "int and str")])
-def test_labels_of_several_types_are_refused(estimator, other, kinds):
-    with pytest.raises(ValueError, match=f"labels of one type. Got {kinds}"):
-        estimator.fit(X, np.array(["a", other, "a", other], dtype=object))
-    with pytest.raises(ValueError, match=f"labels of one type. Got {kinds}"):
-        estimator.fit(X, np.array([other, "a", other, "a"], dtype=object))
-
-
-def test_a_column_named_mask_is_a_column():
+def test_fit_takes_a_column_named_mask_for_a_column():
     Y = pd.DataFrame({"_mask": [1.0, 2.0, 3.0, 5.0]})
     assert CalibratedUncertaintyRegressor(BayesianRidge(), cv=2).fit(X, Y).predict(X).shape == (4,)
 
 
-def test_layers_of_a_script_are_registered_where_an_estimator_is_unpickled(monkeypatch):
+def test_unpickling_registers_layers_of_a_script(monkeypatch):
     class Sine(keras.layers.Layer):
         def call(self, x):
             return keras.ops.sin(x)
@@ -402,13 +374,13 @@ def test_layers_of_a_script_are_registered_where_an_estimator_is_unpickled(monke
         assert registered.pop("skuq_tests>Sine").__name__ == "Sine"
 
 
-def test_estimators_with_an_oracle_are_pickled():
+def test_pickling_keeps_an_oracle():
     oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=7, seed=1)
     loaded = pickle.loads(pickle.dumps(AutoDEUQRegressor(search=oracle)))
     assert loaded.search.max_trials == 7 and loaded.search.seed == 1
 
 
-def test_layers_registered_elsewhere_do_not_keep_an_estimator_from_being_pickled(monkeypatch):
+def test_pickling_passes_over_layers_registered_elsewhere(monkeypatch):
     class Local(keras.layers.Layer):
         """Registered inside a function: a plain pickle cannot refer to it."""
 
@@ -426,7 +398,7 @@ def test_layers_registered_elsewhere_do_not_keep_an_estimator_from_being_pickled
     assert loaded.network is network
 
 
-def test_a_copy_has_the_parameters_themselves():
+def test_copy_has_the_parameters_themselves():
     oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=7, seed=1)
     model = DeepEnsembleRegressor(network=oracle)  # any parameter may be given, until `fit`
     assert copy.copy(model).network is oracle
@@ -437,7 +409,7 @@ class StateOfItsOwn(DeepEnsembleRegressor):
         return StateOfItsOwn, (self.n_members,)
 
 
-def test_subclasses_may_have_pickles_of_their_own():
+def test_pickling_of_subclasses_may_be_their_own():
     assert pickle.loads(pickle.dumps(StateOfItsOwn(3))).n_members == 3
 
 
@@ -466,6 +438,20 @@ def test_fits_keeps_the_earlier_fit_if_one_fails(then):
     with pytest.raises(type(then)):
         model.set_params(then=then).fit([[0]], [5.0])
     assert (model.fitted_, model.had_) == (3.0, []) and not hasattr(model, "half_")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [CLASSES, NETWORKS, FUNCTIONS, IMAGES, CALIBRATED, CALIBRATED_CLASSES, TEAM]
+    + [MCDropoutClassifier(), AutoDEUQClassifier(), NOMURegressor(), TabularEnsembleRegressor()],
+    ids=lambda model: type(model).__name__,
+)
+def test_fit_that_is_refused_keeps_the_earlier_fit(model):
+    model, earlier = clone(model), object()
+    model.fitted_ = earlier
+    with pytest.raises(ValueError):
+        model.fit(PICTURES if type(model) is NESClassifier else X, [np.nan] * 4)
+    assert model.fitted_ is earlier
 
 
 def test_fits_starts_without_the_earlier_fit_unless_it_is_a_warm_start():

@@ -50,25 +50,15 @@ def steps(unit, n):
     ("model", "y", "unit", "n"),
     [
         (skuq.DeepEnsembleRegressor(2, **SMALL), Y, "epoch", 3),
-        (skuq.NOMURegressor(readout=NUMBERS, epochs=3, random_state=0), Y, "epoch", 3),
-        (skuq.NEONRegressor(epochs=3, batch_size=None, random_state=0), Y, "epoch", 3),
+        (skuq.NOMURegressor(readout=NUMBERS, **RUN), Y, "epoch", 3),
+        (skuq.NEONRegressor(batch_size=None, **RUN), Y, "epoch", 3),
         (skuq.CalibratedUncertaintyRegressor(LinearRegression(), cv=2), Y, "fit", 3),
-        (
-            skuq.HQEnsembleSelector([("a", GaussianNB()), ("b", GaussianNB(var_smoothing=1))]),
-            Y > 0,
-            "model",
-            2,
-        ),
-        (
-            skuq.NESRegressor(2, n_members=1, space=TinySpace(), epochs=3, random_state=0),
-            Y,
-            "trial",
-            2,
-        ),
+        (skuq.HQEnsembleSelector([("a", GaussianNB()), ("b", GaussianNB())]), Y > 0, "model", 2),
+        (skuq.NESRegressor(2, n_members=1, space=TinySpace(), **RUN), Y, "trial", 2),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_callbacks_are_told_of_every_step(model, y, unit, n):
+def test_set_callbacks_tells_of_every_step(model, y, unit, n):
     recorder = Recorder()
     assert model.set_callbacks(recorder).fit(X, y) is model
     assert recorder.events == [
@@ -83,7 +73,7 @@ def test_callbacks_are_told_of_every_step(model, y, unit, n):
     assert_array_equal(fitted.predict(X), model.predict(X))
 
 
-def test_fits_inside_a_fit_count_nothing_of_the_outer_one():
+def test_set_callbacks_counts_nothing_of_fits_inside():
     recorder = Recorder()
     inner = skuq.DeepEnsembleRegressor(2, **SMALL)
     skuq.CalibratedUncertaintyRegressor(inner, cv=2).set_callbacks(recorder).fit(X, Y)
@@ -91,7 +81,7 @@ def test_fits_inside_a_fit_count_nothing_of_the_outer_one():
     assert ("end", "fit", 2) in recorder.events
 
 
-def test_scores_are_monitored():
+def test_set_callbacks_monitors_scores():
     monitor = callback.ScoringMonitor(scoring="r2")
     model = skuq.DeepEnsembleRegressor(2, **SMALL).set_callbacks(monitor).fit(X, Y)
     (row,) = monitor.get_logs().data
@@ -99,7 +89,7 @@ def test_scores_are_monitored():
     assert row["r2"] == pytest.approx(model.score(X, Y))
 
 
-def test_callbacks_of_a_grid_search_see_the_fits_inside():
+def test_set_callbacks_sees_the_fits_of_a_grid_search():
     monitor = callback.ScoringMonitor(scoring="r2")
     model = skuq.CalibratedUncertaintyRegressor(TooSure(), cv=2).set_callbacks(monitor)
     search = GridSearchCV(model, {"method": ["scale", "isotonic"]}, cv=2).fit(X, Y)
@@ -108,7 +98,7 @@ def test_callbacks_of_a_grid_search_see_the_fits_inside():
     assert search.predict(X).shape == (40,)
 
 
-def test_an_error_ends_the_callbacks():
+def test_set_callbacks_ends_with_an_error():
     recorder = Recorder()
     with pytest.raises(ValueError):
         skuq.DeepEnsembleRegressor(2, **SMALL).set_callbacks(recorder).fit(X, Y[:-1])
@@ -116,9 +106,9 @@ def test_an_error_ends_the_callbacks():
     assert recorder.fitted == []
 
 
-def test_callbacks_are_not_saved(tmp_path):
+def test_save_leaves_callbacks_out(tmp_path):
     model = skuq.DeepEnsembleRegressor(2, **SMALL).set_callbacks(Recorder()).fit(X, Y)
-    model._parent_callback_ctx = object()  # while a search of scikit-learn fits the model
+    vars(model)["_parent_callback_ctx"] = object()  # while scikit-learn's search fits the model
     skuq.save(model, tmp_path / "model.skuq")
     loaded = skuq.load(tmp_path / "model.skuq")
     assert not hasattr(loaded, "_skl_callbacks") and not hasattr(loaded, "_parent_callback_ctx")

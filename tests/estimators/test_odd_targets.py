@@ -28,8 +28,8 @@ from skuq.training import Training
 OPERATOR = {
     "network": OperatorNetwork(encoder_units=(4,), latent=4, decoder_units=(4,)),
     "training": Training(steps=5),
+    "random_state": 0,
 }
-OPERATOR["random_state"] = 0
 NETWORK = {"network": MLP(4), "epochs": 3, "random_state": 0}
 ENSEMBLES = [
     DeepEnsembleRegressor(2, **NETWORK),
@@ -51,7 +51,7 @@ ENSEMBLES = [
 
 @pytest.mark.filterwarnings("ignore:The ensemble has")
 @pytest.mark.parametrize("model", slow_after(1, ENSEMBLES))
-def test_a_constant_is_a_constant(model):
+def test_fit_to_a_constant_predicts_it(model):
     X = np.random.default_rng(0).normal(size=(40, 2))
     y = np.full(40, 7.0)
     parts = model.fit(X, y).predict_uncertainty(9 * X)
@@ -77,7 +77,7 @@ UNSURE = [
 @pytest.mark.parametrize(
     ("n_rows", "model"), [(8, ENSEMBLES[0]), *itertools.product((1, 8), UNSURE)]
 )
-def test_a_few_rows_are_no_constant(n_rows, model):
+def test_fit_to_a_few_rows_takes_them_for_no_constant(n_rows, model):
     """The rows of a step function may all lie on one side."""
     X = np.random.default_rng(0).uniform(-1, 1, size=(n_rows, 2))
     with warnings.catch_warnings():
@@ -86,7 +86,7 @@ def test_a_few_rows_are_no_constant(n_rows, model):
     assert model.predict([[0.1, 3.0]], return_std=True)[1] > 1e-3
 
 
-def test_a_constant_component_does_not_spoil_the_others():
+def test_fit_to_a_constant_component_does_not_spoil_the_others():
     """Values that all functions share at a query point are common: boundary conditions."""
     X = np.random.default_rng(0).normal(size=(40, 2))
     Y = np.stack([np.full(40, 5.0), X[:, 0], X[:, 0] ** 2], axis=1)
@@ -99,7 +99,7 @@ def test_a_constant_component_does_not_spoil_the_others():
     assert np.abs(mean - Y)[:, 1:].mean() < 0.3 and np.median(std[:, 1:]) > 1e-3
 
 
-def test_relative_errors_do_not_see_the_scale_of_constants():
+def test_function_targets_do_not_see_the_scale_of_constants():
     Y = np.stack([np.full(4, 5.0), np.array([1.0, 2, 3, 4])], axis=1)
     weights = []
     for narrow in (True, False):
@@ -112,7 +112,7 @@ def test_relative_errors_do_not_see_the_scale_of_constants():
     assert_allclose(weights[1].reshape(4, 2)[:, 0] * wide, 2)
 
 
-def test_a_warm_start_after_a_constant_learns_the_scale():
+def test_fit_learns_the_scale_in_a_warm_start_after_a_constant():
     X = np.random.default_rng(0).normal(size=(20, 2))
     settings = {**OPERATOR, "training": Training(steps=400), "noise_std": 0.0, "warm_start": True}
     model = OperatorEnsembleRegressor(2, **settings).fit(X, np.full(20, 7.0))
@@ -120,7 +120,7 @@ def test_a_warm_start_after_a_constant_learns_the_scale():
     assert np.abs(model.predict(X) - X[:, 0]).mean() < 0.3
 
 
-def test_a_given_model_that_varies_keeps_its_uncertainty():
+def test_fit_to_a_constant_with_a_given_model_that_varies_is_uncertain():
     X = np.random.default_rng(0).normal(size=(20, 2))
     given = LinearRegression().fit(X, X[:, 0])
     settings = {"pretrained": given, "prior": "epinet", "noise_std": 0.0}
@@ -129,7 +129,7 @@ def test_a_given_model_that_varies_keeps_its_uncertainty():
 
 
 @pytest.mark.parametrize("transform", ["standard", "yeo-johnson", "quantile"])
-def test_targets_whose_variance_underflows(transform):
+def test_fit_refuses_targets_whose_variance_underflows(transform):
     X = np.linspace(0, 1, 30)[:, None]
     model = DeepEnsembleRegressor(2, epochs=2, target_transform=transform)
     with pytest.raises(ValueError, match="their variance underflows float64. Rescale y"):

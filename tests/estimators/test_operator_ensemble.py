@@ -7,28 +7,26 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from operators import (
     FAR,
+    FURTHER,
     INPUTS,
     QUERIES,
     SMALL,
     VALUES,
     WAVE_SETTINGS,
     build,
+    first_draw,
     inputs,
     std_of,
     waves,
 )
-from sklearn.model_selection import cross_val_score
 from tiers import slow_after
 
 import skuq.training
 from skuq import OperatorEnsembleRegressor
 from skuq.backend import keras
-from skuq.training._networks import DrawingNetwork
-from skuq.training._predict import predict_draws, read_network
+from skuq.training._predict import predict_draws
 
 layers = keras.layers
-
-FURTHER = np.array([[4.0], [6.0], [-3.0]])
 
 
 def small(**changes):
@@ -54,7 +52,7 @@ def wave():
 
 
 @pytest.mark.slow
-def test_members_differ_by_their_priors(wave):
+def test_fit_makes_members_differ_by_their_priors(wave):
     """Away from the data, members of a deep ensemble differ by their first weights only."""
     u = inputs(40)
     strong, none = (
@@ -66,7 +64,7 @@ def test_members_differ_by_their_priors(wave):
 # Members ----------------------------------------------------------------------
 
 
-def test_predictions_are_moments_of_the_members(wave):
+def test_predict_gives_moments_of_the_members(wave):
     targets, rows = wave.fitted_.targets, wave.fitted_.inputs.transform(FAR)
     means = np.stack([predict_draws(member, rows)[0] for member in wave.members_])
     means = means.reshape(4, 30, 12) * targets.scale_[0] + targets.mean_[0]
@@ -83,7 +81,7 @@ def test_predictions_are_moments_of_the_members(wave):
 @pytest.mark.parametrize(
     "batch", slow_after(1, [{}, {"batch_size": 2, "batch_over": "functions"}]), ids=str
 )
-def test_a_member_is_the_same_trained_alone(monkeypatch, batch):
+def test_fit_trains_members_as_if_alone(monkeypatch, batch):
     calls = []
 
     def spy(*arguments, **options):
@@ -104,13 +102,11 @@ def test_a_member_is_the_same_trained_alone(monkeypatch, batch):
         assert_allclose(predict_draws(one, rows), predict_draws(other, rows), atol=1e-4)
 
 
-def test_priors_are_frozen_and_of_each_member_alone():
+def test_fit_freezes_priors_of_each_member_alone():
     model = fit_small(training__steps=40)
-    drawing = DrawingNetwork(read_network(model.members_[0].network))
     for member in model.members_:
-        entropy = np.random.SeedSequence(member.seed).generate_state(4)
-        weights, prior = drawing.draw(int(entropy[0]))
-        assert len(prior) == len(drawing.shapes)
+        weights, prior = first_draw(member.network, member.seed)
+        assert len(prior) == len(member.state)
         for before, after in zip(prior, member.state):
             assert_array_equal(before, after)
         assert abs(member.weights - weights).max() > 1e-3
@@ -118,7 +114,7 @@ def test_priors_are_frozen_and_of_each_member_alone():
     assert abs(kernels[0] - kernels[1]).max() > 0.01
 
 
-def test_without_prior_members_hold_nothing_frozen():
+def test_fit_without_prior_freezes_nothing():
     model = fit_small(prior_scale=0.0)
     assert all(len(member.state) == 0 for member in model.members_)
     assert (std_of(model, INPUTS) > 0).all()
@@ -131,7 +127,7 @@ def test_without_prior_members_hold_nothing_frozen():
     slow_after(1, [{"batch_size": 2, "batch_over": "functions"}, {}, {"batch_size": 5}]),
     ids=str,
 )
-def test_bootstrap_gives_members_whole_functions_of_their_own(monkeypatch, batch):
+def test_fit_with_subsample_gives_members_whole_functions_of_their_own(monkeypatch, batch):
     caught = []
 
     def spy(job, data, **options):
@@ -157,12 +153,7 @@ def test_bootstrap_gives_members_whole_functions_of_their_own(monkeypatch, batch
     assert np.isfinite(model.predict(FURTHER)).all()
 
 
-def test_smallest_bootstrap_is_one_function():
-    model = fit_small(subsample=0.01)
-    assert np.isfinite(std_of(model, FURTHER)).all()
-
-
-def test_wild_members_are_left_out(monkeypatch):
+def test_fit_leaves_wild_members_out(monkeypatch):
     train = skuq.training.train
 
     def with_a_wild_one(*arguments, **options):
@@ -176,14 +167,10 @@ def test_wild_members_are_left_out(monkeypatch):
     assert np.isfinite(std_of(model, FURTHER)).all()
 
 
-# The common interface ----------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_cross_validation():
-    assert np.isfinite(cross_val_score(small(), INPUTS, VALUES, cv=2)).all()
-
-
-def test_a_member_alone_has_hardly_any_uncertainty():
-    model = fit_small(n_members=1)
-    assert (std_of(model, FURTHER) < 1e-6).all() and (std_of(model, FURTHER) > 0).all()
+@pytest.mark.parametrize(
+    ("changes", "largest"), [({"n_members": 1}, 1e-6), ({"subsample": 0.01}, np.inf)], ids=str
+)
+def test_predict_is_never_certain(changes, largest):
+    """One member has hardly any uncertainty; the smallest subsample is one function."""
+    std = std_of(fit_small(**changes), FURTHER)
+    assert (std > 0).all() and (std < largest).all()

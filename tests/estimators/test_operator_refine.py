@@ -5,15 +5,13 @@ import itertools
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from operators import QUERIES, SMALL, VALUES, WAVE_SETTINGS, build, inputs, waves
+from operators import QUERIES, SMALL, VALUES, WAVE_SETTINGS, build, derivatives_of, inputs, waves
 from scipy.optimize import least_squares
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 
 from skuq import NEONRegressor, OperatorEnsembleRegressor
-from skuq.networks._dense_layers import Derivatives
 from skuq.training import _refine
-from skuq.training._refine import levenberg_marquardt
 
 U = inputs(len(VALUES))
 
@@ -41,7 +39,7 @@ def plain():
     return ensemble().fit(u, waves(u))
 
 
-def test_refined_members_meet_the_data_with_their_priors(plain):
+def test_fit_refines_members_to_the_data_with_their_priors(plain):
     u = inputs(10)
     refined = ensemble(refine=True).fit(u, waves(u))
     assert rms_at_data(plain, u) > 1e-2
@@ -50,7 +48,7 @@ def test_refined_members_meet_the_data_with_their_priors(plain):
     assert refined.predict_uncertainty(far).epistemic.mean() > 100 * rms_at_data(refined, u)
 
 
-def test_many_values_are_refined_by_lbfgs(monkeypatch, plain):
+def test_fit_refines_many_values_by_lbfgs(monkeypatch, plain):
     monkeypatch.setattr(_refine, "MAX_DUAL_VALUES", 10)
     monkeypatch.setattr(_refine, "_MAX_LBFGS_STEPS", 60)
     monkeypatch.setattr(_refine, "_ROWS_AT_ONCE", 37)
@@ -59,7 +57,7 @@ def test_many_values_are_refined_by_lbfgs(monkeypatch, plain):
     assert rms_at_data(refined, u) < 0.3 * rms_at_data(plain, u)
 
 
-def test_steps_of_levenberg_and_marquardt_find_scipys_minimum():
+def test_levenberg_marquardt_finds_scipys_minimum():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(30, 2))
     targets = 1.5 * np.tanh(x @ [1.0, -0.5]) + 0.1 * rng.normal(size=30)
@@ -69,21 +67,21 @@ def test_steps_of_levenberg_and_marquardt_find_scipys_minimum():
         raw = np.tanh(x @ flat[:2]) * flat[2]
         slope = (1 - np.tanh(x @ flat[:2]) ** 2) * flat[2]
         jacobian = np.column_stack([slope[:, None] * x, np.tanh(x @ flat[:2])])
-        return Derivatives(raw[:, None], ((jacobian, np.ones((1, 30, 1))),))
+        return derivatives_of(jacobian, raw)
 
     start = np.array([0.3, -0.2, 0.5])
-    found = levenberg_marquardt(derivatives, start, targets, root)
+    found = _refine.levenberg_marquardt(derivatives, start, targets, root)
     other = least_squares(lambda w: root * (derivatives(w).raw[:, 0] - targets), start, xtol=1e-14)
     assert_allclose(found, other.x, rtol=1e-3)  # it ends where little is gained
 
 
-def test_rows_that_are_nearly_equal_are_refined():
+def test_fit_refines_rows_that_are_nearly_equal():
     u = np.concatenate([inputs(5), inputs(5) + 1e-9, inputs(5) + 1e-7])
     model = ensemble(refine=True, training__steps=100).fit(u, waves(u))
     assert rms_at_data(model, u) < 1e-3
 
 
-def test_rows_of_weight_zero_are_not_met():
+def test_fit_refines_without_rows_of_weight_zero():
     u, weight = inputs(10), np.r_[np.ones(9), 0.0]
     values = waves(u)
     values[9] += 5 * values.std()
@@ -92,7 +90,7 @@ def test_rows_of_weight_zero_are_not_met():
     assert error[:9].max() < 1e-2 * error[9]
 
 
-def test_a_warm_start_goes_on_from_weights_and_scales():
+def test_fit_goes_on_from_weights_and_scales():
     u = inputs(10)
     model = ensemble(warm_start=True).fit(u[:8], waves(u[:8]))
     first = model.fitted_
@@ -105,7 +103,7 @@ def test_a_warm_start_goes_on_from_weights_and_scales():
     assert_allclose(model.predict(u), first.distribution(u).mean, rtol=1e-3, atol=1e-4)
 
 
-def test_conditioned_prior_closes_at_new_data_after_a_warm_start():
+def test_fit_closes_a_conditioned_prior_at_new_data_in_a_warm_start():
     u = inputs(10)
     model = build(
         NEONRegressor,
@@ -123,7 +121,7 @@ def test_conditioned_prior_closes_at_new_data_after_a_warm_start():
     assert model.predict_uncertainty(u[9:]).epistemic.mean() < 0.1 * before
 
 
-def test_members_added_to_a_warm_start_are_networks_of_their_own():
+def test_fit_adds_members_of_their_own_in_a_warm_start():
     settings = {"query_points": QUERIES, "noise_std": 0.0, "warm_start": True, **SMALL}
     model = build(OperatorEnsembleRegressor, 2, **settings).fit(U, VALUES)
     before = [member.state[0] for member in model.members_]
@@ -133,7 +131,7 @@ def test_members_added_to_a_warm_start_are_networks_of_their_own():
     assert min(distances) > 0.1
 
 
-def test_networks_that_learn_the_noise_have_not_seen_what_they_leave_out():
+def test_fit_learns_the_noise_from_networks_of_a_cold_start():
     u = inputs(30)
     settings = {**WAVE_SETTINGS, **SMALL}
     cold = build(OperatorEnsembleRegressor, 2, **settings).fit(u, waves(u))
@@ -142,7 +140,7 @@ def test_networks_that_learn_the_noise_have_not_seen_what_they_leave_out():
     assert_allclose(warm.members_[0].weights, cold.members_[0].weights)
 
 
-def test_a_warm_start_asks_the_given_model_that_it_has_now():
+def test_fit_asks_the_given_model_that_it_has_now_in_a_warm_start():
     settings = {"query_points": QUERIES, "warm_start": True, "noise_std": 0.0, **SMALL}
     first, second = LinearRegression().fit(U, VALUES), LinearRegression().fit(U, VALUES + 1)
     model = build(NEONRegressor, pretrained=first, **settings).fit(U, VALUES)
@@ -151,7 +149,7 @@ def test_a_warm_start_asks_the_given_model_that_it_has_now():
     assert_allclose(model.predict(U), second.predict(U))
 
 
-def test_a_warm_start_needs_the_same_networks():
+def test_fit_needs_the_same_networks_in_a_warm_start():
     model = build(NEONRegressor, query_points=QUERIES, **SMALL, warm_start=True).fit(U, VALUES)
     with pytest.raises(ValueError, match="architecture"):
         clone(model).set_params(network__latent=6).fit(U, VALUES).set_params(network__latent=7).fit(

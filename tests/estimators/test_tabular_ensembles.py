@@ -3,7 +3,6 @@
 import pickle
 import re
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from skuq.ensembles import stacking_weights
 from skuq.networks import TabularNetwork
 from skuq.persistence import dumps, loads
 from skuq.predictive import CategoricalMixture
-from skuq.predictive._calibration import fit_out_of_bag_scale
 
 SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}
 MODULE = "skuq.estimators._ensembles._tabular"
@@ -65,7 +63,7 @@ def calibration(model):
 
 
 @pytest.mark.parametrize("n_outputs", [1, 2])
-def test_calibration_scales_the_total_and_adds_a_floor(pair, table, n_outputs):
+def test_fit_calibrates_by_a_factor_and_a_floor(pair, table, n_outputs):
     X, _ = table
     X = 1.5 * X
     calibrated, plain = pair[n_outputs, True], pair[n_outputs, False]
@@ -82,23 +80,8 @@ def test_calibration_scales_the_total_and_adds_a_floor(pair, table, n_outputs):
     assert_allclose(found.total**2, (factor * raw.total) ** 2 + floor**2)
 
 
-def test_any_factor_and_floor_do_what_they_say(pair, table):
-    X, _ = table
-    plain = pair[2, False]
-    raw = plain.predict_uncertainty(X)
-    model = pickle.loads(pickle.dumps(plain))
-    targets = model.fitted_.targets.with_calibration(1.7, 0.4)
-    model.fitted_ = replace(model.fitted_, targets=targets)
-    found = model.predict_uncertainty(X)
-    floor = 0.4 * targets.scaling.scale_
-    assert_allclose(found.mean, raw.mean)
-    assert_allclose(found.total**2, 1.7**2 * raw.total**2 + floor**2)
-    assert_allclose(found.epistemic, 1.7 * raw.epistemic)
-    assert calibration(plain) == (1.0, 0.0)  # a copy
-
-
 @pytest.mark.parametrize("n_outputs", [1, 2])
-def test_other_forms_of_a_calibrated_ensemble_agree(pair, table, n_outputs):
+def test_fit_calibrates_other_forms_of_an_ensemble_alike(pair, table, n_outputs):
     X, _ = table
     model, plain = pair[n_outputs, True], pair[n_outputs, False]
     parts, raw = model.predict_uncertainty(X), plain.predict_uncertainty(X)
@@ -116,7 +99,7 @@ def test_other_forms_of_a_calibrated_ensemble_agree(pair, table, n_outputs):
             assert_array_equal(one, other)
 
 
-def test_calibration_is_fitted_on_the_rows_that_members_have_not_seen(pair, table, monkeypatch):
+def test_fit_calibrates_on_the_rows_that_members_have_not_seen(table, monkeypatch):
     X, y = table
     seen = []
 
@@ -130,43 +113,41 @@ def test_calibration_is_fitted_on_the_rows_that_members_have_not_seen(pair, tabl
     assert calibration(model) == (2.0, 0.5)
     ((loc, scale, unseen, rows, own_weight),) = seen
     assert_array_equal(unseen.sum(axis=1), 48)
-    used = len(rows)
-    assert unseen.shape == (4, used) and unseen.any(axis=0).all()
-    members = model.fitted_.members
-    for k, member in enumerate(members):
-        assert_allclose(
-            np.sort(loc[k][unseen[k], 0]), np.sort(member.held_out[:, 0]), rtol=1e-3, atol=1e-5
-        )
+    assert unseen.shape == (4, len(rows)) and unseen.any(axis=0).all()
+    for mean, is_unseen, member in zip(loc, unseen, model.members_):
+        expected = np.sort(member.held_out[:, 0])
+        assert_allclose(np.sort(mean[is_unseen, 0]), expected, rtol=1e-3, atol=1e-5)
     assert own_weight.max() / own_weight.min() > 2
-
-
-def test_calibration_takes_a_sample_of_many_rows(table, monkeypatch):
+    # Of many rows there is a sample, which repeats.
     monkeypatch.setattr(f"{MODULE}._MOST_CALIBRATION_ROWS", 60)
-    sizes = []
-    monkeypatch.setattr(
-        f"{MODULE}.fit_out_of_bag_scale",
-        lambda *arrays: sizes.append(len(arrays[3])) or fit_out_of_bag_scale(*arrays),
-    )
-    one, other = (TabularEnsembleRegressor(**REGRESSOR).fit(*table) for _ in range(2))
-    assert sizes == [60, 60] and calibration(one) == calibration(other)
+    for _ in range(2):
+        TabularEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
+    assert len(seen[1][3]) == 60
+    assert_array_equal(seen[1][3], seen[2][3])
+
+
+GROUPS = np.arange(160) % 20
 
 
 @pytest.mark.parametrize(
-    ("settings", "fit"),
+    ("settings", "fit", "reason"),
     [
-        ({"validation": None}, {}),
-        ({}, {"groups": np.arange(160) % 20}),
-        ({}, {"validation_data": True}),
-        ({"loss": "student-t"}, {}),
-        ({"n_members": 1, "validation": 0.1}, {}),  # 16 rows
+        ({"validation": None}, {}, "validation=None leaves"),
+        ({}, {"groups": GROUPS}, "with `groups`"),
+        ({}, {"validation_data": True}, "with `validation_data`"),
+        ({"loss": "student-t"}, {}, "loss='student-t' trains no normals"),
+        ({"n_members": 1, "validation": 0.1}, {}, None),  # 16 rows
     ],
 )
-def test_where_there_is_nothing_to_calibrate_by(table, settings, fit):
+def test_fit_calibrates_only_where_it_can(table, settings, fit, reason):
     X, y = table
     fit = {"validation_data": (X[:40], y[:40])} if "validation_data" in fit else fit
     model = TabularEnsembleRegressor(**{**REGRESSOR, "epochs": 2, **settings}).fit(X, y, **fit)
     assert calibration(model) == (1.0, 0.0)
     assert np.isfinite(model.predict(X[:5], return_std=True)).all()
+    if reason is not None:
+        with pytest.raises(ValueError, match=f"`calibrate=True` is not possible: {reason}"):
+            model.set_params(calibrate=True).fit(X, y, **fit)
 
 
 def kinds_of(model):
@@ -187,7 +168,7 @@ def assert_equal_within_kinds(model):
 
 
 @pytest.mark.slow
-def test_classifiers_mix_kinds_of_networks(classifier, classes):
+def test_tabular_ensemble_classifier_mixes_kinds_of_networks(classifier, classes):
     assert kinds_of(classifier).tolist() == [0, 0, 1, 1, 2, 2]
     assert embedded(classifier).tolist() == [True, True, False, False, True, True]
     assert_equal_within_kinds(classifier)
@@ -195,7 +176,7 @@ def test_classifiers_mix_kinds_of_networks(classifier, classes):
     assert_array_equal(again.predict_proba(classes[0]), classifier.predict_proba(classes[0]))
 
 
-def test_weights_are_those_of_stacking_on_rows_held_out(classes, monkeypatch):
+def test_fit_weighs_kinds_by_stacking_on_rows_held_out(classes, monkeypatch):
     given = []
 
     def noted(log_likelihood, weight):
@@ -213,11 +194,7 @@ def test_weights_are_those_of_stacking_on_rows_held_out(classes, monkeypatch):
     # All kinds are judged on the same rows: those of their members with the same split.
     for kind in range(3):
         raw = np.concatenate(
-            [
-                m.held_out
-                for m, kind_of_member in zip(model.members_, kinds)
-                if kind_of_member == kind
-            ]
+            [member.held_out for member, own in zip(model.members_, kinds) if own == kind]
         )
         log_proba = raw - np.log(np.exp(raw).sum(axis=1, keepdims=True))
         distances = abs(log_proba - log_likelihood[kind][:, None]).min(axis=1)
@@ -240,7 +217,7 @@ def test_weights_are_those_of_stacking_on_rows_held_out(classes, monkeypatch):
         ],
     ),
 )
-def test_numbers_of_members(classes, settings, kinds):
+def test_fit_trains_members_of_each_kind_in_turn(classes, settings, kinds):
     X, y = classes
     model = TabularEnsembleClassifier(**{**TINY, "epochs": 2, **settings}).fit(X, y)
     assert kinds_of(model).tolist() == kinds
@@ -252,13 +229,13 @@ def test_numbers_of_members(classes, settings, kinds):
 @pytest.mark.parametrize(
     "case", slow_after(3, ["none", "rare", "validation_data", "groups", "weights"])
 )
-def test_rows_to_weigh_the_kinds_by(classes, case):
+def test_fit_weighs_kinds_on_any_rows(classes, case):
     X, y = classes
     settings, fit = {"n_members": 6, "epochs": 2}, {}
     if case == "none":
         settings["validation"] = None
     elif case == "groups":
-        fit["groups"] = np.arange(160) % 20
+        fit["groups"] = GROUPS
     elif case == "validation_data":
         fit["validation_data"] = (X[:40], y[:40])
     elif case == "weights":
@@ -273,7 +250,7 @@ def test_rows_to_weigh_the_kinds_by(classes, case):
     assert_allclose(model.predict_proba(X).sum(axis=1), 1)
 
 
-def test_members_of_all_kinds_meet_on_the_same_splits(classes, monkeypatch):
+def test_fit_gives_members_of_all_kinds_the_same_splits(classes, monkeypatch):
     """Also where kinds have different numbers of members."""
     train, given = training.train, []
 
@@ -289,8 +266,9 @@ def test_members_of_all_kinds_meet_on_the_same_splits(classes, monkeypatch):
     assert set(given[0][0][1]) != set(given[0][1][1])
 
 
-def diverge(monkeypatch, which):
-    """Let members of networks without embedding diverge."""
+@pytest.mark.parametrize(("n_lost", "weights"), [(2, [1 / 4] * 4), (1, None)])
+def test_fit_leaves_out_members_that_diverge(classes, monkeypatch, n_lost, weights):
+    """A kind without members has no weight; one member that diverges leaves its kind's weight."""
     train = training.train
 
     def diverging(jobs, data, **settings):
@@ -298,40 +276,22 @@ def diverge(monkeypatch, which):
         for job in jobs:
             members = train(job, data, **settings)
             if "Embedding" not in job.network:
-                members[which] = [FloatingPointError("diverged")] * len(members[which])
-            found += members
+                members[:n_lost] = [FloatingPointError("diverged")] * n_lost
+            found.append(members)
         return found
 
     monkeypatch.setattr(training, "train", diverging)
-
-
-def test_a_kind_that_diverges_gets_no_weight(classes, monkeypatch):
-    diverge(monkeypatch, slice(None))
-    with pytest.warns(UserWarning, match="2 of 6 networks diverged"):
+    with pytest.warns(UserWarning, match=f"{n_lost} of 6 networks diverged"):
         model = TabularEnsembleClassifier(**{**TINY, "epochs": 2}, n_members=6).fit(*classes)
-    assert embedded(model).all()
-    assert_allclose(model.weights_, 0.25)
-
-
-def test_one_member_that_diverges_leaves_its_kinds_weight(classes, monkeypatch):
-    diverge(monkeypatch, slice(0, 1))
-    with pytest.warns(UserWarning, match="1 of 6 networks diverged"):
-        model = TabularEnsembleClassifier(**{**TINY, "epochs": 2}, n_members=6).fit(*classes)
-    assert embedded(model).tolist() == [True, True, False, True, True]
+    expected = [True, True, False, True, True]
+    assert embedded(model).tolist() == [kept for kept in expected if kept or n_lost == 1]
     assert_equal_within_kinds(model)
-
-
-@pytest.mark.slow
-def test_number_of_members_by_default(table):
-    X, y = table
-    settings = {**TINY, "epochs": 1, "network": TabularNetwork(**SMALL)}
-    assert len(TabularEnsembleRegressor(**settings).fit(X, y).members_) == 8
-    classifier = TabularEnsembleClassifier(epochs=1, random_state=0).fit(X, y > 100)
-    assert len(classifier.members_) == 9
+    if weights is not None:
+        assert_allclose(model.weights_, weights)
 
 
 @pytest.mark.parametrize(("validation", "n"), [("auto", 10), (0.3, 48)])
-def test_large_tables_validate_on_some_rows(table, monkeypatch, validation, n):
+def test_fit_validates_on_some_rows_of_large_tables(table, monkeypatch, validation, n):
     settings = {**REGRESSOR, "n_members": 1, "epochs": 1, "validation": validation}
     model = TabularEnsembleRegressor(**settings).fit(*table)
     assert len(model.members_[0].held_out) == (16 if validation == "auto" else 48)
@@ -339,46 +299,32 @@ def test_large_tables_validate_on_some_rows(table, monkeypatch, validation, n):
     assert len(model.fit(*table).members_[0].held_out) == n
 
 
-@pytest.mark.parametrize("fit", [{"groups": np.arange(160) % 20}, {"validation_data": True}])
-def test_calibration_that_is_not_possible_is_refused(table, fit):
-    fit = {"validation_data": table} if "validation_data" in fit else fit
-    with pytest.raises(ValueError, match="`calibrate=True` is not possible: with `(groups|valid)"):
-        TabularEnsembleRegressor(**REGRESSOR, calibrate=True).fit(*table, **fit)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     slow_after(1, [TabularEnsembleRegressor, TabularEnsembleClassifier, DeepEnsembleRegressor]),
 )
-def test_a_limit_of_time_ends_training(table, kind):
+def test_fit_ends_after_its_limit_of_time(table, kind):
     X, y = table
     y = y > 100 if kind is TabularEnsembleClassifier else y
-    settings = {"n_members": 2, "random_state": 0, "epochs": 10**5}
+    settings = {"n_members": 2, "random_state": 0}
     started = time.monotonic()
-    model = kind(**settings, max_time=2.0).fit(X, y)
+    model = kind(**settings, epochs=10**5, max_time=2.0).fit(X, y)
     assert time.monotonic() - started < 60  # with programs to compile
     for member in model.members_:
         assert 1 <= member.n_epochs < 10**5
     assert np.isfinite(model.predict(X)).all()
-    tight = kind(**settings, max_time=1e-3).fit(X, y)
+    tight = kind(**settings, epochs=10**5, max_time=1e-3).fit(X, y)
     assert all(member.n_epochs == 1 for member in tight.members_)
-
-
-def test_time_enough_changes_nothing(table):
-    X, y = table
-    settings = {**REGRESSOR, "n_members": 2, "epochs": 3}
-    limited = TabularEnsembleRegressor(**settings, max_time=1000).fit(X, y)
-    free = TabularEnsembleRegressor(**settings).fit(X, y)
+    # Time enough changes nothing.
+    free, limited = (kind(**settings, epochs=3, max_time=t).fit(X, y) for t in (None, 1000))
     assert_array_equal(limited.predict(X), free.predict(X))
 
 
-def test_probabilities_are_at_most_one(monkeypatch):
+def test_predict_proba_is_at_most_one(classifier, classes, monkeypatch):
     """Weights of members may sum to a little more than 1."""
-    X = np.random.default_rng(0).normal(size=(60, 2))
-    model = TabularEnsembleClassifier(3, epochs=2, random_state=0).fit(X, X[:, 0] > 0)
-    sure = CategoricalMixture(np.tile([1.0, 0.0], (3, 60, 1)), np.array([0.25, 0.25, 0.5]))
+    sure = CategoricalMixture(np.tile([1.0, 0.0, 0.0], (3, 160, 1)), np.array([0.25, 0.25, 0.5]))
     object.__setattr__(sure, "weights", sure.weights * (1 + 4e-16))
     assert sure.mean.max() > 1
-    monkeypatch.setattr(model, "predict_distribution", lambda X: sure)
-    assert model.predict_proba(X).max() == 1
+    monkeypatch.setattr(classifier, "predict_distribution", lambda X: sure)
+    assert classifier.predict_proba(classes[0]).max() == 1

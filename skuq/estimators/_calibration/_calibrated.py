@@ -308,10 +308,10 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         or with one that `fit` has not seen, get the calibration of all rows. None calibrates all
         rows together.
     cv : int, cross-validation generator, iterable, "prefit" or None, default=None
-        Splitter for out-of-fold predictions; None is 5-fold cross-validation. "prefit" takes a
-        fitted estimator as it is; then pass rows to `fit` that it has not seen.
+        Splitter for out-of-fold predictions. None is 5-fold cross-validation. "prefit" takes what
+        is already fitted as it is; then pass rows to `fit` that it has not seen.
     n_jobs : int or None, default=None
-        Number of folds that are fitted in parallel; None is 1, unless in a
+        Number of fits that run in parallel. One fits one fold. None is 1, unless in a
         `joblib.parallel_config` context.
     verbose : int or None, default=None
         Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
@@ -503,10 +503,10 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
         mutual information. They are multiplied by the factor that maximises the joint likelihood of
         the classes of similar rows. By default they remain unchanged.
     cv : int, cross-validation generator, iterable, "prefit" or None, default=None
-        Splitter for out-of-fold predictions; None is 5-fold cross-validation. "prefit" takes a
-        fitted estimator as it is; then pass rows to `fit` that it has not seen.
+        Splitter for out-of-fold predictions. None is 5-fold cross-validation. "prefit" takes what
+        is already fitted as it is; then pass rows to `fit` that it has not seen.
     n_jobs : int or None, default=None
-        Number of folds that are fitted in parallel; None is 1, unless in a
+        Number of fits that run in parallel. One fits one fold. None is 1, unless in a
         `joblib.parallel_config` context.
     verbose : int or None, default=None
         Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the

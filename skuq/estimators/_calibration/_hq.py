@@ -78,10 +78,9 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         Weights of the members' votes, or of their probabilities with ``voting="soft"``. "accuracy"
         makes them proportional to `accuracies_`. None weights all members equally.
     cv : int, cross-validation generator, iterable, "prefit" or None, default=None
-        Cross-validation that gives predictions of rows not trained on. None uses 5 folds. Every row
-        must be in exactly one test fold; afterwards the chosen members are fitted on all rows. With
-        "prefit" the estimators are already fitted and are not fitted again: give `fit` rows that
-        they have not seen.
+        Splitter for out-of-fold predictions. None is 5-fold cross-validation. "prefit" takes what
+        is already fitted as it is; then pass rows to `fit` that it has not seen. Every row must be
+        in exactly one test fold; afterwards the chosen members are fitted on all rows.
     choose : "accuracy" or callable, default="accuracy"
         Rule that chooses one of the remaining teams. "accuracy" takes the most accurate on these
         rows; of equally accurate teams the smaller, then the more diverse. A callable gets the
@@ -96,9 +95,10 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         Data that "ck" and "fk" compare: whether members are right ("correctness"), or their labels
         ("labels"), as in the released code. The other metrics always use correctness.
     n_jobs : int or None, default=None
-        Number of estimators that are fitted in parallel.
+        Number of fits that run in parallel. One fits one estimator.
     random_state : int, RandomState instance or None, default=None
-        Seed of the draw of negatives; used only with `n_negatives`.
+        Seed of all random numbers. With an integer results repeat exactly. Only negatives are
+        drawn, so that it has no effect without `n_negatives`.
     verbose : int or None, default=None
         Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
         fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
@@ -118,7 +118,8 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
     accuracies_ : ndarray of shape (n_models,)
         Accuracy of each model of the pool, on the rows that teams are scored on.
     weights_ : ndarray of shape (n_members,)
-        Weights of the votes of the selected team, which sum to 1.
+        Weights of the members, which sum to 1. They are the weights of the votes of the selected
+        team.
     n_possible_, n_scored_ : int
         Number of possible teams, and of those that were scored.
     thresholds_ : tuple of (filter, score, size, value)

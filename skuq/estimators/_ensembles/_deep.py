@@ -110,7 +110,7 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
     Parameters
     ----------
     n_members : int, default=5
-        Number of members, or the largest number where members are selected.
+        Number of members. Where members are selected it is the largest number.
     network : "mlp", MLP or callable, default="mlp"
         Plain network with hidden layers, see `skuq.networks.MLP`, or a function
         ``network(input_shape, n_outputs) -> keras.Model`` with `n_outputs` linear outputs. For the
@@ -152,8 +152,8 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. Tabular networks embed columns of more than ten categories
-        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
         "yeo-johnson" and "quantile" are for skewed targets; predictions are in units of y in any
@@ -167,9 +167,10 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
     Attributes
     ----------
     members_ : list of Member
-        Records of the trained networks: weights, history, validation predictions.
+        Records of the trained networks, such as weights and history. They hold validation
+        predictions, too.
     weights_ : ndarray of shape (n_members,)
-        Weights of the mixture, which sum to 1.
+        Weights of the members, which sum to 1.
     noise_std_ : float or ndarray of shape (n_outputs,)
         With ``loss="mse"``, known or estimated standard deviation of the noise, in units of y (of
         transformed y, with a `target_transform`).
@@ -270,7 +271,7 @@ class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
     Parameters
     ----------
     n_members : int, default=5
-        Number of members, or the largest number where members are selected.
+        Number of members. Where members are selected it is the largest number.
     network : "mlp", MLP or callable, default="mlp"
         Plain network with hidden layers, see `skuq.networks.MLP`, or a function
         ``network(input_shape, n_outputs) -> keras.Model`` with `n_outputs` linear outputs. For the
@@ -300,8 +301,8 @@ class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. Tabular networks embed columns of more than ten categories
-        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -313,9 +314,10 @@ class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
     classes_ : ndarray of shape (n_classes,)
         Labels, in the order of probabilities.
     members_ : list of Member
-        Records of the trained networks: weights, history, validation predictions.
+        Records of the trained networks, such as weights and history. They hold validation
+        predictions, too.
     weights_ : ndarray of shape (n_members,)
-        Weights of the mixture, which sum to 1.
+        Weights of the members, which sum to 1.
     preprocessor_ : transformer or None
         Fitted transformer of X; it is fitted on the rows of positive weight.
     fitted_ : FittedEnsemble

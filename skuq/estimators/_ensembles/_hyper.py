@@ -188,7 +188,7 @@ class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
     Parameters
     ----------
     n_members : int, default=5
-        Number of members, or the largest number where members are selected.
+        Number of members. Where members are selected it is the largest number.
     n_trials : int, default=50
         Number of networks that the search trains.
     min_members : int, default=2
@@ -223,15 +223,15 @@ class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
         Share of the rows, of each class in proportion, that is held out for validation and
         selection.
     refit : bool, default=False
-        Whether networks train on all rows, too, after they were chosen on held-out rows.
+        Whether to train again on all rows after everything has been chosen.
     training : "auto" or Training, default="auto"
         Further settings of the training, such as optimiser, schedule and penalties, see
         `skuq.training.Training`. Settings without effect here are refused.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. Tabular networks embed columns of more than ten categories
-        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
         "yeo-johnson" and "quantile" are for skewed targets; predictions are in units of y in any
@@ -245,11 +245,12 @@ class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
     Attributes
     ----------
     members_ : list of Member
-        Records of the trained networks: weights, history, validation predictions.
+        Records of the trained networks, such as weights and history. They hold validation
+        predictions, too.
     member_settings_ : list of dict
         `dropout` and `l2` of each member.
     weights_ : ndarray of shape (n_members,)
-        Weights of the mixture, which sum to 1.
+        Weights of the members, which sum to 1.
     search_results_ : dict of ndarray of shape (n_trials,)
         `dropout`, `l2` and `val_loss` of each setting tried; NaN if it diverged.
     noise_std_ : float or ndarray of shape (n_outputs,)
@@ -359,7 +360,7 @@ class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
     Parameters
     ----------
     n_members : int, default=5
-        Number of members, or the largest number where members are selected.
+        Number of members. Where members are selected it is the largest number.
     n_trials : int, default=50
         Number of networks that the search trains.
     min_members : int, default=2
@@ -388,15 +389,15 @@ class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
         Share of the rows, of each class in proportion, that is held out for validation and
         selection.
     refit : bool, default=False
-        Whether networks train on all rows, too, after they were chosen on held-out rows.
+        Whether to train again on all rows after everything has been chosen.
     training : "auto" or Training, default="auto"
         Further settings of the training, such as optimiser, schedule and penalties, see
         `skuq.training.Training`. Settings without effect here are refused.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. Tabular networks embed columns of more than ten categories
-        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -408,11 +409,12 @@ class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
     classes_ : ndarray of shape (n_classes,)
         Labels, in the order of probabilities.
     members_ : list of Member
-        Records of the trained networks: weights, history, validation predictions.
+        Records of the trained networks, such as weights and history. They hold validation
+        predictions, too.
     member_settings_ : list of dict
         `dropout` and `l2` of each member.
     weights_ : ndarray of shape (n_members,)
-        Weights of the mixture, which sum to 1.
+        Weights of the members, which sum to 1.
     search_results_ : dict of ndarray of shape (n_trials,)
         `dropout`, `l2` and `val_loss` of each setting tried; NaN if it diverged.
     preprocessor_ : transformer or None

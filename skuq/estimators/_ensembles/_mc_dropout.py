@@ -129,8 +129,8 @@ class MCDropoutRegressor(_MCDropout, UncertaintyRegressor):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. Tabular networks embed columns of more than ten categories
-        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
         "yeo-johnson" and "quantile" are for skewed targets; predictions are in units of y in any
@@ -144,9 +144,10 @@ class MCDropoutRegressor(_MCDropout, UncertaintyRegressor):
     Attributes
     ----------
     members_ : list of Member
-        Records of the trained networks: weights, history, validation predictions.
+        Records of the trained networks, such as weights and history. They hold validation
+        predictions, too.
     weights_ : ndarray of shape (n_members,)
-        Weights of the mixture, which sum to 1.
+        Weights of the members, which sum to 1.
     noise_std_ : float or ndarray of shape (n_outputs,)
         With ``loss="mse"``, known or estimated standard deviation of the noise, in units of y (of
         transformed y, with a `target_transform`).
@@ -266,8 +267,8 @@ class MCDropoutClassifier(_MCDropout, UncertaintyClassifier):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. Tabular networks embed columns of more than ten categories
-        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -279,9 +280,10 @@ class MCDropoutClassifier(_MCDropout, UncertaintyClassifier):
     classes_ : ndarray of shape (n_classes,)
         Labels, in the order of probabilities.
     members_ : list of Member
-        Records of the trained networks: weights, history, validation predictions.
+        Records of the trained networks, such as weights and history. They hold validation
+        predictions, too.
     weights_ : ndarray of shape (n_members,)
-        Weights of the mixture, which sum to 1.
+        Weights of the members, which sum to 1.
     preprocessor_ : transformer or None
         Fitted transformer of X; it is fitted on the rows of positive weight.
     fitted_ : FittedEnsemble

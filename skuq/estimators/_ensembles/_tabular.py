@@ -277,7 +277,8 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
     batch_size : int, None or "auto", default="auto"
         Number of rows of a batch. None takes all rows.
     epochs : int or "auto", default="auto"
-        Maximum number of epochs of one network.
+        Number of epochs of one network. Early stopping may end it sooner, and "auto" depends on the
+        number of rows.
     early_stopping_patience : int, None or "auto", default="auto"
         Number of epochs without a better validation loss after which a network stops; its best
         epoch is kept. None never stops early and still keeps the best epoch.
@@ -299,8 +300,8 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. Tabular networks embed columns of more than ten categories
-        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only. Tabular networks embed columns of more than ten categories instead.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
         "yeo-johnson" and "quantile" are for skewed targets; predictions are in units of y in any
@@ -314,9 +315,10 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
     Attributes
     ----------
     members_ : list of Member
-        Records of the trained networks: weights, history, validation predictions.
+        Records of the trained networks, such as weights and history. They hold validation
+        predictions, too.
     weights_ : ndarray of shape (n_members,)
-        Weights of the mixture, which sum to 1.
+        Weights of the members, which sum to 1.
     noise_std_ : float or ndarray of shape (n_outputs,)
         With ``loss="mse"``, known or estimated standard deviation of the noise, in units of y (of
         transformed y, with a `target_transform`).
@@ -429,7 +431,8 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
     batch_size : int, None or "auto", default="auto"
         Number of rows of a batch. None takes all rows.
     epochs : int or "auto", default="auto"
-        Maximum number of epochs of one network.
+        Number of epochs of one network. Early stopping may end it sooner, and "auto" depends on the
+        number of rows.
     early_stopping_patience : int, None or "auto", default="auto"
         Number of epochs without a better validation loss after which a network stops; its best
         epoch is kept. None never stops early and still keeps the best epoch.
@@ -446,8 +449,8 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. Tabular networks embed columns of more than ten categories
-        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only. Tabular networks embed columns of more than ten categories instead.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -459,9 +462,10 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
     classes_ : ndarray of shape (n_classes,)
         Labels, in the order of probabilities.
     members_ : list of Member
-        Records of the trained networks: weights, history, validation predictions.
+        Records of the trained networks, such as weights and history. They hold validation
+        predictions, too.
     weights_ : ndarray of shape (n_members,)
-        Weights of the mixture, which sum to 1.
+        Weights of the members, which sum to 1.
     preprocessor_ : transformer or None
         Fitted transformer of X; it is fitted on the rows of positive weight.
     fitted_ : FittedEnsemble

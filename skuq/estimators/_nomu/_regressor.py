@@ -91,8 +91,8 @@ class NOMURegressor(UncertaintyRegressor):
     band : {"symmetric", "asymmetric"}, default="symmetric"
         "asymmetric" trains one r upwards and another downwards (appendix C.2).
     pretrained : keras.Model or fitted regressor, optional
-        Fitted model that takes the place of f. Its predictions are reproduced exactly; only r is
-        trained. It gets the rows as `preprocess` encodes them, so give it numbers without gaps,
+        Fitted model whose predictions are reproduced exactly. It takes the place of f, and only r
+        is trained. It gets the rows as `preprocess` encodes them, so give it numbers without gaps,
         and `fit` the rows that it was trained on. The last hidden layer of a Keras model is an
         input of r; with any other regressor X is the only one. `clone` resets an estimator: for
         cross-validation and searches wrap it in `sklearn.frozen.FrozenEstimator`.
@@ -104,12 +104,12 @@ class NOMURegressor(UncertaintyRegressor):
     learning_rate : float, default=0.01
         Learning rate of the optimiser.
     batch_size : int or None, default=100
-        Number of rows of a batch; None takes all rows. The loss is a sum over rows: with larger
+        Number of rows of a batch. None takes all rows. The loss is a sum over rows: with larger
         batches the rows count more against the artificial inputs.
     epochs : int or "auto", default="auto"
-        Number of epochs. All are run unless f stops early, and the weights of the smallest
-        training loss are kept. "auto" is 400, or as many as make 2000 steps (1000 below 100 rows
-        and with ``noise_std=0.0``).
+        Number of epochs of one network. All are run unless f stops early, and the weights of the
+        smallest training loss are kept. "auto" is 400, or as many as make 2000 steps (1000 below
+        100 rows and with ``noise_std=0.0``).
     early_stopping_patience : int, "auto" or None, default="auto"
         Number of epochs without improvement on held-out rows after which f stops. Then f is
         trained first, and r on top of the frozen f for all `epochs`: noisy tables need it. At the
@@ -124,11 +124,12 @@ class NOMURegressor(UncertaintyRegressor):
         of the rows along each of 5 features drawn at random: it is for predictions far from all
         rows. It takes no `groups`.
     refit : bool, default=True
-        Whether to train once more on all rows after everything has been chosen.
+        Whether to train again on all rows after everything has been chosen.
     refine : bool, default=False
-        Whether to train f first and minimise its squared error further in double precision: by the
-        Levenberg-Marquardt method, or L-BFGS above 1500 values of y. f then meets data without
-        noise about a thousand times more closely. It needs ``noise_std=0.0``.
+        Whether to minimise the squared error further after training, in double precision: by the
+        Levenberg-Marquardt method for up to 1500 values, and by L-BFGS for more. For data without
+        noise (``noise_std=0.0``), as results of simulations are. f is then trained first, and meets
+        the data about a thousand times more closely.
     training : {"auto"} or Training, default="auto"
         Optimiser ("adam" by default), schedule and `clip_norm` (1.0) of the training, see
         `skuq.training.Training`. The default schedule lets the learning rate fall to a hundredth
@@ -138,11 +139,11 @@ class NOMURegressor(UncertaintyRegressor):
         Whether to standardise X and y. False leaves them in their units, for data in [-1, 1] as in
         the paper.
     preprocess : "auto", transformer or None, default="auto"
-        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
-        medians and are flagged in columns of their own, and categories become indicator columns,
-        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only. Artificial inputs are drawn in the preprocessed columns, where those
-        of indicator columns are between 0 and 1. The box of artificial inputs, `pretrained`, and
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns, at
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only. Artificial inputs are drawn in the preprocessed columns, where those of
+        indicator columns are between 0 and 1. The box of artificial inputs, `pretrained`, and
         functions for `artificial` and `noise_std`, also refer to the preprocessed columns.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.

@@ -222,10 +222,10 @@ class NEONRegressor(OperatorRegressor):
     n_draws : int, default=128
         Number of indices that predictions average over, the same for all predictions.
     pretrained : keras.Model or fitted regressor, optional
-        Fitted model whose predictions are reproduced exactly; only an EpiNet is trained, on the
+        Fitted model whose predictions are reproduced exactly. Only an EpiNet is trained, on the
         residuals. Of a Keras model with inputs u and y (in your units) the EpiNet sees the last
-        hidden layer, and it predicts at any query points; any other model has ``predict(X)`` in
-        the shape of Y.
+        hidden layer, and it predicts at any query points; any other model has ``predict(X)`` in the
+        shape of Y.
     output_map : {"decaying", "bounded"} or callable, optional
         Last step from the network to (standardised) values: "decaying" is ``a *
         exp(-softplus(b))`` and "bounded" ``sigmoid(a) * exp(-softplus(b))``, of two numbers each,
@@ -245,17 +245,20 @@ class NEONRegressor(OperatorRegressor):
     learning_rate : float, default=1e-3
         Learning rate of the optimiser.
     batch_size : int or None, default=64
-        Number of pairs of input and query point, or of functions, of a batch; None takes all.
+        Number of rows of a batch. None takes all rows. What a row is, `batch_over` says: a pair of
+        input and query point, or a function.
     batch_over : {"pairs", "functions"}, default="pairs"
         Whether a batch holds pairs of input and query point, or whole functions.
     epochs : int or "auto", default="auto"
-        Number of passes through the data. "auto" takes as many as make 12,000 steps of the
-        optimiser, or the steps of `training`.
+        Number of epochs of one network. "auto" takes as many as make 12,000 steps of the optimiser,
+        or the steps of `training`.
     training : "auto" or Training, default="auto"
-        Further settings, see `skuq.training.Training`: `optimizer` (adam), `epsilon`, `schedule`
-        (cosine), `final_lr_factor` (0.001, or a function of the number of steps; for data without
-        noise, a lower one gives smaller errors), `warmup`, `clip_norm` (1.0), and `steps`: the
-        number of steps in place of `epochs`, or a function of the number of functions.
+        Further settings of the training, such as optimiser, schedule and penalties, see
+        `skuq.training.Training`. Settings without effect here are refused. Those with effect are
+        `optimizer` (adam), `epsilon`, `schedule` (cosine), `final_lr_factor` (0.001, or a function
+        of the number of steps; for data without noise, a lower one gives smaller errors), `warmup`,
+        `clip_norm` (1.0), and `steps`: the number of steps in place of `epochs`, or a function of
+        the number of functions.
     standardize : bool or "columns", default=True
         Whether to standardise inputs, query points and values, each component by itself. With
         "columns" each query point has a scale of its own, as for the paper's pollutants. There are
@@ -265,9 +268,10 @@ class NEONRegressor(OperatorRegressor):
         Levenberg-Marquardt method for up to 1500 values, and by L-BFGS for more. For data without
         noise (``noise_std=0.0``), as results of simulations are.
     warm_start : bool, default=False
-        Whether `fit` goes on from the networks and scales of the previous fit. Choose fewer steps
-        then. A fit whose networks leave functions out to learn how large noise and spread are
-        starts from random weights, because they must not have seen these functions.
+        Whether `fit` goes on from the previous fit. Networks and scales are those of the previous
+        fit; choose fewer steps then. A fit whose networks leave functions out to learn how large
+        noise and spread are starts from random weights, because they must not have seen these
+        functions.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -277,7 +281,7 @@ class NEONRegressor(OperatorRegressor):
     Attributes
     ----------
     members_ : list of Member
-        Trained networks as data: weights and history.
+        Records of the trained networks, such as weights and history.
     query_points_ : ndarray of shape (q, d_y)
         Query points of the columns of Y.
     index_ : ndarray of shape (n_draws, n_index)
@@ -487,17 +491,20 @@ class OperatorEnsembleRegressor(OperatorRegressor):
     learning_rate : float, default=1e-3
         Learning rate of the optimiser.
     batch_size : int or None, default=64
-        Number of pairs of input and query point, or of functions, of a batch; None takes all.
+        Number of rows of a batch. None takes all rows. What a row is, `batch_over` says: a pair of
+        input and query point, or a function.
     batch_over : {"pairs", "functions"}, default="pairs"
         Whether a batch holds pairs of input and query point, or whole functions.
     epochs : int or "auto", default="auto"
-        Number of passes through the data. "auto" takes as many as make 12,000 steps of the
-        optimiser, or the steps of `training`.
+        Number of epochs of one network. "auto" takes as many as make 12,000 steps of the optimiser,
+        or the steps of `training`.
     training : "auto" or Training, default="auto"
-        Further settings, see `skuq.training.Training`: `optimizer` (adam), `epsilon`, `schedule`
-        (cosine), `final_lr_factor` (0.001, or a function of the number of steps; for data without
-        noise, a lower one gives smaller errors), `warmup`, `clip_norm` (1.0), and `steps`: the
-        number of steps in place of `epochs`, or a function of the number of functions.
+        Further settings of the training, such as optimiser, schedule and penalties, see
+        `skuq.training.Training`. Settings without effect here are refused. Those with effect are
+        `optimizer` (adam), `epsilon`, `schedule` (cosine), `final_lr_factor` (0.001, or a function
+        of the number of steps; for data without noise, a lower one gives smaller errors), `warmup`,
+        `clip_norm` (1.0), and `steps`: the number of steps in place of `epochs`, or a function of
+        the number of functions.
     standardize : bool or "columns", default=True
         Whether to standardise inputs, query points and values, each component by itself. With
         "columns" each query point has a scale of its own, as for the paper's pollutants. There are
@@ -507,9 +514,10 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         Levenberg-Marquardt method for up to 1500 values, and by L-BFGS for more. For data without
         noise (``noise_std=0.0``), as results of simulations are.
     warm_start : bool, default=False
-        Whether `fit` goes on from the networks and scales of the previous fit. Choose fewer steps
-        then. A fit whose networks leave functions out to learn how large noise and spread are
-        starts from random weights, because they must not have seen these functions.
+        Whether `fit` goes on from the previous fit. Networks and scales are those of the previous
+        fit; choose fewer steps then. A fit whose networks leave functions out to learn how large
+        noise and spread are starts from random weights, because they must not have seen these
+        functions.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -519,7 +527,7 @@ class OperatorEnsembleRegressor(OperatorRegressor):
     Attributes
     ----------
     members_ : list of Member
-        Trained networks as data: weights and history.
+        Records of the trained networks, such as weights and history.
     query_points_ : ndarray of shape (q, d_y)
         Query points of the columns of Y.
     fitted_ : FittedOperator
@@ -530,7 +538,7 @@ class OperatorEnsembleRegressor(OperatorRegressor):
     noise_std_ : ndarray of shape (m,), or (q, m) where columns have scales of their own
         Standard deviation of the noise, in units of Y: known, learnt, or 0.
     n_parameters_ : int
-        Number of trained parameters, of all members together.
+        Number of trained parameters. Those of all members count.
     n_features_in_ : int
         Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)

@@ -125,11 +125,11 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     Parameters
     ----------
     n_trials : int or "auto", default="auto"
-        Number of trials, and size of the catalog; 500 in the paper. "auto" is 50, or with
-        `max_time` as many as fit into that time (at most 10,000), and at most the `max_trials` of
-        an oracle.
+        Number of trials, and size of the catalog. "auto" is 50, or with `max_time` as many as fit
+        into that time (at most 10,000). An oracle's `max_trials` is a limit, too; the paper has
+        500.
     n_members : int, default=5
-        Maximum number of distinct members (K).
+        Number of members. At most so many distinct trials are selected (K).
     search : str, SearchStrategy or keras_tuner.Oracle, default="agebo"
         Strategy that proposes the next network: "agebo" (`skuq.search.AgEBO`); "age" (architectures
         only, `skuq.search.AgE`), "bo" (hyperparameters only, `skuq.search.BayesianSearch`), "init"
@@ -153,25 +153,26 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         Rule that selects the members: "greedy" is `skuq.ensembles.GreedySelection`, which adds them
         one by one, "top" `skuq.ensembles.TopSelection`, "hq" `skuq.ensembles.HQSelection`, and the
         others are `skuq.ensembles.ForwardSelection`. An object sets the loss to minimise and the
-        least number of members. A callable gets ``(y, loc, scale, n_members, sample_weight=...)``
-        and returns a `skuq.ensembles.Selection`.
+        least number of members. A callable gets ``(y, loc, scale, n_members, sample_weight=...)``,
+        or of classes ``(y, proba, n_members, sample_weight=...)``: class codes (n_rows,) and
+        probabilities (n_trials, n_rows, n_classes). It returns a `skuq.ensembles.Selection`.
     epochs : int or "auto", default="auto"
-        Maximum number of epochs of one network, of which the best is kept. "auto" is the number
-        that the space sets, otherwise 100.
+        Number of epochs of one network. More are never run, and the best epoch is kept. "auto" is
+        the number that the space sets, otherwise 100.
     validation : float, int, cross-validation generator, iterable, "auto" or None, default="auto"
-        Share of the rows that is held out for early stopping, the search and the selection, or
-        number of folds, or a splitter. With folds, every trial trains one network per fold of the
-        rows of positive weight, each without the rows of its fold. Search and selection use the
-        out-of-fold predictions of all rows, and all networks of the selected trials predict. Folds
-        are better for small tables, and multiply the cost by their number. A splitter must test
-        every row once; positions in a list of folds count all rows. "auto" is 8 folds in the
-        tabular space (5 above 20,000 rows, fewer below 16), whose folds train as one program, and
-        0.25 in other spaces. With `validation_data` it must be "auto" or None.
+        Share of the rows that is held out to compare networks, or number of folds, or a splitter.
+        With folds, every trial trains one network per fold of the rows of positive weight, each
+        without the rows of its fold. Search and selection use the out-of-fold predictions of all
+        rows, and all networks of the selected trials predict. Folds are better for small tables,
+        and multiply the cost by their number. A splitter must test every row once; positions in a
+        list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is 8
+        folds in the tabular space (5 above 20,000 rows, fewer below 16), whose folds train as one
+        program, and 0.25 in other spaces. Early stopping goes by the same rows.
     refit : bool, default=False
-        Train the members again on all rows, including `validation_data`, after the search. Each
-        trains for the number of epochs that was best in the search; with folds one network replaces
-        those of the folds. These trainings do not count towards `max_time`. If a training fails,
-        the networks of the search are kept.
+        Whether to train again on all rows after everything has been chosen. Rows of
+        `validation_data` are among them. Each member trains for the number of epochs that was best
+        in the search; with folds one network replaces those of the folds. These trainings do not
+        count towards `max_time`. If a training fails, the networks of the search are kept.
     repeats : int or "auto", default="auto"
         Number of times that the selected trials are trained again after the search, on other folds
         and with other seeds. Their networks are added to the ensemble. "auto" is 2 in the tabular
@@ -184,16 +185,16 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. Tabular networks embed columns of more than ten categories
-        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only. Tabular networks embed columns of more than ten categories instead.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
         "yeo-johnson" and "quantile" are for skewed targets; predictions are in units of y in any
         case.
     n_jobs : int or None, default=None
-        Number of networks trained in parallel, each in a process with its share of the cores. With
-        more than one, proposals depend on the order in which trials finish, so that only
-        "rs-mixed" and "init" repeat exactly, with ``search__discard=False``.
+        Number of fits that run in parallel. One fits one network, in a process with its share of
+        the cores. With more than one, proposals depend on the order in which trials finish. Only
+        "rs-mixed" and "init" repeat exactly then, with ``search__discard=False``.
     catalog_dir : str, path or None, default=None
         Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its
@@ -209,13 +210,13 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         Seconds after which a trial is stopped and recorded as failed. Networks that train
         together have as many seconds on average.
     warm_start : bool, default=False
-        Let another `fit` with the same data and settings, and with an integer `random_state` or
-        None, keep the trials of the previous fit and add the missing ones of a larger `n_trials`.
-        If data or settings differ, a new search starts, with a warning. With `catalog_dir` trials
-        are always kept.
+        Whether `fit` goes on from the previous fit. It keeps the trials of the previous fit, and
+        adds the missing ones of a larger `n_trials`, if it has the same data and settings, and an
+        integer `random_state` or None. If data or settings differ, a new search starts, with a
+        warning. With `catalog_dir` trials are always kept.
     random_state : int, RandomState instance or None, default=None
-        Seed of all random numbers. With an integer and ``n_jobs=1``, and without `max_time`,
-        results repeat exactly.
+        Seed of all random numbers. With an integer results repeat exactly. This needs ``n_jobs=1``,
+        and no `max_time`.
     verbose : int or None, default=None
         Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
         fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
@@ -227,7 +228,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         estimator keeps the weights of its members only.
     selection_ : Selection
         `indices` of the members in `catalog_`, `weights` that sum to 1, and the `loss` of the
-        ensemble on the rows it was selected on, in units of the standardised y.
+        ensemble on the rows it was selected on, in nats or in units of standardised y.
     selections_ : tuple of Selection
         The selection for each held-out set: the clean rows, then those of `shift_validation`.
     refitted_ : dict of int to Member
@@ -381,11 +382,11 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     Parameters
     ----------
     n_trials : int or "auto", default="auto"
-        Number of trials, and size of the catalog; 500 in the paper. "auto" is 50, or with
-        `max_time` as many as fit into that time (at most 10,000), and at most the `max_trials` of
-        an oracle.
+        Number of trials, and size of the catalog. "auto" is 50, or with `max_time` as many as fit
+        into that time (at most 10,000). An oracle's `max_trials` is a limit, too; the paper has
+        500.
     n_members : int, default=5
-        Maximum number of distinct members (K).
+        Number of members. At most so many distinct trials are selected (K).
     search : str, SearchStrategy or keras_tuner.Oracle, default="agebo"
         Strategy that proposes the next network: "agebo" (`skuq.search.AgEBO`); "age" (architectures
         only, `skuq.search.AgE`), "bo" (hyperparameters only, `skuq.search.BayesianSearch`), "init"
@@ -409,26 +410,26 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         Rule that selects the members: "greedy" is `skuq.ensembles.GreedySelection`, which adds them
         one by one, "top" `skuq.ensembles.TopSelection`, "hq" `skuq.ensembles.HQSelection`, and the
         others are `skuq.ensembles.ForwardSelection`. An object sets the loss to minimise and the
-        least number of members. A callable gets ``(y, proba, n_members, sample_weight=...)``, class
-        codes (n_rows,) and probabilities (n_trials, n_rows, n_classes), and returns a
-        `skuq.ensembles.Selection`.
+        least number of members. A callable gets ``(y, loc, scale, n_members, sample_weight=...)``,
+        or of classes ``(y, proba, n_members, sample_weight=...)``: class codes (n_rows,) and
+        probabilities (n_trials, n_rows, n_classes). It returns a `skuq.ensembles.Selection`.
     epochs : int or "auto", default="auto"
-        Maximum number of epochs of one network, of which the best is kept. "auto" is the number
-        that the space sets, otherwise 100.
+        Number of epochs of one network. More are never run, and the best epoch is kept. "auto" is
+        the number that the space sets, otherwise 100.
     validation : float, int, cross-validation generator, iterable, "auto" or None, default="auto"
-        Share of the rows that is held out for early stopping, the search and the selection, or
-        number of folds, or a splitter. With folds, every trial trains one network per fold of the
-        rows of positive weight, each without the rows of its fold. Search and selection use the
-        out-of-fold predictions of all rows, and all networks of the selected trials predict. Folds
-        are better for small tables, and multiply the cost by their number. A splitter must test
-        every row once; positions in a list of folds count all rows. "auto" is 8 folds in the
-        tabular space (5 above 20,000 rows, fewer below 16), whose folds train as one program, and
-        0.25 in other spaces. With `validation_data` it must be "auto" or None.
+        Share of the rows that is held out to compare networks, or number of folds, or a splitter.
+        With folds, every trial trains one network per fold of the rows of positive weight, each
+        without the rows of its fold. Search and selection use the out-of-fold predictions of all
+        rows, and all networks of the selected trials predict. Folds are better for small tables,
+        and multiply the cost by their number. A splitter must test every row once; positions in a
+        list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is 8
+        folds in the tabular space (5 above 20,000 rows, fewer below 16), whose folds train as one
+        program, and 0.25 in other spaces. Early stopping goes by the same rows.
     refit : bool, default=False
-        Train the members again on all rows, including `validation_data`, after the search. Each
-        trains for the number of epochs that was best in the search; with folds one network replaces
-        those of the folds. These trainings do not count towards `max_time`. If a training fails,
-        the networks of the search are kept.
+        Whether to train again on all rows after everything has been chosen. Rows of
+        `validation_data` are among them. Each member trains for the number of epochs that was best
+        in the search; with folds one network replaces those of the folds. These trainings do not
+        count towards `max_time`. If a training fails, the networks of the search are kept.
     repeats : int or "auto", default="auto"
         Number of times that the selected trials are trained again after the search, on other folds
         and with other seeds. Their networks are added to the ensemble. "auto" is 2 in the tabular
@@ -440,12 +441,12 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. Tabular networks embed columns of more than ten categories
-        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only. Tabular networks embed columns of more than ten categories instead.
     n_jobs : int or None, default=None
-        Number of networks trained in parallel, each in a process with its share of the cores. With
-        more than one, proposals depend on the order in which trials finish, so that only
-        "rs-mixed" and "init" repeat exactly, with ``search__discard=False``.
+        Number of fits that run in parallel. One fits one network, in a process with its share of
+        the cores. With more than one, proposals depend on the order in which trials finish. Only
+        "rs-mixed" and "init" repeat exactly then, with ``search__discard=False``.
     catalog_dir : str, path or None, default=None
         Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its
@@ -461,13 +462,13 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         Seconds after which a trial is stopped and recorded as failed. Networks that train
         together have as many seconds on average.
     warm_start : bool, default=False
-        Let another `fit` with the same data and settings, and with an integer `random_state` or
-        None, keep the trials of the previous fit and add the missing ones of a larger `n_trials`.
-        If data or settings differ, a new search starts, with a warning. With `catalog_dir` trials
-        are always kept.
+        Whether `fit` goes on from the previous fit. It keeps the trials of the previous fit, and
+        adds the missing ones of a larger `n_trials`, if it has the same data and settings, and an
+        integer `random_state` or None. If data or settings differ, a new search starts, with a
+        warning. With `catalog_dir` trials are always kept.
     random_state : int, RandomState instance or None, default=None
-        Seed of all random numbers. With an integer and ``n_jobs=1``, and without `max_time`,
-        results repeat exactly.
+        Seed of all random numbers. With an integer results repeat exactly. This needs ``n_jobs=1``,
+        and no `max_time`.
     verbose : int or None, default=None
         Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
         fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
@@ -479,7 +480,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         estimator keeps the weights of its members only.
     selection_ : Selection
         `indices` of the members in `catalog_`, `weights` that sum to 1, and the `loss` of the
-        ensemble on the rows it was selected on, in nats.
+        ensemble on the rows it was selected on, in nats or in units of standardised y.
     selections_ : tuple of Selection
         The selection for each held-out set: the clean rows, then those of `shift_validation`.
     classes_ : ndarray of shape (n_classes,)

@@ -198,10 +198,10 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     Parameters
     ----------
     n_trials : int or "auto", default="auto"
-        Number of trials (K), and size of the catalog; 400 in the paper. "auto" is 50, or with
-        `max_time` as many as fit into that time (at most 10,000).
+        Number of trials, and size of the catalog. "auto" is 50, or with `max_time` as many as fit
+        into that time (at most 10,000). K in the paper, with a value of 400.
     n_members : int, default=5
-        Number of members of the ensemble (M); 3 to 30 in the paper.
+        Number of members. The paper has 3 to 30 (M).
     search : {"re", "rs"}, SearchStrategy or keras_tuner.Oracle, default="re"
         Search strategy: "re" is evolution (NES-RE, Algorithm 2; `skuq.search.NESEvolution`), "rs"
         random search of architectures (NES-RS, Algorithm 1; `skuq.search.RandomSearch`). An object
@@ -229,34 +229,34 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         Weights of classes, by label, in the training loss and in the selection; they multiply
         sample weights. "balanced" is inversely proportional to their frequencies in y.
     epochs : int or "auto", default="auto"
-        Number of epochs of one network, over which its learning rate follows a cosine schedule, or
-        its maximum in a space that sets the number itself, as "tabular" does. "auto" is the
+        Number of epochs of one network. The learning rate follows a cosine schedule over them. In a
+        space that sets the number itself, as "tabular" does, it is the maximum. "auto" is the
         paper's 100 for images (the paper uses 15 on Fashion-MNIST), and for tables the number of
         epochs that has 500 steps of the optimiser, at least 30 and at most 100.
     validation : float, int, cross-validation generator, iterable, "auto" or None, default="auto"
-        Share of the rows that is held out for the search and the selection, or number of folds, or
-        a splitter. With folds, every trial trains one network per fold of the rows of positive
-        weight, each without the rows of its fold. Search and selection use the out-of-fold
-        predictions of all rows, and all networks of the selected trials predict. Folds are better
-        for small tables, and multiply the cost by their number. A splitter must test every row
-        once; positions in a list of folds count all rows. "auto" is 0.25. With `validation_data` it
-        must be "auto" or None.
+        Share of the rows that is held out to compare networks, or number of folds, or a splitter.
+        With folds, every trial trains one network per fold of the rows of positive weight, each
+        without the rows of its fold. Search and selection use the out-of-fold predictions of all
+        rows, and all networks of the selected trials predict. Folds are better for small tables,
+        and multiply the cost by their number. A splitter must test every row once; positions in a
+        list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is
+        0.25.
     refit : bool, default=False
-        Train the members again on all rows, including `validation_data`, after the search. Each
-        trains for the number of epochs that was best in the search; with folds one network replaces
-        those of the folds. These trainings do not count towards `max_time`. If a training fails,
-        the networks of the search are kept.
+        Whether to train again on all rows after everything has been chosen. Rows of
+        `validation_data` are among them. Each member trains for the number of epochs that was best
+        in the search; with folds one network replaces those of the folds. These trainings do not
+        count towards `max_time`. If a training fails, the networks of the search are kept.
     image_shape : tuple (h, w) or (h, w, c), or None, default=None
         Shape of images that are given as flat rows; images (n, h, w, c) do not need it.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
         most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only; so do images.
+        finite numbers only. Images must be finite numbers, too.
     n_jobs : int or None, default=None
-        Number of networks trained in parallel, each in a process with its share of the cores. With
-        more than one, proposals of the evolution depend on the order in which trials finish, so
-        that only "rs" repeats exactly.
+        Number of fits that run in parallel. One fits one network, in a process with its share of
+        the cores. With more than one, proposals depend on the order in which trials finish. With
+        "rs" results repeat exactly all the same.
     catalog_dir : str, path or None, default=None
         Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its
@@ -272,13 +272,13 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         Seconds after which a trial is stopped and recorded as failed. Networks that train
         together have as many seconds on average.
     warm_start : bool, default=False
-        Let another `fit` with the same data and settings, and with an integer `random_state` or
-        None, keep the trials of the previous fit and add the missing ones of a larger `n_trials`.
-        If data or settings differ, a new search starts, with a warning. With `catalog_dir` trials
-        are always kept.
+        Whether `fit` goes on from the previous fit. It keeps the trials of the previous fit, and
+        adds the missing ones of a larger `n_trials`, if it has the same data and settings, and an
+        integer `random_state` or None. If data or settings differ, a new search starts, with a
+        warning. With `catalog_dir` trials are always kept.
     random_state : int, RandomState instance or None, default=None
-        Seed of all random numbers. With an integer and ``n_jobs=1``, and without `max_time`,
-        results repeat exactly.
+        Seed of all random numbers. With an integer results repeat exactly. This needs ``n_jobs=1``,
+        and no `max_time`.
     verbose : int or None, default=None
         Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
         fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
@@ -290,7 +290,7 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         estimator keeps the weights of its members only.
     selection_ : Selection
         `indices` of the members in `catalog_`, `weights` that sum to 1, and the `loss` of the
-        ensemble on the rows it was selected on, in nats.
+        ensemble on the rows it was selected on, in nats or in units of standardised y.
     selections_ : tuple of Selection
         The selection for each held-out set: the clean rows, then those of `shift_validation`.
     classes_ : ndarray of shape (n_classes,)
@@ -311,7 +311,7 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     catalog_path_ : Path or None
         Folder of this search in `catalog_dir`.
     n_features_in_ : int
-        Number of features seen during `fit`; h * w * c for images.
+        Number of features seen during `fit`. Images have h * w * c.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features; only if X has string column names.
 
@@ -415,10 +415,10 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     Parameters
     ----------
     n_trials : int or "auto", default="auto"
-        Number of trials (K), and size of the catalog; 400 in the paper. "auto" is 50, or with
-        `max_time` as many as fit into that time (at most 10,000).
+        Number of trials, and size of the catalog. "auto" is 50, or with `max_time` as many as fit
+        into that time (at most 10,000). K in the paper, with a value of 400.
     n_members : int, default=5
-        Number of members of the ensemble (M); 3 to 30 in the paper.
+        Number of members. The paper has 3 to 30 (M).
     search : {"re", "rs"}, SearchStrategy or keras_tuner.Oracle, default="re"
         Search strategy: "re" is evolution (NES-RE, Algorithm 2; `skuq.search.NESEvolution`), "rs"
         random search of architectures (NES-RS, Algorithm 1; `skuq.search.RandomSearch`). An object
@@ -443,38 +443,38 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         ``(log_likelihood, n_members, sample_weight=...)`` with log likelihoods (n_trials, n_rows)
         and returns a `skuq.ensembles.Selection`.
     epochs : int or "auto", default="auto"
-        Number of epochs of one network, over which its learning rate follows a cosine schedule, or
-        its maximum in a space that sets the number itself, as "tabular" does. "auto" is the
+        Number of epochs of one network. The learning rate follows a cosine schedule over them. In a
+        space that sets the number itself, as "tabular" does, it is the maximum. "auto" is the
         paper's 100 for images (the paper uses 15 on Fashion-MNIST), and for tables the number of
         epochs that has 500 steps of the optimiser, at least 30 and at most 100.
     validation : float, int, cross-validation generator, iterable, "auto" or None, default="auto"
-        Share of the rows that is held out for the search and the selection, or number of folds, or
-        a splitter. With folds, every trial trains one network per fold of the rows of positive
-        weight, each without the rows of its fold. Search and selection use the out-of-fold
-        predictions of all rows, and all networks of the selected trials predict. Folds are better
-        for small tables, and multiply the cost by their number. A splitter must test every row
-        once; positions in a list of folds count all rows. "auto" is 0.25. With `validation_data` it
-        must be "auto" or None.
+        Share of the rows that is held out to compare networks, or number of folds, or a splitter.
+        With folds, every trial trains one network per fold of the rows of positive weight, each
+        without the rows of its fold. Search and selection use the out-of-fold predictions of all
+        rows, and all networks of the selected trials predict. Folds are better for small tables,
+        and multiply the cost by their number. A splitter must test every row once; positions in a
+        list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is
+        0.25.
     refit : bool, default=False
-        Train the members again on all rows, including `validation_data`, after the search. Each
-        trains for the number of epochs that was best in the search; with folds one network replaces
-        those of the folds. These trainings do not count towards `max_time`. If a training fails,
-        the networks of the search are kept.
+        Whether to train again on all rows after everything has been chosen. Rows of
+        `validation_data` are among them. Each member trains for the number of epochs that was best
+        in the search; with folds one network replaces those of the folds. These trainings do not
+        count towards `max_time`. If a training fails, the networks of the search are kept.
     image_shape : tuple (h, w) or (h, w, c), or None, default=None
         Shape of images that are given as flat rows; images (n, h, w, c) do not need it.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
         most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only; so do images.
+        finite numbers only. Images must be finite numbers, too.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
         "yeo-johnson" and "quantile" are for skewed targets; predictions are in units of y in any
         case.
     n_jobs : int or None, default=None
-        Number of networks trained in parallel, each in a process with its share of the cores. With
-        more than one, proposals of the evolution depend on the order in which trials finish, so
-        that only "rs" repeats exactly.
+        Number of fits that run in parallel. One fits one network, in a process with its share of
+        the cores. With more than one, proposals depend on the order in which trials finish. With
+        "rs" results repeat exactly all the same.
     catalog_dir : str, path or None, default=None
         Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its
@@ -490,13 +490,13 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         Seconds after which a trial is stopped and recorded as failed. Networks that train
         together have as many seconds on average.
     warm_start : bool, default=False
-        Let another `fit` with the same data and settings, and with an integer `random_state` or
-        None, keep the trials of the previous fit and add the missing ones of a larger `n_trials`.
-        If data or settings differ, a new search starts, with a warning. With `catalog_dir` trials
-        are always kept.
+        Whether `fit` goes on from the previous fit. It keeps the trials of the previous fit, and
+        adds the missing ones of a larger `n_trials`, if it has the same data and settings, and an
+        integer `random_state` or None. If data or settings differ, a new search starts, with a
+        warning. With `catalog_dir` trials are always kept.
     random_state : int, RandomState instance or None, default=None
-        Seed of all random numbers. With an integer and ``n_jobs=1``, and without `max_time`,
-        results repeat exactly.
+        Seed of all random numbers. With an integer results repeat exactly. This needs ``n_jobs=1``,
+        and no `max_time`.
     verbose : int or None, default=None
         Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
         fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
@@ -508,7 +508,7 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         estimator keeps the weights of its members only.
     selection_ : Selection
         `indices` of the members in `catalog_`, `weights` that sum to 1, and the `loss` of the
-        ensemble on the rows it was selected on, in nats and units of the standardised y.
+        ensemble on the rows it was selected on, in nats or in units of standardised y.
     selections_ : tuple of Selection
         The selection for each held-out set: the clean rows, then those of `shift_validation`.
     refitted_ : dict of int to Member
@@ -527,7 +527,7 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     catalog_path_ : Path or None
         Folder of this search in `catalog_dir`.
     n_features_in_ : int
-        Number of features seen during `fit`; h * w * c for images.
+        Number of features seen during `fit`. Images have h * w * c.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features; only if X has string column names.
 
