@@ -45,7 +45,8 @@ class JointProcess(RegressorMixin, BaseEstimator):
         weights = prior + 2 / m * missed.T @ features
         arguments = (frequencies, phases, weights, np.array(self.y_.mean()), np.array(scale))
         key = "fourier" if self.compiled else None
-        return Posterior(fourier, arguments, key, n_draws)
+        self.drawn_ = Posterior(fourier, arguments, key, n_draws)
+        return self.drawn_
 
 
 class Agreeing(RegressorMixin, BaseEstimator):
@@ -79,3 +80,15 @@ def search(estimator, acquisition="lei", bounds=SQUARE, **settings):
     maximizer = MultiStart(n_restarts=settings.pop("n_restarts", 10))
     settings = {"maximizer": maximizer, "n_draws": 32, "random_state": 0, **settings}
     return BayesianOptimizer(estimator, bounds, acquisition, **settings)
+
+
+def told(optimizer, n=6, seed=0):
+    """Tell a search in the square the values of a bowl."""
+    X = np.random.default_rng(seed).uniform(-1, 1, (n, 2))
+    return optimizer.tell(X, -((X - 0.3) ** 2).sum(axis=1))
+
+
+def expecting(optimizer, points):
+    """Make the same search with other points pending."""
+    state = {**optimizer.to_state(), "pending": np.array(points, dtype=float)}
+    return BayesianOptimizer.from_state(state, optimizer.estimator)

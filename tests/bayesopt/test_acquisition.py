@@ -16,7 +16,6 @@ from skuq.bayesopt import (
     ProbabilityOfImprovement,
     UpperConfidenceBound,
 )
-from skuq.predictive._posterior import quasi_random_normals
 
 ACQUISITIONS = [
     ExpectedImprovement(),
@@ -32,10 +31,15 @@ ACQUISITIONS = [
 MU, SIGMA = np.array([-1.0, 0.0, 0.3, 2.0]), np.array([0.5, 1.0, 2.0, 0.1])
 
 
+def draws_of_normals(n):
+    """Draws (n, 4) of normals with means MU and standard deviations SIGMA, at equal quantiles."""
+    z = stats.norm.ppf((np.arange(n) + 0.5) / n)
+    return MU + SIGMA * (z / z.std())[:, None]
+
+
 @pytest.fixture
 def normals():
-    """Draws of normals with means MU and standard deviations SIGMA."""
-    return MU + SIGMA * quasi_random_normals(4096, 4, np.random.default_rng(0))
+    return draws_of_normals(4096)
 
 
 def test_expected_improvement_of_normals(normals):
@@ -46,7 +50,7 @@ def test_expected_improvement_of_normals(normals):
     assert_allclose(ExpectedImprovement()(np, normals, best), exact, atol=1e-3)
 
 
-def test_leaky_improvement_is_a_mixture_of_improvement_and_mean(normals):
+def test_leaky_improvement_mixes_improvement_and_mean(normals):
     best, delta = 0.2, 0.1
     mixed = (1 - delta) * ExpectedImprovement()(np, normals, best) + delta * (MU - best)
     assert_allclose(LeakyExpectedImprovement(delta)(np, normals, best), mixed, atol=1e-12)
@@ -56,11 +60,11 @@ def test_probability_of_improvement_of_normals(normals):
     exact = stats.norm.sf(0.2, MU, SIGMA)
     assert_allclose(ProbabilityOfImprovement()(np, normals, 0.2), exact, atol=1e-3)
     # 128 draws, as in a step, are enough: the smoothing keeps mean and variance.
-    few = MU + SIGMA * quasi_random_normals(128, 4, np.random.default_rng(0))
+    few = draws_of_normals(128)
     assert_allclose(ProbabilityOfImprovement()(np, few, 0.2), exact, atol=0.01)
 
 
-def test_confidence_bounds_of_normals(normals):
+def test_upper_confidence_bound_of_normals(normals):
     exact = MU + 1.5 * SIGMA
     assert_allclose(UpperConfidenceBound(1.5)(np, normals, None), exact, rtol=1e-9)
     # E|g - mu| has the quantiles' error, some 1/4096 of the scale.
@@ -72,52 +76,51 @@ def test_confidence_bounds_of_normals(normals):
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.999])
 @given(unit=arrays(float, (7, 3), elements=st.floats(0, 1)), eps=st.floats(1e-3, 10))
-def test_theorem_1_leaky_improvement_is_close_to_improvement(share, unit, eps):
+def test_leaky_improvement_meets_theorem_1(share, unit, eps):
     """With values and best in [a, b] and delta < eps / (b - a) they differ by less than eps."""
     a, b = -2.0, 3.0
     values, best = a + (b - a) * unit[:, :2], a + (b - a) * unit[0, 2]
     delta = share * min(1.0, eps / (b - a))
-    leaky = LeakyExpectedImprovement(delta)(np, values, best)
-    assert (np.abs(leaky - ExpectedImprovement()(np, values, best)) < eps).all()
+    leaky = LeakyExpectedImprovement(delta)
+    assert (np.abs(leaky(np, values, best) - ExpectedImprovement()(np, values, best)) < eps).all()
+    # The bound is attained: for a certain value a and best b the improvement is 0.
+    assert_allclose(leaky(np, np.full((5, 1), a), b), -delta * (b - a))
 
 
-def test_theorem_1_bound_is_attained():
-    # For a certain value a and best b the leaky form is delta * (b - a) below the improvement, 0.
-    values = np.full((5, 1), -2.0)
-    assert_allclose(LeakyExpectedImprovement(0.01)(np, values, 3.0), -0.05)
-
-
-def literal_leaky_batch(values, best, delta):
-    """Compute the sum of section 7 term by term."""
-    total = np.zeros(values.shape[1])
-    for draw in values:
+def test_leaky_improvement_of_batches_is_the_printed_sum(global_random_seed):
+    values, best, delta = (
+        np.random.RandomState(global_random_seed).normal(size=(9, 5, 3)),
+        0.4,
+        0.05,
+    )
+    total = np.zeros(5)
+    for draw in values:  # section 7, term by term
         for i, batch in enumerate(draw):
             for value in batch:
-                is_best = value == max(batch) and value - best > 0
+                is_best = value == max(batch) and value > best
                 total[i] += (1.0 if is_best else delta) * (value - best)
-    return total / len(values)
+    found = LeakyExpectedImprovement(delta)(np, values, best)
+    assert_allclose(found, total / len(values), rtol=1e-12)
 
 
-def test_leaky_batch_improvement_against_the_printed_sum(global_random_seed):
-    values = np.random.RandomState(global_random_seed).normal(size=(9, 5, 3))
-    assert_allclose(
-        LeakyExpectedImprovement(0.05)(np, values, 0.4),
-        literal_leaky_batch(values, 0.4, 0.05),
-        rtol=1e-12,
-    )
-
-
-def test_a_batch_of_copies_improves_once():
+def test_leaky_improvement_of_copies_counts_once():
     values = np.random.RandomState(0).normal(size=(9, 5, 1))
-    copies = np.repeat(values, 3, axis=2)
-    assert_allclose(
-        LeakyExpectedImprovement(0.0)(np, copies, 0.4),
-        ExpectedImprovement()(np, values, 0.4),
-        rtol=1e-12,
-    )
+    found = LeakyExpectedImprovement(0.0)(np, np.repeat(values, 3, axis=2), 0.4)
+    assert_allclose(found, ExpectedImprovement()(np, values, 0.4), rtol=1e-12)
 
 
-def test_batch_improvement_is_that_of_the_best_of_each_draw():
+@pytest.mark.parametrize("acquisition", ACQUISITIONS, ids=repr)
+def test_acquisition_of_batches_of_one_and_in_other_units(acquisition, normals):
+    single = acquisition(np, normals, 0.2)
+    assert single.shape == (4,)
+    assert_allclose(acquisition(np, normals[:, :, None], 0.2), single, rtol=1e-12)
+    tiny = 1e-20
+    unit = 1 if isinstance(acquisition, ProbabilityOfImprovement) else tiny
+    found = acquisition(np, tiny * normals, tiny * 0.2)
+    assert_allclose(found / unit, single, rtol=1e-9, atol=1e-12)
+
+
+def test_acquisition_of_batches_by_hand():
     # Draws (2, 0) and (0, 3) over best 1: improvements 1 and 2.
     values = np.array([[[2.0, 0.0]], [[0.0, 3.0]]])
     assert_allclose(ExpectedImprovement()(np, values, 1.0), [1.5])
@@ -127,16 +130,30 @@ def test_batch_improvement_is_that_of_the_best_of_each_draw():
     assert_allclose(UpperConfidenceBound()(np, values, None), [bound])
 
 
+@pytest.mark.parametrize("q", [1, 2])
 @pytest.mark.parametrize("acquisition", ACQUISITIONS, ids=repr)
-def test_batches_of_one_are_points(acquisition, normals):
-    single = acquisition(np, normals, 0.2)
-    assert single.shape == (4,)
-    assert_allclose(acquisition(np, normals[:, :, None], 0.2), single, rtol=1e-12)
+def test_acquisition_beside_pending_points_is_that_of_the_whole_batch(acquisition, q):
+    rng = np.random.default_rng(0)
+    values, known = rng.normal(size=(40, 5, q)), rng.normal(size=(40, 2))
+    level = acquisition.pending_level(known)
+    beside = acquisition(np, values, 0.4, pending=level)
+    together = np.concatenate([values, np.repeat(known[:, None], 5, axis=1)], axis=-1)
+    whole = acquisition(np, together, 0.4)
+    if isinstance(acquisition, LeakyExpectedImprovement):
+        # The gains of the known points are the same everywhere.
+        assert_allclose(np.diff(beside), np.diff(whole), atol=1e-12)
+    elif isinstance(acquisition, ProbabilityOfImprovement):
+        # It is smoothed by its own bandwidth: only the order is the same.
+        assert beside.max() < acquisition(np, values, 0.4).max()
+    else:
+        improves = isinstance(acquisition, ExpectedImprovement)
+        alone = np.maximum(known.max(axis=1) - 0.4, 0).mean() if improves else 0.0
+        assert_allclose(beside, whole - alone, atol=1e-12)
 
 
 @pytest.mark.parametrize("acquisition", ACQUISITIONS, ids=repr)
 @pytest.mark.parametrize("q", [None, 3])
-def test_tensors_and_arrays_agree(acquisition, q):
+def test_acquisition_of_tensors_is_that_of_arrays(acquisition, q):
     from skuq.backend import ops
 
     shape = (64, 6) if q is None else (64, 6, q)
@@ -146,15 +163,7 @@ def test_tensors_and_arrays_agree(acquisition, q):
 
 
 @pytest.mark.parametrize("acquisition", ACQUISITIONS, ids=repr)
-def test_units_of_values_do_not_matter(acquisition, normals):
-    expected, tiny = acquisition(np, normals, 0.2), 1e-20
-    found = acquisition(np, tiny * normals, tiny * 0.2)
-    unit = 1 if isinstance(acquisition, ProbabilityOfImprovement) else tiny
-    assert_allclose(found / unit, expected, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("acquisition", ACQUISITIONS, ids=repr)
-def test_gradients_are_finite_where_all_draws_agree(acquisition):
+def test_acquisition_has_finite_gradients_where_all_draws_agree(acquisition):
     from skuq.backend import BACKEND, ops
 
     same = ops.ones((8, 3))
@@ -166,7 +175,7 @@ def test_gradients_are_finite_where_all_draws_agree(acquisition):
     assert np.isfinite(np.asarray(gradient)).all()
 
 
-def test_at_takes_another_beta(normals):
+def test_acquisition_at_takes_another_beta(normals):
     absolute = UpperConfidenceBound(1.0, deviation="absolute")
     assert_array_equal(
         absolute.at(3.0)(np, normals, None),
@@ -175,7 +184,7 @@ def test_at_takes_another_beta(normals):
     assert PosteriorMean().at(3.0).beta_at(5) is None
 
 
-def test_key_is_that_of_the_compiled_function():
+def test_acquisition_key_is_that_of_the_compiled_function():
     assert LeakyExpectedImprovement().key == LeakyExpectedImprovement(0.01).key
     assert LeakyExpectedImprovement().key != LeakyExpectedImprovement(0.02).key
     assert UpperConfidenceBound(1.0).key == UpperConfidenceBound(2.0).key
@@ -194,6 +203,6 @@ def test_key_is_that_of_the_compiled_function():
         (PosteriorUncertainty("variance"), "'deviation' parameter"),
     ],
 )
-def test_validate_refuses_unusable_settings(acquisition, message):
+def test_acquisition_validate_refuses(acquisition, message):
     with pytest.raises(ValueError, match=message):
         acquisition.validate()

@@ -3,7 +3,6 @@
 import functools
 import itertools
 import math
-import pickle
 import warnings
 
 import numpy as np
@@ -17,9 +16,10 @@ from sklearn.gaussian_process.kernels import Matern
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from tiers import slow_after
 
-from skuq import NEONRegressor, NOMURegressor, OperatorEnsembleRegressor
-from skuq._utils import _archive
+import skuq
+from skuq import NOMURegressor, OperatorEnsembleRegressor
 from skuq.bayesopt import (
     BayesianOptimizer,
     LeakyExpectedImprovement,
@@ -29,10 +29,7 @@ from skuq.bayesopt import (
     UpperConfidenceBound,
     maximize_readout,
 )
-from skuq.bayesopt._domain import Domain
-from skuq.bayesopt._fit import clone_with_seed
 from skuq.bayesopt._step import distance_threshold
-from skuq.datasets import make_function
 from skuq.exceptions import FileFormatError, SearchFailedError
 from skuq.networks import ArtificialInputs, NOMUNetwork, NOMUReadout
 from skuq.training import Training
@@ -46,18 +43,18 @@ class TinyProcess(RegressorMixin, BaseEstimator):
     def __init__(self, length=0.5, random_state=None):
         self.length, self.random_state = length, random_state
 
-    def _kernel(self, X, Z):
+    def kernel(self, X, Z):
         return np.exp(-cdist(X, Z, "sqeuclidean") / (2 * self.length**2))
 
     def fit(self, X, y):
         self.n_features_in_, self.X_ = X.shape[1], X
         self.mean_, self.scale_ = y.mean(), y.std() or 1.0
-        self.inverse_ = np.linalg.inv(self._kernel(X, X) + 1e-6 * np.eye(len(X)))
+        self.inverse_ = np.linalg.inv(self.kernel(X, X) + 1e-6 * np.eye(len(X)))
         self.weights_ = self.inverse_ @ (y - self.mean_)
         return self
 
     def predict(self, X, return_std=False):
-        k = self._kernel(X, self.X_)
+        k = self.kernel(X, self.X_)
         mean = self.mean_ + k @ self.weights_
         variance = np.maximum(1 - ((k @ self.inverse_) * k).sum(axis=1), 1e-10)
         return (mean, self.scale_ * np.sqrt(variance)) if return_std else mean
@@ -105,7 +102,7 @@ def recorder():
 
 
 def test_domain_encodes_and_decodes():
-    domain = Domain([(0, 2), (-1, 1), (0, 3)], integer=[2], categories=[0])
+    domain = search([(0, 2), (-1, 1), (0, 3)], integer=[2], categories=[0]).domain
     X = np.array([[1, 0.25, 3], [2, -1, 0]])
     encoded = domain.encode(X)
     assert_array_equal(encoded, [[0, 1, 0, 0.25, 3], [0, 0, 1, -1, 0]])
@@ -116,7 +113,7 @@ def test_domain_encodes_and_decodes():
 
 
 def test_domain_gives_whole_numbers_equal_shares(global_random_seed):
-    domain = Domain([(-1, 2), (0, 1)], integer=[0], categories=[1])
+    domain = search([(-1, 2), (0, 1)], integer=[0], categories=[1]).domain
     rng = np.random.default_rng(global_random_seed)
     for X in (domain.sample(4000, rng), domain.design(4000, rng)):
         for column, n in ((0, 4), (1, 2)):
@@ -128,36 +125,31 @@ def test_domain_gives_whole_numbers_equal_shares(global_random_seed):
 
 
 def test_domain_measures_distances_in_sides():
-    domain = Domain([(0, 1000), (0, 2)], categories=[1])
+    domain = search([(0, 1000), (0, 2)], categories=[1]).domain
     points = np.array([[0, 0], [500, 0], [0, 1]])
     assert_allclose(domain.distance(points, points[:1]), [0, 1, math.sqrt(8)])
     assert domain.distance(points, points[:0]).tolist() == [math.inf] * 3
 
 
 @pytest.mark.parametrize(
-    ("bounds", "message"),
-    [
-        ([(1, 0)], "reversed"),
-        ([(0, 1), (2, 2)], "zero width"),
-        ([(0, np.nan)], "finite"),
-        ([(0, np.inf)], "finite"),
-        ([(-1e308, 1e308)], "high - low"),
-        ([(0, 1, 2)], "pairs"),
-        ([0, 1], "pairs"),
-        ([], "pairs"),
-        ("box", "pairs.*Got 'box'"),
-        ({"x": (0, 1)}, r"pairs.*Got {'x': \(0, 1\)}"),
-        ([(0, 1), ["a", "b"]], "a column of codes"),
-    ],
-)
-def test_optimizer_refuses_bounds(bounds, message):
-    with pytest.raises(ValueError, match=message):
-        search(bounds)
-
-
-@pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
+        *(
+            ({"bounds": bounds}, ValueError, message)
+            for bounds, message in [
+                ([(1, 0)], "reversed"),
+                ([(0, 1), (2, 2)], "zero width"),
+                ([(0, np.nan)], "finite"),
+                ([(0, np.inf)], "finite"),
+                ([(-1e308, 1e308)], "high - low"),
+                ([(0, 1, 2)], "pairs"),
+                ([0, 1], "pairs"),
+                ([], "pairs"),
+                ("box", "pairs.*Got 'box'"),
+                ({"x": (0, 1)}, r"pairs.*Got {'x': \(0, 1\)}"),
+                ([(0, 1), ["a", "b"]], "a column of codes"),
+            ]
+        ),
         ({"integer": [2]}, ValueError, "`integer`"),
         ({"integer": [0], "categories": [0]}, ValueError, "both"),
         ({"categories": [0]}, ValueError, "K - 1"),
@@ -214,7 +206,7 @@ def test_ask_begins_with_a_latin_hypercube():
         assert_array_equal(np.sort(np.floor((column + 1) * 4)), np.arange(8))
 
 
-def test_ask_is_a_function_of_what_was_told():
+def test_ask_depends_on_what_was_told_alone():
     one, other = search(), search()
     X = np.random.default_rng(0).uniform(-1, 1, (6, 2))
     y = [-bowl(x) for x in X]
@@ -227,24 +219,17 @@ def test_ask_is_a_function_of_what_was_told():
     assert_array_equal(one.forget().ask(2), other.forget().ask(2))
 
 
-def test_default_design_has_more_rows_than_a_quadratic_without_mixed_terms():
-    assert search([(0, 1)] * 7).n_initial == 15
-
-
 def test_tell_takes_one_or_several():
-    optimizer = search().tell([0.1, 0.2], 3).tell([[0.3, 0.4], [0.5, 0.6]], [5.0, 1.0])
+    optimizer = search()
+    assert optimizer.best_x_ is None and math.isnan(optimizer.best_value_)
+    assert optimizer.x_.shape == (0, 2) and optimizer.history_ == ()
+    optimizer.tell([0.1, 0.2], 3).tell([[0.3, 0.4], [0.5, 0.6]], [5.0, 1.0])
     assert optimizer.x_.shape == (3, 2)
     assert_array_equal(optimizer.values_, [3, 5, 1])
     assert_array_equal(optimizer.best_x_, [0.3, 0.4])
     assert optimizer.best_value_ == 5
-
-
-def test_nothing_is_known_in_the_beginning():
-    optimizer = search()
-    assert optimizer.best_x_ is None
-    assert math.isnan(optimizer.best_value_)
-    assert optimizer.x_.shape == (0, 2)
-    assert optimizer.history_ == ()
+    optimizer.tell([[0.1, 0.2], [0.3, 0.4]], np.ma.masked_array([1.0, 2.0], mask=[False, True]))
+    assert_array_equal(optimizer.values_[3:], [1.0, np.nan])
 
 
 def total(outputs):
@@ -282,58 +267,49 @@ TWO = [[0.0, 0.0], [0.1, 0.0]]
         ({}, lambda s: s.maximize(bowl, 2.0), "`n_calls`"),
         ({}, lambda s: s.minimize(bowl, 1, x0=TWO), "`x0` has 2"),
         ({}, lambda s: s.maximize(lambda x: None, 9), "must return numbers. Got None"),
+        ({}, lambda s: s.tell(np.ma.masked_array([0.5, 0.6], [False, True]), 1.0), "bounds. Got n"),
     ],
 )
-def test_search_refuses_and_keeps_nothing(settings, act, message):
+def test_optimizer_refuses_calls_and_keeps_nothing(settings, act, message):
     optimizer = search(**settings)
     with pytest.raises(ValueError, match=message):
         act(optimizer)
     assert len(optimizer.x_) == 0
 
 
-def test_hidden_values_are_missing():
-    optimizer = search()
-    hidden = np.ma.masked_array([1.0, 2.0], mask=[False, True])
-    optimizer.tell([[0.1, 0.2], [0.3, 0.4]], hidden)
-    assert_array_equal(optimizer.values_, [1.0, np.nan])
-    with pytest.raises(ValueError, match="within the bounds. Got nan"):
-        optimizer.tell(np.ma.masked_array([0.5, 0.6], mask=[False, True]), 1.0)
-
-
-def test_outputs_are_copied():
+def test_tell_copies_outputs_of_one_shape():
     output = np.array([1.0, 2.0])  # a simulator may use one array again and again
-    optimizer = search(objective=lambda outputs: outputs.sum(-1))
+    optimizer = search(objective=total)
     for k in range(2):
         output += k
         optimizer.tell([0.1 * k, 0.2], output)
     assert_array_equal(optimizer.y_, [[1, 2], [2, 3]])
-
-
-def test_outputs_must_keep_their_shape():
-    optimizer = search(objective=lambda y: y.sum(-1)).tell([0.0, 0.0], [1.0, 2.0, 3.0])
-    assert optimizer.best_value_ == 6
+    assert optimizer.best_value_ == 5
     with pytest.raises(ValueError, match="shape"):
-        optimizer.tell([0.1, 0.0], [1.0, 2.0])
+        optimizer.tell([0.1, 0.0], [1.0, 2.0, 3.0])
 
 
 # Failures
 
 
-def test_failures_are_kept_and_neither_fitted_nor_asked_again(recorder):
+def test_ask_neither_fits_nor_repeats_failures(recorder):
     X = np.array([[0.9, 0.9], [0.0, 0.0], [0.2, 0.1], [1.0, 1.0], [0.5, -0.5], [0.1, 0.3]])
     optimizer = search(estimator=recorder, n_initial=3)
+    assert optimizer.model_ is None
     optimizer.tell(X, [1.0, np.nan, 2.0, np.inf, 3.0, 4.0])
     assert optimizer.messages_[1] and optimizer.messages_[3] and not optimizer.messages_[0]
     assert_array_equal(np.isnan(optimizer.values_), [False, True, False, True, False, False])
     x = optimizer.ask()
     assert_array_equal(recorder.fits[-1][0], X[[0, 2, 4, 5]])
+    assert optimizer.model_ is not recorder and optimizer.model_.n_features_in_ == 2
     # Without the failure the corner (1, 1) would be the best.
     assert cdist(x, X[[1, 3]]).min() > 0.05
-    optimizer.tell([1.0, -1.0], None)
+    optimizer.forget().tell([1.0, -1.0], None).ask()
     assert optimizer.messages_[-1] == "no result"
+    assert len({seed for _, _, seed in recorder.fits}) == len(recorder.fits) == 2
 
 
-def test_proposals_leave_a_failing_region():
+def test_maximize_leaves_a_failing_region():
     def half(x):
         if x[0] > 0:
             raise OSError("the machine is too hot")
@@ -355,7 +331,7 @@ def test_proposals_leave_a_failing_region():
     assert result.fun <= 0
 
 
-def test_one_failure_does_not_end_all_search_in_its_category():
+def test_minimize_goes_on_in_a_category_with_a_failure():
     def f(x):  # category 2 fails below 0.3, and is the best elsewhere
         if x[1] == 2 and x[0] < 0.3:
             raise OSError
@@ -366,8 +342,8 @@ def test_one_failure_does_not_end_all_search_in_its_category():
     assert optimizer.minimize(f, 20, x0=x0).fun < 0.1
 
 
-@pytest.mark.parametrize("seed", [2, 4])
-def test_a_search_crosses_a_strip_that_fails(seed):
+@pytest.mark.parametrize("seed", slow_after(1, [2, 4]))
+def test_minimize_crosses_a_strip_that_fails(seed):
     def strip(x):
         if 0.6 < x[0] < 0.75:
             raise OSError
@@ -377,31 +353,16 @@ def test_a_search_crosses_a_strip_that_fails(seed):
     assert optimizer.minimize(strip, 30).fun < 1e-3
 
 
-def test_an_objective_that_is_not_finite_is_a_failure():
-    optimizer = search(objective=lambda y: np.log(y[..., 0]), n_initial=1)
-    with np.errstate(all="ignore"):
-        optimizer.tell([[0.0, 0.0], [0.1, 0.1]], [[-1.0, 1.0], [1.0, 1.0]])
-    assert optimizer.messages_ == ("the objective is NaN, inf or beyond 1e+150", "")
-    assert optimizer.best_value_ == 0
-
-
-def test_a_function_that_always_fails_is_said_early():
-    calls = []
-
+def test_maximize_says_early_that_a_function_always_fails():
     def broken(x):
-        calls.append(x)
         raise KeyError("alpha")
 
     optimizer = search()
     with pytest.raises(SearchFailedError, match="KeyError: 'alpha'"):
         optimizer.maximize(broken, 50)
-    assert len(calls) == len(optimizer.x_) == 10
-
-
-def test_no_result_is_a_failure_once_there_is_one():
-    results = iter([1.0, None, 2.0, None])
-    result = search(n_initial=4).maximize(lambda x: next(results), 4)
-    assert_array_equal(np.isnan(result.values), [False, True, False, True])
+    assert len(optimizer.x_) == 10
+    with pytest.raises(TypeError, match="`func` must be a function"):
+        optimizer.maximize(3, 8)
 
 
 @pytest.mark.filterwarnings("error")
@@ -409,13 +370,13 @@ def test_no_result_is_a_failure_once_there_is_one():
     "pack",
     [list, np.array, functools.partial(np.array, dtype=object), np.ma.masked_invalid],
 )
-def test_failures_of_several_points_in_any_container(pack):
+def test_tell_takes_failures_in_any_container(pack):
     optimizer = search(objective=lambda y: y.sum(axis=-1))
     optimizer.tell([[0.1, 0.2]], [[1.0, 2.0]]).tell([[0.3, 0.4], [0.5, 0.6]], pack([np.nan] * 2))
     assert optimizer.to_frame()["status"].tolist() == ["completed", "failed", "failed"]
 
 
-def test_one_nan_is_a_failure_whatever_the_shape_of_outputs():
+def test_maximize_takes_one_nan_for_a_failure_of_outputs():
     constraints = {"c": TinyProcess()}
     optimizer = search(objective=lambda y: y.sum(-1), constraints=constraints, n_initial=3)
     results = [np.nan, np.inf, -1e300, *[(np.ones(2), {"c": 0.0})] * 2]
@@ -426,7 +387,7 @@ def test_one_nan_is_a_failure_whatever_the_shape_of_outputs():
 
 
 @pytest.mark.parametrize("first", [[1.0, 2.0], None])
-def test_a_batch_of_outputs_may_have_failures(first):
+def test_tell_takes_failures_among_outputs(first):
     optimizer = search(objective=lambda y: y.sum(-1))
     outputs = [np.array([3.0, 4.0]), None, np.nan, [np.nan, 1.0]]
     optimizer.tell([0.1, 0.1], first)
@@ -437,13 +398,16 @@ def test_a_batch_of_outputs_may_have_failures(first):
     assert optimizer.messages_[-1]
 
 
-def test_known_points_are_not_proposed_again(recorder):
+def test_ask_does_not_propose_known_points_again(recorder):
     """The made-up surrogate's best point is the corner, whatever it is told."""
     optimizer = search(acquisition="mean", estimator=recorder, n_initial=1)
     result = optimizer.maximize(lambda x: x[0], 6)
     distances = cdist(result.x_iters, result.x_iters) + 9 * np.eye(6)
     assert distances.min() > 1e-6
     assert result.x_iters[1:, 0].min() > 0.5  # yet they are near the best
+    # Rounded proposals climb there, in a domain that is too large to list.
+    optimizer = search([(0, 9)] * 4, "mean", integer=range(4), estimator=recorder, n_initial=1)
+    assert optimizer.tell([0, 0, 0, 0], 0.0).ask()[0, 0] == 9
 
 
 # Loops
@@ -461,29 +425,19 @@ def test_minimize_reports_in_the_users_sign():
 
 
 def test_maximize_goes_on_where_it_was():
-    whole, parts = search(), search()
-    whole.maximize(lambda x: -bowl(x), 9)
-    parts.maximize(lambda x: -bowl(x), 7)
+    given = [[0.5, 0.5], [-0.5, 0.5], [0.5, -0.5]]
+    whole, parts = search(), search(callback=lambda optimizer: len(optimizer.x_) == 7)
+    result = whole.maximize(lambda x: -bowl(x), 9, x0=given)
+    assert_array_equal(result.x_iters[:3], given)
+    assert [record.n_results for record in result.history] == [5, 6, 7, 8]
+    assert "callback" in parts.maximize(lambda x: -bowl(x), 20, x0=given).message
+    assert len(parts.x_) == 7
+    parts.callback = None
     result = parts.maximize(lambda x: -bowl(x), 2)
     assert_array_equal(result.x_iters, whole.x_)
 
 
-def test_first_points_may_be_given():
-    optimizer = search(n_initial=4)
-    given = [[0.5, 0.5], [-0.5, 0.5], [0.5, -0.5]]
-    result = optimizer.minimize(bowl, 5, x0=given)
-    assert_array_equal(result.x_iters[:3], given)
-    assert [record.n_results for record in result.history] == [4]
-
-
-def test_callback_stops():
-    optimizer = search(callback=lambda optimizer: len(optimizer.x_) == 4)
-    result = optimizer.minimize(bowl, 20)
-    assert len(result.values) == 4
-    assert "callback" in result.message
-
-
-def test_interrupts_keep_everything():
+def test_minimize_keeps_everything_when_interrupted():
     calls = itertools.count()
 
     def impatient(x):
@@ -498,33 +452,23 @@ def test_interrupts_keep_everything():
     assert len(optimizer.minimize(bowl, 1).values) == 7
 
 
-def test_progress_is_shown_on_request(capsys):
+def test_minimize_shows_progress_on_request(capsys):
     search(verbose=1).minimize(bowl, 5 + 1)
     assert "best " in capsys.readouterr().err
     search().minimize(bowl, 5 + 1)
     assert capsys.readouterr().err == ""
 
 
-def test_too_few_calls_for_a_model_warn():
+def test_maximize_and_ask_warn_of_few_calls_and_of_large_batches():
     with pytest.warns(UserWarning, match="n_initial=5"):
         search().maximize(bowl, 4)
-
-
-def test_batches_are_spread(global_random_seed):
-    optimizer = search(SQUARE, "ei", random_state=global_random_seed)
-    optimizer.minimize(bowl, 6)
-    x = optimizer.ask(4)
-    assert x.shape == (4, 2)
-    assert (cdist(x, x) + 9 * np.eye(4)).min() > 1e-3
-
-
-def test_a_very_large_batch_warns():
+    assert search([(0, 1)] * 7).n_initial == 15
     optimizer = search(n_initial=1, n_restarts=2, acquisition="mean").tell([0.0, 0.0], 1.0)
     with pytest.warns(UserWarning, match="q=21"):
         optimizer.ask(21)
 
 
-def test_steps_say_what_they_took():
+def test_history_says_what_steps_took():
     optimizer = search(acquisition=UpperConfidenceBound(lambda n: 0.1 * n))
     optimizer.maximize(bowl, 7)
     assert [record.n_results for record in optimizer.history_] == [5, 6]
@@ -535,7 +479,7 @@ def test_steps_say_what_they_took():
 # Surrogates
 
 
-def test_every_step_seeds_its_clone(recorder):
+def test_maximize_seeds_the_clone_of_every_step(recorder):
     for _ in range(2):
         search(estimator=recorder, n_initial=2).maximize(bowl, 5)
     seeds = [seed for _, _, seed in recorder.fits]
@@ -544,41 +488,31 @@ def test_every_step_seeds_its_clone(recorder):
     assert len(set(seeds)) == 3
 
 
-def test_a_failure_alone_seeds_another_step(recorder):
-    optimizer = search(estimator=recorder, n_initial=3)
-    optimizer.tell([[0.9, 0.9], [0.0, 0.0], [0.2, 0.1]], [1.0, 2.0, 3.0])
-    for _ in range(2):
-        optimizer.tell(optimizer.ask(), [np.nan])
-    optimizer.ask()
-    assert len({seed for _, _, seed in recorder.fits}) == len(recorder.fits) == 3
-
-
-def test_seeds_reach_every_part():
+def test_ask_seeds_every_part_of_its_clone():
     model = make_pipeline(StandardScaler(), OutputwiseRegressor(TinyProcess()))
-    name = "outputwiseregressor__estimator__random_state"
-    seed = clone_with_seed(model, 7).get_params()[name]
-    assert isinstance(seed, int)
-    assert clone_with_seed(model, 7).get_params()[name] == seed
+    seeds = []
+    for _ in range(2):
+        optimizer = search(estimator=model).tell(np.eye(5, 2), np.arange(5.0))
+        optimizer.ask()
+        seeds.append(optimizer.model_[-1].estimator.random_state)
+    assert isinstance(seeds[0], int) and seeds[0] == seeds[1]
 
 
-def test_composite_search_finds_where_outputs_meet_a_target():
+def test_minimize_finds_where_outputs_meet_a_target():
     target = np.array([0.3, -0.2, 0.1])
-
-    def outputs(x):
-        return np.array([x[0], x[1], x[0] + x[1]])
 
     def misfit(y):
         return ((y - target) ** 2).sum(-1)
 
     optimizer = search(estimator=OutputwiseRegressor(TinyProcess(1.0)), objective=misfit)
-    result = optimizer.minimize(outputs, 9)
+    result = optimizer.minimize(lambda x: np.array([x[0], x[1], x[0] + x[1]]), 9)
     assert result.y_iters.shape == (9, 3)
     assert_allclose(result.values, misfit(result.y_iters))
     assert result.fun < 1e-4  # linear outputs: the first steps find it
     assert_allclose(result.x, [0.3, -0.2], atol=0.02)
 
 
-def test_discrete_domains_are_searched_point_by_point(global_random_seed):
+def test_maximize_searches_discrete_domains_point_by_point(global_random_seed):
     best = np.array([3, 1, 2])
 
     def value(x):
@@ -597,7 +531,7 @@ def test_discrete_domains_are_searched_point_by_point(global_random_seed):
     assert_array_equal(result.x, best)
 
 
-def test_a_domain_that_is_used_up_ends_the_search():
+def test_maximize_ends_when_the_domain_is_used_up():
     optimizer = search([(0, 1)] * 2, integer=[0, 1], n_initial=2)
     result = optimizer.maximize(lambda x: x[0] - x[1], 20, q=3)
     assert len(result.values) == 4
@@ -607,16 +541,11 @@ def test_a_domain_that_is_used_up_ends_the_search():
         optimizer.ask()
 
 
-def test_rounded_proposals_climb_to_the_best_neighbour(recorder):
-    """The domain is too large to list, and the surrogate's best point is a corner."""
-    optimizer = search([(0, 9)] * 4, "mean", integer=range(4), estimator=recorder, n_initial=1)
-    optimizer.tell([0, 0, 0, 0], 0.0)
-    assert optimizer.ask()[0, 0] == 9
-
-
-@pytest.mark.parametrize("value", [0.0, 7.0])
-@pytest.mark.parametrize("kind", ["nomu", "operator"])
-def test_searches_that_begin_with_equal_values_explore(kind, value):
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    slow_after(1, [("nomu", 7.0), ("operator", 0.0), ("nomu", 0.0), ("operator", 7.0)]),
+)
+def test_ask_explores_after_equal_values(kind, value):
     """A constant is predicted with a tiny standard deviation, which still is largest far away."""
     if kind == "nomu":
         estimator, bounds = NOMURegressor(NOMUNetwork(32), epochs=200, noise_std=0.0), SQUARE
@@ -635,7 +564,7 @@ def test_searches_that_begin_with_equal_values_explore(kind, value):
 # NOMU's protocol
 
 
-def test_mean_width_fixes_beta_once(recorder):
+def test_ask_with_mean_width_fixes_beta_once(recorder):
     optimizer = search(
         acquisition=UpperConfidenceBound(mean_width=0.5), estimator=recorder, n_initial=2
     )
@@ -652,14 +581,14 @@ def test_mean_width_fixes_beta_once(recorder):
     assert changed.history_[-1].beta == 3.0
 
 
-def test_threshold_decays_as_in_the_paper():
+def test_distance_threshold_decays_as_in_the_paper():
     assert distance_threshold(0) == 0.0625  # 2 * 0.25 / 8
     assert_allclose(distance_threshold(0.5), math.sqrt(0.0625 * 0.01))
     assert_allclose([distance_threshold(1), distance_threshold(2)], 0.01)
 
 
 @pytest.mark.slow
-def test_dynamic_c_doubles_beta_until_a_proposal_is_new(recorder):
+def test_ask_with_dynamic_c_doubles_beta_until_a_proposal_is_new(recorder):
     """The mean is x0, the std 0.1 + x1^2: the bound is largest in (1, 1) and (1, -1)."""
     plain, bored = (
         search(
@@ -679,7 +608,7 @@ def test_dynamic_c_doubles_beta_until_a_proposal_is_new(recorder):
     assert bored.acquisition.beta == 0.25
 
 
-def test_dynamic_c_stops_at_the_first_new_proposal():
+def test_ask_with_dynamic_c_stops_at_the_first_new_proposal():
     """The peak of the mean is known and other points are uncertain: some doublings are enough."""
     X = np.array([[-0.9], [-0.3], [0.0], [0.3], [0.6]])
     bound = UpperConfidenceBound(1e-3, dynamic_c=True)
@@ -702,7 +631,7 @@ def tiny_nomu():
     )
 
 
-def test_milp_searches_binaries_exactly(tiny_nomu):
+def test_maximize_by_milp_searches_binaries_exactly(tiny_nomu):
     def value(x):
         return x @ [1, -2, 3, -1] + 2 * x[0] * x[1]
 
@@ -717,8 +646,7 @@ def test_milp_searches_binaries_exactly(tiny_nomu):
     result = optimizer.maximize(value, 7)
     assert len({tuple(x) for x in result.x_iters.tolist()}) == 7
     x = optimizer.ask()
-    step = optimizer._step()
-    readout = step.surrogates.model.readout_weights()
+    readout = optimizer.model_.readout_weights()
     beta = optimizer.history_[-1].beta
     optimizer.forget()
     exact, _, _ = maximize_readout(readout, [(0, 1)] * 4, beta, integer=True, exclude=optimizer.x_)
@@ -728,7 +656,7 @@ def test_milp_searches_binaries_exactly(tiny_nomu):
     assert (both[1] != exact).any()
 
 
-def test_a_noisy_milp_search_may_evaluate_points_again(tiny_nomu):
+def test_ask_by_milp_may_repeat_points_of_a_noisy_search(tiny_nomu):
     settings = {"estimator": tiny_nomu, "maximizer": "milp", "integer": range(4), "noisy": True}
     optimizer = search([(0, 1)] * 4, "mean", n_initial=4, **settings)
     known = np.array([[a, b, c, d] for a in (0, 1) for b in (0, 1) for c in (0, 1) for d in (0, 1)])
@@ -737,16 +665,15 @@ def test_a_noisy_milp_search_may_evaluate_points_again(tiny_nomu):
     assert (first != optimizer.ask()).any()  # where a result is expected none is asked for
 
 
-def test_milp_minimises_too(tiny_nomu):
+def test_minimize_by_milp(tiny_nomu):
     optimizer = search([(0, 1)] * 4, "mean", estimator=tiny_nomu, maximizer="milp", n_initial=6)
     optimizer.minimize(lambda x: 3 * x[0] - x[1], 6 + 1)
-    step = optimizer._step()
     x = optimizer.ask()
     sample = optimizer.domain.sample(500, np.random.default_rng(0))
-    assert step.surrogates.model.predict(x)[0] <= step.surrogates.model.predict(sample).min()
+    assert optimizer.model_.predict(x)[0] <= optimizer.model_.predict(sample).min()
 
 
-def test_milp_needs_weights():
+def test_ask_by_milp_needs_weights():
     optimizer = search(acquisition="ucb", maximizer="milp", n_initial=1).tell([0.0, 0.0], 1.0)
     with pytest.raises(ValueError, match="readout_weights"):
         optimizer.ask()
@@ -763,7 +690,7 @@ def test_milp_needs_weights():
         {"integer": [0], "bounds": [(0, 900), (-1, 1)]},
     ],
 )
-def test_a_search_goes_on_bit_by_bit(tmp_path, settings):
+def test_load_continues_bit_by_bit(tmp_path, settings):
     def value(x):
         if x[1] > 0.8:
             return np.nan
@@ -785,37 +712,25 @@ def test_a_search_goes_on_bit_by_bit(tmp_path, settings):
     assert a.fun == b.fun
 
 
-def test_a_running_search_can_be_pickled():
-    optimizer = search()
-    optimizer.tell(np.random.default_rng(0).uniform(-1, 1, (6, 2)), np.arange(6.0))
-    optimizer.ask()
-    other = pickle.loads(pickle.dumps(optimizer))
-    assert_array_equal(other.pending_, optimizer.pending_)
-    assert_array_equal(other.ask(2), optimizer.ask(2))
-
-
-def test_a_search_without_results_goes_on(tmp_path):
-    optimizer = search()
-    optimizer.save(tmp_path / "search.skuq")
-    other = BayesianOptimizer.load(tmp_path / "search.skuq", TinyProcess())
-    assert_array_equal(other.ask(3), optimizer.ask(3))
-
-
-def test_a_composite_search_goes_on(tmp_path):
+def test_load_continues_a_composite_search(tmp_path):
     def total(y):
         return y.sum(axis=(-2, -1))
 
     estimator = OutputwiseRegressor(TinyProcess())
     optimizer = search(estimator=estimator, objective=total)
-    optimizer.tell(np.random.default_rng(0).uniform(-1, 1, (5, 2)), np.arange(20).reshape(5, 2, 2))
-    optimizer.tell([0.0, 0.0], np.full((2, 2), np.nan))
-    optimizer.save(tmp_path / "search.skuq")
+    for told in (False, True):  # without results, too
+        optimizer.save(tmp_path / "search.skuq")
+        other = BayesianOptimizer.load(tmp_path / "search.skuq", estimator, objective=total)
+        assert_array_equal(other.y_, optimizer.y_)
+        assert_array_equal(other.ask(), optimizer.ask())
+        if told:
+            continue
+        X = np.random.default_rng(0).uniform(-1, 1, (5, 2))
+        optimizer.forget().tell(X, np.arange(20).reshape(5, 2, 2))
+        optimizer.tell([0.0, 0.0], np.full((2, 2), np.nan))
+    assert other.y_.shape == (6, 2, 2)
     with pytest.raises(ValueError, match="objective"):
         BayesianOptimizer.load(tmp_path / "search.skuq", estimator)
-    other = BayesianOptimizer.load(tmp_path / "search.skuq", estimator, objective=total)
-    assert_array_equal(other.y_, optimizer.y_)
-    assert other.y_.shape == (6, 2, 2)
-    assert_array_equal(other.ask(), optimizer.ask())
 
 
 @pytest.mark.parametrize(
@@ -825,20 +740,16 @@ def test_a_composite_search_goes_on(tmp_path):
         ({"integer": [0]}, "own domain"),
         ({"random_state": 1}, "random_state"),
         ({"objective": abs}, "objective"),
+        ({}, "`acquisition`"),
     ],
 )
-def test_a_search_goes_on_as_it_was(changes, message):
-    state = search().tell([0.1, 0.2], 1.0).to_state()
+def test_from_state_refuses(changes, message):
+    optimizer = search(acquisition=UpperConfidenceBound(lambda n: 1.0) if not changes else "lei")
+    state = optimizer.tell([0.1, 0.2], 1.0).to_state()
     with pytest.raises(ValueError, match=message):
         BayesianOptimizer.from_state(state, TinyProcess(), **changes)
-
-
-def test_settings_may_change_and_callables_must_be_given():
-    state = search(acquisition=UpperConfidenceBound(lambda n: 1.0)).to_state()
-    with pytest.raises(ValueError, match="`acquisition`"):
-        BayesianOptimizer.from_state(state, TinyProcess())
-    changed = BayesianOptimizer.from_state(state, TinyProcess(), acquisition="lei")
-    assert changed.acquisition == "lei"
+    changed = BayesianOptimizer.from_state(state, TinyProcess(), acquisition="ei")
+    assert changed.acquisition == "ei"
 
 
 def test_set_params_reaches_inside_of_settings():
@@ -858,11 +769,11 @@ def test_set_params_reaches_inside_of_settings():
     assert optimizer.reseed
 
 
-def test_other_files_are_refused(tmp_path):
+def test_load_refuses_other_files(tmp_path):
     (tmp_path / "text").write_text("no archive")
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
-    _archive.write(tmp_path / "trial.skuq", {"settings": {}}, kind="trial")
-    for name in ("text", "other.npz", "trial.skuq"):
+    skuq.save(make_pipeline(StandardScaler()).fit(TWO), tmp_path / "scaler.skuq")
+    for name in ("text", "other.npz", "scaler.skuq"):
         with pytest.raises(FileFormatError, match=name):
             BayesianOptimizer.load(tmp_path / name, TinyProcess())
     with pytest.raises(FileNotFoundError):
@@ -872,94 +783,53 @@ def test_other_files_are_refused(tmp_path):
 # Whether it is of use
 
 
-@pytest.mark.parametrize(("name", "d", "length"), [("forrester", 1, 0.2), ("branin", 2, 0.6)])
-def test_search_beats_chance(name, d, length):
-    function = make_function(name, d)
-    found, chance = [], []
-    for seed in range(3):
-        optimizer = search(
-            function.bounds, "ei", estimator=TinyProcess(length), n_draws=64, random_state=seed
-        )
-        found.append(optimizer.minimize(lambda x: function(x[None])[0], 20).fun)
-        X = np.random.default_rng(seed).uniform(-1, 1, (20, d))
-        chance.append(function(X).min())
-    # The minimum is -1.
-    assert np.median(found) + 1 < (np.median(chance) + 1) / 5
-
-
-def test_the_model_of_the_last_step_can_be_looked_at(recorder):
-    optimizer = search(estimator=recorder, n_initial=3)
-    optimizer.tell(optimizer.ask(3), [0.0, 1.0, 2.0])
-    assert optimizer.model_ is None  # points of the design need no model
-    optimizer.ask()
-    assert optimizer.model_ is not recorder and optimizer.model_.n_features_in_ == 2
-
-
-def test_surrogates_may_have_draws_or_be_pipelines():
-    BayesianOptimizer(NEONRegressor(), SQUARE)
-    BayesianOptimizer(make_pipeline(StandardScaler(), TinyProcess()), SQUARE)
-    with pytest.raises(TypeError, match="`func` must be a function"):
-        search().maximize(3, 8)
-
-
-def test_a_surrogate_may_take_logarithms():
+def test_minimize_by_a_surrogate_of_logarithms():
     surrogate = make_pipeline(FunctionTransformer(np.log10), StandardScaler(), TinyProcess())
     optimizer = search([(1e-6, 1)], estimator=surrogate)
     assert np.isfinite(optimizer.minimize(lambda x: (np.log10(x[0]) + 3) ** 2, 6).fun)
 
 
-def test_an_objective_that_raises_loses_no_evaluation():
+def test_tell_takes_an_objective_that_raises_or_is_not_finite_for_a_failure():
     def objective(outputs):
         if (outputs > 1).any():
             raise np.linalg.LinAlgError("singular")
-        return outputs.sum(axis=-1)
+        return np.log(outputs[..., 0])
 
     optimizer = search(objective=objective, n_initial=5)
-    optimizer.tell([[0.0, 0.1], [0.5, 0.5]], [[0.0, 1.0], [2.0, 0.0]])
-    assert len(optimizer.x_) == 2 and optimizer.best_value_ == 1.0
-    assert "LinAlgError: singular" in optimizer.messages_[1]
+    with np.errstate(all="ignore"):
+        optimizer.tell([[0.0, 0.1], [0.1, 0.1], [0.5, 0.5]], [[-1.0, 1.0], [1.0, 1.0], [2.0, 0.0]])
+    assert optimizer.messages_[:2] == ("the objective is NaN, inf or beyond 1e+150", "")
+    assert "LinAlgError: singular" in optimizer.messages_[2]
+    assert len(optimizer.x_) == 3 and optimizer.best_value_ == 0.0
 
 
 class Failing(TinyProcess):
-    """A process that cannot be fitted to six results."""
+    """A process that cannot be fitted to a number of results."""
 
-    seeds = []
+    seeds, n_refused = [], 6
 
     def fit(self, X, y):
         self.seeds.append(self.random_state)
-        if len(X) == 6:
+        if len(X) == self.n_refused:
             raise FloatingPointError("diverged")
         return super().fit(X, y)
 
 
-def test_a_fit_that_fails_is_tried_again_and_does_not_end_the_search():
+def test_ask_tries_a_fit_that_fails_again_and_goes_on(monkeypatch):
     Failing.seeds.clear()
     optimizer = search(estimator=Failing(), n_initial=5)
     with pytest.warns(UserWarning, match="could not be fitted to 6 results.*diverged"):
         result = optimizer.minimize(bowl, 9)
     assert len(result.x_iters) == 9 and len(optimizer.history_) == 3
     assert len(Failing.seeds) == len(set(Failing.seeds)) == 5
-
-
-class FailingMarginal(TinyProcess):
-    """A process that cannot be fitted to seven results."""
-
-    def fit(self, X, y):
-        if len(X) == 7:
-            raise FloatingPointError("diverged")
-        return super().fit(X, y)
-
-
-def test_a_fit_to_predictions_that_fails_does_not_end_the_search():
-    optimizer = search(estimator=FailingMarginal(), n_initial=3)
-    optimizer.tell(np.random.default_rng(0).uniform(-1, 1, (6, 2)), np.arange(6.0))
+    monkeypatch.setattr(Failing, "n_refused", 10)
     optimizer.ask()
-    with pytest.warns(UserWarning, match="could not be fitted to 6 results"):
-        optimizer.ask()  # the first point is pending: the seventh result is its prediction
+    with pytest.warns(UserWarning, match="could not be fitted to 9 results"):
+        optimizer.ask()  # the first point is pending: the tenth result is its prediction
     assert len(optimizer.pending_) == 2
 
 
-def test_functions_of_an_estimator_are_the_same_in_every_step():
+def test_ask_keeps_functions_of_the_estimator():
     class WithFunction(TinyProcess):
         def __init__(self, function=None, length=0.5, random_state=None):
             super().__init__(length, random_state)
@@ -972,53 +842,42 @@ def test_functions_of_an_estimator_are_the_same_in_every_step():
     assert optimizer.model_.function is function
 
 
-def test_the_direction_of_ask():
-    surrogate = GaussianProcessRegressor(optimizer=None)
-    search = BayesianOptimizer(
-        surrogate, [(-2, 2)], direction="minimize", n_initial=3, random_state=0
-    )
+def test_ask_follows_the_direction():
+    optimizer = search([(-2, 2)], direction="minimize", n_initial=3)
     for _ in range(8):
-        x = search.ask()
-        search.tell(x, (x[:, 0] - 0.5) ** 2)
-    assert abs(search.best_x_[0] - 0.5) < 0.1
-    assert search.direction == "minimize"
-    assert "minimize" in repr(search)
-    again = BayesianOptimizer.from_state(search.to_state(), surrogate)
-    assert again.direction == "minimize"
-    other = BayesianOptimizer.from_state(search.to_state(), surrogate, direction="maximize")
-    assert other.best_value_ == np.max(search.values_)
+        x = optimizer.ask()
+        optimizer.tell(x, (x[:, 0] - 0.5) ** 2)
+    assert abs(optimizer.best_x_[0] - 0.5) < 0.1
+    assert optimizer.direction == "minimize" and "minimize" in repr(optimizer)
+    state = optimizer.to_state()
+    assert BayesianOptimizer.from_state(state, TinyProcess()).direction == "minimize"
+    other = BayesianOptimizer.from_state(state, TinyProcess(), direction="maximize")
+    assert other.best_value_ == np.max(optimizer.values_)
     other.direction = "minimize"
-    assert other.best_value_ == np.min(search.values_)
+    assert other.best_value_ == np.min(optimizer.values_)
 
 
-def test_points_rounded_by_hand_are_told():
-    search = BayesianOptimizer(
-        GaussianProcessRegressor(optimizer=None), [(0, 1), (0, 9)], integer=[1], random_state=0
-    )
-    (x,) = search.ask()
-    near = x + [0.004, 0]
+def test_tell_warns_of_points_rounded_by_hand():
+    optimizer = search([(0, 1), (0, 9)], integer=[1])
+    (x,) = optimizer.ask()
     with pytest.warns(UserWarning, match="near but not equal"):
-        search.tell(near, 1.0)
-    assert len(search.pending_) == 1
-    search.forget(x)
-    search.ask()
-    (x,) = search.pending_
+        optimizer.tell(x + [0.004, 0], 1.0)
+    assert len(optimizer.pending_) == 1
+    optimizer.forget(x)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        search.tell([x[0], (x[1] + 1) % 10], 1.0)  # another whole number is another point
-        search.tell(x.astype("float32"), 1.0)
-    assert not len(search.pending_)
-    (x,) = search.ask()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        search.tell([x - [0.001, 0], x], [1.0, 2.0])  # settled by the same call
+        (x,) = optimizer.ask()
+        optimizer.tell([x[0], (x[1] + 1) % 10], 1.0)  # another whole number is another point
+        optimizer.tell(x.astype("float32"), 1.0)
+        assert not len(optimizer.pending_)
+        (x,) = optimizer.ask()
+        optimizer.tell([x - [0.001, 0], x], [1.0, 2.0])  # settled by the same call
 
 
-def test_an_acquisition_by_name_after_the_start():
-    search = BayesianOptimizer(GaussianProcessRegressor(optimizer=None), [(0, 1)], n_initial=1)
-    search.tell([0.5], 1.0)
-    search.acquisition = LeakyExpectedImprovement
+def test_ask_reads_an_acquisition_that_was_set_later():
+    optimizer = search([(0, 1)], n_initial=1).tell([0.5], 1.0)
+    optimizer.acquisition = LeakyExpectedImprovement
     with pytest.raises(ValueError, match="must be one of ei"):
-        search.ask()
-    search.acquisition = "ucb"
-    assert search.ask().shape == (1, 1)
+        optimizer.ask()
+    optimizer.acquisition = "ucb"
+    assert optimizer.ask().shape == (1, 1)

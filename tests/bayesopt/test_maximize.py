@@ -10,15 +10,15 @@ from scipy import optimize
 from tiers import slow_after
 
 from skuq.bayesopt import UpperConfidenceBound
-from skuq.bayesopt import _acquisition as programs
 from skuq.bayesopt._acquisition import (
     ACQUISITIONS,
     AcquisitionTask,
     CompiledAcquisition,
     acquisition_of,
 )
+from skuq.bayesopt._acquisition import _programs as PROGRAMS
 from skuq.bayesopt._batch_lbfgs import minimize_batch
-from skuq.bayesopt._maximize import _n_survivors, maximize_acquisition
+from skuq.bayesopt._maximize import maximize_acquisition
 from skuq.predictive import Posterior
 
 BOX = np.array([[-1.0, 2.0], [10.0, 11.0]])
@@ -48,8 +48,10 @@ def slope(xp, arguments, X):
 CORNER = Posterior(slope, ([[1.0, 1.0], [2.0, 3.0]],), "slope", 2)
 
 
-def compiled(posterior, acquisition, objective=None, best=0.5, q=1):
-    return CompiledAcquisition(AcquisitionTask(posterior, acquisition, objective, BOX, best, q))
+def numpy_and_compiled(posterior, acquisition, q=1, pending=None):
+    """The acquisition in BOX as a function of NumPy, and as compiled programs."""
+    task = AcquisitionTask(posterior, acquisition, None, BOX, 0.5, q, pending)
+    return acquisition_of(task), CompiledAcquisition(task)
 
 
 def rosenbrock(x):
@@ -59,39 +61,42 @@ def rosenbrock(x):
     return values, 4 * np.array([optimize.rosen_der(point) for point in points])
 
 
-def test_batch_finds_what_scipy_finds_from_each_start():
+def test_minimize_batch_finds_what_scipy_finds_from_each_start():
     starts = np.random.RandomState(0).uniform(size=(40, 2))
     result = minimize_batch(rosenbrock, starts, max_rounds=500)
     assert_allclose(result.x, 0.75, atol=1e-3)  # (1, 1), for every start
     assert result.value.max() < 1e-6
 
 
-def test_batch_holds_variables_at_their_bounds():
+def test_minimize_batch_keeps_bounds_and_drops_starts_of_no_value():
     # A bowl whose centre is outside in the first variable: the minimum is on the nearest face.
     def bowl(x):
         offsets = x - [1.4, 0.3, -0.2]
-        return np.sum(offsets**2, axis=1), 2 * offsets
+        values = np.where(x[:, 1] > 0.9, np.nan, np.sum(offsets**2, axis=1))
+        return values, 2 * offsets
 
-    result = minimize_batch(bowl, np.random.RandomState(0).uniform(size=(9, 3)), max_rounds=50)
-    assert_allclose(result.x, np.tile([1.0, 0.3, 0.0], (9, 1)), atol=1e-5)
+    starts = np.random.RandomState(0).uniform(size=(9, 3)) * 0.9
+    starts[0, 1] = 0.95
+    result = minimize_batch(bowl, starts, max_rounds=50)
+    assert result.value[0] == np.inf
+    assert_array_equal(result.x[0], starts[0])
+    assert_allclose(result.x[1:], np.tile([1.0, 0.3, 0.0], (8, 1)), atol=1e-5)
 
 
-def test_batch_ends_where_scipy_does_from_the_same_starts():
-    posterior, acquisition = wave_posterior(), UpperConfidenceBound()
-    program = compiled(posterior, acquisition)
+def test_minimize_batch_ends_where_scipy_does_from_the_same_starts():
+    _, program = numpy_and_compiled(wave_posterior(), UpperConfidenceBound())
     # SciPy's first step is as long as the gradient: a small one stays in the start's basin.
     scale = 1e-3
 
     def negative(u):
         return tuple(-scale * part for part in program.values_and_gradients(u))
 
-    def scipy_ends(starts):
-        def single(u):
-            value, gradient = program.value_and_gradient(u)
-            return -scale * value, -scale * gradient
+    def single(u):
+        return tuple(-scale * part for part in program.value_and_gradient(u))
 
-        box = [(0, 1)] * 2
-        ends = [optimize.minimize(single, s, jac=True, bounds=box) for s in starts]
+    def scipy_ends(starts):
+        settings = {"jac": True, "bounds": [(0, 1)] * 2}
+        ends = [optimize.minimize(single, start, **settings) for start in starts]
         return np.array([end.x for end in ends]), np.array([end.fun for end in ends])
 
     rng = np.random.RandomState(1)
@@ -104,17 +109,7 @@ def test_batch_ends_where_scipy_does_from_the_same_starts():
     assert_allclose(batch.x, x, atol=1e-2)
 
 
-def test_batch_drops_starts_of_no_value():
-    def broken(x):
-        values = np.where(x[:, 0] > 0.5, np.nan, (x[:, 0] - 0.2) ** 2)
-        return values, 2 * (x - 0.2)
-
-    result = minimize_batch(broken, np.array([[0.9], [0.4]]), max_rounds=30)
-    assert result.value[0] == np.inf
-    assert_allclose(result.x, [[0.9], [0.2]], atol=1e-6)
-
-
-def test_batch_evaluates_only_the_survivors():
+def test_minimize_batch_evaluates_only_the_survivors():
     sizes = []
 
     def counted(x):
@@ -128,31 +123,52 @@ def test_batch_evaluates_only_the_survivors():
     assert result.n_rows == sum(sizes)
 
 
-def test_few_restarts_give_up_those_that_fall_behind():
-    counts = {n: [_n_survivors(number, n) for number in (6, 16, 36)] for n in (8, 20, 80, 500)}
-    assert counts == {8: [4, 4, 2], 20: [10, 10, 5], 80: [20, 10, 10], 500: [125, 32, 10]}
-    assert [_n_survivors(number, 1) for number in (6, 16, 36)] == [1, 1, 1]
+@pytest.mark.parametrize(
+    ("n_restarts", "kept"),
+    [(1, [1, 1, 1]), (20, [10, 10, 5]), (80, [20, 10, 10]), (500, [125, 32, 10])],
+)
+def test_maximize_acquisition_gives_up_restarts_that_fall_behind(n_restarts, kept, monkeypatch):
+    given = {}
+
+    def recorded(function, starts, **settings):
+        given.update(settings["survivors"])
+        return minimize_batch(function, starts, **settings)
+
+    monkeypatch.setattr("skuq.bayesopt._maximize.minimize_batch", recorded)
+    maximize_acquisition(CORNER, "mean", None, BOX, None, n_restarts=n_restarts, random_state=0)
+    assert list(given.values()) == kept
 
 
 @pytest.mark.parametrize("q", [1, 2])
 @pytest.mark.parametrize("name", ACQUISITIONS)
-def test_compiled_values_are_those_of_numpy(name, q):
+def test_compiled_acquisition_has_the_values_of_numpy(name, q):
     posterior, acquisition = wave_posterior(), ACQUISITIONS[name]().at(0.8)
     u = np.random.RandomState(0).uniform(size=(7, 2 * q))
-    exact = acquisition_of(AcquisitionTask(posterior, acquisition, None, BOX, 0.5, q))(u)
-    values = compiled(posterior, acquisition, q=q).values(u)
+    exact, program = numpy_and_compiled(posterior, acquisition, q)
     # Inputs of 11 times frequencies of 6 in single precision: 1e-5 of values of some 3.
-    assert_allclose(values, exact, atol=2e-4)
+    assert_allclose(program.values(u), exact(u), atol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["lei", "ucb"])
+def test_compiled_acquisition_knows_pending_points(name):
+    posterior, acquisition = wave_posterior(), ACQUISITIONS[name]()
+    level = acquisition.pending_level(posterior([[0.2, 10.2], [0.4, 10.1]]))
+    u = np.random.RandomState(0).uniform(size=(9, 2))
+    exact, program = numpy_and_compiled(posterior, acquisition, pending=level)
+    assert_allclose(program.values(u), exact(u), atol=2e-4)
+    task = AcquisitionTask(posterior, acquisition, None, BOX, 0.5, 1, level)
+    assert_allclose(CompiledAcquisition(task, "float64").values(u), exact(u), atol=1e-12)
+    alone, _ = numpy_and_compiled(posterior, acquisition)
+    assert np.abs(alone(u) - exact(u)).max() > 1e-3
 
 
 @pytest.mark.parametrize("q", slow_after(1, [2, 1]))
 @pytest.mark.parametrize("name", ["ei", "lei", "pi", "ucb", "mean", "uncertainty"])
-def test_gradients_against_differences(name, q):
-    posterior, acquisition = wave_posterior(), ACQUISITIONS[name]().at(0.8)
+def test_compiled_acquisition_has_gradients_of_differences(name, q):
+    acquisition = ACQUISITIONS[name]().at(0.8)
     u = np.random.RandomState(0).uniform(0.1, 0.9, size=(5, 2 * q))
-    program = compiled(posterior, acquisition, q=q)
+    exact, program = numpy_and_compiled(wave_posterior(), acquisition, q)
     values, gradients = program.values_and_gradients(u)
-    exact = acquisition_of(AcquisitionTask(posterior, acquisition, None, BOX, 0.5, q))
     step = 1e-6
     for j in range(2 * q):
         moved = step * np.eye(2 * q)[j]
@@ -164,20 +180,25 @@ def test_gradients_against_differences(name, q):
 
 
 @pytest.mark.parametrize("method", ["lbfgs", "scipy", "direct"])
-def test_every_method_finds_the_grids_maximum(method):
+def test_maximize_acquisition_finds_the_grids_maximum(method):
     posterior, acquisition = wave_posterior(), UpperConfidenceBound()
     side = np.linspace(0, 1, 150)
     grid = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
-    known = acquisition_of(AcquisitionTask(posterior, acquisition, None, BOX, 0.0, 1))(grid).max()
-    x, value = maximize_acquisition(
-        posterior, acquisition, None, BOX, None, method=method, n_restarts=30, random_state=0
-    )
+    exact, _ = numpy_and_compiled(posterior, acquisition)
+    settings = {"method": method, "n_restarts": 30, "random_state": 0}
+    x, value = maximize_acquisition(posterior, acquisition, None, BOX, None, **settings)
     assert x.shape == (1, 2)
-    assert value >= known - 1e-3
+    assert value >= exact(grid).max() - 1e-3
     assert_allclose(acquisition(np, posterior(x), 0.0), value, atol=1e-3)
+    same = maximize_acquisition(posterior, acquisition, None, BOX, None, **settings)
+    assert_array_equal(same[0], x)
+    assert same[1] == value
+    if method != "direct":  # an optimum in a corner is found exactly
+        x, _ = maximize_acquisition(CORNER, "mean", None, BOX, None, **settings)
+        assert_array_equal(x, [[2.0, 11.0]])
 
 
-def test_batches_of_points_beat_copies_of_the_best():
+def test_maximize_acquisition_of_batches_beats_copies_of_the_best():
     posterior, acquisition = wave_posterior(known=0.0), "ei"
     settings = {"n_restarts": 50, "random_state": 0}
     _, single = maximize_acquisition(posterior, acquisition, None, BOX, 1.0, **settings)
@@ -186,7 +207,7 @@ def test_batches_of_points_beat_copies_of_the_best():
     assert value > 1.2 * single
 
 
-def test_fewer_restarts_cost_less_without_gradients():
+def test_maximize_acquisition_costs_less_with_fewer_restarts():
     n_calls = []
     for n_restarts in (1, 4, 10, 40):
         calls = []
@@ -203,79 +224,39 @@ def test_fewer_restarts_cost_less_without_gradients():
     assert forty < 2 * ten  # at most ten points are improved
 
 
-@pytest.mark.parametrize("method", ["lbfgs", "scipy"])
-def test_an_optimum_in_a_corner_is_found_exactly(method):
-    x, _ = maximize_acquisition(
-        CORNER, "mean", None, BOX, None, method=method, n_restarts=5, random_state=0
-    )
-    assert_array_equal(x, [[2.0, 11.0]])
-
-
 @pytest.mark.parametrize("method", ["lbfgs", "scipy", "direct"])
-def test_points_stay_within_bounds_that_do_not_round_well(method, global_random_seed):
+def test_maximize_acquisition_keeps_bounds_that_do_not_round_well(method, global_random_seed):
     box = np.array([[0.1, 0.3], [-1 / 3, 1e-9]])
-    x, _ = maximize_acquisition(
-        CORNER,
-        "mean",
-        None,
-        box,
-        None,
-        method=method,
-        n_restarts=3,
-        random_state=global_random_seed,
-    )
+    settings = {"method": method, "n_restarts": 3, "random_state": global_random_seed}
+    x, _ = maximize_acquisition(CORNER, "mean", None, box, None, **settings)
     assert ((box[:, 0] <= x) & (x <= box[:, 1])).all()
 
 
-def test_the_same_seed_gives_the_same_point():
-    task = wave_posterior(), "lei", None, BOX, 3.0
-    one, same = (maximize_acquisition(*task, n_restarts=20, random_state=3) for _ in range(2))
-    assert_array_equal(one[0], same[0])
-    assert one[1] == same[1]
-
-
-def test_nothing_is_compiled_when_only_arguments_change():
+def test_maximize_acquisition_compiles_nothing_when_only_arguments_change():
     def objective(values):
         return -((values - 1.0) ** 2)
 
-    for seed, best, beta, width in ((0, 0.0, 1.0, 1.0), (1, -3.0, 2.0, 1.5), (2, 1.0, 0.5, 0.7)):
-        box = np.array([[0.0, width], [0.0, 1.0]])
-        before = programs._programs.n_made
-        maximize_acquisition(
-            wave_posterior(seed),
-            UpperConfidenceBound(2 * beta),
-            objective,
-            box,
-            best,
-            n_restarts=8 + seed,
-            random_state=seed,
-        )
-        made = programs._programs.n_made - before
-        assert made == (2 if seed == 0 else 0)  # values, and gradients
+    for seed, best, beta, width in ((0, 0.0, 2.0, 1.0), (1, -3.0, 4.0, 1.5), (2, 1.0, 1.0, 0.7)):
+        box, before = np.array([[0.0, width], [0.0, 1.0]]), PROGRAMS.n_made
+        task = wave_posterior(seed), UpperConfidenceBound(beta), objective, box, best
+        maximize_acquisition(*task, n_restarts=8 + seed, random_state=seed)
+        # Programs of values, and of gradients.
+        assert PROGRAMS.n_made - before == (2 if seed == 0 else 0)
 
 
-def test_starts_are_used_and_may_be_the_answer():
+def test_maximize_acquisition_uses_starts():
     # A peak so narrow that no sample of a few points hits it.
     def needle(xp, arguments, X):
         return arguments[0] * xp.exp(-1e5 * xp.sum(xp.square(X - arguments[1]), axis=-1))
 
     top = np.array([0.123, 10.777])
-    posterior = Posterior(needle, ([[1.0], [1.0]], top), "needle", 2)
-    x, value = maximize_acquisition(
-        posterior,
-        "mean",
-        None,
-        BOX,
-        None,
-        n_restarts=2,
-        starts=[top + 1e-3],
-        random_state=0,
-    )
+    task = Posterior(needle, ([[1.0], [1.0]], top), "needle", 2), "mean", None, BOX, None
+    x, value = maximize_acquisition(*task, n_restarts=2, starts=[top + 1e-3], random_state=0)
     assert_allclose(x, [top], atol=1e-3)
     assert value > 0.9
 
 
-def test_excluded_points_are_not_proposed_again():
+def test_maximize_acquisition_keeps_away_from_excluded_points():
     settings = {"n_restarts": 5, "random_state": 0}
     first, value = maximize_acquisition(CORNER, "mean", None, BOX, None, **settings)
     second, lower = maximize_acquisition(
@@ -285,43 +266,35 @@ def test_excluded_points_are_not_proposed_again():
     assert lower < value
 
 
-def test_points_of_no_value_lose():
+@pytest.mark.parametrize("key", ["broken", None])
+def test_maximize_acquisition_where_there_is_no_value(key):
     def broken(xp, arguments, X):
         x = xp.transpose(X)[0]
-        return xp.log(0.5 - x) + 0.0 * arguments[0]  # NaN where x > 0.5
+        return xp.log(arguments[0] - x)  # NaN where x > 0.5
 
-    for key in ("broken", None):
-        posterior = Posterior(broken, (np.zeros((2, 1)),), key, 2)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            x, value = maximize_acquisition(
-                posterior, "mean", None, BOX, None, n_restarts=10, random_state=0
-            )
-        assert x[0, 0] == -1.0
-        assert_allclose(value, np.log(1.5), rtol=1e-6)
-
-
-def test_no_value_anywhere_is_an_error():
-    def broken(xp, arguments, X):
-        return arguments[0] * xp.transpose(X)[:1]
-
-    for key in ("broken everywhere", None):
-        empty = Posterior(broken, (np.full((2, 1), np.nan),), key, 2)
-        with pytest.raises(ValueError, match="NaN or infinite at all of"):
-            maximize_acquisition(empty, "mean", None, BOX, None, n_restarts=3)
+    settings = {"n_restarts": 10, "random_state": 0}
+    posterior = Posterior(broken, (np.full((2, 1), 0.5),), key, 2)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        x, value = maximize_acquisition(posterior, "mean", None, BOX, None, **settings)
+    assert x[0, 0] == -1.0
+    assert_allclose(value, np.log(1.5), rtol=1e-6)
+    everywhere = replace(posterior, arguments=(np.full((2, 1), np.nan),))
+    with pytest.raises(ValueError, match="NaN or infinite at all of"):
+        maximize_acquisition(everywhere, "mean", None, BOX, None, **settings)
 
 
-def test_numpy_objective_warns_and_is_maximised_by_direct():
+def test_maximize_acquisition_of_a_numpy_objective_warns_and_takes_direct():
     def squared(values):
         return -np.square(np.asarray(values) - 1.0)
 
     posterior, acquisition = wave_posterior(n_draws=2), "mean"
-    before = programs._programs.n_made
+    before = PROGRAMS.n_made
     for _ in range(2):
         with pytest.warns(UserWarning, match="no gradients.*DIRECT"):
             _, value = maximize_acquisition(
                 posterior, acquisition, squared, BOX, None, n_restarts=20, random_state=0
             )
-    assert programs._programs.n_made - before == 1  # the failure is compiled once
+    assert PROGRAMS.n_made - before == 1  # the failure is compiled once
 
     def operators(values):
         return -((values - 1.0) ** 2)
@@ -334,7 +307,7 @@ def test_numpy_objective_warns_and_is_maximised_by_direct():
     assert_allclose(value, exact, atol=1e-2)
 
 
-def test_numpy_posterior_is_climbed_by_differences():
+def test_maximize_acquisition_climbs_a_numpy_posterior_by_differences():
     posterior, acquisition = wave_posterior(), UpperConfidenceBound()
     settings = {"n_restarts": 50, "random_state": 0}
     x, value = maximize_acquisition(posterior, acquisition, None, BOX, None, **settings)
@@ -344,7 +317,7 @@ def test_numpy_posterior_is_climbed_by_differences():
     assert_allclose(other, x, atol=1e-2)
 
 
-def test_objective_of_many_outputs():
+def test_maximize_acquisition_of_many_outputs():
     def function(xp, arguments, X):
         return arguments[0] + X[None]  # outputs are the inputs, shifted by draw
 
@@ -384,7 +357,7 @@ def test_objective_of_many_outputs():
         ({"exclude": [[0.5, 10.5]], "min_distance": 2.0}, "Lower min_distance"),
     ],
 )
-def test_unusable_arguments_are_refused(changes, message):
+def test_maximize_acquisition_refuses(changes, message):
     settings = {
         "posterior": CORNER,
         "acquisition": "ei",
@@ -409,7 +382,7 @@ def test_unusable_arguments_are_refused(changes, message):
         ("scipy", 1.0, 1e9),
     ],
 )
-def test_level_and_unit_of_outputs_do_not_matter(method, unit, constant):
+def test_maximize_acquisition_ignores_level_and_unit_of_outputs(method, unit, constant):
     near = wave_posterior()
 
     def moved(xp, arguments, X):
@@ -427,7 +400,7 @@ def test_level_and_unit_of_outputs_do_not_matter(method, unit, constant):
     assert value > highest - 1e-3 * abs(highest)
 
 
-def test_direct_runs_with_the_settings_of_the_paper(monkeypatch):
+def test_maximize_acquisition_by_direct_has_the_settings_of_the_paper(monkeypatch):
     """NOMU's appendix B.3: not locally biased; SciPy's own tolerances would end it early."""
     given, original = {}, optimize.direct
 
@@ -447,7 +420,7 @@ def test_direct_runs_with_the_settings_of_the_paper(monkeypatch):
     }
 
 
-def test_small_steps_are_taken_in_double_precision():
+def test_maximize_acquisition_takes_small_steps_in_double_precision():
     """A maximum so flat, on a large constant, that single precision cannot place it."""
 
     def bowl(xp, arguments, X):
@@ -464,20 +437,12 @@ def test_small_steps_are_taken_in_double_precision():
     assert errors[1] < 0.01
 
 
-def test_an_objective_may_take_single_precision_only():
+def test_maximize_acquisition_takes_an_objective_of_single_precision_only():
     from skuq.backend import ops
 
     shift = ops.convert_to_tensor(np.array(0.5, "float32"))
-    settings = {"n_restarts": 5, "random_state": 0}
+    task = CORNER, "mean", lambda v: v - shift, BOX, None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        x, _ = maximize_acquisition(
-            CORNER,
-            "mean",
-            lambda v: v - shift,
-            BOX,
-            None,
-            starts=[[2, 11]],
-            **settings,
-        )
+        x, _ = maximize_acquisition(*task, starts=[[2, 11]], n_restarts=5, random_state=0)
     assert_array_equal(x, [[2, 11]])

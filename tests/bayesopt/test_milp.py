@@ -36,7 +36,7 @@ def upper_bound(readout, beta):
 
 @pytest.mark.parametrize("units", [(), (5,), (6, 4)])
 @pytest.mark.parametrize("beta", [0.0, 1.0, 20.0])
-def test_milp_equals_enumeration_on_binaries(global_random_seed, units, beta):
+def test_maximize_readout_equals_enumeration_on_binaries(global_random_seed, units, beta):
     readout = random_readout(np.random.default_rng(global_random_seed), 6, units)
     corners = np.array(list(itertools.product([0.0, 1.0], repeat=6)))
     values = upper_bound(readout, beta)(corners)
@@ -46,7 +46,7 @@ def test_milp_equals_enumeration_on_binaries(global_random_seed, units, beta):
     assert_allclose(value, values.max(), rtol=1e-12)
 
 
-def test_milp_on_whole_numbers_and_one_hot_columns(global_random_seed):
+def test_maximize_readout_of_whole_numbers_and_one_hot_columns(global_random_seed):
     readout = random_readout(np.random.default_rng(global_random_seed), 4, (6, 4))
     # Column 0 in {-1, .., 2}; columns 1 to 3 a category.
     points = np.array([[k, *code] for k in range(-1, 3) for code in np.eye(3)])
@@ -62,7 +62,7 @@ def test_milp_on_whole_numbers_and_one_hot_columns(global_random_seed):
     assert_allclose(value, upper_bound(readout, 2.0)(points).max(), rtol=1e-12)
 
 
-def test_milp_beats_a_grid_and_a_local_search_on_a_box(global_random_seed):
+def test_maximize_readout_beats_a_grid_and_a_local_search(global_random_seed):
     bounds = np.array([(-3.0, 1.0), (10.0, 500.0)])
     rng = np.random.default_rng(global_random_seed)
     readout = random_readout(rng, 2, (8, 5))
@@ -86,7 +86,7 @@ def test_milp_beats_a_grid_and_a_local_search_on_a_box(global_random_seed):
     assert value >= max(value_of(grid).max(), *climbs) - 1e-4
 
 
-def test_milp_finds_the_next_best_when_points_are_excluded():
+def test_maximize_readout_finds_the_next_best_beside_excluded_points():
     readout = random_readout(np.random.default_rng(3), 3, (4,))
     corners = np.array(list(itertools.product([0.0, 1.0], repeat=3)))
     order = np.argsort(-upper_bound(readout, 1.0)(corners))
@@ -99,7 +99,7 @@ def test_milp_finds_the_next_best_when_points_are_excluded():
         maximize_readout(readout, [(0, 1)] * 3, 1.0, integer=True, exclude=found)
 
 
-def test_milp_within_no_time_returns_some_point():
+def test_maximize_readout_within_no_time_returns_some_point():
     readout = random_readout(np.random.default_rng(0), 8, (40, 40))
     x, value, optimal = maximize_readout(readout, [(-1, 1)] * 8, 1.0, time_limit=0.01)
     assert not optimal
@@ -108,25 +108,20 @@ def test_milp_within_no_time_returns_some_point():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "settings", "message"),
     [
-        (([(0, 1)], 1.0), "2 pairs"),
-        (([(0, 1), (1, 1)], 1.0), "low < high"),
-        (([(0, 1)] * 2, -1.0), "`beta`"),
-        (([(0, 1)] * 2, np.nan), "`beta`"),
-        (([(0.5, 1)] * 2, 1.0, True), "whole numbers"),
+        (([(0, 1)], 1.0), {}, "2 pairs"),
+        (([(0, 1), (1, 1)], 1.0), {}, "low < high"),
+        (([(0, 1)] * 2, -1.0), {}, "`beta`"),
+        (([(0, 1)] * 2, np.nan), {}, "`beta`"),
+        (([(0.5, 1)] * 2, 1.0, True), {}, "whole numbers"),
+        (([(0, 1)] * 2, 1.0), {"exclude": np.zeros((1, 2))}, "0 or 1"),
     ],
 )
-def test_milp_says_what_is_wrong(arguments, message):
+def test_maximize_readout_refuses(arguments, settings, message):
     readout = random_readout(np.random.default_rng(0), 2, (3,))
     with pytest.raises(ValueError, match=message):
-        maximize_readout(readout, *arguments)
-
-
-def test_milp_excludes_points_of_binary_domains_only():
-    readout = random_readout(np.random.default_rng(0), 2, (3,))
-    with pytest.raises(ValueError, match="0 or 1"):
-        maximize_readout(readout, [(0, 1)] * 2, 1.0, exclude=np.zeros((1, 2)))
+        maximize_readout(readout, *arguments, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +129,25 @@ def rows():
     rng = np.random.default_rng(0)
     X = rng.uniform([-1, 0], [1, 50], (12, 2))
     return X, 100 + 7 * np.sin(3 * X[:, 0]) + X[:, 1]
+
+
+def affine(input_shape, n_outputs):
+    from skuq.backend import keras
+
+    layers, inputs = keras.layers, keras.Input(input_shape)
+    first = layers.Dense(4, activation="relu")(layers.Rescaling(0.5, 0.1)(inputs))
+    second = layers.Dense(4, bias_initializer="ones")(first)
+    joined = layers.BatchNormalization()(layers.Add()([first, second]))
+    activated = layers.Dropout(0.5)(layers.Activation("relu")(joined))
+    return keras.Model(inputs, layers.Dense(n_outputs)(activated))
+
+
+def product(input_shape, n_outputs):
+    from skuq.backend import keras
+
+    layers, inputs = keras.layers, keras.Input(input_shape)
+    factors = [layers.Dense(3)(inputs) for _ in range(2)]
+    return keras.Model(inputs, layers.Dense(n_outputs)(layers.Multiply()(factors)))
 
 
 def fitted(rows, **settings):
@@ -145,7 +159,7 @@ def fitted(rows, **settings):
 @pytest.mark.parametrize(
     "settings",
     slow_after(
-        2,
+        3,
         [
             {
                 "network__hidden_units": (5, 4, 3),
@@ -153,6 +167,7 @@ def fitted(rows, **settings):
                 "network__connect_layers": 2,
             },
             {"noise_std": "learned"},
+            {"network": affine, "epochs": 3},
             {},
             {"network__side_hidden_units": (4, 3, 3)},
             {"network__connect_layers": 0},
@@ -168,14 +183,14 @@ def test_readout_weights_say_what_the_model_predicts(rows, settings):
     assert_allclose(mean, parts.mean, rtol=1e-10)
     assert_allclose(std, parts.epistemic, rtol=1e-10)
     assert readout.n_inputs == 2
+    minus, same = readout.negated()(X)
+    assert_array_equal(minus, -mean)
+    assert_array_equal(same, std)
+    if "noise_std" in settings:  # the units of a frozen mean are not repeated
+        assert sum(len(bias) for _, bias in readout.hidden) == 2 * (5 + 4)
 
 
-def test_readout_weights_do_not_repeat_the_units_of_a_frozen_mean(rows):
-    readout = fitted(rows, noise_std="learned").readout_weights()
-    assert sum(len(bias) for _, bias in readout.hidden) == 2 * (5 + 4)
-
-
-def test_milp_on_a_fitted_model_is_at_least_a_grid(rows):
+def test_maximize_readout_of_a_fitted_model_is_at_least_a_grid(rows):
     model = fitted(rows)
     x, value, optimal = maximize_readout(model.readout_weights(), [(-1, 1), (0, 50)], 2.0)
     axes = np.meshgrid(np.linspace(-1, 1, 101), np.linspace(0, 50, 101))
@@ -186,61 +201,18 @@ def test_milp_on_a_fitted_model_is_at_least_a_grid(rows):
     assert_allclose(value, at_optimum.mean + 2 * at_optimum.epistemic, rtol=1e-10)
 
 
-def test_negated_readout_has_the_same_uncertainty():
-    readout = random_readout(np.random.default_rng(0), 2, (3,))
-    X = np.random.default_rng(1).normal(size=(5, 2))
-    mean, std = readout(X)
-    minus, same = readout.negated()(X)
-    assert_array_equal(minus, -mean)
-    assert_array_equal(same, std)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"network__activation": "tanh"}, "relu"),
         ({"band": "asymmetric"}, "symmetric"),
         ({"readout__kind": "exponential"}, "linear"),
+        ({"network": product, "epochs": 1}, "dense layers"),
+        ({}, "one output"),
     ],
 )
-def test_readout_weights_refuse_what_no_programme_holds(rows, settings, message):
-    model = fitted(rows, **settings)
+def test_readout_weights_refuse(rows, settings, message):
+    X, y = rows
+    model = fitted((X, y if settings else np.stack([y, y], axis=1)), **settings)
     with pytest.raises(ValueError, match=message):
         model.readout_weights()
-
-
-def test_readout_weights_refuse_several_outputs(rows):
-    X, y = rows
-    with pytest.raises(ValueError, match="one output"):
-        fitted((X, np.stack([y, y], axis=1))).readout_weights()
-
-
-def test_readout_weights_refuse_layers_that_are_not_dense(rows):
-    from skuq.backend import keras
-
-    def product(input_shape, n_outputs):
-        layers, inputs = keras.layers, keras.Input(input_shape)
-        factors = [layers.Dense(3)(inputs) for _ in range(2)]
-        return keras.Model(inputs, layers.Dense(n_outputs)(layers.Multiply()(factors)))
-
-    model = fitted(rows, network=product, epochs=1)
-    with pytest.raises(ValueError, match="dense layers"):
-        model.readout_weights()
-
-
-def test_readout_weights_follow_other_affine_layers(rows):
-    from skuq.backend import keras
-
-    def affine(input_shape, n_outputs):
-        layers, inputs = keras.layers, keras.Input(input_shape)
-        first = layers.Dense(4, activation="relu")(layers.Rescaling(0.5, 0.1)(inputs))
-        second = layers.Dense(4, bias_initializer="ones")(first)
-        joined = layers.BatchNormalization()(layers.Add()([first, second]))
-        activated = layers.Dropout(0.5)(layers.Activation("relu")(joined))
-        return keras.Model(inputs, layers.Dense(n_outputs)(activated))
-
-    model = fitted(rows, network=affine, epochs=3)
-    mean, std = model.readout_weights()(rows[0])
-    parts = model.predict_uncertainty(rows[0])
-    assert_allclose(mean, parts.mean, rtol=1e-10)
-    assert_allclose(std, parts.epistemic, rtol=1e-10)

@@ -15,14 +15,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import make_operator_problem
 
 
-def test_known_minima():
+def test_tasks_have_known_minima():
     assert_allclose(branin(np.array([np.pi, 2.275])), TASKS["branin"](None).best_value)
     x = np.array([0.20169, 0.150011, 0.476874, 0.275332, 0.311652, 0.6573])
     assert_allclose(hartmann6(x), TASKS["hartmann6"](None).best_value, atol=1e-6)
     assert_allclose(ackley(np.zeros(10)), 0.0, atol=1e-14)
 
 
-def test_pests_cost_their_pesticides():
+def test_pest_control_by_hand():
     never, always = pest_control(np.zeros(25)), pest_control(np.full(25, 4))
     assert 0 < never <= 25
     # The last pesticide costs 0.5 a stage without a discount; pests above the threshold cost more.
@@ -38,7 +38,7 @@ def test_pests_cost_their_pesticides():
     ("name", "block", "side", "low", "high"),
     [("cell_towers", 2, 25, [-90, -90], [-70, -70]), ("interferometer", 4, 16, [-9] * 16, 270)],
 )
-def test_few_cells_stand_for_their_blocks(name, block, side, low, high):
+def test_on_few_cells_stands_for_blocks(name, block, side, low, high):
     problem = make_operator_problem(name)
     rows, objective = on_few_cells(name, block)
     assert len(rows) == side**2
@@ -48,7 +48,7 @@ def test_few_cells_stand_for_their_blocks(name, block, side, low, high):
     assert objective is on_few_cells(name, block)[1]
 
 
-def test_designs_lie_in_the_domain():
+def test_design_lies_in_the_domain():
     for name in ("branin", "pest", "cells"):
         task = TASKS[name](None)
         x = design(task, 3)

@@ -21,6 +21,11 @@ def gaussian_process():
 
 
 def test_posterior_of_a_process_has_its_moments():
+    class Own:
+        def posterior_fn(self, n_draws, random_state):
+            return n_draws, random_state
+
+    assert posterior_of(Own(), 5, 3) == (5, 3)
     model = gaussian_process().fit(X, Y[:, 0])
     posterior = posterior_of(model, n_draws=16, random_state=0)
     mean, std = model.predict(NEW, return_std=True)
@@ -28,9 +33,11 @@ def test_posterior_of_a_process_has_its_moments():
     assert (posterior.key, posterior.joint, draws.shape) == (None, False, (16, 7))
     assert_allclose(draws.mean(axis=0), mean, rtol=1e-10)
     assert_allclose(draws.std(axis=0), std, rtol=1e-6)
+    assert_array_equal(posterior_of(model, 16, random_state=0)(NEW), draws)
+    assert not np.array_equal(posterior_of(model, 16, random_state=1)(NEW), draws)
 
 
-def test_a_process_of_one_output_that_has_an_axis_of_its_own():
+def test_maximize_by_a_process_of_one_output_with_an_axis():
     search = BayesianOptimizer(
         gaussian_process(), [(0, 1)], objective=lambda y: -((y[..., 0] - 0.3) ** 2), random_state=0
     )
@@ -46,14 +53,14 @@ class OneDeviation(LinearRegression):
         return (mean, np.full((len(X), 1), 0.1)) if return_std else mean
 
 
-def test_one_deviation_may_be_that_of_all_outputs():
+def test_posterior_of_one_deviation_for_all_outputs():
     model = OneDeviation().fit(X, Y)
     assert posterior_of(model, n_draws=8, random_state=0)(NEW).shape == (8, 7, 3)
     with pytest.raises(ValueError, match=r"outputs of shape \(3,\).*Got \(2,\)"):
         posterior_of(model, output_shape=(2,))
 
 
-def test_score_of_outputs_with_two_axes():
+def test_outputwise_score_of_two_axes():
     fields = np.stack([Y, 2 * Y], axis=1)
     model = OutputwiseRegressor(gaussian_process()).fit(X, fields)
     assert model.score(X, fields) > 0.99
@@ -71,26 +78,13 @@ def test_posterior_of_many_outputs_draws_them_independently():
     assert_allclose(correlation, np.eye(3), atol=0.1)
 
 
-def test_posterior_is_a_function_of_the_seed():
-    model = gaussian_process().fit(X, Y[:, 0])
-    one, same, other = (posterior_of(model, 8, random_state=seed)(NEW) for seed in (1, 1, 2))
-    assert_array_equal(one, same)
-    assert not np.array_equal(one, other)
-
-
-def test_posterior_fn_comes_first():
-    class Own:
-        def posterior_fn(self, n_draws, random_state):
-            return n_draws, random_state
-
-    assert posterior_of(Own(), 5, 3) == (5, 3)
-
-
-def test_regressor_without_uncertainty_is_refused():
+def test_posterior_of_refuses_regressors_without_uncertainty():
     with pytest.raises(TypeError, match="LinearRegression has no uncertainty"):
         posterior_of(LinearRegression().fit(X, Y[:, 0]))
     with pytest.raises(TypeError, match="posterior_fn or predict"):
         posterior_of(object())
+    with pytest.raises(ValueError, match="NaN"):
+        OutputwiseRegressor(gaussian_process()).fit(X, np.full((12, 2), np.nan))
 
 
 def test_outputwise_is_one_regressor_a_column():
@@ -119,8 +113,3 @@ def test_outputwise_keeps_the_shape_of_y(shape):
     mean, std = model.predict(X, return_std=True)
     assert mean.shape == std.shape == (12, *shape)
     assert_allclose(mean, y, atol=1e-2)
-
-
-def test_outputwise_refuses_missing_outputs():
-    with pytest.raises(ValueError, match="NaN"):
-        OutputwiseRegressor(gaussian_process()).fit(X, np.full((12, 2), np.nan))

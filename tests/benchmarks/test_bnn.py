@@ -9,7 +9,7 @@ from problems import BNNFunction, make_bnn_function
 from problems.bnn import _usual_std, _wide_variance
 
 
-def test_value_by_hand():
+def test_bnn_function_by_hand():
     layers = (
         (np.array([[1, -2]], np.float32), np.array([0.5, 1], np.float32)),
         (np.array([[2], [3]], np.float32), np.array([-1], np.float32)),
@@ -20,7 +20,7 @@ def test_value_by_hand():
     assert values.dtype == np.float64
 
 
-def test_parameters_have_the_prior():
+def test_make_bnn_function_parameters_have_the_prior():
     function = make_bnn_function(3, hidden_units=(300, 200), prior_std=0.5, random_state=0)
     shapes = [(kernel.shape, bias.shape) for kernel, bias in function.layers]
     assert shapes == [((3, 300), (300,)), ((300, 200), (200,)), ((200, 1), (1,))]
@@ -32,7 +32,7 @@ def test_parameters_have_the_prior():
     assert not np.isin(function.layers[0][0], function.layers[1][0]).any()
 
 
-def test_second_moment_has_the_closed_form():
+def test_make_bnn_function_second_moment_has_the_closed_form():
     """E f(x)^2 = s^2 (1 + w_2/2 s^2 (1 + w_1/2 s^2 (1 + |x|^2))), at any width."""
     s, x = 0.4, np.array([[1.0, -0.5]])
     expected = s**2 * (1 + 10 / 2 * s**2 * (1 + 8 / 2 * s**2 * (1 + 1.25)))
@@ -47,7 +47,7 @@ def test_second_moment_has_the_closed_form():
 
 
 @pytest.mark.parametrize("n_features", [1, 4])
-def test_variance_formula_is_exact_with_one_hidden_layer(n_features):
+def test_wide_variance_is_exact_with_one_hidden_layer(n_features):
     X = np.random.RandomState(1).uniform(-1, 1, (1000, n_features))
     variances = [
         make_bnn_function(n_features, hidden_units=20, prior_std=0.6, random_state=seed)(X).var()
@@ -57,39 +57,33 @@ def test_variance_formula_is_exact_with_one_hidden_layer(n_features):
     assert_allclose(np.mean(variances), _wide_variance(0.6, n_features, (20,)), rtol=0.12)
 
 
+PAPER = (1024, 2048, 1024)
+
+
 @pytest.mark.parametrize("d, std", [(1, 0.114), (2, 0.102), (5, 0.092), (10, 0.084), (20, 0.07)])
-def test_default_std_is_table_9(d, std):
-    assert _usual_std(d, (1024, 2048, 1024)) == std
+def test_usual_std_is_table_9(d, std):
+    assert _usual_std(d, PAPER) == std
+    if d in (2, 5, 10):  # and agrees with the formula
+        assert 0.9 < _wide_variance(std, d, PAPER) < 1.25
 
 
-@pytest.mark.parametrize("d, least, most", [(2, 1, 1.25), (5, 1, 1.25), (10, 0.9, 1.1)])
-def test_table_9_agrees_with_the_formula(d, least, most):
-    assert least < _wide_variance(_usual_std(d, (1024, 2048, 1024)), d, (1024, 2048, 1024)) < most
-
-
-@pytest.mark.parametrize(
-    "d, hidden", [(3, (1024, 2048, 1024)), (30, (1024, 2048, 1024)), (1, (9,))]
-)
-def test_std_of_other_sizes_gives_variance_one(d, hidden):
+@pytest.mark.parametrize("d, hidden", [(3, PAPER), (30, PAPER), (1, (9,))])
+def test_usual_std_of_other_sizes_gives_variance_one(d, hidden):
     assert_allclose(_wide_variance(_usual_std(d, hidden), d, hidden), 1, rtol=1e-9)
-
-
-def test_std_between_the_tables_entries():
-    assert 0.084 < _usual_std(7, (1024, 2048, 1024)) < 0.092
+    assert 0.084 < _usual_std(7, PAPER) < 0.092  # between the entries of the table
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("d, error", [(5, 0.07), (10, 0.04), (20, 0.015)])
-def test_papers_network_varies_as_the_formula_says(d, error):
+def test_make_bnn_function_varies_as_the_formula_says(d, error):
     """`error` is the standard error of the mean of 40 draws."""
     X = np.random.RandomState(0).uniform(-1, 1, (300, d))
     variances = [make_bnn_function(d, random_state=seed)(X).var() for seed in range(1, 41)]
-    hidden = (1024, 2048, 1024)
-    expected = _wide_variance(_usual_std(d, hidden), d, hidden)
+    expected = _wide_variance(_usual_std(d, PAPER), d, PAPER)
     assert_allclose(np.mean(variances), expected, atol=4 * error, rtol=0)
 
 
-def test_batches_do_not_change_values():
+def test_bnn_function_does_not_depend_on_batches():
     function = make_bnn_function(2, hidden_units=(50, 50), prior_std=0.3, random_state=0)
     X = np.random.RandomState(0).uniform(-1, 1, (2500, 2))
     one_by_one = np.concatenate([function(X[i : i + 1]) for i in (0, 1023, 1024, 2499)])
@@ -97,7 +91,7 @@ def test_batches_do_not_change_values():
     assert_allclose(function(X)[[0, 1023, 1024, 2499]], one_by_one, rtol=1e-4, atol=1e-5)
 
 
-def test_draws_repeat_and_pickle():
+def test_make_bnn_function_repeats_and_pickles():
     X = np.linspace(-1, 1, 20)[:, None]
     one, again, other = (
         make_bnn_function(hidden_units=(16, 16), random_state=seed) for seed in (3, 3, 4)
@@ -109,23 +103,22 @@ def test_draws_repeat_and_pickle():
     assert_array_equal(one.bounds, [[-1, 1]])
 
 
+POSITIVE = "must be made of positive whole numbers"
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"n_features": 0}, "`n_features` must be made of positive whole numbers"),
-        ({"hidden_units": (10, 0)}, "`hidden_units` must be made of positive whole numbers"),
-        ({"hidden_units": ()}, "`hidden_units` must be made of positive whole numbers"),
-        ({"hidden_units": (1.5,)}, "`hidden_units` must be made of positive whole numbers"),
+        ({"n_features": 0}, f"`n_features` {POSITIVE}"),
+        *(
+            ({"hidden_units": units}, f"`hidden_units` {POSITIVE}")
+            for units in ((9, 0), (), (1.5,))
+        ),
         ({"prior_std": 0}, "`prior_std` must be a positive number or None. Got 0"),
         ({"prior_std": "1"}, "`prior_std` must be a positive number or None. Got '1'"),
+        ({"hidden_units": (4,)}, r"X must have 1 column\(s\). Got 2"),
     ],
 )
-def test_bad_arguments_are_refused(arguments, message):
+def test_make_bnn_function_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):
-        make_bnn_function(**arguments)
-
-
-def test_other_columns_are_refused():
-    function = make_bnn_function(2, hidden_units=(4,), random_state=0)
-    with pytest.raises(ValueError, match=r"X must have 2 column\(s\). Got 1"):
-        function([[0.0]])
+        make_bnn_function(**arguments)([[0.0, 0.0]])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from problems import load_solar_irradiance
 
 YEARS = np.arange(1610, 2001)
@@ -20,31 +20,22 @@ def made_up(tmp_path):
     return write(tmp_path / "series.csv", YEARS - 1000.0)
 
 
-def test_parts_cover_the_series_once(made_up):
-    X_train, y_train, X_test, y_test = load_solar_irradiance(made_up)
+def test_load_solar_irradiance_covers_the_series_once(made_up):
+    X_train, y_train, X_test, y_test = load_solar_irradiance(str(made_up))
     assert X_train.shape == (194, 1) and X_test.shape == (197, 1)
     assert_allclose(np.sort(np.r_[X_train, X_test][:, 0]), np.linspace(-1, 1, 391), atol=1e-13)
     assert_allclose(y_train, X_train[:, 0], atol=1e-13)
     assert_allclose(y_test, X_test[:, 0], atol=1e-13)
-    for X in (X_train, X_test):
-        assert np.all(np.diff(X[:, 0]) > 0)
-
-
-def test_gaps_hold_no_training_point(made_up):
-    X_train, _, X_test, _ = load_solar_irradiance(made_up)
+    _, falling, *_ = load_solar_irradiance(made_up, column="11yrCYCLE")
+    assert_allclose(falling, -y_train, atol=1e-13)
     train, test = (np.round(195 * (X[:, 0] + 1)).astype(int) for X in (X_train, X_test))
-    for start in (20, 102, 184, 266, 348):
+    assert np.all(np.diff(train) > 0) and np.all(np.diff(test) > 0)
+    for start in (20, 102, 184, 266, 348):  # gaps
         gap = np.arange(start, start + 20)
         assert not np.isin(gap, train).any() and np.isin(gap, test).all()
 
 
-def test_column_is_chosen(made_up):
-    _, y_train, *_ = load_solar_irradiance(made_up)
-    _, falling, *_ = load_solar_irradiance(made_up, column="11yrCYCLE")
-    assert_allclose(falling, -y_train, atol=1e-13)
-
-
-def test_the_papers_split(data_dir):
+def test_load_solar_irradiance_has_the_papers_split(data_dir):
     folder = data_dir / "solar_irradiance"
     split = np.load(folder / "nomu_split.npz")
     table = np.loadtxt(folder / "irradiance.csv", delimiter=",", skiprows=1)
@@ -60,28 +51,18 @@ def test_the_papers_split(data_dir):
         assert_allclose(y, irradiance[rows], atol=1e-11)
 
 
-def test_missing_file_is_named(tmp_path):
+def test_load_solar_irradiance_refuses(tmp_path, made_up):
     with pytest.raises(FileNotFoundError, match="`path` must be the irradiance file.*absent.csv"):
         load_solar_irradiance(tmp_path / "absent.csv")
-
-
-def test_missing_column_is_named(made_up):
     with pytest.raises(ValueError, match=r"must have a column 'TSI'. Its columns are \['YEAR'"):
         load_solar_irradiance(made_up, column="TSI")
-
-
-def test_other_series_are_refused(tmp_path):
     with pytest.raises(ValueError, match="must have 391 rows, the years 1610 to 2000. Got 100"):
         load_solar_irradiance(write(tmp_path / "short.csv", np.arange(100.0)))
 
 
 @pytest.mark.parametrize("bad", ["n/a", "nan", ""])
-def test_texts_are_refused(tmp_path, bad):
+def test_load_solar_irradiance_refuses_texts(tmp_path, bad):
     path = write(tmp_path / "series.csv", YEARS - 1000.0)
     path.write_text(path.read_text().replace(",610.0\n", f",{bad}\n", 1))
     with pytest.raises(ValueError, match="'11yrCYCLE.BKGRND' of .* must hold finite numbers"):
         load_solar_irradiance(path)
-
-
-def test_the_file_may_be_given_as_text(made_up):
-    assert_array_equal(load_solar_irradiance(str(made_up))[0], load_solar_irradiance(made_up)[0])

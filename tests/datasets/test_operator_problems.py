@@ -9,30 +9,22 @@ from numpy.testing import assert_allclose, assert_array_equal
 from skuq.datasets import make_operator_problem
 
 
-def test_unknown_problem():
-    with pytest.raises(ValueError, match="must be 'pollutants'. Got 'towers'"):
-        make_operator_problem("towers")
-
-
-def test_objective_is_one_object_and_pickles():
+def test_make_operator_problem_is_one_object_and_pickles():
     problem = make_operator_problem("pollutants")
     assert problem is make_operator_problem("pollutants")
     copy = pickle.loads(pickle.dumps(problem))
     assert copy.objective is problem.objective
     assert_array_equal(copy.bounds, problem.bounds)
+    for act, message in (
+        (lambda: make_operator_problem("towers"), "must be 'pollutants'. Got 'towers'"),
+        (lambda: problem(np.ones((2, 3))), "4 column"),
+        (lambda: problem.bounds.fill(0), "read-only"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            act()
 
 
-def test_shared_arrays_cannot_be_changed():
-    with pytest.raises(ValueError, match="read-only"):
-        make_operator_problem("pollutants").bounds[0] = 0
-
-
-def test_inputs_of_another_width():
-    with pytest.raises(ValueError, match="4 column"):
-        make_operator_problem("pollutants")(np.ones((2, 3)))
-
-
-def test_pollutants_by_hand():
+def test_make_operator_problem_pollutants_by_hand():
     problem = make_operator_problem("pollutants")
     # M = 4 sqrt(pi D t) makes the first spill's peak at place 0 and time 30 equal to 2.
     peak = problem([[4 * np.sqrt(np.pi * 0.05 * 30), 0.05, 1.0, 30.25]])[0, 1]
@@ -47,7 +39,7 @@ def test_pollutants_by_hand():
     assert_allclose(first - first_spill[0], second - first_spill[1], rtol=1e-10)
 
 
-def test_pollutants_best_is_best(global_random_seed):
+def test_make_operator_problem_pollutants_best_is_best(global_random_seed):
     problem = make_operator_problem("pollutants")
     low, high = problem.bounds.T
     assert (low <= problem.best_input).all() and (problem.best_input <= high).all()

@@ -12,7 +12,9 @@ from scipy import stats
 
 from skuq.ensembles import TeamSelection, select_hq, select_teams
 from skuq.ensembles._pruning import _kmeans_filter
-from skuq.ensembles._teams import MEASURES, diversity_score, extend_teams
+from skuq.ensembles._teams import diversity_score
+
+MEASURES = ("ck", "ck-formula-1", "qs", "bd", "fk", "kw", "gd")
 
 
 def pool(seed, n_models=5, n_samples=90, n_classes=3):
@@ -78,7 +80,7 @@ def plurality(labels, y):
 
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("score", ["hq", "q"])
-def test_scores_and_alpha_are_the_algorithms(measure, score, global_random_seed):
+def test_select_teams_scores_and_alpha_are_the_algorithms(measure, score, global_random_seed):
     proba, y = pool(global_random_seed)
     labels = proba.argmax(axis=2)
     table, pruned = literal(labels, y, plurality(labels, y), measure, 0.2, score)
@@ -96,27 +98,23 @@ def test_scores_and_alpha_are_the_algorithms(measure, score, global_random_seed)
         assert any(set(bad) <= set(team) for bad in pruned)
 
 
-def test_soft_votes_average_probabilities(global_random_seed):
+@pytest.mark.parametrize("weights", [None, "accuracy"])
+def test_select_teams_averages_probabilities(weights, global_random_seed):
     proba, y = pool(global_random_seed)
-    teams = select_teams(proba, y, filters=()).teams_
-    assert len(teams) == 26 and teams["kept"].all()
-    for team, accuracy in zip(teams["team"], teams["accuracy"]):
-        expected = (proba[list(team)].mean(axis=0).argmax(axis=1) == y).mean()
-        assert_allclose(accuracy, expected, atol=1e-12)
+    proba[1] = np.eye(3)[(y + 1) % 3]  # never right
+    accuracy = (proba.argmax(axis=2) == y).mean(axis=1)
+    given = accuracies_of_teams(proba, y, weights=weights)
+    assert len(given) == 26
+    for team, served in given.items():
+        members = list(team)
+        mean = np.average(proba[members], axis=0, weights=accuracy[members] if weights else None)
+        assert_allclose(served, (mean.argmax(axis=1) == y).mean(), atol=1e-12)
 
 
-def test_soft_vote_ties_go_to_the_first_class_as_in_argmax():
+def test_select_teams_breaks_ties_of_soft_votes_as_argmax():
     y = np.array([0, 1])
     proba = np.array([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]])
     assert select_teams(proba, y).teams_["accuracy"].tolist() == [0.5]
-
-
-def test_hard_vote_ties_go_to_the_most_accurate():
-    y = np.zeros(5, int)
-    labels = np.array([[1, 1, 2, 0, 0], [0, 0, 0, 0, 2], [2, 1, 1, 1, 1]])
-    table = select_teams(labels, y, filters=()).teams_.set_index("team")["accuracy"]
-    # (0, 1, 2): model 1 wins rows 0 and 2 (three labels), loses row 1 (two against it)
-    assert table.to_dict() == {(0, 1): 0.8, (0, 2): 0.4, (1, 2): 0.8, (0, 1, 2): 0.6}
 
 
 def accuracies_of_teams(labels, y, **settings):
@@ -124,140 +122,77 @@ def accuracies_of_teams(labels, y, **settings):
     return dict(zip(table["team"], table["accuracy"]))
 
 
-def test_majority_is_more_than_half_of_the_votes():
-    y = np.zeros(6, int)
-    labels = np.array(
-        [
-            [0, 0, 0, 0, 1, 1],
-            [0, 0, 0, 1, 1, 2],
-            [0, 0, 1, 2, 1, 0],
-            [0, 1, 1, 3, 0, 0],
-        ]
-    )
-    given = accuracies_of_teams(labels, y, voting="majority")
-    # A majority takes two of two, two of three, or three of four votes. The rows have 4 : 0, 3 : 1,
-    # 2 : 2, 1 : 1 : 1 : 1, 1 : 3 and 2 : 1 : 1 votes (the last is right, without a majority).
-    assert_allclose(given[0, 1], 3 / 6)
-    assert_allclose(given[0, 1, 2], 3 / 6)
-    assert_allclose(given[1, 2, 3], 3 / 6)
-    assert_allclose(given[0, 1, 2, 3], 2 / 6)
-    # The plurality has row 2 (a tie that the most accurate wins), 3 (the same) and 5 too.
-    assert_allclose(accuracies_of_teams(labels, y, voting="hard")[0, 1, 2, 3], 5 / 6)
-
-
-def test_weights_of_votes_by_hand():
+def test_select_teams_breaks_ties_of_weighted_votes_for_the_most_accurate():
+    # Right on 3, 5 and 8 of 10 rows, the third wherever the others are: 3 + 5 against 8 is a tie.
     y = np.zeros(10, int)
-    # Right on 8, 3 and 4 of 10 rows: the first outvotes the two others together, 8 : 7.
-    right = np.zeros((3, 10), bool)
-    right[0, :8] = right[1, [0, 1, 8]] = right[2, [0, 1, 2, 8]] = True
-    labels = 1 - right.astype(int)
-    plain = {(0, 1): 0.8, (0, 2): 0.8, (1, 2): 0.4, (0, 1, 2): 0.4}
-    assert accuracies_of_teams(labels, y) == plain
-    weighted = {**plain, (0, 1, 2): 0.8}
-    assert accuracies_of_teams(labels, y, weights="accuracy") == weighted
-    # 8 of 11, 8 of 12, 4 of 7 and 8 of 15 are more than half.
-    majority = accuracies_of_teams(labels, y, weights="accuracy", voting="majority")
-    assert majority == weighted
+    labels = (np.repeat([[3], [5], [8]], 10, axis=1) <= np.arange(10)).astype(int)
+    for voting, expected in (("hard", 0.8), ("majority", 0.5)):
+        given = accuracies_of_teams(labels, y, voting=voting, weights="accuracy")
+        assert given[0, 1, 2] == expected
     chosen = select_teams(labels, y, filters=(), weights="accuracy", max_team_size=2)
-    assert chosen.selected_ == (0, 1)
-    assert_allclose(chosen.weights_, [8 / 11, 3 / 11])
+    assert chosen.selected_ == (0, 2)
+    assert_allclose(chosen.weights_, [3 / 11, 8 / 11])
     assert_allclose(chosen.selection.weights, chosen.weights_)
     assert_allclose(select_teams(labels, y, filters=()).weights_, 1 / 2)
 
 
-def test_half_of_the_weight_is_no_majority():
-    y = np.zeros(4, int)
-    labels = np.array([[0, 0, 1, 1], [0, 1, 0, 1]])
-    for weights in (None, "accuracy"):
-        settings = {"voting": "majority", "weights": weights}
-        assert accuracies_of_teams(labels, y, **settings) == {(0, 1): 0.25}
-
-
-def test_ties_of_weighted_votes_go_to_the_most_accurate():
-    # Right on 3, 5 and 8 of 10 rows, the third wherever the others are: 3 + 5 against 8 is a tie.
-    y = np.zeros(10, int)
-    labels = np.repeat([[3], [5], [8]], 10, axis=1) <= np.arange(10)
-    settings = {"weights": "accuracy"}
-    assert accuracies_of_teams(labels.astype(int), y, **settings)[0, 1, 2] == 0.8
-    settings["voting"] = "majority"
-    assert accuracies_of_teams(labels.astype(int), y, **settings)[0, 1, 2] == 0.5
-
-
 @pytest.mark.parametrize("weights", [None, "accuracy"])
-@pytest.mark.parametrize("majority", [False, True])
-def test_label_votes_are_counted_row_by_row(weights, majority, global_random_seed):
+@pytest.mark.parametrize("voting", ["hard", "majority"])
+def test_select_teams_counts_votes_row_by_row(weights, voting, global_random_seed):
     proba, y = pool(global_random_seed, n_models=6, n_classes=4)
-    labels = proba.argmax(axis=2)
+    labels, settings = proba.argmax(axis=2), {"voting": voting, "weights": weights}
+    # Probabilities vote as the labels do that they make most probable.
+    same = [accuracies_of_teams(votes, y, **settings) for votes in (proba, labels)]
+    assert same[0] == same[1]
+    y[:9] = 9  # a class that no model gives
     accuracy = (labels == y).mean(axis=1)
-    voting = "majority" if majority else "hard"
-    for team, served in accuracies_of_teams(labels, y, voting=voting, weights=weights).items():
+    for team, served in accuracies_of_teams(labels, y, **settings).items():
         order = sorted(team, key=lambda model: (-accuracy[model], model))
         votes = accuracy[order] if weights else np.ones(len(team))
         right = 0
         for row, truth in zip(labels[order].T, y):
             won = [round(votes[row == label].sum(), 9) for label in row]
-            enough = max(won) > votes.sum() / 2 + 1e-9 or not majority
+            enough = max(won) > votes.sum() / 2 + 1e-9 or voting == "hard"
             right += enough and row[int(np.argmax(won))] == truth
         assert_allclose(served, right / len(y), atol=1e-12)
-    # Probabilities vote as the labels do that they make most probable.
-    votes = (accuracies_of_teams(p, y, voting=voting, weights=weights) for p in (proba, labels))
-    assert next(votes) == next(votes)
 
 
-def test_soft_votes_are_weighted_by_accuracy(global_random_seed):
-    proba, y = pool(global_random_seed)
-    proba[1] = np.eye(3)[(y + 1) % 3]  # never right
-    accuracy = (proba.argmax(axis=2) == y).mean(axis=1)
-    for team, served in accuracies_of_teams(proba, y, weights="accuracy").items():
-        mean = np.average(proba[list(team)], axis=0, weights=accuracy[list(team)])
-        assert_allclose(served, (mean.argmax(axis=1) == y).mean(), atol=1e-12)
-
-
-def test_members_that_are_never_right_vote_alike():
+def test_select_teams_lets_members_that_are_never_right_vote_alike():
     y = np.zeros(3, int)
     chosen = select_teams(np.array([[1, 1, 1], [1, 2, 1]]), y, weights="accuracy")
+    assert chosen.teams_["accuracy"].max() == 0 and chosen.selected_ == (0, 1)
     assert_allclose(chosen.weights_, [0.5, 0.5])
     chosen = select_teams(np.array([[1, 1, 1], [0, 0, 1]]), y, weights="accuracy")
     assert_allclose(chosen.teams_["accuracy"], 2 / 3)
     assert 0 < chosen.weights_[0] < 1e-8
 
 
-def test_hard_vote_accuracy_needs_no_labels_of_the_truth(global_random_seed):
-    # y may hold a class that no model gives.
-    rng = np.random.default_rng(global_random_seed)
-    y, labels = rng.integers(0, 4, 50), rng.integers(0, 3, (4, 50))
-    teams = select_teams(labels, y, filters=()).teams_
-    vote = plurality(labels, y)
-    assert_allclose(teams["accuracy"], [vote(team) for team in teams["team"]], atol=1e-12)
-
-
-def test_weights_are_repeats(global_random_seed):
+@pytest.mark.parametrize("voting", ["soft", "hard"])
+def test_select_teams_counts_weights_as_repeated_rows(voting, global_random_seed):
     proba, y = pool(global_random_seed)
     repeats = np.random.default_rng(global_random_seed).integers(0, 4, len(y))
-    for voting in ("soft", "hard"):
-        weighted = select_teams(proba, y, voting=voting, sample_weight=repeats)
-        repeated = select_teams(
-            np.repeat(proba, repeats, axis=1), np.repeat(y, repeats), voting=voting
-        )
-        assert weighted.selected_ == repeated.selected_
-        for column in ("q", "hq", "accuracy"):
-            assert_allclose(weighted.teams_[column], repeated.teams_[column], atol=1e-9)
+    weighted = select_teams(proba, y, voting=voting, sample_weight=repeats)
+    rows = np.repeat(np.arange(len(y)), repeats)
+    repeated = select_teams(proba[:, rows], y[rows], voting=voting)
+    assert weighted.selected_ == repeated.selected_
+    for column in ("q", "hq", "accuracy"):
+        assert_allclose(weighted.teams_[column], repeated.teams_[column], atol=1e-9)
 
 
 @pytest.mark.parametrize("voting", ["soft", "hard"])
-def test_only_ratios_of_weights_count(voting):
+def test_select_teams_sees_only_ratios_of_weights(voting):
     # Rounding must not tell equal teams apart: these are small pools full of ties.
-    for seed in range(8):
+    for seed in range(4):
         proba, y = pool(seed, n_samples=40)
         weight = np.random.default_rng(seed).integers(0, 4, 40)
+        one = select_teams(proba, y, voting=voting, sample_weight=weight)
         for factor in (1 / 3, 1e-200, 1e200):
-            one = select_teams(proba, y, voting=voting, sample_weight=weight)
             other = select_teams(proba, y, voting=voting, sample_weight=factor * weight)
             assert one.selected_ == other.selected_
             assert_array_equal(one.teams_["kept"], other.teams_["kept"])
 
 
-def test_equal_accuracies_leave_the_diverse_half_to_kmeans():
+def test_kmeans_filter_of_equal_accuracies_keeps_the_diverse_half():
     scored = pd.DataFrame(
         {"size": 3, "hq": [0.1, 0.2, 0.8, 0.9], "accuracy": 0.5, "kept": True, "reason": ""}
     )
@@ -265,7 +200,7 @@ def test_equal_accuracies_leave_the_diverse_half_to_kmeans():
     assert cut.value == 0.8 and scored["kept"].tolist() == [True, True, False, False]
 
 
-def test_order_of_the_pool_does_not_matter(global_random_seed):
+def test_select_teams_ignores_the_order_of_the_pool(global_random_seed):
     proba, y = pool(global_random_seed, n_models=6)
     order = np.random.default_rng(global_random_seed).permutation(6)
     one, other = select_teams(proba, y), select_teams(proba[order], y)
@@ -273,7 +208,7 @@ def test_order_of_the_pool_does_not_matter(global_random_seed):
     assert named == dict(zip(one.teams_.team, one.teams_.kept))
 
 
-def test_mean_filter_is_algorithm_1(global_random_seed):
+def test_select_teams_mean_filter_is_algorithm_1(global_random_seed):
     proba, y = pool(global_random_seed)
     teams = select_teams(proba, y, score="q", filters=("mean",)).teams_
     assert_array_equal(teams["kept"], teams["q"] < teams["q"].mean())
@@ -291,7 +226,7 @@ def lloyd(points, centroids):
         centroids = moved
 
 
-def test_kmeans_filter_cuts_at_the_weak_cluster(global_random_seed):
+def test_select_teams_kmeans_filter_cuts_at_the_weak_cluster(global_random_seed):
     proba, y = pool(global_random_seed, n_models=7)
     before = select_teams(proba, y, filters=("alpha",)).teams_
     chosen = select_teams(proba, y)
@@ -314,7 +249,7 @@ def test_kmeans_filter_cuts_at_the_weak_cluster(global_random_seed):
         assert below.any() or set(reasons) == {"kmeans skipped: nothing would be left"}
 
 
-def test_served_team_is_the_most_accurate_then_smaller_then_more_diverse():
+def test_select_teams_serves_the_most_accurate_then_smaller_then_more_diverse():
     proba, y = pool(3, n_models=6, n_samples=40)
     chosen = select_teams(proba, y)
     survivors = chosen.teams_[chosen.teams_["kept"]]
@@ -328,7 +263,7 @@ def test_served_team_is_the_most_accurate_then_smaller_then_more_diverse():
     assert_allclose(selection.loss, -best["accuracy"].iloc[0])
 
 
-def test_choice_rule_can_be_replaced():
+def test_select_teams_takes_a_rule_of_choice():
     proba, y = pool(3)
     chosen = select_teams(proba, y, choose=lambda survivors: survivors["hq"].idxmin())
     kept = chosen.teams_[chosen.teams_["kept"]]
@@ -337,7 +272,7 @@ def test_choice_rule_can_be_replaced():
         select_teams(proba, y, choose=lambda survivors: -5)
 
 
-def test_several_metrics_are_averaged():
+def test_select_teams_averages_several_metrics():
     proba, y = pool(0)
     frames = {m: select_teams(proba, y, metric=m, filters=()).teams_ for m in ("gd", "kw")}
     both = select_teams(proba, y, metric=["gd", "kw"], filters=()).teams_
@@ -346,53 +281,45 @@ def test_several_metrics_are_averaged():
         assert_allclose(both[column], mean, atol=1e-9)
 
 
-def test_kappas_on_labels_differ_from_those_on_correctness():
+def test_select_teams_takes_kappas_of_labels():
     proba, y = pool(0)
     labels = proba.argmax(axis=2)
-    union = (labels != y).any(axis=0)
+    settings = {"measure": "ck", "on": "labels"}
     teams = select_teams(labels, y, metric="ck", on="labels", filters=()).teams_
-    expected = diversity_score(
-        labels[:, union], measure="ck", on="labels", teams=teams["team"].tolist()
-    )
+    rows = labels[:, (labels != y).any(axis=0)]
+    expected = diversity_score(rows, **settings, teams=teams["team"].tolist())
     assert_allclose(teams["q"], expected, atol=1e-12)
     other = select_teams(labels, y, metric="ck", filters=()).teams_
     assert not np.allclose(teams["q"], other["q"])
 
 
-def test_rank_base_0_leaves_the_weakest_without_a_say():
+def test_select_teams_rank_base_0_leaves_the_weakest_without_a_say():
     proba, y = pool(1)
     labels = proba.argmax(axis=2)
-    accuracy = (labels == y).mean(axis=1)
+    right = labels == y
     teams = select_teams(labels, y, rank_base=0, filters=(), max_team_size=2).teams_
-    strong = {t: max(t, key=lambda k: accuracy[k]) for t in teams["team"]}
-    scores = {
-        t: diversity_score((labels == y)[list(t)][:, labels[f] != y[:]]) for t, f in strong.items()
-    }
-    for team, focal in strong.items():
-        others = [
-            diversity_score((labels == y)[list(t)][:, labels[focal] != y])
-            for t in teams["team"]
-            if focal in t
-        ]
-        expected = (scores[team] - min(others)) / (max(others) - min(others))
-        assert_allclose(teams.set_index("team").loc[[team], "hq"], expected, atol=1e-9)
+    hq = dict(zip(teams["team"], teams["hq"]))
+    for team in hq:
+        focal = max(team, key=lambda k: right[k].mean())
+        scores = {t: diversity_score(right[list(t)][:, ~right[focal]]) for t in hq if focal in t}
+        low, high = min(scores.values()), max(scores.values())
+        assert_allclose(hq[team], (scores[team] - low) / (high - low), atol=1e-9)
 
 
-def test_sampled_negatives_repeat_with_a_seed_and_warn_where_few():
+def test_select_teams_samples_negatives_by_the_seed_and_warns_where_few():
     proba, y = pool(0, n_samples=400)
-    draws = [
-        select_teams(proba, y, n_negatives=30, random_state=s, filters=()).teams_["hq"]
-        for s in (0, 0, 1)
-    ]
-    assert_array_equal(draws[0], draws[1])
-    assert not np.allclose(draws[0], draws[2])
+
+    def hq(seed, **settings):
+        return select_teams(proba, y, random_state=seed, filters=(), **settings).teams_["hq"]
+
+    assert_array_equal(hq(0, n_negatives=30), hq(0, n_negatives=30))
+    assert not np.allclose(hq(0, n_negatives=30), hq(1, n_negatives=30))
     with pytest.warns(UserWarning, match="n_negatives=4000"):
-        every = select_teams(proba, y, n_negatives=4000, random_state=0, filters=())
-    assert_array_equal(every.teams_["hq"], select_teams(proba, y, filters=()).teams_["hq"])
+        assert_array_equal(hq(0, n_negatives=4000), hq(None))
 
 
 @given(st.integers(2, 5), st.integers(1, 8), st.integers(0, 10**6), st.sampled_from(MEASURES))
-def test_whatever_the_pool_something_is_served(n_models, n_samples, seed, measure):
+def test_select_teams_serves_something_whatever_the_pool(n_models, n_samples, seed, measure):
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 2, n_samples)
     labels = rng.integers(0, 3, (n_models, n_samples))
@@ -405,7 +332,7 @@ def test_whatever_the_pool_something_is_served(n_models, n_samples, seed, measur
     assert (scored["hq"].abs() <= 1 + 1e-9).all()
 
 
-def test_identical_models_are_not_told_apart():
+def test_select_teams_of_identical_models():
     y = np.array([0, 1, 0, 1])
     labels = np.array([[0, 1, 1, 1]] * 4)
     chosen = select_teams(labels, y)
@@ -414,7 +341,7 @@ def test_identical_models_are_not_told_apart():
     assert all(reason.startswith("kmeans skipped") for reason in chosen.teams_["reason"])
 
 
-def test_a_perfect_model_does_not_count_against_its_teams():
+def test_select_teams_does_not_count_a_perfect_model_against_its_teams():
     proba, y = pool(0)
     labels = np.concatenate([[y], proba.argmax(axis=2)])
     chosen = select_teams(labels, y)
@@ -425,37 +352,33 @@ def test_a_perfect_model_does_not_count_against_its_teams():
     assert_allclose([pairs[0, k] for k in range(1, 6)], 0)
 
 
-def test_all_wrong_is_served_with_accuracy_0():
-    y = np.zeros(6, int)
-    chosen = select_teams(np.arange(1, 4)[:, None] + np.zeros(6, int), y)
-    assert chosen.teams_["accuracy"].max() == 0 and chosen.selected_ == (0, 1)
+@pytest.mark.parametrize(
+    ("n_models", "settings", "message"),
+    [
+        (26, {}, r"26 models has 67,108,837 teams.*`max_team_size`"),
+        (22, {"filters": ("mean",)}, "Without the alpha filter"),
+        (286, {"max_team_size": 2}, "at most 256 models"),
+        (10, {"beta": 0.0}, "More than 100 teams of 3 models"),
+    ],
+)
+def test_select_teams_counts_teams_before_they_are_made(n_models, settings, message, monkeypatch):
+    monkeypatch.setattr("skuq.ensembles._pruning._MOST_SCORED", 100)
+    labels = np.random.default_rng(0).integers(0, 2, (n_models, 10))
+    with pytest.raises(ValueError, match=message):
+        select_teams(labels, np.zeros(10, int), **settings)
 
 
-def test_teams_are_counted_before_they_are_made():
-    y = np.zeros(10, int)
-    labels = np.random.default_rng(0).integers(0, 2, (26, 10))
-    with pytest.raises(ValueError, match=r"26 models has 67,108,837 teams.*`max_team_size`"):
-        select_teams(labels, y)
-    assert select_teams(labels, y, max_team_size=2).n_possible_ == 325
-    with pytest.raises(ValueError, match="Without the alpha filter"):
-        select_teams(labels[:22], y, filters=("mean",))
-    with pytest.raises(ValueError, match="at most 256 models"):
-        select_teams(np.repeat(labels, 11, axis=0), y, max_team_size=2)
-    pairs = np.array([(i, j) for i, j in combinations(range(10), 2)])
-    with pytest.raises(ValueError, match="More than 100 teams of 3 models"):
-        extend_teams(pairs, most=100)
-
-
-def test_large_pools_list_only_what_was_scored():
+def test_select_teams_lists_only_what_was_scored_of_large_pools():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 200)
-    labels = np.where(rng.random((18, 200)) < 0.6, y, rng.integers(0, 3, (18, 200)))
-    chosen = select_teams(labels, y, beta=0.3)
+    labels = np.where(rng.random((26, 200)) < 0.6, y, rng.integers(0, 3, (26, 200)))
+    chosen = select_teams(labels[:18], y, beta=0.3)
     assert chosen.n_possible_ == 2**18 - 19
     assert len(chosen.teams_) == chosen.n_scored_ < 5000
+    assert select_teams(labels, y, max_team_size=2).n_possible_ == 325
 
 
-def test_real_pool_has_the_papers_threshold(data_dir):
+def test_select_teams_has_the_papers_threshold_on_a_real_pool(data_dir):
     """CIFAR-10: the paper's mean threshold of KW, 0.868, is that of a real pool like its own."""
     file = np.load(data_dir / "ensemble_predictions" / "cifar10_testbed_top1.npz")
     names = [f"resnet_basic_{depth}" for depth in (32, 44, 56, 110)]
@@ -515,13 +438,13 @@ def test_real_pool_has_the_papers_threshold(data_dir):
         ({"sample_weight": [0, 0, 0]}, "zero|All are 0"),
     ],
 )
-def test_bad_input(change, message):
+def test_select_teams_refuses(change, message):
     arguments = {"predictions": [[0, 1, 1], [0, 0, 1]], "y": [0, 1, 1], **change}
     with pytest.raises(ValueError, match=message):
         select_teams(**arguments)
 
 
-def test_labels_may_be_anything():
+def test_select_teams_takes_any_labels():
     y = np.array(["yes", "no", "no"])
     assert isinstance(select_teams([["yes", "no", "yes"], ["no", "no", "no"]], y), TeamSelection)
     numbers = np.array([[1, 2, 2], [2, 2, 1]], dtype=object)
@@ -540,7 +463,7 @@ def candidates(seed, n=7, rows=150):
     return y, y + rng.normal(0, rng.uniform(0.2, 0.6, (n, 1)), (n, rows)), np.full((n, rows), 0.4)
 
 
-def test_regression_teams_are_judged_by_the_nll_of_their_mixture(global_random_seed):
+def test_select_hq_judges_teams_by_the_nll_of_their_mixture(global_random_seed):
     y, loc, scale = candidates(global_random_seed)
     chosen = select_hq(y, loc, scale, 3, filters=())
     losses = {}
@@ -553,14 +476,14 @@ def test_regression_teams_are_judged_by_the_nll_of_their_mixture(global_random_s
     assert tuple(chosen.indices) == min(losses, key=losses.get)
 
 
-def test_regression_prunes_copies():
+def test_select_hq_prunes_copies():
     y, loc, scale = candidates(0)
     loc = np.concatenate([loc[:1], loc[:1], loc])  # 0, 1 and 2 are one
     chosen = select_hq(y, loc, scale[[0, 0, *range(7)]], 4)
     assert len({0, 1, 2} & set(chosen.indices.tolist())) <= 1
 
 
-def test_regression_outputs_and_weights(global_random_seed):
+def test_select_hq_of_outputs_and_weights(global_random_seed):
     y, loc, scale = candidates(global_random_seed)
     two = [np.stack([a, a], axis=-1) for a in (y, loc, scale)]
     one = select_hq(y, loc, scale, 3)
@@ -570,13 +493,12 @@ def test_regression_outputs_and_weights(global_random_seed):
     assert_array_equal(select_hq(y, loc, scale, 3, sample_weight=weight).indices, part.indices)
 
 
-def test_regression_limits():
+def test_select_hq_needs_two_members_with_a_finite_loss():
     y, loc, scale = candidates(0)
+    assert len(select_hq(*candidates(1, n=60), 3, pool_size=5).indices) <= 3
     with pytest.raises(ValueError, match="needs n_members >= 2"):
         select_hq(y, loc, scale, 1)
     loc[1:] = np.nan
     assert select_hq(y, loc, scale, 3).indices.tolist() == [0]
     with pytest.raises(ValueError, match="finite loss"):
         select_hq(y, loc * np.nan, scale, 3)
-    many = candidates(1, n=60)
-    assert len(select_hq(*many, 3, pool_size=5).indices) <= 3

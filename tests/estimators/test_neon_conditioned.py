@@ -21,21 +21,18 @@ from sklearn.linear_model import LinearRegression
 
 from skuq import NEONRegressor
 from skuq.backend import keras
-from skuq.estimators._operators import _conditioned, _prior
+from skuq.estimators._operators import _conditioned
 from skuq.estimators._operators._conditioned import (
     JITTER,
     ExactProcess,
     SparseProcess,
 )
 from skuq.estimators._operators._prior import Prior
-from skuq.networks import _operator, _plan
 from skuq.networks._operator import EncoderDecoder
 from skuq.networks._plan_parts import ARRAYS
 
 layers = keras.layers
-ARRAYS, EncoderDecoder, Prior = _plan.ARRAYS, _operator.EncoderDecoder, _prior.Prior
-ExactProcess, SparseProcess = _conditioned.ExactProcess, _conditioned.SparseProcess
-JITTER, directions_of = _conditioned.JITTER, _conditioned._conditioned_directions
+directions_of = _conditioned._conditioned_directions
 
 
 def small(**changes):

@@ -54,27 +54,24 @@ def pipeline(rows):
     ).fit(*rows)
 
 
-def test_methods_are_those_of_the_last_step(rows, pipeline):
+def test_pipeline_has_the_methods_of_the_last_step(rows, pipeline):
     X, y = rows
     transformed, last = pipeline[:-1].transform(X), pipeline[-1]
     assert transformed.shape == (80, 2)
-    for coverage in ({}, {"coverage": 0.5}):
-        assert_array_equal(
-            pipeline.predict_interval(X, **coverage), last.predict_interval(transformed, **coverage)
-        )
-    assert_array_equal(
-        pipeline.predict_quantiles(X, [0.2, 0.8]), last.predict_quantiles(transformed, [0.2, 0.8])
-    )
+    for name, *arguments in (
+        ("predict_interval",),
+        ("predict_interval", 0.5),
+        ("predict_quantiles", [0.2, 0.8]),
+        ("predict_uncertainty",),
+        ("sample_y", 3, 0),
+        ("log_prob", y),
+    ):
+        ours, theirs = getattr(pipeline, name), getattr(last, name)
+        assert_array_equal(ours(X, *arguments), theirs(transformed, *arguments))
     assert_array_equal(pipeline.predict_distribution(X).std, last.predict(transformed, True)[1])
-    for ours, theirs in zip(pipeline.predict_uncertainty(X), last.predict_uncertainty(transformed)):
-        assert_array_equal(ours, theirs)
-    assert_array_equal(
-        pipeline.sample_y(X, 3, random_state=0), last.sample_y(transformed, 3, random_state=0)
-    )
-    assert_array_equal(pipeline.log_prob(X, y), last.log_prob(transformed, y))
 
 
-def test_standard_deviations_come_also_under_metadata_routing(rows, pipeline):
+def test_pipeline_gives_deviations_also_under_metadata_routing(rows, pipeline):
     X, _ = rows
     mean, std = pipeline.predict(X, return_std=True)
     assert_array_equal(mean, pipeline.predict(X))
@@ -84,7 +81,7 @@ def test_standard_deviations_come_also_under_metadata_routing(rows, pipeline):
         assert_array_equal(pipeline.predict_interval(X).mean(axis=1).shape, mean.shape)
 
 
-def test_only_what_the_last_step_has(rows):
+def test_pipeline_has_only_what_the_last_step_has(rows):
     X, y = rows
     line = make_pipeline(StandardScaler(), LinearRegression()).fit(X, y)
     assert not [name for name in METHODS if hasattr(line, name)]
@@ -98,13 +95,13 @@ def test_only_what_the_last_step_has(rows):
 
 
 @pytest.mark.parametrize("name", sorted(METHODS | {"predict"}))
-def test_methods_are_documented_with_their_parameters(pipeline, name):
+def test_pipeline_documents_methods_with_their_parameters(pipeline, name):
     ours, theirs = getattr(UncertaintyPipeline, name), getattr(DeepEnsembleRegressor, name)
     assert inspect.getdoc(ours) == inspect.getdoc(theirs)
     assert inspect.signature(ours) == inspect.signature(theirs)
 
 
-def test_searches_and_pipelines_are_opened(rows):
+def test_pipeline_opens_searches_and_pipelines(rows):
     X, y = rows
     inner = make_pipeline(PCA(2), CalibratedUncertaintyRegressor(TooSure(), cv=2))
     grid = {"calibrateduncertaintyregressor__method": ["scale", "isotonic"]}
@@ -120,7 +117,7 @@ def test_searches_and_pipelines_are_opened(rows):
     assert_array_equal(frozen.predict_interval(X), model.predict_interval(X))
 
 
-def test_classifiers(rows):
+def test_pipeline_of_classifiers(rows):
     X, y = rows
     model = make_pipeline(StandardScaler(), CalibratedUncertaintyClassifier(GaussianNB(), cv=2))
     model.fit(X, y > 0)
@@ -136,7 +133,7 @@ def test_classifiers(rows):
     assert theirs.predict_proba(X).shape == (80, 2)
 
 
-def test_is_a_pipeline_of_scikit_learn(rows, pipeline):
+def test_pipeline_is_one_of_scikit_learn(rows, pipeline):
     X, y = rows
     assert isinstance(pipeline, Pipeline)
     assert isinstance(pipeline[:-1], UncertaintyPipeline)
@@ -148,7 +145,7 @@ def test_is_a_pipeline_of_scikit_learn(rows, pipeline):
     assert (scores["test_coverage_90"] > 0.7).all() and np.isfinite(scores["test_neg_nll"]).all()
 
 
-def test_is_saved_and_loaded(rows, tmp_path):
+def test_pipeline_is_saved_and_loaded(rows, tmp_path):
     pytest.importorskip("skops")
     X, y = rows
     calibrated = CalibratedUncertaintyRegressor(BayesianRidge(), cv=2)

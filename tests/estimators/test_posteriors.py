@@ -24,13 +24,11 @@ from skuq import (
     NOMURegressor,
 )
 from skuq.backend import BACKEND, compile_program, keras, ops
-from skuq.fitted import _posterior
 from skuq.fitted._posterior import _count_draws
 from skuq.networks import MLP, NOMUNetwork, NOMUReadout
 from skuq.networks._dense import WidthDepthSpace
 from skuq.predictive import TwoPieceNormal
 
-_count_draws = _posterior._count_draws
 SEED = {"random_state": 0}
 SMALL = {"network": MLP((8,), "tanh"), "epochs": 8, **SEED}
 NUMBERS = {"c": 0.7, "l_min": 0.01, "l_max": 2.0}

@@ -26,34 +26,24 @@ def rows():
     return y.astype("float32"), raw.astype("float32")
 
 
-def test_nomu_head_has_the_terms_of_definition_3_3(rows):
+@pytest.mark.parametrize("stable", [False, True])
+def test_nomu_head_has_the_terms_of_definition_3_3(rows, stable):
+    """Or the stable ones of Eq. 54 and 55."""
     y, raw = rows
-    head = NomuHead(2, stable=False)
-    f, r = raw[:, :2], raw[:, 2:]
+    head, f, r = NomuHead(2, stable=stable), raw[:, :2], raw[:, 2:]
     assert head.n_raw == 4
     assert_allclose(numpy_of(head.loss(y, raw)), ((f - y) ** 2).sum(axis=1), rtol=1e-6)
     b = numpy_of(head.row_loss(y, raw, settings(pi_sqr=0.3)))
-    assert_allclose(b, 0.3 * (r**2).sum(axis=1), rtol=1e-6)
+    huber = np.where(abs(r) <= 1, r**2, 2 * abs(r) - 1) if stable else r**2
+    assert_allclose(b, 0.3 * huber.sum(axis=1), rtol=1e-6)
     c = numpy_of(head.artificial_loss(raw, settings(pi_exp=0.2, c_exp=1.5)))
-    assert_allclose(c, 0.2 * np.exp(-1.5 * r).sum(axis=1), rtol=1e-5)
-
-
-def test_nomu_head_has_the_stable_terms_of_eq_54_and_55(rows):
-    y, raw = rows
-    head, r = NomuHead(2), raw[:, 2:]
-    b = numpy_of(head.row_loss(y, raw, settings(pi_sqr=1.0)))
-    huber = np.where(abs(r) <= 1, r**2, 2 * abs(r) - 1)
-    assert_allclose(b, huber.sum(axis=1), rtol=1e-6)
-    c = numpy_of(head.artificial_loss(raw, settings(pi_exp=1.0, c_exp=30.0)))
-    u = np.where(r >= 0, np.exp(-30 * np.maximum(r, 0)), 1 - 30 * r)
-    assert_allclose(c, u.sum(axis=1), rtol=1e-5)
-
-
-def test_nomu_head_is_stable_where_the_other_form_overflows():
-    far = np.array([[0.0, -20.0]], dtype="float32")
-    values = settings(pi_sqr=1.0, pi_exp=1.0, c_exp=30.0)
-    assert np.isinf(numpy_of(NomuHead(1, stable=False).artificial_loss(far, values)))
-    assert np.isfinite(numpy_of(NomuHead(1).artificial_loss(far, values)))
+    u = np.exp(-1.5 * r)
+    if stable:
+        u = np.where(r >= 0, u, 1 - 1.5 * r)
+    assert_allclose(c, 0.2 * u.sum(axis=1), rtol=1e-5)
+    far = np.array([[0.0, 0.0, -20.0, 0.0]], dtype="float32")
+    loss = numpy_of(head.artificial_loss(far, settings(pi_exp=1.0, c_exp=30.0)))
+    assert np.isfinite(loss) == stable
 
 
 def test_nomu_head_of_two_sides_meets_y_from_above_and_below(rows):
@@ -82,20 +72,11 @@ def test_nomu_head_raises_two_sides_whatever_the_level_of_y():
     assert_allclose(numpy_of(head.artificial_loss(higher, values)), c, rtol=1e-6)
 
 
-def test_readouts_are_eq_2_and_remark_3_2():
-    r = np.linspace(-1, 5, 50)
-    low, high = 0.1, 2.0
+def test_nomu_readout_is_eq_2_and_remark_3_2():
+    r, low, high = np.linspace(-1, 100, 500), 0.1, 2.0
     expected = high * (1 - np.exp(-(np.maximum(0, r) + low) / high))
-    assert_allclose(READOUTS["exponential"](r, low, high), expected, rtol=1e-12)
-    assert_allclose(READOUTS["linear"](r, low, high), np.clip(r, low, high), rtol=1e-12)
-
-
-@pytest.mark.parametrize("readout", READOUTS.values())
-def test_readouts_grow_and_have_their_limits(readout):
-    sigma = readout(np.linspace(-10, 100, 1000), 0.01, 2.0)
-    assert (np.diff(sigma) >= 0).all()
-    assert_allclose(sigma[0], 0.01, rtol=0.01)
-    assert_allclose(sigma[-1], 2.0, rtol=1e-9)
+    for kind, sigma in (("exponential", expected), ("linear", np.clip(r, low, high))):
+        assert_allclose(READOUTS[kind](r, low, high), sigma, rtol=1e-12)
 
 
 def units_into(model, name):
@@ -103,30 +84,23 @@ def units_into(model, name):
     return model.get_layer(name).kernel.shape[0]
 
 
-def test_build_nomu_joins_the_last_hidden_layer_of_f_to_the_output_of_r():
-    model = build_nomu((3,), 2, hidden_units=(5, 7), side_hidden_units=(11, 13))
-    assert model.output_shape == (None, 4)
-    assert units_into(model, "side_output") == 13 + 7
-    assert units_into(model, "side_hidden_1") == 3 and units_into(model, "side_hidden_2") == 11
-    assert make_plan(model.to_json()) is not None
-
-
 @pytest.mark.parametrize(
     ("connect", "into_output", "into_2", "into_1"),
     [(0, 13, 11, 3), (1, 20, 11, 3), (2, 20, 16, 3)],
 )
-def test_build_nomu_connects_more_layers_backwards(connect, into_output, into_2, into_1):
-    model = build_nomu(
-        (3,), 1, hidden_units=(5, 7), side_hidden_units=(11, 13), connect_layers=connect
-    )
+def test_build_nomu_connects_layers_backwards(connect, into_output, into_2, into_1):
+    units = {"hidden_units": (5, 7), "side_hidden_units": (11, 13)}
+    model = build_nomu((3,), 2, **units, connect_layers=connect)
+    assert model.output_shape == (None, 4)
     assert units_into(model, "side_output") == into_output
     assert units_into(model, "side_hidden_2") == into_2
     assert units_into(model, "side_hidden_1") == into_1
-
-
-def test_build_nomu_refuses_too_many_connections():
+    assert make_plan(model.to_json()) is not None
     with pytest.raises(ValueError, match=r"at most 2 .* Got 3"):
-        build_nomu((3,), 1, hidden_units=(5, 7), side_hidden_units=(4,), connect_layers=3)
+        build_nomu((3,), 1, **units, connect_layers=3)
+    alone = build_nomu((3,), 2, side_hidden_units=(5,), given="apart")
+    assert alone.output_shape == (None, 2)
+    assert units_into(alone, "side_output") == 5
 
 
 def test_build_nomu_has_penalties_and_first_weights_per_part():
@@ -182,12 +156,6 @@ def test_build_nomu_freezes_a_given_mean():
     seen = feature.predict(x, verbose=0)[:, -6:]
     features = keras.Model(given.input, given.layers[-1].input)
     assert_allclose(seen, features.predict(x * scale + offset, verbose=0), rtol=1e-5, atol=1e-6)
-
-
-def test_build_nomu_without_layers_of_f_has_x_alone():
-    model = build_nomu((3,), 2, side_hidden_units=(5,), given="apart")
-    assert model.output_shape == (None, 2)
-    assert units_into(model, "side_output") == 5
 
 
 def test_build_nomu_joins_the_layer_of_two_heads():
