@@ -162,6 +162,19 @@ def test_nomu_uncertainty_grows_with_distance(gap):
 
 
 @pytest.mark.slow
+def test_nomu_uncertainty_vanishes_with_more_rows():
+    """D5, at a fixed c."""
+    rng = np.random.default_rng(5)
+    base = small(network__hidden_units=(32,), epochs=400, artificial__box=[(-1.5, 1.5)])
+    sizes = []
+    for n in (6, 96):
+        X = rng.uniform(-1, 1, (n, 1))
+        models = base.fit_many(X, np.sin(4 * X[:, 0]), [{"random_state": k} for k in range(4)])
+        sizes.append(np.mean([std_of(model, [[-0.5], [0.0], [0.5]]) for model in models]))
+    assert sizes[1] < 0.5 * sizes[0]
+
+
+@pytest.mark.slow
 def test_nomu_distances_are_learnt_where_the_side_network_is_held_back():
     """D4, Figure 19: y is a step along x1 on a 4 x 4 grid; sigma grows faster along x1."""
     axis = np.linspace(-1, 1, 4)
