@@ -7,8 +7,8 @@
 split 0, and prints the mean rank over the sets run, by the paper's Table I
 (yearprediction is not among the data).
 
-`--validation 5` cross-validates each trial, `--refit` trains the ensemble anew on all rows; both are kept
-apart from the runs without.
+`--validation 5` cross-validates each trial, `--refit` trains the ensemble again on all rows; both
+are kept apart from the runs without.
 
 Every finished run is written to ``benchmarks/results/uci_regression.json`` at once and
 not repeated. With `--catalog-dir` a run that was interrupted goes on with its trials.
