@@ -51,7 +51,7 @@ process = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
 dropout = MCDropoutRegressor(random_state=0)
 estimators = {
     "AutoDEUQ, half a minute": AutoDEUQRegressor(max_time=30, random_state=0),
-    "deep ensemble, tabular": TabularEnsembleRegressor(random_state=0),
+    "tabular ensemble": TabularEnsembleRegressor(random_state=0),
     "MC dropout": dropout,
     "MC dropout, calibrated": CalibratedUncertaintyRegressor(dropout, cv=3),
     "Gaussian process": make_pipeline(StandardScaler(), process),
