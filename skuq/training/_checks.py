@@ -1,14 +1,15 @@
-"""Check before training that a network can be trained and stored."""
+"""Check that a network can be trained and stored, and afterwards that it did not diverge."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from skuq import backend
 from skuq._utils._messages import warn_user
+from skuq.catalog._records import Member
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._keras_models import (
     check_builder,
@@ -63,8 +64,17 @@ def build_checked(
     if not model.trainable_variables:
         raise SearchSpaceError(f"{source} returned a model without trainable weights.")
     _check_layers(model, source)
-    _check_sums(model, source)
-    _check_rebuilt(model, source)
+    if fault := wrong_sum(model):
+        raise SearchSpaceError(f"{source} returned a model in which {fault}")
+    # A member is stored as its configuration, from which its model is rebuilt to predict. A plan
+    # is made of the configuration alone, so that such a model needs no check.
+    if make_plan(model.to_json()) is None:
+        try:
+            check_rebuild(model)
+        except Exception as error:
+            raise SearchSpaceError(
+                f"{source} returned a model that cannot be rebuilt from its configuration: {error}."
+            ) from error
     _warn_of_random_values(model, lambda: build(input_shape, n_raw), source)
     return model
 
@@ -93,8 +103,16 @@ def _check_shapes(model: Any, input_shape: tuple[int, ...], n_raw: int, source: 
 
 def _check_last_activation(model: Any, source: str) -> None:
     """Raise SearchSpaceError if the outputs of a model come from one of Keras' activations."""
-    last = _last_operation(model.outputs[0])
-    name = type(last).__name__
+    tensor = model.outputs[0]
+    while True:  # go into models, and back over changes of the shape
+        last, index, _ = tensor._keras_history
+        name = type(last).__name__
+        if isinstance(last, backend.keras.Model) and hasattr(last, "outputs"):
+            tensor = last.outputs[0]
+        elif name in ("Dropout", "Flatten", "Identity", "Reshape"):
+            tensor = last._inbound_nodes[index].input_tensors[0]
+        else:
+            break
     if name.lower() not in _ACTIVATIONS:
         name = "linear"
         # A layer of the user's may apply its activation anywhere.
@@ -108,18 +126,6 @@ def _check_last_activation(model: Any, source: str) -> None:
             "parameters of a distribution, such as logits of classes, or a mean and a raw standard "
             "deviation. End with a layer without activation, such as Dense(n_outputs)."
         )
-
-
-def _last_operation(tensor: Any) -> Any:
-    """Find the operation that computes a tensor, within models and before changes of its shape."""
-    while True:
-        operation, index, _ = tensor._keras_history
-        if isinstance(operation, backend.keras.Model) and hasattr(operation, "outputs"):
-            tensor = operation.outputs[0]
-        elif type(operation).__name__ in ("Dropout", "Flatten", "Identity", "Reshape"):
-            tensor = operation._inbound_nodes[index].input_tensors[0]
-        else:
-            return operation
 
 
 def _check_layers(model: Any, source: str) -> None:
@@ -146,12 +152,6 @@ def _check_layers(model: Any, source: str) -> None:
             )
 
 
-def _check_sums(model: Any, source: str) -> None:
-    """Raise SearchSpaceError for a sum that Keras computes wrongly for some numbers of rows."""
-    if fault := wrong_sum(model):
-        raise SearchSpaceError(f"{source} returned a model in which {fault}")
-
-
 def _warn_of_random_values(model: Any, build_again: Callable[[], Any], source: str) -> None:
     """Warn of untrained values that differ each time the network is built."""
     kept = kept_values(model)
@@ -172,16 +172,32 @@ def _warn_of_random_values(model: Any, build_again: Callable[[], Any], source: s
             return
 
 
-def _check_rebuilt(model: Any, source: str) -> None:
-    """Raise SearchSpaceError if a model cannot be rebuilt from its configuration.
+def find_completed(members: Sequence[Member | FloatingPointError]) -> list[int]:
+    """Find the positions of members that did not diverge, and warn if some did.
 
-    A member is stored as this configuration, and its model is rebuilt to predict.
+    A member whose training loss stopped being finite is left out even if an earlier epoch was
+    finite, because a single bad member ruins a mixture. Raises FloatingPointError if all members
+    diverged.
     """
-    if make_plan(model.to_json()) is not None:
-        return
-    try:
-        check_rebuild(model)
-    except Exception as error:
-        raise SearchSpaceError(
-            f"{source} returned a model that cannot be rebuilt from its configuration: {error}."
-        ) from error
+    kept = [k for k, member in enumerate(members) if not has_diverged(member)]
+    if not kept:
+        what = "The network" if len(members) == 1 else f"All {len(members)} networks"
+        first = "."
+        if isinstance(members[0], Exception):
+            first = f", the first with: {str(members[0]).rstrip('.')}."
+        raise FloatingPointError(
+            f"{what} diverged{first} Try a smaller `learning_rate`, weaker penalties, or "
+            "`training=Training(clip_norm=1.0)`."
+        )
+    if len(kept) < len(members):
+        warn_user(
+            f"{len(members) - len(kept)} of {len(members)} networks diverged and were left out.",
+        )
+    return kept
+
+
+def has_diverged(member: Member | FloatingPointError) -> bool:
+    """Tell whether training failed, or the loss was not finite in every epoch."""
+    if isinstance(member, FloatingPointError):
+        return True
+    return not bool(np.isfinite(member.history["loss"]).all())

@@ -17,6 +17,7 @@ from operators import (
     QUERIES,
     VALUES,
     WAVE_SETTINGS,
+    FunctionTargets,
     build,
     first_draw,
     inputs,
@@ -37,7 +38,6 @@ from tiers import slow_after
 import skuq.training
 from skuq import NEONRegressor
 from skuq.backend import keras, ops
-from skuq.tables import FunctionTargets
 
 layers = keras.layers
 
@@ -127,10 +127,10 @@ class _Trained(Exception):
 def trained(monkeypatch, model, X, Y):
     """Network, recipe and data of a fit, without training."""
 
-    def instead(network, head, recipe, data, seeds, **options):
-        raise _Trained(network, recipe, data)
+    def instead(job, data, **options):
+        raise _Trained(job.network, job.recipe, data)
 
-    monkeypatch.setattr(skuq.training, "train_stack", instead)
+    monkeypatch.setattr(skuq.training, "train", instead)
     with pytest.raises(_Trained) as caught:
         model.fit(X, Y)
     return caught.value.args

@@ -22,10 +22,10 @@ from sklearn.linear_model import LinearRegression
 from skuq import NEONRegressor
 from skuq.backend import keras
 from skuq.estimators._operators import _conditioned, _prior
-from skuq.networks import _operator, _plan
+from skuq.networks import _operator, _plan_parts
 
 layers = keras.layers
-ARRAYS, EncoderDecoder, Prior = _plan.ARRAYS, _operator.EncoderDecoder, _prior.Prior
+ARRAYS, EncoderDecoder, Prior = _plan_parts.ARRAYS, _operator.EncoderDecoder, _prior.Prior
 ExactProcess, SparseProcess = _conditioned.ExactProcess, _conditioned.SparseProcess
 JITTER, directions_of = _conditioned.JITTER, _conditioned._conditioned_directions
 

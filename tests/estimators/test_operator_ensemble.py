@@ -1,5 +1,7 @@
 """Ensembles of operator networks: members, priors, bootstrap, and the predictions they share."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -14,6 +16,7 @@ from operators import (
     build,
     first_draw,
     inputs,
+    predict_draws,
     std_of,
     waves,
 )
@@ -22,7 +25,6 @@ from tiers import slow_after
 import skuq.training
 from skuq import OperatorEnsembleRegressor
 from skuq.backend import keras
-from skuq.training import predict_draws, train_member
 
 layers = keras.layers
 
@@ -84,16 +86,16 @@ def test_fit_trains_members_as_if_alone(monkeypatch, batch):
 
     def spy(*arguments, **options):
         calls.append((arguments, options))
-        return train_stack(*arguments, **options)
+        return train(*arguments, **options)
 
-    train_stack = skuq.training.train_stack
-    monkeypatch.setattr(skuq.training, "train_stack", spy)
+    train = skuq.training.train
+    monkeypatch.setattr(skuq.training, "train", spy)
     model = fit_small(training__steps=40, **batch)
-    (network, head, recipe, data, seeds), _ = calls[0]
+    (job, data), _ = calls[0]
     rows = model.fitted_.inputs.transform(INPUTS)
     if not batch:
-        for seed, member in zip(seeds, model.members_):
-            alone = train_member(network, head, recipe, data, seed)
+        for seed, member in zip(job.seeds, model.members_):
+            (alone,) = train(replace(job, recipes=job.recipe, seeds=[seed], stacked=False), data)
             assert_allclose(predict_draws(alone, rows), predict_draws(member, rows), atol=1e-4)
     fewer = fit_small(training__steps=40, n_members=2, **batch)
     for one, other in zip(fewer.members_, model.members_):
@@ -128,12 +130,12 @@ def test_fit_without_prior_freezes_nothing():
 def test_fit_with_subsample_gives_members_whole_functions_of_their_own(monkeypatch, batch):
     caught = []
 
-    def spy(*arguments, splits=None, permutations=None, **options):
-        caught.append((splits, permutations))
-        return train_stack(*arguments, splits=splits, permutations=permutations, **options)
+    def spy(job, data, **options):
+        caught.append((job.splits, job.permutations))
+        return train(job, data, **options)
 
-    train_stack = skuq.training.train_stack
-    monkeypatch.setattr(skuq.training, "train_stack", spy)
+    train = skuq.training.train
+    monkeypatch.setattr(skuq.training, "train", spy)
     model = fit_small(subsample=0.5, **batch)
     splits, permutations = caught[0]
     seen = []
@@ -152,13 +154,13 @@ def test_fit_with_subsample_gives_members_whole_functions_of_their_own(monkeypat
 
 
 def test_fit_leaves_wild_members_out(monkeypatch):
-    train_stack = skuq.training.train_stack
+    train = skuq.training.train
 
     def with_a_wild_one(*arguments, **options):
-        members = train_stack(*arguments, **options)
+        members = train(*arguments, **options)
         return [FloatingPointError("diverged"), *members[1:]]
 
-    monkeypatch.setattr(skuq.training, "train_stack", with_a_wild_one)
+    monkeypatch.setattr(skuq.training, "train", with_a_wild_one)
     with pytest.warns(UserWarning, match="1 of 3 networks diverged"):
         model = fit_small()
     assert len(model.members_) == 2 and model.posterior_fn().n_draws == 2

@@ -25,7 +25,8 @@ from skuq import (
 )
 from skuq.backend import BACKEND, compile_program, keras, ops
 from skuq.fitted import _posterior
-from skuq.networks import MLP, NOMUNetwork, NOMUReadout, WidthDepthSpace
+from skuq.networks import MLP, NOMUNetwork, NOMUReadout
+from skuq.networks._dense import WidthDepthSpace
 from skuq.predictive import TwoPieceNormal
 
 _count_draws = _posterior._count_draws

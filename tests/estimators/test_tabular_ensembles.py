@@ -252,13 +252,13 @@ def test_fit_weighs_kinds_on_any_rows(classes, case):
 
 def test_fit_gives_members_of_all_kinds_the_same_splits(classes, monkeypatch):
     """Also where kinds have different numbers of members."""
-    train_all, given = training.train_all, []
+    train, given = training.train, []
 
     def noted(jobs, data, **settings):
         given.extend(job.splits for job in jobs)
-        return train_all(jobs, data, **settings)
+        return train(jobs, data, **settings)
 
-    monkeypatch.setattr(training, "train_all", noted)
+    monkeypatch.setattr(training, "train", noted)
     TabularEnsembleClassifier(**{**TINY, "epochs": 1}, n_members=4).fit(*classes)
     assert [len(splits) for splits in given] == [2, 1, 1]
     for splits in given[1:]:
@@ -269,16 +269,18 @@ def test_fit_gives_members_of_all_kinds_the_same_splits(classes, monkeypatch):
 @pytest.mark.parametrize(("n_lost", "weights"), [(2, [1 / 4] * 4), (1, None)])
 def test_fit_leaves_out_members_that_diverge(classes, monkeypatch, n_lost, weights):
     """A kind without members has no weight; one member that diverges leaves its kind's weight."""
-    train_all = training.train_all
+    train = training.train
 
     def diverging(jobs, data, **settings):
-        found = train_all(jobs, data, **settings)
-        for job, members in zip(jobs, found):
+        found = []
+        for job in jobs:
+            members = train(job, data, **settings)
             if "Embedding" not in job.network:
                 members[:n_lost] = [FloatingPointError("diverged")] * n_lost
+            found += members
         return found
 
-    monkeypatch.setattr(training, "train_all", diverging)
+    monkeypatch.setattr(training, "train", diverging)
     with pytest.warns(UserWarning, match=f"{n_lost} of 6 networks diverged"):
         model = TabularEnsembleClassifier(**{**TINY, "epochs": 2}, n_members=6).fit(*classes)
     expected = [True, True, False, True, True]
