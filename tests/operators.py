@@ -5,7 +5,10 @@ from numpy.testing import assert_allclose
 
 from skuq.backend import BACKEND, compile_program, keras, ops
 from skuq.networks._dense_layers import Derivatives
+from skuq.tables._functions import FunctionTargets as FunctionTargets
 from skuq.training import _networks, _predict
+
+predict_draws = _predict.predict_draws
 
 INPUTS = np.linspace(0.5, 2, 6)[:, None]
 QUERIES = np.linspace(0, 1, 4)

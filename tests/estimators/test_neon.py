@@ -17,6 +17,7 @@ from operators import (
     QUERIES,
     VALUES,
     WAVE_SETTINGS,
+    FunctionTargets,
     build,
     first_draw,
     inputs,
@@ -37,8 +38,6 @@ from tiers import slow_after
 import skuq.training
 from skuq import NEONRegressor
 from skuq.backend import keras, ops
-from skuq.tables._functions import FunctionTargets
-from skuq.training._job import template_of
 
 layers = keras.layers
 
@@ -129,7 +128,7 @@ def trained(monkeypatch, model, X, Y):
     """Network, recipe and data of a fit, without training."""
 
     def instead(job, data, **options):
-        raise _Trained(template_of(job.network).model, job.recipe, data)
+        raise _Trained(job.network, job.recipe, data)
 
     monkeypatch.setattr(skuq.training, "train", instead)
     with pytest.raises(_Trained) as caught:

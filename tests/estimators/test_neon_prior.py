@@ -415,6 +415,14 @@ def test_learnt_scale_follows_the_errors_of_networks(known):
     assert scales[0] > 2 * scales[1] > 4 * scales[2]
 
 
+def test_likeliest_factor_is_that_of_the_errors():
+    rng = np.random.default_rng(0)
+    epistemic = rng.uniform(0.5, 2, 2000)
+    squares = (9 * epistemic + 0.25) * rng.normal(size=2000) ** 2
+    factor = _prior._likeliest_factor(squares, epistemic, 0.25, np.ones(2000))
+    assert factor == pytest.approx(3, rel=0.1)  # its own error is about 0.02
+
+
 def test_fit_leaves_equal_inputs_out_together():
     X = np.repeat(np.random.default_rng(0).uniform(-1, 1, (12, 2)), 3, axis=0)
     model = small(noise_std=0.0, training__steps=500).fit(X, function(X))

@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from operators import FunctionTargets
 from sklearn.linear_model import LinearRegression
 from tiers import slow_after
 
@@ -22,7 +23,6 @@ from skuq import (
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import gaussian_nll_loss
 from skuq.networks import MLP, ArtificialInputs, NOMUNetwork, NOMUReadout, OperatorNetwork
-from skuq.tables._functions import FunctionTargets
 from skuq.training import Training
 
 OPERATOR = {

@@ -16,6 +16,7 @@ from operators import (
     build,
     first_draw,
     inputs,
+    predict_draws,
     std_of,
     waves,
 )
@@ -24,7 +25,6 @@ from tiers import slow_after
 import skuq.training
 from skuq import OperatorEnsembleRegressor
 from skuq.backend import keras
-from skuq.training._predict import predict_draws
 
 layers = keras.layers
 

@@ -22,6 +22,7 @@ from operators import (
     build,
     inputs,
     operator_of_keras,
+    predict_draws,
     single,
     std_of,
     waves,
@@ -36,7 +37,6 @@ import skuq.training
 from skuq import NEONRegressor, OperatorEnsembleRegressor
 from skuq.backend import ops
 from skuq.estimators._operators import _training
-from skuq.training._predict import predict_draws
 
 KINDS = {
     "conditioned": (NEONRegressor, {"prior": "conditioned", "n_draws": 32}),
@@ -455,7 +455,7 @@ def test_predict_asks_each_member_once(monkeypatch):
         calls.append(member)
         return predict_draws(member, rows)
 
-    monkeypatch.setattr(skuq.training, "predict_draws", counting)
+    monkeypatch.setattr("skuq.fitted._operator.predict_draws", counting)
     model.predict(INPUTS, return_std=True)
     assert len(calls) == 5
 
