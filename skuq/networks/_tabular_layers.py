@@ -308,17 +308,18 @@ class NumericEmbedding(_TabularLayer):
         self._edges = None
         if edges is not None:
             self._edges = np.asarray(edges, dtype="float32")
-            if self._edges.ndim != 2 or self._edges.shape[1] < 2:
+            is_table = self._edges.ndim == 2 and self._edges.shape[1] > 1
+            if not is_table or not np.isfinite(self._edges).all():
                 raise ValueError(
-                    "`edges` must have shape (n_columns, n_bins + 1). Got shape "
+                    "`edges` must be finite numbers of shape (n_columns, n_bins + 1). Got shape "
                     f"{self._edges.shape}."
                 )
             # Only the last edge may repeat, so that no bin of width 0 lies before another bin.
             width = np.diff(self._edges, axis=1)
             empty_before = (width[:, 1:] > 0) & (width[:, :-1] == 0)
-            if not (np.isfinite(width) & (width >= 0)).all() or empty_before.any():
+            if (width < 0).any() or empty_before.any():
                 raise ValueError(
-                    "`edges` must increase within each row, and be finite; only the last one may "
+                    "`edges` must increase within each row; only the last one may "
                     f"repeat. Got {self._edges.tolist()}."
                 )
         # Trained variables, in the order in which the operation takes them.
