@@ -22,7 +22,9 @@ from skuq import (
     NOMURegressor,
 )
 from skuq.exceptions import SmallValidationWarning
-from skuq.tables import NoScaling, NumberTargets, TableInputs
+from skuq.tables._inputs import TableInputs
+from skuq.tables._scaling import NoScaling
+from skuq.tables._targets import NumberTargets
 from skuq.training import Training
 
 METHODS = (

@@ -41,7 +41,8 @@ def concrete(data_dir):
 
 def ensemble_data(data_dir):
     """All 927 training rows, standardised; the 103 test rows validate."""
-    from skuq.tables import Scaling, TargetScaling, TrainingData
+    from skuq.tables import TrainingData
+    from skuq.tables._scaling import Scaling, TargetScaling
 
     parts = [(X, y[:, None]) for X, y in concrete(data_dir)]
     inputs, targets = Scaling().fit(parts[0][0]), TargetScaling().fit(parts[0][1])
@@ -140,12 +141,22 @@ def search(data_dir, n_trials, n_jobs):
     }
 
 
+def train_alone(model, head, recipe, data, seed, jit=None):
+    """Train one network, and raise the error if it diverges."""
+    from skuq.training import TrainingJob, train
+
+    (member,) = train(TrainingJob.of_model(model, head, recipe, [seed], jit=jit), data)
+    if isinstance(member, FloatingPointError):
+        raise member
+    return member
+
+
 @side
 def stack(data_dir, epochs, n_members):
     """Our ensemble, in one vectorised program."""
     from skuq.backend import keras  # noqa: F401  # before the clock starts
     from skuq.networks import GaussianHead
-    from skuq.training import train_stack
+    from skuq.training import TrainingJob, train
 
     data = ensemble_data(data_dir)
     with program_seconds() as seconds_in_programs:
@@ -158,7 +169,8 @@ def stack(data_dir, epochs, n_members):
             batch_size=_rivals.BATCH,
             epochs=epochs,
         )
-        members = train_stack(model, head, recipe, data, list(range(n_members)))
+        job = TrainingJob.of_model(model, head, recipe, range(n_members), stacked=True)
+        members = train(job, data)
         seconds = time.perf_counter() - started
     for member in members:
         if isinstance(member, FloatingPointError):
@@ -193,7 +205,6 @@ def seeds_one_after_the_other(data_dir, n_seeds, epochs):
     """One architecture, built anew for every seed as in a search."""
     from skuq.backend import keras  # noqa: F401  # before the clock starts
     from skuq.networks import GaussianHead
-    from skuq.training import train_member
 
     space, configurations = trials(SEEDED)
     data, recipe = training_data(data_dir), seeded_recipe(space, configurations[3], epochs=epochs)
@@ -204,7 +215,7 @@ def seeds_one_after_the_other(data_dir, n_seeds, epochs):
         build = time.perf_counter() - started
         with program_seconds() as runs:
             started = time.perf_counter()
-            member = train_member(model, GaussianHead(), recipe, data, seed)
+            member = train_alone(model, GaussianHead(), recipe, data, seed)
             seconds = time.perf_counter() - started
         seeds.append(
             {
@@ -256,12 +267,12 @@ def many_rows_ours(data_dir, n_rows, n_features, n_calls, searched):
         model = deep_ensemble(X, y)
         return {"seconds": _rivals.median_seconds(lambda: model.predict(many), n_calls)}
     from skuq.networks import GaussianHead
-    from skuq.training import Recipe, predict_members, train_member
+    from skuq.training import Recipe, predict_members
 
     space, configurations = trials(SEEDED)
     recipe, data = Recipe(epochs=1, learning_rate=1e-4), random_data(200, 100, n_features)
     members = [
-        train_member(space.build(c, (n_features,), 2), GaussianHead(), recipe, data, seed)
+        train_alone(space.build(c, (n_features,), 2), GaussianHead(), recipe, data, seed)
         for seed, c in enumerate(configurations[:5])
     ]
     return {"seconds": _rivals.median_seconds(lambda: predict_members(members, many), n_calls)}
@@ -283,7 +294,6 @@ def memory_of_trials(data_dir, checkpoints):
     """Resident bytes after so many trials of different architectures."""
     from skuq.backend import keras  # noqa: F401  # before the clock starts
     from skuq.networks import GaussianHead
-    from skuq.training import train_member
 
     space, configurations = trials(checkpoints[-1])
     data, resident, n_failed = random_data(134, 66, 8), {}, 0
@@ -294,7 +304,7 @@ def memory_of_trials(data_dir, checkpoints):
             seeded_recipe(space, configuration, epochs=2),
         )
         try:
-            train_member(model, GaussianHead(), recipe, data, n)
+            train_alone(model, GaussianHead(), recipe, data, n)
         except FloatingPointError:
             n_failed += 1
         if n in checkpoints:
@@ -327,7 +337,6 @@ def memory_of_prediction(data_dir, n_rows, n_features):
 def step_time(data_dir, n_rows, jit, n_steps, n_calls):
     """Seconds a step of an already compiled program: the fastest of several trainings."""
     from skuq.networks import GaussianHead
-    from skuq.training import train_member
 
     steps_per_epoch = math.ceil(n_rows / 256)
     epochs = max(1, round(n_steps / steps_per_epoch))
@@ -336,7 +345,7 @@ def step_time(data_dir, n_rows, jit, n_steps, n_calls):
     recipe, totals = plain_recipe(batch_size=256, epochs=epochs), []
     for _ in range(1 + n_calls):
         with program_seconds() as runs:
-            train_member(model, GaussianHead(), recipe, data, 0, jit=jit)
+            train_alone(model, GaussianHead(), recipe, data, 0, jit=jit)
         totals.append(sum(runs))
     per_step = [total / (epochs * steps_per_epoch) for total in totals[1:]]
     return {"seconds": min(per_step), "all_seconds_per_step": per_step, "first": totals[0]}
@@ -347,7 +356,6 @@ def both_tiers(data_dir, n_trials, epochs):
     """Seconds a step as a graph and through XLA, and what compiling took longer."""
     from skuq.backend import keras  # noqa: F401  # before the clock starts
     from skuq.networks import GaussianHead
-    from skuq.training import train_member
 
     space, configurations = trials(SEEDED)
     data, results = training_data(data_dir), []
@@ -362,7 +370,7 @@ def both_tiers(data_dir, n_trials, epochs):
                 for _ in range(2):  # the second finds its program compiled
                     with program_seconds() as seconds:
                         started = time.perf_counter()
-                        train_member(model, GaussianHead(), recipe, data, seed, jit=jit)
+                        train_alone(model, GaussianHead(), recipe, data, seed, jit=jit)
                     runs.append((time.perf_counter() - started, sum(seconds)))
             if len(runs) == 2:
                 result["xla" if jit else "graph"] = runs[1][1] / steps
@@ -377,7 +385,8 @@ def prediction_paths(data_dir, n_rows):
     from skuq.backend import compile_forward
     from skuq.catalog import Member
     from skuq.networks import build_mlp
-    from skuq.training import draw_variables, predict_members
+    from skuq.training import predict_members
+    from skuq.training._networks import draw_variables
     from skuq.training._predict import _keras_forward
 
     space, configurations = trials(SEEDED)

@@ -21,8 +21,9 @@ from _stored import STORED, read, write
 from engine import figure, print_table
 
 from skuq.backend import ops
-from skuq.bayesopt import LeakyExpectedImprovement, _maximize, maximize_acquisition
+from skuq.bayesopt import LeakyExpectedImprovement, _maximize
 from skuq.bayesopt._acquisition import AcquisitionTask, CompiledAcquisition
+from skuq.bayesopt._maximize import maximize_acquisition
 from skuq.predictive import Posterior
 from skuq.predictive._posterior import quasi_random_normals
 

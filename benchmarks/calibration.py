@@ -31,7 +31,7 @@ from skuq import (
     MCDropoutRegressor,
 )
 from skuq.exceptions import CalibrationWarning, SmallValidationWarning
-from skuq.fitted import FittedCalibrated
+from skuq.fitted._calibrated import FittedCalibrated
 from skuq.fitted._learning import learn_calibration
 from skuq.metrics import gaussian_nll_loss
 

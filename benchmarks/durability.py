@@ -289,7 +289,8 @@ def build_network():
 
 def overhead(_):
     """Compare pairs of searches with and without a folder, whose trials take a second each."""
-    from skuq.catalog import CatalogFolder, HeldOut, Member
+    from skuq.catalog import CatalogFolder, Member
+    from skuq.catalog._records import HeldOut
     from skuq.search import RandomProposer, Search
 
     space = TinySpace().decisions()

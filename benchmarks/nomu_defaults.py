@@ -27,7 +27,8 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skuq import NOMURegressor
-from skuq.datasets import FUNCTIONS_1D, make_function, make_scarce_regression
+from skuq.datasets import make_function, make_scarce_regression
+from skuq.datasets._functions import FUNCTIONS_1D
 from skuq.exceptions import SmallValidationWarning
 from skuq.networks import NOMUReadout
 

@@ -46,8 +46,7 @@ from skuq import (
 )
 from skuq.datasets import corrupt_table
 from skuq.exceptions import CalibrationWarning, SmallValidationWarning
-from skuq.fitted import FittedCalibrated
-from skuq.fitted._calibrated import classifier_distribution
+from skuq.fitted._calibrated import FittedCalibrated, classifier_distribution
 from skuq.fitted._learning import learn_calibration, learn_class_calibration
 from skuq.metrics import ece_loss, gaussian_nll_loss, ood_auroc_score
 from skuq.networks import NOMUNetwork

@@ -46,7 +46,9 @@ def trials(n_trials, seed=0):
 
 
 def training_data(data_dir):
-    from skuq.tables import Scaling, TargetScaling, TrainingData, split_rows
+    from skuq.tables import TrainingData
+    from skuq.tables._scaling import Scaling, TargetScaling
+    from skuq.tables._splits import split_rows
 
     X, y, *_ = uci(data_dir, "concrete", 0)
     y = y[:, None]
@@ -69,7 +71,7 @@ def run_skuq(data_dir, n_trials, seed=0, jit=None):
     """(validation loss or None, epochs, seconds) of each trial."""
     from skuq.backend import keras  # noqa: F401  # before the clock starts
     from skuq.networks import GaussianHead
-    from skuq.training import Recipe, train_member
+    from skuq.training import Recipe, TrainingJob, train
 
     space, asked = seeded(n_trials, seed)
     data, results = training_data(data_dir), []
@@ -77,11 +79,10 @@ def run_skuq(data_dir, n_trials, seed=0, jit=None):
         started = time.perf_counter()
         model = space.build(configuration, (8,), 2)
         recipe = Recipe(epochs=EPOCHS, **space.recipe(configuration))
-        try:
-            member = train_member(model, GaussianHead(), recipe, data, trial_seed, jit=jit)
-            outcome = member.score, len(member.history["loss"])
-        except FloatingPointError:
-            outcome = None, 0
+        job = TrainingJob.of_model(model, GaussianHead(), recipe, [trial_seed], jit=jit)
+        (member,) = train(job, data)
+        diverged = isinstance(member, FloatingPointError)
+        outcome = (None, 0) if diverged else (member.score, len(member.history["loss"]))
         results.append([*outcome, time.perf_counter() - started])
     return results
 
@@ -89,10 +90,11 @@ def run_skuq(data_dir, n_trials, seed=0, jit=None):
 def run_discarding(data_dir, n_trials, seed=0):
     """The same, where trials that are behind the others stop early; None is their loss."""
     from skuq.backend import keras  # noqa: F401  # before the clock starts
-    from skuq.catalog import TrialBudget, TrialRecord
+    from skuq.catalog import TrialRecord
+    from skuq.catalog._records import TrialBudget
     from skuq.networks import GaussianHead
     from skuq.search import SuccessiveHalving
-    from skuq.training import MemberTrainer
+    from skuq.training._trainer import MemberTrainer
 
     space, asked = seeded(n_trials, seed)
     trainer = MemberTrainer(space, training_data(data_dir), GaussianHead(), EPOCHS)

@@ -40,11 +40,13 @@ class SearchFailedError(RuntimeError):
     Examples
     --------
     >>> from skuq.exceptions import SearchFailedError
-    >>> from skuq.search import Search, StartingWith
+    >>> from skuq.networks import Integer, Space
+    >>> from skuq.search import RandomProposer, Search
+    >>> proposer = RandomProposer(Space([Integer("units", 10**9, 10**10)]))
     >>> def evaluate(configuration, seed):
     ...     raise MemoryError("The network is too large.")
     >>> try:
-    ...     Search(evaluate, StartingWith([{"units": 10**9}], None), n_trials=1, entropy=0).run()
+    ...     Search(evaluate, proposer, n_trials=1, entropy=0).run()
     ... except SearchFailedError as error:
     ...     error.records[0].status
     'failed'

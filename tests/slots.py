@@ -3,7 +3,8 @@
 import joblib
 
 from skuq.networks._space import Integer, Real, Space
-from skuq.search import RandomProposer, Search, open_slots
+from skuq.search import RandomProposer, Search
+from skuq.search._slots import open_slots
 
 __all__ = ["SPACE", "Kept", "inline", "processes", "search", "threads"]
 

@@ -5,11 +5,12 @@ of import may stand inside a function, because what a user imports must not load
 a network is built, and must not need what is not installed:
 
 - imports of names of `skuq.backend`, the one home of TensorFlow, Keras and what stands on them;
+- imports of modules of skuq that load a backend as soon as they are imported, and of names in them;
 - imports of third-party libraries that are optional.
 
 A module of skuq that loads TensorFlow as soon as it is imported is used through its lazy package:
-``from skuq import training`` at the top of a file, and ``training.train_stack(...)`` where it is
-called. The tests below count that as an import of the file that defines `train_stack`.
+``from skuq import training`` at the top of a file, and ``training.train(...)`` where it is
+called. The tests below count that as an import of the file that defines `train`.
 """
 
 import ast
@@ -41,6 +42,7 @@ RANKS = {
 BACKENDS = {"keras", "keras_tuner", "tensorflow", "tensorflow_probability"}
 # The only files that may import a backend by its name.
 BACKEND_HOMES = {f"backend/{name}.py" for name in ("_keras", "_keras_tuner", "_tensorflow", "_tfp")}
+WITHOUT_TENSORFLOW = {"BoundedCache", "check_fork", "_processes"}  # names of skuq.backend
 OPTIONAL = {"PIL", "dask", "distributed", "matplotlib", "pde", "pooch", "skimage", "skops"}
 
 
@@ -182,12 +184,23 @@ def test_no_circles_between_files():
     assert not [circle for circle in circles.values() if len(circle) > 1]
 
 
+def _loads_backend(name):
+    """Whether a file loads a backend when it is imported."""
+    return name in _files() and any(
+        imported.module == "skuq.backend"
+        and imported.name not in WITHOUT_TENSORFLOW
+        and not imported.is_deferred
+        for imported in _files()[name].imports
+    )
+
+
 def test_imports_stand_at_the_top():
     faults = defaultdict(list)
     for file in _files().values():
         for imported in file.imports:
             root, *path = imported.full.split(".")
             allowed = root in OPTIONAL or (root == "skuq" and path[:1] == ["backend"])
+            allowed |= _loads_backend(_file_of(imported.full) or _file_of(imported.module))
             if imported.is_deferred and not allowed:
                 faults[file.name].append(imported.full)
     assert not faults, "imports inside functions; see the top of this file"
@@ -247,7 +260,7 @@ WITHOUT_BACKEND = [
     "from skuq.networks import DenseSpace, GaussianHead",
     "from skuq.networks import CellSpace; import numpy as np; s = CellSpace(); s.recipe({}); "
     "a = s.decisions().architecture; s.mutate(a.default(), np.random.default_rng(0))",
-    "from skuq.search import AgEBO, OracleSearch, Search, open_slots",
+    "from skuq.search import AgEBO, OracleSearch, Search",
     "from skuq.plotting import *; assert 'matplotlib' not in sys.modules",
     "from skuq.bayesopt import *",
     "from skuq import load, save; from skuq.persistence import *",

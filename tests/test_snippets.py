@@ -174,7 +174,7 @@ def trainings():
         "data": TrainingData.without_validation(X, y[:, None], np.ones(len(y))),
         "dataclasses": dataclasses,
         "TrainingJob": training.TrainingJob,
-        "train_epochs": training.train_epochs,
+        "TrainingRun": training.TrainingRun,
         "train": training.train,
     }
 

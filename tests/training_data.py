@@ -1,10 +1,12 @@
-"""Small tables to train on."""
+"""Small tables to train on, and short ways to train on them."""
 
 import numpy as np
 
 from skuq.tables import TrainingData
+from skuq.training import TrainingJob, train
+from skuq.training._engine import TrainingRun
 
-__all__ = ["make_data", "split_table"]
+__all__ = ["make_data", "split_table", "train_epochs", "train_member", "train_stack"]
 
 
 def split_table(n_train, *parts):
@@ -18,3 +20,25 @@ def make_data(n_train=45, n_valid=20, n_outputs=1, seed=0):
     x = rng.normal(size=(n_train + n_valid, 3))
     y = np.sin(x[:, :1]) + 0.3 * rng.normal(size=(n_train + n_valid, n_outputs))
     return split_table(n_train, x, y, rng.uniform(0.2, 3, n_train + n_valid))
+
+
+def train_stack(model, head, recipes, data, seeds, *, report=None, cancelled=None, **fields):
+    """Train a stack of networks of one architecture."""
+    fields = {"stacked": True, **fields}
+    job = TrainingJob.of_model(model, head, recipes, seeds, **fields)
+    return train(job, data, report=report, cancelled=cancelled)
+
+
+def train_member(model, head, recipe, data, seed, **options):
+    """Train one network, and raise the error if it diverges."""
+    (member,) = train_stack(model, head, recipe, data, [seed], stacked=False, **options)
+    if isinstance(member, FloatingPointError):
+        raise member
+    return member
+
+
+def train_epochs(job, data, n_epochs):
+    """Train a job for some epochs, and return the state of the paused run."""
+    run = TrainingRun(job, data)
+    run.advance(n_epochs)
+    return run.state()

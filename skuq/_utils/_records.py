@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -53,9 +54,10 @@ def saved_as(
     Parameters
     ----------
     name : str
-        Name of the class in files: ``package.Name``, where ``skuq.package.Name`` is public, or
-        ``package.Owner.Name`` for a class that is registered as soon as the public
-        ``skuq.package.Owner`` is imported. It stays when the class moves within its package.
+        Name of the class in files: ``package.Name``, or ``package.Owner.Name`` for a class that is
+        registered as soon as ``package.Owner`` is imported. ``Name`` or ``Owner`` is public in
+        ``skuq.package`` (an estimator in ``skuq``), or in the table `_SAVED` of the package. The
+        name stays when the class moves within its package.
     kind, check
         See `SavedClass`.
     """
@@ -78,14 +80,26 @@ def _place(cls: type) -> str:
 def find_by_name(name: str) -> SavedClass | None:
     """Find the class that is registered under a stored name; None if there is none."""
     if name not in _BY_NAME:
-        # The class is registered where it is defined: import the public object that the name
-        # begins with. Names come from files, so nothing is looked up that is not in an `__all__`.
+        # The class is registered where it is defined: import the object that the name begins with.
         package, _, rest = name.partition(".")
-        module = getattr(skuq, package) if package in getattr(skuq, "__all__", ()) else None
         owner = rest.partition(".")[0]
-        if owner in getattr(module, "__all__", ()):
-            getattr(module, owner)
+        module = _import_listed(skuq, package)
+        if isinstance(module, ModuleType) and _import_listed(module, owner) is None:
+            _import_listed(skuq, owner)  # estimators are public in skuq itself
     return _BY_NAME.get(name)
+
+
+def _import_listed(module: ModuleType, name: str) -> Any:
+    """Import a name that a package lists as public or as one in files; None if it does not.
+
+    Names come from files, so nothing is looked up that is neither in an ``__all__`` nor in a table
+    `_SAVED` of skuq.
+    """
+    if name in getattr(module, "__all__", ()):
+        return getattr(module, name)
+    if name in getattr(module, "_SAVED", ()):
+        return module._load_saved(name)
+    return None
 
 
 def find_by_class(cls: type) -> SavedClass | None:

@@ -12,7 +12,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 from skuq.backend._processes import watch_forks
 
@@ -72,13 +71,6 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _share_gpus(tensorflow: Any) -> None:
-    """Let several processes share a GPU by allocating its memory on demand."""
-    for gpu in tensorflow.config.list_physical_devices("GPU"):
-        with contextlib.suppress(RuntimeError):  # already in use, with the user's settings
-            tensorflow.config.experimental.set_memory_growth(gpu, True)
-
-
 @functools.cache
 def wake_xla() -> None:
     """Run XLA's first compilation without its messages, which ignore the log level."""
@@ -94,7 +86,10 @@ with quiet_stderr(), _without_collection():
     if keras.backend.backend() == "tensorflow":
         import tensorflow as _tensorflow
 
-        _share_gpus(_tensorflow)
+        # Several processes can share a GPU if its memory is allocated on demand.
+        for _gpu in _tensorflow.config.list_physical_devices("GPU"):
+            with contextlib.suppress(RuntimeError):  # already in use, with the user's settings
+                _tensorflow.config.experimental.set_memory_growth(_gpu, True)
         _tensorflow.zeros(1)  # the first operation writes messages, too
         watch_forks()
         if _is_loud:

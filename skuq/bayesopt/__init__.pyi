@@ -7,10 +7,7 @@ from ._acquisition import ProbabilityOfImprovement as ProbabilityOfImprovement
 from ._acquisition import UpperConfidenceBound as UpperConfidenceBound
 from ._fit import MixedInteger as MixedInteger
 from ._fit import MultiStart as MultiStart
-from ._maximize import maximize_acquisition as maximize_acquisition
-from ._milp import ReluReadout as ReluReadout
 from ._milp import maximize_readout as maximize_readout
 from ._optimizer import BayesianOptimizer as BayesianOptimizer
 from ._results import OptimizationResult as OptimizationResult
 from ._surrogate import OutputwiseRegressor as OutputwiseRegressor
-from ._surrogate import posterior_of as posterior_of

@@ -40,6 +40,12 @@ class Acquisition(Settings):
     """Base class of acquisition functions.
 
     A subclass defines `_value`. If that depends on the best known value, it sets `uses_best`.
+
+    Examples
+    --------
+    >>> from skuq.bayesopt import Acquisition, UpperConfidenceBound
+    >>> isinstance(UpperConfidenceBound(), Acquisition)
+    True
     """
 
     #: Whether the function depends on the best known value.

@@ -136,7 +136,7 @@ def maximize_acquisition(
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.bayesopt import maximize_acquisition
+    >>> from skuq.bayesopt._maximize import maximize_acquisition
     >>> from skuq.predictive import Posterior
     >>> tops = np.array([0.2, 0.4])  # two parabolas
     >>> posterior = Posterior(

@@ -45,7 +45,7 @@ class ReluReadout:
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.bayesopt import ReluReadout
+    >>> from skuq.bayesopt._milp import ReluReadout
     >>> unit = np.array([[1.0]]), np.array([0.0])  # h = max(0, x)
     >>> readout = ReluReadout(
     ...     (unit,), mean=(np.array([0.0, 2.0]), 1.0), raw=(np.array([0.5, 0.0]), 0.0),
@@ -134,7 +134,8 @@ def maximize_readout(
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.bayesopt import ReluReadout, maximize_readout
+    >>> from skuq.bayesopt._milp import ReluReadout
+    >>> from skuq.bayesopt import maximize_readout
     >>> unit = np.array([[1.0]]), np.array([0.0])  # h = max(0, x)
     >>> readout = ReluReadout(
     ...     (unit,), mean=(np.array([1.0, -2.0]), 0.0), raw=(np.array([0.0, 0.0]), 0.1),

@@ -99,7 +99,7 @@ def posterior_of(estimator, n_draws=128, random_state=None, *, X=None, output_sh
     --------
     >>> import numpy as np
     >>> from sklearn.gaussian_process import GaussianProcessRegressor
-    >>> from skuq.bayesopt import posterior_of
+    >>> from skuq.bayesopt._surrogate import posterior_of
     >>> X = np.linspace(0, 1, 5)[:, None]
     >>> model = GaussianProcessRegressor(optimizer=None).fit(X, X[:, 0])
     >>> posterior_of(model, n_draws=3, random_state=0)(X).shape

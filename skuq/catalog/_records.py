@@ -238,7 +238,7 @@ class TrialBudget:
 
     Examples
     --------
-    >>> from skuq.catalog import TrialBudget
+    >>> from skuq.catalog._records import TrialBudget
     >>> budget = TrialBudget(stages=((0.2, 1.5),), seconds=60)
     >>> budget.stages  # after a fifth of its training a trial continues with a score up to 1.5
     ((0.2, 1.5),)
@@ -266,7 +266,7 @@ class TrialOutcome:
 
     Examples
     --------
-    >>> from skuq.catalog import TrialOutcome
+    >>> from skuq.catalog._records import TrialOutcome
     >>> discarded = TrialOutcome(None, score=2.1, stage_scores=(2.1,), share=0.2)
     >>> discarded.result is None
     True

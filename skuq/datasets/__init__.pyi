@@ -1,14 +1,6 @@
-from ._corruptions import TABLE_CORRUPTIONS as TABLE_CORRUPTIONS
-from ._corruptions import TEST_CORRUPTIONS as TEST_CORRUPTIONS
-from ._corruptions import VALIDATION_CORRUPTIONS as VALIDATION_CORRUPTIONS
 from ._corruptions import corrupt_images as corrupt_images
 from ._corruptions import corrupt_table as corrupt_table
-from ._functions import FUNCTIONS_1D as FUNCTIONS_1D
-from ._functions import FUNCTIONS_2D as FUNCTIONS_2D
-from ._functions import FUNCTIONS_ND as FUNCTIONS_ND
-from ._functions import SyntheticFunction as SyntheticFunction
 from ._functions import make_function as make_function
 from ._functions import make_gapped_sine as make_gapped_sine
 from ._functions import make_scarce_regression as make_scarce_regression
-from ._operator_problems import OperatorProblem as OperatorProblem
 from ._operator_problems import make_operator_problem as make_operator_problem

@@ -90,7 +90,7 @@ class SyntheticFunction:
 
     Examples
     --------
-    >>> from skuq.datasets import SyntheticFunction
+    >>> from skuq.datasets._functions import SyntheticFunction
     >>> square = SyntheticFunction("square", 1)
     >>> square([[-1.0], [0.0], [1.0]]), square.minimizer
     (array([ 1., -1.,  1.]), array([0.]))

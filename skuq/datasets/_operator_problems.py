@@ -54,7 +54,7 @@ class OperatorProblem:
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.datasets import OperatorProblem
+    >>> from skuq.datasets._operator_problems import OperatorProblem
     >>> lines = OperatorProblem(
     ...     "lines", bounds=np.array([[0.0, 1.0]]), query_points=np.array([[0.0], [0.5], [1.0]]),
     ...     n_outputs=1, objective=lambda s: -(s**2).sum(-1),

@@ -340,7 +340,7 @@ def select_hq_proba(
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.ensembles import select_hq_proba
+    >>> from skuq.ensembles._hq import select_hq_proba
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(2, size=200)
     >>> right = rng.random((4, 200)) < np.array([[0.8], [0.8], [0.8], [0.5]])

@@ -143,7 +143,7 @@ def select_by(
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.ensembles import select_by
+    >>> from skuq.ensembles._likelihood import select_by
     >>> errors = np.array([[1.0, 1.0], [-1.0, -1.0], [3.0, 3.0]])
     >>> selection = select_by([errors], lambda mean: mean**2, 2)
     >>> selection.indices, selection.loss

@@ -48,7 +48,7 @@ class Candidates:
     groups : ndarray of shape (n,) or None
         Numbers that are equal for versions of the same row.
     centers : sequence of ndarray or None
-        `center` of trials with folds, see `skuq.catalog.FoldedMember`.
+        `center` of trials with folds, see `FoldedMember` of ``skuq/catalog/_records.py``.
     """
 
     raw: Sequence[np.ndarray]

@@ -1,7 +1,7 @@
 """Base classes of all estimators: prediction from `fitted_`, the frame of `fit`, pickling, list.
 
-Every estimator has the attribute `fitted_`, a `skuq.fitted.Fitted`. Shapes below are for n rows,
-m outputs, q quantiles and C classes; the output axis is absent where y was 1-D.
+Every estimator has the attribute `fitted_`, a `Fitted` of ``skuq/fitted``. Shapes below are for n
+rows, m outputs, q quantiles and C classes; the output axis is absent where y was 1-D.
 """
 
 from __future__ import annotations
@@ -279,6 +279,13 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
 
     Methods take the keywords `query` that the fitted model's distribution takes: regressors of
     functions take `query_points`, others none.
+
+    Examples
+    --------
+    >>> from skuq import DeepEnsembleRegressor
+    >>> from skuq.estimators import UncertaintyRegressor
+    >>> issubclass(DeepEnsembleRegressor, UncertaintyRegressor)
+    True
     """
 
     #: Parameters that are settings: their short forms by name.
@@ -512,7 +519,15 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
 
 
 class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Prediction methods of all classifiers, whose `classes_` are in the order of class codes."""
+    """Prediction methods of all classifiers, whose `classes_` are in the order of class codes.
+
+    Examples
+    --------
+    >>> from skuq import DeepEnsembleClassifier
+    >>> from skuq.estimators import UncertaintyClassifier
+    >>> issubclass(DeepEnsembleClassifier, UncertaintyClassifier)
+    True
+    """
 
     #: Parameters that are settings: their short forms by name.
     _settings: Mapping[str, Mapping[Any, Any]] = {}

@@ -11,15 +11,15 @@ import numpy as np
 
 from skuq._params import Interval, StrOptions
 from skuq._utils._environment import draw_entropy, trial_seed
-from skuq.tables import (
+from skuq.tables._inputs import (
+    Inputs,
     Rows,
-    Splits,
     check_groups,
-    make_splits,
+    group_codes,
     read_rows,
     read_validation_rows,
 )
-from skuq.tables._inputs import Inputs, group_codes
+from skuq.tables._splits import Splits, make_splits
 from skuq.tables._targets import Targets
 
 #: Constraints of the parameter `validation` of all estimators that hold rows out.

@@ -33,16 +33,14 @@ from skuq.predictive import (
     ConformalMixture,
     EpistemicNormal,
     GaussianMixture,
-    LogitTracker,
     Mixture,
-    QuantileTracker,
     RecalibratedMixture,
     TwoPieceNormal,
 )
 from skuq.predictive._categorical import scaled_probabilities
 from skuq.predictive._mapped import normal_scores
-from skuq.predictive._tracking import NOMINAL
-from skuq.tables import ForeignInputs
+from skuq.predictive._tracking import NOMINAL, LogitTracker, QuantileTracker
+from skuq.tables._inputs import ForeignInputs
 
 UNCERTAINTY = "uncertainty"
 _ROWS_OF_BIN = 50  # least average number of rows in a bin of the predicted uncertainty

@@ -12,19 +12,19 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
-from skuq import backend, training
+from skuq import backend
 from skuq._utils._checks import class_codes, class_probabilities
 from skuq._utils._environment import generator
 from skuq._utils._records import record_repr, saved_as
 from skuq.catalog import Member
 from skuq.fitted._posterior import member_posterior
-from skuq.networks import CategoricalHead, PackedHead, QuantileHead
+from skuq.networks._heads import CategoricalHead, PackedHead, QuantileHead
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._mixture import epistemic_factor
-from skuq.tables import ForeignInputs, ImageInputs, NumberTargets, TableInputs
-from skuq.tables._inputs import Inputs
-from skuq.tables._targets import Targets
+from skuq.tables._inputs import ForeignInputs, ImageInputs, Inputs, TableInputs
+from skuq.tables._targets import NumberTargets, Targets
 from skuq.training import predict_members
+from skuq.training._networks import keras_model
 
 
 class Fitted(Protocol):
@@ -78,9 +78,16 @@ def ensemble_to_keras(ensemble: Any, ddof: int = 0) -> Any:
 
     Raises ValueError if the mixture's moments cannot be computed in Keras.
     """
-    _check(ensemble)
+    targets, head, weights = ensemble.targets, ensemble.targets.head, ensemble.raw_weights
+    if ensemble.passes is not None:
+        refuse_keras("MC dropout averages passes with different dropped units")
+    if isinstance(head.head if isinstance(head, PackedHead) else head, QuantileHead):
+        refuse_keras('those of loss="quantiles" are integrals')
+    if targets.is_transformed:
+        refuse_keras(f"those with target_transform={targets.scaling.kind!r} are integrals")
     keras, ops = backend.keras, backend.ops
-    networks = [training.keras_model(member) for member in ensemble.members]
+    networks = [keras_model(member) for member in ensemble.members]
+    # Layers of several members may have equal names: a model needs different ones.
     for k, network in enumerate(networks):
         network.name, network.trainable = f"member{k}", False
     inputs = keras.Input(networks[0].input_shape[1:], dtype="float64", name="X")
@@ -89,7 +96,6 @@ def ensemble_to_keras(ensemble: Any, ddof: int = 0) -> Any:
     # Raw outputs (n, K, n_raw); with packed heads the copies become members, too.
     raws = [keras.tree.flatten(network(scaled))[0] for network in networks]  # may be in a list
     raw = ops.stack([ops.cast(of_member, "float64") for of_member in raws], axis=1)
-    head, weights = ensemble.targets.head, ensemble.raw_weights
     if isinstance(head, PackedHead):
         weights = np.repeat(weights, head.n_copies) / head.n_copies
         head = head.head
@@ -97,20 +103,8 @@ def ensemble_to_keras(ensemble: Any, ddof: int = 0) -> Any:
     if isinstance(head, CategoricalHead):
         outputs = _class_outputs(head, raw, weights, ops)
     else:
-        outputs = _number_outputs(ensemble.targets, head, raw, weights, ddof, ops)
+        outputs = _number_outputs(targets, head, raw, weights, ddof, ops)
     return keras.Model(inputs, outputs, name="ensemble")
-
-
-def _check(ensemble: Any) -> None:
-    """Raise ValueError if the ensemble cannot become one Keras model."""
-    head, targets = ensemble.targets.head, ensemble.targets
-    head = head.head if isinstance(head, PackedHead) else head
-    if ensemble.passes is not None:
-        refuse_keras("MC dropout averages passes with different dropped units")
-    if isinstance(head, QuantileHead):
-        refuse_keras('those of loss="quantiles" are integrals')
-    if targets.is_transformed:
-        refuse_keras(f"those with target_transform={targets.scaling.kind!r} are integrals")
 
 
 def _average(values: Any, weights: np.ndarray, ops: Any) -> Any:
@@ -128,6 +122,7 @@ def _number_outputs(
 ) -> dict[str, Any]:
     """Compute the outputs of a regressor from raw numbers (n, K, n_raw)."""
     means, stds = head.moments(raw, ops)
+    # The factors that calibration has learnt apply to the standardised numbers.
     means, stds = targets.calibrate(means, stds, weights, ops, axis=1)
     # Law of total variance, as in `Mixture`, in standardised units.
     mean = _average(means, weights, ops)

@@ -16,11 +16,12 @@ from skuq._utils._records import record_repr, saved_as
 from skuq.catalog import Member
 from skuq.fitted._ensemble import check_pretrained, refuse_keras
 from skuq.fitted._posterior import SMALLEST_STD, nomu_posterior
-from skuq.networks import GaussianHead, NomuHead
+from skuq.networks import GaussianHead
 from skuq.networks._keras_models import rebuild
-from skuq.networks._nomu import READOUTS
+from skuq.networks._nomu import READOUTS, NomuHead
 from skuq.predictive import EpistemicNormal, Posterior, TwoPieceNormal
-from skuq.tables import NumberTargets, TableInputs
+from skuq.tables._inputs import TableInputs
+from skuq.tables._targets import NumberTargets
 from skuq.training import predict_members
 
 

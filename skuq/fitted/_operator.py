@@ -18,21 +18,20 @@ from typing import Any
 import numpy as np
 from sklearn.preprocessing import StandardScaler
 
-from skuq import backend, training
+from skuq import backend
 from skuq._utils._records import record_repr, saved_as
 from skuq.catalog import Member
 from skuq.fitted._ensemble import check_pretrained, refuse_keras
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._nomu import inputs_of_last_layers
 from skuq.networks._operator import OperatorHead
-from skuq.networks._plan import ARRAYS, Namespace, Run, tensors
+from skuq.networks._plan_parts import ARRAYS, Namespace, Run, tensors
 from skuq.predictive import EpistemicNormal, GaussianMixture, Posterior
 from skuq.predictive._posterior import quasi_random_normals
-from skuq.tables import FunctionInputs, FunctionTargets
-from skuq.tables._functions import pair_rows
+from skuq.tables._functions import FunctionInputs, FunctionTargets, pair_rows
 from skuq.tables._scaling import hard_clip
 from skuq.training._networks import DrawingNetwork
-from skuq.training._predict import read_network, variables_of
+from skuq.training._predict import parts_of, predict_draws, read_network
 
 
 @saved_as("fitted.FittedOperator.GivenBase")
@@ -184,7 +183,7 @@ class ConditionedDraws:
         """Predict raw outputs (S, n * q, m) of standardised rows."""
         networks, parts = [], []
         for member, directions in zip(self.members, self.directions):
-            network, variables = variables_of(member)
+            network, variables, _ = parts_of(member)
             split = network.split(directions.astype("float64"))
             networks.append((network.network.base, variables, split))
         widest = 64 * self.directions.shape[1] + len(index)
@@ -353,7 +352,7 @@ class IndexDraws:
 
     def raw(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Predict raw outputs (S, n * q, n_raw) of standardised rows."""
-        return training.predict_draws(self.member, rows, index)
+        return predict_draws(self.member, rows, index)
 
 
 @saved_as("fitted.FittedOperator.MemberDraws")
@@ -386,7 +385,7 @@ class MemberDraws:
     def raw(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Predict raw outputs (S, n * q, n_raw) of standardised rows."""
         # Each member predicts once, however often it was drawn.
-        drawn = {k: training.predict_draws(self.members[k], rows)[0] for k in np.unique(index)}
+        drawn = {k: predict_draws(self.members[k], rows)[0] for k in np.unique(index)}
         return np.stack([drawn[k] for k in index])
 
 

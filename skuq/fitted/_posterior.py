@@ -20,12 +20,13 @@ import numpy as np
 from scipy import special
 
 from skuq.catalog import Member
-from skuq.networks import GaussianHead, NomuHead, SquaredErrorHead
-from skuq.networks._nomu import READOUTS
-from skuq.networks._plan import ARRAYS, Plan, Run, make_plan, tensors
+from skuq.networks import GaussianHead
+from skuq.networks._heads import SquaredErrorHead
+from skuq.networks._nomu import READOUTS, NomuHead
+from skuq.networks._plan import Plan, make_plan
+from skuq.networks._plan_parts import ARRAYS, Run, tensors
 from skuq.predictive._posterior import Posterior, quasi_random_normals
-from skuq.tables import ImageScaling
-from skuq.tables._scaling import hard_clip
+from skuq.tables._scaling import ImageScaling, hard_clip
 
 #: NOMU's smallest standard deviation of the standardised y: a distribution needs some width.
 SMALLEST_STD = 1e-9
@@ -43,7 +44,12 @@ def member_posterior(ensemble: Any, n_draws: int) -> Posterior:
     # Heads whose first raw numbers are the means.
     scaled_only &= isinstance(targets.head, GaussianHead | SquaredErrorHead)
     if not scaled_only or plans is None or isinstance(inputs.scaling, ImageScaling):
-        return _posterior_of_predictions(ensemble, n_draws)
+        # The copies of a packed head share the weight of their network.
+        copies = getattr(targets.head, "n_copies", 1)
+        weights = np.repeat(ensemble.raw_weights, copies) / copies
+        drawn = np.repeat(np.arange(len(weights)), _count_draws(weights, n_draws))
+        predicted = functools.partial(_member_means, ensemble, drawn)  # unlike a closure, pickles
+        return Posterior(predicted, (), None, len(drawn), targets.output_shape)
     groups = {plan: [k for k in range(len(members)) if plans[k] == plan] for plan in plans}
     variables = [
         _stack_variables([members[k] for k in group], plan) for plan, group in groups.items()
@@ -74,22 +80,10 @@ def member_posterior(ensemble: Any, n_draws: int) -> Posterior:
     )
 
 
-def _posterior_of_predictions(ensemble: Any, n_draws: int) -> Posterior:
-    """Make the posterior whose draws are the members' predicted means, computed in NumPy."""
-    # The copies of a packed head share the weight of their network.
-    copies = getattr(ensemble.targets.head, "n_copies", 1)
-    weights = np.repeat(ensemble.raw_weights, copies) / copies
-    drawn = np.repeat(np.arange(len(weights)), _count_draws(weights, n_draws))
-    function = functools.partial(_member_means, ensemble, drawn)  # unlike a closure, it pickles
-    return Posterior(
-        function, (), key=None, n_draws=len(drawn), output_shape=ensemble.targets.output_shape
-    )
-
-
 def _member_means(
     ensemble: Any, drawn: np.ndarray, xp: Any, arguments: Any, X: np.ndarray
 ) -> np.ndarray:
-    """Predict with the members at positions `drawn` (T,), to (T, n[, m])."""
+    """Predict means (T, n[, m]) with the members at positions `drawn` (T,), in NumPy."""
     inputs, targets = ensemble.inputs, ensemble.targets
     raw = ensemble.raw(inputs.transform(inputs.encode_array(X)))
     means: np.ndarray = targets.distribution(raw, ensemble.raw_weights).member_means

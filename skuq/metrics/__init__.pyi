@@ -32,7 +32,6 @@ from ._regression import miscalibration_area as miscalibration_area
 from ._regression import mixture_nll_loss as mixture_nll_loss
 from ._regression import mixture_pit_values as mixture_pit_values
 from ._regression import nll_min_loss as nll_min_loss
-from ._regression import pit_values as pit_values
 from ._regression import quantile_calibration_curve as quantile_calibration_curve
 from ._regression import quantile_loss as quantile_loss
 from ._regression import sharpness as sharpness

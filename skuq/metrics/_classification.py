@@ -435,7 +435,7 @@ def disagreement_score(members, *, sample_weight=None):
 
     See Also
     --------
-    skuq.ensembles.diversity_score : Measures of diversity of teams.
+    skuq.ensembles.select_teams : Measures of diversity of teams.
 
     References
     ----------

@@ -18,6 +18,7 @@ from skuq._utils._checks import check_count
 from skuq._utils._records import saved_as
 from skuq.networks._space import Categorical, Decisions, Real, Space
 
+KINDS = ("normal", "reduction")  # cells of a network
 #: Operations of DARTS' search space, without "zero" (NES, appendix B.1).
 DARTS_OPERATIONS = (
     "max_pool_3x3",
@@ -55,10 +56,10 @@ class Cell:
 
     Examples
     --------
-    >>> from skuq.networks import Cell
+    >>> from skuq.networks._cells import Cell
     >>> cell = Cell(nodes=((("sep_conv_3x3", 0), ("skip_connect", 1)),), concat=(2,))
-    >>> cell.to_dict()
-    {'nodes': [[['sep_conv_3x3', 0], ['skip_connect', 1]]], 'concat': [2]}
+    >>> cell.nodes[0][1]
+    ('skip_connect', 1)
     """
 
     nodes: tuple
@@ -72,32 +73,18 @@ class Cell:
             if len(edges) != 2:
                 raise ValueError(f"Node {k} of a cell must have two edges. Got {edges}.")
             for edge in edges:
-                self._check_edge(k, edge)
+                if len(edge) != 2 or edge[0] not in OPERATIONS:
+                    raise ValueError(
+                        f"An edge must be a pair of one of the operations {OPERATIONS} and a "
+                        f"node. Got {edge} into node {k}."
+                    )
+                if not _is_in(edge[1], 0, k):
+                    raise ValueError(f"Node {k} must read nodes in 0..{k - 1}. Got {edge}.")
         end = 2 + len(nodes)
         if not self.concat or len(set(self.concat)) < len(self.concat):
             raise ValueError(f"`concat` must name one or more distinct nodes. Got {self.concat}.")
         if not all(_is_in(node, 2, end) for node in self.concat):
             raise ValueError(f"`concat` must name nodes in 2..{end - 1}. Got {self.concat}.")
-
-    @staticmethod
-    def _check_edge(k, edge):
-        if len(edge) != 2 or edge[0] not in OPERATIONS:
-            raise ValueError(
-                f"An edge must be a pair of one of the operations {OPERATIONS} and a node. "
-                f"Got {edge} into node {k}."
-            )
-        if not _is_in(edge[1], 0, k):
-            raise ValueError(f"Node {k} must read nodes in 0..{k - 1}. Got {edge}.")
-
-    def to_dict(self) -> dict:
-        """Convert the cell to JSON types."""
-        nodes = [[list(edge) for edge in edges] for edges in self.nodes]
-        return {"nodes": nodes, "concat": list(self.concat)}
-
-    @classmethod
-    def from_dict(cls, stored: Mapping) -> Cell:
-        """Make the cell from the result of `to_dict`."""
-        return cls(stored["nodes"], stored["concat"])
 
 
 @saved_as("networks.Genotype")
@@ -107,8 +94,9 @@ class Genotype:
 
     Parameters
     ----------
-    normal, reduction : Cell
-        The cell that keeps the resolution, and the one that halves it.
+    normal, reduction : Cell or mapping
+        The cell that keeps the resolution, and the one that halves it; or their fields, as
+        `dataclasses.asdict` returns them, which JSON can store.
 
     See Also
     --------
@@ -116,10 +104,11 @@ class Genotype:
 
     Examples
     --------
+    >>> from dataclasses import asdict
     >>> from skuq.networks import Cell, Genotype
     >>> cell = Cell(nodes=((("sep_conv_3x3", 0), ("skip_connect", 1)),), concat=(2,))
     >>> genotype = Genotype(normal=cell, reduction=cell)
-    >>> Genotype.from_dict(genotype.to_dict()) == genotype
+    >>> Genotype(**asdict(genotype)) == genotype
     True
     """
 
@@ -127,18 +116,12 @@ class Genotype:
     reduction: Cell
 
     def __post_init__(self):
-        for name in ("normal", "reduction"):
-            if not isinstance(getattr(self, name), Cell):
-                raise ValueError(f"`{name}` must be a Cell. Got {getattr(self, name)!r}.")
-
-    def to_dict(self) -> dict:
-        """Convert the genotype to JSON types."""
-        return {"normal": self.normal.to_dict(), "reduction": self.reduction.to_dict()}
-
-    @classmethod
-    def from_dict(cls, stored: Mapping) -> Genotype:
-        """Make the genotype from the result of `to_dict`."""
-        return cls(Cell.from_dict(stored["normal"]), Cell.from_dict(stored["reduction"]))
+        for name in KINDS:
+            cell = getattr(self, name)
+            if isinstance(cell, Mapping):
+                object.__setattr__(self, name, Cell(**cell))
+            elif not isinstance(cell, Cell):
+                raise ValueError(f"`{name}` must be a Cell. Got {cell!r}.")
 
 
 def _is_in(node, start, end) -> bool:
@@ -240,11 +223,9 @@ class CellLayers:
         # With "same" padding, Keras averages over real pixels only.
         return self(kind, x, name, pool_size=size, strides=strides, padding="same")
 
-    def add(self, values, name):
-        return values[0] if len(values) == 1 else self("Add", values, name)
-
-    def concatenate(self, values, name):
-        return values[0] if len(values) == 1 else self("Concatenate", values, name)
+    def merge(self, layer, values, name):
+        """Join values by an "Add" or "Concatenate" layer, which a single value does not need."""
+        return values[0] if len(values) == 1 else self(layer, values, name)
 
     def factorized_reduction(self, x, channels, name):
         """Halve the resolution: even pixels give half of the channels, odd pixels the rest."""
@@ -257,11 +238,7 @@ class CellLayers:
         # Without the first row and column, strides of 2 meet the odd pixels.
         x = self("Cropping2D", x, f"{name}_shift", cropping=((1, 0), (1, 0)))
         odd = self.conv(x, channels - channels // 2, 1, f"{name}_odd_conv", 2)
-        return self.norm(self.concatenate([even, odd], f"{name}_concat"), f"{name}_norm")
-
-
-def _pool(kind, layers, x, strides, name):
-    return layers.pool(kind, x, 3, strides, name)
+        return self.norm(self.merge("Concatenate", [even, odd], f"{name}_concat"), f"{name}_norm")
 
 
 def _skip(layers, x, strides, name):
@@ -271,6 +248,7 @@ def _skip(layers, x, strides, name):
 def _separable(size, layers, x, strides, name):
     for part, step in (("first", strides), ("second", 1)):
         part_name = f"{name}_{part}"
+        # DARTS applies separable convolutions twice; only the first one may have strides.
         x = layers.separable(layers.relu(x, part_name), size, f"{part_name}_conv", step)
         x = layers.norm(x, f"{part_name}_norm")
     return x
@@ -291,8 +269,8 @@ def _row_column(layers, x, strides, name):
 
 
 _APPLY: dict[str, Callable] = {
-    "max_pool_3x3": partial(_pool, "MaxPooling2D"),
-    "avg_pool_3x3": partial(_pool, "AveragePooling2D"),
+    "max_pool_3x3": lambda layers, x, *rest: layers.pool("MaxPooling2D", x, 3, *rest),
+    "avg_pool_3x3": lambda layers, x, *rest: layers.pool("AveragePooling2D", x, 3, *rest),
     "skip_connect": _skip,
     "sep_conv_3x3": partial(_separable, 3),
     "sep_conv_5x5": partial(_separable, 5),
@@ -350,7 +328,8 @@ def build_cell_network(
 
     Examples
     --------
-    >>> from skuq.networks import Cell, Genotype, build_cell_network
+    >>> from skuq.networks._cells import Cell, build_cell_network
+    >>> from skuq.networks import Genotype
     >>> cell = Cell(nodes=((("max_pool_3x3", 0), ("skip_connect", 1)),), concat=(2,))
     >>> model = build_cell_network(Genotype(cell, cell), (8, 8, 1), 10, channels=4, n_cells=1)
     >>> model.output_shape
@@ -361,6 +340,7 @@ def build_cell_network(
     inputs, stem = image_stem(layers, input_shape, stem_multiplier * channels)
     before, last = stem, stem  # outputs of the two previous cells, which a cell reads
     halved = False  # whether `last` has half the resolution of `before`
+    # A network of one or two cells keeps its first cell normal.
     reductions = {n_cells // 3, 2 * n_cells // 3} - {0}
     for i in range(n_cells):
         name, reduces = f"cell_{i}", i in reductions
@@ -372,23 +352,17 @@ def build_cell_network(
         else:
             first = layers.conv_norm(before, channels, 1, f"{name}_0")
         second = layers.conv_norm(last, channels, 1, f"{name}_1")
-        output = _cell(layers, cell, first, second, 2 if reduces else 1, name)
+        values = [first, second]
+        for k, edges in enumerate(cell.nodes, start=2):
+            ends = []
+            for edge, (operation, source) in zip("ab", edges):
+                # In a reduction cell the operations on its two inputs have strides of 2.
+                strides = 2 if reduces and source < 2 else 1
+                ends.append(_APPLY[operation](layers, values[source], strides, f"{name}_{k}{edge}"))
+            values.append(layers.merge("Add", ends, f"{name}_{k}"))
+        output = layers.merge("Concatenate", [values[k] for k in cell.concat], f"{name}_concat")
         before, last, halved = last, output, reduces
     return image_outputs(layers, inputs, last, n_outputs, "cells")
-
-
-def _cell(layers, cell: Cell, before, last, strides, name):
-    """Apply one cell; in a reduction cell the operations on its inputs have strides of 2."""
-    values = [before, last]
-    for k, edges in enumerate(cell.nodes, start=2):
-        ends = [
-            _APPLY[operation](
-                layers, values[source], strides if source < 2 else 1, f"{name}_{k}{edge}"
-            )
-            for edge, (operation, source) in zip("ab", edges)
-        ]
-        values.append(layers.add(ends, f"{name}_{k}"))
-    return layers.concatenate([values[k] for k in cell.concat], f"{name}_concat")
 
 
 def check_image(input_shape):
@@ -417,20 +391,18 @@ def image_outputs(layers, inputs, x, n_outputs, name):
     return keras.Model(inputs, outputs, name=name, dtype="float32")
 
 
-KINDS = ("normal", "reduction")
 _SIZES = ("channels", "n_cells")
 NODES = (2, 3, 4, 5)  # intermediate nodes; 0 and 1 are the cell's inputs
 
 
-def cell_hyperparameters() -> Space:
-    """Make the space of learning rate and l2, with DARTS' values as defaults."""
-    return Space(
-        (
-            Real("learning_rate", 0.0025, 0.25, log=True, default=0.025),
-            # PyTorch's weight decay 3e-4 is the gradient of 1.5e-4 * sum(w**2).
-            Real("l2", 5e-6, 4.5e-3, log=True, default=1.5e-4),
-        )
+#: Learning rate and l2, with DARTS' values as defaults.
+CELL_HYPERPARAMETERS = Space(
+    (
+        Real("learning_rate", 0.0025, 0.25, log=True, default=0.025),
+        # PyTorch's weight decay 3e-4 is the gradient of 1.5e-4 * sum(w**2).
+        Real("l2", 5e-6, 4.5e-3, log=True, default=1.5e-4),
     )
+)
 
 
 def cell_recipe(configuration: Mapping, batch_size: int) -> dict:
@@ -439,7 +411,7 @@ def cell_recipe(configuration: Mapping, batch_size: int) -> dict:
     The last epoch's weights are kept. The learning rate ends at 1e-4 of the first one, where that
     of DARTS ends at 0: a recipe needs a positive factor.
     """
-    hyperparameters = cell_hyperparameters().default()
+    hyperparameters = CELL_HYPERPARAMETERS.default()
     chosen = {name: configuration[name] for name in hyperparameters if name in configuration}
     return {
         **hyperparameters,
@@ -537,31 +509,27 @@ class CellSpace(Settings):
         sizes = [
             # The middle choice is the default: 16 channels and 8 cells in NES C.4.
             Categorical(name, tuple(choices), default=choices[len(choices) // 2])
-            for name in ("channels", "n_cells")
+            for name in _SIZES
             if isinstance(choices := getattr(self, name), tuple | list)
         ]
-        return Decisions(cells + Space(tuple(sizes)), cell_hyperparameters())
+        return Decisions(cells + Space(tuple(sizes)), CELL_HYPERPARAMETERS)
 
     def cells(self, configuration: Mapping) -> Genotype:
         """Make the two cells that a configuration describes."""
         if self.genotype is not None:
             given = self.genotype
             return GENOTYPES[given] if isinstance(given, str) else given
-        return Genotype(*(_cell_of(configuration, kind) for kind in KINDS))
+        return Genotype(
+            *(Cell(tuple(_edges(configuration, kind, k) for k in NODES), NODES) for kind in KINDS)
+        )
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
         """Build the Keras model of a configuration, with `n_outputs` linear outputs."""
-        return build_cell_network(
-            self.cells(configuration),
-            input_shape,
-            n_outputs,
-            channels=self._size("channels", configuration),
-            n_cells=self._size("n_cells", configuration),
-        )
-
-    def _size(self, name, configuration):
-        size = getattr(self, name)
-        return configuration[name] if isinstance(size, tuple | list) else size
+        sizes = {name: getattr(self, name) for name in _SIZES}
+        for name, size in sizes.items():
+            if isinstance(size, tuple | list):  # a decision
+                sizes[name] = configuration[name]
+        return build_cell_network(self.cells(configuration), input_shape, n_outputs, **sizes)
 
     def recipe(self, configuration: Mapping) -> dict:
         """Make the recipe of DARTS' training, with the configuration's learning rate and l2.
@@ -595,52 +563,34 @@ class CellSpace(Settings):
         n_cells = 0 if self.genotype else len(KINDS)
         drawn = rng.integers(n_cells + len(sizes)) if n_cells + len(sizes) else 0
         if drawn >= n_cells:
-            return _mutate(configuration, sizes, rng)
+            return {**configuration, **sizes.mutate(configuration, rng)}
         kind = KINDS[drawn]
         which = rng.integers(3)
         if which == 0:
             return dict(configuration)
         if which == 1:
-            return _mutate(configuration, _OPERATIONS[kind], rng)
-        return _mutate_input(configuration, kind, rng)
-
-
-def _mutate(configuration, space, rng):
-    """Change the value of one of the decisions of `space`."""
-    return {**configuration, **space.mutate(configuration, rng)}
-
-
-def _mutate_input(configuration, kind, rng):
-    """Let one edge of a cell read another node."""
-    # Node 2 cannot change: it reads both of the earlier nodes.
-    k = NODES[1 + rng.integers(len(NODES) - 1)]
-    edges, inputs = _edges(configuration, kind, k), _inputs(configuration, kind, k)
-    others = [node for node in range(k) if node not in inputs]
-    edge = rng.integers(2)
-    edges[edge] = edges[edge][0], others[rng.integers(len(others))]
-    return {**configuration, **_node_decisions(kind, k, edges)}
-
-
-def _inputs(configuration, kind, k) -> list[int]:
-    """Return the numbers of the two nodes that node k reads."""
-    return [int(node) for node in configuration[f"{kind}_{k}_inputs"].split("-")]
+            return {**configuration, **_OPERATIONS[kind].mutate(configuration, rng)}
+        # One edge reads another node. Node 2 cannot change: it reads both of the earlier nodes.
+        k = NODES[1 + rng.integers(len(NODES) - 1)]
+        edges = _edges(configuration, kind, k)
+        others = [node for node in range(k) if node not in {node for _, node in edges}]
+        edge = rng.integers(2)
+        edges[edge] = edges[edge][0], others[rng.integers(len(others))]
+        return {**configuration, **_node_decisions(kind, k, edges)}
 
 
 def _edges(configuration, kind, k) -> list[tuple[str, int]]:
     """Return the two edges of node k: their operations, and the nodes that they read."""
     operations = (configuration[f"{kind}_{k}_op_{edge}"] for edge in "ab")
-    return list(zip(operations, _inputs(configuration, kind, k)))
+    return list(zip(operations, map(int, configuration[f"{kind}_{k}_inputs"].split("-"))))
 
 
 def _node_decisions(kind, k, edges) -> dict:
     """Make the decisions that describe the two edges of node k."""
+    # Edges in the order of their nodes, so that equal cells have equal decisions.
     (op_a, low), (op_b, high) = sorted(edges, key=lambda edge: edge[1])
     prefix = f"{kind}_{k}"
     return {f"{prefix}_inputs": f"{low}-{high}", f"{prefix}_op_a": op_a, f"{prefix}_op_b": op_b}
-
-
-def _cell_of(configuration, kind) -> Cell:
-    return Cell(tuple(_edges(configuration, kind, k) for k in NODES), NODES)
 
 
 def _cell_decisions() -> Space:

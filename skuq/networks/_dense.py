@@ -176,7 +176,7 @@ class WidthDepthSpace(Settings):
 
     Examples
     --------
-    >>> from skuq.networks import WidthDepthSpace
+    >>> from skuq.networks._dense import WidthDepthSpace
     >>> WidthDepthSpace(widths=(16, 64), max_depth=3).decisions().architecture.size
     6
     """
@@ -201,6 +201,7 @@ class WidthDepthSpace(Settings):
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """List width and depth, and the training hyperparameters of AutoDEUQ."""
+        # The default is a network of medium size.
         middle = self.widths[len(self.widths) // 2]
         architecture = (
             Categorical("width", tuple(self.widths), default=middle),
@@ -296,7 +297,7 @@ class DenseSpace(Settings):
             Categorical(f"node_{k}", LAYER_TYPES, default="64-relu")
             for k in range(1, self.n_nodes + 1)
         ]
-        skips = [Categorical(_skip(*edge), (0, 1)) for edge in self.skips()]
+        skips = [Categorical(f"skip_{source}_{target}", (0, 1)) for source, target in self.skips()]
         return Decisions(Space((*nodes, *skips)), training_hyperparameters(self.max_batch_size))
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
@@ -310,7 +311,7 @@ class DenseSpace(Settings):
             merged = [last]
             # All anchors before the predecessor, which is always connected.
             for source in range(target - 1):
-                if configuration.get(_skip(source, target)):
+                if configuration.get(f"skip_{source}_{target}"):
                     # Without a bias, since the next layer has one.
                     project = layers.Dense(
                         last.shape[-1],
@@ -337,7 +338,3 @@ class DenseSpace(Settings):
     def recipe(self, configuration: Mapping) -> dict:
         """Select the configuration's training hyperparameters, by the recipe's names."""
         return self.decisions().hyperparameters.restrict(configuration)
-
-
-def _skip(source: int, target: int) -> str:
-    return f"skip_{source}_{target}"

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from skuq.networks._plan import ARRAYS, Namespace, make_plan
-from skuq.networks._plan_parts import SLOPES
+from skuq.networks._plan import make_plan
+from skuq.networks._plan_parts import ARRAYS, SLOPES, Namespace
 
 _GRAM_ENTRIES = 2**20  # of a part of the tangent kernel that is computed at once
 _LOG_FACTOR = (1.0, 0.01)  # mean and standard deviation of a factor's logarithm at first
@@ -122,27 +122,23 @@ class Derivatives:
     def gram(self, other: Derivatives | None = None) -> np.ndarray:
         """Compute the tangent kernel J J'^T (N n_raw, N' n_raw), by default of J with itself."""
         other = self if other is None else other
-        n_raw, n_others = self.raw.shape[1], len(other.raw)
+        (n, n_raw), n_others = self.raw.shape, len(other.raw)
         gram = np.empty((self.raw.size, other.raw.size))
         # Parts of the kernel that fit into the processor's cache take half the time of the whole.
         n_rows = max(1, _GRAM_ENTRIES // max(1, self.raw.size * n_raw))
         for start in range(0, n_others, n_rows):
             part = other.rows(np.arange(start, min(start + n_rows, n_others)))
-            gram[:, start * n_raw : start * n_raw + part.raw.size] = self._gram_part(part)
+            total = np.zeros((n_raw, n, n_raw, len(part.raw)))
+            for (left, right), (left_2, right_2) in zip(self.blocks, part.blocks):
+                # The inner product of two outer products is the product of two inner products.
+                flat, flat_2 = (block.reshape(-1, block.shape[2]) for block in (right, right_2))
+                inner = (flat @ flat_2.T).reshape(total.shape)
+                inner *= (left @ left_2.T)[:, None, :]
+                total += inner
+            # From (c, n, c', n') to rows and columns in the order of ``raw.ravel()``.
+            columns = slice(start * n_raw, start * n_raw + part.raw.size)
+            gram[:, columns] = total.transpose(1, 0, 3, 2).reshape(n * n_raw, -1)
         return gram
-
-    def _gram_part(self, other: Derivatives) -> np.ndarray:
-        """Compute the tangent kernel at once, for few rows of `other`."""
-        (n, n_raw), n_others = self.raw.shape, len(other.raw)
-        total = np.zeros((n_raw, n, n_raw, n_others))
-        for (left, right), (left_2, right_2) in zip(self.blocks, other.blocks):
-            # The inner product of two outer products is the product of two inner products.
-            flat, flat_2 = right.reshape(n_raw * n, -1), right_2.reshape(n_raw * n_others, -1)
-            inner = (flat @ flat_2.T).reshape(total.shape)
-            inner *= (left @ left_2.T)[:, None, :]
-            total += inner
-        # From (c, n, c', n') to rows and columns in the order of ``raw.ravel()``.
-        return total.transpose(1, 0, 3, 2).reshape(n * n_raw, -1)
 
     def diagonal(self) -> np.ndarray:
         """Compute the diagonal (N n_raw,) of J J^T."""

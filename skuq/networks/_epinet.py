@@ -19,8 +19,8 @@ from skuq._utils._records import saved_as
 from skuq.networks._dense_layers import Dense
 from skuq.networks._keras_models import check_units
 from skuq.networks._operator import EncoderDecoder
-from skuq.networks._plan import Namespace, without_names
-from skuq.networks._plan_parts import ACTIVATIONS
+from skuq.networks._plan import without_names
+from skuq.networks._plan_parts import ACTIVATIONS, Namespace
 
 #: Scale of a random prior where none is learnt or given; that of the paper's pollutants.
 PRIOR_SCALE = 0.75
@@ -82,11 +82,6 @@ class EpiNetLayers:
     def shapes(self) -> list[tuple[int, ...]]:
         return [shape for layer in self._layers for shape in layer.shapes]
 
-    @property
-    def _prior_layers(self) -> list[Dense]:
-        units = [self.n_features, *self.prior_units, self.n_raw]
-        return [Dense(*pair) for pair in zip(units, units[1:])]
-
     def draw(self, rng) -> tuple[list, list]:
         """Draw first weights, and the kernels of the prior (its biases are 0).
 
@@ -94,14 +89,13 @@ class EpiNetLayers:
         features and are joined to one matrix (n_features, n_index * n_units).
         """
         weights = [part for layer in self._layers for part in layer.draw(rng)]
+        units = [self.n_features, *self.prior_units, self.n_raw]
+        prior_layers = [Dense(*pair) for pair in zip(units, units[1:])]
+        # Layer by layer, in each of the n_index networks.
         first, *others = (
-            [layer.draw(rng)[0] for _ in range(self.n_index)] for layer in self._prior_layers
+            [layer.draw(rng)[0] for _ in range(self.n_index)] for layer in prior_layers
         )
         return weights, [np.concatenate(first, axis=1), *map(np.stack, others)]
-
-    @property
-    def n_state(self) -> int:
-        return len(self._prior_layers)
 
     def __call__(self, space: Namespace, weights, state, features, index):
         """Compute draws (.., S, N, n_raw) from features (.., N, n_features) and indices."""
@@ -124,8 +118,9 @@ class EpiNetLayers:
         value = space.activation(first.activation if self.units else "linear")(
             of_rows + of_index[..., :, None, :]
         )
-        if not self.units:
-            return self._sum_over_index(xp, value, index)
+        if not self.units:  # sum (.., S, N, n_index * n_raw), weighted by z
+            value = xp.reshape(value, (*value.shape[:-1], self.n_index, self.n_raw))
+            return xp.sum(value * index[..., :, None, :, None], axis=-2)
         shape = tuple(value.shape)  # (.., S, N, units)
         # The layers between see the pairs of index and row as rows: (.., S * N, units).
         value = xp.reshape(value, (*shape[:-3], shape[-3] * shape[-2], shape[-1]))
@@ -147,11 +142,6 @@ class EpiNetLayers:
         weights = xp.reshape(xp.moveaxis(weights, -2, -3), (*lead, self.n_index, n * self.n_raw))
         summed = xp.matmul(index, weights)
         return xp.reshape(summed, (*summed.shape[:-1], n, self.n_raw))
-
-    def _sum_over_index(self, xp, value, index):
-        """Sum values (.., S, N, n_index * n_raw), weighted by z: (.., S, N, n_raw)."""
-        value = xp.reshape(value, (*value.shape[:-1], self.n_index, self.n_raw))
-        return xp.sum(value * index[..., :, None, :, None], axis=-2)
 
     def _prior(self, space, state, features, index):
         """Sum the outputs of the n_index frozen prior networks by weights z: (.., S, N, n_raw)."""

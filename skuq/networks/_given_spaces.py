@@ -77,6 +77,7 @@ class KerasTunerSpace(Settings):
         """Collect the decisions that the two callables declare with default values."""
         from skuq.backend import keras_tuner
 
+        # The callable declares its decisions while it builds a model, which is not used.
         architecture = keras_tuner.HyperParameters()
         _call("space", self.build_model, architecture, input_shape, n_outputs)
         if self.training is None:
@@ -121,6 +122,7 @@ def _hyperparameters(configuration):
     from skuq.backend import keras_tuner
 
     hp = keras_tuner.HyperParameters()
+    # Decisions that the user's function declares then return these values.
     hp.values = dict(configuration)
     return hp
 
@@ -151,6 +153,7 @@ def _from_keras_tuner(hp):
             "or log sampling."
         )
     step = config["step"]
+    # A step of 1 is what `Integer` has; other steps become choices.
     if step is not None and not (kind == "Int" and step == 1 and config["sampling"] == "linear"):
         cast = int if kind == "Int" else float
         choices = [cast(value) for value in hp.values]
@@ -172,6 +175,7 @@ def space_to_keras_tuner(space: Space):
             hp.Choice(d.name, list(d.choices), default=d.default)
             continue
         declare = hp.Int if isinstance(d, Integer) else hp.Float
+        # Ranges keep their scale, which Keras-Tuner calls sampling.
         sampling = "log" if d.log else "linear"
         declare(d.name, d.low, d.high, sampling=sampling, default=d.default)
     return hp
@@ -234,8 +238,10 @@ def resolve_search_space(space: Any) -> SearchSpace:
             "`space` must not be bound to rows: `fit` binds it. Give TabularSpace() or "
             '`space="tabular"`.'
         )
+    # A class has these methods, too, but must be called first.
     if isinstance(space, SearchSpace | TabularSpace) and not isinstance(space, type):
         return space
+    # Everything else is a function of Keras-Tuner's hyperparameters, or two of them.
     callables = space if isinstance(space, tuple) else (space,)
     callables = tuple(map(unpack_hypermodel, callables))
     if len(callables) not in (1, 2) or not all(

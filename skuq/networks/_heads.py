@@ -26,9 +26,18 @@ class Head(Protocol):
 
     Notes
     -----
-    Some heads have further members. `validation_loss` replaces `loss` on validation rows. If
-    `sums_rows` is true, a batch's loss is the sum over its rows instead of their mean.
-    ``moments(raw, xp=numpy)`` computes means and standard deviations (.., m) from an array.
+    Some heads have further members, and each use needs some of them:
+
+    - `validation_loss` replaces `loss` on validation rows. If `sums_rows` is true, a batch's loss
+      is the sum over its rows instead of their mean.
+    - Searches score networks by ``scores(y, raw)`` and ``log_likelihood(y, raw)``, from arrays,
+      and mix K networks by ``pooled(raw)``, from (K, ..). ``moments(raw, xp=numpy)`` computes
+      means and standard deviations (.., m).
+    - `PackedHead` needs ``mixture_loss(y, copies)``, the loss of the equal mixture of C copies
+      (.., C, n_raw), from tensors.
+    - Losses with terms for artificial inputs, which have no targets: ``row_loss(y, raw,
+      settings)`` and ``artificial_loss(raw, settings)``, and the prefix `detached` of the layers
+      that get no gradient from these terms (or None).
     """
 
     @property
@@ -41,54 +50,10 @@ class Head(Protocol):
         ...
 
 
-class MixableHead(Head, Protocol):
-    """A head that can score the mixture of several copies of a network; see `PackedHead`."""
-
-    def mixture_loss(self, y: Any, copies: Any) -> Any:
-        """Compute the loss (..,) of the equal mixture of C copies.
-
-        `y` (.., m) and `copies` (.., C, n_raw) are tensors.
-        """
-        ...
-
-
-class ArtificialHead(Head, Protocol):
-    """A head whose loss has terms for artificial inputs, which have no targets."""
-
-    @property
-    def detached(self) -> str | None:
-        """Prefix of the names of layers that get no gradient from these terms, or None."""
-        ...
-
-    def row_loss(self, y: Any, raw: Any, settings: dict[str, Any]) -> Any:
-        """Compute a further loss (..,) of each row with a target."""
-        ...
-
-    def artificial_loss(self, raw: Any, settings: dict[str, Any]) -> Any:
-        """Compute the loss (..,) of each artificial input."""
-        ...
-
-
-class ScorableHead(Head, Protocol):
-    """A head whose networks can be scored by a search and mixed."""
-
-    def scores(self, y: np.ndarray, raw: np.ndarray) -> np.ndarray:
-        """Compute the loss (..,) of each row that a search minimises, from arrays."""
-        ...
-
-    def log_likelihood(self, y: np.ndarray, raw: np.ndarray) -> np.ndarray:
-        """Compute the joint log density (..,) of all outputs, from arrays."""
-        ...
-
-    def pooled(self, raw: np.ndarray) -> np.ndarray:
-        """Compute raw outputs with the moments of the equal mixture of K networks (K, ..)."""
-        ...
-
-
 class LikelihoodHead:
-    """Base class of heads that are trained on a likelihood.
+    """Base class of heads for regression that are trained on a likelihood.
 
-    A subclass defines `n_outputs` and `log_densities`.
+    A subclass defines `n_outputs`, `n_raw` and `log_densities`.
     """
 
     n_outputs: int
@@ -109,7 +74,7 @@ class LikelihoodHead:
         return -backend.ops.mean(self.log_densities(y, raw, backend.ops), axis=-1)
 
     def mixture_loss(self, y, copies):
-        """Compute `validation_loss` of the equal mixture of C copies.
+        """Compute the negative log likelihood of the equal mixture of C copies.
 
         `y` is (.., n_outputs), and `copies` are (.., C, n_raw).
         """
@@ -120,7 +85,7 @@ class LikelihoodHead:
         return -log_likelihood / self.n_outputs
 
     def scores(self, y, raw) -> np.ndarray:
-        """Compute `validation_loss` (..,) in NumPy, from arrays. Searches minimise it."""
+        """Compute the negative log likelihood (..,) from arrays. Searches minimise it."""
         return -self.log_densities(y, raw).mean(axis=-1)
 
     def log_likelihood(self, y, raw) -> np.ndarray:
@@ -226,9 +191,7 @@ class GaussianHead(LikelihoodHead):
         mean, r = xp.split(raw, 2, axis=-1)
         return mean, softplus(r, xp) + self.min_scale
 
-    def moments(self, raw, xp=np):
-        """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
-        return self.distribution(raw, xp)
+    moments = distribution
 
     def pooled(self, raw) -> np.ndarray:
         """Compute raw numbers (.., n_raw) of the normal that matches the mixture of K networks.
@@ -333,7 +296,7 @@ class SquaredErrorHead:
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import SquaredErrorHead
+    >>> from skuq.networks._heads import SquaredErrorHead
     >>> SquaredErrorHead(scale=(0.5,)).distribution(np.array([[2.0]]))
     (array([[2.]]), array([[0.5]]))
     """
@@ -350,9 +313,7 @@ class SquaredErrorHead:
         """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
         return raw, xp.zeros_like(raw) + np.asarray(self.scale)
 
-    def moments(self, raw, xp=np):
-        """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
-        return self.distribution(raw, xp)
+    moments = distribution
 
     def loss(self, y, raw):
         """Compute each row's squared error (..,), mean over outputs, from tensors (.., m)."""
@@ -400,7 +361,7 @@ class GaussianMixtureHead(LikelihoodHead):
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import GaussianMixtureHead
+    >>> from skuq.networks._heads import GaussianMixtureHead
     >>> head = GaussianMixtureHead(n_components=2)
     >>> mean, variance = head.moments(np.zeros((1, head.n_raw)))
     >>> head.n_raw, mean.round(3), variance.round(3)
@@ -489,7 +450,7 @@ class StudentTHead(LikelihoodHead):
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import StudentTHead
+    >>> from skuq.networks._heads import StudentTHead
     >>> loc, scale, df = StudentTHead().distribution(np.zeros((1, 3)))
     >>> loc, scale.round(3), df.round(3)
     (array([[0.]]), array([[0.694]]), array([[2.793]]))
@@ -585,7 +546,7 @@ class QuantileHead:
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import QuantileHead
+    >>> from skuq.networks._heads import QuantileHead
     >>> head = QuantileHead(levels=(0.1, 0.5, 0.9))
     >>> head.quantiles(np.zeros((1, head.n_raw))).round(2)
     array([[[-1.28],
@@ -676,7 +637,7 @@ class CategoricalHead:
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import CategoricalHead
+    >>> from skuq.networks._heads import CategoricalHead
     >>> CategoricalHead(3).probabilities(np.log([[1.0, 1.0, 2.0]]))
     array([[0.25, 0.25, 0.5 ]])
     """
@@ -764,14 +725,15 @@ class PackedHead:
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import GaussianHead, PackedHead
+    >>> from skuq.networks import GaussianHead
+    >>> from skuq.networks._heads import PackedHead
     >>> packed = PackedHead(GaussianHead(), n_copies=2)
     >>> packed.unpack(np.array([[1.0, 2.0, 3.0, 4.0]]))[:, 0]
     array([[1., 2.],
            [3., 4.]])
     """
 
-    head: MixableHead
+    head: Any  # a `Head` with `mixture_loss`
     n_copies: int
 
     def __post_init__(self):
@@ -807,8 +769,7 @@ class PackedHead:
 
     def moments(self, raw) -> tuple[np.ndarray, np.ndarray]:
         """Compute means and standard deviations of the copies' mixture, arrays (.., n_outputs)."""
-        head: Any = self.head  # all heads for regression have moments
-        means, stds = head.moments(self._copies(raw, np))  # (.., n_copies, n_outputs)
+        means, stds = self.head.moments(self._copies(raw, np))  # (.., n_copies, n_outputs)
         # Law of total variance over equally probable copies.
         return means.mean(axis=-2), np.sqrt((stds**2).mean(axis=-2) + means.var(axis=-2))
 
@@ -823,6 +784,5 @@ class PackedHead:
 
     def log_likelihood(self, y, raw) -> np.ndarray:
         """Compute the joint log density (..,) of all outputs under the copies' mixture."""
-        head: Any = self.head  # all but `SquaredErrorHead` have a likelihood
-        densities = head.log_likelihood(np.asarray(y)[..., None, :], self._copies(raw, np))
+        densities = self.head.log_likelihood(np.asarray(y)[..., None, :], self._copies(raw, np))
         return special.logsumexp(densities, axis=-1) - np.log(self.n_copies)

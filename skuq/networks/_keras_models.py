@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq import backend, networks
+from skuq import backend
 from skuq.exceptions import SearchSpaceError
 
 
@@ -102,7 +102,9 @@ def wrong_sum(model: Any) -> str | None:
                     "it for a bias, and adds it along the wrong axis. "
                     + ("Write `a - (-b)` instead of `a + b`." if both else "Swap the two terms.")
                 )
-            first = _shape_of_sum(first, term)
+            # The next term is added to the sum so far, whose shape follows from broadcasting.
+            pairs = itertools.zip_longest(first[::-1], term[::-1], fillvalue=1)
+            first = tuple(b if a == 1 else a for a, b in pairs)[::-1]
     return None
 
 
@@ -122,12 +124,6 @@ def _sums(model: Any) -> Iterator[tuple[str, list[_Shape]]]:
                 rank = max(map(len, shapes))
                 shapes = [(1,) * (rank - len(shape)) + shape for shape in shapes]
             yield operation.name, shapes
-
-
-def _shape_of_sum(one: _Shape, other: _Shape) -> _Shape:
-    """Compute the shape of a sum, by the rules of broadcasting."""
-    pairs = itertools.zip_longest(reversed(one), reversed(other), fillvalue=1)
-    return tuple(b if a == 1 else a for a, b in pairs)[::-1]
 
 
 def _rows_of_wrong_sums(first: _Shape, term: _Shape) -> list[int]:
@@ -155,8 +151,8 @@ _REGISTERED = re.compile(r'"registered_name": "((?!skuq>)[^">]+>[^"]+)"')
 
 def rebuild(network: str):
     """Rebuild a Keras model from its JSON. It may have layers of this package."""
-    # Accessing a layer loads the module in which the layers are registered with Keras.
-    networks.Repeat  # noqa: B018
+    from skuq.networks import _tabular_layers  # noqa: F401  # registers the layers with Keras
+
     model = backend.keras.models.model_from_json(network)
     freeze_inner_layers(model)
     return model
@@ -196,6 +192,7 @@ def registered_in_main() -> dict:
 def register_again(registered: dict) -> None:
     """Register what another process has found with `registered_in_main`."""
     for name, custom in registered.items():
+        # Keras joins package and name by ">" when it registers a class.
         package, _, own_name = name.partition(">")
         backend.keras.saving.register_keras_serializable(package, own_name)(custom)
 
@@ -222,6 +219,7 @@ def check_rebuild(model) -> None:
             raise ValueError(
                 "its configuration does not hold which variables are frozen. Freeze whole layers"
             )
+    # An adapted Normalization keeps statistics that are in neither weights nor configuration.
     normalization = backend.keras.layers.Normalization
     adapts = any(isinstance(layer, normalization) for layer in model._flatten_layers())
     if not adapts and not own_classes(network):  # Keras' other layers keep nothing else

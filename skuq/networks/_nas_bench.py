@@ -18,8 +18,8 @@ import numpy as np
 from skuq._params import Interval, Settings
 from skuq._utils._records import saved_as
 from skuq.networks._cells import (
+    CELL_HYPERPARAMETERS,
     CellLayers,
-    cell_hyperparameters,
     cell_recipe,
     check_image,
     image_outputs,
@@ -94,7 +94,7 @@ class NASBench201Space(Settings):
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """List architecture and training decisions; they do not depend on the data."""
         edges = (Categorical(edge_name(*edge), OPERATIONS, default="conv_3x3") for edge in EDGES)
-        return Decisions(Space(tuple(edges)), cell_hyperparameters())
+        return Decisions(Space(tuple(edges)), CELL_HYPERPARAMETERS)
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
         """Build the Keras model of a configuration, with `n_outputs` linear outputs."""
@@ -103,9 +103,16 @@ class NASBench201Space(Settings):
         inputs, x = image_stem(layers, input_shape, self.channels)
         for stage in range(3):
             if stage:
-                x = _residual_block(layers, x, 2 * x.shape[-1], f"block_{stage}")
+                # A residual block. Its shortcut halves the resolution by averages, and a 1 x 1
+                # convolution adapts the channels.
+                channels, name = 2 * x.shape[-1], f"block_{stage}"
+                y = layers.conv_norm(x, channels, 3, f"{name}_first", strides=2)
+                y = layers.conv_norm(y, channels, 3, f"{name}_second")
+                x = layers.pool("AveragePooling2D", x, 2, 2, f"{name}_pool")
+                x = layers.merge("Add", [layers.conv(x, channels, 1, name), y], f"{name}_sum")
             for i in range(self.n_cells):
                 x = _add_cell(layers, configuration, x, f"cell_{stage}_{i}")
+        # As in the benchmark, normalisation and ReLU follow the last stage.
         x = layers.relu(layers.norm(x, "last_norm"), "last")
         return image_outputs(layers, inputs, x, n_outputs, "nas_bench_201")
 
@@ -137,31 +144,21 @@ def _add_cell(layers, configuration, x, name):
     """Add a cell of four nodes: each sums the operations on its incoming edges."""
     values = [x]
     for j in range(1, 4):
-        ends = [
-            _operate(layers, configuration[edge_name(i, j)], values[i], f"{name}_{edge_name(i, j)}")
-            for i in range(j)
-            if configuration[edge_name(i, j)] != "none"
-        ]
+        ends = []
+        for i, value in enumerate(values):
+            edge = edge_name(i, j)
+            operation, edge_of_cell = configuration[edge], f"{name}_{edge}"
+            if operation == "skip_connect":
+                ends.append(value)
+            elif operation == "avg_pool_3x3":
+                ends.append(layers.pool("AveragePooling2D", value, 3, 1, edge_of_cell))
+            elif operation != "none":
+                size = {"conv_1x1": 1, "conv_3x3": 3}[operation]
+                ends.append(layers.conv_norm(value, value.shape[-1], size, edge_of_cell))
         if not ends:  # a node without edges is zero; Keras needs it to depend on the input
             ends = [layers("Rescaling", x, f"{name}_{j}", scale=0.0)]
-        values.append(layers.add(ends, f"{name}_{j}"))
+        values.append(layers.merge("Add", ends, f"{name}_{j}"))
     return values[-1]
-
-
-def _operate(layers, operation, x, name):
-    if operation == "skip_connect":
-        return x
-    if operation == "avg_pool_3x3":
-        return layers.pool("AveragePooling2D", x, 3, 1, name)
-    return layers.conv_norm(x, x.shape[-1], {"conv_1x1": 1, "conv_3x3": 3}[operation], name)
-
-
-def _residual_block(layers, x, channels, name):
-    y = layers.conv_norm(x, channels, 3, f"{name}_first", strides=2)
-    y = layers.conv_norm(y, channels, 3, f"{name}_second")
-    # The shortcut halves the resolution by averages, and a 1 x 1 convolution adapts the channels.
-    x = layers.conv(layers.pool("AveragePooling2D", x, 2, 2, f"{name}_pool"), channels, 1, name)
-    return layers.add([x, y], f"{name}_sum")
 
 
 _EXAMPLE = "|nor_conv_3x3~0|+|none~0|skip_connect~1|+|none~0|nor_conv_1x1~1|avg_pool_3x3~2|"
@@ -201,12 +198,14 @@ def parse_nas_bench_201(text: str) -> dict[str, str]:
     >>> architecture["edge_0_1"], architecture["edge_1_2"]
     ('conv_3x3', 'skip_connect')
     """
+    # A group of edges for each node but the first, whose number is the group's position.
     nodes = text.strip().split("+") if isinstance(text, str) else []
     found = [
         ((int(i), j), operation)
         for j, node in enumerate(nodes, start=1)
         for operation, i in _EDGE.findall(node)
     ]
+    # The second condition finds edges that are missing, repeated or backwards.
     well_formed = all(_NODE.fullmatch(node) for node in nodes)
     if not well_formed or sorted(edge for edge, _ in found) != sorted(EDGES):
         raise ValueError(
@@ -271,6 +270,7 @@ def best_nas_bench_201(results: Any, score: str = "loss", *, dataset: str | None
     if not pairs:
         raise ValueError("`results` must hold at least one architecture. Got none.")
     architectures = [parse_nas_bench_201(text) for text, _ in pairs]
+    # Results of several seeds would make the best of many runs look like the best architecture.
     text, count = Counter(text for text, _ in pairs).most_common(1)[0]
     if count > 1:
         raise ValueError(
@@ -288,8 +288,21 @@ def best_nas_bench_201(results: Any, score: str = "loss", *, dataset: str | None
 
 def _read_results(results, score, dataset) -> Iterable[tuple[str, Any]]:
     """Read pairs (architecture string, number) from any form of results."""
-    if hasattr(results, "get_more_info"):
-        return _query(results, score, dataset)
+    if hasattr(results, "get_more_info"):  # the benchmark's API: ask it for every architecture
+        if dataset is None:
+            raise ValueError(
+                'An API object needs `dataset`, for example "cifar10-valid". Got None.'
+            )
+        pairs = []
+        for index in range(len(results)):
+            info = results.get_more_info(index, dataset, hp="200", is_random=False)
+            if f"valid-{score}" not in info:
+                raise ValueError(
+                    f"The benchmark has no validation results for `dataset={dataset!r}`. For "
+                    'CIFAR-10 use "cifar10-valid".'
+                )
+            pairs.append((results.arch(index), info[f"valid-{score}"]))
+        return pairs
     if dataset is not None:
         raise ValueError(
             "`dataset` can only be set if `results` is an API object, since other results are of "
@@ -312,17 +325,3 @@ def _read_results(results, score, dataset) -> Iterable[tuple[str, Any]]:
         f'one, or of a .csv file with the columns "architecture" and "{score}", or an API object '
         f"with `get_more_info`. Got {results!r}."
     )
-
-
-def _query(api, score, dataset):
-    """Ask an API object of the benchmark for every architecture."""
-    if dataset is None:
-        raise ValueError('An API object needs `dataset`, for example "cifar10-valid". Got None.')
-    for index in range(len(api)):
-        info = api.get_more_info(index, dataset, hp="200", is_random=False)
-        if f"valid-{score}" not in info:
-            raise ValueError(
-                f"The benchmark has no validation results for `dataset={dataset!r}`. For CIFAR-10 "
-                'use "cifar10-valid".'
-            )
-        yield api.arch(index), info[f"valid-{score}"]

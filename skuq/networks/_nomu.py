@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -187,11 +187,20 @@ def build_nomu(
         hidden = _frozen_features(model, scale, offset, inputs, sample)
     # Places where f can join r: its output layer and, if they are made here, its hidden layers.
     n_joins = 1 if side_network is not None else 1 + len(side_hidden_units)
-    joins = _layers_to_join(hidden, n_joins, 0 if given == "apart" else connect_layers)
+    if given == "apart" or (connect_layers == 1 and not hidden):  # nothing that r could see
+        connect_layers = 0
+    most = min(len(hidden), n_joins)
+    if connect_layers > most:
+        raise ValueError(
+            f"`connect_layers` must be at most {most} for these networks (f shows "
+            f"{len(hidden)} hidden layers, r can take {n_joins}). Got {connect_layers}."
+        )
+    # The last hidden layers of f: the first of `joins` enters r's output layer, the next its last
+    # hidden layer, and so on.
+    joins = hidden[::-1][:connect_layers]
     n_r = n_sides * n_outputs
     if side_network is None:
-        # The first of `joins` enters the output layer. The others enter the last hidden layers of
-        # r, which are built from the first to the last.
+        # Hidden layers of r are built from the first to the last.
         side = make.hidden(inputs, side_hidden_units, _SIDE, side_l2, joins[:0:-1])[-1:]
     else:
         # The copy has names of its own: `mean_network` may give its layers the same ones.
@@ -202,23 +211,6 @@ def build_nomu(
     if mean is not None:
         outputs = keras.layers.Concatenate(dtype="float32", name="output")([mean, outputs])
     return keras.Model(inputs, outputs, name="nomu", dtype="float32")
-
-
-def _layers_to_join(hidden, n_joins, connect_layers):
-    """Choose which of f's hidden layers are joined to layers of r.
-
-    These are the last `connect_layers` of `hidden`, f's hidden layers with vectors as outputs. The
-    first of the result is joined to r's output layer, the next to r's last hidden layer, and so on.
-    """
-    if connect_layers == 1 and not hidden:  # the default, for an f without such layers
-        return []
-    most = min(len(hidden), n_joins)
-    if connect_layers > most:
-        raise ValueError(
-            f"`connect_layers` must be at most {most} for these networks (f shows "
-            f"{len(hidden)} hidden layers, r can take {n_joins}). Got {connect_layers}."
-        )
-    return hidden[::-1][:connect_layers]
 
 
 def build_mean(
@@ -233,12 +225,12 @@ def build_mean(
     return keras.Model(inputs, outputs, name="mean", dtype="float32")
 
 
+@dataclass(frozen=True)
 class _Layers:
-    """Dense layers with common initial ranges and penalties."""
+    """Dense layers with a common initial range."""
 
-    def __init__(self, activation, initial_range):
-        self.activation = activation
-        self.initial_range = initial_range
+    activation: str
+    initial_range: float | None
 
     def dense(self, x, units, name, l2, activation=None):
         from skuq.backend import keras
@@ -317,11 +309,13 @@ def _copy(model, x, prefix=_MEAN, frozen=False):
     return output, hidden
 
 
+@dataclass
 class _Copy:
     """Copies of a model's layers, those of nested models included, in one flat graph."""
 
-    def __init__(self, prefix, frozen):
-        self.prefix, self.frozen, self._twins = prefix, frozen, {}
+    prefix: str
+    frozen: bool
+    twins: dict[int, Any] = field(default_factory=dict)  # copies of layers, by the layers' ids
 
     def apply(self, model, x):
         """Build the model's output for x from copies of its layers."""
@@ -355,9 +349,9 @@ class _Copy:
             return result
         if not isinstance(operation, keras.layers.Layer):
             return operation(*arguments, **options)  # a function of keras.ops has no weights
-        if id(operation) not in self._twins:
-            self._twins[id(operation)] = self._copy_layer(operation)
-        twin = self._twins[id(operation)]
+        if id(operation) not in self.twins:
+            self.twins[id(operation)] = self._copy_layer(operation)
+        twin = self.twins[id(operation)]
         result = twin(*arguments, **options)  # the first call makes the weights
         if self.frozen and twin.weights:
             twin.set_weights(operation.get_weights())

@@ -27,8 +27,7 @@ from skuq.networks._dense_layers import AppliedDense, Dense, Derivatives
 from skuq.networks._heads import GaussianHead
 from skuq.networks._keras_models import check_rebuild, check_units, frozen_variables, wrong_sum
 from skuq.networks._nomu import inputs_of_last_layers
-from skuq.networks._plan import Namespace, tensors
-from skuq.networks._plan_parts import ACTIVATIONS
+from skuq.networks._plan_parts import ACTIVATIONS, Namespace, tensors
 
 
 def tile_columns(xp, y, n):
@@ -95,45 +94,37 @@ class EncoderDecoder:
     @functools.cached_property
     def _layers(self) -> tuple[list[Dense], list[Dense]]:
         """Layers of the encoder and of the decoder."""
+        dense = functools.partial(Dense, activation=self.activation, factorized=self.factorized)
         units = [self.n_inputs, *self.encoder_units, self.latent]
-        encoder = [self._dense(*pair) for pair in zip(units, units[1:])]
+        encoder = [dense(*pair) for pair in zip(units, units[1:])]
         encoder[-1] = replace(encoder[-1], activation="linear")
         query = self._chunk if self.fourier_scale is None else 2 * self._n_frequencies
         decoder, width = [], query
         for k, n in enumerate(self.decoder_units):
             sees_beta = self.decoder == "split" or k == 0
-            decoder.append(self._dense(width + self._chunk * sees_beta, n))
+            decoder.append(dense(width + self._chunk * sees_beta, n))
             width = n
-        decoder.append(replace(self._dense(width, self.n_raw), activation="linear"))
+        decoder.append(dense(width, self.n_raw, activation="linear"))
         return encoder, decoder
-
-    def _dense(self, n_inputs, n_units):
-        return Dense(n_inputs, n_units, self.activation, self.factorized)
 
     @property
     def _n_frequencies(self) -> int:
         return max(1, self._chunk // 2)
 
     @property
-    def _has_frequencies(self) -> bool:
-        return self.fourier_scale is not None
-
-    @property
     def shapes(self) -> list[tuple[int, ...]]:
         """Shapes of the trained variables: those of encoder, frequencies and decoder."""
         encoder, decoder = self._layers
-        frequencies = [(self.n_queries, self._n_frequencies)] if self._has_frequencies else []
-        return (
-            [shape for layer in encoder for shape in layer.shapes]
-            + frequencies
-            + [shape for layer in decoder for shape in layer.shapes]
-        )
+        shapes = [shape for layer in encoder for shape in layer.shapes]
+        if self.fourier_scale is not None:
+            shapes.append((self.n_queries, self._n_frequencies))
+        return shapes + [shape for layer in decoder for shape in layer.shapes]
 
     def draw(self, rng) -> list[np.ndarray]:
         """Draw first weights."""
         encoder, decoder = self._layers
         weights = [part for layer in encoder for part in layer.draw(rng)]
-        if self._has_frequencies:
+        if self.fourier_scale is not None:
             shape = (self.n_queries, self._n_frequencies)
             weights.append(rng.normal(0, self.fourier_scale, shape))
         return weights + [part for layer in decoder for part in layer.draw(rng)]
@@ -166,7 +157,7 @@ class EncoderDecoder:
         for layer in encoder:
             beta = run(layer, beta)
         # Fourier features of y, or y itself.
-        if self._has_frequencies:
+        if self.fourier_scale is not None:
             phase = xp.matmul(y, next(weights))  # (.., N, n_frequencies)
             value = xp.concatenate([xp.cos(phase), xp.sin(phase)], axis=-1)
         else:
@@ -203,7 +194,7 @@ class EncoderDecoder:
         if n_queries > 1:
             # Each u was encoded once: repeat its row for its query points.
             beta, d_beta = (xp.repeat(part, n_queries, axis=-2) for part in (beta, d_beta))
-        if self._has_frequencies:
+        if self.fourier_scale is not None:
             phase, d_phase = xp.matmul(y, next(weights)), xp.matmul(y, next(directions))
             cos, sin = xp.cos(phase), xp.sin(phase)
             value = xp.concatenate([cos, sin], axis=-1)
@@ -247,7 +238,7 @@ class EncoderDecoder:
                 width = d.shape[-1] - self._chunk
                 d_beta[..., k * self._chunk : (k + 1) * self._chunk] += d[..., width:]
                 d = d[..., :width]
-        if self._has_frequencies:
+        if self.fourier_scale is not None:
             y, half = x[:, self.n_inputs :], self._n_frequencies
             # The phases y @ frequencies entered as [cos, sin].
             blocks.append((y, -np.sin(phase) * d[..., :half] + np.cos(phase) * d[..., half:]))
@@ -410,28 +401,21 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
     return network.to_json()
 
 
-def _halves(raw):
+def _decay(space, raw, bounded):
+    """Compute ``a * exp(-softplus(b))`` from the halves a and b of the raw numbers.
+
+    `bounded` maps a to (0, 1) first, by a sigmoid.
+    """
     m = raw.shape[-1] // 2
-    return raw[..., :m], raw[..., m:]
-
-
-def _map_to_decay(space, raw):
-    """Compute ``a * exp(-softplus(b))``, with a and b the halves of the raw numbers."""
-    a, b = _halves(raw)
-    return a * space.activation("sigmoid")(-b)
-
-
-def _map_to_unit_interval(space, raw):
-    """Compute ``sigmoid(a) * exp(-softplus(b))``, with a and b the halves of the raw numbers."""
-    a, b = _halves(raw)
-    sigmoid = space.activation("sigmoid")
-    return sigmoid(a) * sigmoid(-b)
+    a, b = raw[..., :m], raw[..., m:]
+    sigmoid = space.activation("sigmoid")  # exp(-softplus(b)) = sigmoid(-b)
+    return (sigmoid(a) if bounded else a) * sigmoid(-b)
 
 
 #: For each name the function ``(space, raw (.., n * m)) -> values (.., m)``, and n.
 OUTPUT_MAPS: dict[str, tuple[Callable, int]] = {
-    "decaying": (_map_to_decay, 2),
-    "bounded": (_map_to_unit_interval, 2),
+    "decaying": (functools.partial(_decay, bounded=False), 2),
+    "bounded": (functools.partial(_decay, bounded=True), 2),
 }
 
 
@@ -458,7 +442,7 @@ class OperatorHead:
 
     Examples
     --------
-    >>> from skuq.networks import OperatorHead
+    >>> from skuq.networks._operator import OperatorHead
     >>> OperatorHead(2).n_raw, OperatorHead(2, output_map="decaying").n_raw
     (2, 4)
     """

@@ -83,6 +83,7 @@ class Plan:
         values, state = [x], list(state)
         for node in self.nodes:
             inputs = [values[i] for i in node.inputs]
+            # A node sees its own part of weights and state, and replaces the latter.
             of_node = slice(*node.state)
             value, state[of_node] = node.operation(
                 run, weights[slice(*node.weights)], state[of_node], *inputs
@@ -122,6 +123,7 @@ def without_names(network: str) -> str:
             }
         return names.get(item, item) if is_name else item
 
+    # First all names, since a layer can be referred to before its own entry.
     config = json.loads(network)
     collect(config)
     return json.dumps(number(config, is_name=False))
@@ -142,9 +144,11 @@ def make_plan(network: str) -> Plan | None:
 def _read(model) -> Plan:
     """Make the plan of a parsed configuration, or raise NoPlan."""
     layers = model["config"]["layers"]
+    # Positions among the layers, which differ from numbers of values: inputs have no node.
     wires, output = _wiring(model)
     if not model["config"].get("trainable", True):
         raise NoPlan
+    # Keras lists layers in an order in which each follows its inputs.
     reader = _Reader()
     values = {}  # position of a layer -> number of its value
     shapes: list = []  # shapes of the values, for one row
@@ -181,6 +185,7 @@ def _wiring(model):
         raise NoPlan
     positions = {layer["config"]["name"]: i for i, layer in enumerate(layers)}
     outputs = model["config"]["output_layers"]
+    # Keras writes one output as [name, 0, 0], or as a list of such lists.
     name = outputs[0] if isinstance(outputs[0], str) else _only(outputs)[0]
     return [_sources(layer, positions) for layer in layers], positions[name]
 
@@ -236,6 +241,7 @@ class _Reader:
             read = TABULAR_READERS.get(layer.get("registered_name"))
         if _policy(config) != "float32":
             raise NoPlan
+        # These change what a layer computes or its loss, and plans do not have them.
         for name in ("activity_regularizer", "lora_rank", "quantization_config"):
             if config.get(name) is not None:
                 raise NoPlan
@@ -247,7 +253,14 @@ class _Reader:
             spec = spec._replace(operation=replace(spec.operation, number=self.n_dropouts))
             self.n_dropouts += 1
         elif not config["trainable"]:  # a frozen Dropout layer still drops units
-            spec = _freeze(spec)
+            # Keras counts frozen weights as non-trainable variables, before the layer's others.
+            n_weights = len(spec.weights)
+            spec = spec._replace(
+                operation=_Frozen(spec.operation, n_weights),
+                weights=[],
+                n_state=n_weights + spec.n_state,
+            )
+        # Keras orders variables by layer, as the layers are read here.
         first_weight, first_state = len(self.weights), self.n_state
         self.weights += spec.weights
         self.n_state += spec.n_state
@@ -265,14 +278,6 @@ def _policy(config):
     """Return the name of a layer's dtype policy."""
     dtype = config.get("dtype") or "float32"
     return dtype["config"]["name"] if isinstance(dtype, dict) else dtype
-
-
-def _freeze(spec):
-    """Count a layer's weights as non-trainable variables, as Keras does, before its others."""
-    n_weights = len(spec.weights)
-    return LayerSpec(
-        _Frozen(spec.operation, n_weights), [], spec.shape, n_state=n_weights + spec.n_state
-    )
 
 
 @dataclass(frozen=True)
@@ -314,13 +319,9 @@ class _Rescaling:
         return LayerSpec(cls(*values), [], shape=(n,))
 
     def __call__(self, run, weights, state, x):
-        scale, offset = (np.asarray(v, dtype=_name(x.dtype)) for v in (self.scale, self.offset))
+        dtype = getattr(x.dtype, "name", x.dtype)  # tensors' dtypes have a name, Keras' are one
+        scale, offset = (np.asarray(v, dtype=dtype) for v in (self.scale, self.offset))
         return x * scale + offset, state
-
-
-def _name(dtype):
-    """Return the name of the dtype of an array or tensor."""
-    return getattr(dtype, "name", dtype)
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,6 @@ def _elu(x, alpha=1.0):
     return np.maximum(x, 0) + alpha * np.expm1(np.minimum(x, 0))
 
 
-def _softplus(x):
-    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
-
-
 def mish(xp, x):
     """Compute ``x * tanh(softplus(x))`` with a single exponential.
 
@@ -51,13 +47,14 @@ ACTIVATIONS = {
     "gelu": lambda x: x * special.ndtr(x),
     "silu": lambda x: x * special.expit(x),
     "mish": lambda x: mish(np, x),
-    "softplus": _softplus,
+    "softplus": lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
     "softsign": lambda x: x / (1 + np.abs(x)),
     "exponential": np.exp,
 }
 
 
 def _gelu_slope(xp, x):
+    # gelu(x) = x cdf(x), with the cdf and the density of a standard normal.
     cdf = special.ndtr(x) if xp is np else 0.5 * (1.0 + xp.erf(x / math.sqrt(2)))
     return cdf + x * xp.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 

@@ -30,7 +30,14 @@ def _is_number(value):
 @saved_as("networks.Categorical")
 @dataclass(frozen=True)
 class Categorical:
-    """A decision for one of several JSON values, uniform."""
+    """A decision for one of several JSON values, uniform.
+
+    Examples
+    --------
+    >>> from skuq.networks import Categorical
+    >>> Categorical("activation", ("relu", "tanh")).default
+    'relu'
+    """
 
     name: str
     choices: tuple
@@ -69,66 +76,15 @@ class Categorical:
         return (codes[:, None] == np.arange(len(self.choices))).astype(float)
 
 
-@saved_as("networks.Integer")
 @dataclass(frozen=True)
-class Integer:
-    """A decision for a whole number in ``low..high``, both included; uniform or log-uniform.
-
-    Log-uniform means P(k) proportional to log((k + 1) / k).
-    """
-
-    name: str
-    low: int
-    high: int
-    log: bool = False
-    default: int | None = None
-
-    def __post_init__(self):
-        if not (self.low <= self.high and (self.low >= 1 or not self.log)):
-            raise ValueError(
-                f"Decision {self.name!r} needs low <= high, and low >= 1 on a log scale. "
-                f"Got low={self.low}, high={self.high}, log={self.log}."
-            )
-        if self.default is None:
-            object.__setattr__(self, "default", self.low)
-
-    @property
-    def size(self) -> float:
-        return self.high - self.low + 1
-
-    def sample(self, rng, n: int) -> list:
-        if not self.log:
-            return rng.integers(self.low, self.high + 1, size=n).tolist()
-        drawn = np.exp(rng.uniform(np.log(self.low), np.log(self.high + 1), size=n))
-        return np.clip(np.floor(drawn), self.low, self.high).astype(int).tolist()
-
-    def index(self, value) -> int:
-        return int(value) - self.low
-
-    def other(self, value):
-        """Get a value that differs from this one."""
-        return self.low if value != self.low else self.high
-
-    def contains(self, value) -> bool:
-        if not (isinstance(value, numbers.Integral) and _is_number(value)):
-            return False
-        return self.low <= int(value) <= self.high
-
-    def encode(self, values) -> np.ndarray:
-        values = np.asarray(values, dtype=float)[:, None]
-        return np.log(values) if self.log else values
-
-
-@saved_as("networks.Real")
-@dataclass(frozen=True)
-class Real:
+class _Number:
     """A decision for a number in ``[low, high]``; uniform or log-uniform."""
 
     name: str
-    low: float
-    high: float
+    low: Any
+    high: Any
     log: bool = False
-    default: float | None = None
+    default: Any = None
 
     def __post_init__(self):
         if not (self.low <= self.high and (self.low > 0 or not self.log)):
@@ -138,6 +94,48 @@ class Real:
             )
         if self.default is None:
             object.__setattr__(self, "default", self.low)
+
+    def other(self, value):
+        """Get a value that differs from this one."""
+        return self.low if value != self.low else self.high
+
+    def encode(self, values) -> np.ndarray:
+        values = np.asarray(values, dtype=float)[:, None]
+        return np.log(values) if self.log else values
+
+
+@saved_as("networks.Integer")
+@dataclass(frozen=True)
+class Integer(_Number):
+    """A decision for a whole number in ``low..high``, both included; uniform or log-uniform.
+
+    Log-uniform means P(k) proportional to log((k + 1) / k).
+    """
+
+    @property
+    def size(self) -> float:
+        return self.high - self.low + 1
+
+    def sample(self, rng, n: int) -> list:
+        if not self.log:
+            return rng.integers(self.low, self.high + 1, size=n).tolist()
+        # Rounding down gives k the interval [k, k + 1), hence the stated probability.
+        drawn = np.exp(rng.uniform(np.log(self.low), np.log(self.high + 1), size=n))
+        return np.clip(np.floor(drawn), self.low, self.high).astype(int).tolist()
+
+    def index(self, value) -> int:
+        return int(value) - self.low
+
+    def contains(self, value) -> bool:
+        if not (isinstance(value, numbers.Integral) and _is_number(value)):
+            return False
+        return self.low <= int(value) <= self.high
+
+
+@saved_as("networks.Real")
+@dataclass(frozen=True)
+class Real(_Number):
+    """A decision for a number in ``[low, high]``; uniform or log-uniform."""
 
     @property
     def size(self) -> float:
@@ -155,16 +153,8 @@ class Real:
             drawn = rng.uniform(self.low, self.high, size=n)
         return np.clip(drawn, self.low, self.high).tolist()
 
-    def other(self, value):
-        """Get a value that differs from this one."""
-        return self.low if value != self.low else self.high
-
     def contains(self, value) -> bool:
         return _is_number(value) and self.low <= value <= self.high
-
-    def encode(self, values) -> np.ndarray:
-        values = np.asarray(values, dtype=float)[:, None]
-        return np.log(values) if self.log else values
 
 
 @saved_as("networks.Space")
@@ -176,6 +166,13 @@ class Space:
     ----------
     decisions : sequence of Categorical, Integer or Real
         Their names must differ.
+
+    Examples
+    --------
+    >>> from skuq.networks import Categorical, Integer, Space
+    >>> space = Space([Integer("units", 1, 64), Categorical("activation", ("relu", "tanh"))])
+    >>> space.size, space.default()
+    (128, {'units': 1, 'activation': 'relu'})
     """
 
     decisions: tuple = field(default=())
@@ -207,6 +204,7 @@ class Space:
 
     def sample_many(self, rng, n: int) -> list[dict]:
         """Draw `n` configurations."""
+        # Decision by decision, so that n configurations cost one draw of each.
         columns = [decision.sample(rng, n) for decision in self.decisions]
         return [dict(zip(self.names, row)) for row in zip(*columns)] or [{}] * n
 
@@ -263,6 +261,7 @@ class Space:
 
     def check(self, configuration: Mapping, name: str) -> dict:
         """Validate a user's configuration and fill in defaults."""
+        # A misspelt decision would silently keep its default.
         unknown = sorted(set(configuration) - set(self.names))
         if unknown:
             raise ValueError(f"`{name}` has unknown decisions {unknown}. Known are {self.names}.")
@@ -281,7 +280,15 @@ OPTIMIZERS = ("sgd", "rmsprop", "adagrad", "adam", "adadelta", "adamax", "nadam"
 
 @saved_as("networks.Decisions")
 class Decisions(NamedTuple):
-    """Decisions of a joint search: about the architecture, and about its training."""
+    """Decisions of a joint search: about the architecture, and about its training.
+
+    Examples
+    --------
+    >>> from skuq.networks import Decisions, Integer, Real, Space
+    >>> rate = Real("learning_rate", 1e-4, 1e-1, log=True)
+    >>> Decisions(Space([Integer("units", 1, 64)]), Space([rate])).hyperparameters.names
+    ['learning_rate']
+    """
 
     architecture: Space
     hyperparameters: Space
@@ -289,7 +296,14 @@ class Decisions(NamedTuple):
 
 @runtime_checkable
 class SearchSpace(Protocol):
-    """An object that lists decisions, and builds and trains networks by them."""
+    """An object that lists decisions, and builds and trains networks by them.
+
+    Examples
+    --------
+    >>> from skuq.networks import DenseSpace, SearchSpace
+    >>> isinstance(DenseSpace(), SearchSpace)
+    True
+    """
 
     def decisions(self, input_shape: tuple, n_outputs: int) -> Decisions:
         """List the decisions, if possible without building a Keras model."""
@@ -318,7 +332,7 @@ def training_hyperparameters(max_batch_size: int = 256) -> Space:
 
     Examples
     --------
-    >>> from skuq.networks import training_hyperparameters
+    >>> from skuq.networks._space import training_hyperparameters
     >>> training_hyperparameters().names
     ['learning_rate', 'batch_size', 'optimizer', 'reduce_lr_patience', 'early_stopping_patience']
     """
@@ -371,7 +385,8 @@ class WithTraining(Settings):
 
     Examples
     --------
-    >>> from skuq.networks import DenseSpace, Real, Space, WithTraining
+    >>> from skuq.networks import DenseSpace, Real, Space
+    >>> from skuq.networks import WithTraining
     >>> rate = Space((Real("learning_rate", 1e-3, 1e-2, log=True),))
     >>> space = WithTraining(DenseSpace(3), rate, {"epochs": 50, "batch_size": 32})
     >>> space.recipe({"learning_rate": 0.005})

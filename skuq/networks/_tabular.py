@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq import backend, networks
+from skuq import backend
 from skuq._params import Interval, Options, Settings, StrOptions
 from skuq._utils._checks import check_count
 from skuq._utils._records import saved_as
@@ -212,27 +212,40 @@ def build_tabular(
     >>> [layer.name for layer in model.layers]
     ['input', 'embedding', 'scale', 'hidden_1', 'activation_1', 'output']
     """
+    from skuq.networks import _tabular_layers  # its layers load the backend
+
     _check_settings(input_shape, n_outputs, normalization, parametrization, n_copies)
-    dense = _Dense(n_copies, shared, parametrization == "ntk", embedding is not None)
-    blocks = _Blocks(
-        dense,
-        activation,
-        parametric_activation=parametric_activation,
-        dropout=dropout,
-        residual=residual,
-        normalization=normalization,
-    )
+    layers = backend.keras.layers
+    dense = _Dense(n_copies, parametrization == "ntk", embedding is not None)
     inputs = backend.keras.Input(shape=input_shape, name="input", dtype="float32")
     x = _encode(inputs, embedding, categories or {}, category_dim, feature_scale)
-    x = dense.repeat(x)
+    if n_copies > 1:  # each copy gets all features
+        x = _tabular_layers.Repeat(n_copies, name="repeat", **_FLOAT32)(x)
+    activate = _tabular_layers.ParametricActivation if parametric_activation else layers.Activation
     for i, units in enumerate(hidden_units, start=1):
-        x = blocks.apply(x, units, i)
-    outputs = dense.output(x, n_outputs, first=not hidden_units, zero=zero_output)
+        entered = x
+        # Batch normalisation has a bias of its own, and subtracts any other.
+        use_bias = normalization != "batch"
+        x = dense(x, units, f"hidden_{i}", shared=shared, first=i == 1, use_bias=use_bias)
+        if normalization is not None:
+            normalize = getattr(layers, _NORMALIZATIONS[normalization])
+            x = normalize(name=f"normalization_{i}", **_FLOAT32)(x)
+        x = activate(activation, name=f"activation_{i}", **_FLOAT32)(x)
+        if dropout is not None:
+            x = layers.Dropout(dropout, name=f"dropout_{i}", **_FLOAT32)(x)
+        if residual and i > 1 and entered.shape == x.shape:
+            x = layers.Add(name=f"residual_{i}", **_FLOAT32)([entered, x])
+    # Copies do not share the output layer.
+    outputs = dense(
+        x, n_outputs // n_copies, "output", shared=False, first=not hidden_units, zero=zero_output
+    )
     return backend.keras.Model(inputs, outputs, name="tabular", **_FLOAT32)
 
 
 def _encode(x, embedding, categories, category_dim, feature_scale):
     """Replace codes by vectors and numbers by their embeddings, then scale each feature."""
+    from skuq.networks import _tabular_layers
+
     n_features = x.shape[-1]
     code_columns = sorted(categories)
     if code_columns:
@@ -241,92 +254,56 @@ def _encode(x, embedding, categories, category_dim, feature_scale):
                 f"`categories` must have columns in 0 .. {n_features - 1}. Got {code_columns}."
             )
         n_codes = [categories[column] for column in code_columns]
-        x = networks.CategoryEmbedding(
+        x = _tabular_layers.CategoryEmbedding(
             code_columns, n_codes, category_dim, name="categories", **_FLOAT32
         )(x)
     # The columns of codes are gone now, so that the other columns have new positions.
     if embedding is not None:
         settings = {"kind": embedding} if isinstance(embedding, str) else dict(embedding)
-        columns = _embedded_positions(settings.pop("columns", None), code_columns, n_features)
+        numbers = [column for column in range(n_features) if column not in set(code_columns)]
+        columns = settings.pop("columns", None)
+        columns = numbers if columns is None else list(columns)
+        if not set(columns) <= set(numbers):
+            raise ValueError(
+                "`columns` of the embedding must be numeric columns of the input. Got "
+                f"{columns} of {n_features} columns, with codes in {code_columns}."
+            )
+        columns = [numbers.index(column) for column in columns]
         if columns:
-            x = networks.NumericEmbedding(
+            x = _tabular_layers.NumericEmbedding(
                 columns=columns, name="embedding", **settings, **_FLOAT32
             )(x)
-    return networks.FeatureScale(name="scale", **_FLOAT32)(x) if feature_scale else x
+    return _tabular_layers.FeatureScale(name="scale", **_FLOAT32)(x) if feature_scale else x
 
 
 @dataclass(frozen=True)
 class _Dense:
-    """Factory of dense layers, for one network or for several copies of it."""
+    """Apply dense layers of one network, or of several copies of it."""
 
     n_copies: int
-    shared: bool
     ntk: bool
     embedded: bool  # whether an embedding precedes: it decides the copies' first factors
 
-    def repeat(self, x):
-        """Repeat the features for each copy, if there are several copies."""
-        if self.n_copies == 1:
-            return x
-        return networks.Repeat(self.n_copies, name="repeat", **_FLOAT32)(x)
+    def __call__(self, x, units, name, *, shared, first, use_bias=True, zero=False):
+        """Apply a layer; in the first one, copies get different factors of their inputs."""
+        from skuq.networks import _tabular_layers
 
-    def hidden(self, x, units, i, use_bias):
-        """Apply hidden layer `i`, counted from 1."""
-        return self._make(units, f"hidden_{i}", first=i == 1, use_bias=use_bias)(x)
-
-    def output(self, x, n_outputs, *, first, zero):
-        """Apply the output layer, which copies do not share; `zero` initialises it to 0."""
-        separate = replace(self, shared=False)
-        return separate._make(n_outputs // self.n_copies, "output", first=first, zero=zero)(x)
-
-    def _make(self, units, name, *, first, use_bias=True, zero=False):
-        """Make a dense layer; in the first one, copies get different factors of their inputs."""
         if self.n_copies > 1:
             signs = "normal" if self.embedded else "random-signs"
-            return networks.EnsembleDense(
+            return _tabular_layers.EnsembleDense(
                 units,
                 self.n_copies,
-                shared=self.shared,
+                shared=shared,
                 input_initializer=signs if first else "ones",
                 use_bias=use_bias,
                 ntk=self.ntk,
                 zero=zero,
                 name=name,
                 **_FLOAT32,
-            )
+            )(x)
         zeros = {"kernel_initializer": "zeros", "bias_initializer": "zeros"} if zero else {}
-        kind = networks.NTKDense if self.ntk else backend.keras.layers.Dense
-        return kind(units, use_bias=use_bias, name=name, **zeros, **_FLOAT32)
-
-
-@dataclass(frozen=True)
-class _Blocks:
-    """Factory of hidden blocks, with fields as in `build_tabular`."""
-
-    dense: _Dense
-    activation: str
-    parametric_activation: bool
-    dropout: float | None
-    residual: bool
-    normalization: str | None
-
-    def apply(self, x, units, i):
-        """Apply block `i`, counted from 1."""
-        layers, entered = backend.keras.layers, x
-        # Batch normalisation has a bias of its own, and subtracts any other.
-        x = self.dense.hidden(x, units, i, use_bias=self.normalization != "batch")
-        if self.normalization is not None:
-            normalize = getattr(layers, _NORMALIZATIONS[self.normalization])
-            x = normalize(name=f"normalization_{i}", **_FLOAT32)(x)
-        activate = (
-            networks.ParametricActivation if self.parametric_activation else layers.Activation
-        )
-        x = activate(self.activation, name=f"activation_{i}", **_FLOAT32)(x)
-        if self.dropout is not None:
-            x = layers.Dropout(self.dropout, name=f"dropout_{i}", **_FLOAT32)(x)
-        if self.residual and i > 1 and entered.shape == x.shape:
-            x = layers.Add(name=f"residual_{i}", **_FLOAT32)([entered, x])
-        return x
+        kind = _tabular_layers.NTKDense if self.ntk else backend.keras.layers.Dense
+        return kind(units, use_bias=use_bias, name=name, **zeros, **_FLOAT32)(x)
 
 
 def _check_settings(input_shape, n_outputs, normalization, parametrization, n_copies):
@@ -341,6 +318,7 @@ def _check_settings(input_shape, n_outputs, normalization, parametrization, n_co
     if parametrization not in ("standard", "ntk"):
         raise ValueError(f'`parametrization` must be "standard" or "ntk". Got {parametrization!r}.')
     check_count("n_copies", n_copies)
+    # Every copy has the same number of outputs, see `PackedHead`.
     if n_outputs % n_copies:
         raise ValueError(
             f"`n_outputs` must be a multiple of `n_copies`. Got n_outputs={n_outputs} and "
@@ -351,19 +329,6 @@ def _check_settings(input_shape, n_outputs, normalization, parametrization, n_co
             '`normalization="layer"` would mix the copies of a network with '
             f'n_copies={n_copies}. Use "batch" or None.'
         )
-
-
-def _embedded_positions(columns, code_columns, n_features):
-    """Convert columns of the input to positions after the removal of the codes' columns."""
-    numbers = [column for column in range(n_features) if column not in set(code_columns)]
-    position = {column: k for k, column in enumerate(numbers)}
-    columns = numbers if columns is None else list(columns)
-    if not set(columns) <= set(numbers):
-        raise ValueError(
-            "`columns` of the embedding must be numeric columns of the input. Got "
-            f"{columns} of {n_features} columns, with codes in {code_columns}."
-        )
-    return [position[column] for column in columns]
 
 
 def bin_edges(x, n_bins: int = 32) -> np.ndarray:
@@ -388,7 +353,7 @@ def bin_edges(x, n_bins: int = 32) -> np.ndarray:
 
     Examples
     --------
-    >>> from skuq.networks import bin_edges
+    >>> from skuq.networks._tabular import bin_edges
     >>> bin_edges([[0.0], [1.0], [2.0], [3.0], [9.0]], n_bins=2)
     array([[0., 2., 9.]], dtype=float32)
     """
@@ -542,26 +507,33 @@ class BoundTabularSpace:
         self, configuration: Mapping, input_shape: tuple, n_outputs: int, *, n_copies: int = 1
     ):
         """Build the Keras model, with `n_outputs` linear outputs for all copies together."""
+        kind, columns = configuration["embedding"], self._numeric_columns
+        embedding = None
+        if kind != "none" and columns:
+            embedding = {"kind": kind, "dim": configuration["embedding_dim"], "columns": columns}
+            if kind == "periodic":
+                embedding["scale"] = configuration["frequency_scale"]
+            else:
+                embedding["edges"] = bin_edges(self.x[:, columns])
         return build_tabular(
             input_shape,
             n_outputs,
             hidden_units=[int(configuration["width"])] * int(configuration["n_layers"]),
             activation=configuration["activation"],
             parametric_activation=True,
-            embedding=self._embedding(configuration),
+            embedding=embedding,
             categories=self.categories,
-            # Vectors of about sqrt(number of codes) entries, from 2 to 16.
-            category_dim=[int(np.clip(round(n**0.5), 2, 16)) for n in self._cardinalities()],
+            # Vectors of about sqrt(number of codes) entries, from 2 to 16, column by column.
+            category_dim=[
+                int(np.clip(round(self.categories[column] ** 0.5), 2, 16))
+                for column in sorted(self.categories)
+            ],
             feature_scale=True,
             dropout=0.0 if configuration["dropout"] else None,  # the recipe sets the rate
             residual=configuration["residual"],
             parametrization="ntk",
             n_copies=n_copies,
         )
-
-    def _cardinalities(self):
-        """List the numbers of codes, in the order of the columns."""
-        return [self.categories[column] for column in sorted(self.categories)]
 
     @property
     def _n_rows(self):
@@ -570,18 +542,9 @@ class BoundTabularSpace:
     @cached_property
     def _numeric_columns(self):
         """Columns with more than two values: an embedding of others would add no information."""
+        # Strictly between the extremes: a column of two values has no such row.
         between = ((self.x > self.x.min(axis=0)) & (self.x < self.x.max(axis=0))).any(axis=0)
         return [int(k) for k in np.flatnonzero(between) if k not in self.categories]
-
-    def _embedding(self, configuration):
-        """Make the settings of the configuration's `NumericEmbedding`, or None."""
-        kind, columns = configuration["embedding"], self._numeric_columns
-        if kind == "none" or not columns:
-            return None
-        settings = {"kind": kind, "dim": configuration["embedding_dim"], "columns": columns}
-        if kind == "periodic":
-            return {**settings, "scale": configuration["frequency_scale"]}
-        return {**settings, "edges": bin_edges(self.x[:, columns])}
 
     def recipe(self, configuration: Mapping) -> dict:
         """Make the recipe of RealMLP's training; its batches and epochs depend on the rows."""

@@ -29,6 +29,7 @@ class RandomSigns(keras.initializers.RandomUniform):
         super().__init__(-1.0, 1.0, seed=seed)
 
     def __call__(self, shape, dtype=None):
+        # Signs of uniform numbers, whose initializer already handles seeds.
         numbers = super().__call__(shape, dtype=dtype)
         return ops.where(numbers < 0, -ops.ones_like(numbers), ops.ones_like(numbers))
 
@@ -60,7 +61,12 @@ class _TabularLayer(keras.layers.Layer):
     """
 
     _names: tuple[str, ...] = ()  # names of the trainable variables
+    _settings: tuple[str, ...] = ()  # names of attributes that the configuration holds
     _read: Callable[..., LayerSpec]
+
+    def get_config(self):
+        settings = {name: getattr(self, name) for name in self._settings}
+        return {**super().get_config(), **settings}
 
     def _spec(self, input_shape):
         """Make the layer's specification for inputs of this shape, or raise ValueError."""
@@ -80,6 +86,7 @@ class _TabularLayer(keras.layers.Layer):
     def build(self, input_shape):
         spec = self._spec(input_shape)
         self._operation = spec.operation
+        # Some initial ranges depend on the number of inputs, known only here.
         self._set_initializers(spec.weights)
         for name, weight in zip(self._names, spec.weights, strict=True):
             variable = self.add_weight(
@@ -119,7 +126,7 @@ class FeatureScale(_TabularLayer):
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import FeatureScale
+    >>> from skuq.networks._tabular_layers import FeatureScale
     >>> np.asarray(FeatureScale()(np.array([[0.5, 2.0]])))
     array([[0.5, 2. ]], dtype=float32)
     """
@@ -146,22 +153,19 @@ class ParametricActivation(_TabularLayer):
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import ParametricActivation
+    >>> from skuq.networks._tabular_layers import ParametricActivation
     >>> np.asarray(ParametricActivation("relu")(np.array([[-1.0, 2.0]])))
     array([[0., 2.]], dtype=float32)
     """
 
     _read = staticmethod(operations.ParametricActivation.read)
 
-    _names = ("alpha",)
+    _names, _settings = ("alpha",), ("activation",)
     alpha_initializer = keras.initializers.Ones()
 
     def __init__(self, activation, **kwargs):
         super().__init__(**kwargs)
         self.activation = keras.activations.serialize(keras.activations.get(activation))
-
-    def get_config(self):
-        return {**super().get_config(), "activation": self.activation}
 
 
 @_registered
@@ -190,12 +194,13 @@ class NTKDense(_TabularLayer):
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import NTKDense
+    >>> from skuq.networks._tabular_layers import NTKDense
     >>> tuple(NTKDense(4)(np.ones((5, 3))).shape)
     (5, 4)
     """
 
     _read = staticmethod(operations.DenseOperation.read_ntk)
+    _settings = ("units", "activation", "use_bias")
 
     def __init__(
         self,
@@ -223,9 +228,6 @@ class NTKDense(_TabularLayer):
     def get_config(self):
         return {
             **super().get_config(),
-            "units": self.units,
-            "activation": self.activation,
-            "use_bias": self.use_bias,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
             "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
@@ -274,6 +276,7 @@ class NumericEmbedding(_TabularLayer):
     """
 
     _read = staticmethod(operations.read_numeric_embedding)
+    _settings = ("kind", "columns", "dim", "n_frequencies", "scale")
 
     def __init__(
         self,
@@ -302,7 +305,22 @@ class NumericEmbedding(_TabularLayer):
         if (edges is None) == (kind == "piecewise-linear"):
             needs = "needs `edges`. Got None" if edges is None else "does not use `edges`"
             raise ValueError(f"kind={kind!r} {needs}.")
-        self._edges = None if edges is None else _check_edges(edges)
+        self._edges = None
+        if edges is not None:
+            self._edges = np.asarray(edges, dtype="float32")
+            if self._edges.ndim != 2 or self._edges.shape[1] < 2:
+                raise ValueError(
+                    "`edges` must have shape (n_columns, n_bins + 1). Got shape "
+                    f"{self._edges.shape}."
+                )
+            # Only the last edge may repeat, so that no bin of width 0 lies before another bin.
+            width = np.diff(self._edges, axis=1)
+            empty_before = (width[:, 1:] > 0) & (width[:, :-1] == 0)
+            if not (np.isfinite(width) & (width >= 0)).all() or empty_before.any():
+                raise ValueError(
+                    "`edges` must increase within each row, and be finite; only the last one may "
+                    f"repeat. Got {self._edges.tolist()}."
+                )
         # Trained variables, in the order in which the operation takes them.
         self._names = ("frequencies", "phases", "kernel", "bias")
         if kind == "plr":
@@ -337,15 +355,8 @@ class NumericEmbedding(_TabularLayer):
         return [] if self._edges is None else [self.edges]
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "kind": self.kind,
-            "columns": self.columns,
-            "dim": self.dim,
-            "n_frequencies": self.n_frequencies,
-            "scale": self.scale,
-            "edges": None if self._edges is None else self._edges.tolist(),
-        }
+        edges = None if self._edges is None else self._edges.tolist()
+        return {**super().get_config(), "edges": edges}
 
 
 @_registered
@@ -368,18 +379,20 @@ class CategoryEmbedding(_TabularLayer):
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import CategoryEmbedding
+    >>> from skuq.networks._tabular_layers import CategoryEmbedding
     >>> embed = CategoryEmbedding(columns=[1], n_codes=[3], dims=4)
     >>> tuple(embed(np.array([[0.5, 2.0], [0.1, 1.0]])).shape)
     (2, 5)
     """
 
     _read = staticmethod(operations.CategoryEmbedding.read)
+    _settings = ("columns", "n_codes", "dims")
 
     def __init__(self, columns, n_codes, dims=8, **kwargs):
         super().__init__(**kwargs)
         self.columns = [int(column) for column in columns]
         self.n_codes = [check_count("n_codes", n) for n in n_codes]
+        # One length for all columns, or one for each.
         dims = [dims] * len(self.columns) if isinstance(dims, Integral) else dims
         self.dims = [check_count("dims", dim) for dim in dims]
         if not len(self.columns) == len(self.n_codes) == len(self.dims):
@@ -391,10 +404,6 @@ class CategoryEmbedding(_TabularLayer):
         for name in self._names:
             setattr(self, f"{name}_initializer", FirstRowZero(stddev=1.0))
 
-    def get_config(self):
-        settings = {"columns": self.columns, "n_codes": self.n_codes, "dims": self.dims}
-        return {**super().get_config(), **settings}
-
 
 @_registered
 class Repeat(_TabularLayer):
@@ -403,19 +412,17 @@ class Repeat(_TabularLayer):
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import Repeat
+    >>> from skuq.networks._tabular_layers import Repeat
     >>> np.asarray(Repeat(2)(np.array([[0.5, 2.0]])))
     array([[0.5, 2. , 0.5, 2. ]], dtype=float32)
     """
 
     _read = staticmethod(operations.Repeat.read)
+    _settings = ("n_copies",)
 
     def __init__(self, n_copies, **kwargs):
         super().__init__(**kwargs)
         self.n_copies = check_count("n_copies", n_copies)
-
-    def get_config(self):
-        return {**super().get_config(), "n_copies": self.n_copies}
 
 
 @_registered
@@ -458,13 +465,17 @@ class EnsembleDense(_TabularLayer):
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import EnsembleDense
+    >>> from skuq.networks._tabular_layers import EnsembleDense
     >>> layer = EnsembleDense(4, n_copies=3)
     >>> tuple(layer(np.ones((5, 3 * 2))).shape)
     (5, 12)
     """
 
     _read = staticmethod(operations.EnsembleDense.read)
+    _settings = (
+        *("units", "n_copies", "activation", "shared", "adapters", "input_initializer"),
+        *("use_bias", "ntk", "zero"),
+    )
 
     def __init__(
         self,
@@ -498,6 +509,7 @@ class EnsembleDense(_TabularLayer):
         self.outputs_initializer = keras.initializers.Ones()
         factors = ("inputs", "outputs") if shared and adapters else ()
         bias = ("bias",) if use_bias else ()
+        # In the order in which the operation takes them.
         self._names = ("kernel", *factors, *bias)
 
     def _set_initializers(self, weights):
@@ -514,25 +526,3 @@ class EnsembleDense(_TabularLayer):
         if self.zero:
             self.kernel_initializer = keras.initializers.Zeros()
             self.bias_initializer = keras.initializers.Zeros()
-
-    def get_config(self):
-        names = ("units", "n_copies", "activation", "shared", "adapters", "input_initializer")
-        settings = {name: getattr(self, name) for name in (*names, "use_bias", "ntk", "zero")}
-        return {**super().get_config(), **settings}
-
-
-def _check_edges(edges):
-    """Convert edges of bins to an array, and check that they increase."""
-    edges = np.asarray(edges, dtype="float32")
-    if edges.ndim != 2 or edges.shape[1] < 2 or not np.isfinite(edges).all():
-        raise ValueError(
-            "`edges` must be finite numbers of shape (n_columns, n_bins + 1). Got shape "
-            f"{edges.shape}."
-        )
-    width = np.diff(edges, axis=1)
-    if (width < 0).any() or ((width[:, 1:] > 0) & (width[:, :-1] == 0)).any():
-        raise ValueError(
-            "`edges` must increase within each row; only the last one may repeat. Got "
-            f"{edges.tolist()}."
-        )
-    return edges

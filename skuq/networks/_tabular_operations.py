@@ -161,6 +161,7 @@ class PeriodicEmbedding:
         n_encoded = n_frequencies * (1 if phases else 2)
         weights += [Weight((d, n_encoded, dim)), Weight((d, dim))]
         others = _other_columns(columns, n)
+        # PBLD passes all columns on, PLR only those that are not embedded.
         n_out = d * dim + (n if phases else len(others))
         operation = cls(columns, others, phases, width=d * n_encoded)
         return LayerSpec(operation, weights, shape=(n_out,))
@@ -267,28 +268,21 @@ class CategoryEmbedding:
         return LayerSpec(cls(columns, others, n_codes), weights, shape=(n_out,))
 
     def __call__(self, run, weights, state, x):
-        parts = _slices(x, self.others)
+        xp, parts = run.namespace.xp, _slices(x, self.others)
         for column, n_codes, table in zip(self.columns, self.n_codes, weights):
-            parts.append(self._vectors(run, x[..., column], n_codes, table))
-        return concatenate_features(run.namespace.xp, parts), state
-
-    @staticmethod
-    def _vectors(run, codes, n_codes, table):
-        """Look up rows (.., n, dim) of a table (.., n_codes, dim) by codes (.., n).
-
-        Codes that the table does not have count as 0, the code of unknown categories.
-        """
-        xp, dim = run.namespace.xp, table.shape[-1]
-        codes = xp.round(codes)
-        known = (codes >= 0) & (codes < n_codes)
-        codes = run.namespace.integers(xp.where(known, codes, 0.0))
-        if len(table.shape) == 2:
-            return xp.take(table, codes, axis=0)
-        # Stack the members' tables to one of (n_members * n_codes, dim), and shift the codes.
-        n_members = table.shape[0]
-        offsets = run.namespace.integers(xp.arange(n_members) * n_codes)
-        codes = codes + offsets[:, None]  # (n_members, n)
-        return xp.take(xp.reshape(table, (n_members * n_codes, dim)), codes, axis=0)
+            # Codes that the table (.., n_codes, dim) does not have count as 0, the code of
+            # unknown categories.
+            codes = xp.round(x[..., column])
+            known = (codes >= 0) & (codes < n_codes)
+            codes = run.namespace.integers(xp.where(known, codes, 0.0))
+            if len(table.shape) == 3:
+                # Stack the members' tables to one of (n_members * n_codes, dim), and shift the
+                # codes, which become (n_members, n).
+                n_members, _, dim = table.shape
+                codes = codes + run.namespace.integers(xp.arange(n_members) * n_codes)[:, None]
+                table = xp.reshape(table, (n_members * n_codes, dim))
+            parts.append(xp.take(table, codes, axis=0))
+        return concatenate_features(xp, parts), state
 
 
 @dataclass(frozen=True)
@@ -328,6 +322,7 @@ class EnsembleDense:
         k, units, shared = config["n_copies"], config["units"], config["shared"]
         if n % k:
             raise NoPlan
+        # Features of one copy.
         d = n // k
         # Kernel, then the factors of inputs and outputs, then biases.
         weights = [Weight((d, units) if shared else (k, d, units))]

@@ -1,5 +1,3 @@
 from ._save import MissingPart as MissingPart
 from ._save import dumps as dumps
-from ._save import load as load
 from ._save import loads as loads
-from ._save import save as save

@@ -16,8 +16,8 @@ from skuq._utils._checks import (
     reshape_like_prediction,
     unwrap_estimator,
 )
-from skuq.metrics import pit_values
 from skuq.metrics._checks import check_same_shape
+from skuq.metrics._regression import pit_values
 
 BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#666666"
 COLOURS = (BLUE, "#E69F00", "#009E73", "#CC79A7", "#56B4E9", VERMILION, "#000000")

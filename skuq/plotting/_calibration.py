@@ -8,11 +8,11 @@ from scipy.stats import binom
 from skuq.metrics import (
     ece_loss,
     miscalibration_area,
-    pit_values,
     quantile_calibration_curve,
     reliability_curve,
 )
 from skuq.metrics._checks import check_inside_unit
+from skuq.metrics._regression import pit_values
 from skuq.plotting._base import (
     BLUE,
     GREY,

@@ -16,5 +16,3 @@ from ._posterior import Posterior as Posterior
 from ._quantile_mixture import QuantileMixture as QuantileMixture
 from ._tracking import CalibrationDrift as CalibrationDrift
 from ._tracking import ClassDrift as ClassDrift
-from ._tracking import LogitTracker as LogitTracker
-from ._tracking import QuantileTracker as QuantileTracker

@@ -126,7 +126,7 @@ class NestedGaussianMixture(Mixture):
 
     See Also
     --------
-    skuq.networks.GaussianMixtureHead : Head that predicts the parameters.
+    skuq.networks._heads.GaussianMixtureHead : Head that predicts the parameters.
 
     References
     ----------
@@ -428,7 +428,7 @@ class StudentTMixture(Mixture):
 
     See Also
     --------
-    skuq.networks.StudentTHead : Head that predicts the parameters.
+    skuq.networks._heads.StudentTHead : Head that predicts the parameters.
 
     Examples
     --------

@@ -59,7 +59,7 @@ class QuantileMixture(Mixture):
 
     See Also
     --------
-    skuq.networks.QuantileHead : Head that predicts the quantiles.
+    skuq.networks._heads.QuantileHead : Head that predicts the quantiles.
 
     Notes
     -----

@@ -143,7 +143,7 @@ class QuantileTracker:
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.predictive import QuantileTracker
+    >>> from skuq.predictive._tracking import QuantileTracker
     >>> scores = np.random.default_rng(0).normal(1.0, 1.0, (500, 1))
     >>> tracker = QuantileTracker.start()
     >>> for row in scores:
@@ -343,7 +343,7 @@ class LogitTracker:
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.predictive import LogitTracker
+    >>> from skuq.predictive._tracking import LogitTracker
     >>> proba = np.full((100, 2), 0.5)
     >>> tracker = LogitTracker.start(n_classes=2).updated(proba, np.ones(100, int))
     >>> bool(tracker.probabilities(proba[:1])[0, 1] > 0.5)  # only class 1 has arrived

@@ -79,6 +79,7 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
         """Propose the next configuration, in Keras-Tuner's form."""
         space = space_from_keras_tuner(self.hyperparameters.space)
         names = self.hyperparameter_names
+        # Keras-Tuner has one list of decisions, the strategies have two.
         decisions = Decisions(
             architecture=Space(tuple(d for d in space.decisions if d.name not in names)),
             hyperparameters=Space(tuple(d for d in space.decisions if d.name in names)),

@@ -233,15 +233,11 @@ class SuccessiveHalving:
 
     def stages(self, history: Sequence[TrialRecord]) -> tuple[tuple[float, float], ...]:
         """Return each stage's share, and the score that a trial has to reach to pass it."""
-        reached = [
-            sorted(r.stage_scores[k] for r in history if len(r.stage_scores) > k)
-            for k in range(len(self.shares))
-        ]
-        return tuple(zip(self.shares, map(self._threshold, reached)))
-
-    def _threshold(self, scores: list[float]) -> float:
-        """Compute the largest score with which one more trial would still be among the best."""
-        n_passing = math.ceil((len(scores) + 1) / self.reduction_factor)
-        if len(scores) < max(self.min_trials, n_passing):
-            return math.inf
-        return scores[n_passing - 1]
+        stages = []
+        for k, share in enumerate(self.shares):
+            scores = sorted(r.stage_scores[k] for r in history if len(r.stage_scores) > k)
+            # The largest score with which one more trial would still be among the best.
+            n_passing = math.ceil((len(scores) + 1) / self.reduction_factor)
+            is_known = len(scores) >= max(self.min_trials, n_passing)
+            stages.append((share, scores[n_passing - 1] if is_known else math.inf))
+        return tuple(stages)

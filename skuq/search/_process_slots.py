@@ -34,20 +34,52 @@ def gpu_of_slot(slot: int) -> str | None:
     With several GPUs the slots take them in turn. With one or none, every process sees the same
     devices as the caller.
     """
-    gpus = _visible_gpus()
-    return gpus[slot % len(gpus)] if len(gpus) > 1 else None
-
-
-def _visible_gpus() -> list[str]:
-    """List the GPUs that this process may use, by their names in ``CUDA_VISIBLE_DEVICES``."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         names = [name.strip() for name in visible.split(",")]
         # Like CUDA, ignore everything after the first invalid name.
         usable = itertools.takewhile(lambda name: name not in ("", "-1"), names)
-        return list(dict.fromkeys(usable))
-    files = [p.name for p in _DEVICES.glob("nvidia*") if re.fullmatch(r"nvidia\d+", p.name)]
-    return [str(k) for k in range(len(files))]
+        gpus = list(dict.fromkeys(usable))
+    else:
+        files = [p.name for p in _DEVICES.glob("nvidia*") if re.fullmatch(r"nvidia\d+", p.name)]
+        gpus = [str(k) for k in range(len(files))]
+    return gpus[slot % len(gpus)] if len(gpus) > 1 else None
+
+
+class Slots:
+    """Places that run trials, one at a time in each of `n_slots` slots: a context manager.
+
+    Parameters
+    ----------
+    evaluate : callable
+        See `open_slots`.
+    """
+
+    n_slots = 1
+
+    def __init__(self, evaluate: Callable[..., Any]) -> None:
+        self._evaluate = evaluate
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Free what the slots use, and abandon trials that still run."""
+
+    def submit(self, slot: int, *arguments: Any) -> Future[Any]:
+        """Start a trial in a free slot: evaluate configuration, seed and budget."""
+        raise NotImplementedError
+
+    def stop(self, slot: int) -> bool:
+        """End the trial that the slot runs, and return whether that was possible.
+
+        A thread cannot be ended from outside.
+        """
+        return False
+
+    def result(self, slot: int, future: Future[Any]) -> Any:
+        """Return the evaluation's result, or raise its error."""
+        return future.result()
 
 
 #: Whether the evaluation returned, its pickled result or error, and the error's message.
@@ -91,10 +123,19 @@ class EvaluationPayload:
         trial, with a message that names the reason.
         """
         try:
-            evaluate = self._unpickle()
+            with self._lock:  # several threads of one process may call at the same time
+                if self._evaluate is None:
+                    if self._needs_backend:
+                        # Import the backend quietly, before a user's function imports it.
+                        from skuq.backend import keras  # noqa: F401
+                    self._evaluate = cloudpickle.loads(self._pickled)
+                    if self._is_cancelled:
+                        _cancel(self._evaluate)
+                evaluate: Any = self._evaluate
             return True, cloudpickle.dumps(evaluate(*arguments)), ""
         except BaseException as error:  # sys.exit() in a trial must not end the caller
             message = f"{type(error).__name__}: {error}"
+            # SystemExit and the like must not be raised again in the caller.
             if not isinstance(error, Exception):
                 return False, b"", message
             try:
@@ -106,18 +147,6 @@ class EvaluationPayload:
         """Ask running evaluations to end soon; can be called from any thread."""
         self._is_cancelled = True
         _cancel(self._evaluate)
-
-    def _unpickle(self) -> Callable[..., Any]:
-        """Unpickle the evaluation at the first call, and return it."""
-        with self._lock:  # several threads of one process may call at the same time
-            if self._evaluate is None:
-                if self._needs_backend:
-                    # Import the backend quietly, before a user's function imports it.
-                    from skuq.backend import keras  # noqa: F401
-                evaluate = self._evaluate = cloudpickle.loads(self._pickled)
-                if self._is_cancelled:
-                    _cancel(evaluate)
-            return self._evaluate
 
 
 def _cancel(evaluate: Any) -> None:
@@ -151,12 +180,12 @@ _REMOVE_SECONDS = 2.0  # time to remove a folder that others may still write to
 _PARENT_CHECK_SECONDS = 2.0
 
 
-class ProcessSlots:
+class ProcessSlots(Slots):
     """Slots that are processes, each with a share of the cores and, if possible, its own GPU."""
 
     def __init__(self, evaluate: Callable[..., Any], n_slots: int) -> None:
+        super().__init__(evaluate)
         self.n_slots = n_slots
-        self._evaluate = evaluate
         self._n_threads = max(1, joblib.cpu_count() // n_slots)
         self._workers: list[_Worker | None] = [None] * n_slots
         self._futures: list[Future[Any] | None] = [None] * n_slots
@@ -176,8 +205,14 @@ class ProcessSlots:
             for worker, future in zip(self._workers, self._futures):
                 if worker is not None and future is not None and not future.done():
                     self._killed += worker.stop()  # interrupted: its result is not needed
-                elif worker is not None:
-                    _release_worker(worker)
+                elif worker is not None:  # keep it for the next search
+                    with _idle_lock:
+                        _idle.append(worker)
+            with _idle_lock:  # at most one process for each core waits
+                surplus = _idle[: max(0, len(_idle) - joblib.cpu_count())]
+                del _idle[: len(surplus)]
+            for worker in surplus:  # those that have waited longest
+                worker.stop()
             # Wait for killed processes, which could still write to the folder.
             deadline = time.monotonic() + _STOP_SECONDS
             for process in self._killed:
@@ -204,7 +239,12 @@ class ProcessSlots:
             devices = gpu_of_slot(slot)
             if devices is None:  # an idle process may have been started with other devices
                 devices = os.environ.get("CUDA_VISIBLE_DEVICES")
-            worker = _take_worker(self._n_threads, self._folder.name, devices)
+            with _idle_lock:
+                kinds = [(idle.n_threads, idle.gpu) for idle in _idle]
+                if (self._n_threads, devices) in kinds:
+                    worker = _idle.pop(kinds.index((self._n_threads, devices)))
+            if worker is None:
+                worker = _Worker(self._n_threads, self._folder.name, devices)
             self._workers[slot] = worker
         return worker
 
@@ -229,6 +269,7 @@ class ProcessSlots:
         # Replace a process that has grown large.
         if resident > MAX_BYTES or (worker is not None and worker.n_trials >= _MAX_TRIALS):
             self.stop(slot)
+        # Read after the check of the size: the file outlives the process.
         outcome = pickle.loads(Path(path).read_bytes())
         Path(path).unlink()
         return unpack_outcome(*outcome)
@@ -306,26 +347,6 @@ def can_start_processes() -> bool:
     threads are not there.
     """
     return not (_is_forked or current_process().daemon)
-
-
-def _take_worker(n_threads: int, folder: str, gpu: str | None) -> _Worker:
-    """Return an idle process with as many threads and this GPU, or start one that uses `folder`."""
-    with _idle_lock:
-        for worker in _idle:
-            if (worker.n_threads, worker.gpu) == (n_threads, gpu):
-                _idle.remove(worker)
-                return worker
-    return _Worker(n_threads, folder, gpu)
-
-
-def _release_worker(worker: _Worker) -> None:
-    """Keep a process for the next search; at most one for each core is kept."""
-    with _idle_lock:
-        _idle.append(worker)
-        surplus = _idle[: max(0, len(_idle) - joblib.cpu_count())]
-        del _idle[: len(surplus)]
-    for worker in surplus:
-        worker.stop()
 
 
 # ---------------------------------------------------------------- in a worker

@@ -57,7 +57,21 @@ class Proposer(Protocol):
 
 @dataclass(frozen=True)
 class RandomProposer:
-    """Propose random configurations, independent of the history."""
+    """Propose random configurations, independent of the history.
+
+    Parameters
+    ----------
+    space : Space
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import Integer, Space
+    >>> from skuq.search import RandomProposer
+    >>> proposer = RandomProposer(Space([Integer("units", 1, 64)]))
+    >>> 1 <= proposer.ask([], [], np.random.default_rng(0))["units"] <= 64
+    True
+    """
 
     space: Space
 
@@ -116,8 +130,9 @@ class StartingWith:
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import WidthDepthSpace
-    >>> from skuq.search import RandomSearch, SearchProblem, StartingWith
+    >>> from skuq.networks._dense import WidthDepthSpace
+    >>> from skuq.search import RandomSearch, SearchProblem
+    >>> from skuq.search._proposers import StartingWith
     >>> decisions = WidthDepthSpace().decisions()
     >>> others = RandomSearch().proposer(SearchProblem(decisions, n_trials=10))
     >>> first = {**decisions.architecture.default(), **decisions.hyperparameters.default()}
@@ -176,8 +191,8 @@ class OracleProposer:
     --------
     >>> import keras_tuner
     >>> import numpy as np
-    >>> from skuq.networks import WidthDepthSpace
-    >>> from skuq.search import OracleProposer
+    >>> from skuq.networks._dense import WidthDepthSpace
+    >>> from skuq.search._proposers import OracleProposer
     >>> oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=5, seed=1)
     >>> proposer = OracleProposer(oracle, WidthDepthSpace().decisions())
     >>> sorted(proposer.ask([], [], np.random.default_rng(0)))[:3]
@@ -445,7 +460,7 @@ class EnsembleEvolution:
         ``mutate(configuration, rng) -> configuration`` mutates a configuration.
     criteria : sequence of callable
         ``criterion(records) -> (statistics, loss, weight)``, the arguments of
-        `skuq.ensembles.select_by` for the trials' predictions on one set of validation rows.
+        `select_by` for the trials' predictions on one set of validation rows.
         Each proposal draws one criterion. With one for clean and one for shifted rows, evolution
         finds networks that are good on either kind of rows.
     population_size : int, default=50
@@ -462,7 +477,7 @@ class EnsembleEvolution:
     --------
     >>> import numpy as np
     >>> from skuq.catalog import TrialRecord
-    >>> from skuq.search import EnsembleEvolution
+    >>> from skuq.search._proposers import EnsembleEvolution
     >>> def criterion(records):
     ...     return [np.array([[r.configuration["x"]] for r in records])], np.square, None
     >>> evolution = EnsembleEvolution(
@@ -535,7 +550,7 @@ class SearchProblem:
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import WidthDepthSpace
+    >>> from skuq.networks._dense import WidthDepthSpace
     >>> from skuq.search import AgEBO, SearchProblem
     >>> proposer = AgEBO().proposer(SearchProblem(WidthDepthSpace().decisions(), n_trials=100))
     >>> sorted(proposer.ask([], [], np.random.default_rng(0)))[:3]
@@ -760,7 +775,7 @@ class AgEBO(SearchStrategy):
     objective : callable or None, default=None
         ``objective(trial) -> float``, minimised by the search instead of ``trial.score``, for
         example with a penalty on size: ``lambda trial: trial.score + 1e-6 * trial.n_weights``. A
-        trial is a `skuq.catalog.FoldedMember`, whose `n_weights` and `seconds` are sums over its
+        trial is a `FoldedMember`, whose `n_weights` and `seconds` are sums over its
         networks, or without folds a `Member`. `seconds` are those of a full training without
         compilation; with them, a fit does not repeat exactly. Early discarding always uses the
         score, and the ensemble is selected by the loss of `selection`: for an ensemble of cheap

@@ -84,10 +84,12 @@ class Retraining:
         store : RetrainingStore, optional
             Place for the networks.
         """
+        # Every trial is repeated once before any is repeated twice, as time may run out.
         requests, reason = self.requests, ""
         rounds = None if store is None else _Rounds(self, store)
         records: Sequence[TrialRecord] = [] if rounds is None else rounds.records
         try:
+            # A search of its own: slots, limits and interrupts then work as in the first one.
             again = Search(
                 make_evaluation(search.evaluate, self.trials),
                 FixedSequence(requests),
@@ -102,6 +104,7 @@ class Retraining:
             reason = f"{type(error).__name__}: {error}"
         failures = [record.message for record in records if record.failed]
         if reason:
+            # The whole run failed: all that is missing has failed with it.
             failures = [reason] * (len(requests) - len(records))
         if failures:
             warn_user(_FAILED[self.kind].format(len(failures), len(requests), failures[0]))
@@ -118,6 +121,7 @@ class Retraining:
         records = []
         for number, request in enumerate(self.requests):
             record = known.get((request["trial"], request["round"]))
+            # Another search may have stored other trials under the same numbers.
             if record is not None and record.configuration == configurations[request["trial"]]:
                 records.append(replace(record, trial_number=number, configuration=request))
         return records
@@ -125,6 +129,7 @@ class Retraining:
     def join(self, records: Sequence[TrialRecord]) -> SearchResult:
         """Join trained networks to the result of the search."""
         found: dict[int, list[Any]] = {}
+        # Records come as they finish; joined in their order, results repeat exactly.
         for record in sorted(records, key=lambda record: record.trial_number):
             if is_whole(record):
                 found.setdefault(record.configuration["trial"], []).append(record.result)
@@ -168,6 +173,7 @@ class _Rounds:
         if is_whole(record):
             trial = self._trials[record.configuration["trial"]]
             name = self._retraining.name(record.configuration["round"])
+            # Stored by the number of its trial, by which a later fit finds it.
             number, configuration = trial.trial_number, trial.configuration
             renumbered = replace(record, trial_number=number, configuration=configuration)
             self._store.add_retrained(name, renumbered)

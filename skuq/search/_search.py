@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from skuq._utils._environment import generator, trial_seed
-from skuq.catalog import Catalog, FoldedMember, HeldOut, Member
-from skuq.catalog._records import TrialBudget, TrialRecord
-from skuq.ensembles import Candidates
+from skuq.catalog import Catalog, Member
+from skuq.catalog._records import FoldedMember, HeldOut, TrialBudget, TrialRecord
+from skuq.ensembles._rules import Candidates
 from skuq.exceptions import SearchFailedError
 from skuq.search._limits import RunOptions, SuccessiveHalving
+from skuq.search._process_slots import Slots
 from skuq.search._proposers import Proposer
-from skuq.search._slots import Slots, open_slots
+from skuq.search._slots import open_slots
 from skuq.search._trials import RunningTrial, RunningTrials, Store, TrialLog
 
 
@@ -96,11 +97,13 @@ class SearchResult:
             np.concatenate([np.asarray(m.held_out)[part] for part, _, _ in sets]) for m in members
         ]
         y = np.concatenate([y for _, y, _ in sets]).astype("float64")
+        # Sets of any size count the same.
         weight = np.concatenate([weight / weight.sum() for _, _, weight in sets])
         groups = np.concatenate([np.arange(len(y)) for _, y, _ in sets])
         centers = [
             m.center for m in members if isinstance(m, FoldedMember) and m.center is not None
         ]
+        # Centres exist for the clean rows only, and all trials must have one.
         is_known = len(self.sets) == 1 and len(centers) == len(members)
         return Candidates(raw, y, head, weight, groups, centers if is_known else None)
 
@@ -177,9 +180,9 @@ class Search:
     ----------
     evaluate : callable
         ``evaluate(configuration, seed) -> result``, where ``result.score`` is minimised. If its
-        attribute `takes_budget` is true, it also gets a `skuq.catalog.TrialBudget`, and returns a
-        `skuq.catalog.TrialOutcome`. With `in_stacks` it has the methods ``can_train_together`` and
-        ``train_together`` of a `skuq.training.MemberTrainer`.
+        attribute `takes_budget` is true, it also gets a `TrialBudget`, and returns a
+        `TrialOutcome`. With `in_stacks` it has the methods ``can_train_together`` and
+        ``train_together`` of a `MemberTrainer`.
     proposer : Proposer
         Proposes the configurations.
     n_trials : int
@@ -203,7 +206,7 @@ class Search:
         single trials are shortened, there are no stacks.
     open_slots : callable, optional
         ``open_slots(evaluate, n_jobs, n_trials, seconds)`` makes the slots that trials run in. By
-        default `skuq.search.open_slots`.
+        default `open_slots` of ``skuq/search/_slots.py``.
     seconds : float, default=inf
         Time of the whole fit that the search belongs to. Where it is short, no worker processes
         are started.
@@ -211,7 +214,8 @@ class Search:
     Examples
     --------
     >>> from types import SimpleNamespace
-    >>> from skuq.search import Search, StartingWith
+    >>> from skuq.search import Search
+    >>> from skuq.search._proposers import StartingWith
     >>> def evaluate(configuration, seed):
     ...     return SimpleNamespace(score=(configuration["x"] - 2) ** 2)
     >>> proposer = StartingWith([{"x": 0}, {"x": 2}, {"x": 5}], proposer=None)
@@ -247,10 +251,15 @@ class Search:
             If no trial succeeded, all of the first ten failed, more failed than the limits allow,
             or the proposer raised an error.
         """
-        if configurations := self._stackable_configurations():
-            return self._run_in_stacks(configurations)
+        if self.in_stacks and self.options.limits.max_time is None:
+            rngs = [generator(self.entropy, "ask", k) for k in range(self.n_trials)]
+            configurations = [self.proposer.ask([], [], rng) for rng in rngs]
+            trainer: Any = self.evaluate
+            if trainer.can_train_together(configurations):
+                return self._run_in_stacks(configurations)
         log = TrialLog(self.n_trials, self.store, self.options)
         n_missing = max(1, len(log.missing))
+        # No more slots than trials: each of them may start a process.
         new_slots = self.open_slots(self.evaluate, self.options.n_jobs, n_missing, self.seconds)
         with new_slots as slots, log:
             running = RunningTrials(slots, self.options.limits)
@@ -261,32 +270,22 @@ class Search:
                     if not seconds:
                         break
                     trial = self._next_trial(log, running)
-                    budget = self._budget(log, seconds, is_tight)
-                    running[slots.submit(trial.slot, *trial.arguments, *budget)] = trial
+                    budget: tuple[TrialBudget, ...] = ()
+                    if getattr(self.evaluate, "takes_budget", False):
+                        # Scores to reach are those of the trials that have finished by now.
+                        stages = () if self.halving is None else self.halving.stages(log.history)
+                        budget = (TrialBudget(stages, seconds, shorten=is_tight),)
+                    arguments = trial.configuration, trial.seed, *budget
+                    running[slots.submit(trial.slot, *arguments)] = trial
                 if not running:
                     break
                 log.finished.extend(running.wait(log.seconds_left()))
                 log.store_finished()
+        # Keras-Tuner's oracles also expect the results of the last trials.
         if hasattr(self.proposer, "tell"):
             self.proposer.tell(log.history)
         catalog = Catalog(log.history, self.held_out)
         return SearchResult(catalog, interrupted=log.interrupted)
-
-    def _budget(self, log: TrialLog, seconds: float, is_tight: bool) -> tuple[TrialBudget, ...]:
-        """Make the budget of the next trial, if the evaluation takes one."""
-        if not getattr(self.evaluate, "takes_budget", False):
-            return ()
-        stages = () if self.halving is None else self.halving.stages(log.history)
-        return (TrialBudget(stages, seconds, shorten=is_tight),)
-
-    def _stackable_configurations(self) -> list[dict[str, Any]]:
-        """Propose all configurations if they can be trained in stacks; otherwise return none."""
-        if not self.in_stacks or self.options.limits.max_time is not None:
-            return []
-        rngs = [generator(self.entropy, "ask", k) for k in range(self.n_trials)]
-        configurations = [self.proposer.ask([], [], rng) for rng in rngs]
-        evaluate: Any = self.evaluate
-        return configurations if evaluate.can_train_together(configurations) else []
 
     def _run_in_stacks(self, configurations: list[dict[str, Any]]) -> SearchResult:
         """Train the missing trials in a few stacks of equal size, in the calling process."""
@@ -302,20 +301,27 @@ class Search:
                 seeds = [trial_seed(self.entropy, k) for k in numbers]
                 try:
                     results = evaluate.train_together([configurations[k] for k in numbers], seeds)
+                # A stack ends as a whole, and all of its trials with it.
                 except TimeoutError as error:
                     results = [error] * len(numbers)
-                log.finished.extend(
-                    _record(k, configurations[k], seed, result)
-                    for k, seed, result in zip(numbers, seeds, results)
-                )
+                for k, seed, result in zip(numbers, seeds, results):
+                    fields: dict[str, Any] = {"result": result}
+                    if isinstance(result, Exception):  # diverged, or out of time
+                        message = f"{type(result).__name__}: {result}"
+                        fields = {"status": "failed", "message": message}
+                    else:
+                        fields |= {"score": result.score, "seconds": result.seconds}
+                    log.finished.append(TrialRecord(k, configurations[k], seed, **fields))
                 log.store_finished()
         return SearchResult(Catalog(log.history, self.held_out), interrupted=log.interrupted)
 
     def _next_trial(self, log: TrialLog, running: RunningTrials) -> RunningTrial:
         """Propose the configuration of the first missing trial, and take a free slot for it."""
         slot, number = running.free_slots.popleft(), log.missing.popleft()
+        # Proposers of a parallel search need the trials that still run.
         known = [trial.configuration for trial in running.values()]
         try:
+            # A generator for each trial: a resumed search proposes as an uninterrupted one.
             rng = generator(self.entropy, "ask", number)
             configuration = self.proposer.ask(log.history, known, rng)
         except Exception as error:
@@ -326,13 +332,3 @@ class Search:
             ) from error
         seed = trial_seed(self.entropy, number)
         return RunningTrial(number, configuration, seed, slot, self.options.limits.deadline())
-
-
-def _record(number: int, configuration: dict[str, Any], seed: int, result: Any) -> TrialRecord:
-    """Make the record of a trial that was trained in a stack."""
-    if isinstance(result, Exception):
-        message = f"{type(result).__name__}: {result}"
-        return TrialRecord(number, configuration, seed, "failed", message=message)
-    return TrialRecord(
-        number, configuration, seed, score=result.score, seconds=result.seconds, result=result
-    )

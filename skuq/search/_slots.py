@@ -21,7 +21,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import joblib
 
@@ -31,6 +31,7 @@ from skuq.search._process_slots import (
     EvaluationPayload,
     Outcome,
     ProcessSlots,
+    Slots,
     can_start_processes,
     resident_bytes,
     unpack_outcome,
@@ -40,10 +41,12 @@ _CLEAN_UP_SECONDS = 10  # maximum time that the end of a search waits for the cl
 _RESTART_SECONDS = 30  # longest time to wait for a restarted worker
 
 
-class DaskSlots:
+class DaskSlots(Slots):
     """Slots that are threads of a cluster's workers.
 
-    `submit_kwargs` are for ``client.submit``, for example the `resources` of a trial.
+    `submit_kwargs` are for ``client.submit``, for example the `resources` of a trial. Futures of
+    ``client.get_executor()`` would not do: they hide the task, by which `stop` finds the worker of
+    an overdue trial, and `result` lets Dask forget a finished one.
     """
 
     def __init__(
@@ -53,8 +56,8 @@ class DaskSlots:
         n_slots: int,
         submit_kwargs: dict[str, Any] | None = None,
     ) -> None:
+        super().__init__(evaluate)
         self.n_slots = n_slots
-        self._evaluate = evaluate
         self._client = client
         self._submit_kwargs = submit_kwargs or {}
         self._name = f"skuq-{uuid.uuid4().hex}"
@@ -64,7 +67,16 @@ class DaskSlots:
         payload = EvaluationPayload(self._evaluate)
         self._check_client()
         try:
-            self._client.register_plugin(_make_plugin(payload), name=self._name)
+            import distributed
+
+            class PayloadPlugin(distributed.WorkerPlugin):
+                def __init__(self, payload: EvaluationPayload) -> None:
+                    self.payload = payload
+
+                def teardown(self, worker: Any) -> None:
+                    self.payload.cancel()
+
+            self._client.register_plugin(PayloadPlugin(payload), name=self._name)
         except BaseException:  # some workers may have the plugin already
             self.__exit__()
             raise
@@ -86,12 +98,20 @@ class DaskSlots:
     def submit(self, slot: int, *arguments: Any) -> Future[Any]:
         """Start a trial in a free slot, or raise SlotsLostError."""
         self._check_client()
+        # Equal arguments are different trials: Dask must not return an earlier result.
         settings = {**self._submit_kwargs, "pure": False}
         task = self._client.submit(_run_trial, self._name, *arguments, **settings)
         self._tasks[slot] = task
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
-        task.add_done_callback(lambda task: _copy_outcome(task, future))
+
+        def copy_outcome(task: Any) -> None:  # runs in Dask's callback thread
+            try:
+                future.set_result(task.result())
+            except BaseException as error:
+                future.set_exception(error)
+
+        task.add_done_callback(copy_outcome)
         return future
 
     def stop(self, slot: int) -> bool:
@@ -102,6 +122,7 @@ class DaskSlots:
         """
         task = self._tasks[slot]
         try:
+            # The scheduler alone knows which worker has the task at present.
             found = self._client.run_on_scheduler(_find_worker, task.key)
             if found is not None and not found[1]:
                 return False
@@ -148,14 +169,6 @@ class DaskSlots:
             )
 
 
-def _copy_outcome(task: Any, future: Future[Any]) -> None:
-    """Copy a Dask task's result or error to a future; runs in Dask's callback thread."""
-    try:
-        future.set_result(task.result())
-    except BaseException as error:
-        future.set_exception(error)
-
-
 def _find_worker(key: str, dask_scheduler: Any) -> tuple[str, bool] | None:
     """Return the address of the worker that has a task, and whether it can be restarted alone.
 
@@ -166,20 +179,6 @@ def _find_worker(key: str, dask_scheduler: Any) -> tuple[str, bool] | None:
     if worker is None:
         return None
     return worker.address, worker.nanny is not None and len(worker.processing) == 1
-
-
-def _make_plugin(payload: EvaluationPayload) -> Any:
-    """Make a worker plugin that holds the payload, and cancels it when the search ends."""
-    import distributed
-
-    class PayloadPlugin(distributed.WorkerPlugin):
-        def __init__(self, payload: EvaluationPayload) -> None:
-            self.payload = payload
-
-        def teardown(self, worker: Any) -> None:
-            self.payload.cancel()
-
-    return PayloadPlugin(payload)
 
 
 def _run_trial(name: str, *arguments: Any) -> Outcome:
@@ -201,25 +200,6 @@ _MANY_TRIALS = 50
 # Starting worker processes takes several seconds. Two cores are busy in the calling process, too,
 # where folds train side by side.
 _WORTH_PROCESSES, _WORTH_TWO_PROCESSES = 30.0, 100.0
-
-
-class Slots(Protocol):
-    """A context manager with places for `n_slots` trials at a time."""
-
-    n_slots: int
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *exception: object) -> bool | None: ...
-
-    def submit(self, slot: int, *arguments: Any) -> Future[Any]:
-        """Start a trial in a free slot: evaluate configuration, seed and budget."""
-
-    def stop(self, slot: int) -> bool:
-        """End the trial that the slot runs, and return whether that was possible."""
-
-    def result(self, slot: int, future: Future[Any]) -> Any:
-        """Return the evaluation's result, or raise its error."""
 
 
 def open_slots(
@@ -264,7 +244,7 @@ def open_slots(
 
     Examples
     --------
-    >>> from skuq.search import open_slots
+    >>> from skuq.search._slots import open_slots
     >>> def evaluate(configuration, seed):
     ...     return configuration["x"] + seed
     >>> with open_slots(evaluate, n_jobs=1) as slots:
@@ -274,11 +254,15 @@ def open_slots(
     """
     backend, configured = joblib.parallel.get_active_backend()
     name = type(backend).__name__
+    # Nested processes would compete for the cores that the outer level has shared out.
     if (backend.nesting_level or 0) > 0 or _is_in_dask_task():
         return InlineSlots(evaluate)
     n_jobs = configured if n_jobs is None else n_jobs
     if name == "DaskDistributedBackend":
-        return _open_dask_slots(evaluate, backend, n_jobs, n_trials)
+        n_threads = backend.effective_n_jobs(n_jobs)  # threads of all workers, whatever n_jobs is
+        n_jobs = -1 if n_jobs is None else n_jobs
+        n_slots = min(n_jobs if n_jobs > 0 else n_threads + 1 + n_jobs, n_threads, n_trials)
+        return DaskSlots(evaluate, backend.client, max(1, n_slots), backend.submit_kwargs)
     n_slots = max(1, min(joblib.effective_n_jobs(n_jobs), n_trials))
     if name == "ThreadingBackend":
         return ThreadSlots(evaluate, n_slots)
@@ -286,21 +270,12 @@ def open_slots(
         raise ValueError(
             f"Trials cannot run on joblib's {name}. Use the loky, threading or dask backend."
         )
+    # Starting processes takes several seconds, which a short search does not have.
     is_short = seconds < (_WORTH_PROCESSES if n_slots > 2 else _WORTH_TWO_PROCESSES)
     few_programs = n_slots == 1 and n_trials <= _MANY_TRIALS and resident_bytes() < _MAX_BYTES
     if is_short or few_programs or not can_start_processes():
         return InlineSlots(evaluate)
     return ProcessSlots(evaluate, n_slots)
-
-
-def _open_dask_slots(
-    evaluate: Callable[..., Any], backend: Any, n_jobs: int | None, n_trials: int
-) -> Slots:
-    """Make slots on the cluster of joblib's Dask backend."""
-    n_threads = backend.effective_n_jobs(n_jobs)  # threads of all workers, whatever n_jobs is
-    n_jobs = -1 if n_jobs is None else n_jobs
-    n_slots = min(n_jobs if n_jobs > 0 else n_threads + 1 + n_jobs, n_threads, n_trials)
-    return DaskSlots(evaluate, backend.client, max(1, n_slots), backend.submit_kwargs)
 
 
 def _is_in_dask_task() -> bool:
@@ -315,19 +290,8 @@ def _is_in_dask_task() -> bool:
     return True
 
 
-class InlineSlots:
+class InlineSlots(Slots):
     """One slot, in the calling thread."""
-
-    n_slots = 1
-
-    def __init__(self, evaluate: Callable[..., Any]) -> None:
-        self._evaluate = evaluate
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
 
     def submit(self, slot: int, *arguments: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -337,16 +301,8 @@ class InlineSlots:
             future.set_exception(error)
         return future
 
-    def stop(self, slot: int) -> bool:
-        """Return False: a thread cannot be ended from outside."""
-        return False
 
-    def result(self, slot: int, future: Future[Any]) -> Any:
-        """Return the evaluation's result, or raise its error."""
-        return future.result()
-
-
-class ThreadSlots(InlineSlots):
+class ThreadSlots(Slots):
     """Slots that are threads of the calling process."""
 
     def __init__(self, evaluate: Callable[..., Any], n_slots: int) -> None:
@@ -356,6 +312,8 @@ class ThreadSlots(InlineSlots):
         self._futures: list[Future[Any] | None] = [None] * n_slots
 
     def __exit__(self, *exception: object) -> None:
+        # Trials still run after an interrupt, or if time was over. Otherwise the evaluation stays
+        # usable.
         busy = any(future is not None and not future.done() for future in self._futures)
         if busy and hasattr(self._evaluate, "cancel"):
             self._evaluate.cancel()

@@ -15,7 +15,7 @@ from skuq._utils._messages import Progress, warn_user
 from skuq.catalog._records import TrialOutcome, TrialRecord
 from skuq.exceptions import SlotsLostError
 from skuq.search._limits import Limits, RunOptions
-from skuq.search._slots import Slots
+from skuq.search._process_slots import Slots
 
 _logger = logging.getLogger("skuq")
 
@@ -99,6 +99,7 @@ class TrialLog:
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
         self._progress.__exit__()
+        # Both end the search early and keep what has finished; other errors are raised.
         interrupted = isinstance(error, KeyboardInterrupt | SlotsLostError)
         if interrupted:
             self.interrupted = True
@@ -106,6 +107,7 @@ class TrialLog:
                 self._add(record)
             if not any(record.completed for record in self.history):
                 return False
+            # A lost cluster has a message, a keyboard interrupt has none.
             reason = f": {error}" if str(error) else "."
             of = "" if self._shown_total is None else f" of {self._shown_total}"
             warn_user(
@@ -122,15 +124,34 @@ class TrialLog:
         Raises SearchFailedError if too many have failed.
         """
         while self.finished:
+            # Removed only when it is safe: an interrupt in between stores it again.
             record = self.finished[0]
             self._add(record)
             self.finished.popleft()
-            self._report(record)
+            # Show the progress of the search.
+            scores = [r.score for r in self.history if r.completed]
+            best = f"{min(scores):.3f}" if scores else "-"
+            counts = Counter(r.status for r in self.history)
+            shown: dict[str, Any] = {
+                f"best {self._options.score_name}": best,
+                "failed": counts["failed"],
+            }
+            if counts["discarded"]:
+                shown["discarded"] = counts["discarded"]
+            if record.failed:
+                # Not a warning: in a wide space some networks diverge, and the catalog records it.
+                message = f"trial {record.trial_number} failed: {record.message}"
+            else:
+                message = f"trial {record.trial_number}: score {record.score:.4f}"
+                if not record.completed:
+                    message += f", {record.status} after {record.share:.0%}"
+            self._progress.step(message=message, **shown)
         self._check_failures()
 
     def seconds_left(self) -> float:
         """Return the time that the search has left; infinite until a trial has succeeded."""
         limits = self._options.limits
+        # A search without a single network would be useless, however late it is.
         if limits.needs_success and not any(record.completed for record in self.history):
             return math.inf
         return limits.seconds_left(self._started)
@@ -152,26 +173,6 @@ class TrialLog:
             self._store.add(record)
         self.history.append(record)
 
-    def _report(self, record: TrialRecord) -> None:
-        """Show the progress of the search after a trial."""
-        scores = [r.score for r in self.history if r.completed]
-        best = f"{min(scores):.3f}" if scores else "-"
-        counts = Counter(r.status for r in self.history)
-        shown: dict[str, Any] = {
-            f"best {self._options.score_name}": best,
-            "failed": counts["failed"],
-        }
-        if counts["discarded"]:
-            shown["discarded"] = counts["discarded"]
-        if record.failed:
-            # Not a warning: in a wide space some networks diverge, and the catalog records it.
-            message = f"trial {record.trial_number} failed: {record.message}"
-        else:
-            message = f"trial {record.trial_number}: score {record.score:.4f}"
-            if not record.completed:
-                message += f", {record.status} after {record.share:.0%}"
-        self._progress.step(message=message, **shown)
-
 
 @dataclass
 class RunningTrial:
@@ -184,25 +185,19 @@ class RunningTrial:
     deadline: float
     started: float = field(default_factory=time.monotonic)
 
-    @property
-    def arguments(self) -> tuple[dict[str, Any], int]:
-        """Arguments of the evaluation."""
-        return self.configuration, self.seed
-
-    def failure(self, reason: str) -> TrialRecord:
-        """Make the trial's record for a failure."""
-        return self._record("failed", message=reason)
-
     def record(self, result: Any) -> TrialRecord:
         """Make the trial's record from the result of its evaluation."""
+        # NaN compares false with every number, and would break sorting and selection.
         if not math.isfinite(result.score):
-            return self.failure(f"The evaluation returned a score of {result.score}.")
+            reason = f"The evaluation returned a score of {result.score}."
+            return self.ended_as("failed", message=reason)
         if not isinstance(result, TrialOutcome):
-            return self._record("completed", score=result.score, result=result)
+            return self.ended_as("completed", score=result.score, result=result)
         status = "discarded" if result.result is None else "completed"
-        return self._record(status, **vars(result))
+        return self.ended_as(status, **vars(result))
 
-    def _record(self, status: str, **fields: Any) -> TrialRecord:
+    def ended_as(self, status: str, **fields: Any) -> TrialRecord:
+        """Make the trial's record with this status."""
         seconds = time.monotonic() - self.started
         identity = self.number, self.configuration, self.seed
         return TrialRecord(*identity, status=status, seconds=seconds, **fields)
@@ -228,6 +223,7 @@ class RunningTrials(dict[Future[Any], RunningTrial]):
         timeout = None if seconds == math.inf else max(0, seconds)
         finished, _ = wait(self, timeout, return_when=FIRST_COMPLETED)
         lost = None
+        # By number, so that equal results are recorded in the same order.
         for future in sorted(finished, key=lambda future: self[future].number):
             trial = self.pop(future)
             try:
@@ -236,15 +232,12 @@ class RunningTrials(dict[Future[Any], RunningTrial]):
                 lost = error
                 continue
             except Exception as error:
-                record = trial.failure(f"{type(error).__name__}: {error}")
+                record = trial.ended_as("failed", message=f"{type(error).__name__}: {error}")
             self.free_slots.append(trial.slot)
             yield record
         if lost is not None:
             raise lost
-        yield from self._stop_overdue()
-
-    def _stop_overdue(self) -> Iterator[TrialRecord]:
-        """Stop trials whose deadline has passed, and yield their records."""
+        # Stop trials whose deadline has passed.
         now = time.monotonic()
         for future, trial in [item for item in self.items() if item[1].deadline <= now]:
             trial.deadline = math.inf  # a trial that cannot be stopped must end by itself
@@ -252,4 +245,5 @@ class RunningTrials(dict[Future[Any], RunningTrial]):
                 del self[future]
                 self.free_slots.append(trial.slot)
                 timeout = self._limits.trial_timeout
-                yield trial.failure(f"TimeoutError: stopped after trial_timeout={timeout:g} s.")
+                reason = f"TimeoutError: stopped after trial_timeout={timeout:g} s."
+                yield trial.ended_as("failed", message=reason)

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_array, validate_data
 from skuq import backend
 from skuq._utils._checks import check_targets, fill_masked
 from skuq._utils._records import saved_as
-from skuq.networks import OperatorHead
+from skuq.networks._operator import OperatorHead
 from skuq.predictive import EpistemicNormal, GaussianMixture
 from skuq.tables._columns import refuse_lazy
 from skuq.tables._inputs import Inputs

@@ -138,7 +138,7 @@ class RobustScaling(Scaling):
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.tables import RobustScaling
+    >>> from skuq.tables._scaling import RobustScaling
     >>> X = np.array([[0.0], [1.0], [2.0], [3.0], [1000.0]])
     >>> RobustScaling().fit(X).transform(X).round(2).ravel()
     array([-0.95, -0.49,  0.  ,  0.49,  3.  ])

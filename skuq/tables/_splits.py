@@ -38,6 +38,14 @@ class TrainingData:
         Sample weights of the training rows, with mean 1.
     x_valid, y_valid, weight_valid : ndarray
         The same for the validation rows, of which there can be none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.tables import TrainingData
+    >>> x = np.linspace(-1, 1, 20)[:, None]
+    >>> TrainingData.without_validation(x, x**2, np.ones(20)).x_valid.shape
+    (0, 1)
     """
 
     x: np.ndarray

@@ -20,9 +20,9 @@ from skuq._params import StrOptions
 from skuq._utils._checks import check_labels, check_targets, fill_masked
 from skuq._utils._messages import warn_user
 from skuq._utils._records import saved_as
-from skuq.networks import (
+from skuq.networks import GaussianHead
+from skuq.networks._heads import (
     CategoricalHead,
-    GaussianHead,
     GaussianMixtureHead,
     PackedHead,
     QuantileHead,

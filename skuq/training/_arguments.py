@@ -6,6 +6,7 @@ are drawn on the host.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -177,7 +178,11 @@ def data_tensors(data: TrainingData, splits: Sequence[Split] | None = None) -> d
     with _lock:
         shared = _tensors.get(data)
         if shared is None:
-            shared = _tensors[data] = backend.to_tensors(_shared_tables(data))
+            tables = {"table": _pad_rows(_join_columns(data.x, data.y, data.weight), table_rows)}
+            if len(data.x_valid):
+                rows = _join_columns(data.x_valid, data.y_valid, data.weight_valid)
+                tables["valid"] = _pad_rows(rows, padded_rows)
+            shared = _tensors[data] = backend.to_tensors(tables)
     if splits is None:
         return shared
     tensors = {"table": shared["table"]}
@@ -187,14 +192,6 @@ def data_tensors(data: TrainingData, splits: Sequence[Split] | None = None) -> d
     if valid.shape[-2]:
         tensors["valid"] = backend.to_tensors(_pad_rows(valid, padded_rows))
     return tensors
-
-
-def _shared_tables(data: TrainingData) -> dict[str, np.ndarray]:
-    tables = {"table": _pad_rows(_join_columns(data.x, data.y, data.weight), table_rows)}
-    if len(data.x_valid):
-        valid = _join_columns(data.x_valid, data.y_valid, data.weight_valid)
-        tables["valid"] = _pad_rows(valid, padded_rows)
-    return tables
 
 
 def _join_columns(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -248,6 +245,9 @@ def program_key(
     # would count the padding as rows.
     n_rows = sizes.n_train if template.through_keras else full_batch_rows(sizes.n_train)
     batch = min(recipe.batch_size, n_rows)
+    # Variables that get no gradient from the head's terms for artificial inputs.
+    prefix = getattr(job.head, "detached", None) if recipe.n_artificial else None
+    detached = [k for k, name in enumerate(template.names) if prefix and name.startswith(prefix)]
     return ProgramKey(
         network=template.identity,
         head=job.head,
@@ -270,7 +270,7 @@ def program_key(
         momentum=recipe.momentum,
         n_artificial=recipe.n_artificial,
         n_draws=recipe.n_draws,
-        detached=_detached(template, job.head) if recipe.n_artificial else (),
+        detached=tuple(detached),
         beta_2=recipe.beta_2,
         epsilon=recipe.epsilon,
         # Without Dropout layers a schedule changes nothing and would only compile a new program.
@@ -297,13 +297,6 @@ def _check_dropout(recipe: Recipe, template: Template) -> None:
             "with layers that run through Keras: their Dropout layers have fixed rates. "
             'Set dropout_schedule="constant".'
         )
-
-
-def _detached(template: Template, head: Any) -> tuple[int, ...]:
-    """Find the positions of variables that get no gradient from a head's uncertainty terms."""
-    if head.detached is None:
-        return ()
-    return tuple(k for k, name in enumerate(template.names) if name.startswith(head.detached))
 
 
 def scalars_of(job: TrainingJob, data: TrainingData, sizes: Sizes) -> dict[str, Any]:
@@ -366,9 +359,9 @@ def schedules_of(
     """
     functions = {"rates": recipe.rate_factors}
     if key.decay:
-        functions["decays"] = recipe.weight_decay_factors
+        functions["decays"] = functools.partial(recipe.regularization_factors, "weight_decay")
     if key.dropout_schedule:
-        functions["dropouts"] = recipe.dropout_factors
+        functions["dropouts"] = functools.partial(recipe.regularization_factors, "dropout")
     schedules = {}
     for name, function in functions.items():
         # Epochs and steps that only fill the program's shapes keep the factor 1.

@@ -64,8 +64,17 @@ def build_checked(
     if not model.trainable_variables:
         raise SearchSpaceError(f"{source} returned a model without trainable weights.")
     _check_layers(model, source)
-    _check_sums(model, source)
-    _check_rebuilt(model, source)
+    if fault := wrong_sum(model):
+        raise SearchSpaceError(f"{source} returned a model in which {fault}")
+    # A member is stored as its configuration, from which its model is rebuilt to predict. A plan
+    # is made of the configuration alone, so that such a model needs no check.
+    if make_plan(model.to_json()) is None:
+        try:
+            check_rebuild(model)
+        except Exception as error:
+            raise SearchSpaceError(
+                f"{source} returned a model that cannot be rebuilt from its configuration: {error}."
+            ) from error
     _warn_of_random_values(model, lambda: build(input_shape, n_raw), source)
     return model
 
@@ -94,8 +103,16 @@ def _check_shapes(model: Any, input_shape: tuple[int, ...], n_raw: int, source: 
 
 def _check_last_activation(model: Any, source: str) -> None:
     """Raise SearchSpaceError if the outputs of a model come from one of Keras' activations."""
-    last = _last_operation(model.outputs[0])
-    name = type(last).__name__
+    tensor = model.outputs[0]
+    while True:  # go into models, and back over changes of the shape
+        last, index, _ = tensor._keras_history
+        name = type(last).__name__
+        if isinstance(last, backend.keras.Model) and hasattr(last, "outputs"):
+            tensor = last.outputs[0]
+        elif name in ("Dropout", "Flatten", "Identity", "Reshape"):
+            tensor = last._inbound_nodes[index].input_tensors[0]
+        else:
+            break
     if name.lower() not in _ACTIVATIONS:
         name = "linear"
         # A layer of the user's may apply its activation anywhere.
@@ -109,18 +126,6 @@ def _check_last_activation(model: Any, source: str) -> None:
             "parameters of a distribution, such as logits of classes, or a mean and a raw standard "
             "deviation. End with a layer without activation, such as Dense(n_outputs)."
         )
-
-
-def _last_operation(tensor: Any) -> Any:
-    """Find the operation that computes a tensor, within models and before changes of its shape."""
-    while True:
-        operation, index, _ = tensor._keras_history
-        if isinstance(operation, backend.keras.Model) and hasattr(operation, "outputs"):
-            tensor = operation.outputs[0]
-        elif type(operation).__name__ in ("Dropout", "Flatten", "Identity", "Reshape"):
-            tensor = operation._inbound_nodes[index].input_tensors[0]
-        else:
-            return operation
 
 
 def _check_layers(model: Any, source: str) -> None:
@@ -147,12 +152,6 @@ def _check_layers(model: Any, source: str) -> None:
             )
 
 
-def _check_sums(model: Any, source: str) -> None:
-    """Raise SearchSpaceError for a sum that Keras computes wrongly for some numbers of rows."""
-    if fault := wrong_sum(model):
-        raise SearchSpaceError(f"{source} returned a model in which {fault}")
-
-
 def _warn_of_random_values(model: Any, build_again: Callable[[], Any], source: str) -> None:
     """Warn of untrained values that differ each time the network is built."""
     kept = kept_values(model)
@@ -171,21 +170,6 @@ def _warn_of_random_values(model: Any, build_again: Callable[[], Any], source: s
                 "keras.utils.set_random_seed before each fit, or set the values in your function."
             )
             return
-
-
-def _check_rebuilt(model: Any, source: str) -> None:
-    """Raise SearchSpaceError if a model cannot be rebuilt from its configuration.
-
-    A member is stored as this configuration, and its model is rebuilt to predict.
-    """
-    if make_plan(model.to_json()) is not None:
-        return
-    try:
-        check_rebuild(model)
-    except Exception as error:
-        raise SearchSpaceError(
-            f"{source} returned a model that cannot be rebuilt from its configuration: {error}."
-        ) from error
 
 
 def find_completed(members: Sequence[Member | FloatingPointError]) -> list[int]:

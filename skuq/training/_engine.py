@@ -186,14 +186,55 @@ class TrainingRun:
         Network, recipes and seeds. A job that starts from a `TrainingState` continues that run.
     data : TrainingData
         Rows to train on and to validate on.
+
+    Attributes
+    ----------
+    n_epochs : int
+        Number of epochs trained so far.
+    jit : bool
+        Whether the program is compiled through XLA.
+
+    Examples
+    --------
+    The state of a paused run continues exactly, in another process too:
+
+    >>> import dataclasses
+    >>> import numpy as np
+    >>> from skuq.networks import GaussianHead, build_mlp
+    >>> from skuq.tables import TrainingData
+    >>> from skuq.training import Recipe, TrainingJob, TrainingRun, train
+    >>> x = np.linspace(-1, 1, 20)[:, None]
+    >>> data = TrainingData.without_validation(x, x**2, np.ones(20))
+    >>> model = build_mlp((1,), 2, hidden_units=(8,))
+    >>> job = TrainingJob.of_model(model, GaussianHead(), Recipe(epochs=4), [0])
+    >>> run = TrainingRun(job, data)
+    >>> run.advance(1)
+    >>> (member,) = train(dataclasses.replace(job, start=run.state()), data)
+    >>> member.n_epochs
+    4
     """
 
     def __init__(self, job: TrainingJob, data: TrainingData):
         self.job, self.data = job, data
         template = template_of(job.network)
         sizes = Sizes.of(job, data)
+        recipe = job.recipe
+        if isinstance(job.start, TrainingState):
+            jit: bool = job.start.jit
+        elif job.jit is not None:
+            jit = job.jit
+        else:
+            jit = worth_xla(
+                job.network,
+                recipe.epochs * math.ceil(sizes.n_train / recipe.batch_size),
+                sum(map(math.prod, template.shapes)) * len(job.seeds),
+                stops_early=recipe.early_stopping_patience is not None,
+                n_alike=job.n_alike,
+                has_artificial=recipe.n_artificial > 0,
+            )
+        self.jit, self.n_epochs = jit, 0
         self._model, self._sizes = template.model, sizes
-        self._key = program_key(job, template, data, sizes, jit=_uses_xla(job, template, sizes))
+        self._key = program_key(job, template, data, sizes, jit=jit)
         self._layout = Blocks(template.shapes, self._key.jit)
         self._streams = HostStreams(job)
         self._tables = data_tensors(data, job.splits if job.own_validation else None)
@@ -205,43 +246,30 @@ class TrainingRun:
         self._shares = batch_shares(self._key, sizes.n_train)
         if isinstance(job.start, TrainingState):  # a paused run continues
             self._carry, self._history = job.start.carry, [job.start.history]
-            self._done, self._clock = job.start.n_epochs, _Clock(job.start.seconds)
+            self.n_epochs, self._clock = job.start.n_epochs, _Clock(job.start.seconds)
         else:
-            self._carry, self._history = self._first_carry(template), []
-            self._done, self._clock = 0, _Clock()
+            # Each member starts from its own weights, given or drawn from its seed.
+            words = [seed_words(seed) for seed in job.seeds]
+            first: Any = job.start or [template.draw(word.weights) for word in words]
+            weights, states = zip(*first)
+            self._carry = start_carry(
+                self._layout.pack(np.asarray(job.join_members(weights), dtype="float32")),
+                [job.join_members(values) for values in zip(*states)],
+                self._key,
+                job.join_members([recipe.learning_rate for recipe in job.recipes]),
+                job.join_members([word.noise for word in words]),
+            )
+            self._history, self._clock = [], _Clock()
         prior = self._prior(template)
         if prior is not None:
             self._tables = {**self._tables, "prior": to_tensors(prior)}
-
-    @property
-    def n_epochs(self) -> int:
-        """Number of epochs trained so far."""
-        return self._done
 
     @property
     def share(self) -> float:
         """Share of the training that is done: 1 once it has ended, by early stopping too."""
         if np.all(to_host(self._carry["stopped"])):
             return 1.0
-        return float(self._done / self.job.recipe.epochs)
-
-    @property
-    def jit(self) -> bool:
-        """Whether the program is compiled through XLA."""
-        return self._key.jit
-
-    def _first_carry(self, template: Template) -> dict[str, Any]:
-        """Draw every member's first weights, and make the carry of epoch 0."""
-        job, words = self.job, [seed_words(seed) for seed in self.job.seeds]
-        first: Any = job.start or [template.draw(word.weights) for word in words]
-        weights, states = zip(*first)
-        return start_carry(
-            self._layout.pack(np.asarray(job.join_members(weights), dtype="float32")),
-            [job.join_members(values) for values in zip(*states)],
-            self._key,
-            job.join_members([recipe.learning_rate for recipe in job.recipes]),
-            job.join_members([word.noise for word in words]),
-        )
+        return float(self.n_epochs / self.job.recipe.epochs)
 
     def _prior(self, template: Template) -> np.ndarray | None:
         """Compute the outputs (.., n_rows, n_raw) of frozen prior networks for the table's rows.
@@ -295,45 +323,41 @@ class TrainingRun:
         """
         key, end = self._key, self.job.recipe.epochs
         if n_epochs is not None:
-            end = min(end, self._done + n_epochs)
+            end = min(end, self.n_epochs + n_epochs)
         stops = to_host(self._carry["stopped"])
-        while self._done < end and not np.all(stops):
+        while self.n_epochs < end and not np.all(stops):
             if cancelled is not None and cancelled():
                 raise InterruptedError("Training was cancelled.")
-            if self._done and time.monotonic() > deadline:
+            if self.n_epochs and time.monotonic() > deadline:
                 break
             called = time.perf_counter()
             # As many epochs as fit into a slice; a single one until an epoch has been timed.
             n = int(np.clip(_SLICE_SECONDS / self._clock.epoch, 1, key.epochs_per_call))
-            n = min(n, end - self._done)
-            arguments = to_tensors((self._carry, self._tables, self._feed(n), self._numbers(n)))
+            n = min(n, end - self.n_epochs)
+            arguments = self._arguments(n)
             program = programs.get(key, functools.partial(self._compile, arguments))
             carry, rows = program(*arguments)
             # Waits for the end of the call, so that its time can be taken.
             rows, stops = to_host((rows, carry["stopped"]))
             self._clock.add(n, time.perf_counter() - called)
-            self._carry, self._done = carry, self._done + n
+            self._carry, self.n_epochs = carry, self.n_epochs + n
             self._history.append(rows[:n])
             if report is not None:
-                report(n, 0 if np.all(stops) else end - self._done)
+                report(n, 0 if np.all(stops) else end - self.n_epochs)
 
-    def _feed(self, n_epochs: int) -> dict[str, np.ndarray]:
-        """Prepare batch orders, schedules and artificial inputs of the next epochs."""
+    def _arguments(self, n_epochs: int) -> Any:
+        """Prepare the program's arguments for the next epochs, as tensors."""
         key, sizes = self._key, self._sizes
         n_steps = math.ceil(sizes.n_train / key.batch_size)
         feed = {
             **self._shares,
             "orders": self._streams.orders(key, n_epochs, sizes.n_rows, sizes.n_train),
-            **schedules_of(key, self.job.recipe, self._done, n_epochs, n_steps),
+            **schedules_of(key, self.job.recipe, self.n_epochs, n_epochs, n_steps),
         }
         if key.n_artificial:
             feed["artificial"] = self._streams.artificial(key, n_epochs, n_steps)
-        return feed
-
-    def _numbers(self, n_epochs: int) -> dict[str, Any]:
-        """Join the recipes' numbers with the numbers of steps and epochs of the next call."""
-        n_steps = math.ceil(self._sizes.n_train / self._key.batch_size)
-        return {**self._scalars, "n_steps": np.int32(n_steps), "n_epochs": np.int32(n_epochs)}
+        counts = {"n_steps": np.int32(n_steps), "n_epochs": np.int32(n_epochs)}
+        return to_tensors((self._carry, self._tables, feed, {**self._scalars, **counts}))
 
     def _compile(self, arguments: Any) -> Any:
         """Compile the program for arguments of these shapes."""
@@ -346,17 +370,20 @@ class TrainingRun:
             carry=to_host(self._carry),
             history=np.concatenate(self._history),
             streams=self._streams.positions(),
-            n_epochs=self._done,
+            n_epochs=self.n_epochs,
             seconds=self._clock.seconds,
             jit=self._key.jit,
         )
 
     def members(self) -> list[Member | FloatingPointError]:
         """Make the record of each member, or an error in the place of one that diverged."""
-        job = self.job
+        job, data = self.job, self.data
         best, states = to_host((self._carry["best_weights"], self._carry["best_state"]))
         weights, history = self._layout.join(best), np.concatenate(self._history)
         seconds = self._clock.seconds / len(job.seeds)
+        held_out = [data.x_valid if job.held_out is None else job.held_out] * len(job.seeds)
+        if job.splits is not None and job.own_validation:
+            held_out = [data.x[valid] for _, valid in job.splits]
         if not job.stacked:  # add a member axis of length one
             history, weights, states = history[..., None], weights[None], [s[None] for s in states]
         return [
@@ -368,31 +395,7 @@ class TrainingRun:
                 state=tuple(value[k] for value in states),
                 history=history[..., k],
                 seconds=seconds,
-                held_out=self._held_out(k),
+                held_out=held_out[k],
             )
             for k in range(len(job.seeds))
         ]
-
-    def _held_out(self, k: int) -> np.ndarray:
-        """Select the inputs whose predictions are stored with member k."""
-        if self.job.splits is not None and self.job.own_validation:
-            return self.data.x[self.job.splits[k][1]]
-        return self.data.x_valid if self.job.held_out is None else self.job.held_out
-
-
-def _uses_xla(job: TrainingJob, template: Template, sizes: Sizes) -> bool:
-    """Tell whether the program is compiled through XLA, and not as a plain graph."""
-    if isinstance(job.start, TrainingState):
-        return job.start.jit
-    if job.jit is not None:
-        return job.jit
-    recipe = job.recipe
-    n_steps_per_epoch = math.ceil(sizes.n_train / recipe.batch_size)
-    return worth_xla(
-        job.network,
-        recipe.epochs * n_steps_per_epoch,
-        sum(map(math.prod, template.shapes)) * len(job.seeds),
-        stops_early=recipe.early_stopping_patience is not None,
-        n_alike=job.n_alike,
-        has_artificial=recipe.n_artificial > 0,
-    )

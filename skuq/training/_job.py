@@ -187,12 +187,14 @@ class TrainingState:
     >>> import numpy as np
     >>> from skuq.networks import GaussianHead, build_mlp
     >>> from skuq.tables import TrainingData
-    >>> from skuq.training import Recipe, TrainingJob, train_epochs
+    >>> from skuq.training import Recipe, TrainingJob, TrainingRun
     >>> x = np.linspace(-1, 1, 20)[:, None]
     >>> data = TrainingData.without_validation(x, x**2, np.ones(20))
     >>> model = build_mlp((1,), 2, hidden_units=(8,))
     >>> job = TrainingJob.of_model(model, GaussianHead(), Recipe(epochs=4), [0])
-    >>> state = train_epochs(job, data, 2)
+    >>> run = TrainingRun(job, data)
+    >>> run.advance(2)
+    >>> state = run.state()
     >>> state.n_epochs, state.history.shape
     (2, (2, 3))
     """
@@ -354,14 +356,16 @@ class TrainingJob:
         sizes = range(_SMALLEST_GROUP, n_members)
         # The smallest size that divides the stack, or the whole stack.
         size = next((k for k in sizes if n_members % k == 0), n_members)
-        parts = [slice(k, k + size) for k in range(0, n_members, size)]
-        return [self._group(part, self.n_alike * len(parts)) for part in parts]
-
-    def _group(self, members: slice, n_alike: int) -> TrainingJob:
-        """Copy the job with some of its members."""
         fields = {name: getattr(self, name) for name in _MEMBER_FIELDS}
-        taken = {name: value and value[members] for name, value in fields.items()}
-        return replace(self, **taken, n_alike=n_alike)
+        n_alike = self.n_alike * (n_members // size)  # groups share one program
+        return [
+            replace(
+                self,
+                **{name: value and value[k : k + size] for name, value in fields.items()},
+                n_alike=n_alike,
+            )
+            for k in range(0, n_members, size)
+        ]
 
     def _check(self) -> None:
         """Raise ValueError if the fields of the job contradict each other."""

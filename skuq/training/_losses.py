@@ -16,7 +16,6 @@ the position. It is good enough for dropout, and not meant for cryptography.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,7 +23,8 @@ import numpy as np
 from skuq import backend
 from skuq.backend import Backend, ops
 from skuq.networks._epinet import EpistemicNetwork
-from skuq.networks._plan import Plan, Run, tensors
+from skuq.networks._plan import Plan
+from skuq.networks._plan_parts import Run, tensors
 from skuq.training._arguments import ProgramKey
 from skuq.training._networks import MAX_PASS_ROWS, DrawingNetwork, KerasNetwork
 
@@ -98,19 +98,15 @@ class PlannedNetwork:
     def forward(self, variables: Any, state: Any, x: Any, run: Run) -> tuple[Any, Any, Any]:
         """Compute ``(raw, new state, penalty)``."""
         raw, state = self.plan(variables, state, x, run)
-        return raw, state, self._penalty(variables)
-
-    def _penalty(self, variables: Any) -> Any:
-        """Sum the layers' own weight penalties; the result is () or (n_members,)."""
         ops = backend.ops
-        total: Any = 0.0
+        total: Any = 0.0  # the layers' own weight penalties, () or (n_members,)
         for weight, value in zip(self.plan.weights, variables):
             axes = tuple(range(-len(weight.shape), 0))
             if weight.l1:
                 total = total + weight.l1 * ops.sum(ops.abs(value), axis=axes)
             if weight.l2:
                 total = total + weight.l2 * ops.sum(ops.square(value), axis=axes)
-        return total
+        return raw, state, total
 
 
 INDEX_STREAM = 2**20  # stream of epistemic indices: dropout layers count their streams from 0
@@ -123,7 +119,7 @@ class Losses:
         self.key, self.network, self.backend = key, network, backend
         n_inputs = math.prod(key.input_shape)
         self._columns = [n_inputs, n_inputs + key.n_outputs]  # where y and the weight begin
-        self._head: Any = key.head  # an `ArtificialHead` if `key.n_artificial` is positive
+        self._head: Any = key.head  # with an `artificial_loss` if `key.n_artificial` is positive
         # A head may be validated by another loss than the one it is trained on.
         self._validation_loss = getattr(key.head, "validation_loss", key.head.loss)
 
@@ -136,12 +132,25 @@ class Losses:
         (.., batch_size, n_raw) are the outputs of a frozen prior network, or None. `factor`
         multiplies the dropout rates in this step; None leaves them.
         """
+        key, noise_key = self.key, scalars["noise_key"]
+
+        def dropout_mask(number: int, rate: Any, shape: Any) -> Any:
+            # `uniform` adds the member axis, since the noise key has one.
+            shape = tuple(shape) if not key.n_members else tuple(shape[-2:])
+            numbers = uniform(noise_key, step, number, shape)
+            if key.dropout:  # the recipe's rate replaces the layer's own
+                rate = scalars["dropout"][:, None, None] if key.n_members else scalars["dropout"]
+            if key.dropout_schedule:
+                rate = rate * factor
+            # Inverted dropout: the units that are kept are scaled by 1 / (1 - rate).
+            return ops.cast(numbers >= rate, "float32") / (1.0 - rate)
+
         return Run(
-            tensors(self.key.jit),
+            tensors(key.jit),
             training=True,
             is_real=ops.cast(share > 0, "float32"),
-            dropout_mask=self._dropout_mask(step, scalars, factor),
-            index=self._index(step, scalars["noise_key"]),
+            dropout_mask=dropout_mask,
+            index=self._index(step, noise_key),
             prior=prior,
         )
 
@@ -228,23 +237,6 @@ class Losses:
         if len(self.key.input_shape) > 1:
             x = ops.reshape(x, (*rows.shape[:-1], *self.key.input_shape))
         return x, y, ops.squeeze(weight, -1)
-
-    def _dropout_mask(self, step: Any, scalars: dict[str, Any], factor: Any) -> Callable[..., Any]:
-        """Make the function that draws each dropout layer's mask in this step."""
-        key, noise_key = self.key, scalars["noise_key"]
-
-        def mask(number: int, rate: Any, shape: Any) -> Any:
-            # `uniform` adds the member axis, since the noise key has one.
-            shape = tuple(shape) if not key.n_members else tuple(shape[-2:])
-            numbers = uniform(noise_key, step, number, shape)
-            if key.dropout:  # the recipe's rate replaces the layer's own
-                rate = scalars["dropout"][:, None, None] if key.n_members else scalars["dropout"]
-            if key.dropout_schedule:
-                rate = rate * factor
-            # Inverted dropout: the units that are kept are scaled by 1 / (1 - rate).
-            return ops.cast(numbers >= rate, "float32") / (1.0 - rate)
-
-        return mask
 
     def _index(self, step: Any, noise_key: Any) -> Any:
         """Draw the epistemic indices (.., n_draws, n_index) of a step; None if it has none."""

@@ -23,7 +23,7 @@ from skuq._utils._messages import warn_user
 from skuq.catalog._records import Member
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._keras_models import rebuild
-from skuq.networks._plan import ARRAYS, Namespace, Run
+from skuq.networks._plan_parts import ARRAYS, Namespace, Run
 
 _SEED_STATE = "seed_generator_state"
 
@@ -144,22 +144,18 @@ def _start_of(variable: Any, layer: Any) -> _Start | None:
         initializer = getattr(layer, f"{name}_initializer", None)
         if isinstance(initializer, backend.keras.initializers.Initializer):
             is_bias_of_lstm = name == "bias" and getattr(layer, "unit_forget_bias", False)
-            return _Start(_with_axes(initializer, layer), is_bias_of_lstm)
+            config = initializer.get_config()
+            lacks_axes = config.get("input_axes", 0) is None  # only some initializers have them
+            if isinstance(layer, backend.keras.layers.EinsumDense) and lacks_axes:
+                # Keras scales the values by the axes of the kernel, which the equation names.
+                _, kernel, output = re.split(",|->", layer.equation.replace(" ", ""))
+                config["input_axes"] = [k for k, axis in enumerate(kernel) if axis not in output]
+                config["output_axes"] = [k for k, axis in enumerate(kernel) if axis in output]
+                scaled = type(initializer).from_config(config)
+                scaled.seed = initializer.seed
+                initializer = scaled
+            return _Start(initializer, is_bias_of_lstm)
     return None
-
-
-def _with_axes(initializer: Any, layer: Any) -> Any:
-    """Give an EinsumDense layer's initializer the axes of its kernel, by which Keras scales it."""
-    config = initializer.get_config()
-    lacks_axes = config.get("input_axes", 0) is None  # only some initializers have them
-    if not isinstance(layer, backend.keras.layers.EinsumDense) or not lacks_axes:
-        return initializer
-    _, kernel, output = re.split(",|->", layer.equation.replace(" ", ""))
-    config["input_axes"] = [k for k, axis in enumerate(kernel) if axis not in output]
-    config["output_axes"] = [k for k, axis in enumerate(kernel) if axis in output]
-    scaled = type(initializer).from_config(config)
-    scaled.seed = initializer.seed
-    return scaled
 
 
 def keras_model(member: Member) -> Any:

@@ -23,7 +23,8 @@ from skuq.backend import BoundedCache
 from skuq.catalog._records import Member
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._keras_models import own_classes, rebuild
-from skuq.networks._plan import ARRAYS, Run, make_plan, without_names
+from skuq.networks._plan import make_plan, without_names
+from skuq.networks._plan_parts import ARRAYS, Run
 from skuq.training._networks import DrawingNetwork, numbers_per_row
 
 _CHUNK_ENTRIES = 2**15  # numbers of one layer held at a time: 256 kB, which fit into a core's cache
@@ -62,12 +63,12 @@ def predict_members(
     >>> import numpy as np
     >>> from skuq.networks import GaussianHead, build_mlp
     >>> from skuq.tables import TrainingData
-    >>> from skuq.training import Recipe, predict_members, train_member
+    >>> from skuq.training import Recipe, TrainingJob, predict_members, train
     >>> x = np.linspace(-1, 1, 20)[:, None]
     >>> data = TrainingData.without_validation(x, x**2, np.ones(20))
     >>> model = build_mlp((1,), 2, hidden_units=(8,))
-    >>> member = train_member(model, GaussianHead(), Recipe(epochs=4), data, seed=0)
-    >>> predict_members([member], x[:3]).shape
+    >>> job = TrainingJob.of_model(model, GaussianHead(), Recipe(epochs=4), seeds=[0])
+    >>> predict_members(train(job, data), x[:3]).shape
     (1, 3, 2)
     """
     x = np.asarray(x, dtype="float64")
@@ -188,7 +189,7 @@ def predict_draws(member: Member, x: np.ndarray, index: np.ndarray | None = None
         Epistemic indices of the draws. Only networks with an EpiNet need them; others give one
         draw.
     """
-    network, variables, state = _parts_of(member)
+    network, variables, state = parts_of(member)
     x, run = np.asarray(x, dtype="float64"), Run(ARRAYS, index=index)
     epinet = network.network.epinet
     # Chunks of rows bound the memory of the widest layer, (n_draws, rows, widest).
@@ -203,13 +204,7 @@ def predict_draws(member: Member, x: np.ndarray, index: np.ndarray | None = None
     return draws
 
 
-def variables_of(member: Member) -> tuple[DrawingNetwork, list[Any]]:
-    """Look up a member's network and its variables in float64."""
-    network, variables, _ = _parts_of(member)
-    return network, variables
-
-
-def _parts_of(member: Member) -> tuple[DrawingNetwork, list[Any], list[Any]]:
+def parts_of(member: Member) -> tuple[DrawingNetwork, list[Any], list[Any]]:
     """Look up a member's network, its variables and its state in float64."""
     if member not in _drawing_parts:
         predicting = _Predicting(member)

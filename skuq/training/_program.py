@@ -204,8 +204,13 @@ class TrainingProgram:
             rate = ops.where(carry["stopped"], np.float32(np.nan), carry["learning_rate"])
             loss, finite, carry = self._train_epoch(data, feed, epoch, scalars, carry)
             if key.n_valid:
-                valid = self._validate(data["valid"], scalars["n_valid"], carry)
-                watched = valid
+                valid = watched = self.losses.validation(
+                    self.layout.variables(carry["weights"]),
+                    carry["state"],
+                    data["valid"],
+                    scalars["n_valid"],
+                    carry["noise_key"],
+                )
             else:  # as in Keras, callbacks then watch the training loss
                 valid, watched = ops.full_like(loss, np.nan), loss
             row = ops.stack([loss, valid, rate])[None]  # (1, 3, ..)
@@ -330,11 +335,6 @@ class TrainingProgram:
             self.rule.update(w, s, g, t, lr) for w, s, g, lr in zip(weights, slots, gradient, rates)
         ]
         return tuple(tuple(part) for part in zip(*updates))
-
-    def _validate(self, valid: Any, n_valid: Any, carry: dict[str, Any]) -> Any:
-        """Compute the validation losses (..) at the current weights."""
-        variables = self.layout.variables(carry["weights"])
-        return self.losses.validation(variables, carry["state"], valid, n_valid, carry["noise_key"])
 
     def _end_epoch(
         self, loss: Any, finite: Any, scalars: dict[str, Any], carry: dict[str, Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
@@ -13,8 +14,35 @@ import numpy as np
 from skuq.networks._space import OPTIMIZERS
 
 SCHEDULES = ("constant", "cosine", "exponential", "flat-cosine", "coslog4")
-_REGULARIZATION_SCHEDULES = ("constant", "flat-cosine")
 BETA_2, EPSILON = 0.999, 1e-7  # Keras' defaults
+
+# What fields accept: names, integers >= 1 or the value that disables a field, and numbers.
+_CHOICES = {
+    "optimizer": OPTIMIZERS,
+    "keep": ("best", "last"),
+    "schedule": SCHEDULES,
+    "weight_decay_schedule": ("constant", "flat-cosine"),
+    "dropout_schedule": ("constant", "flat-cosine"),
+}
+_DISABLED: dict[str, int | None] = {
+    "reduce_lr_patience": None,
+    "early_stopping_patience": None,
+    "steps_per_epoch": None,
+    "n_artificial": 0,
+    "n_draws": 0,
+}
+_NUMBERS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
+    "a positive number": (lambda v: 0 < v < math.inf, ("learning_rate", "epsilon")),
+    "a number in (0, 1]": (lambda v: 0 < v <= 1, ("reduce_lr_factor", "final_lr_factor")),
+    "a number in [0, 1]": (lambda v: 0 <= v <= 1, ("warmup",)),
+    "a number >= 0": (
+        lambda v: 0 <= v < math.inf,
+        ("l2", "weight_decay", "adversarial_epsilon"),
+    ),
+    "a number in [0, 1)": (lambda v: 0 <= v < 1, ("momentum", "beta_2")),
+    "a positive number or None": (lambda v: 0 < v < math.inf, ("clip_norm",)),
+    "a number in [0, 1) or None": (lambda v: 0 <= v < 1, ("dropout",)),
+}
 # Fields that may differ between the recipes of one stack.
 _STACKABLE_FIELDS = (
     "learning_rate",
@@ -146,27 +174,43 @@ class Recipe:
     epsilon: float = EPSILON
 
     def __post_init__(self) -> None:
-        self._check_choices()
-        self._normalise_rate_factors()
-        self._normalise_epoch_rates()
-        for name in ("batch_size", "epochs"):
-            self._check_integer(name)
-        for name in ("reduce_lr_patience", "early_stopping_patience", "steps_per_epoch"):
-            if getattr(self, name) is not None:
-                self._check_integer(name)
-        for name in ("n_artificial", "n_draws"):
-            if getattr(self, name):
-                self._check_integer(name)
-        inf = float("inf")
-        for name in ("learning_rate", "epsilon"):
-            self._check_number(name, lambda v: 0 < v < inf, "a positive number")
-        for name in ("reduce_lr_factor", "final_lr_factor"):
-            self._check_number(name, lambda v: 0 < v <= 1, "a number in (0, 1]")
-        self._check_number("warmup", lambda v: 0 <= v <= 1, "a number in [0, 1]")
-        for name in ("l2", "weight_decay", "adversarial_epsilon"):
-            self._check_number(name, lambda v: 0 <= v < inf, "a number >= 0")
-        for name in ("momentum", "beta_2"):
-            self._check_number(name, lambda v: 0 <= v < 1, "a number in [0, 1)")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"`{name}` must be one of {choices}. Got {getattr(self, name)!r}.")
+        # Both are stored as tuples, so that recipes can be hashed whatever was given.
+        given: Any = self.rate_factors_of_layers
+        try:
+            items = given.items() if isinstance(given, Mapping) else given
+            pairs = tuple((str(name), float(factor)) for name, factor in items)
+        except (TypeError, ValueError):
+            pairs = (("", math.nan),)
+        if not all(0 <= factor < math.inf for _, factor in pairs):
+            raise ValueError(
+                "`rate_factors_of_layers` must be names of layers with numbers >= 0. "
+                f"Got {given!r}."
+            )
+        object.__setattr__(self, "rate_factors_of_layers", pairs)
+        try:
+            rates = tuple(float(rate) for rate in self.epoch_rates)
+        except (TypeError, ValueError):
+            rates = (math.nan,)
+        if not all(0 <= rate < math.inf for rate in rates):
+            raise ValueError(f"`epoch_rates` must be numbers >= 0. Got {self.epoch_rates!r}.")
+        object.__setattr__(self, "epoch_rates", rates)
+
+        for name in ("batch_size", "epochs", *_DISABLED):
+            value = getattr(self, name)
+            if name in _DISABLED and value == _DISABLED[name]:
+                continue
+            if not isinstance(value, Integral) or value < 1:
+                raise ValueError(f"`{name}` must be an integer >= 1. Got {value!r}.")
+        for wanted, (holds, names) in _NUMBERS.items():
+            for name in names:
+                value = getattr(self, name)
+                if value is None and wanted.endswith("None"):
+                    continue
+                if not isinstance(value, Real) or not holds(value):
+                    raise ValueError(f"`{name}` must be {wanted}. Got {value!r}.")
         if self.momentum and self.optimizer != "sgd":
             raise ValueError(
                 f'`momentum` can only be set with optimizer="sgd". Got {self.optimizer!r}.'
@@ -178,59 +222,6 @@ class Recipe:
             )
         if self.epsilon != EPSILON and self.optimizer == "sgd":
             raise ValueError(f'`epsilon` has no effect with optimizer="sgd". Got {self.epsilon!r}.')
-        if self.clip_norm is not None:
-            self._check_number("clip_norm", lambda v: 0 < v < inf, "a positive number or None")
-        if self.dropout is not None:
-            self._check_number("dropout", lambda v: 0 <= v < 1, "a number in [0, 1) or None")
-
-    def _check_choices(self) -> None:
-        for name, choices in (
-            ("optimizer", OPTIMIZERS),
-            ("keep", ("best", "last")),
-            ("schedule", SCHEDULES),
-            ("weight_decay_schedule", _REGULARIZATION_SCHEDULES),
-            ("dropout_schedule", _REGULARIZATION_SCHEDULES),
-        ):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"`{name}` must be one of {choices}. Got {getattr(self, name)!r}.")
-
-    def _check_integer(self, name: str) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, Integral) or value < 1:
-            raise ValueError(f"`{name}` must be an integer >= 1. Got {value!r}.")
-
-    def _check_number(self, name: str, holds: Callable[[Any], bool], wanted: str) -> None:
-        """Raise ValueError unless a field is a number for which `holds` is true.
-
-        `wanted` describes such numbers in the message.
-        """
-        value = getattr(self, name)
-        if not isinstance(value, Real) or not holds(value):
-            raise ValueError(f"`{name}` must be {wanted}. Got {value!r}.")
-
-    def _normalise_rate_factors(self) -> None:
-        """Store the factors of layers as a tuple of pairs, which can be hashed."""
-        given: Any = self.rate_factors_of_layers
-        try:
-            items = given.items() if isinstance(given, Mapping) else given
-            pairs = tuple((str(name), float(factor)) for name, factor in items)
-        except (TypeError, ValueError):
-            pairs = (("", float("nan")),)
-        if not all(0 <= factor < float("inf") for _, factor in pairs):
-            raise ValueError(
-                "`rate_factors_of_layers` must be names of layers with numbers >= 0. "
-                f"Got {given!r}."
-            )
-        object.__setattr__(self, "rate_factors_of_layers", pairs)  # hashable, whatever was given
-
-    def _normalise_epoch_rates(self) -> None:
-        try:
-            rates = tuple(float(rate) for rate in self.epoch_rates)
-        except (TypeError, ValueError):
-            rates = (float("nan"),)
-        if not all(0 <= rate < float("inf") for rate in rates):
-            raise ValueError(f"`epoch_rates` must be numbers >= 0. Got {self.epoch_rates!r}.")
-        object.__setattr__(self, "epoch_rates", rates)
 
     def rate_factors(self, first: int, count: int, total: int) -> np.ndarray:
         """Compute factors of the learning rate for `count` steps, from step `first` of `total`.
@@ -249,16 +240,10 @@ class Recipe:
             factors = factors * np.take(self.epoch_rates, epochs, mode="clip")
         return factors
 
-    def weight_decay_factors(self, first: int, count: int, total: int) -> np.ndarray:
-        """Compute factors of `weight_decay`, (count,), with the arguments of `rate_factors`."""
+    def regularization_factors(self, name: str, first: int, count: int, total: int) -> np.ndarray:
+        """Compute factors of "weight_decay" or "dropout" for some steps, as `rate_factors` does."""
         shares = np.arange(first, first + count) / total
-        factors: np.ndarray = _schedule_factors(self.weight_decay_schedule, shares)
-        return factors
-
-    def dropout_factors(self, first: int, count: int, total: int) -> np.ndarray:
-        """Compute factors of dropout rates, (count,), with the arguments of `rate_factors`."""
-        shares = np.arange(first, first + count) / total
-        factors: np.ndarray = _schedule_factors(self.dropout_schedule, shares)
+        factors: np.ndarray = _schedule_factors(getattr(self, f"{name}_schedule"), shares)
         return factors
 
     def factors_of(self, names: Sequence[str]) -> list[float]:

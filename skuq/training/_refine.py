@@ -19,8 +19,9 @@ from scipy import linalg, optimize
 
 from skuq.catalog._records import Member
 from skuq.networks._dense_layers import Derivatives, chain_derivatives, read_dense_layers
-from skuq.networks._plan import ARRAYS, make_plan
-from skuq.training._predict import predict_draws, variables_of
+from skuq.networks._plan import make_plan
+from skuq.networks._plan_parts import ARRAYS
+from skuq.training._predict import parts_of, predict_draws
 
 MAX_DUAL_VALUES = 1500  # with more, systems of n equations take longer than first-order steps
 _MAX_DUAL_STEPS, _MAX_LBFGS_STEPS = 50, 300
@@ -36,7 +37,7 @@ _DerivativesOfRows: TypeAlias = Callable[[np.ndarray, slice], Derivatives]
 
 
 def refine(member: Member, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Member:
-    """Minimise an operator network's weighted squared error from its present weights.
+    """Minimise a trained network's weighted squared error from its present weights.
 
     Up to `MAX_DUAL_VALUES` values, the Levenberg-Marquardt method in its dual form solves for the
     smallest change of the weights that meets all values. With more values it is L-BFGS.
@@ -44,8 +45,8 @@ def refine(member: Member, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> 
     Parameters
     ----------
     member : Member
-        Trained network whose base is an `EncoderDecoder`, without EpiNet. A frozen prior network
-        stays as it is.
+        A chain of dense Keras layers, or a network whose base is an `EncoderDecoder`, without
+        EpiNet. A frozen prior network stays as it is.
     x : ndarray of shape (N, n_features)
     y : ndarray of shape (N, n_raw)
     weight : ndarray of shape (N,)
@@ -59,41 +60,25 @@ def refine(member: Member, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> 
     started = time.perf_counter()
     used = weight > 0
     x, y = x[used].astype("float64"), y[used].astype("float64")
-    network, variables = variables_of(member)
-    base: Any = network.network.base
-    # What the frozen prior network adds to the base is a constant of every row.
-    targets = y - predict_draws(member, x)[0] + base(ARRAYS, variables, x)[0]
+    plan = make_plan(member.network)
+    if plan is not None:
+        layers = read_dense_layers(member.network)
 
-    def derivatives(flat: np.ndarray, rows: slice) -> Derivatives:
-        result: Derivatives = base.derivatives(network.split(flat), x[rows])
-        return result
+        def derivatives(flat: np.ndarray, rows: slice) -> Derivatives:
+            return chain_derivatives(layers, plan.split(flat), x[rows])
 
-    flat = _minimise(derivatives, member.weights, targets, weight[used])
-    return _with_weights(member, flat, started)
+    else:
+        network, variables, _ = parts_of(member)
+        base: Any = network.network.base
+        # What the frozen prior network adds to the base is a constant of every row.
+        y = y - predict_draws(member, x)[0] + base(ARRAYS, variables, x)[0]
 
+        def derivatives(flat: np.ndarray, rows: slice) -> Derivatives:
+            result: Derivatives = base.derivatives(network.split(flat), x[rows])
+            return result
 
-def refine_dense(member: Member, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Member:
-    """Minimise the weighted squared error of a chain of dense layers, as `refine` does.
-
-    Parameters and the result are those of `refine`, but the member is a Keras model.
-    """
-    started = time.perf_counter()
-    used = weight > 0
-    x, y = x[used].astype("float64"), y[used].astype("float64")
-    layers = read_dense_layers(member.network)
-    plan: Any = make_plan(member.network)
-
-    def derivatives(flat: np.ndarray, rows: slice) -> Derivatives:
-        return chain_derivatives(layers, plan.split(flat), x[rows])
-
-    flat = _minimise(derivatives, member.weights, y, weight[used])
-    return _with_weights(member, flat, started)
-
-
-def _with_weights(member: Member, weights: np.ndarray, started: float) -> Member:
-    """Copy a member with other weights (P,), which have been worked on since `started`."""
-    seconds = member.seconds + time.perf_counter() - started
-    return replace(member, weights=weights.astype("float32"), seconds=seconds)
+    weights = _minimise(derivatives, member.weights, y, weight[used]).astype("float32")
+    return replace(member, weights=weights, seconds=member.seconds + time.perf_counter() - started)
 
 
 def _minimise(

@@ -8,7 +8,7 @@ from typing import Any
 
 from skuq._params import Interval, Settings, StrOptions
 from skuq._utils._records import saved_as
-from skuq.networks import OPTIMIZERS
+from skuq.networks._space import OPTIMIZERS
 from skuq.training._recipe import SCHEDULES
 
 _AUTO = StrOptions({"auto"})

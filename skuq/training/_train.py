@@ -1,6 +1,6 @@
-"""Public functions for training. They load the backend when called, not when imported.
+"""Train one or several jobs on all cores, to their end or stage by stage.
 
-Several jobs can be trained together on all cores, to their end or stage by stage.
+The backend is loaded when training begins, not when this module is imported.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
-from skuq import backend, training
+from skuq import backend
 from skuq.catalog._records import Member
-from skuq.networks._heads import Head
 from skuq.tables._splits import TrainingData
-from skuq.training._job import TrainingJob, TrainingState
-from skuq.training._recipe import Recipe
+from skuq.training._job import TrainingJob
 
 _SAFETY = 0.9  # share of the time left that epochs are planned for
 _CLOCK_TICK = 1e-6  # seconds; avoids division by zero for jobs of one epoch, which are not timed
@@ -40,10 +38,7 @@ class JointTraining:
     """
 
     def __init__(self, jobs: Sequence[tuple[TrainingJob, TrainingData]]):
-        self._groups_of_jobs = [
-            [_Group(group, data) for group in job.groups()] for job, data in jobs
-        ]
-        self._groups = [group for groups in self._groups_of_jobs for group in groups]
+        self._groups = [_Group(group, data) for job, data in jobs for group in job.groups()]
 
     def advance(
         self,
@@ -76,14 +71,22 @@ class JointTraining:
         def group_cancelled() -> bool:
             return ended.is_set() or (cancelled is not None and cancelled())
 
-        reports = [None] * len(self._groups) if report is None else self._reports(report, share)
+        left = [group.epochs_left(share) for group in self._groups]
+
+        def report_of(k: int, n_epochs: int, n_left: int) -> None:
+            if report is not None:  # with the epochs that all groups still have together
+                left[k] = n_left
+                report(n_epochs, sum(left))
+
         settings: Any = {"cancelled": group_cancelled, "deadline": deadline}
         n_threads = min(backend.n_programs_at_once(), len(self._groups))
         with ThreadPoolExecutor(n_threads) as pool:
             try:
                 runs = [
-                    pool.submit(group.advance, share, report=group_report, **settings)
-                    for group, group_report in zip(self._groups, reports)
+                    pool.submit(
+                        group.advance, share, report=functools.partial(report_of, k), **settings
+                    )
+                    for k, group in enumerate(self._groups)
                 ]
                 done, _ = wait(runs, return_when=FIRST_EXCEPTION)
                 for run in done:
@@ -92,27 +95,14 @@ class JointTraining:
                 ended.set()
                 raise
 
-    def _reports(self, report: Callable[[int, int], Any], share: float) -> list[Any]:
-        """Make a function for each group that reports the epochs which all groups still have."""
-        left = [group.epochs_left(share) for group in self._groups]
-
-        def report_of(k: int, n_epochs: int, n_left: int) -> None:
-            left[k] = n_left
-            report(n_epochs, sum(left))
-
-        return [functools.partial(report_of, k) for k in range(len(left))]
-
     @property
     def share(self) -> float:
         """Share of the training that is done; less than 1 if a deadline ended it."""
         return min(group.share for group in self._groups)
 
-    def members(self) -> list[Members]:
-        """Return the members of each job, each at its network's best epoch so far."""
-        return [
-            [member for group in groups for member in group.members()]
-            for groups in self._groups_of_jobs
-        ]
+    def members(self) -> Members:
+        """Return the members of all jobs, each at its network's best epoch so far."""
+        return [member for group in self._groups for member in group.members()]
 
 
 class _Group:
@@ -126,7 +116,9 @@ class _Group:
 
     def advance(self, share: float, **settings: Any) -> None:
         if self._run is None:
-            self._run = training.TrainingRun(self._job, self._data)  # imports TensorFlow
+            from skuq.training._engine import TrainingRun  # loads TensorFlow
+
+            self._run = TrainingRun(self._job, self._data)
         self._run.advance(self.epochs_left(share), **settings)
         self.share = self._run.share
         if share == 1:
@@ -180,12 +172,14 @@ def seconds_needed(
     jobs : list of TrainingJob
         The same jobs, with the tier (graph or XLA) fixed to the measured one.
     """
+    from skuq.training._engine import TrainingRun
+
     needed: list[float] = []  # seconds of each group
     to_predict = 0.0
     measured = []  # jobs whose tier is fixed
     for job, data in jobs:
         groups = job.groups()
-        run = training.TrainingRun(groups[0], data)
+        run = TrainingRun(groups[0], data)
         run.advance(1)  # compiles
         started = time.monotonic()
         run.advance(1)
@@ -213,16 +207,17 @@ def with_share_of_epochs(job: TrainingJob, share: float) -> TrainingJob:
 
 
 def train(
-    job: TrainingJob,
+    jobs: TrainingJob | Sequence[TrainingJob],
     data: TrainingData,
     *,
     cancelled: Callable[[], bool] | None = None,
     report: Callable[[int, int], Any] | None = None,
     deadline: float = math.inf,
 ) -> list[Member | FloatingPointError]:
-    """Train the networks of a job, and return each network's best epoch as a member.
+    """Train the networks of one or several jobs, and return each one's best epoch as a member.
 
     The members of a large stack train in groups, as many at the same time as there are cores.
+    `TrainingRun` trains a job epoch by epoch instead.
 
     The semantics are those of ``model.fit`` with ``ReduceLROnPlateau``,
     ``EarlyStopping(restore_best_weights=True)`` and ``TerminateOnNaN``. Every member of a stack
@@ -231,7 +226,8 @@ def train(
 
     Parameters
     ----------
-    job : TrainingJob
+    jobs : TrainingJob or sequence of TrainingJob
+        Jobs on the same data. A job that starts from a `TrainingState` continues that run.
     data : TrainingData
         Rows to train and to validate on. Without validation rows the training loss decides about
         plateaus, early stopping and the best epoch.
@@ -247,7 +243,8 @@ def train(
     Returns
     -------
     list of Member or FloatingPointError
-        One entry for each seed: a FloatingPointError if no epoch of the member had a finite loss.
+        One entry for each seed of each job: a FloatingPointError if no epoch of the member had a
+        finite loss.
 
     Raises
     ------
@@ -268,183 +265,7 @@ def train(
     >>> member.n_epochs, member.n_weights
     (4, 34)
     """
-    (members,) = train_all([job], data, cancelled=cancelled, report=report, deadline=deadline)
-    return members
-
-
-def train_all(
-    jobs: Sequence[TrainingJob],
-    data: TrainingData,
-    *,
-    cancelled: Callable[[], bool] | None = None,
-    report: Callable[[int, int], Any] | None = None,
-    deadline: float = math.inf,
-) -> list[list[Member | FloatingPointError]]:
-    """Train several jobs on the same data, with one group of members at a time on each core.
-
-    Parameters
-    ----------
-    jobs : sequence of TrainingJob
-    data, cancelled, report, deadline :
-        See `train`.
-
-    Returns
-    -------
-    list of lists
-        The result of `train` for each job.
-    """
+    jobs = [jobs] if isinstance(jobs, TrainingJob) else jobs
     training = JointTraining([(job, data) for job in jobs])
     training.advance(cancelled=cancelled, report=report, deadline=deadline)
     return training.members()
-
-
-def train_epochs(
-    job: TrainingJob,
-    data: TrainingData,
-    n_epochs: int,
-    *,
-    cancelled: Callable[[], bool] | None = None,
-    report: Callable[[int, int], Any] | None = None,
-) -> TrainingState:
-    """Train the networks of a job for some epochs, and return the state of the paused run.
-
-    ``train(dataclasses.replace(job, start=state), data)`` continues the run, and returns exactly
-    the members of an uninterrupted one.
-
-    Parameters
-    ----------
-    job : TrainingJob
-    data : TrainingData
-    n_epochs : int
-        Number of epochs, in addition to those of a paused run that the job starts from. Training
-        ends earlier after the recipe's `epochs`, or when all members have stopped.
-    cancelled, report : callable, optional
-        See `train`.
-
-    Examples
-    --------
-    >>> import dataclasses
-    >>> import numpy as np
-    >>> from skuq.networks import GaussianHead, build_mlp
-    >>> from skuq.tables import TrainingData
-    >>> from skuq.training import Recipe, TrainingJob, train, train_epochs
-    >>> x = np.linspace(-1, 1, 20)[:, None]
-    >>> data = TrainingData.without_validation(x, x**2, np.ones(20))
-    >>> model = build_mlp((1,), 2, hidden_units=(8,))
-    >>> job = TrainingJob.of_model(model, GaussianHead(), Recipe(epochs=4), [0])
-    >>> paused = train_epochs(job, data, 1)
-    >>> (member,) = train(dataclasses.replace(job, start=paused), data)
-    >>> member.n_epochs
-    4
-    """
-    run = training.TrainingRun(job, data)
-    run.advance(n_epochs, cancelled=cancelled, report=report)
-    state: TrainingState = run.state()
-    return state
-
-
-def train_member(
-    model: Any,
-    head: Head,
-    recipe: Recipe,
-    data: TrainingData,
-    seed: int,
-    *,
-    cancelled: Callable[[], bool] | None = None,
-    report: Callable[[int, int], Any] | None = None,
-    **fields: Any,
-) -> Member:
-    """Train one network from scratch: make a job of a model, and `train` it.
-
-    Parameters
-    ----------
-    model : keras.Model or EpistemicNetwork
-        Template. It is not changed, and its weights are not used.
-    head, recipe, seed :
-        See `TrainingJob`; here for one member.
-    data, cancelled, report :
-        See `train`.
-    **fields : dict
-        Other fields of the `TrainingJob`. Fields with one entry for each member have one entry.
-
-    Raises
-    ------
-    FloatingPointError
-        If no epoch had a finite loss.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skuq.networks import GaussianHead, build_mlp
-    >>> from skuq.tables import TrainingData
-    >>> from skuq.training import Recipe, train_member
-    >>> x = np.linspace(-1, 1, 20)[:, None]
-    >>> data = TrainingData.without_validation(x, x**2, np.ones(20))
-    >>> model = build_mlp((1,), 2, hidden_units=(8,))
-    >>> train_member(model, GaussianHead(), Recipe(epochs=4), data, seed=0).n_epochs
-    4
-    """
-    job = TrainingJob.of_model(model, head, recipe, [seed], **fields)
-    return only_member(train(job, data, cancelled=cancelled, report=report))
-
-
-def only_member(members: list[Member | FloatingPointError]) -> Member:
-    """Return the only member of a job, or raise its error."""
-    (member,) = members
-    if isinstance(member, FloatingPointError):
-        raise member
-    return member
-
-
-def train_stack(
-    model: Any,
-    head: Head,
-    recipes: Recipe | Sequence[Recipe],
-    data: TrainingData,
-    seeds: Sequence[int],
-    *,
-    cancelled: Callable[[], bool] | None = None,
-    report: Callable[[int, int], Any] | None = None,
-    **fields: Any,
-) -> list[Member | FloatingPointError]:
-    """Train K networks of one architecture as one program (a stack).
-
-    Every member equals the result of `train_member`, up to rounding: it has its own first
-    weights, order of rows, learning rate, plateaus and early stopping.
-
-    Parameters
-    ----------
-    model : keras.Model or EpistemicNetwork
-        Template. It is not changed, and its weights are not used.
-    head, recipes, seeds :
-        See `TrainingJob`.
-    data, cancelled, report :
-        See `train`.
-    **fields : dict
-        Other fields of the `TrainingJob`.
-
-    Returns
-    -------
-    list of K Member or FloatingPointError
-        A FloatingPointError if no epoch of the member had a finite loss.
-
-    Raises
-    ------
-    ValueError
-        If recipes differ in what a stack shares, or counts disagree.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skuq.networks import GaussianHead, build_mlp
-    >>> from skuq.tables import TrainingData
-    >>> from skuq.training import Recipe, train_stack
-    >>> x = np.linspace(-1, 1, 20)[:, None]
-    >>> data = TrainingData.without_validation(x, x**2, np.ones(20))
-    >>> model = build_mlp((1,), 2, hidden_units=(8,))
-    >>> members = train_stack(model, GaussianHead(), Recipe(epochs=4), data, seeds=[0, 1, 2])
-    >>> len(members)
-    3
-    """
-    job = TrainingJob.of_model(model, head, recipes, seeds, stacked=True, **fields)
-    return train(job, data, cancelled=cancelled, report=report)

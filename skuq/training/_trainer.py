@@ -20,7 +20,6 @@ from skuq._utils._environment import repeat_seed, trial_seed
 from skuq.catalog._records import FoldedMember, Member, TrialBudget, TrialOutcome, TrialRecord
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._heads import GaussianHead
-from skuq.networks._heads import ScorableHead as LikelihoodHead
 from skuq.networks._keras_models import register_again, registered_in_main
 from skuq.networks._plan import make_plan, without_names
 from skuq.networks._space import SearchSpace
@@ -31,7 +30,6 @@ from skuq.training._predict import predict_members
 from skuq.training._recipe import Recipe, stack_conflict
 from skuq.training._train import (
     JointTraining,
-    only_member,
     seconds_needed,
     share_in_time,
     train,
@@ -71,33 +69,15 @@ def fold_jobs(
         Stacks where the folds can be stacked, otherwise one job a fold; networks come in the
         order of the folds.
     """
-    alone = make_job(seeds[:1])
-    if make_plan(alone.network) is not None and _are_alike(data, folds):
-        return _stacks(make_job, data, folds, seeds)
-    return [(make_job([seed]), data.split_rows(*fold)) for fold, seed in zip(folds, seeds)]
-
-
-def _are_alike(data: TrainingData, folds: Sequence[Fold]) -> bool:
-    """Tell whether folds agree enough in sizes and mean weights to train as one stack."""
     sizes = [[len(rows) for rows in fold] for fold in folds]
     weights = [data.weight[train].mean(dtype=float) for train, _ in folds]
-    return bool((np.ptp(sizes, axis=0) <= 1).all() and np.ptp(weights) <= _LARGEST_SPREAD)
-
-
-def _stacks(
-    make_job: Callable[..., TrainingJob],
-    data: TrainingData,
-    folds: Sequence[Fold],
-    seeds: Sequence[int],
-) -> list[tuple[TrainingJob, TrainingData]]:
-    """Make jobs whose stacks train up to 16 folds at once.
-
-    All members of a stack have equally many rows, so smaller folds are padded with the number of
-    an additional row, whose weight is zero.
-    """
-    # n is the number of the additional row, whose weight is 0.
+    are_alike = (np.ptp(sizes, axis=0) <= 1).all() and np.ptp(weights) <= _LARGEST_SPREAD
+    if make_plan(make_job(seeds[:1]).network) is None or not are_alike:
+        return [(make_job([seed]), data.split_rows(*fold)) for fold, seed in zip(folds, seeds)]
+    # All members of a stack have equally many rows, so smaller folds are padded with the number n
+    # of an additional row, whose weight is 0.
     n, data = len(data.x), data.with_empty_row()
-    largest = np.max([[len(rows) for rows in fold] for fold in folds], axis=0)
+    largest = np.max(sizes, axis=0)
     splits = [
         tuple(
             np.pad(rows, (0, size - len(rows)), constant_values=n)
@@ -117,7 +97,7 @@ def _stacks(
     ]
 
 
-def mean_score(head: LikelihoodHead, y: np.ndarray, raw: np.ndarray, weight: np.ndarray) -> float:
+def mean_score(head: Any, y: np.ndarray, raw: np.ndarray, weight: np.ndarray) -> float:
     """Compute the score that a search minimises, as a weighted mean over rows, in float64."""
     scores = head.scores(y.astype("float64"), raw.astype("float64"))
     return float(np.average(scores, weights=weight.astype("float64")))
@@ -127,7 +107,7 @@ def folded_member(
     networks: Sequence[Member],
     data: TrainingData,
     folds: Sequence[Fold],
-    head: LikelihoodHead,
+    head: Any,
     held_out: Any = None,
 ) -> FoldedMember:
     """Make the record of a trial with one network per fold.
@@ -253,7 +233,7 @@ class MemberTrainer:
         with self._time_limit() as cancelled:
             if budget is not None:
                 return self._train_within(budget, configuration, seed, cancelled)
-            training = JointTraining(self._jobs(configuration, seed, **changes))
+            training = JointTraining(self.jobs(configuration, seed, **changes))
             training.advance(cancelled=cancelled)
             return self._result(training)
 
@@ -265,11 +245,15 @@ class MemberTrainer:
         cancelled: Callable[[], bool],
     ) -> TrialOutcome:
         """Train stage by stage, until the budget's time or one of its limits ends the trial."""
-        started, jobs = time.monotonic(), self._jobs(configuration, seed)
+        started, jobs = time.monotonic(), self.jobs(configuration, seed)
         share, deadline, scores = 1.0, started + budget.seconds, []
         if budget.shorten and budget.seconds < math.inf:  # plan fewer epochs, which fit
             needed, to_predict, measured = seconds_needed(jobs)
-            of_result = self._seconds_of_result(to_predict)
+            # The mixture's moments need predictions of each network for the rows of all folds.
+            n_passes = 1
+            if self.folds is not None and isinstance(self.head, GaussianHead):
+                n_passes += len(self.folds)
+            of_result = to_predict * n_passes
             deadline -= min(of_result, budget.seconds / 2)
             needed += len(budget.stages) * of_result  # each stage has a result of its own
             share = share_in_time(needed, deadline - time.monotonic())
@@ -294,18 +278,19 @@ class MemberTrainer:
         result, share = self._result(training), share * training.share
         return TrialOutcome(result, self._objective(result, share), tuple(scores), share)
 
-    def _seconds_of_result(self, to_predict: float) -> float:
-        """Estimate the time of the result, from that of all predictions of held-out rows."""
-        if self.folds is None or not isinstance(self.head, GaussianHead):
-            return to_predict
-        # For the mixture's moments, each network predicts the rows of all folds.
-        return to_predict * (1 + len(self.folds))
-
-    def _jobs(
+    def jobs(
         self, configuration: Mapping[str, Any], seed: int, **changes: Any
     ) -> list[tuple[TrainingJob, TrainingData]]:
-        """Make the jobs of a trial, each with its data: a single job, or those of the folds."""
-        make_job = self._job_maker(configuration, **changes)
+        """Make the jobs of a trial, each with its data: a single job, or those of the folds.
+
+        Parameters
+        ----------
+        configuration, seed, **changes
+            See `__call__`.
+        """
+        recipe = replace(self.recipe(configuration), **changes)
+        model = self.build(configuration)
+        make_job = functools.partial(TrainingJob.of_model, model, self._head(configuration), recipe)
         if self.folds is None:
             return [(make_job([seed], held_out=self.held_out), self.data)]
         seeds = [trial_seed(seed, k) for k in range(len(self.folds))]
@@ -313,7 +298,11 @@ class MemberTrainer:
 
     def _result(self, training: JointTraining) -> Member | FoldedMember:
         """Make the trial's record at its present epoch, or raise a diverged network's error."""
-        networks = [only_member([member]) for of_job in training.members() for member in of_job]
+        networks: list[Member] = []
+        for member in training.members():
+            if isinstance(member, FloatingPointError):
+                raise member
+            networks.append(member)
         if self.folds is None:
             return networks[0]
         return folded_member(networks, self.data, self.folds, self.head, self.held_out)
@@ -346,24 +335,6 @@ class MemberTrainer:
             return result.score
         raw = np.asarray(result.held_out)[:n_valid]
         return mean_score(self.head, self.data.y_valid, raw, self.data.weight_valid)
-
-    def job(self, configuration: Mapping[str, Any], seed: int, **changes: Any) -> TrainingJob:
-        """Make the job of a configuration's network on the training rows.
-
-        Parameters
-        ----------
-        configuration, seed, **changes
-            See `__call__`.
-        """
-        return self._job_maker(configuration, **changes)([seed], held_out=self.held_out)
-
-    def _job_maker(
-        self, configuration: Mapping[str, Any], **changes: Any
-    ) -> Callable[..., TrainingJob]:
-        """Make the function ``(seeds, **fields) -> TrainingJob`` of a configuration."""
-        recipe = replace(self.recipe(configuration), **changes)
-        model = self.build(configuration)
-        return functools.partial(TrainingJob.of_model, model, self._head(configuration), recipe)
 
     def _head(self, configuration: Mapping[str, Any]) -> Any:
         """Select the head that a configuration trains with."""
@@ -546,27 +517,20 @@ class MemberRefitter:
             If it took longer than the trainer's `timeout`.
         """
         record = self._trials[request["trial"]]
+        networks, best_epoch = record.result.networks, record.result.best_epoch
+        # Factors of the learning rate in each epoch until the best one; a fold that stopped earlier
+        # keeps its last rate. Plateaus multiply the rate: rates are averaged in logarithms.
+        rates = [network.history["learning_rate"] for network in networks]
+        epochs = np.arange(1 + best_epoch)
+        logs = [np.log(np.take(curve, epochs, mode="clip") / curve[0]) for curve in rates]
         member: Any = self._trainer(
             record.configuration,
             record.seed,
-            epochs=1 + record.result.best_epoch,
-            epoch_rates=_epoch_rates(record.result),
+            epochs=1 + best_epoch,
+            epoch_rates=np.exp(np.mean(logs, axis=0)).tolist(),
             reduce_lr_patience=None,
             early_stopping_patience=None,
             keep="last",
         )
         refitted: Member = member
         return refitted
-
-
-def _epoch_rates(member: Member | FoldedMember) -> list[float]:
-    """Compute factors of the learning rate in each epoch until the best one.
-
-    For folds these are geometric means. A fold that stopped earlier keeps its last rate.
-    """
-    rates = [network.history["learning_rate"] for network in member.networks]
-    epochs = np.arange(1 + member.best_epoch)
-    # Plateaus multiply the rate, so that rates of folds are averaged in logarithms.
-    logs = [np.log(np.take(curve, epochs, mode="clip") / curve[0]) for curve in rates]
-    factors: list[float] = np.exp(np.mean(logs, axis=0)).tolist()
-    return factors

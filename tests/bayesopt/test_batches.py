@@ -14,13 +14,14 @@ from tiers import slow_after
 
 import skuq
 from skuq import NEONRegressor
-from skuq.bayesopt import BayesianOptimizer, ExpectedImprovement, maximize_acquisition
+from skuq.bayesopt import BayesianOptimizer, ExpectedImprovement
 from skuq.bayesopt._acquisition import (
     ACQUISITIONS,
     AcquisitionTask,
     CompiledAcquisition,
     acquisition_of,
 )
+from skuq.bayesopt._maximize import maximize_acquisition
 from skuq.datasets import make_function
 from skuq.exceptions import FileFormatError
 from skuq.training import Training

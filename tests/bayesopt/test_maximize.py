@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import optimize
 from tiers import slow_after
 
-from skuq.bayesopt import UpperConfidenceBound, maximize_acquisition
+from skuq.bayesopt import UpperConfidenceBound
 from skuq.bayesopt import _acquisition as programs
 from skuq.bayesopt._acquisition import (
     ACQUISITIONS,
@@ -18,7 +18,7 @@ from skuq.bayesopt._acquisition import (
     acquisition_of,
 )
 from skuq.bayesopt._batch_lbfgs import minimize_batch
-from skuq.bayesopt._maximize import _n_survivors
+from skuq.bayesopt._maximize import _n_survivors, maximize_acquisition
 from skuq.predictive import Posterior
 
 BOX = np.array([[-1.0, 2.0], [10.0, 11.0]])

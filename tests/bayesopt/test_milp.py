@@ -9,7 +9,8 @@ from scipy import optimize
 from tiers import slow_after
 
 from skuq import NOMURegressor
-from skuq.bayesopt import ReluReadout, maximize_readout
+from skuq.bayesopt import maximize_readout
+from skuq.bayesopt._milp import ReluReadout
 from skuq.networks import NOMUNetwork, NOMUReadout
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")

@@ -8,7 +8,8 @@ from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import LinearRegression
 
-from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor, posterior_of
+from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor
+from skuq.bayesopt._surrogate import posterior_of
 
 X = np.random.RandomState(0).uniform(size=(12, 2))
 Y = np.column_stack([X.sum(axis=1), np.sin(3 * X[:, 0]), X[:, 1] ** 2])

@@ -15,8 +15,9 @@ from numpy.testing import assert_array_equal
 
 import skuq
 from skuq._utils import _archive
-from skuq.catalog import Catalog, CatalogFolder, HeldOut, Member, TrialRecord
+from skuq.catalog import Catalog, CatalogFolder, Member, TrialRecord
 from skuq.catalog._folder import find_search
+from skuq.catalog._records import HeldOut
 from skuq.exceptions import (
     CatalogLockedError,
     CatalogMismatchError,

@@ -8,13 +8,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.ndimage import affine_transform, gaussian_filter
 
-from skuq.datasets import (
-    TABLE_CORRUPTIONS,
-    TEST_CORRUPTIONS,
-    VALIDATION_CORRUPTIONS,
-    corrupt_images,
-    corrupt_table,
-)
+from skuq.datasets import corrupt_images, corrupt_table
+from skuq.datasets._corruptions import TABLE_CORRUPTIONS, TEST_CORRUPTIONS, VALIDATION_CORRUPTIONS
 from skuq.datasets._image_transforms import smooth_normals
 
 NAMES = VALIDATION_CORRUPTIONS + TEST_CORRUPTIONS

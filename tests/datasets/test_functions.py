@@ -11,13 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import rosen
 from tiers import slow_after
 
-from skuq.datasets import (
-    FUNCTIONS_1D,
-    FUNCTIONS_2D,
-    FUNCTIONS_ND,
-    make_function,
-    make_scarce_regression,
-)
+from skuq.datasets import make_function, make_scarce_regression
+from skuq.datasets._functions import FUNCTIONS_1D, FUNCTIONS_2D, FUNCTIONS_ND
 
 EVERY = (
     [(name, 1) for name in FUNCTIONS_1D]

@@ -7,8 +7,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from sklearn.metrics import log_loss
 
-from skuq.ensembles import select_by, select_by_likelihood
-from skuq.ensembles._likelihood import choose_size, likelihood_statistics
+from skuq.ensembles import select_by_likelihood
+from skuq.ensembles._likelihood import choose_size, likelihood_statistics, select_by
 from skuq.ensembles._selection import normal_nll, normal_statistics
 
 

@@ -11,8 +11,7 @@ from numpy.testing import assert_allclose
 from sklearn.metrics import cohen_kappa_score
 from statsmodels.stats.inter_rater import aggregate_raters, fleiss_kappa
 
-from skuq.ensembles import diversity_score
-from skuq.ensembles._teams import MEASURES
+from skuq.ensembles._teams import MEASURES, diversity_score
 
 
 def draw(seed, n_models=5, n_samples=60):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
-from skuq.ensembles import TeamSelection, diversity_score, select_hq, select_teams
+from skuq.ensembles import TeamSelection, select_hq, select_teams
 from skuq.ensembles._pruning import _kmeans_filter
-from skuq.ensembles._teams import MEASURES, extend_teams
+from skuq.ensembles._teams import MEASURES, diversity_score, extend_teams
 
 
 def pool(seed, n_models=5, n_samples=90, n_classes=3):

@@ -5,15 +5,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from skuq.ensembles import (
-    Selection,
-    check_selection,
-    select_forward,
-    select_greedy,
-    select_hq_proba,
-    select_top,
-)
+from skuq.ensembles import Selection, select_forward, select_greedy, select_top
+from skuq.ensembles._hq import select_hq_proba
 from skuq.ensembles._likelihood import brier_statistics
+from skuq.ensembles._selection import check_selection
 
 
 def pool(seed, n_candidates=6, n_samples=15):

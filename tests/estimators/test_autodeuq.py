@@ -16,6 +16,7 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from tiers import slow_after
+from training_data import train_member
 
 from skuq import AutoDEUQRegressor
 from skuq.backend import keras
@@ -24,7 +25,7 @@ from skuq.exceptions import SearchFailedError, SearchSpaceError, SmallValidation
 from skuq.networks import DenseSpace, GaussianHead
 from skuq.predictive import GaussianMixture
 from skuq.tables import TrainingData
-from skuq.training import Recipe, train_member
+from skuq.training import Recipe
 from skuq.training._networks import draw_variables
 
 

@@ -17,13 +17,15 @@ from sklearn.model_selection import KFold
 from small_models import TinySpace, make
 
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor
-from skuq.catalog import Catalog, FoldedMember, TrialRecord
+from skuq.catalog import Catalog, TrialRecord
+from skuq.catalog._records import FoldedMember
 from skuq.ensembles import GreedySelection, Selection
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import crps_loss
 from skuq.networks import DenseSpace, TabularSpace
 from skuq.persistence import dumps, loads
-from skuq.training import MemberRepeater, MemberTrainer, predict_members
+from skuq.training import predict_members
+from skuq.training._trainer import MemberRepeater, MemberTrainer
 
 # One small architecture, so that few programs are compiled.
 SMALL = {"fixed": {"n_layers": 1, "width": 32, "embedding": "none", "residual": False}}

@@ -34,7 +34,7 @@ from skuq.estimators import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._base import fits
 from skuq.metrics import get_scorer
 from skuq.predictive import CategoricalMixture, ClassUncertainty, GaussianMixture
-from skuq.tables import TableInputs
+from skuq.tables._inputs import TableInputs
 
 
 class Fitted:

@@ -500,8 +500,7 @@ def test_weights_hold_the_share_of_the_target(method):
 
 
 def test_weighted_conformal_by_hand():
-    from skuq.fitted import CalibrationRows
-    from skuq.fitted._learning import learn_calibration
+    from skuq.fitted._learning import CalibrationRows, learn_calibration
     from skuq.predictive import GaussianMixture
 
     # Errors 1, 2, 3, 4 of normals with std 1 and weights 4, 3, 2, 1; a new row of weight 2.

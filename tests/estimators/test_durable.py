@@ -28,7 +28,7 @@ from skuq.exceptions import (
 from skuq.networks import GaussianHead
 from skuq.networks._space import Space
 from skuq.search import SuccessiveHalving
-from skuq.training import MemberRepeater, MemberTrainer
+from skuq.training._trainer import MemberRepeater, MemberTrainer
 
 
 @pytest.fixture

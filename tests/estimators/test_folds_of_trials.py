@@ -16,12 +16,16 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GroupKFold, KFold, PredefinedSplit, ShuffleSplit
 
 import skuq
-from skuq.catalog import Catalog, FoldedMember, Member
+from skuq.catalog import Catalog, Member
+from skuq.catalog._records import FoldedMember
 from skuq.exceptions import SlotsLostError, SmallValidationWarning
-from skuq.networks import CategoricalHead, GaussianHead
+from skuq.networks import GaussianHead
+from skuq.networks._heads import CategoricalHead
 from skuq.plotting import MemberDiversityDisplay
-from skuq.tables import Rows, make_splits
-from skuq.training import MemberRefitter, MemberTrainer, predict_members
+from skuq.tables._inputs import Rows
+from skuq.tables._splits import make_splits
+from skuq.training import predict_members
+from skuq.training._trainer import MemberRefitter, MemberTrainer
 
 matplotlib.use("agg")
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
@@ -181,13 +185,15 @@ def test_side_by_side_is_as_one_after_the_other(folded, tiny_space, rows, monkey
 @pytest.mark.parametrize("heavy", [1.0, 20.0])
 def test_folds_of_other_weight_are_trained_alone(tiny_space, rows, monkeypatch, heavy):
     # A stack does not divide each fold's losses by its own weights.
-    stacked, run = [], skuq.training.TrainingRun
+    from skuq.training import _engine  # loads TensorFlow
+
+    stacked, run = [], _engine.TrainingRun
 
     def watched(job, data):
         stacked.append(job.stacked)
         return run(job, data)
 
-    monkeypatch.setattr(skuq.training, "TrainingRun", watched)
+    monkeypatch.setattr(_engine, "TrainingRun", watched)
     weight = np.r_[np.ones(40), np.full(20, heavy)]
     regressor(tiny_space, n_trials=1, validation=KFold(3)).fit(*rows, sample_weight=weight)
     assert stacked == ([True] if heavy == 1 else [False] * 3)
@@ -295,8 +301,10 @@ def test_networks_of_the_ensemble_are_trained_anew_on_all_rows(tiny_space, rows,
 
 
 def test_they_are_what_training_on_all_rows_makes_of_them(tiny_space, rows):
+    from training_data import train_member
+
     from skuq.tables import TrainingData
-    from skuq.training import Recipe, train_member
+    from skuq.training import Recipe
 
     model = regressor(tiny_space, validation=3, refit=True).fit(*rows)
     (k, member), *_ = model.refitted_.items()

@@ -26,7 +26,8 @@ import skuq
 from skuq.backend import ops
 from skuq.networks import MLP, ArtificialInputs, NOMUNetwork, NOMUReadout, TabularNetwork
 from skuq.predictive import TransformedMixture
-from skuq.tables import RobustScaling, TablePreprocessor
+from skuq.tables import TablePreprocessor
+from skuq.tables._scaling import RobustScaling
 
 RUN = {"epochs": 4, "batch_size": 16, "random_state": 0}
 NETWORK = {"network": MLP((8,)), **RUN}

@@ -38,8 +38,9 @@ from tiers import slow_after
 import skuq.training
 from skuq import NEONRegressor
 from skuq.backend import keras, ops
-from skuq.bayesopt import maximize_acquisition
-from skuq.tables import FunctionTargets
+from skuq.bayesopt._maximize import maximize_acquisition
+from skuq.tables._functions import FunctionTargets
+from skuq.training._job import template_of
 from skuq.training._networks import DrawingNetwork
 from skuq.training._predict import read_network
 
@@ -159,10 +160,10 @@ class _Trained(Exception):
 def trained(monkeypatch, model, n=2, d_u=4, q=3, d_y=2, m=1):
     """Network and recipe of a fit to n functions, without training."""
 
-    def instead(network, head, recipe, data, seeds, **options):
-        raise _Trained(network, recipe, data)
+    def instead(job, data, **options):
+        raise _Trained(template_of(job.network).model, job.recipe, data)
 
-    monkeypatch.setattr(skuq.training, "train_stack", instead)
+    monkeypatch.setattr(skuq.training, "train", instead)
     rng = np.random.default_rng(0)
     model.query_points = rng.uniform(size=(q, d_y))
     with pytest.raises(_Trained) as caught:
@@ -320,10 +321,10 @@ def test_relative_loss_weighs_functions_by_their_size():
 
 def test_relative_loss_serves_functions_and_not_single_numbers(monkeypatch):
     def weights(Y, **changes):
-        def instead(network, head, recipe, data, seeds, **options):
+        def instead(job, data, **options):
             raise _Trained(data.weight)
 
-        monkeypatch.setattr(skuq.training, "train_stack", instead)
+        monkeypatch.setattr(skuq.training, "train", instead)
         with pytest.raises(_Trained) as caught:
             small(query_points=None, **changes).fit(INPUTS, Y)
         return caught.value.args[0]

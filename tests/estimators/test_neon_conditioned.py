@@ -30,7 +30,7 @@ from skuq.estimators._operators._conditioned import (
 from skuq.estimators._operators._prior import Prior
 from skuq.networks._dense_layers import Derivatives
 from skuq.networks._operator import EncoderDecoder
-from skuq.networks._plan import ARRAYS
+from skuq.networks._plan_parts import ARRAYS
 
 layers = keras.layers
 

@@ -18,16 +18,10 @@ from tiers import slow_after
 from skuq import NESClassifier, NESRegressor
 from skuq.ensembles import Selection, select_by_likelihood
 from skuq.exceptions import SmallValidationWarning
-from skuq.networks import (
-    CellSpace,
-    DenseSpace,
-    NASBench201Space,
-    WidthDepthSpace,
-    WithTraining,
-    best_nas_bench_201,
-)
+from skuq.networks import CellSpace, DenseSpace, NASBench201Space, WithTraining, best_nas_bench_201
+from skuq.networks._dense import WidthDepthSpace
 from skuq.search import NESEvolution
-from skuq.tables import RobustScaling
+from skuq.tables._scaling import RobustScaling
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 
@@ -147,7 +141,7 @@ def test_networks_of_one_architecture_train_as_a_stack(tiny_space, iris, monkeyp
     X, y = iris
     model = tiny(tiny_space, 5, search__vary="initialisation", epochs=3)
     stacked = model.fit(X, y).catalog_
-    monkeypatch.setattr("skuq.training.MemberTrainer.can_train_together", lambda *_: False)
+    monkeypatch.setattr("skuq.training._trainer.MemberTrainer.can_train_together", lambda *_: False)
     alone = clone(model).fit(X, y).catalog_
     assert [r.seed for r in stacked] == [r.seed for r in alone]
     for one, two in zip(stacked, alone):
@@ -191,7 +185,7 @@ def test_sets_of_different_sizes_count_the_same(tiny_space, iris):
 
 
 def test_evolution_looks_where_it_is_told(tiny_space, iris, monkeypatch):
-    from skuq.search import EnsembleEvolution
+    from skuq.search._proposers import EnsembleEvolution
 
     seen = []
     ask = EnsembleEvolution.ask
@@ -625,7 +619,7 @@ def test_odd_shift_validation(tiny_space, iris):
 
 
 def test_interrupted_stacks_keep_what_has_finished(tiny_space, iris, monkeypatch):
-    from skuq.training import MemberTrainer
+    from skuq.training._trainer import MemberTrainer
 
     together, calls = MemberTrainer.train_together, []
 

@@ -28,7 +28,8 @@ from skuq import (
 from skuq.backend import keras
 from skuq.estimators._ensembles._hyper import _select
 from skuq.metrics import gaussian_nll_loss
-from skuq.networks import MLP, CategoricalHead, GaussianHead, NOMULoss
+from skuq.networks import MLP, GaussianHead, NOMULoss
+from skuq.networks._heads import CategoricalHead
 from skuq.persistence import dumps, loads
 from skuq.tables import TrainingData
 from skuq.training import Training

@@ -25,15 +25,19 @@ from tiers import slow_after
 import skuq.training
 from skuq import NOMURegressor
 from skuq.backend import keras
-from skuq.datasets import FUNCTIONS_1D, make_function, make_scarce_regression
+from skuq.datasets import make_function, make_scarce_regression
+from skuq.datasets._functions import FUNCTIONS_1D
 from skuq.estimators._nomu._readout import Evidence, choose_readout
 from skuq.estimators._nomu._rows import ArtificialSampler, split_parts
 from skuq.estimators._nomu._training import precision
 from skuq.exceptions import SmallValidationWarning
 from skuq.networks import ArtificialInputs, NOMULoss, NOMUNetwork, NOMUReadout
 from skuq.predictive import TwoPieceNormal
-from skuq.tables import NoScaling, Rows, Scaling
-from skuq.training import Training, keras_model
+from skuq.tables._inputs import Rows
+from skuq.tables._scaling import NoScaling, Scaling
+from skuq.training import Training
+from skuq.training._job import template_of
+from skuq.training._networks import keras_model
 
 # With numbers for all three there is one training, on all rows.
 NUMBERS = {"readout__c": 1.0, "readout__l_min": 0.001, "readout__l_max": 2.0}
@@ -411,10 +415,10 @@ class Planned(Exception):
     ],
 )
 def test_nomu_networks_and_rates_follow_the_number_of_rows(n, changes, expected, wave, monkeypatch):
-    def plan(template, head, recipes, *arguments, **options):
-        raise Planned(template, recipes)
+    def plan(job, data, **options):
+        raise Planned(template_of(job.network).model, job.recipes)
 
-    monkeypatch.setattr(skuq.training, "train_stack", plan)
+    monkeypatch.setattr(skuq.training, "train", plan)
     X, y = wave
     with pytest.raises(Planned) as planned:
         nomu(**NUMBERS, **changes).fit(X[:n], y[:n])
@@ -488,13 +492,13 @@ def test_nomu_defaults_know_eight_points_of_ten_functions():
     ),
 )
 def test_fit_trains_nothing_in_vain(changes, n_trained, table, monkeypatch):
-    train, trained = skuq.training.train_stack, []
+    train, trained = skuq.training.train, []
 
-    def counting(model, head, recipes, data, seeds, **options):
-        trained.extend(seeds)
-        return train(model, head, recipes, data, seeds, **options)
+    def counting(job, data, **options):
+        trained.extend(job.seeds)
+        return train(job, data, **options)
 
-    monkeypatch.setattr(skuq.training, "train_stack", counting)
+    monkeypatch.setattr(skuq.training, "train", counting)
     model = choosing(epochs=1, **changes).fit(*table)
     assert len(trained) == n_trained
     if changes.items() >= NUMBERS.items():
@@ -986,17 +990,17 @@ def test_nomu_a_stored_model_predicts_without_a_backend(table, noisy, asymmetric
 
 @pytest.mark.parametrize("error", [FloatingPointError, KeyboardInterrupt])
 def test_fit_that_fails_keeps_the_earlier_one(error, table, monkeypatch):
-    train, sizes = skuq.training.train_stack, []
+    train, sizes = skuq.training.train, []
 
-    def failing(*arguments, splits, **options):
-        sizes.append(len(splits[0][0]))
+    def failing(job, data, **options):
+        sizes.append(len(job.splits[0][0]))
         if sizes[-1] == len(table[0]):  # all rows
             raise error
-        return train(*arguments, splits=splits, **options)
+        return train(job, data, **options)
 
     model = small(epochs=2).fit(table[0][:, :1], table[1])
     before = model.predict(table[0][:, :1])
-    monkeypatch.setattr(skuq.training, "train_stack", failing)
+    monkeypatch.setattr(skuq.training, "train", failing)
     with pytest.raises(error):
         model.set_params(**dict.fromkeys(NUMBERS, "nll")).fit(*table)
     assert len(sizes) > 1
@@ -1474,15 +1478,15 @@ def test_early_stopping_patience_is_an_eighth_of_the_epochs():
 
 @pytest.mark.slow
 def test_refit_trains_f_as_long_as_was_best(long_table, monkeypatch):
-    train, best = skuq.training.train_stack, []
+    train, best = skuq.training.train, []
 
-    def recording(*arguments, splits, **options):
-        members = train(*arguments, splits=splits, **options)
-        if splits[0][1] is not None:  # training of f, with held-out rows
+    def recording(job, data, **options):
+        members = train(job, data, **options)
+        if job.splits[0][1] is not None:  # training of f, with held-out rows
             best.extend(member.best_epoch + 1 for member in members)
         return members
 
-    monkeypatch.setattr(skuq.training, "train_stack", recording)
+    monkeypatch.setattr(skuq.training, "train", recording)
     model = nomu(**EARLY, validation=3).fit(*long_table)
     assert len(best) == 3
     assert len(model.mean_member_.history["loss"]) == round(np.mean(best))

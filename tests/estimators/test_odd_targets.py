@@ -22,7 +22,7 @@ from skuq import (
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import gaussian_nll_loss
 from skuq.networks import MLP, ArtificialInputs, NOMUNetwork, NOMUReadout, OperatorNetwork
-from skuq.tables import FunctionTargets
+from skuq.tables._functions import FunctionTargets
 from skuq.training import Training
 
 OPERATOR = {

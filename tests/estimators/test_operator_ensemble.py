@@ -1,5 +1,7 @@
 """Ensembles of operator networks: members, priors, bootstrap, and the predictions they share."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -21,9 +23,8 @@ from tiers import slow_after
 import skuq.training
 from skuq import OperatorEnsembleRegressor
 from skuq.backend import keras
-from skuq.training import predict_draws, train_member
 from skuq.training._networks import DrawingNetwork
-from skuq.training._predict import read_network
+from skuq.training._predict import predict_draws, read_network
 
 layers = keras.layers
 
@@ -87,16 +88,16 @@ def test_a_member_is_the_same_trained_alone(monkeypatch, batch):
 
     def spy(*arguments, **options):
         calls.append((arguments, options))
-        return train_stack(*arguments, **options)
+        return train(*arguments, **options)
 
-    train_stack = skuq.training.train_stack
-    monkeypatch.setattr(skuq.training, "train_stack", spy)
+    train = skuq.training.train
+    monkeypatch.setattr(skuq.training, "train", spy)
     model = fit_small(training__steps=40, **batch)
-    (network, head, recipe, data, seeds), _ = calls[0]
+    (job, data), _ = calls[0]
     rows = model.fitted_.inputs.transform(INPUTS)
     if not batch:
-        for seed, member in zip(seeds, model.members_):
-            alone = train_member(network, head, recipe, data, seed)
+        for seed, member in zip(job.seeds, model.members_):
+            (alone,) = train(replace(job, recipes=job.recipe, seeds=[seed], stacked=False), data)
             assert_allclose(predict_draws(alone, rows), predict_draws(member, rows), atol=1e-4)
     fewer = fit_small(training__steps=40, n_members=2, **batch)
     for one, other in zip(fewer.members_, model.members_):
@@ -133,12 +134,12 @@ def test_without_prior_members_hold_nothing_frozen():
 def test_bootstrap_gives_members_whole_functions_of_their_own(monkeypatch, batch):
     caught = []
 
-    def spy(*arguments, splits=None, permutations=None, **options):
-        caught.append((splits, permutations))
-        return train_stack(*arguments, splits=splits, permutations=permutations, **options)
+    def spy(job, data, **options):
+        caught.append((job.splits, job.permutations))
+        return train(job, data, **options)
 
-    train_stack = skuq.training.train_stack
-    monkeypatch.setattr(skuq.training, "train_stack", spy)
+    train = skuq.training.train
+    monkeypatch.setattr(skuq.training, "train", spy)
     model = fit_small(subsample=0.5, **batch)
     splits, permutations = caught[0]
     seen = []
@@ -162,13 +163,13 @@ def test_smallest_bootstrap_is_one_function():
 
 
 def test_wild_members_are_left_out(monkeypatch):
-    train_stack = skuq.training.train_stack
+    train = skuq.training.train
 
     def with_a_wild_one(*arguments, **options):
-        members = train_stack(*arguments, **options)
+        members = train(*arguments, **options)
         return [FloatingPointError("diverged"), *members[1:]]
 
-    monkeypatch.setattr(skuq.training, "train_stack", with_a_wild_one)
+    monkeypatch.setattr(skuq.training, "train", with_a_wild_one)
     with pytest.warns(UserWarning, match="1 of 3 networks diverged"):
         model = fit_small()
     assert len(model.members_) == 2 and model.posterior_fn().n_draws == 2

@@ -34,7 +34,7 @@ import skuq.training
 from skuq import NEONRegressor, OperatorEnsembleRegressor
 from skuq.backend import keras, ops
 from skuq.estimators._operators._training import fit_widths
-from skuq.training import predict_draws
+from skuq.training._predict import predict_draws
 
 KINDS = {
     "conditioned": (NEONRegressor, {"prior": "conditioned", "n_draws": 32}),
@@ -549,13 +549,13 @@ def test_fit_widths_follows_errors_and_variances():
 
 def test_functions_left_out_are_each_left_out_once(monkeypatch):
 
-    caught, train_stack = [], skuq.training.train_stack
+    caught, train = [], skuq.training.train
 
-    def spy(*arguments, splits=None, **options):
-        caught.append(splits)
-        return train_stack(*arguments, splits=splits, **options)
+    def spy(job, data, **options):
+        caught.append(job.splits)
+        return train(job, data, **options)
 
-    monkeypatch.setattr(skuq.training, "train_stack", spy)
+    monkeypatch.setattr(skuq.training, "train", spy)
     X, y = noisy_line(33)
     line_model("ensemble", n_members=5, training__steps=5).fit(X, y)
     (splits,) = caught
@@ -568,14 +568,14 @@ def test_functions_left_out_are_each_left_out_once(monkeypatch):
 
 @pytest.mark.parametrize("diverged", ["network", "twin"])
 def test_an_epinet_needs_its_network_but_not_the_twin_that_judges_the_noise(diverged, monkeypatch):
-    train = skuq.training.train_stack
+    train = skuq.training.train
 
     def lose_one(*args, **kwargs):
         network, twin = train(*args, **kwargs)
         lost = FloatingPointError("lost")
         return [lost, twin] if diverged == "network" else [network, lost]
 
-    monkeypatch.setattr(skuq.training, "train_stack", lose_one)
+    monkeypatch.setattr(skuq.training, "train", lose_one)
     model = line_model("epinet", training__steps=5)
     X, y = noisy_line(40)
     if diverged == "twin":
@@ -629,14 +629,14 @@ def test_a_scale_that_nothing_can_be_learnt_from_is_the_usual_one(monkeypatch):
     ]
     assert_array_equal(*known)
     fixed = bumps_model(prior__scale=0.75).fit(X, bumps(X, 3)).predict_uncertainty(X + 0.1)
-    train = skuq.training.train_stack
+    train = skuq.training.train
 
-    def diverging(network, head, recipe, data, seeds, **options):
-        if len(seeds) == 1:
-            return train(network, head, recipe, data, seeds, **options)
-        return [FloatingPointError("diverged")] * len(seeds)
+    def diverging(job, data, **options):
+        if len(job.seeds) == 1:
+            return train(job, data, **options)
+        return [FloatingPointError("diverged")] * len(job.seeds)
 
-    monkeypatch.setattr(skuq.training, "train_stack", diverging)
+    monkeypatch.setattr(skuq.training, "train", diverging)
     with pytest.warns(UserWarning, match="scale of the random prior is 0.75"):
         model = bumps_model().fit(X, bumps(X, 3))
     assert_array_equal(model.predict_uncertainty(X + 0.1).epistemic, fixed.epistemic)

@@ -25,7 +25,8 @@ from skuq import (
 )
 from skuq.backend import keras, ops
 from skuq.fitted._posterior import _count_draws
-from skuq.networks import MLP, NOMUNetwork, NOMUReadout, WidthDepthSpace
+from skuq.networks import MLP, NOMUNetwork, NOMUReadout
+from skuq.networks._dense import WidthDepthSpace
 from skuq.predictive import TwoPieceNormal
 
 SEED = {"random_state": 0}

@@ -17,7 +17,7 @@ from skuq import (
 )
 from skuq.networks import TabularNetwork, TabularSpace
 from skuq.predictive import GaussianMixture, NestedGaussianMixture, QuantileMixture, StudentTMixture
-from skuq.tables import RobustScaling
+from skuq.tables._scaling import RobustScaling
 from skuq.training import Training
 
 SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}

@@ -275,13 +275,13 @@ def test_rows_to_weigh_the_kinds_by(classes, case):
 
 def test_members_of_all_kinds_meet_on_the_same_splits(classes, monkeypatch):
     """Also where kinds have different numbers of members."""
-    train_all, given = training.train_all, []
+    train, given = training.train, []
 
     def noted(jobs, data, **settings):
         given.extend(job.splits for job in jobs)
-        return train_all(jobs, data, **settings)
+        return train(jobs, data, **settings)
 
-    monkeypatch.setattr(training, "train_all", noted)
+    monkeypatch.setattr(training, "train", noted)
     TabularEnsembleClassifier(**{**TINY, "epochs": 1}, n_members=4).fit(*classes)
     assert [len(splits) for splits in given] == [2, 1, 1]
     for splits in given[1:]:
@@ -291,16 +291,18 @@ def test_members_of_all_kinds_meet_on_the_same_splits(classes, monkeypatch):
 
 def diverge(monkeypatch, which):
     """Let members of networks without embedding diverge."""
-    train_all = training.train_all
+    train = training.train
 
     def diverging(jobs, data, **settings):
-        found = train_all(jobs, data, **settings)
-        for job, members in zip(jobs, found):
+        found = []
+        for job in jobs:
+            members = train(job, data, **settings)
             if "Embedding" not in job.network:
                 members[which] = [FloatingPointError("diverged")] * len(members[which])
+            found += members
         return found
 
-    monkeypatch.setattr(training, "train_all", diverging)
+    monkeypatch.setattr(training, "train", diverging)
 
 
 def test_a_kind_that_diverges_gets_no_weight(classes, monkeypatch):

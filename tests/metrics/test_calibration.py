@@ -7,10 +7,10 @@ from skuq.metrics import (
     calibration_error,
     miscalibration_area,
     mixture_pit_values,
-    pit_values,
     quantile_calibration_curve,
     sharpness,
 )
+from skuq.metrics._regression import pit_values
 from skuq.predictive import GaussianMixture
 
 KINDS = ("quantile", "interval")

@@ -6,8 +6,7 @@ from numpy.testing import assert_allclose
 from scipy.differentiate import derivative
 
 from skuq.networks._dense_layers import slope
-from skuq.networks._plan import ARRAYS, tensors
-from skuq.networks._plan_parts import ACTIVATIONS, SLOPES
+from skuq.networks._plan_parts import ACTIVATIONS, ARRAYS, SLOPES, tensors
 
 X = np.linspace(-9, 9, 181)
 

@@ -8,7 +8,7 @@ from scipy.special import ndtr
 from skuq.backend import BACKEND, keras, ops
 from skuq.networks._epinet import EpiNetLayers, EpistemicNetwork
 from skuq.networks._operator import EncoderDecoder, keras_base
-from skuq.networks._plan import ARRAYS, Run, tensors
+from skuq.networks._plan_parts import ARRAYS, Run, tensors
 from skuq.training._networks import DrawingNetwork
 
 N_ROWS, N_DRAWS, N_FEATURES = 5, 3, 4

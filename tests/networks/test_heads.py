@@ -8,16 +8,16 @@ from tiers import slow_after
 from training_data import split_table
 
 from skuq.metrics import crps_loss, crps_mixture_loss
-from skuq.networks import (
+from skuq.networks import GaussianHead
+from skuq.networks._heads import (
     CategoricalHead,
-    GaussianHead,
     GaussianMixtureHead,
     PackedHead,
     QuantileHead,
     SquaredErrorHead,
     StudentTHead,
+    _log_t_constant,
 )
-from skuq.networks._heads import _log_t_constant
 
 LIKELIHOODS = [
     GaussianHead(2),
@@ -375,8 +375,10 @@ def test_packed_validation_is_of_what_the_copies_say_together():
 @pytest.mark.parametrize("jit", slow_after(1, [True, False]))
 def test_heads_train_in_compiled_stacks(jit):
     """Members in a stack learn as they do alone, and get better."""
+    from training_data import train_member, train_stack
+
     from skuq.backend import keras
-    from skuq.training import Recipe, train_member, train_stack
+    from skuq.training import Recipe
 
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 3))

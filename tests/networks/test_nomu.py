@@ -5,8 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from skuq.backend import keras, ops
-from skuq.networks import NomuHead, build_nomu
-from skuq.networks._nomu import READOUTS
+from skuq.networks._nomu import READOUTS, NomuHead, build_nomu
 from skuq.networks._plan import make_plan
 
 layers = keras.layers

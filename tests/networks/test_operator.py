@@ -9,7 +9,7 @@ from skuq.backend import keras, ops, tfd
 from skuq.networks._dense_layers import Dense
 from skuq.networks._epinet import EpiNetLayers, EpistemicNetwork
 from skuq.networks._operator import EncoderDecoder, OperatorHead, keras_base, tile_columns
-from skuq.networks._plan import ARRAYS, tensors
+from skuq.networks._plan_parts import ARRAYS, tensors
 
 layers = keras.layers
 

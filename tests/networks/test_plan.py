@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose
 
 from skuq.backend import keras, ops
 from skuq.networks import DenseSpace
-from skuq.networks._plan import ARRAYS, Run, make_plan, tensors, without_names
-from skuq.networks._plan_parts import ACTIVATIONS
+from skuq.networks._plan import make_plan, without_names
+from skuq.networks._plan_parts import ACTIVATIONS, ARRAYS, Run, tensors
 from skuq.training._networks import draw_variables
 
 layers = keras.layers

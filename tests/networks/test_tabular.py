@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from skuq.networks import bin_edges, build_tabular
+from skuq.networks import build_tabular
 from skuq.networks._plan import make_plan
-from skuq.training import draw_variables
+from skuq.networks._tabular import bin_edges
+from skuq.training._networks import draw_variables
 
 CODES = {4: 5, 1: 3}
 X = np.random.default_rng(0).normal(size=(40, 6))

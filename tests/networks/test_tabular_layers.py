@@ -6,21 +6,23 @@ from numpy.testing import assert_allclose, assert_array_equal
 from processes import run_python
 
 from skuq.backend import keras, ops
-from skuq.networks import (
+from skuq.networks import NumericEmbedding
+from skuq.networks._keras_models import rebuild
+from skuq.networks._plan import make_plan
+from skuq.networks._plan_parts import ACTIVATIONS, ARRAYS, Run, tensors
+from skuq.networks._tabular import bin_edges
+from skuq.networks._tabular_layers import (
     CategoryEmbedding,
     EnsembleDense,
     FeatureScale,
+    FirstRowZero,
     NTKDense,
-    NumericEmbedding,
     ParametricActivation,
+    RandomSigns,
     Repeat,
-    bin_edges,
+    SameRows,
 )
-from skuq.networks._keras_models import rebuild
-from skuq.networks._plan import ARRAYS, Run, make_plan, tensors
-from skuq.networks._plan_parts import ACTIVATIONS
-from skuq.networks._tabular_layers import FirstRowZero, RandomSigns, SameRows
-from skuq.training import draw_variables
+from skuq.training._networks import draw_variables
 
 EDGES = [[-1.0, -0.25, 0.5, 2.0], [0.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0]]  # 3, 1 and 0 bins
 

@@ -21,6 +21,7 @@ from sklearn.preprocessing import FunctionTransformer
 import skuq
 from skuq._utils import _archive
 from skuq.backend import keras
+from skuq.catalog._records import HeldOut
 from skuq.exceptions import FileFormatError
 from skuq.networks import (
     MLP,
@@ -93,6 +94,11 @@ UNKNOWN = [
     "sklearn.pipeline.Pipeline",
     "networks.GaussianHead.evil",
     "networks.build_mlp",
+    "training.train_stack",
+    "training._train.train_stack",
+    "fitted.attach",
+    "fitted._ensemble.FittedEnsemble",
+    "tables._load_saved",
     "persistence.load",
     "exceptions.FileFormatError",
     "load",
@@ -156,7 +162,7 @@ def test_loads_refuses_states_that_do_not_fit(name, change, message):
 
 
 def test_loads_refuses_what_is_no_estimator():
-    for thing in (1, [1], skuq.catalog.HeldOut(None, X, Y)):
+    for thing in (1, [1], HeldOut(None, X, Y)):
         refused(_archive.to_bytes(thing, kind="estimator"), "no estimator")
     header, members = unpacked(saved())
     for kind in ("trial", "search"):

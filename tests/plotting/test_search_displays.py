@@ -9,7 +9,8 @@ from matplotlib import colors
 from numpy.testing import assert_allclose
 from scipy.stats import t as student
 
-from skuq.catalog import Catalog, FoldedMember, HeldOut, TrialRecord
+from skuq.catalog import Catalog, TrialRecord
+from skuq.catalog._records import FoldedMember, HeldOut
 from skuq.ensembles import Selection, architecture_diversity, select_teams
 from skuq.networks import DenseSpace
 from skuq.plotting import (

@@ -10,12 +10,10 @@ from skuq.predictive import (
     EpistemicNormal,
     GaussianMixture,
     GroupedDistribution,
-    LogitTracker,
-    QuantileTracker,
     RecalibratedMixture,
 )
 from skuq.predictive._mapped import at_scores, normal_scores
-from skuq.predictive._tracking import LEVELS, NOMINAL
+from skuq.predictive._tracking import LEVELS, NOMINAL, LogitTracker, QuantileTracker
 
 Z = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
 

@@ -3,7 +3,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from skuq.networks import GaussianMixtureHead
+from skuq.networks._heads import GaussianMixtureHead
 from skuq.predictive import GaussianMixture, NestedGaussianMixture
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import integrate, stats
 
-from skuq.networks import QuantileHead
+from skuq.networks._heads import QuantileHead
 from skuq.predictive import QuantileMixture, TransformedMixture
 
 LEVELS = np.arange(1, 20) / 20

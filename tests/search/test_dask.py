@@ -20,8 +20,8 @@ from slots import SPACE, processes, search
 
 from skuq import AutoDEUQRegressor
 from skuq.exceptions import SearchSpaceError, SlotsLostError
-from skuq.search import RandomProposer, open_slots
-from skuq.search._slots import DaskSlots
+from skuq.search import RandomProposer
+from skuq.search._slots import DaskSlots, open_slots
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slots import SPACE, Kept, inline, search
 
-from skuq.catalog import TrialOutcome, TrialRecord
-from skuq.search import AgeingEvolution, ForestOptimizer, Limits, RunOptions, SuccessiveHalving
+from skuq.catalog import TrialRecord
+from skuq.catalog._records import TrialOutcome
+from skuq.search import Limits, RunOptions, SuccessiveHalving
+from skuq.search._proposers import AgeingEvolution, ForestOptimizer
 
 SHARES = (0.1, 0.5)
 

@@ -11,7 +11,8 @@ from skuq.backend import keras, keras_tuner
 from skuq.exceptions import SearchFailedError
 from skuq.networks import DenseSpace
 from skuq.networks._space import Space
-from skuq.search import AgEBO, AgEBOOracle, BayesianSearch, OracleProposer
+from skuq.search import AgEBO, AgEBOOracle, BayesianSearch
+from skuq.search._proposers import OracleProposer
 
 
 def build(hp):

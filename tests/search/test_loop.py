@@ -17,8 +17,8 @@ from tiers import slow
 
 import skuq
 from skuq.exceptions import SearchFailedError, SearchSpaceError, SlotsLostError
-from skuq.search import Limits, RandomProposer, RunOptions, Search, open_slots
-from skuq.search._slots import InlineSlots
+from skuq.search import Limits, RandomProposer, RunOptions, Search
+from skuq.search._slots import InlineSlots, open_slots
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ import pytest
 from scipy import stats
 
 from skuq.catalog import TrialRecord
-from skuq.ensembles import select_by
-from skuq.ensembles._likelihood import likelihood_statistics
+from skuq.ensembles._likelihood import likelihood_statistics, select_by
 from skuq.networks import Decisions
 from skuq.networks._space import Categorical, Space
-from skuq.search import EnsembleEvolution, Mutation, NESEvolution, RandomProposer, SearchProblem
+from skuq.search import NESEvolution, RandomProposer, SearchProblem
+from skuq.search._proposers import EnsembleEvolution, Mutation
 
 LETTERS = Space([Categorical(name, tuple("abcdef")) for name in ("p", "q", "r")])
 NOTHING = Space()

@@ -12,16 +12,13 @@ from skuq.networks._space import Categorical, Decisions, Real, Space
 from skuq.search import (
     AgE,
     AgEBO,
-    AgeingEvolution,
     BayesianSearch,
-    ForestOptimizer,
-    ForestSurrogate,
     NESEvolution,
     RandomSearch,
     SearchProblem,
     SuccessiveHalving,
 )
-from skuq.search._proposers import fix_decisions
+from skuq.search._proposers import AgeingEvolution, ForestOptimizer, ForestSurrogate, fix_decisions
 
 LETTERS = Space([Categorical(name, tuple("abcdef")) for name in ("p", "q", "r")])
 UNIT = Space([Real("x", 0.0, 1.0)])

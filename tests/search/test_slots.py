@@ -30,15 +30,15 @@ from tiers import slow
 from training_data import split_table
 
 from skuq.networks import GaussianHead
-from skuq.search import open_slots
 from skuq.search._process_slots import (
     EvaluationPayload,
     _remove_folder,
     gpu_of_slot,
     unpack_outcome,
 )
-from skuq.training import MemberTrainer
+from skuq.search._slots import open_slots
 from skuq.training import _trainer as trainer_module
+from skuq.training._trainer import MemberTrainer
 
 
 def sleeper(started):
@@ -432,7 +432,7 @@ def test_a_stopped_process_is_gone():
 def test_a_killed_search_leaves_no_data(name, tmp_path):
     script = """
         import time
-        from skuq.search import open_slots
+        from skuq.search._slots import open_slots
 
         def evaluate(configuration, seed):
             open("started", "w").close()

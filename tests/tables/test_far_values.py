@@ -9,8 +9,10 @@ from sklearn.preprocessing import FunctionTransformer
 from skuq import DeepEnsembleRegressor
 from skuq.backend import keras
 from skuq.networks import MLP
-from skuq.tables import NumberTargets, Scaling, TableInputs, read_rows
 from skuq.tables._columns import find_far_values
+from skuq.tables._inputs import TableInputs, read_rows
+from skuq.tables._scaling import Scaling
+from skuq.tables._targets import NumberTargets
 
 
 def found(*columns):

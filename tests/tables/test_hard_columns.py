@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from sklearn.exceptions import NotFittedError
 
-from skuq.tables import RobustScaling, TablePreprocessor, TargetTransform
+from skuq.tables import TablePreprocessor, TargetTransform
+from skuq.tables._scaling import RobustScaling
 
 
 def test_an_outlier_moves_nothing_in_a_column_of_zeros():

@@ -2,17 +2,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from skuq.tables import (
-    NoScaling,
-    NumberTargets,
-    RobustScaling,
-    Scaling,
-    TargetScaling,
-    TargetTransform,
-    TrainingData,
-    check_groups,
-    split_rows,
-)
+from skuq.tables import TargetTransform, TrainingData
+from skuq.tables._inputs import check_groups
+from skuq.tables._scaling import NoScaling, RobustScaling, Scaling, TargetScaling
+from skuq.tables._splits import split_rows
+from skuq.tables._targets import NumberTargets
 
 
 def test_scaling_is_standard_and_invertible(global_random_seed):

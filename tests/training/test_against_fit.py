@@ -7,11 +7,13 @@ import pytest
 import training_data
 from numpy.testing import assert_allclose
 from tiers import slow, slow_after
+from training_data import train_member
 
 from skuq.backend import keras, ops
-from skuq.networks import OPTIMIZERS, GaussianHead
+from skuq.networks import GaussianHead
+from skuq.networks._space import OPTIMIZERS
 from skuq.tables import TrainingData
-from skuq.training import Recipe, train_member
+from skuq.training import Recipe
 from skuq.training._networks import draw_variables
 from skuq.training._optimizers import rule_of
 

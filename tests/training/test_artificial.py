@@ -5,11 +5,12 @@ import pytest
 import tensorflow as tf
 from numpy.testing import assert_allclose
 from tiers import slow_after
+from training_data import train_member, train_stack
 
 from skuq.backend import keras
-from skuq.networks import NomuHead, build_nomu
+from skuq.networks._nomu import NomuHead, build_nomu
 from skuq.tables import TrainingData
-from skuq.training import Recipe, predict_members, train_member, train_stack
+from skuq.training import Recipe, predict_members
 from skuq.training._engine import programs
 from skuq.training._networks import draw_variables
 
@@ -189,7 +190,7 @@ def test_batch_statistics_are_those_of_rows_with_targets():
         x = keras.layers.Dense(4, activation="relu")(x)
         return keras.Model(inputs, keras.layers.Dense(n_outputs)(x))
 
-    model = build_nomu((2,), 1, build_f=normed, side_hidden_units=(4,))
+    model = build_nomu((2,), 1, mean_network=normed, side_hidden_units=(4,))
     far = train_member(
         model,
         NomuHead(),

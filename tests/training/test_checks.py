@@ -9,7 +9,7 @@ import pytest
 
 from skuq.backend import keras
 from skuq.exceptions import SearchSpaceError
-from skuq.training import build_checked
+from skuq.training._checks import build_checked
 
 
 def check(network):

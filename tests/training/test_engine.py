@@ -4,17 +4,17 @@ import threading
 import numpy as np
 import pytest
 from processes import run_python
-from training_data import split_table
+from training_data import split_table, train_member
 
 from skuq.backend import BoundedCache, keras
 from skuq.catalog import Member
 from skuq.networks import DenseSpace, GaussianHead
 from skuq.networks._plan import make_plan
-from skuq.training import MemberTrainer, Recipe, keras_model, predict_members, train_member
+from skuq.training import MemberTrainer, Recipe, predict_members
 from skuq.training._arguments import full_batch_rows, padded_rows, table_rows
 from skuq.training._engine import TrainingRun, programs, worth_xla
 from skuq.training._job import TrainingJob
-from skuq.training._networks import draw_variables
+from skuq.training._networks import draw_variables, keras_model
 
 
 def data(n_train=40, n_valid=20, seed=0):
@@ -437,10 +437,11 @@ def test_the_first_program_through_xla_is_quiet():
         "import numpy as np\n"
         "from skuq.networks import GaussianHead, build_mlp\n"
         "from skuq.tables import TrainingData\n"
-        "from skuq.training import Recipe, train_member\n"
+        "from skuq.training import Recipe, TrainingJob, train\n"
         "x, w = np.ones((9, 2)), np.ones(9)\n"
         "data = TrainingData(x, x[:, :1], w, x, x[:, :1], w)\n"
-        "train_member(build_mlp((2,), 2), GaussianHead(), Recipe(epochs=1), data, 1, jit=True)"
+        "recipe, head = Recipe(epochs=1), GaussianHead()\n"
+        "train(TrainingJob.of_model(build_mlp((2,), 2), head, recipe, [1], jit=True), data)"
     )
     assert run_python(code).stderr == ""
 

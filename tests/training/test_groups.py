@@ -13,24 +13,16 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from tiers import slow_after
-from training_data import make_data
+from training_data import make_data, train_epochs, train_member
 
 from skuq import backend
 from skuq.backend import keras
 from skuq.networks import GaussianHead
-from skuq.training import (
-    Recipe,
-    TrainingJob,
-    TrainingRun,
-    _train,
-    draw_variables,
-    shorten,
-    train,
-    train_all,
-    train_epochs,
-    train_member,
-)
+from skuq.training import Recipe, TrainingJob, _train, train
 from skuq.training._arguments import HostStreams
+from skuq.training._engine import TrainingRun
+from skuq.training._networks import draw_variables
+from skuq.training._train import shorten
 
 layers = keras.layers
 HEAD = GaussianHead()
@@ -207,7 +199,7 @@ class _Broken(TrainingRun):
 
 
 def test_an_error_of_one_group_ends_the_others(data, monkeypatch):
-    monkeypatch.setattr("skuq.training.TrainingRun", _Broken)
+    monkeypatch.setattr("skuq.training._engine.TrainingRun", _Broken)
     started = time.monotonic()
     with pytest.raises(OverflowError, match="the second group"):
         train(job_of(8), data)
@@ -329,10 +321,8 @@ def test_a_job_of_one_epoch_can_be_shortened(data, monkeypatch):
 
 def test_jobs_trained_together_are_those_trained_alone(data):
     jobs = [job_of(8), job_of(3, replace(RECIPE, epochs=3), model=unplanned)]
-    found = train_all(jobs, data)
-    assert [len(members) for members in found] == [8, 3]
-    for members, job in zip(found, jobs):
-        assert_equal_members(members, train(job, data))
+    found = train(jobs, data)
+    assert_equal_members(found, [member for job in jobs for member in train(job, data)])
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.5, "3"])

@@ -8,25 +8,16 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from tiers import slow_after
-from training_data import make_data
+from training_data import make_data, train_epochs, train_member, train_stack
 
 from skuq.backend import keras
-from skuq.networks import DenseSpace, GaussianHead, NomuHead, build_mlp, build_nomu
+from skuq.networks import DenseSpace, GaussianHead, build_mlp
 from skuq.networks._epinet import EpiNetLayers, EpistemicNetwork
+from skuq.networks._nomu import NomuHead, build_nomu
 from skuq.networks._operator import EncoderDecoder, OperatorHead
-from skuq.training import (
-    MemberTrainer,
-    Recipe,
-    TrainingJob,
-    _engine,
-    _job,
-    draw_variables,
-    train,
-    train_epochs,
-    train_member,
-    train_stack,
-)
+from skuq.training import MemberTrainer, Recipe, TrainingJob, _engine, _job, train
 from skuq.training._engine import TrainingRun
+from skuq.training._networks import draw_variables
 
 layers = keras.layers
 HEAD = GaussianHead()
@@ -300,9 +291,9 @@ def test_a_trainer_trains_the_job_of_a_configuration(data):
     rng = np.random.default_rng(0)
     configuration = (decisions.architecture + decisions.hyperparameters).sample(rng)
     trainer = MemberTrainer(space, data, HEAD, epochs=4, held_out=data.x[:7])
-    job = trainer.job(configuration, 3)
+    ((job, _),) = trainer.jobs(configuration, 3)
     assert job.recipe == trainer.recipe(configuration) and job.seeds == (3,)
-    assert trainer.job(configuration, 3, epochs=2).recipe.epochs == 2
+    assert trainer.jobs(configuration, 3, epochs=2)[0][0].recipe.epochs == 2
     member = trainer(configuration, 3)
     assert member.held_out.shape == (7, 2)
     assert_array_equal(train(job, data)[0].weights, member.weights)

@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -55,11 +57,15 @@ def test_flat_cosine_of_rate_decay_and_dropout():
     )
     half_cosine = keras.optimizers.schedules.CosineDecay(1.0, decay_steps=20)
     expected = np.r_[np.ones(20), [float(half_cosine(step)) for step in range(20)]]
-    for function in (recipe.rate_factors, recipe.weight_decay_factors, recipe.dropout_factors):
+    decays, dropouts = (
+        functools.partial(recipe.regularization_factors, name)
+        for name in ("weight_decay", "dropout")
+    )
+    for function in (recipe.rate_factors, decays, dropouts):
         assert_allclose(function(0, 40, 40), expected, rtol=1e-5)
         assert_allclose(function(30, 10, 40), expected[30:], rtol=1e-5)
-    assert_allclose(Recipe().weight_decay_factors(3, 4, 10), 1)
-    assert_allclose(Recipe().dropout_factors(3, 4, 10), 1)
+    assert_allclose(Recipe().regularization_factors("weight_decay", 3, 4, 10), 1)
+    assert_allclose(Recipe().regularization_factors("dropout", 3, 4, 10), 1)
 
 
 def test_factors_of_layers_go_by_name_and_the_first_counts():

@@ -4,14 +4,16 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from tiers import slow_after
-from training_data import make_data
+from training_data import make_data, train_member, train_stack
 
 from skuq.backend import keras
-from skuq.networks import OPTIMIZERS, GaussianHead
+from skuq.networks import GaussianHead
 from skuq.networks._plan import make_plan
+from skuq.networks._space import OPTIMIZERS
 from skuq.tables import TrainingData
-from skuq.training import Recipe, draw_variables, train_member, train_stack
+from skuq.training import Recipe
 from skuq.training._engine import programs
+from skuq.training._networks import draw_variables
 
 layers = keras.layers
 HEAD = GaussianHead()

@@ -10,10 +10,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from small_models import TinySpace
 from training_data import make_data
 
-from skuq.catalog import TrialBudget, TrialOutcome
+from skuq.catalog._records import TrialBudget, TrialOutcome
 from skuq.networks import GaussianHead, TabularSpace
-from skuq.tables import Rows, TrainingData, make_splits
-from skuq.training import MemberTrainer
+from skuq.tables import TrainingData
+from skuq.tables._inputs import Rows
+from skuq.tables._splits import make_splits
+from skuq.training._trainer import MemberTrainer
 
 CONFIGURATION = {"units": 8, "activation": "tanh", "learning_rate": 0.03, "batch_size": 16}
 EPOCHS = 20
@@ -175,7 +177,7 @@ def test_trials_of_every_loss_are_scored_alike(loss):
     configuration = {**architecture.default(), **hyperparameters.default(), "loss": loss}
     trainer = MemberTrainer(space, data, head, EPOCHS, max_epochs=4)
     outcome = trainer(configuration, 0, TrialBudget())
-    assert trainer.job(configuration, 0).head.score == {"crps": "crps", "nll": "log"}[loss]
+    assert trainer.jobs(configuration, 0)[0][0].head.score == {"crps": "crps", "nll": "log"}[loss]
     scores = head.scores(data.y_valid.astype(float), outcome.result.held_out.astype(float))
     assert_allclose(outcome.score, np.average(scores, weights=data.weight_valid))
     assert (outcome.score == pytest.approx(outcome.result.score, rel=1e-4)) == (loss == "crps")

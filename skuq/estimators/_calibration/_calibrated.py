@@ -36,10 +36,14 @@ from skuq.estimators._calibration._out_of_fold import (
     split_rows,
 )
 from skuq.exceptions import CalibrationWarning
-from skuq.fitted import CalibrationRows, FittedCalibrated, WeightedCalibration
-from skuq.fitted._calibrated import adapt, classifier_distribution, regressor_distribution
-from skuq.fitted._density_ratio import fit_density_ratio
-from skuq.fitted._learning import learn_calibration, learn_class_calibration
+from skuq.fitted._calibrated import (
+    FittedCalibrated,
+    adapt,
+    classifier_distribution,
+    regressor_distribution,
+)
+from skuq.fitted._density_ratio import WeightedCalibration, fit_density_ratio
+from skuq.fitted._learning import CalibrationRows, learn_calibration, learn_class_calibration
 
 _SMALL_WEIGHT = 0.1  # mean weight of a row below which weights are hardly meant as counts
 

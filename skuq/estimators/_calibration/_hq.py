@@ -28,9 +28,8 @@ from skuq.estimators._calibration._out_of_fold import (
     read_foreign_rows,
     splitter_for_groups,
 )
-from skuq.fitted import FittedTeam
-from skuq.fitted._ensemble import predict_votes
-from skuq.tables import check_groups
+from skuq.fitted._ensemble import FittedTeam, predict_votes
+from skuq.tables._inputs import check_groups
 from skuq.tables._splits import out_of_fold_splits
 
 

@@ -19,9 +19,8 @@ from sklearn.utils.validation import check_consistent_length, has_fit_parameter
 from skuq._params import check_method_params, check_sample_weight, safe_split
 from skuq._utils._checks import check_weights, takes_weights
 from skuq._utils._messages import Progress
-from skuq.tables import ForeignInputs, check_groups
 from skuq.tables._columns import refuse_lazy
-from skuq.tables._inputs import sortable_groups
+from skuq.tables._inputs import ForeignInputs, check_groups, sortable_groups
 
 
 def read_foreign_rows(estimator, X, y, sample_weight):

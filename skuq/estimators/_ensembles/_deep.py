@@ -14,7 +14,7 @@ from skuq._utils._records import saved_as
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
-from skuq.tables import TableInputs
+from skuq.tables._inputs import TableInputs
 from skuq.tables._targets import HEADS
 from skuq.training import TrainingJob
 from skuq.training._checks import find_completed
@@ -78,7 +78,7 @@ class _DeepEnsemble:
             splits=parts,
         )
         # All members are one stack: one program with a member axis.
-        (members,) = shared.train_jobs(self, [job], task.data)
+        members = shared.train_jobs(self, [job], task.data)
         kept = find_completed(members)
         return shared.finish(
             self,

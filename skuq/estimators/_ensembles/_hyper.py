@@ -19,10 +19,11 @@ from skuq.ensembles._selection import real_weight
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
-from skuq.networks import CategoricalHead, GaussianHead
-from skuq.tables import TableInputs
-from skuq.tables._inputs import warn_of_few_rows
+from skuq.networks import GaussianHead
+from skuq.networks._heads import CategoricalHead
+from skuq.tables._inputs import TableInputs, warn_of_few_rows
 from skuq.training._checks import find_completed
+from skuq.training._networks import draw_variables
 
 _CONSTRAINTS: dict = {
     **shared.NETWORK_CONSTRAINTS,
@@ -85,19 +86,14 @@ class _HyperDeepEnsemble:
 
             def train(settings, seeds, data=task.data, start=None, **changes):
                 recipes = [replace(recipe, **setting, **changes) for setting in settings]
-                return training.train_stack(
-                    model,
-                    task.targets.head,
-                    recipes,
-                    data,
-                    seeds,
-                    start=start,
-                    report=progress.epochs,
+                job = training.TrainingJob.of_model(
+                    model, task.targets.head, recipes, seeds, stacked=True, start=start
                 )
+                return training.train(job, data, report=progress.epochs)
 
             # rand_search: networks differ in their settings, and start from the same weights.
             settings = _draw_settings(task.entropy, ranges, self.n_trials)
-            first = training.draw_variables(model, task.seeds(1)[0])
+            first = draw_variables(model, task.seeds(1)[0])
             searched = train(settings, task.seeds(self.n_trials), start=[first] * self.n_trials)
             results = {name: np.array([s[name] for s in settings]) for name in ranges}
             results["val_loss"] = np.array([getattr(m, "score", np.nan) for m in searched])

@@ -14,9 +14,9 @@ from skuq._utils._records import saved_as
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
-from skuq.fitted import DropoutPasses
+from skuq.fitted._ensemble import DropoutPasses
 from skuq.networks import MLP
-from skuq.tables import TableInputs
+from skuq.tables._inputs import TableInputs
 from skuq.training._checks import find_completed
 
 _DROPOUT = 0.1  # of the default network
@@ -76,9 +76,8 @@ class _MCDropout:
         shared.check_dropout_layers(model)
         recipe, head = shared.make_recipe(self, task, given), task.targets.head
         with _base.training_progress(self.verbose) as progress:
-            members = training.train_stack(
-                model, head, recipe, task.data, task.seeds(1), report=progress.epochs
-            )
+            job = training.TrainingJob.of_model(model, head, recipe, task.seeds(1), stacked=True)
+            members = training.train(job, task.data, report=progress.epochs)
         find_completed(members)  # raises if the only network diverged
         # The masks follow from the entropy: predictions repeat, and passes are functions.
         passes = DropoutPasses(self.n_passes, task.entropy)

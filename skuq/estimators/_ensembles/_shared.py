@@ -16,14 +16,15 @@ from skuq import training
 from skuq._params import Interval, StrOptions, resolve_settings, settings_constraint
 from skuq.estimators._base import training_progress
 from skuq.estimators._task import Task, read_task
-from skuq.fitted import DropoutPasses, FittedEnsemble
+from skuq.fitted._ensemble import DropoutPasses, FittedEnsemble
 from skuq.networks import MLP
 from skuq.networks._plan import make_plan
-from skuq.tables import ClassTargets, NumberTargets, TableInputs
-from skuq.tables._inputs import PREPROCESS_CONSTRAINTS
-from skuq.tables._targets import TARGET_CONSTRAINTS
-from skuq.training import Recipe, Training, TrainingJob, build_checked, predict_members
+from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
+from skuq.tables._targets import TARGET_CONSTRAINTS, ClassTargets, NumberTargets
+from skuq.training import Recipe, Training, TrainingJob, predict_members
+from skuq.training._checks import build_checked
 from skuq.training._settings import TRAINING
+from skuq.training._train import shorten
 
 #: Short forms of the parameters that are settings.
 SETTINGS: dict[str, Mapping[Any, Any]] = {"network": {"mlp": MLP}, "training": TRAINING}
@@ -181,13 +182,13 @@ def make_recipe(
     return recipe
 
 
-def train_jobs(estimator: Any, jobs: Sequence[TrainingJob], data: Any) -> list[list[Any]]:
-    """Train jobs together, within `max_time`; list each job's members, or their errors."""
+def train_jobs(estimator: Any, jobs: Sequence[TrainingJob], data: Any) -> list[Any]:
+    """Train jobs together, within `max_time`; list their members, or errors in place of them."""
     deadline = math.inf
     with training_progress(estimator.verbose) as progress:
         if estimator.max_time is not None:
-            jobs, deadline = training.shorten(jobs, data, estimator.max_time)
-        return training.train_all(jobs, data, report=progress.epochs, deadline=deadline)
+            jobs, deadline = shorten(jobs, data, estimator.max_time)
+        return training.train(jobs, data, report=progress.epochs, deadline=deadline)
 
 
 def finish(

@@ -20,8 +20,7 @@ from skuq.estimators._ensembles import _shared as shared
 from skuq.networks import TabularNetwork, TabularSpace
 from skuq.networks._space import Space
 from skuq.predictive._calibration import fit_out_of_bag_scale
-from skuq.tables import TableInputs
-from skuq.tables._inputs import PREPROCESS_CONSTRAINTS
+from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
 from skuq.tables._targets import HEADS, TARGET_CONSTRAINTS, unpack_copies
 from skuq.training import TrainingJob, predict_members
 from skuq.training._checks import find_completed
@@ -114,7 +113,7 @@ class _TabularEnsemble:
         task = task.split(validation, n_members=math.ceil(n_members / len(kinds)))
         jobs, origins = _make_jobs(self, task, network, kinds, given, n_members)
         # Stacks of all kinds train at the same time, as many as there are cores.
-        members = sum(shared.train_jobs(self, jobs, task.data), [])
+        members = shared.train_jobs(self, jobs, task.data)
         kept = find_completed(members)
         members, origins = [members[k] for k in kept], [origins[k] for k in kept]
         weights = _weigh(task, members, origins, len(kinds))

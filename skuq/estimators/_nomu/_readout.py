@@ -15,14 +15,15 @@ import numpy as np
 from skuq._utils._messages import warn_user
 from skuq.bayesopt._milp import ReluReadout
 from skuq.exceptions import SmallValidationWarning
-from skuq.fitted import FittedNomu
-from skuq.fitted._nomu import Readout, TrainedNomu, split_sides
+from skuq.fitted._nomu import FittedNomu, Readout, TrainedNomu, split_sides
 from skuq.networks import NOMUReadout
 from skuq.networks._nomu import READOUTS
 from skuq.networks._nomu_settings import L_MAXS, L_MINS
-from skuq.networks._plan import Namespace, Run, make_plan
+from skuq.networks._plan import make_plan
+from skuq.networks._plan_parts import Namespace, Run
 from skuq.predictive._calibration import fit_epistemic_scale, fit_readout
-from skuq.tables import NumberTargets, Rows, TableInputs
+from skuq.tables._inputs import Rows, TableInputs
+from skuq.tables._targets import NumberTargets
 
 _FEW_ROWS = 30  # held-out rows; with fewer the likelihood chooses neither l_min nor l_max
 _L_MIN, _L_MAX = 0.005, 2.0  # the least l_min, and l_max, if the likelihood does not choose them

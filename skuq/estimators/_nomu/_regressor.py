@@ -32,12 +32,12 @@ from skuq.estimators._nomu._readout import (
 from skuq.estimators._nomu._rows import ArtificialSampler, encode_artificial, split_parts
 from skuq.estimators._nomu._training import Job, NomuTrainer, loss_settings
 from skuq.estimators._task import VALIDATION, read_task
-from skuq.fitted import FittedNomu
-from skuq.fitted._nomu import GivenMean, KnownNoise, Readout
+from skuq.fitted._nomu import FittedNomu, GivenMean, KnownNoise, Readout
 from skuq.networks import ArtificialInputs, NOMULoss, NOMUNetwork, NOMUReadout
 from skuq.networks._nomu_settings import NOMU_SETTINGS
-from skuq.tables import NoScaling, NumberTargets, TableInputs
-from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, add_input_tags
+from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs, add_input_tags
+from skuq.tables._scaling import NoScaling
+from skuq.tables._targets import NumberTargets
 from skuq.training import Training
 from skuq.training._settings import TRAINING
 
@@ -622,8 +622,9 @@ class NOMURegressor(UncertaintyRegressor):
 
         Returns
         -------
-        skuq.bayesopt.ReluReadout
-            ``readout(X)`` gives mean and epistemic standard deviation, as the model does.
+        ReluReadout
+            For `skuq.bayesopt.maximize_readout`. ``readout(X)`` gives mean and epistemic standard
+            deviation, as the model does.
 
         Raises
         ------

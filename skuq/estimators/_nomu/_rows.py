@@ -13,7 +13,9 @@ from sklearn.utils.validation import check_array
 
 from skuq._utils._environment import generator
 from skuq.networks import ArtificialInputs
-from skuq.tables import Rows, Scaling, TableInputs, make_splits
+from skuq.tables._inputs import Rows, TableInputs
+from skuq.tables._scaling import Scaling
+from skuq.tables._splits import make_splits
 
 _MIN_ROWS_FOR_EQUAL_FOLDS = 100  # with fewer rows, none is left out to make folds equal
 _FOLDS_BELOW_ROWS = ((30, 10), (500, 5))  # validation="auto": (number of rows, folds below it)

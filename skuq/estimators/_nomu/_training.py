@@ -17,10 +17,14 @@ from skuq._utils._environment import generator, trial_seed
 from skuq.catalog import Member
 from skuq.estimators._nomu._rows import ArtificialSampler
 from skuq.fitted._nomu import GivenMean, KnownNoise, TrainedNomu, predict_mean
-from skuq.networks import GaussianHead, NomuHead, NOMULoss, NOMUNetwork, build_mean, build_nomu
-from skuq.tables import NumberTargets, Rows, TableInputs, TrainingData
+from skuq.networks import GaussianHead, NOMULoss, NOMUNetwork
+from skuq.networks._nomu import NomuHead, build_mean, build_nomu
+from skuq.tables import TrainingData
+from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._splits import standardise_rows
-from skuq.training._checks import has_diverged
+from skuq.tables._targets import NumberTargets
+from skuq.training._checks import build_checked, has_diverged
+from skuq.training._networks import draw_variables, keras_model
 
 _FULL_BATCH = 2**30  # rows of a batch that takes all rows
 _FEW_ROWS = 100  # with fewer rows, or rows without noise, the mean f should interpolate its rows
@@ -220,8 +224,7 @@ class NomuTrainer:
         # Refinement goes on with the rows in float32 that the training has seen.
         rows = [(data.x[job.train], data.y[job.train], data.weight[job.train]) for job in jobs]
         return [
-            training.refine_dense(member, x, y, weight)
-            for member, (x, y, weight) in zip(members, rows)
+            training.refine(member, x, y, weight) for member, (x, y, weight) in zip(members, rows)
         ]
 
     def _train_together(
@@ -243,7 +246,7 @@ class NomuTrainer:
             start = []
             for job, member in zip(jobs, means):
                 template = self._template(member)
-                start.append(training.draw_variables(template, trial_seed(job.entropy, _SIDE)))
+                start.append(draw_variables(template, trial_seed(job.entropy, _SIDE)))
         return self._train_stacks(
             jobs,
             report,
@@ -279,18 +282,17 @@ class NomuTrainer:
         sizes = [(len(job.train), recipe.epochs) for job, recipe in zip(jobs, recipes)]
         for size in sorted(set(sizes)):
             positions = [k for k in range(len(jobs)) if sizes[k] == size]
-            trained = training.train_stack(
+            job = training.TrainingJob.of_model(
                 template,
                 head,
                 [recipes[k] for k in positions],
-                data,
                 [seeds[k] for k in positions],
+                stacked=True,
                 splits=[(jobs[k].train, jobs[k].valid if validates else None) for k in positions],
                 start=None if start is None else [start[k] for k in positions],
                 artificial=self.sampler,
-                report=report,
             )
-            for k, member in zip(positions, trained):
+            for k, member in zip(positions, training.train(job, data, report=report)):
                 members[k] = member
         return members
 
@@ -321,7 +323,7 @@ class NomuTrainer:
         # A given f is a triple: its model takes ``x * scale + offset``, where x is standardised.
         given: Any = None
         if mean is not None:
-            given = training.keras_model(mean), 1.0, 0.0
+            given = keras_model(mean), 1.0, 0.0
         elif self.given is not None and not self.given.shows_layers:
             given = "apart"
         elif self.given is not None:  # it takes encoded rows, and the network standardised ones
@@ -348,7 +350,7 @@ class NomuTrainer:
                 sample=None if self.given is None else self.inputs.transform(self.rows.X),
             )
 
-        return training.build_checked(build, self.rows.X.shape[1:], head.n_raw, "NOMU's network")
+        return build_checked(build, self.rows.X.shape[1:], head.n_raw, "NOMU's network")
 
     def _mean_template(self, n_raw: int) -> Any:
         """Build the network of the mean f alone."""
@@ -367,7 +369,7 @@ class NomuTrainer:
             )
 
         source = "NOMU's network of the mean"
-        return training.build_checked(build, self.rows.X.shape[1:], n_raw, source)
+        return build_checked(build, self.rows.X.shape[1:], n_raw, source)
 
     def _mean_recipe(self, job: Job) -> Any:
         """Make the recipe of f, which stops early or trains for the epochs of the job."""

@@ -35,7 +35,7 @@ from skuq.networks._dense_layers import Derivatives
 from skuq.networks._epinet import PRIOR_SCALE, EpistemicNetwork
 from skuq.predictive._posterior import quasi_random_normals
 from skuq.training._checks import find_completed, has_diverged
-from skuq.training._predict import variables_of
+from skuq.training._predict import parts_of
 
 # Largest number of values that are conditioned on exactly, and largest number that are conditioned
 # on through inducing values. Of more values a random part is used. Where functions are left out,
@@ -246,7 +246,7 @@ class _ProcessMaker:
 
     def __call__(self, member):
         """Make a network's derivatives at all rows, and its process."""
-        network, variables = variables_of(member)
+        network, variables, _ = parts_of(member)
         derivatives = network.network.base.derivatives(variables, self._x)
         if self._inducing is None:
             return derivatives, ExactProcess(derivatives)

@@ -41,14 +41,13 @@ from skuq.estimators._operators._training import (
     train_epinet,
 )
 from skuq.estimators._task import read_task
-from skuq.fitted import FittedOperator
-from skuq.fitted._operator import GivenBase, Widths
+from skuq.fitted._operator import FittedOperator, GivenBase, Widths
 from skuq.networks import ConditionedPrior, EpiNet, OperatorNetwork
 from skuq.networks._epinet import PRIORS
 from skuq.networks._keras_models import check_builder
 from skuq.networks._operator import OPERATOR_NETWORKS, OUTPUT_MAPS, keras_base
-from skuq.tables import FunctionInputs, FunctionTargets, TrainingData
-from skuq.tables._functions import flat_values
+from skuq.tables import TrainingData
+from skuq.tables._functions import FunctionInputs, FunctionTargets, flat_values
 from skuq.training._settings import TRAINING, Training
 
 # Constraints of the parameters that all regressors of functions share.

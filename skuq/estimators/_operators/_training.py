@@ -22,17 +22,18 @@ from skuq import training
 from skuq._utils._environment import generator, trial_seed
 from skuq.catalog import Member
 from skuq.fitted._operator import IndexDraws, MemberDraws
-from skuq.networks import OperatorHead
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._keras_models import rebuild
-from skuq.networks._plan import ARRAYS
+from skuq.networks._operator import OperatorHead
+from skuq.networks._plan_parts import ARRAYS
 from skuq.predictive._calibration import fit_scale
 from skuq.predictive._posterior import quasi_random_normals
 from skuq.tables import TrainingData
 from skuq.training import Recipe
 from skuq.training._checks import find_completed
 from skuq.training._job import seed_words, template_of_model
-from skuq.training._predict import read_network
+from skuq.training._predict import predict_draws, read_network
+from skuq.training._refine import refine
 
 #: Number of folds; a network that learns the noise leaves out one.
 N_FOLDS = 5
@@ -84,7 +85,7 @@ class OperatorJob:
     expects_none : bool, default=False
         Whether values count as free of noise because functions are too few to learn it.
     refine : bool, default=False
-        Whether to `skuq.training.refine` the members.
+        Whether to `refine` the members.
     previous : tuple of Member
         Members of the previous fit, whose weights training starts from; none by default.
     """
@@ -141,15 +142,15 @@ class OperatorJob:
             ]
         if self.previous:
             fields["start"] = self._start(network, n_members)
-        members = training.train_stack(
+        job = training.TrainingJob.of_model(
             network,
             self.head,
             _stopping(recipe) if validate else recipe,
-            self.data,
             [trial_seed(self.entropy, k) for k in range(n_members)],
-            report=report,
+            stacked=True,
             **fields,
         )
+        members = training.train(job, self.data, report=report)
         return self._refine(members, splits) if self.refine else members
 
     def _refine(self, members, splits):
@@ -159,7 +160,7 @@ class OperatorJob:
         return [
             member
             if isinstance(member, FloatingPointError)
-            else training.refine(member, data.x[used], data.y[used], data.weight[used])
+            else refine(member, data.x[used], data.y[used], data.weight[used])
             for member, used in zip(members, rows)
         ]
 
@@ -397,7 +398,7 @@ def train_epinet(job, report, *, epinet, n_draws):
         return IndexDraws(members[0], index), None
     others = np.flatnonzero(left_out[1])
     rows = job.rows_of(others)
-    raw = training.predict_draws(members[1], job.data.x[rows], index)
+    raw = predict_draws(members[1], job.data.x[rows], index)
     values, _ = job.head.values(ARRAYS, raw)
     error = job.data.y[rows] - values.mean(axis=0)
     widths = fit_widths(error**2, values.var(axis=0), job.weight[others], job.noise.shape)

@@ -25,8 +25,8 @@ from skuq.networks import TabularSpace
 from skuq.networks._given_spaces import AUTODEUQ_SPACES
 from skuq.search import AgEBO
 from skuq.search._proposers import AUTODEUQ_STRATEGIES
-from skuq.tables import ClassTargets, NumberTargets, TableInputs
-from skuq.tables._targets import TARGET_CONSTRAINTS
+from skuq.tables._inputs import TableInputs
+from skuq.tables._targets import TARGET_CONSTRAINTS, ClassTargets, NumberTargets
 
 _LOSSES = ("crps", "nll")
 _N_REPEATS, _MOST_REPEATS = 2, 20  # default number without `max_time`, and largest number with it

@@ -12,9 +12,10 @@ from typing import Any
 
 from skuq._params import Interval, Settings
 from skuq._utils._messages import warn_user
-from skuq.catalog import Catalog, CatalogFolder, HeldOut
+from skuq.catalog import Catalog, CatalogFolder
 from skuq.catalog._catalog import CatalogMemory
 from skuq.catalog._folder import catalog_dir_of, find_search, read_estimator
+from skuq.catalog._records import HeldOut
 from skuq.estimators._searches._descriptions import describe, digest_of
 from skuq.exceptions import SearchFailedError, UnsavableError
 from skuq.networks import Decisions

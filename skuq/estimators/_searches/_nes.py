@@ -26,8 +26,8 @@ from skuq.networks import TabularSpace
 from skuq.networks._given_spaces import NES_IMAGE_SPACES, NES_SPACES
 from skuq.search import RandomSearch
 from skuq.search._proposers import NES_STRATEGIES
-from skuq.tables import ClassTargets, ImageInputs, NumberTargets, TableInputs
-from skuq.tables._targets import TARGET_CONSTRAINTS
+from skuq.tables._inputs import ImageInputs, TableInputs
+from skuq.tables._targets import TARGET_CONSTRAINTS, ClassTargets, NumberTargets
 
 # Optimiser steps of a training on tables; images have the paper's number of epochs.
 _N_STEPS = 500

@@ -15,10 +15,11 @@ import numpy as np
 from sklearn.base import is_classifier
 
 from skuq._params import HasMethods, Hidden, Interval, Settings, StrOptions, resolve_settings
-from skuq.catalog import Catalog, HeldOut
+from skuq.catalog import Catalog
 from skuq.catalog._folder import find_search
-from skuq.ensembles import Candidates, SelectionRule
-from skuq.ensembles._rules import FunctionSelection
+from skuq.catalog._records import HeldOut
+from skuq.ensembles import SelectionRule
+from skuq.ensembles._rules import Candidates, FunctionSelection
 from skuq.estimators._searches._durable import DURABLE_CONSTRAINTS
 from skuq.estimators._task import VALIDATION, Task
 from skuq.networks import Decisions, TabularSpace, WithTraining

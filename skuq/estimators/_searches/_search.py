@@ -59,21 +59,13 @@ from skuq.estimators._searches._trials import (
 )
 from skuq.estimators._task import Task, read_task
 from skuq.exceptions import MissingPartError, SearchFailedError
-from skuq.fitted import FittedEnsemble
+from skuq.fitted._ensemble import FittedEnsemble
 from skuq.networks import Decisions
-from skuq.search import (
-    Limits,
-    RunOptions,
-    Search,
-    SearchProblem,
-    SearchResult,
-    SearchStrategy,
-    StartingWith,
-)
-from skuq.search._proposers import Fixed, RandomProposer, fix_decisions
+from skuq.search import Limits, RunOptions, Search, SearchProblem, SearchResult, SearchStrategy
+from skuq.search._proposers import Fixed, RandomProposer, StartingWith, fix_decisions
 from skuq.search._retraining import Retraining
 from skuq.tables._inputs import add_input_tags, warn_of_few_rows
-from skuq.training import MemberRefitter, MemberRepeater, MemberTrainer
+from skuq.training._trainer import MemberRefitter, MemberRepeater, MemberTrainer
 
 _N_TRIALS = 50  # default number of trials without `max_time`
 _MOST_TRIALS = 10_000  # largest number of trials with `max_time`

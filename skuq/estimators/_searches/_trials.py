@@ -13,14 +13,15 @@ import pandas as pd
 from skuq._utils._messages import warn_user
 from skuq.catalog import Catalog, Member
 from skuq.catalog._catalog import with_decisions
-from skuq.ensembles import Candidates, Selection, SelectionRule, check_selection
-from skuq.fitted import FittedEnsemble
+from skuq.ensembles import Selection, SelectionRule
+from skuq.ensembles._rules import Candidates
+from skuq.ensembles._selection import check_selection
+from skuq.fitted._ensemble import FittedEnsemble
 from skuq.predictive._calibration import fit_scale
 from skuq.search import SearchResult
 from skuq.search._retraining import Retraining
-from skuq.tables import Splits, read_validation_rows
-from skuq.tables._inputs import warn_of_few_rows
-from skuq.tables._splits import standardise_rows
+from skuq.tables._inputs import read_validation_rows, warn_of_few_rows
+from skuq.tables._splits import Splits, standardise_rows
 from skuq.training import predict_members
 
 # Share of their epochs for which networks have to be trained to count as trained.
