@@ -119,17 +119,20 @@ class PartNames:
         self._named: dict[int, tuple[str, Any]] = {}
         for name in sorted(params, key=lambda name: (name.count("__"), name)):
             self._named.setdefault(id(params[name]), (name, params[name]))
-        self._params = frozenset(self._named)
+        self._params, self._names = frozenset(self._named), frozenset(params)
 
     def is_parameter(self, value: Any) -> bool:
         """Whether an object is the value of a parameter."""
         return id(value) in self._params
 
     def __call__(self, value: Any, where: Any) -> str:
-        """Name the part at a place; fitted ``estimator_.x`` becomes ``estimator__x``."""
+        """Name the part at a place; ``estimator_.x`` becomes ``estimator__x``."""
         if id(value) not in self._named:
             _, *steps = str(where).replace("[", ".").replace("]", "").split(".")
-            self._named[id(value)] = "__".join(step.strip("_'") for step in steps), value
+            name = "__".join(step.strip("_'") for step in steps)
+            # The user knows the parameter that a part of the fitted model was cloned from.
+            parameter = name.removeprefix("fitted__")
+            self._named[id(value)] = parameter if parameter in self._names else name, value
         return self._named[id(value)][0]
 
 
@@ -287,9 +290,9 @@ def save(estimator: Any, path: str | PathLike[str]) -> None:
     >>> import skuq
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "model.skuq"
-    ...     skuq.save(skuq.NOMURegressor(c=2.0), path)
-    ...     skuq.load(path).c
-    2.0
+    ...     skuq.save(skuq.NEONRegressor(n_draws=8), path)
+    ...     skuq.load(path).n_draws
+    8
     """
     atomic_write(path, dumps(estimator))
 
