@@ -2,7 +2,7 @@
 
 import joblib
 
-from skuq.networks._space import Integer, Real, Space
+from skuq.networks import Integer, Real, Space
 from skuq.search import RandomProposer, Search
 from skuq.search._slots import open_slots
 

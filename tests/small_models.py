@@ -5,8 +5,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.linear_model import LinearRegression
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skuq.networks import Decisions
-from skuq.networks._space import Categorical, Space
+from skuq.networks import Categorical, Decisions, Space
 
 
 def make(kind, **settings):

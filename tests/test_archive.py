@@ -114,7 +114,7 @@ trees = st.recursive(
 
 @given(trees)
 @settings(suppress_health_check=list(HealthCheck))
-def test_trees_come_back(tree):
+def test_from_bytes_returns_any_tree(tree):
     data = of(tree)
     loaded = back(data)
     assert_same(tree, loaded)
@@ -143,16 +143,11 @@ def test_trees_come_back(tree):
     ],
     ids=str,
 )
-def test_examples_come_back(tree):
+def test_from_bytes_returns_examples(tree):
     assert_same(tree, back(of(tree)))
 
 
-def test_empty_strings_come_back_a_character_wider():
-    loaded = back(of(np.array(["", ""], dtype="<U0")))
-    assert_array_equal(loaded, ["", ""])
-
-
-def test_to_bytes_keeps_order_and_identity_of_arrays():
+def test_to_bytes_keeps_order_and_identity_of_arrays(tmp_path):
     fortran = np.asfortranarray(np.arange(6).reshape(2, 3))
     strided, names = np.arange(20)[::-3], np.array(["a", None], dtype=object)
     tree = {"one": fortran, "two": [fortran, strided], "names": (names, names)}
@@ -162,11 +157,10 @@ def test_to_bytes_keeps_order_and_identity_of_arrays():
     assert loaded["one"].flags.f_contiguous
     assert loaded["one"] is loaded["two"][0]
     assert set(unpacked(data)[1]) == {"tree.json", "arrays/0.npy", "arrays/1.npy"}
-
-
-def test_mapped_arrays_are_arrays(tmp_path):
+    # Mapped arrays come back in memory, empty strings a character wider.
     np.save(tmp_path / "a.npy", np.arange(4.0))
     assert_same(np.arange(4.0), back(of(np.load(tmp_path / "a.npy", mmap_mode="r"))))
+    assert_array_equal(back(of(np.array(["", ""], dtype="<U0"))), ["", ""])
 
 
 def test_to_bytes_stores_long_texts_once():
@@ -180,7 +174,7 @@ def test_to_bytes_stores_long_texts_once():
     assert len(of(tree)) < 2000  # they are compressed
 
 
-def test_header_tells_what_it_is():
+def test_to_bytes_writes_a_header():
     header, members = unpacked(of(TREE))
     assert (header["format"], header["format_version"], header["kind"]) == ("skuq", 2, "tree")
     assert header["versions"]["skuq"] == skuq.__version__
@@ -188,7 +182,7 @@ def test_header_tells_what_it_is():
     np.testing.assert_array_equal(np.load(io.BytesIO(members["arrays/0.npy"])), TREE["w"])
 
 
-def test_hooks_make_objects():
+def test_from_bytes_calls_hooks():
     def describe(value, where):
         assert str(where) == "tree.a[1]"
         return ("range", {"start": value.start, "stop": value.stop, "own": {"@": value.step}})
@@ -237,12 +231,12 @@ def _deep(n):
         (np.void(b"x"), "void"),
     ],
 )
-def test_what_is_not_plain_is_named(tree, message):
+def test_to_bytes_refuses(tree, message):
     with pytest.raises(UnsavableError, match=message):
         of(tree)
 
 
-def test_as_deep_as_it_can_be_written_it_can_be_read():
+def test_from_bytes_reads_what_is_as_deep_as_it_can_be_written():
     assert_same(_deep(100), back(of(_deep(100))))
     deep = np.array([np.float64(1), float("nan"), 2**70], dtype=object)
     for kind in (tuple, lambda parts: {1: parts[0]}, lambda parts: {"@": parts[0]}):
@@ -255,7 +249,7 @@ def test_as_deep_as_it_can_be_written_it_can_be_read():
 # ------------------------------------------------------------------------- broken files
 
 
-def test_every_truncation_is_refused():
+def test_from_bytes_refuses_every_truncation():
     data = of(TREE)
     for n in range(len(data)):
         refused(data[:n])
@@ -465,7 +459,7 @@ def test_from_bytes_names_newer_versions():
         (_trees, "MAX_REFERRED", -30_000, [np.zeros(1000)] * 9, "too often"),
     ],
 )
-def test_limits_hold_for_reading_and_writing(monkeypatch, module, limit, n, tree, message):
+def test_limits_of_reading_and_writing_agree(monkeypatch, module, limit, n, tree, message):
     data = of(tree)
     monkeypatch.setattr(module, limit, n)
     monkeypatch.setattr(_archive, limit, n, raising=False)
@@ -474,7 +468,7 @@ def test_limits_hold_for_reading_and_writing(monkeypatch, module, limit, n, tree
         of(tree)
 
 
-def test_loading_takes_no_time_for_places():
+def test_from_bytes_takes_no_time_for_places():
     # A place is put in words only when it is asked for.
     deep = {"k" * 10**5: 1}
     for _ in range(90):
@@ -485,7 +479,7 @@ def test_loading_takes_no_time_for_places():
 # -------------------------------------------------------------------------------- the disk
 
 
-def test_files_are_written_and_read(tmp_path):
+def test_write_and_read(tmp_path):
     path = tmp_path / "tree.skuq"
     for tree in (1, TREE):
         write(path, tree, kind="tree")
@@ -504,7 +498,7 @@ def test_files_are_written_and_read(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are a matter of Unix")
-def test_pipes_and_devices_are_not_waited_for(tmp_path):
+def test_read_refuses_pipes_and_devices(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", "/dev/zero"):
         with pytest.raises(FileFormatError, match="not a file"):
@@ -512,7 +506,7 @@ def test_pipes_and_devices_are_not_waited_for(tmp_path):
 
 
 @pytest.mark.parametrize("call", ["replace", "fsync"])
-def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch, call):
+def test_atomic_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch, call):
     path = tmp_path / "file"
     atomic_write(path, b"old")
 
@@ -526,7 +520,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch, call):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+def test_atomic_write_syncs_before_it_renames(tmp_path, monkeypatch):
     calls = []
     fsync, replace = os.fsync, os.replace
 
@@ -547,7 +541,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "error"), [("none/file", FileNotFoundError), ("folder", OSError)])
-def test_errors_name_the_file_and_not_its_neighbour(tmp_path, name, error):
+def test_atomic_write_names_the_file_in_errors(tmp_path, name, error):
     (tmp_path / "folder").mkdir()
     with pytest.raises(error) as caught:
         atomic_write(tmp_path / name, b"x")
@@ -556,9 +550,7 @@ def test_errors_name_the_file_and_not_its_neighbour(tmp_path, name, error):
     assert os.listdir(tmp_path) == ["folder"]
 
 
-def test_permissions_are_those_of_new_files(tmp_path):
+def test_atomic_write_gives_permissions_of_new_files(tmp_path):
     (tmp_path / "plain").touch()
     atomic_write(tmp_path / "file", b"x")
     assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode
-    with pytest.raises(FileNotFoundError):
-        atomic_write(tmp_path / "nowhere" / "file", b"x")

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from skuq.networks._space import Categorical, Integer, Real, Space
+from skuq.networks import Categorical, Integer, Real, Space
 
 
 @pytest.fixture

@@ -21,13 +21,13 @@ def catalog():
     )
 
 
-def test_sorted_by_trial_number(catalog):
+def test_catalog_is_sorted_by_trial_number(catalog):
     assert [record.trial_number for record in catalog] == [0, 1, 2]
     np.testing.assert_array_equal(catalog.completed, [0, 2])
     assert repr(catalog) == "<Catalog of 3 trials, 2 completed>"
 
 
-def test_frame_for_people(catalog):
+def test_to_frame(catalog):
     frame = catalog.to_frame()
     assert frame["status"].tolist() == ["completed", "failed", "completed"]
     assert frame["a"].tolist() == [2, 3, 1]
@@ -35,13 +35,20 @@ def test_frame_for_people(catalog):
     assert frame["message"][1] == "no luck"
 
 
-def test_failed_trials_have_no_member(catalog):
+def test_to_frame_renames_decisions_with_the_name_of_a_column():
+    configuration = {"score": 7, "message": "hello", "units": 8}
+    (row,) = Catalog([TrialRecord(0, configuration, score=0.5)]).to_frame().to_dict("records")
+    assert (row["score"], row["decision_score"], row["units"]) == (0.5, 7, 8)
+    assert (row["message"], row["decision_message"]) == ("", "hello")
+
+
+def test_member_of_a_failed_trial_is_missing(catalog):
     assert catalog.member(2).score == 0.5
     with pytest.raises(LookupError, match="Trial 1 has no member: no luck"):
         catalog.member(1)
 
 
-def test_kept_arrays(catalog):
+def test_keep_arrays_of(catalog):
     small = catalog.keep_arrays_of([2])
     assert small.member(0).weights is None and small.member(0).score == 0.7
     assert small.member(2).weights is not None

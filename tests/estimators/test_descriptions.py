@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from processes import run_python
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.compose import make_column_transformer
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 from skuq.estimators._searches._descriptions import describe
 
@@ -137,6 +138,17 @@ def test_all_values_that_a_function_uses_are_told_apart():
     described = [json.dumps(describe(reduced(value))) for value in VALUES]
     for (one, first), (other, second) in itertools.combinations(zip(VALUES, described), 2):
         assert first != second, (one, other)
+
+
+def test_describe_tells_long_transformers_apart():
+    def transformer(rare):
+        steps = [(OneHotEncoder(min_frequency=9), [f"column {k}"]) for k in range(20)]
+        steps[9][0].set_params(min_frequency=rare)
+        return make_column_transformer(*steps)
+
+    one, same, other = transformer(1), transformer(1), transformer(3)
+    assert repr(one) == repr(other)  # scikit-learn leaves the middle out
+    assert describe(one) == describe(same) != describe(other)
 
 
 @pytest.mark.parametrize(

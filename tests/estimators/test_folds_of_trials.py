@@ -1,6 +1,5 @@
 """Searches whose trials are cross-validated, and ensembles that are refitted on all rows."""
 
-import itertools
 import pickle
 
 import joblib
@@ -21,36 +20,26 @@ from skuq.catalog._records import FoldedMember
 from skuq.exceptions import SlotsLostError, SmallValidationWarning
 from skuq.networks import GaussianHead
 from skuq.networks._heads import CategoricalHead
+from skuq.persistence import dumps, loads
 from skuq.plotting import MemberDiversityDisplay
 from skuq.tables._inputs import Rows
 from skuq.tables._splits import make_splits
-from skuq.training import predict_members
-from skuq.training._trainer import MemberRefitter, MemberTrainer
+from skuq.training import MemberRefitter, MemberTrainer, predict_members
 
 matplotlib.use("agg")
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
+EVERY = np.arange(60)
+
+
+SETTINGS = {"n_trials": 3, "n_members": 2, "epochs": 8, "validation": 3, "random_state": 0}
 
 
 def regressor(space, **settings):
-    settings = {
-        "n_trials": 3,
-        "n_members": 2,
-        "epochs": 8,
-        "validation": 3,
-        "random_state": 0,
-    } | settings
-    return skuq.AutoDEUQRegressor(space=space, **settings)
+    return skuq.AutoDEUQRegressor(space=space, **{**SETTINGS, **settings})
 
 
 def classifier(space, **settings):
-    settings = {
-        "n_trials": 3,
-        "n_members": 2,
-        "epochs": 8,
-        "validation": 3,
-        "random_state": 0,
-    } | settings
-    return skuq.NESClassifier(space=space, **settings)
+    return skuq.NESClassifier(space=space, **{**SETTINGS, **settings})
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +63,7 @@ def folded(tiny_space, rows):
     seed=st.integers(0, 99),
     kind=st.sampled_from(["numbers", "labels", "groups", "both"]),
 )
-def test_every_row_validates_once_and_trains_otherwise(n, k, seed, kind):
+def test_make_splits_validates_every_row_once(n, k, seed, kind):
     groups = np.arange(n) // 2 if kind in ("groups", "both") else None
     labels = np.arange(n) % 2 if kind in ("labels", "both") else None
     given_rows = Rows(np.zeros((n, 1)), np.zeros((n, 1)), np.ones(n))
@@ -87,17 +76,14 @@ def test_every_row_validates_once_and_trains_otherwise(n, k, seed, kind):
             assert not set(groups[train]) & set(groups[valid])
         elif labels is not None:
             assert abs(labels[valid].mean() - labels.mean()) <= 1 / len(valid)
+    # The seed shuffles rows.
+    again, other = (make_splits(given_rows, s, cv=k).parts for s in (seed, seed + 1))
+    if kind == "numbers":
+        assert_array_equal(again[0][1], folds[0][1])
+        assert not np.array_equal(np.concatenate([v for _, v in other]), np.arange(n))
 
 
-def test_a_number_shuffles_as_the_seed_says(rows):
-    parts = Rows(rows[0], rows[1][:, None], np.ones(60))
-    one, same, other = (make_splits(parts, seed, cv=3).parts for seed in (0, 0, 1))
-    assert_array_equal(one[0][1], same[0][1])
-    assert not np.array_equal(one[0][1], other[0][1])
-    assert not np.array_equal(one[0][1], np.arange(20))
-
-
-def test_held_out_predictions_are_of_networks_that_have_not_seen_the_rows(folded, rows):
+def test_fit_predicts_rows_by_networks_that_have_not_seen_them(folded, rows):
     x = folded.fitted_.inputs.transform(rows[0])
     for k in folded.catalog_.completed:
         member = folded.catalog_.member(k)
@@ -118,16 +104,16 @@ def nll_of_rows(model, member):
     return -stats.norm.logpdf(y, mean, std)[:, 0]
 
 
-def test_a_trial_scores_its_loss_over_all_rows(folded):
-    held_out = folded.catalog_.held_out
-    assert_array_equal(held_out.rows, np.arange(60))
+def test_fit_scores_a_trial_by_its_loss_over_all_rows(folded):
+    assert_array_equal(folded.catalog_.held_out.rows, np.arange(60))
     for k in folded.catalog_.completed:
         member = folded.catalog_.member(k)
         assert_allclose(member.score, nll_of_rows(folded, member).mean(), rtol=1e-6)
         assert_allclose(folded.catalog_[k].score, member.score)
+        assert member.seconds == sum(network.seconds for network in member.networks) > 0
 
 
-def test_nes_judges_single_trials_by_their_scores(tiny_space, rows):
+def test_nes_scores_single_trials_by_their_loss(tiny_space, rows):
     model = skuq.NESRegressor(
         n_trials=4, n_members=2, space=tiny_space, epochs=8, validation=3, random_state=0
     )
@@ -138,18 +124,8 @@ def test_nes_judges_single_trials_by_their_scores(tiny_space, rows):
     assert model.best_configuration() == best
 
 
-@pytest.mark.slow
-def test_folds_of_unequal_size_count_by_their_rows(tiny_space, rows):
-    X, y = rows[0][:50], rows[1][:50]
-    model = regressor(tiny_space, n_trials=1, validation=GroupKFold(2)).fit(
-        X, y, groups=np.arange(50) > 9
-    )
-    member = model.catalog_.member(0)
-    assert_allclose(member.score, nll_of_rows(model, member).mean(), rtol=1e-6)
-
-
 @pytest.mark.parametrize("cv", [3, GroupKFold(2)])
-def test_rows_count_in_a_score_by_their_weight(tiny_space, rows, cv):
+def test_fit_weighs_rows_in_a_score(tiny_space, rows, cv):
     weight, groups = np.r_[np.ones(40), np.full(10, 20.0)], np.arange(50) > 24
     model = regressor(tiny_space, n_trials=1, validation=cv)
     model.fit(rows[0][:50], rows[1][:50], sample_weight=weight, groups=groups if cv != 3 else None)
@@ -159,7 +135,7 @@ def test_rows_count_in_a_score_by_their_weight(tiny_space, rows, cv):
 
 
 @pytest.mark.slow
-def test_smaller_folds_are_filled_up_with_a_row_that_counts_nothing(tiny_space, rows):
+def test_fit_fills_smaller_folds_with_a_row_that_counts_nothing(tiny_space, rows):
     X, y = rows[0][:13], rows[1][:13]
     model = regressor(tiny_space, n_trials=1, epochs=1, validation=KFold(3)).fit(X, y)
     whole = regressor(tiny_space, n_trials=1, epochs=1, validation=KFold(3))
@@ -171,7 +147,7 @@ def test_smaller_folds_are_filled_up_with_a_row_that_counts_nothing(tiny_space, 
 
 
 @pytest.mark.slow
-def test_side_by_side_is_as_one_after_the_other(folded, tiny_space, rows, monkeypatch):
+def test_fit_trains_folds_together_as_alone(folded, tiny_space, rows, monkeypatch):
     monkeypatch.setattr("skuq.training._trainer.make_plan", lambda network: None)
     alone = regressor(tiny_space, validation=KFold(3)).fit(*rows)
     for k in range(3):
@@ -183,7 +159,7 @@ def test_side_by_side_is_as_one_after_the_other(folded, tiny_space, rows, monkey
 
 
 @pytest.mark.parametrize("heavy", [1.0, 20.0])
-def test_folds_of_other_weight_are_trained_alone(tiny_space, rows, monkeypatch, heavy):
+def test_fit_trains_folds_of_other_weight_alone(tiny_space, rows, monkeypatch, heavy):
     # A stack does not divide each fold's losses by its own weights.
     from skuq.training import _engine  # loads TensorFlow
 
@@ -199,26 +175,7 @@ def test_folds_of_other_weight_are_trained_alone(tiny_space, rows, monkeypatch, 
     assert stacked == ([True] if heavy == 1 else [False] * 3)
 
 
-@pytest.mark.slow
-def test_many_folds_are_several_stacks(tiny_space, rows, monkeypatch):
-    X, y = rows[0][:24], rows[1][:24]
-    whole = regressor(tiny_space, n_trials=1, validation=8).fit(X, y).catalog_.member(0)
-    monkeypatch.setattr("skuq.training._trainer._LARGEST_STACK", 3)
-    parts = regressor(tiny_space, n_trials=1, validation=8).fit(X, y).catalog_.member(0)
-    assert len(parts.networks) == 8
-    assert_allclose(parts.held_out, whole.held_out, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_rows_without_weight_are_in_no_fold(tiny_space, rows):
-    weight = np.r_[np.zeros(20), np.ones(40)]
-    some = regressor(tiny_space).fit(*rows, sample_weight=weight)
-    assert_array_equal(some.catalog_.held_out.rows, np.arange(20, 60))
-    fewer = regressor(tiny_space).fit(rows[0][20:], rows[1][20:])
-    assert_allclose(some.predict(rows[0]), fewer.predict(rows[0]), rtol=1e-6)
-
-
-def test_groups_stay_together(tiny_space, rows):
+def test_fit_keeps_groups_together(tiny_space, rows):
     groups = np.repeat([None, *"abcdefgh", 9, 10, 11], 5)  # names of any kinds
     model = regressor(tiny_space, n_trials=1).fit(*rows, groups=groups)
     x, member = model.fitted_.inputs.transform(rows[0]), model.catalog_.member(0)
@@ -230,7 +187,7 @@ def test_groups_stay_together(tiny_space, rows):
 # What the ensemble predicts
 
 
-def test_all_networks_of_the_trials_chosen_predict(folded, rows):
+def test_predict_distribution_has_all_networks_of_selected_trials(folded, rows):
     distribution = folded.predict_distribution(rows[0])
     n_trials = len(folded.selection_.indices)
     assert distribution.member_means.shape == (3 * n_trials, 60)
@@ -240,55 +197,30 @@ def test_all_networks_of_the_trials_chosen_predict(folded, rows):
 
 
 @pytest.mark.parametrize("refit", [False, True])
-def test_it_repeats_and_is_kept(tiny_space, rows, refit, tmp_path):
+def test_fit_repeats_and_is_kept(tiny_space, rows, refit):
     model = regressor(tiny_space, refit=refit).fit(*rows)
     expected = model.predict(rows[0], return_std=True)
     again = clone(model).fit(*rows)
-    assert_array_equal(again.predict(rows[0], return_std=True), expected)
     pickled = pickle.loads(pickle.dumps(model))
-    assert_array_equal(pickled.predict(rows[0], return_std=True), expected)
-    skuq.save(model, tmp_path / "model.skuq")
-    loaded = skuq.load(tmp_path / "model.skuq", parts={"space": tiny_space})
-    assert_array_equal(loaded.predict(rows[0], return_std=True), expected)
-    keras_model = model.to_keras()
-    assert_allclose(np.asarray(keras_model(rows[0])["total"]), expected[1], rtol=1e-4)
-    means = model.posterior_fn()(rows[0])
-    assert_allclose(np.mean(means, axis=0), expected[0], rtol=1e-4)
-
-
-def test_a_pickle_of_an_ensemble_trained_anew_holds_only_that(tiny_space, rows):
-    model = pickle.loads(pickle.dumps(regressor(tiny_space, refit=True).fit(*rows)))
-    members = [model.catalog_.member(k) for k in model.catalog_.completed]
-    assert all(network.weights is None for member in members for network in member.networks)
-    assert all(member.weights is not None for member in model.refitted_.values())
+    loaded = loads(dumps(model), parts={"space": tiny_space})
+    for other in (again, pickled, loaded):
+        assert_array_equal(other.predict(rows[0], return_std=True), expected)
+    # A pickle of what was refitted holds only that.
+    members = [pickled.catalog_.member(k) for k in pickled.catalog_.completed]
+    weights = [network.weights is None for member in members for network in member.networks]
+    assert all(weights) == refit
+    assert all(member.weights is not None for member in pickled.refitted_.values())
     with pytest.raises(ValueError, match="lost the networks"):
-        model.reselect()
-
-
-@pytest.mark.slow
-def test_two_processes_find_the_same(tiny_space, rows):
-    settings = {"search": "rs-mixed", "refit": True}
-    one, two = (regressor(tiny_space, n_jobs=n, **settings).fit(*rows) for n in (1, 2))
-    assert_allclose(one.predict(rows[0]), two.predict(rows[0]), rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_classes(tiny_space, iris):
-    model = classifier(tiny_space, epochs=40).fit(*iris)
-    assert model.score(*iris) > 0.9
-    assert len(model.member_estimators()) == len(model.selection_.indices)
-    labels = iris[1][model.catalog_.held_out.rows]
-    codes = model.catalog_.held_out.y[:, 0].astype(int)
-    assert_array_equal(model.classes_[codes], labels)
-    anew = classifier(tiny_space, epochs=40, refit=True).fit(*iris)
-    assert anew.score(*iris) > 0.9
+        pickled.reselect()
+    assert_allclose(np.asarray(model.to_keras()(rows[0])["total"]), expected[1], rtol=1e-4)
+    assert_allclose(np.mean(model.posterior_fn()(rows[0]), axis=0), expected[0], rtol=1e-4)
 
 
 # Trained anew
 
 
 @pytest.mark.parametrize("cv", ["auto", 3])
-def test_networks_of_the_ensemble_are_trained_anew_on_all_rows(tiny_space, rows, cv):
+def test_fit_refits_on_all_rows(tiny_space, rows, cv):
     model = regressor(tiny_space, validation=cv, refit=True).fit(*rows)
     assert sorted(model.refitted_) == sorted(model.selection_.indices)
     for k, member in model.refitted_.items():
@@ -300,13 +232,19 @@ def test_networks_of_the_ensemble_are_trained_anew_on_all_rows(tiny_space, rows,
     assert_array_equal(model.fitted_.raw(x), predict_members(members, x))
 
 
-def test_they_are_what_training_on_all_rows_makes_of_them(tiny_space, rows):
+@pytest.mark.parametrize("validation", [3, "data"])
+def test_fit_refits_as_train_member_does(tiny_space, rows, validation):
     from training_data import train_member
 
     from skuq.tables import TrainingData
     from skuq.training import Recipe
 
-    model = regressor(tiny_space, validation=3, refit=True).fit(*rows)
+    X, y = rows
+    if validation == "data":  # these rows are trained on, too
+        model = regressor(tiny_space, validation="auto", refit=True)
+        model.fit(X[:40], y[:40], validation_data=(X[40:], y[40:]))
+    else:
+        model = regressor(tiny_space, refit=True).fit(X, y)
     (k, member), *_ = model.refitted_.items()
     configuration, x = model.catalog_[k].configuration, model.fitted_.inputs.transform(rows[0])
     data = TrainingData.without_validation(
@@ -324,7 +262,7 @@ def test_they_are_what_training_on_all_rows_makes_of_them(tiny_space, rows):
     assert_allclose(member.weights, alone.weights, rtol=1e-4, atol=1e-5)
 
 
-def test_learning_rates_fall_anew_as_they_fell_in_the_search(tiny_space, rows, monkeypatch):
+def test_fit_refits_with_the_learning_rates_of_the_search(tiny_space, rows, monkeypatch):
     class Reduced(type(tiny_space)):
         def recipe(self, configuration):
             return {**super().recipe(configuration), "reduce_lr_patience": 1}
@@ -348,7 +286,7 @@ def test_learning_rates_fall_anew_as_they_fell_in_the_search(tiny_space, rows, m
     assert changes["reduce_lr_patience"] is None
 
 
-def test_those_that_cannot_be_are_those_of_the_search(tiny_space, rows, monkeypatch):
+def test_fit_keeps_networks_that_cannot_be_refitted(tiny_space, rows, monkeypatch):
     searched, train = regressor(tiny_space).fit(*rows), MemberRefitter.__call__
 
     def fails(self, asked, seed):
@@ -378,50 +316,21 @@ def test_those_that_cannot_be_are_those_of_the_search(tiny_space, rows, monkeypa
 
 @pytest.mark.parametrize(
     ("error", "where"),
-    [
-        *itertools.product([SlotsLostError, MemoryError], ["__init__", "__call__"]),
-        (KeyboardInterrupt, "__call__"),
-    ],
+    [(SlotsLostError, "__init__"), (MemoryError, "__call__"), (KeyboardInterrupt, "__call__")],
 )
-def test_no_error_loses_the_search(tiny_space, rows, monkeypatch, error, where):
+def test_fit_keeps_the_search_if_refits_fail(tiny_space, rows, monkeypatch, error, where):
     def fails(self, *args):
         raise error("gone")
 
     monkeypatch.setattr(MemberRefitter, where, fails)
     with pytest.warns(UserWarning, match="could not be refitted.*gone"):
-        model = regressor(tiny_space, refit=True).fit(*rows)
+        model = regressor(tiny_space, refit=True, epochs=2).fit(*rows)
     assert np.isfinite(model.predict(rows[0])).all()
 
 
-@pytest.mark.slow
-def test_each_is_tried_however_many_fail(tiny_space, rows, monkeypatch):
-    train = MemberRefitter.__call__
-    settings = {"n_trials": 12, "n_members": 12, "selection": "top", "search": "rs-mixed"}
-    model = regressor(tiny_space, validation="auto", **settings).fit(*rows)
-    last, n_members = int(model.selection_.indices[-1]), len(model.selection_.indices)
-
-    def fails_but_for_one(self, asked, seed):
-        if asked["trial"] != last:
-            raise FloatingPointError("diverged")
-        return train(self, asked, seed)
-
-    monkeypatch.setattr(MemberRefitter, "__call__", fails_but_for_one)
-    with pytest.warns(UserWarning, match=f"{n_members - 1} of {n_members} networks"):
-        model = regressor(tiny_space, validation="auto", refit=True, **settings).fit(*rows)
-    assert list(model.refitted_) == [last]
-
-
-def test_they_are_trained_after_a_search_that_was_cut_short_in_threads(tiny_space, rows):
-    model = regressor(
-        tiny_space,
-        validation="auto",
-        n_trials=200,
-        epochs=200,
-        search="rs-mixed",
-        max_time=0.5,
-        n_jobs=2,
-        refit=True,
-    )
+def test_fit_refits_after_a_search_that_was_cut_short_in_threads(tiny_space, rows):
+    settings = {"n_trials": 200, "epochs": 200, "search": "rs-mixed", "max_time": 0.5, "n_jobs": 2}
+    model = regressor(tiny_space, validation="auto", refit=True, **settings)
     with joblib.parallel_config(backend="threading"):
         model.fit(*rows)
     assert len(model.catalog_) < 200
@@ -430,7 +339,7 @@ def test_they_are_trained_after_a_search_that_was_cut_short_in_threads(tiny_spac
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cv", ["auto", 2])
-def test_images(cv):
+def test_fit_refits_on_images(cv):
     def build(hp, input_shape, n_outputs):
         from skuq.backend import keras
 
@@ -446,7 +355,7 @@ def test_images(cv):
     assert_allclose(model.predict_proba(X).sum(axis=1), 1)
 
 
-def test_a_pool_of_every_trial_is_as_the_search_has_trained_it(tiny_space, rows):
+def test_member_estimators_of_every_trial_are_those_of_the_search(tiny_space, rows):
     model = regressor(tiny_space, refit=True).fit(*rows)
     of_ensemble = dict(model.member_estimators())
     every = dict(model.member_estimators(every_trial=True))
@@ -462,7 +371,7 @@ def test_a_pool_of_every_trial_is_as_the_search_has_trained_it(tiny_space, rows)
         assert_allclose(scored.new_score, expected, rtol=1e-5)
 
 
-def test_a_member_holds_nothing_of_the_others(folded, rows):
+def test_member_estimators_hold_nothing_of_the_others(folded, rows):
     (name, member), *others = folded.member_estimators()
     assert others
     networks = pickle.loads(pickle.dumps(member)).catalog_
@@ -474,15 +383,8 @@ def test_a_member_holds_nothing_of_the_others(folded, rows):
 # Selecting again
 
 
-def test_selecting_again_on_the_same_rows(folded, rows, tiny_space):
-    model = regressor(tiny_space, validation=KFold(3)).fit(*rows).reselect(n_members=3)
-    expected = regressor(tiny_space, validation=KFold(3), n_members=3).fit(*rows)
-    assert_array_equal(model.selection_.indices, expected.selection_.indices)
-    assert_array_equal(folded.predict(rows[0]), clone(folded).fit(*rows).predict(rows[0]))
-
-
 @pytest.mark.parametrize("selection", ["greedy", "top", "hq"])
-def test_selecting_again_on_other_rows_sees_all_folds(tiny_space, rows, selection):
+def test_reselect_on_other_rows_sees_all_folds(tiny_space, rows, selection):
     model = regressor(tiny_space, n_trials=5).fit(*rows)
     model.reselect(rows[0][:20], rows[1][:20], selection=selection)
     indices = np.unique(model.selection_.indices)
@@ -496,7 +398,7 @@ def test_selecting_again_on_other_rows_sees_all_folds(tiny_space, rows, selectio
     assert np.argmin(nll) in indices or selection == "hq"
 
 
-def test_selecting_again_gives_up_what_was_trained_anew(tiny_space, rows):
+def test_reselect_gives_up_refits(tiny_space, rows):
     searched = regressor(tiny_space).fit(*rows)
     model = regressor(tiny_space, refit=True).fit(*rows)
     with pytest.warns(UserWarning, match="trains nothing"):
@@ -505,7 +407,7 @@ def test_selecting_again_gives_up_what_was_trained_anew(tiny_space, rows):
 
 
 @pytest.mark.slow
-def test_shifted_rows_are_predicted_by_all_folds(tiny_space, iris):
+def test_fit_predicts_shifted_rows_by_all_folds(tiny_space, iris):
     X, y = iris
     shifted = [(X[:30] + 0.3, y[:30]), (X[:30] + 0.9, y[:30])]
     model = classifier(tiny_space, refit=True).fit(X, y, shift_validation=shifted)
@@ -528,7 +430,7 @@ def test_shifted_rows_are_predicted_by_all_folds(tiny_space, iris):
 # On disk
 
 
-def test_a_search_goes_on_and_is_read_from_its_folder(tiny_space, rows, tmp_path, monkeypatch):
+def test_from_catalog_restores_folds_and_refits(tiny_space, rows, tmp_path, monkeypatch):
     settings = {"catalog_dir": tmp_path, "refit": True}
     model = regressor(tiny_space, **settings).fit(*rows)
     read = Catalog.load(tmp_path)
@@ -555,24 +457,17 @@ def test_a_search_goes_on_and_is_read_from_its_folder(tiny_space, rows, tmp_path
     assert_array_equal(alone.predict(rows[0]), searched.predict(rows[0]))
 
 
-def test_other_folds_are_another_search(tiny_space, rows, tmp_path):
-    parts = np.arange(60) % 3
-    other = np.r_[parts[1:], parts[:1]]
+def test_fit_tells_folds_apart(tiny_space, rows, tmp_path):
+    parts = EVERY % 3
     same = PredefinedSplit(parts), PredefinedSplit(parts.copy())
-    for cv in (
-        "auto",
-        2,
-        3,
-        KFold(3),
-        *same,
-        PredefinedSplit(other),
-        list(KFold(3).split(rows[0])),
-    ):
-        regressor(tiny_space, validation=cv, n_trials=1, catalog_dir=tmp_path).fit(*rows)
+    other = PredefinedSplit(np.roll(parts, 1)), list(KFold(3).split(rows[0]))
+    for cv in ("auto", 2, 3, KFold(3), *same, *other):
+        settings = {"validation": cv, "n_trials": 1, "epochs": 1}
+        regressor(tiny_space, **settings, catalog_dir=tmp_path).fit(*rows)
     assert len(list(tmp_path.iterdir())) == 6
 
 
-def test_a_generator_of_folds_serves_one_fit(tiny_space, rows, tmp_path):
+def test_fit_uses_up_a_generator_of_folds(tiny_space, rows, tmp_path):
     model = regressor(tiny_space, validation=KFold(3).split(rows[0]), catalog_dir=tmp_path).fit(
         *rows
     )
@@ -581,7 +476,7 @@ def test_a_generator_of_folds_serves_one_fit(tiny_space, rows, tmp_path):
         model.fit(*rows)
 
 
-def test_warm_start_adds_trials(tiny_space, rows):
+def test_warm_start_adds_trials_of_folds(tiny_space, rows):
     model = regressor(tiny_space, warm_start=True, refit=True).fit(*rows)
     first = [record.result for record in model.catalog_]
     model.set_params(n_trials=5).fit(*rows)
@@ -597,36 +492,31 @@ def test_warm_start_adds_trials(tiny_space, rows):
 # Bad input, and pictures
 
 
-def test_masks_are_positions(folded, tiny_space, rows):
-    masks = [(np.arange(60) // 20 != k, np.arange(60) // 20 == k) for k in range(3)]
+def test_fit_takes_masks_as_positions(folded, tiny_space, rows):
+    masks = [(k != EVERY // 20, k == EVERY // 20) for k in range(3)]
     model = regressor(tiny_space, validation=masks).fit(*rows)
     assert_array_equal(model.predict(rows[0]), folded.predict(rows[0]))
 
 
-def test_folds_of_all_rows_leave_out_rows_without_weight(tiny_space, rows):
+def test_fit_leaves_rows_without_weight_out_of_folds(tiny_space, rows):
     X, y = rows
     weight = np.ones(60)
     weight[[3, 41]] = 0
-    folds = [(np.flatnonzero(np.arange(60) % 3 != k), np.arange(k, 60, 3)) for k in range(3)]
+    folds = [(np.flatnonzero(k != EVERY % 3), np.arange(k, 60, 3)) for k in range(3)]
     used = np.flatnonzero(weight)
     number = {int(row): k for k, row in enumerate(used)}
     of_used = [tuple([number[int(r)] for r in part if r in number] for part in f) for f in folds]
     model = regressor(tiny_space, validation=folds).fit(X, y, weight)
     alone = regressor(tiny_space, validation=of_used).fit(X[used], y[used])
     assert_allclose(model.predict(X), alone.predict(X), rtol=1e-5)
-    predefined = regressor(tiny_space, validation=PredefinedSplit(np.arange(60) % 3)).fit(
-        X, y, weight
-    )
+    assert_array_equal(model.catalog_.held_out.rows, used)
+    predefined = regressor(tiny_space, validation=PredefinedSplit(EVERY % 3)).fit(X, y, weight)
     assert_array_equal(predefined.predict(X), model.predict(X))
-    with pytest.raises(ValueError, match="must give positions of 60 rows"):
-        regressor(tiny_space, validation=[([60], np.arange(60))]).fit(X, y, weight)
-    with pytest.raises(ValueError, match="There are 60 rows"):
-        regressor(tiny_space, validation=folds[:2]).fit(X, y, weight)
 
 
 @pytest.mark.filterwarnings("default::skuq.exceptions.SmallValidationWarning")
 @pytest.mark.parametrize(("cv", "advice"), [(0.25, "Folds or a larger share"), (3, "on chance.$")])
-def test_advice_for_few_rows(tiny_space, rows, cv, advice):
+def test_fit_advises_on_few_rows(tiny_space, rows, cv, advice):
     with pytest.warns(SmallValidationWarning, match=advice):
         regressor(tiny_space, validation=cv, n_trials=1).fit(*rows)
 
@@ -638,21 +528,19 @@ def test_advice_for_few_rows(tiny_space, rows, cv, advice):
         ({"validation": 61}, "greater than the number of samples"),
         ({"validation": ShuffleSplit(3)}, "exactly one test fold"),
         ({"validation": []}, "has no folds"),
-        (
-            {"validation": [(np.arange(60), np.arange(60))]},
-            "has 60 and 60 rows, of which 60 are in both",
-        ),
-        ({"validation": [([], np.arange(60))]}, "has 0 and 60"),
-        ({"validation": [([60], np.arange(60))]}, "must give positions of 60 rows"),
-        ({"validation": [([0.5], np.arange(60))]}, "must give positions of 60 rows"),
+        ({"validation": [(EVERY, EVERY)]}, "has 60 and 60 rows, of which 60 are in both"),
+        ({"validation": [([], EVERY)]}, "has 0 and 60"),
+        ({"validation": [([60], EVERY)]}, "must give positions of 60 rows"),
+        ({"validation": [([0.5], EVERY)]}, "must give positions of 60 rows"),
+        ({"validation": [(k != EVERY % 3, k == EVERY % 3) for k in (0, 1)]}, "There are 60 rows"),
         ({"validation": "three"}, "The 'validation' parameter"),
         ({"refit": "yes"}, "The 'refit' parameter"),
     ],
     ids=str.split(
-        "one too-many overlapping-tests none same-rows untrained beyond fractions text refit"
+        "one too-many overlapping-tests none same-rows untrained beyond fractions fewer text refit"
     ),
 )
-def test_bad_settings(tiny_space, rows, settings, message):
+def test_fit_refuses(tiny_space, rows, settings, message):
     model = regressor(tiny_space, **settings)
     with pytest.raises(ValueError, match=message):
         model.fit(*rows)
@@ -660,21 +548,7 @@ def test_bad_settings(tiny_space, rows, settings, message):
         model.predict(rows[0])
 
 
-def test_validation_data_and_folds_contradict_each_other(tiny_space, rows):
-    with pytest.raises(ValueError, match="Give either `validation` or `validation_data`"):
-        regressor(tiny_space).fit(*rows, validation_data=rows)
-
-
-def test_rows_to_validate_on_are_trained_on_anew(tiny_space, rows):
-    X, y = rows
-    beside = regressor(tiny_space, validation="auto", refit=True)
-    beside.fit(X[:40], y[:40], validation_data=(X[40:], y[40:]))
-    alone = clone(beside).fit(X[:40], y[:40], validation_data=(X[40:], y[40:] + 1e-9))
-    assert len(beside.refitted_) == len(beside.selection_.indices)
-    assert_allclose(beside.predict(X), alone.predict(X), rtol=1e-3)
-
-
-def test_a_picture_of_members_says_which_trial_they_are_of(folded, rows):
+def test_member_diversity_display_groups_networks_by_trial(folded, rows):
     display = MemberDiversityDisplay.from_estimator(folded, rows[0], random_state=0)
     assert len(display.coordinates) == 3 * len(folded.selection_.indices)
     assert set(display.groups) == {f"trial {k}" for k in folded.selection_.indices}

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from skuq.networks import DenseSpace
-from skuq.networks._space import Categorical, training_hyperparameters
+from skuq.networks import Categorical, DenseSpace
+from skuq.networks._space import training_hyperparameters
 
 
 @pytest.mark.parametrize(("n_nodes", "n_decisions"), [(3, 9), (5, 17), (10, 37)])

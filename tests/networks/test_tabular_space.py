@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from skuq.networks import TabularSpace
-from skuq.networks._space import Space
+from skuq.networks import Space, TabularSpace
 from skuq.training import Recipe
 
 

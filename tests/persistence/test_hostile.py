@@ -316,7 +316,7 @@ EVIL_LAYERS = [
 
 
 @pytest.mark.parametrize("layer", EVIL_LAYERS, ids=lambda layer: json.dumps(layer)[:60])
-def test_layers_that_do_more_than_compute(layer):
+def test_check_network_refuses_layers_that_do_more_than_compute(layer):
     network = _network(**layer)
     with pytest.raises(FileFormatError, match="its network is not loaded"):
         check_network(network)
@@ -350,11 +350,11 @@ def test_layers_that_do_more_than_compute(layer):
     ],
     ids=lambda text: text[:30],
 )
-def test_networks_that_are_none(network):
+def test_loads_refuses_networks_that_are_none(network):
     refused(changed("catalog.Member", set_state(network=network)), "network")
 
 
-def test_networks_of_our_own_pass():
+def test_check_network_passes_networks_of_skuq():
     assert check_network(build_mlp((2,), 3, [4]).to_json()) == (2 * 4 + 4 + 4 * 3 + 3, 0)
     space = DenseSpace()
     configuration = space.decisions((2,), 2).architecture.sample(rng)
@@ -395,7 +395,7 @@ def test_networks_of_our_own_pass():
         lambda x: keras.ops.hard_silu(x) + keras.ops.normalize(x) + keras.ops.squareplus(x),
     ],
 )
-def test_networks_of_usual_layers_pass(build):
+def test_check_network_passes_usual_layers(build):
     x = keras.Input((2,))
     model = keras.Model(x, build(x))
     check_network(model.to_json())
@@ -417,13 +417,13 @@ def test_networks_of_usual_layers_pass(build):
         ("keras.src.ops.linalg", "JVP"),
     ],
 )
-def test_classes_of_keras_itself_are_not_to_be_registered(module, name):
+def test_check_network_asks_for_no_registration_of_keras_classes(module, name):
     with pytest.raises(FileFormatError, match=f"'{name}' of '{module}'") as caught:
         check_network(_network(module=module, class_name=name))
     assert "register" not in str(caught.value)
 
 
-def test_functions_of_ones_own_must_be_registered():
+def test_check_network_asks_for_registration_of_functions():
     def halved(x):
         return x / 2
 
@@ -439,7 +439,7 @@ class Tripled(keras.layers.Layer):
         return 3 * x
 
 
-def test_layers_of_ones_own_must_be_registered(monkeypatch):
+def test_check_network_asks_for_registration_of_layers(monkeypatch):
     x = keras.Input((2,))
     network = keras.Model(x, Tripled()(x)).to_json()
     check_network(network)
@@ -453,7 +453,7 @@ def test_layers_of_ones_own_must_be_registered(monkeypatch):
 
 
 @pytest.mark.slow
-def test_networks_that_draw_have_as_many_weights_as_they_say():
+def test_loads_counts_weights_of_networks_that_draw():
     neon = skuq.NEONRegressor(
         network=OperatorNetwork(encoder_units=3, latent=3, decoder_units=3),
         prior=EpiNet(units=3, prior_units=2, n_index=2),
@@ -492,7 +492,7 @@ def _npy_of(data):
     return members["arrays/0.npy"]
 
 
-def test_foreign_objects_that_run_something(tmp_path, monkeypatch):
+def test_loads_refuses_foreign_objects_that_run_something(tmp_path, monkeypatch):
     import skops.io
 
     monkeypatch.chdir(tmp_path)
@@ -508,7 +508,7 @@ def test_foreign_objects_that_run_something(tmp_path, monkeypatch):
     [b"", b"x" * 100, b"PK\x05\x06" + b"\0" * 18, foreign, "compressed"],
     ids=["nothing", "text", "empty zip", "whole", "compressed"],
 )
-def test_foreign_objects_that_are_broken(data):
+def test_loads_refuses_foreign_objects_that_are_broken(data):
     import skops.io
 
     _, _, name = _foreign_members()
@@ -665,9 +665,9 @@ def _checked(header, members, rng):
 
 
 @pytest.mark.slow
-def test_mutated_files_load_or_are_refused(tmp_path, monkeypatch):
+def test_loads_reads_or_refuses_mutated_files(tmp_path, monkeypatch):
     n_mutations, longest = 21_000, 5.0
-    search = skuq.AutoDEUQRegressor(2, n_nodes=1, epochs=1, random_state=0).fit(X, Y)
+    search = skuq.AutoDEUQRegressor(2, space=DenseSpace(1), epochs=1, random_state=0).fit(X, Y)
     readout = NOMUReadout(l_min=0.1, l_max=1.0, c=1.0)
     nomu = skuq.NOMURegressor(NOMUNetwork(3), readout=readout, epochs=2, random_state=0)
     bases = [saved(), dumps(search), dumps(nomu.fit(X, Y)), foreign()]

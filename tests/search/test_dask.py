@@ -305,7 +305,7 @@ def test_a_client_that_is_closed_in_the_middle_is_named(cluster, tmp_path):
     with pytest.warns(UserWarning, match="of 20 trials: .*client is closed.*search has ended"):
         records = search(DaskSlots(noted(tmp_path, sleep=0.1), client, 2), 20, Closing(SPACE))
     assert 3 <= len(records) <= 5 and all(record.completed for record in records)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 120
     with pytest.raises(SlotsLostError, match="client is closed"):
         search(DaskSlots(noted(tmp_path), client, 2))
 

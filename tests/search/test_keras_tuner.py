@@ -9,8 +9,7 @@ from slots import inline, search
 
 from skuq.backend import keras, keras_tuner
 from skuq.exceptions import SearchFailedError
-from skuq.networks import DenseSpace
-from skuq.networks._space import Space
+from skuq.networks import DenseSpace, Space
 from skuq.search import AgEBO, AgEBOOracle, BayesianSearch
 from skuq.search._proposers import OracleProposer
 

@@ -6,8 +6,7 @@ from scipy import stats
 
 from skuq.catalog import TrialRecord
 from skuq.ensembles._likelihood import likelihood_statistics, select_by
-from skuq.networks import Decisions
-from skuq.networks._space import Categorical, Space
+from skuq.networks import Categorical, Decisions, Space
 from skuq.search import NESEvolution, RandomProposer, SearchProblem
 from skuq.search._proposers import EnsembleEvolution, Mutation
 

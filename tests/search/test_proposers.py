@@ -7,8 +7,7 @@ from sklearn.base import clone
 
 from skuq._utils._environment import generator
 from skuq.catalog import TrialRecord
-from skuq.networks import DenseSpace
-from skuq.networks._space import Categorical, Decisions, Real, Space
+from skuq.networks import Categorical, Decisions, DenseSpace, Real, Space
 from skuq.search import (
     AgE,
     AgEBO,

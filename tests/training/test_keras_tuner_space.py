@@ -14,11 +14,10 @@ from skuq import (
 )
 from skuq.backend import keras, keras_tuner
 from skuq.exceptions import SearchSpaceError
-from skuq.networks import GaussianHead
-from skuq.networks._given_spaces import KerasTunerSpace, resolve_search_space
-from skuq.networks._space import Categorical, Integer, Real
+from skuq.networks import Categorical, GaussianHead, Integer, KerasTunerSpace, Real
+from skuq.networks._given_spaces import resolve_search_space
 from skuq.tables import TrainingData
-from skuq.training._trainer import MemberTrainer
+from skuq.training import MemberTrainer
 
 
 def build(hp, input_shape, n_outputs):
