@@ -105,7 +105,8 @@ class Genotype:
     Examples
     --------
     >>> from dataclasses import asdict
-    >>> from skuq.networks import Cell, Genotype
+    >>> from skuq.networks import Genotype
+    >>> from skuq.networks._cells import Cell
     >>> cell = Cell(nodes=((("sep_conv_3x3", 0), ("skip_connect", 1)),), concat=(2,))
     >>> genotype = Genotype(normal=cell, reduction=cell)
     >>> Genotype(**asdict(genotype)) == genotype

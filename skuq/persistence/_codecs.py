@@ -201,6 +201,8 @@ def encode(value: Any, where: Any) -> tuple[str, State] | None:
     if kind is pd.Series:
         frame = _encode_frame(value.to_frame(0), where)
         return "pandas.Series", {**frame, "name": value.name}
+    if kind is pd.Timestamp:  # labels of groups can be dates
+        return "pandas.Timestamp", _encode_frame(pd.Series([value]).to_frame(0), where)
     if isinstance(value, Path):
         return "pathlib.Path", {"path": os.fspath(value)}
     if kind is slice:
@@ -216,6 +218,7 @@ DECODERS: dict[str, Callable[[State], Any]] = {
     "sklearn.MetadataRequest": decode_requests,
     "pandas.DataFrame": _decode_frame,
     "pandas.Series": _decode_series,
+    "pandas.Timestamp": lambda state: _decode_frame(state).iloc[0, 0],
     "pathlib.Path": lambda state: Path(state["path"]),
     "slice": lambda state: slice(state["start"], state["stop"], state["step"]),
 }

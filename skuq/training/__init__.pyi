@@ -1,9 +1,6 @@
+from ._engine import TrainingRun as TrainingRun
 from ._job import TrainingJob as TrainingJob
 from ._predict import predict_members as predict_members
 from ._recipe import Recipe as Recipe
-from ._refine import refine as refine
 from ._settings import Training as Training
 from ._train import train as train
-from ._trainer import MemberRefitter as MemberRefitter
-from ._trainer import MemberRepeater as MemberRepeater
-from ._trainer import MemberTrainer as MemberTrainer

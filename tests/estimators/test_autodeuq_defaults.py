@@ -22,7 +22,8 @@ from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import crps_loss
 from skuq.networks import DenseSpace, TabularSpace
 from skuq.persistence import dumps, loads
-from skuq.training import MemberRepeater, MemberTrainer, predict_members
+from skuq.training import predict_members
+from skuq.training._trainer import MemberRepeater, MemberTrainer
 
 # One small architecture, so that few programs are compiled.
 SMALL = {"fixed": {"n_layers": 1, "width": 32, "embedding": "none", "residual": False}}

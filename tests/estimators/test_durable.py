@@ -28,7 +28,7 @@ from skuq.exceptions import (
     SearchFailedError,
 )
 from skuq.networks import GaussianHead, Space
-from skuq.training import MemberRepeater, MemberTrainer
+from skuq.training._trainer import MemberRepeater, MemberTrainer
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ from skuq.persistence import dumps, loads
 from skuq.plotting import MemberDiversityDisplay
 from skuq.tables._inputs import Rows
 from skuq.tables._splits import make_splits
-from skuq.training import MemberRefitter, MemberTrainer, predict_members
+from skuq.training import predict_members
+from skuq.training._trainer import MemberRefitter, MemberTrainer
 
 matplotlib.use("agg")
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")

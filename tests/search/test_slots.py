@@ -37,8 +37,8 @@ from skuq.search._process_slots import (
     unpack_outcome,
 )
 from skuq.search._slots import open_slots
-from skuq.training import MemberTrainer
 from skuq.training import _trainer as trainer_module
+from skuq.training._trainer import MemberTrainer
 
 
 def sleeper(started):

@@ -15,9 +15,10 @@ from skuq.networks import DenseSpace, GaussianHead, build_mlp
 from skuq.networks._epinet import EpiNetLayers, EpistemicNetwork
 from skuq.networks._nomu import NomuHead, build_nomu
 from skuq.networks._operator import EncoderDecoder, OperatorHead
-from skuq.training import MemberTrainer, Recipe, TrainingJob, _engine, _job, train
+from skuq.training import Recipe, TrainingJob, _engine, _job, train
 from skuq.training._engine import TrainingRun
 from skuq.training._networks import draw_variables
+from skuq.training._trainer import MemberTrainer
 
 layers = keras.layers
 HEAD = GaussianHead()

@@ -17,7 +17,7 @@ from skuq.exceptions import SearchSpaceError
 from skuq.networks import Categorical, GaussianHead, Integer, KerasTunerSpace, Real
 from skuq.networks._given_spaces import resolve_search_space
 from skuq.tables import TrainingData
-from skuq.training import MemberTrainer
+from skuq.training._trainer import MemberTrainer
 
 
 def build(hp, input_shape, n_outputs):

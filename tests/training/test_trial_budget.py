@@ -14,7 +14,7 @@ from skuq.networks import GaussianHead, TabularSpace
 from skuq.tables import TrainingData
 from skuq.tables._inputs import Rows
 from skuq.tables._splits import make_splits
-from skuq.training import MemberTrainer
+from skuq.training._trainer import MemberTrainer
 
 CONFIGURATION = {"units": 8, "activation": "tanh", "learning_rate": 0.03, "batch_size": 16}
 EPOCHS = 20
@@ -42,7 +42,7 @@ def trainer(request):
 )
 def test_only_equal_networks_train_together(changes, expected):
     data = make_data()
-    space = TabularSpace(data.x, losses=("crps", "nll"))
+    space = TabularSpace().bind(data.x, losses=("crps", "nll"))
     default = {**space.decisions()[0].default(), **space.decisions()[1].default()}
     trainer = MemberTrainer(space, data, GaussianHead(), EPOCHS)
     assert trainer.can_train_together([default, default, {**default, **changes}]) is expected
@@ -166,7 +166,7 @@ def test_an_error_of_an_objective_names_it(trainer):
 @pytest.mark.parametrize("loss", ["crps", "nll"])
 def test_trials_of_every_loss_are_scored_alike(loss):
     data = make_data()
-    space = TabularSpace(data.x, losses=("crps", "nll"))
+    space = TabularSpace().bind(data.x, losses=("crps", "nll"))
     head = GaussianHead(score="crps")
     architecture, hyperparameters = space.decisions()
     assert hyperparameters.default()["loss"] == "crps"
