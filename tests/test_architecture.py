@@ -23,7 +23,7 @@ def test_the_nouns_are_where_the_page_says():
         for noun in re.findall(r"`([A-Za-z_]+)`", nouns):
             if not hasattr(module, noun):  # a protocol or base, defined in a file of the package
                 files = Path(module.__file__).parent.glob("*.py")
-                is_defined = re.compile(rf"(?m)^class {noun}\b").search
+                is_defined = re.compile(rf"(?m)^(class|def) {noun}\b").search
                 assert any(is_defined(file.read_text()) for file in files), noun
 
 

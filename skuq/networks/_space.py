@@ -110,6 +110,12 @@ class Integer(_Number):
     """A decision for a whole number in ``low..high``, both included; uniform or log-uniform.
 
     Log-uniform means P(k) proportional to log((k + 1) / k).
+
+    Examples
+    --------
+    >>> from skuq.networks import Integer
+    >>> Integer("units", 1, 64).size
+    64
     """
 
     @property
@@ -135,7 +141,14 @@ class Integer(_Number):
 @saved_as("networks.Real")
 @dataclass(frozen=True)
 class Real(_Number):
-    """A decision for a number in ``[low, high]``; uniform or log-uniform."""
+    """A decision for a number in ``[low, high]``; uniform or log-uniform.
+
+    Examples
+    --------
+    >>> from skuq.networks import Real
+    >>> Real("learning_rate", 1e-4, 1e-1, log=True).default
+    0.0001
+    """
 
     @property
     def size(self) -> float:

@@ -5,6 +5,7 @@ skops has a list of types that are safe to load.
 
 from __future__ import annotations
 
+import datetime
 import importlib.util
 import io
 import os
@@ -203,6 +204,8 @@ def encode(value: Any, where: Any) -> tuple[str, State] | None:
         return "pandas.Series", {**frame, "name": value.name}
     if kind is pd.Timestamp:  # labels of groups can be dates
         return "pandas.Timestamp", _encode_frame(pd.Series([value]).to_frame(0), where)
+    if kind is datetime.date:
+        return "datetime.date", {"date": value.isoformat()}
     if isinstance(value, Path):
         return "pathlib.Path", {"path": os.fspath(value)}
     if kind is slice:
@@ -219,6 +222,7 @@ DECODERS: dict[str, Callable[[State], Any]] = {
     "pandas.DataFrame": _decode_frame,
     "pandas.Series": _decode_series,
     "pandas.Timestamp": lambda state: _decode_frame(state).iloc[0, 0],
+    "datetime.date": lambda state: datetime.date.fromisoformat(state["date"]),
     "pathlib.Path": lambda state: Path(state["path"]),
     "slice": lambda state: slice(state["start"], state["stop"], state["step"]),
 }

@@ -25,6 +25,7 @@ from skuq.tables._splits import standardise_rows
 from skuq.tables._targets import NumberTargets
 from skuq.training._checks import build_checked, has_diverged
 from skuq.training._networks import draw_variables, keras_model
+from skuq.training._refine import refine
 
 _FULL_BATCH = 2**30  # rows of a batch that takes all rows
 _FEW_ROWS = 100  # with fewer rows, or rows without noise, the mean f should interpolate its rows
@@ -223,9 +224,7 @@ class NomuTrainer:
             return members
         # Refinement goes on with the rows in float32 that the training has seen.
         rows = [(data.x[job.train], data.y[job.train], data.weight[job.train]) for job in jobs]
-        return [
-            training.refine(member, x, y, weight) for member, (x, y, weight) in zip(members, rows)
-        ]
+        return [refine(member, x, y, weight) for member, (x, y, weight) in zip(members, rows)]
 
     def _train_together(
         self, jobs: Sequence[Job], report: Callable | None, means: Sequence[Member] | None = None
