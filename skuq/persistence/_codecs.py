@@ -84,6 +84,10 @@ def _encode_column(column: pd.Series, label: Any, where: Any) -> State:
             "categories": _encode_column(dtype.categories.to_series(), label, where),
             "ordered": bool(dtype.ordered),
         }
+    if isinstance(dtype, pd.IntervalDtype):  # the categories of pandas.cut
+        ends = (getattr(column.array, side).to_series() for side in ("left", "right"))
+        left, right = (_encode_column(end, label, where) for end in ends)
+        return {"dtype": "interval", "left": left, "right": right, "closed": dtype.closed}
     raise UnsavableError(
         f"{where} has a column {label!r} of type {dtype}, which files cannot hold. Convert it "
         "before `fit`, for example by `astype(float)` or `astype(str)`."
@@ -111,6 +115,9 @@ def _decode_frame(state: State) -> pd.DataFrame:
 
 def _decode_column(state: State) -> pd.Series:
     """Decode what `_encode_column` returned."""
+    if state["dtype"] == "interval":
+        ends = [_decode_column(state[name]) for name in ("left", "right")]
+        return pd.Series(pd.arrays.IntervalArray.from_arrays(*ends, closed=state["closed"]))
     dtype, values = state["dtype"], state["values"]
     if dtype in _LISTED and isinstance(values, list):
         whole = np.empty(len(values), dtype=object)
@@ -202,8 +209,8 @@ def encode(value: Any, where: Any) -> tuple[str, State] | None:
     if kind is pd.Series:
         frame = _encode_frame(value.to_frame(0), where)
         return "pandas.Series", {**frame, "name": value.name}
-    if kind is pd.Timestamp:  # labels of groups can be dates
-        return "pandas.Timestamp", _encode_frame(pd.Series([value]).to_frame(0), where)
+    if kind in (pd.Timestamp, pd.Interval):  # labels of groups can be dates and bins
+        return "pandas.value", _encode_frame(pd.Series([value]).to_frame(0), where)
     if kind is datetime.date:
         return "datetime.date", {"date": value.isoformat()}
     if isinstance(value, Path):
@@ -221,7 +228,7 @@ DECODERS: dict[str, Callable[[State], Any]] = {
     "sklearn.MetadataRequest": decode_requests,
     "pandas.DataFrame": _decode_frame,
     "pandas.Series": _decode_series,
-    "pandas.Timestamp": lambda state: _decode_frame(state).iloc[0, 0],
+    "pandas.value": lambda state: _decode_frame(state).iloc[0, 0],
     "datetime.date": lambda state: datetime.date.fromisoformat(state["date"]),
     "pathlib.Path": lambda state: Path(state["path"]),
     "slice": lambda state: slice(state["start"], state["stop"], state["step"]),
