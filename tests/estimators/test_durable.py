@@ -130,8 +130,7 @@ def test_fit_continues_an_interrupted_search(search, trained, stop_at, error, st
         with stop_at(2, error), pytest.raises(SystemExit):
             model.fit(X, y)
     model.fit(X, y)
-    # An error that is no interrupt loses what was only in memory.
-    assert len(trained) == (5 if stored or error is KeyboardInterrupt else 7)
+    assert len(trained) == 5
     assert [record.trial_number for record in model.catalog_] == [0, 1, 2, 3, 4]
     assert_array_equal(model.predict(X), search(5, catalog_dir=None).fit(X, y).predict(X))
 
@@ -243,16 +242,6 @@ def test_fit_tells_functions_apart_by_what_they_use(search, trained, tmp_path):
     loaded = AutoDEUQRegressor.from_catalog(paths[0])
     with pytest.raises(MissingPartError, match="space"):
         clone(loaded).fit(X, y)
-    # The decisions of a function are compared where only its code has changed.
-    build, training = space_of(3)
-
-    def edited(hp, *shapes):
-        hp.Int("layers", 1, 2)
-        return build(hp, *shapes)
-
-    edited.__name__, edited.__qualname__ = build.__name__, build.__qualname__
-    with pytest.raises(CatalogMismatchError, match="layers"):
-        search(2, space=(edited, training), catalog_dir=paths[0]).fit(X, y)
     given = AutoDEUQRegressor.from_catalog(paths[0], space=space_of(3)).fit(X, y)
     assert_array_equal(given.predict(X), loaded.predict(X))
     assert len(trained) == 4
