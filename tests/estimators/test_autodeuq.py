@@ -239,7 +239,7 @@ def test_fit_takes_a_keras_tuner_oracle_and_fixed_decisions(tiny, wave):
     assert len(fitted.catalog_) == 4
     assert not oracle.trials  # a copy was used: the parameter is as it was
     fixed = {"units": 10, "learning_rate": 0.02}
-    frame = fitted.set_params(fixed=fixed).fit(*wave).catalog_.to_frame()
+    frame = fitted.set_params(fixed=fixed, n_trials=2).fit(*wave).catalog_.to_frame()
     assert (frame.units == 10).all() and (frame.learning_rate == 0.02).all()
 
 
