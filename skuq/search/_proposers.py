@@ -2,8 +2,8 @@
 
 A proposer keeps no state. Its answer depends only on the history, the running configurations
 and the random generator it is given, so that a search can be repeated, resumed and extended.
-`make_proposer` makes those of the AutoDEUQ paper by name: ageing evolution (Real et al., 2018) on
-architectures, joined with Bayesian optimisation (a random forest) in AgEBO.
+Strategies, which are settings, make them. Those of the AutoDEUQ paper are ageing evolution (Real et
+al., 2018) on architectures, joined with Bayesian optimisation (a random forest) in AgEBO.
 """
 
 from __future__ import annotations
