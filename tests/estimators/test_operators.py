@@ -95,8 +95,9 @@ def test_fit_is_more_certain_with_more_functions(kind):
     assert std_of(wave(kind), NEAR).mean() < 0.8 * std_of(wave(kind, 4), NEAR).mean()
 
 
-@pytest.mark.parametrize("kind", ["conditioned", "epinet"])
-def test_sample_y_draws_smooth_functions(kind):
+# Conditioned draws leave little to be unsure of along y, from a single row.
+@pytest.mark.parametrize(("kind", "least"), [("conditioned", 0.005), ("epinet", 0.05)])
+def test_sample_y_draws_smooth_functions(kind, least):
     model, y = wave(kind), np.linspace(0, 2, 101)
     path = np.stack([np.linspace(1.5, 3.5, 101), np.full(101, 1.0)], axis=1)
     along_y = model.sample_y(FAR[:1], 200, 0, query_points=y)[0]  # (101, 200)
@@ -106,7 +107,7 @@ def test_sample_y_draws_smooth_functions(kind):
         # Neighbours a hundredth of the range apart nearly agree; independent ones would
         # differ by 1.4 standard deviations.
         around = draws - draws.mean(axis=1, keepdims=True)
-        assert spread > 0.005 and np.abs(np.diff(around, axis=0)).max() < 0.5 * spread
+        assert spread > least and np.abs(np.diff(around, axis=0)).max() < 0.5 * spread
         assert (np.diag(np.corrcoef(draws[::10]), 1) > 0.9).all()
     assert_array_equal(model.sample_y(FAR, 3, 1), model.sample_y(FAR, 3, 1))
     assert abs(model.sample_y(FAR, 3, 1) - model.sample_y(FAR, 3, 2)).max() > 0
