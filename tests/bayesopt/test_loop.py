@@ -30,6 +30,7 @@ from skuq.bayesopt import (
     maximize_readout,
 )
 from skuq.bayesopt._step import distance_threshold
+from skuq.datasets import make_function
 from skuq.exceptions import FileFormatError, SearchFailedError
 from skuq.networks import ArtificialInputs, NOMUNetwork, NOMUReadout
 from skuq.training import Training
@@ -881,3 +882,18 @@ def test_ask_reads_an_acquisition_that_was_set_later():
         optimizer.ask()
     optimizer.acquisition = "ucb"
     assert optimizer.ask().shape == (1, 1)
+
+
+@pytest.mark.parametrize(("name", "d", "length"), [("forrester", 1, 0.2), ("branin", 2, 0.6)])
+def test_search_beats_chance(name, d, length):
+    function = make_function(name, d)
+    found, chance = [], []
+    for seed in range(3):
+        optimizer = search(
+            function.bounds, "ei", estimator=TinyProcess(length), n_draws=64, random_state=seed
+        )
+        found.append(optimizer.minimize(lambda x: function(x[None])[0], 20).fun)
+        X = np.random.default_rng(seed).uniform(-1, 1, (20, d))
+        chance.append(function(X).min())
+    # The minimum is -1.
+    assert np.median(found) + 1 < (np.median(chance) + 1) / 5

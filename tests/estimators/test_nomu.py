@@ -17,7 +17,7 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression
-from sklearn.model_selection import KFold, cross_val_score
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tiers import slow_after
@@ -1394,3 +1394,47 @@ def test_refit_trains_f_as_long_as_was_best(long_table, monkeypatch):
     assert len(best) == 3
     assert len(model.mean_member_.history["loss"]) == round(np.mean(best))
     assert len(model.member_.history["loss"]) == 60
+
+
+@pytest.mark.slow
+def test_nomu_searches_and_pipelines(wave):
+    X, y = wave[0][:40], wave[1][:40]
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    pipeline = make_pipeline(StandardScaler(), small(epochs=100))
+    grid = {"nomuregressor__loss__pi_exp": [0.001, 0.1]}
+    search = GridSearchCV(pipeline, grid, cv=2).fit(frame, y)
+    assert search.best_score_ > 0.7
+    assert_array_equal(small(epochs=1).fit(frame, y).feature_names_in_, ["a", "b"])
+    assert (cross_val_score(small(epochs=100), X, y, cv=2) > 0.5).all()
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"readout__c": 2.0, "readout__l_min": 0.1, "readout__l_max": 1.0}]
+)
+@pytest.mark.slow
+def test_nomu_defaults_work_on_a_real_table(changes):
+    """120 rows of a noisy function of five inputs: better than a line, with right coverage."""
+    rng = np.random.default_rng(3)
+    X = rng.uniform(-1, 1, (240, 5))
+    y = 10 * np.sin(np.pi * X[:, 0] * X[:, 1]) + 20 * X[:, 2] ** 2 + 10 * X[:, 3]
+    model = nomu(random_state=0, **changes).fit(X[:120], y[:120])
+    line = LinearRegression().fit(X[:120], y[:120])
+    assert model.score(X[120:], y[120:]) > line.score(X[120:], y[120:])
+    low, high = model.predict_interval(X[120:], 0.9).T
+    covered = np.mean((low <= y[120:]) & (y[120:] <= high))
+    assert changes or 0.7 < covered <= 1
+
+
+@pytest.mark.slow
+def test_early_stopping_patience_helps_with_noise(long_table):
+    X, y = long_table
+    grid = np.random.default_rng(1).uniform(-1, 1, (200, 2))
+    settings = {**EARLY, "epochs": 400, "learning_rate": 0.03}
+    rmse = [
+        np.sqrt(np.mean((model.predict(grid) - np.sin(3 * grid[:, 0])) ** 2))
+        for model in (
+            nomu(**settings).fit(X, y),
+            nomu(**settings, early_stopping_patience=None).fit(X, y),
+        )
+    ]
+    assert rmse[0] < 0.8 * rmse[1]
