@@ -9,10 +9,13 @@ import contextlib
 import hashlib
 import itertools
 import json
+import logging
 import math
 import os
 import secrets
 import socket
+import threading
+import time
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -31,6 +34,11 @@ from skuq.exceptions import (
     FileVersionError,
     UnsavableError,
 )
+
+try:
+    import fcntl
+except ImportError:  # Windows has none, and lets nobody delete a file that is open
+    fcntl = None  # type: ignore[assignment]
 
 _SEARCH = "search.skuq"  # written last: if it exists, the other files exist, too
 _ESTIMATOR = "estimator.skuq"
@@ -251,7 +259,12 @@ def _check_trial(record: TrialRecord, file: Path, held_out: HeldOut) -> None:
         _require(bool(np.isfinite(member.weights).all()), "its weights are not all finite")
 
 
+_logger = logging.getLogger("skuq")
+
 _LOCK, _HOLDER = "lock", "lock-holder.json"
+_POLL_SECONDS = 0.1  # between two looks at the lock of another process
+_N_COMPARED = 20  # latest searches of a `catalog_dir` that a new one is compared with
+_FEW_DIFFERENCES = 2  # with more, a search was hardly meant to go on with another's trials
 
 
 class CatalogFolder:
@@ -267,6 +280,9 @@ class CatalogFolder:
     parts : dict of str to str, int, float, bool, None, list or dict
         Data and settings that identify the search, by name. Searches with equal parts share a
         folder.
+    max_wait : float, default=0
+        Maximum seconds to wait for another process or thread that is running this search. By
+        default an error is raised at once.
 
     Attributes
     ----------
@@ -282,7 +298,8 @@ class CatalogFolder:
     CatalogMismatchError
         If `catalog_dir` is the folder of another search; the message names the parts that differ.
     CatalogLockedError
-        If another process or thread is running this search.
+        If another process or thread is running this search and does not end within `max_wait`,
+        or this thread is running it.
     FileFormatError
         If the description of the search is broken, or the file of a trial does not hold a trial.
         Damaged files of trials are renamed, with a warning.
@@ -297,15 +314,21 @@ class CatalogFolder:
     ([], None)
     """
 
-    def __init__(self, catalog_dir: str | os.PathLike[str], parts: dict[str, Any]):
+    def __init__(
+        self, catalog_dir: str | os.PathLike[str], parts: dict[str, Any], max_wait: float = 0.0
+    ):
         if not os.fspath(catalog_dir):
             raise ValueError(
                 '`catalog_dir` must be the name of a folder. Got "". Use "." for the current one.'
             )
         folder = Path(catalog_dir).expanduser().resolve()
-        self.path = folder if has_search(folder) else folder / _fingerprint(parts)
+        # A running search may have lost its description: its folder is known by the holder's file.
+        is_own = has_search(folder) or (folder / _HOLDER).is_file()
+        self.path = folder if is_own else folder / _fingerprint(parts)
         self._parts = json.loads(json.dumps(parts))  # the form in which parts are read from disk
+        self._max_wait = max_wait
         self._lock = FileLock(self.path / _LOCK)
+        self._descriptor: int | None = None  # of the folder, while it is locked
 
     @property
     def entropy(self) -> int | None:
@@ -313,20 +336,10 @@ class CatalogFolder:
 
     def __enter__(self) -> CatalogFolder:
         self.path.mkdir(parents=True, exist_ok=True)
+        if not self._try_to_lock():
+            self._wait()
         try:
-            # The operating system frees the lock of a process that has ended in any way.
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            holder = ""
-            with contextlib.suppress(OSError):
-                holder = (self.path / _HOLDER).read_text()
-            raise CatalogLockedError(
-                f"Another process or thread is running the search in {self.path} "
-                f"({holder or 'unknown process'}). Wait for it, or use another `catalog_dir`."
-            ) from None
-        try:
-            who = {"pid": os.getpid(), "host": socket.gethostname()}
-            atomic_write(self.path / _HOLDER, json.dumps(who).encode())
+            atomic_write(self.path / _HOLDER, json.dumps(_who()).encode())
             self._read()
         except BaseException:
             self.__exit__()
@@ -336,8 +349,55 @@ class CatalogFolder:
     def __exit__(self, *exception: object) -> Literal[False]:
         with contextlib.suppress(OSError):
             (self.path / _HOLDER).unlink()
-        self._lock.release()
+        self._unlock()
         return False
+
+    def _try_to_lock(self) -> bool:
+        """Lock the folder, unless another process or thread has; return whether it is locked.
+
+        The operating system frees the locks of a process that has ended in any way.
+        """
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            return False
+        # Lock the folder itself, too, where the system can: somebody may delete the lock's file.
+        if fcntl is not None:
+            self._descriptor = os.open(self.path, os.O_RDONLY)
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._unlock()
+                return False
+            except OSError:  # a file system without such locks
+                pass
+        return True
+
+    def _unlock(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        self._lock.release()
+
+    def _wait(self) -> None:
+        """Wait for the process or thread that runs this search; raise CatalogLockedError if vain.
+
+        A thread that runs the search itself would wait forever.
+        """
+        deadline, holder = time.monotonic() + self._max_wait, ""
+        with contextlib.suppress(OSError):
+            holder = (self.path / _HOLDER).read_text()
+        running = (
+            f"Another process or thread is running the search in {self.path} "
+            f"({holder or 'unknown process'})."
+        )
+        if self._max_wait > 0 and holder != json.dumps(_who()):
+            warn_user(f"{running} This fit waits for it, and then goes on with its trials.")
+            while time.monotonic() < deadline:
+                if self._try_to_lock():
+                    return
+                time.sleep(_POLL_SECONDS)
+        raise CatalogLockedError(f"{running} Wait for it, or use another `catalog_dir`.")
 
     def _read(self) -> None:
         """Read the description and the trials of a search that is already in the folder."""
@@ -356,6 +416,7 @@ class CatalogFolder:
                 + "\nUse the parent folder as `catalog_dir`: this search then gets its own folder."
             )
         read = read_trials(self.path, search, move_broken=True)
+        _logger.info("the search in %s goes on; it has %d trials", self.path, len(read))
         self._search = search
         self.records = [record for _, record in read]
         self._n_finished = 1 + max((finished for finished, _ in read), default=-1)
@@ -389,8 +450,9 @@ class CatalogFolder:
             self._search = SearchDescription(
                 secrets.token_hex(16), self._parts, entropy, space, held_out
             )
+            self._report_new()
             self._write_estimator(estimator)
-            _archive.write(self.path / _SEARCH, self._search._asdict(), kind="search")
+            self._write_search()
         elif differences := _differences(self._search.space, space):
             raise CatalogMismatchError(
                 f"The trials in {self.path} are from another search space. Differences:\n"
@@ -399,6 +461,32 @@ class CatalogFolder:
             )
         else:  # budget and selection may have changed
             self._write_estimator(estimator)
+
+    def _report_new(self) -> None:
+        """Say that a search is new, and how it differs from one of the same data and seed."""
+        found = []
+        searches = self.path.parent.glob(f"*/{_SEARCH}")
+        with contextlib.suppress(OSError):  # another process may delete one
+            latest = sorted(searches, key=lambda file: -file.stat().st_mtime)
+            for file in latest[:_N_COMPARED]:
+                with contextlib.suppress(FileFormatError):
+                    there = read_search(file.parent).parts
+                    found.append((_differences(there, self._parts), file.parent))
+        differences, other = min(found, key=lambda pair: len(pair[0]), default=([], None))
+        _logger.info("a new search starts in %s", self.path)
+        text = "\n".join(differences)
+        if len(differences) > _FEW_DIFFERENCES or _OTHER_VALUES in text or "random_state:" in text:
+            return
+        if other is not None:
+            warn_user(
+                f"A new search starts in {self.path}: that in {other} has other settings, and its "
+                f"trials are not used. Differences:\n{text}"
+            )
+
+    def _write_search(self) -> None:
+        """Write the description of the search."""
+        assert self._search is not None
+        _archive.write(self.path / _SEARCH, self._search._asdict(), kind="search")
 
     def _write_estimator(self, estimator: bytes | None) -> None:
         """Write the saved estimator, or remove its file if it could not be saved."""
@@ -417,6 +505,8 @@ class CatalogFolder:
         """
         if self._search is None:
             raise RuntimeError("`begin` must be called before the first trial is added.")
+        if not has_search(self.path):  # deleted since: the trials would belong to no search
+            self._write_search()
         self._write_trial(self.path, record, self._n_finished)
         self._n_finished += 1
         self.records.append(record)
@@ -442,6 +532,11 @@ class CatalogFolder:
             ) from error
 
 
+def _who() -> dict[str, Any]:
+    """Describe the present thread, for others that want the same folder."""
+    return {"pid": os.getpid(), "host": socket.gethostname(), "thread": threading.get_ident()}
+
+
 def catalog_dir_of(path: Path) -> Path:
     """Find the `catalog_dir` of a search from its folder: the folder itself, if it was renamed."""
     return path.parent if path.name == _fingerprint(read_search(path).parts) else path
@@ -453,6 +548,9 @@ def _fingerprint(parts: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+_OTHER_VALUES = "other values"
+
+
 def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
     """Describe each difference between two searches in one line."""
     lines = []
@@ -461,6 +559,6 @@ def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
         if values[0] != values[1]:
             # Digests of data would not help a reader.
             is_data = "sha256:" in json.dumps(values)
-            what = "other values" if is_data else f"{values[0]!r} there, {values[1]!r} here"
+            what = _OTHER_VALUES if is_data else f"{values[0]!r} there, {values[1]!r} here"
             lines.append(f"  {name}: {what}")
     return lines

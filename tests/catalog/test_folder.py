@@ -1,11 +1,14 @@
 """A search on disk, without networks: files that are written, found again and refused."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+import warnings
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -158,6 +161,66 @@ def test_a_second_one_is_refused_and_told_who_is_there(tmp_path):
             pass
     with CatalogFolder(tmp_path, PARTS):
         pass
+
+
+@pytest.mark.parametrize("lost", ["lock", "search.skuq", "lock-holder.json"])
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_lost_file_lets_no_second_one_in(tmp_path, lost, is_own):
+    with CatalogFolder(tmp_path, PARTS) as first:
+        first.begin(11, SPACE, HELD_OUT, b"estimator")
+        (first.path / lost).unlink()
+        # Without its description the folder is known by its holder.
+        with pytest.raises(CatalogLockedError):
+            CatalogFolder(first.path if is_own else tmp_path, PARTS).__enter__()
+        first.add(trial(0))
+    assert len(Catalog.load(tmp_path)) == 1
+    with CatalogFolder(tmp_path, PARTS) as again:
+        assert len(again.records) == 1
+
+
+def test_equal_searches_wait_for_each_other(tmp_path):
+    held, released = threading.Event(), threading.Event()
+
+    def run():
+        with CatalogFolder(tmp_path, PARTS) as folder:
+            folder.begin(11, SPACE, HELD_OUT, b"estimator")
+            held.set()
+            released.wait(60)
+            folder.add(trial(0))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert held.wait(60)
+        with (
+            pytest.warns(UserWarning, match="This fit waits for it"),
+            pytest.raises(CatalogLockedError),
+        ):
+            CatalogFolder(tmp_path, PARTS, max_wait=0.01).__enter__()
+        threading.Timer(0.3, released.set).start()
+        with (
+            pytest.warns(UserWarning, match="This fit waits for it"),
+            CatalogFolder(tmp_path, PARTS, max_wait=60) as second,
+        ):
+            assert len(second.records) == 1
+            with pytest.raises(CatalogLockedError):  # waiting for itself would never end
+                CatalogFolder(tmp_path, PARTS, max_wait=60).__enter__()
+    finally:
+        released.set()
+        thread.join()
+
+
+def test_it_is_said_which_search_goes_on_and_which_is_new(tmp_path, caplog):
+    path = begun(tmp_path, [trial(0)])
+    with pytest.warns(UserWarning, match=f"that in {path} has other sett.*\n  epochs: 10.*, 11"):
+        begun(tmp_path, (), {**PARTS, "epochs": 11})
+    with warnings.catch_warnings(), caplog.at_level(logging.INFO, logger="skuq"):
+        warnings.simplefilter("error")
+        for other in ({"X": "sha256:11"}, {"random_state": 8}, {"a": 1, "b": 2, "c": 3}):
+            new = begun(tmp_path, (), {**PARTS, **other})
+            assert f"a new search starts in {new}" in caplog.text
+        begun(tmp_path)
+    assert f"the search in {path} goes on; it has 1 trials" in caplog.text
 
 
 HOLD = """

@@ -198,8 +198,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     catalog_dir : str, path or None, default=None
         Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its
-        own, so that folds and clones can share the folder, unless two of them would run the same
-        search at the same time (CatalogLockedError). See `from_catalog`.
+        own, so that folds and clones can share the folder. Of two fits of the same search at the
+        same time, the second waits for the first, at most `max_time`. See `from_catalog`.
     max_time : float or None, default=None
         Maximum seconds of `fit`, without `refit`. Trials are shortened to fit into the time that is
         left. The first trial always finishes, so that there is an ensemble, and compilation of
@@ -450,8 +450,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     catalog_dir : str, path or None, default=None
         Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its
-        own, so that folds and clones can share the folder, unless two of them would run the same
-        search at the same time (CatalogLockedError). See `from_catalog`.
+        own, so that folds and clones can share the folder. Of two fits of the same search at the
+        same time, the second waits for the first, at most `max_time`. See `from_catalog`.
     max_time : float or None, default=None
         Maximum seconds of `fit`, without `refit`. Trials are shortened to fit into the time that is
         left. The first trial always finishes, so that there is an ensemble, and compilation of

@@ -6,6 +6,7 @@ A search is identified by its data and by the parameters that change trials.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from numbers import Real
 from typing import Any
@@ -40,7 +41,9 @@ _NOT_IN_FINGERPRINT = {
 }
 
 
-def open_store(estimator: Any, plan: Any, task: Any, folds: Any) -> Any:
+def open_store(
+    estimator: Any, plan: Any, task: Any, folds: Any, max_wait: float | None = None
+) -> Any:
     """Open the store of a search's trials: a folder, a `CatalogMemory`, or none.
 
     Parameters
@@ -51,6 +54,8 @@ def open_store(estimator: Any, plan: Any, task: Any, folds: Any) -> Any:
     task : Task
     folds : list of pairs of ndarray, or None
         The folds of a user's splitter, which can make others each time.
+    max_wait : float, optional
+        Maximum seconds to wait for another fit that runs the same search.
     """
     if estimator.catalog_dir is None and not estimator.warm_start:
         return contextlib.nullcontext()
@@ -81,7 +86,9 @@ def open_store(estimator: Any, plan: Any, task: Any, folds: Any) -> Any:
     parts["random_state"] = None if estimator.random_state is None else task.entropy
     parts["estimator"] = type(estimator).__name__
     if estimator.catalog_dir is not None:
-        return CatalogFolder(estimator.catalog_dir, parts)
+        return CatalogFolder(
+            estimator.catalog_dir, parts, math.inf if max_wait is None else max_wait
+        )
     objects = {
         name: value
         for name, value in estimator.get_params(deep=True).items()

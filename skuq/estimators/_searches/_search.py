@@ -175,7 +175,8 @@ class SearchEstimator:
         validation = resolve_validation(self, plan, task)
         # A user's splitter can make other folds each time, so that the folds identify the search.
         splits = task.make_splits(validation) if is_splitter(validation) else None
-        with open_store(self, plan, task, None if splits is None else splits.parts) as store:
+        folds = None if splits is None else splits.parts
+        with open_store(self, plan, task, folds, self._time_left(started)) as store:
             self._memory = store if self.catalog_dir is None else None
             if store is not None:
                 task = replace(task, entropy=store.entropy or task.entropy)
