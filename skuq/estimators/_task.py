@@ -11,6 +11,7 @@ import numpy as np
 
 from skuq._params import Interval, StrOptions
 from skuq._utils._environment import draw_entropy, trial_seed
+from skuq._utils._messages import warn_user
 from skuq.tables._inputs import (
     Inputs,
     Rows,
@@ -29,6 +30,10 @@ VALIDATION: list = [
     "cv_object",
     StrOptions({"auto"}),
 ]
+
+
+# Validation rows from which a range can be compared with that of the training rows.
+_MIN_ROWS = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +164,85 @@ def read_task(
     shifted = tuple(read(data, name) for name, data in named)
     # Drawn last: arguments that are refused do not advance a RandomState.
     entropy = draw_entropy(estimator.random_state)
-    return Task(inputs, targets, rows, entropy, validation, shifted, groups)
+    task = Task(inputs, targets, rows, entropy, validation, shifted, groups)
+    if validation is not None:
+        _warn_of_other_units(task, validation, "validation_data", min_share=0)
+    for (name, _), part in zip(named, shifted):
+        # Shifted rows may differ a lot in some columns.
+        _warn_of_other_units(task, part, name, min_share=0.5)
+    return task
+
+
+def join_validation(validation_data: Any, X_val: Any, y_val: Any, sample_weight_val: Any) -> Any:
+    """Return the validation rows of `fit` as one tuple, or None; they may be given part by part.
+
+    Raises
+    ------
+    ValueError
+        If rows are given twice, or without their X or y.
+    """
+    parts = {"X_val": X_val, "y_val": y_val, "sample_weight_val": sample_weight_val}
+    given = " and ".join(f"`{name}`" for name, part in parts.items() if part is not None)
+    if not given:
+        return validation_data
+    if validation_data is not None:
+        raise ValueError(
+            "Give validation rows either as `X_val` and `y_val` or as `validation_data`. Got "
+            f"{given} and `validation_data`."
+        )
+    if X_val is None or y_val is None:
+        raise ValueError(f"`X_val` and `y_val` must be given together. Got {given} alone.")
+    return tuple(part for part in parts.values() if part is not None)
+
+
+def _warn_of_other_units(task: Task, rows: Rows, name: str, min_share: float) -> None:
+    """Warn if validation rows are in other units than the training rows.
+
+    A pipeline transforms X and y, and may leave validation rows as they are. For a warning, at
+    least `min_share` of the columns of X must be in other units.
+    """
+    train = task.rows.take(task.rows.used)
+    columns = _find_other_units(train.X, rows.X)
+    found = []
+    if len(columns) and len(columns) >= min_share * train.X.shape[1]:
+        found.append(("X", columns[0], train.X, rows.X))
+    # Codes of classes have no units.
+    if task.targets.labels(train.y) is None and len(columns := _find_other_units(train.y, rows.y)):
+        found.append(("y", columns[0], train.y, rows.y))
+    advice = {
+        "X": "`skuq.make_pipeline` transforms them with X, and so does a pipeline of scikit-learn "
+        'with `X_val`, `y_val` and transform_input=["X_val"].',
+        "y": "A TransformedTargetRegressor leaves them as they are; networks standardise y anyway.",
+    }
+    for part, k, known, others in found:
+        known, others = known[:, k], others[:, k]
+        warn_user(
+            f"Most rows of `{name}` lie far outside the training rows: {part} has values from "
+            f"{others.min():.3g} to {others.max():.3g} in column {k}, where those of training are "
+            f"from {known.min():.3g} to {known.max():.3g}. They must be transformed as {part} is, "
+            f"once. {advice[part]}"
+        )
+
+
+def _find_other_units(known: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Find the columns of `others` (n, d) whose units seem to differ from those of `known`.
+
+    Most values are then outside of the known range: in one column by more than its length, or in
+    most columns by any distance. Later rows of a series may be a bit outside in one column.
+    """
+    low, high = known.min(axis=0), known.max(axis=0)
+    with np.errstate(over="ignore"):
+        length = high - low
+
+    def most_are_outside(distance: float) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            outside = (others < low - distance * length) | (others > high + distance * length)
+        return np.flatnonzero((outside.mean(axis=0) > 0.5) & (high > low))
+
+    far, outside = most_are_outside(1.0), most_are_outside(0.0)
+    if len(far) or len(others) < _MIN_ROWS or len(outside) < max(2, known.shape[1] / 2):
+        return far
+    return outside
 
 
 def _name_shifted(shift_validation: Any) -> list[tuple[str, Any]]:

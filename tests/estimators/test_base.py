@@ -1,7 +1,9 @@
 import copy
 import functools
+import inspect
 import pickle
 import sys
+import warnings
 
 import cloudpickle
 import keras_tuner
@@ -16,6 +18,7 @@ from sklearn.linear_model import BayesianRidge, LogisticRegression
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import validate_data
 
+import skuq
 from skuq import (
     AutoDEUQClassifier,
     AutoDEUQRegressor,
@@ -27,6 +30,7 @@ from skuq import (
     MCDropoutClassifier,
     NEONRegressor,
     NESClassifier,
+    NESRegressor,
     NOMURegressor,
     OperatorEnsembleRegressor,
     TabularEnsembleRegressor,
@@ -322,6 +326,70 @@ def test_fit_refuses(model, X, y, message):
 def test_fit_refuses_validation_rows(model, y, weight, message):
     with pytest.raises(ValueError, match=message):
         model.fit(X, [0, 1, 0, 1], validation_data=(X[:2], y, weight))
+
+
+TAKE_VALIDATION_ROWS = [
+    kind
+    for _, kind in skuq.all_estimators()
+    if "validation_data" in inspect.signature(kind.fit).parameters
+]
+
+
+@pytest.mark.parametrize("kind", TAKE_VALIDATION_ROWS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"X_val": X}, "must be given together. Got `X_val` alone"),
+        ({"y_val": X[:, 0], "sample_weight_val": X[:, 0]}, "Got `y_val` and `sample_weight_val`"),
+        ({"X_val": X, "y_val": X[:, 0], "validation_data": (X, X[:, 0])}, "Give .* either"),
+        ({"X_val": X[:, :1], "y_val": [0, 1, 0, 1]}, "X has 1 features"),
+    ],
+)
+def test_fit_refuses_validation_rows_in_parts(kind, given, message):
+    with pytest.raises(ValueError, match=message):
+        kind().fit(X, [0, 1, 0, 1], **given)
+
+
+def test_fit_takes_validation_rows_in_parts():
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    y, weight = (X > 0)[:, 0], np.arange(10)
+    model = DeepEnsembleClassifier(2, epochs=3, random_state=0)
+    tuples, parts = clone(model), clone(model)
+    tuples.fit(X, y, validation_data=(X[:10], y[:10], weight))
+    parts.fit(X, y, X_val=X[:10], y_val=y[:10], sample_weight_val=weight)
+    assert_array_equal(parts.predict_proba(X), tuples.predict_proba(X))
+    assert not np.array_equal(parts.predict_proba(X), model.fit(X, y).predict_proba(X))
+
+
+@pytest.mark.parametrize(
+    ("argument", "scale", "shift", "y_shift", "message"),
+    [
+        ("validation_data", 1, [0, 0, 0], 0, None),
+        ("validation_data", 1, [0.9, 0, 0], 0, None),  # later rows of a series
+        ("validation_data", [20, 1, 1], [90, 0, 0], 0, r"X has values from 9\d.* in column 0"),
+        ("validation_data", 1, [0.9, 0.9, 0], 0, "X has values .* They must be transformed"),
+        ("validation_data", 1, [0, 0, 0], 9, "y has values from 9"),
+        ("shift_validation", 1, [9, 0, 0], 0, None),  # as corrupted columns
+        ("shift_validation", 20, [90, 90, 90], 0, r"of `shift_validation` lie far outside"),
+    ],
+)
+def test_fit_warns_of_validation_rows_in_other_units(
+    argument, scale, shift, y_shift, message, tiny_space
+):
+    """A pipeline has transformed X, or y, and not these."""
+    rng = np.random.default_rng(0)
+    X, V = rng.uniform(size=(60, 3)), rng.uniform(size=(20, 3))
+    model = DeepEnsembleRegressor(1, epochs=1)
+    if argument == "shift_validation":
+        model = NESRegressor(2, space=tiny_space, epochs=1)
+    rows = {argument: (V * scale + shift, V[:, 0] + y_shift)}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Most rows of")
+        if message is None:
+            model.fit(X, X[:, 0], **rows)
+        else:
+            with pytest.raises(UserWarning, match=message):
+                model.fit(X, X[:, 0], **rows)
 
 
 def test_log_prob_refuses_masked_classes():

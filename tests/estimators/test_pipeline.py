@@ -3,9 +3,9 @@ import pickle
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_array_equal, assert_equal
 from sklearn import config_context
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
@@ -131,6 +131,47 @@ def test_pipeline_of_classifiers(rows):
     assert not hasattr(model, "predict_interval")
     theirs = CalibratedClassifierCV(model, cv=2).fit(X, y > 0)
     assert theirs.predict_proba(X).shape == (80, 2)
+
+
+class Recorder(RegressorMixin, BaseEstimator):
+    """Keep the arguments of `fit`."""
+
+    def fit(self, X, y, X_val=None, y_val=None, validation_data=None, shift_validation=None):
+        names = ("X_val", "y_val", "validation_data", "shift_validation")
+        given = dict(zip(names, (X_val, y_val, validation_data, shift_validation)))
+        self.given_ = {name: value for name, value in given.items() if value is not None}
+        return self
+
+
+def test_pipeline_transforms_validation_rows(rows):
+    X, y = rows
+    V, v = X[:9] + 5, y[:9]
+    scaled = StandardScaler().fit(X).transform(V)
+    for given, expected in (
+        ({"X_val": V, "y_val": v}, {"X_val": scaled, "y_val": v}),
+        ({"validation_data": (V, v)}, {"validation_data": (scaled, v)}),
+        ({"validation_data": [V, v, v]}, {"validation_data": (scaled, v, v)}),
+        ({"shift_validation": (V, v)}, {"shift_validation": (scaled, v)}),
+        (
+            {"shift_validation": [(V, v), (V, v, v)]},
+            {"shift_validation": [(scaled, v), (scaled, v, v)]},
+        ),
+        ({"validation_data": 3, "X_val": None}, {"validation_data": 3}),
+    ):
+        by_name = {f"model__{name}": value for name, value in given.items()}
+        model = UncertaintyPipeline([("scale", StandardScaler()), ("model", Recorder())])
+        # Steps of a pipeline that is the last step of another are passed on, too.
+        inner = clone(model).set_params(scale="passthrough")
+        outer = UncertaintyPipeline([("scale", StandardScaler()), ("inner", inner)])
+        by_path = {f"inner__{name}": value for name, value in by_name.items()}
+        fitted = [model.fit(X, y, **by_name)[-1], outer.fit(X, y, **by_path)[-1][-1]]
+        with config_context(enable_metadata_routing=True):
+            for names in (None, ["X_val"], ["validation_data", "X_val"]):
+                last = Recorder().set_fit_request(**dict.fromkeys(given, True))
+                routed = make_pipeline(StandardScaler(), last, transform_input=names)
+                fitted.append(routed.fit(X, y, **given)[-1])
+        for recorder in fitted:
+            assert_equal(recorder.given_, expected)
 
 
 def test_pipeline_is_one_of_scikit_learn(rows, pipeline):

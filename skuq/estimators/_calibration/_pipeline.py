@@ -12,6 +12,24 @@ from skuq._utils._checks import last_estimator, unwrap_estimator
 from skuq._utils._records import saved_as
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor, doc_link_template
 
+# Arguments of `fit` that hold rows like those of X.
+_VALIDATION_ROWS = ("X_val", "validation_data", "shift_validation")
+
+
+def _transform_rows(name, rows, transform):
+    """Transform X of validation rows, which are X itself, a tuple (X, y, ...) or several of these.
+
+    What is none of these is returned as it is, for the estimator to refuse.
+    """
+    if name.endswith("X_val"):
+        return transform(rows)
+    if not isinstance(rows, tuple | list):
+        return rows
+    if name.endswith("shift_validation") and all(isinstance(part, tuple) for part in rows):
+        return [(transform(X), *others) for X, *others in rows]
+    X, *others = rows
+    return transform(X), *others
+
 
 def _ends_with(method):
     """Return a check of whether the estimator at a pipeline's end has a method."""
@@ -72,8 +90,12 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
     Notes
     -----
     Networks standardise X and y themselves and take tables with strings and gaps (see
-    `preprocess`), so that a pipeline is needed for other steps only. ``validation_data`` of `fit`
-    reaches the last step unchanged, so transform it before.
+    `preprocess`), so that a pipeline is needed for other steps only.
+
+    Validation rows that `fit` passes to the last step, such as ``model__X_val`` or
+    ``model__validation_data``, are transformed by the other steps, as X is: do not transform them
+    before. The same holds for `shift_validation`. (Pipelines of scikit-learn leave them as they
+    are, unless ``transform_input=["X_val"]`` names `X_val` and metadata routing is enabled.)
 
     Examples
     --------
@@ -97,6 +119,21 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
     predict_uncertainty = _delegate(UncertaintyRegressor.predict_uncertainty)
     sample_y = _delegate(UncertaintyRegressor.sample_y)
     log_prob = _delegate(UncertaintyRegressor.log_prob)
+
+    def _get_metadata_for_step(self, *, step_idx, step_params, all_params):
+        # Where scikit-learn transforms the metadata that `transform_input` names.
+        is_last, own = step_idx == len(self) - 1 > 0, {}
+        fit_params = step_params.get("fit", {}) if is_last else {}
+        for name, value in fit_params.items():
+            if value is not None and name.rpartition("__")[2] in _VALIDATION_ROWS:
+                own[name] = _transform_rows(name, value, self[:-1].transform)
+        others = {name: value for name, value in fit_params.items() if name not in own}
+        if own:
+            step_params = {**step_params, "fit": others}
+        params = super()._get_metadata_for_step(
+            step_idx=step_idx, step_params=step_params, all_params=all_params
+        )
+        return {**params, "fit": {**params["fit"], **own}} if own else params
 
     # With `return_std` call the last step directly, since scikit-learn's searches, and pipelines
     # under metadata routing, do not take this argument.

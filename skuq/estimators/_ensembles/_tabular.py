@@ -17,6 +17,7 @@ from skuq.ensembles import stacking_weights
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
+from skuq.estimators._task import join_validation
 from skuq.networks import TabularNetwork, TabularSpace
 from skuq.networks._space import Space
 from skuq.predictive._calibration import fit_out_of_bag_scale
@@ -67,7 +68,18 @@ class _TabularEnsemble:
     member_estimators, to_keras = shared.member_estimators, _base.to_keras
 
     @_base.fits
-    def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
+    def fit(
+        self,
+        X,
+        y,
+        sample_weight=None,
+        *,
+        X_val=None,
+        y_val=None,
+        sample_weight_val=None,
+        validation_data=None,
+        groups=None,
+    ):
         """Train the members.
 
         Parameters
@@ -78,8 +90,16 @@ class _TabularEnsemble:
             Targets: numbers or classes.
         sample_weight : array-like of shape (n,), optional
             Non-negative weights of the rows.
+        X_val : array-like or DataFrame of shape (n_val, n_features), optional
+            Rows on which all members validate, instead of a share of the rows above. Pipelines of
+            `skuq.make_pipeline` transform them as they do X, and those of scikit-learn with
+            ``transform_input=["X_val"]``.
+        y_val : array-like of shape (n_val,) or (n_val, n_outputs), optional
+            Targets of `X_val`.
+        sample_weight_val : array-like of shape (n_val,), optional
+            Non-negative weights of the rows of `X_val`.
         validation_data : tuple (X, y) or (X, y, sample_weight), optional
-            Rows on which all members validate, instead of a share of the rows above.
+            `X_val`, `y_val` and `sample_weight_val` as one tuple, in place of these.
         groups : array-like of shape (n,), optional
             Groups; all rows of a group either train or validate. With groups all members validate
             on the same rows. They have no effect without validation or with `validation_data`.
@@ -94,6 +114,7 @@ class _TabularEnsemble:
             n_members = _N_CLASS_MEMBERS if is_classifier(self) else _N_MEMBERS
         # Fewer members than kinds: the first kinds only.
         kinds = _list_kinds(self, network)[:n_members]
+        validation_data = join_validation(validation_data, X_val, y_val, sample_weight_val)
         _refuse_contradictions(self, network, validation_data, groups)
         inputs = TableInputs(self.preprocess, embed=True)
         task = shared.read(

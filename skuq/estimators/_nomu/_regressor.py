@@ -31,7 +31,7 @@ from skuq.estimators._nomu._readout import (
 )
 from skuq.estimators._nomu._rows import ArtificialSampler, encode_artificial, split_parts
 from skuq.estimators._nomu._training import Job, NomuTrainer, loss_settings
-from skuq.estimators._task import VALIDATION, read_task
+from skuq.estimators._task import VALIDATION, join_validation, read_task
 from skuq.fitted._nomu import FittedNomu, GivenMean, KnownNoise, Readout
 from skuq.networks import ArtificialInputs, NOMULoss, NOMUNetwork, NOMUReadout
 from skuq.networks._nomu_settings import NOMU_SETTINGS
@@ -317,7 +317,18 @@ class NOMURegressor(UncertaintyRegressor):
         return cls().set_params(**_paper_settings(name, n_features)).set_params(**changes)
 
     @fits
-    def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
+    def fit(
+        self,
+        X,
+        y,
+        sample_weight=None,
+        *,
+        X_val=None,
+        y_val=None,
+        sample_weight_val=None,
+        validation_data=None,
+        groups=None,
+    ):
         """Train the networks, and choose those of c, l_min and l_max that are not numbers.
 
         They are chosen on held-out rows. By default, the networks are then trained again on all
@@ -331,9 +342,17 @@ class NOMURegressor(UncertaintyRegressor):
         sample_weight : array-like of shape (n,), optional
             Non-negative; rows of weight 0 are left out. Only ratios of weights matter: an
             artificial input counts as much as a row of mean weight.
-        validation_data : tuple (X, y) or (X, y, sample_weight), optional
+        X_val : array-like or DataFrame of shape (n_val, n_features), optional
             Rows to choose by, instead of a part of X; without effect if nothing is to be chosen.
-            Needed with `pretrained`, which has been trained on the rows of X.
+            Needed with `pretrained`, which has been trained on the rows of X. Pipelines of
+            `skuq.make_pipeline` transform them as they do X, and those of scikit-learn with
+            ``transform_input=["X_val"]``.
+        y_val : array-like of shape (n_val,) or (n_val, n_outputs), optional
+            Targets of `X_val`.
+        sample_weight_val : array-like of shape (n_val,), optional
+            Non-negative weights of the rows of `X_val`.
+        validation_data : tuple (X, y) or (X, y, sample_weight), optional
+            `X_val`, `y_val` and `sample_weight_val` as one tuple, in place of these.
         groups : array-like of shape (n,), optional
             Groups of rows; a group is never split between training and validation.
 
@@ -341,7 +360,8 @@ class NOMURegressor(UncertaintyRegressor):
         -------
         self
         """
-        self._fit_alike([self], X, y, sample_weight, validation_data, groups)
+        validation = join_validation(validation_data, X_val, y_val, sample_weight_val)
+        self._fit_alike([self], X, y, sample_weight, validation, groups)
         return self
 
     def fit_many(self, X, y, settings, sample_weight=None, *, validation_data=None, groups=None):

@@ -57,7 +57,7 @@ from skuq.estimators._searches._trials import (
     trials_to_keep,
     warn_of_few_validation_rows,
 )
-from skuq.estimators._task import Task, read_task
+from skuq.estimators._task import Task, join_validation, read_task
 from skuq.exceptions import MissingPartError, SearchFailedError
 from skuq.fitted._ensemble import FittedEnsemble
 from skuq.networks import Decisions
@@ -113,6 +113,9 @@ class SearchEstimator:
         y,
         sample_weight=None,
         *,
+        X_val=None,
+        y_val=None,
+        sample_weight_val=None,
         validation_data=None,
         shift_validation=None,
         groups=None,
@@ -128,9 +131,17 @@ class SearchEstimator:
             Targets: numbers or classes.
         sample_weight : array-like of shape (n,), optional
             Non-negative weights of the rows.
-        validation_data : tuple (X, y) or (X, y, sample_weight), optional
+        X_val : array-like or DataFrame of shape (n_val, n_features), optional
             Rows to validate on, instead of a share of the rows above. The parameter `validation`
-            must then be "auto" or None.
+            must then be "auto" or None. Pipelines of
+            `skuq.make_pipeline` transform them as they do X, and those of scikit-learn with
+            ``transform_input=["X_val"]``.
+        y_val : array-like of shape (n_val,) or (n_val, n_outputs), optional
+            Targets of `X_val`.
+        sample_weight_val : array-like of shape (n_val,), optional
+            Non-negative weights of the rows of `X_val`.
+        validation_data : tuple (X, y) or (X, y, sample_weight), optional
+            `X_val`, `y_val` and `sample_weight_val` as one tuple, in place of these.
         shift_validation : tuple (X, y[, sample_weight]) or list of such tuples, optional
             Labelled rows from the distribution on which the model will be used, or a simulation
             of it (see `skuq.datasets.corrupt_table`). A list holds several severities, the
@@ -159,6 +170,7 @@ class SearchEstimator:
         """
         started = time.monotonic()
         plan = self._plan(X)
+        validation_data = join_validation(validation_data, X_val, y_val, sample_weight_val)
         check_arguments(self, plan, validation_data, shift_validation)
         task = read_task(
             self,
