@@ -42,10 +42,11 @@ class TargetTransform:
 
     Notes
     -----
-    The power of "yeo-johnson" lies in [0, 2], where the map is onto. All maps continue as
-    straight lines far from the data: "quantile" beyond the range of the data, and "yeo-johnson"
-    at a distance of one range from it. Equal values are only centred, until
-    `rescale_equal` is called.
+    "yeo-johnson" subtracts the median and divides by half the interquartile range before the power
+    is applied, so that the result does not depend on the unit of y or on a constant added to it.
+    The power lies in [0, 2], where the map is onto. All maps continue as straight lines far from
+    the data: "quantile" beyond the range of the data, and "yeo-johnson" at a distance of one range
+    from it. Equal values are only centred, until `rescale_equal` is called.
 
     References
     ----------
@@ -169,21 +170,31 @@ class _Power:
 
     Parameters
     ----------
+    unit : _Line
+        Map that makes y independent of its unit and its zero, before the power is applied.
     power : float
         Power in [0, 2]; 1 is the identity.
     mean, scale : float
         Mean and standard deviation of the transformed values.
     low, high : float
-        Ends of the curve, beyond which the map is linear.
+        Ends of the curve in the units of `unit`, beyond which the map is linear.
     """
 
-    def __init__(self, power, mean, scale, low, high):
-        self.power, self.mean, self.scale = power, mean, scale
+    def __init__(self, unit, power, mean, scale, low, high):
+        self.unit, self.power, self.mean, self.scale = unit, power, mean, scale
         self.low, self.high = low, high
 
     @classmethod
     def learn(cls, y, weight):
         """Find the power of the highest likelihood; a line if no power is noticeably better."""
+        line = _Line(*_moments(y, weight))  # equal to the power 1
+        # The curve bends where values are about 1. Median and quartiles put the bulk of y there,
+        # where mean and standard deviation of a skewed y would follow its tail.
+        order = np.argsort(y)
+        quartiles = np.searchsorted(np.cumsum(weight[order]), [0.25, 0.5, 0.75])
+        first, median, third = y[order[quartiles]]
+        unit = _Line(median, (third - first) / 2 or line.scale)
+        y = unit.forward(y)
         # Mean over rows of the log derivative, divided by power - 1.
         logs = weight @ (np.sign(y) * np.log1p(abs(y)))
 
@@ -198,35 +209,34 @@ class _Power:
                 method="bounded",
                 options={"xatol": 1e-8},
             )
-        # If the range of y is so small that powers are almost linear, all likelihoods are equal up
-        # to rounding.
-        rounding = 4 * np.finfo(float).eps * abs(y).max() / _moments(y, weight)[1]
-        if not loss(found.x) < loss(1.0) - _NOTICEABLE - rounding:
-            return _Line(*_moments(y, weight))  # equal to the power 1
+        if not loss(found.x) < loss(1.0) - _NOTICEABLE:
+            return line
         power = float(found.x)
         reach = np.ptp(y)
         mean, scale = _moments(_power(y, power), weight)
         if not (np.isfinite([mean, scale]).all() and scale > 0):
-            return _Line(*_moments(y, weight))
-        return cls(power, mean, scale, y.min() - reach, y.max() + reach)
+            return line
+        return cls(unit, power, mean, scale, y.min() - reach, y.max() + reach)
 
     def forward(self, y):
         # Outside [low, high]: the value at the end, plus distance times slope.
+        y = self.unit.forward(y)
         on_curve = np.clip(y, self.low, self.high)
         straight = (y - on_curve) * np.exp(self._log_slope(on_curve))
         return (_power(on_curve, self.power) - self.mean) / self.scale + straight
 
     def inverse(self, z):
-        z_low, z_high = (self.forward(end) for end in (self.low, self.high))
-        on_curve = np.clip(z, z_low, z_high)
+        ends = _power(np.array([self.low, self.high]), self.power)
+        on_curve = np.clip(z, *((ends - self.mean) / self.scale))
         y = _power(on_curve * self.scale + self.mean, self.power, special.inv_boxcox1p)
-        return y + (z - on_curve) * np.exp(-self._log_slope(y))
+        return self.unit.inverse(y + (z - on_curve) * np.exp(-self._log_slope(y)))
 
     def log_derivative(self, y):
-        return self._log_slope(np.clip(y, self.low, self.high))
+        on_curve = np.clip(self.unit.forward(y), self.low, self.high)
+        return self._log_slope(on_curve) + self.unit.log_derivative(y)
 
     def _log_slope(self, y):
-        """Compute the log of the derivative inside the curve.
+        """Compute the log of the derivative inside the curve, for y in the units of `unit`.
 
         It is ``(power - 1) sign(y) log(1 + |y|) - log(scale)``.
         """

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from operators import FunctionTargets
+from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 from tiers import slow_after
 
@@ -19,6 +20,7 @@ from skuq import (
     NESRegressor,
     NOMURegressor,
     OperatorEnsembleRegressor,
+    TabularEnsembleRegressor,
 )
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import gaussian_nll_loss
@@ -134,3 +136,25 @@ def test_fit_refuses_targets_whose_variance_underflows(transform):
     model = DeepEnsembleRegressor(2, epochs=2, target_transform=transform)
     with pytest.raises(ValueError, match="their variance underflows float64. Rescale y"):
         model.fit(X, 1e-170 * np.sin(9 * X[:, 0]))
+
+
+IN_ANY_UNIT = [
+    DeepEnsembleRegressor(2, target_transform="yeo-johnson", **NETWORK),
+    DeepEnsembleRegressor(2, target_transform="quantile", **NETWORK),
+    TabularEnsembleRegressor(2, epochs=3, random_state=0),
+    *(model for model in ENSEMBLES if model.get_params().get("target_transform") != "yeo-johnson"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:The ensemble has")
+@pytest.mark.parametrize("model", slow_after(2, IN_ANY_UNIT))
+def test_fit_does_not_depend_on_units(model):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    y = np.exp(X[:, 0] + 0.3 * rng.normal(size=40))
+    mean, std = clone(model).fit(X, y).predict(X, return_std=True)
+    for unit, zero in [(1e-9, 0.0), (1e9, -1e10), (1e-3, 1.0)]:
+        other_X = (X + 3.0 * (zero != 0)) / unit
+        other = clone(model).fit(other_X, unit * y + zero).predict(other_X, return_std=True)
+        assert_allclose((other[0] - zero) / unit, mean, atol=1e-6 * std.mean())
+        assert_allclose(other[1] / unit, std, rtol=1e-6)

@@ -71,10 +71,13 @@ def test_standard_is_the_standard_scaler(targets):
 def test_yeo_johnson_is_that_of_scikit_learn(global_random_seed):
     rng = np.random.default_rng(global_random_seed)
     y = np.column_stack([rng.gamma(3, 2, 500), -rng.gamma(3, 2, 500), rng.normal(0, 3, 500)])
-    transform, other = TargetTransform("yeo-johnson").fit(y), PowerTransformer().fit(y)
+    first, median, third = np.quantile(y, [0.25, 0.5, 0.75], axis=0, method="inverted_cdf")
+    transform = TargetTransform("yeo-johnson").fit(y)
+    standard = (y - median) / ((third - first) / 2)
+    other = PowerTransformer().fit(standard)
     assert ((other.lambdas_ > 0) & (other.lambdas_ < 2)).all()
     assert_allclose([output.power for output in transform.outputs_], other.lambdas_, atol=1e-5)
-    assert_allclose(transform.forward(y), other.transform(y), atol=1e-4)
+    assert_allclose(transform.forward(y), other.transform(standard), atol=1e-4)
 
 
 def test_yeo_johnson_counts_weights_like_repeats():
@@ -137,6 +140,19 @@ def test_ties_lie_in_the_middle_of_their_mass():
     y = np.array([0.0] * 50 + [1.0] * 30 + [7.0] * 20)[:, None]
     z = TargetTransform("quantile").fit(y).forward(np.array([[0.0], [7.0]]))
     assert_allclose(z[:, 0], stats.norm.ppf([0.25, 0.9]), rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("unit", "zero"), [(1e-9, 0.0), (1e9, 0.0), (1e-9, -1e-7), (1.0, 1e3), (1e9, 1e11)]
+)
+def test_units_and_zero_do_not_matter(kind, unit, zero, targets):
+    expected = TargetTransform(kind).fit(targets)
+    transform, other = TargetTransform(kind).fit(unit * targets + zero), unit * targets + zero
+    # Quantiles are steep at ties, where rounding shows most.
+    assert_allclose(transform.forward(other), expected.forward(targets), rtol=1e-5, atol=1e-7)
+    slope = expected.log_derivative(targets) - np.log(unit)
+    assert_allclose(transform.log_derivative(other), slope, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
