@@ -38,10 +38,10 @@ from skuq.tables._inputs import add_input_tags
 def fits(fit: Any = None, *, prefer_skip_nested_validation: bool = True) -> Any:
     """Make a method the `fit` of an estimator (decorator).
 
-    Parameters are validated first, and scikit-learn's callbacks are called. Then `fit` starts
-    without the attributes of an earlier fit, except with ``warm_start=True``. If it fails or is
-    interrupted, the estimator gets them back: what was fitted before still predicts. So `fit` can
-    assign attributes whenever it likes, and best does so at its end.
+    Parameters are validated first, and scikit-learn's callbacks are called. Then `fit` runs on a
+    copy without the attributes of an earlier fit (with ``warm_start=True`` it has them), and the
+    estimator takes over the attributes of the copy in one step. Until then, what was fitted before
+    predicts, also in other threads. It stays if the new fit fails or is interrupted.
 
     Parameters
     ----------
@@ -53,36 +53,29 @@ def fits(fit: Any = None, *, prefer_skip_nested_validation: bool = True) -> Any:
     """
     if fit is None:
         return functools.partial(fits, prefer_skip_nested_validation=prefer_skip_nested_validation)
-    with_callbacks = _call_callbacks(fit)
 
     @functools.wraps(fit)
-    def fit_or_restore(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # A failed fit must not leave attributes of its own beside those of another.
-        before = _fitted_attributes(self)
-        if not getattr(self, "warm_start", False):
-            _remove_attributes(self, before)
+    def fit_a_copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        new = object.__new__(type(self))  # `copy` would call what subclasses make of it
+        fitted = () if getattr(self, "warm_start", False) else _fitted_attributes(self)
+        vars(new).update({name: v for name, v in vars(self).items() if name not in fitted})
         try:
-            return with_callbacks(self, *args, **kwargs)
+            fit(new, *args, **kwargs)
         except BaseException:  # Ctrl-C too
-            _remove_attributes(self, _fitted_attributes(self))
-            vars(self).update(before)
+            # Searches remember their trials, with which the next fit goes on.
+            vars(self).update({name: v for name, v in vars(new).items() if name[0] == "_"})
             raise
+        self.__dict__ = vars(new)
+        return self
 
-    return fit_context(prefer_skip_nested_validation=prefer_skip_nested_validation)(fit_or_restore)
-
-
-def _fitted_attributes(estimator: Any) -> dict[str, Any]:
-    """Collect the attributes that `fit` sets, by name."""
-    return {
-        name: value
-        for name, value in vars(estimator).items()
-        if name.endswith("_") and not name.startswith("__")
-    }
+    return fit_context(prefer_skip_nested_validation=prefer_skip_nested_validation)(
+        _call_callbacks(fit_a_copy)
+    )
 
 
-def _remove_attributes(estimator: Any, names: Iterable[str]) -> None:
-    for name in names:
-        delattr(estimator, name)
+def _fitted_attributes(estimator: Any) -> set[str]:
+    """Name the attributes that `fit` sets."""
+    return {name for name in vars(estimator) if name.endswith("_") and not name.startswith("__")}
 
 
 def _call_callbacks(fit: Any) -> Any:

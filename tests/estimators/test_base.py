@@ -27,6 +27,7 @@ from skuq import (
     DeepEnsembleClassifier,
     DeepEnsembleRegressor,
     HQEnsembleSelector,
+    HyperDeepEnsembleRegressor,
     MCDropoutClassifier,
     NEONRegressor,
     NESClassifier,
@@ -484,7 +485,7 @@ def test_pickling_of_subclasses_may_be_their_own():
 class Interrupted(UncertaintyRegressor):
     """Regressor whose fit sets two attributes and then does as `then` says."""
 
-    _parameter_constraints = {"then": [None, BaseException], "warm_start": ["boolean"]}
+    _parameter_constraints = {"then": [None, BaseException, callable], "warm_start": ["boolean"]}
 
     def __init__(self, then=None, warm_start=False):
         self.then = then
@@ -493,8 +494,10 @@ class Interrupted(UncertaintyRegressor):
     @fits
     def fit(self, X, y):
         self.had_ = sorted(name for name in vars(self) if name.endswith("_"))
-        if self.then is not None:
-            self.half_ = True
+        self.half_ = True
+        if callable(self.then):
+            self.then()
+        elif self.then is not None:
             raise self.then
         self.fitted_ = np.mean(y)
         return self
@@ -503,26 +506,66 @@ class Interrupted(UncertaintyRegressor):
 @pytest.mark.parametrize("then", [ValueError(), FloatingPointError(), KeyboardInterrupt()])
 def test_fits_keeps_the_earlier_fit_if_one_fails(then):
     model = Interrupted().fit([[0]], [3.0])
+    before = vars(model).copy()
     with pytest.raises(type(then)):
-        model.set_params(then=then).fit([[0]], [5.0])
-    assert (model.fitted_, model.had_) == (3.0, []) and not hasattr(model, "half_")
+        model.set_params(then=then, warm_start=True).fit([[0]], [5.0])
+    assert vars(model) == {**before, "then": then, "warm_start": True}
+    with pytest.raises(type(then)):
+        model.set_params(warm_start=False).fit([[0]], [5.0])
+    assert vars(model) == {**before, "then": then}
 
 
-@pytest.mark.parametrize(
-    "model",
-    [CLASSES, NETWORKS, FUNCTIONS, IMAGES, CALIBRATED, CALIBRATED_CLASSES, TEAM]
-    + [MCDropoutClassifier(), AutoDEUQClassifier(), NOMURegressor(), TabularEnsembleRegressor()],
-    ids=lambda model: type(model).__name__,
-)
-def test_fit_that_is_refused_keeps_the_earlier_fit(model):
+def test_fits_keeps_the_earlier_fit_until_a_new_one_is_whole():
+    seen = []
+    model = Interrupted(lambda: seen.append(vars(model).copy()))
+    with pytest.raises(NotFittedError):
+        Interrupted(lambda: model.predict(X)).fit([[0]], [3.0])
+    assert model.fit([[0]], [3.0]) is model
+    model.fit([[0]], [5.0])
+    assert "half_" not in seen[0] and seen[1]["fitted_"] == 3.0 and model.fitted_ == 5.0
+
+
+EVERY_KIND = [
+    CLASSES,
+    NETWORKS,
+    FUNCTIONS,
+    IMAGES,
+    CalibratedUncertaintyRegressor(BayesianRidge()),
+    CALIBRATED_CLASSES,
+    TEAM,
+    MCDropoutClassifier(),
+    AutoDEUQClassifier(),
+    NOMURegressor(),
+    TabularEnsembleRegressor(),
+    OperatorEnsembleRegressor(),
+    HyperDeepEnsembleRegressor(),
+]
+
+
+class Interrupting:
+    """Weights that interrupt the fit when they are read, which is after X."""
+
+    def __array__(self, *args, **kwargs):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("model", EVERY_KIND, ids=lambda model: type(model).__name__)
+def test_fit_that_fails_keeps_the_earlier_fit(model):
     model, earlier = clone(model), object()
-    model.fitted_ = earlier
+    rows = PICTURES if type(model) is NESClassifier else X
+    with pytest.raises(NotFittedError):
+        model.predict(rows)
+    model.fitted_, model.n_features_in_ = earlier, 7
+    before = vars(model).copy()
     with pytest.raises(ValueError):
-        model.fit(PICTURES if type(model) is NESClassifier else X, [np.nan] * 4)
-    assert model.fitted_ is earlier
+        model.fit(rows, [np.nan] * 4)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(rows, [0, 1, 0, 1], sample_weight=Interrupting())
+    assert vars(model) == before
+    assert not hasattr(clone(model), "fitted_")
 
 
 def test_fits_starts_without_the_earlier_fit_unless_it_is_a_warm_start():
     model = Interrupted().fit([[0]], [3.0]).fit([[0]], [5.0])
     assert (model.fitted_, model.had_) == (5.0, [])
-    assert model.set_params(warm_start=True).fit([[0]], [7.0]).had_ == ["fitted_", "had_"]
+    assert model.set_params(warm_start=True).fit([[0]], [7.0]).had_ == ["fitted_", "had_", "half_"]
