@@ -288,15 +288,15 @@ def find_far_values(table: np.ndarray) -> FarValues | None:
     n, d = table.shape
     reach = _RATIO * np.sqrt(n)
     every = math.ceil(n / _MOST_ROWS)
-    first, median, third = np.quantile(table[::every], [0.25, 0.5, 0.75], axis=0)
     # Halve first, since the distance of two numbers can overflow. One value at distance D from n
     # others gives a standard deviation of about D / sqrt(n).
-    spread = third / 2 - first / 2
-    farthest = np.maximum(table.max(axis=0) / 2 - median / 2, median / 2 - table.min(axis=0) / 2)
+    first, median, third = np.quantile(table[::every] / 2, [0.25, 0.5, 0.75], axis=0)
+    spread = third - first
+    farthest = np.maximum(table.max(axis=0) / 2 - median, median - table.min(axis=0) / 2)
     low, high, is_far = np.full(d, -np.inf), np.full(d, np.inf), {}
     for k in np.flatnonzero(farthest / reach > spread):
         column, typical = table[:, k], spread[k]
-        distance = abs(column / 2 - median[k] / 2)
+        distance = abs(column / 2 - median[k])
         if typical == 0:  # more than half of the rows are equal: take the spread of the others
             typical = np.median(distance[distance > 0])
         far = distance / reach > typical

@@ -149,8 +149,9 @@ class FunctionInputs(Inputs):
 
     def fit(self, X: np.ndarray, weight: Any = None) -> Self:
         """Learn the scales of inputs and query points; weights are ignored."""
-        self.scaling.fit(X)
-        self.query_scaling.fit(self.query_points)
+        self.scaling.fit(X, None, [f"{k} of X" for k in range(X.shape[1])])
+        names = [f"{k} of `query_points`" for k in range(self.query_points.shape[1])]
+        self.query_scaling.fit(self.query_points, None, names)
         return self
 
     def take_scales(self, other: FunctionInputs, X: np.ndarray) -> None:

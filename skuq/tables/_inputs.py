@@ -204,7 +204,8 @@ class TableInputs(Inputs):
         if self.scaling is None:
             kind = RobustScaling if self.embed else Scaling
             self.scaling = kind(self.code_columns, self._limits)
-        return super().fit(numbers, weight)
+        self.scaling.fit(numbers, weight, self._names(numbers.shape[1]))
+        return self
 
     def encode(self, X: Any) -> np.ndarray:
         """Encode validated X as a table of finite numbers (n, d)."""

@@ -14,12 +14,9 @@ from skuq._utils._records import saved_as
 # would overflow float64 for larger inputs.
 FARTHEST = 1e6
 
-TOO_LARGE = (
-    "X or y has values so large that their variance overflows float64. "
-    "Rescale them, or drop the outliers."
-)
-
-_SMALLEST = 1e-153  # standard deviation of y, whose square is normal in float64
+# Largest value and smallest standard deviation of y. Their squares are normal in float64, also
+# after sums over many rows.
+_LARGEST, _SMALLEST = 1e150, 1e-153
 
 
 def hard_clip(xp: Any, z: Any) -> Any:
@@ -33,18 +30,39 @@ def smooth_clip(xp: Any, z: Any) -> Any:
     return z / xp.sqrt(1 + (z / 3) ** 2)
 
 
-def standard(values: np.ndarray, weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+def refuse_overflow(values: np.ndarray, sound: np.ndarray, names: Sequence[Any] | None) -> None:
+    """Raise ValueError that names the first column of (n, d) that is not sound (d,)."""
+    if not sound.all():
+        k = int(np.argmin(sound))
+        raise ValueError(
+            f"Column {k if names is None else names[k]} has values so large that their variance "
+            f"overflows float64, such as {values[abs(values[:, k]).argmax(), k]:.6g}. Rescale it, "
+            "or drop the outliers."
+        )
+
+
+def target_names(n_outputs: int) -> list[str]:
+    """Name the outputs of y, for messages."""
+    return ["y"] if n_outputs == 1 else [f"{k} of y" for k in range(n_outputs)]
+
+
+def standard(
+    values: np.ndarray, weight: np.ndarray | None = None, names: Sequence[Any] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Compute mean and standard deviation of each column of (n, d); 1 for a constant column.
 
     Raises ValueError if a variance overflows.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # checked below
-        scaler = StandardScaler().fit(values, sample_weight=weight)
         spread = np.ptp(values, axis=0)
+        # A large constant has a variance, by rounding, which can overflow.
+        scaler = StandardScaler().fit(
+            np.where(spread == 0, 0.0, values) if (spread == 0).any() else values,
+            sample_weight=weight,
+        )
     # The mean of a constant column is its value, without the rounding of a sum.
     mean, scale = np.where(spread == 0, values[0], scaler.mean_), scaler.scale_
-    if not (np.isfinite(mean).all() and np.isfinite(scaler.var_).all()):
-        raise ValueError(TOO_LARGE)
+    refuse_overflow(values, np.isfinite(mean) & np.isfinite(scaler.var_), names)
     # scikit-learn also takes columns for constant that vary little relative to their mean, or
     # whose variance underflows, and gives them the scale 1.
     varies = (scale == 1) & (scaler.var_ != 1) & (spread > 0)
@@ -78,7 +96,7 @@ class Scaling:
     #: Function ``clip(xp, z)`` that bounds standardised inputs.
     clip = staticmethod(hard_clip)
 
-    #: Function ``(X, weight)`` that computes location and scale of each column.
+    #: Function ``(X, weight, names)`` that computes location and scale of each column.
     _learn = staticmethod(standard)
 
     def __init__(
@@ -89,9 +107,17 @@ class Scaling:
         self.passthrough = list(passthrough)
         self.limits = limits
 
-    def fit(self, X: np.ndarray, sample_weight: np.ndarray | None = None) -> Scaling:
-        """Learn location and scale from finite rows X (n, d), with positive weights if given."""
-        self.mean_, self.scale_ = self._learn(self._clip_to_limits(X), sample_weight)
+    def fit(
+        self,
+        X: np.ndarray,
+        sample_weight: np.ndarray | None = None,
+        names: Sequence[Any] | None = None,
+    ) -> Scaling:
+        """Learn location and scale from finite rows X (n, d), with positive weights if given.
+
+        Raise ValueError if values are too large; it names the column by `names` or its position.
+        """
+        self.mean_, self.scale_ = self._learn(self._clip_to_limits(X), sample_weight, names)
         self.mean_[self.passthrough], self.scale_[self.passthrough] = 0.0, 1.0
         return self
 
@@ -148,18 +174,19 @@ class RobustScaling(Scaling):
 
     @staticmethod
     def _learn(
-        columns: np.ndarray, weight: np.ndarray | None = None
+        columns: np.ndarray,
+        weight: np.ndarray | None = None,
+        names: Sequence[Any] | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Learn medians and interquartile ranges."""
-        first, median, third = np.quantile(columns, [0.25, 0.5, 0.75], axis=0)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):  # checked below
+            first, median, third = np.quantile(columns, [0.25, 0.5, 0.75], axis=0)
             scale = third - first
         for k in np.flatnonzero(scale == 0):
             others = columns[columns[:, k] != median[k], k]
             # Halve first, since the distance of two numbers can overflow.
             scale[k] = np.median(abs(others / 2 - median[k] / 2)) if len(others) else 0.0
-        if not np.isfinite(scale).all():
-            raise ValueError(TOO_LARGE)
+        refuse_overflow(columns, np.isfinite(scale), names)
         # Divide constant columns by infinity, so that they are 0 in prediction, too.
         return median, np.where(scale > 0, scale, np.inf)
 
@@ -188,12 +215,17 @@ class ImageScaling(Scaling):
         super().__init__()
         self.shape = tuple(shape)
 
-    def fit(self, X: np.ndarray, sample_weight: np.ndarray | None = None) -> ImageScaling:
+    def fit(
+        self,
+        X: np.ndarray,
+        sample_weight: np.ndarray | None = None,
+        names: Sequence[Any] | None = None,
+    ) -> ImageScaling:
         """Learn location and scale of each channel from flat rows or images."""
         pixels = X.reshape(-1, self.shape[-1])
         if sample_weight is not None:
             sample_weight = np.repeat(sample_weight, len(pixels) // len(X))
-        super().fit(pixels, sample_weight)
+        super().fit(pixels, sample_weight, [f"{k} of the channels" for k in range(self.shape[-1])])
         return self
 
     def transform(self, X: Any, xp: Any = np) -> Any:
@@ -207,10 +239,12 @@ class NoScaling(Scaling):
 
     @staticmethod
     def _learn(
-        columns: np.ndarray, weight: np.ndarray | None = None
+        columns: np.ndarray,
+        weight: np.ndarray | None = None,
+        names: Sequence[Any] | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Check the size of the values; means are 0 and scales 1."""
-        mean, scale = standard(columns, weight)  # raises an error if values overflow
+        mean, scale = standard(columns, weight, names)  # raises an error if values overflow
         if abs(columns).max() > FARTHEST:
             raise ValueError(
                 f"X that is not standardised must lie within {FARTHEST:g} of 0; networks train "
@@ -220,12 +254,14 @@ class NoScaling(Scaling):
         return np.zeros_like(mean), np.ones_like(scale)
 
 
-def check_scale(scale: Any) -> None:
-    """Raise ValueError if the square of a standard deviation of y underflows."""
-    if np.min(scale) < _SMALLEST:
+def check_target_sizes(y: np.ndarray, scale: np.ndarray | None = None) -> None:
+    """Raise ValueError if squares of y (n, m), or of its scale (m,), leave the range of floats."""
+    names = target_names(y.shape[1])
+    refuse_overflow(y, abs(y).max(axis=0) <= _LARGEST, names)
+    if scale is not None and scale.min() < _SMALLEST:
         raise ValueError(
-            "y has values so small that their variance underflows float64. Rescale y. Its "
-            f"standard deviation is below {_SMALLEST}."
+            f"Column {names[scale.argmin()]} has values so small that their variance underflows "
+            f"float64. Rescale y. Its standard deviation is below {_SMALLEST}."
         )
 
 
@@ -251,8 +287,9 @@ class TargetScaling:
 
     def fit(self, y: np.ndarray, sample_weight: np.ndarray | None = None) -> TargetScaling:
         """Learn mean and scale from finite targets y (n, m), with positive weights if given."""
+        check_target_sizes(y)
         self.mean_, self.scale_ = standard(y, sample_weight)
-        check_scale(self.scale_)
+        check_target_sizes(y, self.scale_)
         if not self.standardize:
             self.mean_, self.scale_ = np.zeros_like(self.mean_), np.ones_like(self.scale_)
         return self
@@ -284,6 +321,6 @@ def scale_of_equal_values(value: Any, n: int) -> Any:
     From 20 targets on they count as a constant. The scale is then the precision of float32 at the
     value, so that small errors of the networks, which compute in float32, vanish.
     """
-    size = np.where(np.equal(value, 0), 1.0, np.clip(np.abs(value), 1e-100, 1e100))
-    # Squares of it are finite and not 0.
+    # Squares of it are not 0.
+    size = np.where(np.equal(value, 0), 1.0, np.maximum(np.abs(value), 1e-100))
     return size * ((n + 2) ** -0.5 if n < _VALUES_OF_A_CONSTANT else np.finfo("float32").eps)

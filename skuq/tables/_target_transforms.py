@@ -15,7 +15,7 @@ from scipy.interpolate import PchipInterpolator
 from scipy.optimize import elementwise
 
 from skuq._utils._records import saved_as
-from skuq.tables._scaling import TOO_LARGE, check_scale, scale_of_equal_values
+from skuq.tables._scaling import check_target_sizes, scale_of_equal_values
 
 # Knots of the quantile map: smallest number of rows between two knots, and most intervals.
 _ROWS_EACH, _MOST_INTERVALS = 10, 100
@@ -91,18 +91,17 @@ class TargetTransform:
         """
         weight = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
         weight = weight / weight.sum()
+        check_target_sizes(y)
         kind: Any = _KINDS[self.kind]
-        outputs = []
-        for column in y.T:
-            if np.ptp(column) == 0:
-                outputs.append(_Line(column[0], 1.0))
-                continue
-            with np.errstate(over="ignore", invalid="ignore"):  # checked below
-                line = _Line(*_moments(column, weight))
-            check_scale(line.scale)
-            if not np.isfinite([line.mean, line.scale]).all():
-                raise ValueError(TOO_LARGE)
-            outputs.append(line if kind is _Line else kind.learn(column, weight))
+        outputs = [_Line(*_moments(column, weight)) for column in y.T]
+        is_constant = np.ptp(y, axis=0) == 0
+        scales = np.array([line.scale for line in outputs])
+        check_target_sizes(y, np.where(is_constant, 1.0, scales))
+        for k, column in enumerate(y.T):
+            if is_constant[k]:
+                outputs[k] = _Line(column[0], 1.0)
+            elif kind is not _Line:
+                outputs[k] = kind.learn(column, weight)
         self.outputs_ = tuple(outputs)
         return self
 

@@ -40,7 +40,7 @@ from skuq.predictive import (
 )
 from skuq.tables._columns import find_far_values
 from skuq.tables._inputs import Rows
-from skuq.tables._scaling import TargetScaling
+from skuq.tables._scaling import TargetScaling, target_names
 from skuq.tables._target_transforms import TargetTransform
 
 #: Constraint of the parameter `target_transform`.
@@ -179,8 +179,7 @@ class NumberTargets(Targets):
         if not (self.is_transformed and self.scaling.kind == "quantile"):
             far = find_far_values(used)
             if far is not None:
-                m = values.shape[1]
-                names = ["y"] if m == 1 else [f"{k} of y" for k in range(m)]
+                names = target_names(values.shape[1])
                 warn_user(
                     "y has values so far from all others that these would look alike to a network: "
                     f"{far.describe(used, np.flatnonzero(weight > 0), names)}. Correct them or "
