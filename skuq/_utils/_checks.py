@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
@@ -222,9 +224,25 @@ def unwrap_estimator(estimator: Any, X: Any = None) -> tuple[Any, Any]:
         return unwrap_estimator(estimator.estimator, X)
     if isinstance(estimator, Pipeline):
         if X is not None and len(estimator) > 1:
-            X = estimator[:-1].transform(X)
+            # The pipeline itself knows which of its steps act on new rows: samplers do not.
+            outer = copy.copy(estimator)
+            outer.steps = [*estimator.steps[:-1], ("input", _ReturnsInput())]
+            X = outer.predict(X)
         return unwrap_estimator(estimator[-1], X)
     return estimator, X
+
+
+class _ReturnsInput(BaseEstimator):
+    """Last step of a pipeline, whose prediction is what the other steps make of X."""
+
+    def fit(self, X, y=None):
+        return self
+
+    def predict(self, X):
+        return X
+
+    def __sklearn_is_fitted__(self):
+        return True
 
 
 def class_probabilities(model, X, classes: np.ndarray) -> np.ndarray:
