@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import Pipeline
 from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
@@ -112,11 +113,25 @@ def check_weights(sample_weight: Any, rows: Any, *, relative: bool = False) -> n
     return weight / largest if relative or largest >= 1e150 else weight
 
 
-def takes_weights(estimator: Any) -> bool:
-    """Whether `fit` takes `sample_weight`; a search over parameters passes it to its estimator."""
-    # The `fit` of a search takes any keyword.
-    inner = estimator.estimator if isinstance(estimator, BaseSearchCV) else estimator
-    return bool(has_fit_parameter(inner, "sample_weight"))
+def weight_argument(estimator: Any) -> str | None:
+    """Name the argument of `fit` by which the estimator that predicts gets weights of the rows.
+
+    A pipeline hands them to its last step, under that step's name. None if it takes none, also
+    because the pipeline samples rows.
+    """
+    if has_fit_parameter(estimator, "sample_weight"):
+        return "sample_weight"
+    # The `fit` of these takes any keyword, for the estimator inside.
+    if isinstance(estimator, BaseSearchCV):
+        return weight_argument(estimator.estimator)
+    if isinstance(estimator, TransformedTargetRegressor):
+        return weight_argument(estimator.regressor or LinearRegression())
+    steps = estimator.steps if isinstance(estimator, Pipeline) else []
+    if not steps or any(hasattr(step, "fit_resample") for _, step in steps):
+        return None
+    name, last = steps[-1]
+    argument = weight_argument(last)
+    return None if argument is None else f"{name}__{argument}"
 
 
 def check_member_weights(
@@ -193,7 +208,9 @@ def predict_normal(estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(predicted, tuple) or len(predicted) != 2:
         raise NoUncertaintyError(
             "A regressor must have `predict(X, return_std=True)` or `predict_distribution(X)`. "
-            f"{estimator!r} does not say how sure it is."
+            f"{estimator!r} does not say how sure it is. CalibratedUncertaintyRegressor(model, "
+            "cv='prefit').fit(X, y) with rows it has not seen gives it the distribution of its "
+            "errors."
         )
     mean, std = (np.asarray(values, dtype=float) for values in predicted)
     return mean, std

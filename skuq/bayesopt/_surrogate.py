@@ -57,7 +57,8 @@ def check_surrogate(estimator) -> None:
     if "return_std" not in parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
         raise TypeError(
             "`estimator` must have `posterior_fn`, or predict(X, return_std=True): "
-            f"{type(estimator).__name__} has no uncertainty to search by."
+            f"{type(estimator).__name__} has no uncertainty to search by. DeepEnsembleRegressor("
+            "network=...) trains any Keras architecture with it."
         )
 
 
@@ -139,7 +140,8 @@ def _mean_and_std(estimator, X):
     except TypeError as error:
         raise TypeError(
             "estimator.predict must take return_std=True and return (mean, std): "
-            f"{type(estimator).__name__} has no uncertainty to search by."
+            f"{type(estimator).__name__} has no uncertainty to search by. DeepEnsembleRegressor("
+            "network=...) trains any Keras architecture with it."
         ) from error
     mean = np.asarray(mean)
     return mean, np.broadcast_to(std, mean.shape)

@@ -442,6 +442,19 @@ def classifier_distribution(estimator: Any, X: Any, classes: np.ndarray) -> Cate
     return CategoricalMixture(class_probabilities(model, X, classes)[None])
 
 
+def without_classes(mixture: CategoricalMixture, lost: np.ndarray) -> CategoricalMixture:
+    """Condition predictions on the classes that are not `lost` (C,)."""
+    if not lost.any():
+        return mixture
+    proba = np.where(lost, 0.0, mixture.proba)
+    total = proba.sum(axis=2, keepdims=True)
+    # If a member believed in lost classes alone, nothing is known of the others.
+    uniform = np.broadcast_to(~lost / np.sum(~lost), proba.shape).copy()
+    return CategoricalMixture(
+        np.divide(proba, total, out=uniform, where=total > 0), mixture.weights
+    )
+
+
 _FAR = 1000  # predicted standard deviations beyond which a truth gives a warning
 
 

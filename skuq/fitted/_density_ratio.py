@@ -13,12 +13,12 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold
-from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import indexable
 
 from skuq._params import safe_indexing
-from skuq._utils._checks import takes_weights
+from skuq._utils._checks import weight_argument
 from skuq._utils._messages import warn_user
 from skuq._utils._records import record_repr, saved_as
 from skuq.exceptions import CalibrationWarning
@@ -158,18 +158,16 @@ def _cross_fit(
     Returns the classifiers, the log odds (n,) that they predict of the rows they have not seen,
     and the odds of calibration rows to target rows in training.
     """
-    # The argument of `fit` for weights; none if they are equal. A pipeline passes it to its last
-    # step.
+    # The argument of `fit` for weights; none if they are equal.
     weighted_fit = []
     if not np.allclose(weights, 1):
-        steps = classifier.steps if isinstance(classifier, Pipeline) else [("", classifier)]
-        name, last = steps[-1]
-        if not takes_weights(last):
+        argument = weight_argument(classifier)
+        if argument is None:
             raise TypeError(
                 "`classifier` must take `sample_weight`, because the calibration rows have "
                 f"weights. {classifier!r} does not."
             )
-        weighted_fit = [f"{name}__sample_weight" if name else "sample_weight"]
+        weighted_fit = [argument]
     rng = np.random.default_rng(0)
     classifiers, log_odds = [], np.empty(len(is_target))
     # Log odds are out-of-fold: a classifier separates its own training rows too well.

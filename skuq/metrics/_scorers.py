@@ -9,16 +9,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import pandas as pd
 import sklearn.metrics
 from scipy import special
+from sklearn.exceptions import UndefinedMetricWarning
+from sklearn.utils import column_or_1d
 from sklearn.utils.metadata_routing import MetadataRequest
 
 from skuq._utils._checks import (
     classifies,
+    fill_masked,
     predict_normal,
     reshape_like_prediction,
     unwrap_estimator,
 )
+from skuq._utils._messages import warn_user
 from skuq.metrics._checks import average, check_arrays
 from skuq.metrics._classification import brier_loss, classwise_ece_loss, ece_loss, ensemble_nll_loss
 from skuq.metrics._regression import (
@@ -165,6 +170,12 @@ class UncertaintyScorer:
         -------
         float
 
+        Warns
+        -----
+        UndefinedMetricWarning
+            If rows have classes that the classifier was fitted without, as in the folds of a
+            cross-validation that lack a class. These rows are left out of the score.
+
         Raises
         ------
         TypeError
@@ -183,13 +194,20 @@ class UncertaintyScorer:
                     f"To be scored, a classifier must have `predict_proba`. Got {model!r}."
                 )
             proba, loss = np.asarray(model.predict_proba(X)), _CLASS_SCORES[self.name]
-            return -loss(y, proba, labels=model.classes_, sample_weight=sample_weight)
+            y = column_or_1d(fill_masked(y))
+            known = _known_rows(y, model.classes_)
+            weight = None if sample_weight is None else np.asarray(sample_weight)[known]
+            return -loss(y[known], proba[known], labels=model.classes_, sample_weight=weight)
         predicted, level = _Predicted(model, X, y), _percentage(self.name)
         if level is not None:
             kind = self.name.rpartition("_")[0]
             return _score_intervals(kind, predicted, sample_weight, level / 100)
         if self.name not in _NUMBER_SCORES:
-            raise TypeError(f"{self.name!r} is a score of classifiers. Got {model!r}.")
+            raise TypeError(
+                f"{self.name!r} is a score of classifiers, which have `classes_`. Got {model!r}. "
+                "CalibratedUncertaintyClassifier(model, cv='prefit').fit(X, y) makes one of a "
+                "fitted model of probabilities."
+            )
         loss, read = _NUMBER_SCORES[self.name]
         # `read` names what the loss takes: the normals, their std, the PIT values or all.
         if read == "normal":
@@ -233,6 +251,24 @@ class UncertaintyScorer:
 
     def __repr__(self):
         return f"get_scorer({self.name!r})"
+
+
+def _known_rows(y, classes):
+    """Find the rows (n,) whose class a classifier knows, and warn of others.
+
+    Without a known row all are returned, for the error of the loss that names the labels.
+    """
+    known = np.array([label in classes.tolist() for label in y.tolist()], dtype=bool)
+    known |= pd.isna(y)  # missing labels are refused
+    if known.all() or not known.any():
+        return slice(None)
+    warn_user(
+        f"The score leaves out {np.sum(~known)} of {len(y)} rows of the classes "
+        f"{np.unique(y[~known]).tolist()}, which the classifier was fitted without. Stratified "
+        "folds, such as StratifiedKFold's, train on all classes that have two rows.",
+        UndefinedMetricWarning,
+    )
+    return known
 
 
 def _percentage(name):

@@ -20,8 +20,13 @@ from sklearn.model_selection import (
 )
 
 from skuq._utils._environment import generator
+from skuq._utils._messages import warn_user
+from skuq.exceptions import CalibrationWarning
 from skuq.tables._inputs import Inputs, Rows, group_codes, sortable_groups
 from skuq.tables._targets import Targets
+
+#: Positions of rows to train on and to test on.
+Fold = tuple[np.ndarray, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,12 +124,18 @@ class Splits:
     train: Rows
     valid: Rows | None = None
     positions: np.ndarray | None = None
-    parts: Sequence[tuple[np.ndarray, ...]] | None = None
+    parts: Sequence[Fold] | None = None
 
     @property
     def validates(self) -> bool:
         """Whether networks have validation rows."""
         return self.valid is not None or self.parts is not None
+
+    @property
+    def tested(self) -> np.ndarray:
+        """With folds: whether one of them validates each row, as a mask (n,)."""
+        assert self.parts is not None
+        return np.isin(np.arange(len(self.train.X)), np.concatenate([t for _, t in self.parts]))
 
     @property
     def n_train(self) -> int:
@@ -212,6 +223,8 @@ def make_splits(
     if cv is None and (n_members is None or groups is not None):
         rng = generator(entropy, "split")
         train, valid = _split_used(rows, fraction, rng, groups, labels)
+        if labels is not None:  # whole groups may take all rows of a class with them
+            ((_, valid),) = without_unseen_classes([(train, valid)], labels, rows.weight > 0)
         return Splits(rows.take(train), rows.take(valid), valid)
     used_rows = rows.take(used)
     groups, labels = (None if part is None else part[used] for part in (groups, labels))
@@ -222,9 +235,17 @@ def make_splits(
             # The user's own folds are of all rows: number the used ones, and drop the others.
             number = np.full(len(rows.X), -1)
             number[used] = np.arange(len(used))
-            folds = ((number[a], number[b]) for a, b in out_of_fold_splits(cv, *rows[:2]))
-            cv = [(a[a >= 0], b[b >= 0]) for a, b in folds]
-        return Splits(used_rows, None, used, _folds(used_rows, cv, rng, groups, labels))
+            folds = out_of_fold_splits(cv, *rows[:2], name="validation")
+            cv = [tuple(p[p >= 0] for p in (number[a], number[b])) for a, b in folds]
+        folds = _folds(used_rows, cv, rng, groups, labels)
+        if labels is not None:
+            folds = without_unseen_classes(folds, labels, np.ones(len(labels), dtype=bool))
+            if not all(len(test) for _, test in folds):
+                raise ValueError(
+                    "`validation` must give folds that test a class on which they train. Stratify "
+                    f"them, or give fewer. Got {_short_repr(cv)}."
+                )
+        return Splits(used_rows, None, used, folds)
     assert n_members is not None
     # One stream for each member: a member's split does not depend on their number.
     rngs = [generator(entropy, "split", k) for k in range(n_members)]
@@ -257,7 +278,7 @@ def _folds(
     rng: np.random.Generator,
     groups: np.ndarray | None,
     labels: np.ndarray | None,
-) -> list[tuple[np.ndarray, ...]]:
+) -> list[Fold]:
     """List folds as pairs of positions to train on and to validate on."""
     # Only a number leaves the kind of the folds to us.
     if isinstance(cv, Integral):
@@ -276,16 +297,35 @@ def _folds(
         else:
             kind = GroupKFold if labels is None else StratifiedGroupKFold
         cv = kind(cv, shuffle=True, random_state=int(rng.integers(2**31 - 1)))
-    with warnings.catch_warnings():
-        # Folds without a rare class are what there is; its rows still validate.
-        warnings.filterwarnings("ignore", "The least populated class", UserWarning)
-        return out_of_fold_splits(cv, rows.X, rows.y if labels is None else labels, groups)
+    y = rows.y if labels is None else labels
+    return out_of_fold_splits(cv, rows.X, y, groups, name="validation")
 
 
 def out_of_fold_splits(
-    cv: Any, X: Any, y: Any, groups: Any = None, *, classifier: bool = False
-) -> list[tuple[np.ndarray, ...]]:
+    cv: Any,
+    X: Any,
+    y: Any,
+    groups: Any = None,
+    *,
+    classifier: bool = False,
+    name: str = "cv",
+    once: bool = True,
+) -> list[Fold]:
     """List folds as pairs of positions (train, test), in which every row is tested once.
+
+    Parameters
+    ----------
+    cv : int, cross-validation generator, iterable or None
+        Folds, as scikit-learn's `check_cv` takes them.
+    X, y, groups : array-like of shape (n, ...), (n,) and (n,)
+        Rows to split.
+    classifier : bool, default=False
+        Whether y are classes, by which a number of folds is stratified.
+    name : str, default="cv"
+        Name of the user's parameter, for messages.
+    once : bool, default=True
+        Whether every row must be tested exactly once. Otherwise folds may repeat rows or leave some
+        out, and test no row at all.
 
     Raises
     ------
@@ -293,37 +333,109 @@ def out_of_fold_splits(
         If `cv` does not put every row into exactly one test fold, or tests on training rows.
     """
     groups = sortable_groups(groups)
-    n, splits = len(y), []
-    for pair in check_cv(cv, y, classifier=classifier).split(X, y, groups):
+    n, splits, given = len(y), [], f"Got {_short_repr(cv)}."
+    with warnings.catch_warnings():
+        # Folds without a rare class are what there is; see `without_unseen_classes`.
+        warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+        try:
+            splitter = check_cv(cv, y, classifier=classifier)
+            # A splitter of the user's need not take groups.
+            pairs = list(splitter.split(X, y, *(() if groups is None else (groups,))))
+        except ValueError as error:  # such as more folds than rows
+            raise ValueError(f"`{name}` cannot split the rows: {error} {given}") from error
+    for pair in pairs:
         parts = []
         for part in map(np.asarray, pair):
             # A user's own folds may be masks.
             rows = np.flatnonzero(part) if part.dtype == bool and part.shape == (n,) else part
             valid = rows.ndim == 1 and (rows.dtype.kind in "iu" or not len(rows))
             if not valid or ((rows < 0) | (rows >= n)).any():
-                raise ValueError(f"`cv` must give positions of {n} rows. Got {_short_repr(cv)}.")
+                raise ValueError(
+                    f"`{name}` must give positions of {n} rows. Got {_short_repr(cv)}."
+                )
             parts.append(rows.astype("int64"))
         splits.append(tuple(parts))
     if not splits:
         raise ValueError(
-            f"`cv` has no folds. Got {_short_repr(cv)}. A generator can only be used once: give "
-            "a list."
+            f"`{name}` has no folds. {given} A generator can only be used once: give a list."
         )
     # Out-of-fold predictions need each row once, or rows would be missing or count twice.
     tested = np.sort(np.concatenate([test for _, test in splits]))
-    if not np.array_equal(tested, np.arange(len(y))):
+    if once and not np.array_equal(tested, np.arange(n)):
         raise ValueError(
-            "`cv` must put every row into exactly one test fold, as KFold does and ShuffleSplit "
-            f"does not. There are {len(y)} rows, and `cv` is {_short_repr(cv)}."
+            f"`{name}` must put every row into exactly one test fold, as KFold does and "
+            f"ShuffleSplit does not. There are {n} rows. {given}"
         )
     for k, (train, test) in enumerate(splits):
-        if not len(train) or not len(test) or np.isin(test, train).any():
+        if not len(train) or (once and not len(test)) or np.isin(test, train).any():
             raise ValueError(
-                "`cv` must give rows to train on, and other rows to test on. Fold "
-                f"{k} of {_short_repr(cv)} has {len(train)} and {len(test)} rows, of which "
-                f"{np.isin(test, train).sum()} are in both."
+                f"`{name}` must give rows to train on, and other rows to test on. Fold {k} has "
+                f"{len(train)} and {len(test)} rows, of which {np.isin(test, train).sum()} are in "
+                f"both. {given}"
             )
     return splits
+
+
+def without_unseen_classes(
+    splits: Sequence[Fold],
+    labels: np.ndarray,
+    used: np.ndarray,
+    name: str = "validation",
+    purpose: str = "validation",
+    n_classes: int = 1,
+) -> list[Fold]:
+    """Leave rows out of test folds if no training row of the fold has their class, and warn.
+
+    What a model predicts for a class that it has not seen says nothing about the model that is
+    trained on all rows, and a single such row can outweigh all others.
+
+    Parameters
+    ----------
+    splits : sequence of pairs of ndarray
+        Positions to train on and to test on.
+    labels : ndarray of shape (n,)
+        Classes.
+    used : ndarray of bool of shape (n,)
+        Rows of positive weight. Others train nothing.
+    name : str
+        Name of the parameter that gave the folds.
+    purpose : str
+        What the rows are tested for.
+    n_classes : int, default=1
+        Fewest classes whose rows must be tested.
+
+    Returns
+    -------
+    list of pairs of ndarray
+        The folds. Those whose training rows have a single class test no rows.
+
+    Raises
+    ------
+    ValueError
+        If test rows of fewer classes are left.
+    """
+    found: list[Fold] = []
+    left, unseen = [], []
+    for train, test in splits:
+        classes = np.unique(labels[train[used[train]]])
+        seen = np.isin(labels[test], classes)
+        unseen.append(labels[test[~seen]])
+        found.append((train, test[seen & (len(classes) > 1)]))
+        left.append(labels[found[-1][1]])
+    n_folds = sum(map(bool, map(len, unseen)))
+    if not n_folds:
+        return found
+    n_lost = sum(len(test) for _, test in splits) - sum(map(len, left))
+    text = (
+        f"{n_lost} of {len(labels)} rows: {n_folds} of {len(splits)} splits train on no row of the "
+        f"classes {np.unique(np.concatenate(unseen)).tolist()} that they test. A class needs rows "
+        f"in two folds: give `{name}` stratified folds, such as StratifiedKFold(5, "
+        "shuffle=True), and drop or merge classes of one row."
+    )
+    if len(np.unique(np.concatenate(left))) < n_classes:
+        raise ValueError(f"The {purpose} has too few rows to test on. It leaves out {text}")
+    warn_user(f"The {purpose} leaves out {text}", CalibrationWarning)
+    return found
 
 
 def _short_repr(cv: Any) -> str:

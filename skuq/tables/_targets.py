@@ -397,8 +397,8 @@ class ClassTargets(Targets):
         return rows._replace(weight=rows.weight * self._class_factors[rows.y[:, 0].astype(int)])
 
     def labels(self, y: np.ndarray) -> np.ndarray:
-        """Return the class codes, for stratified splits."""
-        return y[:, 0]
+        """Return the classes of codes (n, 1), for stratified splits."""
+        return self.classes[y[:, 0].astype(int)]
 
     def distribution(self, raw: np.ndarray, weights: np.ndarray) -> CategoricalMixture:
         """Mix the members' predictions (K, n, n_raw) with weights (K,)."""

@@ -112,15 +112,18 @@ def folded_member(
 ) -> FoldedMember:
     """Make the record of a trial with one network per fold.
 
-    Every row is a validation row of exactly one fold, and the record holds that fold's prediction
-    of it. To the variance of normal predictions that of all networks' means is added: score and
-    selection then judge the mixture that will predict. `center` is the mixture's mean.
+    Every row is a validation row of at most one fold, and the record holds that fold's prediction
+    of it. Rows that no fold validates do not count for the score. To the variance of normal
+    predictions that of all networks' means is added: score and selection then judge the mixture
+    that will predict. `center` is the mixture's mean.
     For further inputs, `held_out`, the record holds the prediction of all networks' mixture.
     """
     # Out-of-fold predictions (n_samples, n_raw). A stack's predictions may end with padding.
-    raw = np.empty((len(data.x), head.n_raw), dtype="float32")
+    raw = np.zeros((len(data.x), head.n_raw), dtype="float32")
+    weight = np.zeros_like(data.weight)
     for network, (_, valid) in zip(networks, folds):
         raw[valid] = np.asarray(network.held_out)[: len(valid)]
+        weight[valid] = data.weight[valid]
     center = None
     if isinstance(head, GaussianHead):
         mean, noise = head.distribution(raw.astype("float64"))
@@ -128,7 +131,7 @@ def folded_member(
         center = loc.mean(axis=0, dtype="float64").astype("float32")
         std = np.sqrt(noise**2 + loc.var(axis=0, dtype="float64"))
         raw = head.raw_of(mean, std).astype("float32")
-    score = mean_score(head, data.y, raw, data.weight)
+    score = mean_score(head, data.y, raw, weight)
     if held_out is not None:
         # One normal that stands for the mixture of all networks, as raw numbers.
         mixture = head.pooled(predict_members(networks, held_out, cache=False))

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy import stats
+from scipy import special, stats
 from scipy.sparse import csr_array
 from sklearn import config_context
 from sklearn.base import clone
@@ -49,7 +49,9 @@ from skuq import (
     DeepEnsembleClassifier,
     DeepEnsembleRegressor,
 )
+from skuq.backend import keras
 from skuq.exceptions import CalibrationWarning
+from skuq.metrics import get_scorer
 from skuq.networks import MLP
 from skuq.predictive import GaussianMixture, TwoPieceNormal
 from skuq.predictive._calibration import shrink_std_factor
@@ -303,6 +305,42 @@ def test_calibrated_opens_frozen_estimators():
     assert_array_equal(model.predict(X), known.predict(X))
 
 
+def sigmoid(X):
+    return 1 / (1 + np.exp(-X[:, :1]))
+
+
+def softmax(X):
+    powers = np.exp(np.column_stack([X, X.sum(axis=1)]))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def test_calibrated_takes_fitted_models_that_are_no_estimators(capfd):
+    X, y = line(60)
+    net = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    for estimator, expected in ((net, net(X).numpy()[:, 0]), (lambda X: X[:, :1], X[:, 0])):
+        model = calibrated(estimator, cv="prefit").fit(X, y)
+        assert_allclose(model.predict(X), expected, rtol=1e-6)
+        assert_allclose(model.scale_, np.sqrt(np.mean((y - expected) ** 2)), rtol=1e-6)
+        score = get_scorer("neg_crps")
+        with pytest.raises(TypeError, match=r"CalibratedUncertaintyRegressor\(model, cv='pre"):
+            score(FrozenEstimator(LinearRegression().fit(X, y)), X, y)
+        assert np.isfinite(score(model, X, y))
+    assert capfd.readouterr().out == ""  # no bar
+    for estimator, labels, classes in (
+        (sigmoid, y > 3, [False, True]),
+        (lambda X: sigmoid(X)[:, 0], np.where(y > 3, "b", "a"), ["a", "b"]),
+        (softmax, (y > 3).astype(int), [0, 1, 2]),
+        (softmax, np.where(y > 3, 5, np.where(y > 2, 3, 1)), [1, 3, 5]),
+    ):
+        model = classifier(estimator, cv="prefit").fit(X, labels)
+        assert model.classes_.tolist() == classes
+        proba = np.asarray(estimator(X)).reshape(60, -1)
+        proba = np.hstack([1 - proba, proba]) if proba.shape[1] == 1 else proba
+        assert_array_equal(model.predict(X), model.classes_[proba.argmax(axis=1)])
+        logits = np.log(proba) / model.temperature_
+        assert_allclose(model.predict_proba(X)[:, 0], special.softmax(logits, axis=1)[:, 0])
+
+
 def test_calibrated_warns_of_weights_that_are_no_counts():
     X, y = line(50)
     fitted = TooSure().fit(X, y)
@@ -327,6 +365,29 @@ def test_calibrated_searches_take_weights():
         expected = model.fit(X, y, weights).scale_
         with joblib.parallel_config(backend="threading", n_jobs=2):
             assert model.fit(X, y, weights).scale_ == expected
+
+
+def test_calibrated_weighs_the_last_step_of_pipelines():
+    X, y = line(60)
+    y[:30] *= 10
+    weight = np.where(np.arange(60) < 30, 0.01, 2.0)
+    expected = calibrated(BayesianRidge(), cv=3).fit(X, y, weight)
+    pipeline = make_pipeline(FunctionTransformer(), BayesianRidge())
+    for estimator, argument in (
+        (pipeline, "bayesianridge__sample_weight"),
+        (pipeline, "sample_weight"),
+        (make_pipeline("passthrough", pipeline), "pipeline__bayesianridge__sample_weight"),
+        (GridSearchCV(pipeline, {}, cv=2), "sample_weight"),
+        (GridSearchCV(pipeline, {}, cv=2), "bayesianridge__sample_weight"),
+    ):
+        model = calibrated(estimator, cv=3).fit(X, y, **{argument: weight})
+        assert_allclose(model.scale_, expected.scale_)
+        assert_allclose(model.predict(X), expected.predict(X))
+    target = TransformedTargetRegressor(LinearRegression())
+    model = calibrated(target, cv=3).fit(X, y, weight)
+    assert_allclose(model.scale_, calibrated(LinearRegression(), cv=3).fit(X, y, weight).scale_)
+    with pytest.raises(TypeError, match="are the same: give one"):
+        calibrated(pipeline).fit(X, y, weight, bayesianridge__sample_weight=weight)
 
 
 class ColumnOf(TooSure):
@@ -354,7 +415,7 @@ ISOTONIC = calibrated(TooSure(), "isotonic", cv=2)
     [
         (calibrated(GaussianNB()), {}, ValueError, "`estimator` must be a regressor"),
         (calibrated(ISOTONIC, cv=2), {}, TypeError, "predicts a RecalibratedMixture"),
-        (calibrated(BayesianRidge(), cv="prefit"), {}, NotFittedError, "unfitted BayesianRidge"),
+        (calibrated(BayesianRidge(), cv="prefit"), {}, NotFittedError, "BayesianRidge is not"),
         (
             calibrated(GaussianProcessRegressor()),
             {"sample_weight": np.ones(30)},
@@ -376,7 +437,29 @@ ISOTONIC = calibrated(TooSure(), "isotonic", cv=2)
         ),
         (calibrated(TooSure(np.nan)), {}, ValueError, "finite numbers"),
         (calibrated(ColumnOf("std")), {}, ValueError, r"of one shape. .* gave \(6,\) and \(6, 1\)"),
-        (calibrated(cv=PredefinedSplit(np.full(30, -1))), {}, ValueError, "leaves out none"),
+        (calibrated(cv=PredefinedSplit(np.full(30, -1))), {}, ValueError, "`cv` has no folds"),
+        (calibrated(cv=[(range(30), range(5))]), {}, ValueError, "`cv` must give .* 5 are in both"),
+        (calibrated(cv=31), {}, ValueError, "`cv` cannot split the rows: .*n_splits=31"),
+        (calibrated(lambda X: X[:, 0]), {}, TypeError, "cv='prefit'.*DeepEnsembleRegressor"),
+        (classifier(sigmoid), {"y": LABELS}, TypeError, "cv='prefit'.*DeepEnsembleClassifier"),
+        (
+            classifier(sigmoid, cv="prefit"),
+            {"y": LABELS},
+            ValueError,
+            r"predicts 2 classes, and y has the labels \[0, 1, 2\]",
+        ),
+        (
+            calibrated(cv=KFold(5)),
+            {"sample_weight": np.arange(30) < 2},
+            ValueError,
+            "`cv` must train every fold on rows with positive weights, of which there are 2",
+        ),
+        (
+            calibrated(GridSearchCV(BayesianRidge(), {}, cv=7), cv=5),
+            {"sample_weight": np.arange(30) < 8},
+            ValueError,
+            "A fold that trains on 6 of 30 rows failed: ",
+        ),
         (calibrated(), {"y": np.zeros((30, 2, 2))}, ValueError, "dim <= 2|dim 3"),
         (calibrated(), {"y": np.full(30, np.nan)}, ValueError, "NaN"),
         (calibrated(), {"y": None}, ValueError, "target y is None"),
@@ -595,8 +678,53 @@ def test_classifier_takes_classes_that_were_not_seen_for_possible(sure):
     assert model.temperature_ > 1
     assert log_loss(y, proba) < log_loss(y, raw)
     assert_array_equal(model.predict(X), clone(sure).fit(X, y).predict(X))
-    model = classifier(sure, cv=KFold(3)).fit(X, y)  # folds lack a class
-    assert model.predict_proba(X).shape == (150, 3) and np.isfinite(model.temperature_)
+
+
+@pytest.mark.parametrize("method", ["temperature", "vector"])
+def test_classifier_leaves_out_classes_that_a_fold_has_not_seen(method):
+    X, y = load_breast_cancer(return_X_y=True)
+    X, y = X[:300], np.where(np.arange(300) < 1, "rare", y[:300].astype(str))
+    base = make_pipeline(StandardScaler(), LogisticRegression(C=10.0))
+    with pytest.warns(CalibrationWarning, match=r"leaves out 1 of 300 rows: 1 of 5 .*\['rare'\]"):
+        model = classifier(base, method).fit(X, y)
+    if method == "vector":  # nobody has learnt that the class never occurs
+        for _ in range(2):
+            assert_allclose(model.fitted_.calibration.biases[2], 0, atol=0.1)
+            model.recalibrate(X[:200])
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        proba = cross_val_predict(base, X, y, method="predict_proba")[1:, :2]
+
+    def loss(temperature):  # of the other rows and classes, with the prior of the temperature
+        scaled = proba ** (1 / temperature)
+        scaled /= scaled.sum(axis=1, keepdims=True)
+        return log_loss(y[1:], scaled) + 0.5 * np.log(temperature) ** 2 / 299
+
+    best = loss(model.temperature_)
+    assert best <= min(loss(0.98 * model.temperature_), loss(1.02 * model.temperature_))
+
+
+def test_classifier_says_which_classes_no_fold_can_test():
+    X, y = load_iris(return_X_y=True)
+    for cv, rows, classes in ((KFold(3), np.arange(150), "0, 1, 2"), (None, np.arange(49, 99), 0)):
+        with pytest.raises(ValueError, match=rf"too few rows to test .* classes \[{classes}\]"):
+            classifier(cv=cv).fit(X[rows], y[rows])
+    # Three rows of each class are divided into three folds, and weights of 0 train no class.
+    few = np.r_[:3, 50:53, 100:103]
+    assert len(classifier(LogisticRegression()).fit(X[few], y[few]).calibration_rows_.y) == 9
+    with pytest.warns(CalibrationWarning, match=r"leaves out 1 of 150 .* classes \[2\]"):
+        classifier(cv=StratifiedKFold(5)).fit(X, y, np.where(y < 2, 1, np.arange(150) == 120))
+    known = FrozenEstimator(GaussianNB().fit(X, y))  # knows classes that folds do not have
+    for frozen in (known, make_pipeline(FunctionTransformer(), known)):
+        assert len(classifier(frozen, cv=KFold(3)).fit(X, y).calibration_rows_.y) == 150
+
+
+def test_calibrated_divides_rows_of_weight_among_numbered_folds():
+    X, y = line(60)
+    weight = (np.arange(60) < 4).astype(float)
+    model = calibrated(BayesianRidge()).fit(X, y, weight)
+    assert_allclose(model.scale_, calibrated(BayesianRidge()).fit(X[:4], y[:4]).scale_)
 
 
 @pytest.mark.parametrize("groups", [None, 0])

@@ -17,7 +17,7 @@ from sklearn.model_selection import GroupKFold, KFold, PredefinedSplit, ShuffleS
 import skuq
 from skuq.catalog import Catalog, Member
 from skuq.catalog._records import FoldedMember
-from skuq.exceptions import SlotsLostError, SmallValidationWarning
+from skuq.exceptions import CalibrationWarning, SlotsLostError, SmallValidationWarning
 from skuq.networks import GaussianHead
 from skuq.networks._heads import CategoricalHead
 from skuq.persistence import dumps, loads
@@ -547,6 +547,23 @@ def test_fit_refuses(tiny_space, rows, settings, message):
         model.fit(*rows)
     with pytest.raises(NotFittedError):
         model.predict(rows[0])
+
+
+@pytest.mark.filterwarnings("default::skuq.exceptions.CalibrationWarning")
+def test_rows_whose_class_no_fold_trains_on_are_not_compared(tiny_space, rows):
+    X, y = rows
+    labels = np.where(EVERY == 7, "rare", np.where(y > 10, "up", "down"))
+    model = skuq.AutoDEUQClassifier(
+        2, n_members=1, epochs=2, space=tiny_space, validation=3, random_state=0
+    )
+    with pytest.warns(CalibrationWarning, match=r"leaves out 1 of 60 rows: .* \['rare'\]"):
+        model.fit(X, labels)
+    held_out = model.catalog_.held_out
+    assert_array_equal(held_out.weight == 0, held_out.rows == 7)
+    for k, score in enumerate(model.catalog_.to_frame()["score"]):
+        raw = model.catalog_.member(k).held_out
+        losses = CategoricalHead(3).scores(held_out.y, raw)
+        assert_allclose(score, losses[held_out.weight > 0].mean(), rtol=1e-5)
 
 
 def test_member_diversity_display_groups_networks_by_trial(folded, rows):

@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn import config_context
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_digits, load_iris
@@ -30,6 +31,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from skuq import AutoDEUQRegressor, DeepEnsembleClassifier, HQEnsembleSelector
 from skuq.ensembles import select_hq, select_teams
+from skuq.exceptions import CalibrationWarning
 from skuq.networks import MLP, GaussianHead
 
 
@@ -245,12 +247,41 @@ def test_hq_selector_passes_sample_weight_to_members_and_choice(digits, fitted):
     assert_array_equal(fresh.estimators_[0].predict(X), member.predict(X))
     with pytest.raises(TypeError, match="'near' cannot be fitted with `sample_weight`"):
         HQEnsembleSelector(make_pool()[1:], cv=3).fit(X, y, weight)
+    # A pipeline gets them for its last step.
+    for routing in (False, True):
+        with config_context(enable_metadata_routing=routing):
+            inside = [(n, make_pipeline("passthrough", m)) for n, m in pool]
+            found = HQEnsembleSelector(inside, cv=3).fit(X, y, weight)
+        pd.testing.assert_frame_equal(found.teams_, fresh.teams_)
+        assert_array_equal(found.predict(X), fresh.predict(X))
     # Frozen models are not fitted again, so that they need not take weights.
     frozen = [(name, FrozenEstimator(m)) for name, m in fitted]
     mixed = HQEnsembleSelector([*frozen, ("bayes2", GaussianNB())], cv=3)
     mixed.fit(X_new, y_new, np.ones(len(y_new)))
     assert_allclose(mixed.accuracies_[:5], [m.score(X_new, y_new) for _, m in fitted])
     assert mixed.names_[5] == "bayes2" and mixed.accuracies_[5] < 1
+
+
+def test_hq_selector_compares_teams_on_classes_that_folds_have_seen(digits):
+    X, _, y, _ = digits
+    labels = np.where(np.arange(300) < 2, 99, y)  # both rows are in the first fold
+    pool = make_pool()[1:4]
+    with pytest.warns(CalibrationWarning, match=r"choice of a team leaves out 2 .* classes \[99\]"):
+        model = HQEnsembleSelector(pool, cv=KFold(3)).fit(X, labels)
+    predictions = [cross_val_predict(m, X, labels, cv=KFold(3))[2:] for _, m in pool]
+    assert_allclose(model.accuracies_, [np.mean(p == labels[2:]) for p in predictions])
+    assert 99 in model.classes_
+
+
+def test_hq_selector_takes_functions_of_probabilities(digits, fitted):
+    _, X, _, y = digits
+    expected = HQEnsembleSelector(fitted, cv="prefit").fit(X, y)
+    functions = [(name, model.predict_proba) for name, model in fitted]
+    for voting in ("soft", "hard"):
+        model = HQEnsembleSelector(functions, cv="prefit", voting=voting).fit(X, y)
+        assert_allclose(model.accuracies_, expected.accuracies_)
+    with pytest.raises(TypeError, match="'linear' must be a scikit-learn classifier"):
+        HQEnsembleSelector(functions).fit(X, y)
 
 
 def test_hq_selector_fits_only_the_chosen_on_all_rows(digits):
@@ -366,7 +397,7 @@ def test_hq_selector_refuses(digits, pool, params, message):
 
 def test_hq_selector_refuses_prefit_models(digits, fitted):
     X, X_new, y, y_new = digits
-    with pytest.raises(NotFittedError, match="'tree' is not"):
+    with pytest.raises(NotFittedError, match="'tree' must be fitted"):
         pool = [*fitted[:2], ("tree", DecisionTreeClassifier())]
         HQEnsembleSelector(pool, cv="prefit").fit(X_new, y_new)
     few = GaussianNB().fit(X[y < 8], y[y < 8])

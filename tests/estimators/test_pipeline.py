@@ -3,7 +3,7 @@ import pickle
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal, assert_equal
+from numpy.testing import assert_allclose, assert_array_equal, assert_equal
 from sklearn import config_context
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
@@ -27,6 +27,7 @@ from skuq import (
     make_pipeline,
 )
 from skuq.metrics import get_scorer, make_scorers
+from skuq.plotting import ReliabilityDisplay
 
 METHODS = {
     "predict_distribution",
@@ -195,3 +196,42 @@ def test_pipeline_is_saved_and_loaded(rows, tmp_path):
     loaded = skuq.load(tmp_path / "pipeline.skuq")
     assert type(loaded) is UncertaintyPipeline
     assert_array_equal(loaded.predict_interval(X), model.predict_interval(X))
+
+
+class Doubling(BaseEstimator):
+    """Sampler, as those of imbalanced-learn: it has no `transform`."""
+
+    def fit_resample(self, X, y):
+        return np.concatenate([X, X[y == 1]]), np.concatenate([y, y[y == 1]])
+
+
+class Sampled(Pipeline):
+    """Pipeline of a scaler, a sampler that acts in `fit` only, and a model."""
+
+    def _validate_steps(self):
+        pass
+
+    def fit(self, X, y):
+        (_, scaler), (_, sampler), (_, model) = self.steps
+        model.fit(*sampler.fit_resample(scaler.fit_transform(X), y))
+        return self
+
+    def predict(self, X):
+        return self.steps[2][1].predict(self.steps[0][1].transform(X))
+
+    def predict_proba(self, X):
+        return self.steps[2][1].predict_proba(self.steps[0][1].transform(X))
+
+
+def test_pipeline_with_a_sampler_is_asked_itself(rows):
+    X, y = rows[0], (rows[1] > 0).astype(int)
+    steps = [("scale", StandardScaler()), ("sample", Doubling()), ("model", GaussianNB())]
+    sampled = Sampled(steps).fit(X, y)
+    proba = sampled.predict_proba(X)
+    assert_allclose(get_scorer("neg_nll")(sampled, X, y), get_scorer("neg_log_loss")(sampled, X, y))
+    model = CalibratedUncertaintyClassifier(sampled, cv=3).fit(X, y)
+    assert_array_equal(model.estimator_.predict_proba(X), proba)
+    display = ReliabilityDisplay.from_estimator(sampled, X, y)
+    assert np.isfinite(display.accuracy).any()
+    with pytest.raises(TypeError, match="cannot be fitted with `sample_weight`"):
+        model.fit(X, y, np.ones(80))  # which would not fit the sampled rows

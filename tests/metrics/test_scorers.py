@@ -8,6 +8,7 @@ from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.datasets import load_iris, make_regression
 from sklearn.ensemble import RandomForestRegressor
+from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
@@ -292,6 +293,23 @@ def test_classifiers():
     assert_allclose(get_scorer("neg_nll")(model, X, y), sklearns)
     # Rows of one class only, where scikit-learn's own would ask for labels.
     assert np.isfinite(get_scorer("neg_nll")(model, X[:50], y[:50]))
+
+
+def test_classes_that_a_fold_lacks_are_left_out():
+    X, y = load_iris(return_X_y=True)
+    labels = np.where(np.arange(150) == 3, "new", y.astype(str))
+    model = LogisticRegression(max_iter=500).fit(X, y.astype(str))
+    weight = np.arange(150.0)
+    rows = np.delete(np.arange(150), 3)
+    for name in CLASS_SCORES:
+        scorer = get_scorer(name)
+        with pytest.warns(UndefinedMetricWarning, match=r"leaves out 1 of 150 .*\['new'\]"):
+            found = scorer(model, X, labels, sample_weight=weight)
+        assert found == scorer(model, X[rows], labels[rows], sample_weight=weight[rows])
+    with pytest.raises(ValueError, match=r"labels that are not in `labels`: \['new'\]"):
+        get_scorer("neg_nll")(model, X[:5], np.full(5, "new"))
+    with pytest.raises(ValueError, match="no label"):
+        get_scorer("neg_nll")(model, X[:2], np.array(["0", None], dtype=object))
 
 
 def test_the_wrong_kind_of_estimator_is_refused(table):

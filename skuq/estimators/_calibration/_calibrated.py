@@ -10,10 +10,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn import get_config
 from sklearn.base import is_classifier, is_regressor
-from sklearn.exceptions import NotFittedError
-from sklearn.frozen import FrozenEstimator
+from sklearn.utils import get_tags
 from sklearn.utils.validation import (
     check_array,
     check_consistent_length,
@@ -22,18 +20,28 @@ from sklearn.utils.validation import (
 )
 
 from skuq._params import HasMethods, StrOptions, safe_indexing, safe_split
-from skuq._utils._checks import check_labels, check_targets, check_weights, class_codes, fill_masked
+from skuq._utils._checks import (
+    check_labels,
+    check_targets,
+    check_weights,
+    class_codes,
+    fill_masked,
+    weight_argument,
+)
 from skuq._utils._messages import warn_user
 from skuq._utils._records import saved_as
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor, fits
 from skuq.estimators._calibration._out_of_fold import (
-    check_takes_weights,
+    FittedProbabilities,
+    check_estimator,
     describe_routing,
     fit_folds,
+    has_tags,
     inherit_tags,
+    learns_nothing,
+    make_folds,
     read_foreign_rows,
     route,
-    split_rows,
 )
 from skuq.exceptions import CalibrationWarning
 from skuq.fitted._calibrated import (
@@ -41,6 +49,7 @@ from skuq.fitted._calibrated import (
     adapt,
     classifier_distribution,
     regressor_distribution,
+    without_classes,
 )
 from skuq.fitted._density_ratio import WeightedCalibration, fit_density_ratio
 from skuq.fitted._learning import CalibrationRows, learn_calibration, learn_class_calibration
@@ -48,7 +57,7 @@ from skuq.fitted._learning import CalibrationRows, learn_calibration, learn_clas
 _SMALL_WEIGHT = 0.1  # mean weight of a row below which weights are hardly meant as counts
 
 _CONSTRAINTS: dict = {
-    "estimator": [HasMethods(["fit", "predict"])],
+    "estimator": [HasMethods(["predict"]), callable],
     "cv": ["cv_object", StrOptions({"prefit"})],
     "group_by": [str, Integral, callable, None],
     "n_jobs": [Integral, None],
@@ -75,7 +84,8 @@ class CalibratedUncertainty:
         y : array-like of shape (n,), or of numbers (n, n_outputs)
         sample_weight : array-like of shape (n,), optional
             Non-negative weights of the rows, for fitting and for calibrating. A row of weight 2
-            counts as two equal rows; weights that are only relative should have the mean 1.
+            counts as two equal rows; weights that are only relative should have the mean 1. A
+            pipeline hands them to its last step, as ``step__sample_weight`` does.
         **fit_params
             Further arguments of the estimator's `fit`, for example `validation_data`. Arrays with
             one entry per row are divided like the rows. `groups` is passed to `cv` as well: rows of
@@ -86,20 +96,35 @@ class CalibratedUncertainty:
         -------
         self
 
+        Raises
+        ------
+        ValueError
+            If arguments are invalid, or no fold can test rows of two classes.
+        TypeError
+            If the estimator does not take the weights, or is no estimator and `cv` not "prefit".
+
         Warns
         -----
         CalibrationWarning
-            If the mean weight is below 0.1, or `group_by` makes groups of fewer than 20 rows.
+            If the mean weight is below 0.1, `group_by` makes groups of fewer than 20 rows, or rows
+            are left out because their fold trains on no row of their class.
         """
         prefit = isinstance(self.cv, str)
-        self._check_estimator(prefit, sample_weight)
+        is_kind = is_classifier if is_classifier(self) else is_regressor
+        fitted = check_estimator("`estimator`", self.estimator, is_kind, prefit)
         if y is None:
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
+        # Weights of a pipeline's last step are weights of the rows, for calibrating as well.
+        argument = weight_argument(self.estimator)
+        if fit_params.get(argument) is not None:
+            if sample_weight is not None:
+                raise TypeError(f"`sample_weight` and `{argument}` are the same: give one of them.")
+            sample_weight = fit_params.pop(argument)
         X, _, sample_weight = read_foreign_rows(self, X, y, sample_weight)
         weight = check_weights(sample_weight, X)
-        y, classes = self._read_targets(y)
+        y, classes = self._read_targets(X, y, fitted)
         used = weight > 0  # predictions of rows without weight may be anything
         if used.sum() < 2:
             raise ValueError(
@@ -112,16 +137,21 @@ class CalibratedUncertainty:
                 "rows. If they are relative, divide them by their mean.",
                 CalibrationWarning,
             )
-        fit_params, splitting = route(self, X, sample_weight, fit_params)
+        fit_params, groups = route(self, sample_weight, fit_params)
         predict = self._predictor(classes)
         if prefit:
-            fitted, test = self.estimator, np.flatnonzero(used)
+            test = np.flatnonzero(used)
             folds = [(predict(fitted, safe_split(fitted, X, y, test)[0]), test)]
         else:
-            splits = split_rows(self, X, y, used, splitting)
+            kind = "numbers" if classes is None else "any" if learns_nothing(fitted) else "classes"
+            splits = make_folds(self.cv, X, y, used, groups, kind)
             *folds, fitted = fit_folds(self, predict, X, y, fit_params, splits)
         mixtures, tests = zip(*folds)
         order = np.concatenate(tests)
+        if not prefit and classes is not None:
+            # Classes of which no fold could test a row are not compared with the others.
+            lost = np.isin(classes, y[used]) & ~np.isin(classes, y[order])
+            mixtures = [without_classes(mixture, lost) for mixture in mixtures]
         # A row counts once, also if repeated folds predict it several times. A weight of 2 is that
         # of a row that is there twice, which decides how much priors count.
         n_times = len(order) / len(np.unique(order))
@@ -227,7 +257,7 @@ class CalibratedUncertainty:
             raise AttributeError("`drift_` is available after `partial_calibrate`.")
         return self.fitted_.calibration.drift
 
-    def _read_targets(self, y: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    def _read_targets(self, X: Any, y: Any, fitted: Any) -> tuple[np.ndarray, np.ndarray | None]:
         """Validate the targets of `fit`; return them and the classes, None for numbers."""
         raise NotImplementedError
 
@@ -252,29 +282,9 @@ class CalibratedUncertainty:
         """
         return describe_routing(self)
 
-    def _check_estimator(self, prefit, sample_weight):
-        """Raise if `estimator` is of the wrong kind, not fitted, or cannot take the weights."""
-        kind, is_kind = (
-            ("classifier", is_classifier) if is_classifier(self) else ("regressor", is_regressor)
-        )
-        if not is_kind(self.estimator):
-            raise ValueError(f"`estimator` must be a {kind}. Got {self.estimator!r}.")
-        if prefit:
-            try:
-                check_is_fitted(self.estimator)
-            except NotFittedError as error:
-                raise NotFittedError(
-                    "With cv='prefit' the estimator must be fitted. Got an unfitted "
-                    f"{type(self.estimator).__name__}."
-                ) from error
-        # With metadata routing the estimator says itself whether it takes weights.
-        elif sample_weight is not None and not get_config()["enable_metadata_routing"]:
-            check_takes_weights(self.estimator, repr(self.estimator))
-
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        inner = [self.estimator] if hasattr(self.estimator, "__sklearn_tags__") else []
-        return inherit_tags(tags, inner)
+        return inherit_tags(tags, [self.estimator])
 
 
 @saved_as("estimators.CalibratedUncertaintyRegressor", kind="estimator")
@@ -290,7 +300,8 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         Regressor with `predict_distribution` (all of skuq's) or ``predict(X, return_std=True)``,
         such as scikit-learn's Gaussian process; also as the last step of a pipeline or the
         estimator of a search. A regressor without uncertainty, such as a random forest, gets the
-        distribution of its errors, which is the same for all rows.
+        distribution of its errors, which is the same for all rows. With ``cv="prefit"`` also any
+        fitted model with `predict`, such as a Keras model, or a function of X.
     method : {"scale", "isotonic", "conformal"}, default="scale"
         "scale" multiplies all standard deviations by the factor that maximises the likelihood of
         the calibration rows, shrunk towards 1 by its standard error: a factor that does not differ
@@ -308,8 +319,9 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         or with one that `fit` has not seen, get the calibration of all rows. None calibrates all
         rows together.
     cv : int, cross-validation generator, iterable, "prefit" or None, default=None
-        Splitter for out-of-fold predictions. None is 5-fold cross-validation. "prefit" takes what
-        is already fitted as it is; then pass rows to `fit` that it has not seen.
+        Splitter for out-of-fold predictions. None is 5-fold cross-validation, stratified by
+        classes, or fewer folds of few rows. "prefit" takes what is already fitted as it is; then
+        pass rows to `fit` that it has not seen.
     n_jobs : int or None, default=None
         Number of fits that run in parallel. One fits one fold. None is 1, unless in a
         `joblib.parallel_config` context.
@@ -394,7 +406,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def _read_targets(self, y):
+    def _read_targets(self, X, y, fitted):
         y = check_targets(y, self)
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
@@ -467,9 +479,8 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        if hasattr(self.estimator, "__sklearn_tags__"):
-            inner = self.estimator.__sklearn_tags__()
-            tags.target_tags.multi_output = inner.target_tags.multi_output
+        if has_tags(self.estimator):
+            tags.target_tags.multi_output = get_tags(self.estimator).target_tags.multi_output
         return tags
 
 
@@ -485,7 +496,9 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
     ----------
     estimator : classifier
         Classifier with `predict_distribution` (all of skuq's) or `predict_proba`; also as the last
-        step of a pipeline or the estimator of a search.
+        step of a pipeline or the estimator of a search. With ``cv="prefit"`` also any model, such
+        as a Keras model, whose `predict` gives probabilities (n, C), or of the second of two
+        classes, or a function of X that does. Its classes are the labels of y, or numbered from 0.
     method : {"temperature", "vector"}, default="temperature"
         "temperature" divides the logarithms of all probabilities by one number. "vector" gives each
         class its own factor and bias, which also corrects classes that are predicted too often. It
@@ -503,8 +516,9 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
         mutual information. They are multiplied by the factor that maximises the joint likelihood of
         the classes of similar rows. By default they remain unchanged.
     cv : int, cross-validation generator, iterable, "prefit" or None, default=None
-        Splitter for out-of-fold predictions. None is 5-fold cross-validation. "prefit" takes what
-        is already fitted as it is; then pass rows to `fit` that it has not seen.
+        Splitter for out-of-fold predictions. None is 5-fold cross-validation, stratified by
+        classes, or fewer folds of few rows. "prefit" takes what is already fitted as it is; then
+        pass rows to `fit` that it has not seen.
     n_jobs : int or None, default=None
         Number of fits that run in parallel. One fits one fold. None is 1, unless in a
         `joblib.parallel_config` context.
@@ -591,11 +605,13 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def _read_targets(self, y):
+    def _read_targets(self, X, y, fitted):
         y = check_labels(y)
+        if isinstance(fitted, FittedProbabilities):
+            fitted.find_classes(X, y)
         # A fitted classifier decides the order of the classes.
-        is_fitted = isinstance(self.cv, str) or isinstance(self.estimator, FrozenEstimator)
-        classes = np.asarray(self.estimator.classes_) if is_fitted else np.unique(y)
+        is_fitted = isinstance(self.cv, str) or learns_nothing(fitted)
+        classes = np.asarray(fitted.classes_) if is_fitted else np.unique(y)
         if len(classes) < 2:
             raise ValueError(f"y must have at least two classes. Got 1 class: {classes.tolist()}.")
         class_codes(y, classes)  # raises for labels that the estimator does not know

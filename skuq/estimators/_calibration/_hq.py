@@ -6,7 +6,6 @@ from numbers import Integral, Real
 
 import numpy as np
 from sklearn.base import TransformerMixin, is_classifier
-from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Bunch
 from sklearn.utils.parallel import Parallel, delayed
@@ -22,15 +21,16 @@ from skuq.ensembles._pruning import Rules
 from skuq.ensembles._teams import MEASURES, break_ties
 from skuq.estimators._base import UncertaintyClassifier, fits
 from skuq.estimators._calibration._out_of_fold import (
-    check_takes_weights,
+    FittedProbabilities,
+    check_estimator,
     fit_fold,
     inherit_tags,
+    learns_nothing,
+    make_folds,
     read_foreign_rows,
-    splitter_for_groups,
+    weight_params,
 )
 from skuq.fitted._ensemble import FittedTeam, predict_votes
-from skuq.tables._inputs import check_groups
-from skuq.tables._splits import out_of_fold_splits
 
 
 @saved_as("estimators.HQEnsembleSelector", kind="estimator")
@@ -48,7 +48,8 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
     ----------
     estimators : list of (str, classifier) tuples
         Pool of two or more classifiers. A `sklearn.frozen.FrozenEstimator` is not fitted again;
-        "drop" leaves one out. For the members of a fitted ensemble of skuq see its
+        "drop" leaves one out. With ``cv="prefit"`` also fitted Keras models and functions of X, see
+        `CalibratedUncertaintyClassifier`. For the members of a fitted ensemble of skuq see its
         `member_estimators`.
     metric : {"ck", "ck-formula-1", "qs", "bd", "fk", "kw", "gd"} or list of these, default="gd"
         Measure of diversity: Cohen's kappa, Cohen's kappa as the paper's Formula 1 prints it, Q
@@ -78,8 +79,9 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         Weights of the members' votes, or of their probabilities with ``voting="soft"``. "accuracy"
         makes them proportional to `accuracies_`. None weights all members equally.
     cv : int, cross-validation generator, iterable, "prefit" or None, default=None
-        Splitter for out-of-fold predictions. None is 5-fold cross-validation. "prefit" takes what
-        is already fitted as it is; then pass rows to `fit` that it has not seen. Every row must be
+        Splitter for out-of-fold predictions. None is 5-fold cross-validation, stratified by
+        classes, or fewer folds of few rows. "prefit" takes what is already fitted as it is; then
+        pass rows to `fit` that it has not seen. Every row must be
         in exactly one test fold; afterwards the chosen members are fitted on all rows.
     choose : "accuracy" or callable, default="accuracy"
         Rule that chooses one of the remaining teams. "accuracy" takes the most accurate on these
@@ -241,7 +243,8 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         y : array-like of shape (n,)
             Classes.
         sample_weight : array-like of shape (n,), optional
-            Non-negative weights of the rows, for fitting the members and for choosing the team.
+            Non-negative weights of the rows, for fitting the members and for choosing the team. A
+            pipeline hands them to its last step.
         groups : array-like of shape (n,), optional
             Groups, which are passed to `cv`: rows of one group are then never in two folds, also
             with the default of `cv`. Refused with ``cv="prefit"``, which splits nothing.
@@ -257,8 +260,14 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             many teams.
         NotFittedError
             If ``cv="prefit"`` and a model is not fitted.
+
+        Warns
+        -----
+        CalibrationWarning
+            If rows are left out because their fold trains on no row of their class.
         """
-        pool, prefit = self._check_pool(sample_weight), self.cv == "prefit"
+        prefit = self.cv == "prefit"
+        pool = self._check_pool(prefit)
         if prefit and groups is not None:
             raise ValueError("With cv='prefit' no rows are split: leave out `groups`.")
         rules = Rules(
@@ -276,22 +285,45 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         ).check_pool(len(pool))
         y = check_labels(y)
         X, weight, sample_weight = read_foreign_rows(self, X, y, sample_weight)
-        groups = check_groups(groups, y)
+        for model in pool.values():
+            if isinstance(model, FittedProbabilities):
+                model.find_classes(X, y)
         classes = _check_classes(pool, y, prefit)
         codes = class_codes(y, classes)
+        fit_params, splits, tested = {}, None, np.arange(len(y))
+        if not prefit:
+            fit_params = {
+                n: weight_params(m, sample_weight, f"estimator {n!r}") for n, m in pool.items()
+            }
+            kind = "any" if all(map(learns_nothing, pool.values())) else "classes"
+            splits = make_folds(self.cv, X, y, weight > 0, groups, kind, once=True)
+            tested = np.sort(np.concatenate([test for _, test in splits]))
         ballots = "soft" if self.voting == "soft" else "hard"  # probabilities or labels
-        predictions = self._pool_predictions(pool, X, y, sample_weight, groups, ballots, classes)
-        soft = ballots == "soft"
+        # Fitted models predict all rows at once, others those of each test fold.
+        work = Parallel(self.n_jobs, return_as="generator")(
+            delayed(_predict_held_out)(m, X, y, fit_params.get(n), splits, ballots, classes)
+            for n, m in pool.items()
+        )
+        predictions = []
+        with Progress("pool", "model", len(pool), verbose=self.verbose) as progress:
+            for held_out in work:
+                predictions.append(held_out[tested])
+                progress.step()
+        predictions, soft = np.stack(predictions), ballots == "soft"
         labels, proba = (predictions.argmax(axis=2), predictions) if soft else (predictions, None)
-        chosen = prune_classifiers(labels, proba, codes, weight, rules, self.random_state)
+        chosen = prune_classifiers(
+            labels, proba, codes[tested], weight[tested], rules, self.random_state
+        )
         names = list(pool)
-        team = [pool[names[k]] for k in chosen.selected_]
-        if not prefit:  # the members of the team are fitted on all rows
-            every, fit_params = np.arange(len(y)), {"sample_weight": sample_weight}
+        team = [names[k] for k in chosen.selected_]
+        if prefit:
+            members = [pool[name] for name in team]
+        else:  # the members of the team are fitted on all rows
+            every = np.arange(len(y))
             fits_of_members = Parallel(self.n_jobs)(
-                delayed(fit_fold)(model, X, y, fit_params, every) for model in team
+                delayed(fit_fold)(pool[name], X, y, fit_params[name], every) for name in team
             )
-            team = [model for model, _ in fits_of_members]
+            members = [model for model, _ in fits_of_members]
         weights = chosen.weights_
         if not soft:  # the most accurate of the tied members decides
             weights = break_ties(weights, chosen.accuracies_[list(chosen.selected_)])
@@ -300,10 +332,10 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         self.support_, self.accuracies_ = chosen.support_, chosen.accuracies_
         self.n_possible_, self.n_scored_ = chosen.n_possible_, chosen.n_scored_
         self.thresholds_, self.weights_ = chosen.thresholds_, chosen.weights_
-        self.fitted_ = FittedTeam(tuple(team), classes, ballots, weights)
+        self.fitted_ = FittedTeam(tuple(members), classes, ballots, weights)
         return self
 
-    def _check_pool(self, sample_weight):
+    def _check_pool(self, prefit):
         """Check `estimators` and return the models by name, without those dropped."""
         items = self.estimators
         if not all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
@@ -320,47 +352,16 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
                 f"`estimators` must hold at least two classifiers to make a team. Got {len(pool)}."
             )
         for name, model in pool.items():
-            if model is None or not is_classifier(model):
-                raise ValueError(
-                    f"Estimator {name!r} must be a classifier. Got {model!r}. For regression see "
-                    '`AutoDEUQRegressor(selection="hq")`.'
-                )
+            pool[name] = model = check_estimator(
+                f"estimator {name!r}", model, is_classifier, prefit
+            )
             if self.voting == "soft" and not hasattr(model, "predict_proba"):
                 raise ValueError(
                     f"Estimator {name!r} has no predict_proba, which `voting='soft'` needs. "
                     "Wrap it in `sklearn.calibration.CalibratedClassifierCV`, or use "
                     "`voting='hard'` or 'majority'."
                 )
-            if self.cv != "prefit":
-                if sample_weight is not None:
-                    check_takes_weights(model, f"Estimator {name!r}")
-                continue
-            try:
-                check_is_fitted(model)
-            except NotFittedError as error:
-                raise NotFittedError(
-                    f"With cv='prefit' every estimator must be fitted, and {name!r} is not. "
-                    "Fit it, or use another `cv`."
-                ) from error
         return pool
-
-    def _pool_predictions(self, pool, X, y, sample_weight, groups, ballots, classes):
-        """Predict codes (M, n) or probabilities (M, n, C) by models not fitted on these rows."""
-        # Fitted models predict all rows at once, others those of each test fold.
-        splits = None
-        if self.cv != "prefit":
-            cv = self.cv if groups is None else splitter_for_groups(self.cv, classifies=True)
-            splits = out_of_fold_splits(cv, X, y, groups, classifier=True)
-        work = Parallel(self.n_jobs, return_as="generator")(
-            delayed(_predict_held_out)(model, X, y, sample_weight, splits, ballots, classes)
-            for model in pool.values()
-        )
-        predictions = []
-        with Progress("pool", "model", len(pool), verbose=self.verbose) as progress:
-            for held_out in work:
-                predictions.append(held_out)
-                progress.step()
-        return np.stack(predictions)
 
     @property
     def estimators_(self):
@@ -514,7 +515,7 @@ def _check_classes(pool, y, prefit):
     return classes
 
 
-def _predict_held_out(model, X, y, sample_weight, splits, voting, classes):
+def _predict_held_out(model, X, y, fit_params, splits, voting, classes):
     """Predict codes (n,) or probabilities (n, C) of rows on which the model was not fitted."""
     if splits is None or isinstance(model, FrozenEstimator):
         return predict_votes(model, X, voting, classes)
@@ -522,6 +523,6 @@ def _predict_held_out(model, X, y, sample_weight, splits, voting, classes):
         np.zeros(len(y), dtype=int) if voting == "hard" else np.zeros((len(y), len(classes)))
     )
     for train, test in splits:
-        fitted, X_test = fit_fold(model, X, y, {"sample_weight": sample_weight}, train, test)
+        fitted, X_test = fit_fold(model, X, y, fit_params, train, test)
         predictions[test] = predict_votes(fitted, X_test, voting, classes)
     return predictions

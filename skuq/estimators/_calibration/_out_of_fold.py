@@ -2,25 +2,124 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from numbers import Integral
 from typing import Any
 
 import numpy as np
-from sklearn import get_config
-from sklearn.base import clone, is_classifier
+from sklearn import config_context, get_config
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
+from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, check_cv
+from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
+from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags, indexable
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import check_consistent_length, has_fit_parameter
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, has_fit_parameter
 
-from skuq._params import check_method_params, check_sample_weight, safe_split
-from skuq._utils._checks import check_weights, takes_weights
+from skuq._params import check_method_params, check_sample_weight, safe_indexing, safe_split
+from skuq._utils._checks import check_weights, weight_argument
 from skuq._utils._messages import Progress
 from skuq.tables._columns import refuse_lazy
-from skuq.tables._inputs import ForeignInputs, check_groups, sortable_groups
+from skuq.tables._inputs import ForeignInputs, check_groups
+from skuq.tables._splits import Fold, out_of_fold_splits, without_unseen_classes
+
+_N_FOLDS = 5
+
+
+class FittedModel(BaseEstimator):
+    """Fitted model that is no estimator of scikit-learn: a Keras model, or a function of X."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def fit(self, X, y):
+        """Do nothing, since the model is fitted."""
+        return self
+
+    def outputs(self, X):
+        """Predict numbers (n, m), or (n,)."""
+        keras = sys.modules.get("keras")
+        # Keras alone would print a bar.
+        silent = {"verbose": 0} if keras and isinstance(self.model, keras.Model) else {}
+        return np.asarray(getattr(self.model, "predict", self.model)(X, **silent), dtype=float)
+
+    def __sklearn_is_fitted__(self):
+        return True
+
+
+class FittedRegression(RegressorMixin, FittedModel):
+    """Fitted model of numbers."""
+
+    def predict(self, X):
+        """Predict numbers; a single column becomes (n,)."""
+        outputs = self.outputs(X)
+        return outputs[:, 0] if outputs.shape[1:] == (1,) else outputs
+
+
+class FittedProbabilities(ClassifierMixin, FittedModel):
+    """Fitted model of class probabilities, one column a class, or that of the second of two."""
+
+    def find_classes(self, X, y):
+        """Find the labels of the columns: those of y, or numbers from 0 on."""
+        n, labels = self.predict_proba(safe_indexing(X, [0])).shape[1], np.unique(y)
+        if len(labels) != n and np.isin(labels, np.arange(n)).all():
+            labels = np.arange(n)
+        if len(labels) != n:
+            raise ValueError(
+                f"The model predicts {n} classes, and y has the labels {labels.tolist()}. Give "
+                f"rows of all classes, or number the classes from 0 to {n - 1}."
+            )
+        self.classes_ = labels
+        return self
+
+    def predict_proba(self, X):
+        """Predict probabilities (n, C)."""
+        proba = self.outputs(X)
+        second = proba.reshape(len(proba), -1)
+        return np.hstack([1 - second, second]) if second.shape[1] == 1 else proba
+
+    def predict(self, X):
+        """Predict the most probable labels."""
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+
+def has_tags(estimator: Any) -> bool:
+    """Whether an object is an estimator of scikit-learn, or like one."""
+    try:
+        get_tags(estimator)
+    except AttributeError:
+        return False
+    return True
+
+
+def check_estimator(name: str, estimator: Any, is_kind: Callable[[Any], bool], prefit: bool) -> Any:
+    """Check the kind of an estimator, and with `prefit` that it is fitted.
+
+    Return it; with `prefit` any other model that predicts is wrapped.
+    """
+    kind = is_kind.__name__.removeprefix("is_")
+    if not has_tags(estimator) and (hasattr(estimator, "predict") or callable(estimator)):
+        if not prefit:
+            raise TypeError(
+                f"{name} must be a scikit-learn {kind}. {type(estimator).__name__} is none: give "
+                "cv='prefit', which takes fitted models of any kind, and rows they have not seen, "
+                f"or DeepEnsemble{kind.capitalize()}(network=...), which trains your architecture."
+            )
+        return (FittedProbabilities if kind == "classifier" else FittedRegression)(estimator)
+    if not has_tags(estimator) or not is_kind(estimator):
+        raise ValueError(f"{name} must be a {kind}. Got {estimator!r}.")
+    if prefit:
+        try:
+            check_is_fitted(estimator)
+        except NotFittedError as error:
+            raise NotFittedError(
+                f"With cv='prefit' {name} must be fitted, and {type(estimator).__name__} is not. "
+                "Fit it, or use another `cv`."
+            ) from error
+    return estimator
 
 
 def read_foreign_rows(estimator, X, y, sample_weight):
@@ -39,39 +138,32 @@ def read_foreign_rows(estimator, X, y, sample_weight):
     return X, weight, sample_weight
 
 
-def check_takes_weights(estimator, name: str) -> None:
-    """Raise TypeError if an unfitted estimator takes no `sample_weight`."""
-    fitted_already = isinstance(estimator, FrozenEstimator)
-    if not fitted_already and not takes_weights(estimator):
+def learns_nothing(estimator: Any) -> bool:
+    """Whether `fit` leaves an estimator as it is, because it is frozen."""
+    last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
+    return isinstance(last, FrozenEstimator)
+
+
+def weight_params(estimator: Any, sample_weight: Any, name: str) -> dict[str, Any]:
+    """Name weights as the estimator's `fit` takes them, or raise TypeError if it takes none."""
+    if sample_weight is None or learns_nothing(estimator):
+        return {}
+    argument = weight_argument(estimator)
+    if argument is None:
         raise TypeError(
             f"{name} cannot be fitted with `sample_weight`. Leave the weights out, or use an "
             "estimator whose `fit` takes them."
         )
+    return {argument: sample_weight}
 
 
 def inherit_tags(tags, estimators):
     """Set tags so that only inputs are accepted that all inner estimators accept."""
-    inner = [get_tags(estimator).input_tags for estimator in estimators]
+    inner = [get_tags(estimator).input_tags for estimator in estimators if has_tags(estimator)]
     tags.input_tags.allow_nan = all(tag.allow_nan for tag in inner)
     tags.input_tags.sparse = all(tag.sparse for tag in inner)
     tags.input_tags.pairwise = any(tag.pairwise for tag in inner)
     return tags
-
-
-def fit_fold(estimator, X, y, fit_params, train, test=None):
-    """Fit a clone on the rows `train`, and return it with X of the rows `test`.
-
-    Entries of `fit_params` with one value per row are divided like the rows; entries that are None
-    are left out.
-    """
-    model = clone(estimator)
-    # A kernel matrix is cut on both sides, which `safe_split` knows.
-    X_train, y_train = safe_split(model, X, y, train)
-    given = {name: value for name, value in fit_params.items() if value is not None}
-    if isinstance(estimator, FrozenEstimator):  # its fit does nothing, and takes no arguments
-        given = {}
-    model.fit(X_train, y_train, **check_method_params(X, given, train))
-    return model, None if test is None else safe_split(model, X, y, test, train)[0]
 
 
 def describe_routing(calibrated: Any) -> MetadataRouter:
@@ -87,41 +179,104 @@ def describe_routing(calibrated: Any) -> MetadataRouter:
 
 
 def route(
-    calibrated: Any, X: Any, sample_weight: Any, params: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divide the arguments of `fit` into those of the estimator's `fit` and of the splitter."""
+    calibrated: Any, sample_weight: Any, params: dict[str, Any]
+) -> tuple[dict[str, Any], Any]:
+    """Divide the arguments of `fit` into those of the estimator's `fit`, and groups of rows."""
     given = {name: value for name, value in params.items() if value is not None}
-    if given and isinstance(calibrated.cv, str):
-        raise TypeError(f"With cv='prefit' nothing is fitted, and `fit` takes no {sorted(given)}.")
-    splitting = {"groups": given["groups"]} if "groups" in given else {}
-    if sample_weight is not None:
-        given["sample_weight"] = sample_weight
+    if isinstance(calibrated.cv, str):
+        if given:
+            raise TypeError(
+                f"With cv='prefit' nothing is fitted, and `fit` takes no {sorted(given)}."
+            )
+        return {}, None
+    groups = given.get("groups")
     # With metadata routing estimator and splitter get what they request, otherwise all of it.
     if get_config()["enable_metadata_routing"]:
+        if sample_weight is not None:
+            given["sample_weight"] = sample_weight
         routed = process_routing(calibrated, "fit", **given)
-        return routed["estimator"]["fit"], routed["splitter"]["split"]
-    if "groups" in given and not has_fit_parameter(calibrated.estimator, "groups"):
+        return routed["estimator"]["fit"], routed["splitter"]["split"].get("groups")
+    if groups is not None and not has_fit_parameter(calibrated.estimator, "groups"):
         del given["groups"]
-    return given, splitting
+    name = repr(calibrated.estimator)
+    return given | weight_params(calibrated.estimator, sample_weight, name), groups
 
 
-def split_rows(
-    calibrated: Any, X: Any, y: np.ndarray, used: np.ndarray, splitting: dict[str, Any]
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Split rows by `cv`, and leave rows out of the test folds that are not `used` (n,)."""
-    cv, classifies = calibrated.cv, is_classifier(calibrated)
-    if "groups" in splitting:
-        splitting = {**splitting, "groups": sortable_groups(check_groups(splitting["groups"], y))}
-        cv = splitter_for_groups(cv, classifies)
-    splits = check_cv(cv, y, classifier=classifies).split(X, y, **splitting)
-    rows = np.arange(len(y))  # splits may be lists or masks
-    splits = [(rows[train], rows[test][used[test]]) for train, test in splits]
+def make_folds(
+    cv: Any, X: Any, y: np.ndarray, used: np.ndarray, groups: Any, kind: str, *, once: bool = False
+) -> list[Fold]:
+    """Split rows into folds, and leave rows out of the test folds that cannot be tested.
+
+    Parameters
+    ----------
+    cv : int, cross-validation generator, iterable or None
+        Folds. A number, 5 if it is None, divides the rows that are used, stratified by classes.
+    X, y, groups : array-like of shape (n, ...), ndarray (n[, m]), array-like of shape (n,) or None
+        Rows and their groups.
+    used : ndarray of bool of shape (n,)
+        Rows of positive weight. The others are not tested.
+    kind : {"numbers", "classes", "any"}
+        What y holds. Rows of "classes" are not tested if their fold does not train on their class;
+        those of "any" are classes that all models know.
+    once : bool, default=False
+        Whether every row must be in exactly one test fold.
+    """
+    groups, rows = check_groups(groups, y), np.arange(len(y))
+    if _is_default(cv):
+        classes, rows = kind != "numbers", np.flatnonzero(used)
+        # The most folds of which each can have a row of the commonest class.
+        most = np.unique(y[rows], return_counts=True)[1].max() if classes else len(rows)
+        n_folds = cv or int(np.clip(most, 2, _N_FOLDS))
+        kinds = (StratifiedKFold, StratifiedGroupKFold) if classes else (KFold, GroupKFold)
+        cv = kinds[groups is not None](n_folds)
+    splits = out_of_fold_splits(
+        cv,
+        X if len(rows) == len(y) else rows,
+        y[rows],
+        None if groups is None else groups[rows],
+        once=once,
+    )
+    splits = [(rows[train], rows[test][used[rows[test]]]) for train, test in splits]
+    if kind == "classes":
+        purpose = "choice of a team" if once else "calibration"
+        splits = without_unseen_classes(splits, y, used, "cv", purpose, n_classes=2)
     splits = [(train, test) for train, test in splits if len(test)]
     if not splits:
         raise ValueError(
             f"`cv` must leave rows with positive weights out of training. {cv!r} leaves out none."
         )
+    if not all(used[train].any() for train, _ in splits):
+        raise ValueError(
+            f"`cv` must train every fold on rows with positive weights, of which there are "
+            f"{used.sum()}. {cv!r} does not: a number of folds divides these rows."
+        )
     return splits
+
+
+def fit_fold(estimator, X, y, fit_params, train, test=None):
+    """Fit a clone on the rows `train`, and return it with X of the rows `test`.
+
+    Entries of `fit_params` with one value per row are divided like the rows; entries that are None
+    are left out.
+    """
+    model = clone(estimator)
+    # A kernel matrix is cut on both sides, which `safe_split` knows.
+    X_train, y_train = safe_split(model, X, y, train)
+    given = {name: value for name, value in fit_params.items() if value is not None}
+    if isinstance(estimator, FrozenEstimator):  # its fit does nothing, and takes no arguments
+        given = {}
+    # Routing would refuse arguments that are named after the steps of a pipeline.
+    routes = get_config()["enable_metadata_routing"] and not any("__" in name for name in given)
+    try:
+        with config_context(enable_metadata_routing=routes):
+            model.fit(X_train, y_train, **check_method_params(X, given, train))
+    except ValueError as error:
+        if type(error) is not ValueError or len(train) == len(y):
+            raise
+        raise ValueError(
+            f"A fold that trains on {len(train)} of {len(y)} rows failed: {error}"
+        ) from error
+    return model, None if test is None else safe_split(model, X, y, test, train)[0]
 
 
 def fit_folds(
@@ -130,7 +285,7 @@ def fit_folds(
     X: Any,
     y: np.ndarray,
     fit_params: dict[str, Any],
-    splits: list[tuple[np.ndarray, np.ndarray]],
+    splits: list[Fold],
 ) -> Iterator[Any]:
     """Yield predictions and rows of each fold, and then the estimator fitted on all rows."""
     every = np.arange(len(y)), None
@@ -149,13 +304,6 @@ def _fit_and_predict(estimator, predict, X, y, fit_params, train, test):
     """Fit a clone; return its predictions of the test rows and these, or itself without any."""
     model, X_test = fit_fold(estimator, X, y, fit_params, train, test)
     return model if test is None else (predict(model, X_test), test)
-
-
-def splitter_for_groups(cv: Any, classifies: bool) -> Any:
-    """Return a splitter that keeps groups together, in place of a number of folds or None."""
-    if not _is_default(cv):
-        return cv
-    return (StratifiedGroupKFold if classifies else GroupKFold)(cv or 5)
 
 
 def _is_default(cv: Any) -> bool:

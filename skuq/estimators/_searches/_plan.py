@@ -239,9 +239,10 @@ def collect_held_out(task: Task) -> tuple[HeldOut, Any]:
         part = TrainingData.without_validation(*standardise_rows(rows, task.inputs, task.targets))
         sets.append(HeldOut(None, part.y, part.weight))
         x.append(part.x)
-    folds = splits.parts is not None
-    y_and_weight = (data.y, data.weight) if folds else (data.y_valid, data.weight_valid)
-    held_out = HeldOut(splits.positions, *y_and_weight, tuple(sets))
+    y, weight = data.y_valid, data.weight_valid
+    if splits.parts is not None:  # rows that no fold validates have weight 0
+        y, weight = data.y, np.where(splits.tested, data.weight, 0)
+    held_out = HeldOut(splits.positions, y, weight, tuple(sets))
     return held_out, np.concatenate(x) if task.shifted else None
 
 
