@@ -222,6 +222,11 @@ def make_folds(
         Whether every row must be in exactly one test fold.
     """
     groups, rows = check_groups(groups, y), np.arange(len(y))
+    if kind == "classes" and len(present := np.unique(y[used])) < 2:
+        raise ValueError(
+            "y must have at least two classes in rows of positive weight. Got 1 class: "
+            f"{present.tolist()}."
+        )
     if _is_default(cv):
         classes, rows = kind != "numbers", np.flatnonzero(used)
         # The most folds of which each can have a row of the commonest class.
