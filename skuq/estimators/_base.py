@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import inspect
+import math
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -392,7 +393,7 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         ----------
         X : array-like of shape (n, n_features)
             Rows to predict.
-        quantiles : array-like of shape (q,), default=(0.05, 0.5, 0.95)
+        quantiles : float or array-like of shape (q,), default=(0.05, 0.5, 0.95)
             Probabilities, strictly between 0 and 1.
         **query
             See `predict_distribution`.
@@ -413,9 +414,11 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: Any = None, **query: Any
     ) -> np.ndarray:
-        """Draw targets jointly: each draw is one function, with one noise variable for all rows.
+        """Draw targets jointly: each draw is one function for all rows, plus noise of each row.
 
-        Regressors of functions that learn noise draw it independently for every value.
+        All rows of a draw share what is epistemic: they come from one member of an ensemble, one
+        function of NEON or one multiple of NOMU's model uncertainty. Noise is drawn anew for every
+        row, output and draw. So totals, counts and simulated paths may be computed from each draw.
 
         Parameters
         ----------
@@ -458,12 +461,21 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         ndarray of shape (n,)
             Joint log density of all outputs, in nats; the density is per units of y. The values of
             a function are treated as independent.
+
+        Raises
+        ------
+        ValueError
+            If y has another shape.
         """
         distribution = self.predict_distribution(X)
         y = check_array(
             fill_masked(y), ensure_2d=False, allow_nd=True, dtype="float64", input_name="y"
         )
-        return distribution.log_prob(y if y.ndim <= 2 else y.reshape(len(y), -1))
+        # The distribution would also take tables of several values of each row.
+        n, outputs = np.shape(X)[0], self.fitted_.output_shape()
+        if len(y) != n or y[0].size != math.prod(outputs):
+            raise ValueError(f"y must have shape {(n, *outputs)}. Got {y.shape}.")
+        return distribution.log_prob(y.reshape(-1, y[0].size) if outputs else y.ravel())
 
     _has_posterior = True
 
@@ -623,10 +635,10 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
         return self.predict_distribution(X).uncertainty()
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = None) -> np.ndarray:
-        """Draw labels jointly.
+        """Draw labels jointly: each draw takes one member for all rows.
 
-        All rows of a draw use the same member, and the same uniform number in the inverse of their
-        cumulative probabilities.
+        Given the member, the labels of rows are drawn independently with its probabilities. So
+        counts of labels may be computed from each draw.
 
         Parameters
         ----------

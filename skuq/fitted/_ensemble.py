@@ -236,7 +236,7 @@ class FittedEnsemble:
         return self.targets.distribution(self.raw(x), self.raw_weights)
 
     def sample(self, X: Any, n_samples: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw (n[, m], n_samples); all rows of a draw share one member and one noise variable."""
+        """Draw (n[, m], n_samples): one member for all rows of a draw, and noise of each row."""
         return self.distribution(X).sample(n_samples, rng)
 
     def output_shape(self) -> tuple[int, ...]:
@@ -297,7 +297,7 @@ class FittedTeam:
         return CategoricalMixture(proba, self.weights)
 
     def sample(self, X: Any, n_samples: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw class codes (n, n_samples)."""
+        """Draw class codes (n, n_samples): one member for all rows of a draw."""
         return self.distribution(X).sample(n_samples, rng)
 
     def to_keras(self, ddof: int = 0) -> Any:

@@ -288,7 +288,7 @@ class FittedNomu:
         return TwoPieceNormal(mean, down, up, noise)
 
     def sample(self, X: Any, n_samples: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw (n[, m], n_samples): one noise variable for all rows of a draw."""
+        """Draw (n[, m], n_samples): the model's part is common to all rows, the noise is not."""
         return self.distribution(X).sample(n_samples, rng)
 
     def output_shape(self) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from skuq._utils._checks import (
     unwrap_estimator,
 )
 from skuq._utils._messages import warn_user
-from skuq.metrics._checks import average, check_arrays
+from skuq.metrics._checks import average, check_same_shape
 from skuq.metrics._classification import brier_loss, classwise_ece_loss, ece_loss, ensemble_nll_loss
 from skuq.metrics._regression import (
     calibration_error,
@@ -305,10 +305,9 @@ class _Predicted:
     def y(self):
         """Targets (n[, m]), with the output axis of the prediction."""
         mean = getattr(self.distribution, "mean", None)
-        y = reshape_like_prediction(
-            self.target, self.normal[0] if mean is None or callable(mean) else mean
-        )
-        return check_arrays(y_true=y)[0]
+        mean = self.normal[0] if mean is None or callable(mean) else mean
+        y = reshape_like_prediction(self.target, mean)
+        return check_same_shape(mean=mean, y_true=y)[1]
 
     def interval(self, coverage):
         """Predict lower and upper ends of central intervals, each (n[, m])."""

@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy import special
 
-from skuq._utils._checks import as_floats
 from skuq._utils._records import saved_as
 from skuq.predictive._mixture import (
     FILLED_IN,
     Continuous,
     Factor,
-    RandomSource,
     RowIndex,
     Uncertainty,
 )
@@ -82,7 +79,7 @@ class Calibrated(Continuous):
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        shape: tuple[int, ...] = self.base.mean.shape
+        shape: tuple[int, ...] = self.base._shape
         return shape
 
     @property
@@ -164,23 +161,21 @@ class RecalibratedMixture(Calibrated):
     def _base_levels(self, levels: np.ndarray) -> np.ndarray:
         return np.clip(self._map.inverse(levels), _EDGE, 1 - _EDGE)
 
-    def cdf(self, y: ArrayLike) -> np.ndarray:
-        """Compute P(Y <= y) for each row and output."""
-        return self._map(self.base.cdf(y))
+    def _cdf_at(self, y: np.ndarray) -> np.ndarray:
+        return self._map(self.base._cdf_at(y))
 
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
         """Invert the cdf of each row and output, at levels that broadcast to (q, n[, m])."""
         levels = np.broadcast_to(levels, (len(levels), *self._shape))
         return self.base.inverse_cdf(self._base_levels(levels))
 
-    def log_prob(self, y: ArrayLike) -> np.ndarray:
-        """Compute the log density of each row, of all outputs together. Shape (n,)."""
-        y = self._check_y(y)
+    def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
         if y.ndim == 2:
-            marginals = [self.output(k).log_prob(column) for k, column in enumerate(y.T)]
+            marginals = [self.output(k)._log_prob_at(column) for k, column in enumerate(y.T)]
             return np.sum(marginals, axis=0)
         # d/dy R(F(y)) = R'(F(y)) f(y)
-        return self.base.log_prob(y) + np.log(self._map.slope(self.base.cdf(y)))
+        density: np.ndarray = self.base._log_prob_at(y)
+        return density + np.log(self._map.slope(self.base._cdf_at(y)))
 
     def output(self, k: int) -> RecalibratedMixture:
         """Select the marginal distribution of one of several outputs."""
@@ -211,13 +206,12 @@ class RecalibratedMixture(Calibrated):
         first, second = ((slopes * moment).sum(axis=0) for moment in _partial_moments(base, knots))
         return np.maximum(second - first**2, 0)
 
-    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Draw jointly, of shape (n[, m], n_samples): map the draws of the base."""
-        draws = np.moveaxis(self.base.sample(n_samples, rng), -1, 0)  # (n_samples, n[, m])
+    def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         # Draws of the base are uniform as levels, and R^-1 turns levels of this distribution into
         # the base's.
-        levels = self._base_levels(np.stack([self.base.cdf(draw) for draw in draws]))
-        return np.moveaxis(self.base.inverse_cdf(levels), 0, -1)
+        draws = self.base._draw(n_samples, seed, rng)
+        levels = self._base_levels(np.stack([self.base._cdf_at(draw) for draw in draws]))
+        return np.asarray(self.base.inverse_cdf(levels))
 
 
 def _partial_moments(mixture: GaussianMixture, knots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -328,9 +322,8 @@ class ConformalMixture(Calibrated):
         # has the ratio (W + w) / (W + 1).
         return 1 + (1 - reach[-1]) * (self.new_weight - 1)
 
-    def cdf(self, y: ArrayLike) -> np.ndarray:
-        """Compute P(Y <= y) for each row and output, in steps."""
-        z = (as_floats(y) - self.mean) / self.std
+    def _cdf_at(self, y: np.ndarray) -> np.ndarray:
+        z = (y - self.mean) / self.std
         columns = []
         for (scores, reach), z_of_output in zip(self._columns, np.moveaxis(self._flat(z), -1, 0)):
             # Scores equal to y count on its own side of the mean: right-continuous.
@@ -342,9 +335,8 @@ class ConformalMixture(Calibrated):
             columns.append(np.concatenate([[0.0], reach])[inside] / self._total_weight(reach))
         return 0.5 + 0.5 * np.sign(z) * np.stack(columns, axis=-1).reshape(z.shape)
 
-    def log_prob(self, y: ArrayLike) -> np.ndarray:
-        """Compute the log density of each row under the base. Shape (n,)."""
-        return self.base.log_prob(y)
+    def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
+        return np.asarray(self.base._log_prob_at(y))
 
     def output(self, k: int) -> ConformalMixture:
         """Select the marginal distribution of one of several outputs."""
@@ -352,9 +344,8 @@ class ConformalMixture(Calibrated):
             self.base.output(k), self.scores[:, k], self.reach[:, k], self.new_weight
         )
 
-    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Draw jointly from the base, of shape (n[, m], n_samples)."""
-        return self.base.sample(n_samples, rng)
+    def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
+        return np.asarray(self.base._draw(n_samples, seed, rng))
 
 
 _SQRT_2_OVER_PI = np.sqrt(2 / np.pi)
@@ -430,10 +421,6 @@ class TwoPieceNormal(Continuous):
                 )
 
     @property
-    def _shape(self) -> tuple[int, ...]:
-        return self.mode.shape
-
-    @property
     def _sides(self) -> tuple[np.ndarray, np.ndarray]:
         """s1 and s2, each of shape (n[, m])."""
         with np.errstate(over="ignore"):
@@ -483,25 +470,16 @@ class TwoPieceNormal(Continuous):
         """
         return Uncertainty(self.mean, self.aleatoric, np.sqrt(self.epistemic_variance), self.std)
 
-    def cdf(self, y: ArrayLike) -> np.ndarray:
-        """Compute P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
+    def _cdf_at(self, y: np.ndarray) -> np.ndarray:
         s1, s2 = self._sides
-        z = as_floats(y) - self.mode
+        z = y - self.mode
         # Each side is a normal of its own scale, with its half of the mass scaled to
         # s1 / (s1 + s2) below the mode and s2 / (s1 + s2) above it.
         below = 2 * s1 / (s1 + s2) * special.ndtr(z / s1)
         above = 1 - 2 * s2 / (s1 + s2) * special.ndtr(-z / s2)
         return np.where(z < 0, below, above)
 
-    def log_prob(self, y: ArrayLike) -> np.ndarray:
-        """Compute the joint log density of each row's outputs, of shape (n,).
-
-        Parameters
-        ----------
-        y : array-like of shape (n,) or (n, m)
-            Observed targets.
-        """
-        y = self._check_y(y)
+    def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
         s1, s2 = self._sides
         z = (y - self.mode) / np.where(y < self.mode, s1, s2)
         density = np.log(_SQRT_2_OVER_PI) - np.log(s1 + s2) - 0.5 * z**2
@@ -515,16 +493,18 @@ class TwoPieceNormal(Continuous):
         above = special.ndtri(np.minimum((1 - levels) * ((s1 + s2) / (2 * s2)), 0.5))
         return self.mode + s1 * below - s2 * above
 
-    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Draw jointly for all rows, to shape (n[, m], n_samples).
-
-        Each draw uses, for each output, one level for all rows, so that a draw is a quantile as a
-        function of the input.
-        """
-        rng = np.random.default_rng(rng)
-        tiny = np.finfo(float).tiny  # a level of 0 has no finite quantile
-        levels = rng.uniform(tiny, 1, size=(n_samples, 1, *self.mode.shape[1:]))
-        return np.moveaxis(self.inverse_cdf(levels), 0, -1)
+    def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
+        shape = n_samples, *self.mode.shape
+        model = np.random.default_rng(seed).standard_normal((n_samples, 1, *shape[2:]))
+        # Normal scores that rows share as far as their variance is epistemic. With equal sides
+        # this is the draw of an `EpistemicNormal`.
+        shared, own = (
+            np.sqrt(part / self.variance)
+            for part in (self.epistemic_variance, self.aleatoric_variance)
+        )
+        levels = special.ndtr(shared * model + own * rng.standard_normal(shape))
+        tiny = np.finfo(float).tiny  # levels of 0 and 1 have no finite quantiles
+        return self.inverse_cdf(np.clip(levels, tiny, 1 - np.finfo(float).epsneg))
 
     def scaled(self, factor: Factor) -> TwoPieceNormal:
         """Stretch the distributions about the mode.
@@ -550,7 +530,7 @@ class TwoPieceNormal(Continuous):
         )
 
     def to_tfp(self) -> Any:
-        """Convert to a TensorFlow Probability distribution with a batch of n rows."""
+        """Convert to a TensorFlow Probability distribution with a batch of n independent rows."""
         from skuq.backend import tfd
 
         s1, s2 = self._sides

@@ -162,23 +162,23 @@ class CategoricalMixture:
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
         """Draw class codes jointly for all rows, to shape (n, n_samples).
 
-        Each draw takes one member and one uniform number for all rows, so that a draw is a
-        function of the input, and rows depend on each other as the member predicts.
+        Each draw takes one member for all rows, so that they depend on each other as the member
+        predicts. Given the member, the classes of rows are drawn independently.
         """
         rng = np.random.default_rng(rng)
         cdf = self.proba.cumsum(axis=2)
         # Make the cdf exactly 1 from the last possible class on: no impossible class is drawn.
         cdf /= cdf[..., -1:]
         member = rng.choice(len(self.weights), size=n_samples, p=self.weights)
-        uniform = rng.random((n_samples, 1))
-        codes = np.zeros((n_samples, cdf.shape[1]), dtype=int)
+        uniform = rng.random((n_samples, cdf.shape[1]))
+        codes = np.zeros(uniform.shape, dtype=int)
         # Loop over classes, because all at once would need an array of (n_samples, n, C).
         for edge in np.moveaxis(cdf[..., :-1], 2, 0):  # (K, n)
             codes += edge[member] <= uniform
         return codes.T
 
     def to_tfp(self) -> Any:
-        """Convert to a TensorFlow Probability distribution with a batch of n rows."""
+        """Convert to a TensorFlow Probability distribution with a batch of n independent rows."""
         from skuq.backend import tfd
 
         members = tfd.Categorical(probs=np.moveaxis(self.proba, 0, 1))  # (n, K, C)

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from skuq._utils._checks import as_floats, fill_masked
 from skuq._utils._formulas import LOG_SQRT_2PI
 from skuq._utils._records import saved_as
 from skuq.predictive._calibrated import Calibrated, PiecewiseLinear
@@ -25,7 +24,6 @@ from skuq.predictive._mixture import (
     Continuous,
     Factor,
     Mixture,
-    RandomSource,
     RowIndex,
     Uncertainty,
 )
@@ -141,25 +139,20 @@ class TransformedMixture(Mixture):
         """Variances of the members, of shape (K, n[, m]), in squared units of y."""
         return self.factor**2 * self._moments[1]
 
-    def cdf(self, y: ArrayLike) -> np.ndarray:
-        # Broadcast y to the output axis, which the transform needs, also if y is a number.
-        y = np.broadcast_to(fill_masked(y), np.broadcast_shapes(np.shape(y), self._shape))
-        return self.inner.cdf(self._forward(y))
+    def _cdf_at(self, y: np.ndarray) -> np.ndarray:
+        return self.inner._cdf_at(self._forward(y))
 
-    def log_prob(self, y: ArrayLike) -> np.ndarray:
-        y = self._check_y(y)
+    def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
         # Density of y = density of z times dz/dy.
         slope = self.transform.log_derivative((y - self.shift) / self.factor)
         slope = (slope - np.log(self.factor)).sum(axis=tuple(range(1, y.ndim)))  # (n,)
-        return self.inner.log_prob(self._forward(y)) + slope
+        return self.inner._log_prob_at(self._forward(y)) + slope
 
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
         return self._inverse(self.inner.inverse_cdf(levels))
 
-    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Draw jointly from `inner` and transform, to shape (n[, m], n_samples)."""
-        draws = np.moveaxis(self.inner.sample(n_samples, rng), -1, 0)  # (n_samples, n[, m])
-        return np.moveaxis(self._inverse(draws), 0, -1)
+    def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
+        return self._inverse(self.inner._draw(n_samples, seed, rng))
 
     def scaled(self, factor: Factor) -> TransformedMixture:
         mean = self.mean
@@ -268,13 +261,17 @@ class GroupedDistribution(Continuous):
         parts = zip(*(part.uncertainty(ddof) for part in self.parts))
         return Uncertainty(*(self._gather(values) for values in parts))
 
-    def cdf(self, y: ArrayLike) -> np.ndarray:
-        """Compute P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
-        y = as_floats(y)
-        y = np.broadcast_to(y, np.broadcast_shapes(y.shape, self._shape))
-        axis = y.ndim - len(self._shape)
-        found = [part.cdf(np.take(y, rows, axis)) for part, rows in zip(self.parts, self.rows)]
-        return self._gather(found, axis)
+    def _cdf_at(self, y: np.ndarray) -> np.ndarray:
+        return self._gather([part._cdf_at(y[rows]) for part, rows in zip(self.parts, self.rows)])
+
+    def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
+        return self._gather(
+            [part._log_prob_at(y[rows]) for part, rows in zip(self.parts, self.rows)]
+        )
+
+    def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
+        # All records draw from one seed: a draw takes one member for the rows of all groups.
+        return self._gather([part._draw(n_samples, seed, rng) for part in self.parts], axis=1)
 
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
         """Invert the cdf of each row and output, at levels that broadcast to (q, n[, m])."""
@@ -282,25 +279,9 @@ class GroupedDistribution(Continuous):
         found = [part.inverse_cdf(levels[:, rows]) for part, rows in zip(self.parts, self.rows)]
         return self._gather(found, axis=1)
 
-    def log_prob(self, y: ArrayLike) -> np.ndarray:
-        """Compute the log density of each row, of all outputs together. Shape (n,)."""
-        y = self._check_y(y)
-        return self._gather([part.log_prob(y[rows]) for part, rows in zip(self.parts, self.rows)])
-
     def output(self, k: int) -> GroupedDistribution:
         """Select the marginal distribution of one of several outputs."""
         return GroupedDistribution(tuple(part.output(k) for part in self.parts), self.rows)
-
-    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Draw jointly, to shape (n[, m], n_samples).
-
-        All records draw from the same random numbers, so that a draw takes one member and one
-        level for the rows of all groups.
-        """
-        seed = np.random.default_rng(rng).integers(2**63)
-        return self._gather(
-            [part.sample(n_samples, np.random.default_rng(seed)) for part in self.parts]
-        )
 
 
 # Scores beyond this are measured in standard deviations, since levels near 0 and 1 are rounded.
@@ -423,10 +404,7 @@ class AdaptedDistribution(Calibrated):
     def _std_factor(self) -> np.ndarray:
         return np.sqrt(self._variance_factor)
 
-    def cdf(self, y: ArrayLike) -> np.ndarray:
-        """Compute P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
-        y = as_floats(y)
-        y = np.broadcast_to(y, np.broadcast_shapes(y.shape, self._shape))
+    def _cdf_at(self, y: np.ndarray) -> np.ndarray:
         # P(Y <= y) = Phi(r^-1(s)), where s is the score of y under the base.
         levels: np.ndarray = special.ndtr(self._map.inverse(normal_scores(self.base, y)))
         return levels
@@ -436,9 +414,7 @@ class AdaptedDistribution(Calibrated):
         levels = np.broadcast_to(levels, (len(levels), *self._shape))
         return at_scores(self.base, self._map(special.ndtri(levels)))
 
-    def log_prob(self, y: ArrayLike) -> np.ndarray:
-        """Compute the log density of each row, of all outputs together. Shape (n,)."""
-        y = self._check_y(y)
+    def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
         scores = normal_scores(self.base, y)
         nominal = self._map.inverse(scores)
         # d(score)/dy is f(y) / phi(score) of the base, and 1 / std beyond the largest score.
@@ -451,10 +427,9 @@ class AdaptedDistribution(Calibrated):
         density = -0.5 * nominal**2 - LOG_SQRT_2PI - np.log(self._map.slope(nominal)) + rise
         return density if y.ndim == 1 else density.sum(axis=1)
 
-    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Draw jointly, of shape (n[, m], n_samples): map the draws of the base."""
-        draws = np.moveaxis(self.base.sample(n_samples, rng), -1, 0)  # (n_samples, n[, m])
+    def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
+        draws = self.base._draw(n_samples, seed, rng)
         # A draw of the base has a standard normal score z, (n_samples, n[, m]); the draw returned
         # is the base's quantile at r(z).
         scores = np.stack([normal_scores(self.base, draw) for draw in draws])
-        return np.moveaxis(at_scores(self.base, self._map(scores)), 0, -1)
+        return at_scores(self.base, self._map(scores))

@@ -77,7 +77,10 @@ def interval_levels(coverage: ArrayLike) -> np.ndarray:
     given = np.asarray(coverage, dtype=float)
     upper = (1 + given) / 2  # rounds to 1 for the coverage nearest to 1
     if given.ndim > 1 or not given.size or not ((given > 0) & (upper < 1)).all():
-        raise ValueError(f"`coverage` must lie strictly in (0, 1). Got {coverage!r}.")
+        raise ValueError(
+            "`coverage` must lie strictly in (0, 1), and be a number or have shape (k,). "
+            f"Got {coverage!r}."
+        )
     levels = np.stack([(1 - given) / 2, upper], axis=-1)
     # 1 - 0.9 is less than 0.1 in float64: without rounding the end would be another one than the
     # quantile at 0.05 where a distribution function has a step there.
@@ -88,13 +91,19 @@ def interval_levels(coverage: ArrayLike) -> np.ndarray:
 class Continuous:
     """Continuous distribution for every row.
 
-    A subclass defines `aleatoric_variance`, `epistemic_variance`, `inverse_cdf` and `_shape`.
+    A subclass defines `mean`, `aleatoric_variance`, `epistemic_variance` and `inverse_cdf`. It also
+    defines `_cdf_at` and `_log_prob_at`, functions of y of shape (n[, m]), and `_draw`.
     """
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Point prediction, of shape (n,) or (n, m), in units of y."""
+        raise NotImplementedError
 
     @property
     def _shape(self) -> tuple[int, ...]:
         """Shape of y: (n,) or (n, m)."""
-        raise NotImplementedError
+        return self.mean.shape
 
     @property
     def aleatoric_variance(self) -> np.ndarray:
@@ -116,6 +125,74 @@ class Continuous:
         """Square root of the variance, in units of y."""
         return np.sqrt(self.variance)
 
+    def cdf(self, y: ArrayLike) -> np.ndarray:
+        """Compute P(Y <= y) for each row and output.
+
+        Parameters
+        ----------
+        y : float or array-like that broadcasts to (n[, m]) or (n, k[, m])
+            Limits: one for all rows, one for each row (and output), or a table with one axis more
+            of k limits for each row, as `quantile` returns it. A table (1, k[, m]) has the same
+            limits for all rows. If there is one row, an array (k[, m]) has k limits of it.
+
+        Returns
+        -------
+        ndarray of shape (n[, m]), or (n, k[, m]) for a table
+
+        Raises
+        ------
+        ValueError
+            If y has another shape.
+        """
+        return self._at_limits(self._cdf_at, y)
+
+    def log_prob(self, y: ArrayLike) -> np.ndarray:
+        """Compute the joint log density of each row's outputs.
+
+        Parameters
+        ----------
+        y : float or array-like that broadcasts to (n[, m]) or (n, k[, m])
+            Observed targets, one of each row, or a table of k values of each row; see `cdf`.
+
+        Returns
+        -------
+        ndarray of shape (n,), or (n, k) for a table
+            Log densities in nats; the density is per units of y.
+
+        Raises
+        ------
+        ValueError
+            If y has another shape.
+        """
+        return self._at_limits(self._log_prob_at, y)
+
+    def _at_limits(self, function: Callable[[np.ndarray], np.ndarray], y: ArrayLike) -> np.ndarray:
+        """Compute a function of y (n[, m]) at limits, whose shapes `cdf` lists."""
+        y, (n, *outputs) = as_floats(y), self._shape
+        n_axes = 1 + len(outputs)
+        if n == 1 and y.ndim == n_axes:  # limits of the only row
+            return self._at_limits(function, y[None])[0]
+        shape = (n, *y.shape[1:2], *outputs) if y.ndim > n_axes else (n, *outputs)
+        try:
+            limits = np.broadcast_to(y, shape)
+        except ValueError:
+            table = ", ".join(map(str, (n, "k", *outputs)))
+            raise ValueError(
+                f"y must have shape {(n, *outputs)}, ({table}) for a table of k values of each "
+                f"row, or one that broadcasts to these. Got {y.shape}."
+            ) from None
+        if y.ndim <= n_axes:
+            return function(limits)
+        return np.stack([function(column) for column in np.moveaxis(limits, 1, 0)], axis=1)
+
+    def _cdf_at(self, y: np.ndarray) -> np.ndarray:
+        """Compute the cdf (n[, m]) at y (n[, m])."""
+        raise NotImplementedError
+
+    def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
+        """Compute the joint log density (n,) of the outputs at y (n[, m])."""
+        raise NotImplementedError
+
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
         """Invert the cdf of each row and output, at common or at individual levels.
 
@@ -135,8 +212,9 @@ class Continuous:
 
         Parameters
         ----------
-        probability : float or array-like of shape (q,)
-            Levels strictly between 0 and 1.
+        probability : float, or array-like of shape (q,) or that broadcasts to (n, q[, m])
+            Levels strictly between 0 and 1: common to all rows, or a table of those of each row,
+            as `cdf` returns it.
 
         Returns
         -------
@@ -145,15 +223,26 @@ class Continuous:
         Raises
         ------
         ValueError
-            If a probability is outside (0, 1).
+            If a probability is outside (0, 1), or the array has another shape.
         """
-        p = np.asarray(probability, dtype=float)
-        if p.ndim > 1 or not ((p > 0) & (p < 1)).all():
+        p, (n, *outputs) = np.asarray(probability, dtype=float), self._shape
+        if not ((p > 0) & (p < 1)).all():
             raise ValueError(f"Probabilities must lie strictly in (0, 1). Got {probability!r}.")
-        found = self.inverse_cdf(p.reshape(-1, *[1] * len(self._shape)))  # (q, n[, m])
-        order = np.argsort(p.ravel(), kind="stable")
+        levels = p.reshape(-1, *[1] * (1 + len(outputs)))  # (q, 1[, 1])
+        if p.ndim > 1:
+            expected = (n, p.shape[1], *outputs)
+            if p.ndim != levels.ndim or any(k not in (1, e) for k, e in zip(p.shape, expected)):
+                table = ", ".join(map(str, (n, "q", *outputs)))
+                raise ValueError(
+                    "Probabilities must be a number, or have shape (q,) or, for levels of each "
+                    f"row, ({table}). Got {p.shape}."
+                )
+            levels = np.moveaxis(p, 1, 0)
+        found = self.inverse_cdf(levels)  # (q, n[, m])
+        order = np.argsort(levels, axis=0, kind="stable")
         # Make quantiles exactly monotone: a root finder's tolerance can cross them by 1e-16.
-        found[order] = np.maximum.accumulate(found[order], axis=0)
+        ordered = np.maximum.accumulate(np.take_along_axis(found, order, axis=0), axis=0)
+        np.put_along_axis(found, order, ordered, axis=0)
         return found[0] if p.ndim == 0 else np.moveaxis(found, 0, 1)
 
     def interval(self, coverage: ArrayLike = 0.9) -> np.ndarray:
@@ -172,12 +261,24 @@ class Continuous:
         found = self.quantile(levels.ravel())
         return found.reshape(len(found), *levels.shape, *found.shape[2:])
 
-    def _check_y(self, y: ArrayLike) -> np.ndarray:
-        """Convert targets to an array, and check their shape."""
-        y = as_floats(y)
-        if y.shape != self._shape:
-            raise ValueError(f"y must have shape {self._shape}. Got {y.shape}.")
-        return y
+    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
+        """Draw jointly for all rows, to shape (n[, m], n_samples).
+
+        A draw is one possible truth for all rows. They share what is epistemic: one member of a
+        mixture or, in distributions of a single model, one normal number of each output for the
+        model's part. The noise is drawn anew for every row and output.
+        """
+        rng = np.random.default_rng(rng)
+        seed = int(rng.integers(2**63))
+        return np.moveaxis(self._draw(n_samples, seed, rng), 0, -1)
+
+    def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw (n_samples, n[, m]).
+
+        Random numbers of a generator of this seed are shared by all rows, also by those of other
+        distributions that draw with it. Those of `rng` are each row's own.
+        """
+        raise NotImplementedError
 
 
 # Nodes (normal scores) and weights of the quadrature rule for expectations of functions of y. The
@@ -377,21 +478,11 @@ class Mixture(Continuous):
             self.mean, np.sqrt(aleatoric), np.sqrt(epistemic), np.sqrt(aleatoric + epistemic)
         )
 
-    def cdf(self, y: ArrayLike) -> np.ndarray:
-        """Compute P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
-        y = as_floats(y)
+    def _cdf_at(self, y: np.ndarray) -> np.ndarray:
         parts = (self._cdf(y, *parameters) for parameters in self._members())
         return sum(w * part for w, part in zip(self.weights, parts))
 
-    def log_prob(self, y: ArrayLike) -> np.ndarray:
-        """Compute the joint log density of each row's outputs, of shape (n,).
-
-        Parameters
-        ----------
-        y : array-like of shape (n,) or (n, m)
-            Observed targets.
-        """
-        y = self._check_y(y)
+    def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
         densities = np.stack([self._log_density(y, *parameters) for parameters in self._members()])
         # Given the member, outputs are independent: sum over them, then mix over members.
         densities = densities.sum(axis=tuple(range(2, densities.ndim)))  # (K, n)
@@ -465,20 +556,22 @@ class Mixture(Continuous):
         """Select the marginal distribution of one of several outputs."""
         return self._map_arrays(lambda array, _: array[..., k])
 
-    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Draw jointly for all rows, to shape (n[, m], n_samples).
-
-        Each draw takes one member and, for each output, one level for all rows. A draw is
-        therefore a function of the input, and rows depend on each other as the member predicts.
-        """
-        rng = np.random.default_rng(rng)
-        # One member and one z (n_samples, 1[, m]) for all rows of a draw.
-        member = rng.choice(len(self.weights), size=n_samples, p=self.weights)
-        z = rng.standard_normal((n_samples, 1, *self._shape[1:]))
+    def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
+        # One member for all rows of a draw.
+        members = np.random.default_rng(seed).choice(
+            len(self.weights), size=n_samples, p=self.weights
+        )
         draws = np.empty((n_samples, *self._shape))
         for k, parameters in enumerate(self._members()):
-            draws[member == k] = self._at_scores(z[member == k], *parameters)
-        return np.moveaxis(draws, 0, -1)
+            chosen = members == k
+            draws[chosen] = self._draw_noisy((chosen.sum(), *self._shape), rng, *parameters)
+        return draws
+
+    def _draw_noisy(
+        self, shape: tuple[int, ...], rng: np.random.Generator, *arrays: np.ndarray
+    ) -> np.ndarray:
+        """Draw (n_draws, n[, m]) from one member, with noise of each row and output."""
+        return self._at_scores(rng.standard_normal(shape), *arrays)
 
     def _moments_of(
         self, function: Callable[[np.ndarray], np.ndarray]
@@ -514,6 +607,9 @@ class Mixture(Continuous):
 
     def to_tfp(self) -> Any:
         """Convert to a TensorFlow Probability distribution with a batch of n rows.
+
+        The rows of a batch are independent: its draws take a member for each row, whereas `sample`
+        takes one for all rows.
 
         Raises
         ------

@@ -20,7 +20,6 @@ from skuq._utils._records import saved_as
 from skuq.predictive._mixture import (
     FILLED_IN,
     Mixture,
-    RandomSource,
     Uncertainty,
     check_locations_and_scales,
 )
@@ -221,31 +220,19 @@ class NestedGaussianMixture(Mixture):
                 high = np.where(probability > 0, np.maximum(high, end), high)
         return low, high
 
-    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Draw jointly for all rows, to shape (n[, m], n_samples).
-
-        Each draw takes one member and, for each output, one uniform number that chooses the
-        component and one standard normal number, all shared by all rows. A draw is therefore a
-        function of the input, which jumps only where it changes from one component to another.
-        """
-        rng = np.random.default_rng(rng)
-        member = rng.choice(len(self.weights), size=n_samples, p=self.weights)
-        # (n_samples, 1[, m]): all rows of a draw share them.
-        uniform = rng.random((n_samples, 1, *self._shape[1:]))
-        z = rng.standard_normal(uniform.shape)
-        draws = np.empty((n_samples, *self._shape))
-        for k, (loc, scale, probabilities) in enumerate(self._members()):
-            chosen = member == k
-            # A component is taken if the uniform number lies between `lower` and `upper`.
-            edges, lower = np.cumsum(probabilities, axis=0), np.zeros(self._shape)
-            edges /= edges[-1]  # exactly 1 from the last possible component on
-            drawn = draws[chosen]
-            for mu, s, upper in zip(loc, scale, edges):
-                here = (uniform[chosen] >= lower) & (uniform[chosen] < upper)
-                drawn = np.where(here, mu + s * z[chosen], drawn)
-                lower = upper
-            draws[chosen] = drawn
-        return np.moveaxis(draws, 0, -1)
+    def _draw_noisy(
+        self, shape: tuple[int, ...], rng: np.random.Generator, *arrays: np.ndarray
+    ) -> np.ndarray:
+        loc, scale, probabilities = arrays
+        uniform, z = rng.random(shape), rng.standard_normal(shape)
+        edges = np.cumsum(probabilities, axis=0)
+        edges /= edges[-1]  # exactly 1 from the last possible component on
+        component = np.zeros(shape, dtype=int)
+        for edge in edges[:-1]:
+            component += uniform >= edge
+        # The component's parameters of each draw, row and output.
+        mu, s = (np.take_along_axis(a[None], component[:, None], 1)[:, 0] for a in (loc, scale))
+        return mu + s * z
 
     def _moments_of(
         self, function: Callable[[np.ndarray], np.ndarray]
@@ -381,17 +368,10 @@ class EpistemicNormal(GaussianMixture):
         parts = (change(part, "scale") for part in (self.aleatoric, self.epistemic))
         return EpistemicNormal(mean, *parts)
 
-    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Draw jointly for all rows, to shape (n[, m], n_samples).
-
-        Each draw uses, for each output, one standard normal number for the model and one for the
-        noise, both shared by all rows. A draw is therefore a function of the input, as continuous
-        as the mean and the two standard deviations.
-        """
-        rng = np.random.default_rng(rng)
-        model, noise = rng.standard_normal((2, n_samples, 1, *self.loc.shape[2:]))
-        draws = self.mean + self.epistemic * model + self.aleatoric * noise  # (n_samples, n[, m])
-        return np.moveaxis(draws, 0, -1)
+    def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
+        shape = n_samples, *self.mean.shape
+        model = np.random.default_rng(seed).standard_normal((n_samples, 1, *shape[2:]))
+        return self.mean + self.epistemic * model + self.aleatoric * rng.standard_normal(shape)
 
 
 _HALF_LOG_PI = 0.5 * np.log(np.pi)

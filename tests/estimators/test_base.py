@@ -189,14 +189,15 @@ class Line(UncertaintyRegressor):
         return self
 
 
-def test_sample_y_of_a_regressor_moves_all_rows_together():
+def test_sample_y_of_a_regressor_has_noise_of_each_row():
     line = Line().fit(X, X[:, 0])
     assert is_regressor(line) and not is_classifier(line)
     assert_array_equal(line.predict_distribution(X).mean, X[:, 0])
-    draws = line.sample_y(X, 3, random_state=0)
-    assert draws.shape == (4, 3)
-    # One standard normal a draw, whatever the row.
-    assert_allclose(np.ptp(draws - X[:, :1], axis=0), 0, atol=1e-15)
+    assert line.sample_y(X, 3, random_state=0).shape == (4, 3)
+    # The noise of one member: independent, of standard deviation 1.
+    draws = line.sample_y(np.zeros((400, X.shape[1])), 1000, random_state=0)
+    assert_allclose(draws.sum(axis=0).std(), 20, rtol=0.12)
+    assert_allclose(draws.std(), 1, rtol=0.01)
 
 
 @pytest.mark.parametrize("n_outputs", [1, 2])
