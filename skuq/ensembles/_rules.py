@@ -156,12 +156,25 @@ class SelectionRule(Settings):
 
     def check(self, n_members: int, classifies: bool) -> None:
         """Raise ValueError if the rule cannot select so many members, or from such predictions."""
+        check_min_members(self.min_members, n_members)
         losses = CLASS_LOSSES if classifies else NUMBER_LOSSES
         if self.loss not in losses:
             raise ValueError(
                 f"`loss` of `selection` must be one of {losses} for "
                 f"{'classifiers' if classifies else 'regressors'}. Got {self.loss!r}."
             )
+
+
+def check_min_members(min_members: int, n_members: int) -> None:
+    """Raise ValueError if an ensemble can never have `min_members` members.
+
+    2, the default, does not stand in the way of who wants a single member.
+    """
+    if min_members > max(n_members, 2):
+        raise ValueError(
+            f"`min_members` must be at most `n_members`. Got min_members={min_members} and "
+            f"n_members={n_members}."
+        )
 
 
 @saved_as("ensembles.GreedySelection")

@@ -216,7 +216,9 @@ class Calibration:
 
     def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate."""
-        return self.apply(regressor_distribution(estimator, X, self.method), X)
+        return self.apply(
+            regressor_distribution(estimator, X, self.method, np.shape(self.scale)), X
+        )
 
     def apply(self, mixture: Any, X: Any, new_weight: np.ndarray | None = None) -> Any:
         """Calibrate predictions.
@@ -387,10 +389,13 @@ class FittedCalibrated:
         refuse_keras("the calibrated estimator may be anything")
 
 
-def regressor_distribution(estimator: Any, X: Any, method: str) -> Any:
+def regressor_distribution(
+    estimator: Any, X: Any, method: str, output_shape: tuple[int, ...]
+) -> Any:
     """Predict the distribution of any fitted regressor, before calibration.
 
-    A regressor without uncertainty gets a standard deviation of 1 for all rows. Raise TypeError if
+    A regressor without uncertainty gets a standard deviation of 1 for all rows. Of a single output,
+    which some regressors return as a column, `output_shape` is () or (1,). Raise TypeError if
     the method cannot calibrate what the regressor predicts, and ValueError for NaN or inf.
     """
     model, X = unwrap_estimator(estimator, X)
@@ -415,8 +420,8 @@ def regressor_distribution(estimator: Any, X: Any, method: str) -> Any:
             "`estimator` must predict a mean and a standard deviation of one shape. "
             f"{model!r} gave {mean.shape} and {std.shape}."
         )
-    if mean.ndim == 2 and mean.shape[1] == 1:  # some regressors return a column
-        mean, std = mean[:, 0], std[:, 0]
+    if mean.size == len(mean):
+        mean, std = (values.reshape(-1, *output_shape) for values in (mean, std))
     if not (np.isfinite(mean).all() and np.isfinite(std).all()):
         raise ValueError(f"`estimator` must predict finite numbers. {model!r} gave others.")
     return GaussianMixture(mean[None], np.maximum(std, SMALLEST_UNCERTAINTY)[None])
@@ -489,7 +494,7 @@ class AdaptedCalibration:
 
     def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate."""
-        mixture = regressor_distribution(estimator, X, self.start.method)
+        mixture = regressor_distribution(estimator, X, self.start.method, np.shape(self.scale))
         # Scores can be mapped only where the cdf is continuous, which conformal steps are not.
         base = self.start.smooth(mixture, X)
         quantiles = self.tracker.quantiles
@@ -503,7 +508,7 @@ class AdaptedCalibration:
 
     def updated(self, estimator: Any, X: Any, y: np.ndarray) -> AdaptedCalibration:
         """Learn from truths (n[, m]), in the order of their arrival."""
-        mixture = regressor_distribution(estimator, X, self.start.method)
+        mixture = regressor_distribution(estimator, X, self.start.method, np.shape(self.scale))
         # Under the calibration of `fit`: the tracked quantiles are those of its scores.
         scores = normal_scores(self.start.smooth(mixture, X), y)
         furthest = abs(scores).max()

@@ -265,7 +265,9 @@ class WeightedCalibration:
 
     def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate."""
-        return self.apply(regressor_distribution(estimator, X, self.method), X)
+        return self.apply(
+            regressor_distribution(estimator, X, self.method, np.shape(self.scale)), X
+        )
 
     def apply(self, mixture: Any, X: Any) -> Any:
         """Calibrate predictions for the rows X, whose weights conformal intervals need."""

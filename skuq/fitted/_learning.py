@@ -125,7 +125,9 @@ class GroupedCalibration:
 
     def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate."""
-        return self.apply(regressor_distribution(estimator, X, self.method), X)
+        return self.apply(
+            regressor_distribution(estimator, X, self.method, np.shape(self.scale)), X
+        )
 
     def apply(self, mixture: Any, X: Any, new_weight: np.ndarray | None = None) -> Any:
         """Calibrate each row's prediction by its group; see `Calibration.apply`."""

@@ -48,6 +48,9 @@ TARGET_CONSTRAINTS: dict[str, list[Any]] = {
     "target_transform": [StrOptions({"standard", "yeo-johnson", "quantile"})],
 }
 
+#: Constraint of the parameter `class_weight`.
+CLASS_CONSTRAINTS: dict[str, list[Any]] = {"class_weight": [dict, StrOptions({"balanced"}), None]}
+
 #: Head for each value of the parameter `loss`.
 HEADS: dict[str, Any] = {
     "nll": GaussianHead,

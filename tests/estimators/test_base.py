@@ -27,6 +27,7 @@ from skuq import (
     DeepEnsembleClassifier,
     DeepEnsembleRegressor,
     HQEnsembleSelector,
+    HyperDeepEnsembleClassifier,
     HyperDeepEnsembleRegressor,
     MCDropoutClassifier,
     NEONRegressor,
@@ -38,6 +39,7 @@ from skuq import (
     make_pipeline,
 )
 from skuq.backend import keras
+from skuq.ensembles import GreedySelection
 from skuq.estimators import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._base import fits
 from skuq.metrics import get_scorer
@@ -392,6 +394,41 @@ def test_fit_warns_of_validation_rows_in_other_units(
         else:
             with pytest.raises(UserWarning, match=message):
                 model.fit(X, X[:, 0], **rows)
+
+
+ROWS = np.arange(4)
+LEAKY = [(ROWS, ROWS[:2]), (ROWS[:2], ROWS[2:])]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        *(
+            (model, "`min_members` must be at most `n_members`. Got min_members=4 and n_members=3")
+            for model in (
+                HyperDeepEnsembleRegressor(3, min_members=4),
+                HyperDeepEnsembleClassifier(3, min_members=4),
+                AutoDEUQRegressor(n_members=3, selection=GreedySelection(min_members=4)),
+                NESClassifier(n_members=3, selection=GreedySelection(min_members=4)),
+            )
+        ),
+        *(
+            (model, "Fold 0 .* has 4 and 2 rows, of which 2 are in both")
+            for model in (
+                CalibratedUncertaintyRegressor(BayesianRidge(), cv=LEAKY),
+                CalibratedUncertaintyClassifier(LogisticRegression(), cv=LEAKY),
+                clone(TEAM).set_params(cv=LEAKY),
+                AutoDEUQRegressor(validation=LEAKY),
+                NESClassifier(validation=LEAKY),
+                NOMURegressor(validation=LEAKY),
+            )
+        ),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
+)
+def test_fit_refuses_contradictions(model, message):
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, [0, 1, 0, 1])
 
 
 def test_log_prob_refuses_masked_classes():

@@ -642,6 +642,34 @@ def test_classifier_temperature_is_scikit_learns():
     assert_allclose(model.predict_proba(X), theirs.predict_proba(X), atol=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:A column-vector y")
+@pytest.mark.parametrize("method", ["scale", "isotonic", "conformal"])
+@pytest.mark.parametrize("estimator", [BayesianRidge(), LinearRegression()], ids=str)
+def test_calibrated_predicts_in_the_shape_of_y(method, estimator):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    y = X[:, 0] + 0.1 * rng.normal(size=60)
+    model = CalibratedUncertaintyRegressor(estimator, method, cv=3)
+    flat, column = clone(model).fit(X, y), clone(model).fit(X, y[:, None])
+    for predict, *arguments in (
+        ("predict",),
+        ("predict_interval", [0.5, 0.9]),
+        ("predict_quantiles", [0.3]),
+        ("predict_uncertainty",),
+        ("sample_y", 3, 0),
+    ):
+        one, other = (np.asarray(getattr(m, predict)(X, *arguments)) for m in (flat, column))
+        assert other.size == one.size and 1 in other.shape[1:]
+        assert_allclose(np.squeeze(other), np.squeeze(one), rtol=1e-9)
+    assert column.predict(X).shape == column.predict_distribution(X).std.shape == (60, 1)
+    assert_allclose(column.log_prob(X, y[:, None]), flat.log_prob(X, y), rtol=1e-9)
+    column.partial_calibrate(X[:5], y[:5, None])
+    assert column.predict_interval(X).shape == (60, 2, 1)
+    # A regressor that is fitted already decides.
+    prefit = clone(model).set_params(estimator=clone(estimator).fit(X, y), cv="prefit")
+    assert prefit.fit(X, y[:, None]).predict_interval(X).shape == (60, 2, 1)
+
+
 def test_classifier_keeps_labels_and_parts_of_entropies():
     X, y = load_iris(return_X_y=True)
     y = np.array(["a", "b", "c"])[y]

@@ -19,11 +19,12 @@ from skuq import (
     HyperDeepEnsembleRegressor,
     MCDropoutClassifier,
     MCDropoutRegressor,
+    TabularEnsembleClassifier,
 )
 from skuq.backend import keras
 from skuq.estimators._ensembles import _hyper
 from skuq.metrics import gaussian_nll_loss
-from skuq.networks import MLP, GaussianHead
+from skuq.networks import MLP, GaussianHead, TabularNetwork
 from skuq.networks._heads import CategoricalHead
 from skuq.persistence import dumps, loads
 from skuq.tables import TrainingData
@@ -231,6 +232,31 @@ def test_fit_always_trains_rare_classes(classes):
     assert model.predict_proba(X).shape == (150, 4)
 
 
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        *CLASSIFIERS,
+        TabularEnsembleClassifier(
+            3, network=TabularNetwork(n_layers=1, width=32), epochs=30, random_state=0
+        ),
+    ],
+    ids=name,
+)
+def test_fit_multiplies_weights_of_classes_and_rows(estimator, classes):
+    X, y = classes
+    kept = (y != "cat") | (np.arange(150) % 8 == 0)  # a rare class
+    X, y = X[kept], y[kept]
+    weight = np.random.default_rng(0).uniform(0.5, 1, len(y))
+    by_class = dict(zip(["ape", "bee", "cat"], len(y) / 3 / np.unique(y, return_counts=True)[1]))
+    model = clone(estimator).set_params(epochs=5)
+    of_rows = clone(model).fit(X, y, weight * [by_class[label] for label in y])
+    for class_weight in (by_class, "balanced"):
+        weighted = clone(model).set_params(class_weight=class_weight).fit(X, y, weight)
+        assert_allclose(weighted.predict_proba(X), of_rows.predict_proba(X), atol=1e-4)
+    plain = clone(model).fit(X, y, weight)
+    assert of_rows.predict_proba(X)[:, 2].mean() > 0.02 + plain.predict_proba(X)[:, 2].mean()
+
+
 # Hyper deep ensembles -------------------------------------------------------------------
 
 
@@ -384,6 +410,14 @@ def test_fit_trains_networks_of_the_users_own(estimator, table, classes):
         (REGRESSORS[0], {"loss": "student-t", "network__scale_l2": 0.1}, "`scale_l2` needs a loss"),
         (REGRESSORS[0], {"max_time": 0}, "max_time"),
         (CLASSIFIERS[0], {"network__scale_l2": 0.1}, "`scale_l2` needs a loss"),
+        *(
+            (estimator, {"class_weight": dict.fromkeys(["ape", "bee", "cat"], weight)}, message)
+            for estimator in CLASSIFIERS
+            for weight, message in (
+                (-1, "must have finite numbers >= 0"),
+                (0, "must leave a class"),
+            )
+        ),
         *(
             (REGRESSORS[1], {"dropout_range": bad}, "dropout_range")
             for bad in ((0.1,), (0.5, 0.1), (0.0, 0.5), (0.1, 1.0), "ab")

@@ -138,16 +138,21 @@ class CalibratedUncertainty:
                 CalibrationWarning,
             )
         fit_params, groups = route(self, sample_weight, fit_params)
-        predict = self._predictor(classes)
+        predict = self._predictor(classes, y.shape[1:])
         if prefit:
             test = np.flatnonzero(used)
             folds = [(predict(fitted, safe_split(fitted, X, y, test)[0]), test)]
         else:
             kind = "numbers" if classes is None else "any" if learns_nothing(fitted) else "classes"
             splits = make_folds(self.cv, X, y, used, groups, kind)
-            *folds, fitted = fit_folds(self, predict, X, y, fit_params, splits)
+            is_column = y.shape[1:] == (1,) and not get_tags(self).target_tags.multi_output
+            fit_y = column_or_1d(y, warn=True) if is_column else y
+            *folds, fitted = fit_folds(self, predict, X, fit_y, fit_params, splits)
         mixtures, tests = zip(*folds)
         order = np.concatenate(tests)
+        # A regressor that is fitted already decides between (n,) and (n, 1).
+        if classes is None and y.size == len(y):
+            y = y.reshape(-1, *mixtures[0].mean.shape[1:])
         if not prefit and classes is not None:
             # Classes of which no fold could test a row are not compared with the others.
             lost = np.isin(classes, y[used]) & ~np.isin(classes, y[order])
@@ -265,7 +270,9 @@ class CalibratedUncertainty:
         """Check that truths are known and shaped like predictions; return them."""
         raise NotImplementedError
 
-    def _predictor(self, classes: np.ndarray | None) -> Callable[[Any, Any], Any]:
+    def _predictor(
+        self, classes: np.ndarray | None, output_shape: tuple[int, ...]
+    ) -> Callable[[Any, Any], Any]:
         """Make the function of a fitted estimator and X that predicts before calibration."""
         raise NotImplementedError
 
@@ -407,13 +414,12 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         self.verbose = verbose
 
     def _read_targets(self, X, y, fitted):
-        y = check_targets(y, self)
-        if y.ndim == 2 and y.shape[1] == 1:
-            y = column_or_1d(y, warn=True)
-        return y, None
+        return check_targets(y, self), None
 
-    def _predictor(self, classes):
-        return functools.partial(regressor_distribution, method=self.method)
+    def _predictor(self, classes, output_shape):
+        return functools.partial(
+            regressor_distribution, method=self.method, output_shape=output_shape
+        )
 
     def _learn(self, rows, classes, ratio=None):
         calibration = learn_calibration(rows, self.method, self.group_by)
@@ -473,8 +479,8 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         """
         check_is_fitted(self)
         mean = self.estimator_.predict(self.fitted_.inputs.validate(X, self))
-        if np.shape(mean)[1:] == (1,):  # some regressors return a column
-            mean = np.reshape(mean, -1)
+        if np.size(mean) == len(mean):  # some regressors return a column
+            mean = np.reshape(mean, (-1, *self.fitted_.output_shape()))
         return (mean, self.predict_distribution(X).std) if return_std else mean
 
     def __sklearn_tags__(self):
@@ -617,7 +623,7 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
         class_codes(y, classes)  # raises for labels that the estimator does not know
         return y, classes
 
-    def _predictor(self, classes):
+    def _predictor(self, classes, output_shape):
         return functools.partial(classifier_distribution, classes=classes)
 
     def _learn(self, rows, classes, ratio=None):

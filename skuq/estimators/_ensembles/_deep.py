@@ -16,7 +16,7 @@ from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
 from skuq.estimators._task import join_validation
 from skuq.tables._inputs import TableInputs
-from skuq.tables._targets import HEADS
+from skuq.tables._targets import CLASS_CONSTRAINTS, HEADS
 from skuq.training import TrainingJob
 from skuq.training._checks import find_completed
 
@@ -319,6 +319,10 @@ class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
         depend on the speed of the machine. None sets no limit.
     bootstrap : bool, default=False
         Train each member on a bootstrap sample: rows drawn with replacement.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of classes, by label, which multiply sample weights. None weighs all classes alike,
+        and "balanced" weighs them inversely to their frequencies in y. They count wherever rows
+        count: in training, in early stopping, and where members are selected or weighed.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
@@ -378,7 +382,7 @@ class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
     (2, 3)
     """
 
-    _parameter_constraints: dict = _CONSTRAINTS
+    _parameter_constraints: dict = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}
 
     def __init__(
         self,
@@ -393,6 +397,7 @@ class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
         training="auto",
         max_time=None,
         bootstrap=False,
+        class_weight=None,
         preprocess="auto",
         random_state=None,
         verbose=None,
@@ -407,6 +412,7 @@ class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
         self.training = training
         self.max_time = max_time
         self.bootstrap = bootstrap
+        self.class_weight = class_weight
         self.preprocess = preprocess
         self.random_state = random_state
         self.verbose = verbose

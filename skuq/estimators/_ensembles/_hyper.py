@@ -15,6 +15,7 @@ from skuq._utils._environment import generator
 from skuq._utils._records import saved_as
 from skuq.ensembles import select_forward, select_greedy
 from skuq.ensembles._likelihood import likelihood_statistics
+from skuq.ensembles._rules import check_min_members
 from skuq.ensembles._selection import real_weight
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
@@ -23,6 +24,7 @@ from skuq.estimators._task import join_validation
 from skuq.networks import GaussianHead
 from skuq.networks._heads import CategoricalHead
 from skuq.tables._inputs import TableInputs, warn_of_few_rows
+from skuq.tables._targets import CLASS_CONSTRAINTS
 from skuq.training._checks import find_completed
 from skuq.training._networks import draw_variables
 
@@ -91,6 +93,7 @@ class _HyperDeepEnsemble:
         """
         network = shared.resolve_network(self, drops="dropout_range")
         given = shared.training_fields(self, _TRAINING_FIELDS)
+        check_min_members(self.min_members, self.n_members)
         ranges = {"dropout": _check_range(self, "dropout", 0.999), "l2": _check_range(self, "l2")}
         inputs = TableInputs(self.preprocess)
         # What cannot be fitted is refused before anything is trained.
@@ -213,8 +216,8 @@ class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
     n_trials : int, default=50
         Number of networks that the search trains.
     min_members : int, default=2
-        Minimum number of distinct members. A single member has no epistemic uncertainty; 1 is the
-        paper's greedy rule.
+        Minimum number of distinct members, at most `n_members`. A single member has no epistemic
+        uncertainty; 1 is the paper's greedy rule.
     network : "mlp", MLP or callable, default="mlp"
         Plain network with hidden layers, see `skuq.networks.MLP`, or a function
         ``network(input_shape, n_outputs) -> keras.Model`` with `n_outputs` linear outputs. For the
@@ -385,8 +388,8 @@ class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
     n_trials : int, default=50
         Number of networks that the search trains.
     min_members : int, default=2
-        Minimum number of distinct members. A single member has no epistemic uncertainty; 1 is the
-        paper's greedy rule.
+        Minimum number of distinct members, at most `n_members`. A single member has no epistemic
+        uncertainty; 1 is the paper's greedy rule.
     network : "mlp", MLP or callable, default="mlp"
         Plain network with hidden layers, see `skuq.networks.MLP`, or a function
         ``network(input_shape, n_outputs) -> keras.Model`` with `n_outputs` linear outputs. For the
@@ -414,6 +417,10 @@ class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
     training : "auto" or Training, default="auto"
         Further settings of the training, such as optimiser, schedule and penalties, see
         `skuq.training.Training`. Settings without effect here are refused.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of classes, by label, which multiply sample weights. None weighs all classes alike,
+        and "balanced" weighs them inversely to their frequencies in y. They count wherever rows
+        count: in training, in early stopping, and where members are selected or weighed.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
@@ -482,7 +489,7 @@ class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
     (2, 2)
     """
 
-    _parameter_constraints: dict = _CONSTRAINTS
+    _parameter_constraints: dict = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}
 
     def __init__(
         self,
@@ -500,6 +507,7 @@ class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
         validation=0.2,
         refit=False,
         training="auto",
+        class_weight=None,
         preprocess="auto",
         random_state=None,
         verbose=None,
@@ -517,6 +525,7 @@ class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
         self.validation = validation
         self.refit = refit
         self.training = training
+        self.class_weight = class_weight
         self.preprocess = preprocess
         self.random_state = random_state
         self.verbose = verbose

@@ -18,6 +18,7 @@ from skuq.estimators._task import join_validation
 from skuq.fitted._ensemble import DropoutPasses
 from skuq.networks import MLP
 from skuq.tables._inputs import TableInputs
+from skuq.tables._targets import CLASS_CONSTRAINTS
 from skuq.training._checks import find_completed
 
 _DROPOUT = 0.1  # of the default network
@@ -285,6 +286,10 @@ class MCDropoutClassifier(_MCDropout, UncertaintyClassifier):
     training : "auto" or Training, default="auto"
         Further settings of the training, such as optimiser, schedule and penalties, see
         `skuq.training.Training`. Settings without effect here are refused.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of classes, by label, which multiply sample weights. None weighs all classes alike,
+        and "balanced" weighs them inversely to their frequencies in y. They count wherever rows
+        count: in training, in early stopping, and where members are selected or weighed.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
@@ -347,7 +352,7 @@ class MCDropoutClassifier(_MCDropout, UncertaintyClassifier):
     (2,)
     """
 
-    _parameter_constraints: dict = _CONSTRAINTS
+    _parameter_constraints: dict = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}
 
     def __init__(
         self,
@@ -361,6 +366,7 @@ class MCDropoutClassifier(_MCDropout, UncertaintyClassifier):
         early_stopping_patience=50,
         validation=0.2,
         training="auto",
+        class_weight=None,
         preprocess="auto",
         random_state=None,
         verbose=None,
@@ -374,6 +380,7 @@ class MCDropoutClassifier(_MCDropout, UncertaintyClassifier):
         self.early_stopping_patience = early_stopping_patience
         self.validation = validation
         self.training = training
+        self.class_weight = class_weight
         self.preprocess = preprocess
         self.random_state = random_state
         self.verbose = verbose

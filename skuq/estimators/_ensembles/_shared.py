@@ -72,7 +72,7 @@ _SMALLEST_NOISE = 1e-9  # standard deviation of standardised y that replaces noi
 def make_targets(estimator: Any, n_copies: int = 1) -> ClassTargets | NumberTargets:
     """Make the unfitted targets of a classifier or a regressor."""
     if is_classifier(estimator):
-        return ClassTargets(n_copies=n_copies)
+        return ClassTargets(estimator.class_weight, n_copies=n_copies)
     return NumberTargets(estimator.target_transform, loss=estimator.loss, n_copies=n_copies)
 
 

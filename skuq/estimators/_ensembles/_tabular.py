@@ -22,7 +22,7 @@ from skuq.networks import TabularNetwork, TabularSpace
 from skuq.networks._space import Space
 from skuq.predictive._calibration import fit_out_of_bag_scale
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
-from skuq.tables._targets import HEADS, TARGET_CONSTRAINTS, unpack_copies
+from skuq.tables._targets import CLASS_CONSTRAINTS, HEADS, TARGET_CONSTRAINTS, unpack_copies
 from skuq.training import TrainingJob, predict_members
 from skuq.training._checks import find_completed
 
@@ -467,6 +467,10 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
         Maximum seconds of training, after compilation. If all `epochs` would take longer, the
         schedule is shortened to the epochs that fit; each member keeps its best epoch. Results then
         depend on the speed of the machine. None sets no limit.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of classes, by label, which multiply sample weights. None weighs all classes alike,
+        and "balanced" weighs them inversely to their frequencies in y. They count wherever rows
+        count: in training, in early stopping, and where members are selected or weighed.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
@@ -531,7 +535,7 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
     (2, 3)
     """
 
-    _parameter_constraints: dict = _CONSTRAINTS
+    _parameter_constraints: dict = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}
 
     def __init__(
         self,
@@ -545,6 +549,7 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
         validation="auto",
         training="auto",
         max_time=None,
+        class_weight=None,
         preprocess="auto",
         random_state=None,
         verbose=None,
@@ -558,6 +563,7 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
         self.validation = validation
         self.training = training
         self.max_time = max_time
+        self.class_weight = class_weight
         self.preprocess = preprocess
         self.random_state = random_state
         self.verbose = verbose

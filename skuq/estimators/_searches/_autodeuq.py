@@ -26,7 +26,7 @@ from skuq.networks._given_spaces import AUTODEUQ_SPACES
 from skuq.search import AgEBO
 from skuq.search._proposers import AUTODEUQ_STRATEGIES
 from skuq.tables._inputs import TableInputs
-from skuq.tables._targets import TARGET_CONSTRAINTS, ClassTargets, NumberTargets
+from skuq.tables._targets import CLASS_CONSTRAINTS, TARGET_CONSTRAINTS, ClassTargets, NumberTargets
 
 _LOSSES = ("crps", "nll")
 _N_REPEATS, _MOST_REPEATS = 2, 20  # default number without `max_time`, and largest number with it
@@ -436,8 +436,9 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         space, or with `max_time` as many as fit into the last 40 % of it (at most 20), and 0 in
         other spaces, with `refit` or with a splitter, which has no other folds.
     class_weight : dict, "balanced" or None, default=None
-        Weights of classes, by label, in the training loss and in the selection; they multiply
-        sample weights. "balanced" is inversely proportional to their frequencies in y.
+        Weights of classes, by label, which multiply sample weights. None weighs all classes alike,
+        and "balanced" weighs them inversely to their frequencies in y. They count wherever rows
+        count: in training, in early stopping, and where members are selected or weighed.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
@@ -541,7 +542,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     _selection_arrays = {"y": "codes", "proba": "proba"}
     _parameter_constraints: dict = {
         **AUTODEUQ_CONSTRAINTS,
-        "class_weight": [dict, StrOptions({"balanced"}), None],
+        **CLASS_CONSTRAINTS,
     }
 
     def __init__(

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import clone, is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from skuq._params import StrOptions, settings_constraint
+from skuq._params import settings_constraint
 from skuq._utils._records import saved_as
 from skuq.ensembles import TopSelection
 from skuq.ensembles._rules import NES_SELECTIONS
@@ -27,7 +27,7 @@ from skuq.networks._given_spaces import NES_IMAGE_SPACES, NES_SPACES
 from skuq.search import RandomSearch
 from skuq.search._proposers import NES_STRATEGIES
 from skuq.tables._inputs import ImageInputs, TableInputs
-from skuq.tables._targets import TARGET_CONSTRAINTS, ClassTargets, NumberTargets
+from skuq.tables._targets import CLASS_CONSTRAINTS, TARGET_CONSTRAINTS, ClassTargets, NumberTargets
 
 # Optimiser steps of a training on tables; images have the paper's number of epochs.
 _N_STEPS = 500
@@ -226,8 +226,9 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         ``(log_likelihood, n_members, sample_weight=...)`` with log likelihoods (n_trials, n_rows)
         and returns a `skuq.ensembles.Selection`.
     class_weight : dict, "balanced" or None, default=None
-        Weights of classes, by label, in the training loss and in the selection; they multiply
-        sample weights. "balanced" is inversely proportional to their frequencies in y.
+        Weights of classes, by label, which multiply sample weights. None weighs all classes alike,
+        and "balanced" weighs them inversely to their frequencies in y. They count wherever rows
+        count: in training, in early stopping, and where members are selected or weighed.
     epochs : int or "auto", default="auto"
         Number of epochs of one network. The learning rate follows a cosine schedule over them. In a
         space that sets the number itself, as "tabular" does, it is the maximum. "auto" is the
@@ -352,7 +353,7 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     _selection_arrays = {"log_likelihood": "log_likelihood"}
     _parameter_constraints: dict = {
         **NES_CONSTRAINTS,
-        "class_weight": [dict, StrOptions({"balanced"}), None],
+        **CLASS_CONSTRAINTS,
     }
 
     def __init__(
