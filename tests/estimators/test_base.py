@@ -413,7 +413,7 @@ LEAKY = [(ROWS, ROWS[:2]), (ROWS[:2], ROWS[2:])]
             )
         ),
         *(
-            (model, "Fold 0 .* has 4 and 2 rows, of which 2 are in both")
+            (model, "Fold 0 .*has 4 and 2 rows, of which 2 are in both")
             for model in (
                 CalibratedUncertaintyRegressor(BayesianRidge(), cv=LEAKY),
                 CalibratedUncertaintyClassifier(LogisticRegression(), cv=LEAKY),
