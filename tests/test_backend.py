@@ -1,10 +1,17 @@
-"""Loading of the backend leaves the process' settings as they were."""
+"""Loading and running the backend: in any thread, under any signal, with any settings."""
 
 import gc
+import signal
+import threading
+import time
 
+import numpy as np
 import pytest
+from processes import run_python
 
+from skuq import DeepEnsembleRegressor, backend
 from skuq.backend import _keras
+from skuq.networks import build_mlp
 
 
 @pytest.mark.parametrize("was_enabled", [True, False])
@@ -18,3 +25,148 @@ def test_garbage_collection_is_paused_and_restored(was_enabled):
         assert gc.isenabled() == was_enabled
     finally:
         (gc.enable if enabled_before else gc.disable)()
+
+
+TABLE = """
+import warnings; warnings.simplefilter("ignore")
+import numpy as np
+from skuq import DeepEnsembleRegressor
+X = np.random.default_rng(0).normal(size=(40, 2)); y = X[:, 0]
+"""
+
+# Every thread checks whether its network is one of Keras', which another is importing.
+FIRST_FITS = """
+from concurrent.futures import ThreadPoolExecutor
+from skuq.networks import build_mlp
+
+def network(input_shape, n_outputs):
+    return build_mlp(input_shape, n_outputs, [2])
+
+def fit(seed):
+    model = DeepEnsembleRegressor(1, network=network, epochs=1, random_state=seed)
+    return model.fit(X, y).predict(X).shape
+
+with ThreadPoolExecutor(8) as pool:
+    print(set(pool.map(fit, range(8))))
+"""
+
+
+def test_the_first_fits_of_a_process_may_be_in_threads():
+    assert run_python(TABLE + FIRST_FITS).stdout.strip() == "{(40,)}"
+
+
+# Ctrl-C comes in the middle of an import, and between two lines that switch to graph mode.
+INTERRUPTED = """
+import os, signal, sys, threading, time
+from skuq.networks import MLP
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.3)  # Python calls the handler as soon as it can
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "tensorflow.python.ops.ragged.ragged_string_ops":
+            sys.meta_path.remove(self)
+            interrupt()
+
+def tracer(frame, event, argument):
+    if frame.f_code.co_name != "_mode":
+        return None
+    seen = frame.f_locals
+    if event == "line" and seen.get("old_is_eager") and not seen["ctx"].is_eager:
+        sys.settrace(None)
+        threading.settrace(None)
+        interrupt()
+    return tracer
+
+def fit(n_units):
+    try:
+        DeepEnsembleRegressor(1, network=MLP(n_units), epochs=1).fit(X, y)
+    except KeyboardInterrupt:
+        return "interrupted"
+    return "fitted"
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Finder())
+print(fit(2), fit(2))
+threading.settrace(tracer)
+sys.settrace(tracer)
+print(fit(3), fit(3), fit(4))
+"""
+
+
+def test_an_interrupted_import_or_trace_leaves_the_process_usable():
+    lines = run_python(TABLE + INTERRUPTED).stdout.splitlines()
+    assert lines == ["interrupted fitted", "interrupted fitted fitted"]
+
+
+@pytest.fixture
+def interrupt():
+    """A function that sends Ctrl-C to the main thread, and gives it time to arrive."""
+
+    def send():
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        time.sleep(0.3)
+
+    # Tests that run in the background of a shell ignore SIGINT otherwise.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield send
+    signal.signal(signal.SIGINT, handler)
+
+
+def test_an_interrupt_waits_for_the_end_of_what_runs(interrupt):
+    done = []
+
+    class Value:
+        def __del__(self):  # Python loses what is raised here
+            interrupt()
+            done.append("dropped")
+
+    cache = backend.BoundedCache(1)
+    cache.get("first", Value)
+    with pytest.raises(KeyboardInterrupt):
+        cache.get("second", lambda: 2)
+    assert done == ["dropped"]
+    assert cache.get("second", lambda: 3) == 2  # what was made meanwhile is kept
+
+    def build(input_shape, n_outputs):
+        interrupt()
+        done.append("built")
+        return build_mlp(input_shape, n_outputs, [2])
+
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    with pytest.raises(KeyboardInterrupt):
+        DeepEnsembleRegressor(1, network=build, epochs=1).fit(X, X[:, 0])
+    assert done == ["dropped", "built"]
+
+
+def test_a_second_interrupt_acts_at_once(interrupt):
+    started = time.monotonic()
+    ends = threading.Event()
+
+    def task():
+        interrupt()
+        interrupt()
+        ends.wait(30)
+
+    with pytest.raises(KeyboardInterrupt):
+        backend.run_in_threads([task])
+    ends.set()
+    assert time.monotonic() - started < 20
+
+
+def test_threads_keep_the_scopes_of_their_caller():
+    keras = backend.keras
+
+    def seen():
+        custom = keras.saving.get_registered_object("tests>mine")
+        return custom, str(backend.ops.zeros(1).device), keras.layers.Dense(1).name
+
+    import tensorflow as tf
+
+    with keras.saving.custom_object_scope({"tests>mine": dict}), tf.device("/CPU:0"):
+        own = keras.layers.Dense(1).name
+        (found,) = backend.run_in_threads([seen])
+        assert found[:2] == seen()[:2] and found[0] is dict
+        assert found[2] != own  # names stay unique in models that join layers of both

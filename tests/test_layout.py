@@ -42,7 +42,10 @@ RANKS = {
 BACKENDS = {"keras", "keras_tuner", "tensorflow", "tensorflow_probability"}
 # The only files that may import a backend by its name.
 BACKEND_HOMES = {f"backend/{name}.py" for name in ("_keras", "_keras_tuner", "_tensorflow", "_tfp")}
-WITHOUT_TENSORFLOW = {"BoundedCache", "check_fork", "_processes"}  # names of skuq.backend
+# Names of skuq.backend.
+WITHOUT_TENSORFLOW = {
+    *("BoundedCache", "check_fork", "in_thread", "loaded", "run_in_threads", "_processes")
+}
 OPTIONAL = {"PIL", "dask", "distributed", "matplotlib", "pde", "pooch", "skimage", "skops"}
 
 

@@ -18,12 +18,12 @@ from skuq.tables import TablePreprocessor
 
 
 def test_warn_user_gives_all_warnings():
-    """Whose line `stacklevel` means depends on who calls: no number is right."""
+    """Which line is the user's depends on who calls: no `stacklevel` is right."""
     faults = [
         path.name
         for path in ROOT.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("warnings.warn")
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("warnings.warn")
     ]
     assert faults == ["_messages.py"]
 

@@ -38,17 +38,25 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     In a thread or a worker process no line is the user's. The warning then points at the function
     that raises it.
     """
-    level = 1
-    frame: FrameType | None = sys._getframe()
+    frame: FrameType | None = sys._getframe(1)  # the function that called this one
+    raised: Any = frame
+    # The function that waits for this thread, if it is one of skuq's own.
+    waiting = getattr(threading.current_thread(), "caller", None)
     while frame is not None:
         # A module that is run as a script is called "__main__", but its spec has its name.
         spec = frame.f_globals.get("__spec__")
         name = getattr(spec, "name", None) or frame.f_globals.get("__name__", "")
         if name.partition(".")[0] not in _PASSED_OVER:
             break
-        level, frame = level + 1, frame.f_back
-    # Level 2 is the function that called this one.
-    warnings.warn(message, category, stacklevel=2 if frame is None else level)
+        frame = frame.f_back
+        if frame is None:
+            frame, waiting = waiting, None
+    at = raised if frame is None else frame
+    name = at.f_globals.get("__name__", "<string>")
+    registry = at.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(
+        message, category, at.f_code.co_filename, at.f_lineno, name, registry, at.f_globals
+    )
 
 
 _logger = logging.getLogger("skuq")

@@ -11,10 +11,11 @@ import lazy_loader
 from skuq.backend import _processes
 
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-_WITHOUT_TENSORFLOW = {"BoundedCache", "check_fork"}
+_WITHOUT_TENSORFLOW = {"BoundedCache", "check_fork", "in_thread", "loaded", "run_in_threads"}
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__ and name not in _WITHOUT_TENSORFLOW:
         _processes.check_fork()
+        return _processes.import_locked(_load, name)
     return _load(name)

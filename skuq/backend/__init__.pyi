@@ -4,6 +4,9 @@ from ._keras import quiet_stderr as quiet_stderr
 from ._keras_tuner import keras_tuner as keras_tuner
 from ._processes import BoundedCache as BoundedCache
 from ._processes import check_fork as check_fork
+from ._processes import in_thread as in_thread
+from ._processes import loaded as loaded
+from ._processes import run_in_threads as run_in_threads
 from ._tensorflow import BACKEND as BACKEND
 from ._tensorflow import Backend as Backend
 from ._tensorflow import compile_forward as compile_forward

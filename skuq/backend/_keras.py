@@ -11,9 +11,9 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from skuq.backend._processes import watch_forks
+from skuq.backend import _processes
 
 __all__ = ["keras", "ops", "quiet_stderr", "wake_xla"]
 
@@ -79,18 +79,40 @@ def wake_xla() -> None:
         add(_tensorflow.constant(1.0))
 
 
+def _keep_scopes(function: Callable[[], None]) -> Callable[[], None]:
+    """Wrap a function so that it runs in another thread with the scopes of this one.
+
+    These are what Keras keeps for a thread (its counters of names, custom objects), and the
+    device. The dtype policy is always float32, in which skuq's programs compute.
+    """
+    scopes = vars(_global_state.GLOBAL_STATE_TRACKER)
+    kept = {name: list(v) if isinstance(v, list) else v for name, v in scopes.items()}
+    kept["dtype_policy"] = keras.DTypePolicy("float32")
+    device = _context.context().device_name
+
+    def run() -> None:
+        vars(_global_state.GLOBAL_STATE_TRACKER).update(kept)
+        with _tensorflow.device(device) if device else contextlib.nullcontext():
+            function()
+
+    return run
+
+
 with quiet_stderr(), _without_collection():
     import keras
     from keras import ops
+    from keras.src.backend.common import global_state as _global_state
 
     if keras.backend.backend() == "tensorflow":
         import tensorflow as _tensorflow
+        from tensorflow.python.eager import context as _context
 
         # Several processes can share a GPU if its memory is allocated on demand.
         for _gpu in _tensorflow.config.list_physical_devices("GPU"):
             with contextlib.suppress(RuntimeError):  # already in use, with the user's settings
                 _tensorflow.config.experimental.set_memory_growth(_gpu, True)
         _tensorflow.zeros(1)  # the first operation writes messages, too
-        watch_forks()
+        _processes.watch_forks()
+        _processes.keep_scopes = _keep_scopes
         if _is_loud:
             wake_xla()

@@ -26,6 +26,7 @@ from sklearn.utils.validation import (
 )
 
 import skuq
+from skuq import backend
 from skuq._params import CallbackSupportMixin, fit_context, set_params
 from skuq._utils._checks import check_count, class_codes, fill_masked
 from skuq._utils._environment import random_generator
@@ -235,7 +236,7 @@ def copy_estimator(self: Any) -> Any:
 
 
 def _is_oracle(value: Any) -> bool:
-    keras_tuner = sys.modules.get("keras_tuner")  # without it, there can be no oracle
+    keras_tuner = backend.loaded("keras_tuner")  # without it, there can be no oracle
     return keras_tuner is not None and isinstance(value, keras_tuner.Oracle)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
-import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -24,7 +23,7 @@ def check_builder(
     `arguments` are those of the function, separated by commas. `advice` ends the message about
     other arguments.
     """
-    keras = sys.modules.get("keras")  # if it is not loaded, nothing can be a model
+    keras = backend.loaded("keras")  # if it is not loaded, nothing can be a model
     if keras is not None:
         if isinstance(build, type) and issubclass(build, keras.Layer):
             got = f"the class {build.__name__}"
@@ -67,7 +66,7 @@ def check_units(name: str, given: Any) -> list[int]:
 
 def unpack_hypermodel(given: Any) -> Any:
     """Return the `build` of a Keras-Tuner `HyperModel` or tuner, and anything else as it is."""
-    keras_tuner = sys.modules.get("keras_tuner")
+    keras_tuner = backend.loaded("keras_tuner")
     if keras_tuner is None:
         return given
     if isinstance(given, keras_tuner.Tuner):
@@ -180,7 +179,7 @@ def own_classes(network: str) -> tuple:
 
 def registered_in_main() -> dict:
     """Find the classes and functions of ``__main__`` that are registered with Keras, by name."""
-    keras = sys.modules.get("keras")  # without it, nothing can be registered
+    keras = backend.loaded("keras")  # without it, nothing can be registered
     registered = {} if keras is None else keras.saving.get_custom_objects()
     return {
         name: custom

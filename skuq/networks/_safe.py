@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 
 import numpy as np
 
@@ -263,6 +262,6 @@ def _is_allowed(name, module, registered, config):
     if module in _KERAS and registered in (None, name):
         return name in _KERAS[module]
     # Without Keras loaded, the user cannot have registered the class with it in this process.
-    if "keras" not in sys.modules or registered is None or ">" not in registered:
+    if backend.loaded("keras") is None or registered is None or ">" not in registered:
         return False
     return backend.keras.saving.get_registered_object(registered) is not None

@@ -29,6 +29,7 @@ _ACTIVATIONS = (
 )
 
 
+@backend.in_thread
 def build_checked(
     build: Callable[..., Any], input_shape: tuple[int, ...], n_raw: int, source: str
 ) -> Any:

@@ -28,6 +28,7 @@ from skuq.networks._plan_parts import ARRAYS, Namespace, Run
 _SEED_STATE = "seed_generator_state"
 
 
+@backend.in_thread
 def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]:
     """Draw flat trainable weights of shape (n_weights,), and the non-trainable variables.
 
@@ -158,6 +159,7 @@ def _start_of(variable: Any, layer: Any) -> _Start | None:
     return None
 
 
+@backend.in_thread
 def keras_model(member: Member) -> Any:
     """Build a member's Keras model, and set its weights."""
     model, weights = rebuild(member.network), np.asarray(member.weights)

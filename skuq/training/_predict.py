@@ -96,6 +96,7 @@ def _predict(member: Member, x: np.ndarray, run: Run, n_draws: int, cache: bool)
     )
 
 
+@backend.in_thread
 def _predict_keras(member: Member, x: np.ndarray, cache: bool) -> np.ndarray:
     """Predict through a compiled float64 copy of the Keras model.
 

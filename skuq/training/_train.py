@@ -10,7 +10,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
@@ -63,10 +62,7 @@ class JointTraining:
         InterruptedError
             If `cancelled` returned True.
         """
-        if len(self._groups) == 1:
-            self._groups[0].advance(share, cancelled=cancelled, report=report, deadline=deadline)
-            return
-        ended = threading.Event()  # set when any group fails: all others stop
+        ended = threading.Event()  # set when a group fails or the caller is interrupted
 
         def group_cancelled() -> bool:
             return ended.is_set() or (cancelled is not None and cancelled())
@@ -79,21 +75,16 @@ class JointTraining:
                 report(n_epochs, sum(left))
 
         settings: Any = {"cancelled": group_cancelled, "deadline": deadline}
-        n_threads = min(backend.n_programs_at_once(), len(self._groups))
-        with ThreadPoolExecutor(n_threads) as pool:
-            try:
-                runs = [
-                    pool.submit(
-                        group.advance, share, report=functools.partial(report_of, k), **settings
-                    )
-                    for k, group in enumerate(self._groups)
-                ]
-                done, _ = wait(runs, return_when=FIRST_EXCEPTION)
-                for run in done:
-                    run.result()  # raises the error of a group that failed
-            except BaseException:  # also KeyboardInterrupt: groups end at their next slice
-                ended.set()
-                raise
+        backend.run_in_threads(
+            [
+                functools.partial(
+                    group.advance, share, report=functools.partial(report_of, k), **settings
+                )
+                for k, group in enumerate(self._groups)
+            ],
+            backend.n_programs_at_once() if len(self._groups) > 1 else 1,
+            stop=ended.set,
+        )
 
     @property
     def share(self) -> float:
@@ -102,7 +93,7 @@ class JointTraining:
 
     def members(self) -> Members:
         """Return the members of all jobs, each at its network's best epoch so far."""
-        return [member for group in self._groups for member in group.members()]
+        return sum(backend.run_in_threads([group.members for group in self._groups]), [])
 
 
 class _Group:
@@ -172,22 +163,28 @@ def seconds_needed(
     jobs : list of TrainingJob
         The same jobs, with the tier (graph or XLA) fixed to the measured one.
     """
-    from skuq.training._engine import TrainingRun
-
     needed: list[float] = []  # seconds of each group
     to_predict = 0.0
     measured = []  # jobs whose tier is fixed
-    for job, data in jobs:
+    ended = threading.Event()  # set when the caller is interrupted
+
+    def measure(job: TrainingJob, data: TrainingData) -> None:
+        from skuq.training._engine import TrainingRun
+
+        nonlocal to_predict
         groups = job.groups()
         run = TrainingRun(groups[0], data)
-        run.advance(1)  # compiles
+        run.advance(1, cancelled=ended.is_set)  # compiles
         started = time.monotonic()
-        run.advance(1)
+        run.advance(1, cancelled=ended.is_set)
         trained = time.monotonic()
-        needed += [(trained - started) * job.recipe.epochs] * len(groups)
+        needed.extend([(trained - started) * job.recipe.epochs] * len(groups))
         run.members()
         to_predict += (time.monotonic() - trained) * len(groups)
         measured.append(replace(job, jit=run.jit))
+
+    tasks = [functools.partial(measure, job, data) for job, data in jobs]
+    backend.run_in_threads(tasks, stop=ended.set)
     # Groups start in this order, each on the core that is free first.
     cores = [0.0] * min(backend.n_programs_at_once(), len(needed))
     for group in needed:
