@@ -84,6 +84,8 @@ def check_targets(y: Any, estimator: Any) -> np.ndarray:
 
 def check_labels(y: Any) -> np.ndarray:
     """Check that y holds classes, none of them missing, and return an array (n,)."""
+    if y is None:
+        raise ValueError("A classifier requires y to be passed, but the target y is None.")
     y = column_or_1d(fill_masked(y), warn=True)
     assert_all_finite(y, input_name="y")
     labels = y.tolist() if y.dtype == object else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import replace
 from numbers import Integral
 from typing import Any
@@ -11,7 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sklearn.base import is_classifier, is_regressor
+from sklearn.model_selection import GroupKFold
 from sklearn.utils import get_tags
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping
+from sklearn.utils.parallel import delayed
 from sklearn.utils.validation import (
     check_array,
     check_consistent_length,
@@ -34,14 +36,14 @@ from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor, f
 from skuq.estimators._calibration._out_of_fold import (
     FittedProbabilities,
     check_estimator,
-    describe_routing,
-    fit_folds,
+    fit_and_predict,
     has_tags,
     inherit_tags,
     learns_nothing,
     make_folds,
     read_foreign_rows,
     route,
+    run,
 )
 from skuq.exceptions import CalibrationWarning
 from skuq.fitted._calibrated import (
@@ -68,9 +70,10 @@ _CONSTRAINTS: dict = {
 class CalibratedUncertainty:
     """Methods that calibrated regressors and classifiers have in common.
 
-    A subclass reads the targets of `fit` (`_read_targets`) and of `partial_calibrate`
-    (`_check_truths`), predicts with any fitted estimator (`_predictor`), and learns a calibration
-    from predicted rows (`_learn`).
+    A subclass has four methods. `_read_targets` validates the targets of `fit`, and returns them
+    and the classes, None for numbers; `_check_truths` validates those of `partial_calibrate`.
+    `_predictor` makes the function of a fitted estimator and X that predicts before calibration.
+    `_learn` learns a calibration from predicted rows, weighted by a density ratio if there is one.
     """
 
     @fits(prefer_skip_nested_validation=False)
@@ -112,10 +115,6 @@ class CalibratedUncertainty:
         prefit = isinstance(self.cv, str)
         is_kind = is_classifier if is_classifier(self) else is_regressor
         fitted = check_estimator("`estimator`", self.estimator, is_kind, prefit)
-        if y is None:
-            raise ValueError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None."
-            )
         # Weights of a pipeline's last step are weights of the rows, for calibrating as well.
         argument = weight_argument(self.estimator)
         if fit_params.get(argument) is not None:
@@ -139,7 +138,7 @@ class CalibratedUncertainty:
             )
         fit_params, groups = route(self, sample_weight, fit_params)
         predict = self._predictor(classes, y.shape[1:])
-        if prefit:
+        if prefit:  # one fold, of all rows
             test = np.flatnonzero(used)
             folds = [(predict(fitted, safe_split(fitted, X, y, test)[0]), test)]
         else:
@@ -147,7 +146,14 @@ class CalibratedUncertainty:
             splits = make_folds(self.cv, X, y, used, groups, kind)
             is_column = y.shape[1:] == (1,) and not get_tags(self).target_tags.multi_output
             fit_y = column_or_1d(y, warn=True) if is_column else y
-            *folds, fitted = fit_folds(self, predict, X, fit_y, fit_params, splits)
+            # The last fit is that of all rows.
+            every = np.arange(len(y)), None
+            calls = (
+                delayed(fit_and_predict)(self.estimator, predict, X, fit_y, fit_params, train, test)
+                for train, test in [*splits, every]
+            )
+            n_fits = len(splits) + 1
+            *folds, fitted = run(calls, self.n_jobs, self.verbose, "calibration", "fit", n_fits)
         mixtures, tests = zip(*folds)
         order = np.concatenate(tests)
         # A regressor that is fitted already decides between (n,) and (n, 1).
@@ -156,12 +162,13 @@ class CalibratedUncertainty:
         if not prefit and classes is not None:
             # Classes of which no fold could test a row are not compared with the others.
             lost = np.isin(classes, y[used]) & ~np.isin(classes, y[order])
-            mixtures = [without_classes(mixture, lost) for mixture in mixtures]
+            mixtures = tuple(without_classes(mixture, lost) for mixture in mixtures)
         # A row counts once, also if repeated folds predict it several times. A weight of 2 is that
         # of a row that is there twice, which decides how much priors count.
         n_times = len(order) / len(np.unique(order))
         rows = CalibrationRows(safe_indexing(X, order), mixtures, y[order], weight[order] / n_times)
         calibration = self._learn(rows, classes)
+        # Everything is learnt: attributes are assigned together.
         if classes is not None:
             self.classes_ = classes
         self.calibration_rows_ = rows
@@ -201,6 +208,7 @@ class CalibratedUncertainty:
         rows = self.calibration_rows_
         if rows is None:
             raise ValueError("`recalibrate` needs `calibration_rows_`. Got None: call `fit` again.")
+        # Rows that are commoner in the target population than here weigh more.
         ratio, factor = fit_density_ratio(rows.X, X_target, rows.weight, classifier)
         weighted = rows.with_weights_times(factor)
         calibration = self._learn(weighted, getattr(self, "classes_", None), ratio)
@@ -243,6 +251,7 @@ class CalibratedUncertainty:
         X = self.fitted_.inputs.validate(X, self)
         y = self._check_truths([y] if np.ndim(y) == 0 else y)
         check_consistent_length(X, y)
+        # Nothing is learnt before all arguments are checked.
         last_time = _check_order(time, len(y), getattr(self, "last_time_", None))
         calibration = adapt(self.fitted_.calibration).updated(self.estimator_, X, y)
         self.fitted_ = replace(self.fitted_, calibration=calibration)
@@ -262,24 +271,6 @@ class CalibratedUncertainty:
             raise AttributeError("`drift_` is available after `partial_calibrate`.")
         return self.fitted_.calibration.drift
 
-    def _read_targets(self, X: Any, y: Any, fitted: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        """Validate the targets of `fit`; return them and the classes, None for numbers."""
-        raise NotImplementedError
-
-    def _check_truths(self, y: Any) -> np.ndarray:
-        """Check that truths are known and shaped like predictions; return them."""
-        raise NotImplementedError
-
-    def _predictor(
-        self, classes: np.ndarray | None, output_shape: tuple[int, ...]
-    ) -> Callable[[Any, Any], Any]:
-        """Make the function of a fitted estimator and X that predicts before calibration."""
-        raise NotImplementedError
-
-    def _learn(self, rows: CalibrationRows, classes: np.ndarray | None, ratio: Any = None) -> Any:
-        """Learn a calibration; `ratio` is the density ratio by which rows are weighted, if any."""
-        raise NotImplementedError
-
     def get_metadata_routing(self):
         """Describe the metadata that the estimator and `cv` request.
 
@@ -287,7 +278,11 @@ class CalibratedUncertainty:
         -------
         MetadataRouter
         """
-        return describe_routing(self)
+        splitter = GroupKFold() if self.cv is None or isinstance(self.cv, Integral) else self.cv
+        fit, split = (MethodMapping().add(caller="fit", callee=name) for name in ("fit", "split"))
+        router = MetadataRouter(owner=self).add_self_request(self)
+        router.add(estimator=self.estimator, method_mapping=fit)
+        return router.add(splitter=splitter, method_mapping=split)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -434,6 +429,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
             ensure_all_finite=False,
         )
         shape = self.fitted_.output_shape()
+        # A column is one output, and a single number may be one row's truth.
         y = y.reshape(len(y), *shape) if y.size == len(y) * np.prod(shape, dtype=int) else y
         if y.shape[1:] != shape:
             raise ValueError(
@@ -478,6 +474,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
             Calibrated standard deviation, in units of y. Only with `return_std`.
         """
         check_is_fitted(self)
+        # The estimator's own prediction: calibration changes what is around it.
         mean = self.estimator_.predict(self.fitted_.inputs.validate(X, self))
         if np.size(mean) == len(mean):  # some regressors return a column
             mean = np.reshape(mean, (-1, *self.fitted_.output_shape()))
@@ -618,8 +615,6 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
         # A fitted classifier decides the order of the classes.
         is_fitted = isinstance(self.cv, str) or learns_nothing(fitted)
         classes = np.asarray(fitted.classes_) if is_fitted else np.unique(y)
-        if len(classes) < 2:
-            raise ValueError(f"y must have at least two classes. Got 1 class: {classes.tolist()}.")
         class_codes(y, classes)  # raises for labels that the estimator does not know
         return y, classes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from numbers import Integral, Real
 
 import numpy as np
@@ -13,7 +14,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import BaseComposition, Interval, Options, StrOptions
 from skuq._utils._checks import check_labels, class_codes
-from skuq._utils._messages import Progress
 from skuq._utils._records import saved_as
 from skuq.ensembles import TeamSelection, select_teams
 from skuq.ensembles._hq import prune_classifiers
@@ -28,6 +28,7 @@ from skuq.estimators._calibration._out_of_fold import (
     learns_nothing,
     make_folds,
     read_foreign_rows,
+    run,
     weight_params,
 )
 from skuq.fitted._ensemble import FittedTeam, predict_votes
@@ -270,19 +271,10 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         pool = self._check_pool(prefit)
         if prefit and groups is not None:
             raise ValueError("With cv='prefit' no rows are split: leave out `groups`.")
-        rules = Rules(
-            metric=self.metric,
-            score=self.diversity,
-            filters=self.filters,
-            beta=self.beta,
-            max_team_size=self.max_team_size,
-            choose=self.choose,
-            n_negatives=self.n_negatives,
-            rank_base=self.rank_base,
-            on=self.on,
-            voting=self.voting,
-            weights=self.weights,
-        ).check_pool(len(pool))
+        # Only the score has another name than the parameter.
+        given = {"score": self.diversity, **self.get_params(deep=False)}
+        rules = Rules(**{field.name: given[field.name] for field in fields(Rules)})
+        rules = rules.check_pool(len(pool))
         y = check_labels(y)
         X, weight, sample_weight = read_foreign_rows(self, X, y, sample_weight)
         for model in pool.values():
@@ -290,26 +282,25 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
                 model.find_classes(X, y)
         classes = _check_classes(pool, y, prefit)
         codes = class_codes(y, classes)
+        # Rows that the models have not been fitted on compare the teams.
         fit_params, splits, tested = {}, None, np.arange(len(y))
         if not prefit:
             fit_params = {
-                n: weight_params(m, sample_weight, f"estimator {n!r}") for n, m in pool.items()
+                n: weight_params(m, sample_weight, f"{n!r} in `estimators`")
+                for n, m in pool.items()
             }
             kind = "any" if all(map(learns_nothing, pool.values())) else "classes"
             splits = make_folds(self.cv, X, y, weight > 0, groups, kind, once=True)
             tested = np.sort(np.concatenate([test for _, test in splits]))
         ballots = "soft" if self.voting == "soft" else "hard"  # probabilities or labels
         # Fitted models predict all rows at once, others those of each test fold.
-        work = Parallel(self.n_jobs, return_as="generator")(
+        calls = (
             delayed(_predict_held_out)(m, X, y, fit_params.get(n), splits, ballots, classes)
             for n, m in pool.items()
         )
-        predictions = []
-        with Progress("pool", "model", len(pool), verbose=self.verbose) as progress:
-            for held_out in work:
-                predictions.append(held_out[tested])
-                progress.step()
-        predictions, soft = np.stack(predictions), ballots == "soft"
+        held_out = run(calls, self.n_jobs, self.verbose, "pool", "model", len(pool))
+        predictions = np.stack([predicted[tested] for predicted in held_out])
+        soft = ballots == "soft"
         labels, proba = (predictions.argmax(axis=2), predictions) if soft else (predictions, None)
         chosen = prune_classifiers(
             labels, proba, codes[tested], weight[tested], rules, self.random_state
@@ -318,14 +309,16 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         team = [names[k] for k in chosen.selected_]
         if prefit:
             members = [pool[name] for name in team]
-        else:  # the members of the team are fitted on all rows
+        else:
+            # The members of the team are fitted on all rows, the others not again.
             every = np.arange(len(y))
             fits_of_members = Parallel(self.n_jobs)(
                 delayed(fit_fold)(pool[name], X, y, fit_params[name], every) for name in team
             )
             members = [model for model, _ in fits_of_members]
         weights = chosen.weights_
-        if not soft:  # the most accurate of the tied members decides
+        if not soft:
+            # The most accurate of the tied members decides.
             weights = break_ties(weights, chosen.accuracies_[list(chosen.selected_)])
         self.names_, self.classes_ = names, classes
         self.teams_, self.selected_ = chosen.teams_, chosen.selected_
@@ -353,7 +346,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             )
         for name, model in pool.items():
             pool[name] = model = check_estimator(
-                f"estimator {name!r}", model, is_classifier, prefit
+                f"{name!r} in `estimators`", model, is_classifier, prefit
             )
             if self.voting == "soft" and not hasattr(model, "predict_proba"):
                 raise ValueError(
@@ -403,6 +396,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             positions in `classes_`.
         """
         check_is_fitted(self)
+        # Of each member (K, n) labels, or (K, n, C) probabilities.
         votes = self.fitted_.votes(self.fitted_.inputs.validate(X, self))
         return votes.T if self.fitted_.voting == "hard" else np.concatenate(votes, axis=1)
 
@@ -479,9 +473,10 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = []
+        # Parameters are not checked yet: `fit` will say what is wrong.
         try:
             pool = [model for _, model in self.estimators if hasattr(model, "fit")]
-        except (TypeError, ValueError):  # not yet checked: `fit` will say what is wrong
+        except (TypeError, ValueError):
             pool = []
         return inherit_tags(tags, pool)
 
@@ -494,23 +489,21 @@ def _check_classes(pool, y, prefit):
     Raises
     ------
     ValueError
-        If a fitted model has other classes, or y has a single one.
+        If a fitted model has other classes.
     """
     # Models that are not fitted here know their classes already.
-    fixed = {n: m for n, m in pool.items() if prefit or isinstance(m, FrozenEstimator)}
-    classes = np.unique(y)
-    if prefit:
-        classes = np.asarray(getattr(next(iter(pool.values())), "classes_", []))
-    elif len(classes) < 2:
-        raise ValueError(f"y must have at least two classes. Got 1 class: {classes.tolist()}.")
+    fixed = {n: m for n, m in pool.items() if prefit or learns_nothing(m)}
+    classes, owner = np.unique(y), "y"
     for name, model in fixed.items():
         if not hasattr(model, "classes_"):
             raise ValueError(f"Fitted classifiers must have `classes_`. {name!r} has not.")
-        if np.asarray(model.classes_).tolist() != classes.tolist():
+        known = np.asarray(model.classes_)
+        if prefit and owner == "y":
+            classes, owner = known, name
+        if known.tolist() != classes.tolist():
             raise ValueError(
-                "All models must know the same classes. "
-                f"{name!r} knows {np.asarray(model.classes_).tolist()}, and "
-                f"{next(iter(pool)) if prefit else 'y'!r} has {classes.tolist()}."
+                f"All models must know the same classes. {name!r} knows {known.tolist()}, and "
+                f"{owner!r} has {classes.tolist()}."
             )
     return classes
 

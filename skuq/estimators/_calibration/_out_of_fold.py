@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from numbers import Integral
 from typing import Any
 
@@ -15,8 +15,8 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags, indexable
-from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
-from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.metadata_routing import process_routing
+from sklearn.utils.parallel import Parallel
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, has_fit_parameter
 
 from skuq._params import check_method_params, check_sample_weight, safe_indexing, safe_split
@@ -64,6 +64,7 @@ class FittedProbabilities(ClassifierMixin, FittedModel):
 
     def find_classes(self, X, y):
         """Find the labels of the columns: those of y, or numbers from 0 on."""
+        # One row is enough to count the columns.
         n, labels = self.predict_proba(safe_indexing(X, [0])).shape[1], np.unique(y)
         if len(labels) != n and np.isin(labels, np.arange(n)).all():
             labels = np.arange(n)
@@ -78,6 +79,7 @@ class FittedProbabilities(ClassifierMixin, FittedModel):
     def predict_proba(self, X):
         """Predict probabilities (n, C)."""
         proba = self.outputs(X)
+        # A single column is the probability of the second class.
         second = proba.reshape(len(proba), -1)
         return np.hstack([1 - second, second]) if second.shape[1] == 1 else proba
 
@@ -166,18 +168,6 @@ def inherit_tags(tags, estimators):
     return tags
 
 
-def describe_routing(calibrated: Any) -> MetadataRouter:
-    """Describe the metadata that the `estimator` and the `cv` of a meta-estimator request."""
-    splitter = GroupKFold() if _is_default(calibrated.cv) else calibrated.cv
-    fit, split = (MethodMapping().add(caller="fit", callee=callee) for callee in ("fit", "split"))
-    return (
-        MetadataRouter(owner=calibrated)
-        .add_self_request(calibrated)
-        .add(estimator=calibrated.estimator, method_mapping=fit)
-        .add(splitter=splitter, method_mapping=split)
-    )
-
-
 def route(
     calibrated: Any, sample_weight: Any, params: dict[str, Any]
 ) -> tuple[dict[str, Any], Any]:
@@ -196,6 +186,7 @@ def route(
             given["sample_weight"] = sample_weight
         routed = process_routing(calibrated, "fit", **given)
         return routed["estimator"]["fit"], routed["splitter"]["split"].get("groups")
+    # Groups are for the splitter. Few estimators take them, too.
     if groups is not None and not has_fit_parameter(calibrated.estimator, "groups"):
         del given["groups"]
     name = repr(calibrated.estimator)
@@ -227,13 +218,14 @@ def make_folds(
             "y must have at least two classes in rows of positive weight. Got 1 class: "
             f"{present.tolist()}."
         )
-    if _is_default(cv):
+    if cv is None or isinstance(cv, Integral):
         classes, rows = kind != "numbers", np.flatnonzero(used)
         # The most folds of which each can have a row of the commonest class.
         most = np.unique(y[rows], return_counts=True)[1].max() if classes else len(rows)
         n_folds = cv or int(np.clip(most, 2, _N_FOLDS))
         kinds = (StratifiedKFold, StratifiedGroupKFold) if classes else (KFold, GroupKFold)
         cv = kinds[groups is not None](n_folds)
+    # Folds are numbered among `rows`, and translated to positions in X below.
     splits = out_of_fold_splits(
         cv,
         X if len(rows) == len(y) else rows,
@@ -246,6 +238,7 @@ def make_folds(
         purpose = "choice of a team" if once else "calibration"
         splits = without_unseen_classes(splits, y, used, "cv", purpose, n_classes=2)
     splits = [(train, test) for train, test in splits if len(test)]
+    # What is left must test something, and train on something.
     if not splits:
         raise ValueError(
             f"`cv` must leave rows with positive weights out of training. {cv!r} leaves out none."
@@ -276,6 +269,7 @@ def fit_fold(estimator, X, y, fit_params, train, test=None):
         with config_context(enable_metadata_routing=routes):
             model.fit(X_train, y_train, **check_method_params(X, given, train))
     except ValueError as error:
+        # Wrong parameters and the fit of all rows have nothing to do with folds.
         if type(error) is not ValueError or len(train) == len(y):
             raise
         raise ValueError(
@@ -284,33 +278,18 @@ def fit_fold(estimator, X, y, fit_params, train, test=None):
     return model, None if test is None else safe_split(model, X, y, test, train)[0]
 
 
-def fit_folds(
-    calibrated: Any,
-    predict: Callable[[Any, Any], Any],
-    X: Any,
-    y: np.ndarray,
-    fit_params: dict[str, Any],
-    splits: list[Fold],
+def run(
+    calls: Iterable[Any], n_jobs: Any, verbose: Any, title: str, unit: str, total: int
 ) -> Iterator[Any]:
-    """Yield predictions and rows of each fold, and then the estimator fitted on all rows."""
-    every = np.arange(len(y)), None
-    fits = Parallel(calibrated.n_jobs, return_as="generator")(
-        delayed(_fit_and_predict)(calibrated.estimator, predict, X, y, fit_params, train, test)
-        for train, test in [*splits, every]
-    )
-    n_fits = len(splits) + 1
-    with Progress("calibration", "fit", n_fits, verbose=calibrated.verbose) as progress:
-        for fit in fits:
+    """Run delayed calls in parallel, show the progress, and yield their results in order."""
+    results = Parallel(n_jobs, return_as="generator")(calls)
+    with Progress(title, unit, total, verbose=verbose) as progress:
+        for result in results:
             progress.step()
-            yield fit
+            yield result
 
 
-def _fit_and_predict(estimator, predict, X, y, fit_params, train, test):
+def fit_and_predict(estimator, predict, X, y, fit_params, train, test):
     """Fit a clone; return its predictions of the test rows and these, or itself without any."""
     model, X_test = fit_fold(estimator, X, y, fit_params, train, test)
     return model if test is None else (predict(model, X_test), test)
-
-
-def _is_default(cv: Any) -> bool:
-    """Whether `cv` names no splitter."""
-    return cv is None or isinstance(cv, Integral)

@@ -41,24 +41,25 @@ def _ends_with(method):
     return check
 
 
-def _predict_at_the_end(pipeline, method, X, *args, **params):
-    """Transform X by all steps but the last, and call the last one's method."""
-    check_is_fitted(pipeline)
-    last, X = unwrap_estimator(pipeline, X)
-    return getattr(last, method)(X, *args, **params)
-
-
 def _delegate(documented):
     """Make a method that transforms X, then calls the method of this name of the last step.
 
-    Its signature and docstring are those of `documented`.
+    Its signature and docstring are those of `documented`. Methods that pipelines of scikit-learn
+    have are theirs, except with `return_std`, which searches, and pipelines under metadata routing,
+    do not take.
     """
     name = documented.__name__
+    # `predict` and `predict_proba`
+    inherited = name in vars(sklearn.pipeline.Pipeline)
 
     @available_if(_ends_with(name))
     @functools.wraps(documented)
     def method(self, X, *args, **params):
-        return _predict_at_the_end(self, name, X, *args, **params)
+        if inherited and not args and "return_std" not in params:
+            return getattr(super(UncertaintyPipeline, self), name)(X, **params)
+        check_is_fitted(self)
+        last, X = unwrap_estimator(self, X)
+        return getattr(last, name)(X, *args, **params)
 
     return method
 
@@ -113,6 +114,8 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
     _doc_link_module = "skuq"
     _doc_link_template = doc_link_template
 
+    predict = _delegate(UncertaintyRegressor.predict)
+    predict_proba = _delegate(UncertaintyClassifier.predict_proba)
     predict_distribution = _delegate(UncertaintyRegressor.predict_distribution)
     predict_interval = _delegate(UncertaintyRegressor.predict_interval)
     predict_quantiles = _delegate(UncertaintyRegressor.predict_quantiles)
@@ -134,23 +137,6 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
             step_idx=step_idx, step_params=step_params, all_params=all_params
         )
         return {**params, "fit": {**params["fit"], **own}} if own else params
-
-    # With `return_std` call the last step directly, since scikit-learn's searches, and pipelines
-    # under metadata routing, do not take this argument.
-
-    @available_if(_ends_with("predict"))
-    @functools.wraps(UncertaintyRegressor.predict)
-    def predict(self, X, *args, **params):
-        if args or "return_std" in params:
-            return _predict_at_the_end(self, "predict", X, *args, **params)
-        return super().predict(X, **params)
-
-    @available_if(_ends_with("predict_proba"))
-    @functools.wraps(UncertaintyClassifier.predict_proba)
-    def predict_proba(self, X, *args, **params):
-        if args or "return_std" in params:
-            return _predict_at_the_end(self, "predict_proba", X, *args, **params)
-        return super().predict_proba(X, **params)
 
 
 def make_pipeline(*steps, memory=None, transform_input=None, verbose=False):
