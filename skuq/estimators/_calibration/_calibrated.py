@@ -28,7 +28,6 @@ from skuq._utils._checks import (
     check_weights,
     class_codes,
     fill_masked,
-    weight_argument,
 )
 from skuq._utils._messages import warn_user
 from skuq._utils._records import saved_as
@@ -36,6 +35,7 @@ from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor, f
 from skuq.estimators._calibration._out_of_fold import (
     FittedProbabilities,
     check_estimator,
+    find_weights,
     fit_and_predict,
     has_tags,
     inherit_tags,
@@ -115,12 +115,7 @@ class CalibratedUncertainty:
         prefit = isinstance(self.cv, str)
         is_kind = is_classifier if is_classifier(self) else is_regressor
         fitted = check_estimator("`estimator`", self.estimator, is_kind, prefit)
-        # Weights of a pipeline's last step are weights of the rows, for calibrating as well.
-        argument = weight_argument(self.estimator)
-        if fit_params.get(argument) is not None:
-            if sample_weight is not None:
-                raise TypeError(f"`sample_weight` and `{argument}` are the same: give one of them.")
-            sample_weight = fit_params.pop(argument)
+        sample_weight = find_weights(self.estimator, sample_weight, fit_params)
         X, _, sample_weight = read_foreign_rows(self, X, y, sample_weight)
         weight = check_weights(sample_weight, X)
         y, classes = self._read_targets(X, y, fitted)

@@ -146,6 +146,18 @@ def learns_nothing(estimator: Any) -> bool:
     return isinstance(last, FrozenEstimator)
 
 
+def find_weights(estimator: Any, sample_weight: Any, fit_params: dict[str, Any]) -> Any:
+    """Find the weights of the rows, which a pipeline's last step may get by its own argument.
+
+    That argument is removed from `fit_params`.
+    """
+    argument = weight_argument(estimator)
+    own = fit_params.pop(argument, None) if argument else None
+    if own is None or sample_weight is None:
+        return sample_weight if own is None else own
+    raise TypeError(f"`sample_weight` and `{argument}` are the same: give one of them.")
+
+
 def weight_params(estimator: Any, sample_weight: Any, name: str) -> dict[str, Any]:
     """Name weights as the estimator's `fit` takes them, or raise TypeError if it takes none."""
     if sample_weight is None or learns_nothing(estimator):
