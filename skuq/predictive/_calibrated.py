@@ -16,8 +16,7 @@ from skuq._utils._records import saved_as
 from skuq.predictive._mixture import (
     FILLED_IN,
     Continuous,
-    Factor,
-    RowIndex,
+    Parametric,
     Uncertainty,
 )
 from skuq.predictive._parametric import GaussianMixture, check_location_and_stds
@@ -118,6 +117,12 @@ class Calibrated(Continuous):
         parts, factor = self.base.uncertainty(ddof), self._std_factor
         return Uncertainty(self.mean, *(factor * part for part in parts[1:]))
 
+    def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
+        # As levels of the base its draws are uniform, and so become levels of this distribution.
+        draws = self.base._draw(n_samples, seed, rng)
+        levels = np.stack([self.base._cdf_at(draw) for draw in draws])
+        return self.inverse_cdf(np.clip(levels, _EDGE, 1 - _EDGE))
+
 
 @dataclass(frozen=True, eq=False)
 class RecalibratedMixture(Calibrated):
@@ -184,34 +189,22 @@ class RecalibratedMixture(Calibrated):
     @property
     def variance(self) -> np.ndarray:
         """Variance of the calibrated distribution about its own mean, in squared units of y."""
-        base = self.base
-        parts = [
-            self._variance(base.rows(slice(start, start + _CHUNK)))
-            for start in range(0, base.loc.shape[1], _CHUNK)
-        ]
-        return np.concatenate(parts)
-
-    def _variance(self, base: GaussianMixture) -> np.ndarray:
-        """Compute the variance of some rows, from moments of the mixture between knots."""
         # Levels of the knots are the same for all rows: (n_knots, 1[, m]).
         predicted, observed = self.predicted[:, None], self.observed[:, None]
-        # The knots of each row in units of y, (n_knots, n[, m]); the outermost are infinite.
-        far = np.full((1, *base.mean.shape), np.inf)
-        knots = np.concatenate(
-            [-far, base.inverse_cdf(np.clip(predicted[1:-1], _EDGE, 1 - _EDGE)), far]
-        )
-        # Between knots the density is the base's times the slope of R, so that moments are sums
-        # over cells.
+        inner = np.clip(predicted[1:-1], _EDGE, 1 - _EDGE)
         slopes = np.diff(observed, axis=0) / np.diff(predicted, axis=0)
-        first, second = ((slopes * moment).sum(axis=0) for moment in _partial_moments(base, knots))
-        return np.maximum(second - first**2, 0)
-
-    def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
-        # Draws of the base are uniform as levels, and R^-1 turns levels of this distribution into
-        # the base's.
-        draws = self.base._draw(n_samples, seed, rng)
-        levels = self._base_levels(np.stack([self.base._cdf_at(draw) for draw in draws]))
-        return np.asarray(self.base.inverse_cdf(levels))
+        parts = []
+        for start in range(0, self._shape[0], _CHUNK):
+            base = self.base.rows(slice(start, start + _CHUNK))
+            # The knots of each row in units of y, (n_knots, n[, m]); the outermost are infinite.
+            far = np.full((1, *base.mean.shape), np.inf)
+            knots = np.concatenate([-far, base.inverse_cdf(inner), far])
+            # Between knots the density is the base's times the slope of R, so that moments are
+            # sums over cells.
+            moments = _partial_moments(base, knots)
+            first, second = ((slopes * moment).sum(axis=0) for moment in moments)
+            parts.append(np.maximum(second - first**2, 0))
+        return np.concatenate(parts)
 
 
 def _partial_moments(mixture: GaussianMixture, knots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -353,7 +346,7 @@ _SQRT_2_OVER_PI = np.sqrt(2 / np.pi)
 
 @saved_as("predictive.TwoPieceNormal")
 @dataclass(frozen=True, eq=False)
-class TwoPieceNormal(Continuous):
+class TwoPieceNormal(Parametric):
     """Two-piece normal distribution for every row, with its mode at the point prediction.
 
     The density is proportional to ``exp(-(y - mode)**2 / (2 s1**2))`` below the mode and to
@@ -406,6 +399,8 @@ class TwoPieceNormal(Continuous):
     lower: np.ndarray
     upper: np.ndarray
     aleatoric: np.ndarray = FILLED_IN
+
+    _array_kinds = {"mode": "location", "lower": "scale", "upper": "scale", "aleatoric": "scale"}
 
     def __post_init__(self) -> None:
         aleatoric = np.zeros(np.shape(self.mode)) if self.aleatoric is None else self.aleatoric
@@ -505,29 +500,6 @@ class TwoPieceNormal(Continuous):
         levels = special.ndtr(shared * model + own * rng.standard_normal(shape))
         tiny = np.finfo(float).tiny  # levels of 0 and 1 have no finite quantiles
         return self.inverse_cdf(np.clip(levels, tiny, 1 - np.finfo(float).epsneg))
-
-    def scaled(self, factor: Factor) -> TwoPieceNormal:
-        """Stretch the distributions about the mode.
-
-        Parameters
-        ----------
-        factor : float or ndarray of shape (m,)
-            Positive factor of all standard deviations.
-        """
-        lower, upper = factor * self.lower, factor * self.upper
-        return TwoPieceNormal(self.mode, lower, upper, factor * self.aleatoric)
-
-    def rows(self, rows: RowIndex) -> TwoPieceNormal:
-        """Select rows by a slice or positions."""
-        return TwoPieceNormal(
-            self.mode[rows], self.lower[rows], self.upper[rows], self.aleatoric[rows]
-        )
-
-    def output(self, k: int) -> TwoPieceNormal:
-        """Select the marginal distribution of one of several outputs."""
-        return TwoPieceNormal(
-            self.mode[..., k], self.lower[..., k], self.upper[..., k], self.aleatoric[..., k]
-        )
 
     def to_tfp(self) -> Any:
         """Convert to a TensorFlow Probability distribution with a batch of n independent rows."""

@@ -257,14 +257,16 @@ def fit_epistemic_scale(
     # Without noise the minimum of Eq. 51 is at a root mean square.
     if aleatoric is None or not aleatoric.any():
         return root_mean_square(error / epistemic, weight) or 1.0, 1.0
-    known = _fit_scale_with_known_noise(error, epistemic, beyond, aleatoric, weight), 1.0
+    # The factor of the model's part that makes both parts equal in a typical row.
+    balance = np.median(aleatoric[aleatoric > 0]) / np.median(epistemic)
+    least = float(_NEGLIGIBLE * balance)
+    known = _fit_scale_with_known_noise(error, epistemic, beyond, aleatoric, weight, least), 1.0
     if not fit_noise:
         return known
     both = 1.0, 1.0
     if error.any():
-        balance = _balance(epistemic, aleatoric)
         # From a negligible model's part to a negligible noise.
-        grid = _log_grid(_NEGLIGIBLE * balance, balance / _NEGLIGIBLE)
+        grid = _log_grid(least, balance / _NEGLIGIBLE)
 
         def profile_nll(log_ratio: float) -> float:
             near, far = (np.hypot(np.exp(log_ratio) * s, aleatoric) for s in (epistemic, beyond))
@@ -304,11 +306,6 @@ def _mean_nll(error: np.ndarray, near: np.ndarray, far: np.ndarray, weight: np.n
     return mean
 
 
-def _balance(epistemic: np.ndarray, aleatoric: np.ndarray) -> float:
-    """Compute the factor of the model's part that makes both parts equal in a typical row."""
-    return np.median(aleatoric[aleatoric > 0]) / np.median(epistemic)
-
-
 def _log_grid(low: float, high: float) -> np.ndarray:
     """Make a grid from log(low) to log(high) in steps of about `_GRID_STEP`."""
     low, high = np.log(low), np.log(high)
@@ -321,21 +318,21 @@ def _fit_scale_with_known_noise(
     beyond: np.ndarray,
     aleatoric: np.ndarray,
     weight: np.ndarray,
+    least: float,
 ) -> float:
-    """Fit c of the variance ``c**2 * epistemic**2 + aleatoric**2``."""
-    low = _NEGLIGIBLE * _balance(epistemic, aleatoric)
+    """Fit c of the variance ``c**2 * epistemic**2 + aleatoric**2``, at least `least`."""
     # From here on every row's variance is at least its squared error, and the loss grows.
     # It is sqrt(error^2 - aleatoric^2), factorised against overflow and cancellation.
     enough = np.sqrt(np.maximum(abs(error) - aleatoric, 0)) * np.sqrt(abs(error) + aleatoric)
     high = (enough / epistemic).max()
-    if high <= low:
-        return float(low)
+    if high <= least:
+        return least
 
     def nll(log_c: float) -> float:
         std, far = (np.hypot(np.exp(log_c) * side, aleatoric) for side in (epistemic, beyond))
         return _mean_nll(error, std, far, weight)
 
-    return float(np.exp(minimise(nll, _log_grid(low, high))))
+    return float(np.exp(minimise(nll, _log_grid(least, high))))
 
 
 def fit_readout(

@@ -202,7 +202,7 @@ def fit_temperature(probas: np.ndarray, codes: np.ndarray, weights: np.ndarray) 
     rows = np.arange(len(codes))
 
     def nll(log_t: float) -> float:
-        proba = temper(probas, np.exp(log_t))[rows, codes]
+        proba = scaled_probabilities(probas, 1 / np.exp(log_t), 0.0)[rows, codes]
         # Minus the log prior of log(T), plus the NLL.
         return 0.5 * log_t**2 - weights @ np.log(np.maximum(proba, _SMALLEST_DENSITY))
 
@@ -210,21 +210,13 @@ def fit_temperature(probas: np.ndarray, codes: np.ndarray, weights: np.ndarray) 
     return float(np.exp(optimize.minimize_scalar(nll, bounds=(-4, 4), method="bounded").x))
 
 
-def temper(proba: np.ndarray, temperature: float) -> np.ndarray:
-    """Raise probabilities (n, C) to the power 1 / T, and normalise them.
-
-    A probability of 0 counts as 2e-16, because a class that a neighbourhood or a tree has not seen
-    is not impossible.
-    """
-    return scaled_probabilities(proba, 1 / temperature, 0.0)
-
-
 def scaled_probabilities(
     proba: np.ndarray, slopes: float | np.ndarray, biases: float | np.ndarray
 ) -> np.ndarray:
     """Multiply the logarithms of probabilities (n, C) by slopes, add biases, and normalise.
 
-    Slopes and biases broadcast against (n, C).
+    Slopes and biases broadcast against (n, C). A probability of 0 counts as 2e-16, because a class
+    that a neighbourhood or a tree has not seen is not impossible.
     """
     logits = slopes * np.log(np.maximum(proba, SMALLEST_PROBABILITY)) + biases
     return np.asarray(softmax(logits, axis=-1))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,22 +27,6 @@ from skuq.predictive._mixture import (
     RowIndex,
     Uncertainty,
 )
-
-
-class Transform(Protocol):
-    """A strictly increasing function of each output, with finite values."""
-
-    def forward(self, y: np.ndarray) -> np.ndarray:
-        """Compute z from y, both of shape (..), or (.., m) for several outputs."""
-
-    def inverse(self, z: np.ndarray) -> np.ndarray:
-        """Compute y from z."""
-
-    def log_derivative(self, y: np.ndarray) -> np.ndarray:
-        """Compute the log of the derivative of `forward` at y."""
-
-    def output(self, k: int) -> Transform:
-        """Select the transform of one of several outputs, for arrays (..)."""
 
 
 @saved_as("predictive.TransformedMixture")
@@ -95,9 +79,9 @@ class TransformedMixture(Mixture):
     """
 
     inner: Mixture
-    transform: Transform
-    shift: np.ndarray | float = 0.0
-    factor: np.ndarray | float = 1.0
+    transform: Any
+    shift: Any = 0.0
+    factor: Any = 1.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, Mixture):
@@ -106,11 +90,9 @@ class TransformedMixture(Mixture):
             )
         if not (np.asarray(self.factor) > 0).all():
             raise ValueError(f"factor must be positive. Got {self.factor}.")
-
-    @property
-    def weights(self) -> np.ndarray:
-        """Weights of `inner`, of shape (K,)."""
-        return self.inner.weights
+        # Shift and factor of each row and output.
+        shift, factor = (np.broadcast_to(a, self._shape) for a in (self.shift, self.factor))
+        vars(self).update(weights=self.inner.weights, shift=shift, factor=factor)
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -168,25 +150,22 @@ class TransformedMixture(Mixture):
 
     def rows(self, rows: RowIndex) -> TransformedMixture:
         """Select rows by a slice or positions."""
-        shift, factor = self._of_each_row
-        return TransformedMixture(self.inner.rows(rows), self.transform, shift[rows], factor[rows])
+        inner = self.inner.rows(rows)
+        return TransformedMixture(inner, self.transform, self.shift[rows], self.factor[rows])
 
     def output(self, k: int) -> TransformedMixture:
         """Select the marginal distribution of one of several outputs."""
-        shift, factor = (values[:, k] for values in self._of_each_row)
+        shift, factor = self.shift[:, k], self.factor[:, k]
         return TransformedMixture(self.inner.output(k), self.transform.output(k), shift, factor)
 
-    @property
-    def _of_each_row(self) -> tuple[np.ndarray, np.ndarray]:
-        """Shift and factor of each row and output, (n[, m])."""
-        return np.broadcast_to(self.shift, self._shape), np.broadcast_to(self.factor, self._shape)
 
-    def _tfp_members(self) -> Any:
-        raise NotImplementedError(
-            "The transform is a function of NumPy arrays, which TensorFlow Probability cannot "
-            "use. Transform the draws of `inner.to_tfp()`, or use the methods of "
-            "TransformedMixture."
-        )
+def _gathered(name: str, doc: str) -> Any:
+    """Make a property of `GroupedDistribution` from that of its records."""
+
+    def gather(self: GroupedDistribution) -> np.ndarray:
+        return self._gather([getattr(part, name) for part in self.parts])
+
+    return property(gather, doc=doc)
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +207,7 @@ class GroupedDistribution(Continuous):
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        return (sum(map(len, self.rows)), *self.parts[0].mean.shape[1:])
+        return (sum(map(len, self.rows)), *self.parts[0]._shape[1:])
 
     def _gather(self, values: Sequence[np.ndarray], axis: int = 0) -> np.ndarray:
         """Put the records' values, whose rows are on `axis`, into the order of the rows."""
@@ -236,25 +215,10 @@ class GroupedDistribution(Continuous):
         # The argsort of a permutation is its inverse.
         return np.take(together, np.argsort(np.concatenate(self.rows)), axis=axis)
 
-    @property
-    def mean(self) -> np.ndarray:
-        """Point prediction of each record, of shape (n[, m])."""
-        return self._gather([part.mean for part in self.parts])
-
-    @property
-    def variance(self) -> np.ndarray:
-        """Variance of each record, in squared units of y."""
-        return self._gather([part.variance for part in self.parts])
-
-    @property
-    def aleatoric_variance(self) -> np.ndarray:
-        """Variance of the noise, in squared units of y."""
-        return self._gather([part.aleatoric_variance for part in self.parts])
-
-    @property
-    def epistemic_variance(self) -> np.ndarray:
-        """Variance beyond the noise's, in squared units of y."""
-        return self._gather([part.epistemic_variance for part in self.parts])
+    mean = _gathered("mean", "Point prediction of each record, of shape (n[, m]).")
+    variance = _gathered("variance", "Variance of each record, in squared units of y.")
+    aleatoric_variance = _gathered("aleatoric_variance", "Variance of the noise.")
+    epistemic_variance = _gathered("epistemic_variance", "Variance beyond the noise's.")
 
     def uncertainty(self, ddof: int = 0) -> Uncertainty:
         """Compute the mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
@@ -426,10 +390,3 @@ class AdaptedDistribution(Calibrated):
         # Change of variables from z to y: log phi(z) - log r'(z) + log ds/dy, with z = r^-1(s).
         density = -0.5 * nominal**2 - LOG_SQRT_2PI - np.log(self._map.slope(nominal)) + rise
         return density if y.ndim == 1 else density.sum(axis=1)
-
-    def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
-        draws = self.base._draw(n_samples, seed, rng)
-        # A draw of the base has a standard normal score z, (n_samples, n[, m]); the draw returned
-        # is the base's quantile at r(z).
-        scores = np.stack([normal_scores(self.base, draw) for draw in draws])
-        return at_scores(self.base, self._map(scores))

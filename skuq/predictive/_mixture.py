@@ -281,6 +281,55 @@ class Continuous:
         raise NotImplementedError
 
 
+class Parametric(Continuous):
+    """Distribution given by arrays of parameters. A subclass is a frozen dataclass."""
+
+    #: Arrays (.., n[, m]), and how each of them follows y when y is stretched: a "location" moves
+    #: and is stretched, a "scale" is stretched, a "shape" stays.
+    _array_kinds: ClassVar[dict[str, str]]
+
+    #: Number of the arrays' axes before that of the rows.
+    _leading_axes: ClassVar[int] = 0
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        first = next(iter(self._array_kinds))
+        shape: tuple[int, ...] = getattr(self, first).shape[self._leading_axes :]
+        return shape
+
+    def _map_arrays(self, change: Callable[[np.ndarray, str], np.ndarray]) -> Self:
+        """Make a distribution whose arrays are ``change(array, kind)``."""
+        kinds = self._array_kinds.items()
+        arrays = {name: change(getattr(self, name), kind) for name, kind in kinds}
+        return replace(self, **arrays)  # type: ignore[type-var]  # subclasses are dataclasses
+
+    def scaled(self, factor: Factor) -> Self:
+        """Stretch the distributions about their point predictions.
+
+        Parameters
+        ----------
+        factor : float or ndarray of shape (m,)
+            Positive factor of all standard deviations.
+        """
+        mean = self.mean
+
+        def stretch(array: np.ndarray, kind: str) -> np.ndarray:
+            if kind == "location":
+                return mean + factor * (array - mean)
+            return factor * array if kind == "scale" else array
+
+        return self._map_arrays(stretch)
+
+    def rows(self, rows: RowIndex) -> Self:
+        """Select rows by a slice or positions."""
+        pick = (..., rows) if len(self._shape) == 1 else (..., rows, slice(None))
+        return self._map_arrays(lambda array, _: array[pick])
+
+    def output(self, k: int) -> Self:
+        """Select the marginal distribution of one of several outputs."""
+        return self._map_arrays(lambda array, _: array[..., k])
+
+
 # Nodes (normal scores) and weights of the quadrature rule for expectations of functions of y. The
 # trapezoidal rule converges as fast as Gauss' rule for smooth functions, and faster for functions
 # with kinks. The probability beyond +-10 is 1e-23.
@@ -349,7 +398,7 @@ def find_roots(
     return np.where(found.success, centre + unit * found.x, ends)
 
 
-class Mixture(Continuous):
+class Mixture(Parametric):
     """Mixture of K members' distributions for every row; rows share the weights.
 
     Given the member, outputs are independent; over members they are not.
@@ -382,10 +431,8 @@ class Mixture(Continuous):
 
     # Parts that a subclass defines.
 
-    @property
-    def weights(self) -> np.ndarray:
-        """Weights of the members, of shape (K,): positive, summing to 1."""
-        raise NotImplementedError
+    #: Weights (K,) of the members.
+    weights: np.ndarray
 
     @property
     def member_means(self) -> np.ndarray:
@@ -397,12 +444,7 @@ class Mixture(Continuous):
         """Variances of the members, of shape (K, n[, m]), in squared units of y."""
         raise NotImplementedError
 
-    #: Arrays (K, .., n[, m]) of the members, and how each of them follows y when y is stretched:
-    #: a "location" moves and is stretched, a "scale" is stretched, a "shape" stays.
-    _array_kinds: ClassVar[dict[str, str]]
-
-    #: Number of the arrays' axes before that of the rows.
-    _leading_axes: ClassVar[int] = 1
+    _leading_axes = 1  # members
 
     # Functions of arrays, whose number depends on the subclass.
 
@@ -421,21 +463,9 @@ class Mixture(Continuous):
     # Parts that follow from these.
 
     @property
-    def _shape(self) -> tuple[int, ...]:
-        first = next(iter(self._array_kinds))
-        shape: tuple[int, ...] = getattr(self, first).shape[self._leading_axes :]
-        return shape
-
-    @property
     def _arrays(self) -> tuple[np.ndarray, ...]:
         """Arrays (K, .., n[, m]); the functions above take those of one member."""
         return tuple(getattr(self, name) for name in self._array_kinds)
-
-    def _map_arrays(self, change: Callable[[np.ndarray, str], np.ndarray]) -> Self:
-        """Make a mixture of the same weights whose arrays are ``change(array, kind)``."""
-        kinds = self._array_kinds.items()
-        arrays = {name: change(getattr(self, name), kind) for name, kind in kinds}
-        return replace(self, **arrays)  # type: ignore[type-var]  # subclasses are dataclasses
 
     def _members(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Iterate over the arrays of each member."""
@@ -530,32 +560,6 @@ class Mixture(Continuous):
             low, high = np.minimum(low, end), np.maximum(high, end)
         return low, high
 
-    def scaled(self, factor: Factor) -> Self:
-        """Stretch the mixture about its mean.
-
-        Parameters
-        ----------
-        factor : float or ndarray of shape (m,)
-            Positive factor of all standard deviations.
-        """
-        mean = self.mean
-
-        def stretch(array: np.ndarray, kind: str) -> np.ndarray:
-            if kind == "location":
-                return mean + factor * (array - mean)
-            return factor * array if kind == "scale" else array
-
-        return self._map_arrays(stretch)
-
-    def rows(self, rows: RowIndex) -> Self:
-        """Select rows by a slice or positions."""
-        pick = (..., rows) if len(self._shape) == 1 else (..., rows, slice(None))
-        return self._map_arrays(lambda array, _: array[pick])
-
-    def output(self, k: int) -> Self:
-        """Select the marginal distribution of one of several outputs."""
-        return self._map_arrays(lambda array, _: array[..., k])
-
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         # One member for all rows of a draw.
         members = np.random.default_rng(seed).choice(
@@ -616,23 +620,17 @@ class Mixture(Continuous):
         NotImplementedError
             If TensorFlow Probability has no such distribution.
         """
-        members = self._tfp_members()  # batch (n, K)
+        members = self._tfp_members()
         from skuq.backend import tfd
 
+        if len(self._shape) == 2:  # outputs are independent given the member
+            members = tfd.Independent(members, reinterpreted_batch_ndims=1)
         return tfd.MixtureSameFamily(tfd.Categorical(probs=self.weights), members)
 
     def _tfp_members(self) -> Any:
-        """Convert the members to a distribution of batch (n, K), of event shape () or (m,)."""
+        """Convert the members to a distribution of batch (n, K[, m])."""
         name = type(self).__name__
         raise NotImplementedError(
             f"TensorFlow Probability has no counterpart of {name}. Use the methods of {name}: "
             "cdf, log_prob, quantile, sample."
         )
-
-    def _independent(self, distribution: Any) -> Any:
-        """Join distributions of single outputs, batch (n, K, m), to one of all m outputs."""
-        if len(self._shape) == 1:
-            return distribution
-        from skuq.backend import tfd
-
-        return tfd.Independent(distribution, reinterpreted_batch_ndims=1)

@@ -92,10 +92,7 @@ class GaussianMixture(Mixture):
     def _tfp_members(self) -> Any:
         from skuq.backend import tfd
 
-        # (n, K[, m])
-        return self._independent(
-            tfd.Normal(np.moveaxis(self.loc, 0, 1), np.moveaxis(self.scale, 0, 1))
-        )
+        return tfd.Normal(np.moveaxis(self.loc, 0, 1), np.moveaxis(self.scale, 0, 1))
 
 
 @saved_as("predictive.NestedGaussianMixture")
@@ -248,13 +245,8 @@ class NestedGaussianMixture(Mixture):
         from skuq.backend import tfd
 
         # (n, K, [m,] J)
-        loc, scale, probabilities = (
-            np.moveaxis(a, (0, 1), (1, -1)) for a in (self.loc, self.scale, self.probabilities)
-        )
-        outputs = tfd.MixtureSameFamily(
-            tfd.Categorical(probs=probabilities), tfd.Normal(loc, scale)
-        )
-        return self._independent(outputs)
+        loc, scale, probabilities = (np.moveaxis(a, (0, 1), (1, -1)) for a in self._arrays)
+        return tfd.MixtureSameFamily(tfd.Categorical(probs=probabilities), tfd.Normal(loc, scale))
 
 
 def check_location_and_stds(**arrays: ArrayLike) -> list[np.ndarray]:
@@ -489,5 +481,5 @@ class StudentTMixture(Mixture):
     def _tfp_members(self) -> Any:
         from skuq.backend import tfd
 
-        df, loc, scale = (np.moveaxis(a, 0, 1) for a in (self.df, self.loc, self.scale))
-        return self._independent(tfd.StudentT(df, loc, scale))
+        loc, scale, df = (np.moveaxis(a, 0, 1) for a in self._arrays)
+        return tfd.StudentT(df, loc, scale)

@@ -34,11 +34,6 @@ def update_weights(
     return (1 - share) * weights + share * prior
 
 
-def remember(recent: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """Append new rows to the recent ones, and keep the last 500."""
-    return np.concatenate([recent, new])[-_REMEMBERED:]
-
-
 _TAIL = np.array([0.005, 0.01, 0.025, 0.05])  # tracked levels below 10 %
 LEVELS = np.concatenate([_TAIL, np.arange(2, 19) / 20, 1 - _TAIL[::-1]])
 NOMINAL = special.ndtri(LEVELS)  # scores of these levels while the calibration holds
@@ -206,14 +201,19 @@ class QuantileTracker:
         # The last step reflects mainly the last 24 rows, such as those of a weekend. If many rows
         # arrive together, the average is a better prediction of as many more.
         averages = later / (n_steps - n_steps // 2) if n_steps else self.averages
-        seen = np.stack([scores, self._scores_under_tracker(scores)], axis=1)  # (T, 2, m)
+        # Normal scores of the truths under the tracked quantiles.
+        tracked = [
+            np.interp(column, knots, NOMINAL, left=-np.inf, right=np.inf)
+            for column, knots in zip(scores.T, self.quantiles.T)
+        ]
+        seen = np.stack([scores, np.stack(tracked, axis=1)], axis=1)  # (T, 2, m)
         return QuantileTracker(
             positions,
             averages,
             update_weights(self.weights, rate * losses, share, _PRIOR),
             energy,
             self.n_rows + n,
-            remember(self.recent, seen),
+            np.concatenate([self.recent, seen])[-_REMEMBERED:],
         )
 
     def _losses(self, scores: np.ndarray, output: int) -> np.ndarray:
@@ -231,14 +231,6 @@ class QuantileTracker:
         losses = LEVELS * (sums[-1] - len(ordered) * r) + below * r - sums[below]
         mean: np.ndarray = (losses / _DENSITY).mean(axis=1)
         return mean
-
-    def _scores_under_tracker(self, scores: np.ndarray) -> np.ndarray:
-        """Compute normal scores (T, m) of truths under the tracked quantiles."""
-        columns = [
-            np.interp(column, knots, NOMINAL, left=-np.inf, right=np.inf)
-            for column, knots in zip(scores.T, self.quantiles.T)
-        ]
-        return np.stack(columns, axis=1)
 
     def drift(self, shape: tuple[int, ...]) -> CalibrationDrift:
         """Describe the deviation from the calibration; `shape` is () or (m,)."""
@@ -392,14 +384,15 @@ class LogitTracker:
         return replace(
             tracker,
             weights=update_weights(self.weights, losses, _SHARE, 1 / len(CLASS_MEMORIES)),
-            recent=remember(self.recent, seen),
+            recent=np.concatenate([self.recent, seen])[-_REMEMBERED:],
             n_rows=self.n_rows + n,
         )
 
     def _step(self, given: np.ndarray, codes: np.ndarray) -> LogitTracker:
         """Learn from several rows with probabilities (b, C) in one Newton step."""
         b, n_classes = given.shape
-        logits, proba = _logits(given), self._each(given)  # (b, C), (k, b, C)
+        logits, proba = np.log(np.maximum(given, SMALLEST_PROBABILITY)), self._each(given)
+        logits -= logits.mean(axis=1, keepdims=True)  # (b, C); probabilities are (k, b, C)
         # Derivatives of the logits: by the slope these logits, by the biases the identity.
         jacobian = np.concatenate(
             [logits[..., None], np.broadcast_to(np.eye(n_classes), (b, n_classes, n_classes))], 2
@@ -438,9 +431,3 @@ class LogitTracker:
         return ClassDrift(
             self.n_rows, float(with_), float(without), float(slope), np.array(bias) - np.mean(bias)
         )
-
-
-def _logits(proba: np.ndarray) -> np.ndarray:
-    """Compute logarithms of probabilities (T, C), with mean 0 over classes."""
-    logs = np.log(np.maximum(proba, SMALLEST_PROBABILITY))
-    return logs - logs.mean(axis=1, keepdims=True)

@@ -21,7 +21,6 @@ from skuq.predictive._categorical import (
     fit_temperature,
     fit_vector_scaling,
     scaled_probabilities,
-    temper,
 )
 
 KNOTS = np.array([0.0, 0.2, 0.5, 0.9, 1.0]), np.array([0.0, 0.1, 0.6, 0.8, 1.0])
@@ -175,13 +174,17 @@ def test_temperature_is_most_likely_and_known():
     logits = rng.normal(size=(20_000, 3)) * 2
     true = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     codes = (true.cumsum(axis=1) < rng.random((20_000, 1))).sum(axis=1)
-    sure = temper(true, 0.5)
+    sure = scaled_probabilities(true, 1 / 0.5, 0.0)
     assert_allclose(fit_temperature(sure, codes, np.ones(20_000)), 2.0, rtol=0.03)
-    assert_allclose(temper(sure, 2.0), true, atol=1e-12)
-    assert_allclose(temper(np.array([[0.0, 1.0]]), 3.0), [[6e-6, 1.0]], rtol=0.02)
+    assert_allclose(scaled_probabilities(sure, 1 / 2.0, 0.0), true, atol=1e-12)
+    assert_allclose(
+        scaled_probabilities(np.array([[0.0, 1.0]]), 1 / 3.0, 0.0), [[6e-6, 1.0]], rtol=0.02
+    )
     r = (0.3 / 0.4) ** 1000  # every power itself is 0 in floating point
     expected = np.array([[r, r, 1.0]]) / (1 + 2 * r)
-    assert_allclose(temper(np.array([[0.3, 0.3, 0.4]]), 1e-3), expected, rtol=1e-9)
+    assert_allclose(
+        scaled_probabilities(np.array([[0.3, 0.3, 0.4]]), 1e3, 0.0), expected, rtol=1e-9
+    )
 
 
 def test_temperature_of_classes_that_are_all_right_is_not_0():
