@@ -425,7 +425,7 @@ class AcquisitionTask(NamedTuple):
     """An acquisition function to maximise over a box (d, 2), by batches of q points.
 
     `best` is a number or one for each draw (n_draws,), `pending` the level that pending points
-    reach in each draw (n_draws,).
+    reach in each draw (n_draws,). A `domain` is given only if it has constraints of inputs.
     """
 
     posterior: Posterior
@@ -435,6 +435,7 @@ class AcquisitionTask(NamedTuple):
     best: float | np.ndarray
     q: int
     pending: np.ndarray | None = None
+    domain: Any = None
 
 
 class CompiledAcquisition:
@@ -469,7 +470,7 @@ class CompiledAcquisition:
         rows = max(1, min(_MAX_ROWS, _ENTRIES_PER_CALL // numbers))
         self.rows_per_call = 2 ** int(math.log2(rows))
 
-    def values(self, u):
+    def __call__(self, u):
         """Compute the acquisition of every batch."""
         return self._run("value", u)[0]
 
@@ -581,7 +582,7 @@ class CompiledAcquisition:
 
 def acquisition_of(task: AcquisitionTask) -> Callable[[np.ndarray], np.ndarray]:
     """Make the acquisition function of batches u (n, q * d) in NumPy, without compilation."""
-    posterior, acquisition, objective, bounds, best, q, pending = task
+    posterior, acquisition, objective, bounds, best, q, pending, _ = task
     lower, upper = bounds.T
 
     def values(u):

@@ -11,6 +11,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+from scipy.optimize import LinearConstraint
 from sklearn.base import clone
 
 from skuq._params import Interval, Settings, StrOptions
@@ -24,8 +25,9 @@ from skuq.bayesopt._acquisition import (
     check_acquisition,
 )
 from skuq.bayesopt._domain import Domain
+from skuq.bayesopt._feasible import named_constraints
 from skuq.bayesopt._results import Results
-from skuq.bayesopt._surrogate import Constraints, check_surrogate, posterior_of
+from skuq.bayesopt._surrogate import OutputConstraints, check_surrogate, posterior_of
 from skuq.predictive import Posterior
 
 # Settings that are saved as they are.
@@ -127,7 +129,7 @@ class SearchSettings:
     maximizer: MultiStart | Direct | MixedInteger
     n_draws: int
     n_initial: int
-    constraints: Constraints
+    constraints: OutputConstraints
     noisy: bool
     reseed: bool
     entropy: int
@@ -169,11 +171,16 @@ class SearchSettings:
                 'maximizer="milp" takes the standard deviation of the model itself. Got '
                 f"{acquisition!r}: leave out `deviation`, or take another maximizer."
             )
-        for name, given in (("objective", self.objective), ("constraints", self.constraints.given)):
+        inputs, outputs = self.domain.input_constraints, self.constraints.given
+        functions = [c for c in inputs.values() if not isinstance(c, LinearConstraint)]
+        for name, given in (
+            ("an `objective`", self.objective),
+            ("`output_constraints`", outputs),
+            ("`input_constraints` other than LinearConstraint", functions),
+        ):
             if given:
                 raise ValueError(
-                    f'maximizer="milp" cannot use `{name}`. Leave it out, or take another '
-                    "maximizer."
+                    f'maximizer="milp" cannot use {name}. Leave it out, or take another maximizer.'
                 )
 
     def to_dict(self) -> dict[str, Any]:
@@ -186,7 +193,8 @@ class SearchSettings:
             "maximizer": _to_json(self.maximizer),
             **{name: getattr(self, name) for name in _SAVED},
             "has_objective": self.objective is not None,
-            "constraint_names": list(self.constraints.names),
+            "output_constraints": list(self.constraints.names),
+            "input_constraints": list(self.domain.input_constraints),
         }
 
 
@@ -208,7 +216,7 @@ def resumed_parameters(saved: dict[str, Any], changes: dict[str, Any]) -> dict[s
     go on with another domain or seed.
     """
     saved = dict(saved)
-    had_objective, names = saved.pop("has_objective"), saved.pop("constraint_names")
+    had_objective = saved.pop("has_objective")
     if "random_state" in changes:
         raise ValueError("A search continues with its own seed: leave out `random_state`.")
     if had_objective != (changes.get("objective") is not None):
@@ -217,12 +225,13 @@ def resumed_parameters(saved: dict[str, Any], changes: dict[str, Any]) -> dict[s
             if had_objective
             else "This search was told numbers, not outputs: it takes no `objective`."
         )
-    given = list(changes.get("constraints") or {})
-    if given != list(names):
-        raise ValueError(
-            f"This search has the `constraints` {list(names)}. A saved search holds no "
-            f"functions and no regressors: give them again, in this order. Got {given}."
-        )
+    for name, read in (("output_constraints", list), ("input_constraints", named_constraints)):
+        names, given = list(saved.pop(name)), list(read(changes.get(name) or {}))
+        if given != names:
+            raise ValueError(
+                f"This search has the `{name}` {names}. A saved search holds no functions and no "
+                f"regressors: give them again, in this order. Got {given}."
+            )
     if saved["acquisition"] is None and "acquisition" not in changes:
         raise ValueError(
             "The `acquisition` of this search has a function. A saved search holds no functions: "

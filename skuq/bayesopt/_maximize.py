@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -68,6 +69,7 @@ def maximize_acquisition(
     pending=None,
     min_distance=1e-6,
     random_state=None,
+    domain=None,
 ):
     """Find the point, or the batch of points, where an acquisition function is largest.
 
@@ -106,6 +108,10 @@ def maximize_acquisition(
         Distance below which a point counts as excluded, in a box scaled to [0, 1]^d.
     random_state : int, numpy.random.Generator or None, default=None
         Seed of the starts.
+    domain : Domain, optional
+        Domain of the points, which are encoded, if it has constraints of inputs. Starts are then
+        feasible points, whole numbers stay those of their start, and "lbfgs" and "scipy" both
+        climb by SciPy's SLSQP. DIRECT evaluates the border where it is outside.
 
     Returns
     -------
@@ -172,9 +178,13 @@ def maximize_acquisition(
         draws = posterior(pending)
         values = np.asarray(draws if objective is None else objective(draws), dtype="float64")
         level = acquisition.pending_level(values)
-    task = AcquisitionTask(posterior, acquisition, objective, bounds, best=best, q=q, pending=level)
+    if domain is not None and domain.feasible is None:
+        domain = None
+    task = AcquisitionTask(
+        posterior, acquisition, objective, bounds, best=best, q=q, pending=level, domain=domain
+    )
     # From here on, batches are rows of the unit box, (k, q * d).
-    u = _starts(np.random.default_rng(random_state), n_restarts, starts, bounds, q)
+    u = _starts(np.random.default_rng(random_state), n_restarts, starts, task)
     found, values = _search(task, u, method, n_restarts, u[: len(starts)])
     # Points whose results are expected are not proposed again either.
     exclude = np.concatenate([exclude, pending])
@@ -191,8 +201,11 @@ def _search(task, u, method, n_restarts, given):
     """
     if method == "auto":
         method = "scipy" if task.posterior.key is None else "lbfgs"
+    finder = _FINDERS[method]
+    if task.domain is not None and finder is not _run_direct:
+        finder = _climb_inside
     try:
-        return _FINDERS[method](task, u, n_restarts, given)
+        return finder(task, u, n_restarts, given)
     except NumpyOnlyError as error:
         warn_user(
             f"The objective does not take the backend's tensors ({error}), so there are no "
@@ -255,7 +268,7 @@ def _compile(task, u):
     Return it with its values (n,) at candidates u (n, q * d).
     """
     compiled = CompiledAcquisition(task)
-    values = compiled.values(u)
+    values = compiled(u)
     # Compare a few points with double precision.
     rows = np.linspace(0, len(u) - 1, _N_COMPARED).astype(int)
     exact = acquisition_of(task)(u[rows])
@@ -264,64 +277,110 @@ def _compile(task, u):
     # Values beyond the range of single precision are inf or NaN, and not near the exact ones.
     if not np.all(np.abs(exact - values[rows])[usable] <= largest):
         compiled = CompiledAcquisition(task, "float64")
-        values = compiled.values(u)
+        values = compiled(u)
     return compiled, values
 
 
 def _climb_one_by_one(task, u, n_restarts, given):
     """Climb from one candidate after the other with SciPy's L-BFGS-B."""
+    has_gradients = task.posterior.key is not None
+    if has_gradients:
+        u = u[:n_restarts]
+    function, values, units = _evaluate(task, u)
+    starts = u[_rank(values)[: None if has_gradients else min(n_restarts, _N_CLIMBED)]]
+    found, kept = [u], [values]
+    with nullcontext() if has_gradients else one_thread_if_small(0):  # calls predict a few points
+        for start in starts:
+            result = optimize.minimize(
+                _cost(function, units),
+                start,
+                jac=True,
+                bounds=[(0.0, 1.0)] * len(start),
+                method="L-BFGS-B",
+            )
+            found.append(np.clip(result.x, 0.0, 1.0)[None])
+            is_finite = result.fun < _COST_OF_NON_FINITE
+            kept.append([units.to_value(result.fun) if is_finite else -math.inf])
+    return np.concatenate(found), np.concatenate(kept)
+
+
+def _climb_inside(task, u, n_restarts, given):
+    """Climb from some of the candidates by SLSQP, which keeps constraints of inputs.
+
+    Only continuous columns move. Where SLSQP ends outside, as functions are not smooth, the point
+    is the last feasible one on the way from its start.
+    """
+    function, values, units = _evaluate(task, u)
+    ranks, free = _rank(values), np.tile(~task.domain.encoded_integer, task.q)
+    if not (len(ranks) and free.any()):
+        return u, values
+    cost, feasible, found = _cost(function, units), task.domain.feasible, []
+    # The best candidates are often near each other: take ever worse ones, too.
+    chosen = np.unique(np.geomspace(1, min(len(ranks), n_restarts), _N_CLIMBED).astype(int)) - 1
+    with one_thread_if_small(0):
+        for start in u[ranks[chosen]]:  # copies
+            X = _to_points(task, start)
+            v, points, constraints = feasible.local_constraints(X)
+
+            def cost_of_free(v, row=start):
+                row[free] = v
+                value, gradient = cost(row)
+                return value, gradient[free]
+
+            result = optimize.minimize(
+                cost_of_free,
+                v,
+                jac=True,
+                bounds=[(0.0, 1.0)] * len(v),
+                constraints=constraints,
+                method="SLSQP",
+                options={"ftol": _FTOL, "maxiter": _MAX_EXACT_ROUNDS},
+            )
+            ends = np.where(np.isfinite(result.x), np.clip(result.x, 0.0, 1.0), v)
+            found.append(_to_unit(task, feasible.pull(points(ends), X)))
+    found = np.array(found)
+    return np.concatenate([found, u]), np.concatenate([function(found), values])
+
+
+def _evaluate(task, u):
+    """Make the acquisition function of a task, and evaluate it at candidates u (k, q * d)."""
     if task.posterior.key is None:
-        return _without_gradients(task, u, min(n_restarts, _N_CLIMBED))
-    u = u[:n_restarts]
-    compiled, values = _compile(task, u)
-    units = _Units.of(values)
+        function = acquisition_of(task)
+        values = function(u)
+    else:
+        function, values = _compile(task, u)
+    return function, values, _Units.of(values)
+
+
+def _cost(function, units):
+    """Make the cost of one batch (q * d,) and its gradient, from an acquisition function."""
 
     def cost(u):
-        value, gradient = compiled.value_and_gradient(u)
-        return units.to_cost(value), -gradient / units.spread
-
-    return _polish(cost, u[_rank(values)], u, values, units)
-
-
-def _without_gradients(task, u, n_restarts):
-    """Climb from the best candidates by forward differences."""
-    function = acquisition_of(task)
-    values = function(u)
-    units = _Units.of(values)
-
-    def cost(u):
-        steps = np.where(u > 0.5, -_DIFFERENCE, _DIFFERENCE)  # away from the nearer bound
-        # The point and its neighbour in each direction, in one call.
-        costs = units.to_cost(function(np.concatenate([u[None], u + np.diag(steps)])))
-        return costs[0], (costs[1:] - costs[0]) / steps
-
-    with one_thread_if_small(0):  # each call predicts a few points
-        return _polish(cost, u[_rank(values)[:n_restarts]], u, values, units)
-
-
-def _polish(cost, starts, u, values, units):
-    """Run SciPy's L-BFGS-B from each start, and append what it finds to the known points."""
-
-    def finite_cost(u):
-        """Compute cost and gradient; L-BFGS-B fails on those that are not finite."""
-        value, gradient = cost(u)
+        if isinstance(function, CompiledAcquisition):
+            value, gradient = function.value_and_gradient(u)
+            value, gradient = units.to_cost(value), -gradient / units.spread
+        else:
+            steps = np.where(u > 0.5, -_DIFFERENCE, _DIFFERENCE)  # away from the nearer bound
+            # The point and its neighbour in each direction, in one call.
+            costs = units.to_cost(function(np.concatenate([u[None], u + np.diag(steps)])))
+            value, gradient = costs[0], (costs[1:] - costs[0]) / steps
         if np.isfinite(value) and np.isfinite(gradient).all():
             return value, gradient
-        return _COST_OF_NON_FINITE, np.zeros_like(u)
+        return _COST_OF_NON_FINITE, np.zeros_like(u)  # SciPy fails on what is not finite
 
-    found, kept = [u], [values]
-    for start in starts:
-        result = optimize.minimize(
-            finite_cost,
-            start,
-            jac=True,
-            bounds=[(0.0, 1.0)] * len(start),
-            method="L-BFGS-B",
-        )
-        found.append(np.clip(result.x, 0.0, 1.0)[None])
-        is_finite = result.fun < _COST_OF_NON_FINITE
-        kept.append([units.to_value(result.fun) if is_finite else -math.inf])
-    return np.concatenate(found), np.concatenate(kept)
+    return cost
+
+
+def _to_points(task, u):
+    """Make points (k * q, d) of the domain of batches u (k, q * D) in the unit box."""
+    lower, upper = task.bounds.T
+    return task.domain.decode(lower + (upper - lower) * np.reshape(u, (-1, len(lower))))
+
+
+def _to_unit(task, X):
+    """Make a batch (q * D,) in the unit box of points (q, d) of the domain."""
+    lower, upper = task.bounds.T
+    return ((task.domain.encode(X) - lower) / (upper - lower)).reshape(-1)
 
 
 def _run_direct(task, u, n_restarts, given):
@@ -334,6 +393,8 @@ def _run_direct(task, u, n_restarts, given):
     found = []  # all evaluated points, since the best may be an excluded one
 
     def negative(point):
+        if task.domain is not None:
+            point = _to_unit(task, task.domain.feasible.move_inside(_to_points(task, point)))
         value = function(point[None])[0]
         found.append((point.copy(), value))
         return -value if np.isfinite(value) else _COST_OF_NON_FINITE
@@ -349,23 +410,32 @@ def _run_direct(task, u, n_restarts, given):
         vol_tol=0.0,
         len_tol=0.0,
     )
-    points, values = zip(*found)
-    return np.array(points), np.array(values)
+    points, values = map(np.array, zip(*found))
+    if task.domain is not None:  # u are feasible, and DIRECT may have found few of these
+        return np.concatenate([points, u]), np.concatenate([values, function(u)])
+    return points, values
 
 
 _FINDERS = {"lbfgs": _climb_together, "scipy": _climb_one_by_one, "direct": _run_direct}
 
 
-def _starts(rng, n_restarts, starts, bounds, q):
+def _starts(rng, n_restarts, starts, task):
     """Draw candidates (.., q * d) in the unit box; given starts come first."""
-    n_candidates = _CANDIDATES_PER_RESTART * n_restarts
-    u = qmc.LatinHypercube(q * len(bounds), rng=rng).random(n_candidates)
+    n_candidates, q, d = _CANDIDATES_PER_RESTART * n_restarts, task.q, len(task.bounds)
+    lower, upper = task.bounds.T
+    if task.domain is not None:
+        X = task.domain.encode(task.domain.sample((len(starts) + n_candidates) * q, rng))
+        batches = ((X - lower) / (upper - lower)).reshape(-1, q * d)
+        for batch, start in zip(batches, starts):
+            start = task.domain.feasible.move_inside(task.domain.decode(start[None]))
+            batch[:d] = (task.domain.encode(start)[0] - lower) / (upper - lower)
+        return batches
+    u = qmc.LatinHypercube(q * d, rng=rng).random(n_candidates)
     if not len(starts):
         return u
-    lower, upper = bounds.T
-    given = np.clip((starts - lower) / (upper - lower), 0.0, 1.0)
-    batches = qmc.LatinHypercube(q * len(bounds), rng=rng).random(len(given))
-    batches[:, : len(bounds)] = given  # the first point of a batch; its others are drawn
+    batches = qmc.LatinHypercube(q * d, rng=rng).random(len(starts))
+    # The first point of a batch; its others are drawn.
+    batches[:, :d] = np.clip((starts - lower) / (upper - lower), 0.0, 1.0)
     return np.concatenate([batches, u])
 
 

@@ -87,6 +87,7 @@ def maximize_readout(
     time_limit: float | None = None,
     *,
     one_hot=(),
+    linear: LinearConstraint | None = None,
     exclude=None,
 ):
     """Find the point of a box with the largest mean + beta * standard deviation, with a proof.
@@ -104,6 +105,8 @@ def maximize_readout(
         Seconds after which the best point so far is returned.
     one_hot : sequence of sequences of int
         Groups of inputs of which exactly one is 1 and all others are 0.
+    linear : scipy.optimize.LinearConstraint, optional
+        Linear constraints of the inputs.
     exclude : ndarray of shape (n, d), optional
         Points that may not be returned; only if all inputs are 0 or 1.
 
@@ -171,7 +174,9 @@ def maximize_readout(
         objective = np.append(objective, np.zeros(programme.n_variables - len(objective)))
         objective[raised] = beta * readout.unit
     for group in one_hot:
-        programme.add_sum(group, 1.0)
+        programme.add_linear(np.isin(np.arange(d), group)[None], 1.0, 1.0)
+    if linear is not None:
+        programme.add_linear(linear.A, linear.lb, linear.ub)
     if exclude is not None:
         exclude = np.asarray(exclude, dtype="float64")
         programme.exclude(exclude)
@@ -179,12 +184,12 @@ def maximize_readout(
     # 2 means that the programme is infeasible.
     if result.status == 2:
         raise ValueError(
-            "No point is left: all of {0, 1}^d have been excluded."
+            "No point is left: all of {0, 1}^d have been excluded, or violate `linear`."
             if exclude is not None
             else f"The solver finds no point in the bounds ({result.message})."
         )
     # Random points too, since the solver may run out of time before it finds any.
-    candidates = _draw_candidates(bounds, is_integer, one_hot, exclude)
+    candidates = _draw_candidates(bounds, is_integer, one_hot, linear, exclude)
     if result.x is not None:
         candidates = np.vstack([programme.inputs(result.x), candidates])
     if not len(candidates):
@@ -273,10 +278,11 @@ class _Programme:
         self._add_block(np.array([last, capped[0]]), np.array([[-1.0, 1.0]]), -np.inf, 0.0)
         return capped[0]
 
-    def add_sum(self, inputs, total):
-        """Require that these inputs sum to a number."""
-        inputs = np.asarray(inputs)
-        self._add_block(inputs, np.ones((1, len(inputs))), total, total)
+    def add_linear(self, matrix, lower, upper):
+        """Require ``lower <= matrix @ x <= upper`` of the inputs x (d,)."""
+        matrix = np.asarray(matrix, dtype="float64")
+        shift = matrix @ self.low
+        self._add_block(np.arange(len(self.low)), matrix * self.scale, lower - shift, upper - shift)
 
     def exclude(self, points):
         """Forbid these points."""
@@ -324,8 +330,8 @@ class _Programme:
         self._blocks.append((columns, matrix, lower, upper))
 
 
-def _draw_candidates(bounds, is_integer, one_hot, exclude):
-    """Draw points of the domain (n, d), always the same ones, without those to exclude."""
+def _draw_candidates(bounds, is_integer, one_hot, linear, exclude):
+    """Draw points of the domain (n, d), always the same ones, without those not allowed."""
     rng = np.random.default_rng(0)
     low, high = bounds.T
     points = low + (high - low) * rng.random((_N_SCREENED, len(low)))
@@ -334,6 +340,9 @@ def _draw_candidates(bounds, is_integer, one_hot, exclude):
     )
     for group in one_hot:
         points[:, group] = np.eye(len(group))[rng.integers(len(group), size=_N_SCREENED)]
+    if linear is not None:
+        sums = points @ np.transpose(linear.A)
+        points = points[((sums >= linear.lb) & (sums <= linear.ub)).all(axis=1)]
     if exclude is not None:
         known = {tuple(row) for row in exclude}
         points = points[[tuple(row) not in known for row in points]]

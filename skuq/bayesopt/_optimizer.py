@@ -36,7 +36,7 @@ from skuq.bayesopt._results import (
     initial_points,
 )
 from skuq.bayesopt._step import Step
-from skuq.bayesopt._surrogate import Constraints
+from skuq.bayesopt._surrogate import OutputConstraints
 from skuq.exceptions import SearchFailedError
 
 _logger = logging.getLogger("skuq")
@@ -159,6 +159,11 @@ def _locked(method):
     return wrapper
 
 
+def _allow_all(X):
+    """Stand in for a constraint of inputs."""
+    return np.zeros(len(X))
+
+
 def _sign_of(direction):
     """Return 1 for "maximize" and -1 for "minimize"."""
     if direction not in ("maximize", "minimize"):
@@ -206,12 +211,18 @@ class BayesianOptimizer:
     categories : sequence of int, optional
         Indices of the columns that hold unordered codes 0, 1, .., K - 1, with bounds (0, K - 1).
         The surrogate gets them one-hot encoded.
-    constraints : dict of str to callable or regressor, optional
-        Named constraints; a point is feasible where each is at most 0. A function computes the
-        constraint from the outputs, under the same rules as `objective`, and the surrogate knows
-        it with them. A
-        regressor learns a constraint that is measured: `tell` takes its values, and the function
-        of `maximize` returns ``(y, {name: value})``.
+    input_constraints : LinearConstraint, NonlinearConstraint or callable, or list or dict of \
+            them, optional
+        Constraints that are known before measuring. No point is proposed that violates one: initial
+        points, batches and all maximisers keep them. `LinearConstraint` and `NonlinearConstraint`
+        are those of `scipy.optimize`. A function gets points X (n, d), where a category is a column
+        of codes, and returns (n,) or (n, m) numbers, at most 0 where a point is feasible.
+        Equalities must be linear.
+    output_constraints : dict of str to callable or regressor, optional
+        Named constraints of what is measured; a result is feasible where each is at most 0. A
+        function computes the constraint from the outputs, under the same rules as `objective`, and
+        the surrogate knows it with them. A regressor learns a constraint that is measured itself:
+        `tell` takes its values, and the function of `maximize` returns ``(y, {name: value})``.
     noisy : bool, default=False
         Whether results carry noise. The incumbent is then, in each draw, the draw's best value at
         known points (Letham et al. 2019), not the luckiest result; the best point is the one of
@@ -243,13 +254,13 @@ class BayesianOptimizer:
         Their values of the objective, NaN where the evaluation failed.
     messages_ : tuple of str
         Reasons of failures; empty for successful evaluations.
-    constraints_ : dict of str to ndarray of shape (n,)
-        Values of the constraints, NaN where the evaluation failed.
+    output_constraints_ : dict of str to ndarray of shape (n,)
+        Values of the output constraints, NaN where the evaluation failed.
     pending_ : ndarray of shape (p, d)
         Points that were asked for and not told yet.
     best_x_ : ndarray of shape (d,) or None
-        Best point that satisfies the constraints, or the one that violates them least; None
-        before the first usable result.
+        Best point that satisfies all constraints. Without one, the point that violates the output
+        constraints least; None before the first usable result.
     best_value_ : float
         Value of the best point; NaN before the first usable result. With `noisy` it is the mean
         that the last model predicts, or the result itself before there is a model, as after
@@ -332,7 +343,8 @@ class BayesianOptimizer:
         n_initial=None,
         integer=None,
         categories=None,
-        constraints=None,
+        input_constraints=None,
+        output_constraints=None,
         noisy=False,
         reseed=True,
         random_state=None,
@@ -342,16 +354,17 @@ class BayesianOptimizer:
     ):
         if callback is not None and not callable(callback):
             raise TypeError(f"`callback` must be a function. Got {callback!r}.")
-        self.domain = Domain(bounds, integer, categories)
+        self.domain = Domain(bounds, integer, categories, input_constraints)
         self.estimator, self.objective, self.callback = estimator, objective, callback
         self.acquisition, self.maximizer, self.n_draws = acquisition, maximizer, n_draws
         self.n_initial = 2 * self.domain.n_columns + 1 if n_initial is None else n_initial
-        self.constraints, self.noisy, self.reseed = Constraints(constraints), noisy, reseed
+        self.output_constraints = OutputConstraints(output_constraints)
+        self.noisy, self.reseed = noisy, reseed
         self.verbose = verbose
         self._state = SearchState(draw_entropy(random_state), _sign_of(direction))
         self._identity = object()  # of compiled programs, see `SignedObjective`
         self._search_settings()  # raises an error if one is wrong
-        self._log = ResultLog(self.domain, objective, self.constraints, repeats=bool(noisy))
+        self._log = ResultLog(self.domain, objective, self.output_constraints, repeats=bool(noisy))
         self._fits = Fits()
         self._lock = threading.RLock()
         self.model_: Any = None
@@ -425,6 +438,9 @@ class BayesianOptimizer:
         check_count("n_calls", n_calls)
         check_count("q", q)
         given = self._log.x[:0] if x0 is None else self.domain.check(x0)
+        violation = self.domain.describe_violation(given) if len(given) else ""
+        if violation:
+            raise ValueError(f"`x0` must be feasible, but {violation}.")
         if len(given) > n_calls:
             raise ValueError(f"`x0` has {len(given)} points, more than `n_calls`={n_calls}.")
         end = len(self._log) + n_calls
@@ -452,7 +468,7 @@ class BayesianOptimizer:
             verbose=self.verbose,
         )
         with self._lock:
-            if len(self.constraints) and not self._log.feasible.any():
+            if not self._log.feasible.any():
                 warn_user(
                     "No evaluated point satisfies all constraints. The result is the point that "
                     "violates them least.",
@@ -541,7 +557,7 @@ class BayesianOptimizer:
         return proposal.x
 
     @_locked
-    def tell(self, x, y, constraints=None):
+    def tell(self, x, y, output_constraints=None):
         """Add the results of evaluations. Each of them settles its point, if that is pending.
 
         Points may have been rounded to single precision. Coarser rounding leaves a point pending,
@@ -555,7 +571,7 @@ class BayesianOptimizer:
             One number for each point. With an `objective` the function's outputs (q,) or
             (q, d_s), or (k, q) or (k, q, d_s). NaN, inf or None mean that the evaluation failed;
             one of them is enough for a point, whatever the shape of the outputs.
-        constraints : dict of str to array-like of shape () or (k,), optional
+        output_constraints : dict of str to array-like of shape () or (k,), optional
             Values of the measured constraints, those that have a regressor.
 
         Returns
@@ -572,12 +588,13 @@ class BayesianOptimizer:
         Warns
         -----
         UserWarning
-            If a point is near a pending one without being equal.
+            If a point is near a pending one without being equal, or violates `input_constraints`.
+            The surrogate learns from such a point, but it is never the best one.
         """
         if y is None:
             self._log.add_failures(x, "no result")
         else:
-            self._log.add(x, y, constraints)
+            self._log.add(x, y, output_constraints)
         return self
 
     @_locked
@@ -616,7 +633,7 @@ class BayesianOptimizer:
             maximizer=resolve_settings(self, "maximizer"),
             n_draws=self.n_draws,
             n_initial=self.n_initial,
-            constraints=self.constraints,
+            constraints=self.output_constraints,
             noisy=self.noisy,
             reseed=self.reseed,
             entropy=self._state.entropy,
@@ -702,8 +719,8 @@ class BayesianOptimizer:
 
     @property
     @_locked
-    def constraints_(self):
-        return dict(zip(self.constraints.names, self._log.known_constraints.T))
+    def output_constraints_(self):
+        return dict(zip(self.output_constraints.names, self._log.known_constraints.T))
 
     @property
     def pending_(self):
@@ -738,8 +755,8 @@ class BayesianOptimizer:
         Returns
         -------
         DataFrame
-            Columns "x0", "x1", .. of the points, "value" of the objective, with constraints one
-            column of each name and "feasible", "status" ("completed", "failed" or "pending")
+            Columns "x0", "x1", .. of the points, "value" of the objective, a column of each output
+            constraint, with constraints "feasible", "status" ("completed", "failed" or "pending")
             and "message", the reason of a failure.
         """
         return self._log.to_frame()
@@ -803,8 +820,9 @@ class BayesianOptimizer:
         estimator : regressor
             The surrogate.
         **changes
-            Parameters that a state does not hold (`objective`, `constraints`, an `acquisition`
-            with a function, `callback`, `verbose`), and new values of other parameters.
+            Parameters that a state does not hold (`objective`, `input_constraints`,
+            `output_constraints`, an `acquisition` with a function, `callback`, `verbose`), and new
+            values of other parameters.
 
         Returns
         -------
@@ -845,7 +863,8 @@ class BayesianOptimizer:
             settings = state["settings"]
             stand_ins = {
                 "objective": np.sum if settings["has_objective"] else None,
-                "constraints": dict.fromkeys(settings["constraint_names"], np.sum),
+                "output_constraints": dict.fromkeys(settings["output_constraints"], np.sum),
+                "input_constraints": dict.fromkeys(settings["input_constraints"], _allow_all),
                 **({} if settings["acquisition"] is not None else {"acquisition": "ei"}),
             }
             cls.from_state(state, GaussianProcessRegressor(), **stand_ins)

@@ -20,7 +20,13 @@ from skuq._utils._checks import fill_masked
 from skuq._utils._environment import generator
 from skuq._utils._messages import warn_user
 from skuq.bayesopt._domain import SMALL_DOMAIN, Domain
-from skuq.bayesopt._surrogate import Constraints, WrongShapeError, is_feasible, merit_units, merits
+from skuq.bayesopt._surrogate import (
+    OutputConstraints,
+    WrongShapeError,
+    is_feasible,
+    merit_units,
+    merits,
+)
 
 _LARGEST = 1e150  # surrogates compute variances, and squares of larger numbers overflow
 _NEAR = 0.02  # distance in unit coordinates that may come from rounding by hand
@@ -60,7 +66,7 @@ class ResultLog:
         self,
         domain: Domain,
         objective: Callable | None,
-        constraints: Constraints,
+        constraints: OutputConstraints,
         *,
         repeats: bool = False,
     ):
@@ -98,7 +104,7 @@ class ResultLog:
     @property
     def feasible(self) -> np.ndarray:
         """Tell which evaluations succeeded and satisfy all constraints: (n,)."""
-        return self.usable & is_feasible(self.constraints)
+        return self.usable & is_feasible(self.constraints) & self.domain.is_feasible(self.x)
 
     @property
     def has_value(self) -> bool:
@@ -139,6 +145,8 @@ class ResultLog:
         values, constraints = sign * self.values[usable], self.constraints[usable]
         # Merits rank infeasible points below feasible ones, by their violation.
         found = merits(values, constraints, merit_units(values, constraints))
+        allowed = self.domain.is_feasible(self.x[usable])
+        found = np.where(allowed | ~allowed.any(), found, -np.inf)
         return int(usable[np.argmax(found)])
 
     def results(self, sign: int) -> Results:
@@ -151,6 +159,9 @@ class ResultLog:
     def add(self, x, y, constraints=None) -> None:
         """Add points (d,) or (k, d) and their outputs; see `BayesianOptimizer.tell`."""
         points = self.domain.check(x)
+        violation = self.domain.describe_violation(points)
+        if violation:
+            warn_user(f"{violation}: the surrogate learns from it, but it is never the best point.")
         outputs = self._check_outputs(y, len(points), single=np.ndim(x) == 1)
         usable = _is_usable(outputs).reshape(len(outputs), -1).all(axis=1)
         if constraints is None and not usable.any():  # there was nothing to measure
@@ -237,7 +248,7 @@ class ResultLog:
         status = np.where(self.usable, "completed", "failed").tolist() + ["pending"] * n_pending
         columns: dict = {f"x{j}": X[:, j] for j in range(X.shape[1])}
         columns["value"] = np.append(self.values, np.full(n_pending, np.nan))
-        if len(self.rules):
+        if len(self.rules) or self.domain.feasible is not None:
             missing = np.full((n_pending, len(self.rules)), np.nan)
             limits = np.vstack([self.known_constraints, missing])
             columns |= {name: limits[:, j] for j, name in enumerate(self.rules.names)}

@@ -119,6 +119,10 @@ class Step:
             functions = tuple(map(make_hashable, settings.constraints.functions.values()))
             shape = surrogates.posterior.output_shape
             self.objective = MeritObjective(self._signed, shape, functions)
+        # Points that violate constraints of inputs are never the best, unless there are no others.
+        self._allowed = self.domain.is_feasible(results.X)
+        self._allowed |= ~self._allowed.any()
+        self._values = np.where(self._allowed, self._values, -np.inf)
         # Whether several points can be found at once, given pending ones.
         is_exact = isinstance(self.maximizer, MixedInteger)
         self.takes_batches = self.posterior.joint and not is_exact
@@ -132,7 +136,7 @@ class Step:
         # The best value of the results; with noise that of each draw, (n_draws,).
         self._incumbent = float(self._values.max())
         if settings.noisy:
-            draws = self._draw(results.X)
+            draws = self._draw(results.X[self._allowed])
             # Draws that are not joint say nothing about the largest of several points.
             joint = self.posterior.joint
             self._incumbent = draws.max(axis=1) if joint else float(draws.mean(axis=0).max())
@@ -142,7 +146,7 @@ class Step:
 
         Means are those of the draws.
         """
-        X = self.results.X
+        X = self.results.X[self._allowed]
         x = X[np.argmax(self._draw(X).mean(axis=0))]
         draws = self.surrogates.posterior(self.domain.encode(x[None]))
         value = np.asarray(self._signed(draws), dtype="float64").mean()
@@ -268,11 +272,12 @@ class Step:
             method=self.maximizer.method,
             n_restarts=self.maximizer.n_restarts,
             starts=self.domain.encode(self.results.X[best]),
+            domain=self.domain,
             pending=self.domain.encode(given),
             min_distance=self._min_gap / 2,  # in the box [0, 1]^D, not [-1, 1]^D
             random_state=derived_seed(self._entropy, "maximize"),
         )
-        x = self.domain.decode(x)  # (q, D) to (q, d), which rounds discrete columns
+        x = self._decode(x)
         for j in range(0 if self.domain.is_continuous.all() else q):
             others = np.vstack([given, np.delete(x, j, axis=0)])
             x[j] = self._climb(x[j], self.results.X[best], acquisition, others)
@@ -307,6 +312,7 @@ class Step:
             self.domain.encoded_integer,
             self.maximizer.time_limit,
             one_hot=self.domain.groups,
+            linear=self.domain.encoded_linear(),
             exclude=None if exclude is None else self.domain.encode(exclude),
         )
         if not optimal:
@@ -315,7 +321,12 @@ class Step:
                 f"{self.maximizer.time_limit:g} s: the proposal is the best point found, perhaps "
                 "not the best there is. Smaller networks help.",
             )
-        return self.domain.decode(x[None])
+        return self._decode(x[None])
+
+    def _decode(self, encoded):
+        """Make points (k, d) of encoded ones (k, D), and undo what rounding does to constraints."""
+        x, feasible = self.domain.decode(encoded), self.domain.feasible
+        return x if feasible is None else feasible.move_inside(x)
 
     def _choose_greedily(self, q, acquisition, given):
         """Choose points of a small domain one after the other, each the best given those before."""
@@ -415,6 +426,7 @@ class Step:
         # A noisy function may be evaluated again where it is known.
         known = self.results.failed if self._settings.noisy else self._known_points()
         free = self.domain.distance(X, known) > _SAME_POINT * self._root
+        free &= self.domain.is_feasible(X)
         free &= self.domain.distance(X, np.vstack([self.pending, others])) > self._min_gap
         if math.isinf(self.domain.n_points) and len(self.results.failed):
             # A point near a failure is likely to fail, too, unless a usable result is nearer.

@@ -266,7 +266,7 @@ _STEP = 1e-5
 _COLUMN = re.compile(r"x\d+|value|feasible|status|message")  # of `ResultLog.to_frame`
 
 
-class Constraints:
+class OutputConstraints:
     """Named constraints, in the user's order.
 
     `given` maps names to functions of the outputs or to regressors; see `BayesianOptimizer`.
@@ -274,19 +274,20 @@ class Constraints:
     """
 
     def __init__(self, given: Mapping[str, Any] | None):
-        if isinstance(given, Constraints):  # those of another search
+        if isinstance(given, OutputConstraints):  # those of another search
             given = given.given
         if given is not None and not isinstance(given, Mapping):
-            raise TypeError(f"`constraints` must be a dict of names. Got {given!r}.")
+            raise TypeError(f"`output_constraints` must be a dict of names. Got {given!r}.")
         self.given = {} if given is None else dict(given)
         self.functions: dict[str, Callable | None] = {}
         self.estimators: dict[str, Any] = {}
         for name, constraint in self.given.items():
             if not isinstance(name, str):
-                raise TypeError(f"Names of `constraints` must be strings. Got {name!r}.")
+                raise TypeError(f"Names of `output_constraints` must be strings. Got {name!r}.")
             if _COLUMN.fullmatch(name):
                 raise ValueError(
-                    f"`constraints` must not be named as a column of `to_frame()`. Got {name!r}."
+                    "`output_constraints` must not be named as a column of `to_frame()`. "
+                    f"Got {name!r}."
                 )
             if hasattr(constraint, "fit") and not isinstance(constraint, type):
                 check_surrogate(constraint)
@@ -296,7 +297,7 @@ class Constraints:
                 self.functions[name] = constraint
             else:
                 raise TypeError(
-                    f"`constraints` must be functions of the outputs or regressors. Got "
+                    f"`output_constraints` must be functions of the outputs or regressors. Got "
                     f"{constraint!r} for {name!r}."
                 )
 

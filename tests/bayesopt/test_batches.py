@@ -270,7 +270,11 @@ class Shifted:
 
 
 def test_ask_shares_programs_for_functions_that_are_not_hashable():
-    settings = {"objective": Shifted(0.1), "constraints": {"low": Shifted(2.0)}, "n_restarts": 2}
+    settings = {
+        "objective": Shifted(0.1),
+        "output_constraints": {"low": Shifted(2.0)},
+        "n_restarts": 2,
+    }
     optimizer = told(search(JointProcess(compiled=True), **settings))
     traced = []
     for _ in range(2):

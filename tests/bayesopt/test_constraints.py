@@ -83,11 +83,11 @@ def test_join_posteriors_repeats_the_draws_of_the_smaller():
 
 @pytest.mark.parametrize("estimator", [JointProcess(1.0), Marginal(1.0)], ids=["joint", "means"])
 def test_maximize_learns_and_keeps_a_measured_constraint(estimator):
-    optimizer = search(estimator, "ei", constraints={"disc": JointProcess(1.0)})
+    optimizer = search(estimator, "ei", output_constraints={"disc": JointProcess(1.0)})
     result = optimizer.maximize(evaluated, 16)
     assert disc(result.x) <= 0
     assert result.fun > 0.9 * BEST
-    assert_allclose(optimizer.constraints_["disc"], [disc(x) for x in result.x_iters])
+    assert_allclose(optimizer.output_constraints_["disc"], [disc(x) for x in result.x_iters])
     inside = np.array([disc(x) <= 0 for x in result.x_iters])
     assert result.fun == result.values[inside].max() < result.values.max()
     frame = optimizer.to_frame()
@@ -103,7 +103,7 @@ def test_minimize_needs_no_surrogate_for_a_constraint_of_the_outputs():
         OutputwiseRegressor(Marginal(1.0)),
         "ei",
         objective=lambda y: -(y[..., 0] + y[..., 1]),
-        constraints={"disc": lambda y: y[..., 2], "half": lambda y: -y[..., 0]},
+        output_constraints={"disc": lambda y: y[..., 2], "half": lambda y: -y[..., 0]},
     )
     result = optimizer.minimize(outputs, 16)
     assert disc(result.x) <= 0 <= result.x[0]
@@ -113,7 +113,7 @@ def test_minimize_needs_no_surrogate_for_a_constraint_of_the_outputs():
 @pytest.mark.slow
 def test_maximize_knows_constraints_in_compiled_programs():
     model = JointProcess(1.0, compiled=True)
-    optimizer = search(model, constraints={"disc": model}, n_restarts=30)
+    optimizer = search(model, output_constraints={"disc": model}, n_restarts=30)
     result = optimizer.maximize(evaluated, 16)
     assert disc(result.x) <= 0
     assert result.fun > 0.8 * BEST
@@ -127,7 +127,7 @@ def test_maximize_knows_constraints_in_compiled_programs():
     ],
 )
 def test_maximize_comes_near_a_border_that_holds_the_optimum(model, level):
-    settings = {"bounds": [(0, 1)], "constraints": {"cap": lambda y: y - 0.2 - level}}
+    settings = {"bounds": [(0, 1)], "output_constraints": {"cap": lambda y: y - 0.2 - level}}
     result = search(model, **settings).maximize(lambda x: level + x[0] ** 2, 14)
     assert 0.1995 < result.fun - level <= 0.2
 
@@ -143,7 +143,7 @@ def test_ask_shares_no_program_of_a_function_whose_globals_have_changed(constrai
         return y - best
 
     model = JointProcess(1.0, compiled=True)
-    functions = {"constraints": {"cap": cap}} if constrains else {"objective": objective}
+    functions = {"output_constraints": {"cap": cap}} if constrains else {"objective": objective}
     X, found = np.linspace(0, 1, 6)[:, None], []
     for changed in (0.2, 0.8, 0.5):
         best = changed
@@ -157,14 +157,16 @@ def test_maximize_finds_into_a_small_feasible_region():
     def ring(x):
         return np.hypot(x[0] + 0.8, x[1] - 0.8) - 0.1
 
-    optimizer = search(JointProcess(1.0), constraints={"ring": JointProcess(1.0)}, n_draws=16)
+    optimizer = search(
+        JointProcess(1.0), output_constraints={"ring": JointProcess(1.0)}, n_draws=16
+    )
     result = optimizer.maximize(lambda x: (value(x), {"ring": ring(x)}), 14)
     assert ring(result.x) <= 0
     assert len(optimizer.pending_) == 0
 
 
 def test_maximize_warns_without_a_feasible_point():
-    optimizer = search(JointProcess(), constraints={"never": JointProcess()}, n_initial=4)
+    optimizer = search(JointProcess(), output_constraints={"never": JointProcess()}, n_initial=4)
     with pytest.warns(UserWarning, match="No evaluated point satisfies all constraints"):
         result = optimizer.maximize(lambda x: (value(x), {"never": 1 + x[0] ** 2}), 6)
     assert abs(result.x[0]) == np.abs(result.x_iters[:, 0]).min()
@@ -194,32 +196,32 @@ def test_maximize_warns_without_a_feasible_point():
 )
 def test_constraints_refuse(constraints, given, error, message):
     with pytest.raises(error, match=message):
-        search(JointProcess(), constraints=constraints).tell([0.0, 0.0], 1.0, given)
+        search(JointProcess(), output_constraints=constraints).tell([0.0, 0.0], 1.0, given)
 
 
 def test_tell_takes_constraints_that_are_not_finite_for_failures():
-    optimizer = search(JointProcess(), constraints={"disc": JointProcess()})
+    optimizer = search(JointProcess(), output_constraints={"disc": JointProcess()})
     optimizer.tell([[0.0, 0.0], [0.1, 0.1]], [1.0, 2.0], {"disc": [np.nan, -1.0]})
     assert optimizer.messages_ == ("constraint 'disc' is NaN, inf or beyond 1e+150", "")
-    assert np.isnan(optimizer.constraints_["disc"][0])
+    assert np.isnan(optimizer.output_constraints_["disc"][0])
     assert optimizer.best_value_ == 2.0
 
 
 def test_load_needs_constraints_by_name(tmp_path):
-    settings = {"constraints": {"disc": JointProcess(), "low": lambda y: y - 2}}
+    settings = {"output_constraints": {"disc": JointProcess(), "low": lambda y: y - 2}}
     optimizer = search(JointProcess(), **settings)
     optimizer.maximize(evaluated, 7)
     optimizer.save(tmp_path / "search.skuq")
     with pytest.raises(ValueError, match="disc"):
         BayesianOptimizer.load(tmp_path / "search.skuq", JointProcess())
     expected = optimizer.ask()
-    for constraints in (settings["constraints"], optimizer.constraints):
+    for constraints in (settings["output_constraints"], optimizer.output_constraints):
         other = BayesianOptimizer.load(
-            tmp_path / "search.skuq", JointProcess(), constraints=constraints
+            tmp_path / "search.skuq", JointProcess(), output_constraints=constraints
         )
-        assert other.constraints.names == ("disc", "low")
+        assert other.output_constraints.names == ("disc", "low")
         assert_array_equal(other.ask(), expected)
-        assert_array_equal(other.constraints_["disc"], optimizer.constraints_["disc"])
+        assert_array_equal(other.output_constraints_["disc"], optimizer.output_constraints_["disc"])
 
 
 # Noise

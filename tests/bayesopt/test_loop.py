@@ -165,9 +165,9 @@ def test_domain_measures_distances_in_sides():
         ({"maximizer": MixedInteger(0)}, ValueError, "time_limit"),
         ({"maximizer": "milp"}, ValueError, "ucb"),
         (
-            {"maximizer": "milp", "acquisition": "ucb", "constraints": {"a": abs}},
+            {"maximizer": "milp", "acquisition": "ucb", "output_constraints": {"a": abs}},
             ValueError,
-            "cannot use `constraints`",
+            "cannot use `output_constraints`",
         ),
         ({"maximizer": "milp", "acquisition": "ucb", "objective": abs}, ValueError, "objective"),
         (
@@ -379,7 +379,7 @@ def test_tell_takes_failures_in_any_container(pack):
 
 def test_maximize_takes_one_nan_for_a_failure_of_outputs():
     constraints = {"c": TinyProcess()}
-    optimizer = search(objective=lambda y: y.sum(-1), constraints=constraints, n_initial=3)
+    optimizer = search(objective=lambda y: y.sum(-1), output_constraints=constraints, n_initial=3)
     results = [np.nan, np.inf, -1e300, *[(np.ones(2), {"c": 0.0})] * 2]
     numbers = iter(results)
     optimizer.maximize(lambda x: next(numbers), 5)

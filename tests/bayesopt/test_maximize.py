@@ -146,7 +146,7 @@ def test_compiled_acquisition_has_the_values_of_numpy(name, q):
     u = np.random.RandomState(0).uniform(size=(7, 2 * q))
     exact, program = numpy_and_compiled(posterior, acquisition, q)
     # Inputs of 11 times frequencies of 6 in single precision: 1e-5 of values of some 3.
-    assert_allclose(program.values(u), exact(u), atol=2e-4)
+    assert_allclose(program(u), exact(u), atol=2e-4)
 
 
 @pytest.mark.parametrize("name", ["lei", "ucb"])
@@ -155,9 +155,9 @@ def test_compiled_acquisition_knows_pending_points(name):
     level = acquisition.pending_level(posterior([[0.2, 10.2], [0.4, 10.1]]))
     u = np.random.RandomState(0).uniform(size=(9, 2))
     exact, program = numpy_and_compiled(posterior, acquisition, pending=level)
-    assert_allclose(program.values(u), exact(u), atol=2e-4)
+    assert_allclose(program(u), exact(u), atol=2e-4)
     task = AcquisitionTask(posterior, acquisition, None, BOX, 0.5, 1, level)
-    assert_allclose(CompiledAcquisition(task, "float64").values(u), exact(u), atol=1e-12)
+    assert_allclose(CompiledAcquisition(task, "float64")(u), exact(u), atol=1e-12)
     alone, _ = numpy_and_compiled(posterior, acquisition)
     assert np.abs(alone(u) - exact(u)).max() > 1e-3
 
