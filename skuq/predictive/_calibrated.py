@@ -6,6 +6,7 @@ standard deviations below and above the mode. The probability below the mode is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,44 +23,23 @@ from skuq.predictive._mixture import (
 from skuq.predictive._parametric import GaussianMixture, check_location_and_stds
 
 
-@dataclass(frozen=True, eq=False)
-class PiecewiseLinear:
-    """Strictly increasing function of one output, or one function for each of several outputs.
+def by_output(function: Callable[..., Any], values: np.ndarray, *knots: np.ndarray) -> Any:
+    """Compute ``function(values, *knots)`` separately for each output.
 
-    Attributes
-    ----------
-    x, y : ndarray of shape (q,) or (q, m)
-        Knots and the values there, both strictly increasing. Beyond the last knots the function is
-        constant.
+    Values are (.., n) and knots (q,), or values (.., n, m) and knots (q, m).
     """
+    if knots[0].ndim == 1:
+        return function(values, *knots)
+    outputs = range(values.shape[-1])
+    columns = [function(values[..., k], *(part[:, k] for part in knots)) for k in outputs]
+    return np.stack(columns, axis=-1)
 
-    x: np.ndarray
-    y: np.ndarray
 
-    def __call__(self, values: np.ndarray) -> np.ndarray:
-        """Compute the function at values (.., n[, m])."""
-        if self.x.ndim == 1:
-            return np.interp(values, self.x, self.y)
-        columns = [
-            np.interp(values[..., k], self.x[:, k], self.y[:, k]) for k in range(self.x.shape[1])
-        ]
-        return np.stack(columns, axis=-1)
-
-    @property
-    def inverse(self) -> PiecewiseLinear:
-        """The inverse function, between the outermost knots."""
-        return PiecewiseLinear(self.y, self.x)
-
-    def slope(self, values: np.ndarray) -> np.ndarray:
-        """Compute the derivative at values (n[, m]); the outer pieces extend beyond their knots."""
-        x, y = (knots.reshape(len(knots), -1) for knots in (self.x, self.y))
-        slopes = np.diff(y, axis=0) / np.diff(x, axis=0)  # (q - 1, 1 or m)
-        # Values beyond the knots belong to the first or the last piece.
-        columns = [
-            slope[np.clip(np.searchsorted(knots, column) - 1, 0, len(slope) - 1)]
-            for slope, knots, column in zip(slopes.T, x.T, values.reshape(len(values), -1).T)
-        ]
-        return np.stack(columns, axis=1).reshape(values.shape)
+def interp_slope(values: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Compute the slope of ``numpy.interp``, whose outer pieces extend beyond their knots here."""
+    slopes = np.diff(y) / np.diff(x)
+    piece = np.clip(np.searchsorted(x, values) - 1, 0, len(slopes) - 1)
+    return np.asarray(slopes[piece])
 
 
 _EDGE = 1e-12  # smallest distance of a level from 0 and 1, so that its quantile is finite
@@ -121,7 +101,7 @@ class Calibrated(Continuous):
         # As levels of the base its draws are uniform, and so become levels of this distribution.
         draws = self.base._draw(n_samples, seed, rng)
         levels = np.stack([self.base._cdf_at(draw) for draw in draws])
-        return self.inverse_cdf(np.clip(levels, _EDGE, 1 - _EDGE))
+        return self._inverse_cdf_at(np.clip(levels, _EDGE, 1 - _EDGE))
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,29 +138,20 @@ class RecalibratedMixture(Calibrated):
     predicted: np.ndarray
     observed: np.ndarray
 
-    @property
-    def _map(self) -> PiecewiseLinear:
-        """R, from predicted to observed levels."""
-        return PiecewiseLinear(self.predicted, self.observed)
-
-    def _base_levels(self, levels: np.ndarray) -> np.ndarray:
-        return np.clip(self._map.inverse(levels), _EDGE, 1 - _EDGE)
-
     def _cdf_at(self, y: np.ndarray) -> np.ndarray:
-        return self._map(self.base._cdf_at(y))
+        return np.asarray(by_output(np.interp, self.base._cdf_at(y), self.predicted, self.observed))
 
-    def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
-        """Invert the cdf of each row and output, at levels that broadcast to (q, n[, m])."""
-        levels = np.broadcast_to(levels, (len(levels), *self._shape))
-        return self.base.inverse_cdf(self._base_levels(levels))
+    def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
+        of_base = by_output(np.interp, levels, self.observed, self.predicted)
+        return np.asarray(self.base._inverse_cdf_at(np.clip(of_base, _EDGE, 1 - _EDGE)))
 
     def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
         if y.ndim == 2:
             marginals = [self.output(k)._log_prob_at(column) for k, column in enumerate(y.T)]
             return np.sum(marginals, axis=0)
         # d/dy R(F(y)) = R'(F(y)) f(y)
-        density: np.ndarray = self.base._log_prob_at(y)
-        return density + np.log(self._map.slope(self.base._cdf_at(y)))
+        slope = interp_slope(self.base._cdf_at(y), self.predicted, self.observed)
+        return np.asarray(self.base._log_prob_at(y) + np.log(slope))
 
     def output(self, k: int) -> RecalibratedMixture:
         """Select the marginal distribution of one of several outputs."""
@@ -269,20 +240,11 @@ class ConformalMixture(Calibrated):
     reach: np.ndarray
     new_weight: np.ndarray | None = None
 
-    def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
-        """Invert the cdf of each row and output, at levels that broadcast to (q, n[, m]).
-
-        Raises
-        ------
-        ValueError
-            If there were too few held-out rows for a level.
-        """
-        levels = np.asarray(levels, dtype=float)
-        levels = np.broadcast_to(levels, (len(levels), *self._shape))
+    def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
         # Intervals are symmetric about the mean: the quantile is one end of an interval.
         coverage = abs(2 * levels - 1)  # of the central interval that ends at the level
-        columns = []
-        for (scores, reach), wanted in zip(self._columns, np.moveaxis(self._flat(coverage), -1, 0)):
+
+        def radius(wanted: np.ndarray, scores: np.ndarray, reach: np.ndarray) -> np.ndarray:
             # Smallest s with sum w_i [s_i <= s] >= coverage * total weight (Tibshirani et al.).
             at = np.searchsorted(reach, wanted * self._total_weight(reach) - 1e-9)
             if at.max(initial=0) >= len(scores):
@@ -292,20 +254,10 @@ class ConformalMixture(Calibrated):
                     f"{coverage.max():.4g}: calibrate on more rows (of each group), or take "
                     'method="isotonic".'
                 )
-            columns.append(scores[at])
-        # (q, n[, m]), in predicted standard deviations.
-        radius = np.stack(columns, axis=-1).reshape(levels.shape)
-        return self.mean + np.sign(levels - 0.5) * self.std * radius
+            return np.asarray(scores[at])
 
-    def _flat(self, values: np.ndarray) -> np.ndarray:
-        """Give values (.., n[, m]) an axis of outputs, if they have none."""
-        return values[..., None] if len(self._shape) == 1 else values
-
-    @property
-    def _columns(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Scores and reach of each output."""
-        scores, reach = (a.reshape(len(a), -1) for a in (self.scores, self.reach))
-        return list(zip(scores.T, reach.T))
+        radii = by_output(radius, coverage, self.scores, self.reach)  # in predicted stds
+        return np.asarray(self.mean + np.sign(levels - 0.5) * self.std * radii)
 
     def _total_weight(self, reach: np.ndarray) -> Any:
         """Compute the total weight with each row (n,), relative to that with a row of weight 1."""
@@ -317,16 +269,16 @@ class ConformalMixture(Calibrated):
 
     def _cdf_at(self, y: np.ndarray) -> np.ndarray:
         z = (y - self.mean) / self.std
-        columns = []
-        for (scores, reach), z_of_output in zip(self._columns, np.moveaxis(self._flat(z), -1, 0)):
+
+        def covered(z: np.ndarray, scores: np.ndarray, reach: np.ndarray) -> np.ndarray:
             # Scores equal to y count on its own side of the mean: right-continuous.
-            inside = np.where(
-                z_of_output > 0,
-                *(np.searchsorted(scores, abs(z_of_output), side) for side in ("right", "left")),
-            )
+            counts = (np.searchsorted(scores, abs(z), side) for side in ("right", "left"))
+            inside = np.where(z > 0, *counts)
             # The coverage of the interval that ends at y, which is 0 if it has no score inside.
-            columns.append(np.concatenate([[0.0], reach])[inside] / self._total_weight(reach))
-        return 0.5 + 0.5 * np.sign(z) * np.stack(columns, axis=-1).reshape(z.shape)
+            return np.asarray(np.concatenate([[0.0], reach])[inside] / self._total_weight(reach))
+
+        coverage = by_output(covered, z, self.scores, self.reach)
+        return np.asarray(0.5 + 0.5 * np.sign(z) * coverage)
 
     def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
         return np.asarray(self.base._log_prob_at(y))
@@ -480,7 +432,7 @@ class TwoPieceNormal(Parametric):
         density = np.log(_SQRT_2_OVER_PI) - np.log(s1 + s2) - 0.5 * z**2
         return density.reshape(len(density), -1).sum(axis=1)
 
-    def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
+    def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
         s1, s2 = self._sides
         # Levels are clipped at the mode, where the standard normal's level is 1/2 and its
         # quantile 0: one of the two terms is always 0.
@@ -499,7 +451,7 @@ class TwoPieceNormal(Parametric):
         )
         levels = special.ndtr(shared * model + own * rng.standard_normal(shape))
         tiny = np.finfo(float).tiny  # levels of 0 and 1 have no finite quantiles
-        return self.inverse_cdf(np.clip(levels, tiny, 1 - np.finfo(float).epsneg))
+        return self._inverse_cdf_at(np.clip(levels, tiny, 1 - np.finfo(float).epsneg))
 
     def to_tfp(self) -> Any:
         """Convert to a TensorFlow Probability distribution with a batch of n independent rows."""

@@ -19,7 +19,7 @@ from scipy import special
 
 from skuq._utils._formulas import LOG_SQRT_2PI
 from skuq._utils._records import saved_as
-from skuq.predictive._calibrated import Calibrated, PiecewiseLinear
+from skuq.predictive._calibrated import Calibrated, by_output, interp_slope
 from skuq.predictive._mixture import (
     Continuous,
     Factor,
@@ -130,8 +130,8 @@ class TransformedMixture(Mixture):
         slope = (slope - np.log(self.factor)).sum(axis=tuple(range(1, y.ndim)))  # (n,)
         return self.inner._log_prob_at(self._forward(y)) + slope
 
-    def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
-        return self._inverse(self.inner.inverse_cdf(levels))
+    def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
+        return self._inverse(self.inner._inverse_cdf_at(levels))
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         return self._inverse(self.inner._draw(n_samples, seed, rng))
@@ -237,10 +237,8 @@ class GroupedDistribution(Continuous):
         # All records draw from one seed: a draw takes one member for the rows of all groups.
         return self._gather([part._draw(n_samples, seed, rng) for part in self.parts], axis=1)
 
-    def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
-        """Invert the cdf of each row and output, at levels that broadcast to (q, n[, m])."""
-        levels = np.broadcast_to(levels, (len(levels), *self._shape))
-        found = [part.inverse_cdf(levels[:, rows]) for part, rows in zip(self.parts, self.rows)]
+    def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
+        found = [p._inverse_cdf_at(levels[:, rows]) for p, rows in zip(self.parts, self.rows)]
         return self._gather(found, axis=1)
 
     def output(self, k: int) -> GroupedDistribution:
@@ -337,8 +335,8 @@ class AdaptedDistribution(Calibrated):
     tracked: np.ndarray
 
     @property
-    def _map(self) -> PiecewiseLinear:
-        """The map r from nominal to tracked scores, with a further knot far beyond either end."""
+    def _knots(self) -> tuple[np.ndarray, np.ndarray]:
+        """Nominal and tracked scores of the map r, with a further knot far beyond either end."""
         nominal, tracked = _as_column(self.nominal, self.tracked.ndim - 1), self.tracked
         ends, middle, far = [0, -1], len(nominal) // 2, 1e3
         # Mean slopes (2[, m]) from the middle to either end.
@@ -346,7 +344,7 @@ class AdaptedDistribution(Calibrated):
         low, high = np.maximum(slopes, _STEEPEST)[:, None]
         x = np.concatenate([nominal[:1] - far, nominal, nominal[-1:] + far])
         y = np.concatenate([tracked[:1] - far * low, tracked, tracked[-1:] + far * high])
-        return PiecewiseLinear(np.broadcast_to(x, y.shape), y)
+        return np.broadcast_to(x, y.shape), y
 
     @property
     def _variance_factor(self) -> np.ndarray:
@@ -354,7 +352,7 @@ class AdaptedDistribution(Calibrated):
         shape = self.tracked.shape[1:]
         nodes = np.broadcast_to(_as_column(_NODES, len(shape)), (len(_NODES), *shape))
         # E[r(Z)^2] and not the variance of r(Z): a bias, r(0) not 0, counts.
-        return np.asarray(_NODE_WEIGHTS @ self._map(nodes) ** 2)
+        return np.asarray(_NODE_WEIGHTS @ by_output(np.interp, nodes, *self._knots) ** 2)
 
     @property
     def variance(self) -> np.ndarray:
@@ -370,23 +368,24 @@ class AdaptedDistribution(Calibrated):
 
     def _cdf_at(self, y: np.ndarray) -> np.ndarray:
         # P(Y <= y) = Phi(r^-1(s)), where s is the score of y under the base.
-        levels: np.ndarray = special.ndtr(self._map.inverse(normal_scores(self.base, y)))
-        return levels
+        nominal, tracked = self._knots
+        scores = by_output(np.interp, normal_scores(self.base, y), tracked, nominal)
+        return np.asarray(special.ndtr(scores))
 
-    def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
-        """Invert the cdf of each row and output, at levels that broadcast to (q, n[, m])."""
-        levels = np.broadcast_to(levels, (len(levels), *self._shape))
-        return at_scores(self.base, self._map(special.ndtri(levels)))
+    def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
+        scores = by_output(np.interp, special.ndtri(levels), *self._knots)
+        return at_scores(self.base, scores)
 
     def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
         scores = normal_scores(self.base, y)
-        nominal = self._map.inverse(scores)
+        nominal = by_output(np.interp, scores, *self._knots[::-1])
         # d(score)/dy is f(y) / phi(score) of the base, and 1 / std beyond the largest score.
         densities = [self.base] if y.ndim == 1 else map(self.base.output, range(y.shape[1]))
         columns = y.reshape(len(y), -1).T
         log_f = np.stack([d.log_prob(column) for d, column in zip(densities, columns)], axis=1)
         rise = log_f.reshape(y.shape) + 0.5 * scores**2 + LOG_SQRT_2PI
         rise = np.where(abs(scores) < _LARGEST_SCORE, rise, -np.log(self.base.std))
+        slope = by_output(interp_slope, nominal, *self._knots)
         # Change of variables from z to y: log phi(z) - log r'(z) + log ds/dy, with z = r^-1(s).
-        density = -0.5 * nominal**2 - LOG_SQRT_2PI - np.log(self._map.slope(nominal)) + rise
+        density = -0.5 * nominal**2 - LOG_SQRT_2PI - np.log(slope) + rise
         return density if y.ndim == 1 else density.sum(axis=1)

@@ -91,8 +91,8 @@ def interval_levels(coverage: ArrayLike) -> np.ndarray:
 class Continuous:
     """Continuous distribution for every row.
 
-    A subclass defines `mean`, `aleatoric_variance`, `epistemic_variance` and `inverse_cdf`. It also
-    defines `_cdf_at` and `_log_prob_at`, functions of y of shape (n[, m]), and `_draw`.
+    A subclass defines `mean`, `aleatoric_variance`, `epistemic_variance`, `_draw`, and functions of
+    arrays that are broadcast already: `_cdf_at`, `_log_prob_at` and `_inverse_cdf_at`.
     """
 
     @property
@@ -204,7 +204,17 @@ class Continuous:
         Returns
         -------
         ndarray of shape (q, n[, m])
+
+        Raises
+        ------
+        ValueError
+            If a conformal distribution has learnt from too few rows for a level.
         """
+        levels = np.asarray(levels, dtype=float)
+        return self._inverse_cdf_at(np.broadcast_to(levels, (len(levels), *self._shape)))
+
+    def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
+        """Invert the cdf at levels (q, n[, m])."""
         raise NotImplementedError
 
     def quantile(self, probability: ArrayLike) -> np.ndarray:
@@ -518,9 +528,7 @@ class Mixture(Parametric):
         densities = densities.sum(axis=tuple(range(2, densities.ndim)))  # (K, n)
         return special.logsumexp(densities, axis=0, b=self.weights[:, None])
 
-    def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
-        levels = np.asarray(levels, dtype=float)
-        levels = np.broadcast_to(levels, (len(levels), *self._shape))
+    def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
         # Flatten rows and outputs to one axis, and work on parts of it that bound the memory.
         size = math.prod(self._shape)
         arrays = [a.reshape(*a.shape[: a.ndim - len(self._shape)], size) for a in self._arrays]
