@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import special, stats
 from scipy.sparse import csr_array
 from sklearn import config_context
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
@@ -46,15 +46,12 @@ from small_models import TooSure
 from skuq import (
     CalibratedUncertaintyClassifier,
     CalibratedUncertaintyRegressor,
-    DeepEnsembleClassifier,
-    DeepEnsembleRegressor,
+    HQEnsembleSelector,
 )
 from skuq.backend import keras
 from skuq.exceptions import CalibrationWarning
 from skuq.metrics import get_scorer
-from skuq.networks import MLP
 from skuq.predictive import GaussianMixture, TwoPieceNormal
-from skuq.predictive._calibration import shrink_std_factor
 
 METHODS = ["scale", "isotonic", "conformal"]
 
@@ -131,10 +128,20 @@ def test_calibrated_keeps_the_point_prediction_to_the_bit(method, outputs):
     assert np.shape(model.scale_) == Y.shape[1:]
 
 
-def scale_of(z):
-    """Compute the calibrated scale of normals with standardised errors z (n,)."""
-    unit = GaussianMixture(np.zeros((1, len(z))), np.ones((1, len(z))))
-    return shrink_std_factor([unit], [z], [np.ones(len(z))], np.sqrt(np.mean(z**2)))
+class Given(RegressorMixin, BaseEstimator):
+    """Regressor that finds its means and standard deviations in X."""
+
+    def fit(self, X, y):
+        self.n_features_in_ = X.shape[1]
+        return self
+
+    def predict(self, X, return_std=False):
+        return (X[:, 0], X[:, 1]) if return_std else X[:, 0]
+
+
+def scale_of(mean, std, y):
+    X = np.column_stack([mean, std])
+    return calibrated(Given().fit(X, y), cv="prefit").fit(X, y).scale_
 
 
 @pytest.mark.parametrize("form", [KFold, list, lambda rows: np.isin(np.arange(60), rows), "prefit"])
@@ -144,19 +151,18 @@ def test_calibrated_learns_from_held_out_rows(form):
     splits = list(cv.split(X))
     if form == "prefit":
         splits = [(np.arange(40), np.arange(40, 60))]
-    z = np.empty(60)
+    mean, std = np.empty((2, 60))
     for train, test in splits:
         fitted = TooSure().fit(X[train], y[train])
-        mean, std = fitted.predict(X[test], return_std=True)
-        z[test] = (y[test] - mean) / std
+        mean[test], std[test] = fitted.predict(X[test], return_std=True)
     if form == "prefit":
         model = calibrated(fitted, cv="prefit").fit(X[40:], y[40:])
         assert model.estimator_ is fitted
-        assert_allclose(model.scale_, scale_of(z[40:]))
+        assert_allclose(model.scale_, scale_of(mean[40:], std[40:], y[40:]))
         return
     given = cv if form is KFold else [tuple(map(form, split)) for split in splits]
     model = calibrated(cv=given).fit(X, y)
-    assert_allclose(model.scale_, scale_of(z))
+    assert_allclose(model.scale_, scale_of(mean, std, y))
     with joblib.parallel_config("threading"):
         two = clone(model).set_params(n_jobs=2).fit(X, y)
     assert two.scale_ == model.scale_
@@ -209,7 +215,7 @@ def test_calibrated_scales_two_piece_normals(n_outputs, groups):
     X = np.column_stack([rng.normal(size=300), rng.integers(0, 2, 300)])
     error = np.abs(rng.normal(size=(300, n_outputs))) * np.where(rng.random((300, 1)) < 0.75, 3, -1)
     y = X[:, :1] + error if n_outputs > 1 else X[:, 0] + error[:, 0]
-    model = CalibratedUncertaintyRegressor(Skewed(), group_by=groups, cv=3).fit(X, y)
+    model = calibrated(Skewed(), group_by=groups, cv=3).fit(X, y)
     plain = Skewed().fit(X, y).predict_distribution(X)
     assert np.mean(model.log_prob(X, y)) > np.mean(plain.log_prob(y)) + 1
     found = model.predict_distribution(X)
@@ -219,20 +225,25 @@ def test_calibrated_scales_two_piece_normals(n_outputs, groups):
     assert np.isfinite(adapted).all() and adapted.shape == (300, 2, *y.shape[1:])
 
 
-@pytest.mark.slow
+class Pair(TooSure):
+    """Least squares of two members, one above and one below the line."""
+
+    def predict_distribution(self, X):
+        mean, std = self.predict(X, return_std=True)
+        return GaussianMixture(np.stack([mean - std, mean + 2 * std]), np.stack([std, 3 * std]))
+
+
 def test_calibrated_reaches_ends_of_pipelines_and_searches():
     X, y = load_diabetes(return_X_y=True)
     frame = pd.DataFrame(X).rename(columns=str)
-    network = DeepEnsembleRegressor(2, network=MLP((8,)), epochs=5, random_state=0)
-    model = CalibratedUncertaintyRegressor(make_pipeline(StandardScaler(), network), cv=2)
-    model.fit(frame, y)
+    model = calibrated(make_pipeline(StandardScaler(), Pair()), cv=2).fit(frame, y)
     parts = model.predict_uncertainty(frame)
-    base = model.estimator_[-1].predict_uncertainty(model.estimator_[0].transform(frame))
+    scaled = model.estimator_[0].transform(frame)
+    base = model.estimator_[-1].predict_distribution(scaled).uncertainty()
     assert_allclose(parts.epistemic, model.scale_ * base.epistemic)
     assert_allclose(parts.aleatoric, model.scale_ * base.aleatoric)
     search = GridSearchCV(TooSure(), {"share": [0.1, 0.3]}, cv=2)
-    searched = CalibratedUncertaintyRegressor(search, cv=2).fit(X, y)
-    assert searched.predict(X, return_std=True)[1].shape == y.shape
+    assert calibrated(search, cv=2).fit(X, y).predict(X, return_std=True)[1].shape == y.shape
     copy = pickle.loads(pickle.dumps(model))
     assert_array_equal(copy.predict_interval(frame), model.predict_interval(frame))
     assert cross_val_score(model, frame, y, cv=2).shape == (2,)
@@ -306,12 +317,11 @@ def test_calibrated_opens_frozen_estimators():
 
 
 def sigmoid(X):
-    return 1 / (1 + np.exp(-X[:, :1]))
+    return special.expit(X[:, :1])
 
 
 def softmax(X):
-    powers = np.exp(np.column_stack([X, X.sum(axis=1)]))
-    return powers / powers.sum(axis=1, keepdims=True)
+    return special.softmax(np.column_stack([X, X.sum(axis=1)]), axis=1)
 
 
 def test_calibrated_takes_fitted_models_that_are_no_estimators(capfd):
@@ -408,80 +418,59 @@ ROWS, VALUES = line(30)
 LABELS = np.repeat([0, 1, 2], 10)
 TWO_CLASSES = GaussianNB().fit(ROWS[:20], LABELS[:20])
 ISOTONIC = calibrated(TooSure(), "isotonic", cv=2)
+NEAR = GridSearchCV(KNeighborsRegressor(), {"n_neighbors": [2]}, cv=2)
+IN_UNITS = TransformedTargetRegressor(BayesianRidge(), transformer=StandardScaler())
+EVERY = np.arange(30)
+
+
+def refused(model, message, error=ValueError, **given):
+    """A fit, on `ROWS` or what is given, that raises the error."""
+    given = {"X": ROWS, "y": LABELS if hasattr(model, "predict_proba") else VALUES, **given}
+    return pytest.param(model, given, error, message)
 
 
 @pytest.mark.parametrize(
     ("model", "given", "error", "message"),
     [
-        (calibrated(GaussianNB()), {}, ValueError, "`estimator` must be a regressor"),
-        (calibrated(ISOTONIC, cv=2), {}, TypeError, "predicts a RecalibratedMixture"),
-        (calibrated(BayesianRidge(), cv="prefit"), {}, NotFittedError, "BayesianRidge is not"),
-        (
-            calibrated(GaussianProcessRegressor()),
-            {"sample_weight": np.ones(30)},
-            TypeError,
-            "sample_weight",
-        ),
-        (
-            calibrated(GridSearchCV(KNeighborsRegressor(), {"n_neighbors": [2]}, cv=2), cv=2),
-            {"sample_weight": np.ones(30)},
-            TypeError,
-            "cannot be fitted with `sample_weight`",
-        ),
-        (calibrated(), {"X": np.ones((1, 2)), "y": [1.0]}, ValueError, "n_samples=1"),
-        (
-            calibrated(FITTED, cv="prefit"),
-            {"sample_weight": np.arange(30) == 3},
-            ValueError,
-            "rows with positive weights. Got n_samples=1",
-        ),
-        (calibrated(TooSure(np.nan)), {}, ValueError, "finite numbers"),
-        (calibrated(ColumnOf("std")), {}, ValueError, r"of one shape. .* gave \(6,\) and \(6, 1\)"),
-        (calibrated(cv=PredefinedSplit(np.full(30, -1))), {}, ValueError, "`cv` has no folds"),
-        (calibrated(cv=[(range(30), range(5))]), {}, ValueError, "`cv` must give .* 5 are in both"),
-        (calibrated(cv=31), {}, ValueError, "`cv` cannot split the rows: .*n_splits=31"),
-        (calibrated(lambda X: X[:, 0]), {}, TypeError, "cv='prefit'.*DeepEnsembleRegressor"),
-        (classifier(sigmoid), {"y": LABELS}, TypeError, "cv='prefit'.*DeepEnsembleClassifier"),
-        (
-            classifier(sigmoid, cv="prefit"),
-            {"y": LABELS},
-            ValueError,
-            r"predicts 2 classes, and y has the labels \[0, 1, 2\]",
-        ),
-        (
-            calibrated(cv=KFold(5)),
-            {"sample_weight": np.arange(30) < 2},
-            ValueError,
-            "`cv` must train every fold on rows with positive weights, of which there are 2",
-        ),
-        (
+        refused(calibrated(GaussianNB()), "`estimator` must be a regressor"),
+        refused(calibrated(ISOTONIC, cv=2), "predicts a RecalibratedMixture", TypeError),
+        refused(calibrated(BayesianRidge(), cv="prefit"), "BayesianRidge is not", NotFittedError),
+        refused(calibrated(GaussianProcessRegressor()), "weight", TypeError, sample_weight=EVERY),
+        refused(calibrated(NEAR), "fitted with `sample_weight`", TypeError, sample_weight=EVERY),
+        refused(calibrated(), "n_samples=1", X=np.ones((1, 2)), y=[1.0]),
+        refused(calibrated(FITTED, cv="prefit"), "Got n_samples=1", sample_weight=EVERY == 3),
+        refused(calibrated(TooSure(np.nan)), "finite numbers"),
+        refused(calibrated(ColumnOf("std")), r"of one shape. .* gave \(6,\) and \(6, 1\)"),
+        refused(calibrated(cv=PredefinedSplit(0 * EVERY - 1)), "`cv` has no folds"),
+        refused(calibrated(cv=[(EVERY, EVERY[:5])]), "`cv` must give .* 5 are in both"),
+        refused(calibrated(cv=31), "`cv` cannot split the rows: .*n_splits=31"),
+        refused(calibrated(cv=KFold(5)), "of which there are 2", sample_weight=EVERY < 2),
+        refused(
             calibrated(GridSearchCV(BayesianRidge(), {}, cv=7), cv=5),
-            {"sample_weight": np.arange(30) < 8},
-            ValueError,
             "A fold that trains on 6 of 30 rows failed: ",
+            sample_weight=EVERY < 8,
         ),
-        (calibrated(), {"y": np.zeros((30, 2, 2))}, ValueError, "dim <= 2|dim 3"),
-        (calibrated(), {"y": np.full(30, np.nan)}, ValueError, "NaN"),
-        (calibrated(), {"y": None}, ValueError, "target y is None"),
-        (calibrated(method="best"), {}, ValueError, "method"),
-        (calibrated(FITTED, cv="prefit"), {"groups": LABELS}, TypeError, r"no \['groups'\]"),
-        (calibrated(), {"epochs": 3}, TypeError, "epochs"),
-        (calibrated(), {"groups": LABELS[:-1]}, ValueError, r"`groups` must have shape \(30,\)"),
-        (
-            calibrated(TransformedTargetRegressor(BayesianRidge(), transformer=StandardScaler())),
-            {},
-            TypeError,
-            "not in units of y",
-        ),
-        (classifier(LinearRegression()), {"y": LABELS}, ValueError, "must be a classifier"),
-        (classifier(), {"y": LABELS * 0}, ValueError, "1 class"),
-        (classifier(cv="prefit"), {"y": LABELS}, NotFittedError, "must be fitted"),
-        (classifier(TWO_CLASSES, cv="prefit"), {"y": LABELS}, ValueError, "not seen in fit"),
+        refused(calibrated(sigmoid), "cv='prefit'.*DeepEnsembleRegressor", TypeError),
+        refused(classifier(sigmoid), "cv='prefit'.*DeepEnsembleClassifier", TypeError),
+        refused(classifier(sigmoid, cv="prefit"), r"2 classes, and y has the labels \[0, 1, 2\]"),
+        refused(calibrated(), "dim <= 2|dim 3", y=np.zeros((30, 2, 2))),
+        refused(calibrated(), "NaN", y=np.full(30, np.nan)),
+        refused(calibrated(), "target y is None", y=None),
+        refused(classifier(), "target y is None", y=None),
+        refused(calibrated(method="best"), "method"),
+        refused(calibrated(FITTED, cv="prefit"), r"no \['groups'\]", TypeError, groups=LABELS),
+        refused(calibrated(), "epochs", TypeError, epochs=3),
+        refused(calibrated(), r"`groups` must have shape \(30,\)", groups=LABELS[:-1]),
+        refused(calibrated(IN_UNITS), "not in units of y", TypeError),
+        refused(classifier(LinearRegression()), "must be a classifier"),
+        refused(classifier(), "1 class", y=LABELS * 0),
+        refused(classifier(cv="prefit"), "must be fitted", NotFittedError),
+        refused(classifier(TWO_CLASSES, cv="prefit"), "not seen in fit"),
     ],
 )
 def test_calibrated_refuses(model, given, error, message):
     with pytest.raises(error, match=message):
-        model.fit(**{"X": ROWS, "y": VALUES, **given})
+        model.fit(**given)
 
 
 def test_calibrated_keeps_the_earlier_fit_and_its_method():
@@ -504,7 +493,7 @@ def test_calibrated_keeps_the_earlier_fit_and_its_method():
 def test_calibrated_gives_point_estimators_the_distribution_of_their_errors(method):
     noise = stats.expon(loc=-1, scale=0.5)
     X, y = line(1000, noise=noise)
-    model = CalibratedUncertaintyRegressor(LinearRegression(), method).fit(X, y)
+    model = calibrated(LinearRegression(), method).fit(X, y)
     assert_array_equal(model.predict(X), LinearRegression().fit(X, y).predict(X))
     assert_allclose(model.scale_, 0.5, rtol=0.15)
     X_new, y_new = line(20_000, seed=1, noise=noise)
@@ -569,7 +558,7 @@ def test_calibrated_passes_groups_and_validation_data_on(routing):
     with config_context(enable_metadata_routing=routing):
         if routing:
             recorder.set_fit_request(groups=True, validation_data=True, sample_weight=True)
-        model = CalibratedUncertaintyRegressor(recorder, cv=Folds(3))
+        model = calibrated(recorder, cv=Folds(3))
         asked = model.get_metadata_routing().consumes("fit", ["groups", "validation_data"])
         assert asked == ({"groups", "validation_data"} if routing else {"groups"})
         model.fit(X, y, np.ones(60), groups=groups, validation_data=(X[:7], y[:7]))
@@ -619,8 +608,7 @@ def test_classifier_temperature_is_that_of_out_of_fold_probabilities():
 
     def loss(temperature):
         logits = np.log(np.maximum(proba, np.finfo(float).eps)) / temperature
-        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return log_loss(y, powers / powers.sum(axis=1, keepdims=True))
+        return log_loss(y, special.softmax(logits, axis=1))
 
     best = loss(model.temperature_)
     assert best <= min(loss(0.97 * model.temperature_), loss(1.03 * model.temperature_))
@@ -643,13 +631,11 @@ def test_classifier_temperature_is_scikit_learns():
 
 
 @pytest.mark.filterwarnings("ignore:A column-vector y")
-@pytest.mark.parametrize("method", ["scale", "isotonic", "conformal"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("estimator", [BayesianRidge(), LinearRegression()], ids=str)
 def test_calibrated_predicts_in_the_shape_of_y(method, estimator):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(60, 2))
-    y = X[:, 0] + 0.1 * rng.normal(size=60)
-    model = CalibratedUncertaintyRegressor(estimator, method, cv=3)
+    X, y = line(60)
+    model = calibrated(estimator, method, cv=3)
     flat, column = clone(model).fit(X, y), clone(model).fit(X, y[:, None])
     for predict, *arguments in (
         ("predict",),
@@ -673,23 +659,23 @@ def test_calibrated_predicts_in_the_shape_of_y(method, estimator):
 def test_classifier_keeps_labels_and_parts_of_entropies():
     X, y = load_iris(return_X_y=True)
     y = np.array(["a", "b", "c"])[y]
-    network = DeepEnsembleClassifier(3, network=MLP((8,)), epochs=20, random_state=0)
-    model = CalibratedUncertaintyClassifier(network, cv=3).fit(X, y)
-    alone = clone(network).fit(X, y)
+    pool = [("bayes", GaussianNB()), ("near", KNeighborsClassifier())]
+    team = HQEnsembleSelector(pool, filters=())
+    model = classifier(team, cv=3).fit(X, y)
+    alone = clone(team).fit(X, y)
     assert_array_equal(model.predict(X), alone.predict(X))
     total, aleatoric, epistemic = model.predict_uncertainty(X)
     assert_allclose(total, aleatoric + epistemic)
     assert (epistemic >= 0).all() and epistemic.max() > 0
-    logits = np.log(alone.predict_proba(X)) / model.temperature_
-    expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    assert_allclose(model.predict_proba(X), expected, atol=1e-9)
+    logits = np.log(np.maximum(alone.predict_proba(X), 2**-52)) / model.temperature_
+    assert_allclose(model.predict_proba(X), special.softmax(logits, axis=1), atol=1e-9)
     assert model.log_prob(X, y).shape == (150,)
 
 
 def test_classifier_keeps_predicted_classes_that_are_not_the_most_probable():
     X, y = load_breast_cancer(return_X_y=True)
     eager = FixedThresholdClassifier(GaussianNB(), threshold=0.9999)
-    model = CalibratedUncertaintyClassifier(eager, cv=3).fit(X, y)
+    model = classifier(eager, cv=3).fit(X, y)
     labels, std = model.predict(X, return_std=True)
     assert_array_equal(labels, clone(eager).fit(X, y).predict(X))
     assert (labels != model.classes_[model.predict_proba(X).argmax(axis=1)]).any()
@@ -725,8 +711,7 @@ def test_classifier_leaves_out_classes_that_a_fold_has_not_seen(method):
         proba = cross_val_predict(base, X, y, method="predict_proba")[1:, :2]
 
     def loss(temperature):  # of the other rows and classes, with the prior of the temperature
-        scaled = proba ** (1 / temperature)
-        scaled /= scaled.sum(axis=1, keepdims=True)
+        scaled = special.softmax(np.log(proba) / temperature, axis=1)
         return log_loss(y[1:], scaled) + 0.5 * np.log(temperature) ** 2 / 299
 
     best = loss(model.temperature_)
@@ -742,7 +727,9 @@ def test_classifier_says_which_classes_no_fold_can_test():
     few = np.r_[:3, 50:53, 100:103]
     assert len(classifier(LogisticRegression()).fit(X[few], y[few]).calibration_rows_.y) == 9
     with pytest.warns(CalibrationWarning, match=r"leaves out 1 of 150 .* classes \[2\]"):
-        classifier(cv=StratifiedKFold(5)).fit(X, y, np.where(y < 2, 1, np.arange(150) == 120))
+        classifier(LogisticRegression(), cv=StratifiedKFold(5)).fit(
+            X, y, np.where(y < 2, 1, np.arange(150) == 120)
+        )
     known = FrozenEstimator(GaussianNB().fit(X, y))  # knows classes that folds do not have
     for frozen in (known, make_pipeline(FunctionTransformer(), known)):
         assert len(classifier(frozen, cv=KFold(3)).fit(X, y).calibration_rows_.y) == 150
