@@ -232,7 +232,7 @@ class Domain:
 
         A whole number moves by 1, a category to each other one. The continuous columns move
         together, n times at random, by 0.01 % to 30 % of their ranges. With constraints of inputs
-        their moves end at the border, and whole numbers also move in pairs.
+        their moves end at the border, and whole numbers also move two at a time.
         """
         steps = []
         for column in np.flatnonzero(self._whole):

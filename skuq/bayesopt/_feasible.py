@@ -234,7 +234,7 @@ class FeasibleSet:
         return np.clip(anchors + least[:, None] * steps, *self.bounds.T)
 
     def change_whole(self, X, rng) -> np.ndarray:
-        """Change one whole number of each point (n, d) at random, or two by 1 against each other.
+        """Change one whole number of each point (n, d) at random, or two by as much as each other.
 
         Continuous columns correct what equalities then miss; the points may not be feasible.
         """
@@ -242,10 +242,11 @@ class FeasibleSet:
         first, second = rng.choice(columns, (2, len(X)))
         low, high = self.bounds.T
         one, two = X.copy(), X.copy()
-        one[n, first] = rng.integers(low[first], high[first], endpoint=True)
-        step = rng.choice([-1, 1], len(X))
-        two[n, first] += step
-        two[n, second] -= step
+        one[n, first] = self._from_quantiles(rng.random(X.shape))[n, first]
+        most = np.minimum(self._width[first], self._width[second])
+        steps = np.floor(most ** rng.random(len(X))) * rng.choice([-1, 1], (2, len(X)))
+        two[n, first] += steps[0]
+        two[n, second] += steps[1] * (first != second)
         moved = np.where(rng.random((len(X), 1)) < 0.5, one, two)
         missed = moved @ self.matrix[self.is_equality].T - self.upper[self.is_equality]
         moved -= self._width * (missed @ self._correction.T)
@@ -292,9 +293,9 @@ class FeasibleSet:
         points, (low, high) = np.empty((1, 0)), self.bounds.T
         slack = np.concatenate([[], *(c.tolerance for c in self.constraints if c.is_linear)])
         for column in range(len(low)):
-            codes = np.arange(low[column], high[column] + 1)
-            if len(points) * len(codes) > most:
+            if len(points) * (high[column] - low[column] + 1) > most:
                 return None
+            codes = np.arange(low[column], high[column] + 1)
             points = np.column_stack(
                 [np.repeat(points, len(codes), axis=0), np.tile(codes, len(points))]
             )

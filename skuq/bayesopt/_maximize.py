@@ -188,7 +188,7 @@ def maximize_acquisition(
     found, values = _search(task, u, method, n_restarts, u[: len(starts)])
     # Points whose results are expected are not proposed again either.
     exclude = np.concatenate([exclude, pending])
-    i = _best_allowed(found, values, bounds, exclude, min_distance)
+    i = _best_allowed(found, values, bounds, exclude, min_distance, domain is not None)
     lower, upper = bounds.T
     x = lower + (upper - lower) * found[i].reshape(q, -1)
     return np.clip(x, lower, upper), float(values[i])  # rounding may step outside
@@ -476,7 +476,7 @@ def _spread(values):
     return float(finite.max() - np.median(finite)) if finite.size else 0.0
 
 
-def _best_allowed(u, values, bounds, exclude, min_distance):
+def _best_allowed(u, values, bounds, exclude, min_distance, is_constrained):
     """Find the row of the best value that is not at an excluded point."""
     order = _rank(values)
     if not order.size:
@@ -488,11 +488,15 @@ def _best_allowed(u, values, bounds, exclude, min_distance):
         return order[0]
     lower, upper = bounds.T
     taken = (exclude - lower) / (upper - lower)
-    for i in order:
+    gaps = np.zeros(len(order))
+    for k, i in enumerate(order):
         # (q, k, d): no point of the batch may be near any excluded one.
         offsets = u[i].reshape(-1, 1, len(bounds)) - taken
-        if np.linalg.norm(offsets, axis=-1).min() >= min_distance:
+        gaps[k] = np.linalg.norm(offsets, axis=-1).min()
+        if gaps[k] >= min_distance:
             return i
+    if is_constrained:  # the feasible set may be small
+        return order[gaps.argmax()]
     raise ValueError(
         f"All of {len(u)} points tried are nearer than min_distance={min_distance} to an excluded "
         "one. Lower min_distance or widen the bounds."

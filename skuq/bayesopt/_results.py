@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from skuq._utils._checks import fill_masked
+from skuq._utils._checks import check_count, fill_masked
 from skuq._utils._environment import generator
 from skuq._utils._messages import warn_user
 from skuq.bayesopt._domain import SMALL_DOMAIN, Domain
@@ -233,13 +233,23 @@ class ResultLog:
         }
 
     def restore(self, arrays, messages) -> None:
-        """Fill an empty log with what `to_arrays` gave."""
-        known = iter(np.asarray(arrays["outputs"], dtype="float64"))
-        outputs = [next(known) if usable else None for usable in arrays["usable"]]
-        x = np.asarray(arrays["x"])
-        limits = np.asarray(arrays["constraints"])
-        self._append(x, outputs, np.asarray(arrays["values"]), limits, messages)
-        self.expect(arrays["pending"])
+        """Fill an empty log with what `to_arrays` gave; raise ValueError if that is no such log."""
+        n, d = len(messages), self.domain.n_columns
+        x, pending, values, limits, known = (
+            np.asarray(arrays[name], dtype="float64")
+            for name in ("x", "pending", "values", "constraints", "outputs")
+        )
+        usable = np.asarray(arrays["usable"])
+        shapes = (x.shape, values.shape, limits.shape, usable.shape, pending.shape[1:])
+        if shapes != ((n, d), (n,), (n, len(self.rules)), (n,), (d,)) or usable.dtype != bool:
+            raise ValueError(f"Results of {n} points disagree in their numbers: {shapes}.")
+        for points in (x, pending):
+            if len(points):
+                self.domain.check(points)
+        rest = iter(known)
+        outputs = [next(rest) if is_usable else None for is_usable in usable]
+        self._append(x, outputs, values, limits, messages)
+        self.expect(pending)
 
     def to_frame(self) -> pd.DataFrame:
         """Tabulate results, then pending points; see `BayesianOptimizer.to_frame`."""
@@ -421,7 +431,12 @@ class SearchState:
         """Make the state from the entries of `to_dict`, and remove these from `settings`."""
         entries = {part.name: settings.pop(part.name) for part in fields(cls)}
         entries["history"] = [StepRecord(**record) for record in entries["history"]]
-        return cls(**entries)
+        state = cls(**entries)
+        for name in ("entropy", "sign", "n_steps"):
+            check_count(name, abs(getattr(state, name)))
+        if abs(state.sign) != 1:
+            raise ValueError(f"`sign` must be 1 or -1. Got {state.sign}.")
+        return state
 
 
 @dataclass(frozen=True, eq=False)

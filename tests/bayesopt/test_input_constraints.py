@@ -172,6 +172,18 @@ def test_ask_proposes_every_feasible_point_of_a_grid_and_no_other():
         optimizer.ask()
 
 
+def test_ask_keeps_constraints_of_many_whole_numbers():
+    constraint = LinearConstraint([1, -1], 3, 5)
+    bounds = [(0, 1e6)] * 2
+    optimizer = search(
+        JointProcess(), bounds=bounds, integer=[0, 1], input_constraints=constraint, n_initial=3
+    )
+    X = optimizer.ask(3)
+    optimizer.tell(X, [0.0, 1.0, 2.0])
+    X = np.vstack([X, optimizer.ask(2)])
+    assert set(np.subtract(*X.T)) <= {3, 4, 5} and len(np.unique(X, axis=0)) == 5
+
+
 def test_initial_points_fill_the_feasible_set():
     """A band that takes 1 % of the cube: designs spread over its length."""
     band = LinearConstraint([[1, -1, 0], [0, 1, -1]], -0.1, 0.1)

@@ -781,6 +781,33 @@ def test_load_refuses_other_files(tmp_path):
         BayesianOptimizer.load(tmp_path / "none.npz", TinyProcess())
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("x", np.array([["a", "b"]] * 5)),
+        ("x", np.full((5, 2), 7.0)),
+        ("values", np.zeros(4)),
+        ("usable", np.ones(5)),
+        ("pending", np.zeros((1, 3))),
+        ("messages", [""] * 4),
+        ("sign", np.ones(2)),
+        ("sign", 2),
+        ("entropy", [1]),
+        ("n_steps", None),
+    ],
+)
+def test_load_refuses_broken_states(tmp_path, name, value):
+    optimizer = search(n_initial=3)
+    optimizer.maximize(bowl, 5)
+    state = optimizer.to_state()
+    target = state["settings"] if name in state["settings"] else state
+    target[name] = value
+    optimizer.to_state = lambda: state
+    optimizer.save(tmp_path / "search.skuq")
+    with pytest.raises(FileFormatError, match="search.skuq"):
+        BayesianOptimizer.load(tmp_path / "search.skuq", TinyProcess())
+
+
 # Whether it is of use
 
 
