@@ -18,6 +18,7 @@ from skuq.networks._plan_parts import ACTIVATIONS as KNOWN_ACTIVATIONS
 from skuq.networks._space import Categorical, Decisions, Integer, Space, training_hyperparameters
 
 _SCALE_L2 = 1e-2
+_N_USUAL_COLUMNS = 20  # columns up to which kernels start as Glorot and Bengio proposed
 
 
 @saved_as("networks.MLP")
@@ -101,6 +102,21 @@ def check_units(name: str, given: Any) -> list[int]:
     return units.tolist()
 
 
+def dense_initializer(n_columns: int) -> Any:
+    """Make the kernel's initializer for a dense layer that reads `n_columns` columns of X.
+
+    Glorot's kernels give outputs that grow with the number of columns, until first predictions are
+    far from y, and first standard deviations far too small. Above 20 columns, their variance is
+    multiplied by ``20 / n_columns``.
+    """
+    from skuq.backend import keras
+
+    if n_columns <= _N_USUAL_COLUMNS:
+        return "glorot_uniform"
+    scale = _N_USUAL_COLUMNS / n_columns
+    return keras.initializers.VarianceScaling(scale, mode="fan_avg", distribution="uniform")
+
+
 def build_mlp(
     input_shape: tuple,
     n_outputs: int,
@@ -119,7 +135,8 @@ def build_mlp(
     n_outputs : int
         Number of raw outputs: the head's `n_raw`.
     hidden_units : sequence of int, default=(50,)
-        Widths of the hidden layers.
+        Widths of the hidden layers. Kernels start as Glorot and Bengio proposed. With more than 20
+        inputs those of the first layer are smaller, so that first outputs do not grow with them.
     activation : str, default="relu"
         Keras' name of the activation.
     dropout : float, optional
@@ -141,7 +158,11 @@ def build_mlp(
     layers = keras.layers
     inputs = x = keras.Input(shape=input_shape, name="input", dtype="float32")
     for i, units in enumerate(hidden_units, start=1):
-        x = layers.Dense(units, activation=activation, dtype="float32", name=f"hidden_{i}")(x)
+        # Only the first hidden layer reads the input.
+        kernel = dense_initializer(x.shape[-1] if i == 1 else 0)
+        x = layers.Dense(
+            units, activation, kernel_initializer=kernel, dtype="float32", name=f"hidden_{i}"
+        )(x)
         if dropout is not None:
             x = layers.Dropout(dropout, dtype="float32", name=f"dropout_{i}")(x)
     if not scale_l2:
@@ -306,6 +327,11 @@ class DenseSpace(Settings):
 
         layers = keras.layers
         anchors = [keras.Input(shape=input_shape, name="input", dtype="float32")]
+
+        def kernel_of(x):
+            """Choose the initializer of a layer that reads x, which can be the network's input."""
+            return dense_initializer(x.shape[-1] if x is anchors[0] else 0)
+
         for target in range(1, self.n_nodes + 2):
             last = anchors[-1]
             merged = [last]
@@ -316,6 +342,7 @@ class DenseSpace(Settings):
                     project = layers.Dense(
                         last.shape[-1],
                         use_bias=False,
+                        kernel_initializer=kernel_of(anchors[source]),
                         dtype="float32",
                         name=f"project_{source}_{target}",
                     )
@@ -330,7 +357,11 @@ class DenseSpace(Settings):
             else:
                 units, activation = configuration[f"node_{target}"].split("-")
                 dense = layers.Dense(
-                    int(units), activation=activation, dtype="float32", name=f"node_{target}"
+                    int(units),
+                    activation,
+                    kernel_initializer=kernel_of(last),
+                    dtype="float32",
+                    name=f"node_{target}",
                 )
                 anchors.append(dense(last))
         return keras.Model(anchors[0], anchors[-1], name="dense_skip", dtype="float32")

@@ -91,6 +91,22 @@ class Plan:
             values.append(value)
         return values[self.output], state
 
+    @functools.cached_property
+    def input_kernels(self) -> tuple[int, ...]:
+        """Positions, among the weights, of the kernels of plain dense layers that read the input.
+
+        Layers that divide by the root of their number of inputs are left out: their rates do not
+        depend on it.
+        """
+        inputs, kernels = {0}, []
+        for value, node in enumerate(self.nodes, start=1):
+            if inputs.issuperset(node.inputs):
+                if isinstance(node.operation, _Dropout):
+                    inputs.add(value)
+                elif isinstance(node.operation, DenseOperation) and node.operation.factor == 1:
+                    kernels.append(node.weights[0])
+        return tuple(kernels)
+
     def split(self, flat: Any) -> list[Any]:
         """Split a flat weight vector (n_weights,) into views, one for each variable."""
         parts, start = [], 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy.linalg
 from sklearn.model_selection import (
     GroupKFold,
     KFold,
@@ -27,6 +30,8 @@ from skuq.tables._targets import Targets
 
 #: Positions of rows to train on and to test on.
 Fold = tuple[np.ndarray, ...]
+
+_MOMENT_ROWS = 1000  # most rows from which second moments are computed
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +77,23 @@ class TrainingData:
                 array = array / array.mean()
             object.__setattr__(self, name, np.ascontiguousarray(array, dtype="float32"))
         object.__setattr__(self, "_factors", factors)
+
+    @functools.cached_property
+    def n_alike(self) -> float:
+        """Number of columns that vary together: 1 for independent columns, p for p equal ones.
+
+        It is the largest eigenvalue of the columns' second moments, over the mean one. Rows count
+        by their weights.
+        """
+        rows = np.flatnonzero(self.weight)
+        # Evenly spaced rows are enough for the largest eigenvalue.
+        rows = rows[:: math.ceil(len(rows) / _MOMENT_ROWS)]
+        x = self.x[rows].astype("float64") * np.sqrt(self.weight[rows, None])
+        # The smaller of the two products has the same eigenvalues, and their sum is its trace.
+        moments = x @ x.T if len(x) < x.shape[1] else x.T @ x
+        last, total = len(moments) - 1, np.trace(moments)
+        largest = scipy.linalg.eigvalsh(moments, subset_by_index=[last, last])[0]
+        return float(x.shape[1] * largest / total) if total > 0 else 1.0
 
     @classmethod
     def without_validation(cls, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> TrainingData:

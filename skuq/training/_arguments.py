@@ -277,9 +277,32 @@ def program_key(
         dropout_schedule=(
             recipe.dropout_schedule != "constant" and plan is not None and plan.n_dropouts > 0
         ),
-        rate_factors=any(r.rate_factors_of_layers for r in recipes),
+        rate_factors=any(
+            r.rate_factors_of_layers or (rate_factors(r, template, data) != 1).any()
+            for r in recipes
+        ),
         own_classes=own_classes(template.network),
     )
+
+
+# Number of columns that vary together up to which learning rates stay as they are, and the rate
+# for which it was chosen; the default of plain networks. Lower rates bear more columns.
+_MOST_ALIKE, _USUAL_RATE = 10, 0.01
+
+
+def rate_factors(recipe: Recipe, template: Template, data: TrainingData) -> np.ndarray:
+    """Compute the factor of the learning rate of each variable (n_variables,).
+
+    Dense layers that read X get a lower rate if many columns vary together, as in spectra. A step
+    of the optimiser moves the weights of all these columns alike, so that the weighted sum, and
+    with it the prediction, moves in proportion to their number.
+    """
+    factors = np.asarray(recipe.factors_of(template.names))
+    kernels = [] if template.plan is None else list(template.plan.input_kernels)
+    if kernels and data.x.shape[1] > _MOST_ALIKE:
+        most = _MOST_ALIKE * max(1.0, _USUAL_RATE / recipe.learning_rate)
+        factors[kernels] *= min(1.0, most / data.n_alike)
+    return factors
 
 
 def _check_dropout(recipe: Recipe, template: Template) -> None:

@@ -33,6 +33,7 @@ from skuq.training._arguments import (
     batch_shares,
     data_tensors,
     program_key,
+    rate_factors,
     scalars_of,
     schedules_of,
 )
@@ -240,7 +241,7 @@ class TrainingRun:
         self._tables = data_tensors(data, job.splits if job.own_validation else None)
         self._scalars = scalars_of(job, data, sizes)
         if self._key.rate_factors:  # one number per variable, spread over the weights' blocks
-            factors = [recipe.factors_of(template.names) for recipe in job.recipes]
+            factors = [rate_factors(recipe, template, data) for recipe in job.recipes]
             numbers = np.asarray(job.join_members(factors), dtype="float32")
             self._scalars["rate_factors"] = self._layout.spread(numbers)
         self._shares = batch_shares(self._key, sizes.n_train)

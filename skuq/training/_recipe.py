@@ -67,7 +67,8 @@ class Recipe:
     optimizer : str, default="adam"
         One of sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam, with Keras' defaults.
     learning_rate : float, default=1e-3
-        Learning rate before any schedule or reduction.
+        Learning rate before any schedule or reduction. Dense layers that read more than ten columns
+        of X which vary together, as in spectra, get a part of it: one step moves them all.
     momentum : float, default=0.0
         Momentum of sgd; 0 is plain gradient descent. Other optimisers do not use it.
     beta_2 : float, default=0.999

@@ -1,8 +1,101 @@
 import numpy as np
 import pytest
+from sklearn.base import clone, is_classifier
+from sklearn.metrics import log_loss
 
-from skuq.networks import Categorical, DenseSpace
+from skuq import (
+    DeepEnsembleRegressor,
+    HyperDeepEnsembleRegressor,
+    MCDropoutClassifier,
+    MCDropoutRegressor,
+)
+from skuq.networks import Categorical, DenseSpace, GaussianHead, build_mlp
 from skuq.networks._space import training_hyperparameters
+from skuq.tables import TrainingData
+from skuq.training import Recipe, TrainingJob, train
+
+
+def make_spectra(n, p, seed):
+    """Make spectra of three overlapping peaks, (n, p), and the height of the first peak."""
+    rng = np.random.default_rng(seed)
+    heights, waves = rng.uniform(0, 1, (n, 3)), np.linspace(0, 1, p)
+    peaks = np.stack([np.exp(-(((waves - m) / 0.08) ** 2)) for m in (0.3, 0.5, 0.55)])
+    return heights @ peaks + 0.01 * rng.normal(size=(n, p)), heights[:, 0]
+
+
+@pytest.mark.parametrize("p", [300, 1500])
+@pytest.mark.parametrize(
+    "model",
+    [
+        DeepEnsembleRegressor(n_members=3),
+        MCDropoutRegressor(n_passes=10),
+        HyperDeepEnsembleRegressor(n_members=2, n_trials=4, epochs=200),
+        MCDropoutClassifier(n_passes=10),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+@pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
+def test_plain_networks_learn_from_many_correlated_columns(model, p):
+    X, y = make_spectra(160, p, seed=0)
+    model = clone(model).set_params(random_state=0)
+    if is_classifier(model):
+        y = y > 0.5
+        proba = model.fit(X[:80], y[:80]).predict_proba(X[80:])
+        assert log_loss(y[80:], proba) < 0.25
+    else:
+        assert model.fit(X[:80], y[:80]).score(X[80:], y[80:]) > 0.9
+
+
+@pytest.mark.parametrize("builds", ["mlp", "space"])
+@pytest.mark.parametrize("p", [20, 300])
+def test_first_outputs_do_not_grow_with_the_columns(builds, p):
+    """Up to 20 columns kernels have the range of Glorot and Bengio, sqrt(6 / (inputs + units))."""
+    if builds == "mlp":
+        kernels = [build_mlp((p,), 2, (64, 64)).get_weights()[0]]
+        others = [build_mlp((p,), 2, (p, 64)).get_weights()[2]]
+    else:
+        space = DenseSpace(n_nodes=2)
+        configuration = {"node_1": "64-relu", "node_2": "64-tanh", "skip_0_2": 1, "skip_0_3": 1}
+        by_path = {v.path: v.numpy() for v in space.build(configuration, (p,), 2).variables}
+        kernels = [by_path[f"{name}/kernel"] for name in ("node_1", "project_0_2", "project_0_3")]
+        others = [by_path["node_2/kernel"]]
+    for kernel in kernels:
+        expected = np.sqrt(6 / sum(kernel.shape) * min(1, 20 / p))
+        assert 0.9 * expected < np.abs(kernel).max() < 1.001 * expected
+    for kernel in others:
+        assert np.abs(kernel).max() > 0.9 * np.sqrt(6 / sum(kernel.shape))
+
+
+def test_rate_of_the_first_layer_goes_by_the_columns_that_vary_together():
+    """A first step of Adam moves every weight by the learning rate."""
+    rng = np.random.default_rng(0)
+    y, one = rng.normal(size=(64, 1)), rng.normal(size=(64, 1))
+
+    def first_step(x, learning_rate=0.01):
+        model = build_mlp((x.shape[1],), 2, (8,), activation="tanh")
+        recipe = Recipe(
+            learning_rate=learning_rate, epochs=1, batch_size=64, keep="last", epsilon=1e-12
+        )
+        job = TrainingJob.of_model(model, GaussianHead(), recipe, [0])
+        # The same job with hardly any step has the first weights.
+        still = TrainingJob.of_model(
+            model, GaussianHead(), Recipe(learning_rate=1e-30, epochs=1, batch_size=64), [0]
+        )
+        data = TrainingData.without_validation(x, y, np.ones(64))
+        (after,), (before,) = train(job, data), train(still, data)
+        moved, n = np.abs(after.weights - before.weights), x.shape[1] * 8
+        np.testing.assert_allclose(moved[n:].max(), learning_rate, rtol=0.02)
+        return moved[:n].max() / learning_rate
+
+    for x, rate, expected in [
+        (np.repeat(one, 10, axis=1), 0.01, 1.0),
+        (np.repeat(one, 40, axis=1), 0.01, 0.25),
+        (3 * np.repeat(one, 40, axis=1), 0.01, 0.25),  # whatever the unit
+        (np.repeat(one, 40, axis=1), 0.005, 0.5),  # low rates bear more columns
+        (np.repeat(one, 40, axis=1), 0.1, 0.25),
+        (rng.normal(size=(64, 40)), 0.01, 1.0),  # independent columns
+    ]:
+        np.testing.assert_allclose(first_step(x, rate), expected, rtol=0.02)
 
 
 @pytest.mark.parametrize(("n_nodes", "n_decisions"), [(3, 9), (5, 17), (10, 37)])
