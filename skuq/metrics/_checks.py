@@ -16,7 +16,10 @@ _SUM_TOLERANCE = 1e-3
 
 
 def check_arrays(*, finite=True, **arrays) -> list[np.ndarray]:
-    """Check that arrays have one length and at least one row, and return them as floats."""
+    """Check that arrays have one length and at least one row, and return them as floats.
+
+    Those named `std` or `scale` must be positive.
+    """
     arrays = {name: as_floats(values) for name, values in arrays.items()}
     for name, values in arrays.items():
         if values.ndim == 0 or not values.size:
@@ -26,11 +29,14 @@ def check_arrays(*, finite=True, **arrays) -> list[np.ndarray]:
         if not finite and np.isnan(values).any():
             raise ValueError(f"`{name}` must be numbers. Got NaN.")
     check_consistent_length(*arrays.values())
+    for name in {"std", "scale"} & set(arrays):
+        if not (arrays[name] > 0).all():
+            raise ValueError(f"`{name}` must be positive. The smallest is {arrays[name].min()}.")
     return list(arrays.values())
 
 
 def check_same_shape(*, finite=True, one_output=False, **arrays) -> list[np.ndarray]:
-    """Check that arrays have one shape, (n,) or (n, m); one named `std` must be positive.
+    """Check that arrays have one shape, (n,) or (n, m).
 
     With `one_output` the shape must be (n,).
     """
@@ -48,25 +54,20 @@ def check_same_shape(*, finite=True, one_output=False, **arrays) -> list[np.ndar
             )
     if one_output and len(shape) > 1:
         raise ValueError(f"`{first}` must have shape (n_samples,). Got {shape}.")
-    if "std" in arrays:
-        check_positive("std", checked[list(arrays).index("std")])
     return checked
 
 
-def check_positive(name: str, values: np.ndarray) -> None:
-    """Raise ValueError unless all values are positive."""
-    if not (values > 0).all():
-        raise ValueError(f"`{name}` must be positive. The smallest is {values.min()}.")
-
-
-def check_ordered(lower: np.ndarray, upper: np.ndarray) -> None:
-    """Raise ValueError if an interval ends before it begins."""
+def check_intervals(lower, upper, *, one_output=False, **y_true) -> list[np.ndarray]:
+    """Check targets (if given) and ends of intervals, all of one shape, which may be infinite."""
+    arrays = {**y_true, "lower": lower, "upper": upper}
+    *y, lower, upper = check_same_shape(finite=False, one_output=one_output, **arrays)
     wrong = np.flatnonzero((lower > upper).reshape(len(lower), -1).any(axis=1))
     if len(wrong):
         raise ValueError(
             f"`lower` must not exceed `upper`. It does in {len(wrong)} rows, first in "
             f"row {wrong[0]}: {lower[wrong[0]]} and {upper[wrong[0]]}."
         )
+    return [*y, lower, upper]
 
 
 def check_inside_unit(name: str, value) -> None:
@@ -107,7 +108,6 @@ def check_members(y_true, loc, scale, weights):
                 f"`{name}` must have shape (n_members, *y_true.shape), here (n_members, "
                 f"{', '.join(map(str, y.shape))}). Got {values.shape}."
             )
-    check_positive("scale", scale)
     weights = check_member_weights(weights, len(loc))
     used = weights > 0
     return (y, loc, scale, weights) if used.all() else (y, loc[used], scale[used], weights[used])

@@ -22,7 +22,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from skuq._utils._checks import check_weights, fill_masked
-from skuq.metrics._checks import check_ordered, check_same_shape, group_sums
+from skuq.metrics._checks import check_intervals, check_same_shape, group_sums
 
 
 def coverage_by_group(y_true, lower, upper, groups):
@@ -182,46 +182,33 @@ def worst_slab_coverage(
     directions = np.concatenate([np.eye(d), rng.normal(size=(n_directions, d))])
     order = rng.permutation(n)
     choose, judge = order[: n // 2], order[n // 2 :]
+    n_choose = len(choose)
+    shortest = max(int(np.ceil(min_share * n_choose)), 1)
+    # Longer runs need not be tried: one half of a run of twice the length has no higher mean.
+    lengths = np.unique(np.linspace(shortest, min(2 * shortest, n_choose), 21).astype(int))
     worst, slab = np.inf, None
     for direction in directions:
+        # A slab of this direction is a run of rows sorted by their projections.
         projected = X[choose] @ direction
         by_position = np.argsort(projected, kind="stable")
-        # The worst slab of this direction, as a run of rows sorted by their projections.
-        coverage, first, last = _worst_run(
-            inside[choose][by_position], projected[by_position], min_share
-        )
-        if coverage < worst:
-            worst = coverage
-            slab = direction, projected[by_position[first]], projected[by_position[last]]
+        projected = projected[by_position]
+        total = np.concatenate([[0], np.cumsum(inside[choose][by_position])])
+        # First position of the rows with the same projection, and the position after the last:
+        # such rows belong to a run together or not at all.
+        begin, end = (np.searchsorted(projected, projected, side) for side in ("left", "right"))
+        run = np.inf, 0, 0  # its coverage, first and last position
+        for length in lengths:
+            first, last = begin[: n_choose - length + 1], end[length - 1 :]
+            means = (total[last] - total[first]) / (last - first)
+            k = np.argmin(means)
+            run = min(run, (means[k], first[k], last[k] - 1))
+        if run[0] < worst:
+            worst, slab = run[0], (direction, *projected[[*run[1:]]])
     direction, low, high = slab
     projected = X[judge] @ direction
     # The other half judges: the minimum over many slabs is too low on the rows that chose it.
     held = inside[judge][(low <= projected) & (projected <= high)]
     return float(held.mean()) if len(held) else np.nan
-
-
-def _worst_run(
-    inside: np.ndarray, projected: np.ndarray, min_share: float
-) -> tuple[float, int, int]:
-    """Find the run of at least a share of the rows (n,) with the lowest coverage.
-
-    Rows are sorted by their projections. Those with equal ones belong to a run together or not at
-    all. Return the coverage, and the first and last position of the run.
-    """
-    n = len(inside)
-    shortest = max(int(np.ceil(min_share * n)), 1)
-    total = np.concatenate([[0], np.cumsum(inside)])
-    # First position of the rows with the same projection, and the position after the last.
-    begin = np.searchsorted(projected, projected, side="left")
-    end = np.searchsorted(projected, projected, side="right")
-    best = (np.inf, 0, 0)
-    # Longer runs need not be tried: one half of a run of twice the length has no higher mean.
-    for length in np.unique(np.linspace(shortest, min(2 * shortest, n), 21).astype(int)):
-        first, last = begin[: n - length + 1], end[length - 1 :]
-        means = (total[last] - total[first]) / (last - first)
-        k = int(np.argmin(means))
-        best = min(best, (float(means[k]), int(first[k]), int(last[k]) - 1))
-    return best
 
 
 def neighbor_distance(X, X_reference, *, n_neighbors=1):
@@ -279,9 +266,7 @@ def _spread(X):
 
 def _inside(y_true, lower, upper):
     """Tell which targets (n,) are inside their intervals."""
-    ends = {"lower": lower, "upper": upper}
-    y, lower, upper = check_same_shape(y_true=y_true, **ends, finite=False, one_output=True)
-    check_ordered(lower, upper)
+    y, lower, upper = check_intervals(lower, upper, one_output=True, y_true=y_true)
     return (lower <= y) & (y <= upper)
 
 

@@ -23,8 +23,8 @@ from skuq.metrics._checks import (
     check_arrays,
     check_choice,
     check_inside_unit,
+    check_intervals,
     check_members,
-    check_ordered,
     check_same_shape,
 )
 
@@ -286,7 +286,8 @@ def coverage_score(y_true, lower, upper, *, sample_weight=None):
     >>> coverage_score([1.0, 5.0], [0.0, 0.0], [2.0, 2.0])
     0.5
     """
-    y, lower, upper = _intervals(lower, upper, y_true=y_true)
+    y, lower, upper = check_intervals(lower, upper, y_true=y_true)
+    check_arrays(y_true=y)  # finite
     return float(average((lower <= y) & (y <= upper), sample_weight).mean())
 
 
@@ -316,7 +317,7 @@ def mean_width(lower, upper, *, sample_weight=None):
     >>> mean_width([0.0, 1.0], [2.0, 5.0])
     3.0
     """
-    lower, upper = _intervals(lower, upper)
+    lower, upper = check_intervals(lower, upper)
     return float(average(upper - lower, sample_weight).mean())
 
 
@@ -356,7 +357,8 @@ def interval_loss(y_true, lower, upper, coverage, *, sample_weight=None):
     8.0
     """
     check_inside_unit("coverage", coverage)
-    y, lower, upper = _intervals(lower, upper, y_true=y_true)
+    y, lower, upper = check_intervals(lower, upper, y_true=y_true)
+    check_arrays(y_true=y)  # finite
     outside = np.maximum(lower - y, 0) + np.maximum(y - upper, 0)
     # Eq. 43 with alpha = 1 - coverage: (u - l) + 2 / alpha * distance outside.
     losses = (upper - lower) + 2 / (1 - coverage) * outside
@@ -413,14 +415,6 @@ def quantile_loss(y_true, y_quantiles, probabilities, *, sample_weight=None):
         for k, level in enumerate(levels)
     ]
     return float(np.mean(losses))
-
-
-def _intervals(lower, upper, **y_true):
-    """Check y_true (if given), lower and upper, which have one shape and can be infinite."""
-    *y, lower, upper = check_same_shape(finite=False, **y_true, lower=lower, upper=upper)
-    check_arrays(**y_true)  # targets must be finite
-    check_ordered(lower, upper)
-    return *y, lower, upper
 
 
 def pit_values(y_true, mean, std):

@@ -309,14 +309,6 @@ class _Predicted:
         y = reshape_like_prediction(self.target, mean)
         return check_same_shape(mean=mean, y_true=y)[1]
 
-    def interval(self, coverage):
-        """Predict lower and upper ends of central intervals, each (n[, m])."""
-        if self.offers("interval"):
-            return np.moveaxis(np.asarray(self.distribution.interval(coverage)), 1, 0)
-        mean, std = self.normal
-        reach = special.ndtri((1 + coverage) / 2) * std
-        return mean - reach, mean + reach
-
     def pit(self):
         """Compute values of the predicted cdf at y, (n[, m])."""
         if self.offers("cdf"):
@@ -351,7 +343,12 @@ def _crps(predicted, weight):
 
 def _score_intervals(kind, predicted, weight, coverage):
     """Compute one of the `_INTERVAL_SCORES` of central intervals."""
-    ends = predicted.interval(coverage)
+    if predicted.offers("interval"):
+        ends = np.moveaxis(np.asarray(predicted.distribution.interval(coverage)), 1, 0)
+    else:
+        mean, std = predicted.normal
+        reach = special.ndtri((1 + coverage) / 2) * std
+        ends = mean - reach, mean + reach
     if kind == "neg_mean_width":
         return -mean_width(*ends, sample_weight=weight)
     if kind == "neg_interval":

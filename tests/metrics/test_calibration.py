@@ -125,18 +125,3 @@ def test_a_mixture_is_judged_by_its_own_cdf():
 def test_sharpness_is_uncertainty_toolboxs():
     _, _, std = draw(0)
     assert_allclose(sharpness(std), toolbox().sharpness(std))
-
-
-def test_bad_arguments_are_refused():
-    y, mean, std = draw(0)
-    for given in ({}, {"y_true": y, "mean": mean}, {"y_true": y, "pit": y}):
-        with pytest.raises(ValueError, match="Give either `y_true`, `mean` and `std`, or `pit`"):
-            calibration_error(**given)
-    with pytest.raises(ValueError, match=r"`pit` must have numbers in \[0, 1\].*0.5 to 1.5"):
-        miscalibration_area(pit=[0.5, 1.5])
-    with pytest.raises(ValueError, match="`kind` must be one of .* Got 'sides'"):
-        miscalibration_area(y, mean, std, kind="sides")
-    with pytest.raises(ValueError, match="`n_levels` must be at least 2. Got 1"):
-        calibration_error(y, mean, std, n_levels=1)
-    with pytest.raises(ValueError, match="`std` must be positive"):
-        sharpness([0.0])

@@ -101,28 +101,6 @@ def test_limits():
     assert (predictive_entropy(sure) == 0).all()
 
 
-def test_bad_arguments_are_refused():
-    y, proba = draw(0)
-    with pytest.raises(ValueError, match=r"`proba` must have shape \(n_samples, n_classes\)"):
-        ece_loss(y, proba[:, 0])
-    with pytest.raises(ValueError, match="non-negative and sum to 1.*0.5"):
-        brier_loss(y, proba / 2)
-    with pytest.raises(ValueError, match="`y_true` must have 200 rows"):
-        ece_loss(y[:5], proba)
-    with pytest.raises(ValueError, match="name the 4 columns.*give all classes as `labels`"):
-        ece_loss(np.minimum(y, 2), proba)
-    with pytest.raises(ValueError, match=r"labels that are not in `labels`: \[3\]"):
-        ece_loss(y, proba, labels=[0, 1, 2, 9])
-    with pytest.raises(ValueError, match="labels that are not in `labels`"):
-        ece_loss(y.astype(str), proba, labels=[0, 1, 2, 3])
-    with pytest.raises(ValueError, match=r"`labels` must name .*Got \[0, 1, 2, 2\]"):
-        ece_loss(y, proba, labels=[0, 1, 2, 2])
-    with pytest.raises(ValueError, match="`strategy` must be one of"):
-        ece_loss(y, proba, strategy="width")
-    with pytest.raises(ValueError, match="`n_bins` must be at least 1. Got 0"):
-        classwise_ece_loss(y, proba, n_bins=0)
-
-
 @pytest.mark.parametrize("light", [0, 1e-12])
 def test_least_confident_row_may_have_no_weight(light):
     y, proba = [0, 1, 0, 0], [[0.6, 0.4], [0.3, 0.7], [0.9, 0.1], [0.2, 0.8]]

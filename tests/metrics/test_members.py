@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -97,17 +96,3 @@ def test_members_that_nearly_agree_are_told_apart():
     # To second order sum_c var_c / (2 p_c), with variances of 1e-12.
     members = 0.5 + 1e-6 * np.array([[[1, -1]], [[-1, 1]]])
     assert_allclose(mutual_information(members), 2e-12, rtol=1e-4)
-
-
-def test_bad_arguments_are_refused():
-    y, members = draw(0)
-    with pytest.raises(ValueError, match=r"`member_proba` must have shape \(n_members, n_samp"):
-        ensemble_nll_loss(y, members[0])
-    with pytest.raises(ValueError, match="`y_true` must have 50 rows"):
-        oracle_nll_loss(y[:3], members)
-    with pytest.raises(ValueError, match="`weights` must be 3 non-negative"):
-        average_member_nll_loss(y, members, [1.0, 1.0, 1.0])
-    with pytest.raises(ValueError, match=r"`members` must be labels .*Got shape \(4,\)"):
-        disagreement_score([0, 1, 2, 3])
-    with pytest.raises(ValueError, match="sum to 1"):
-        mutual_information(members + 0.1)
