@@ -29,12 +29,14 @@ import numpy as np
 import skuq
 from skuq._utils._trees import (
     MAX_NODES,
+    MAX_PRICE,
     MAX_TEXT_NODES,
     TreeDecoder,
     TreeEncoder,
     count_nodes,
     max_referred,
     read_json,
+    text_size,
 )
 from skuq.exceptions import FileFormatError, FileVersionError, UnsavableError
 
@@ -122,7 +124,7 @@ def to_bytes(
         "versions": versions,
     }
     parts = {_HEADER: json.dumps(header, indent=1).encode(), _TREE: text, **encoder.parts}
-    n_text = sum(len(data) for name, data in parts.items() if not name.endswith(".npy"))
+    n_text = text_size(parts)
     n_nodes = sum(count_nodes(data) for name, data in parts.items() if name.endswith(".txt"))
     # What could not be read again is not written.
     if (
@@ -136,6 +138,8 @@ def to_bytes(
             f"{count_nodes(text)} values in its tree and {n_nodes} in its texts. At most "
             f"{MAX_TEXT}, {MAX_PARTS}, {MAX_NODES} and {MAX_TEXT_NODES} can be saved."
         )
+    if encoder.price > MAX_PRICE:
+        raise UnsavableError(f"The {kind} has too many objects, or tables with too many columns.")
     if encoder.n_referred > max_referred(sum(map(len, parts.values()))):
         raise UnsavableError(f"The {kind} holds the same arrays too many times.")
     buffer = io.BytesIO()
@@ -222,6 +226,8 @@ def from_bytes(
     """
     with refuse_broken(source, error_class=DamagedFileError):
         parts = unzip(data)
+        if text_size(parts) > MAX_TEXT:
+            raise FileFormatError(f"it has texts that take more than {MAX_TEXT} bytes of memory")
         found = _check_header(read_json(parts.pop(_HEADER)), kind)
         document = read_json(parts.pop(_TREE))
     decoder = TreeDecoder(parts, restore, found)

@@ -11,7 +11,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,9 @@ MAX_TEXT_NODES = 20_000_000  # values of all texts, which are parsed one by one
 # One part can be referred to many times, and each reference can cost as much as a part of its own:
 # all references together have at most these bytes plus this many times the bytes of the file.
 MAX_REFERRED, MAX_REPEATS = 128 * 2**20, 8
+# An object takes up to 0.1 ms and one of another library, or a column of a table, up to 1 ms: the
+# dicts of a file, most of which are states of objects, have at most this price together.
+MAX_PRICE, FOREIGN_PRICE = 40_000, 10
 _LONG = 4096  # characters of a string that is stored as a text of its own
 _PLAIN_KINDS = "biufcUmM"  # numbers, truth values, strings and dates: types without pointers
 
@@ -45,9 +48,17 @@ def count_nodes(text: bytes) -> int:
 
 def read_json(text: bytes, **options: Any) -> Any:
     """Parse JSON of limited size; `options` are those of `json.loads`."""
+    if not text.isascii():  # other texts would take four times the memory
+        raise FileFormatError("it has a JSON text with other characters than those of ASCII")
     if (n := count_nodes(text)) > MAX_NODES:
         raise FileFormatError(f"it has a JSON text of {n} values; at most {MAX_NODES} are read")
     return json.loads(text, **options)
+
+
+def text_size(parts: Mapping[str, bytes]) -> int:
+    """Add up the bytes of JSON and texts, as they are in memory."""
+    texts = (data for name, data in parts.items() if not name.endswith(".npy"))
+    return sum(len(data) * (1 if data.isascii() else 4) for data in texts)
 
 
 def max_referred(n_bytes: int) -> int:
@@ -133,12 +144,14 @@ class TreeEncoder:
         Files of arrays and texts, by their names in the archive.
     n_referred : int
         Bytes of these parts, each counted as often as the tree refers to it.
+    price : int
+        Price of the tree's dicts.
     """
 
     def __init__(self, describe: Callable[..., tuple[str, Any] | None] | None, root: str):
         self._describe, self._place = describe, Place([root])
         self.parts: dict[str, bytes] = {}
-        self.n_referred = 0
+        self.n_referred, self.price, self._price_of_dict = 0, 0, 1
         # Name of a part by the text, or by the id of the array, which is kept alive with it, as
         # ids of freed arrays are used again.
         self._texts: dict[str, str] = {}
@@ -193,6 +206,7 @@ class TreeEncoder:
 
     def _dict(self, value: dict[Any, Any]) -> dict[str, Any]:
         """Encode a dict; keys that are not plain strings make it a list of pairs."""
+        self.price += self._price_of_dict
         if all(type(key) is str for key in value) and "@" not in value:
             return {key: self._at(key, item) for key, item in value.items()}
         if wrong := [key for key in value if not _is_key(key)]:
@@ -222,7 +236,11 @@ class TreeEncoder:
         name, state = described
         if type(state) is not dict or not all(type(key) is str for key in state):
             raise UnsavableError(f"{self._place} has attributes whose names are no strings.")
-        return {"@": "object", "name": name, "state": self._dict(state)}
+        outer = self._price_of_dict
+        self._price_of_dict = outer if saved is not None else FOREIGN_PRICE
+        encoded = self._dict(state)
+        self._price_of_dict = outer
+        return {"@": "object", "name": name, "state": encoded}
 
 
 class TreeDecoder:
@@ -244,7 +262,8 @@ class TreeDecoder:
     ):
         self._parts, self._restore, self.place = parts, restore, Place([root])
         self._n_left = max_referred(sum(map(len, parts.values())))
-        self._n_nodes = 0
+        self._n_nodes = self._price = 0
+        self._price_of_dict = 1
         self._decoded: dict[str, Any] = {}  # arrays and texts by the name of their part
         self._seen: dict[Any, Any] = {}  # what checks have found in this file
 
@@ -267,15 +286,25 @@ class TreeDecoder:
             case {"@": "array" | "text" as tag, "part": str(name)}:
                 return self._part(tag, name)
             case {"@": "object", "name": str(name), "state": dict(state)}:
-                return self._object(name, self.decode(state))
+                outer = self._price_of_dict
+                self._price_of_dict = FOREIGN_PRICE if find_by_name(name) is None else outer
+                decoded = self.decode(state)
+                self._price_of_dict = outer
+                return self._object(name, decoded)
             case {"@": tag}:
                 raise FileFormatError(f"{str(tag)[:50]!r} is nothing that skuq writes")
-        self._enter()
+        self._pay_for_dict()
         return {key: self._at(key, item) for key, item in value.items()}
 
     def _enter(self) -> None:
         if len(self.place) > MAX_DEPTH:
             raise FileFormatError(f"it lies more than {MAX_DEPTH} levels deep")
+
+    def _pay_for_dict(self) -> None:
+        self._enter()
+        self._price += self._price_of_dict
+        if self._price > MAX_PRICE:
+            raise FileFormatError("it has too many objects or columns of tables")
 
     def _at(self, key: Any, value: Any) -> Any:
         """Decode the value at a key of the current container."""
@@ -292,7 +321,7 @@ class TreeDecoder:
 
     def _dict(self, items: list[Any]) -> dict[Any, Any]:
         """Decode a dict that was encoded as a list of pairs."""
-        self._enter()
+        self._pay_for_dict()
         decoded: dict[Any, Any] = {}
         for key, value in items:
             key = self.decode(key)

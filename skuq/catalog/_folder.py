@@ -148,6 +148,7 @@ def read_search(folder: Path) -> SearchDescription:
             for value, kind in zip(search, (str, dict, int, dict, HeldOut)):
                 _require(type(value) is kind, f"{value!r:.100} is no {kind.__name__}")
             _check_held_out(search.held_out)
+            json.dumps([search.parts, search.space], sort_keys=True)  # raises if it is no JSON
     except FileVersionError:
         raise
     except FileFormatError as error:

@@ -36,6 +36,7 @@ _MASKED = ("boolean", "Float32", "Float64") + tuple(
 )
 
 
+_LONGEST_PATH = 4096
 # Names that pandas gives to time zones which are offsets.
 _OFFSET = re.compile(r"UTC[+-]\d\d:\d\d")
 
@@ -123,8 +124,11 @@ def _decode_column(state: State) -> pd.Series:
         whole = np.empty(len(values), dtype=object)
         whole[:] = values
         return pd.Series(whole, dtype=dtype)
-    if not isinstance(values, np.ndarray) or values.dtype == object:
+    # In memory a column is as large as in the file.
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "biufcmM":
         raise FileFormatError("a column is no column")
+    if dtype in _MASKED and values.dtype != pd.api.types.pandas_dtype(dtype).numpy_dtype:
+        raise FileFormatError("a column has values of another type than it says")
     if dtype == "category":
         categories = pd.Index(_decode_column(state["categories"]))
         return pd.Series(pd.Categorical.from_codes(values, categories, ordered=state["ordered"]))
@@ -168,6 +172,12 @@ def _decode_dtype(state: State) -> Any:
     text = state["dtype"]
     dtype = np.dtype(object) if text == "|O" else check_dtype(text)
     return dtype.type if state["is_type"] else dtype
+
+
+def _decode_path(state: State) -> Path:
+    if len(state["path"]) > _LONGEST_PATH:  # they are taken apart slowly
+        raise FileFormatError("a path is too long")
+    return Path(state["path"])
 
 
 def _decode_series(state: State) -> pd.Series:
@@ -230,7 +240,7 @@ DECODERS: dict[str, Callable[[State], Any]] = {
     "pandas.Series": _decode_series,
     "pandas.value": lambda state: _decode_frame(state).iloc[0, 0],
     "datetime.date": lambda state: datetime.date.fromisoformat(state["date"]),
-    "pathlib.Path": lambda state: Path(state["path"]),
+    "pathlib.Path": _decode_path,
     "slice": lambda state: slice(state["start"], state["stop"], state["step"]),
 }
 
@@ -303,6 +313,20 @@ def _without_owners(value: Any) -> Any:
     return pickle.loads(data.getvalue())
 
 
+def _size_of_references(schema: Any, parts: dict[str, bytes]) -> int:
+    """Add up the bytes of parts, each as often as its name is a text of a schema of skops."""
+    total, waiting = 0, [schema]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            waiting += item.values()
+        elif isinstance(item, list):
+            waiting += item
+        elif isinstance(item, str):
+            total += len(parts.get(item, b""))
+    return total
+
+
 def load_foreign(data: Any, trusted: Sequence[str | type], name: str) -> Any:
     """Make the object that `dump_foreign` has encoded.
 
@@ -319,9 +343,7 @@ def load_foreign(data: Any, trusted: Sequence[str | type], name: str) -> Any:
     # skops unpacks by itself, as often as its schema says. Here everything is unpacked once, within
     # the limits, and skops does not compress.
     parts = unzip(data)
-    schema = parts["schema.json"]
-    read_json(schema)
-    referred = sum(schema.count(part.encode()) * len(parts[part]) for part in parts)
+    referred = _size_of_references(read_json(parts["schema.json"]), parts)
     if sum(map(len, parts.values())) > len(data) or referred > max_referred(len(data)):
         raise FileFormatError(f"`{name}` is larger than its file")
     untrusted = set(skops.io.get_untrusted_types(data=data))

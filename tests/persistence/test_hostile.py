@@ -4,6 +4,7 @@ import copy
 import functools
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from sklearn.preprocessing import FunctionTransformer
 import skuq
 from skuq._utils import _archive
 from skuq.backend import keras
+from skuq.bayesopt import BayesianOptimizer
 from skuq.catalog._records import HeldOut
 from skuq.exceptions import FileFormatError
 from skuq.networks import (
@@ -171,7 +173,8 @@ def test_loads_refuses_what_is_no_estimator():
 
 def _held(value, **arrays):
     """A saved estimator with a stored value in the place of a parameter."""
-    data = dumps(skuq.DeepEnsembleRegressor(random_state=np.zeros(3, "M8[ns]")))
+    arrays = [np.zeros(3, "M8[ns]"), np.zeros(3, bool), np.array(["a", "b", "c"])]
+    data = dumps(skuq.DeepEnsembleRegressor(random_state=arrays))
 
     def change(tree):
         tree["state"]["random_state"] = value
@@ -185,6 +188,8 @@ def _object(name, /, **state):
 
 
 ARRAY = {"@": "array", "part": "arrays/0.npy"}  # three dates
+BYTES = {"@": "array", "part": "arrays/1.npy"}  # three truth values
+TEXTS = {"@": "array", "part": "arrays/2.npy"}
 
 
 def _frame(*columns, **changes):
@@ -211,6 +216,7 @@ def _generator(kind, **fields):
     return stored
 
 
+PAIRS = {"@": "dict", "items": [["start", 0], ["stop", 0], ["step", 0]]}
 OBJECTS = {
     "no generator": _generator("PCG64", bit_generator="Evil"),
     "function": _generator("PCG64", bit_generator="default_rng"),
@@ -240,6 +246,16 @@ OBJECTS = {
     "parent as zone": _zone("../zoneinfo/Europe/Berlin"),
     # Each column copies the array.
     "many columns": _frame(*[{"dtype": "int8", "values": ARRAY}] * 900_000),
+    # Small in the file and large in memory, or slow.
+    "wide values": _frame({"dtype": "Float64", "values": BYTES, "missing": BYTES}),
+    "column of texts": _frame({"dtype": "object", "values": TEXTS}),
+    "long path": _object("pathlib.Path", path="a/" * 2049),
+    "many names": _frame(*[{"dtype": "object", "values": [0, 1, 2]}] * 4001),
+    "many tables": [_frame({"dtype": "object", "values": [0, 1, 2]})] * 4001,
+    "many generators": [_generator("PCG64")] * 2001,
+    "many paths": [_object("pathlib.Path", path="a")] * 4001,
+    "many estimators": [_object("sklearn.StandardScaler")] * 40_001,
+    "many objects of pairs": [_object("slice") | {"state": PAIRS}] * 4001,
     "colliding keys": {"@": "dict", "items": [[(k + 9) * (2**61 - 1), 0] for k in range(60_000)]},
 }
 
@@ -662,6 +678,75 @@ def _checked(header, members, rng):
         if rng.integers(3) == 0:
             members.pop(one)
     return f"checked: {kind}", packed(header, members)
+
+
+@pytest.fixture(scope="module")
+def searches(tmp_path_factory):
+    """Makers of what the files of two searches hold, with the files, by their folder."""
+    path = tmp_path_factory.mktemp("searches")
+    search = skuq.AutoDEUQRegressor(2, space=DenseSpace(1), epochs=1, refit=True, random_state=0)
+    folder = search.set_params(catalog_dir=path).fit(X, Y).catalog_path_
+    (path / "optimizer").mkdir()
+    file = path / "optimizer" / "optimizer.skuq"
+    optimizer = BayesianOptimizer(BayesianRidge(), [(0, 1)], n_initial=2, random_state=0)
+    optimizer.tell(optimizer.ask(2), [0.0, 1.0])
+    optimizer.save(file)
+    return {
+        folder: skuq.AutoDEUQRegressor.from_catalog,
+        file.parent: lambda path: BayesianOptimizer.load(path / file.name, BayesianRidge()),
+    }
+
+
+def _with_parameter(name, value):
+    def change(tree):
+        tree["state"][name] = value
+        return tree
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("estimator.skuq", _with_parameter("epochs", "144-hard_sigmoid")),
+        ("estimator.skuq", _with_parameter("n_members", 0)),
+        ("search.skuq", lambda tree: tree | {"parts": {"X": ARRAY}}),
+        ("search.skuq", lambda tree: tree | {"space": {"X": ARRAY}}),
+    ],
+)
+def test_from_catalog_refuses_values_of_no_search(searches, tmp_path, name, change):
+    path = shutil.copytree(next(iter(searches)), tmp_path / "copy")
+    (path / name).write_bytes(with_tree((path / name).read_bytes(), change))
+    with pytest.raises(FileFormatError, match="cannot be read"):
+        skuq.AutoDEUQRegressor.from_catalog(path)
+
+
+def test_searches_are_read_or_refused_if_their_files_are_mutated(searches, tmp_path):
+    outcomes, watch = Counter(), _Watch()
+    for k in range(90):
+        rng = np.random.default_rng([21, k])
+        folder, read = list(searches.items())[k % 3 == 0]
+        path = shutil.copytree(folder, tmp_path / "copy")
+        file = rng.choice(sorted(path.rglob("*.skuq")))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # names that come twice, damaged trials
+            data = file.read_bytes()
+            file.write_bytes(_checked(*unpacked(data), rng)[1] if k % 4 else _raw(data, rng)[1])
+            before = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
+            watch.on = True
+            try:
+                read(path)
+                outcomes["loaded"] += 1
+            except FileFormatError:
+                outcomes["refused"] += 1
+            except ValueError as error:  # a file may say so
+                assert "has an `objective`" in str(error)
+            finally:
+                watch.on = False
+        assert before == {file: file.stat().st_mtime_ns for file in path.rglob("*")}
+        shutil.rmtree(path)
+    assert not watch.seen
+    assert min(outcomes["loaded"], outcomes["refused"]) > 20
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from numbers import Real
 from typing import Any
 
 from skuq._params import Interval, Settings
+from skuq._utils._archive import refuse_broken
 from skuq._utils._messages import warn_user
 from skuq.catalog import Catalog, CatalogFolder
 from skuq.catalog._catalog import CatalogMemory
@@ -167,12 +168,13 @@ def load_search(cls: Any, path: Any, trusted: Any, params: dict[str, Any]) -> tu
     if type(estimator) is not cls:
         name = type(estimator).__name__
         raise TypeError(f"{path} holds a search of {name}. Use {name}.from_catalog.")
+    with refuse_broken(path):  # before parameters of the caller are among those of the file
+        estimator._validate_params()
+        given = estimator.get_params(deep=True)
     # The folder may have been moved since. Clones with other parameters get folders beside it,
     # unless it was renamed.
     params = {"catalog_dir": str(catalog_dir_of(path)), **params}
-    missing = {
-        name for name, value in estimator.get_params(deep=True).items() if _missing_parts(value)
-    }
+    missing = {name for name, value in given.items() if _missing_parts(value)}
     names = set(estimator.get_params(deep=False))
     allowed = (_NOT_IN_FINGERPRINT & names) | missing
     wrong = sorted(k for k in params if k not in allowed and k.partition("__")[0] not in allowed)
