@@ -1,5 +1,7 @@
 """Acquisition functions, computed from draws of the objective, and their compiled programs.
 
+Draws are of the function: `posterior_fn` of a surrogate gives them without noise.
+
 All are maximised. Notation: `values` are draws of the objective of shape (n_draws, n), or
 (n_draws, n, q) for n batches of q points; `best` is the best known value, in the same units: one
 number, or one for each draw (n_draws,). `xp` is `numpy` or `keras.ops`. Results have shape (n,).

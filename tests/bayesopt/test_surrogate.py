@@ -8,8 +8,10 @@ from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import LinearRegression
 
-from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor
+from skuq import DeepEnsembleRegressor
+from skuq.bayesopt import BayesianOptimizer, MultiStart, OutputwiseRegressor
 from skuq.bayesopt._surrogate import posterior_of
+from skuq.networks import MLP
 
 X = np.random.RandomState(0).uniform(size=(12, 2))
 Y = np.column_stack([X.sum(axis=1), np.sin(3 * X[:, 0]), X[:, 1] ** 2])
@@ -35,6 +37,24 @@ def test_posterior_of_a_process_has_its_moments():
     assert_allclose(draws.std(axis=0), std, rtol=1e-6)
     assert_array_equal(posterior_of(model, 16, random_state=0)(NEW), draws)
     assert not np.array_equal(posterior_of(model, 16, random_state=1)(NEW), draws)
+
+
+def test_ask_draws_functions_without_noise(monkeypatch):
+    """Noise would make every point promising: acquisitions see the epistemic part alone."""
+    noisy = Y[:, 0] + np.random.RandomState(2).normal(size=12)
+    ensemble = DeepEnsembleRegressor(n_members=3, epochs=5, network=MLP(hidden_units=(4,)))
+    model = ensemble.set_params(random_state=0).fit(X, noisy)
+    parts = model.predict_uncertainty(NEW)
+    draws = posterior_of(model, 64, random_state=0)(NEW)
+    assert_allclose(draws.std(axis=0), parts.epistemic, rtol=1e-6)
+    assert (parts.aleatoric > 0.1).all()
+
+    def refused(*args, **kwargs):
+        raise AssertionError("draws of results, with noise")
+
+    monkeypatch.setattr(DeepEnsembleRegressor, "sample_y", refused)
+    search = BayesianOptimizer(model, [(0, 1)] * 2, maximizer=MultiStart("scipy", n_restarts=2))
+    search.tell(X, noisy).ask(2)
 
 
 def test_maximize_by_a_process_of_one_output_with_an_axis():
