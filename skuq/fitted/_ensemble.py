@@ -162,6 +162,16 @@ def _class_outputs(
     }
 
 
+MOST_FILLS = 8  # known categories that stand for an unseen one
+
+
+def unseen_rows(inputs: Any, numbers: np.ndarray) -> np.ndarray:
+    """Return the positions of encoded rows in which a category is marked as unseen."""
+    if not inputs.has_categories:
+        return np.array([], dtype=int)
+    return np.flatnonzero(np.isnan(numbers).any(axis=1))
+
+
 @saved_as("fitted.DropoutPasses")
 @dataclass(frozen=True)
 class DropoutPasses:
@@ -232,8 +242,30 @@ class FittedEnsemble:
 
     def distribution(self, X: Any) -> Any:
         """Predict the distribution of each row of validated X."""
-        x = self.inputs.transform(self.inputs.encode(X))
-        return self.targets.distribution(self.raw(x), self.raw_weights)
+        raw = self.raw_of_encoded(self.inputs.encode(X, mark_unseen=True))
+        return self.targets.distribution(raw, self.raw_weights)
+
+    def raw_of_encoded(self, numbers: np.ndarray) -> np.ndarray:
+        """Predict raw outputs (K, n, n_raw) for encoded rows, with unseen categories marked.
+
+        Each member takes an unseen category for a known one, another member for another. Members
+        then disagree by as much as the known categories differ.
+        """
+        rows = unseen_rows(self.inputs, numbers)
+        if not len(rows):
+            return self.raw(self.inputs.transform(numbers))
+        # The copies in a packed network count as members.
+        n_copies = getattr(self.targets.head, "n_copies", 1)
+        members = np.arange(len(self.raw_weights) * n_copies).reshape(-1, n_copies)
+        n_fills = min(members.size, MOST_FILLS)
+        raw = self.raw(self.inputs.transform(self.inputs.fill_unseen(numbers, 0, n_fills)))
+        by_copy = raw.reshape(*raw.shape[:2], n_copies, -1)
+        for k in range(1, n_fills):
+            x = self.inputs.transform(self.inputs.fill_unseen(numbers[rows], k, n_fills))
+            filled = self.raw(x).reshape(len(raw), len(rows), n_copies, -1)
+            member, copy = np.nonzero(members % n_fills == k)
+            by_copy[member[:, None], rows, copy[:, None]] = filled[member, :, copy]
+        return by_copy.reshape(raw.shape)
 
     def sample(self, X: Any, n_samples: int, rng: np.random.Generator) -> np.ndarray:
         """Draw (n[, m], n_samples): one member for all rows of a draw, and noise of each row."""

@@ -14,7 +14,7 @@ import pandas as pd
 
 from skuq._utils._records import record_repr, saved_as
 from skuq.catalog import Member
-from skuq.fitted._ensemble import check_pretrained, refuse_keras
+from skuq.fitted._ensemble import MOST_FILLS, check_pretrained, refuse_keras, unseen_rows
 from skuq.fitted._posterior import SMALLEST_STD, nomu_posterior
 from skuq.networks import GaussianHead
 from skuq.networks._keras_models import rebuild
@@ -272,20 +272,39 @@ class FittedNomu:
 
     def distribution(self, X: Any) -> EpistemicNormal | TwoPieceNormal:
         """Predict the distribution of each row of validated X."""
-        return self.distribution_of_encoded(self.inputs.encode(X))
+        return self.distribution_of_encoded(self.inputs.encode(X, mark_unseen=True))
 
     def distribution_of_encoded(self, encoded: np.ndarray) -> EpistemicNormal | TwoPieceNormal:
-        """Predict the distribution of each encoded row (n, d)."""
+        """Predict the distribution of each encoded row (n, d), with unseen categories marked."""
+        rows = unseen_rows(self.inputs, encoded)
+        if not len(rows):
+            mean, *stds = self._moments(encoded)
+        else:
+            mean, *stds = self._moments(self.inputs.fill_unseen(encoded, 0, 1))
+            # An unseen category may be any known one: average over some, by the law of total
+            # variance. What the means differ by is uncertainty of the model.
+            fills = [
+                self.inputs.fill_unseen(encoded[rows], k, MOST_FILLS) for k in range(MOST_FILLS)
+            ]
+            means, *parts = (np.stack(part) for part in zip(*map(self._moments, fills)))
+            mean[rows] = means.mean(axis=0)
+            for std, part, spread in zip(stds, parts, (means.var(axis=0), means.var(axis=0), 0.0)):
+                std[rows] = np.sqrt((part**2).mean(axis=0) + spread)
+        up, down, noise = stds
+        if self.targets.is_1d:
+            mean, up, down, noise = (part[:, 0] for part in (mean, up, down, noise))
+        if self.readout.band == "symmetric":
+            return EpistemicNormal(mean, noise, up)
+        return TwoPieceNormal(mean, down, up, noise)
+
+    def _moments(self, encoded: np.ndarray) -> list[np.ndarray]:
+        """Predict mean, widths upwards and downwards and noise (n, m), in units of y."""
         mean, raw, noise = self.network.predict(encoded, self.inputs, self.targets)
         y_scale, readout = self.targets.scaling.scale_, self.readout
         # Widths are those of the standardised y; mean and noise already are in units of y.
-        up, down = (y_scale * width for width in readout.widths(raw))  # in units of y
+        widths = [y_scale * width for width in readout.widths(raw)]
         noise = np.zeros_like(mean) if noise is None else readout.noise_factor * noise
-        if self.targets.is_1d:
-            mean, up, down, noise = (part[:, 0] for part in (mean, up, down, noise))
-        if readout.band == "symmetric":
-            return EpistemicNormal(mean, noise, up)
-        return TwoPieceNormal(mean, down, up, noise)
+        return [mean, *widths, noise]
 
     def sample(self, X: Any, n_samples: int, rng: np.random.Generator) -> np.ndarray:
         """Draw (n[, m], n_samples): the model's part is common to all rows, the noise is not."""

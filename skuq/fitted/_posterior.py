@@ -85,7 +85,7 @@ def _member_means(
 ) -> np.ndarray:
     """Predict means (T, n[, m]) with the members at positions `drawn` (T,), in NumPy."""
     inputs, targets = ensemble.inputs, ensemble.targets
-    raw = ensemble.raw(inputs.transform(inputs.encode_array(X)))
+    raw = ensemble.raw_of_encoded(inputs.encode_array(X, mark_unseen=True))
     means: np.ndarray = targets.distribution(raw, ensemble.raw_weights).member_means
     return means[drawn]
 
@@ -201,7 +201,7 @@ def _predicted_draws(
     fitted: Any, indices: np.ndarray, xp: Any, arguments: Any, X: np.ndarray
 ) -> np.ndarray:
     """Compute draws (T, n[, m]) from the distribution that a NOMU model predicts."""
-    distribution = fitted.distribution_of_encoded(fitted.inputs.encode_array(X))
+    distribution = fitted.distribution_of_encoded(fitted.inputs.encode_array(X, mark_unseen=True))
     if hasattr(distribution, "mode"):
         spreads = [distribution.upper, distribution.lower]
     else:

@@ -53,13 +53,26 @@ class Inputs:
         """Learn the encoding from the rows of positive weight, and return X as numbers (n, d)."""
         return X
 
-    def encode(self, X: Any) -> np.ndarray:
-        """Encode validated X as a table of finite numbers (n, d)."""
+    def encode(self, X: Any, *, mark_unseen: bool = False) -> np.ndarray:
+        """Encode validated X as a table of finite numbers (n, d).
+
+        With `mark_unseen`, NaN marks categories that `fit` did not see, for `fill_unseen`.
+        """
         return X
 
-    def encode_array(self, X: np.ndarray) -> np.ndarray:
+    def encode_array(self, X: np.ndarray, *, mark_unseen: bool = False) -> np.ndarray:
         """Encode an array of finite numbers, with the columns of `fit` in their order."""
-        return self.encode(X)
+        return self.encode(X, mark_unseen=mark_unseen)
+
+    @property
+    def has_categories(self) -> bool:
+        """Whether rows may have categories that `fit` did not see."""
+        return bool(len(getattr(self.preprocessor, "categorical_columns_", ())))
+
+    def fill_unseen(self, numbers: np.ndarray, k: int, n: int) -> np.ndarray:
+        """Replace the marks of unseen categories by the k-th of `n` known ones."""
+        filled: np.ndarray = self.preprocessor.fill_unseen(numbers, k, n)
+        return filled
 
     def fit(self, numbers: np.ndarray, weight: np.ndarray | None = None) -> Self:
         """Learn the scale of encoded training rows."""
@@ -181,7 +194,7 @@ class TableInputs(Inputs):
         else:
             preprocessor = clone(preprocessor)
         if isinstance(preprocessor, TablePreprocessor):
-            numbers = preprocessor.fit_encode(X)
+            numbers = preprocessor.fit_encode(X, y)
             codes = list(preprocessor.code_columns_)
             if codes and not self.embed:
                 names = preprocessor.get_feature_names_out()[codes]
@@ -207,13 +220,13 @@ class TableInputs(Inputs):
         self.scaling.fit(numbers, weight, self._names(numbers.shape[1]))
         return self
 
-    def encode(self, X: Any) -> np.ndarray:
-        """Encode validated X as a table of finite numbers (n, d)."""
+    def encode(self, X: Any, *, mark_unseen: bool = False) -> np.ndarray:
+        """Encode validated X as a table of finite numbers (n, d); see `Inputs`."""
         preprocessor = self.preprocessor
         if preprocessor is None:
             return X
         if isinstance(preprocessor, TablePreprocessor):
-            return preprocessor.encode(X)
+            return preprocessor.encode(X, mark_unseen=mark_unseen)
         return _finite_numbers(preprocessor.transform(X), X.shape[0])
 
     @property
@@ -227,12 +240,13 @@ class TableInputs(Inputs):
         preprocessor = self.preprocessor
         return preprocessor is not None and not getattr(preprocessor, "is_identity", False)
 
-    def encode_array(self, X: np.ndarray) -> np.ndarray:
+    def encode_array(self, X: np.ndarray, *, mark_unseen: bool = False) -> np.ndarray:
         """Encode an array of finite numbers, with the columns of `fit` in their order."""
         names = self.feature_names
         # A transformer that selects columns by name needs a frame.
         needs_names = names is not None and self.encodes
-        return self.encode(pd.DataFrame(X, columns=names) if needs_names else X)
+        X = pd.DataFrame(X, columns=names) if needs_names else X
+        return self.encode(X, mark_unseen=mark_unseen)
 
     @property
     def code_columns(self) -> tuple[int, ...]:  # type: ignore[override]

@@ -127,11 +127,14 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         return self
 
     @fit_context(prefer_skip_nested_validation=True)
-    def fit_encode(self, X) -> np.ndarray:
-        """Fit, and encode the same table, whose columns are read once."""
-        return self._encode_columns(self._fit_columns(X))
+    def fit_encode(self, X, y=None) -> np.ndarray:
+        """Fit, and encode the same table, whose columns are read once.
 
-    def _fit_columns(self, X) -> Columns:
+        y, of numbers or classes, only orders the categories for `fill_unseen`.
+        """
+        return self._encode_columns(self._fit_columns(X, y))
+
+    def _fit_columns(self, X, y=None) -> Columns:
         """Read the columns of a table, and learn from them."""
         self.__dict__.pop("n_codes_", None)  # learnt last: a fit that fails leaves none of another
         table = read_table(self, X)
@@ -159,10 +162,10 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
             self._warn_of_hard_column(column, columns.name(k))
         self._columns_with_gaps = self._gaps(missing, labels)
         self.categories_ = [np.sort(column.names) for column in labels]
-        self._fit_encoders(columns, labels)
+        self._fit_encoders(columns, labels, y)
         return columns
 
-    def _fit_encoders(self, columns, labels):
+    def _fit_encoders(self, columns, labels, y):
         """Choose and fit the encoders of the categorical columns, and count their codes."""
         # Columns with few categories are one-hot encoded, the others according to max_categories.
         small = np.array([column.n <= self.max_one_hot for column in labels], dtype=bool)
@@ -177,6 +180,16 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         places = _places(labels, self.categories_, len(columns))
         for encoder in self._encoders:
             encoder.fit(places)
+        # Ranks, so that no far value counts much, and classes have numbers.
+        first = (
+            np.zeros(len(columns)) if y is None else np.asarray(y).reshape(len(columns), -1)[:, 0]
+        )
+        ranks = pd.factorize(first, sort=True)[0]
+        self._by_target = []
+        for column in places.T:
+            known = column >= 0
+            sums, counts = (np.bincount(column[known].astype(int), w) for w in (ranks[known], None))
+            self._by_target.append(np.argsort(sums / counts, kind="stable"))
         n_codes = [n for encoder in self._encoders for n in encoder.n_codes]
         self.n_codes_ = tuple(n_codes)
         # Codes are the last columns of the output.
@@ -229,12 +242,16 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         # Copy, because `encode` can return its argument.
         return np.array(self.encode(read_table(self, X, reset=False)))
 
-    def encode(self, table) -> np.ndarray:
-        """Encode a table returned by `read_table`, without checking its columns again."""
-        return self._encode_columns(Columns(table, getattr(self, "feature_names_in_", None)))
+    def encode(self, table, *, mark_unseen: bool = False) -> np.ndarray:
+        """Encode a table returned by `read_table`, without checking its columns again.
 
-    def _encode_columns(self, columns: Columns) -> np.ndarray:
-        """Fill and encode columns, and warn of missing values where `fit` saw none."""
+        With `mark_unseen`, what stands for a category not seen in `fit` is NaN, for `fill_unseen`.
+        """
+        columns = Columns(table, getattr(self, "feature_names_in_", None))
+        return self._encode_columns(columns, mark_unseen)
+
+    def _encode_columns(self, columns: Columns, mark_unseen: bool = False) -> np.ndarray:
+        """Fill and encode columns, and warn of gaps and of categories that `fit` did not see."""
         filled = numbers = columns.numbers(self.numeric_columns_)
         missing = np.isnan(numbers)
         if missing.any():
@@ -245,16 +262,62 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
             names = [str(columns.name(k)) for k in new]
             warn_user(
                 f"X has missing values in columns {names}, where `fit` saw none. Numbers are taken "
-                "to be the column's median, and categories to be unknown; no uncertainty is added "
-                "for this. Fill them in before, or fit on rows with such gaps."
+                "to be the column's median, without more uncertainty, and categories to be "
+                "unknown. Fill them in before, or fit on rows with such gaps."
             )
         # An array of finite numbers is returned without a copy.
         if self.is_identity:
             return filled
         places = _places(labels, self.categories_, len(columns))
+        self._warn_of_unseen(columns, labels, places)
         parts = [encoder.transform(places) for encoder in self._encoders]
         parts = [filled, missing[:, self._indicated], *parts]
-        return np.concatenate(parts, axis=1, dtype="float64")
+        encoded = np.concatenate(parts, axis=1, dtype="float64")
+        if mark_unseen:
+            # A gap is a category of its own only if `fit` has seen one.
+            has_gaps = np.isin(self.categorical_columns_, self._columns_with_gaps)
+            unseen = (places < 0) | (np.isnan(places) & ~has_gaps)
+            owners = [encoder.owners for encoder in self._encoders]
+            n_others = encoded.shape[1] - sum(map(len, owners))
+            for k in np.flatnonzero(unseen.any(axis=0)):
+                outputs = n_others + np.flatnonzero(np.concatenate(owners) == k)
+                encoded[np.ix_(unseen[:, k], outputs)] = np.nan
+        return encoded
+
+    def _warn_of_unseen(self, columns, labels, places):
+        """Tell which share of the rows has a category that `fit` did not see, by column."""
+        shares = (places < 0).mean(axis=0) if len(places) else np.zeros(places.shape[1])
+        told = []
+        for j in np.flatnonzero(shares):
+            new = labels[j].names[labels[j].codes[places[:, j] < 0]]
+            examples = ", ".join(map(repr, pd.unique(new)[:2]))
+            told.append(
+                f"{columns.name(self.categorical_columns_[j])!r} ({shares[j]:.2g} of the rows, "
+                f"such as {examples}; `fit` saw "
+                f"{', '.join(map(repr, self.categories_[j][:2].tolist()))})"
+            )
+        if told:
+            warn_user(
+                f"X has categories that `fit` did not see, in columns {', '.join(told)}. They are "
+                "taken to be any of the known ones, with more uncertainty. Fit on rows that have "
+                "them, or send the same names as in `fit`."
+            )
+
+    def fill_unseen(self, numbers: np.ndarray, k: int, n: int) -> np.ndarray:
+        """Replace the marks of unseen categories by the k-th of `n` known ones.
+
+        They represent all known categories of a column: in the order of their mean targets there
+        is one in each n-th part.
+        """
+        rng = np.random.default_rng(0)  # columns are combined by chance
+        places = [
+            order[int((rng.permutation(n)[k] + 0.5) / n * len(order))] for order in self._by_target
+        ]
+        parts = [encoder.transform(np.array([places], float)) for encoder in self._encoders]
+        values = np.concatenate(parts, axis=1)
+        known = np.full(numbers.shape[1], np.nan)
+        known[numbers.shape[1] - values.shape[1] :] = values
+        return np.where(np.isnan(numbers), known, numbers)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """List the names of the columns of the output.
@@ -321,6 +384,10 @@ class _OneHot:
             # category would cause a warning.
             kept = [np.arange(size) > 0 if size == 2 else np.ones(size, bool) for size in sizes]
             self._kept = np.concatenate(kept)
+        # scikit-learn's name of an output is "column_position", with our positions.
+        names = self._encoder.get_feature_names_out([str(k) for k in self.columns])[self._kept]
+        self._categories = [name.split("_", 1)[1] for name in names]
+        self.owners = np.array([int(name.split("_", 1)[0]) for name in names])
 
     def transform(self, places):
         return self._encoder.transform(places[:, self.columns])[:, self._kept]
@@ -328,10 +395,7 @@ class _OneHot:
     def names(self, columns, vocabularies):
         """Make names of the output from those of the categorical columns and their categories."""
         names = []
-        for name in self._encoder.get_feature_names_out([str(k) for k in self.columns])[self._kept]:
-            # scikit-learn's name of an output is "column_position", with our positions.
-            place, category = name.split("_", 1)
-            column = int(place)
+        for column, category in zip(self.owners, self._categories):
             if category not in ("nan", "infrequent_sklearn"):
                 category = vocabularies[column][int(float(category))]
             names.append(f"{columns[column]}_{category}")
@@ -343,7 +407,7 @@ class _Codes:
     """Ordinal encoder with codes from 1 on; 0 is for categories not seen, or only once."""
 
     def __init__(self, columns):
-        self.columns = columns
+        self.columns = self.owners = columns
         self._encoder = OrdinalEncoder(
             handle_unknown="use_encoded_value", unknown_value=-1, min_frequency=_FREQUENT
         ).set_output(transform="default")
