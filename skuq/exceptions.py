@@ -14,6 +14,7 @@ __all__ = [
     "SearchSpaceError",
     "SlotsLostError",
     "SmallValidationWarning",
+    "TableWarning",
     "UnsavableError",
 ]
 
@@ -90,6 +91,20 @@ class SmallValidationWarning(UserWarning):
     >>> import warnings
     >>> from skuq.exceptions import SmallValidationWarning
     >>> warnings.filterwarnings("ignore", category=SmallValidationWarning)
+    """
+
+
+class TableWarning(UserWarning):
+    """X or y has a column or values that are probably not meant as they are read.
+
+    Text that holds dates or numbers, categories or gaps that `fit` did not see, columns without a
+    value, identifiers, and values far from all others are told by column.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skuq.exceptions import TableWarning
+    >>> warnings.filterwarnings("error", category=TableWarning)
     """
 
 

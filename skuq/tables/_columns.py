@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from numbers import Real
@@ -15,6 +16,8 @@ from scipy import sparse
 from sklearn.utils.validation import check_array, validate_data
 
 from skuq._utils._checks import fill_masked
+from skuq._utils._messages import warn_user
+from skuq.exceptions import TableWarning
 
 NUMBER, CATEGORY, EMPTY = "number", "category", "empty"
 # Kinds of values in a column of objects, by the names of pandas' `infer_dtype`.
@@ -102,12 +105,12 @@ class Columns:
 
     def __init__(self, table, names=None):
         self.n = table.shape[1]
-        self._names = names
+        self._names, self._is_frame = names, isinstance(table, pd.DataFrame)
         self._labels: dict[int, Labels] = {}  # of columns that have been read
         # The numbers of all columns, if all are numbers of NumPy, which is faster to read; and the
         # frame, if there is one or if columns differ.
         self._array = self._frame = None
-        if isinstance(table, pd.DataFrame):
+        if self._is_frame:
             self._frame = table
             simple = all(isinstance(t, np.dtype) and t.kind in "iufb" for t in table.dtypes)
             if simple:
@@ -160,11 +163,44 @@ class Columns:
     def _refuse_times(self, inferred, k):
         """Raise ValueError if pandas infers dates or times in column k."""
         if inferred in _TIMES:
+            column = self.expression(k)
+            # What pandas converts to dates, or to durations if they start with a day.
+            days = f'pandas.to_timedelta({column}) / pandas.Timedelta("1D")'
+            if inferred == "time":
+                days = days.replace(column, f'{column}.astype(str), errors="coerce"')
+            elif inferred == "period":
+                days = _days_since(f"pandas.PeriodIndex({column}).to_timestamp()")
+            elif not inferred.startswith("timedelta"):
+                days = _days_since(column)
             raise ValueError(
                 f"Column {self.name(k)!r} holds dates or times ({inferred}). Convert it to numbers "
-                "first: year, month, weekday, or days since some day, for example with "
-                "skrub.DatetimeEncoder."
+                f"first: year, month, weekday, or days, as {days} gives."
             )
+
+    def expression(self, k) -> str:
+        """Write Python code for a column of X as a series of pandas."""
+        if self._names is not None:
+            return f"X[{str(self._names[k])!r}]"
+        return f"X.iloc[:, {k}]" if self._is_frame else f"pandas.Series(X[:, {k}])"
+
+    def warn_of_text(self, k) -> bool:
+        """Warn if the texts of a column are numbers or dates; return whether they are.
+
+        The dtype `category` says that they are categories.
+        """
+        if isinstance(self._column(k).dtype, pd.CategoricalDtype):
+            return False
+        names = self.labels(k).names
+        found = _recognise([str(name).strip() for name in names[:_MOST_TEXTS]], self.expression(k))
+        if found is None or (found.what == "numbers" and len(names) <= _FEW_NUMBERS):
+            return False
+        warn_user(
+            f"Column {self.name(k)!r} holds {found.what} as text, such as {found.examples[0]!r} "
+            f"and {found.examples[1]!r}, and is read as {len(names)} categories. {found.advice} If "
+            "they are categories, give the column the dtype `category` of pandas.",
+            TableWarning,
+        )
+        return True
 
     def numbers(self, positions) -> np.ndarray:
         """Read columns as float64, with NaN for missing values.
@@ -222,6 +258,104 @@ class Columns:
             codes = np.append(places, -1)[codes]
         self._labels[k] = Labels(codes, names)
         return self._labels[k]
+
+
+_MOST_TEXTS = 1000  # distinct texts of a column that are looked at
+_FEW_NUMBERS = 10  # as many distinct numbers as text are often codes of categories
+_SHARE = 0.9  # share of texts of one kind; others may be words for a missing value
+_CLOCK = r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp]\.?[Mm]\.?)?"
+_DAY = (
+    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{4}[-/](0?[1-9]|1[0-2])|\d{4}[- ]?Q[1-4]"
+    r"|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}|\d{1,2}[-/]\d{1,2}[-/]\d{2}|\d{2}\.\d{2}\.\d{2}"
+    r"|(?=.*\d)([A-Za-z]{3,9}[,.]? )?(\d{1,2}[-. ]*)?"
+    r"(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*[-., ]*(\d{1,2}[-., ]+)?\d{2,4}"
+)
+_DATE = rf"({_DAY})([T ]+{_CLOCK})?( ?(Z|UTC|[-+]\d{{2}}:?\d{{2}}))?"
+# Number with groups of three digits, and a sign of currency before or a unit behind it.
+_QUANTITY = re.compile(
+    r"(?P<sign>[$€£¥]?)\s*(?P<number>[-+]?(?:\d{1,3}(?P<group>[ ,.'\u00a0\u202f])\d{3}"
+    r"(?:(?P=group)\d{3})*|\d+)?(?:[.,]\d+)?(?:[eE][-+]?\d+)?)"
+    r"\s*(?P<unit>(?:[%‰°€$£¥]|[^\W\d_])[^\d\s,;:]{0,7}[²³\d]?)?"
+)
+
+
+class _Text(NamedTuple):
+    """What the texts of a column are: two examples, and how to convert them."""
+
+    what: str
+    examples: list[str]
+    advice: str
+
+
+def _days_since(column: str, options: str = "") -> str:
+    """Write code that converts dates to days."""
+    return (
+        f"(pandas.to_datetime({column}, utc=True{options}) - "
+        'pandas.Timestamp("2000-01-01", tz="UTC")) / pandas.Timedelta("1D")'
+    )
+
+
+def _recognise(texts: list[str], column: str) -> _Text | None:
+    """Recognise dates, times and numbers among distinct texts; None if they are words.
+
+    `column` is code for the column, from which the advice makes code that converts it.
+    """
+    enough = max(2, _SHARE * len(texts))
+
+    def matching(pattern: str) -> list[str]:
+        return [text for text in texts if re.fullmatch(pattern, text)]
+
+    if len(times := matching(_CLOCK)) >= enough:
+        days = _days_since(f'"2000-01-01 " + {column}', ', errors="coerce", format="mixed"')
+        return _Text("times", times, f"Convert them to numbers first, as {days} does.")
+    if len(dates := matching(_DATE)) >= enough:
+        # Days come first where points divide, and where the first number is no month.
+        day_first = all("." in date for date in dates)
+        day_first |= any(re.match(r"(1[3-9]|2\d|3[01])[-/.]", date) for date in dates)
+        settings = {"format": "mixed", "dayfirst": day_first}
+        read = pd.to_datetime(pd.Series(dates), utc=True, errors="coerce", **settings)
+        if read.notna().mean() >= _SHARE:
+            days = _days_since(column, f', errors="coerce", format="mixed", dayfirst={day_first}')
+            return _Text("dates", dates, f"Convert them to numbers first, as {days} does.")
+    return _recognise_numbers(texts, column, enough)
+
+
+def _recognise_numbers(texts: list[str], column: str, enough: float) -> _Text | None:
+    """Recognise numbers among distinct texts, if there are `enough`."""
+    quantities = [(text, _QUANTITY.fullmatch(text)) for text in texts]
+    quantities = [
+        (text, found) for text, found in quantities if found and re.search(r"\d", found["number"])
+    ]
+    examples = [text for text, _ in quantities]
+    units = {found["sign"] + (found["unit"] or "") for _, found in quantities}
+    with_unit = units != {""}
+    # A letter behind a number, another one for each number, is a name such as 12B.
+    is_name = with_unit and not units <= {"", *"%‰°€$£¥"}
+    if len(quantities) < enough or (is_name and len(examples) < max(3, 4 * len(units))):
+        return None
+    if len(units - {""}) > 1:
+        if all(len(unit) < 2 for unit in units):
+            return None
+        advice = f"Convert them to numbers of one unit; they have {len(units)}."
+        return _Text("numbers with units", examples, advice)
+    numbers = [found["number"] for _, found in quantities]
+    # A comma is decimal if another mark makes groups, or if it leaves no three digits behind it.
+    is_decimal = any(
+        re.search(r"[.' \u00a0\u202f]\d{3},|^[-+]?\d*,(\d{1,2}|\d{4,})$", n) for n in numbers
+    )
+    groups = r"[.' \u00a0\u202f]" if is_decimal else r"[,' \u00a0\u202f]"
+    code, what = column, "numbers"
+    if any(re.search(groups, number) for number in numbers):
+        code += f'.str.replace(r"{groups}", "", regex=True)'
+    if is_decimal:
+        code, what = code + '.str.replace(",", ".")', "numbers with a decimal comma"
+    if with_unit:
+        code += r'.str.extract(r"([-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)")[0]'
+        what = "percentages" if units <= {"", "%"} else "numbers with a unit"
+    elif code != column and not is_decimal:
+        what = "numbers with groups of digits"
+    code = f'pandas.to_numeric({code}, errors="coerce")'
+    return _Text(what, examples, f"If they are numbers, convert them first, as {code} does.")
 
 
 # Labels of booleans, and of the numbers 0 and 1 that another table may hold instead of them.

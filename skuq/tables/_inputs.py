@@ -23,7 +23,7 @@ from skuq._params import HasMethods, StrOptions, safe_split
 from skuq._utils._checks import check_weights, fill_masked
 from skuq._utils._messages import warn_user
 from skuq._utils._records import saved_as
-from skuq.exceptions import SmallValidationWarning
+from skuq.exceptions import SmallValidationWarning, TableWarning
 from skuq.tables._columns import find_far_values, read_table, refuse_lazy, refuse_sparse
 from skuq.tables._preprocessing import TablePreprocessor
 from skuq.tables._scaling import ImageScaling, RobustScaling, Scaling
@@ -167,7 +167,8 @@ class TableInputs(Inputs):
                 "X has values so far from all others that these would look alike to a network: "
                 f"{far.describe(learnt, used, self._names(learnt.shape[1]))}. They are taken "
                 "for the nearest of the others, here and in predictions. Correct them, make them "
-                "missing (NaN), or drop their rows."
+                "missing (NaN), or drop their rows.",
+                TableWarning,
             )
             learnt = np.clip(learnt, *self._limits)
             numbers = None if numbers is None else np.clip(numbers, *self._limits)

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from skuq._params import Interval, StrOptions, check_feature_names_in, fit_context
 from skuq._utils._messages import warn_user
 from skuq._utils._records import saved_as
+from skuq.exceptions import TableWarning
 from skuq.tables._columns import CATEGORY, EMPTY, NUMBER, Columns, read_table
 
 # Smallest number of rows with which a category gets a code of its own. Rarer categories share the
@@ -77,7 +78,8 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     Indicators follow, then one-hot columns, and codes last. Columns of objects are numbers if
     each object is a number, and otherwise categories, as text: 1 and "1" are the same. A category
     not seen in `fit` is 1 in the column of all others, if `max_categories` has left one, and 0 in
-    all other one-hot columns. Of two categories it therefore counts as the first.
+    all other one-hot columns. Of two categories it therefore counts as the first. `transform` warns
+    of such categories; networks of skuq predict them as a mixture of known ones.
 
     Examples
     --------
@@ -149,7 +151,9 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
                 "X must have at least one value. Got missing values only, in all columns."
             )
         if dropped:
-            warn_user(f"Columns {dropped} hold missing values only, and are left out.")
+            warn_user(
+                f"Columns {dropped} hold missing values only, and are left out.", TableWarning
+            )
         # Numbers: medians, and the columns that need an indicator of missing numbers.
         numbers = columns.numbers(self.numeric_columns_)
         missing = np.isnan(numbers).any(axis=0)
@@ -159,7 +163,14 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         # Categories: vocabularies, and an encoder for columns of few and of many.
         labels = [columns.labels(k) for k in self.categorical_columns_]
         for column, k in zip(labels, self.categorical_columns_):
-            self._warn_of_hard_column(column, columns.name(k))
+            n = len(column.codes)
+            if not columns.warn_of_text(k) and self.max_one_hot < len(column.names) == n:
+                warn_user(
+                    f"Column {columns.name(k)!r} has as many categories as rows ({n}), so that "
+                    "nothing can be learnt from it for other rows. Leave it out, or convert it to "
+                    "numbers.",
+                    TableWarning,
+                )
         self._columns_with_gaps = self._gaps(missing, labels)
         self.categories_ = [np.sort(column.names) for column in labels]
         self._fit_encoders(columns, labels, y)
@@ -195,23 +206,6 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         # Codes are the last columns of the output.
         n_others = len(self.get_feature_names_out()) - len(n_codes)
         self.code_columns_ = tuple(range(n_others, n_others + len(n_codes)))
-
-    def _warn_of_hard_column(self, labels, name):
-        """Warn of categories that identify rows, or that are numbers as text."""
-        n_names, n = len(labels.names), len(labels.codes)
-        if n_names <= self.max_one_hot:
-            return
-        if n_names == n:
-            warn_user(
-                f"Column {name!r} has as many categories as rows ({n}), so that nothing can be "
-                "learnt from it for other rows. Leave it out, or convert it to numbers.",
-            )
-        texts = pd.Series(labels.names, dtype=object)
-        if not pd.to_numeric(texts, errors="coerce").isna().any():
-            warn_user(
-                f"Column {name!r} holds numbers as text, and is read as {n_names} "
-                "categories. If they are numbers, convert them first, with pandas.to_numeric.",
-            )
 
     def _gaps(self, missing, labels) -> list[int]:
         """List the columns of X with missing values, from those of numbers and of labels."""
@@ -263,7 +257,8 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
             warn_user(
                 f"X has missing values in columns {names}, where `fit` saw none. Numbers are taken "
                 "to be the column's median, without more uncertainty, and categories to be "
-                "unknown. Fill them in before, or fit on rows with such gaps."
+                "unknown. Fill them in before, or fit on rows with such gaps.",
+                TableWarning,
             )
         # An array of finite numbers is returned without a copy.
         if self.is_identity:
@@ -286,21 +281,20 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
 
     def _warn_of_unseen(self, columns, labels, places):
         """Tell which share of the rows has a category that `fit` did not see, by column."""
-        shares = (places < 0).mean(axis=0) if len(places) else np.zeros(places.shape[1])
         told = []
-        for j in np.flatnonzero(shares):
-            new = labels[j].names[labels[j].codes[places[:, j] < 0]]
-            examples = ", ".join(map(repr, pd.unique(new)[:2]))
+        for j in np.flatnonzero((places < 0).any(axis=0)):
+            unseen, known = places[:, j] < 0, self.categories_[j][:2].tolist()
+            examples = pd.unique(labels[j].names[labels[j].codes[unseen]])[:2].tolist()
             told.append(
-                f"{columns.name(self.categorical_columns_[j])!r} ({shares[j]:.2g} of the rows, "
-                f"such as {examples}; `fit` saw "
-                f"{', '.join(map(repr, self.categories_[j][:2].tolist()))})"
+                f"{columns.name(self.categorical_columns_[j])!r} ({100 * unseen.mean():.3g} % of "
+                f"the rows; such as {examples}, and `fit` saw {known})"
             )
         if told:
             warn_user(
-                f"X has categories that `fit` did not see, in columns {', '.join(told)}. They are "
-                "taken to be any of the known ones, with more uncertainty. Fit on rows that have "
-                "them, or send the same names as in `fit`."
+                f"X has categories that `fit` did not see, in columns {', '.join(told)}. The "
+                "estimators of skuq take them for any of the known ones, and are less sure there. "
+                "Fit on rows that have them, or send the same names as in `fit`.",
+                TableWarning,
             )
 
     def fill_unseen(self, numbers: np.ndarray, k: int, n: int) -> np.ndarray:
@@ -396,8 +390,11 @@ class _OneHot:
         """Make names of the output from those of the categorical columns and their categories."""
         names = []
         for column, category in zip(self.owners, self._categories):
+            known = vocabularies[column]
             if category not in ("nan", "infrequent_sklearn"):
-                category = vocabularies[column][int(float(category))]
+                category = known[int(float(category))]
+            elif category in known:  # the word "nan" is another category than a missing value
+                category += "_missing" if category == "nan" else "_others"
             names.append(f"{columns[column]}_{category}")
         return names
 

@@ -20,6 +20,7 @@ from skuq._params import StrOptions
 from skuq._utils._checks import check_labels, check_targets, fill_masked
 from skuq._utils._messages import warn_user
 from skuq._utils._records import saved_as
+from skuq.exceptions import TableWarning
 from skuq.networks import GaussianHead
 from skuq.networks._heads import (
     CategoricalHead,
@@ -187,7 +188,8 @@ class NumberTargets(Targets):
                     "y has values so far from all others that these would look alike to a network: "
                     f"{far.describe(used, np.flatnonzero(weight > 0), names)}. Correct them or "
                     "drop their rows. If they are right, train on a transformed y, which "
-                    "'target_transform=\"quantile\"' does."
+                    "'target_transform=\"quantile\"' does.",
+                    TableWarning,
                 )
         return values
 

@@ -21,6 +21,7 @@ from tiers import slow_after
 
 import skuq
 from skuq.backend import ops
+from skuq.exceptions import TableWarning
 from skuq.networks import MLP, ArtificialInputs, NOMUNetwork, NOMUReadout, TabularNetwork
 from skuq.predictive import TransformedMixture
 from skuq.tables import TablePreprocessor
@@ -405,6 +406,54 @@ def test_nomu_regressor_draws_inputs_among_the_columns_of_numbers(rows):
     linear = clone(model).set_params(readout__kind="linear").fit(X, y)
     with pytest.raises(ValueError, match="needs the columns of X as they are"):
         linear.readout_weights()
+
+
+# --------------------------------------------------------------- unseen categories
+
+
+@pytest.fixture(scope="module")
+def levels():
+    """300 rows with one column of 8 categories with effects, and new rows: known, and unseen."""
+    rng = np.random.default_rng(1)
+    level = rng.integers(8, size=300)
+    X = pd.DataFrame({"x": rng.uniform(-1, 1, 300), "c": [f"level {k}" for k in level]})
+    y = 1.5 * rng.normal(size=8)[level] + np.sin(3 * X["x"]) + 0.3 * rng.normal(size=300)
+    return X[:250], y.to_numpy()[:250], X[250:], X[250:].assign(c=list("uv") * 25)
+
+
+LONGER = {"epochs": 60, "random_state": 0}
+UNSEEN = [
+    skuq.DeepEnsembleRegressor(5, network=MLP(16), learning_rate=0.01, **LONGER),
+    skuq.DeepEnsembleClassifier(5, network=MLP(16), learning_rate=0.01, **LONGER),
+    skuq.MCDropoutRegressor(20, network=MLP(16), learning_rate=0.01, **LONGER),
+    skuq.TabularEnsembleRegressor(5, **LONGER),
+    skuq.TabularEnsembleRegressor(1, network=TabularNetwork(n_copies=8), **LONGER),
+    skuq.TabularEnsembleClassifier(5, **LONGER),
+    skuq.NOMURegressor(readout=FIXED, random_state=0),
+]
+
+
+@pytest.mark.parametrize("preprocess", [TablePreprocessor(50), TablePreprocessor(2)])
+@pytest.mark.parametrize("model", slow_after(2, UNSEEN))
+def test_predict_is_less_sure_of_unseen_categories(model, preprocess, levels):
+    X, y, known, unseen = levels
+    y = y > 0 if hasattr(model, "predict_proba") else y
+    embeds = isinstance(model, skuq.TabularEnsembleRegressor | skuq.TabularEnsembleClassifier)
+    if preprocess.max_one_hot == 2 and not embeds:
+        preprocess = clone(preprocess).set_params(max_categories=5)  # the rest in one column
+    model = clone(model).set_params(preprocess=preprocess).fit(X, y)
+    with pytest.warns(TableWarning, match=r"'c' \(100 % of the rows; such as \['u', 'v'\]") as told:
+        of_unseen = model.predict_uncertainty(unseen).epistemic
+    assert len(told) == 1
+    of_known = model.predict_uncertainty(known).epistemic
+    # Seen: 3 to 20 times as much; the effects of the categories have a standard deviation of 1.
+    assert of_unseen.mean() > 2 * of_known.mean()
+    assert np.median(of_unseen) > 2 * np.median(of_known)
+    # A row does not depend on the others, whether their categories are known or not.
+    both = pd.concat([known, unseen])
+    with pytest.warns(TableWarning, match="50 % of the rows"):
+        found = model.predict_uncertainty(both).epistemic
+    assert_allclose(found, np.concatenate([of_known, of_unseen]), rtol=1e-9, atol=1e-12)
 
 
 # --------------------------------------------------------------- target_transform

@@ -1,5 +1,6 @@
 """Columns that once broke preprocessing, scaling or target transforms."""
 
+import re
 import warnings
 
 import numpy as np
@@ -7,6 +8,7 @@ import pandas as pd
 import pytest
 from sklearn.exceptions import NotFittedError
 
+from skuq.exceptions import TableWarning
 from skuq.tables import TablePreprocessor, TargetTransform
 from skuq.tables._scaling import RobustScaling
 
@@ -58,10 +60,74 @@ def test_dates_as_categories():
         TablePreprocessor().fit(pd.DataFrame({"day": dates}))
 
 
-def test_numbers_as_text_are_warned_of():
-    texts = pd.DataFrame({"x": [f"{k / 4}" for k in range(40)] * 2})
-    with pytest.warns(UserWarning, match="numbers as text"):
-        TablePreprocessor().fit(texts)
+DAYS = pd.Timestamp("2021-03-05") + pd.to_timedelta(np.arange(0, 600, 20), unit="D")
+NUMBERS = np.round(np.random.default_rng(0).uniform(0.1, 9000, 30), 2)
+SINCE = (DAYS - pd.Timestamp("2000-01-01")).days.to_numpy(float)
+COMMA = str.maketrans(".,", ",.")
+# Texts, what they are, and the numbers that the advice makes of them.
+TEXTS = {
+    "iso": (DAYS.strftime("%Y-%m-%d"), "dates", SINCE),
+    "iso with zone": (DAYS.strftime("%Y-%m-%dT%H:%M:%S+00:00"), "dates", SINCE),
+    "day.month.year": (DAYS.strftime("%d.%m.%Y"), "dates", SINCE),
+    "month/day/year": (DAYS.strftime("%m/%d/%Y"), "dates", SINCE),
+    "day/month/year": (DAYS.strftime("%d/%m/%Y"), "dates", SINCE),
+    "year of two digits": (DAYS.strftime("%d.%m.%y"), "dates", SINCE),
+    "name of month": (DAYS.strftime("%b %d, %Y"), "dates", SINCE),
+    "clock": ([f"{k % 12 + 1}:30" for k in range(30)], "times", (np.arange(30) % 12 + 1.5) / 24),
+    "gaps": ([*DAYS.strftime("%Y-%m-%d")[:28], None, "?"], "dates", [*SINCE[:28], np.nan, np.nan]),
+    "few dates": (["2020-01-01", "2020-01-02"] * 15, "dates", [7305.0, 7306.0] * 15),
+    "decimal comma": ([f"{x:,.2f}".translate(COMMA) for x in NUMBERS], "decimal comma", NUMBERS),
+    "groups": ([f"{100 * x:,.0f}" for x in NUMBERS], "numbers with groups", 100 * NUMBERS),
+    "percent": ([f"{x} %" for x in NUMBERS], "percentages", NUMBERS),
+    "unit": ([f"-{x} km/h".translate(COMMA) for x in NUMBERS], "with a unit", -NUMBERS),
+    "money": ([f"${x:,.2f}" for x in NUMBERS], "with a unit", NUMBERS),
+    "plain": ([str(x) for x in NUMBERS], "numbers", NUMBERS),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("as_array", [False, True])
+def test_dates_and_numbers_as_text_are_told_with_a_way_out(name, as_array, recwarn):
+    texts, what, numbers = TEXTS[name]
+    X = pd.DataFrame({"a b": np.array(texts, dtype=object), "z": NUMBERS})
+    X = X.to_numpy(dtype=object) if as_array else X
+    TablePreprocessor().fit(X)
+    (told,) = (w for w in recwarn if issubclass(w.category, TableWarning))
+    column = "x0" if as_array else "a b"
+    text = str(told.message)
+    assert re.match(rf"Column '{column}' holds .*{what}.* as text, such as ", text)
+    assert repr(texts[0]) in text and repr(next(t for t in texts if t != texts[0])) in text
+    converted = eval(re.search(r"first, as (.*) does\.", text)[1], {"pandas": pd, "X": X})
+    np.testing.assert_allclose(converted, numbers, rtol=1e-9)
+    # The other way out: they are categories.
+    recwarn.clear()
+    TablePreprocessor().fit(pd.DataFrame({"a": pd.Categorical(texts)}))
+    assert not [w for w in recwarn if "as text" in str(w.message)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(
+            "A1 A2 A3",
+            "Rome Oslo Bonn",
+            "1A 2B 3C 4A 5B 6D",
+            "S M L XL",
+            "1 2 3",
+            "1.2.3 1.2.4 1.3",
+        ),
+        *("MAR MAY JAN", "10-20 20-30 30-40", "ID-1 ID-2", "017-00-45 017-00-46", "4wd 2wd fwd"),
+    ],
+)
+def test_words_are_not_told(words, recwarn):
+    TablePreprocessor().fit(pd.DataFrame({"a": words.split() * 4}))
+    assert not recwarn
+
+
+def test_texts_in_several_units_are_told():
+    with pytest.warns(TableWarning, match="'1 cm' and '2 m'.*numbers of one unit; they have 2"):
+        texts = [f"{k} {'m' if k % 2 == 0 else 'cm'}" for k in range(1, 21)]
+        TablePreprocessor().fit(pd.DataFrame({"a": texts}))
 
 
 @pytest.mark.parametrize("kind", ["int64", "float32", "U3"])

@@ -14,6 +14,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from skuq.exceptions import TableWarning
 from skuq.tables import TablePreprocessor
 
 NAN = np.nan
@@ -127,15 +128,43 @@ def test_missing_values_without_indicators():
 
 def test_a_category_only_in_the_test_part_is_zero_everywhere():
     encoder = TablePreprocessor().fit(np.array([["a"], ["b"], ["c"]], dtype=object))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    told = r"did not see.*'x0' \(50 % of the rows; such as \['d'\], and `fit` saw \['a', 'b'\]\)"
+    with pytest.warns(TableWarning, match=told) as caught:
         assert_array_equal(encoder.transform([["d"], ["b"]]), [[0, 0, 0], [0, 1, 0]])
+    assert len(caught) == 1
     with pytest.warns(UserWarning, match="where `fit` saw none"):
         assert_array_equal(encoder.transform([[None]]), [[0, 0, 0]])
     of_two = TablePreprocessor().fit(np.array([["a"], ["b"]], dtype=object))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert_array_equal(of_two.transform([["d"], ["b"]]), [[0], [1]])
+    # Codes in place of the categories: a column wholly unseen.
+    with pytest.warns(TableWarning, match=r"100 % of the rows; such as \['1', '0'\]"):
+        assert_array_equal(of_two.transform(np.array([[1], [0]])), [[0], [0]])
+
+
+@pytest.mark.parametrize("max_one_hot", [2, 10])
+def test_unseen_categories_are_filled_by_known_ones(max_one_hot):
+    """Each time by another one, spread over the mean targets of the known ones."""
+    rng = np.random.default_rng(0)
+    k = rng.integers(8, size=200)
+    names = np.array(list("abcdefgh"))[k]
+    X = pd.DataFrame({"x": rng.normal(size=200), "c": names, "d": rng.choice(list("uvw"), 200)})
+    encoder = TablePreprocessor(max_one_hot)
+    known = encoder.fit_encode(X, y=-k)
+    with pytest.warns(TableWarning, match="did not see, in columns 'c'"):
+        marked = encoder.encode(X.assign(c=X["c"].where(k < 7, "new")), mark_unseen=True)
+    assert_array_equal(np.isnan(marked).any(axis=1), k == 7)
+    filled = [encoder.fill_unseen(marked, i, 4) for i in range(4)]
+    for table in filled:
+        assert_array_equal(table[k < 7], known[k < 7])
+    rows = [table[k == 7][0] for table in filled]
+    found = [row[1:9].argmax() if max_one_hot == 10 else row[1] - 1 for row in rows]
+    assert sorted(found) == [0, 2, 4, 6]
+
+
+def test_the_word_nan_is_no_gap():
+    words = pd.DataFrame({"c": ["nan", None, "b", "b"]})
+    encoder = TablePreprocessor().fit(words)
+    assert encoder.get_feature_names_out().tolist() == ["c_b", "c_nan", "c_nan_missing"]
+    assert_array_equal(encoder.transform(words), [[0, 1, 0], [0, 0, 1], [1, 0, 0], [1, 0, 0]])
 
 
 def test_many_categories_become_codes(global_random_seed):
@@ -152,7 +181,8 @@ def test_many_categories_become_codes(global_random_seed):
     expected = np.searchsorted(letters, city[3:].to_numpy(dtype=str)) + 1
     assert_array_equal(codes[3:, 1], expected)
     unseen = pd.DataFrame({"city": ["zz", None, "b"], "size": [0.0, 0.0, 0.0]})
-    assert encoder.transform(unseen)[:, 1].tolist() == [0, 13, 2]
+    with pytest.warns(TableWarning, match="33.3 % of the rows"):
+        assert encoder.transform(unseen)[:, 1].tolist() == [0, 13, 2]
     assert encoder.get_feature_names_out().tolist() == ["size", "city"]
 
 
@@ -179,7 +209,8 @@ def test_many_categories_become_a_few_columns_where_codes_are_of_no_use():
     encoded = encoder.transform(X)
     assert encoded.sum(axis=0).tolist() == [9, 8, 7, 9]
     assert (encoded.sum(axis=1) == 1).all()
-    assert encoder.transform([["never seen"]]).tolist() == [[0, 0, 0, 1]]
+    with pytest.warns(TableWarning, match="100 % of the rows"):
+        assert encoder.transform([["never seen"]]).tolist() == [[0, 0, 0, 1]]
     assert encoder.code_columns_ == ()
 
 
@@ -385,7 +416,8 @@ def test_frames_of_nothing_are_refused():
 def test_one_row(mixed):
     whole = TablePreprocessor().fit(mixed)
     assert_array_equal(whole.transform(mixed.iloc[[3]]), whole.transform(mixed)[[3]])
-    assert TablePreprocessor().fit(mixed.iloc[[3]]).transform(mixed.iloc[[0]]).shape == (1, 5)
+    other = mixed.iloc[[0]].assign(city="Bonn", sex="m")
+    assert TablePreprocessor().fit(mixed.iloc[[3]]).transform(other).shape == (1, 5)
 
 
 def test_settings_do_not_change_in_fit(mixed):
@@ -430,7 +462,8 @@ def test_categories_of_booleans_are_read_from_numbers():
     wanted = encoder.transform(frame)
     for later in (truth.astype(int), truth.astype(float), truth):
         assert_array_equal(encoder.transform(pd.DataFrame({"g": later})), wanted)
-    unknown = encoder.transform(pd.DataFrame({"g": [1, 0, 0, 1, 0, 2]}))
+    with pytest.warns(TableWarning, match="'g'"):
+        unknown = encoder.transform(pd.DataFrame({"g": [1, 0, 0, 1, 0, 2]}))
     assert_array_equal(unknown[:5], wanted)  # a row does not change how others are read
     numbers = TablePreprocessor().fit(pd.DataFrame({"g": pd.Categorical([0, 1, 1])}))
     read = [numbers.transform(pd.DataFrame({"g": later})) for later in ([0, 1], [False, True])]
