@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import integrate, optimize, special, stats
+from sklearn.base import BaseEstimator, ClassifierMixin
 
+from skuq import CalibratedUncertaintyClassifier
 from skuq.predictive import (
     CategoricalMixture,
     ConformalMixture,
@@ -15,12 +17,6 @@ from skuq.predictive._calibration import (
     pool_variances,
     shrink_std_factor,
     weighted_quantile,
-)
-from skuq.predictive._categorical import (
-    fit_spread,
-    fit_temperature,
-    fit_vector_scaling,
-    scaled_probabilities,
 )
 
 KNOTS = np.array([0.0, 0.2, 0.5, 0.9, 1.0]), np.array([0.0, 0.1, 0.6, 0.8, 1.0])
@@ -44,11 +40,14 @@ def test_scale_of_normals_is_the_closed_form():
     assert_allclose(c, np.sqrt(np.average(((y - mean) / std) ** 2, weights=weight)))
 
 
+def factor(base, y):
+    return fit_std_factor([base], [y], [np.ones(len(y))])
+
+
 def test_scale_of_mixtures_is_most_likely(global_random_seed):
     base = mixture(global_random_seed, (80,))
     y = base.scaled(2.5).sample(1, 0)[:, 0] * 1.3
-    weight = np.ones(80)
-    c = fit_std_factor([base], [y], [weight])
+    c = factor(base, y)
     nll = [-base.scaled(f * c).log_prob(y).mean() for f in (0.98, 1.0, 1.02)]
     assert nll[1] == min(nll)
 
@@ -58,30 +57,24 @@ def test_scale_is_not_misled_by_a_member_that_is_wildly_unsure():
     for wild in (30.0, 1000.0, 1e6):
         scale = np.array([1.0, 1.0, 1.0, 1.0, wild])[:, None] * np.ones(500)
         base = GaussianMixture(np.zeros((5, 500)), scale)
-        c = fit_std_factor([base], [y], [np.ones(500)])
-        assert_allclose(c, 1, rtol=0.1)
+        assert_allclose(factor(base, y), 1, rtol=0.1)
 
 
 @pytest.mark.parametrize("unit", [1e-120, 1e-8, 1e8, 1e120])
 def test_scale_has_no_unit_of_its_own(unit):
     base = mixture(0, (80,))
-    y, weight = base.sample(1, 0)[:, 0], np.ones(80)
-    wide = GaussianMixture(base.loc, base.scale)
-    expected = fit_std_factor([wide], [y], [weight])
+    y = base.sample(1, 0)[:, 0]
     other = GaussianMixture(unit * base.loc, unit * base.scale)
-    assert_allclose(fit_std_factor([other], [unit * y], [weight]), expected, rtol=1e-3)
+    assert_allclose(factor(other, unit * y), factor(base, y), rtol=1e-3)
     one = GaussianMixture(np.zeros((1, 80)), np.ones((1, 80)))
-    assert_allclose(
-        fit_std_factor([one], [unit * y], [weight]), unit * fit_std_factor([one], [y], [weight])
-    )
+    assert_allclose(factor(one, unit * y), unit * factor(one, y))
 
 
 def shrunk(y, std=1.0):
     """The most likely factor of normals with mean 0, and the shrunk one."""
     base = GaussianMixture(np.zeros((1, len(y))), np.full((1, len(y)), std))
-    weight = np.ones(len(y))
-    c = fit_std_factor([base], [y], [weight])
-    return c, shrink_std_factor([base], [y], [weight], c)
+    c = factor(base, y)
+    return c, shrink_std_factor([base], [y], [np.ones(len(y))], c)
 
 
 @pytest.mark.parametrize("std", [0.2, 0.8, 3.0])
@@ -169,28 +162,54 @@ def test_weighted_quantile_is_that_of_repeats():
     assert_array_equal(weighted_quantile(values, repeats, levels), expected)
 
 
+class Members(ClassifierMixin, BaseEstimator):
+    """Fitted classifier of given members' probabilities (K, n, C); X are the rows' numbers."""
+
+    def __init__(self, proba):
+        self.proba = proba
+        self.classes_ = np.arange(proba.shape[2])
+
+    def fit(self, X, y):
+        return self
+
+    def predict_distribution(self, X):
+        return CategoricalMixture(self.proba[:, np.ravel(X)])
+
+    def predict(self, X):
+        return self.predict_distribution(X).mode
+
+
+def calibrated(proba, codes, method="temperature", **settings):
+    """Calibrate probabilities (n, C), or (K, n, C) of members, of rows of these classes."""
+    members = Members(proba if proba.ndim == 3 else proba[None])
+    model = CalibratedUncertaintyClassifier(members, method, cv="prefit", **settings)
+    return model.fit(np.arange(len(codes))[:, None], codes)
+
+
+def drawn(proba, rng):
+    """Draw the class of each row."""
+    return (proba.cumsum(axis=1) < rng.random((len(proba), 1))).sum(axis=1)
+
+
 def test_temperature_is_most_likely_and_known():
     rng = np.random.default_rng(0)
-    logits = rng.normal(size=(20_000, 3)) * 2
-    true = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    codes = (true.cumsum(axis=1) < rng.random((20_000, 1))).sum(axis=1)
-    sure = scaled_probabilities(true, 1 / 0.5, 0.0)
-    assert_allclose(fit_temperature(sure, codes, np.ones(20_000)), 2.0, rtol=0.03)
-    assert_allclose(scaled_probabilities(sure, 1 / 2.0, 0.0), true, atol=1e-12)
-    assert_allclose(
-        scaled_probabilities(np.array([[0.0, 1.0]]), 1 / 3.0, 0.0), [[6e-6, 1.0]], rtol=0.02
-    )
-    r = (0.3 / 0.4) ** 1000  # every power itself is 0 in floating point
-    expected = np.array([[r, r, 1.0]]) / (1 + 2 * r)
-    assert_allclose(
-        scaled_probabilities(np.array([[0.3, 0.3, 0.4]]), 1e3, 0.0), expected, rtol=1e-9
-    )
+    true = special.softmax(rng.normal(size=(20_000, 3)) * 2, axis=1)
+    sure = true**2 / (true**2).sum(axis=1, keepdims=True)
+    model = calibrated(sure, drawn(true, rng))
+    assert_allclose(model.temperature_, 2.0, rtol=0.03)
+    rows = np.arange(20_000)[:, None]
+    expected = special.softmax(np.log(sure) / model.temperature_, axis=1)
+    assert_allclose(model.predict_proba(rows), expected, atol=1e-12)
+    # A class of probability 0 counts as possible.
+    certain = np.tile([0.0, 1.0], (100, 1))
+    model = calibrated(certain, (np.arange(100) < 5).astype(int))
+    odds = (2.0**-52) ** (1 / model.temperature_)
+    assert_allclose(model.predict_proba([[0]])[0], [odds / (1 + odds), 1 / (1 + odds)])
 
 
 def test_temperature_of_classes_that_are_all_right_is_not_0():
     # Without a prior the most likely temperature is 0, whatever the probabilities.
-    proba, codes = np.tile([0.3, 0.7], (10, 1)), np.ones(10, dtype=int)
-    found = fit_temperature(proba, codes, np.ones(10))
+    found = calibrated(np.tile([0.3, 0.7], (10, 1)), np.ones(10, dtype=int)).temperature_
     grid = np.exp(np.linspace(-4, 1, 2001))
     nll = 10 * np.log1p((3 / 7) ** (1 / grid)) + 0.5 * np.log(grid) ** 2
     assert_allclose(found, grid[nll.argmin()], rtol=1e-2)
@@ -231,14 +250,12 @@ def test_recalibrated_moments_and_samples_agree():
     model = RecalibratedMixture(mixture(3, (2,)), *KNOTS)
     draws = model.sample(20_000, 0)
     y = np.linspace(-15, 15, 3001)
-    density = np.exp([model.log_prob(np.full(2, value)) for value in y]).T
-    # log_prob is of each row: (2, 3001)
+    density = np.exp(model.log_prob(np.tile(y, (2, 1))))
     mean = integrate.trapezoid(y * density, y)
     variance = integrate.trapezoid((y - mean[:, None]) ** 2 * density, y)
     assert_allclose(model.std, np.sqrt(variance), rtol=2e-3)  # of the grid's steps
     assert_allclose(draws.std(axis=1), model.std, rtol=0.03)
-    levels = np.array([model.cdf(draw) for draw in draws.T[:3000]])
-    for row in levels.T:
+    for row in model.cdf(draws[:, :3000]):
         assert stats.kstest(row, "uniform").pvalue > 1e-3
 
 
@@ -351,17 +368,12 @@ def test_pooling_finds_the_prior_of_simulated_variances():
 def test_vector_scaling_is_found():
     rng = np.random.default_rng(0)
     true = rng.dirichlet([1, 1, 1], 20_000)
-    codes = (true.cumsum(axis=1) < rng.random((20_000, 1))).sum(axis=1)
+    codes, rows = drawn(true, rng), np.arange(20_000)
     slopes, biases = np.array([2.0, 0.5, 1.0]), np.array([0.0, 1.0, -1.0])
-    # So that scaling with these gives the truth.
-    given = scaled_probabilities(true, 1 / slopes, -biases / slopes)
-    shift = np.log(given) - (np.log(true) - biases) / slopes  # a row's normaliser
-    found = fit_vector_scaling(given, codes, np.ones(20_000), (np.ones(3), np.zeros(3)))
-    assert shift.std() > 0
-    nll = [
-        -np.log(p[np.arange(20_000), codes]).mean()
-        for p in (true, given, scaled_probabilities(given, *found))
-    ]
+    # So that scaling with these gives the truth, but for a row's normaliser.
+    given = special.softmax((np.log(true) - biases) / slopes, axis=1)
+    found = calibrated(given, codes, "vector").predict_proba(rows[:, None])
+    nll = [-np.log(p[rows, codes]).mean() for p in (true, given, found)]
     assert nll[2] < nll[1] - 0.05
 
 
@@ -376,22 +388,19 @@ def test_spread_is_that_of_the_truth_about_the_average(share):
         members = 0.95 * np.clip(centre + (noise[1:] - noise[1:].mean(axis=0)) / share, 0, 1)
         truth = 0.95 * (centre + noise[0])
         codes = (rng.random(3000) < truth).astype(int)
-        mixture = CategoricalMixture(np.stack([1 - members, members], axis=2))
-        found.append(fit_spread([mixture], [codes], [np.ones(3000)]))
+        proba = np.stack([1 - members, members], axis=2)
+        found.append(calibrated(proba, codes, calibrate_epistemic=True).spread_)
     spread = np.sqrt(np.mean(np.square(found)))
     if share < 2:
         assert_allclose(spread, share, rtol=0.25)
     else:  # 3000 rows are not sure enough of it to leave the prior behind
         assert 1.2 < spread < 2
-    one = CategoricalMixture(mixture.proba[:1])
-    assert fit_spread([one], [codes], [np.ones(3000)]) == 1
+    assert calibrated(proba[:1], codes, calibrate_epistemic=True).spread_ == 1
 
 
 def test_spread_of_members_that_differ_for_nothing_is_small():
     rng = np.random.default_rng(0)
     members = 0.5 + 0.3 * rng.choice([-1.0, 1.0], (8, 3000))
-    members += 0.5 - members.mean(axis=0)
-    members = np.clip(members, 0.01, 0.99)
-    mixture = CategoricalMixture(np.stack([1 - members, members], axis=2))
-    codes = rng.integers(0, 2, 3000)
-    assert fit_spread([mixture], [codes], [np.ones(3000)]) < 0.5
+    members = np.clip(members + 0.5 - members.mean(axis=0), 0.01, 0.99)
+    proba, codes = np.stack([1 - members, members], axis=2), rng.integers(0, 2, 3000)
+    assert calibrated(proba, codes, calibrate_epistemic=True).spread_ < 0.5
