@@ -115,25 +115,27 @@ def check_weights(sample_weight: Any, rows: Any, *, relative: bool = False) -> n
     return weight / largest if relative or largest >= 1e150 else weight
 
 
-def weight_argument(estimator: Any) -> str | None:
-    """Name the argument of `fit` by which the estimator that predicts gets weights of the rows.
+def fit_argument(estimator: Any, name: str = "sample_weight") -> str | None:
+    """Name the argument of `fit` by which the estimator that predicts gets one value per row.
 
-    A pipeline hands them to its last step, under that step's name. None if it takes none, also
+    A pipeline hands it to its last step, under that step's name. None if it takes none, also
     because the pipeline samples rows.
     """
-    if has_fit_parameter(estimator, "sample_weight"):
-        return "sample_weight"
+    if has_fit_parameter(estimator, name):
+        return name
     # The `fit` of these takes any keyword, for the estimator inside.
     if isinstance(estimator, BaseSearchCV):
-        return weight_argument(estimator.estimator)
+        argument = fit_argument(estimator.estimator, name)
+        # A search keeps groups for its own folds.
+        return None if argument == "groups" else argument
     if isinstance(estimator, TransformedTargetRegressor):
-        return weight_argument(estimator.regressor or LinearRegression())
+        return fit_argument(estimator.regressor or LinearRegression(), name)
     steps = estimator.steps if isinstance(estimator, Pipeline) else []
     if not steps or any(hasattr(step, "fit_resample") for _, step in steps):
         return None
-    name, last = steps[-1]
-    argument = weight_argument(last)
-    return None if argument is None else f"{name}__{argument}"
+    last_name, last = steps[-1]
+    argument = fit_argument(last, name)
+    return None if argument is None else f"{last_name}__{argument}"
 
 
 def check_member_weights(

@@ -422,6 +422,11 @@ def regressor_distribution(
         )
     if mean.size == len(mean):
         mean, std = (values.reshape(-1, *output_shape) for values in (mean, std))
+    if mean.shape[1:] != output_shape:
+        raise ValueError(
+            f"`estimator` must predict rows of the shape {output_shape} of y's. {model!r} gave "
+            f"{mean.shape[1:]}."
+        )
     if not (np.isfinite(mean).all() and np.isfinite(std).all()):
         raise ValueError(f"`estimator` must predict finite numbers. {model!r} gave others.")
     return GaussianMixture(mean[None], np.maximum(std, SMALLEST_UNCERTAINTY)[None])

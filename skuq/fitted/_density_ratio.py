@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import indexable
 
 from skuq._params import safe_indexing
-from skuq._utils._checks import weight_argument
+from skuq._utils._checks import fit_argument
 from skuq._utils._messages import warn_user
 from skuq._utils._records import record_repr, saved_as
 from skuq.exceptions import CalibrationWarning
@@ -161,7 +161,7 @@ def _cross_fit(
     # The argument of `fit` for weights; none if they are equal.
     weighted_fit = []
     if not np.allclose(weights, 1):
-        argument = weight_argument(classifier)
+        argument = fit_argument(classifier)
         if argument is None:
             raise TypeError(
                 "`classifier` must take `sample_weight`, because the calibration rows have "

@@ -453,6 +453,11 @@ def refused(model, message, error=ValueError, **given):
         refused(calibrated(sigmoid), "cv='prefit'.*DeepEnsembleRegressor", TypeError),
         refused(classifier(sigmoid), "cv='prefit'.*DeepEnsembleClassifier", TypeError),
         refused(classifier(sigmoid, cv="prefit"), r"2 classes, and y has the labels \[0, 1, 2\]"),
+        refused(
+            classifier(lambda X: 1 * (X[:, 0] > 0), cv="prefit"), "must predict pro", TypeError
+        ),
+        refused(calibrated(lambda X: [0.0, 1.0], cv="prefit"), r"each of 30 rows. .* \(2,\)"),
+        refused(calibrated(lambda X: X, cv="prefit"), r"shape \(\) of y's. .* gave \(2,\)"),
         refused(calibrated(), "dim <= 2|dim 3", y=np.zeros((30, 2, 2))),
         refused(calibrated(), "NaN", y=np.full(30, np.nan)),
         refused(calibrated(), "target y is None", y=None),
@@ -566,6 +571,17 @@ def test_calibrated_passes_groups_and_validation_data_on(routing):
     n_rows, own_groups, validation = model.estimator_.given_
     assert n_rows == 60 and validation[0].shape == (7, 2)
     assert_array_equal(own_groups, groups)
+
+
+def test_calibrated_keeps_groups_of_the_last_step_together():
+    X, y = line(60)
+    groups = np.repeat(np.arange(12), 5)
+    pipeline = make_pipeline(FunctionTransformer(), Recorder())
+    expected = calibrated(Recorder()).fit(X, y, groups=groups)
+    for argument in ("groups", "recorder__groups"):
+        model = calibrated(pipeline).fit(X, y, **{argument: groups})
+        assert model.scale_ == expected.scale_
+        assert_array_equal(model.estimator_[-1].given_[1], groups)
 
 
 def test_calibrated_keeps_groups_together():

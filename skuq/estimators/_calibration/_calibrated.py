@@ -35,7 +35,6 @@ from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor, f
 from skuq.estimators._calibration._out_of_fold import (
     FittedProbabilities,
     check_estimator,
-    find_weights,
     fit_and_predict,
     has_tags,
     inherit_tags,
@@ -44,6 +43,7 @@ from skuq.estimators._calibration._out_of_fold import (
     read_foreign_rows,
     route,
     run,
+    take_argument,
 )
 from skuq.exceptions import CalibrationWarning
 from skuq.fitted._calibrated import (
@@ -88,7 +88,7 @@ class CalibratedUncertainty:
         sample_weight : array-like of shape (n,), optional
             Non-negative weights of the rows, for fitting and for calibrating. A row of weight 2
             counts as two equal rows; weights that are only relative should have the mean 1. A
-            pipeline hands them to its last step, as ``step__sample_weight`` does.
+            pipeline hands them to its last step, as ``step__sample_weight`` does; so with `groups`.
         **fit_params
             Further arguments of the estimator's `fit`, for example `validation_data`. Arrays with
             one entry per row are divided like the rows. `groups` is passed to `cv` as well: rows of
@@ -115,7 +115,8 @@ class CalibratedUncertainty:
         prefit = isinstance(self.cv, str)
         is_kind = is_classifier if is_classifier(self) else is_regressor
         fitted = check_estimator("`estimator`", self.estimator, is_kind, prefit)
-        sample_weight = find_weights(self.estimator, sample_weight, fit_params)
+        given = sample_weight, fit_params
+        sample_weight = take_argument(self.estimator, "sample_weight", *given)
         X, _, sample_weight = read_foreign_rows(self, X, y, sample_weight)
         weight = check_weights(sample_weight, X)
         y, classes = self._read_targets(X, y, fitted)

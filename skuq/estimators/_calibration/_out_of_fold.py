@@ -17,10 +17,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags, indexable
 from sklearn.utils.metadata_routing import process_routing
 from sklearn.utils.parallel import Parallel
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, has_fit_parameter
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from skuq._params import check_method_params, check_sample_weight, safe_indexing, safe_split
-from skuq._utils._checks import check_weights, weight_argument
+from skuq._utils._checks import check_weights, fit_argument
 from skuq._utils._messages import Progress
 from skuq.tables._columns import refuse_lazy
 from skuq.tables._inputs import ForeignInputs, check_groups
@@ -31,6 +31,8 @@ _N_FOLDS = 5
 
 class FittedModel(BaseEstimator):
     """Fitted model that is no estimator of scikit-learn: a Keras model, or a function of X."""
+
+    _methods = ("predict", "__call__")
 
     def __init__(self, model):
         self.model = model
@@ -44,7 +46,13 @@ class FittedModel(BaseEstimator):
         keras = sys.modules.get("keras")
         # Keras alone would print a bar.
         silent = {"verbose": 0} if keras and isinstance(self.model, keras.Model) else {}
-        return np.asarray(getattr(self.model, "predict", self.model)(X, **silent), dtype=float)
+        method = next(name for name in self._methods if hasattr(self.model, name))
+        outputs = np.asarray(getattr(self.model, method)(X, **silent))
+        if outputs.shape[:1] != np.shape(X)[:1]:
+            raise ValueError(
+                f"The model must predict each of {np.shape(X)[0]} rows. Got shape {outputs.shape}."
+            )
+        return outputs
 
     def __sklearn_is_fitted__(self):
         return True
@@ -62,10 +70,13 @@ class FittedRegression(RegressorMixin, FittedModel):
 class FittedProbabilities(ClassifierMixin, FittedModel):
     """Fitted model of class probabilities, one column a class, or that of the second of two."""
 
+    _methods = ("predict_proba", *FittedModel._methods)
+
     def find_classes(self, X, y):
-        """Find the labels of the columns: those of y, or numbers from 0 on."""
+        """Find the labels of the columns: the model's, those of y, or numbers from 0 on."""
         # One row is enough to count the columns.
-        n, labels = self.predict_proba(safe_indexing(X, [0])).shape[1], np.unique(y)
+        n = self.predict_proba(safe_indexing(X, [0])).shape[1]
+        labels = np.asarray(getattr(self.model, "classes_", np.unique(y)))
         if len(labels) != n and np.isin(labels, np.arange(n)).all():
             labels = np.arange(n)
         if len(labels) != n:
@@ -74,11 +85,12 @@ class FittedProbabilities(ClassifierMixin, FittedModel):
                 f"rows of all classes, or number the classes from 0 to {n - 1}."
             )
         self.classes_ = labels
-        return self
 
     def predict_proba(self, X):
         """Predict probabilities (n, C)."""
         proba = self.outputs(X)
+        if proba.dtype.kind != "f":
+            raise TypeError(f"The model must predict probabilities. Got numbers of {proba.dtype}.")
         # A single column is the probability of the second class.
         second = proba.reshape(len(proba), -1)
         return np.hstack([1 - second, second]) if second.shape[1] == 1 else proba
@@ -146,23 +158,23 @@ def learns_nothing(estimator: Any) -> bool:
     return isinstance(last, FrozenEstimator)
 
 
-def find_weights(estimator: Any, sample_weight: Any, fit_params: dict[str, Any]) -> Any:
-    """Find the weights of the rows, which a pipeline's last step may get by its own argument.
+def take_argument(estimator: Any, name: str, value: Any, fit_params: dict[str, Any]) -> Any:
+    """Find a value per row, which a pipeline's last step may get under its own name.
 
     That argument is removed from `fit_params`.
     """
-    argument = weight_argument(estimator)
+    argument = fit_argument(estimator, name)
     own = fit_params.pop(argument, None) if argument else None
-    if own is None or sample_weight is None:
-        return sample_weight if own is None else own
-    raise TypeError(f"`sample_weight` and `{argument}` are the same: give one of them.")
+    if own is None or value is None:
+        return value if own is None else own
+    raise TypeError(f"`{name}` and `{argument}` are the same: give one of them.")
 
 
 def weight_params(estimator: Any, sample_weight: Any, name: str) -> dict[str, Any]:
     """Name weights as the estimator's `fit` takes them, or raise TypeError if it takes none."""
     if sample_weight is None or learns_nothing(estimator):
         return {}
-    argument = weight_argument(estimator)
+    argument = fit_argument(estimator)
     if argument is None:
         raise TypeError(
             f"{name} cannot be fitted with `sample_weight`. Leave the weights out, or use an "
@@ -184,25 +196,27 @@ def route(
     calibrated: Any, sample_weight: Any, params: dict[str, Any]
 ) -> tuple[dict[str, Any], Any]:
     """Divide the arguments of `fit` into those of the estimator's `fit`, and groups of rows."""
+    estimator = calibrated.estimator
     given = {name: value for name, value in params.items() if value is not None}
+    groups = take_argument(estimator, "groups", given.pop("groups", None), given)
     if isinstance(calibrated.cv, str):
+        given |= {} if groups is None else {"groups": groups}
         if given:
             raise TypeError(
                 f"With cv='prefit' nothing is fitted, and `fit` takes no {sorted(given)}."
             )
         return {}, None
-    groups = given.get("groups")
     # With metadata routing estimator and splitter get what they request, otherwise all of it.
     if get_config()["enable_metadata_routing"]:
-        if sample_weight is not None:
-            given["sample_weight"] = sample_weight
+        for_rows = {"groups": groups, "sample_weight": sample_weight}
+        given |= {name: value for name, value in for_rows.items() if value is not None}
         routed = process_routing(calibrated, "fit", **given)
         return routed["estimator"]["fit"], routed["splitter"]["split"].get("groups")
     # Groups are for the splitter. Few estimators take them, too.
-    if groups is not None and not has_fit_parameter(calibrated.estimator, "groups"):
-        del given["groups"]
-    name = repr(calibrated.estimator)
-    return given | weight_params(calibrated.estimator, sample_weight, name), groups
+    argument = fit_argument(estimator, "groups")
+    if groups is not None and argument is not None:
+        given[argument] = groups
+    return given | weight_params(estimator, sample_weight, repr(estimator)), groups
 
 
 def make_folds(
