@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ from skuq._utils._checks import (
 from skuq._utils._messages import warn_user
 from skuq._utils._records import record_repr, saved_as
 from skuq.exceptions import CalibrationWarning
-from skuq.fitted._ensemble import refuse_keras
+from skuq.fitted._ensemble import Fitted
 from skuq.predictive import (
     AdaptedDistribution,
     CalibrationDrift,
@@ -148,7 +148,26 @@ def _labels(by: str | int | Callable[[Any], Any], X: Any, n_rows: int) -> np.nda
     if callable(by):
         keys, source = by(X), "The function `group_by`"
     else:
-        keys, source = _column(X, by), f"The column {by!r}"
+        # A column, by name or by position.
+        source, named = f"The column {by!r}", hasattr(X, "columns")
+        n_columns = np.shape(X)[1] if np.ndim(X) > 1 else 0
+        if isinstance(by, str) and not named:
+            raise ValueError(
+                "`group_by` must be the position of a column, since X has no names of "
+                f"columns. Got {by!r}."
+            )
+        if isinstance(by, str) and not _has_column(X, by):
+            raise ValueError(
+                f"`group_by` must be a column of X, one of {list(X.columns)}. Got {by!r}."
+            )
+        if hasattr(X, "toarray"):
+            raise ValueError("`group_by` must be a function of X where X is sparse. Got a column.")
+        if not (isinstance(by, str) or -n_columns <= by < n_columns):
+            raise ValueError(f"`group_by` must be a column of X, which has {n_columns}. Got {by}.")
+        if isinstance(by, str):
+            keys = X[by]
+        else:
+            keys = X.iloc[:, by] if hasattr(X, "iloc") else np.asarray(X, dtype=object)[:, by]
     # Objects, as pandas would make numbers of some of them, such as dates.
     labels = pd.Series(np.asarray(fill_masked(keys), dtype=object).ravel(), dtype=object)
     if len(labels) != n_rows:
@@ -157,34 +176,46 @@ def _labels(by: str | int | Callable[[Any], Any], X: Any, n_rows: int) -> np.nda
     return values
 
 
-def _column(X: Any, column: str | int) -> Any:
-    """Return a column of X, given by name or position."""
-    if isinstance(column, str):
-        if not _has_column(X, column):
-            if not hasattr(X, "columns"):
-                raise ValueError(
-                    "`group_by` must be the position of a column, since X has no names of "
-                    f"columns. Got {column!r}."
-                )
-            raise ValueError(
-                f"`group_by` must be a column of X, one of {list(X.columns)}. Got {column!r}."
-            )
-        return X[column]
-    if hasattr(X, "toarray"):
-        raise ValueError("`group_by` must be a function of X where X is sparse. Got a column.")
-    n_columns = np.shape(X)[1] if np.ndim(X) > 1 else 0
-    if not -n_columns <= column < n_columns:
-        raise ValueError(f"`group_by` must be a column of X, which has {n_columns}. Got {column}.")
-    return X.iloc[:, column] if hasattr(X, "iloc") else np.asarray(X, dtype=object)[:, column]
-
-
 SMALLEST_UNCERTAINTY = 1e-150  # of a model that claims to be certain; its square is not yet 0
 _COVERAGES = np.concatenate([np.arange(1, 19) / 20, [0.925, 0.95, 0.975, 0.99, 0.995]])
 
 
+class NumberCalibration:
+    """Base of calibrations of regressors, which predict by `apply` of a subclass."""
+
+    method: Any
+    scale: Any
+
+    def apply(self, mixture: Any, X: Any) -> Any:
+        """Calibrate predictions for the rows X."""
+        raise NotImplementedError
+
+    def distribution(self, estimator: Any, X: Any) -> Any:
+        """Predict with the estimator, and calibrate."""
+        predicted = regressor_distribution(estimator, X, self.method, np.shape(self.scale))
+        return self.apply(predicted, X)
+
+
+class DerivedCalibration(NumberCalibration):
+    """Base of calibrations that refine one of all rows, `whole`: they have its method and scale."""
+
+    whole: Any
+
+    @property
+    def method(self) -> str:
+        """Method of the calibration."""
+        method: str = self.whole.method
+        return method
+
+    @property
+    def scale(self) -> Any:
+        """Factor of the standard deviations of all rows together."""
+        return self.whole.scale
+
+
 @saved_as("fitted.Calibration")
 @dataclass(frozen=True, eq=False)
-class Calibration:
+class Calibration(NumberCalibration):
     """Calibration of a regressor's predictions.
 
     Attributes
@@ -213,12 +244,6 @@ class Calibration:
     def whole(self) -> Calibration:
         """The calibration that was learnt from all rows: this one."""
         return self
-
-    def distribution(self, estimator: Any, X: Any) -> Any:
-        """Predict with the estimator, and calibrate."""
-        return self.apply(
-            regressor_distribution(estimator, X, self.method, np.shape(self.scale)), X
-        )
 
     def apply(self, mixture: Any, X: Any, new_weight: np.ndarray | None = None) -> Any:
         """Calibrate predictions.
@@ -351,7 +376,7 @@ def with_mean(
 
 @saved_as("fitted.FittedCalibrated")
 @dataclass(frozen=True, eq=False)
-class FittedCalibrated:
+class FittedCalibrated(Fitted):
     """Fitted estimator of any kind with its calibration.
 
     Attributes
@@ -366,27 +391,16 @@ class FittedCalibrated:
     calibration: Any
 
     __repr__ = record_repr
-
-    @property
-    def inputs(self) -> ForeignInputs:
-        """Inputs that are passed to the estimator as they are."""
-        return ForeignInputs()
+    inputs: ClassVar[ForeignInputs] = ForeignInputs()
+    no_keras: ClassVar[str] = "the calibrated estimator may be anything"
 
     def distribution(self, X: Any) -> Any:
         """Predict the calibrated distribution of each row."""
         return self.calibration.distribution(self.estimator, X)
 
-    def sample(self, X: Any, n_samples: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw (n[, m], n_samples) from the calibrated distribution."""
-        return self.distribution(X).sample(n_samples, rng)
-
     def output_shape(self) -> tuple[int, ...]:
         """Return the shape of one row's prediction: () or (n_outputs,)."""
         return np.shape(self.calibration.scale)
-
-    def to_keras(self, ddof: int = 0) -> Any:
-        """Raise ValueError, because the estimator may be of any kind."""
-        refuse_keras("the calibrated estimator may be anything")
 
 
 def regressor_distribution(
@@ -470,7 +484,7 @@ _FAR = 1000  # predicted standard deviations beyond which a truth gives a warnin
 
 @saved_as("fitted.AdaptedCalibration")
 @dataclass(frozen=True, eq=False)
-class AdaptedCalibration:
+class AdaptedCalibration(DerivedCalibration):
     """Calibration with corrections learnt from later truths.
 
     Attributes
@@ -492,14 +506,8 @@ class AdaptedCalibration:
         whole: Calibration = self.start.whole
         return whole
 
-    @property
-    def scale(self) -> Any:
-        """Factor of the standard deviations that was learnt in `fit`."""
-        return self.start.scale
-
-    def distribution(self, estimator: Any, X: Any) -> Any:
-        """Predict with the estimator, and calibrate."""
-        mixture = regressor_distribution(estimator, X, self.start.method, np.shape(self.scale))
+    def apply(self, mixture: Any, X: Any) -> Any:
+        """Calibrate predictions for the rows X, and correct them."""
         # Scores can be mapped only where the cdf is continuous, which conformal steps are not.
         base = self.start.smooth(mixture, X)
         quantiles = self.tracker.quantiles
@@ -513,7 +521,7 @@ class AdaptedCalibration:
 
     def updated(self, estimator: Any, X: Any, y: np.ndarray) -> AdaptedCalibration:
         """Learn from truths (n[, m]), in the order of their arrival."""
-        mixture = regressor_distribution(estimator, X, self.start.method, np.shape(self.scale))
+        mixture = regressor_distribution(estimator, X, self.method, np.shape(self.scale))
         # Under the calibration of `fit`: the tracked quantiles are those of its scores.
         scores = normal_scores(self.start.smooth(mixture, X), y)
         furthest = abs(scores).max()

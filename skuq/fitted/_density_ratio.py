@@ -22,7 +22,7 @@ from skuq._utils._checks import fit_argument
 from skuq._utils._messages import warn_user
 from skuq._utils._records import record_repr, saved_as
 from skuq.exceptions import CalibrationWarning
-from skuq.fitted._calibrated import Calibration, regressor_distribution
+from skuq.fitted._calibrated import Calibration, DerivedCalibration
 from skuq.predictive._calibration import effective_rows
 from skuq.tables import TablePreprocessor
 from skuq.tables._columns import frame_to_pandas
@@ -92,7 +92,20 @@ def fit_density_ratio(
     `CalibrationWarning` is given if the target and the calibration rows have too little in common.
     """
     X, X_target = (frame_to_pandas(indexable(rows)[0]) for rows in (X, X_target))
-    _check_target(X, X_target, classifier)
+    # Sparse tables and lists have either a shape or a length.
+    n, n_target = (r.shape[0] if hasattr(r, "shape") else len(r) for r in (X, X_target))
+    if classifier is None and len(np.shape(X)) != 2:
+        raise ValueError(
+            "`recalibrate` needs the argument `classifier`: its own takes tables only. Got X of "
+            f"shape {np.shape(X)}."
+        )
+    if classifier is not None and not hasattr(classifier, "predict_proba"):
+        raise TypeError(f"`classifier` must have predict_proba. {classifier!r} has none.")
+    if min(n, n_target) < 2 * _N_FOLDS:
+        raise ValueError(
+            f"`recalibrate` needs {2 * _N_FOLDS} calibration rows and as many rows of the target. "
+            f"Got {n} and {n_target}."
+        )
     if classifier is None:
         preprocessor = TablePreprocessor(max_categories=20)
         try:
@@ -104,7 +117,6 @@ def fit_density_ratio(
                 "reads them."
             ) from error
         classifier = make_pipeline(preprocessor, StandardScaler(), LogisticRegression())
-    n, n_target = _n_rows(X), _n_rows(X_target)
     # Both samples in one table, the calibration rows first.
     rows, is_target = _concatenate_rows(X, X_target), np.repeat([0, 1], [n, n_target])
     counts = weight
@@ -131,23 +143,6 @@ def fit_density_ratio(
             CalibrationWarning,
         )
     return found, factor
-
-
-def _check_target(X: Any, X_target: Any, classifier: Any) -> None:
-    """Raise an error if the classifier or the numbers of rows cannot be used."""
-    if classifier is None and len(np.shape(X)) != 2:
-        raise ValueError(
-            "`recalibrate` needs the argument `classifier`: its own takes tables only. Got X of "
-            f"shape {np.shape(X)}."
-        )
-    if classifier is not None and not hasattr(classifier, "predict_proba"):
-        raise TypeError(f"`classifier` must have predict_proba. {classifier!r} has none.")
-    n, n_target = _n_rows(X), _n_rows(X_target)
-    if min(n, n_target) < 2 * _N_FOLDS:
-        raise ValueError(
-            f"`recalibrate` needs {2 * _N_FOLDS} calibration rows and as many rows of the target. "
-            f"Got {n} and {n_target}."
-        )
 
 
 def _cross_fit(
@@ -208,11 +203,6 @@ def _log_odds(classifier: Any, X: Any) -> np.ndarray:
     return odds
 
 
-def _n_rows(X: Any) -> int:
-    """Count the rows of an array, a table or a list."""
-    return int(X.shape[0]) if hasattr(X, "shape") else len(X)
-
-
 def _concatenate_rows(X: Any, other: Any) -> Any:
     """Concatenate the rows of two tables of the same kind."""
     if hasattr(X, "iloc"):
@@ -226,7 +216,7 @@ def _concatenate_rows(X: Any, other: Any) -> Any:
 
 @saved_as("fitted.WeightedCalibration")
 @dataclass(frozen=True, eq=False)
-class WeightedCalibration:
+class WeightedCalibration(DerivedCalibration):
     """Calibration learnt from weighted rows, for new rows with known weights.
 
     Attributes
@@ -251,23 +241,6 @@ class WeightedCalibration:
         """The calibration that was learnt from all rows."""
         whole: Calibration = self.calibration.whole
         return whole
-
-    @property
-    def method(self) -> str:
-        """Method of the calibration."""
-        method: str = self.calibration.method
-        return method
-
-    @property
-    def scale(self) -> Any:
-        """Factor of the standard deviations."""
-        return self.calibration.scale
-
-    def distribution(self, estimator: Any, X: Any) -> Any:
-        """Predict with the estimator, and calibrate."""
-        return self.apply(
-            regressor_distribution(estimator, X, self.method, np.shape(self.scale)), X
-        )
 
     def apply(self, mixture: Any, X: Any) -> Any:
         """Calibrate predictions for the rows X, whose weights conformal intervals need."""

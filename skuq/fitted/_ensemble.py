@@ -5,8 +5,8 @@ Notation: n rows, K members, m outputs or classes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, NoReturn, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
@@ -21,33 +21,42 @@ from skuq.fitted._posterior import member_posterior
 from skuq.networks._heads import CategoricalHead, PackedHead, QuantileHead
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._mixture import epistemic_factor
-from skuq.tables._inputs import ForeignInputs, ImageInputs, Inputs, TableInputs
+from skuq.tables._inputs import ForeignInputs, ImageInputs, TableInputs
 from skuq.tables._targets import NumberTargets, Targets
 from skuq.training import predict_members
 from skuq.training._networks import keras_model
 
 
-class Fitted(Protocol):
-    """A fitted model, which predicts, and is pickled and saved."""
+class Fitted:
+    """A fitted model, which predicts, and is pickled and saved: the base of frozen records.
 
-    @property
-    def inputs(self) -> Inputs | ForeignInputs:
-        """Object that validates X and, except for foreign estimators, encodes it as numbers."""
+    A subclass has `inputs`, an object that validates X and encodes it as numbers, and a method
+    ``distribution(X)``, which predicts the distribution of each row of validated X. It also has
+    `targets`, or an `output_shape` of its own. Where functions can be drawn there is
+    ``posterior(n_draws, rng)``, which returns a `Posterior`. Methods may take keywords, the
+    `query` of the estimators' methods.
+    """
 
-    def distribution(self, X: Any, **query: Any) -> Any:
-        """Predict the distribution of each row of validated X."""
+    distribution: Any
+    targets: Any
+    #: Why there is no Keras model, unless there is one.
+    no_keras: ClassVar[str] = ""
 
-    def sample(self, X: Any, n_samples: int, rng: np.random.Generator, **query: Any) -> np.ndarray:
-        """Draw (n[, m], n_samples) jointly for all rows of validated X."""
+    def sample(
+        self, X: Any, n_samples: int, rng: np.random.Generator, *args: Any, **query: Any
+    ) -> np.ndarray:
+        """Draw (n[, m], n_samples): one function for all rows of a draw, and noise of each row."""
+        drawn: np.ndarray = self.distribution(X, *args, **query).sample(n_samples, rng)
+        return drawn
 
-    def output_shape(self, **query: Any) -> tuple[int, ...]:
-        """Return the shape of one row's prediction, as y had it."""
-
-    def posterior(self, n_draws: int, rng: np.random.Generator, **query: Any) -> Any:
-        """Draw functions, with gradients if possible, as a `skuq.predictive.Posterior`."""
+    def output_shape(self, *args: Any, **query: Any) -> tuple[int, ...]:
+        """Return the shape of one row's prediction: () or (m,), as y had it."""
+        shape: tuple[int, ...] = self.targets.output_shape
+        return shape
 
     def to_keras(self, ddof: int = 0) -> Any:
         """Convert to one Keras model, or raise ValueError with the reason."""
+        refuse_keras(self.no_keras)
 
 
 def refuse_keras(reason: str) -> NoReturn:
@@ -200,7 +209,7 @@ class DropoutPasses:
 
 @saved_as("fitted.FittedEnsemble")
 @dataclass(frozen=True, eq=False)
-class FittedEnsemble:
+class FittedEnsemble(Fitted):
     """Trained networks, and everything needed to predict with them.
 
     Attributes
@@ -267,14 +276,6 @@ class FittedEnsemble:
             by_copy[member[:, None], rows, copy[:, None]] = filled[member, :, copy]
         return by_copy.reshape(raw.shape)
 
-    def sample(self, X: Any, n_samples: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw (n[, m], n_samples): one member for all rows of a draw, and noise of each row."""
-        return self.distribution(X).sample(n_samples, rng)
-
-    def output_shape(self) -> tuple[int, ...]:
-        """Return the shape of one row's prediction: () or (m,), as y had it."""
-        return self.targets.output_shape
-
     def posterior(self, n_draws: int, rng: np.random.Generator) -> Posterior:
         """Return the members' means as draws of the function; see `member_posterior`."""
         return member_posterior(self, n_draws)
@@ -283,14 +284,10 @@ class FittedEnsemble:
         """Build one Keras model of the whole ensemble; see `ensemble_to_keras`."""
         return ensemble_to_keras(self, ddof)
 
-    def member(self, k: int) -> FittedEnsemble:
-        """Return the ensemble that has only member k."""
-        return replace(self, members=(self.members[k],), weights=np.ones(1))
-
 
 @saved_as("fitted.FittedTeam")
 @dataclass(frozen=True, eq=False)
-class FittedTeam:
+class FittedTeam(Fitted):
     """Fitted classifiers whose votes are averaged.
 
     Attributes
@@ -311,11 +308,8 @@ class FittedTeam:
     weights: Any = None
 
     __repr__ = record_repr
-
-    @property
-    def inputs(self) -> ForeignInputs:
-        """Inputs that pass X to the classifiers unchanged."""
-        return ForeignInputs()
+    inputs: ClassVar[ForeignInputs] = ForeignInputs()
+    no_keras: ClassVar[str] = "the classifiers of a team need not be networks"
 
     def votes(self, X: Any) -> np.ndarray:
         """Predict with each classifier: codes (S, n), or probabilities (S, n, C) if soft."""
@@ -327,14 +321,6 @@ class FittedTeam:
         # A hard vote is a probability of 1.
         proba = votes if self.voting == "soft" else np.eye(len(self.classes))[votes]
         return CategoricalMixture(proba, self.weights)
-
-    def sample(self, X: Any, n_samples: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw class codes (n, n_samples): one member for all rows of a draw."""
-        return self.distribution(X).sample(n_samples, rng)
-
-    def to_keras(self, ddof: int = 0) -> Any:
-        """Raise ValueError, since the classifiers need not be networks."""
-        refuse_keras("the classifiers of a team need not be networks")
 
 
 def predict_votes(model: Any, X: Any, voting: str, classes: np.ndarray) -> np.ndarray:

@@ -17,9 +17,9 @@ from skuq.fitted._calibrated import (
     SMALLEST_UNCERTAINTY,
     Calibration,
     ClassCalibration,
+    DerivedCalibration,
     Grouping,
     log_entropy,
-    regressor_distribution,
 )
 from skuq.predictive import GroupedDistribution
 from skuq.predictive._calibration import (
@@ -94,7 +94,7 @@ def log_std(mixture: Any) -> np.ndarray:
 
 @saved_as("fitted.GroupedCalibration")
 @dataclass(frozen=True, eq=False)
-class GroupedCalibration:
+class GroupedCalibration(DerivedCalibration):
     """Separate calibrations of groups of rows.
 
     Attributes
@@ -112,22 +112,6 @@ class GroupedCalibration:
     whole: Calibration
 
     __repr__ = record_repr
-
-    @property
-    def method(self) -> str:
-        """Method by which each group is calibrated."""
-        return self.whole.method
-
-    @property
-    def scale(self) -> Any:
-        """Factor of the standard deviations of all rows together."""
-        return self.whole.scale
-
-    def distribution(self, estimator: Any, X: Any) -> Any:
-        """Predict with the estimator, and calibrate."""
-        return self.apply(
-            regressor_distribution(estimator, X, self.method, np.shape(self.scale)), X
-        )
 
     def apply(self, mixture: Any, X: Any, new_weight: np.ndarray | None = None) -> Any:
         """Calibrate each row's prediction by its group; see `Calibration.apply`."""

@@ -7,14 +7,14 @@ downwards). Encoded rows (n, d) are numbers that are not yet standardised.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from skuq._utils._records import record_repr, saved_as
 from skuq.catalog import Member
-from skuq.fitted._ensemble import MOST_FILLS, check_pretrained, refuse_keras, unseen_rows
+from skuq.fitted._ensemble import MOST_FILLS, Fitted, check_pretrained, unseen_rows
 from skuq.fitted._posterior import SMALLEST_STD, nomu_posterior
 from skuq.networks import GaussianHead
 from skuq.networks._keras_models import rebuild
@@ -77,7 +77,14 @@ class GivenMean:
     def check(self, n_features: int, names: Any = None) -> None:
         """Raise ValueError if the model is not fitted, or not for such encoded features."""
         if self.is_keras:
-            self._check_keras(n_features)
+            if not self.model.built:
+                raise ValueError("`pretrained` is a Keras model without weights: train it first.")
+            shape = getattr(self.model, "input_shape", None)
+            if shape not in (None, (None, n_features)):  # unknown of subclassed models
+                raise ValueError(
+                    f"`pretrained` must take inputs of shape (None, {n_features}), as X has "
+                    f"{n_features} features, of which {_ENCODED}. It takes {shape}."
+                )
             return
         check_pretrained(self.model)
         own_names = getattr(self.model, "feature_names_in_", None)
@@ -90,16 +97,6 @@ class GivenMean:
         if wanted != n_features:
             raise ValueError(
                 f"`pretrained` takes {wanted} features. X has {n_features}, of which {_ENCODED}."
-            )
-
-    def _check_keras(self, n_features: int) -> None:
-        if not self.model.built:
-            raise ValueError("`pretrained` is a Keras model without weights: train it first.")
-        shape = getattr(self.model, "input_shape", None)
-        if shape not in (None, (None, n_features)):  # unknown of subclassed models
-            raise ValueError(
-                f"`pretrained` must take inputs of shape (None, {n_features}), as X has "
-                f"{n_features} features, of which {_ENCODED}. It takes {shape}."
             )
 
     def __call__(self, encoded: np.ndarray, n_outputs: int) -> np.ndarray:
@@ -241,16 +238,13 @@ class Readout:
 
     def widths(self, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Read standard deviations (n, m) upwards and downwards."""
-        up, down = split_sides(raw, self.band)
-        return self._width(up), self._width(down)
-
-    def _width(self, raw: np.ndarray) -> np.ndarray:
-        return np.maximum(self.c * self.std(raw), SMALLEST_STD)
+        up, down = (self.c * self.std(side) for side in split_sides(raw, self.band))
+        return np.maximum(up, SMALLEST_STD), np.maximum(down, SMALLEST_STD)
 
 
 @saved_as("fitted.FittedNomu")
 @dataclass(frozen=True, eq=False)
-class FittedNomu:
+class FittedNomu(Fitted):
     """Trained networks of NOMU, and everything needed to predict with them.
 
     Attributes
@@ -269,6 +263,7 @@ class FittedNomu:
     readout: Readout
 
     __repr__ = record_repr
+    no_keras: ClassVar[str] = "NOMU predicts no mixture"
 
     def distribution(self, X: Any) -> EpistemicNormal | TwoPieceNormal:
         """Predict the distribution of each row of validated X."""
@@ -306,18 +301,6 @@ class FittedNomu:
         noise = np.zeros_like(mean) if noise is None else readout.noise_factor * noise
         return [mean, *widths, noise]
 
-    def sample(self, X: Any, n_samples: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw (n[, m], n_samples): the model's part is common to all rows, the noise is not."""
-        return self.distribution(X).sample(n_samples, rng)
-
-    def output_shape(self) -> tuple[int, ...]:
-        """Return the shape of one row's prediction, as y had it."""
-        return self.targets.output_shape
-
     def posterior(self, n_draws: int, rng: np.random.Generator) -> Posterior:
         """Return draws of the function; see `nomu_posterior`."""
         return nomu_posterior(self, n_draws, rng)
-
-    def to_keras(self, ddof: int = 0) -> Any:
-        """Raise ValueError: no Keras model is built of NOMU's networks."""
-        refuse_keras("NOMU predicts no mixture")

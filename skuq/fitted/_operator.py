@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.preprocessing import StandardScaler
@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 from skuq import backend
 from skuq._utils._records import record_repr, saved_as
 from skuq.catalog import Member
-from skuq.fitted._ensemble import check_pretrained, refuse_keras
+from skuq.fitted._ensemble import Fitted, check_pretrained
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._nomu import inputs_of_last_layers
 from skuq.networks._operator import OperatorHead
@@ -148,9 +148,23 @@ def _pairs(X: np.ndarray, points: np.ndarray) -> list[np.ndarray]:
 _CHUNK_ENTRIES = 2**20  # numbers held at a time: 8 MB
 
 
+class NormalIndices:
+    """Base of draws whose indices are normal random numbers; `index` are those of predictions."""
+
+    index: np.ndarray
+
+    def quasi_random(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw indices (n, n_index) that are spread more evenly than chance does it."""
+        return quasi_random_normals(n, self.index.shape[1], rng)
+
+    def independent(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw independent indices (n, n_index)."""
+        return rng.standard_normal((n, self.index.shape[1]))
+
+
 @saved_as("fitted.FittedOperator.ConditionedDraws")
 @dataclass(frozen=True, eq=False)
-class ConditionedDraws:
+class ConditionedDraws(NormalIndices):
     """Draws of linearised networks, each along random directions in weight space.
 
     The mean is the average of the networks, each corrected along its first direction. A draw adds
@@ -170,14 +184,6 @@ class ConditionedDraws:
     members: tuple[Member, ...]
     index: np.ndarray
     directions: np.ndarray
-
-    def quasi_random(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw indices (n, n_index) that are spread more evenly than chance does it."""
-        return quasi_random_normals(n, self.index.shape[1], rng)
-
-    def independent(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw independent indices (n, n_index)."""
-        return rng.standard_normal((n, self.index.shape[1]))
 
     def raw(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Predict raw outputs (S, n * q, m) of standardised rows."""
@@ -322,7 +328,7 @@ class Widths:
 
 @saved_as("fitted.FittedOperator.IndexDraws")
 @dataclass(frozen=True, eq=False)
-class IndexDraws:
+class IndexDraws(NormalIndices):
     """Draws of one network with an EpiNet: each has an index z of random numbers.
 
     Attributes
@@ -341,14 +347,6 @@ class IndexDraws:
     def members(self) -> tuple[Member, ...]:
         """The one network."""
         return (self.member,)
-
-    def quasi_random(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw indices (n, n_index) that are spread more evenly than chance does it."""
-        return quasi_random_normals(n, self.index.shape[1], rng)
-
-    def independent(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw independent indices (n, n_index)."""
-        return rng.standard_normal((n, self.index.shape[1]))
 
     def raw(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Predict raw outputs (S, n * q, n_raw) of standardised rows."""
@@ -391,7 +389,7 @@ class MemberDraws:
 
 @saved_as("fitted.FittedOperator")
 @dataclass(frozen=True, eq=False)
-class FittedOperator:
+class FittedOperator(Fitted):
     """Trained networks of functions, and everything needed to predict with them.
 
     Methods take `query_points`, an array-like of shape (q, d_y) or (q,); by default those of
@@ -418,11 +416,18 @@ class FittedOperator:
     widths: Widths | None = None
 
     __repr__ = record_repr
+    no_keras: ClassVar[str] = "operators predict functions at query points"
 
     def values(
-        self, X: np.ndarray, index: np.ndarray, query_points: Any = None
+        self,
+        X: np.ndarray,
+        index: np.ndarray,
+        query_points: Any = None,
+        mean: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Predict draws of given indices, in units of Y.
+
+        With a given model they are around its predictions, `mean` (n, q, m) if these are known.
 
         Returns
         -------
@@ -430,17 +435,9 @@ class FittedOperator:
         scale : ndarray of shape (S, n, q, m) or None
             Standard deviations of a likelihood.
         """
-        return self._values_around(self._given_mean(X, query_points), X, index, query_points)
-
-    def _given_mean(self, X: np.ndarray, query_points: Any) -> np.ndarray | None:
-        """Predict (n, q, m) with the given model; return None without one."""
-        return None if self.given is None else self.given.mean(X, query_points)
-
-    def _values_around(
-        self, mean: np.ndarray | None, X: np.ndarray, index: np.ndarray, query_points: Any
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Compute `values`, around the predictions of the given model if there is one."""
         encode = self.inputs.transform if self.given is None else self.given.features
+        if self.given is not None and mean is None:
+            mean = self.given.mean(X, query_points)
         rows = encode(X, query_points)
         loc, scale = self._predict_standardised(rows, index)
         if self.given is not None or self.widths is not None:
@@ -470,8 +467,8 @@ class FittedOperator:
         self, X: np.ndarray, query_points: Any = None
     ) -> EpistemicNormal | GaussianMixture:
         """Predict the distribution of each function's values, for validated X."""
-        mean = self._given_mean(X, query_points)
-        loc, scale = self._values_around(mean, X, self.draws.index, query_points)
+        mean = None if self.given is None else self.given.mean(X, query_points)
+        loc, scale = self.values(X, self.draws.index, query_points, mean)
         noise = None if self.widths is None else self.widths.noise
         return self.targets.distribution(loc, scale, centre=mean, noise=noise)
 
@@ -519,10 +516,6 @@ class FittedOperator:
 
         predicted = functools.partial(_predicted_draws, self, query_points)
         return Posterior(predicted, (index,), key=None, n_draws=len(index), output_shape=shape)
-
-    def to_keras(self, ddof: int = 0) -> Any:
-        """Raise ValueError: functions at query points have no Keras model."""
-        refuse_keras("operators predict functions at query points")
 
 
 def _predicted_draws(

@@ -187,14 +187,14 @@ def _draws(xp: Any, mean: Any, indices: Any, up: Any, down: Any = None) -> Any:
     if down is None:
         return mean + up * indices
     # As in `TwoPieceNormal.inverse_cdf`: one of the two terms is 0.
-    below = _ndtri(xp, xp.minimum(indices * ((down + up) / (2 * down)), 0.5))
-    above = _ndtri(xp, xp.minimum((1 - indices) * ((down + up) / (2 * up)), 0.5))
+    below = xp.minimum(indices * ((down + up) / (2 * down)), 0.5)
+    above = xp.minimum((1 - indices) * ((down + up) / (2 * up)), 0.5)
+    # Standard normal quantiles of these levels.
+    below, above = (
+        special.ndtri(p) if xp is np else math.sqrt(2) * xp.erfinv(2 * p - 1)
+        for p in (below, above)
+    )
     return mean + down * below - up * above
-
-
-def _ndtri(xp: Any, p: Any) -> Any:
-    """Compute standard normal quantiles."""
-    return special.ndtri(p) if xp is np else math.sqrt(2) * xp.erfinv(2 * p - 1)
 
 
 def _predicted_draws(

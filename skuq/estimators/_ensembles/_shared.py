@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -322,8 +323,8 @@ def member_estimators(self):
     check_is_fitted(self)
     # Copies share everything but the fitted model.
     pool = []
-    for k in range(len(self.fitted_.members)):
+    for k, member in enumerate(self.fitted_.members):
         alone = copy.copy(self)
-        alone.fitted_ = self.fitted_.member(k)
+        alone.fitted_ = replace(self.fitted_, members=(member,), weights=np.ones(1))
         pool.append((f"member{k}", alone))
     return pool
