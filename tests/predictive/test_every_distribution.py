@@ -2,11 +2,12 @@
 
 import pickle
 import re
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy import special, stats
+from scipy import integrate, special, stats
 
 from skuq.predictive import (
     AdaptedDistribution,
@@ -14,6 +15,7 @@ from skuq.predictive import (
     EpistemicNormal,
     GaussianMixture,
     GroupedDistribution,
+    Mixture,
     NestedGaussianMixture,
     QuantileMixture,
     RecalibratedMixture,
@@ -22,100 +24,372 @@ from skuq.predictive import (
     TwoPieceNormal,
 )
 
+LEVELS = np.array([0.02, 0.1, 0.25, 0.5, 0.6, 0.9, 0.97])
 
-class Power:
-    """y = sinh(z), of each output alike."""
 
-    forward, inverse = staticmethod(np.arcsinh), staticmethod(np.sinh)
+class Bend:
+    """y = unit * (z + c * sqrt(1 + z**2)): a hyperbola, with straight ends of slopes 1 -+ c.
+
+    c is in (-1, 1), one for each output where there are several.
+    """
+
+    def __init__(self, c, unit=1.0):
+        self.c, self.unit = np.asarray(c), unit
+
+    def forward(self, y):
+        u = y / self.unit
+        return (u - self.c * np.sqrt(u**2 + 1 - self.c**2)) / (1 - self.c**2)
+
+    def inverse(self, z):
+        return self.unit * (z + self.c * np.sqrt(1 + z**2))
 
     def log_derivative(self, y):
-        return -0.5 * np.log1p(np.square(y))
+        u = y / self.unit
+        slope = (1 - self.c * u / np.sqrt(u**2 + 1 - self.c**2)) / (1 - self.c**2)
+        return np.log(slope) - np.log(self.unit)
 
     def output(self, k):
-        return self
+        return Bend(self.c[k], self.unit)
 
 
-def columns(values, shape):
-    """Values (q,) of one output, or the same for each of several outputs, (q, m)."""
-    return np.stack([values] * shape[1], axis=1) if len(shape) == 2 else values
+def columns(values, m):
+    """Values (q,) of one output, or the same for each of several outputs, (q, n_outputs)."""
+    return np.stack([values] * m.loc.shape[2], axis=1) if m.loc.ndim == 3 else values
 
 
-def nested(loc, scale):
-    apart = np.array([-1.0, 1.0]).reshape(1, 2, *[1] * (loc.ndim - 1))
-    both = loc[:, None] + 0.6 * scale[:, None] * apart
-    return NestedGaussianMixture(both, 0.8 * scale[:, None] + 0 * both, np.full(both.shape, 0.5))
+# Distributions made of a `GaussianMixture`, with its places and its noise.
 
 
-def quantiles(loc, scale):
-    levels = np.linspace(0.02, 0.98, 25)
-    scores = special.ndtri(levels).reshape(-1, *[1] * (loc.ndim - 1))
-    return QuantileMixture(levels, loc[:, None] + scale[:, None] * scores)
+def student(m):
+    df = np.random.default_rng(0).uniform(5, 30, m.loc.shape)
+    return StudentTMixture(m.loc, m.scale, df, m.weights)
 
 
-def two_parts(loc, scale):
-    """Mean, noise and the model's part: those of the mixture, where one of the two is tiny."""
-    return loc.mean(axis=0), scale.mean(axis=0), loc.std(axis=0)
+def nested(m):
+    rng, shape = np.random.default_rng(0), (len(m.loc), 3, *m.loc.shape[1:])
+    loc = m.loc[:, None] + m.scale[:, None] * rng.normal(size=shape)
+    scale = m.scale[:, None] * rng.uniform(0.2, 1, shape)
+    probabilities = np.moveaxis(rng.dirichlet(np.ones(3), m.loc.shape), -1, 1)
+    return NestedGaussianMixture(loc, scale, probabilities, m.weights)
 
 
-def two_piece(loc, scale):
-    mean, noise, model = two_parts(loc, scale)
+def quantile(m):
+    rng, shape = np.random.default_rng(0), (len(m.loc), 7, *m.loc.shape[1:])
+    steps = np.cumsum(rng.gamma(1, 1, shape), axis=1) - 3
+    return QuantileMixture(LEVELS, m.loc[:, None] + m.scale[:, None] * steps, m.weights)
+
+
+def transformed(make):
+    def made(m):
+        bend = Bend(np.linspace(-0.6, 0.7, m.loc.shape[2]) if m.loc.ndim == 3 else 0.7)
+        return TransformedMixture(make(m), bend)
+
+    return made
+
+
+def two_parts(m):
+    """Mean, noise, and the model's part."""
+    return m.loc.mean(axis=0), m.scale.mean(axis=0), m.loc.std(axis=0)
+
+
+def two_piece(m):
+    mean, noise, model = two_parts(m)
     return TwoPieceNormal(mean, 0.5 * model, 1.5 * model, noise)
 
 
-def recalibrated(loc, scale):
-    knots = columns(np.array([0, 0.2, 0.5, 0.9, 1]), loc.shape[1:])
-    return RecalibratedMixture(
-        GaussianMixture(loc, scale), knots, columns(np.array([0, 0.25, 0.6, 0.8, 1]), loc.shape[1:])
-    )
+def recalibrated(m):
+    knots = [0, 0.2, 0.5, 0.9, 1], [0, 0.25, 0.6, 0.8, 1]
+    return RecalibratedMixture(m, *(columns(np.array(k, dtype=float), m) for k in knots))
 
 
-def conformal(loc, scale):
+def conformal(m):
     reach = np.arange(1, 400) / 400
-    scores = special.ndtri(0.5 + 0.5 * reach)
-    shape = loc.shape[1:]
-    return ConformalMixture(
-        GaussianMixture(loc, scale), columns(scores, shape), columns(reach, shape)
-    )
+    return ConformalMixture(m, columns(special.ndtri(0.5 + 0.5 * reach), m), columns(reach, m))
 
 
-def adapted(loc, scale, base=GaussianMixture):
+def adapted(make):
     z = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
-    return AdaptedDistribution(base(loc, scale), z, columns(0.2 + 1.3 * z, loc.shape[1:]))
+    return lambda m: AdaptedDistribution(make(m), z, columns(0.2 + 1.3 * z, m))
 
 
-def grouped(loc, scale):
+def grouped(m):
     """Rows in two groups in turn, if there are several, with different calibrations."""
-    rows = [np.arange(start, loc.shape[1], 2) for start in range(min(loc.shape[1], 2))]
-    parts = [make(loc[:, r], scale[:, r]) for make, r in zip((recalibrated, GaussianMixture), rows)]
-    return GroupedDistribution(tuple(parts), tuple(rows))
+    n = m.loc.shape[1]
+    rows = tuple(np.arange(start, n, 2) for start in range(min(n, 2)))
+    makers = recalibrated, lambda part: part.scaled(1.5)
+    return GroupedDistribution(tuple(make(m.rows(r)) for make, r in zip(makers, rows)), rows)
 
 
-KINDS = {
-    "gaussian": GaussianMixture,
-    "student": lambda loc, scale: StudentTMixture(loc, scale, np.full(loc.shape, 12.0)),
-    "nested": nested,
-    "quantile": quantiles,
-    "transformed": lambda loc, scale: TransformedMixture(GaussianMixture(loc, scale), Power()),
-    "scaled": lambda loc, scale: TransformedMixture(nested(loc, scale), Power()).scaled(2.0),
-    "normal": lambda loc, scale: EpistemicNormal(*two_parts(loc, scale)),
+PLAIN = {"gaussian": lambda m: m, "student": student, "nested": nested, "quantile": quantile}
+MIXTURES = {**PLAIN, **{f"transformed_{name}": transformed(PLAIN[name]) for name in PLAIN}}
+#: Given by arrays of parameters, of which rows and outputs can be taken.
+PARAMETRIC = {
+    **MIXTURES,
+    "scaled": lambda m: transformed(nested)(m).scaled(2.0),
+    "normal": lambda m: EpistemicNormal(*two_parts(m)),
     "two_piece": two_piece,
-    "recalibrated": recalibrated,
-    "conformal": conformal,
-    "adapted": adapted,
-    "adapted_recalibrated": lambda loc, scale: adapted(loc, scale, recalibrated),
-    "grouped": grouped,
-    "adapted_grouped": lambda loc, scale: adapted(loc, scale, grouped),
 }
-PLAIN = ["gaussian", "student", "nested", "quantile", "transformed", "scaled", "normal"]
+#: Distributions whose levels or scores are mapped.
+MAPPED = {
+    "recalibrated": recalibrated,
+    "adapted": adapted(PLAIN["gaussian"]),
+    "adapted_recalibrated": adapted(recalibrated),
+    "grouped": grouped,
+    "adapted_grouped": adapted(grouped),
+}
+KINDS = {**PARAMETRIC, **MAPPED, "conformal": conformal}
 SHAPES = [(6,), (4, 2)]
-kinds = pytest.mark.parametrize("kind", KINDS)
+
+kinds, mixtures, plain, parametric, continuous = (
+    pytest.mark.parametrize("kind", group)
+    for group in (KINDS, MIXTURES, PLAIN, PARAMETRIC, {**PARAMETRIC, **MAPPED})
+)
 shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
-def make(kind, shape=(6,), seed=0):
-    rng = np.random.default_rng(seed)
-    loc, scale = rng.normal(size=(3, *shape)), rng.uniform(0.3, 1, (3, *shape))
-    return KINDS[kind](loc, scale)
+def members(rng, k, shape):
+    weights = rng.dirichlet(np.ones(k)) if k > 1 else None
+    return GaussianMixture(rng.normal(0, 2, (k, *shape)), rng.uniform(0.2, 2, (k, *shape)), weights)
+
+
+def make(kind, shape=(6,), k=3, seed=0):
+    return KINDS[kind](members(np.random.default_rng(seed), k, shape))
+
+
+def arrays_of(mixture):
+    """Arrays of the members by name, in the order of the constructor."""
+    names = [f.name for f in fields(mixture) if f.name not in ("levels", "weights")]
+    return {name: getattr(mixture, name) for name in names}
+
+
+def moments_by_integration(mixture, n_points=20_001):
+    """Mean and variance of one row from its cdf F: E[Y] = a + int (1 - F) - int F, from a."""
+    a = mixture.quantile(0.5)[0]
+    ends = mixture.quantile(1 - 1e-13)[0], mixture.quantile(1e-13)[0]
+    many, moments = mixture.rows(np.zeros(n_points, dtype=int)), []
+    for end, tail in zip(ends, (lambda y: 1 - many.cdf(y), lambda y: many.cdf(y))):
+        # In u = asinh of the distance, so that long tails are short.
+        u = np.linspace(0, np.arcsinh(abs(end - a)), n_points)
+        slope = tail(a + np.sign(end - a) * np.sinh(u)) * np.cosh(u)
+        moments.append([integrate.simpson(power * slope, x=u) for power in (1, 2 * np.sinh(u))])
+    (up, up2), (down, down2) = moments
+    return a + up - down, up2 + down2 - (up - down) ** 2
+
+
+@mixtures
+@shapes
+def test_moments_are_those_of_the_weighted_members(kind, shape, global_random_seed):
+    m = make(kind, shape, seed=global_random_seed)
+    assert isinstance(m, Mixture)
+    for name in ("mean", "variance", "std", "aleatoric_variance", "epistemic_variance"):
+        assert getattr(m, name).shape == shape
+    assert m.member_means.shape == m.member_variances.shape == (3, *shape)
+    assert_allclose(m.mean, np.average(m.member_means, axis=0, weights=m.weights))
+    assert_allclose(m.aleatoric_variance, np.average(m.member_variances, axis=0, weights=m.weights))
+    squares = (m.member_means - m.mean) ** 2
+    assert_allclose(m.epistemic_variance, np.average(squares, axis=0, weights=m.weights))
+    assert_allclose(m.variance, m.aleatoric_variance + m.epistemic_variance)
+    assert_allclose(m.std**2, m.variance)
+    for ddof in (0, 1):
+        mean, aleatoric, epistemic, total = m.uncertainty(ddof)
+        assert_allclose(total**2, aleatoric**2 + epistemic**2, rtol=1e-12)
+        assert_allclose(mean, m.mean, rtol=1e-14)
+
+
+@kinds
+@shapes
+def test_results_have_the_rows_and_outputs(kind, shape):
+    m = make(kind, shape)
+    y = np.random.default_rng(1).normal(size=shape)
+    assert m.log_prob(y).shape == shape[:1]
+    assert m.cdf(y).shape == m.cdf(0.3).shape == shape
+    assert_allclose(m.cdf(0.3), m.cdf(np.full(shape, 0.3)))
+    assert m.quantile(0.3).shape == shape
+    assert m.quantile([0.3, 0.4, 0.5]).shape == (shape[0], 3, *shape[1:])
+    assert m.interval(0.5).shape == (shape[0], 2, *shape[1:])
+    assert_allclose(m.interval(0.5), m.quantile([0.25, 0.75]))
+    several = m.interval([0.5, 0.8])
+    assert several.shape == (shape[0], 2, 2, *shape[1:])
+    assert_allclose(several[:, 0], m.interval(0.5))
+    assert_allclose(several[:, 1], m.interval(0.8))
+
+
+@continuous
+@shapes
+def test_quantiles_invert_the_cdf(kind, shape, global_random_seed):
+    m = make(kind, shape, seed=global_random_seed)
+    levels = np.array([1e-9, 1e-4, 0.05, 0.5, 0.93, 1 - 1e-9])
+    found = m.quantile(levels)
+    for j, level in enumerate(levels):
+        atol = 1e-9 if kind in MAPPED else 1e-13
+        assert_allclose(m.cdf(found[:, j]), level, rtol=1e-7, atol=atol)
+        assert_allclose(m.quantile(level), found[:, j], rtol=1e-10, atol=1e-12)
+    probabilities = np.random.default_rng(1).uniform(0.01, 0.99, (4, *shape))
+    assert_allclose(
+        np.stack([m.cdf(y) for y in m.inverse_cdf(probabilities)]), probabilities, rtol=1e-8
+    )
+
+
+@kinds
+def test_quantiles_are_monotone_in_any_order(kind):
+    m = make(kind, (20,))
+    levels = np.random.default_rng(0).uniform(0.001, 0.999, size=40)
+    assert (np.diff(m.quantile(levels)[:, np.argsort(levels)], axis=1) >= 0).all()
+
+
+@continuous
+def test_density_is_the_slope_of_the_cdf(kind, global_random_seed):
+    m = make(kind, seed=global_random_seed)
+    for level in (0.011, 0.13, 0.55, 0.83, 0.992):
+        y, step = m.quantile(level), 1e-5 * m.std
+        slope = (m.cdf(y + step) - m.cdf(y - step)) / (2 * step)
+        # Rounding of the difference: 1e-16 / 1e-5. Quantile members have steps in density,
+        # which a difference across one averages.
+        close = np.isclose(np.exp(m.log_prob(y)), slope, rtol=1e-5)
+        assert close.all() or (m.log_prob(y - step) != m.log_prob(y + step))[~close].all()
+        assert close.mean() > 0.8, (level, np.exp(m.log_prob(y)), slope)
+
+
+@pytest.mark.parametrize("kind", ["normal", "two_piece", "recalibrated"])
+def test_density_of_independent_outputs_is_a_product(kind):
+    m, y = make(kind, (4, 2)), np.random.default_rng(1).normal(size=(4, 2))
+    alone = [m.output(j).log_prob(y[:, j]) for j in range(2)]
+    assert_allclose(m.log_prob(y), np.sum(alone, axis=0), rtol=1e-12)
+
+
+@mixtures
+def test_joint_density_is_a_sum_over_members_of_products(kind, global_random_seed):
+    m = make(kind, (4, 2), seed=global_random_seed)
+    y = np.random.default_rng(1).normal(size=(4, 2))
+    inner = m.inner if isinstance(m, TransformedMixture) else m
+    total = 0.0
+    for k, weight in enumerate(m.weights):
+        alone = {name: array[k : k + 1] for name, array in arrays_of(inner).items()}
+        alone = replace(inner, **alone, weights=None)
+        if inner is not m:
+            alone = TransformedMixture(alone, m.transform)
+        total += weight * np.exp(sum(alone.output(j).log_prob(y[:, j]) for j in range(2)))
+    assert_allclose(m.log_prob(y), np.log(total), rtol=1e-10)
+
+
+@mixtures
+def test_moments_are_those_of_the_cdf(kind, global_random_seed):
+    m = make(kind, (1,), k=2, seed=global_random_seed)
+    mean, variance = moments_by_integration(m)
+    # Levels beyond 1e-13 contribute to the variance of a t distribution, and the slopes of quantile
+    # functions jump.
+    rtol = {"student": 1e-3, "quantile": 1e-4}.get(kind.split("_")[-1], 1e-6)
+    assert_allclose(m.mean, mean, rtol=rtol, atol=rtol)
+    assert_allclose(m.variance, variance, rtol=rtol)
+
+
+@mixtures
+def test_one_member_has_no_epistemic_part(kind):
+    m = make(kind, (1,), k=1)
+    assert m.epistemic_variance == 0 and m.uncertainty(1).epistemic == 0
+    assert m.uncertainty(1).total == m.std
+
+
+@parametric
+@shapes
+def test_rows_and_outputs_are_those_of_the_whole(kind, shape):
+    m = make(kind, shape)
+    y = np.random.default_rng(1).normal(size=shape)
+    for rows in (slice(2, 3), slice(1, 3), np.array([3, 0])):
+        part = m.rows(rows)
+        assert_allclose(part.log_prob(y[rows]), m.log_prob(y)[rows], rtol=1e-12)
+        assert_allclose(part.cdf(y[rows]), m.cdf(y)[rows], rtol=1e-12)
+        assert_allclose(part.mean, m.mean[rows], rtol=1e-12)
+        assert_allclose(part.quantile([0.2, 0.7]), m.quantile([0.2, 0.7])[rows], rtol=1e-12)
+    if len(shape) == 2:
+        for k in range(2):
+            marginal = m.output(k)
+            assert_allclose(marginal.cdf(y[:, k]), m.cdf(y)[:, k], rtol=1e-12)
+            assert_allclose(marginal.variance, m.variance[:, k], rtol=1e-12)
+            assert_allclose(marginal.quantile(0.9), m.quantile(0.9)[:, k], rtol=1e-12)
+
+
+@parametric
+@shapes
+def test_scaled_is_stretched_about_the_mean(kind, shape):
+    m = make(kind, shape)
+    factor = 1.7 if len(shape) == 1 else np.array([0.5, 3.0])
+    wide = m.scaled(factor)
+    assert_allclose(wide.mean, m.mean, rtol=1e-9, atol=1e-12)
+    for part in ("variance", "aleatoric_variance", "epistemic_variance"):
+        assert_allclose(getattr(wide, part), factor**2 * getattr(m, part), rtol=1e-9)
+    y = np.random.default_rng(1).normal(size=shape)
+    there = m.mean + factor * (y - m.mean)
+    assert_allclose(wide.cdf(there), m.cdf(y), rtol=1e-9)
+    lost = np.log(factor * np.ones(shape[1:])).sum()
+    assert_allclose(wide.log_prob(there), m.log_prob(y) - lost, rtol=1e-9, atol=1e-10)
+    there = m.mean + factor * (m.quantile(0.1) - m.mean)
+    assert_allclose(wide.quantile(0.1), there, rtol=1e-9, atol=1e-12)
+    assert_allclose(wide.scaled(1 / factor).log_prob(y), m.log_prob(y), rtol=1e-7)
+    rows = wide.rows(slice(0, 2))
+    assert_allclose(rows.quantile(0.1), there[:2], rtol=1e-9, atol=1e-12)
+    if len(shape) == 2:
+        assert_allclose(wide.output(1).quantile(0.1), there[:, 1], rtol=1e-9, atol=1e-12)
+
+
+@mixtures
+@pytest.mark.parametrize("unit", [1e8, 1e-8])
+def test_units_do_not_matter(kind, unit, global_random_seed):
+    m = make(kind, seed=global_random_seed)
+
+    def in_unit(record):
+        if isinstance(record, TransformedMixture):
+            return TransformedMixture(record.inner, Bend(record.transform.c, unit))
+        in_units_of_y = ("values", "loc", "scale")
+        arrays = arrays_of(record).items()
+        return replace(record, **{name: a * unit for name, a in arrays if name in in_units_of_y})
+
+    other = in_unit(m)
+    y = np.random.default_rng(1).normal(size=6)
+    assert_allclose(other.mean, unit * m.mean, rtol=1e-9)
+    assert_allclose(other.std, unit * m.std, rtol=1e-9)
+    assert_allclose(other.uncertainty(1).epistemic, unit * m.uncertainty(1).epistemic, rtol=1e-9)
+    assert_allclose(other.log_prob(unit * y), m.log_prob(y) - np.log(unit), rtol=1e-9)
+    levels = [1e-6, 0.3, 0.999]
+    assert_allclose(other.quantile(levels), unit * m.quantile(levels), rtol=1e-9)
+
+
+@plain
+def test_offsets_do_not_matter(kind):
+    m = make(kind)
+    name, location = next(iter(arrays_of(m).items()))
+    far = replace(m, **{name: location + 1e8})
+    # Rounding at 1e8 is 7.5e-9 a value, against spreads of order 1.
+    assert_allclose(far.variance, m.variance, rtol=1e-6)
+    assert_allclose(far.epistemic_variance, m.epistemic_variance, rtol=1e-6)
+    y = m.quantile(0.37)
+    assert_allclose(far.log_prob(y + 1e8), m.log_prob(y), rtol=1e-6, atol=1e-6)
+    assert_allclose(far.quantile([0.1, 0.9]) - 1e8, m.quantile([0.1, 0.9]), atol=1e-6)
+
+
+@plain
+def test_weights_must_sum_to_1(kind):
+    m = make(kind)
+    for wrong in ([0.5, 0.5], [0.5, 0.5, 0.5], [1.0, 0.0, 0.0], [np.nan, 0.5, 0.5]):
+        with pytest.raises(ValueError, match="`weights` must be 3 positive numbers"):
+            replace(m, weights=wrong)
+
+
+@mixtures
+def test_weights_are_repeats(kind):
+    """A member of weight 2/3 is the same member taken twice of three."""
+    m = make(kind, k=2)
+    inner = m.inner if isinstance(m, TransformedMixture) else m
+    three = {name: array[[0, 0, 1]] for name, array in arrays_of(inner).items()}
+    weighted = replace(inner, weights=[2 / 3, 1 / 3])
+    repeated = replace(inner, **three, weights=None)
+    if inner is not m:
+        weighted, repeated = (TransformedMixture(r, m.transform) for r in (weighted, repeated))
+    for name in ("mean", "aleatoric_variance", "epistemic_variance"):
+        assert_allclose(getattr(weighted, name), getattr(repeated, name), rtol=1e-10)
+    y = np.random.default_rng(1).normal(size=6)
+    assert_allclose(weighted.log_prob(y), repeated.log_prob(y), rtol=1e-12)
+    assert_allclose(weighted.quantile(0.9), repeated.quantile(0.9), rtol=1e-9)
 
 
 @kinds
@@ -123,26 +397,22 @@ def make(kind, shape=(6,), seed=0):
 def test_total_of_draws_of_many_rows(kind, outputs):
     """The noise of rows averages out, and what the model does not know is common to all rows."""
     n, n_draws = 60, 500
-    loc = np.broadcast_to([[-1.5], [-0.5], [0.5], [1.5]], (4, n))
-    loc = np.broadcast_to(loc.reshape(4, n, *[1] * len(outputs)), (4, n, *outputs))
-    for source, members, noise, expected in (
-        ("noise", 0 * loc, 1.0, np.sqrt(n)),
-        ("model", loc, 1e-6, n),
-    ):
-        record = KINDS[kind](members, np.full(loc.shape, noise))
-        draws = np.asarray(record.sample(n_draws, rng=0))
+    places = np.broadcast_to([[-1.5], [-0.5], [0.5], [1.5]], (4, n))
+    places = np.broadcast_to(places.reshape(4, n, *[1] * len(outputs)), (4, n, *outputs))
+    for loc, noise, expected in ((0 * places[:1], 1.0, np.sqrt(n)), (places, 1e-6, n)):
+        m = KINDS[kind](GaussianMixture(loc, np.full(loc.shape, noise)))
+        draws = m.sample(n_draws, rng=0)
         standard = (draws - draws.mean(axis=-1, keepdims=True)) / draws.std(axis=-1, keepdims=True)
-        found = standard.sum(axis=0).std(axis=-1)
+        found = standard.sum(axis=0).std(axis=-1) / expected
         # Five standard errors of a standard deviation. Mapped levels reach from one member to
         # the next in some rows, by the rows' noise.
-        low = 0.85 if source == "model" else 1 - 5 / np.sqrt(2 * n_draws)
-        assert (found > low * expected).all(), (source, found)
-        assert (found < (1 + 5 / np.sqrt(2 * n_draws)) * expected).all(), (source, found)
+        low = 0.85 if len(loc) > 1 else 1 - 5 / np.sqrt(2 * n_draws)
+        assert (low < found).all() and (found < 1 + 5 / np.sqrt(2 * n_draws)).all(), found
 
 
 @kinds
-def test_rows_of_two_groups_are_drawn_with_noise_of_their_own(kind):
-    draws = KINDS[kind](np.zeros((1, 8)), np.ones((1, 8))).sample(1000, rng=1)
+def test_every_pair_of_rows_has_noise_of_its_own(kind):
+    draws = KINDS[kind](GaussianMixture(np.zeros((1, 8)), np.ones((1, 8)))).sample(1000, rng=1)
     apart = np.corrcoef(draws.argsort(axis=1).argsort(axis=1)) - np.eye(8)
     assert abs(apart).max() < 5 / np.sqrt(1000)
 
@@ -150,25 +420,47 @@ def test_rows_of_two_groups_are_drawn_with_noise_of_their_own(kind):
 @kinds
 @shapes
 def test_samples_are_of_the_distribution(kind, shape):
-    record = make(kind, shape, seed=2)
-    n_draws = 20_000 if kind in PLAIN else 2000  # where draws are mapped by quantiles
-    draws = record.sample(n_draws, rng=1)
+    m = make(kind, shape, seed=2)
+    n_draws = 2000 if kind in MAPPED else 20_000
+    draws = m.sample(n_draws, rng=1)
     assert draws.shape == (*shape, n_draws)
-    base = record.base if kind == "conformal" else record  # whose draws they are
+    base = m.base if kind == "conformal" else m  # whose draws they are
     for level in (0.05, 0.3, 0.5, 0.9):
         share = (draws <= base.quantile(level)[..., None]).mean(axis=-1)
         assert (abs(share - level) < 5 * np.sqrt(level * (1 - level) / n_draws)).all()
-    assert_array_equal(draws, record.sample(n_draws, np.random.default_rng(1)))
+    assert_array_equal(draws, m.sample(n_draws, np.random.default_rng(1)))
+
+
+@plain
+def test_a_draw_is_one_member_for_all_rows(kind):
+    """Members lie far apart, in another order in each row: all rows show the same one."""
+    m, rng = make(kind, (5,), k=4), np.random.default_rng(0)
+    apart = np.stack([rng.permutation([-300.0, -100.0, 100.0, 300.0]) for _ in range(5)], axis=1)
+    name, location = next(iter(arrays_of(m).items()))
+    apart = apart.reshape(4, *[1] * (location.ndim - 2), 5)
+    draws = replace(m, **{name: location + apart}).sample(400, rng=1)
+    member = abs(draws - apart.reshape(4, 5, 1)).argmin(axis=0)  # (5, 400)
+    assert_array_equal(member, np.broadcast_to(member[0], member.shape))
+    shares = np.bincount(member[0], minlength=4) / 400
+    assert (abs(shares - m.weights) < 5 * np.sqrt(m.weights / 400)).all()
+
+
+@kinds
+def test_outputs_are_drawn_apart_but_share_the_member(kind):
+    m = make(kind, (1, 2), k=1)
+    draws = m.sample(4000, rng=0)[0]
+    ranks = draws.argsort(axis=1).argsort(axis=1)
+    assert abs(np.corrcoef(ranks)[0, 1]) < 5 / np.sqrt(4000)
 
 
 @kinds
 @pytest.mark.parametrize("shape", [(3,), (3, 2), (2, 2), (1,), (1, 2)], ids=str)
 def test_tables_hold_values_of_each_row(kind, shape):
-    record = make(kind, shape)
+    m = make(kind, shape)
     n, *outputs = shape
     levels = np.array([0.2, 0.5, 0.9])
-    table = record.quantile(levels) + 0.1  # (n, 3[, m])
-    for method, outer in ((record.cdf, shape), (record.log_prob, (n,))):
+    table = m.quantile(levels) + 0.1  # (n, 3[, m])
+    for method, outer in ((m.cdf, shape), (m.log_prob, (n,))):
         found = method(table)
         assert found.shape == (n, 3, *outer[1:])
         for k in range(3):
@@ -183,65 +475,102 @@ def test_tables_hold_values_of_each_row(kind, shape):
             assert_array_equal(method(table[0]), found[0])
     # The table of levels is read in the same way.
     p = np.random.default_rng(0).uniform(0.05, 0.95, (n, 4, *outputs))
-    found = record.quantile(p)
+    found = m.quantile(p)
     assert found.shape == p.shape
     for row in range(n):
         for k in range(4):
-            common = [record.quantile(level) for level in p[row, k].ravel()]
+            common = [m.quantile(level) for level in p[row, k].ravel()]
             for output, quantile in enumerate(common):
                 at = (row, output) if outputs else (row,)
                 assert_allclose(found[row, k][at[1:]], quantile[at], rtol=1e-9)
-    assert_array_equal(record.quantile(p[:1]), record.quantile(np.repeat(p[:1], n, axis=0)))
+    assert_array_equal(m.quantile(p[:1]), m.quantile(np.repeat(p[:1], n, axis=0)))
     if kind != "conformal":  # whose cdf has steps
-        assert_allclose(record.cdf(found), p, rtol=1e-6)
+        assert_allclose(m.cdf(found), p, rtol=1e-6)
 
 
 @kinds
 @shapes
 def test_other_shapes_are_refused(kind, shape):
-    record = make(kind, shape)
+    m = make(kind, shape)
     n, *outputs = shape
     tables = (n, 3) if outputs else (2, n, 3), (n, 3, 1, 1), (n + 1, 3, *outputs)
     for wrong in ((3,), (3, n), *tables):
-        for method in (record.cdf, record.log_prob):
+        for method in (m.cdf, m.log_prob):
             expected = f"y must have shape {shape}, .* Got {wrong}."
             with pytest.raises(ValueError, match=re.escape(expected).replace(r"\.\*", ".*")):
                 method(np.zeros(wrong))
     for wrong in ((n + 1, 3, *outputs), (n, 3) if outputs else (n, 3, 1)):
         for method, message in (
-            (record.quantile, r"Probabilities must .* Got \("),
-            (record.interval, r"`coverage` must .* be a number or have shape \(k,\)"),
+            (m.quantile, r"Probabilities must .* Got \("),
+            (m.interval, r"`coverage` must .* be a number or have shape \(k,\)"),
         ):
             with pytest.raises(ValueError, match=message):
                 method(np.full(wrong, 0.5))
     for wrong in ([0.5, 1.0], 0.0, np.full((n, 2, *outputs), np.nan)):
         with pytest.raises(ValueError, match="strictly in"):
-            record.quantile(wrong)
+            m.quantile(wrong)
     with pytest.raises(ValueError, match="coverage"):
-        record.interval(1.5)
+        m.interval(1.5)
 
 
 @kinds
 def test_masked_targets_are_missing(kind):
-    record = make(kind)
-    masked = np.ma.masked_array(record.mean, mask=np.arange(6) == 1)
-    for found in (record.cdf(masked), record.log_prob(masked)):
+    m = make(kind)
+    masked = np.ma.masked_array(m.mean, mask=np.arange(6) == 1)
+    for found in (m.cdf(masked), m.log_prob(masked)):
         assert_array_equal(np.isnan(found), masked.mask)
 
 
 @kinds
 def test_records_pickle(kind):
-    record = make(kind)
-    again = pickle.loads(pickle.dumps(record))
-    assert_array_equal(again.quantile(0.3), record.quantile(0.3))
-    assert_array_equal(again.uncertainty(), record.uncertainty())
+    m = make(kind)
+    again = pickle.loads(pickle.dumps(m))
+    assert_array_equal(again.quantile(0.3), m.quantile(0.3))
+    assert_array_equal(again.uncertainty(), m.uncertainty())
+
+
+@parametric
+def test_no_rows_are_no_trouble(kind):
+    m = make(kind).rows(slice(0, 0))
+    assert m.mean.shape == m.quantile(0.5).shape == m.log_prob(np.zeros(0)).shape == (0,)
+    assert m.interval().shape == (0, 2) and m.sample(3, rng=0).shape == (0, 3)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "student", "nested", "normal"])
+@shapes
+def test_against_tensorflow_probability(kind, shape):
+    m = make(kind, shape)
+    tfp = m.to_tfp()
+    y = np.random.default_rng(1).normal(0, 3, size=shape)
+    assert_allclose(m.log_prob(y), tfp.log_prob(y), rtol=1e-9)
+    assert_allclose(m.mean, tfp.mean(), rtol=1e-9, atol=1e-12)
+    assert_allclose(m.variance, tfp.variance(), rtol=1e-9)
+    if len(shape) == 1:
+        assert_allclose(m.cdf(y), tfp.cdf(y), rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["quantile", "transformed_gaussian"])
+def test_what_tensorflow_probability_lacks_is_said(kind):
+    with pytest.raises(NotImplementedError, match="TensorFlow Probability"):
+        make(kind).to_tfp()
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "nested", "normal", "two_piece"])
 def test_draws_of_tensorflow_probability_are_of_independent_rows(kind):
     loc = np.broadcast_to(np.array([[-2.0], [2.0]]), (2, 100))
-    record = KINDS[kind](loc, np.full((2, 100), 0.1))
-    draws = np.asarray(record.to_tfp().sample(1000, seed=0))
+    m = KINDS[kind](GaussianMixture(loc, np.full((2, 100), 0.1)))
+    draws = np.asarray(m.to_tfp().sample(1000, seed=0))
     total = (draws - draws.mean(axis=0)).sum(axis=1) / draws.std()
     assert_allclose(total.std(), 10, rtol=0.15)
-    assert stats.kstest(draws[:, 0], record.sample(1000, rng=0)[0]).pvalue > 1e-3
+    assert stats.kstest(draws[:, 0], m.sample(1000, rng=0)[0]).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("coverage", [0.28, 0.5, 0.72, 0.8, 0.9, 0.98, 1 - 1e-15])
+def test_ends_of_intervals_are_the_quantiles_that_one_would_ask_for(coverage):
+    # Members without noise: the distribution function has steps at whole percentages.
+    steps = GaussianMixture(np.arange(100.0)[:, None], np.full((100, 1), 1e-9))
+    (found,) = steps.interval(coverage)
+    for end, level in zip(found, ((1 - coverage) / 2, (1 + coverage) / 2)):
+        asked = level if 1 - level < 1e-12 else float(f"{level:.12g}")
+        assert_allclose(end, steps.quantile(asked)[0], rtol=0, atol=1e-6)
+    assert steps.interval(coverage).shape == (1, 2)

@@ -16,9 +16,9 @@ def test_moments_by_hand():
 def test_ddof_is_equation_4_for_equal_weights(global_random_seed):
     rng = np.random.default_rng(global_random_seed)
     loc, scale = rng.normal(size=(5, 7)), rng.uniform(1, 2, (5, 7))
-    m = GaussianMixture(loc, scale)
-    assert_allclose(m.uncertainty(1).epistemic ** 2, loc.var(axis=0, ddof=1), rtol=1e-12)
-    assert_allclose(m.uncertainty(0).epistemic ** 2, loc.var(axis=0), rtol=1e-12)
+    for ddof in (0, 1):
+        found = GaussianMixture(loc, scale).uncertainty(ddof).epistemic
+        assert_allclose(found**2, loc.var(axis=0, ddof=ddof), rtol=1e-12)
 
 
 def test_ddof_of_weighted_members_is_their_effective_number():

@@ -142,37 +142,12 @@ def test_one_side_may_be_noise_alone():
     assert m.epistemic_variance[0] > 0
 
 
-def test_outputs_are_independent_and_rows_apart():
-    m = pieces((6, 2))
-    y = np.random.default_rng(2).normal(size=(6, 2))
-    apart = [m.output(k) for k in (0, 1)]
-    assert_allclose(m.log_prob(y), sum(o.log_prob(y[:, k]) for k, o in enumerate(apart)))
-    found = m.quantile(LEVELS)
-    assert found.shape == (6, len(LEVELS), 2)
-    for k, output in enumerate(apart):
-        assert_array_equal(found[..., k], output.quantile(LEVELS))
-    assert_array_equal(m.rows([3, 0]).interval(), m.interval()[[3, 0]])
-    assert_array_equal(m.rows(slice(2, 5)).std, m.std[2:5])
-
-
-def test_scaling_stretches_about_the_mode():
+def test_the_mean_moves_with_the_wider_side():
     m, factor = pieces((5, 2)), np.array([2.0, 0.5])
-    scaled = m.scaled(factor)
-    assert_array_equal(scaled.mean, m.mean)
-    assert_allclose(scaled.uncertainty()[1:], np.stack(m.uncertainty()[1:]) * factor)
-    assert_allclose(scaled.quantile(0.1) - m.mode, (m.quantile(0.1) - m.mode) * factor)
-    assert_allclose(scaled.expected - m.mode, (m.expected - m.mode) * factor)
-
-
-def test_samples_have_the_distribution():
-    m = pieces((5, 2))
+    assert_allclose(m.scaled(factor).expected - m.mode, (m.expected - m.mode) * factor)
     draws = m.sample(20_000, rng=1)
-    assert draws.shape == (5, 2, 20_000)
     assert (abs(draws.mean(axis=-1) - m.expected) < 5 * m.std / np.sqrt(20_000)).all()
     assert_allclose(draws.std(axis=-1), m.std, rtol=0.04)  # 5 standard errors, of kurtosis < 4
-    levels = np.stack([m.cdf(draw) for draw in np.moveaxis(draws[..., :3000], -1, 0)])
-    for column in levels.reshape(3000, -1).T:
-        assert stats.kstest(column, "uniform").pvalue > 1e-3
 
 
 def test_a_draw_without_noise_has_one_level_for_all_rows():
