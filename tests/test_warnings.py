@@ -1,6 +1,8 @@
 """Warnings point at the user's line, through whatever calls lie in between."""
 
 import ast
+import subprocess
+import sys
 import threading
 import warnings
 
@@ -77,3 +79,11 @@ def test_warn_user_keeps_the_category():
     with pytest.warns(DeprecationWarning, match="soon") as caught:
         warn_user("soon", DeprecationWarning)
     assert caught[0].filename == __file__
+
+
+def test_warn_user_warns_in_a_session_without_a_file():
+    """The module of such lines, as of `python -` and an interactive session, has no source."""
+    code = "from skuq.tables import TablePreprocessor as T; T().fit([[1.0, None]])"
+    run = [sys.executable, "-W", "always", "-"]
+    done = subprocess.run(run, input=code, capture_output=True, text=True, check=True)
+    assert "<stdin>:1: TableWarning: Columns ['x1'] hold missing values only" in done.stderr

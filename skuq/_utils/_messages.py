@@ -54,9 +54,7 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     at = raised if frame is None else frame
     name = at.f_globals.get("__name__", "<string>")
     registry = at.f_globals.setdefault("__warningregistry__", {})
-    warnings.warn_explicit(
-        message, category, at.f_code.co_filename, at.f_lineno, name, registry, at.f_globals
-    )
+    warnings.warn_explicit(message, category, at.f_code.co_filename, at.f_lineno, name, registry)
 
 
 _logger = logging.getLogger("skuq")
