@@ -40,6 +40,7 @@ _LARGEST_STACK = 16  # folds trained by one program
 # Largest difference between the mean row weights of stacked folds: a batch's loss is not divided
 # by its weights, so that folds of other weights would train at other rates.
 _LARGEST_SPREAD = 0.1
+_LEAST_MIXED = 2  # networks of a trial whose mixture is predicted, however little time is left
 
 #: Rows of ``data.x`` to train on and to validate on.
 Fold = tuple[np.ndarray, np.ndarray]
@@ -109,6 +110,7 @@ def folded_member(
     folds: Sequence[Fold],
     head: Any,
     held_out: Any = None,
+    deadline: float = math.inf,
 ) -> FoldedMember:
     """Make the record of a trial with one network per fold.
 
@@ -117,6 +119,9 @@ def folded_member(
     predictions that of all networks' means is added: score and selection then judge the mixture
     that will predict. `center` is the mixture's mean.
     For further inputs, `held_out`, the record holds the prediction of all networks' mixture.
+
+    After the `deadline` no further network predicts rows of other folds: two or more of them then
+    stand for all.
     """
     # Out-of-fold predictions (n_samples, n_raw). A stack's predictions may end with padding.
     raw = np.zeros((len(data.x), head.n_raw), dtype="float32")
@@ -127,17 +132,36 @@ def folded_member(
     center = None
     if isinstance(head, GaussianHead):
         mean, noise = head.distribution(raw.astype("float64"))
-        loc, _ = head.distribution(predict_members(networks, data.x, cache=False))
+        loc, _ = head.distribution(_predict_in_time(networks, data.x, deadline))
         center = loc.mean(axis=0, dtype="float64").astype("float32")
-        std = np.sqrt(noise**2 + loc.var(axis=0, dtype="float64"))
+        variance = loc.var(axis=0, dtype="float64")
+        n, k = len(networks), len(loc)
+        if k < n:  # the means of k networks vary less than those of all
+            variance *= (1 - 1 / n) / (1 - 1 / k)
+        std = np.sqrt(noise**2 + variance)
         raw = head.raw_of(mean, std).astype("float32")
     score = mean_score(head, data.y, raw, weight)
     if held_out is not None:
         # One normal that stands for the mixture of all networks, as raw numbers.
-        mixture = head.pooled(predict_members(networks, held_out, cache=False))
+        mixture = head.pooled(_predict_in_time(networks, held_out, deadline))
         raw = np.concatenate([raw, mixture.astype("float32")])
     networks = [network.with_held_out(None) for network in networks]
     return FoldedMember(tuple(networks), raw, score, center)
+
+
+def _predict_in_time(networks: Sequence[Member], x: np.ndarray, deadline: float) -> np.ndarray:
+    """Predict with the networks one by one, as many as the time until the deadline is enough for.
+
+    Returns raw outputs (n_networks, n_samples, n_raw), of two networks at least.
+    """
+    raws: list[np.ndarray] = []
+    for network in networks:
+        started = time.monotonic()
+        raws.append(predict_members([network], x, cache=False)[0])
+        now = time.monotonic()
+        if len(raws) >= _LEAST_MIXED and now + (now - started) > deadline:
+            break
+    return np.stack(raws)
 
 
 @dataclass(eq=False, repr=False)
@@ -249,7 +273,8 @@ class MemberTrainer:
     ) -> TrialOutcome:
         """Train stage by stage, until the budget's time or one of its limits ends the trial."""
         started, jobs = time.monotonic(), self.jobs(configuration, seed)
-        share, deadline, scores = 1.0, started + budget.seconds, []
+        end = started + budget.seconds
+        share, deadline, scores = 1.0, end, []
         if budget.shorten and budget.seconds < math.inf:  # plan fewer epochs, which fit
             needed, to_predict, measured = seconds_needed(jobs)
             # The mixture's moments need predictions of each network for the rows of all folds.
@@ -272,13 +297,13 @@ class MemberTrainer:
             training.advance(stage, cancelled=cancelled, deadline=deadline)
             if time.monotonic() > deadline:
                 break
-            so_far = self._result(training)
+            so_far = self._result(training, end)
             scores.append(self._score(so_far))
             if not scores[-1] <= largest:  # worse, or NaN: discard the trial
                 value = self._objective(so_far, stage)
                 return TrialOutcome(None, value, tuple(scores), stage)
         training.advance(cancelled=cancelled, deadline=deadline)
-        result, share = self._result(training), share * training.share
+        result, share = self._result(training, end), share * training.share
         return TrialOutcome(result, self._objective(result, share), tuple(scores), share)
 
     def jobs(
@@ -299,7 +324,7 @@ class MemberTrainer:
         seeds = [trial_seed(seed, k) for k in range(len(self.folds))]
         return fold_jobs(make_job, self.data, self.folds, seeds)
 
-    def _result(self, training: JointTraining) -> Member | FoldedMember:
+    def _result(self, training: JointTraining, deadline: float = math.inf) -> Member | FoldedMember:
         """Make the trial's record at its present epoch, or raise a diverged network's error."""
         networks: list[Member] = []
         for member in training.members():
@@ -308,7 +333,7 @@ class MemberTrainer:
             networks.append(member)
         if self.folds is None:
             return networks[0]
-        return folded_member(networks, self.data, self.folds, self.head, self.held_out)
+        return folded_member(networks, self.data, self.folds, self.head, self.held_out, deadline)
 
     def _objective(self, result: Member | FoldedMember, share: float) -> float:
         """Compute the number that the search minimises, for a finished or discarded trial.

@@ -22,10 +22,11 @@ from skuq.networks import GaussianHead
 from skuq.networks._heads import CategoricalHead
 from skuq.persistence import dumps, loads
 from skuq.plotting import MemberDiversityDisplay
+from skuq.tables import TrainingData
 from skuq.tables._inputs import Rows
 from skuq.tables._splits import make_splits
 from skuq.training import predict_members
-from skuq.training._trainer import MemberRefitter, MemberTrainer
+from skuq.training._trainer import MemberRefitter, MemberTrainer, folded_member
 
 matplotlib.use("agg")
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
@@ -96,6 +97,28 @@ def test_fit_predicts_rows_by_networks_that_have_not_seen_them(folded, rows):
         # The variance counts what all networks disagree about.
         assert_allclose(std**2, noise[unseen] ** 2 + means.var(axis=0), rtol=1e-4)
         assert all(network.held_out is None for network in member.networks)
+
+
+@pytest.mark.parametrize(("deadline", "n"), [(0.0, 2), (np.inf, 3)])
+def test_a_trial_without_time_predicts_by_two_of_its_networks(folded, rows, deadline, n):
+    x, y = folded.fitted_.inputs.transform(rows[0]), folded.catalog_.held_out.y
+    data = TrainingData.without_validation(x, y, np.ones(60))
+    folds, head = list(KFold(3).split(x)), GaussianHead()
+    networks = [
+        network.with_held_out(predict_members([network], x[valid])[0])
+        for network, (_, valid) in zip(folded.catalog_.member(0).networks, folds)
+    ]
+    trial = folded_member(networks, data, folds, head, x[:5], deadline)
+    means, noise = head.distribution(predict_members(networks, x))
+    unseen = np.arange(60) // 20, np.arange(60)
+    mean, std = head.distribution(trial.held_out[:60])
+    # Each row is still predicted by the network of its fold, and the disagreement is unbiased.
+    assert_allclose(mean, means[unseen], rtol=1e-5, atol=1e-6)
+    variance = means[:n].var(axis=0, ddof=1) * 2 / 3
+    assert_allclose(std**2, noise[unseen] ** 2 + variance, rtol=1e-4)
+    assert_allclose(trial.center, means[:n].mean(axis=0), rtol=1e-4, atol=1e-6)
+    mixed, _ = head.distribution(trial.held_out[60:])
+    assert_allclose(mixed, means[:n, :5].mean(axis=0), rtol=1e-4, atol=1e-6)
 
 
 def nll_of_rows(model, member):

@@ -14,6 +14,7 @@ from skuq.networks import GaussianHead, TabularSpace
 from skuq.tables import TrainingData
 from skuq.tables._inputs import Rows
 from skuq.tables._splits import make_splits
+from skuq.training import predict_members
 from skuq.training._trainer import MemberTrainer
 
 CONFIGURATION = {"units": 8, "activation": "tanh", "learning_rate": 0.03, "batch_size": 16}
@@ -119,6 +120,10 @@ def test_a_trial_ends_when_its_time_is_over(trainer):
 def test_without_time_there_is_still_a_network(trainer):
     outcome = trainer(CONFIGURATION, 3, TrialBudget(seconds=1e-3))
     assert outcome.result.n_epochs == 1 and outcome.share < 0.1
+    if trainer.folds is not None:  # not all networks predict the rows of all folds
+        x = trainer.data.x
+        means, _ = trainer.head.distribution(predict_members(outcome.result.networks, x))
+        assert_allclose(outcome.result.center, means[:2].mean(axis=0), rtol=1e-4, atol=1e-6)
 
 
 def test_the_largest_number_of_epochs():
