@@ -44,13 +44,19 @@ from skuq.estimators import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._base import fits
 from skuq.metrics import get_scorer
 from skuq.predictive import CategoricalMixture, ClassUncertainty, GaussianMixture
-from skuq.tables._inputs import TableInputs
+
+
+class Numbers:
+    """Inputs that take tables of numbers as they are."""
+
+    def validate(self, X, estimator):
+        return validate_data(estimator, X, reset=False)
 
 
 class Fitted:
     """Fitted model that defines only the distribution of each row."""
 
-    inputs = TableInputs(None)
+    inputs = Numbers()
 
     def __init__(self, distribution):
         self.distribution = distribution

@@ -1,13 +1,13 @@
 """Deep ensembles, hyper deep ensembles and MC dropout; see test_tabular_ensembles for others."""
 
 import pickle
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from processes import assert_predicts_without_a_backend
-from sklearn.base import clone
+from sklearn.base import clone, is_regressor
 from sklearn.datasets import make_classification
 from sklearn.model_selection import cross_val_score
 from tiers import slow_after
@@ -20,12 +20,11 @@ from skuq import (
     MCDropoutClassifier,
     MCDropoutRegressor,
     TabularEnsembleClassifier,
+    training,
 )
 from skuq.backend import keras
-from skuq.estimators._ensembles import _hyper
 from skuq.metrics import gaussian_nll_loss
 from skuq.networks import MLP, GaussianHead, TabularNetwork
-from skuq.networks._heads import CategoricalHead
 from skuq.persistence import dumps, loads
 from skuq.tables import TrainingData
 from skuq.training import Training
@@ -492,18 +491,25 @@ def test_load_predicts_without_a_backend(table, tmp_path):
     assert_predicts_without_a_backend([(model, X) for model in models], tmp_path)
 
 
-@pytest.mark.parametrize("kind", [HyperDeepEnsembleRegressor, HyperDeepEnsembleClassifier])
-def test_select_gives_a_second_member_real_weight(kind):
-    classifies = kind is HyperDeepEnsembleClassifier
-    y = np.tile([0.0, 1.0], 20)[:, None]
-    good = np.c_[1 - y, y] * 8.0 if classifies else y
-    pool = [SimpleNamespace(held_out=scale * good) for scale in (1.0, -1.0, -0.5)]
-    data = SimpleNamespace(y_valid=y, weight_valid=np.ones(40))
-    head = CategoricalHead(2) if classifies else None  # squared error
-    task = SimpleNamespace(data=data, targets=SimpleNamespace(head=head))
-    weights = _hyper._select(task, pool, 3, min_members=2).weights
-    assert_allclose(np.sort(weights)[-1], 0.75, atol=0.1)
-    assert len(_hyper._select(task, pool, 3, min_members=1)) == 1
+@pytest.mark.parametrize("estimator", [REGRESSORS[1], CLASSIFIERS[1]], ids=name)
+def test_hyper_deep_ensemble_gives_a_second_member_real_weight(estimator, monkeypatch, classes):
+    """The first network is right on all validation rows, and the others are wrong."""
+    train = training.train
+
+    def right_and_wrong(job, data, **settings):
+        y = data.y_valid
+        good = y if is_regressor(estimator) else np.concatenate([1 - y, y], axis=1) * 8.0
+        scales = [1.0, -1.0, -0.5]
+        found = zip(train(job, data, **settings), scales)
+        return [replace(member, held_out=scale * good) for member, scale in found]
+
+    monkeypatch.setattr(training, "train", right_and_wrong)
+    X, y = classes[0], classes[0][:, 0] > 0
+    model = clone(estimator).set_params(n_members=3, n_trials=3, epochs=1)
+    if is_regressor(estimator):
+        model.set_params(loss="mse")
+    assert_allclose(model.fit(X, y).weights_.max(), 0.75, atol=0.1)
+    assert len(model.set_params(min_members=1).fit(X, y).weights_) == 1
 
 
 @pytest.mark.parametrize("seed", [None, 3])

@@ -26,7 +26,6 @@ from skuq import (
 from skuq.backend import BACKEND, compile_program, keras, ops
 from skuq.fitted._posterior import _count_draws
 from skuq.networks import MLP, NOMUNetwork, NOMUReadout
-from skuq.networks._dense import WidthDepthSpace
 from skuq.predictive import TwoPieceNormal
 
 SEED = {"random_state": 0}
@@ -307,11 +306,13 @@ def test_posterior_fn_refuses(fitted):
         fitted("nomu").posterior_fn(1)
 
 
-def test_posterior_fn_of_images():
+def test_posterior_fn_of_images(tiny_space):
+    class Flat(type(tiny_space)):
+        takes_images = False  # but flat rows of them
+
     images = np.random.default_rng(0).normal(size=(40, 3, 3, 1))
     y = images.mean(axis=(1, 2, 3))
-    space = WidthDepthSpace((8,), 1)
-    model = NESRegressor(2, n_members=2, epochs=2, space=space, random_state=0)
+    model = NESRegressor(2, n_members=2, epochs=2, space=Flat(), random_state=0)
     posterior = model.fit(images, y).posterior_fn()
     draws = posterior(images.reshape(40, 9))
     assert_allclose(draws.mean(axis=0), model.predict(images), rtol=1e-5)
