@@ -12,7 +12,6 @@ from skuq.predictive import (
     GroupedDistribution,
     RecalibratedMixture,
 )
-from skuq.predictive._mapped import at_scores, normal_scores
 from skuq.predictive._tracking import LEVELS, NOMINAL, LogitTracker, QuantileTracker
 
 Z = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
@@ -82,15 +81,17 @@ def mixture_of_rows(base, n):
     return GaussianMixture(np.repeat(base.loc, n, axis=1), np.repeat(base.scale, n, axis=1))
 
 
-def test_scores_are_inverted_also_far_out():
+def test_scores_grow_by_one_with_each_std_far_out():
     base = mixture(5)
-    for distance in (-40.0, -1.0, 0.0, 3.0, 40.0):
-        y = base.mean + distance * base.std
-        scores = normal_scores(base, y)
-        assert_allclose(at_scores(base, scores[None])[0], y, rtol=1e-5, atol=1e-5)
-    assert (
-        np.diff([normal_scores(base, base.mean + d) for d in np.arange(-40, 40)], axis=0) > 0
-    ).all()
+    far = AdaptedDistribution(base, Z, Z)
+    for side in (-1, 1):
+        edge = base.quantile(special.ndtr(6.0 * side))
+        for distance in (0.5, 2.0, 40.0):
+            y = edge + side * distance * base.std
+            expected = stats.norm.logpdf(6 + distance) - np.log(base.std)
+            assert_allclose(far.log_prob(y), expected, rtol=1e-6)
+    near = base.mean + np.array([[-4.0], [-1.0], [0.0], [3.0]]) * base.std  # (4, 5)
+    assert_allclose(far.quantile(far.cdf(near.T)), near.T, rtol=1e-5, atol=1e-5)
 
 
 def test_groups_are_put_in_order():
@@ -191,9 +192,8 @@ def test_tracker_survives_infinite_scores():
     near = QuantileTracker.start().updated(np.array([[50.0], [-50.0], [50.0], [0.1]]))
     assert_allclose(tracker.weights, near.weights)
     # A truth that overflows in units of the standard deviation.
-    with np.errstate(over="ignore"):
-        scores = normal_scores(normal([0.0, 0.0], 1e-10), np.array([1e300, 0]))
-    assert_array_equal(scores, [np.inf, 0])
+    narrow = AdaptedDistribution(normal([0.0, 0.0], 1e-10), Z, Z)
+    assert_array_equal(narrow.cdf([1e300, 0]), [1, 0.5])
 
 
 def test_logit_tracker_follows_labels():

@@ -8,6 +8,7 @@ from skuq import CalibratedUncertaintyClassifier
 from skuq.predictive import (
     CategoricalMixture,
     ConformalMixture,
+    EpistemicNormal,
     GaussianMixture,
     RecalibratedMixture,
 )
@@ -32,12 +33,11 @@ def test_scale_of_normals_is_the_closed_form():
     y, mean, std = rng.normal(size=(3, 50))
     weight, std = rng.uniform(size=50), abs(std) + 0.1
     folds = [slice(0, 20), slice(20, 50)]
-    c = fit_std_factor(
-        [GaussianMixture(mean[None, f], std[None, f]) for f in folds],
-        [y[f] for f in folds],
-        [weight[f] for f in folds],
-    )
-    assert_allclose(c, np.sqrt(np.average(((y - mean) / std) ** 2, weights=weight)))
+    one, two = GaussianMixture(mean[None], std[None]), EpistemicNormal(mean, 0.6 * std, 0.8 * std)
+    for base in (one, two):
+        parts = ([a[f] for f in folds] for a in (y, weight))
+        c = fit_std_factor([base.rows(f) for f in folds], *parts)
+        assert_allclose(c, np.sqrt(np.average(((y - mean) / std) ** 2, weights=weight)))
 
 
 def factor(base, y):

@@ -3,7 +3,6 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from skuq.networks._heads import GaussianMixtureHead
 from skuq.predictive import GaussianMixture, NestedGaussianMixture
 
 
@@ -73,19 +72,6 @@ def test_draws_choose_the_mode_of_each_row():
     draws = NestedGaussianMixture(loc, np.ones((1, 2, 40)), np.full((1, 2, 40), 0.5)).sample(500, 0)
     assert_allclose((draws > 0).sum(axis=0).std(), np.sqrt(40) / 2, rtol=0.16)
     assert abs((draws > 0).mean() - 0.5) < 0.02
-
-
-def test_head_gives_the_parameters():
-    head = GaussianMixtureHead(2, n_components=3)
-    rng = np.random.default_rng(0)
-    raw, y = rng.normal(size=(4, 5, head.n_raw)), rng.normal(size=(5, 2))
-    loc, scale, log_probability = (np.moveaxis(a, 2, 1) for a in head.distribution(raw))
-    m = NestedGaussianMixture(loc, scale, np.exp(log_probability))
-    expected = np.log(np.exp(head.log_likelihood(y, raw)).mean(axis=0))
-    assert_allclose(m.log_prob(y), expected, rtol=1e-12)
-    mean, std = head.moments(raw)
-    assert_allclose(m.member_means, mean, rtol=1e-12)
-    assert_allclose(m.member_variances, std**2, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

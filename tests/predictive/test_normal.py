@@ -11,7 +11,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 from skuq.predictive import ConformalMixture, EpistemicNormal, GaussianMixture, RecalibratedMixture
-from skuq.predictive._calibration import fit_std_factor
 
 LEVELS = [0.01, 0.5, 0.975]
 
@@ -119,16 +118,6 @@ def test_recalibration_keeps_shares():
     assert_allclose(model.cdf(model.quantile(0.3)), 0.3)
     conformal = ConformalMixture(base, np.arange(1.0, 10.0), np.arange(1, 10) / 10)
     assert_allclose(conformal.epistemic_variance, base.epistemic_variance)
-
-
-def test_scale_is_the_closed_form_of_one_normal():
-    m = normal((50,))
-    y = np.random.default_rng(3).normal(size=50)
-    folds = [slice(20), slice(20, 50)]
-    c = fit_std_factor(
-        [m.rows(f) for f in folds], [y[f] for f in folds], [np.ones(20), np.ones(30)]
-    )
-    assert_allclose(c, np.sqrt(np.mean(((y - m.mean) / m.std) ** 2)))
 
 
 def test_tiny_spreads_are_told_from_none():

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import integrate, stats
 
-from skuq.networks._heads import QuantileHead
 from skuq.predictive import QuantileMixture, TransformedMixture
 
 LEVELS = np.arange(1, 20) / 20
@@ -133,18 +132,6 @@ def test_many_members_invert_exactly(global_random_seed):
     m = QuantileMixture(LEVELS, np.sort(rng.normal(size=(12, 19, 40)), axis=1))
     for level in (1e-7, 0.03, 0.051, 0.5, 0.94, 0.999, 1 - 1e-9):
         assert_allclose(m.cdf(m.quantile(level)), level, rtol=1e-9)
-
-
-def test_head_gives_the_values():
-    head = QuantileHead(2)
-    rng = np.random.default_rng(0)
-    raw, y = rng.normal(size=(4, 5, head.n_raw)), rng.normal(size=(5, 2))
-    m = QuantileMixture(head.levels, np.moveaxis(head.quantiles(raw), 2, 1))
-    expected = np.log(np.exp(head.log_likelihood(y, raw)).mean(axis=0))
-    assert_allclose(m.log_prob(y), expected, rtol=1e-10)
-    mean, std = head.moments(raw)
-    assert_allclose(m.member_means, mean, rtol=1e-12)
-    assert_allclose(m.member_variances, std**2, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
