@@ -1,6 +1,7 @@
 """Loading and running the backend: in any thread, under any signal, with any settings."""
 
 import gc
+import re
 import signal
 import threading
 import time
@@ -8,6 +9,7 @@ import time
 import numpy as np
 import pytest
 from processes import run_python
+from tiers import slow
 
 from skuq import DeepEnsembleRegressor, backend
 from skuq.backend import _keras
@@ -183,3 +185,85 @@ def test_threads_keep_the_scopes_of_their_caller():
         (found,) = backend.run_in_threads([seen])
         assert found[:2] == seen()[:2] and found[0] is dict
         assert found[2] != own  # names stay unique in models that join layers of both
+
+
+# Settings of the user's that are not skuq's, which computes in float32 on any of them.
+SETTINGS = """
+import keras, tensorflow as tf
+keras.config.set_floatx("float64")
+keras.config.set_dtype_policy("mixed_float16")
+tf.debugging.enable_check_numerics()
+tf.config.run_functions_eagerly(True)
+tf.Graph().as_default().__enter__()
+"""
+
+FITS = """
+import warnings; warnings.simplefilter("ignore")
+import numpy as np, skuq
+from skuq.networks import MLP
+from skuq.tables._targets import HEADS
+rng = np.random.default_rng(0)
+X = rng.normal(size=(30, 2)); y = X[:, 0]
+small = {"network": MLP(2), "epochs": 2, "random_state": 0}
+
+def convolving(input_shape, n_outputs):
+    import keras
+    reshaped = keras.layers.Reshape((2, 1, 1))
+    layers = [reshaped, keras.layers.Conv2D(2, 1), keras.layers.Flatten()]
+    return keras.Sequential([keras.Input(input_shape), *layers, keras.layers.Dense(n_outputs)])
+
+models = [skuq.DeepEnsembleRegressor(1, **small, loss=loss) for loss in HEADS]
+models += [
+    skuq.DeepEnsembleRegressor(1, **{**small, "network": convolving}),
+    skuq.NOMURegressor(epochs=2, random_state=0),
+    skuq.AutoDEUQRegressor(n_trials=1, epochs=2, random_state=0),
+    skuq.TabularEnsembleRegressor(1, epochs=2, random_state=0),
+]
+sums = [float(model.fit(X, y).predict(X).sum()) for model in models]
+model = skuq.DeepEnsembleClassifier(1, **small).fit(X, y > 0)
+sums.append(float(model.predict_proba(X)[:, 0].sum()))
+"""
+
+
+@slow
+def test_fits_do_not_depend_on_settings_of_keras_and_tensorflow():
+    names = {}
+    exec(FITS, names)
+    changed = run_python(f"{SETTINGS}\n{FITS}\nprint(sums)").stdout
+    assert eval(changed) == names["sums"]
+    # With the promotions of NumPy some operations of the backend itself differ in the last digit.
+    numpy_types = (
+        "import tensorflow as tf; tf.experimental.numpy.experimental_enable_numpy_behavior()"
+    )
+    changed = run_python(f"{numpy_types}\n{FITS}\nprint(sums)").stdout
+    np.testing.assert_allclose(eval(changed), names["sums"], rtol=1e-4)
+
+
+REFUSED = """
+try:
+    DeepEnsembleRegressor(1, epochs=1).fit(X, y)
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "environment", "way_out"),
+    [
+        ("", {"KERAS_BACKEND": "jax"}, "Got 'jax': set KERAS_BACKEND=tensorflow"),
+        (
+            # Keras loads no other backend without its library.
+            "import keras; keras.config.backend = keras.backend.backend = lambda: 'torch'",
+            {},
+            "Got 'torch': set KERAS_BACKEND=tensorflow",
+        ),
+        (
+            "import tensorflow as tf; tf.compat.v1.disable_eager_execution()",
+            {},
+            "remove the call of .*disable_eager_execution",
+        ),
+    ],
+)
+def test_other_backends_and_modes_are_refused(setting, environment, way_out):
+    told = run_python(f"{setting}\n{TABLE}{REFUSED}", **environment).stdout.strip()
+    assert re.search(way_out, told) and "\n" not in told

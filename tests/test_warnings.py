@@ -1,6 +1,7 @@
 """Warnings point at the user's line, through whatever calls lie in between."""
 
 import ast
+import functools
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from test_layout import ROOT
 
-from skuq import DeepEnsembleRegressor
+from skuq import DeepEnsembleRegressor, backend
 from skuq._utils._messages import warn_user
 from skuq.networks import MLP
 from skuq.tables import TablePreprocessor
@@ -87,3 +88,9 @@ def test_warn_user_warns_in_a_session_without_a_file():
     run = [sys.executable, "-W", "always", "-"]
     done = subprocess.run(run, input=code, capture_output=True, text=True, check=True)
     assert "<stdin>:1: TableWarning: Columns ['x1'] hold missing values only" in done.stderr
+
+
+def test_warn_user_points_at_the_caller_of_a_thread():
+    with pytest.warns(UserWarning, match="from a thread") as caught:
+        backend.run_in_threads([functools.partial(warn_user, "from a thread")])
+    assert caught[0].filename == __file__

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import special
 
 #: Minus the log density of a standard normal at 0.
-LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
+LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 _LEAST_WIDTH = 1e-6  # smallest width of a piece, relative to its step in level times the range

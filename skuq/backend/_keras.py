@@ -98,21 +98,37 @@ def _keep_scopes(function: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
+def _check_backend(name: str) -> None:
+    """Raise RuntimeError if Keras does not compute with TensorFlow."""
+    if name != "tensorflow":
+        raise RuntimeError(
+            f"skuq needs Keras with the backend 'tensorflow'. Got {name!r}: set "
+            "KERAS_BACKEND=tensorflow in the environment before Keras is imported."
+        )
+
+
+if "keras" not in sys.modules:  # otherwise the variable may have changed since
+    _check_backend(os.environ["KERAS_BACKEND"])
 with quiet_stderr(), _without_collection():
     import keras
     from keras import ops
     from keras.src.backend.common import global_state as _global_state
 
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as _tensorflow
-        from tensorflow.python.eager import context as _context
+    _check_backend(keras.backend.backend())
+    import tensorflow as _tensorflow
+    from tensorflow.python.eager import context as _context
 
-        # Several processes can share a GPU if its memory is allocated on demand.
-        for _gpu in _tensorflow.config.list_physical_devices("GPU"):
-            with contextlib.suppress(RuntimeError):  # already in use, with the user's settings
-                _tensorflow.config.experimental.set_memory_growth(_gpu, True)
-        _tensorflow.zeros(1)  # the first operation writes messages, too
-        _processes.watch_forks()
-        _processes.keep_scopes = _keep_scopes
-        if _is_loud:
-            wake_xla()
+    if not (_tensorflow.executing_eagerly() and isinstance(_tensorflow.TensorShape([1])[0], int)):
+        raise RuntimeError(
+            "skuq needs TensorFlow 2. Got TensorFlow in the mode of version 1: remove the call of "
+            "tf.compat.v1.disable_v2_behavior, disable_eager_execution or disable_v2_tensorshape."
+        )
+    # Several processes can share a GPU if its memory is allocated on demand.
+    for _gpu in _tensorflow.config.list_physical_devices("GPU"):
+        with contextlib.suppress(RuntimeError):  # already in use, with the user's settings
+            _tensorflow.config.experimental.set_memory_growth(_gpu, True)
+    _tensorflow.zeros(1)  # the first operation writes messages, too
+    _processes.watch_forks()
+    _processes.keep_scopes = _keep_scopes
+    if _is_loud:
+        wake_xla()

@@ -193,6 +193,8 @@ class CellLayers:
 
     def __call__(self, layer: str, x, name: str, **arguments):
         """Apply the Keras layer of class `layer` to a value."""
+        if "2D" in layer:  # Keras' default is a setting of the user's
+            arguments["data_format"] = "channels_last"
         return getattr(self._layers, layer)(name=name, dtype="float32", **arguments)(x)
 
     def conv(self, x, channels, size, name, strides=1):

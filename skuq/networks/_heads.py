@@ -81,7 +81,7 @@ class LikelihoodHead:
         ops = backend.ops
         # Given the copy, outputs are independent: sum them before averaging densities over copies.
         joint = ops.sum(self.log_densities(y[..., None, :], copies, ops), axis=-1)  # (.., C)
-        log_likelihood = ops.logsumexp(joint, axis=-1) - np.log(copies.shape[-2])
+        log_likelihood = ops.logsumexp(joint, axis=-1) - math.log(copies.shape[-2])
         return -log_likelihood / self.n_outputs
 
     def scores(self, y, raw) -> np.ndarray:
@@ -573,7 +573,7 @@ class QuantileHead:
         parts = split_last(raw, (q, self.n_outputs), xp)
         centre, r = parts[..., :1, :], parts[..., 1:, :]
         normal = np.diff(special.ndtri(self.levels))[:, None]  # (q - 1, 1)
-        factors = softplus(r, xp) / np.log(2) + self.min_scale
+        factors = softplus(r, xp) / math.log(2) + self.min_scale
         gaps = factors * cast_like(normal, raw, xp)
         # Add up the gaps outwards from the middle, so that rounding never makes quantiles cross.
         below = xp.cumsum(xp.flip(gaps[..., :middle, :], axis=-2), axis=-2)
@@ -668,7 +668,7 @@ class CategoricalHead:
         """
         ops = backend.ops
         codes = ops.cast(y[..., 0], "int32")
-        chosen = ops.sum(ops.one_hot(codes, self.n_classes) * raw, axis=-1)
+        chosen = ops.sum(ops.one_hot(codes, self.n_classes, dtype=raw.dtype) * raw, axis=-1)
         return ops.logsumexp(raw, axis=-1) - chosen
 
     def mixture_loss(self, y, copies):
@@ -678,7 +678,7 @@ class CategoricalHead:
         """
         # Minus log of the mean of the copies' probabilities exp(-loss).
         losses = self.loss(y[..., None, :], copies)  # (.., C)
-        return np.log(copies.shape[-2]) - backend.ops.logsumexp(-losses, axis=-1)
+        return math.log(copies.shape[-2]) - backend.ops.logsumexp(-losses, axis=-1)
 
     def scores(self, y, raw) -> np.ndarray:
         """Compute the loss (..,) in NumPy, from arrays. Searches minimise it."""

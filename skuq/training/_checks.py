@@ -47,7 +47,7 @@ def build_checked(
     SearchSpaceError
         If the function raises an error, or its model cannot be trained.
     """
-    backend.check_fork()  # an error of `build` would hide it
+    keras = backend.keras  # raises errors that one of `build` would hide
     check_builder(source, build)
     try:
         model = build(input_shape, n_raw)
@@ -57,7 +57,7 @@ def build_checked(
         raise SearchSpaceError(
             f"{source} raised {type(error).__name__} while building: {error}"
         ) from error
-    if not isinstance(model, backend.keras.Model):
+    if not isinstance(model, keras.Model):
         raise SearchSpaceError(f"{source} must return a keras.Model. Got {type(model).__name__}.")
     _check_shapes(model, input_shape, n_raw, source)
     freeze_inner_layers(model)
