@@ -12,7 +12,7 @@ from skuq.backend import keras_tuner
 from skuq.catalog._records import TrialRecord
 from skuq.networks._given_spaces import space_from_keras_tuner
 from skuq.networks._space import Decisions, Space, training_hyperparameters
-from skuq.search._proposers import AUTODEUQ_STRATEGIES, SearchProblem, SearchStrategy
+from skuq.search._strategies import AUTODEUQ_STRATEGIES, SearchProblem, SearchStrategy
 
 _STATUS = keras_tuner.engine.trial.TrialStatus
 

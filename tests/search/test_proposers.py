@@ -17,7 +17,8 @@ from skuq.search import (
     SearchProblem,
     SuccessiveHalving,
 )
-from skuq.search._proposers import AgeingEvolution, ForestOptimizer, ForestSurrogate, fix_decisions
+from skuq.search._proposers import AgeingEvolution, ForestOptimizer, ForestSurrogate
+from skuq.search._strategies import fix_decisions
 
 LETTERS = Space([Categorical(name, tuple("abcdef")) for name in ("p", "q", "r")])
 UNIT = Space([Real("x", 0.0, 1.0)])

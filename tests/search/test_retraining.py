@@ -8,7 +8,7 @@ from slots import Kept
 
 from skuq.catalog import Catalog, Member, TrialRecord
 from skuq.search import RandomProposer, RunOptions, Search, SearchResult
-from skuq.search._retraining import Retraining
+from skuq.search._search import Retraining
 
 
 class Store(Kept):

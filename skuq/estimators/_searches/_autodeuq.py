@@ -24,7 +24,7 @@ from skuq.estimators._searches._search import SearchEstimator
 from skuq.networks import TabularSpace
 from skuq.networks._given_spaces import AUTODEUQ_SPACES
 from skuq.search import AgEBO
-from skuq.search._proposers import AUTODEUQ_STRATEGIES
+from skuq.search._strategies import AUTODEUQ_STRATEGIES
 from skuq.tables._inputs import TableInputs
 from skuq.tables._targets import CLASS_CONSTRAINTS, TARGET_CONSTRAINTS, ClassTargets, NumberTargets
 

@@ -25,7 +25,7 @@ from skuq.estimators._searches._search import SearchEstimator
 from skuq.networks import TabularSpace
 from skuq.networks._given_spaces import NES_IMAGE_SPACES, NES_SPACES
 from skuq.search import RandomSearch
-from skuq.search._proposers import NES_STRATEGIES
+from skuq.search._strategies import NES_STRATEGIES
 from skuq.tables._inputs import ImageInputs, TableInputs
 from skuq.tables._targets import CLASS_CONSTRAINTS, TARGET_CONSTRAINTS, ClassTargets, NumberTargets
 

@@ -62,8 +62,9 @@ from skuq.exceptions import MissingPartError, SearchFailedError
 from skuq.fitted._ensemble import FittedEnsemble
 from skuq.networks import Decisions
 from skuq.search import Limits, RunOptions, Search, SearchProblem, SearchResult, SearchStrategy
-from skuq.search._proposers import Fixed, RandomProposer, StartingWith, fix_decisions
-from skuq.search._retraining import Retraining
+from skuq.search._proposers import Fixed, RandomProposer, StartingWith
+from skuq.search._search import Retraining
+from skuq.search._strategies import fix_decisions
 from skuq.tables._inputs import add_input_tags, warn_of_few_rows
 from skuq.training._trainer import MemberRefitter, MemberRepeater, MemberTrainer
 

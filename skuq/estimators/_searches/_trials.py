@@ -19,7 +19,7 @@ from skuq.ensembles._selection import check_selection
 from skuq.fitted._ensemble import FittedEnsemble
 from skuq.predictive._calibration import fit_scale
 from skuq.search import SearchResult
-from skuq.search._retraining import Retraining
+from skuq.search._search import Retraining
 from skuq.tables._inputs import read_validation_rows, warn_of_few_rows
 from skuq.tables._splits import Splits, standardise_rows
 from skuq.training import predict_members

@@ -1,0 +1,651 @@
+"""Strategies of searches: settings, which make the proposer of a search.
+
+They are the objects for the parameter `search` of AutoDEUQ and NES, and stand in the order of the
+papers: AutoDEUQ's, NES', and any Keras-Tuner oracle.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import cloudpickle
+
+from skuq._params import HasMethods, Interval, Settings, StrOptions
+from skuq._utils._messages import warn_user
+from skuq._utils._records import saved_as
+from skuq.catalog import Catalog
+from skuq.catalog._folder import find_search
+from skuq.networks._space import Decisions, Space
+from skuq.search._limits import SuccessiveHalving
+from skuq.search._proposers import (
+    AgeingEvolution,
+    EnsembleEvolution,
+    Fixed,
+    ForestOptimizer,
+    Joint,
+    Mutation,
+    OracleProposer,
+    Proposer,
+    RandomProposer,
+    ensemble_population,
+    population_sizes,
+)
+
+_N_TAKEN_OVER = 10  # best trials of another search that are used as initial trials
+
+_POSITIVE_COUNT = Interval(Integral, 1, None, closed="left")
+_VARY = StrOptions({"architecture", "hyperparameters", "both", "initialisation"})
+_POPULATION: dict[str, Any] = {
+    "population_size": [_POSITIVE_COUNT, None],
+    "sample_size": [_POSITIVE_COUNT, None],
+}
+_FOREST: dict[str, Any] = {
+    "kappa": [Interval(Real, 0, None, closed="left")],
+    "n_initial": [_POSITIVE_COUNT],
+}
+_TRIALS: dict[str, Any] = {
+    "initial_trials": [None, list, tuple, Catalog, str, os.PathLike],
+    "discard": [StrOptions({"auto"}), "boolean", SuccessiveHalving],
+    "objective": [None, callable],
+}
+_HOW_TO_START = (
+    "To start from the best trials of a fitted search give its `catalog_`, or the `configuration` "
+    "of one of its records."
+)
+
+
+@dataclass(frozen=True)
+class SearchProblem:
+    """Everything that a strategy may use to make its proposer.
+
+    Attributes
+    ----------
+    decisions : Decisions
+        Decisions about architecture and training; those that the user has fixed have one value.
+    n_trials : int
+        Number of trials of the search.
+    n_planned : int or None
+        Number of trials that determines default sizes of populations; by default `n_trials`.
+    mutate : callable or None
+        The space's own ``mutate(configuration, rng)`` of architectures.
+    criteria : sequence of callable
+        Criteria of `EnsembleEvolution`: for the clean validation rows, and for the last set of
+        shifted rows if there is one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks._dense import WidthDepthSpace
+    >>> from skuq.search import AgEBO, SearchProblem
+    >>> proposer = AgEBO().proposer(SearchProblem(WidthDepthSpace().decisions(), n_trials=100))
+    >>> sorted(proposer.ask([], [], np.random.default_rng(0)))[:3]
+    ['batch_size', 'depth', 'early_stopping_patience']
+    """
+
+    decisions: Decisions
+    n_trials: int
+    n_planned: int | None = None
+    mutate: Callable[..., Mapping[str, Any]] | None = None
+    criteria: Sequence[Callable[..., Any]] = ()
+
+    @property
+    def n_sizing(self) -> int:
+        """Number of trials that determines default sizes of populations."""
+        return self.n_planned or self.n_trials
+
+
+class SearchStrategy(Settings):
+    """Base class of strategies for the parameter `search`.
+
+    A strategy of your own is a subclass with a method `proposer`.
+
+    Examples
+    --------
+    >>> from skuq.search import SearchStrategy
+    >>> class Defaults(SearchStrategy):
+    ...     def proposer(self, problem):
+    ...         return self
+    ...     def ask(self, history, running, rng):
+    ...         return {}
+    """
+
+    #: Decisions that can differ between trials.
+    vary = "both"
+    #: Whether proposals depend on the results of earlier trials.
+    learns = True
+    initial_trials: Any = None
+    discard: Any = "auto"
+    objective: Callable[[Any], float] | None = None
+
+    def proposer(self, problem: SearchProblem) -> Proposer:
+        """Make the proposer of a search.
+
+        Parameters
+        ----------
+        problem : SearchProblem
+
+        Returns
+        -------
+        Proposer
+        """
+        raise NotImplementedError
+
+    def validate(self) -> None:
+        super().validate()
+        given = self.initial_trials if isinstance(self.initial_trials, list | tuple) else ()
+        if wrong := [trial for trial in given if not isinstance(trial, Mapping)]:
+            raise ValueError(
+                "`initial_trials` must be a list of configurations, dicts of decisions. Got "
+                f"{wrong[0]!r} in it."
+            )
+
+    def halving(self, discards: bool, n_initial: int) -> SuccessiveHalving | None:
+        """Return the rule that discards trials early, or None.
+
+        `discards` is the meaning of "auto", and `n_initial` the number of initial trials.
+        """
+        discard = discards if isinstance(self.discard, str) else self.discard
+        if discard is not True:
+            return discard or None
+        # Initial recipes differ on purpose, and can be slow at first: let all of them finish.
+        return SuccessiveHalving(min_trials=max(SuccessiveHalving().min_trials, n_initial))
+
+    def given_configurations(self) -> Sequence[Mapping[str, Any]] | None:
+        """Return the configurations that the user gives as `initial_trials`, or None."""
+        given = self.initial_trials
+        if given is None or isinstance(given, list | tuple):
+            return given
+        catalog = given if isinstance(given, Catalog) else Catalog.load(find_search(given))
+        completed = [catalog[int(k)] for k in catalog.completed]
+        if not completed:
+            raise ValueError(
+                f"`initial_trials` must have a completed trial to start from. Got {catalog!r}. "
+                "Give another catalog, a list of configurations, or None."
+            )
+        best = sorted(completed, key=lambda record: record.score)[:_N_TAKEN_OVER]
+        return [record.configuration for record in best]
+
+    def initial_configurations(
+        self, decisions: Decisions, recipes: Sequence[Mapping[str, Any]], fixed: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """Return the complete configurations of the first trials.
+
+        They are the user's, or the `recipes` that the space knows if the strategy varies all that
+        these differ in. `fixed` are decisions that are not searched.
+        """
+        both = decisions.architecture + decisions.hyperparameters
+        given, name = self.given_configurations(), "initial_trials"
+        if given is None:
+            given, name = (recipes if self.vary == "both" else []), "known_recipes"
+        is_list = isinstance(self.initial_trials, list | tuple)
+        if name == "initial_trials" and not is_list:  # another search, perhaps of another space
+            given = _known_decisions(given, both)
+        try:
+            checked = [{**both.check(configuration, name), **fixed} for configuration in given]
+        except ValueError as error:
+            raise ValueError(f"{error} {_HOW_TO_START}" if is_list else str(error)) from error
+        return [c for k, c in enumerate(checked) if c not in checked[:k]]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Of a catalog only the configurations are used.
+        state: dict[str, Any] = super().__getstate__()
+        if isinstance(state.get("initial_trials"), Catalog):
+            state = {**state, "initial_trials": state["initial_trials"].keep_arrays_of([])}
+        return state
+
+
+def _known_decisions(
+    configurations: Sequence[Mapping[str, Any]], space: Space
+) -> Sequence[Mapping[str, Any]]:
+    """Leave out decisions of another search that this space does not have, with a warning."""
+    unknown = sorted({name for c in configurations for name in c} - set(space.names))
+    if not unknown:
+        return configurations
+    kept = [{k: v for k, v in c.items() if k in space.names} for c in configurations]
+    if not any(kept):
+        raise ValueError(
+            "`initial_trials` must be trials of a similar search space. Got a search with the "
+            f"decisions {unknown}, none of which this space has: {list(space.names)}."
+        )
+    warn_user(
+        f"`initial_trials` has decisions that this search space does not have: {unknown}. They "
+        "are left out."
+    )
+    return kept
+
+
+def fix_decisions(decisions: Decisions, fixed: Mapping[str, Any]) -> Decisions:
+    """Restrict the decisions that the user fixes to their single value.
+
+    Raises
+    ------
+    ValueError
+        If the space does not have a fixed decision or its value.
+    """
+    (decisions.architecture + decisions.hyperparameters).check(fixed, "fixed")
+    return Decisions(
+        *(half.pin({k: v for k, v in fixed.items() if k in half.names}) for half in decisions)
+    )
+
+
+def _propose_by(make: Callable[[Space], Proposer], decisions: Decisions, vary: str) -> Proposer:
+    """Make a proposer of the decisions that vary, and take the defaults of the others."""
+    architecture, hyperparameters = decisions
+    if vary == "both":
+        return make(architecture + hyperparameters)
+    if vary == "architecture":
+        return Joint(make(architecture), Fixed(hyperparameters.default()))
+    return Joint(Fixed(architecture.default()), make(hyperparameters))
+
+
+def _keep_varied(decisions: Decisions, vary: str) -> Decisions:
+    """Restrict the decisions that do not vary to their defaults."""
+    architecture, hyperparameters = decisions
+    if vary in ("hyperparameters", "initialisation"):
+        architecture = architecture.pin(architecture.default())
+    if vary in ("architecture", "initialisation"):
+        hyperparameters = hyperparameters.pin(hyperparameters.default())
+    return Decisions(architecture, hyperparameters)
+
+
+def _warn_of_large_population(population_size: int | None, n_trials: int) -> None:
+    """Warn if evolution never starts."""
+    if population_size is not None and population_size >= n_trials:
+        warn_user(
+            f"Evolution starts after `population_size={population_size}` trials, and `n_trials` "
+            f"is {n_trials}: all are drawn at random. Set a smaller `population_size` or more "
+            "trials."
+        )
+
+
+@saved_as("search.AgEBO")
+class AgEBO(SearchStrategy):
+    """Ageing evolution of architectures, with Bayesian optimisation of hyperparameters.
+
+    It is AutoDEUQ's strategy, and the short form "agebo".
+
+    Parameters
+    ----------
+    population_size, sample_size : int or None, default=None
+        P and S of ageing evolution. None is a quarter of `n_trials`, from 4 to the paper's 100, and
+        a third of that, from 2 to the paper's 10. With ``n_trials="auto"`` they are those of 50
+        trials, 12 and 4, whatever `max_time` is.
+    kappa : float, default=0.001
+        Weight of the standard deviation in the Bayesian optimisation; larger explores more. Keep it
+        small with several jobs, since running trials count as the best.
+    n_initial : int, default=10
+        Number of trials with a score before the Bayesian optimisation replaces random
+        hyperparameters. The paper starts with one random configuration for each worker.
+    initial_trials : list of dict, Catalog, path or None, default=None
+        Configurations to try first, completed by the space's defaults; fixed decisions keep their
+        values. From a catalog, or from the folder of a search, the ten best are taken, without
+        decisions that this space does not have. None uses the known recipes of a tabular space in
+        AutoDEUQ if architecture and hyperparameters vary, and otherwise no initial trials.
+    discard : "auto", bool or SuccessiveHalving, default="auto"
+        Stop trials early if their scores are worse than those of others at the same stage. They are
+        recorded as discarded and cannot become members. True is `SuccessiveHalving` by its
+        defaults, which lets all initial trials finish. "auto" is True in AutoDEUQ and False in NES.
+    objective : callable or None, default=None
+        ``objective(trial) -> float``, minimised by the search instead of ``trial.score``, for
+        example with a penalty on size: ``lambda trial: trial.score + 1e-6 * trial.n_weights``. A
+        trial is a `FoldedMember`, whose `n_weights` and `seconds` are sums over its
+        networks, or without folds a `Member`. `seconds` are those of a full training without
+        compilation; with them, a fit does not repeat exactly. Early discarding always uses the
+        score, and the ensemble is selected by the loss of `selection`: for an ensemble of cheap
+        members also give a `selection` of your own.
+
+    References
+    ----------
+    Egele et al., "AutoDEUQ: Automated Deep Ensemble with Uncertainty Quantification", Algorithm 1.
+
+    Examples
+    --------
+    >>> from skuq.search import AgEBO
+    >>> AgEBO(kappa=0.01)
+    AgEBO(kappa=0.01)
+    """
+
+    _parameter_constraints: dict[str, Any] = {**_POPULATION, **_FOREST, **_TRIALS}
+
+    def __init__(
+        self,
+        *,
+        population_size: int | None = None,
+        sample_size: int | None = None,
+        kappa: float = 0.001,
+        n_initial: int = 10,
+        initial_trials: Any = None,
+        discard: Any = "auto",
+        objective: Callable[[Any], float] | None = None,
+    ) -> None:
+        self.population_size = population_size
+        self.sample_size = sample_size
+        self.kappa = kappa
+        self.n_initial = n_initial
+        self.initial_trials = initial_trials
+        self.discard = discard
+        self.objective = objective
+
+    def proposer(self, problem: SearchProblem) -> Proposer:
+        _warn_of_large_population(self.population_size, problem.n_trials)
+        p, s = population_sizes(problem.n_sizing, self.population_size, self.sample_size)
+        architecture, hyperparameters = problem.decisions
+        optimise = ForestOptimizer(hyperparameters, self.kappa, self.n_initial)
+        return Joint(AgeingEvolution(architecture, p, s), optimise)
+
+
+@saved_as("search.AgE")
+class AgE(SearchStrategy):
+    """Ageing evolution: "age" of architectures, "age-mixed" of all decisions as one vector.
+
+    Parameters
+    ----------
+    vary : {"architecture", "hyperparameters", "both"}, default="architecture"
+        Decisions that evolve; the others have their values in `fixed` or the space's defaults.
+    population_size, sample_size, initial_trials, discard, objective :
+        See `AgEBO`.
+
+    Examples
+    --------
+    >>> from skuq.search import AgE
+    >>> AgE(vary="both", population_size=20)
+    AgE(population_size=20, vary='both')
+    """
+
+    _parameter_constraints: dict[str, Any] = {
+        "vary": [StrOptions({"architecture", "hyperparameters", "both"})],
+        **_POPULATION,
+        **_TRIALS,
+    }
+
+    def __init__(
+        self,
+        *,
+        vary: str = "architecture",
+        population_size: int | None = None,
+        sample_size: int | None = None,
+        initial_trials: Any = None,
+        discard: Any = "auto",
+        objective: Callable[[Any], float] | None = None,
+    ) -> None:
+        self.vary = vary
+        self.population_size = population_size
+        self.sample_size = sample_size
+        self.initial_trials = initial_trials
+        self.discard = discard
+        self.objective = objective
+
+    def proposer(self, problem: SearchProblem) -> Proposer:
+        _warn_of_large_population(self.population_size, problem.n_trials)
+        p, s = population_sizes(problem.n_sizing, self.population_size, self.sample_size)
+        return _propose_by(lambda space: AgeingEvolution(space, p, s), problem.decisions, self.vary)
+
+
+@saved_as("search.BayesianSearch")
+class BayesianSearch(SearchStrategy):
+    """Bayesian optimisation: "bo" of hyperparameters, "bo-mixed" of all decisions as one vector.
+
+    Parameters
+    ----------
+    vary : {"architecture", "hyperparameters", "both"}, default="hyperparameters"
+        Decisions that are optimised; the others have their values in `fixed` or the space's
+        defaults.
+    kappa, n_initial, initial_trials, discard, objective :
+        See `AgEBO`.
+
+    Examples
+    --------
+    >>> from skuq.search import BayesianSearch
+    >>> BayesianSearch(vary="both")
+    BayesianSearch(vary='both')
+    """
+
+    _parameter_constraints: dict[str, Any] = {
+        "vary": [StrOptions({"architecture", "hyperparameters", "both"})],
+        **_FOREST,
+        **_TRIALS,
+    }
+
+    def __init__(
+        self,
+        *,
+        vary: str = "hyperparameters",
+        kappa: float = 0.001,
+        n_initial: int = 10,
+        initial_trials: Any = None,
+        discard: Any = "auto",
+        objective: Callable[[Any], float] | None = None,
+    ) -> None:
+        self.vary = vary
+        self.kappa = kappa
+        self.n_initial = n_initial
+        self.initial_trials = initial_trials
+        self.discard = discard
+        self.objective = objective
+
+    def proposer(self, problem: SearchProblem) -> Proposer:
+        return _propose_by(
+            lambda space: ForestOptimizer(space, self.kappa, self.n_initial),
+            problem.decisions,
+            self.vary,
+        )
+
+
+@saved_as("search.RandomSearch")
+class RandomSearch(SearchStrategy):
+    """Random search: "rs-mixed" and "init" of AutoDEUQ, and "rs" of NES (NES-RS, Algorithm 1).
+
+    Parameters
+    ----------
+    vary : {"architecture", "hyperparameters", "both", "initialisation"}, default="both"
+        Decisions that can differ between trials; the others have their values in `fixed` or the
+        space's defaults. With "initialisation" only seeds differ.
+    initial_trials, discard, objective :
+        See `AgEBO`. The objective does not change proposals, but it is the recorded score.
+
+    Examples
+    --------
+    >>> from skuq.search import RandomSearch
+    >>> RandomSearch(vary="initialisation")
+    RandomSearch(vary='initialisation')
+    """
+
+    _parameter_constraints: dict[str, Any] = {"vary": [_VARY], **_TRIALS}
+
+    learns = False
+
+    def __init__(
+        self,
+        *,
+        vary: str = "both",
+        initial_trials: Any = None,
+        discard: Any = "auto",
+        objective: Callable[[Any], float] | None = None,
+    ) -> None:
+        self.vary = vary
+        self.initial_trials = initial_trials
+        self.discard = discard
+        self.objective = objective
+
+    def proposer(self, problem: SearchProblem) -> Proposer:
+        both = sum(_keep_varied(problem.decisions, self.vary), Space())
+        return Fixed(both.default()) if both.size == 1 else RandomProposer(both)
+
+
+@saved_as("search.NESEvolution")
+class NESEvolution(SearchStrategy):
+    """Evolution by ensembles: "re" of NES (NES-RE, Algorithm 2).
+
+    Each network is a mutation of a member of the ensemble that is selected from the last networks.
+
+    Parameters
+    ----------
+    vary : {"architecture", "hyperparameters", "both", "initialisation"}, default="architecture"
+        Decisions that can differ between trials, see `RandomSearch`.
+    population_size, n_parents : int or None, default=None
+        P and m of the evolution. None is the paper's 50 and 10 for budgets of 400 and more; for
+        smaller ones P is an eighth of `n_trials`, at least 8 and at most half of it, and m half of
+        P, at most 10. m is never larger than P.
+    evolve_on : {"both", "clean", "shift"}, default="both"
+        With `shift_validation`, the rows on which parents are selected. "both" draws for each
+        proposal either the clean rows or those of the highest severity (NES-RE); "clean" is
+        NES-RE-0.
+    initial_trials, discard, objective :
+        See `AgEBO`. The objective does not change proposals, but it is the recorded score.
+
+    References
+    ----------
+    Zaidi et al., "Neural Ensemble Search for Uncertainty Estimation and Dataset Shift", NeurIPS
+    2021, Algorithm 2 and section 4.3.
+
+    Examples
+    --------
+    >>> from skuq.search import NESEvolution
+    >>> NESEvolution(population_size=20, n_parents=5)
+    NESEvolution(n_parents=5, population_size=20)
+    """
+
+    _parameter_constraints: dict[str, Any] = {
+        "vary": [_VARY],
+        "population_size": [_POSITIVE_COUNT, None],
+        "n_parents": [_POSITIVE_COUNT, None],
+        "evolve_on": [StrOptions({"both", "clean", "shift"})],
+        **_TRIALS,
+    }
+
+    def __init__(
+        self,
+        *,
+        vary: str = "architecture",
+        population_size: int | None = None,
+        n_parents: int | None = None,
+        evolve_on: str = "both",
+        initial_trials: Any = None,
+        discard: Any = "auto",
+        objective: Callable[[Any], float] | None = None,
+    ) -> None:
+        self.vary = vary
+        self.population_size = population_size
+        self.n_parents = n_parents
+        self.evolve_on = evolve_on
+        self.initial_trials = initial_trials
+        self.discard = discard
+        self.objective = objective
+
+    def proposer(self, problem: SearchProblem) -> Proposer:
+        decisions = _keep_varied(problem.decisions, self.vary)
+        both = decisions.architecture + decisions.hyperparameters
+        if both.size == 1:
+            return Fixed(both.default())
+        _warn_of_large_population(self.population_size, problem.n_trials)
+        p, m = ensemble_population(problem.n_sizing, self.population_size, self.n_parents)
+        if p >= problem.n_trials:
+            return RandomProposer(both)
+        used = {"both": slice(None), "clean": slice(1), "shift": slice(1, None)}[self.evolve_on]
+        mutation = Mutation(*decisions, problem.mutate)
+        return EnsembleEvolution(both.sample, mutation, problem.criteria[used], p, m)
+
+
+_TUNER_METHODS = ("run_trial", "get_best_models")  # of Keras-Tuner's tuners
+
+
+@saved_as("search.OracleSearch")
+class OracleSearch(SearchStrategy):
+    """A Keras-Tuner oracle as strategy; the oracle alone is its short form.
+
+    Parameters
+    ----------
+    oracle : keras_tuner.Oracle
+        Oracle that proposes the trials. `fit` uses a copy of it.
+    discard, objective :
+        See `AgEBO`.
+
+    Examples
+    --------
+    >>> import keras_tuner
+    >>> from skuq.search import OracleSearch
+    >>> oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=20, seed=1)
+    >>> OracleSearch(oracle, discard=False).discard
+    False
+    """
+
+    _parameter_constraints: dict[str, Any] = {
+        "oracle": [HasMethods(["create_trial", "end_trial"]), HasMethods(list(_TUNER_METHODS))],
+        "discard": _TRIALS["discard"],
+        "objective": _TRIALS["objective"],
+    }
+
+    def __init__(
+        self,
+        oracle: Any,
+        *,
+        discard: Any = "auto",
+        objective: Callable[[Any], float] | None = None,
+    ) -> None:
+        self.oracle = oracle
+        self.discard = discard
+        self.objective = objective
+
+    #: The space's known recipes are no initial trials: the oracle proposes every trial itself.
+    vary = "oracle"
+
+    @property
+    def max_trials(self) -> int | None:
+        """Largest number of trials that the oracle proposes; None is any number."""
+        max_trials: int | None = getattr(self.oracle, "max_trials", None)
+        return max_trials
+
+    def validate(self) -> None:
+        oracle = self.oracle
+        if isinstance(oracle, type):
+            raise ValueError(
+                "`search` must be a name, a strategy or an oracle, which proposes trials. Got the "
+                f"class {oracle.__name__}: give an object of an oracle's class."
+            )
+        if all(hasattr(oracle, name) for name in _TUNER_METHODS):
+            raise ValueError(
+                "`search` must be a name, a strategy or an oracle, which proposes trials. Got the "
+                f"tuner {type(oracle).__name__}, which also trains them: give its oracle, "
+                "`search=tuner.oracle`, and its model by `space`."
+            )
+        super().validate()
+
+    def proposer(self, problem: SearchProblem) -> Proposer:
+        return OracleProposer(self.oracle, problem.decisions, problem.n_trials)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        # Oracles hold lambdas, which pickle cannot store.
+        make, arguments, state, *rest = super().__reduce_ex__(protocol)
+        return make, arguments, {**state, "oracle": _PickledByValue(self.oracle)}, *rest
+
+
+class _PickledByValue:
+    """Wrapper that pickles its value by value; unpickling gives the value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return cloudpickle.loads, (cloudpickle.dumps(self.value),)
+
+
+#: Short forms of the parameter `search` of AutoDEUQ, as in the paper: Fig. 1 (agebo, age, bo, init)
+#: and Fig. 2 (the mixed ones).
+AUTODEUQ_STRATEGIES: dict[str, Callable[[], SearchStrategy]] = {
+    "agebo": AgEBO,
+    "age": AgE,
+    "bo": BayesianSearch,
+    "init": lambda: RandomSearch(vary="initialisation"),
+    "rs-mixed": RandomSearch,
+    "age-mixed": lambda: AgE(vary="both"),
+    "bo-mixed": lambda: BayesianSearch(vary="both"),
+}
+#: Short forms of the parameter `search` of NES.
+NES_STRATEGIES: dict[str, Callable[[], SearchStrategy]] = {
+    "re": NESEvolution,
+    "rs": lambda: RandomSearch(vary="architecture"),
+}
