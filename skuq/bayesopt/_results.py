@@ -336,7 +336,8 @@ class ResultLog:
             y = np.array(y, dtype="float64")
         except (TypeError, ValueError) as error:
             raise ValueError(f"`y` must be numbers. Got {y!r}.") from error
-        if single:
+        # One number may be the result of one row, as `ask` returns it.
+        if single or (n == 1 and y.ndim == 0):
             if y.ndim == 0 and not _is_usable(y):  # a failure, whatever the outputs' shape
                 y = np.full(self.output_shape or (), y)
             y = y.reshape(1) if self.objective is None and y.size == 1 else y[None]

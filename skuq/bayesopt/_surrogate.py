@@ -39,7 +39,9 @@ from skuq.tables._functions import flat_values
 def check_surrogate(estimator) -> None:
     """Raise TypeError if draws cannot be had of a regressor once it is fitted."""
     if isinstance(estimator, type) or not hasattr(estimator, "fit"):
-        raise TypeError(f"`estimator` must be a regressor, not its class. Got {estimator!r}.")
+        raise TypeError(
+            f"`estimator` must be a regressor, an object and not its class or name. Got {estimator!r}."
+        )
     while isinstance(estimator, Pipeline):  # predicts as its last step does
         estimator = estimator.steps[-1][1]
     if hasattr(estimator, "predict_proba"):

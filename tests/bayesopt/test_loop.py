@@ -231,6 +231,8 @@ def test_tell_takes_one_or_several():
     assert optimizer.best_value_ == 5
     optimizer.tell([[0.1, 0.2], [0.3, 0.4]], np.ma.masked_array([1.0, 2.0], mask=[False, True]))
     assert_array_equal(optimizer.values_[3:], [1.0, np.nan])
+    optimizer.tell(optimizer.ask(), 4.0)  # one row and one number
+    assert optimizer.values_[5] == 4 and not len(optimizer.pending_)
 
 
 def total(outputs):
