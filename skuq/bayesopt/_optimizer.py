@@ -568,9 +568,10 @@ class BayesianOptimizer:
         x : array-like of shape (d,) or (k, d)
             Points within the bounds, proposed by `ask` or not.
         y : array-like of shape () or (k,), or None
-            One number for each point; that of a single row may be a scalar. With an `objective` the function's outputs (q,) or
-            (q, d_s), or (k, q) or (k, q, d_s). NaN, inf or None mean that the evaluation failed;
-            one of them is enough for a point, whatever the shape of the outputs.
+            One number for each point; that of a single row may be a scalar. With an `objective`
+            the function's outputs (q,) or (q, d_s), or (k, q) or (k, q, d_s). NaN, inf or None mean
+            that the evaluation failed; one of them is enough for a point, whatever the shape of
+            the outputs.
         output_constraints : dict of str to array-like of shape () or (k,), optional
             Values of the measured constraints, those that have a regressor.
 

@@ -40,7 +40,8 @@ def check_surrogate(estimator) -> None:
     """Raise TypeError if draws cannot be had of a regressor once it is fitted."""
     if isinstance(estimator, type) or not hasattr(estimator, "fit"):
         raise TypeError(
-            f"`estimator` must be a regressor, an object and not its class or name. Got {estimator!r}."
+            "`estimator` must be a regressor, an object and not its class or name. "
+            f"Got {estimator!r}."
         )
     while isinstance(estimator, Pipeline):  # predicts as its last step does
         estimator = estimator.steps[-1][1]

@@ -250,7 +250,7 @@ TWO = [[0.0, 0.0], [0.1, 0.0]]
         ({}, lambda s: s.tell([0.0], 1.0), "shape"),
         ({}, lambda s: s.tell([[[0.0, 0.0]]], 1.0), "shape"),
         ({}, lambda s: s.tell([0.0, 0.0], [1.0, 2.0]), "objective"),
-        ({}, lambda s: s.tell([[0.0, 0.0]], 1.0), "shape"),
+        ({}, lambda s: s.tell(TWO, 1.0), "shape"),
         ({}, lambda s: s.tell([[0.0, 0.0]], [1.0, 2.0]), "shape"),
         ({}, lambda s: s.tell([0.0, 0.0], "high"), "numbers"),
         ({}, lambda s: s.tell(["a", 1], 1.0), r"`x` must be numbers. Got \['a', 1\]"),
