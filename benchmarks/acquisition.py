@@ -102,8 +102,8 @@ def compare(make_posterior, n_features, objective, n_restarts, seed):
     acquisition = LeakyExpectedImprovement()
     task = AcquisitionTask(posterior, acquisition, objective, bounds, best, 1)
     rng, no_starts = np.random.default_rng(seed), np.empty((0, n_features))
-    u = _maximize._starts(rng, n_restarts, no_starts, bounds, 1)
-    starts = u[np.argsort(-CompiledAcquisition(task).values(u))[:n_restarts]]
+    u = _maximize._starts(rng, n_restarts, no_starts, task)
+    starts = u[np.argsort(-CompiledAcquisition(task)(u))[:n_restarts]]
 
     def ours():
         settings = {"n_restarts": n_restarts, "random_state": seed}

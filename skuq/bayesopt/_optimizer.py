@@ -277,10 +277,6 @@ class BayesianOptimizer:
     ValueError
         If bounds are reversed, of zero width or not finite, or settings contradict each other.
 
-    See Also
-    --------
-    maximize_acquisition : One step without the loop.
-
     Notes
     -----
     Points that were asked for are *pending* until their results are told. Later proposals keep

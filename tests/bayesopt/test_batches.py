@@ -15,8 +15,6 @@ from tiers import slow_after
 import skuq
 from skuq import NEONRegressor
 from skuq.bayesopt import BayesianOptimizer
-from skuq.bayesopt._maximize import maximize_acquisition
-from skuq.bayesopt._surrogate import posterior_of
 from skuq.datasets import make_function
 from skuq.exceptions import FileFormatError
 from skuq.training import Training
@@ -282,12 +280,6 @@ def test_ask_shares_programs_for_functions_that_are_not_hashable():
         optimizer.tell(optimizer.ask(), [0.0])
         traced.append(Shifted.n_tensors)
     assert traced[0] > traced[1] == 0
-
-
-def test_maximize_acquisition_needs_joint_draws_beside_pending_points():
-    posterior = posterior_of(Marginal().fit(np.eye(2), np.arange(2.0)))
-    with pytest.raises(ValueError, match="joint"):
-        maximize_acquisition(posterior, "ei", None, SQUARE, 0.0, pending=[[0.0, 0.0]], n_restarts=2)
 
 
 # What a search shows of itself
