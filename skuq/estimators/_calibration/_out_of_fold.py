@@ -32,7 +32,7 @@ _N_FOLDS = 5
 class FittedModel(BaseEstimator):
     """Fitted model that is no estimator of scikit-learn: a Keras model, or a function of X."""
 
-    _methods = ("predict", "__call__")
+    _methods: tuple[str, ...] = ("predict", "__call__")
 
     def __init__(self, model):
         self.model = model
