@@ -439,19 +439,20 @@ def without_unseen_classes(
     found: list[Fold] = []
     left, unseen = [], []
     for train, test in splits:
-        classes = np.unique(labels[train[used[train]]])
-        seen = np.isin(labels[test], classes)
+        trained = np.unique(labels[train[used[train]]])
+        seen = np.isin(labels[test], trained)
         unseen.append(labels[test[~seen]])
-        found.append((train, test[seen & (len(classes) > 1)]))
+        found.append((train, test[seen & (len(trained) > 1)]))
         left.append(labels[found[-1][1]])
     n_folds = sum(map(bool, map(len, unseen)))
     if not n_folds:
         return found
     n_lost = sum(len(test) for _, test in splits) - sum(map(len, left))
+    classes = np.unique(np.concatenate(unseen)).tolist()
     text = (
         f"{n_lost} of {len(labels)} rows: {n_folds} of {len(splits)} splits train on no row of the "
-        f"classes {np.unique(np.concatenate(unseen)).tolist()} that they test. A class needs rows "
-        f"in two folds: give `{name}` stratified folds, such as StratifiedKFold(5, "
+        f"classes {classes[:5]}{' and others' if len(classes) > 5 else ''} that they test. A class "
+        f"needs rows in two folds: give `{name}` stratified folds, such as StratifiedKFold(5, "
         "shuffle=True), and drop or merge classes of one row."
     )
     if len(np.unique(np.concatenate(left))) < n_classes:

@@ -670,6 +670,18 @@ def test_classifier_keeps_labels_and_parts_of_entropies():
     assert model.log_prob(X, y).shape == (150,)
 
 
+class Column(GaussianNB):
+    def predict(self, X):
+        return super().predict(X)[:, None]
+
+
+def test_classifier_makes_labels_of_columns():
+    X, y = load_iris(return_X_y=True)
+    model = classifier(Column()).fit(X, y)
+    labels, std = model.predict(X, return_std=True)
+    assert labels.shape == std.shape == (150,) and model.score(X, y) > 0.9
+
+
 def test_classifier_keeps_predicted_classes_that_are_not_the_most_probable():
     X, y = load_breast_cancer(return_X_y=True)
     eager = FixedThresholdClassifier(GaussianNB(), threshold=0.9999)

@@ -654,6 +654,8 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
         """
         check_is_fitted(self)
         labels = self.estimator_.predict(self.fitted_.inputs.validate(X, self))
+        if np.shape(labels)[1:] == (1,):  # some classifiers return a column
+            labels = np.reshape(labels, -1)
         if not return_std:
             return labels
         std = self.predict_distribution(X).std
