@@ -365,17 +365,23 @@ def epistemic_factor(weights: np.ndarray, ddof: int) -> float:
     return float(1 / (weights @ rest))
 
 
-def check_locations_and_scales(loc: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Check locations and positive scales of members, (K, n) or (K, n, m)."""
-    loc, scale = np.asarray(loc, dtype=float), np.asarray(scale, dtype=float)
-    if loc.ndim not in (2, 3) or scale.shape != loc.shape or not len(loc):
+def check_parameters(*leading: str, **arrays: ArrayLike) -> list[np.ndarray]:
+    """Check that arrays have one shape: `leading` axes, rows and perhaps outputs.
+
+    Leading axes are not empty. An array named `scale` must be positive.
+    """
+    checked = {name: np.asarray(array, dtype=float) for name, array in arrays.items()}
+    shapes = [array.shape for array in checked.values()]
+    axes = [*leading, "n_samples"]
+    n_outputs_axes = len(shapes[0]) - len(axes)
+    if len(set(shapes)) > 1 or n_outputs_axes not in (0, 1) or 0 in shapes[0][: len(leading)]:
         raise ValueError(
-            "loc and scale must both have shape (n_members, n_samples) or (n_members, "
-            f"n_samples, n_outputs). Got {loc.shape} and {scale.shape}."
+            f"{', '.join(arrays)} must all have shape ({', '.join(axes)}) or ({', '.join(axes)}, "
+            f"n_outputs). Got {', '.join(map(str, shapes))}."
         )
-    if not (scale > 0).all():
-        raise ValueError(f"scale must be positive. The smallest is {scale.min()}.")
-    return loc, scale
+    if "scale" in checked and not (checked["scale"] > 0).all():
+        raise ValueError(f"scale must be positive. The smallest is {checked['scale'].min()}.")
+    return list(checked.values())
 
 
 def find_roots(

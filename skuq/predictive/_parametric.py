@@ -21,7 +21,7 @@ from skuq.predictive._mixture import (
     FILLED_IN,
     Mixture,
     Uncertainty,
-    check_locations_and_scales,
+    check_parameters,
 )
 
 
@@ -63,7 +63,7 @@ class GaussianMixture(Mixture):
     _array_kinds = {"loc": "location", "scale": "scale"}
 
     def __post_init__(self) -> None:
-        loc, scale = check_locations_and_scales(self.loc, self.scale)
+        loc, scale = check_parameters("n_members", loc=self.loc, scale=self.scale)
         weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
         vars(self).update(loc=loc, scale=scale, weights=weights)
 
@@ -148,19 +148,9 @@ class NestedGaussianMixture(Mixture):
 
     def __post_init__(self) -> None:
         names = "loc", "scale", "probabilities"
-        loc, scale, probabilities = (np.asarray(getattr(self, name), float) for name in names)
-        if (
-            loc.ndim not in (3, 4)
-            or not scale.shape == probabilities.shape == loc.shape
-            or not (len(loc) and loc.shape[1])
-        ):
-            raise ValueError(
-                "loc, scale and probabilities must all have shape (n_members, n_components, "
-                "n_samples) or (n_members, n_components, n_samples, n_outputs). Got "
-                f"{loc.shape}, {scale.shape} and {probabilities.shape}."
-            )
-        if not (scale > 0).all():
-            raise ValueError(f"scale must be positive. The smallest is {scale.min()}.")
+        loc, scale, probabilities = check_parameters(
+            "n_members", "n_components", **{name: getattr(self, name) for name in names}
+        )
         sums = probabilities.sum(axis=1)
         if not ((probabilities >= 0).all() and (abs(sums - 1) <= 1e-6).all()):
             raise ValueError(
@@ -254,18 +244,12 @@ def check_location_and_stds(**arrays: ArrayLike) -> list[np.ndarray]:
 
     The location comes first; the others must be non-negative and finite.
     """
-    checked = {name: np.asarray(array, dtype=float) for name, array in arrays.items()}
-    shapes = [array.shape for array in checked.values()]
-    if len(shapes[0]) not in (1, 2) or len(set(shapes)) > 1:
-        raise ValueError(
-            f"{', '.join(arrays)} must all have shape (n_samples,) or (n_samples, n_outputs). "
-            f"Got {', '.join(map(str, shapes))}."
-        )
-    for name, part in list(checked.items())[1:]:
+    checked = check_parameters(**arrays)
+    for name, part in list(zip(arrays, checked))[1:]:
         wrong = ~((part >= 0) & np.isfinite(part))  # True also for NaN
         if wrong.any():
             raise ValueError(f"{name} must be finite and at least 0. Got {part[wrong][0]}.")
-    return list(checked.values())
+    return checked
 
 
 @saved_as("predictive.EpistemicNormal")
@@ -418,7 +402,7 @@ class StudentTMixture(Mixture):
     _array_kinds = {"loc": "location", "scale": "scale", "df": "shape"}
 
     def __post_init__(self) -> None:
-        loc, scale = check_locations_and_scales(self.loc, self.scale)
+        loc, scale = check_parameters("n_members", loc=self.loc, scale=self.scale)
         df = np.asarray(self.df, dtype=float)
         if df.shape != loc.shape:
             raise ValueError(f"df must have the shape of loc, {loc.shape}. Got {df.shape}.")
