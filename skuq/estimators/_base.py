@@ -10,18 +10,19 @@ import functools
 import importlib.metadata
 import inspect
 import math
+import operator
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import cloudpickle
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
+from sklearn.exceptions import NotFittedError
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import (
     check_array,
     check_consistent_length,
-    check_is_fitted,
     column_or_1d,
 )
 
@@ -168,23 +169,11 @@ def to_keras(self: Any, ddof: int = 0) -> Any:
         If the mixture's moments cannot be computed in Keras: with ``loss="quantiles"``, a
         `target_transform`, or MC dropout.
     """
-    check_is_fitted(self)
     return self.fitted_.to_keras(ddof)
-
-
-def _input_tags(estimator: Any, tags: Any) -> Any:
-    """Set the tags of X, if the estimator has the parameter `preprocess`."""
-    return add_input_tags(tags, getattr(estimator, "preprocess", None))
-
-
-def _draws_functions(estimator: Any) -> bool:
-    """Tell whether a regressor's fitted model can draw functions."""
-    return estimator._has_posterior
 
 
 def _check_query(estimator: Any, method: str, query: dict[str, Any]) -> None:
     """Raise TypeError if an estimator's method does not take these keywords."""
-    check_is_fitted(estimator)
     if not query:
         return
     known = inspect.signature(estimator.fitted_.distribution).parameters
@@ -192,6 +181,21 @@ def _check_query(estimator: Any, method: str, query: dict[str, Any]) -> None:
         raise TypeError(
             f"{type(estimator).__name__}.{method}() got an unexpected keyword argument "
             f"{unknown[0]!r}"
+        )
+
+
+class _NotFitted:
+    """Stand-in for the attribute `fitted_` until `fit` sets it: reading it says what to do.
+
+    So everything that a fitted model gives raises NotFittedError, which is an AttributeError.
+    """
+
+    def __get__(self, estimator: Any, owner: type) -> Any:
+        if estimator is None:
+            return self
+        raise NotFittedError(
+            f"This {owner.__name__} instance is not fitted yet. Call 'fit' with appropriate "
+            "arguments before using this estimator."
         )
 
 
@@ -223,8 +227,12 @@ def reduce_estimator(self: Any, protocol: Any) -> Any:
     params = {name: state[name] for name in self._get_param_names() if name in state}
     # Both only ever are parameters: what is fitted holds neither.
     oracles = {name: _ByValue(value) for name, value in params.items() if _is_oracle(value)}
-    if any(map(_is_of_script, params.values())) and (layers := _layers_of_script()):
-        make, arguments = _make_with_layers, (layers, make, arguments)
+    if any(map(_is_of_script, params.values())):
+        # Only classes that a pickle can refer to by name.
+        main, registered = sys.modules["__main__"], registered_in_main().items()
+        layers = {k: c for k, c in registered if getattr(main, c.__qualname__, None) is c}
+        if layers:
+            make, arguments = _make_with_layers, (layers, make, arguments)
     return make, arguments, {**state, **oracles}, *rest
 
 
@@ -240,27 +248,17 @@ def _is_oracle(value: Any) -> bool:
     return keras_tuner is not None and isinstance(value, keras_tuner.Oracle)
 
 
-def _layers_of_script() -> dict[str, Any]:
-    """Find the registered classes of ``__main__`` that a pickle can refer to by name."""
-    main = sys.modules["__main__"]
-    registered = registered_in_main().items()
-    return {name: c for name, c in registered if getattr(main, c.__qualname__, None) is c}
-
-
 def _is_of_script(value: Any) -> bool:
-    """Tell whether a function or object, or a direct part of it, is of ``__main__``."""
-    parts = (value, *_parts_of(value))
-    return any(getattr(part, "__module__", None) == "__main__" for part in parts)
+    """Tell whether a function or object, or a direct part of it, is of ``__main__``.
 
-
-def _parts_of(value: Any) -> Iterable[Any]:
-    """List the elements of a collection, or the attributes and the function of an object."""
-    if isinstance(value, tuple | list):
-        return value
+    Parts are the elements of a collection, or the attributes and the function of an object.
+    """
     if isinstance(value, dict):
-        return value.values()
-    function = getattr(value, "func", getattr(value, "__func__", None))  # partials, methods
-    return (function, *getattr(value, "__dict__", {}).values())
+        value = list(value.values())
+    if not isinstance(value, tuple | list):
+        function = getattr(value, "func", getattr(value, "__func__", None))  # partials, methods
+        value = [value, function, *getattr(value, "__dict__", {}).values()]
+    return any(getattr(part, "__module__", None) == "__main__" for part in value)
 
 
 def _make_with_layers(layers: dict[str, Any], make: Any, arguments: tuple[Any, ...]) -> Any:
@@ -289,6 +287,7 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
 
     _doc_link_module = "skuq"
     _doc_link_template = doc_link_template
+    fitted_: Any = _NotFitted()
     __reduce_ex__ = reduce_estimator
     __copy__ = copy_estimator
 
@@ -478,9 +477,9 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
             raise ValueError(f"y must have shape {(n, *outputs)}. Got {y.shape}.")
         return distribution.log_prob(y.reshape(-1, y[0].size) if outputs else y.ravel())
 
-    _has_posterior = True
+    _has_posterior = True  # whether fitted models can draw functions
 
-    @available_if(_draws_functions)  # type: ignore[untyped-decorator]
+    @available_if(operator.attrgetter("_has_posterior"))  # type: ignore[untyped-decorator]
     def posterior_fn(self, n_draws: int = 128, random_state: Any = None, **query: Any) -> Posterior:
         """Return draws of the function for Bayesian optimisation, with exact gradients.
 
@@ -519,7 +518,7 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         return hasattr(self, "fitted_")
 
     def __sklearn_tags__(self) -> Any:
-        tags = _input_tags(self, super().__sklearn_tags__())
+        tags = add_input_tags(super().__sklearn_tags__(), getattr(self, "preprocess", None))
         tags.target_tags.multi_output = True
         return tags
 
@@ -541,6 +540,7 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
 
     _doc_link_module = "skuq"
     _doc_link_template = doc_link_template
+    fitted_: Any = _NotFitted()
     __reduce_ex__ = reduce_estimator
     __copy__ = copy_estimator
 
@@ -558,7 +558,6 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
             Distribution of class codes, with mean, mode, std, entropies, log_prob, sample and
             `to_tfp()`.
         """
-        check_is_fitted(self)
         fitted = self.fitted_
         return fitted.distribution(fitted.inputs.validate(X, self))
 
@@ -655,10 +654,9 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
         ndarray of shape (n, n_samples)
             Drawn labels.
         """
-        check_is_fitted(self)
         check_count("n_samples", n_samples)
-        rng = random_generator(random_state)
-        return self.classes_[self.predict_distribution(X).sample(n_samples, rng)]
+        drawn = self.predict_distribution(X).sample(n_samples, random_generator(random_state))
+        return self.classes_[drawn]
 
     def log_prob(self, X: Any, y: Any) -> np.ndarray:
         """Compute the log of the averaged probability of each row's label.
@@ -688,7 +686,7 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
         return hasattr(self, "fitted_")
 
     def __sklearn_tags__(self) -> Any:
-        return _input_tags(self, super().__sklearn_tags__())
+        return add_input_tags(super().__sklearn_tags__(), getattr(self, "preprocess", None))
 
 
 _KINDS: dict[str, type] = {

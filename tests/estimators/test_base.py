@@ -458,7 +458,10 @@ def test_scores_refuse_masked_truths():
 
 def test_fit_takes_a_column_named_mask_for_a_column():
     Y = pd.DataFrame({"_mask": [1.0, 2.0, 3.0, 5.0]})
-    assert CalibratedUncertaintyRegressor(BayesianRidge(), cv=2).fit(X, Y).predict(X).shape == (4,)
+    assert CalibratedUncertaintyRegressor(BayesianRidge(), cv=2).fit(X, Y).predict(X).shape == (
+        4,
+        1,
+    )
 
 
 def test_unpickling_registers_layers_of_a_script(monkeypatch):
@@ -597,8 +600,14 @@ class Interrupting:
 def test_fit_that_fails_keeps_the_earlier_fit(model):
     model, earlier = clone(model), object()
     rows = PICTURES if type(model) is NESClassifier else X
-    with pytest.raises(NotFittedError):
-        model.predict(rows)
+    fitted_parts = {"preprocessor_", "members_", "weights_", "estimator_", "scale_", "c_"}
+    for read in (
+        lambda: model.predict(rows),
+        lambda: model.fitted_,
+        *(lambda name=name: getattr(model, name) for name in fitted_parts & set(dir(type(model)))),
+    ):
+        with pytest.raises(NotFittedError, match=f"This {type(model).__name__} instance is not fi"):
+            read()
     model.fitted_, model.n_features_in_ = earlier, 7
     before = vars(model).copy()
     with pytest.raises(ValueError):

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import is_classifier
-from sklearn.utils.validation import check_is_fitted
 
 from skuq import training
 from skuq._params import Interval, StrOptions, resolve_settings, settings_constraint
@@ -70,13 +69,6 @@ _RECIPE_PARAMETERS = ("learning_rate", "batch_size", "epochs", "early_stopping_p
 _SMALLEST_NOISE = 1e-9  # standard deviation of standardised y that replaces noise_std=0
 
 
-def make_targets(estimator: Any, n_copies: int = 1) -> ClassTargets | NumberTargets:
-    """Make the unfitted targets of a classifier or a regressor."""
-    if is_classifier(estimator):
-        return ClassTargets(estimator.class_weight, n_copies=n_copies)
-    return NumberTargets(estimator.target_transform, loss=estimator.loss, n_copies=n_copies)
-
-
 def read(
     estimator: Any,
     inputs: TableInputs,
@@ -89,15 +81,18 @@ def read(
     n_copies: int = 1,
 ) -> Task:
     """Read the arguments of `fit`, and check the known noise against them."""
-    noise_std = getattr(estimator, "noise_std", None)
-    if noise_std is not None:
-        _refuse_unused_noise(estimator)
+    targets: ClassTargets | NumberTargets
+    if is_classifier(estimator):
+        targets = ClassTargets(estimator.class_weight, n_copies=n_copies)
+    else:
+        transform, loss = estimator.target_transform, estimator.loss
+        targets = NumberTargets(transform, loss=loss, n_copies=n_copies)
     # Classes, and rows to validate on, need more than one row.
     needs_two = is_classifier(estimator) or estimator.validation is not None
     task = read_task(
         estimator,
         inputs,
-        make_targets(estimator, n_copies),
+        targets,
         X,
         y,
         sample_weight,
@@ -105,8 +100,8 @@ def read(
         groups=groups,
         min_rows=2 if needs_two else 1,
     )
-    if noise_std is not None:
-        _check_noise(noise_std, task.targets.n_outputs)
+    if getattr(estimator, "noise_std", None) is not None:
+        _check_noise(estimator, task.targets.n_outputs)
     return task
 
 
@@ -231,8 +226,8 @@ def finish(
 # ------------------------------------------------------------------ noise with loss="mse"
 
 
-def _refuse_unused_noise(estimator: Any) -> None:
-    """Raise ValueError if a given `noise_std` has no effect."""
+def _check_noise(estimator: Any, n_outputs: int) -> None:
+    """Raise ValueError if a given `noise_std` has no effect, or is not one of each output."""
     if estimator.loss != "mse":
         raise ValueError(
             f'`noise_std` needs loss="mse": with loss={estimator.loss!r} networks learn the '
@@ -244,19 +239,15 @@ def _refuse_unused_noise(estimator: Any) -> None:
             f"{estimator.target_transform!r}`: it is in units of y, in which the noise then "
             'depends on y. None estimates it. Or use target_transform="standard".'
         )
-
-
-def _check_noise(noise_std: Any, n_outputs: int) -> None:
-    """Raise ValueError unless `noise_std` is one number >= 0, or one for each output."""
     try:
-        noise = np.broadcast_to(np.asarray(noise_std, dtype=float), n_outputs)
+        noise = np.broadcast_to(np.asarray(estimator.noise_std, dtype=float), n_outputs)
         usable = (noise >= 0).all() and np.isfinite(noise).all()
     except (TypeError, ValueError):
         usable = False
     if not usable:
         raise ValueError(
             f"`noise_std` must be a number >= 0, or {n_outputs} of them, one for each output. "
-            f"Got {noise_std!r}."
+            f"Got {estimator.noise_std!r}."
         )
 
 
@@ -320,7 +311,6 @@ def member_estimators(self):
         Named estimators. Classifiers can be a pool for
         ``HQEnsembleSelector(pool, cv="prefit")``.
     """
-    check_is_fitted(self)
     # Copies share everything but the fitted model.
     pool = []
     for k, member in enumerate(self.fitted_.members):
