@@ -111,6 +111,11 @@ def test_hq_selector_weights_votes_by_accuracy(digits, fitted, voting):
     vote = np.average(votes, axis=0, weights=accuracy)
     assert_allclose(model.predict_proba(X_new), vote, atol=1e-6)
     assert_array_equal(model.predict(X_new), model.predict_proba(X_new).argmax(axis=1))
+    # scikit-learn's vote with these weights, of the models as they are
+    kind = "soft" if voting == "soft" else "hard"
+    frozen = [(name, FrozenEstimator(m)) for name, m in model.named_estimators_.items()]
+    vote = VotingClassifier(frozen, voting=kind, weights=model.weights_).fit(X, y)
+    assert_array_equal(model.predict(X_new), vote.predict(X_new))
 
 
 # Pairs come first in `teams_`, and the team of all models last.

@@ -15,7 +15,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from small_models import make
 from tiers import slow_after
 
-from skuq import NESClassifier, NESRegressor
+from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor
 from skuq.ensembles import Selection, select_by_likelihood
 from skuq.exceptions import SmallValidationWarning
 from skuq.networks import CellSpace, NASBench201Space, WithTraining, best_nas_bench_201
@@ -40,6 +40,14 @@ def fitted(iris, tiny_space):
     X, y = iris
     severities = [shifted(X, y, by) for by in (0.5, 1.0, 2.0)]
     return tiny(tiny_space, 10).fit(X, y, shift_validation=severities)
+
+
+def test_five_members_are_the_default(iris, tiny_space):
+    # The members of the paper's AutoDEUQ. Its "greedy" takes fewer if more are no better.
+    for kind in (AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor):
+        assert (kind().n_members, kind().n_trials) == (5, "auto")
+    model = NESClassifier(7, epochs=1, space=tiny_space, random_state=0).fit(*iris)
+    assert (len(model.catalog_), len(model.selection_), len(model.fitted_.members)) == (7, 5, 5)
 
 
 def test_predictions_average_the_members(iris, fitted):
