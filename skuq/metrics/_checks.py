@@ -18,7 +18,7 @@ _SUM_TOLERANCE = 1e-3
 def check_arrays(*, finite=True, **arrays) -> list[np.ndarray]:
     """Check that arrays have one length and at least one row, and return them as floats.
 
-    Those named `std` or `scale` must be positive.
+    One named `std` must be positive.
     """
     arrays = {name: as_floats(values) for name, values in arrays.items()}
     for name, values in arrays.items():
@@ -29,9 +29,8 @@ def check_arrays(*, finite=True, **arrays) -> list[np.ndarray]:
         if not finite and np.isnan(values).any():
             raise ValueError(f"`{name}` must be numbers. Got NaN.")
     check_consistent_length(*arrays.values())
-    for name in {"std", "scale"} & set(arrays):
-        if not (arrays[name] > 0).all():
-            raise ValueError(f"`{name}` must be positive. The smallest is {arrays[name].min()}.")
+    if "std" in arrays:
+        check_positive("std", arrays["std"])
     return list(arrays.values())
 
 
@@ -68,6 +67,12 @@ def check_intervals(lower, upper, *, one_output=False, **y_true) -> list[np.ndar
             f"row {wrong[0]}: {lower[wrong[0]]} and {upper[wrong[0]]}."
         )
     return [*y, lower, upper]
+
+
+def check_positive(name: str, values: np.ndarray) -> None:
+    """Raise ValueError unless all values are positive."""
+    if not (values > 0).all():
+        raise ValueError(f"`{name}` must be positive. The smallest is {values.min()}.")
 
 
 def check_inside_unit(name: str, value) -> None:
@@ -108,6 +113,7 @@ def check_members(y_true, loc, scale, weights):
                 f"`{name}` must have shape (n_members, *y_true.shape), here (n_members, "
                 f"{', '.join(map(str, y.shape))}). Got {values.shape}."
             )
+    check_positive("scale", scale)
     weights = check_member_weights(weights, len(loc))
     used = weights > 0
     return (y, loc, scale, weights) if used.all() else (y, loc[used], scale[used], weights[used])
