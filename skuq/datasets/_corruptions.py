@@ -61,10 +61,7 @@ TEST_CORRUPTIONS = (
 
 _IMAGE_FAMILIES = {"validation": VALIDATION_CORRUPTIONS, "test": TEST_CORRUPTIONS}
 _IMAGE_CORRUPTIONS = {
-    name: getattr(module, name)
-    for module in (_image_transforms, _image_transforms, _image_transforms, _image_transforms)
-    for name in VALIDATION_CORRUPTIONS + TEST_CORRUPTIONS
-    if hasattr(module, name)
+    name: getattr(_image_transforms, name) for name in VALIDATION_CORRUPTIONS + TEST_CORRUPTIONS
 }
 _BLOCK = 1000  # images at a time: bounds the memory that float64 copies take
 
@@ -144,48 +141,31 @@ def corrupt_images(
     """
     severity = check_severity(severity)
     names = resolve_kinds(kind, tuple(_IMAGE_CORRUPTIONS), _IMAGE_FAMILIES)
-    X = _check_pixels(X)
-    shape = _image_shape(X, image_shape)
-    bounds = _value_range(X, value_range)
-    if severity == 0:
-        return X.copy()
-    seeds = check_random_state(random_state).randint(1, 2**31 - 1, size=len(X))
-    return _corrupt_in_blocks(X, shape, bounds, names, severity, seeds)
-
-
-def _check_pixels(X) -> np.ndarray:
-    """Check images, and return them as an array of finite numbers."""
     X = check_array(X, dtype="numeric", ensure_2d=False, allow_nd=True, input_name="X")
     if X.dtype.kind not in "iuf":
         raise ValueError(f"X must be numbers. Got dtype {X.dtype}.")
-    return X
-
-
-def _corrupt_in_blocks(X, shape, bounds, names, severity, seeds) -> np.ndarray:
-    """Corrupt images of one shape (h, w, c), a block at a time, on a scale from 0 to 1."""
-    low, high = bounds
+    shape = _image_shape(X, image_shape)
+    low, high = _value_range(X, value_range)
+    if severity == 0:
+        return X.copy()
+    seeds = check_random_state(random_state).randint(1, 2**31 - 1, size=len(X))
     corrupted = np.empty_like(X)
     for block in gen_batches(len(X), _BLOCK):
-        images = X[block].astype("float64").reshape(-1, *shape)  # (n, h, w, c)
+        images = X[block].astype("float64").reshape(-1, *shape)  # (n, h, w, c), from 0 to 1
         images -= low
         images /= high - low
-        _corrupt_images(images, names, severity, seeds[block])
+        # Each image has its own seed, so that its corruption does not depend on the others.
+        rngs = [np.random.RandomState(seed) for seed in seeds[block]]
+        chosen = np.array([rng.randint(len(names)) for rng in rngs])
+        for k in np.unique(chosen):
+            these = np.flatnonzero(chosen == k)
+            corruption = _IMAGE_CORRUPTIONS[names[k]]
+            results = corruption(images[these], [rngs[i] for i in these], severity)
+            images[these] = results.clip(0, 1)
         values = low + (high - low) * images.reshape(X[block].shape)
         corrupted[block] = values.round() if X.dtype.kind in "iu" else values
     # float32 rounds to either side of a bound.
     return np.clip(corrupted, *np.array([low, high]).astype(X.dtype), out=corrupted)
-
-
-def _corrupt_images(images, names, severity, seeds) -> None:
-    """Corrupt images (n, h, w, c) with values from 0 to 1 in place."""
-    # Each image has its own seed, so that its corruption does not depend on the others.
-    rngs = [np.random.RandomState(seed) for seed in seeds]
-    chosen = np.array([rng.randint(len(names)) for rng in rngs])
-    for k in np.unique(chosen):
-        these = np.flatnonzero(chosen == k)
-        corruption = _IMAGE_CORRUPTIONS[names[k]]
-        results = corruption(images[these], [rngs[i] for i in these], severity)
-        images[these] = results.clip(0, 1)
 
 
 def _image_shape(X, image_shape) -> tuple[int, int, int]:
@@ -329,10 +309,19 @@ def corrupt_table(
     if fill not in ("mean", "nan"):
         raise ValueError(f"`fill` must be 'mean' or 'nan'. Got {fill!r}.")
     frame = _as_frame(X, "X")
-    reference = _check_reference(reference, frame)
+    reference = frame if reference is None else _as_frame(reference, "reference")
+    if not frame.columns.equals(reference.columns):
+        raise ValueError(
+            "`reference` must have the columns of X. "
+            f"Got {list(reference.columns)} for {list(frame.columns)}."
+        )
     positions = _positions(frame, columns, named=isinstance(X, pd.DataFrame))
-    if not isinstance(X, pd.DataFrame) and set(kinds) & set(_NUMERIC):
-        _check_numbers(frame)
+    is_numeric = all(_is_number(column) for _, column in frame.items())
+    if not isinstance(X, pd.DataFrame) and set(kinds) & set(_NUMERIC) and not is_numeric:
+        raise ValueError(
+            "X must be an array of numbers for 'noise' and 'scaling', or a DataFrame, whose "
+            f"other columns they leave alone. Got dtype {frame.dtypes.iloc[0]}."
+        )
     corrupted = frame.copy()
     if severity:
         _corrupt_columns(corrupted, kinds, positions, reference, severity, fill, random_state)
@@ -351,7 +340,12 @@ def _corrupt_columns(frame, kinds, positions, reference, severity, fill, random_
             column, reference_column = _dense(frame.iloc[:, j]), _dense(reference.iloc[:, j])
             cells = (row_kinds == k) & column.notna().to_numpy()
             if cells.any() and (kind not in _NUMERIC or _is_number(column)):
-                _check_reference_column(reference_column)
+                # Without a mean or a most frequent value there is nothing to corrupt by.
+                is_number = _is_number(reference_column)
+                if is_number and np.isinf(_numbers(reference_column)).any():
+                    raise ValueError(f"Column {reference_column.name!r} has infinite values.")
+                if reference_column.isna().all():
+                    raise ValueError(f"`reference` has no value in column {column.name!r}.")
                 corrupted = _TABLE_CORRUPTIONS[kind](
                     column, cells, reference_column, severity, fill, rng
                 )
@@ -363,14 +357,6 @@ def _corrupt_columns(frame, kinds, positions, reference, severity, fill, random_
 
 def _dense(column: pd.Series) -> pd.Series:
     return column.sparse.to_dense() if isinstance(column.dtype, pd.SparseDtype) else column
-
-
-def _check_reference_column(column: pd.Series) -> None:
-    """Raise ValueError if a column of the reference has no mean or no most frequent value."""
-    if _is_number(column) and np.isinf(_numbers(column)).any():
-        raise ValueError(f"Column {column.name!r} has infinite values.")
-    if column.isna().all():
-        raise ValueError(f"`reference` has no value in column {column.name!r}.")
 
 
 # Each kind returns the column with some of the `cells` (n,) changed. Missing cells are not among
@@ -462,28 +448,6 @@ def _as_frame(X, name: str) -> pd.DataFrame:
             f"Got {X.ndim}."
         )
     return pd.DataFrame(X)
-
-
-def _check_reference(reference, frame: pd.DataFrame) -> pd.DataFrame:
-    """Check the table for the statistics, by default X, and return it with the columns of X."""
-    if reference is None:
-        return frame
-    reference = _as_frame(reference, "reference")
-    if not frame.columns.equals(reference.columns):
-        raise ValueError(
-            "`reference` must have the columns of X. "
-            f"Got {list(reference.columns)} for {list(frame.columns)}."
-        )
-    return reference
-
-
-def _check_numbers(frame: pd.DataFrame) -> None:
-    """Raise ValueError if a column is not numeric."""
-    if not all(_is_number(column) for _, column in frame.items()):
-        raise ValueError(
-            f"X must be an array of numbers for 'noise' and 'scaling', or a DataFrame, whose "
-            f"other columns they leave alone. Got dtype {frame.dtypes.iloc[0]}."
-        )
 
 
 def _positions(frame: pd.DataFrame, columns, named: bool) -> list[int]:

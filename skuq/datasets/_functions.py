@@ -102,8 +102,10 @@ class SyntheticFunction:
     def __post_init__(self):
         allowed = _find(self.name).n_features
         if not isinstance(self.n_features, Integral) or self.n_features not in allowed:
+            least, most = allowed[0], "" if allowed == _any_from(allowed[0]) else allowed[-1]
+            wanted = f"a whole number from {least}{most and f' to {most}'}"
             raise ValueError(
-                f"`n_features` of {self.name!r} must be {_in_words(allowed)}. "
+                f"`n_features` of {self.name!r} must be {least if least == most else wanted}. "
                 f"Got {self.n_features!r}. In any number of dimensions from 2 there are "
                 f"{_quote(FUNCTIONS_ND)}."
             )
@@ -293,13 +295,6 @@ def _quote(names) -> str:
     return ", ".join(map(repr, names))
 
 
-def _in_words(numbers: range) -> str:
-    if len(numbers) == 1:
-        return str(numbers[0])
-    most = "" if numbers == _any_from(numbers[0]) else f" to {numbers[-1]}"
-    return f"a whole number from {numbers[0]}{most}"
-
-
 def _any_from(least: int) -> range:
     return range(least, sys.maxsize)
 
@@ -323,17 +318,9 @@ def _plane(formula, lowest, highest, box, top=None) -> _Problem:
     )
 
 
-def _kink(x):
-    return 1 + 2 * np.minimum(x - 0.4, 0) - 3 * np.maximum(x - 0.4, 0)
-
-
 def _sine3(x):
     envelope = np.maximum((x + 1) / 2, 0) ** 0.9
     return 0.5 * np.sin(np.exp(2.7 * x) + 0.1) * envelope + 0.5 * x + 0.25 * (x + 1) ** 2
-
-
-def _forrester(x):
-    return (6 * x - 2) ** 2 * np.sin(12 * x - 4)
 
 
 def _goldstein_price(x, y):
@@ -342,25 +329,13 @@ def _goldstein_price(x, y):
     return (1 + (x + y + 1) ** 2 * first) * (30 + (2 * x - 3 * y) ** 2 * second)
 
 
-def _bukin6(x, y):
-    return 100 * np.sqrt(np.abs(y - 0.01 * x**2)) + 0.01 * np.abs(x + 10)
-
-
 def _beale(x, y):
     return (1.5 - x + x * y) ** 2 + (2.25 - x + x * y**2) ** 2 + (2.625 - x + x * y**3) ** 2
-
-
-def _camel(x, y):
-    return 2 * x**2 - 1.05 * x**4 + x**6 / 6 + x * y + y**2
 
 
 def _branin(x, y):
     hollow = (y - 5.1 * x**2 / (4 * np.pi**2) + 5 * x / np.pi - 6) ** 2
     return hollow + 10 * (1 - 1 / (8 * np.pi)) * np.cos(x) + 10
-
-
-def _styblinski_tang(X):
-    return (X**4 - 16 * X**2 + 5 * X).sum(axis=1) / 2
 
 
 def _levy(X):
@@ -393,21 +368,21 @@ def _perm(X, beta=0.5):
     return total
 
 
-_STYBLINSKI_LOWEST = -2.903534027771177  # 4 x^3 - 32 x + 5 = 0
-
 # The points of least values are those of the library unless a line says otherwise. The points of
 # greatest values were found by hand at a corner, or numerically; tests search for higher values.
 _PROBLEMS = {
     "abs": _line(lambda x: np.abs(x - 0.4), 0.4, -1),
     "step": _line(lambda x: np.where(x < 0, 1.0, 0.0), 0, -1),
-    "kink": _line(_kink, -1, 0.4),
+    "kink": _line(lambda x: 1 + 2 * np.minimum(x - 0.4, 0) - 3 * np.maximum(x - 0.4, 0), -1, 0.4),
     "square": _line(np.square, 0, -1),
     "cubic": _line(lambda x: x**3, -1, 1),
     # The sine's argument is -5/2 pi, then -7/2 pi.
     "sine1": _line(lambda x: np.sin(10 / (x - 1.2)), 1.2 - 4 / np.pi, 1.2 - 20 / (7 * np.pi)),
     "sine2": _line(lambda x: 0.2 * np.sin(-5.5 * np.pi * x) + 0.8 * x, -1, 1),
     "sine3": _line(_sine3, -1, 0.9807989235371803),
-    "forrester": _line(_forrester, 0.7572487578418559, 1, box=(0, 1)),
+    "forrester": _line(
+        lambda x: (6 * x - 2) ** 2 * np.sin(12 * x - 4), 0.7572487578418559, 1, box=(0, 1)
+    ),
     "levy": _Problem(_levy, lambda d: (-10, 10), lambda d: 1, lambda d: -10, _any_from(1)),
     "sphere": _plane(lambda x, y: x**2 + y**2, (0, 0), (5.12, 5.12), (-5.12, 5.12)),
     # With a_1 = -1/2 the first factor runs from -1 to 3; the others are positive and
@@ -420,7 +395,12 @@ _PROBLEMS = {
         _any_from(2),
     ),
     "goldstein_price": _plane(_goldstein_price, (0, -1), (-1.737372529696409, 2), (-2, 2), top=1e6),
-    "bukin6": _plane(_bukin6, (-10, 1), (-15, -3), ((-15, -3), (-5, 3))),
+    "bukin6": _plane(
+        lambda x, y: 100 * np.sqrt(np.abs(y - 0.01 * x**2)) + 0.01 * np.abs(x + 10),
+        (-10, 1),
+        (-15, -3),
+        ((-15, -3), (-5, 3)),
+    ),
     # A -5 in place of any 10 gains 292 500 in the term on its left; before the end it loses
     # 787 545 in the one on its right.
     "rosenbrock": _Problem(
@@ -431,7 +411,9 @@ _PROBLEMS = {
         _any_from(2),
     ),
     "beale": _plane(_beale, (3, 0.5), (-4.5, -4.5), (-4.5, 4.5)),
-    "camel": _plane(_camel, (0, 0), (5, 5), (-5, 5)),
+    "camel": _plane(
+        lambda x, y: 2 * x**2 - 1.05 * x**4 + x**6 / 6 + x * y + y**2, (0, 0), (5, 5), (-5, 5)
+    ),
     # At (-d, .., -d) every inner sum is as far from zero as it gets, for d >= 3.
     "perm": _Problem(
         _perm,
@@ -442,9 +424,9 @@ _PROBLEMS = {
     ),
     "branin": _plane(_branin, (np.pi, 2.275), (-5, 0), ((-5, 0), (10, 15))),
     "styblinski_tang": _Problem(
-        _styblinski_tang,
+        lambda X: (X**4 - 16 * X**2 + 5 * X).sum(axis=1) / 2,
         lambda d: (-5, 5),
-        lambda d: _STYBLINSKI_LOWEST,
+        lambda d: -2.903534027771177,  # 4 x^3 - 32 x + 5 = 0
         lambda d: 5,
         range(2, 3),
     ),
