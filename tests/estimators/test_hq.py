@@ -367,7 +367,11 @@ MANY = [(f"t{k}", DecisionTreeClassifier(max_depth=1, random_state=k)) for k in 
         (MANY, {}, "67,108,837 teams"),
         ([BAYES, OTHER], {"voting": "absolute"}, "The 'voting' parameter"),
         ([BAYES, OTHER], {"weights": [1, 1]}, "The 'weights' parameter"),
-        ([BAYES, OTHER], {"cv": ShuffleSplit(3, random_state=0)}, "exactly one test fold"),
+        (
+            [BAYES, OTHER],
+            {"cv": ShuffleSplit(3, random_state=0)},
+            "`cv` must .* exactly one test fold",
+        ),
         ([BAYES, OTHER], {"beta": 0.3, "filters": ("mean",)}, 'add "alpha" to `filters`'),
         ([BAYES, OTHER], {"on": "labels", "metric": "qs"}, "leave out `on`"),
         *(
