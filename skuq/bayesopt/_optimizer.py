@@ -6,8 +6,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -42,95 +41,6 @@ from skuq.exceptions import SearchFailedError
 _logger = logging.getLogger("skuq")
 
 _MOST_FAILURES = 10  # evaluations that may fail before the first success
-
-
-def run_loop(
-    func: Callable[[np.ndarray], Any],
-    log: ResultLog,
-    ask: Callable[[int], np.ndarray],
-    lock: AbstractContextManager[Any],
-    *,
-    n_calls: int,
-    q: int,
-    first: np.ndarray,
-    best: Callable[[], float],
-    is_to_stop: Callable[[], bool],
-    verbose: int | None,
-) -> str:
-    """Evaluate `func` at batches of `q` points until `n_calls` more results are in the log.
-
-    The points of `first` (k, d) come before any is asked for. The log changes under the `lock` of
-    the search. ``best()`` is shown as progress, and ``is_to_stop()`` is called after each batch.
-    Return why the loop ended; raise SearchFailedError if none of the first ten evaluations, or of
-    all, was usable.
-    """
-    end = len(log) + n_calls
-    message = f"All {n_calls} evaluations are done."
-    with Progress("search", "point", n_calls, verbose=verbose) as progress:
-        try:
-            while len(log) < end:
-                n = min(q, end - len(log))
-                if not len(first) and not log.n_left:
-                    message = "Every point of the domain is known."
-                    break
-                if len(first):
-                    batch, first = first[:n], first[n:]
-                    with lock:
-                        log.expect(batch)
-                else:
-                    batch = ask(int(min(n, log.n_left)))
-                n_done = 0
-                try:
-                    for x in batch:
-                        if n_done:
-                            progress.step()
-                        _evaluate(func, x, log, lock)
-                        n_done += 1
-                finally:  # after an interrupt, the rest of the batch is no longer pending
-                    with lock:
-                        log.forget(batch[n_done:])
-                progress.step(best=f"{best():.4g}", failed=log.n_failed)
-                if is_to_stop():
-                    message = "Stopped by `callback`."
-                    break
-        except KeyboardInterrupt:
-            if not log.has_value:
-                raise
-            message = f"Interrupted after {len(log)} of {end} evaluations."
-            warn_user(message)
-    if not log.has_value:
-        raise _failure(log)
-    return message
-
-
-def _evaluate(func, x, log, lock):
-    """Call the function at one point (d,) and record its result or its exception."""
-    try:
-        y, constraints = func(x.copy()), None
-        if log.rules.estimators and isinstance(y, tuple) and len(y) == 2:
-            y, constraints = y
-    except Exception as error:
-        message = f"{type(error).__name__}: {error}"
-        _logger.info("evaluation %d failed: %s", len(log), message)
-        with lock:
-            log.add_failures(x, message)
-    else:
-        if y is None and not log.has_value:  # perhaps a forgotten `return`
-            raise ValueError(f"The function must return numbers. Got None at x={x.tolist()}.")
-        with lock:
-            if y is None:
-                log.add_failures(x, "no result")
-            else:
-                log.add(x, y, constraints)
-    if len(log) >= _MOST_FAILURES and not log.has_value:
-        raise _failure(log)
-
-
-def _failure(log):
-    return SearchFailedError(
-        f"None of {len(log)} evaluations was usable. The last one: {log.messages[-1]}. "
-        "The function gets one point of shape (d,), and returns a finite number."
-    )
 
 
 _KIND = "Bayesian optimisation"  # of saved files
@@ -447,22 +357,8 @@ class BayesianOptimizer:
             )
         self._state.sign, self._state.n_steps = sign, max(1, end - self.n_initial)
 
-        def is_to_stop():
-            answer = None if self.callback is None else self.callback(self)
-            return isinstance(answer, bool | np.bool_) and bool(answer)
-
-        message = run_loop(
-            func,
-            self._log,
-            self.ask,
-            self._lock,
-            n_calls=n_calls,
-            q=q,
-            first=given,
-            best=lambda: self.best_value_,
-            is_to_stop=is_to_stop,
-            verbose=self.verbose,
-        )
+        message = self._run(func, n_calls, q, given)
+        self._check_success()
         with self._lock:
             if not self._log.feasible.any():
                 warn_user(
@@ -474,6 +370,75 @@ class BayesianOptimizer:
                     self._step()
             found = self.x_, self.y_, self.values_
             return OptimizationResult(*self._best(), *found, message, self.history_)
+
+    def _run(self, func, n_calls, q, first):
+        """Evaluate the points of `first` (k, d), then batches of q points that are asked for.
+
+        Return why it ended: other threads may tell results, so that there may be more of them.
+        Raise SearchFailedError if none of the first ten evaluations, or of all, was usable.
+        """
+        log, end = self._log, len(self._log) + n_calls
+        with Progress("search", "point", n_calls, verbose=self.verbose) as progress:
+            try:
+                while len(log) < end:
+                    n = min(q, end - len(log))
+                    if len(first):
+                        batch, first = first[:n], first[n:]
+                        with self._lock:
+                            log.expect(batch)
+                    elif log.n_left:
+                        batch = self.ask(int(min(n, log.n_left)))
+                    else:
+                        return "Every point of the domain is known."
+                    n_done = 0
+                    try:
+                        for x in batch:
+                            if n_done:
+                                progress.step()
+                            self._evaluate(func, x)
+                            n_done += 1
+                    finally:  # after an interrupt, the rest of the batch is no longer pending
+                        with self._lock:
+                            log.forget(batch[n_done:])
+                    progress.step(best=f"{self.best_value_:.4g}", failed=log.n_failed)
+                    answer = None if self.callback is None else self.callback(self)
+                    if isinstance(answer, bool | np.bool_) and answer:
+                        return "Stopped by `callback`."
+            except KeyboardInterrupt:
+                if not log.has_value:
+                    raise
+                message = f"Interrupted after {len(log)} of {end} evaluations."
+                warn_user(message)
+                return message
+        return f"All {n_calls} evaluations are done."
+
+    def _evaluate(self, func, x):
+        """Call the function at one point (d,) and record its result or its exception."""
+        log = self._log
+        try:
+            y, constraints = func(x.copy()), None
+            if log.rules.estimators and isinstance(y, tuple) and len(y) == 2:
+                y, constraints = y
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}"
+            _logger.info("evaluation %d failed: %s", len(log), message)
+            with self._lock:
+                log.add_failures(x, message)
+        else:
+            if y is None and not log.has_value:  # perhaps a forgotten `return`
+                raise ValueError(f"The function must return numbers. Got None at x={x.tolist()}.")
+            self.tell(x, y, constraints)
+        if len(log) >= _MOST_FAILURES:
+            self._check_success()
+
+    def _check_success(self):
+        """Raise SearchFailedError if no evaluation was usable."""
+        if not self._log.has_value:
+            raise SearchFailedError(
+                f"None of {len(self._log)} evaluations was usable. The last one: "
+                f"{self._log.messages[-1]}. The function gets one point of shape (d,), and returns "
+                "a finite number."
+            )
 
     # Proposals and results, one by one
 
