@@ -47,7 +47,7 @@ class Domain:
 
     `integer` are indices of the columns that hold whole numbers, `categories` of those that hold
     unordered codes, 0 to K - 1. `input_constraints` are those of `BayesianOptimizer`; `feasible`
-    is the set of points that satisfy them, None without constraints. Raise ValueError if the
+    is the set of points that satisfy them. Raise ValueError if the
     bounds do not fit these columns, or if there is no feasible point.
     """
 
@@ -102,13 +102,12 @@ class Domain:
         self.encoded_bounds, self.encoded_integer = np.array(ends), np.array(whole)
         #: Whether all encoded columns are 0 or 1.
         self.is_binary = all(whole) and bool((self.encoded_bounds == [0, 1]).all())
-        self.input_constraints, self.feasible = named_constraints(input_constraints), None
-        if self.input_constraints:
-            self.feasible = FeasibleSet(
-                self.input_constraints, self.bounds, self._whole, self.from_quantiles
-            )
-            if self.feasible.listed is not None:
-                self.n_points = len(self.feasible.listed)
+        self.input_constraints = named_constraints(input_constraints)
+        self.feasible = FeasibleSet(
+            self.input_constraints, self.bounds, self._whole, self.from_quantiles
+        )
+        if self.feasible.listed is not None:
+            self.n_points = len(self.feasible.listed)
 
     def check(self, X) -> np.ndarray:
         """Validate points (n, d), or one point (d,), inside of the box as an array (n, d)."""
@@ -141,17 +140,6 @@ class Domain:
                 f"Got {X[row, column]}."
             )
         return X
-
-    def is_feasible(self, X) -> np.ndarray:
-        """Tell which points (n, d) satisfy the constraints of inputs: (n,)."""
-        return np.ones(len(X), bool) if self.feasible is None else self.feasible.is_feasible(X)
-
-    def describe_violation(self, X) -> str:
-        """Name a constraint of inputs that a point of X (n, d) violates; "" if none does.
-
-        Points may have been rounded to single precision.
-        """
-        return "" if self.feasible is None else self.feasible.describe_violation(X, self.tolerance)
 
     def encode(self, X) -> np.ndarray:
         """Encode points (n, d) for a surrogate: (n, D).
@@ -202,7 +190,7 @@ class Domain:
 
     def sample(self, n, rng) -> np.ndarray:
         """Draw points (n, d); without constraints of inputs they are uniform."""
-        if self.feasible is not None:
+        if self.input_constraints:
             return self.feasible.sample(n, rng)
         return self.from_quantiles(rng.random((n, self.n_columns)))
 
@@ -211,7 +199,7 @@ class Domain:
 
         Clusters of feasible points fill any set ("fast flexible filling", Lekivetz and Jones 2015).
         """
-        if self.feasible is None:
+        if not self.input_constraints:
             return self.from_quantiles(qmc.LatinHypercube(self.n_columns, rng=rng).random(n))
         X = np.unique(self.sample(_PER_INITIAL * n, rng), axis=0)
         if len(X) <= n:
@@ -222,10 +210,7 @@ class Domain:
 
     def grid(self) -> np.ndarray:
         """List all points (n_points, d) of a domain without continuous columns."""
-        if self.feasible is not None:
-            return self.feasible.list_points()
-        counts = np.diff(self.bounds, axis=1)[:, 0].astype(int) + 1
-        return np.indices(counts).reshape(len(counts), -1).T + self.bounds[:, 0]
+        return self.feasible.list_points()
 
     def neighbours(self, x, n, rng) -> np.ndarray:
         """Get points (k, d) near x (d,) that differ in one discrete column, or in continuous ones.
@@ -251,7 +236,7 @@ class Domain:
             reach = (high - low) * 10 ** rng.uniform(-4, -0.5, (n, 1))
             jittered = x + np.where(self._whole, 0, reach * rng.normal(size=(n, len(x))))
             steps.append(np.clip(jittered, low, high))
-        if self.feasible is None:
+        if not self.input_constraints:
             return np.concatenate(steps)
         given = np.tile(x, (n, 1))
         if not self._whole.all():
@@ -263,7 +248,7 @@ class Domain:
 
     def encoded_linear(self) -> LinearConstraint | None:
         """Get the linear constraints of inputs as those of encoded points; None without any."""
-        if self.feasible is None or not len(self.feasible.matrix):
+        if not len(self.feasible.matrix):
             return None
         # The code of a category is the sum of its one-hot columns times their codes.
         parts = [
@@ -368,5 +353,5 @@ def moves_off_faces(
             rows.append(row)
             moved.append(inside)
     moves = np.array(moved).reshape(-1, domain.n_columns)
-    kept = domain.is_feasible(moves)
+    kept = domain.feasible.is_feasible(moves)
     return np.array(rows, dtype=int)[kept], moves[kept]

@@ -171,7 +171,9 @@ class FeasibleSet:
         rows = self.matrix[self.is_equality] * self._width * ~is_whole
         self._correction = np.linalg.pinv(rows)
         self._along = (np.eye(d) - self._correction @ rows) * ~is_whole
-        self._find_points()
+        self.listed, self._units = None, np.empty(0)
+        if self.constraints:
+            self._find_points()
 
     def is_feasible(self, X, strict=False) -> np.ndarray:
         """Tell which points (n, d) satisfy all constraints: (n,)."""
@@ -187,7 +189,7 @@ class FeasibleSet:
         """
         for constraint, unit in zip(self.constraints, self._units):
             violations = constraint.violations(X) - tolerance * unit
-            if violations.max() > 0:
+            if violations.max(initial=0) > 0:
                 x = X[violations.argmax()].tolist()
                 return f"x={x} violates the input constraint {constraint.name!r}"
         return ""
@@ -317,7 +319,8 @@ class FeasibleSet:
         self._units = np.where(spreads > 0, spreads, 1.0)
         inside = (violations <= 0).all(axis=0)
         self._share = inside.mean()
-        self.listed = self.list_points(_MOST_LISTED) if self.is_whole.all() else None
+        if self.is_whole.all():
+            self.listed = self.list_points(_MOST_LISTED)
         if self.listed is not None:
             self._pool = self.listed
         elif self._share >= _LEAST_SHARE:

@@ -149,7 +149,7 @@ def maximize_acquisition(
         draws = posterior(pending)
         values = np.asarray(draws if objective is None else objective(draws), dtype="float64")
         level = acquisition.pending_level(values)
-    if domain is not None and domain.feasible is None:
+    if domain is not None and not domain.input_constraints:
         domain = None
     best = best if acquisition.uses_best else 0.0
     task = AcquisitionTask(posterior, acquisition, objective, bounds, best, q, level, domain)

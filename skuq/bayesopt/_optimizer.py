@@ -344,7 +344,7 @@ class BayesianOptimizer:
         check_count("n_calls", n_calls)
         check_count("q", q)
         given = self._log.x[:0] if x0 is None else self.domain.check(x0)
-        violation = self.domain.describe_violation(given) if len(given) else ""
+        violation = self.domain.feasible.describe_violation(given, self.domain.tolerance)
         if violation:
             raise ValueError(f"`x0` must be feasible, but {violation}.")
         if len(given) > n_calls:

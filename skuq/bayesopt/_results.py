@@ -104,7 +104,9 @@ class ResultLog:
     @property
     def feasible(self) -> np.ndarray:
         """Tell which evaluations succeeded and satisfy all constraints: (n,)."""
-        return self.usable & is_feasible(self.constraints) & self.domain.is_feasible(self.x)
+        return (
+            self.usable & is_feasible(self.constraints) & self.domain.feasible.is_feasible(self.x)
+        )
 
     @property
     def has_value(self) -> bool:
@@ -145,7 +147,7 @@ class ResultLog:
         values, constraints = sign * self.values[usable], self.constraints[usable]
         # Merits rank infeasible points below feasible ones, by their violation.
         found = merits(values, constraints, merit_units(values, constraints))
-        allowed = self.domain.is_feasible(self.x[usable])
+        allowed = self.domain.feasible.is_feasible(self.x[usable])
         found = np.where(allowed | ~allowed.any(), found, -np.inf)
         return int(usable[np.argmax(found)])
 
@@ -159,7 +161,7 @@ class ResultLog:
     def add(self, x, y, constraints=None) -> None:
         """Add points (d,) or (k, d) and their outputs; see `BayesianOptimizer.tell`."""
         points = self.domain.check(x)
-        violation = self.domain.describe_violation(points)
+        violation = self.domain.feasible.describe_violation(points, self.domain.tolerance)
         if violation:
             warn_user(f"{violation}: the surrogate learns from it, but it is never the best point.")
         outputs = self._check_outputs(y, len(points), single=np.ndim(x) == 1)
@@ -258,7 +260,7 @@ class ResultLog:
         status = np.where(self.usable, "completed", "failed").tolist() + ["pending"] * n_pending
         columns: dict = {f"x{j}": X[:, j] for j in range(X.shape[1])}
         columns["value"] = np.append(self.values, np.full(n_pending, np.nan))
-        if len(self.rules) or self.domain.feasible is not None:
+        if len(self.rules) or self.domain.input_constraints:
             missing = np.full((n_pending, len(self.rules)), np.nan)
             limits = np.vstack([self.known_constraints, missing])
             columns |= {name: limits[:, j] for j, name in enumerate(self.rules.names)}

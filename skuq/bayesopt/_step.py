@@ -120,7 +120,7 @@ class Step:
             shape = surrogates.posterior.output_shape
             self.objective = MeritObjective(self._signed, shape, functions)
         # Points that violate constraints of inputs are never the best, unless there are no others.
-        self._allowed = self.domain.is_feasible(results.X)
+        self._allowed = self.domain.feasible.is_feasible(results.X)
         self._allowed |= ~self._allowed.any()
         self._values = np.where(self._allowed, self._values, -np.inf)
         # Whether several points can be found at once, given pending ones.
@@ -325,8 +325,7 @@ class Step:
 
     def _decode(self, encoded):
         """Make points (k, d) of encoded ones (k, D), and undo what rounding does to constraints."""
-        x, feasible = self.domain.decode(encoded), self.domain.feasible
-        return x if feasible is None else feasible.move_inside(x)
+        return self.domain.feasible.move_inside(self.domain.decode(encoded))
 
     def _choose_greedily(self, q, acquisition, given):
         """Choose points of a small domain one after the other, each the best given those before."""
@@ -426,7 +425,7 @@ class Step:
         # A noisy function may be evaluated again where it is known.
         known = self.results.failed if self._settings.noisy else self._known_points()
         free = self.domain.distance(X, known) > _SAME_POINT * self._root
-        free &= self.domain.is_feasible(X)
+        free &= self.domain.feasible.is_feasible(X)
         free &= self.domain.distance(X, np.vstack([self.pending, others])) > self._min_gap
         if math.isinf(self.domain.n_points) and len(self.results.failed):
             # A point near a failure is likely to fail, too, unless a usable result is nearer.
