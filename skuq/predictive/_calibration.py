@@ -260,7 +260,19 @@ def fit_epistemic_scale(
     # The factor of the model's part that makes both parts equal in a typical row.
     balance = np.median(aleatoric[aleatoric > 0]) / np.median(epistemic)
     least = float(_NEGLIGIBLE * balance)
-    known = _fit_scale_with_known_noise(error, epistemic, beyond, aleatoric, weight, least), 1.0
+
+    def mean_nll(c: float, k: float) -> float:
+        near, far = (np.hypot(c * side, k * aleatoric) for side in (epistemic, beyond))
+        return float(weight @ (_log_width(near, far) + 0.5 * (error / near) ** 2))
+
+    # From here on every row's variance is at least its squared error, and the loss grows.
+    # It is sqrt(error^2 - aleatoric^2), factorised against overflow and cancellation.
+    enough = np.sqrt(np.maximum(abs(error) - aleatoric, 0)) * np.sqrt(abs(error) + aleatoric)
+    high = (enough / epistemic).max()
+    known = least, 1.0
+    if high > least:
+        log_c = minimise(lambda log_c: mean_nll(np.exp(log_c), 1.0), _log_grid(least, high))
+        known = float(np.exp(log_c)), 1.0
     if not fit_noise:
         return known
     both = 1.0, 1.0
@@ -277,13 +289,10 @@ def fit_epistemic_scale(
         ratio = np.exp(minimise(profile_nll, grid))
         k = root_mean_square(error / np.hypot(ratio * epistemic, aleatoric), weight)
         both = float(k * ratio), k
-
-    def log_likelihood(c: float, k: float) -> float:
-        std, far = (np.hypot(c * side, k * aleatoric) for side in (epistemic, beyond))
-        # The mean over terms, times the effective number of terms: their weights sum to 1.
-        return -_mean_nll(error, std, far, weight) / np.sum(weight**2)
-
-    return both if log_likelihood(*both) - log_likelihood(*known) > _SIGNIFICANT else known
+    # Log likelihoods are means over terms, times the effective number of terms: their weights sum
+    # to 1.
+    gain = -mean_nll(*both) / np.sum(weight**2) + mean_nll(*known) / np.sum(weight**2)
+    return both if gain > _SIGNIFICANT else known
 
 
 def _terms(weights: np.ndarray, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -300,39 +309,10 @@ def _log_width(near: np.ndarray, far: np.ndarray) -> np.ndarray:
     return np.log(0.5 * (near + far))
 
 
-def _mean_nll(error: np.ndarray, near: np.ndarray, far: np.ndarray, weight: np.ndarray) -> float:
-    """Average the NLL of two-piece normals, of width `near` on the side of the error."""
-    mean: float = weight @ (_log_width(near, far) + 0.5 * (error / near) ** 2)
-    return mean
-
-
 def _log_grid(low: float, high: float) -> np.ndarray:
     """Make a grid from log(low) to log(high) in steps of about `_GRID_STEP`."""
     low, high = np.log(low), np.log(high)
     return np.linspace(low, high, max(int(np.ceil((high - low) / _GRID_STEP)), 1) + 1)
-
-
-def _fit_scale_with_known_noise(
-    error: np.ndarray,
-    epistemic: np.ndarray,
-    beyond: np.ndarray,
-    aleatoric: np.ndarray,
-    weight: np.ndarray,
-    least: float,
-) -> float:
-    """Fit c of the variance ``c**2 * epistemic**2 + aleatoric**2``, at least `least`."""
-    # From here on every row's variance is at least its squared error, and the loss grows.
-    # It is sqrt(error^2 - aleatoric^2), factorised against overflow and cancellation.
-    enough = np.sqrt(np.maximum(abs(error) - aleatoric, 0)) * np.sqrt(abs(error) + aleatoric)
-    high = (enough / epistemic).max()
-    if high <= least:
-        return least
-
-    def nll(log_c: float) -> float:
-        std, far = (np.hypot(np.exp(log_c) * side, aleatoric) for side in (epistemic, beyond))
-        return _mean_nll(error, std, far, weight)
-
-    return float(np.exp(minimise(nll, _log_grid(least, high))))
 
 
 def fit_readout(
