@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from skuq._utils._records import saved_as
-from skuq.catalog._folder import read_records
+from skuq.catalog._folder import find_search, read_search, read_trials
 from skuq.catalog._records import FoldedMember, HeldOut, Member, TrialRecord
 from skuq.exceptions import CatalogMismatchError
 
@@ -70,7 +70,9 @@ class Catalog(Sequence[TrialRecord]):
             If the description of the search is broken, or the file of a trial does not hold a
             trial. Damaged files of trials are skipped with a warning.
         """
-        return cls(*read_records(path))
+        folder = find_search(path)
+        search = read_search(folder)
+        return cls((record for _, record in read_trials(folder, search)), search.held_out)
 
     def __len__(self) -> int:
         return len(self.records)

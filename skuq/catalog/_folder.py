@@ -118,16 +118,6 @@ def _trial_name(trial_number: int) -> str:
 # ------------------------------------------------------------------------------------- reading
 
 
-def read_records(path: str | PathLike[str]) -> tuple[list[TrialRecord], HeldOut]:
-    """Read the trials of `find_search`'s folder, and the rows that they predicted.
-
-    The search may be running. Damaged files of trials are skipped with a warning.
-    """
-    folder = find_search(path)
-    search = read_search(folder)
-    return [record for _, record in read_trials(folder, search)], search.held_out
-
-
 def read_estimator(path: str | PathLike[str]) -> bytes:
     """Read the file of the estimator, without its trials, in `find_search`'s folder."""
     file = find_search(path) / _ESTIMATOR
@@ -453,7 +443,7 @@ class CatalogFolder:
             )
             self._report_new()
             self._write_estimator(estimator)
-            self._write_search()
+            _archive.write(self.path / _SEARCH, self._search._asdict(), kind="search")
         elif differences := _differences(self._search.space, space):
             raise CatalogMismatchError(
                 f"The trials in {self.path} are from another search space. Differences:\n"
@@ -484,11 +474,6 @@ class CatalogFolder:
                 f"trials are not used. Differences:\n{text}"
             )
 
-    def _write_search(self) -> None:
-        """Write the description of the search."""
-        assert self._search is not None
-        _archive.write(self.path / _SEARCH, self._search._asdict(), kind="search")
-
     def _write_estimator(self, estimator: bytes | None) -> None:
         """Write the saved estimator, or remove its file if it could not be saved."""
         if estimator is None:
@@ -507,7 +492,7 @@ class CatalogFolder:
         if self._search is None:
             raise RuntimeError("`begin` must be called before the first trial is added.")
         if not has_search(self.path):  # deleted since: the trials would belong to no search
-            self._write_search()
+            _archive.write(self.path / _SEARCH, self._search._asdict(), kind="search")
         self._write_trial(self.path, record, self._n_finished)
         self._n_finished += 1
         self.records.append(record)

@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -234,20 +234,16 @@ class OracleProposer:
                 # configuration that was evaluated.
                 trial = self._trials[record.trial_number] = self._create_trial()
                 trial.hyperparameters.values.update(record.configuration)
-            self._tell(record)
+            trial = self._trials[record.trial_number]
+            if not record.failed:
+                sign = -1 if self._oracle.objective.direction == "max" else 1
+                metrics = {self._oracle.objective.name: sign * record.score}
+                self._oracle.update_trial(trial.trial_id, metrics)
+            trial = self._oracle.trials[trial.trial_id]
+            trial.status = "FAILED" if record.failed else "COMPLETED"
+            trial.message = record.message
+            self._oracle.end_trial(trial)
         self._n_told = len(history)
-
-    def _tell(self, record: TrialRecord) -> None:
-        """Report a finished trial to the oracle."""
-        trial = self._trials[record.trial_number]
-        if not record.failed:
-            sign = -1 if self._oracle.objective.direction == "max" else 1
-            metrics = {self._oracle.objective.name: sign * record.score}
-            self._oracle.update_trial(trial.trial_id, metrics)
-        trial = self._oracle.trials[trial.trial_id]
-        trial.status = "FAILED" if record.failed else "COMPLETED"
-        trial.message = record.message
-        self._oracle.end_trial(trial)
 
 
 @dataclass(frozen=True)
@@ -298,44 +294,23 @@ def population_sizes(
     return p, min(p, sample_size or min(10, max(2, p // 3)))
 
 
-class ForestSurrogate:
-    """A random forest that predicts means and standard deviations.
+def forest_moments(
+    forest: RandomForestRegressor, x: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Predict mean and standard deviation, each (n,), of x (n, n_columns) by a fitted forest.
 
-    Parameters
-    ----------
-    n_estimators : int, default=10
-        Number of trees; 10 in AgEBO's published runs.
-    min_samples_leaf : int, default=1
-        Minimum number of samples in a leaf.
-    seed : int, default=0
-        Seed of the forest.
+    By the law of total variance, the variance is the mean over trees of the variance within the
+    leaf, plus the variance over trees of the leaf's mean.
     """
-
-    def __init__(self, n_estimators: int = 10, min_samples_leaf: int = 1, seed: int = 0) -> None:
-        self._forest = RandomForestRegressor(
-            n_estimators=n_estimators, min_samples_leaf=min_samples_leaf, random_state=seed
-        )
-
-    def fit(self, x: ArrayLike, y: ArrayLike) -> Self:
-        """Fit to x (n, n_columns) and y (n,)."""
-        self._forest.fit(x, y)
-        return self
-
-    def predict(self, x: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Predict mean and standard deviation, each (n,).
-
-        By the law of total variance, the variance is the mean over trees of the variance within
-        the leaf, plus the variance over trees of the leaf's mean.
-        """
-        x = np.asarray(x, dtype="float32")
-        trees = [estimator.tree_ for estimator in self._forest.estimators_]
-        leaves = np.stack([tree.apply(x) for tree in trees])  # (n_trees, n)
-        means = np.stack([t.value[leaf, 0, 0] for t, leaf in zip(trees, leaves)])  # (n_trees, n)
-        # With squared error, a leaf's impurity is the variance of its targets. Rounding can make
-        # that of a pure leaf negative, about -1e-17.
-        within = np.stack([t.impurity[leaf] for t, leaf in zip(trees, leaves)])
-        variance = np.maximum(within, 0).mean(axis=0) + means.var(axis=0)
-        return means.mean(axis=0), np.sqrt(variance)
+    x = np.asarray(x, dtype="float32")
+    trees = [estimator.tree_ for estimator in forest.estimators_]
+    leaves = np.stack([tree.apply(x) for tree in trees])  # (n_trees, n)
+    means = np.stack([t.value[leaf, 0, 0] for t, leaf in zip(trees, leaves)])  # (n_trees, n)
+    # With squared error, a leaf's impurity is the variance of its targets. Rounding can make
+    # that of a pure leaf negative, about -1e-17.
+    within = np.stack([t.impurity[leaf] for t, leaf in zip(trees, leaves)])
+    variance = np.maximum(within, 0).mean(axis=0) + means.var(axis=0)
+    return means.mean(axis=0), np.sqrt(variance)
 
 
 @dataclass(frozen=True)
@@ -388,10 +363,11 @@ class ForestOptimizer:
         # The constant liar: failed trials get the worst score, running ones the best.
         targets = scores + [max(scores)] * len(failed) + [min(scores)] * len(running)
         x = self.space.encode([*configurations, *running])
-        surrogate = ForestSurrogate(seed=int(rng.integers(2**31 - 1))).fit(x, targets)
+        # AgEBO's published runs have ten trees.
+        forest = RandomForestRegressor(10, random_state=int(rng.integers(2**31 - 1)))
         # The acquisition is minimised over random candidates.
         candidates = self.space.sample_many(rng, self.n_candidates)
-        mean, std = surrogate.predict(self.space.encode(candidates))
+        mean, std = forest_moments(forest.fit(x, targets), self.space.encode(candidates))
         return candidates[int(np.argmin(mean - self.kappa * std))]
 
 
