@@ -7,14 +7,14 @@ from typing import Any
 
 from sklearn.base import is_classifier
 
-from skuq._params import Interval, StrOptions, settings_constraint
+from skuq._params import Interval, StrOptions
 from skuq._utils._records import saved_as
 from skuq.ensembles import GreedySelection
 from skuq.ensembles._rules import SELECTIONS
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._searches._plan import (
-    SEARCH_CONSTRAINTS,
     SearchPlan,
+    constraints_with,
     is_splitter,
     resolve_rule,
     resolve_space,
@@ -41,11 +41,7 @@ SETTINGS: dict[str, Any] = {
 
 #: Constraints of the parameters of regressor and classifier.
 AUTODEUQ_CONSTRAINTS: dict = {
-    **SEARCH_CONSTRAINTS,
-    **{
-        name: [*settings_constraint(short_forms), *SEARCH_CONSTRAINTS[name]]
-        for name, short_forms in SETTINGS.items()
-    },
+    **constraints_with(SETTINGS),
     "repeats": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
 }
 

@@ -9,14 +9,13 @@ import numpy as np
 from sklearn.base import clone, is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from skuq._params import settings_constraint
 from skuq._utils._records import saved_as
 from skuq.ensembles import TopSelection
 from skuq.ensembles._rules import NES_SELECTIONS
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._searches._plan import (
-    SEARCH_CONSTRAINTS,
     SearchPlan,
+    constraints_with,
     resolve_rule,
     resolve_space,
     resolve_strategy,
@@ -50,11 +49,7 @@ SETTINGS: dict[str, Any] = {
 
 #: Constraints of the parameters of classifier and regressor.
 NES_CONSTRAINTS: dict = {
-    **SEARCH_CONSTRAINTS,
-    **{
-        name: [*settings_constraint(short_forms), *SEARCH_CONSTRAINTS[name]]
-        for name, short_forms in SETTINGS.items()
-    },
+    **constraints_with(SETTINGS),
     "image_shape": [tuple, list, None],
 }
 

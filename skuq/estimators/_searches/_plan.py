@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 from sklearn.base import is_classifier
 
-from skuq._params import HasMethods, Hidden, Interval, Settings, StrOptions, resolve_settings
+from skuq._params import (
+    HasMethods,
+    Hidden,
+    Interval,
+    Settings,
+    StrOptions,
+    resolve_settings,
+    settings_constraint,
+)
 from skuq.catalog import Catalog
 from skuq.catalog._folder import find_search
 from skuq.catalog._records import HeldOut
@@ -35,6 +43,9 @@ _N_FOLDS, _N_FOLDS_OF_MANY = 8, 5  # default number of folds, and that for more 
 _MANY_ROWS = 20_000
 _EPOCHS = 100  # default number of epochs in spaces that do not set it
 _EPOCHS_OF_STEPS = 30, 100  # smallest and largest default, if it follows from a number of steps
+
+#: Constraints of a classifier's parameter.
+CLASS_WEIGHT: dict = {"class_weight": [dict, StrOptions({"balanced"}), None]}
 
 #: Constraints of the parameters of all searches.
 SEARCH_CONSTRAINTS: dict = {
@@ -64,6 +75,15 @@ SEARCH_CONSTRAINTS: dict = {
     "random_state": ["random_state"],
     "verbose": ["verbose", None],
 }
+
+
+def constraints_with(short_forms: dict[str, Any]) -> dict[str, Any]:
+    """Return the constraints of all searches, with the short forms of one kind's settings."""
+    own = {
+        name: [*settings_constraint(forms), *SEARCH_CONSTRAINTS[name]]
+        for name, forms in short_forms.items()
+    }
+    return {**SEARCH_CONSTRAINTS, **own}
 
 
 @dataclass(frozen=True, eq=False)
