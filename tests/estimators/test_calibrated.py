@@ -551,6 +551,20 @@ def test_calibrated_passes_groups_and_validation_data_on(routing):
     assert_array_equal(own_groups, groups)
 
 
+def test_calibrated_gives_every_fit_all_validation_rows():
+    """Also where there are as many as rows, which are divided."""
+    n_rows = []
+
+    class Validating(TooSure):
+        def fit(self, X, y, X_val=None, y_val=None):
+            n_rows.append((len(X), len(X_val), len(y_val)))
+            return super().fit(X, y)
+
+    X, y = line(60)
+    calibrated(Validating(), cv=3).fit(X, y, X_val=X, y_val=y)
+    assert n_rows == [(40, 60, 60)] * 3 + [(60, 60, 60)]
+
+
 def test_calibrated_keeps_groups_of_the_last_step_together():
     X, y = line(60)
     groups = np.repeat(np.arange(12), 5)

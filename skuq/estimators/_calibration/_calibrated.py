@@ -90,10 +90,10 @@ class CalibratedUncertainty:
             counts as two equal rows; weights that are only relative should have the mean 1. A
             pipeline hands them to its last step, as ``step__sample_weight`` does; so with `groups`.
         **fit_params
-            Further arguments of the estimator's `fit`, for example `validation_data`. Arrays with
-            one entry per row are divided like the rows. `groups` is passed to `cv` as well: rows of
-            one group are then never in two folds, also with the default of `cv`. With metadata
-            routing enabled, the estimator and `cv` get what they request.
+            Further arguments of the estimator's `fit`. Arrays with one entry per row are divided
+            like the rows, while validation rows such as `X_val` go to every fit. `groups` is passed
+            to `cv` as well: rows of one group are then never in two folds, also with the default
+            of `cv`. With metadata routing enabled, the estimator and `cv` get what they request.
 
         Returns
         -------

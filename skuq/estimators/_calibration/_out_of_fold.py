@@ -27,6 +27,8 @@ from skuq.tables._inputs import ForeignInputs, check_groups
 from skuq.tables._splits import Fold, out_of_fold_splits, without_unseen_classes
 
 _N_FOLDS = 5
+# Ends of the names of arguments of `fit` that hold validation rows, one array each.
+_VALIDATION = ("X_val", "y_val", "sample_weight_val")
 
 
 class FittedModel(BaseEstimator):
@@ -280,8 +282,8 @@ def make_folds(
 def fit_fold(estimator, X, y, fit_params, train, test=None):
     """Fit a clone on the rows `train`, and return it with X of the rows `test`.
 
-    Entries of `fit_params` with one value per row are divided like the rows; entries that are None
-    are left out.
+    Entries of `fit_params` with one value per row are divided like the rows, unless they are
+    validation rows, which go to every fit. Entries that are None are left out.
     """
     model = clone(estimator)
     # A kernel matrix is cut on both sides, which `safe_split` knows.
@@ -289,11 +291,14 @@ def fit_fold(estimator, X, y, fit_params, train, test=None):
     given = {name: value for name, value in fit_params.items() if value is not None}
     if isinstance(estimator, FrozenEstimator):  # its fit does nothing, and takes no arguments
         given = {}
+    # As many validation rows as rows would be divided, too.
+    whole = {name: v for name, v in given.items() if name.endswith(_VALIDATION)}
+    divided = {name: v for name, v in given.items() if name not in whole}
     # Routing would refuse arguments that are named after the steps of a pipeline.
     routes = get_config()["enable_metadata_routing"] and not any("__" in name for name in given)
     try:
         with config_context(enable_metadata_routing=routes):
-            model.fit(X_train, y_train, **check_method_params(X, given, train))
+            model.fit(X_train, y_train, **check_method_params(X, divided, train), **whole)
     except ValueError as error:
         # Wrong parameters and the fit of all rows have nothing to do with folds.
         if type(error) is not ValueError or len(train) == len(y):
