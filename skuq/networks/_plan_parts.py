@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
+FEW = 2048  # entries of an array for which fewer operations count more than fast ones
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 
 
@@ -35,6 +36,16 @@ def mish(xp, x):
     return x * (n / (n + 2.0))
 
 
+def _silu(x):
+    """Compute ``x / (1 + exp(-x))``; for large arrays in a third of the time of SciPy's sigmoid."""
+    if x.size < FEW:
+        return x * special.expit(x)
+    with np.errstate(over="ignore"):  # far below zero the result is -x / inf = 0
+        y = np.exp(-x)
+    y += 1
+    return np.divide(x, y, out=y)
+
+
 ACTIVATIONS = {
     "linear": lambda x: x,
     "relu": lambda x: np.maximum(x, 0),
@@ -45,7 +56,7 @@ ACTIVATIONS = {
     "elu": _elu,
     "selu": lambda x: _SELU_SCALE * _elu(x, _SELU_ALPHA),
     "gelu": lambda x: x * special.ndtr(x),
-    "silu": lambda x: x * special.expit(x),
+    "silu": _silu,
     "mish": lambda x: mish(np, x),
     "softplus": lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
     "softsign": lambda x: x / (1 + np.abs(x)),
@@ -72,6 +83,44 @@ SLOPES = {
 }
 
 
+@functools.cache
+def _cosine_coefficients() -> np.ndarray:
+    """Compute the polynomial in x**2 that equals cos(2 pi x) to 1e-9 on [-0.5, 0.5]."""
+    polynomial = np.polynomial.Chebyshev.interpolate(
+        lambda square: np.cos(2 * np.pi * np.sqrt(square)), 7, domain=[0, 0.25]
+    )
+    return polynomial.convert(kind=np.polynomial.Polynomial).coef
+
+
+@functools.cache
+def _sine_coefficients() -> list[float]:
+    """Compute the polynomial in x**2 that equals -sin(2 pi x) / x to 1e-15 on [-0.25, 0.25]."""
+    polynomial = np.polynomial.Chebyshev.interpolate(
+        lambda square: -2 * np.pi * np.sinc(2 * np.sqrt(square)), 8, domain=[0, 0.0625]
+    )
+    return polynomial.convert(kind=np.polynomial.Polynomial).coef.tolist()
+
+
+def _cosine(x):
+    """Compute cos(2 pi x) to 1e-15; for large arrays in a third of the time of NumPy's cosine."""
+    if x.size < FEW:
+        return np.cos(2 * np.pi * x)
+    # The cosine has a period of one turn and is even: it equals -sin(2 pi t), t = |x| - 0.25.
+    t = np.rint(x)
+    np.subtract(x, t, out=t)
+    np.abs(t, out=t)
+    t -= 0.25
+    square = t * t
+    first, *others, last = _sine_coefficients()
+    y = last * square
+    for coefficient in others[::-1]:  # Horner's rule
+        y += coefficient
+        y *= square
+    y += first
+    y *= t
+    return y
+
+
 class Namespace(NamedTuple):
     """Source of array functions and activations: NumPy, or Keras' operations.
 
@@ -81,7 +130,7 @@ class Namespace(NamedTuple):
 
     xp: Any
     activation: Callable[[str], Callable]
-    cosine: Callable = lambda x: np.cos(2 * np.pi * x)
+    cosine: Callable = _cosine
     integers: Callable = lambda x: x.astype("int32")
 
 
@@ -119,15 +168,6 @@ def tensors(xla: bool = False) -> Namespace:
         return y
 
     return Namespace(ops, activation, cosine, lambda x: ops.cast(x, "int32"))
-
-
-@functools.cache
-def _cosine_coefficients() -> np.ndarray:
-    """Compute the polynomial in x**2 that equals cos(2 pi x) to 1e-9 on [-0.5, 0.5]."""
-    polynomial = np.polynomial.Chebyshev.interpolate(
-        lambda square: np.cos(2 * np.pi * np.sqrt(square)), 7, domain=[0, 0.25]
-    )
-    return polynomial.convert(kind=np.polynomial.Polynomial).coef
 
 
 @dataclass(frozen=True, eq=False)

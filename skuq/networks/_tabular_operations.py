@@ -12,7 +12,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from skuq.networks._plan_parts import (
+    FEW,
     LayerSpec,
     NoPlan,
     Weight,
@@ -75,8 +78,16 @@ class ParametricActivation:
         return LayerSpec(operation, [Weight((n,))], shape=(n,))
 
     def __call__(self, run, weights, state, x):
+        xp, alpha = run.namespace.xp, row(run.namespace.xp, weights[0])
+        if self.activation == "silu" and xp is np and x.size >= FEW:
+            # x + alpha (x sigmoid(x) - x) with few passes over memory.
+            with np.errstate(over="ignore"):  # large x stay as they are
+                y = np.exp(x)
+            y += 1
+            y = alpha / y
+            return x * np.subtract(1, y, out=y), state
         y = run.namespace.activation(self.activation)(x)
-        return x + row(run.namespace.xp, weights[0]) * (y - x), state
+        return x + alpha * (y - x), state
 
 
 @dataclass(frozen=True)
@@ -109,11 +120,12 @@ class DenseOperation:
 
     def __call__(self, run, weights, state, x):
         xp = run.namespace.xp
+        # Assignments with an operator change arrays in place; tensors get new values.
         y = xp.matmul(x, weights[0])
         if self.factor != 1:
-            y = y * self.factor
+            y *= self.factor
         if self.use_bias:
-            y = y + row(xp, weights[1])
+            y += row(xp, weights[1])
         return run.namespace.activation(self.activation)(y), state
 
 
@@ -127,7 +139,8 @@ def _linear_by_feature(xp, encoded, kernel, bias):
 
     `kernel` is (.., d, t, dim), and `bias` (.., d, dim).
     """
-    y = xp.matmul(encoded, kernel) + bias[..., None, :]  # (.., d, n, dim)
+    y = xp.matmul(encoded, kernel)  # (.., d, n, dim)
+    y += bias[..., None, :]
     y = xp.swapaxes(y, -2, -3)  # (.., n, d, dim)
     return xp.reshape(y, (*y.shape[:-3], -1, y.shape[-2] * y.shape[-1]))
 
@@ -172,8 +185,8 @@ class PeriodicEmbedding:
         features = _by_feature(xp, concatenate_features(xp, _slices(x, self.columns)))
         turns = features * frequencies[..., None, :]  # (.., d, n, n_frequencies)
         if self.phases:  # cos(2 pi w x + b)
-            encoded = cosine(turns + phases[0][..., None, :] / (2 * math.pi))
-            embedded = _linear_by_feature(xp, encoded, kernel, bias)
+            turns += phases[0][..., None, :] / (2 * math.pi)
+            embedded = _linear_by_feature(xp, cosine(turns), kernel, bias)
             return concatenate_features(xp, [embedded, x]), state
         # cos(2 pi w x) and sin(2 pi w x), which is the cosine a quarter turn later.
         encoded = xp.concatenate([cosine(turns), cosine(turns - 0.25)], axis=-1)
