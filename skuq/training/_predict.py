@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from skuq import backend
+from skuq._utils._environment import one_thread_if_small
 from skuq.backend import BoundedCache
 from skuq.catalog._records import Member
 from skuq.networks._epinet import EpistemicNetwork
@@ -28,6 +29,7 @@ from skuq.networks._plan_parts import ARRAYS, Run
 from skuq.training._networks import DrawingNetwork, numbers_per_row
 
 _CHUNK_ENTRIES = 2**15  # numbers of one layer held at a time: 256 kB, which fit into a core's cache
+_FEW_ROWS = 128  # rows whose products take less time than it takes to limit the threads
 _KERAS_CHUNK_ENTRIES = 2**26  # numbers of all layers held at a time: 256 MB in float32
 # For each member its variables and state in float64.
 _parts: WeakKeyDictionary[Member, tuple[list[Any], list[Any]]] = WeakKeyDictionary()
@@ -89,11 +91,12 @@ def _predict(member: Member, x: np.ndarray, run: Run, n_draws: int, cache: bool)
         if cache:
             _parts[member] = parts
     rows = max(16, _CHUNK_ENTRIES // n_draws // plan.width)
-    if len(x) <= rows:
+    if len(x) <= min(rows, _FEW_ROWS):
         return plan(*parts, x, run)[0]
-    return np.concatenate(
-        [plan(*parts, x[i : i + rows], run)[0] for i in range(0, len(x), rows)], axis=-2
-    )
+    # Products of a chunk are so small that threads would mainly wait for each other.
+    with one_thread_if_small(min(rows, plan.width)):
+        chunks = [plan(*parts, x[i : i + rows], run)[0] for i in range(0, len(x), rows)]
+    return np.concatenate(chunks, axis=-2)
 
 
 @backend.in_thread

@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+import threadpoolctl
 from numpy.testing import assert_allclose, assert_array_equal
 
-from skuq.networks import build_tabular
+from skuq.networks import GaussianHead, build_mlp, build_tabular
 from skuq.networks._plan import make_plan
 from skuq.networks._tabular import bin_edges
+from skuq.tables import TrainingData
+from skuq.training import Recipe, TrainingJob, predict_members, train
 from skuq.training._networks import draw_variables
 
 CODES = {4: 5, 1: 3}
@@ -171,3 +174,36 @@ def test_what_does_not_go_together_is_refused(settings, message):
         build_tabular((6,), 6, **settings)
     with pytest.raises(ValueError, match="`input_shape` must be"):
         build_tabular((6, 6), 6)
+
+
+@pytest.mark.parametrize("activation", ["silu", "mish"])
+def test_many_rows_give_what_few_rows_give(activation):
+    """Large arrays take other formulas for cosines and sigmoids; far rows do not overflow."""
+    model = build_tabular(
+        (6,), 2, hidden_units=(16, 16), activation=activation, embedding="periodic",
+        parametric_activation=True, parametrization="ntk",
+    )  # fmt: skip
+    x = np.random.default_rng(1).normal(size=(3000, 6)) * 10 ** np.linspace(-2, 4, 3000)[:, None]
+    with np.errstate(over="raise", invalid="raise"):
+        many = outputs(model, x=x)
+        few = [outputs(model, x=part) for part in np.array_split(x, 300)]
+    assert_allclose(many, np.concatenate(few), rtol=1e-11, atol=1e-11)
+
+
+def test_products_of_many_rows_run_on_one_thread():
+    """They are so small that threads would only wait: ten times the processor time."""
+    model = build_mlp((6,), 2, (64,), dropout=0.1)
+    job = TrainingJob.of_model(model, GaussianHead(), Recipe(epochs=1), [0])
+    members = train(job, TrainingData.without_validation(X, X[:, :1], np.ones(40)))
+    threads = []
+
+    def mask(number, rate, shape):
+        pools = threadpoolctl.threadpool_info()
+        threads.append({p["num_threads"] for p in pools if p["user_api"] == "blas"})
+        return 1.0
+
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        predict_members(members, np.zeros((3000, 6)), dropout_mask=mask)
+        assert threads and all(n == {1} for n in threads)
+        after = threadpoolctl.threadpool_info()
+        assert {p["num_threads"] for p in after if p["user_api"] == "blas"} == {2}
