@@ -574,3 +574,67 @@ def test_ends_of_intervals_are_the_quantiles_that_one_would_ask_for(coverage):
         asked = level if 1 - level < 1e-12 else float(f"{level:.12g}")
         assert_allclose(end, steps.quantile(asked)[0], rtol=0, atol=1e-6)
     assert steps.interval(coverage).shape == (1, 2)
+
+
+PAIR = np.ones((1, 2, 1))
+
+
+@pytest.mark.parametrize(
+    ("record", "arguments", "message"),
+    [
+        (GaussianMixture, ([[0.0]], [[0.0]]), "positive"),
+        (GaussianMixture, ([0.0], [1.0]), "shape"),
+        (GaussianMixture, ([[0.0], [1.0]], [[1.0], [1.0]], [0.7, 0.7]), "sum to 1"),
+        (GaussianMixture, ([[0.0], [1.0]], [[1.0], [1.0]], [1.0]), "2 positive numbers"),
+        (StudentTMixture, ([[0.0]], [[0.0]], [[3.0]]), "scale must be positive"),
+        (StudentTMixture, ([0.0], [1.0], [3.0]), "shape"),
+        (StudentTMixture, ([[0.0]], [[1.0]], [3.0]), "df must have the shape"),
+        (StudentTMixture, ([[0.0]], [[1.0]], [[2.0]]), "above 2"),
+        (StudentTMixture, ([[0.0]], [[1.0]], [[np.nan]]), "above 2"),
+        (StudentTMixture, ([[0.0]], [[1.0]], [[np.inf]]), "finite"),
+        (EpistemicNormal, ([0.0], [1.0, 1.0], [1.0]), "shape"),
+        (EpistemicNormal, (0.0, 1.0, 1.0), "shape"),
+        (EpistemicNormal, (np.zeros((1, 1, 1)),) * 3, "shape"),
+        (
+            EpistemicNormal,
+            ([0.0], [-1.0], [1.0]),
+            "aleatoric must be finite and at least 0. Got -1",
+        ),
+        (
+            EpistemicNormal,
+            ([0.0, 0.0], [1.0, 1.0], [1.0, np.nan]),
+            "epistemic must be finite.* Got nan",
+        ),
+        (EpistemicNormal, ([0.0], [1.0], [np.inf]), "epistemic must be finite"),
+        (EpistemicNormal, ([0.0, 0.0], [1.0, 0.0], [1.0, 0.0]), "must not both be 0"),
+        (EpistemicNormal, ([0.0], [1.7e308], [1.7e308]), "must not both be 0, and their root"),
+        (TwoPieceNormal, ([0.0], [1.0, 1.0], [1.0]), "shape"),
+        (TwoPieceNormal, ([0.0], [1.0], [1.0], [[1.0]]), "shape"),
+        (TwoPieceNormal, (0.0, 1.0, 1.0), "shape"),
+        (TwoPieceNormal, ([0.0], [-1.0], [1.0]), "lower must be finite and at least 0. Got -1"),
+        (TwoPieceNormal, ([0.0], [1.0], [np.nan]), "upper must be finite"),
+        (TwoPieceNormal, ([0.0], [1.0], [1.0], [-2.0]), "aleatoric must be finite"),
+        (TwoPieceNormal, ([0.0], [0.0], [1.0]), "lower must be positive where aleatoric is 0"),
+        (
+            TwoPieceNormal,
+            ([0.0, 0.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0]),
+            "upper must be positive",
+        ),
+        (QuantileMixture, ([0.5], np.zeros((1, 1, 1))), "at least two"),
+        (QuantileMixture, ([0.9, 0.1], np.zeros((1, 2, 1))), "strictly increasing"),
+        (QuantileMixture, ([0.1, 1.0], np.zeros((1, 2, 1))), "strictly increasing"),
+        (QuantileMixture, ([0.1, 0.9], np.zeros((1, 3, 1))), "must have shape"),
+        (QuantileMixture, ([0.1, 0.9], np.zeros((1, 2))), "must have shape"),
+        (QuantileMixture, ([0.1, 0.9], np.array([[[1.0], [0.0]]])), "must not decrease"),
+        (QuantileMixture, ([0.1, 0.9], np.array([[[1.0], [np.inf]]])), "finite"),
+        (NestedGaussianMixture, (PAIR, 0 * PAIR, 0.5 * PAIR), "scale must be positive"),
+        (NestedGaussianMixture, (PAIR, PAIR[:, :1], 0.5 * PAIR), "must all have shape"),
+        (NestedGaussianMixture, (PAIR[0], PAIR[0], PAIR[0]), "must all have shape"),
+        (NestedGaussianMixture, (PAIR, PAIR, 0.6 * PAIR), "sum to 1"),
+        (NestedGaussianMixture, (PAIR, PAIR, [[[1.5], [-0.5]]]), "non-negative"),
+        (NestedGaussianMixture, (PAIR, PAIR, np.nan * PAIR), "sum to 1"),
+    ],
+)
+def test_bad_parameters_are_refused(record, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        record(*arguments)

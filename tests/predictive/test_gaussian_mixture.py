@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
@@ -49,20 +48,6 @@ def test_quantiles_of_extreme_mixtures():
     )
     for level in (0.05, 0.4, 0.6, 0.99):
         assert_allclose(m.cdf(m.quantile(level)), level, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([[0.0]], [[0.0]]), "positive"),
-        (([0.0], [1.0]), "shape"),
-        (([[0.0], [1.0]], [[1.0], [1.0]], [0.7, 0.7]), "sum to 1"),
-        (([[0.0], [1.0]], [[1.0], [1.0]], [1.0]), "2 positive numbers"),
-    ],
-)
-def test_bad_mixtures_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        GaussianMixture(*arguments)
 
 
 def test_quantiles_are_finite_where_scales_are_below_rounding():

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
@@ -72,20 +71,3 @@ def test_draws_choose_the_mode_of_each_row():
     draws = NestedGaussianMixture(loc, np.ones((1, 2, 40)), np.full((1, 2, 40), 0.5)).sample(500, 0)
     assert_allclose((draws > 0).sum(axis=0).std(), np.sqrt(40) / 2, rtol=0.16)
     assert abs((draws > 0).mean() - 0.5) < 0.02
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"scale": np.zeros((1, 2, 1))}, "scale must be positive"),
-        ({"scale": np.ones((1, 1, 1))}, "must all have shape"),
-        ({"probabilities": np.full((1, 2, 1), 0.6)}, "sum to 1"),
-        ({"probabilities": np.array([[[1.5], [-0.5]]])}, "non-negative"),
-        ({"probabilities": np.full((1, 2, 1), np.nan)}, "sum to 1"),
-    ],
-)
-def test_bad_parameters_are_refused(change, message):
-    parameters = {"loc": np.zeros((1, 2, 1)), "scale": np.ones((1, 2, 1))}
-    parameters["probabilities"] = np.full((1, 2, 1), 0.5)
-    with pytest.raises(ValueError, match=message):
-        NestedGaussianMixture(**{**parameters, **change})

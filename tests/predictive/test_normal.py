@@ -124,21 +124,3 @@ def test_tiny_spreads_are_told_from_none():
     m = EpistemicNormal(np.zeros(1), np.full(1, 3e-200), np.full(1, 4e-200))
     assert_allclose(m.std, 5e-200)
     assert_allclose(m.uncertainty().total, 5e-200)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([0.0], [1.0, 1.0], [1.0]), "shape"),
-        ((0.0, 1.0, 1.0), "shape"),
-        ((np.zeros((1, 1, 1)),) * 3, "shape"),
-        (([0.0], [-1.0], [1.0]), "aleatoric must be finite and at least 0. Got -1"),
-        (([0.0, 0.0], [1.0, 1.0], [1.0, np.nan]), "epistemic must be finite.* Got nan"),
-        (([0.0], [1.0], [np.inf]), "epistemic must be finite"),
-        (([0.0, 0.0], [1.0, 0.0], [1.0, 0.0]), "must not both be 0"),
-        (([0.0], [1.7e308], [1.7e308]), "must not both be 0, and their root"),
-    ],
-)
-def test_bad_parts_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        EpistemicNormal(*arguments)

@@ -132,20 +132,3 @@ def test_many_members_invert_exactly(global_random_seed):
     m = QuantileMixture(LEVELS, np.sort(rng.normal(size=(12, 19, 40)), axis=1))
     for level in (1e-7, 0.03, 0.051, 0.5, 0.94, 0.999, 1 - 1e-9):
         assert_allclose(m.cdf(m.quantile(level)), level, rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("levels", "values", "message"),
-    [
-        ([0.5], np.zeros((1, 1, 1)), "at least two"),
-        ([0.9, 0.1], np.zeros((1, 2, 1)), "strictly increasing"),
-        ([0.1, 1.0], np.zeros((1, 2, 1)), "strictly increasing"),
-        ([0.1, 0.9], np.zeros((1, 3, 1)), "must have shape"),
-        ([0.1, 0.9], np.zeros((1, 2)), "must have shape"),
-        ([0.1, 0.9], np.array([[[1.0], [0.0]]]), "must not decrease"),
-        ([0.1, 0.9], np.array([[[1.0], [np.inf]]]), "finite"),
-    ],
-)
-def test_bad_arguments_are_refused(levels, values, message):
-    with pytest.raises(ValueError, match=message):
-        QuantileMixture(levels, values)

@@ -163,21 +163,3 @@ def test_a_draw_of_equal_sides_is_that_of_a_normal():
     mean, spread, noise = rng.uniform(0.1, 2, (3, 5, 2))
     draws = TwoPieceNormal(mean, spread, spread, noise).sample(20, rng=0)
     assert_allclose(draws, EpistemicNormal(mean, noise, spread).sample(20, rng=0), rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([0.0], [1.0, 1.0], [1.0]), "shape"),
-        (([0.0], [1.0], [1.0], [[1.0]]), "shape"),
-        ((0.0, 1.0, 1.0), "shape"),
-        (([0.0], [-1.0], [1.0]), "lower must be finite and at least 0. Got -1"),
-        (([0.0], [1.0], [np.nan]), "upper must be finite"),
-        (([0.0], [1.0], [1.0], [-2.0]), "aleatoric must be finite"),
-        (([0.0], [0.0], [1.0]), "lower must be positive where aleatoric is 0"),
-        (([0.0, 0.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0]), "upper must be positive"),
-    ],
-)
-def test_bad_parts_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        TwoPieceNormal(*arguments)
