@@ -641,10 +641,18 @@ class Mixture(Parametric):
             members = tfd.Independent(members, reinterpreted_batch_ndims=1)
         return tfd.MixtureSameFamily(tfd.Categorical(probs=self.weights), members)
 
+    #: Class of the members in TensorFlow Probability, whose parameters are named as the arrays.
+    _tfp_class: ClassVar[str] = ""
+
     def _tfp_members(self) -> Any:
         """Convert the members to a distribution of batch (n, K[, m])."""
-        name = type(self).__name__
-        raise NotImplementedError(
-            f"TensorFlow Probability has no counterpart of {name}. Use the methods of {name}: "
-            "cdf, log_prob, quantile, sample."
-        )
+        if not self._tfp_class:
+            name = type(self).__name__
+            raise NotImplementedError(
+                f"TensorFlow Probability has no counterpart of {name}. Use the methods of {name}: "
+                "cdf, log_prob, quantile, sample."
+            )
+        from skuq.backend import tfd
+
+        arrays = {name: np.moveaxis(getattr(self, name), 0, 1) for name in self._array_kinds}
+        return getattr(tfd, self._tfp_class)(**arrays)

@@ -61,6 +61,7 @@ class GaussianMixture(Mixture):
     weights: np.ndarray = FILLED_IN
 
     _array_kinds = {"loc": "location", "scale": "scale"}
+    _tfp_class = "Normal"
 
     def __post_init__(self) -> None:
         loc, scale = check_parameters("n_members", loc=self.loc, scale=self.scale)
@@ -88,11 +89,6 @@ class GaussianMixture(Mixture):
 
     def _at_scores(self, z: np.ndarray, loc: np.ndarray, scale: np.ndarray) -> np.ndarray:
         return loc + scale * z
-
-    def _tfp_members(self) -> Any:
-        from skuq.backend import tfd
-
-        return tfd.Normal(np.moveaxis(self.loc, 0, 1), np.moveaxis(self.scale, 0, 1))
 
 
 @saved_as("predictive.NestedGaussianMixture")
@@ -400,6 +396,7 @@ class StudentTMixture(Mixture):
     weights: np.ndarray = FILLED_IN
 
     _array_kinds = {"loc": "location", "scale": "scale", "df": "shape"}
+    _tfp_class = "StudentT"
 
     def __post_init__(self) -> None:
         loc, scale = check_parameters("n_members", loc=self.loc, scale=self.scale)
@@ -461,9 +458,3 @@ class StudentTMixture(Mixture):
         for k, t in enumerate(_NODES):
             weight = weights[..., k]
             yield weight, loc + scale * np.where(weight > 0, t, 0.0)
-
-    def _tfp_members(self) -> Any:
-        from skuq.backend import tfd
-
-        loc, scale, df = (np.moveaxis(a, 0, 1) for a in self._arrays)
-        return tfd.StudentT(df, loc, scale)
