@@ -21,8 +21,9 @@ from scipy.optimize import Bounds, LinearConstraint, NonlinearConstraint, milp
 from scipy.spatial.distance import cdist
 
 # Share of a row's size by which rounding may violate a linear constraint, and by which points may
-# miss an equality.
-_ROUNDED_SUM, _INEXACT_SUM = 1e-12, 1e-9
+# miss an equality. Points that can be moved keep a margin: sums of one row round differently
+# from those of many.
+_ROUNDED_SUM, _INEXACT_SUM, _MARGIN = 1e-12, 1e-9, 1e-14
 _N_PROBED = 4096  # points of the box at which constraints are evaluated first
 _LEAST_SHARE = 0.02  # of feasible points, from which points are drawn by rejection
 _N_WALKS, _N_STEPS, _N_SOLVED = 128, 100, 16  # walks that look for feasible points
@@ -35,7 +36,7 @@ class InputConstraint:
     """One constraint: feasible points have ``lower <= values <= upper``, but for `tolerance`.
 
     `function` makes the values: a matrix (m, d), a function of points (n, d), or, with `by_point`,
-    one of a single point (d,).
+    one of a single point (d,). `strict` takes the place of the tolerance if points keep a margin.
     """
 
     name: Any
@@ -43,6 +44,7 @@ class InputConstraint:
     lower: np.ndarray | float
     upper: np.ndarray | float
     tolerance: np.ndarray | float = 0.0
+    strict: np.ndarray | float = 0.0
     by_point: bool = False
 
     @property
@@ -51,16 +53,12 @@ class InputConstraint:
         return isinstance(self.function, np.ndarray)
 
     def violations(self, X, strict=False) -> np.ndarray:
-        """Compute the largest violation of each point (n, d): (n,), at most 0 if it is feasible.
-
-        If `strict`, only equalities are tolerant.
-        """
+        """Compute the largest violation of each point (n, d): (n,), at most 0 if it is feasible."""
         if not len(X):
             return np.empty(0)
         values = self._values(np.array(X))  # a copy, as a function may change its argument
         beyond = np.maximum(values - self.upper, self.lower - values)
-        is_tolerant = np.equal(self.lower, self.upper) | (not strict)
-        largest = (beyond - is_tolerant * self.tolerance).max(axis=1)
+        largest = (beyond - (self.strict if strict else self.tolerance)).max(axis=1)
         return np.where(np.isnan(largest), np.inf, largest)
 
     def _values(self, X):
@@ -98,12 +96,12 @@ def named_constraints(given) -> dict[Any, Any]:
     return dict(enumerate(given if isinstance(given, list | tuple) else [given]))
 
 
-def _read_constraints(given, bounds) -> list[InputConstraint]:
+def _read_constraints(given, bounds, is_whole) -> list[InputConstraint]:
     """Validate constraints of the columns of a box (d, 2)."""
     constraints = []
     for name, constraint in named_constraints(given).items():
         if isinstance(constraint, LinearConstraint):
-            constraints.append(_read_linear(name, constraint, bounds))
+            constraints.append(_read_linear(name, constraint, bounds, is_whole))
         elif isinstance(constraint, NonlinearConstraint):
             lower, upper = (np.atleast_1d(v) for v in (constraint.lb, constraint.ub))
             if not (lower < upper).all():
@@ -123,7 +121,7 @@ def _read_constraints(given, bounds) -> list[InputConstraint]:
     return constraints
 
 
-def _read_linear(name, constraint, bounds):
+def _read_linear(name, constraint, bounds, is_whole):
     """Validate a linear constraint of the columns of a box (d, 2)."""
     A = constraint.A.toarray() if hasattr(constraint.A, "toarray") else constraint.A
     A = np.atleast_2d(np.asarray(A, dtype="float64"))
@@ -144,7 +142,10 @@ def _read_linear(name, constraint, bounds):
     largest = [np.where(np.isfinite(v), np.abs(v), 0.0) for v in (lower, upper)]
     size = np.abs(A) @ np.abs(bounds).max(axis=1) + np.maximum(*largest)
     tolerance = size * np.where(lower == upper, _INEXACT_SUM, _ROUNDED_SUM)
-    return InputConstraint(name, A, lower, upper, tolerance)
+    # Equalities, and sums of whole numbers, can be met exactly or not at all.
+    moves = (A[:, ~is_whole] != 0).any(axis=1) & (lower < upper)
+    strict = np.where(moves, -_MARGIN * size, tolerance)
+    return InputConstraint(name, A, lower, upper, tolerance, strict)
 
 
 class FeasibleSet:
@@ -157,7 +158,7 @@ class FeasibleSet:
     """
 
     def __init__(self, given, bounds, is_whole, from_quantiles):
-        self.constraints = _read_constraints(given, bounds)
+        self.constraints = _read_constraints(given, bounds, is_whole)
         self.bounds, self.is_whole, self._from_quantiles = bounds, is_whole, from_quantiles
         self._low, self._width = bounds[:, 0], np.diff(bounds, axis=1)[:, 0]
         linear = [c for c in self.constraints if c.is_linear]
@@ -178,8 +179,10 @@ class FeasibleSet:
     def is_feasible(self, X, strict=False) -> np.ndarray:
         """Tell which points (n, d) satisfy all constraints: (n,)."""
         feasible = np.ones(len(X), dtype=bool)
-        for constraint in self.constraints:
-            feasible &= constraint.violations(X, strict) <= 0
+        for constraint, unit in zip(self.constraints, self._units):
+            # Functions of whole numbers may be met exactly, too.
+            keeps_margin = strict and not constraint.is_linear and not self.is_whole.any()
+            feasible &= constraint.violations(X, strict) <= -_MARGIN * unit * keeps_margin
         return feasible
 
     def describe_violation(self, X, tolerance: float) -> str:
@@ -212,7 +215,11 @@ class FeasibleSet:
         if outside.any():
             X = X.copy()
             distance = cdist(X[outside] / self._width, self._pool / self._width)
-            X[outside] = self.pull(X[outside], self._pool[distance.argmin(axis=1)])
+            anchors = self._pool[distance.argmin(axis=1)]
+            moved = self.pull(X[outside], anchors)
+            # A feasible set may be too thin to keep a margin in it.
+            kept = self.is_feasible(X[outside]) & (moved == anchors).all(axis=1)
+            X[outside] = np.where(kept[:, None], X[outside], moved)
         return X
 
     def pull(self, X, anchors) -> np.ndarray:
