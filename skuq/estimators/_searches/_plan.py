@@ -44,9 +44,6 @@ _MANY_ROWS = 20_000
 _EPOCHS = 100  # default number of epochs in spaces that do not set it
 _EPOCHS_OF_STEPS = 30, 100  # smallest and largest default, if it follows from a number of steps
 
-#: Constraints of a classifier's parameter.
-CLASS_WEIGHT: dict = {"class_weight": [dict, StrOptions({"balanced"}), None]}
-
 #: Constraints of the parameters of all searches.
 SEARCH_CONSTRAINTS: dict = {
     "n_trials": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
