@@ -19,7 +19,6 @@ from numpy.testing import assert_array_equal
 import skuq
 from skuq._utils import _archive
 from skuq.catalog import Catalog, CatalogFolder, Member, TrialRecord
-from skuq.catalog._folder import find_search
 from skuq.catalog._records import HeldOut
 from skuq.exceptions import (
     CatalogLockedError,
@@ -123,13 +122,13 @@ def test_each_search_has_a_folder_of_its_own(tmp_path):
     first = begun(tmp_path, [trial(0)])
     other = begun(tmp_path, [trial(0), trial(1)], {**PARTS, "epochs": 11})
     assert first != other and first.parent == other.parent == tmp_path
-    assert find_search(first) == first
+    assert len(Catalog.load(first)) == 1
     with pytest.raises(ValueError, match=r"holds 2 searches.*\n.*1 trials\)|2 trials\)"):
-        find_search(tmp_path)
+        Catalog.load(tmp_path)
     with pytest.raises(FileNotFoundError, match="holds no search"):
-        find_search(tmp_path / "nothing")
+        Catalog.load(tmp_path / "nothing")
     with pytest.raises(NotADirectoryError, match="Use skuq.load for files"):
-        find_search(first / "search.skuq")
+        Catalog.load(first / "search.skuq")
 
 
 def test_the_folder_of_another_search_is_refused_with_what_differs(tmp_path):
@@ -460,6 +459,6 @@ def test_names_of_folders(tmp_path, monkeypatch):
     monkeypatch.chdir("/")
     assert path.is_absolute() and path.parent == tmp_path / "runs here" / "ü"
     assert begun("~/tilde").parent == tmp_path / "tilde"
-    assert find_search("~/tilde").is_absolute()
+    assert len(Catalog.load("~/tilde")) == 0
     with pytest.raises(ValueError, match="`catalog_dir` must be the name of a folder"):
         begun("")

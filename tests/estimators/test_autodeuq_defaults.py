@@ -16,7 +16,6 @@ from small_models import TinySpace, make
 
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor
 from skuq.catalog import Catalog, TrialRecord
-from skuq.catalog._records import FoldedMember
 from skuq.ensembles import GreedySelection, Selection
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import crps_loss
@@ -77,7 +76,7 @@ def test_fit_names_what_it_minimises(wave, capsys, settings, message):
 def test_fit_validates_every_row_in_one_of_eight_folds(fitted, wave):
     X, y = wave
     trial = fitted.catalog_.member(int(fitted.catalog_.completed[0]))
-    assert isinstance(trial, FoldedMember) and len(trial.networks) == 8
+    assert len(trial.networks) == 8
     assert_array_equal(np.sort(fitted.catalog_.held_out.rows), np.arange(len(y)))
     assert len(fitted.fitted_.members) == 8 * len(fitted.selection_)
     loc, scale = fitted.fitted_.targets.head.distribution(trial.held_out.astype(float))

@@ -16,10 +16,8 @@ from sklearn.model_selection import GroupKFold, KFold, PredefinedSplit, ShuffleS
 
 import skuq
 from skuq.catalog import Catalog, Member
-from skuq.catalog._records import FoldedMember
 from skuq.exceptions import CalibrationWarning, SlotsLostError, SmallValidationWarning
 from skuq.networks import GaussianHead
-from skuq.networks._heads import CategoricalHead
 from skuq.persistence import dumps, loads
 from skuq.plotting import MemberDiversityDisplay
 from skuq.tables import TrainingData
@@ -89,7 +87,7 @@ def test_fit_predicts_rows_by_networks_that_have_not_seen_them(folded, rows):
     x = folded.fitted_.inputs.transform(rows[0])
     for k in folded.catalog_.completed:
         member = folded.catalog_.member(k)
-        assert isinstance(member, FoldedMember)
+        assert len(member.networks) == 3
         means, noise = GaussianHead().distribution(predict_members(member.networks, x))
         unseen = np.arange(60) // 20, np.arange(60)
         mean, std = GaussianHead().distribution(member.held_out)
@@ -440,10 +438,9 @@ def test_fit_predicts_shifted_rows_by_all_folds(tiny_space, iris):
     for k in model.catalog_.completed:
         member = model.catalog_.member(k)
         raw = predict_members(member.networks, model.fitted_.inputs.transform(shifted[1][0]))
-        expected = CategoricalHead(3).probabilities(raw).mean(axis=0)
-        assert_allclose(
-            CategoricalHead(3).probabilities(member.held_out[-30:]), expected, rtol=1e-4
-        )
+        head = model.fitted_.targets.head
+        expected = head.probabilities(raw).mean(axis=0)
+        assert_allclose(head.probabilities(member.held_out[-30:]), expected, rtol=1e-4)
     kept = [model.selection_, *model.selections_]
     assert set(model.refitted_) == {k for selection in kept for k in selection.indices}
     for severity in range(3):
@@ -458,7 +455,7 @@ def test_from_catalog_restores_folds_and_refits(tiny_space, rows, tmp_path, monk
     settings = {"catalog_dir": tmp_path, "refit": True}
     model = regressor(tiny_space, **settings).fit(*rows)
     read = Catalog.load(tmp_path)
-    assert [type(record.result) for record in read] == [FoldedMember] * 3
+    assert [len(record.result.networks) for record in read] == [3] * 3
     assert_array_equal(read.member(0).held_out, model.catalog_.member(0).held_out)
     assert_array_equal(
         read.member(0).networks[2].weights, model.catalog_.member(0).networks[2].weights
@@ -585,7 +582,7 @@ def test_rows_whose_class_no_fold_trains_on_are_not_compared(tiny_space, rows):
     assert_array_equal(held_out.weight == 0, held_out.rows == 7)
     for k, score in enumerate(model.catalog_.to_frame()["score"]):
         raw = model.catalog_.member(k).held_out
-        losses = CategoricalHead(3).scores(held_out.y, raw)
+        losses = model.fitted_.targets.head.scores(held_out.y, raw)
         assert_allclose(score, losses[held_out.weight > 0].mean(), rtol=1e-5)
 
 

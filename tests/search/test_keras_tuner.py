@@ -10,8 +10,11 @@ from slots import inline, search
 from skuq.backend import keras, keras_tuner
 from skuq.exceptions import SearchFailedError
 from skuq.networks import DenseSpace, Space
-from skuq.search import AgEBO, AgEBOOracle, BayesianSearch
-from skuq.search._proposers import OracleProposer
+from skuq.search import AgEBO, AgEBOOracle, BayesianSearch, OracleSearch, SearchProblem
+
+
+def proposer_of(oracle, decisions, n_trials=1):
+    return OracleSearch(oracle).proposer(SearchProblem(decisions, n_trials))
 
 
 def build(hp):
@@ -83,7 +86,7 @@ def evaluate(configuration, seed):
 def test_any_oracle_drives_our_search(make):
     oracle = make()
     decisions = DenseSpace(n_nodes=1).decisions()
-    proposer = OracleProposer(oracle, decisions)
+    proposer = proposer_of(oracle, decisions)
     records = search(inline(evaluate), 15, proposer, entropy=1)
     assert len(records) == 15
     both = decisions.architecture + decisions.hyperparameters
@@ -98,7 +101,7 @@ def test_any_oracle_drives_our_search(make):
 
 def test_the_folder_of_an_oracle_is_removed_with_its_proposer():
     oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=2)
-    proposer = OracleProposer(oracle, DenseSpace(n_nodes=1).decisions())
+    proposer = proposer_of(oracle, DenseSpace(n_nodes=1).decisions())
     folder = Path(oracle._project_dir)
     assert folder.is_dir()
     with warnings.catch_warnings(record=True) as caught:
@@ -116,7 +119,7 @@ def test_the_oracle_proposes_at_random_until_it_has_n_initial_scores():
         records = search(
             inline(lambda c, seed: Score(c["learning_rate"])),
             6,
-            OracleProposer(oracle, decisions),
+            proposer_of(oracle, decisions),
             entropy=1,
         )
         rates.append([record.configuration["learning_rate"] for record in records])
@@ -127,8 +130,8 @@ def test_an_oracle_that_has_nothing_left_says_so():
     oracle = keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=2)
     decisions = DenseSpace(n_nodes=1).decisions()
     with pytest.raises(ValueError, match="max_trials must be at least n_trials=5. Got 2"):
-        OracleProposer(oracle, decisions, 5)
-    proposer = OracleProposer(oracle, decisions)
+        proposer_of(oracle, decisions, 5)
+    proposer = proposer_of(oracle, decisions)
     with pytest.raises(SearchFailedError) as error:
         search(inline(evaluate), 5, proposer, entropy=1)
     assert "could not propose trial 2" in str(error.value) and len(error.value.records) == 2
