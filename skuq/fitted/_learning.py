@@ -115,7 +115,7 @@ class GroupedCalibration(DerivedCalibration):
 
     def apply(self, mixture: Any, X: Any, new_weight: np.ndarray | None = None) -> Any:
         """Calibrate each row's prediction by its group; see `Calibration.apply`."""
-        codes = self._codes(mixture, X)
+        codes = self.grouping.codes(X, log_std(mixture))
         if self.method == "scale":  # one mixture with a factor for each row
             scales = np.stack([part.scale for part in (*self.parts, self.whole)])
             return mixture.scaled(scales[codes])
@@ -130,11 +130,8 @@ class GroupedCalibration(DerivedCalibration):
         """Calibrate to distributions with a density; see `Calibration.smooth`."""
         if self.method == "scale":
             return self.apply(mixture, X)
-        codes = self._codes(mixture, X)
+        codes = self.grouping.codes(X, log_std(mixture))
         return self._by_group(codes, lambda part, rows: part.smooth(mixture.rows(rows), None))
-
-    def _codes(self, mixture: Any, X: Any) -> np.ndarray:
-        return self.grouping.codes(X, log_std(mixture))
 
     def _by_group(
         self, codes: np.ndarray, calibrated: Callable[[Calibration, np.ndarray], Any]

@@ -439,13 +439,15 @@ class FittedOperator(Fitted):
         if self.given is not None and mean is None:
             mean = self.given.mean(X, query_points)
         rows = encode(X, query_points)
-        loc, scale = self._predict_standardised(rows, index)
+        # Means and standard deviations (S, n * q, m) of standardised values.
+        predicted, values_of = self.draws.raw, self.targets.head.values
+        loc, scale = values_of(ARRAYS, predicted(rows, index))
         if self.given is not None or self.widths is not None:
             # The centre is the mean over the fit's own indices, also for draws of other indices.
             fitted_index = self.draws.index
             fitted_loc = loc
             if not np.array_equal(index, fitted_index):
-                fitted_loc, _ = self._predict_standardised(rows, fitted_index)
+                fitted_loc, _ = values_of(ARRAYS, predicted(rows, fitted_index))
             centre = fitted_loc.mean(axis=0)
             loc = loc - centre
             if self.widths is not None:
@@ -458,10 +460,6 @@ class FittedOperator(Fitted):
         shape = (len(loc), len(X), n_queries, self.targets.head.n_outputs)
         scale = None if scale is None else scale.reshape(shape)
         return self.targets.restore(loc.reshape(shape), scale, mean)
-
-    def _predict_standardised(self, rows: np.ndarray, index: np.ndarray) -> tuple[Any, Any]:
-        """Compute means and standard deviations (S, n * q, m) of standardised values."""
-        return self.targets.head.values(ARRAYS, self.draws.raw(rows, index))
 
     def distribution(
         self, X: np.ndarray, query_points: Any = None
