@@ -239,15 +239,6 @@ def test_recalibrated_moments_and_samples_agree():
     assert_allclose(draws.std(axis=1), model.std, rtol=0.03)
 
 
-def test_parts_keep_their_proportions(recalibrated):
-    parts, base = recalibrated.uncertainty(), recalibrated.base.uncertainty()
-    assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
-    assert_allclose(parts.epistemic / parts.total, base.epistemic / base.total)
-    assert_allclose(parts.total, recalibrated.std)
-    assert_allclose(recalibrated.aleatoric_variance, parts.aleatoric**2)
-    assert_array_equal(parts.mean, recalibrated.base.mean)
-
-
 def conformal(n=9, shape=(3,)):
     scores = np.sort(np.random.default_rng(0).exponential(size=(n, *shape[1:])), axis=0)
     reach = np.arange(1, n + 1) / (n + 1)

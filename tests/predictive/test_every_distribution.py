@@ -290,6 +290,20 @@ def test_one_member_has_no_epistemic_part(kind):
     assert m.uncertainty(1).total == m.std
 
 
+@pytest.mark.parametrize("make_base", [PARAMETRIC["gaussian"], PARAMETRIC["normal"]])
+@pytest.mark.parametrize("calibrate", [recalibrated, conformal, lambda m: adapted(lambda m: m)(m)])
+@shapes
+def test_calibration_keeps_the_proportions_of_the_parts(make_base, calibrate, shape):
+    base = make_base(members(np.random.default_rng(0), 3, shape))
+    m = calibrate(base)
+    parts, of_base = m.uncertainty(), base.uncertainty()
+    assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
+    assert_allclose(parts.epistemic / parts.total, of_base.epistemic / of_base.total)
+    assert_allclose(parts.total, m.std)
+    assert_allclose(m.aleatoric_variance, parts.aleatoric**2)
+    assert_array_equal(parts.mean, base.mean)
+
+
 @parametric
 @shapes
 def test_rows_and_outputs_are_those_of_the_whole(kind, shape):

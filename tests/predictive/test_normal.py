@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
-from skuq.predictive import ConformalMixture, EpistemicNormal, GaussianMixture, RecalibratedMixture
+from skuq.predictive import EpistemicNormal, GaussianMixture
 
 LEVELS = [0.01, 0.5, 0.975]
 
@@ -104,20 +104,6 @@ def test_rows_share_the_models_part_of_a_draw():
     draws = EpistemicNormal(np.zeros(4), aleatoric, epistemic).sample(20_000, rng=0)
     assert_allclose(draws[3], 3 * draws[2], rtol=1e-15)
     assert (abs(np.corrcoef(draws[:3]) - np.eye(3)) < 5 / np.sqrt(20_000)).all()
-
-
-def test_recalibration_keeps_shares():
-    base = normal((6,))
-    model = RecalibratedMixture(
-        base, np.array([0.0, 0.2, 0.5, 0.9, 1.0]), np.array([0.0, 0.1, 0.6, 0.8, 1.0])
-    )
-    parts, of_base = model.uncertainty(), base.uncertainty()
-    assert_allclose(parts.epistemic / parts.total, of_base.epistemic / of_base.total)
-    assert_allclose(model.aleatoric_variance / model.variance, base.aleatoric**2 / base.variance)
-    assert_array_equal(model.mean, base.mean)
-    assert_allclose(model.cdf(model.quantile(0.3)), 0.3)
-    conformal = ConformalMixture(base, np.arange(1.0, 10.0), np.arange(1, 10) / 10)
-    assert_allclose(conformal.epistemic_variance, base.epistemic_variance)
 
 
 def test_tiny_spreads_are_told_from_none():
