@@ -322,22 +322,17 @@ class CatalogDisplay(TrialsDisplay):
             self._draw_importance(ax, bar_kwargs)
         return self
 
-    def _shown_decisions(self):
-        """Choose the decisions to draw as axes: all, or the most important ones in their order."""
-        names = list(self.configurations)
-        if self.importances is None:
-            return names
-        # The ranks of a forest that predicts nothing are chance: keep the first decisions.
-        ranked = names if _is_chance(self.r2) else self.importances.index
-        shown = set(ranked[:_MOST_AXES])
-        return [name for name in names if name in shown]
-
     def _draw_parallel(self, ax, given):
         """Draw the trials as parallel coordinates, at most eight decisions."""
         from matplotlib.collections import LineCollection
         from matplotlib.colors import Normalize
 
-        names = self.decisions_ = self._shown_decisions()
+        names = list(self.configurations)
+        if self.importances is not None:
+            # The ranks of a forest that predicts nothing are chance: keep the first decisions.
+            ranked = names if _is_chance(self.r2) else list(self.importances.index)
+            names = [name for name in names if name in ranked[:_MOST_AXES]]
+        self.decisions_ = names
         axes = [Axis(self.configurations[name]) for name in names]
         scores = np.asarray(self.scores, dtype=float)
         worst_first = np.argsort(-scores, kind="stable")
@@ -404,23 +399,9 @@ def _is_chance(r2):
 
 def _draw_axis(ax, x, axis):
     """Draw a vertical axis at `x`, with tick labels of its own."""
-    ax.axvline(x, color="black", linewidth=0.8, zorder=3)
-    for height, text in _ticks(axis):
-        ax.text(
-            x + 0.04,
-            height,
-            text,
-            va="center",
-            fontsize="x-small",
-            zorder=4,
-            bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.5},
-        )
-
-
-def _ticks(axis):
-    """Choose a few ticks of an axis; return their heights and texts."""
     from matplotlib.ticker import LogLocator, MaxNLocator
 
+    # A few values: evenly chosen categories, or round numbers.
     if len(axis.values) <= _MOST_TICKS or not axis.numeric:
         few = np.linspace(0, len(axis.values) - 1, min(_MOST_TICKS, len(axis.values)))
         values = [axis.values[k] for k in few.round().astype(int)]
@@ -431,4 +412,14 @@ def _ticks(axis):
         # The ends show the range that was tried; a round number near them would overlap.
         values = [low, *(v for v in inner if 0.08 < axis.at([v])[0] < 0.92), high]
     texts = [f"{v:.3g}" if axis.numeric else str(v) for v in values]
-    return zip(axis.at(values), texts)
+    ax.axvline(x, color="black", linewidth=0.8, zorder=3)
+    for height, text in zip(axis.at(values), texts):
+        ax.text(
+            x + 0.04,
+            height,
+            text,
+            va="center",
+            fontsize="x-small",
+            zorder=4,
+            bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.5},
+        )

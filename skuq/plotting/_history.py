@@ -260,7 +260,16 @@ class RegretDisplay(Display):
         """
         if not isinstance(values, Mapping) or not values:
             raise TypeError(f"`values` must be a dict of method to values. Got {values!r}.")
-        curves = {name: _best_so_far(name, runs, maximize) for name, runs in values.items()}
+        curves = {}
+        for name, given in values.items():
+            runs = np.atleast_2d(np.asarray(given, dtype=float))
+            if runs.ndim != 2 or not runs.size:
+                raise ValueError(
+                    f"Values of {name!r} must have shape (n_seeds, n_evaluations). Got "
+                    f"{runs.shape}."
+                )
+            # fmin and fmax ignore NaN; values before the first success stay NaN.
+            curves[name] = (np.fmax if maximize else np.fmin).accumulate(runs, axis=1)
         if optimum is not None:
             sign = -1 if maximize else 1
             curves = {name: sign * (best - optimum) for name, best in curves.items()}
@@ -347,17 +356,6 @@ class RegretDisplay(Display):
         if average == "mean":
             return f"mean of {seeds}, {interval:.0%} confidence"
         return f"median of {seeds}, band holds {interval:.0%} of them"
-
-
-def _best_so_far(name, runs, maximize):
-    """Return the best value up to each evaluation, of shape (n_seeds, n_evaluations)."""
-    runs = np.atleast_2d(np.asarray(runs, dtype=float))
-    if runs.ndim != 2 or not runs.size:
-        raise ValueError(
-            f"Values of {name!r} must have shape (n_seeds, n_evaluations). Got {runs.shape}."
-        )
-    # fmin and fmax ignore NaN; values before the first success stay NaN.
-    return (np.fmax if maximize else np.fmin).accumulate(runs, axis=1)
 
 
 def _summary(runs, average, interval):

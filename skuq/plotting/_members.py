@@ -531,20 +531,20 @@ class TeamDisplay(Display):
         """Draw the accuracies of the best and of the average single model."""
         if self.accuracies is None:
             return None, None
-        values = np.asarray(self.accuracies, dtype=float)
-        return tuple(
-            ax.axhline(at, **style("line", {"linewidth": 1.2, "zorder": 1, **look}, given))
-            for at, look in (
-                (
-                    values.max(),
-                    {"color": VERMILION, "linestyle": "-.", "label": "best single model"},
-                ),
-                (
-                    values.mean(),
-                    {"color": "black", "linestyle": ":", "label": "average single model"},
-                ),
-            )
-        )
+        lines = []
+        for of, name, colour, dashes in (
+            (np.max, "best", VERMILION, "-."),
+            (np.mean, "average", "black", ":"),
+        ):
+            defaults = {
+                "color": colour,
+                "linestyle": dashes,
+                "linewidth": 1.2,
+                "zorder": 1,
+                "label": f"{name} single model",
+            }
+            lines.append(ax.axhline(of(self.accuracies), **style("line", defaults, given)))
+        return lines
 
     def _draw_selected(self, ax, scored, score, given):
         """Draw the star of the team that predicts, if it is among the drawn teams."""

@@ -273,7 +273,7 @@ _DAY = (
 _DATE = rf"({_DAY})([T ]+{_CLOCK})?( ?(Z|UTC|[-+]\d{{2}}:?\d{{2}}))?"
 # Number with groups of three digits, and a sign of currency before or a unit behind it.
 _QUANTITY = re.compile(
-    r"(?P<sign>[$€£¥]?)\s*(?P<number>[-+]?(?:\d{1,3}(?P<group>[ ,.'\u00a0\u202f])\d{3}"
+    r"(?P<sign>[$€£¥]?)\s*(?P<number>(?=[-+]?[.,]?\d)[-+]?(?:\d{1,3}(?P<group>[ ,.'\u00a0\u202f])\d{3}"
     r"(?:(?P=group)\d{3})*|\d+)?(?:[.,]\d+)?(?:[eE][-+]?\d+)?)"
     r"\s*(?P<unit>(?:[%‰°€$£¥]|[^\W\d_])[^\d\s,;:]{0,7}[²³\d]?)?"
 )
@@ -322,12 +322,9 @@ def _recognise(texts: list[str], column: str) -> _Text | None:
 
 def _recognise_numbers(texts: list[str], column: str, enough: float) -> _Text | None:
     """Recognise numbers among distinct texts, if there are `enough`."""
-    quantities = [(text, _QUANTITY.fullmatch(text)) for text in texts]
-    quantities = [
-        (text, found) for text, found in quantities if found and re.search(r"\d", found["number"])
-    ]
-    examples = [text for text, _ in quantities]
-    units = {found["sign"] + (found["unit"] or "") for _, found in quantities}
+    quantities = [match for text in texts if (match := _QUANTITY.fullmatch(text))]
+    examples = [match[0] for match in quantities]
+    units = {match["sign"] + (match["unit"] or "") for match in quantities}
     with_unit = units != {""}
     # A letter behind a number, another one for each number, is a name such as 12B.
     is_name = with_unit and not units <= {"", *"%‰°€$£¥"}
@@ -338,7 +335,7 @@ def _recognise_numbers(texts: list[str], column: str, enough: float) -> _Text | 
             return None
         advice = f"Convert them to numbers of one unit; they have {len(units)}."
         return _Text("numbers with units", examples, advice)
-    numbers = [found["number"] for _, found in quantities]
+    numbers = [match["number"] for match in quantities]
     # A comma is decimal if another mark makes groups, or if it leaves no three digits behind it.
     is_decimal = any(
         re.search(r"[.' \u00a0\u202f]\d{3},|^[-+]?\d*,(\d{1,2}|\d{4,})$", n) for n in numbers

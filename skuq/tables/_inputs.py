@@ -25,7 +25,7 @@ from skuq._utils._messages import warn_user
 from skuq._utils._records import saved_as
 from skuq.exceptions import SmallValidationWarning, TableWarning
 from skuq.tables._columns import find_far_values, read_table, refuse_lazy, refuse_sparse
-from skuq.tables._preprocessing import TablePreprocessor
+from skuq.tables._preprocessing import TablePreprocessor, allow_tables
 from skuq.tables._scaling import ImageScaling, RobustScaling, Scaling
 
 #: Constraint of the parameter `preprocess`.
@@ -341,12 +341,9 @@ class ForeignInputs(Inputs):
 
 def add_input_tags(tags: Any, preprocess: Any) -> Any:
     """Set scikit-learn's input tags according to the parameter `preprocess`."""
-    # Tags describe what the encoder takes: all that a table can hold.
     if isinstance(preprocess, str):
-        tags.input_tags.allow_nan = True
-        tags.input_tags.string = True
-        tags.input_tags.categorical = True
-    elif preprocess is not None:
+        return allow_tables(tags)
+    if preprocess is not None:
         tags.input_tags = get_tags(preprocess).input_tags
     return tags
 

@@ -337,11 +337,14 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         return hasattr(self, "n_codes_")
 
     def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.string = True
-        tags.input_tags.categorical = True
-        return tags
+        return allow_tables(super().__sklearn_tags__())
+
+
+def allow_tables(tags: Any) -> Any:
+    """Set scikit-learn's input tags for all that a table can hold."""
+    inputs = tags.input_tags
+    inputs.allow_nan = inputs.string = inputs.categorical = True
+    return tags
 
 
 def _places(labels, vocabularies, n):

@@ -68,16 +68,8 @@ class Targets:
     """Base of all kinds of targets, for a y of numbers that are neither scaled nor weighed."""
 
     head: Any
-
-    @property
-    def is_transformed(self) -> bool:
-        """Whether y is transformed nonlinearly."""
-        return False
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Shape of one row's prediction."""
-        return ()
+    is_transformed: bool = False  # nonlinearly
+    output_shape: tuple[int, ...] = ()  # of one row's prediction
 
     def validate(self, y: Any, estimator: Any) -> np.ndarray:
         """Check the y of `fit`."""
@@ -236,12 +228,12 @@ class NumberTargets(Targets):
         return self.scaling.restore(loc, scale)
 
     @property
-    def is_transformed(self) -> bool:
+    def is_transformed(self) -> bool:  # type: ignore[override]
         """Whether y is transformed nonlinearly."""
         return isinstance(self.scaling, TargetTransform)
 
     @property
-    def output_shape(self) -> tuple[int, ...]:
+    def output_shape(self) -> tuple[int, ...]:  # type: ignore[override]
         """Shape of one row's prediction."""
         return () if self.is_1d else (self.n_outputs,)
 
