@@ -273,7 +273,8 @@ _DAY = (
 _DATE = rf"({_DAY})([T ]+{_CLOCK})?( ?(Z|UTC|[-+]\d{{2}}:?\d{{2}}))?"
 # Number with groups of three digits, and a sign of currency before or a unit behind it.
 _QUANTITY = re.compile(
-    r"(?P<sign>[$€£¥]?)\s*(?P<number>(?=[-+]?[.,]?\d)[-+]?(?:\d{1,3}(?P<group>[ ,.'\u00a0\u202f])\d{3}"
+    r"(?P<sign>[$€£¥]?)\s*"
+    r"(?P<number>(?=[-+]?[.,]?\d)[-+]?(?:\d{1,3}(?P<group>[ ,.'\u00a0\u202f])\d{3}"
     r"(?:(?P=group)\d{3})*|\d+)?(?:[.,]\d+)?(?:[eE][-+]?\d+)?)"
     r"\s*(?P<unit>(?:[%‰°€$£¥]|[^\W\d_])[^\d\s,;:]{0,7}[²³\d]?)?"
 )
