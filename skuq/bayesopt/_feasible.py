@@ -84,7 +84,8 @@ class InputConstraint:
         if values.ndim not in (1, 2) or len(values) != len(X):
             raise ValueError(
                 f"Input constraint {self.name!r} must give one number for each row of X, or "
-                f"several in a row: of shape ({len(X)},). It gets {given}. Got {values.shape}."
+                f"several in a row: of shape ({len(X)},). It gets {given}. Got {values.shape}. A "
+                "function f of one point is NonlinearConstraint(f, -np.inf, 0)."
             )
         return values.reshape(len(X), -1).astype("float64")
 
