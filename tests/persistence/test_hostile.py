@@ -740,7 +740,7 @@ def test_searches_are_read_or_refused_if_their_files_are_mutated(searches, tmp_p
             except FileFormatError:
                 outcomes["refused"] += 1
             except ValueError as error:  # a file may say so
-                assert "has an `objective`" in str(error)
+                assert "A saved search holds no functions" in str(error)
             finally:
                 watch.on = False
         assert before == {file: file.stat().st_mtime_ns for file in path.rglob("*")}
