@@ -12,7 +12,7 @@ import inspect
 import math
 import operator
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import cloudpickle
@@ -199,6 +199,15 @@ class _NotFitted:
         )
 
 
+def _summarise(
+    estimator: Any, X: Any, summary: Callable[[Any], Any], n_levels: int = 1, **query: Any
+) -> Any:
+    """Summarise the predicted distributions of blocks of rows; see `Fitted.summarise`."""
+    fitted = estimator.fitted_
+    X = fitted.inputs.validate(X, estimator)
+    return fitted.summarise(X, summary, n_levels, **query)
+
+
 class _ByValue:
     """Wrapper that pickles its value by value, also if that holds lambdas.
 
@@ -329,8 +338,7 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
             in units of y; ``total**2 == aleatoric**2 + epistemic**2``.
         """
         _check_query(self, "predict_uncertainty", query)
-        distribution = self.predict_distribution(X, **query)
-        parts = distribution.uncertainty()
+        parts = _summarise(self, X, lambda distribution: distribution.uncertainty(), **query)
         shape = self.fitted_.output_shape(**query)
         return Uncertainty(*(part.reshape(len(part), *shape) for part in parts))
 
@@ -379,7 +387,8 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
             If coverage is outside (0, 1).
         """
         _check_query(self, "predict_interval", query)
-        interval = self.predict_distribution(X, **query).interval(coverage)
+        n_levels = 2 * np.size(coverage)
+        interval = _summarise(self, X, lambda d: d.interval(coverage), n_levels, **query)
         # The values of a function are columns of the distribution, and get their axes back.
         lengths = interval.shape[: 2 + np.ndim(coverage)]
         return interval.reshape(*lengths, *self.fitted_.output_shape(**query))
@@ -408,7 +417,8 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
             If a probability is outside (0, 1).
         """
         _check_query(self, "predict_quantiles", query)
-        values = self.predict_distribution(X, **query).quantile(np.atleast_1d(quantiles))
+        levels = np.atleast_1d(quantiles)
+        values = _summarise(self, X, lambda d: d.quantile(levels), levels.size, **query)
         return values.reshape(*values.shape[:2], *self.fitted_.output_shape(**query))
 
     def sample_y(
@@ -578,9 +588,13 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
         std : ndarray of shape (n, C)
             Standard deviation of each probability over members, returned if `return_std`.
         """
-        distribution = self.predict_distribution(X)
-        proba = np.minimum(distribution.mean, 1.0)  # rounding can make weights sum to more than 1
-        return (proba, distribution.std) if return_std else proba
+
+        def summary(distribution: CategoricalMixture) -> Any:
+            # Rounding can make weights sum to more than 1.
+            proba = np.minimum(distribution.mean, 1.0)
+            return (proba, distribution.std) if return_std else proba
+
+        return _summarise(self, X, summary)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Predict the logarithm of the averaged class probabilities.
@@ -594,7 +608,7 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
         ndarray of shape (n, C)
             Log probabilities in nats; about -708 instead of -inf for a probability of 0.
         """
-        return self.predict_distribution(X).log_mean
+        return _summarise(self, X, lambda distribution: distribution.log_mean)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predict the most probable class, and on request the members' disagreement about it.
@@ -614,10 +628,13 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
             Standard deviation over members of the predicted class' probability, returned if
             `return_std`.
         """
-        distribution = self.predict_distribution(X)
-        mode = distribution.mode
-        labels = self.classes_[mode]
-        return (labels, distribution.std[np.arange(len(mode)), mode]) if return_std else labels
+
+        def summary(distribution: CategoricalMixture) -> Any:
+            mode = distribution.mode
+            labels = self.classes_[mode]
+            return (labels, distribution.std[np.arange(len(mode)), mode]) if return_std else labels
+
+        return _summarise(self, X, summary)
 
     def predict_uncertainty(self, X: Any) -> ClassUncertainty:
         """Predict the entropy of each row's class, by source.
@@ -632,7 +649,7 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
             Named tuple of total, aleatoric and epistemic, each of shape (n,), in nats and
             never negative; ``total == aleatoric + epistemic``.
         """
-        return self.predict_distribution(X).uncertainty()
+        return _summarise(self, X, lambda distribution: distribution.uncertainty())
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = None) -> np.ndarray:
         """Draw labels jointly: each draw takes one member for all rows.

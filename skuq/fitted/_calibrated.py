@@ -374,6 +374,9 @@ def with_mean(
     return CategoricalMixture(proba / proba.sum(axis=2, keepdims=True), mixture.weights)
 
 
+_NUMBERS_OF_OTHERS = 16  # numbers of a row's prediction by an estimator that is not skuq's
+
+
 @saved_as("fitted.FittedCalibrated")
 @dataclass(frozen=True, eq=False)
 class FittedCalibrated(Fitted):
@@ -397,6 +400,12 @@ class FittedCalibrated(Fitted):
     def distribution(self, X: Any) -> Any:
         """Predict the calibrated distribution of each row."""
         return self.calibration.distribution(self.estimator, X)
+
+    def n_numbers(self) -> int:
+        """Count the numbers of the estimator's raw prediction of one row."""
+        fitted = getattr(unwrap_estimator(self.estimator)[0], "fitted_", None)
+        # Other estimators return little, whatever they hold meanwhile.
+        return fitted.n_numbers() if isinstance(fitted, Fitted) else _NUMBERS_OF_OTHERS
 
     def output_shape(self) -> tuple[int, ...]:
         """Return the shape of one row's prediction: () or (n_outputs,)."""

@@ -5,6 +5,9 @@ Notation: n rows, K members, m outputs or classes.
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
@@ -13,6 +16,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
 from skuq import backend
+from skuq._params import safe_indexing
 from skuq._utils._checks import class_codes, class_probabilities
 from skuq._utils._environment import generator
 from skuq._utils._records import record_repr, saved_as
@@ -25,6 +29,10 @@ from skuq.tables._inputs import ForeignInputs, ImageInputs, TableInputs
 from skuq.tables._targets import NumberTargets, Targets
 from skuq.training import predict_members
 from skuq.training._networks import keras_model
+from skuq.training._predict import largest_power_of_two
+
+#: Numbers of raw predictions held at a time: 32 MB. Their moments take about five times as much.
+BLOCK_NUMBERS = 2**22
 
 
 class Fitted:
@@ -41,6 +49,37 @@ class Fitted:
     targets: Any
     #: Why there is no Keras model, unless there is one.
     no_keras: ClassVar[str] = ""
+
+    def summarise(
+        self, X: Any, summary: Callable[[Any], Any], n_levels: int = 1, **query: Any
+    ) -> Any:
+        """Compute ``summary(distribution)`` of validated X, in blocks of rows.
+
+        A distribution holds all members' predictions of all its rows, and is only needed here
+        until it is summarised. `summary` returns an array with an entry for each row, or a tuple
+        of such. `n_levels` is the number of quantiles that it computes of each row.
+        """
+        predict, rows = functools.partial(self.distribution, **query), X
+        if hasattr(self, "distribution_of_encoded"):  # warn of categories of all rows at once
+            predict = self.distribution_of_encoded
+            rows = self.inputs.encode(X, mark_unseen=True)  # type: ignore[attr-defined]
+        # A power of two, which chunks inside of predictions divide: results are equal to the bit.
+        size = largest_power_of_two(BLOCK_NUMBERS // (self.n_numbers(**query) * max(1, n_levels)))
+        n_rows = rows.shape[0] if hasattr(rows, "shape") else len(rows)
+        if n_rows <= size:
+            return summary(predict(rows))
+        parts = [
+            summary(predict(safe_indexing(rows, slice(start, start + size))))
+            for start in range(0, n_rows, size)
+        ]
+        if isinstance(parts[0], np.ndarray):
+            return np.concatenate(parts)
+        joined = [np.concatenate(part) for part in zip(*parts)]
+        return type(parts[0])(*joined) if hasattr(parts[0], "_fields") else tuple(joined)
+
+    def n_numbers(self, *args: Any, **query: Any) -> int:
+        """Count the numbers of one row's raw prediction; by default a mean and three widths."""
+        return 4 * math.prod(self.output_shape(**query))
 
     def sample(
         self, X: Any, n_samples: int, rng: np.random.Generator, *args: Any, **query: Any
@@ -251,8 +290,15 @@ class FittedEnsemble(Fitted):
 
     def distribution(self, X: Any) -> Any:
         """Predict the distribution of each row of validated X."""
-        raw = self.raw_of_encoded(self.inputs.encode(X, mark_unseen=True))
-        return self.targets.distribution(raw, self.raw_weights)
+        return self.distribution_of_encoded(self.inputs.encode(X, mark_unseen=True))
+
+    def distribution_of_encoded(self, encoded: np.ndarray) -> Any:
+        """Predict the distribution of each encoded row (n, d), with unseen categories marked."""
+        return self.targets.distribution(self.raw_of_encoded(encoded), self.raw_weights)
+
+    def n_numbers(self) -> int:
+        """Count the numbers of the raw prediction of one row."""
+        return len(self.raw_weights) * int(self.targets.head.n_raw)
 
     def raw_of_encoded(self, numbers: np.ndarray) -> np.ndarray:
         """Predict raw outputs (K, n, n_raw) for encoded rows, with unseen categories marked.
@@ -314,6 +360,10 @@ class FittedTeam(Fitted):
     def votes(self, X: Any) -> np.ndarray:
         """Predict with each classifier: codes (S, n), or probabilities (S, n, C) if soft."""
         return np.stack([predict_votes(m, X, self.voting, self.classes) for m in self.estimators])
+
+    def n_numbers(self) -> int:
+        """Count the numbers of the votes for one row."""
+        return len(self.estimators) * len(self.classes)
 
     def distribution(self, X: Any) -> CategoricalMixture:
         """Predict the distribution of each row's class."""

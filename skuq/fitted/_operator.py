@@ -485,6 +485,11 @@ class FittedOperator(Fitted):
         loc = loc.reshape(n_samples, len(X), *self.output_shape(query_points))
         return np.moveaxis(loc, 0, -1)
 
+    def n_numbers(self, query_points: Any = None) -> int:
+        """Count the numbers of the raw prediction of one function."""
+        n_queries = len(self.inputs.points(query_points))
+        return len(self.draws.index) * n_queries * int(self.targets.head.n_raw)
+
     def output_shape(self, query_points: Any = None) -> tuple[int, ...]:
         """Return the shape of one function's values, as Y had it."""
         return self.targets.output_shape_at(len(self.inputs.points(query_points)))

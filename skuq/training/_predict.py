@@ -36,6 +36,11 @@ _parts: WeakKeyDictionary[Member, tuple[list[Any], list[Any]]] = WeakKeyDictiona
 _forwards = BoundedCache(max_size=64)
 
 
+def largest_power_of_two(limit: float) -> int:
+    """Return the largest power of two up to `limit`, at least 1."""
+    return 2 ** max(0, int(limit).bit_length() - 1)
+
+
 def predict_members(
     members: Sequence[Member],
     x: np.ndarray,
@@ -90,7 +95,7 @@ def _predict(member: Member, x: np.ndarray, run: Run, n_draws: int, cache: bool)
         parts = weights, [_cast(value, "float64") for value in member.state]
         if cache:
             _parts[member] = parts
-    rows = max(16, _CHUNK_ENTRIES // n_draws // plan.width)
+    rows = max(16, largest_power_of_two(_CHUNK_ENTRIES // n_draws // plan.width))
     if len(x) <= min(rows, _FEW_ROWS):
         return plan(*parts, x, run)[0]
     # Products of a chunk are so small that threads would mainly wait for each other.
@@ -119,7 +124,7 @@ def _predict_keras(member: Member, x: np.ndarray, cache: bool) -> np.ndarray:
             lambda: backend.compile_forward(forward, weights.size, state, model.input_shape[1:]),
         )
     # Keras keeps the outputs of all layers until the last one is computed.
-    rows = max(1, _KERAS_CHUNK_ENTRIES // sum(numbers_per_row(model)))
+    rows = largest_power_of_two(_KERAS_CHUNK_ENTRIES // sum(numbers_per_row(model)))
     parts = [
         np.asarray(forward(weights, state, x[start : start + rows].astype(dtype)))
         for start in range(0, max(1, len(x)), rows)
@@ -200,7 +205,7 @@ def predict_draws(member: Member, x: np.ndarray, index: np.ndarray | None = None
     n_draws, widest = 1, 64
     if epinet is not None:
         n_draws, widest = len(run.index), max(64, *epinet.units)
-    rows = max(16, _DRAWN_ENTRIES // (n_draws * widest))
+    rows = max(16, largest_power_of_two(_DRAWN_ENTRIES // (n_draws * widest)))
     draws = np.empty((n_draws, len(x), network.network.n_raw))
     for start in range(0, len(x), rows):
         part = slice(start, start + rows)

@@ -42,6 +42,7 @@ from skuq.backend import keras
 from skuq.ensembles import GreedySelection
 from skuq.estimators import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._base import fits
+from skuq.fitted._ensemble import Fitted
 from skuq.metrics import get_scorer
 from skuq.predictive import CategoricalMixture, ClassUncertainty, GaussianMixture
 
@@ -53,16 +54,13 @@ class Numbers:
         return validate_data(estimator, X, reset=False)
 
 
-class Fitted:
+class FittedNumbers(Fitted):
     """Fitted model that defines only the distribution of each row."""
 
     inputs = Numbers()
 
     def __init__(self, distribution):
         self.distribution = distribution
-
-    def sample(self, X, n_samples, rng):
-        return self.distribution(X).sample(n_samples, rng)
 
     def output_shape(self):
         return ()
@@ -74,7 +72,7 @@ class TwoMembers(UncertaintyClassifier):
     def fit(self, X, y):
         X, y = validate_data(self, X, y)
         self.classes_ = np.unique(y)
-        self.fitted_ = Fitted(self.distribution)
+        self.fitted_ = FittedNumbers(self.distribution)
         return self
 
     def distribution(self, X):
@@ -192,7 +190,7 @@ class Line(UncertaintyRegressor):
             mean = X[:, 0] if self.n_outputs == 1 else X[:, : self.n_outputs]
             return GaussianMixture(mean[None], np.ones((1, *mean.shape)))
 
-        self.fitted_ = Fitted(distribution)
+        self.fitted_ = FittedNumbers(distribution)
         self.fitted_.output_shape = lambda: () if self.n_outputs == 1 else (self.n_outputs,)
         return self
 

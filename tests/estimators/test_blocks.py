@@ -1,0 +1,83 @@
+"""Predictions of many rows are made in blocks, which bound their memory and change no digit."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone, is_classifier
+from test_common import OTHERS, QUICK
+from tiers import slow_after
+
+import skuq
+from skuq.fitted import _ensemble
+from skuq.networks import MLP
+from skuq.training import _predict
+
+LIMIT = 2**10  # numbers of raw predictions held at a time
+N_ROWS = 1000
+
+
+def fit_quickly(estimator):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    y = X[:, 0] + 0.1 * rng.normal(size=60)
+    model = clone(estimator)
+    if isinstance(model, skuq.NEONRegressor | skuq.OperatorEnsembleRegressor):
+        model.set_params(training__steps=5)
+    elif "epochs" in model.get_params():
+        model.set_params(epochs=2)
+    return model.fit(X, y > 0 if is_classifier(model) else y)
+
+
+def predictions(model, X):
+    if is_classifier(model):
+        methods = (model.predict, model.predict_proba, model.predict_uncertainty)
+        found = [*model.predict(X, return_std=True), *model.predict_proba(X, return_std=True)]
+    else:
+        methods = (model.predict, model.predict_interval, model.predict_quantiles)
+        found = [*model.predict(X, return_std=True), *model.predict_uncertainty(X)]
+    return [*found, *(np.asarray(method(X)) for method in methods)]
+
+
+@pytest.mark.parametrize(
+    "estimator", slow_after(5, [m for m in [*QUICK, *OTHERS] if hasattr(m, "predict_uncertainty")])
+)
+def test_blocks_of_rows_change_no_digit(estimator, monkeypatch):
+    model = fit_quickly(estimator)
+    X = np.random.default_rng(1).normal(size=(N_ROWS, 3))
+    monkeypatch.setattr(_predict, "_CHUNK_ENTRIES", 1)  # chunks of 16 rows, which divide blocks
+    expected = predictions(model, X)
+    n_rows = []
+    summarise = _ensemble.Fitted.summarise
+
+    def recorded(self, X, summary, *args, **query):
+        def seen(distribution):
+            n_rows.append(len(distribution.mean))
+            return summary(distribution)
+
+        return summarise(self, X, seen, *args, **query)
+
+    monkeypatch.setattr(_ensemble.Fitted, "summarise", recorded)
+    monkeypatch.setattr(_ensemble, "BLOCK_NUMBERS", LIMIT)
+    for found, whole in zip(predictions(model, X), expected, strict=True):
+        if isinstance(model, skuq.NEONRegressor):  # functions divide their chunks otherwise
+            assert_allclose(found, whole, rtol=1e-12)
+        else:
+            assert_array_equal(found, whole)
+    assert max(n_rows) * model.fitted_.n_numbers() <= LIMIT
+
+
+def test_memory_of_a_prediction_does_not_grow_with_its_rows(monkeypatch):
+    model = skuq.MCDropoutRegressor(100, network=MLP((8,)), epochs=1, random_state=0)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    model.fit(X, X[:, 0]).predict(X)
+    monkeypatch.setattr(_ensemble, "BLOCK_NUMBERS", 2**14)
+    X = rng.normal(size=(5_000, 2))
+    for method in (model.predict, model.predict_uncertainty):
+        tracemalloc.start()
+        method(X)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 4e6, method.__name__  # at once they would take 20 MB and more
