@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any
@@ -21,7 +22,7 @@ from skuq.tables._inputs import (
     read_validation_rows,
 )
 from skuq.tables._splits import Splits, make_splits
-from skuq.tables._targets import Targets
+from skuq.tables._targets import Targets, unpack_copies
 
 #: Constraints of the parameter `validation` of all estimators that hold rows out.
 VALIDATION: list = [
@@ -260,3 +261,56 @@ def _name_shifted(shift_validation: Any) -> list[tuple[str, Any]]:
             "`shift_validation` must be (X, y), a list of such pairs, or None. Got an empty list."
         )
     return [(f"shift_validation[{k}]", part) for k, part in enumerate(shift_validation)]
+
+
+_FEWEST = 10  # validation rows: fewer show little
+_TINY = 1e-300  # smallest probability of which a logarithm is taken
+_CLEARLY = 1.1  # factor of the loss of a constant above which a model is clearly worse
+
+
+def warn_if_worse_than_constant(task: Task, parts: Sequence[tuple]) -> None:
+    """Warn if a model predicts its validation rows clearly worse than a constant does.
+
+    The constant is the mean of the training rows' y, or their shares of the classes.
+
+    Parameters
+    ----------
+    task : Task
+        With its rows split.
+    parts : sequence of tuple
+        Predictions of validation rows, with the rows: raw outputs (K, n, n_raw), weights (K,) of
+        their mixture, standardised y (n, m) and weights (n,).
+    """
+    losses, of_constant, weights = [], [], []
+    data: Any = task.data
+    for raw, mix, y, weight in parts:
+        head, raw, mix = unpack_copies(task.targets.head, np.asarray(raw, dtype="float64"), mix)
+        if hasattr(head, "probabilities"):
+            code, rows = y[:, 0].astype(int), np.arange(len(y))
+            share = np.bincount(data.y[:, 0].astype(int), data.weight, minlength=head.n_raw)
+            proba = np.average(head.probabilities(raw), axis=0, weights=mix)
+            constant = (share / share.sum())[code]
+            losses.append(-np.log(np.maximum(proba[rows, code], _TINY)))
+            of_constant.append(-np.log(np.maximum(constant, _TINY)))
+        else:
+            mean, center = np.average(data.y, axis=0, weights=data.weight), head.moments(raw)[0]
+            error = np.average(center, axis=0, weights=mix) - y
+            losses.append(np.square(error, dtype="float64").sum(axis=1))
+            of_constant.append(np.square(y - mean, dtype="float64").sum(axis=1))
+        weights.append(weight)
+    warn_if_worse(*map(np.concatenate, (losses, of_constant, weights)))
+
+
+def warn_if_worse(loss: np.ndarray, of_constant: np.ndarray, weight: np.ndarray) -> None:
+    """Warn if the losses (n,) of validation rows are clearly above those of a constant."""
+    if len(weight) < _FEWEST or not weight.sum() > 0:
+        return
+    loss, of_constant = (np.average(v, weights=weight) for v in (loss, of_constant))
+    # A y that does not vary has no loss to compare with.
+    if of_constant > 0 and loss > _CLEARLY * of_constant:
+        warn_user(
+            "The model predicts its validation rows worse than a constant does, the mean of y or "
+            f"the shares of the classes: its loss there is {loss / of_constant:.3g} times as "
+            "large. Do not rely on it. A lower learning rate, or far values of X that are "
+            "corrected, may help."
+        )

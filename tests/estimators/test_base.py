@@ -620,3 +620,51 @@ def test_fits_starts_without_the_earlier_fit_unless_it_is_a_warm_start():
     model = Interrupted().fit([[0]], [3.0]).fit([[0]], [5.0])
     assert (model.fitted_, model.had_) == (5.0, [])
     assert model.set_params(warm_start=True).fit([[0]], [7.0]).had_ == ["fitted_", "had_", "half_"]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        DeepEnsembleRegressor(n_members=2, epochs=30),
+        DeepEnsembleClassifier(n_members=2, epochs=30),
+        MCDropoutClassifier(epochs=30),
+        HyperDeepEnsembleRegressor(n_members=2, n_trials=3, epochs=30),
+        AutoDEUQRegressor(space="dense", n_trials=3, epochs=10),
+        NOMURegressor(epochs=60),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+@pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
+def test_fit_warns_of_models_that_are_worse_than_a_constant(model):
+    """Following the advice, a lower learning rate, ends the warning."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 3))
+    y = X[:, 0] + 0.1 * rng.normal(size=120)
+    if is_classifier(model):
+        y = y > rng.normal(size=120)
+    model = clone(model).set_params(random_state=0)
+
+    def fit(learning_rate):
+        if hasattr(model, "fixed"):
+            model.set_params(fixed={"learning_rate": learning_rate})
+        else:
+            model.set_params(learning_rate=learning_rate)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(X, y)
+        return [w for w in caught if "worse than a constant" in str(w.message)]
+
+    high = {"AutoDEUQRegressor": 0.1, "NOMURegressor": 300.0}.get(type(model).__name__, 10.0)
+    (warning,) = fit(high)
+    assert warning.filename == __file__
+    assert "lower learning rate" in str(warning.message)
+    assert not fit(0.01)
+
+
+def test_fit_is_silent_about_constant_and_noisy_targets():
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    model = DeepEnsembleRegressor(n_members=2, epochs=20, random_state=0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "The model predicts")
+        model.fit(X, np.ones(60))
+        model.set_params(validation=None).fit(X, np.random.default_rng(1).normal(size=60))

@@ -15,7 +15,7 @@ from sklearn.base import is_classifier
 from skuq import training
 from skuq._params import Interval, StrOptions, resolve_settings, settings_constraint
 from skuq.estimators._base import training_progress
-from skuq.estimators._task import Task, read_task
+from skuq.estimators._task import Task, read_task, warn_if_worse_than_constant
 from skuq.fitted._ensemble import DropoutPasses, FittedEnsemble
 from skuq.networks import MLP
 from skuq.networks._plan import make_plan
@@ -220,7 +220,22 @@ def finish(
         targets, estimator.noise_std_ = _set_noise(targets, given, task, members, weights, parts)
     estimator.entropy_ = task.entropy
     estimator.fitted_ = FittedEnsemble(task.inputs, targets, tuple(members), weights, passes)
+    if task.splits.validates:
+        warn_if_worse_than_constant(
+            task, _validation_predictions(task.data, members, weights, parts)
+        )
     return estimator
+
+
+def _validation_predictions(data, members, weights, parts):
+    """List members' predictions of the rows that each validated on, with weights and rows."""
+    if parts is None or parts[0][1] is None:  # rows common to all members
+        raw = np.stack([member.held_out for member in members])
+        return [(raw, weights, data.y_valid, data.weight_valid)]
+    return [
+        (member.held_out[None], np.ones(1), data.y[rows], weight * data.weight[rows])
+        for member, weight, (_, rows) in zip(members, weights, parts)
+    ]
 
 
 # ------------------------------------------------------------------ noise with loss="mse"

@@ -14,6 +14,7 @@ import numpy as np
 
 from skuq._utils._messages import warn_user
 from skuq.bayesopt._milp import ReluReadout
+from skuq.estimators._task import warn_if_worse
 from skuq.exceptions import SmallValidationWarning
 from skuq.fitted._nomu import FittedNomu, Readout, TrainedNomu, split_sides
 from skuq.networks import NOMUReadout
@@ -139,6 +140,10 @@ def _collect_rows(
     parts = [_errors(network, rows, inputs, targets) for network, rows in evidence.held_out]
     errors, raws, noises, weights = zip(*parts)
     error = np.concatenate(errors)
+    mean = np.average(evidence.rows.y, axis=0, weights=evidence.rows.weight)
+    of_constant = np.concatenate([rows.y - mean for _, rows in evidence.held_out])
+    squares = [np.square(v).sum(axis=1) for v in (error, of_constant / targets.scaling.scale_)]
+    warn_if_worse(*squares, np.concatenate(weights))
     up, down = split_sides(np.concatenate(raws), band)
     return _HeldOut(
         error,

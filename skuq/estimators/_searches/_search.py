@@ -57,7 +57,12 @@ from skuq.estimators._searches._trials import (
     trials_to_keep,
     warn_of_few_validation_rows,
 )
-from skuq.estimators._task import Task, join_validation, read_task
+from skuq.estimators._task import (
+    Task,
+    join_validation,
+    read_task,
+    warn_if_worse_than_constant,
+)
 from skuq.exceptions import MissingPartError, SearchFailedError
 from skuq.fitted._ensemble import FittedEnsemble
 from skuq.networks import Decisions
@@ -225,6 +230,7 @@ class SearchEstimator:
         if not self.refitted_:
             review.warn_of_short_training(self.max_time)
         review.warn_of_failures()
+        warn_if_worse_than_constant(task, [review.validation_predictions()])
         return self
 
     def _make_search(

@@ -197,6 +197,13 @@ class Review:
                 "compiling, some seconds for each process. Give it more time."
             )
 
+    def validation_predictions(self) -> tuple[Any, ...]:
+        """Return the selected trials' raw outputs for validation rows, weights, y and weights."""
+        held_out: Any = self.catalog.held_out
+        rows, y, weight = held_out.sets[0]
+        raws = [np.asarray(self.catalog[k].result.held_out)[rows] for k in self.selection.indices]
+        return np.stack(raws), self.selection.weights, y, weight
+
     def warn_of_failures(self) -> None:
         """Warn if many trials have failed: some networks diverge, but this has another cause."""
         failed = [record.message for record in self.catalog if record.failed]
