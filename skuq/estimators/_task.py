@@ -21,7 +21,7 @@ from skuq.tables._inputs import (
     read_rows,
     read_validation_rows,
 )
-from skuq.tables._splits import Splits, make_splits
+from skuq.tables._splits import Splits, TrainingData, make_splits
 from skuq.tables._targets import Targets, unpack_copies
 
 #: Constraints of the parameter `validation` of all estimators that hold rows out.
@@ -268,23 +268,26 @@ _TINY = 1e-300  # smallest probability of which a logarithm is taken
 _CLEARLY = 1.1  # factor of the loss of a constant above which a model is clearly worse
 
 
-def warn_if_worse_than_constant(task: Task, parts: Sequence[tuple]) -> None:
+def warn_if_worse_than_constant(
+    targets: Targets, data: TrainingData, parts: Sequence[tuple]
+) -> None:
     """Warn if a model predicts its validation rows clearly worse than a constant does.
 
     The constant is the mean of the training rows' y, or their shares of the classes.
 
     Parameters
     ----------
-    task : Task
-        With its rows split.
+    targets : Targets
+        Targets whose head reads the predictions.
+    data : TrainingData
+        Training rows.
     parts : sequence of tuple
         Predictions of validation rows, with the rows: raw outputs (K, n, n_raw), weights (K,) of
         their mixture, standardised y (n, m) and weights (n,).
     """
     losses, of_constant, weights = [], [], []
-    data: Any = task.data
     for raw, mix, y, weight in parts:
-        head, raw, mix = unpack_copies(task.targets.head, np.asarray(raw, dtype="float64"), mix)
+        head, raw, mix = unpack_copies(targets.head, np.asarray(raw, dtype="float64"), mix)
         if hasattr(head, "probabilities"):
             code, rows = y[:, 0].astype(int), np.arange(len(y))
             share = np.bincount(data.y[:, 0].astype(int), data.weight, minlength=head.n_raw)

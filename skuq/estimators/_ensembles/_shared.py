@@ -221,9 +221,8 @@ def finish(
     estimator.entropy_ = task.entropy
     estimator.fitted_ = FittedEnsemble(task.inputs, targets, tuple(members), weights, passes)
     if task.splits.validates:
-        warn_if_worse_than_constant(
-            task, _validation_predictions(task.data, members, weights, parts)
-        )
+        parts = _validation_predictions(task.data, members, weights, parts)
+        warn_if_worse_than_constant(targets, task.data, parts)
     return estimator
 
 

@@ -230,7 +230,8 @@ class SearchEstimator:
         if not self.refitted_:
             review.warn_of_short_training(self.max_time)
         review.warn_of_failures()
-        warn_if_worse_than_constant(task, [review.validation_predictions()])
+        parts = [review.validation_predictions()]
+        warn_if_worse_than_constant(task.targets, task.data, parts)
         return self
 
     def _make_search(
