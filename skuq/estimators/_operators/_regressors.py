@@ -123,7 +123,16 @@ class OperatorRegressor(UncertaintyRegressor):
         training = resolve_settings(self, "training").fields(TRAINING_FIELDS)
         _refuse_contradictions(self, training)
         part = self._epistemic_part()
-        task = read_task(self, _make_inputs(self), _make_targets(self), X, Y, sample_weight)
+        by_column, standardize = self.standardize == "columns", bool(self.standardize)
+        inputs = FunctionInputs(self.query_points, standardize=standardize, only_fitted=by_column)
+        targets = FunctionTargets(
+            self.loss,
+            self.output_map,
+            standardize=standardize,
+            by_column=by_column or self.query_points is None,
+            narrow_constants=self.pretrained is None,
+        )
+        task = read_task(self, inputs, targets, X, Y, sample_weight)
         task = replace(task, rows=task.rows.take(task.rows.used))
         # With noise, networks leave functions out: their errors there tell how large it is.
         learns_noise, leaves_out = _plan_noise(self, part, len(task.rows.y))
@@ -131,8 +140,8 @@ class OperatorRegressor(UncertaintyRegressor):
         if leaves_out:
             previous = None  # its networks have seen the functions that would be left out
         # From here on everything is in standardised units; a given model leaves its residuals.
-        given = _fit_scales(task, self.pretrained, previous)
-        task = replace(task, data=_training_data(task, given))
+        given, data = _standardise(task, self.pretrained, previous)
+        task = replace(task, data=data)
         job = _make_job(self, task, training, learns_noise, previous)
         with training_progress(self.verbose) as progress:
             draws, learnt = part.train(job, progress.epochs)
@@ -718,35 +727,17 @@ def _make_job(model, task, training, learns_noise, previous) -> OperatorJob:
     return job
 
 
-def _make_inputs(model: OperatorRegressor) -> FunctionInputs:
-    """Make the unfitted inputs."""
-    return FunctionInputs(
-        model.query_points,
-        standardize=bool(model.standardize),
-        only_fitted=model.standardize == "columns",
-    )
-
-
-def _make_targets(model: OperatorRegressor) -> FunctionTargets:
-    """Make the unfitted targets."""
-    return FunctionTargets(
-        model.loss,
-        model.output_map,
-        standardize=bool(model.standardize),
-        by_column=model.standardize == "columns" or model.query_points is None,
-        narrow_constants=model.pretrained is None,
-    )
-
-
-def _fit_scales(task, pretrained, previous):
-    """Learn all scales, or keep those of a previous fit, to which its weights belong.
+def _standardise(task, pretrained, previous):
+    """Learn all scales, or keep those of a previous fit, and make training data in these units.
 
     Returns
     -------
-    GivenBase or None
+    given : GivenBase or None
         The given model, if there is one.
+    data : TrainingData
+        A row is a pair of a function's input and a query point.
     """
-    inputs, targets, rows = task.inputs, task.targets, task.rows
+    inputs, targets, rows, given = task.inputs, task.targets, task.rows, None
     if previous is None:
         inputs.fit(rows.X)
         targets.fit(rows.y)
@@ -754,21 +745,16 @@ def _fit_scales(task, pretrained, previous):
         inputs.take_scales(previous.inputs, rows.X)
         targets.take_scales(previous.targets, rows.y)
     if pretrained is None:
-        return None
-    given = GivenBase(pretrained, inputs, targets.head.n_outputs)
-    if previous is None or previous.given is None:
-        return given.fit(rows.X)
-    return given.take_scales(previous.given)
-
-
-def _training_data(task, given) -> TrainingData:
-    """Standardise the task's rows: a row is a pair of a function's input and a query point."""
-    rows, targets = task.rows, task.targets
-    if given is None:
-        x, y = task.inputs.transform(rows.X), targets.transform(rows.y)
+        x, y = inputs.transform(rows.X), targets.transform(rows.y)
     else:  # learn the residuals of the given model
+        given = GivenBase(pretrained, inputs, targets.head.n_outputs)
+        if previous is None or previous.given is None:
+            given.fit(rows.X)
+        else:
+            given.take_scales(previous.given)
         x, y = given.features(rows.X), targets.transform(rows.y, given.mean(rows.X))
-    return TrainingData.without_validation(x, y, targets.pair_weights(rows.y, rows.weight))
+    weight = targets.pair_weights(rows.y, rows.weight)
+    return given, TrainingData.without_validation(x, y, weight)
 
 
 def _describe_base(model, task):
