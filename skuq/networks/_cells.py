@@ -244,10 +244,6 @@ class CellLayers:
         return self.norm(self.merge("Concatenate", [even, odd], f"{name}_concat"), f"{name}_norm")
 
 
-def _skip(layers, x, strides, name):
-    return x if strides == 1 else layers.factorized_reduction(x, x.shape[-1], name)
-
-
 def _separable(size, layers, x, strides, name):
     for part, step in (("first", strides), ("second", 1)):
         part_name = f"{name}_{part}"
@@ -274,7 +270,9 @@ def _row_column(layers, x, strides, name):
 _APPLY: dict[str, Callable] = {
     "max_pool_3x3": lambda layers, x, *rest: layers.pool("MaxPooling2D", x, 3, *rest),
     "avg_pool_3x3": lambda layers, x, *rest: layers.pool("AveragePooling2D", x, 3, *rest),
-    "skip_connect": _skip,
+    "skip_connect": lambda layers, x, strides, name: (
+        x if strides == 1 else layers.factorized_reduction(x, x.shape[-1], name)
+    ),
     "sep_conv_3x3": partial(_separable, 3),
     "sep_conv_5x5": partial(_separable, 5),
     "sep_conv_7x7": partial(_separable, 7),

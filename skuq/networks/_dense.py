@@ -366,6 +366,4 @@ class DenseSpace(Settings):
                 anchors.append(dense(last))
         return keras.Model(anchors[0], anchors[-1], name="dense_skip", dtype="float32")
 
-    def recipe(self, configuration: Mapping) -> dict:
-        """Select the configuration's training hyperparameters, by the recipe's names."""
-        return self.decisions().hyperparameters.restrict(configuration)
+    recipe = WidthDepthSpace.recipe

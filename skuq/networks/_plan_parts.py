@@ -83,22 +83,15 @@ SLOPES = {
 }
 
 
-@functools.cache
-def _cosine_coefficients() -> np.ndarray:
-    """Compute the polynomial in x**2 that equals cos(2 pi x) to 1e-9 on [-0.5, 0.5]."""
-    polynomial = np.polynomial.Chebyshev.interpolate(
-        lambda square: np.cos(2 * np.pi * np.sqrt(square)), 7, domain=[0, 0.25]
-    )
-    return polynomial.convert(kind=np.polynomial.Polynomial).coef
+def _polynomial(function, degree, end):
+    """Compute the coefficients of the polynomial that interpolates a function on [0, end]."""
+    fitted = np.polynomial.Chebyshev.interpolate(function, degree, domain=[0, end])
+    return fitted.convert(kind=np.polynomial.Polynomial).coef
 
 
-@functools.cache
-def _sine_coefficients() -> list[float]:
-    """Compute the polynomial in x**2 that equals -sin(2 pi x) / x to 1e-15 on [-0.25, 0.25]."""
-    polynomial = np.polynomial.Chebyshev.interpolate(
-        lambda square: -2 * np.pi * np.sinc(2 * np.sqrt(square)), 8, domain=[0, 0.0625]
-    )
-    return polynomial.convert(kind=np.polynomial.Polynomial).coef.tolist()
+# In x**2: cos(2 pi x) to 1e-9 on [-0.5, 0.5], and -sin(2 pi x) / x to 1e-15 on [-0.25, 0.25].
+_COSINE = _polynomial(lambda square: np.cos(2 * np.pi * np.sqrt(square)), 7, 0.25)
+_SINE = _polynomial(lambda square: -2 * np.pi * np.sinc(2 * np.sqrt(square)), 8, 0.0625).tolist()
 
 
 def _cosine(x):
@@ -111,7 +104,7 @@ def _cosine(x):
     np.abs(t, out=t)
     t -= 0.25
     square = t * t
-    first, *others, last = _sine_coefficients()
+    first, *others, last = _SINE
     y = last * square
     for coefficient in others[::-1]:  # Horner's rule
         y += coefficient
@@ -163,7 +156,7 @@ def tensors(xla: bool = False) -> Namespace:
             return ops.cos(2 * np.pi * x)
         x = x - ops.round(x)  # to [-0.5, 0.5]: the cosine has a period of one turn
         square, y = x * x, 0.0
-        for coefficient in _cosine_coefficients()[::-1]:  # Horner's rule
+        for coefficient in _COSINE[::-1]:  # Horner's rule
             y = y * square + np.float32(coefficient)
         return y
 
