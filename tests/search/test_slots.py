@@ -180,34 +180,38 @@ def test_ten_killed_processes_cost_ten_trials_at_most(tmp_path):
     assert all("worker process died (SIGKILL" in r.message for r in failed)
 
 
-class Unpicklable(Exception):
-    def __init__(self, message):
-        super().__init__(message)
-        self.lock = threading.Lock()
+def faulty():
+    """Make an evaluation that fails as its configuration says."""
 
+    class Unpicklable(Exception):
+        def __init__(self, message):
+            super().__init__(message)
+            self.lock = threading.Lock()
 
-def fault(configuration, seed):
-    kind = configuration["kind"]
-    if kind == "unpicklable error":
-        raise Unpicklable("here is a lock")
-    if kind == "unpicklable result":
-        return SimpleNamespace(score=0.0, lock=threading.Lock())
-    if kind == "memory":
-        raise MemoryError("no room for 1 TB")
-    if kind == "exit":
-        sys.exit(3)
-    if kind == "die":
-        os._exit(1)
-    if kind == "segfault":
-        ctypes.string_at(0)
-    if kind == "huge":
-        return SimpleNamespace(score=0.0, array=np.arange(2e7))  # 160 MB
-    return SimpleNamespace(score=0.0)
+    def fault(configuration, seed):
+        kind = configuration["kind"]
+        if kind == "unpicklable error":
+            raise Unpicklable("here is a lock")
+        if kind == "unpicklable result":
+            return SimpleNamespace(score=0.0, lock=threading.Lock())
+        if kind == "memory":
+            raise MemoryError("no room for 1 TB")
+        if kind == "exit":
+            sys.exit(3)
+        if kind == "die":
+            os._exit(1)
+        if kind == "segfault":
+            ctypes.string_at(0)
+        if kind == "huge":
+            return SimpleNamespace(score=0.0, array=np.arange(2e7))  # 160 MB
+        return SimpleNamespace(score=0.0)
+
+    return fault
 
 
 @pytest.fixture(scope="module")
 def one_process():
-    with processes(fault, 1) as slots:
+    with processes(faulty(), 1) as slots:
         yield slots
 
 
@@ -229,7 +233,7 @@ def test_faults_are_reported_and_the_slot_goes_on(kind, error, message, one_proc
 
 
 def test_sys_exit_in_a_thread_does_not_end_the_caller():
-    with threads(fault, 1) as slots, pytest.raises(RuntimeError, match="SystemExit: 3"):
+    with threads(faulty(), 1) as slots, pytest.raises(RuntimeError, match="SystemExit: 3"):
         slots.result(0, slots.submit(0, {"kind": "exit"}, 1))
 
 
@@ -413,11 +417,11 @@ def test_a_backend_without_slots_is_refused():
         joblib.parallel_config(backend="ray of a test"),
         pytest.raises(ValueError, match="joblib's RayBackend. Use the loky, threading or dask"),
     ):
-        open_slots(fault, 2, 10)
+        open_slots(faulty(), 2, 10)
 
 
 def test_a_stopped_process_is_gone():
-    with processes(fault, 1) as slots:
+    with processes(faulty(), 1) as slots:
         slots.result(0, slots.submit(0, {"kind": "none"}, 1))
         (process,) = slots._workers[0]._executor._processes.values()
         assert process.is_alive()
