@@ -297,6 +297,8 @@ class InlineSlots(Slots):
         future: Future[Any] = Future()
         try:
             future.set_result(self._evaluate(*arguments))
+        except SystemExit as error:  # as in other slots, it must end only the trial
+            future.set_exception(RuntimeError(f"SystemExit: {error}"))
         except Exception as error:
             future.set_exception(error)
         return future

@@ -51,6 +51,10 @@ def trained(monkeypatch):
     return seeds
 
 
+class Stop(BaseException):
+    """Ends the process, as far as a search can see."""
+
+
 @pytest.fixture
 def stop_at(monkeypatch, trained):
     """Raise an error in place of a training: ``with stop_at(n, error)`` after `n` networks."""
@@ -117,7 +121,7 @@ def test_fit_with_a_larger_budget_continues(search, trained, strategy):
     assert len(fewer.catalog_) == 2 and len(trained) == 12
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Stop])
 @pytest.mark.parametrize("stored", [True, False])
 def test_fit_continues_an_interrupted_search(search, trained, stop_at, error, stored):
     X, y = table()
@@ -128,7 +132,7 @@ def test_fit_continues_an_interrupted_search(search, trained, stop_at, error, st
             model.fit(X, y)
         assert len(model.catalog_) == 2 and np.isfinite(model.predict(X)).all()
     else:
-        with stop_at(2, error), pytest.raises(SystemExit):
+        with stop_at(2, error), pytest.raises(Stop):
             model.fit(X, y)
     model.fit(X, y)
     assert len(trained) == 5
@@ -434,7 +438,7 @@ def test_fit_trains_missing_repeats(search, trained):
 def test_fit_continues_interrupted_repeats(search, trained, stop_at):
     X, y = table()
     settings = {"repeats": 2, "n_members": 2, "selection": "top"}
-    with stop_at(6, SystemExit, MemberRepeater), pytest.raises(SystemExit):
+    with stop_at(6, Stop, MemberRepeater), pytest.raises(Stop):
         search(**settings).fit(X, y)
     model = search(**settings).fit(X, y)
     assert len(trained) == len(set(trained)) == 8
@@ -640,7 +644,7 @@ def test_warm_start_survives_a_failed_fit(search, trained, stop_at):
         model.fit(X, y[:-1])
     with pytest.raises(ValueError, match="NaN"):
         model.fit(X, np.where(y > 1, np.nan, y))
-    with stop_at(0, SystemExit), pytest.raises(SystemExit):
+    with stop_at(0, Stop), pytest.raises(Stop):
         model.set_params(n_trials=5).fit(X, y)
     for n_trials in (3, 2, 3):
         assert len(model.set_params(n_trials=n_trials).fit(X, y).catalog_) == n_trials

@@ -232,8 +232,9 @@ def test_faults_are_reported_and_the_slot_goes_on(kind, error, message, one_proc
     assert one_process.result(0, one_process.submit(0, {"kind": "none"}, 1)).score == 0
 
 
-def test_sys_exit_in_a_thread_does_not_end_the_caller():
-    with threads(faulty(), 1) as slots, pytest.raises(RuntimeError, match="SystemExit: 3"):
+@pytest.mark.parametrize("slots_of", [threads, lambda evaluate, n: inline(evaluate)])
+def test_sys_exit_does_not_end_the_caller(slots_of):
+    with slots_of(faulty(), 1) as slots, pytest.raises(RuntimeError, match="SystemExit: 3"):
         slots.result(0, slots.submit(0, {"kind": "exit"}, 1))
 
 
