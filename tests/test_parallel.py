@@ -17,14 +17,15 @@ from tiers import slow_after
 
 from skuq import AutoDEUQRegressor, DeepEnsembleRegressor, MCDropoutRegressor, NEONRegressor
 from skuq._utils._environment import one_thread_if_small
-from skuq.networks import MLP
+from skuq.networks import MLP, OperatorNetwork
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 
 MODEL = DeepEnsembleRegressor(2, network=MLP(8), epochs=20, learning_rate=0.03, random_state=0)
 
-
 DROPOUT = MCDropoutRegressor(5, network=MLP(8), epochs=20, random_state=0)
+SMALL = OperatorNetwork(encoder_units=8, latent=8, decoder_units=8)
+OPERATOR = NEONRegressor(network=SMALL, epochs=2, random_state=0)
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +58,9 @@ def test_backend_takes_what_the_user_says_of_threads():
 
 @pytest.mark.parametrize("backend", slow_after(1, ["threading", "loky"]))
 def test_fit_in_parallel_cross_validation_gives_the_same(backend, table):
-    alone = cross_val_score(MODEL, *table, cv=3)
+    alone = cross_val_score(MODEL, *table, cv=2)
     with joblib.parallel_config(backend=backend):
-        together = cross_val_score(MODEL, *table, cv=3, n_jobs=2)
+        together = cross_val_score(MODEL, *table, cv=2, n_jobs=2)
     np.testing.assert_allclose(together, alone, rtol=1e-4)
 
 
@@ -92,7 +93,7 @@ def test_fit_and_predict_in_threads_at_the_same_time(table):
         assert_array_equal(result, alone[i % 3])
 
 
-@pytest.mark.parametrize("model", [MODEL, DROPOUT, NEONRegressor(epochs=2, random_state=0)])
+@pytest.mark.parametrize("model", [MODEL, DROPOUT, OPERATOR])
 def test_predict_in_eight_threads_gives_what_one_does(model, table):
     X, y = table
     model = pickle.loads(pickle.dumps(clone(model).fit(X, y)))  # which has not predicted yet

@@ -70,7 +70,7 @@ def test_minimize_finds_a_dip_beside_a_face(q):
     )
     # Results away from the face show the trend only.
     x0 = [[0.3, 0.2], [0.6, 0.9], [0.9, 0.4], [0.45, 0.7], [0.75, 0.1]]
-    result = search.minimize(dip_beside_a_face, 35, q=q, x0=x0)
+    result = search.minimize(dip_beside_a_face, 30, q=q, x0=x0)
     assert (result.x_iters[:, 0] < 1e-3).sum() >= 3
     assert result.fun < -0.4  # on the face the least value is -0.03
 

@@ -10,7 +10,7 @@ from skuq.ensembles._likelihood import likelihood_statistics
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 
 
-def tiny(space, n_trials=6, **settings):
+def tiny(space, n_trials=4, **settings):
     settings = {"n_members": 3, "epochs": 20, "space": space, "random_state": 0, **settings}
     return AutoDEUQClassifier(n_trials, **settings)
 
@@ -44,7 +44,7 @@ def test_other_selections(tiny_space, iris, selection):
 
 def test_a_users_selection_gets_codes_and_probabilities(tiny_space, iris):
     def first(y, proba, n_members, sample_weight=None):
-        assert y.dtype == int and proba.shape == (6, len(y), 3) and sample_weight.shape == y.shape
+        assert y.dtype == int and proba.shape == (4, len(y), 3) and sample_weight.shape == y.shape
         assert_allclose(proba.sum(axis=2), 1)
         return Selection(np.array([0]), np.ones(1))
 

@@ -56,7 +56,7 @@ def assert_same(model, X, inputs=None):
 @pytest.mark.parametrize(
     ("loss", "n_outputs"),
     slow_after(
-        4,
+        3,
         [
             *(("nll", 1), ("mse", 2), ("student-t", 1), ("gaussian-mixture", 2)),
             *(("nll", 2), ("mse", 1), ("student-t", 2), ("gaussian-mixture", 1)),
@@ -208,8 +208,9 @@ def test_to_keras_refuses(rows, model, message):
         model.to_keras()
 
 
-@pytest.mark.parametrize("n_members", [2, 3])
-@pytest.mark.parametrize("n_outputs", [1, 3])
+@pytest.mark.parametrize(
+    ("n_members", "n_outputs"), slow_after(1, [(3, 3), (2, 3), (3, 1), (2, 1)])
+)
 def test_to_keras_of_gaussian_mixtures(n_members, n_outputs):
     # Keras takes a column of three offsets for a bias where another axis has three entries.
     rng = np.random.default_rng(0)

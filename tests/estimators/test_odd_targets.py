@@ -77,7 +77,7 @@ UNSURE = [
 
 
 @pytest.mark.parametrize(
-    ("n_rows", "model"), [(8, ENSEMBLES[0]), *itertools.product((1, 8), UNSURE)]
+    ("n_rows", "model"), slow_after(4, [(8, ENSEMBLES[0]), *itertools.product((1, 8), UNSURE)])
 )
 def test_fit_to_a_few_rows_takes_them_for_no_constant(n_rows, model):
     """The rows of a step function may all lie on one side."""

@@ -14,7 +14,7 @@ from skuq import (
     TabularEnsembleClassifier,
     TabularEnsembleRegressor,
 )
-from skuq.networks import TabularNetwork, TabularSpace
+from skuq.networks import MLP, TabularNetwork, TabularSpace
 from skuq.predictive import GaussianMixture, NestedGaussianMixture, QuantileMixture, StudentTMixture
 from skuq.training import Training
 
@@ -117,7 +117,7 @@ def test_fit_embeds_columns_of_codes(frame):
     assert '"CategoryEmbedding"' in model.members_[0].network
     unseen = X[:3].assign(town="elsewhere")
     assert np.isfinite(model.predict(unseen)).all()
-    plain = DeepEnsembleRegressor(2, epochs=3, random_state=0).fit(X, y)
+    plain = DeepEnsembleRegressor(1, network=MLP(4), epochs=1, random_state=0).fit(X, y)
     assert not plain.preprocessor_.code_columns_
 
 
@@ -130,10 +130,10 @@ def test_fit_takes_the_recipe_of_the_network(frame):
     settings = {**TINY, "epochs": 2}
     tabular = TabularEnsembleRegressor(**settings)
     assert first_rate(tabular) == pytest.approx(0.1)
-    assert first_rate(DeepEnsembleRegressor(1, epochs=2)) == pytest.approx(0.01)
+    assert first_rate(DeepEnsembleRegressor(1, network=MLP(4), epochs=2)) == pytest.approx(0.01)
     given = TabularEnsembleRegressor(**settings, learning_rate=0.02)
     assert first_rate(given) == pytest.approx(0.02)
-    classifier = TabularEnsembleClassifier(n_members=1, epochs=2, random_state=0).fit(X, y > 0)
+    classifier = TabularEnsembleClassifier(**{**settings, "n_members": 1}).fit(X, y > 0)
     assert "Dropout" in classifier.members_[0].network
     assert "Dropout" not in tabular.members_[0].network
 

@@ -24,6 +24,7 @@ SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}
 MODULE = "skuq.estimators._ensembles._tabular"
 TINY = {"epochs": 6, "random_state": 0}
 REGRESSOR = {**TINY, "n_members": 4, "network": TabularNetwork(**SMALL), "validation": 0.3}
+CLASSIFIER = {**TINY, "n_members": 6, "network": TabularNetwork(**SMALL)}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def pair(table):
 
 @pytest.fixture(scope="module")
 def classifier(classes):
-    return TabularEnsembleClassifier(**TINY, n_members=6).fit(*classes)
+    return TabularEnsembleClassifier(**CLASSIFIER).fit(*classes)
 
 
 def calibration(model):
@@ -172,7 +173,7 @@ def test_tabular_ensemble_classifier_mixes_kinds_of_networks(classifier, classes
     assert kinds_of(classifier).tolist() == [0, 0, 1, 1, 2, 2]
     assert embedded(classifier).tolist() == [True, True, False, False, True, True]
     assert_equal_within_kinds(classifier)
-    again = TabularEnsembleClassifier(**TINY, n_members=6).fit(*classes)
+    again = TabularEnsembleClassifier(**CLASSIFIER).fit(*classes)
     assert_array_equal(again.predict_proba(classes[0]), classifier.predict_proba(classes[0]))
 
 
@@ -185,7 +186,7 @@ def test_fit_weighs_kinds_by_stacking_on_rows_held_out(classes, monkeypatch):
 
     monkeypatch.setattr(f"{MODULE}.stacking_weights", noted)
     X, y = classes
-    model = TabularEnsembleClassifier(**TINY, n_members=6).fit(X, y)
+    model = TabularEnsembleClassifier(**CLASSIFIER).fit(X, y)
     ((log_likelihood, weight),) = given
     assert log_likelihood.shape == (3, 32) and weight.shape == (32,)  # two splits, 16 rows each
     kinds = kinds_of(model)
@@ -206,9 +207,15 @@ def test_fit_weighs_kinds_by_stacking_on_rows_held_out(classes, monkeypatch):
     slow_after(
         3,
         [
-            ({"n_members": 4, "network": TabularNetwork(frequency_scale=1.0)}, [0, 0, 1, 1]),
-            ({"n_members": 2, "network": TabularNetwork(embedding="none")}, [0, 0]),
-            ({"n_members": 2, "network": TabularNetwork(n_copies=2)}, [0, 1]),
+            (
+                {"n_members": 4, "network": TabularNetwork(**SMALL, frequency_scale=1.0)},
+                [0, 0, 1, 1],
+            ),
+            (
+                {"n_members": 2, "network": TabularNetwork(n_layers=1, width=32, embedding="none")},
+                [0, 0],
+            ),
+            ({"n_members": 2, "network": TabularNetwork(**SMALL, n_copies=2)}, [0, 1]),
             ({"n_members": 4}, [0, 0, 1, 2]),
             ({"n_members": 2}, [0, 1]),
             ({"n_members": 3}, [0, 1, 2]),
@@ -259,7 +266,7 @@ def test_fit_gives_members_of_all_kinds_the_same_splits(classes, monkeypatch):
         return train(jobs, data, **settings)
 
     monkeypatch.setattr(training, "train", noted)
-    TabularEnsembleClassifier(**{**TINY, "epochs": 1}, n_members=4).fit(*classes)
+    TabularEnsembleClassifier(**{**CLASSIFIER, "epochs": 1, "n_members": 4}).fit(*classes)
     assert [len(splits) for splits in given] == [2, 1, 1]
     for splits in given[1:]:
         assert_array_equal(splits[0][1], given[0][0][1])
@@ -285,7 +292,7 @@ def test_fit_leaves_out_members_that_diverge(classes, monkeypatch, n_lost, weigh
     monkeypatch.setattr(training, "train", diverging)
     monkeypatch.setattr(f"{MODULE}.stacking_weights", lambda *_: np.array([0.5, 0.3, 0.2]))
     with pytest.warns(UserWarning, match=f"{n_lost} of 6 networks diverged"):
-        model = TabularEnsembleClassifier(**{**TINY, "epochs": 2}, n_members=6).fit(*classes)
+        model = TabularEnsembleClassifier(**{**CLASSIFIER, "epochs": 2}).fit(*classes)
     expected = [True, True, False, True, True]
     assert embedded(model).tolist() == [kept for kept in expected if kept or n_lost == 1]
     assert_equal_within_kinds(model)
@@ -328,5 +335,5 @@ def test_predict_proba_is_at_most_one(classifier, classes, monkeypatch):
     sure = CategoricalMixture(np.tile([1.0, 0.0, 0.0], (3, 160, 1)), np.array([0.25, 0.25, 0.5]))
     object.__setattr__(sure, "weights", sure.weights * (1 + 4e-16))
     assert sure.mean.max() > 1
-    monkeypatch.setattr(classifier, "predict_distribution", lambda X: sure)
+    monkeypatch.setattr(type(classifier.fitted_), "distribution_of_encoded", lambda *_: sure)
     assert classifier.predict_proba(classes[0]).max() == 1

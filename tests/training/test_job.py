@@ -233,10 +233,10 @@ def test_models_are_built_once_a_configuration(data, monkeypatch):
     monkeypatch.setattr(_job, "_templates", type(_job._templates)(8))
     monkeypatch.setattr(_job, "rebuild", lambda network: built.append(network) or rebuild(network))
     recipe = Recipe(epochs=1)
-    job = TrainingJob.of_model(noisy(), HEAD, recipe, [1])
+    job = TrainingJob.of_model(build_mlp((3,), 2, (9,)), HEAD, recipe, [1])
     train(job, data)
     assert not built
-    network = noisy().to_json()
+    network = build_mlp((3,), 2, (8,)).to_json()
     for seed in (1, 2, 3):
         train(TrainingJob(network, HEAD, [recipe], [seed]), data)
     assert built == [network]

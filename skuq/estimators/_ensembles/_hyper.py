@@ -320,9 +320,9 @@ class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
     >>> from sklearn.datasets import load_diabetes
     >>> from skuq import HyperDeepEnsembleRegressor
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> model = HyperDeepEnsembleRegressor(n_trials=5, epochs=20, random_state=0).fit(X, y)
+    >>> model = HyperDeepEnsembleRegressor(n_trials=4, epochs=10, random_state=0).fit(X, y)
     >>> len(model.search_results_["val_loss"])
-    5
+    4
     """
 
     _parameter_constraints: dict = {**_CONSTRAINTS, **shared.REGRESSION_CONSTRAINTS}
@@ -484,7 +484,7 @@ class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
     >>> from sklearn.datasets import load_breast_cancer
     >>> from skuq import HyperDeepEnsembleClassifier
     >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> model = HyperDeepEnsembleClassifier(n_trials=5, epochs=20, random_state=0).fit(X, y)
+    >>> model = HyperDeepEnsembleClassifier(n_trials=4, epochs=10, random_state=0).fit(X, y)
     >>> model.predict_proba(X[:2]).shape
     (2, 2)
     """

@@ -530,7 +530,7 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
     >>> from sklearn.datasets import load_iris
     >>> from skuq import TabularEnsembleClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = TabularEnsembleClassifier(n_members=3, epochs=10, random_state=0).fit(X, y)
+    >>> model = TabularEnsembleClassifier(n_members=2, epochs=5, random_state=0).fit(X, y)
     >>> model.predict_proba(X[:2]).shape
     (2, 3)
     """

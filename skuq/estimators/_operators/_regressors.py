@@ -335,7 +335,8 @@ class NEONRegressor(OperatorRegressor):
     >>> from skuq import NEONRegressor
     >>> from skuq.training import Training
     >>> u, y = np.linspace(0.5, 2, 8)[:, None], np.linspace(0, 1, 20)
-    >>> model = NEONRegressor(query_points=y, training=Training(steps=500), random_state=0)
+    >>> short = Training(steps=200)
+    >>> model = NEONRegressor(query_points=y, noise_std=0.0, training=short, random_state=0)
     >>> model.fit(u, np.sin(u * y)).predict([[1.2]], query_points=[0.33, 0.66]).shape
     (1, 2)
     """
@@ -568,8 +569,8 @@ class OperatorEnsembleRegressor(OperatorRegressor):
     >>> from skuq import OperatorEnsembleRegressor
     >>> from skuq.training import Training
     >>> u, y = np.linspace(0.5, 2, 8)[:, None], np.linspace(0, 1, 20)
-    >>> short = Training(steps=200)
-    >>> model = OperatorEnsembleRegressor(4, query_points=y, training=short, random_state=0)
+    >>> settings = {"training": Training(steps=200), "noise_std": 0.0, "random_state": 0}
+    >>> model = OperatorEnsembleRegressor(2, query_points=y, **settings)
     >>> model.fit(u, np.sin(u * y)).sample_y([[1.2]], n_samples=3, random_state=0).shape
     (1, 20, 3)
     """
