@@ -28,7 +28,8 @@ class Member:
         Non-trainable variables of the kept epoch, in Keras' order.
     history : dict of str to ndarray of shape (n_epochs,)
         `loss`, `val_loss` (in units of the standardised y; NaN without validation rows) and
-        `learning_rate` of each epoch.
+        `learning_rate` of each epoch, after reductions on plateaus and without the factors of
+        schedules and `epoch_rates`.
     best_epoch : int
         Number of the epoch whose weights were kept, from 0.
     held_out : ndarray of shape (n_held_out, n_raw), float32, or None

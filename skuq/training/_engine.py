@@ -377,7 +377,11 @@ class TrainingRun:
         )
 
     def members(self) -> list[Member | FloatingPointError]:
-        """Make the record of each member, or an error in the place of one that diverged."""
+        """Make the record of each member so far, or an error in the place of one that diverged.
+
+        The weights are those of the epoch that the recipe keeps: the best one, or with
+        ``keep="last"`` the current one. The run can go on afterwards.
+        """
         job, data = self.job, self.data
         best, states = to_host((self._carry["best_weights"], self._carry["best_state"]))
         weights, history = self._layout.join(best), np.concatenate(self._history)

@@ -211,7 +211,7 @@ def train(
     report: Callable[[int, int], Any] | None = None,
     deadline: float = math.inf,
 ) -> list[Member | FloatingPointError]:
-    """Train the networks of one or several jobs, and return each one's best epoch as a member.
+    """Train the networks of one or several jobs, and return each one's kept epoch as a member.
 
     The members of a large stack train in groups, as many at the same time as there are cores.
     `TrainingRun` trains a job epoch by epoch instead.

@@ -156,7 +156,8 @@ def make_recipe(
     given : mapping
         Settings of the parameter `training`, from `training_fields`.
     defaults : mapping, optional
-        Other defaults than those of `Recipe`.
+        Other defaults of any fields of `Recipe`, such as `keep`. The estimator's parameters and
+        `given` take precedence.
     """
     params = {name: getattr(estimator, name) for name in _RECIPE_PARAMETERS}
     params = {name: v for name, v in params.items() if not isinstance(v, str)}
