@@ -9,7 +9,7 @@ from sklearn.naive_bayes import GaussianNB
 from small_models import TinySpace, TooSure
 
 import skuq
-from skuq.networks import MLP, NOMUReadout
+from skuq.networks import MLP, NOMUNetwork, NOMUReadout, OperatorNetwork
 
 callback = pytest.importorskip("sklearn.callback")
 
@@ -18,6 +18,7 @@ Y = X[:, 0]
 NUMBERS = NOMUReadout(l_min=0.1, l_max=1, c=1)
 RUN = {"epochs": 3, "random_state": 0}
 SMALL = {"network": MLP((8,)), **RUN}
+OPERATOR = OperatorNetwork(encoder_units=8, latent=8, decoder_units=8)
 
 
 class Recorder:
@@ -50,8 +51,8 @@ def steps(unit, n):
     ("model", "y", "unit", "n"),
     [
         (skuq.DeepEnsembleRegressor(2, **SMALL), Y, "epoch", 3),
-        (skuq.NOMURegressor(readout=NUMBERS, **RUN), Y, "epoch", 3),
-        (skuq.NEONRegressor(batch_size=None, **RUN), Y, "epoch", 3),
+        (skuq.NOMURegressor(NOMUNetwork(8), readout=NUMBERS, **RUN), Y, "epoch", 3),
+        (skuq.NEONRegressor(network=OPERATOR, batch_size=None, **RUN), Y, "epoch", 3),
         (skuq.CalibratedUncertaintyRegressor(LinearRegression(), cv=2), Y, "fit", 3),
         (skuq.HQEnsembleSelector([("a", GaussianNB()), ("b", GaussianNB())]), Y > 0, "model", 2),
         (skuq.NESRegressor(2, n_members=1, space=TinySpace(), **RUN), Y, "trial", 2),

@@ -60,7 +60,7 @@ def float32(values):
     return [ops.convert_to_tensor(np.asarray(value, dtype="float32")) for value in values]
 
 
-@pytest.mark.parametrize("prior_scale", [0.0, 0.75])
+@pytest.mark.parametrize("prior_scale", slow_after(1, [0.75, 0.0]))
 def test_a_step_follows_the_gradient_of_the_loss(data, prior_scale):
     """One step of gradient descent, with the indices that the step draws."""
     epinet = replace(EPISTEMIC.epinet, prior_scale=prior_scale)
