@@ -53,7 +53,7 @@ class Head(Protocol):
 class LikelihoodHead:
     """Base class of heads for regression that are trained on a likelihood.
 
-    A subclass defines `n_outputs`, `n_raw` and `log_densities`.
+    A subclass defines `n_outputs`, `n_raw`, `log_densities`, `distribution` and `moments`.
     """
 
     n_outputs: int

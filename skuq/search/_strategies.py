@@ -101,7 +101,10 @@ class SearchProblem:
 class SearchStrategy(Settings):
     """Base class of strategies for the parameter `search`.
 
-    A strategy of your own is a subclass with a method `proposer`.
+    A strategy of your own is a subclass with a method `proposer`. With ``vary = "both"``, the
+    default, a tabular space's known recipes are the first trials, before the proposer is asked;
+    ``initial_trials = []`` leaves them out. These and `discard` and `objective` are class
+    attributes here, and can be parameters.
 
     Examples
     --------
@@ -115,8 +118,6 @@ class SearchStrategy(Settings):
 
     #: Decisions that can differ between trials.
     vary = "both"
-    #: Whether proposals depend on the results of earlier trials.
-    learns = True
     initial_trials: Any = None
     discard: Any = "auto"
     objective: Callable[[Any], float] | None = None
@@ -455,8 +456,6 @@ class RandomSearch(SearchStrategy):
     """
 
     _parameter_constraints: dict[str, Any] = {"vary": [_VARY], **_TRIALS}
-
-    learns = False
 
     def __init__(
         self,

@@ -308,6 +308,8 @@ class NumberTargets(Targets):
             values, _ = restore(head.quantiles(raw), 1.0)  # (K, n, q, m)
             (values,) = drop_axis(values)
             return QuantileMixture(np.asarray(head.levels), np.moveaxis(values, 2, 1), weights)
+        if not isinstance(head, GaussianHead | SquaredErrorHead):
+            raise TypeError(f"No distribution is known for the raw outputs of {head!r}.")
         loc, scale = head.distribution(raw)
         calibrated = self.calibrate(loc, scale, weights, np, axis=0)
         loc, scale = drop_axis(*restore(*calibrated))
