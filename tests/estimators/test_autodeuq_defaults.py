@@ -13,6 +13,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import KFold
 from small_models import TinySpace, make
+from tiers import slow_after
 
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor
 from skuq.catalog import Catalog, TrialRecord
@@ -57,7 +58,7 @@ def test_fit_begins_with_known_recipes(fitted, wave):
     assert tried[:4] == [{**base, **recipe} for recipe in first]
 
 
-@pytest.mark.parametrize("strategy", ["age", "bo", "init"])
+@pytest.mark.parametrize("strategy", slow_after(2, ["age", "init", "bo"]))
 def test_fit_begins_with_the_default_of_some_decisions(wave, strategy):
     model = make(AutoDEUQRegressor, **{**FAST, "epochs": 1, "search": strategy}).fit(*wave)
     first = model.catalog_[0].configuration
@@ -87,7 +88,7 @@ def test_fit_validates_every_row_in_one_of_eight_folds(fitted, wave):
 @pytest.mark.parametrize(
     ("settings", "given", "n_rows", "n_folds"),
     [
-        ({}, {}, 16, 8),
+        pytest.param({}, {}, 16, 8, marks=pytest.mark.slow),
         ({}, {}, 10, 5),
         ({}, {"groups": np.repeat([0, 1, 2, 3], 3)[:9]}, 9, 2),
         ({}, {}, 3, 2),
@@ -105,15 +106,21 @@ def test_fit_validates_by_folds_in_the_tabular_space(wave, settings, given, n_ro
     assert len(model.fitted_.members) == n_folds
 
 
-@pytest.mark.parametrize("labels", ["a" * 20 + "b" * 19 + "c", "abc" * 3])
-def test_fit_divides_rare_classes_without_a_word(wave, labels):
+@pytest.mark.parametrize(
+    ("labels", "told"), [("a" * 20 + "b" * 19 + "c", True), ("abc" * 3, False)]
+)
+def test_fit_divides_rare_classes(wave, labels, told):
     X, y = wave[0][: len(labels)], np.array(list(labels))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         warnings.simplefilter("ignore", SmallValidationWarning)
         model = make(AutoDEUQClassifier, **{**FAST, "n_trials": 1}, selection__min_members=1).fit(
             X, y
         )
+    # A class of one row is never trained on when that row validates: only this is told.
+    messages = [str(warning.message) for warning in caught]
+    assert all("leaves out 1 of 40 rows" in message for message in messages)
+    assert bool(messages) == told
     assert_allclose(model.predict_proba(X).sum(axis=1), 1)
 
 
