@@ -672,8 +672,9 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
             Drawn labels.
         """
         check_count("n_samples", n_samples)
-        drawn = self.predict_distribution(X).sample(n_samples, random_generator(random_state))
-        return self.classes_[drawn]
+        fitted = self.fitted_
+        X = fitted.inputs.validate(X, self)
+        return self.classes_[fitted.sample(X, n_samples, random_generator(random_state))]
 
     def log_prob(self, X: Any, y: Any) -> np.ndarray:
         """Compute the log of the averaged probability of each row's label.

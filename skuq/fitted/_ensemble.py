@@ -81,11 +81,12 @@ class Fitted:
         """Count the numbers of one row's raw prediction; by default a mean and three widths."""
         return 4 * math.prod(self.output_shape(**query))
 
-    def sample(
-        self, X: Any, n_samples: int, rng: np.random.Generator, *args: Any, **query: Any
-    ) -> np.ndarray:
+    def sample(self, X: Any, n_samples: int, rng: np.random.Generator, **query: Any) -> np.ndarray:
         """Draw (n[, m], n_samples): one function for all rows of a draw, and noise of each row."""
-        drawn: np.ndarray = self.distribution(X, *args, **query).sample(n_samples, rng)
+        seed = int(rng.integers(2**63))  # all blocks of rows share the function
+        drawn: np.ndarray = self.summarise(
+            X, lambda distribution: distribution.sample(n_samples, rng, seed), n_samples, **query
+        )
         return drawn
 
     def output_shape(self, *args: Any, **query: Any) -> tuple[int, ...]:

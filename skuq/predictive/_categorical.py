@@ -159,17 +159,21 @@ class CategoricalMixture:
             raise ValueError(f"codes must be {n} integers in [0, {n_classes}). Got {codes}.")
         return self.log_mean[np.arange(n), codes]
 
-    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
+    def sample(
+        self, n_samples: int = 1, rng: RandomSource = None, seed: int | None = None
+    ) -> np.ndarray:
         """Draw class codes jointly for all rows, to shape (n, n_samples).
 
         Each draw takes one member for all rows, so that they depend on each other as the member
-        predicts. Given the member, the classes of rows are drawn independently.
+        predicts. Given the member, the classes of rows are drawn independently. Distributions of
+        other rows that draw with the same `seed` take the same members.
         """
         rng = np.random.default_rng(rng)
+        members = rng if seed is None else np.random.default_rng(seed)
         cdf = self.proba.cumsum(axis=2)
         # Make the cdf exactly 1 from the last possible class on: no impossible class is drawn.
         cdf /= cdf[..., -1:]
-        member = rng.choice(len(self.weights), size=n_samples, p=self.weights)
+        member = members.choice(len(self.weights), size=n_samples, p=self.weights)
         uniform = rng.random((n_samples, cdf.shape[1]))
         codes = np.zeros(uniform.shape, dtype=int)
         # Loop over classes, because all at once would need an array of (n_samples, n, C).

@@ -271,15 +271,19 @@ class Continuous:
         found = self.quantile(levels.ravel())
         return found.reshape(len(found), *levels.shape, *found.shape[2:])
 
-    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
+    def sample(
+        self, n_samples: int = 1, rng: RandomSource = None, seed: int | None = None
+    ) -> np.ndarray:
         """Draw jointly for all rows, to shape (n[, m], n_samples).
 
         A draw is one possible truth for all rows. They share what is epistemic: one member of a
         mixture or, in distributions of a single model, one normal number of each output for the
-        model's part. The noise is drawn anew for every row and output.
+        model's part. The noise is drawn anew for every row and output. Distributions of other rows
+        that draw with the same `seed` share these, too.
         """
         rng = np.random.default_rng(rng)
-        seed = int(rng.integers(2**63))
+        if seed is None:
+            seed = int(rng.integers(2**63))
         return np.moveaxis(self._draw(n_samples, seed, rng), 0, -1)
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:

@@ -75,9 +75,19 @@ def test_memory_of_a_prediction_does_not_grow_with_its_rows(monkeypatch):
     model.fit(X, X[:, 0]).predict(X)
     monkeypatch.setattr(_ensemble, "BLOCK_NUMBERS", 2**14)
     X = rng.normal(size=(5_000, 2))
-    for method in (model.predict, model.predict_uncertainty):
+    for method in (model.predict, model.predict_uncertainty, model.sample_y):
         tracemalloc.start()
         method(X)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < 4e6, method.__name__  # at once they would take 20 MB and more
+
+
+def test_draws_in_blocks_share_their_function(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2))
+    model = skuq.DeepEnsembleRegressor(3, loss="mse", noise_std=1e-9, epochs=2, random_state=0)
+    model.fit(X, X[:, 0])
+    whole = model.sample_y(X, 5, random_state=0)
+    monkeypatch.setattr(_ensemble, "BLOCK_NUMBERS", 2**9)
+    assert_allclose(model.sample_y(X, 5, random_state=0), whole, atol=1e-7)
