@@ -265,19 +265,28 @@ _FEW_NUMBERS = 10  # as many distinct numbers as text are often codes of categor
 _SHARE = 0.9  # share of texts of one kind; others may be words for a missing value
 _CLOCK = r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp]\.?[Mm]\.?)?"
 _DAY = (
-    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{4}[-/](0?[1-9]|1[0-2])|\d{4}[- ]?Q[1-4]"
+    r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])"
+    r"|\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{4}[-/](0?[1-9]|1[0-2])|\d{4}[- ]?Q[1-4]"
     r"|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}|\d{1,2}[-/]\d{1,2}[-/]\d{2}|\d{2}\.\d{2}\.\d{2}"
     r"|(?=.*\d)([A-Za-z]{3,9}[,.]? )?(\d{1,2}[-. ]*)?"
     r"(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*[-., ]*(\d{1,2}[-., ]+)?\d{2,4}"
 )
 _DATE = rf"({_DAY})([T ]+{_CLOCK})?( ?(Z|UTC|[-+]\d{{2}}:?\d{{2}}))?"
-# Number with groups of three digits, and a sign of currency before or a unit behind it.
+# Number with groups of three digits, and a currency before or a unit behind it.
 _QUANTITY = re.compile(
-    r"(?P<sign>[$€£¥]?)\s*"
+    r"(?P<sign>(?:[$€£¥]|(?:USD|EUR|GBP|JPY|CHF|CNY|INR|AUD|CAD)\b)?)\s*"
     r"(?P<number>(?=[-+]?[.,]?\d)[-+]?(?:\d{1,3}(?P<group>[ ,.'\u00a0\u202f])\d{3}"
     r"(?:(?P=group)\d{3})*|\d+)?(?:[.,]\d+)?(?:[eE][-+]?\d+)?)"
     r"\s*(?P<unit>(?:[%‰°€$£¥]|[^\W\d_])[^\d\s,;:]{0,7}[²³\d]?)?"
 )
+# Regular expressions, and what replaces them to write a number as `_QUANTITY` does.
+_REWRITES = {
+    "\N{MINUS SIGN}": "-",
+    r"^\s*\((.*\d.*)\)\s*$": r"-\1",  # accountants write negative numbers in brackets
+    r"^\s*[<>≤≥]=?\s*(\d)": r"\1",
+    r"(\d)\s*±.*": r"\1",
+    r"^\s*([-+])\s*([^\d\s.,]*)\s*": r"\2\1",  # sign before a currency
+}
 
 
 class _Text(NamedTuple):
@@ -310,22 +319,49 @@ def _recognise(texts: list[str], column: str) -> _Text | None:
         days = _days_since(f'"2000-01-01 " + {column}', ', errors="coerce", format="mixed"')
         return _Text("times", times, f"Convert them to numbers first, as {days} does.")
     if len(dates := matching(_DATE)) >= enough:
-        # Days come first where points divide, and where the first number is no month.
-        day_first = all("." in date for date in dates)
-        day_first |= any(re.match(r"(1[3-9]|2\d|3[01])[-/.]", date) for date in dates)
-        settings = {"format": "mixed", "dayfirst": day_first}
+        settings = _date_settings(dates)
         read = pd.to_datetime(pd.Series(dates), utc=True, errors="coerce", **settings)
         if read.notna().mean() >= _SHARE:
-            days = _days_since(column, f', errors="coerce", format="mixed", dayfirst={day_first}')
-            return _Text("dates", dates, f"Convert them to numbers first, as {days} does.")
+            advice = "Convert them to numbers first, by pandas.to_datetime with their `format`."
+            # Days are not clear if some dates have another order, or if no year was read.
+            other = r"\d{4}|\d\d?[-/.](1[3-9]|2\d|3[01])[-/.]"
+            mixed = settings.get("dayfirst") and any(re.match(other, date) for date in dates)
+            if not mixed and read.dt.year.between(1678, 2261).mean() >= _SHARE:
+                k = read.first_valid_index()
+                options = "".join(f", {name}={value!r}" for name, value in settings.items())
+                days = _days_since(column, f', errors="coerce"{options}')
+                reading = f"It reads {dates[k]!r} as {read[k]:%d %B %Y}."
+                advice = f"Convert them to numbers first, as {days} does. {reading}"
+            return _Text("dates", dates, advice)
     return _recognise_numbers(texts, column, enough)
+
+
+def _date_settings(dates: list[str]) -> dict[str, Any]:
+    """Choose settings with which pandas reads dates."""
+    if all(re.fullmatch(r"[A-Za-z]{3}-\d\d", date) for date in dates):
+        return {"format": "%b-%y"}
+    parts = [re.match(r"(\d\d?)([-/.])(?:(\d\d?)[-/.](\d+))?", date) for date in dates]
+    first, second, third = ({int(m[k] or 0) for m in parts if m} for k in (1, 3, 4))
+    no_month = set(range(13, 32))
+    # Years of two digits come first if they vary less than the days behind them.
+    if first and max(first) > 12 >= max(second) and len(first) < len(third) and max(third) < 32:
+        return {"format": "mixed", "yearfirst": True}
+    # Days come first where points divide, and where the first number is no month.
+    points = all(m is not None and m[2] == "." for m in parts) and not second & no_month
+    return {"format": "mixed", "dayfirst": points or bool(first & no_month)}
 
 
 def _recognise_numbers(texts: list[str], column: str, enough: float) -> _Text | None:
     """Recognise numbers among distinct texts, if there are `enough`."""
-    quantities = [match for text in texts if (match := _QUANTITY.fullmatch(text))]
-    examples = [match[0] for match in quantities]
-    units = {match["sign"] + (match["unit"] or "") for match in quantities}
+    code, plain, what = column, texts, "numbers"
+    for pattern, new in _REWRITES.items():
+        before, plain = plain, [re.sub(pattern, new, text) for text in plain]
+        if plain != before:
+            code += f'.str.replace(r"{pattern}", r"{new}", regex=True)'
+    pairs = zip(texts, plain)
+    quantities = {text: m for text, number in pairs if (m := _QUANTITY.fullmatch(number))}
+    examples = list(quantities)
+    units = {match["sign"] + (match["unit"] or "") for match in quantities.values()}
     with_unit = units != {""}
     # A letter behind a number, another one for each number, is a name such as 12B.
     is_name = with_unit and not units <= {"", *"%‰°€$£¥"}
@@ -336,22 +372,20 @@ def _recognise_numbers(texts: list[str], column: str, enough: float) -> _Text | 
             return None
         advice = f"Convert them to numbers of one unit; they have {len(units)}."
         return _Text("numbers with units", examples, advice)
-    numbers = [match["number"] for match in quantities]
-    # A comma is decimal if another mark makes groups, or if it leaves no three digits behind it.
-    is_decimal = any(
-        re.search(r"[.' \u00a0\u202f]\d{3},|^[-+]?\d*,(\d{1,2}|\d{4,})$", n) for n in numbers
-    )
+    numbers = [match["number"] for match in quantities.values()]
+    # A comma is decimal if another mark makes groups, if it leaves no three digits behind it, or if
+    # it stands behind a zero or before an exponent.
+    decimal = r"[.' \u00a0\u202f]\d{3},|^[-+]?(0?,\d+|\d*,(\d{1,2}|\d{4,}|\d+[eE].*))$"
+    is_decimal = any(re.search(decimal, number) for number in numbers)
     groups = r"[.' \u00a0\u202f]" if is_decimal else r"[,' \u00a0\u202f]"
-    code, what = column, "numbers"
     if any(re.search(groups, number) for number in numbers):
         code += f'.str.replace(r"{groups}", "", regex=True)'
+        what = "numbers with groups of digits"
     if is_decimal:
         code, what = code + '.str.replace(",", ".")', "numbers with a decimal comma"
     if with_unit:
         code += r'.str.extract(r"([-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)")[0]'
         what = "percentages" if units <= {"", "%"} else "numbers with a unit"
-    elif code != column and not is_decimal:
-        what = "numbers with groups of digits"
     code = f'pandas.to_numeric({code}, errors="coerce")'
     return _Text(what, examples, f"If they are numbers, convert them first, as {code} does.")
 

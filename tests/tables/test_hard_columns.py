@@ -50,7 +50,11 @@ def test_targets_whose_squares_vanish(kind):
 
 DAYS = pd.Timestamp("2021-03-05") + pd.to_timedelta(np.arange(0, 600, 20), unit="D")
 NUMBERS = np.round(np.random.default_rng(0).uniform(0.1, 9000, 30), 2)
+ROUND = np.round(NUMBERS, -1)
+SIGNED = np.where(np.arange(30) % 2, -NUMBERS, NUMBERS)
 SINCE = (DAYS - pd.Timestamp("2000-01-01")).days.to_numpy(float)
+UNTIL_GAP = [*SINCE[:29], np.nan]
+MONTHS = pd.date_range("2014-01-01", periods=30, freq="MS")
 COMMA = str.maketrans(".,", ",.")
 # Texts, what they are, and the numbers that the advice makes of them.
 TEXTS = {
@@ -60,6 +64,17 @@ TEXTS = {
     "month/day/year": (DAYS.strftime("%m/%d/%Y"), "dates", SINCE),
     "day/month/year": (DAYS.strftime("%d/%m/%Y"), "dates", SINCE),
     "year of two digits": (DAYS.strftime("%d.%m.%y"), "dates", SINCE),
+    "fractions of a second": (DAYS.strftime("%Y-%m-%d 00:00:00.000"), "dates", SINCE),
+    "fractions and zone": (DAYS.strftime("%Y-%m-%dT%H:%M:%S.%f+00:00"), "dates", SINCE),
+    "month, day, fractions": (DAYS.strftime("%m/%d/%Y %H:%M:%S.%f"), "dates", SINCE),
+    "year.month.day": (DAYS.strftime("%Y.%m.%d"), "dates", SINCE),
+    "month.day.year": (DAYS.strftime("%m.%d.%Y"), "dates", SINCE),
+    "day/month/year, 99": ([*DAYS.strftime("%d.%m.%Y")[:29], "99.99.9999"], "dates", UNTIL_GAP),
+    "month/day/year, 99": ([*DAYS.strftime("%m/%d/%Y")[:29], "99/99/9999"], "dates", UNTIL_GAP),
+    "year-month-day, short": (DAYS.strftime("%y-%m-%d"), "dates", SINCE),
+    "day-month-year, short": (DAYS.strftime("%d-%m-%y"), "dates", SINCE),
+    "eight digits": (DAYS.strftime("%Y%m%d"), "dates", SINCE),
+    "month-year": (MONTHS.strftime("%b-%y"), "dates", (MONTHS - pd.Timestamp("2000-01-01")).days),
     "name of month": (DAYS.strftime("%b %d, %Y"), "dates", SINCE),
     "clock": ([f"{k % 12 + 1}:30" for k in range(30)], "times", (np.arange(30) % 12 + 1.5) / 24),
     "gaps": ([*DAYS.strftime("%Y-%m-%d")[:28], None, "?"], "dates", [*SINCE[:28], np.nan, np.nan]),
@@ -69,6 +84,14 @@ TEXTS = {
     "percent": ([f"{x} %" for x in NUMBERS], "percentages", NUMBERS),
     "unit": ([f"-{x} km/h".translate(COMMA) for x in NUMBERS], "with a unit", -NUMBERS),
     "money": ([f"${x:,.2f}" for x in NUMBERS], "with a unit", NUMBERS),
+    "comma and exponent": ([f"{-x:.3e}".translate(COMMA) for x in ROUND], "decimal comma", -ROUND),
+    "comma behind zero": ([f"{x / 1e4:.3f}".translate(COMMA) for x in ROUND], "comma", ROUND / 1e4),
+    "minus and currency": ([f"-$ {x:,.2f}" for x in NUMBERS], "with a unit", -NUMBERS),
+    "code of a currency": ([f"USD {x}" for x in NUMBERS], "with a unit", NUMBERS),
+    "typographic minus": ([f"\u2212{x} km" for x in NUMBERS], "with a unit", -NUMBERS),
+    "brackets": ([f"({x})" if k % 2 else str(x) for k, x in enumerate(NUMBERS)], "numbers", SIGNED),
+    "limits": ([f"{'<' if x < 5000 else ''}{x}" for x in NUMBERS], "numbers", NUMBERS),
+    "plus or minus": ([f"{x} ± 0.1" for x in NUMBERS], "numbers", NUMBERS),
     "plain": ([str(x) for x in NUMBERS], "numbers", NUMBERS),
 }
 
@@ -105,11 +128,20 @@ def test_dates_and_numbers_as_text_are_told_with_a_way_out(name, as_array, recwa
             "1.2.3 1.2.4 1.3",
         ),
         *("MAR MAY JAN", "10-20 20-30 30-40", "ID-1 ID-2", "017-00-45 017-00-46", "4wd 2wd fwd"),
+        *("(a) (b) (c)", "-a1 -a2 +a3", "<20 20-30 >30", "21345678 20219999 20213101"),
     ],
 )
 def test_words_are_not_told(words, recwarn):
     TablePreprocessor().fit(pd.DataFrame({"a": words.split() * 4}))
     assert not recwarn
+
+
+@pytest.mark.parametrize(
+    "dates", ["Jan 15;Feb 16", "13/01/2021;01/13/2021", "2021-03-04;24.03.2021"]
+)
+def test_dates_of_unclear_order_are_told_without_code(dates):
+    with pytest.warns(TableWarning, match="holds dates .*pandas.to_datetime with their `format`"):
+        TablePreprocessor().fit(pd.DataFrame({"a": dates.split(";") * 4}))
 
 
 def test_texts_in_several_units_are_told():
