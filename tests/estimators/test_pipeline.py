@@ -15,6 +15,7 @@ from sklearn.linear_model import BayesianRidge, LinearRegression
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import Pipeline
+from sklearn.pipeline import make_pipeline as make_pipeline_of_scikit_learn
 from sklearn.preprocessing import StandardScaler
 from small_models import TooSure
 
@@ -235,3 +236,18 @@ def test_pipeline_with_a_sampler_is_asked_itself(rows):
     assert np.isfinite(display.accuracy).any()
     with pytest.raises(TypeError, match="cannot be fitted with `sample_weight`"):
         model.fit(X, y, np.ones(80))  # which would not fit the sampled rows
+
+
+def test_pipeline_stays_whole_if_a_refit_is_refused(rows):
+    X, y = rows[:2]
+    network = skuq.DeepEnsembleRegressor(n_members=2, epochs=2, random_state=0)
+    model = skuq.make_pipeline(make_pipeline_of_scikit_learn(StandardScaler()), network).fit(X, y)
+    assert model[-1] is network
+    before = model.predict(X[:3])
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit(X * 100 + 500, np.where(np.arange(len(y)) == 0, np.nan, y))
+    assert_array_equal(model.predict(X[:3]), before)
+    fitted = network.fitted_
+    assert model.fit(X * 100 + 500, y) is model
+    assert model[-1] is network and network.fitted_ is not fitted
+    assert_allclose(model[0][0].mean_, (X * 100 + 500).mean(axis=0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import sklearn.pipeline
+from sklearn.base import BaseEstimator
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -64,6 +65,69 @@ def _delegate(documented):
     return method
 
 
+def _copy_steps(pipeline):
+    """Copy a pipeline and its steps, inner pipelines and unions too, which are fitted in place.
+
+    Returns
+    -------
+    copied : object
+        Estimator with the attributes of the given one.
+    pairs : list of (object, object) tuples
+        Each object that has been copied, and its copy.
+    """
+    copied = object.__new__(type(pipeline))
+    vars(copied).update(vars(pipeline))
+    pairs = [(pipeline, copied)]
+    for steps in ("steps", "transformer_list"):
+        if isinstance(vars(copied).get(steps), list | tuple):
+            inner = []
+            for name, step, *others in vars(copied)[steps]:
+                if isinstance(step, BaseEstimator):
+                    step, own = _copy_steps(step)
+                    pairs += own
+                inner.append((name, step, *others))
+            setattr(copied, steps, inner)
+    return copied, pairs
+
+
+def _fit_a_copy(documented):
+    """Make a method that fits: it fits copies of the steps, which take over at the end.
+
+    Until then, and after a fit that fails, the steps of an earlier fit predict together.
+    """
+    name = documented.__name__
+
+    def check(pipeline):
+        getattr(super(UncertaintyPipeline, pipeline), name)  # raises the AttributeError
+        return True
+
+    @available_if(check)
+    @functools.wraps(documented)
+    def method(self, X, y=None, **params):
+        new, pairs = _copy_steps(self)
+        try:
+            result = getattr(super(UncertaintyPipeline, new), name)(X, y, **params)
+        except BaseException:  # Ctrl-C too
+            for old, copied in pairs:
+                if isinstance(old, UncertaintyRegressor | UncertaintyClassifier):
+                    # Searches remember their trials, with which the next fit goes on.
+                    kept = {k: v for k, v in vars(copied).items() if k[0] == "_"}
+                    vars(old).update(kept)
+            raise
+        # The user's objects stay the steps, except where a cache has given others.
+        olds = {id(copied): old for old, copied in pairs}
+        for _, copied in pairs:
+            for steps in ("steps", "transformer_list"):
+                if isinstance(vars(copied).get(steps), list):
+                    inner = [(n, olds.get(id(s), s), *o) for n, s, *o in vars(copied)[steps]]
+                    setattr(copied, steps, inner)
+        for old, copied in pairs:
+            old.__dict__ = vars(copied)
+        return self if result is new else result
+
+    return method
+
+
 @saved_as("estimators.UncertaintyPipeline", kind="estimator")
 class UncertaintyPipeline(sklearn.pipeline.Pipeline):
     """Pipeline of scikit-learn that also predicts the uncertainty of its last step.
@@ -93,6 +157,9 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
     Networks standardise X and y themselves and take tables with strings and gaps (see
     `preprocess`), so that a pipeline is needed for other steps only.
 
+    A fit that fails or is interrupted leaves all steps as an earlier fit made them. (Pipelines of
+    scikit-learn then have new transformers before an old last step.)
+
     Validation rows that `fit` passes to the last step, such as ``model__X_val`` or
     ``model__validation_data``, are transformed by the other steps, as X is: do not transform them
     before. The same holds for `shift_validation`. (Pipelines of scikit-learn leave them as they
@@ -114,6 +181,9 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
     _doc_link_module = "skuq"
     _doc_link_template = doc_link_template
 
+    fit = _fit_a_copy(sklearn.pipeline.Pipeline.fit)
+    fit_predict = _fit_a_copy(sklearn.pipeline.Pipeline.fit_predict)
+    fit_transform = _fit_a_copy(sklearn.pipeline.Pipeline.fit_transform)
     predict = _delegate(UncertaintyRegressor.predict)
     predict_proba = _delegate(UncertaintyClassifier.predict_proba)
     predict_distribution = _delegate(UncertaintyRegressor.predict_distribution)
