@@ -55,6 +55,9 @@ class CalibrationRows:
         row's own.
     factor : ndarray of shape (n,) or float
         What the weights of `fit` have been multiplied by, for another population.
+    similar_shares : bool
+        Whether every fold trained on similar shares of the classes as all rows have. Otherwise its
+        predictions do not show whether the final model predicts a class too often.
     """
 
     X: Any
@@ -62,6 +65,7 @@ class CalibrationRows:
     y: np.ndarray
     weight: np.ndarray
     factor: np.ndarray | float = 1.0
+    similar_shares: bool = True
 
     __repr__ = record_repr
 
@@ -316,6 +320,8 @@ def learn_class_calibration(
     In a group the calibration of all rows counts as much as 20 rows.
     """
     codes = class_codes(rows.y, classes)
+    # Offsets of classes would correct the folds' class shares, which are not those of all rows.
+    method = method if rows.similar_shares else "temperature"
     found = _learn_logits(rows, method, classes, codes, group_by)
     if not epistemic:
         return found

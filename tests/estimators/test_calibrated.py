@@ -792,3 +792,17 @@ def test_calibrated_counts_weights_as_repeats_and_repeated_folds_once(method, gr
         # 120 rows reach a coverage of 120 / 121, however often each is predicted.
         with pytest.raises(ValueError, match="reach a coverage of 0.9917"):
             model.predict_interval(X, 0.995)
+
+
+@pytest.mark.parametrize(("n_folds", "largest"), [(3, 1.1), (4, 0.85)])
+def test_vector_scaling_of_sorted_classes_fits_no_biases(n_folds, largest):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1800, 3))
+    y = np.array(list("abc"))[np.digitize(X[:, 0] + 0.7 * rng.normal(size=1800), [-0.5, 0.5])]
+    order = np.argsort(y[:900])
+    model = CalibratedUncertaintyClassifier(
+        LogisticRegression(), method="vector", cv=KFold(n_folds)
+    )
+    with pytest.warns(CalibrationWarning, match="one temperature and no biases"):
+        model.fit(X[:900][order], y[:900][order])
+    assert log_loss(y[900:], model.predict_proba(X[900:])) < largest

@@ -112,7 +112,7 @@ class CalibratedUncertainty:
             If the mean weight is below 0.1, `group_by` makes groups of fewer than 20 rows, or rows
             are left out because their fold trains on no row of their class.
         """
-        prefit = isinstance(self.cv, str)
+        prefit, similar_shares = isinstance(self.cv, str), True
         is_kind = is_classifier if is_classifier(self) else is_regressor
         fitted = check_estimator("`estimator`", self.estimator, is_kind, prefit)
         given = sample_weight, fit_params
@@ -149,6 +149,8 @@ class CalibratedUncertainty:
                 for train, test in [*splits, every]
             )
             n_fits = len(splits) + 1
+            if kind == "classes" and self.method == "vector":
+                similar_shares = _check_shares(y, weight, splits)
             *folds, fitted = run(calls, self.n_jobs, self.verbose, "calibration", "fit", n_fits)
         mixtures, tests = zip(*folds)
         order = np.concatenate(tests)
@@ -162,7 +164,13 @@ class CalibratedUncertainty:
         # A row counts once, also if repeated folds predict it several times. A weight of 2 is that
         # of a row that is there twice, which decides how much priors count.
         n_times = len(order) / len(np.unique(order))
-        rows = CalibrationRows(safe_indexing(X, order), mixtures, y[order], weight[order] / n_times)
+        rows = CalibrationRows(
+            safe_indexing(X, order),
+            mixtures,
+            y[order],
+            weight[order] / n_times,
+            similar_shares=similar_shares,
+        )
         calibration = self._learn(rows, classes)
         # Everything is learnt: attributes are assigned together.
         if classes is not None:
@@ -501,7 +509,8 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
     method : {"temperature", "vector"}, default="temperature"
         "temperature" divides the logarithms of all probabilities by one number. "vector" gives each
         class its own factor and bias, which also corrects classes that are predicted too often. It
-        needs a few dozen rows of each class.
+        needs a few dozen rows of each class, and folds that train on similar shares of the classes
+        as all rows have; otherwise it is "temperature", with a warning.
     group_by : str, int, callable or None, default=None
         Groups of rows that are calibrated separately, so that intervals and probabilities are right
         in every group: a column of X (name or position), a function of X that returns a label for
@@ -660,6 +669,24 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
             return labels
         std = self.predict_distribution(X).std
         return labels, std[np.arange(len(std)), class_codes(labels, self.classes_)]
+
+
+def _check_shares(y: np.ndarray, weight: np.ndarray, splits: Any) -> bool:
+    """Warn and return False if a fold trains on less than half of a class's share of all rows."""
+    classes = np.unique(y[weight > 0])
+    codes = np.searchsorted(classes, y).clip(max=len(classes) - 1)
+    n = len(classes)
+    whole = np.bincount(codes, weight, n) / weight.sum()
+    shares = [np.bincount(codes[t], weight[t], n) / weight[t].sum() for t, _ in splits]
+    rare = (np.array(shares) < 0.5 * whole).any(axis=0)
+    if rare.any():
+        warn_user(
+            "method='vector' fits one temperature and no biases of classes: `cv` has folds that "
+            f"train on few or no rows of the classes {classes[rare].tolist()[:5]}. Give stratified "
+            "folds, such as StratifiedKFold(5, shuffle=True).",
+            CalibrationWarning,
+        )
+    return not rare.any()
 
 
 def _check_order(time: Any, n_rows: int, last: Any) -> Any:
