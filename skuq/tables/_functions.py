@@ -154,14 +154,8 @@ class FunctionInputs(Inputs):
         self.query_scaling.fit(self.query_points, None, names)
         return self
 
-    def take_scales(self, other: FunctionInputs, X: np.ndarray) -> None:
-        """Take the scales of an earlier fit, in place of learning those of X (n, d_u)."""
-        n_before = len(other.scaling.scale_)
-        if n_before != X.shape[1]:
-            raise ValueError(
-                f"`warm_start=True` goes on with a fit of {n_before} features. Got "
-                f"{X.shape[1]} features."
-            )
+    def take_scales(self, other: FunctionInputs) -> None:
+        """Take the scales of an earlier fit of the same widths, in place of learning them."""
         # The weights that training goes on with are for inputs on these scales.
         self.scaling, self.query_scaling = other.scaling, other.query_scaling
 

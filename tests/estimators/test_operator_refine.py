@@ -140,6 +140,21 @@ def test_fit_learns_the_noise_from_networks_of_a_cold_start():
     assert_allclose(warm.members_[0].weights, cold.members_[0].weights)
 
 
+@pytest.mark.parametrize("noise_std", [0.0, "auto"])
+def test_fit_refuses_other_widths_in_a_warm_start(noise_std):
+    u = inputs(30)
+    settings = {**WAVE_SETTINGS, **SMALL, "noise_std": noise_std, "warm_start": True}
+    model = build(OperatorEnsembleRegressor, 2, **settings).fit(u, waves(u))
+    n, points = u.shape[1], np.asarray(settings["query_points"])
+    with pytest.raises(ValueError, match=f"{n} features of X. Got {n + 1} .*warm_start=False"):
+        model.fit(np.c_[u, u[:, 0]], waves(u))
+    with pytest.raises(ValueError, match="1 components of Y. Got 2 .*warm_start=False"):
+        model.fit(u, np.stack([waves(u)] * 2, axis=2))
+    model.set_params(query_points=np.c_[points, points])
+    with pytest.raises(ValueError, match="columns of `query_points`. Got .*warm_start=False"):
+        model.fit(u, waves(u))
+
+
 def test_fit_asks_the_given_model_that_it_has_now_in_a_warm_start():
     settings = {"query_points": QUERIES, "warm_start": True, "noise_std": 0.0, **SMALL}
     first, second = LinearRegression().fit(U, VALUES), LinearRegression().fit(U, VALUES + 1)

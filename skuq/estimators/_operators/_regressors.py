@@ -137,6 +137,8 @@ class OperatorRegressor(UncertaintyRegressor):
         # With noise, networks leave functions out: their errors there tell how large it is.
         learns_noise, leaves_out = _plan_noise(self, part, len(task.rows.y))
         previous = getattr(self, "fitted_", None) if self.warm_start else None
+        if previous is not None:
+            _refuse_other_widths(previous, task)
         if leaves_out:
             previous = None  # its networks have seen the functions that would be left out
         # From here on everything is in standardised units; a given model leaves its residuals.
@@ -692,6 +694,21 @@ def _refuse_contradictions(model: OperatorRegressor, training: dict[str, Any]) -
             )
 
 
+def _refuse_other_widths(previous, task):
+    """Raise ValueError if a warm start's data have other widths than those of the previous fit."""
+    before, points = previous.inputs, task.inputs.query_points
+    for what, was, is_now in (
+        ("features of X", len(before.scaling.scale_), task.rows.X.shape[1]),
+        ("columns of `query_points`", before.query_points.shape[1], points.shape[1]),
+        ("components of Y", previous.targets.scale_.shape[1], task.rows.y.shape[2]),
+    ):
+        if was != is_now:
+            raise ValueError(
+                f"`warm_start=True` goes on with a fit of {was} {what}. Got {is_now} {what}. Set "
+                "warm_start=False to start anew."
+            )
+
+
 def _make_job(model, task, training, learns_noise, previous) -> OperatorJob:
     """Make the job of training a regressor's networks on the standardised data of a task.
 
@@ -743,7 +760,7 @@ def _standardise(task, pretrained, previous):
         inputs.fit(rows.X)
         targets.fit(rows.y)
     else:  # the same weights would mean something else in other units
-        inputs.take_scales(previous.inputs, rows.X)
+        inputs.take_scales(previous.inputs)
         targets.take_scales(previous.targets, rows.y)
     if pretrained is None:
         x, y = inputs.transform(rows.X), targets.transform(rows.y)
