@@ -15,7 +15,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.dummy import DummyRegressor
-from sklearn.ensemble import RandomForestRegressor
+from sklearn.ensemble import RandomForestRegressor, StackingClassifier, StackingRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.frozen import FrozenEstimator
@@ -806,3 +806,13 @@ def test_vector_scaling_of_sorted_classes_fits_no_biases(n_folds, largest):
     with pytest.warns(CalibrationWarning, match="one temperature and no biases"):
         model.fit(X[:900][order], y[:900][order])
     assert log_loss(y[900:], model.predict_proba(X[900:])) < largest
+
+
+def test_stacks_that_predict_only_after_fit_are_calibrated_and_selected():
+    X, y = load_iris(return_X_y=True)
+    stack = StackingClassifier([("a", GaussianNB())], cv=2)
+    assert CalibratedUncertaintyClassifier(stack, cv=2).fit(X, y).score(X, y) > 0.9
+    numbers = StackingRegressor([("a", LinearRegression())], cv=2)
+    assert CalibratedUncertaintyRegressor(numbers, cv=2).fit(X, X[:, 0]).scale_ > 0
+    pool = [("stack", stack), ("bayes", GaussianNB())]
+    assert HQEnsembleSelector(pool, cv=3).fit(X, y).score(X, y) > 0.9

@@ -59,7 +59,7 @@ from skuq.fitted._learning import CalibrationRows, learn_calibration, learn_clas
 _SMALL_WEIGHT = 0.1  # mean weight of a row below which weights are hardly meant as counts
 
 _CONSTRAINTS: dict = {
-    "estimator": [HasMethods(["predict"]), callable],
+    "estimator": [HasMethods(["fit"]), HasMethods(["predict"]), callable],
     "cv": ["cv_object", StrOptions({"prefit"})],
     "group_by": [str, Integral, callable, None],
     "n_jobs": [Integral, None],

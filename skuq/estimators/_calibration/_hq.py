@@ -295,7 +295,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         ballots = "soft" if self.voting == "soft" else "hard"  # probabilities or labels
         # Fitted models predict all rows at once, others those of each test fold.
         calls = (
-            delayed(_predict_held_out)(m, X, y, fit_params.get(n), splits, ballots, classes)
+            delayed(_predict_held_out)(n, m, X, y, fit_params.get(n), splits, ballots, classes)
             for n, m in pool.items()
         )
         held_out = run(calls, self.n_jobs, self.verbose, "pool", "model", len(pool))
@@ -348,12 +348,9 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             pool[name] = model = check_estimator(
                 f"{name!r} in `estimators`", model, is_classifier, prefit
             )
-            if self.voting == "soft" and not hasattr(model, "predict_proba"):
-                raise ValueError(
-                    f"Estimator {name!r} has no predict_proba, which `voting='soft'` needs. "
-                    "Wrap it in `sklearn.calibration.CalibratedClassifierCV`, or use "
-                    "`voting='hard'` or 'majority'."
-                )
+            # Some models have their methods only after `fit`; `_predict_held_out` asks them again.
+            if self.voting == "soft" and (prefit or hasattr(model, "predict")):
+                _check_has_proba(name, model)
         return pool
 
     @property
@@ -508,7 +505,17 @@ def _check_classes(pool, y, prefit):
     return classes
 
 
-def _predict_held_out(model, X, y, fit_params, splits, voting, classes):
+def _check_has_proba(name, model):
+    """Raise ValueError if a model of the pool has no `predict_proba`."""
+    if not hasattr(model, "predict_proba"):
+        raise ValueError(
+            f"Estimator {name!r} has no predict_proba, which `voting='soft'` needs. "
+            "Wrap it in `sklearn.calibration.CalibratedClassifierCV`, or use "
+            "`voting='hard'` or 'majority'."
+        )
+
+
+def _predict_held_out(name, model, X, y, fit_params, splits, voting, classes):
     """Predict codes (n,) or probabilities (n, C) of rows on which the model was not fitted."""
     if splits is None or isinstance(model, FrozenEstimator):
         return predict_votes(model, X, voting, classes)
@@ -517,5 +524,7 @@ def _predict_held_out(model, X, y, fit_params, splits, voting, classes):
     )
     for train, test in splits:
         fitted, X_test = fit_fold(model, X, y, fit_params, train, test)
+        if voting == "soft":
+            _check_has_proba(name, fitted)
         predictions[test] = predict_votes(fitted, X_test, voting, classes)
     return predictions
