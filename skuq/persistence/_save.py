@@ -186,6 +186,8 @@ class Describer:
             return _PART, vars(value)
         if (found := encode(value, where)) is not None:
             return found
+        if hasattr(value, "_refuse_to_save"):
+            value._refuse_to_save(where)
         if is_foreign(value):
             if id(value) not in self._dumped:
                 self._dumped[id(value)] = value, dump_foreign(value, where)

@@ -48,9 +48,10 @@ from skuq import (
     CalibratedUncertaintyClassifier,
     CalibratedUncertaintyRegressor,
     HQEnsembleSelector,
+    save,
 )
 from skuq.backend import keras
-from skuq.exceptions import CalibrationWarning
+from skuq.exceptions import CalibrationWarning, UnsavableError
 from skuq.metrics import get_scorer
 from skuq.predictive import GaussianMixture, TwoPieceNormal
 
@@ -816,3 +817,11 @@ def test_stacks_that_predict_only_after_fit_are_calibrated_and_selected():
     assert CalibratedUncertaintyRegressor(numbers, cv=2).fit(X, X[:, 0]).scale_ > 0
     pool = [("stack", stack), ("bayes", GaussianNB())]
     assert HQEnsembleSelector(pool, cv=3).fit(X, y).score(X, y) > 0.9
+
+
+def test_saving_a_calibrated_model_of_another_library_names_the_model_and_a_way_out(tmp_path):
+    X = np.linspace(0, 1, 30)[:, None]
+    network = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model = CalibratedUncertaintyRegressor(network, cv="prefit").fit(X, X[:, 0])
+    with pytest.raises(UnsavableError, match=r"Sequential.*model\.save.*DeepEnsemble"):
+        save(model, tmp_path / "model.skuq")

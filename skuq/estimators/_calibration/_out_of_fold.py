@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from skuq._params import check_method_params, check_sample_weight, safe_indexing, safe_split
 from skuq._utils._checks import check_weights, fit_argument
 from skuq._utils._messages import Progress
+from skuq.exceptions import UnsavableError
 from skuq.tables._columns import refuse_lazy
 from skuq.tables._inputs import ForeignInputs, check_groups
 from skuq.tables._splits import Fold, out_of_fold_splits, without_unseen_classes
@@ -58,6 +59,16 @@ class FittedModel(BaseEstimator):
 
     def __sklearn_is_fitted__(self):
         return True
+
+    def _refuse_to_save(self, where):
+        """Raise UnsavableError, which names the model and what can be saved instead."""
+        kind = f"{type(self.model).__module__}.{type(self.model).__qualname__}"
+        raise UnsavableError(
+            f"{where} is a fitted {kind}, which cannot be saved. Save a Keras model by its own "
+            "model.save(path), and calibrate it again; or train its architecture by "
+            "DeepEnsembleRegressor(network=...) or DeepEnsembleClassifier(network=...), which can "
+            "be saved."
+        )
 
 
 class FittedRegression(RegressorMixin, FittedModel):
