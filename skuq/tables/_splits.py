@@ -429,7 +429,7 @@ def without_unseen_classes(
     Returns
     -------
     list of pairs of ndarray
-        The folds. Those whose training rows have a single class test no rows.
+        The folds. Those whose training rows have fewer classes than `n_classes` test no rows.
 
     Raises
     ------
@@ -441,8 +441,8 @@ def without_unseen_classes(
     for train, test in splits:
         trained = np.unique(labels[train[used[train]]])
         seen = np.isin(labels[test], trained)
-        unseen.append(labels[test[~seen]])
-        found.append((train, test[seen & (len(trained) > 1)]))
+        unseen.append(labels[test[~seen & used[test]]])
+        found.append((train, test[seen & (len(trained) >= n_classes)]))
         left.append(labels[found[-1][1]])
     n_folds = sum(map(bool, map(len, unseen)))
     if not n_folds:
