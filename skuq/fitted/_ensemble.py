@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
-from sklearn.utils.validation import _num_samples, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from skuq import backend
 from skuq._params import safe_indexing
@@ -65,7 +65,7 @@ class Fitted:
             rows = self.inputs.encode(X, mark_unseen=True)  # type: ignore[attr-defined]
         # A power of two, which chunks inside of predictions divide: results are equal to the bit.
         size = largest_power_of_two(BLOCK_NUMBERS // (self.n_numbers(**query) * max(1, n_levels)))
-        n_rows = _num_samples(rows)
+        n_rows = rows.shape[0] if hasattr(rows, "shape") else len(np.asarray(rows))
         if n_rows <= size:
             return summary(predict(rows))
         parts = [
