@@ -470,7 +470,7 @@ class FittedOperator(Fitted):
         noise = None if self.widths is None else self.widths.noise
         return self.targets.distribution(loc, scale, centre=mean, noise=noise)
 
-    def sample(
+    def sample(  # type: ignore[override]  # has the one query that operators take
         self, X: np.ndarray, n_samples: int, rng: np.random.Generator, query_points: Any = None
     ) -> np.ndarray:
         """Draw (n[, q[, m]], n_samples): each draw is one function of inputs and query points.

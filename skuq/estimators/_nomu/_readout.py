@@ -142,8 +142,10 @@ def _collect_rows(
     error = np.concatenate(errors)
     mean = np.average(evidence.rows.y, axis=0, weights=evidence.rows.weight)
     of_constant = np.concatenate([rows.y - mean for _, rows in evidence.held_out])
-    squares = [np.square(v).sum(axis=1) for v in (error, of_constant / targets.scaling.scale_)]
-    warn_if_worse(*squares, np.concatenate(weights))
+    own, constant = (
+        np.square(v).sum(axis=1) for v in (error, of_constant / targets.scaling.scale_)
+    )
+    warn_if_worse(own, constant, np.concatenate(weights))
     up, down = split_sides(np.concatenate(raws), band)
     return _HeldOut(
         error,
