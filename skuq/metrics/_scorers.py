@@ -170,17 +170,17 @@ class UncertaintyScorer:
         -------
         float
 
-        Warns
-        -----
-        UndefinedMetricWarning
-            If rows have classes that the classifier was fitted without, as in the folds of a
-            cross-validation that lack a class. These rows are left out of the score.
-
         Raises
         ------
         TypeError
             If the score is not for this kind of estimator, or the estimator does not predict its
             uncertainty.
+
+        Warns
+        -----
+        UndefinedMetricWarning
+            If rows have classes that the classifier was fitted without, as in the folds of a
+            cross-validation that lack a class. These rows are left out of the score.
         """
         model, X = unwrap_estimator(estimator, X)
         if classifies(model):
