@@ -304,8 +304,8 @@ class FittedEnsemble(Fitted):
     def raw_of_encoded(self, numbers: np.ndarray) -> np.ndarray:
         """Predict raw outputs (K, n, n_raw) for encoded rows, with unseen categories marked.
 
-        Each member takes an unseen category for a known one, another member for another. Members
-        then disagree by as much as the known categories differ.
+        Each member replaces an unseen category by a known one, and members use different ones. So
+        they disagree by as much as the known categories differ.
         """
         rows = unseen_rows(self.inputs, numbers)
         if not len(rows):

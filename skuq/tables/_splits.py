@@ -443,11 +443,12 @@ def without_unseen_classes(
         seen = np.isin(labels[test], trained)
         unseen.append(labels[test[~seen & used[test]]])
         found.append((train, test[seen & (len(trained) >= n_classes)]))
-        left.append(labels[found[-1][1]])
+        kept = found[-1][1]
+        left.append(labels[kept[used[kept]]])
     n_folds = sum(map(bool, map(len, unseen)))
     if not n_folds:
         return found
-    n_lost = sum(len(test) for _, test in splits) - sum(map(len, left))
+    n_lost = sum(used[test].sum() for _, test in splits) - sum(map(len, left))
     classes = np.unique(np.concatenate(unseen)).tolist()
     text = (
         f"{n_lost} of {len(labels)} rows: {n_folds} of {len(splits)} splits train on no row of the "

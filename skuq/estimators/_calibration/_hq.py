@@ -393,7 +393,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             positions in `classes_`.
         """
         check_is_fitted(self)
-        # Of each member (K, n) labels, or (K, n, C) probabilities.
+        # Votes of the members: labels (K, n), or probabilities (K, n, C).
         votes = self.fitted_.votes(self.fitted_.inputs.validate(X, self))
         return votes.T if self.fitted_.voting == "hard" else np.concatenate(votes, axis=1)
 

@@ -277,7 +277,7 @@ def make_folds(
         purpose = "choice of a team" if once else "calibration"
         splits = without_unseen_classes(splits, y, used, "cv", purpose, n_classes=2)
     splits = [(train, test) for train, test in splits if len(test)]
-    # What is left must test something, and train on something.
+    # The remaining rows must be enough to train and to test on.
     if not splits:
         raise ValueError(
             f"`cv` must leave rows with positive weights out of training. {cv!r} leaves out none."
@@ -302,7 +302,7 @@ def fit_fold(estimator, X, y, fit_params, train, test=None):
     given = {name: value for name, value in fit_params.items() if value is not None}
     if isinstance(estimator, FrozenEstimator):  # its fit does nothing, and takes no arguments
         given = {}
-    # As many validation rows as rows would be divided, too.
+    # Validation rows would be divided as well if there were as many of them as training rows.
     whole = {name: v for name, v in given.items() if name.endswith(_VALIDATION)}
     divided = {name: v for name, v in given.items() if name not in whole}
     # Routing would refuse arguments that are named after the steps of a pipeline.

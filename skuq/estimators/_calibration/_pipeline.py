@@ -18,9 +18,9 @@ _VALIDATION_ROWS = ("X_val", "validation_data", "shift_validation")
 
 
 def _transform_rows(name, rows, transform):
-    """Transform X of validation rows, which are X itself, a tuple (X, y, ...) or several of these.
+    """Transform X of validation rows, given as X, as a tuple (X, y, ...) or as several tuples.
 
-    What is none of these is returned as it is, for the estimator to refuse.
+    Anything else is returned unchanged, and the estimator refuses it.
     """
     if name.endswith("X_val"):
         return transform(rows)
@@ -194,7 +194,7 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
     log_prob = _delegate(UncertaintyRegressor.log_prob)
 
     def _get_metadata_for_step(self, *, step_idx, step_params, all_params):
-        # Where scikit-learn transforms the metadata that `transform_input` names.
+        # scikit-learn transforms the arguments that `transform_input` names in this method.
         is_last, own = step_idx == len(self) - 1 > 0, {}
         fit_params = step_params.get("fit", {}) if is_last else {}
         for name, value in fit_params.items():
