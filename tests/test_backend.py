@@ -5,6 +5,7 @@ import re
 import signal
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -72,8 +73,8 @@ def test_the_first_fits_of_a_process_may_be_in_threads():
 
 # Ctrl-C comes in the middle of an import, and between two lines that switch to graph mode.
 INTERRUPTED = """
-import os, signal, sys, threading, time
-from skuq.networks import MLP
+import os, signal, sys, time
+from skuq.networks import build_mlp
 
 def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
@@ -91,13 +92,16 @@ def tracer(frame, event, argument):
     seen = frame.f_locals
     if event == "line" and seen.get("old_is_eager") and not seen["ctx"].is_eager:
         sys.settrace(None)
-        threading.settrace(None)
         interrupt()
     return tracer
 
-def fit(n_units):
+def fit(n_units, trace=None):
+    def network(input_shape, n_outputs):
+        sys.settrace(trace)  # in the thread that builds and traces
+        return build_mlp(input_shape, n_outputs, [n_units])
+
     try:
-        DeepEnsembleRegressor(1, network=MLP(n_units), epochs=1).fit(X, y)
+        DeepEnsembleRegressor(1, network=network, epochs=1).fit(X, y)
     except KeyboardInterrupt:
         return "interrupted"
     return "fitted"
@@ -105,9 +109,7 @@ def fit(n_units):
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Finder())
 print(fit(2), fit(2))
-threading.settrace(tracer)
-sys.settrace(tracer)
-print(fit(3), fit(3), fit(4))
+print(fit(3, tracer), fit(3), fit(4))
 """
 
 
@@ -167,8 +169,35 @@ def test_a_second_interrupt_acts_at_once(interrupt):
 
     with pytest.raises(KeyboardInterrupt):
         backend.run_in_threads([task])
+    backend.run_in_threads([time.monotonic])  # does not wait for what goes on
     ends.set()
     assert time.monotonic() - started < 20
+
+
+def test_work_is_done_in_a_thread_that_stays():
+    def threads():
+        return backend.run_in_threads([threading.get_ident])
+
+    def two():
+        both = threading.Barrier(2, timeout=20)
+        return backend.run_in_threads([both.wait, both.wait], n_threads=2)
+
+    own = threads()
+    assert threads() == own != [threading.get_ident()]
+    with pytest.raises(ZeroDivisionError):
+        backend.run_in_threads([lambda: 1 // 0])
+    assert backend.run_in_threads([threads]) == [own] == [threads()]
+    assert sorted(backend.run_in_threads([two])[0]) == [0, 1]
+
+
+def test_a_thread_that_stays_keeps_nothing_of_its_work():
+    class Result:
+        pass
+
+    (result,) = backend.run_in_threads([Result])
+    gone = weakref.ref(result)
+    del result
+    assert gone() is None
 
 
 def test_threads_keep_the_scopes_of_their_caller():
@@ -185,6 +214,17 @@ def test_threads_keep_the_scopes_of_their_caller():
         (found,) = backend.run_in_threads([seen])
         assert found[:2] == seen()[:2] and found[0] is dict
         assert found[2] != own  # names stay unique in models that join layers of both
+
+    def work():
+        left = keras.saving.custom_object_scope({"tests>left": dict}).__enter__
+        _keras._keep_scopes(left)()
+        _keras._keep_scopes(lambda: seen.append(keras.saving.get_registered_object("tests>left")))()
+
+    seen = []
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [None]  # what was left there is another caller's
 
 
 # Settings of the user's that are not skuq's, which computes in float32 on any of them.

@@ -91,9 +91,14 @@ def _keep_scopes(function: Callable[[], None]) -> Callable[[], None]:
     device = _context.context().device_name
 
     def run() -> None:
-        vars(_global_state.GLOBAL_STATE_TRACKER).update(kept)
-        with _tensorflow.device(device) if device else contextlib.nullcontext():
-            function()
+        own = vars(_global_state.GLOBAL_STATE_TRACKER)
+        own.clear()  # another caller's
+        own.update(kept)
+        try:
+            with _tensorflow.device(device) if device else contextlib.nullcontext():
+                function()
+        finally:
+            own.clear()
 
     return run
 
@@ -128,7 +133,7 @@ with quiet_stderr(), _without_collection():
         with contextlib.suppress(RuntimeError):  # already in use, with the user's settings
             _tensorflow.config.experimental.set_memory_growth(_gpu, True)
     _tensorflow.zeros(1)  # the first operation writes messages, too
-    _processes.watch_forks()
+    _processes.watch_process()
     _processes.keep_scopes = _keep_scopes
     if _is_loud:
         wake_xla()

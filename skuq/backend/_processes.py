@@ -1,4 +1,4 @@
-"""How one process uses TensorFlow: in threads of its own, with cached programs, not after a fork.
+"""TensorFlow within one process: threads of its own, cached programs, and refusal after a fork.
 
 Python runs signal handlers in the main thread only. An exception that one raises inside of
 TensorFlow, as Ctrl-C does, is lost in a destructor, or leaves an import or a trace half done, and
@@ -8,6 +8,7 @@ ever.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import contextvars
 import functools
@@ -16,8 +17,10 @@ import os
 import pkgutil
 import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from queue import SimpleQueue
 from types import ModuleType
 from typing import Any
 
@@ -29,16 +32,64 @@ def keep_scopes(function: Callable[[], None]) -> Callable[[], None]:
     return function
 
 
-class _Thread(threading.Thread):
-    """A thread in which TensorFlow may run, with a copy of the context of its caller.
+class _Worker(threading.Thread):
+    """A thread in which TensorFlow may run. It waits for further work when it has done the first.
 
-    `caller` is the frame that waits for it, at which warnings point.
+    TensorFlow takes some 30 ms to compile the first program of a new thread. `caller` is the frame
+    that waits for the present work, at which warnings point.
     """
 
-    def __init__(self, work: Callable[..., None], caller: Any, argument: Any):
-        run = contextvars.copy_context().run
-        super().__init__(target=run, args=(work, argument), name="skuq")
-        self.caller = caller
+    def __init__(self, *first: Any):
+        super().__init__(name="skuq", daemon=True)
+        self._first = [first]
+        self.caller: Any = None
+
+    def run(self) -> None:
+        item: Any = self._first.pop()
+        is_idle = True
+        while is_idle:
+            self.caller, work, end = item
+            work()
+            item = work = self.caller = None  # what the work refers to is freed before its end
+            # Count this one before the end: the caller may have further work at once.
+            if is_idle := len(_idle) < _MAX_IDLE:
+                _idle.append(None)
+            end()
+            if is_idle:
+                item = _queue.get()
+
+
+_MAX_IDLE = 8
+_idle: list[None] = []  # an entry for each worker that waits for work
+_queue: SimpleQueue[Any] = SimpleQueue()  # their work
+
+
+def _start_work(*item: Any) -> None:
+    """Give work to an idle worker, or to a new one, so that no work waits for other work."""
+    try:
+        _idle.pop()
+    except IndexError:
+        _Worker(*item).start()
+    else:
+        _queue.put(item)
+
+
+def _forget_workers() -> None:
+    """Forget the workers of the parent, which do not exist after a fork."""
+    global _queue
+    _idle.clear()
+    _queue = SimpleQueue()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
+    os.register_at_fork(after_in_child=_forget_workers)
+
+
+def _finish_work() -> None:
+    """Wait for work that goes on after a second interrupt: Python must not end inside of it."""
+    for thread in threading.enumerate():
+        while getattr(thread, "caller", None) is not None:
+            time.sleep(_WAKE_SECONDS)
 
 
 def run_in_threads(
@@ -59,13 +110,13 @@ def run_in_threads(
     stop : callable, optional
         Called after the first exception. No further function is started then.
     """
-    if n_threads == 1 and isinstance(threading.current_thread(), _Thread):
+    if n_threads == 1 and isinstance(threading.current_thread(), _Worker):
         return [task() for task in tasks]
     left = iter(enumerate(tasks))  # shared by the threads
     results: list[Any] = [None] * len(tasks)
     errors: list[BaseException] = []
 
-    # An interrupted `Thread.join` takes a thread for ended: count begins and ends instead.
+    # An interrupt may come at any line here, so the workers count what they begin and end.
     begun: list[None] = []
     ended: list[None] = []
     wake = threading.Lock()
@@ -84,18 +135,18 @@ def run_in_threads(
         except BaseException as error:
             errors.append(error)
             stop()
+
+    def end() -> None:
         ended.append(None)
-        with contextlib.suppress(RuntimeError):  # another thread has just released it
+        with contextlib.suppress(RuntimeError):  # another worker has just released it
             wake.release()
 
-    caller = sys._getframe(1)
-    threads = [
-        _Thread(work, caller, keep_scopes(run_left)) for _ in range(min(n_threads, len(tasks)))
-    ]
+    caller, n_workers = sys._getframe(1), min(n_threads, len(tasks))
     try:
-        for thread in threads:
-            thread.start()
-        while len(ended) < len(threads):
+        for _ in range(n_workers):
+            run = functools.partial(contextvars.copy_context().run, work, keep_scopes(run_left))
+            _start_work(caller, run, end)
+        while len(ended) < n_workers:
             wake.acquire(timeout=_WAKE_SECONDS)
     except BaseException:
         errors.append(InterruptedError())  # no further function is started
@@ -103,9 +154,6 @@ def run_in_threads(
         while len(ended) < len(begun):
             wake.acquire(timeout=_WAKE_SECONDS)
         raise
-    finally:
-        for thread in filter(threading.Thread.is_alive, threads):
-            thread.join(_WAKE_SECONDS)
     if errors:
         raise errors.pop(0)  # a reference left here would keep its frames alive
     return results
@@ -191,8 +239,9 @@ class BoundedCache:
 _is_forked = False
 
 
-def watch_forks() -> None:
-    """Refuse TensorFlow in every process that is forked from now on."""
+def watch_process() -> None:
+    """Refuse TensorFlow in processes that are forked from now on; let work end before this one."""
+    atexit.register(_finish_work)
     if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
         os.register_at_fork(after_in_child=_refuse)
 
