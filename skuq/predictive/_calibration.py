@@ -454,18 +454,30 @@ _BOUNDS = [(-6.0, 6.0), (-20.0, 6.0)]  # of the logarithms of the squared factor
 _FLOORS = (-8.0, -4.0, -1.0)  # where the search for the second begins
 
 
-def fit_out_of_bag_scale(
+# Relative scales of the tail, and their shares where no row has told: few errors are large. The
+# largest bounds what one row can cost; more scales than these did not improve any score.
+TAIL_SCALES = (0.7, 1.0, 3.0)
+_TAIL_PRIOR = np.array([0.0, 0.99, 0.01])
+_TAIL_STEPS = 200  # of expectation maximisation
+_SMALLEST_SHARE = 1e-4  # of a scale that is worth its time in predictions
+
+
+def fit_out_of_bag(
     loc: np.ndarray,
     scale: np.ndarray,
+    probability: np.ndarray,
     unseen: np.ndarray,
     y: np.ndarray,
     weight: np.ndarray,
-) -> tuple[float, float]:
-    """Fit a factor a of an ensemble's total standard deviation, and a floor b of its noise.
+) -> tuple[float, float, tuple[float, ...]]:
+    """Fit factor, floor and tail of an ensemble on rows that members have not seen.
 
-    Under them the errors on rows that members have not seen are most likely to come from normals
-    of variance ``a**2 * total**2 + b**2``. A row's prediction is the mean of the members that have
-    not trained on it; its total variance is their noise and the spread of all members.
+    A row's prediction is that of the members that have not trained on it. Under the factor a and
+    the floor b its errors are most likely to come from normals of variance
+    ``a**2 * total**2 + b**2``. The total is the variance of these members, and that of all members'
+    means. The few members also err by what the mean of all would have averaged out,
+    ``v * (1 / n_unseen - 1 / K)`` with the unbiased variance v of the means, which the fit allows
+    for. The tail then gives the calibrated distribution the shape of the errors, see `fit_tail`.
 
     Two priors protect ensembles with few rows. ``log(a**2)`` is standard normal, because rows of
     equal variance cannot tell a factor from a floor. The fitted variance is averaged with the
@@ -473,8 +485,8 @@ def fit_out_of_bag_scale(
 
     Parameters
     ----------
-    loc, scale : ndarray of shape (K, n, m)
-        Means and standard deviations of the members, of equal weight.
+    loc, scale, probability : ndarray of shape (K, J, n, m)
+        Normals, and their probabilities, of the members, which have equal weights.
     unseen : ndarray of bool of shape (K, n)
         Whether a member has not trained on a row.
     y : ndarray of shape (n, m)
@@ -483,18 +495,91 @@ def fit_out_of_bag_scale(
 
     Returns
     -------
-    factor, floor : float
-        1 and 0 if there are fewer than 30 rows, or errors are not finite.
+    factor, floor, tail : float, float, tuple of float
+        1, 0 and no tail if there are fewer than 30 rows, or errors are not finite.
     """
     # Rows that all members have trained on say nothing about new rows.
-    used = unseen.any(axis=0)
-    loc, scale, unseen = loc[:, used], scale[:, used], unseen[:, used]
+    used = unseen.any(axis=0) & (weight > 0)
+    if used.sum() < _FEWEST_ROWS:
+        return 1.0, 0.0, ()
+    loc, scale, probability = (part[:, :, used] for part in (loc, scale, probability))
+    y, weight, unseen = y[used], weight[used], unseen[:, used]
     # Equal weights (K, n, 1) of the members that have not trained on the row.
-    share = (unseen / unseen.sum(axis=0))[..., None]
-    squared_error = (y[used] - (share * loc).sum(axis=0)) ** 2
+    n_unseen = unseen.sum(axis=0)[:, None]
+    share = unseen[..., None] / n_unseen
+    means = (probability * loc).sum(axis=1)  # (K, n, m)
+    centre = (share * means).sum(axis=0)
+    noise = (probability * (scale**2 + (loc - means[:, None]) ** 2)).sum(axis=1)
     # The spread is that of all members: a single unseen member would have none.
-    total = (share * scale**2).sum(axis=0) + loc.var(axis=0)
-    return fit_scale(squared_error, total, weight[used])
+    spread, n_members = means.var(axis=0), len(means)
+    excess = spread * (n_members / n_unseen - 1) / max(n_members - 1, 1)
+    total = (share * noise).sum(axis=0) + spread + excess
+    factor, floor = fit_scale((y - centre) ** 2, total, weight)
+    # What the unseen members' own means do not show of the spread widens each normal.
+    hidden = spread + excess - (share * (means - centre) ** 2).sum(axis=0)
+    width = np.sqrt(factor**2 * (scale**2 + np.maximum(hidden, 0)) + floor**2)
+    # The tail stretches each member about its own mean.
+    error = y - centre - factor * (means - centre)
+    inner = factor * (loc - means[:, None])
+    chance = probability * share[:, None]
+    log_density = []
+    for c in TAIL_SCALES:
+        z = (error[:, None] - c * inner) / (c * width)
+        log_density.append(
+            special.logsumexp(-0.5 * z**2 - np.log(c * width), axis=(0, 1), b=chance)
+        )
+    return factor, floor, fit_tail(np.stack(log_density), weight)
+
+
+def fit_normal_shape(
+    error: np.ndarray, total: np.ndarray, weight: np.ndarray
+) -> tuple[float, float, tuple[float, ...]]:
+    """Fit factor, floor and tail of normals to errors (n, m) and predicted variances (n, m).
+
+    See `fit_scale` and `fit_tail`; with fewer than 30 rows these are 1, 0 and none.
+    """
+    used = weight > 0
+    if used.sum() < _FEWEST_ROWS:
+        return 1.0, 0.0, ()
+    error, total, weight = error[used], total[used], weight[used]
+    factor, floor = fit_scale(error**2, total, weight)
+    scales = np.array(TAIL_SCALES)[:, None, None]
+    z = error / (scales * np.sqrt(factor**2 * total + floor**2))
+    return factor, floor, fit_tail(-0.5 * z**2 - np.log(scales), weight)
+
+
+def fit_tail(log_density: np.ndarray, weight: np.ndarray) -> tuple[float, ...]:
+    """Fit the shares of the scales `TAIL_SCALES` in the shape of a predicted distribution.
+
+    The predicted distribution becomes a mixture of itself at these relative scales. Shares are
+    those of highest posterior density, by expectation maximisation. The prior counts 100 rows, of
+    which one has the largest scale: without evidence a row far out costs little, and there is
+    nearly no tail otherwise.
+
+    Parameters
+    ----------
+    log_density : ndarray of shape (n_scales, n, m)
+        Log densities, at each scale, of rows that have not been trained on.
+    weight : ndarray of shape (n,)
+        Positive.
+
+    Returns
+    -------
+    tuple of float
+        Shares, which sum to 1; without any, if densities are not finite.
+    """
+    if not np.isfinite(log_density).all():
+        return ()
+    likelihood = np.exp(log_density - log_density.max(axis=0))
+    n_rows, n_outputs = log_density.shape[1:]
+    rows = (weight * n_rows / weight.sum())[:, None] / n_outputs  # which sum to the number of rows
+    share = np.full(len(likelihood), 1 / len(likelihood))
+    for _ in range(_TAIL_STEPS):
+        part = share[:, None, None] * likelihood
+        counts = (rows * part / part.sum(axis=0)).sum(axis=(1, 2))
+        share = (counts + _PRIOR_ROWS * _TAIL_PRIOR) / (n_rows + _PRIOR_ROWS)
+    share = np.where(share < _SMALLEST_SHARE, 0.0, share)
+    return tuple((share / share.sum()).tolist())
 
 
 def fit_scale(
@@ -504,7 +589,7 @@ def fit_scale(
     prior_rows: float | None = None,
     fewest_rows: int = _FEWEST_ROWS,
 ) -> tuple[float, float]:
-    """Fit the factor and the floor of `fit_out_of_bag_scale` to errors and predicted variances.
+    """Fit the factor and the floor of `fit_out_of_bag` to errors and predicted variances.
 
     Parameters
     ----------

@@ -39,6 +39,7 @@ from skuq.predictive import (
     StudentTMixture,
     TransformedMixture,
 )
+from skuq.predictive._calibration import TAIL_SCALES
 from skuq.tables._columns import find_far_values
 from skuq.tables._inputs import Rows
 from skuq.tables._scaling import TargetScaling, target_names
@@ -136,9 +137,13 @@ class NumberTargets(Targets):
     std_factor, noise_floor : float
         Calibration of mixtures of normals: a factor of all standard deviations, and a standard
         deviation added to each member's noise in quadrature, in units of the standardised y.
+    tail : tuple of float
+        Shares of the scales `TAIL_SCALES`, at which each member's distribution is mixed; none if
+        it stays as it is.
     """
 
     std_factor, noise_floor = 1.0, 0.0
+    tail: tuple[float, ...] = ()
     _constant: np.ndarray | None = None  # outputs (m,) that have had one value, `_value`, so far
 
     def __init__(
@@ -243,33 +248,56 @@ class NumberTargets(Targets):
         other.head = replace(self.head, scale=tuple(scale))
         return other
 
-    def with_calibration(self, std_factor: float, noise_floor: float) -> NumberTargets:
+    def with_calibration(
+        self, std_factor: float, noise_floor: float, tail: tuple[float, ...] = ()
+    ) -> NumberTargets:
         """Copy the targets, with this calibration of the mixture."""
         other = copy.copy(self)
-        other.std_factor, other.noise_floor = std_factor, noise_floor
+        other.std_factor, other.noise_floor, other.tail = std_factor, noise_floor, tuple(tail)
         return other
 
     @property
     def is_calibrated(self) -> bool:
         """Whether a calibration changes the mixture."""
-        return (self.std_factor, self.noise_floor) != (1.0, 0.0)
+        return (self.std_factor, self.noise_floor, self.tail) != (1.0, 0.0, ())
 
     def calibrate(
-        self, loc: Any, scale: Any, weights: np.ndarray, xp: Any, axis: int
+        self, mean: Any, std: Any, weights: np.ndarray, xp: Any, axis: int
     ) -> tuple[Any, Any]:
-        """Apply the calibration to the members' normal distributions of the standardised y.
+        """Apply the calibration to the moments of the members, of the standardised y.
 
-        `loc` and `scale` are their means and standard deviations, with the members along `axis`.
-        Means are stretched about the mixture's mean by `std_factor`, and variances become
-        ``(std_factor * scale)**2 + noise_floor**2``. Return both.
+        `mean` and `std` have the members along `axis`. Means are stretched about the mixture's
+        mean by `std_factor`, variances become ``(std_factor * std)**2 + noise_floor**2``, times the
+        variance of the tail. Return both.
         """
         if not self.is_calibrated:
-            return loc, scale
-        shape = [1] * len(loc.shape)
+            return mean, std
+        shape = [1] * len(mean.shape)
         shape[axis] = len(weights)
-        mean = xp.sum(loc * np.reshape(weights, shape), axis=axis, keepdims=True)
-        variance = xp.square(self.std_factor * scale) + self.noise_floor**2
-        return mean + self.std_factor * (loc - mean), xp.sqrt(variance)
+        centre = xp.sum(mean * np.reshape(weights, shape), axis=axis, keepdims=True)
+        variance = xp.square(self.std_factor * std) + self.noise_floor**2
+        if self.tail:
+            variance = variance * float(np.square(TAIL_SCALES) @ self.tail)
+        return centre + self.std_factor * (mean - centre), xp.sqrt(variance)
+
+    def _calibrate_components(
+        self, loc: np.ndarray, scale: np.ndarray, probability: np.ndarray, weights: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Apply the calibration to the members' components (K, J, n, m)."""
+        if not self.is_calibrated:
+            return loc, scale, probability
+        mean = (probability * loc).sum(axis=1)
+        centre = np.tensordot(weights, mean, axes=1)
+        mean = (centre + self.std_factor * (mean - centre))[:, None]
+        loc = centre + self.std_factor * (loc - centre)
+        scale = np.sqrt(np.square(self.std_factor * scale) + self.noise_floor**2)
+        if not self.tail:
+            return loc, scale, probability
+        # Each member is mixed of itself, stretched about its own mean to every scale.
+        parts = [(c, share) for c, share in zip(TAIL_SCALES, self.tail) if share > 0]
+        loc = np.concatenate([mean + c * (loc - mean) for c, _ in parts], axis=1)
+        scale = np.concatenate([c * scale for c, _ in parts], axis=1)
+        return loc, scale, np.concatenate([share * probability for _, share in parts], axis=1)
 
     def distribution(self, raw: np.ndarray, weights: np.ndarray) -> Mixture:
         """Mix the members' predictions (K, n, n_raw) with weights (K,), in units of y."""
@@ -299,21 +327,32 @@ class NumberTargets(Targets):
             loc, scale, df = head.distribution(raw)
             loc, scale, df = drop_axis(*restore(loc, scale), df)
             return StudentTMixture(loc, scale, df, weights)
-        if isinstance(head, GaussianMixtureHead):
-            loc, scale, log_probability = head.distribution(raw)  # (K, n, J, m)
-            arrays = drop_axis(*restore(loc, scale), np.exp(log_probability))
-            loc, scale, probability = (np.moveaxis(array, 2, 1) for array in arrays)
-            return NestedGaussianMixture(loc, scale, probability, weights)
         if isinstance(head, QuantileHead):
             values, _ = restore(head.quantiles(raw), 1.0)  # (K, n, q, m)
             (values,) = drop_axis(values)
             return QuantileMixture(np.asarray(head.levels), np.moveaxis(values, 2, 1), weights)
-        if not isinstance(head, GaussianHead | SquaredErrorHead):
-            raise TypeError(f"No distribution is known for the raw outputs of {head!r}.")
-        loc, scale = head.distribution(raw)
-        calibrated = self.calibrate(loc, scale, weights, np, axis=0)
-        loc, scale = drop_axis(*restore(*calibrated))
-        return GaussianMixture(loc, scale, weights)
+        components = self._calibrate_components(*normal_components(head, raw), weights)
+        loc, scale, probability = drop_axis(*restore(*components[:2]), components[2])
+        if loc.shape[1] == 1 and not isinstance(head, GaussianMixtureHead):
+            return GaussianMixture(loc[:, 0], scale[:, 0], weights)
+        return NestedGaussianMixture(loc, scale, probability, weights)
+
+
+def normal_components(head: Any, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Compute means, standard deviations and probabilities of the members' normals.
+
+    Each is (K, J, n, m), from raw outputs (K, n, n_raw); J is 1 unless the head predicts a mixture.
+    """
+    if isinstance(head, GaussianMixtureHead):
+        loc, scale, log_probability = head.distribution(raw)  # (K, n, J, m)
+        loc, scale, probability = (
+            np.moveaxis(array, 2, 1) for array in (loc, scale, np.exp(log_probability))
+        )
+        return loc, scale, probability
+    if not isinstance(head, GaussianHead | SquaredErrorHead):
+        raise TypeError(f"No distribution is known for the raw outputs of {head!r}.")
+    loc, scale = (array[:, None] for array in head.distribution(raw))
+    return loc, scale, np.ones_like(loc)
 
 
 @saved_as("tables.ClassTargets")

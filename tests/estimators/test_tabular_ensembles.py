@@ -19,6 +19,7 @@ from skuq.ensembles import stacking_weights
 from skuq.networks import TabularNetwork
 from skuq.persistence import dumps, loads
 from skuq.predictive import CategoricalMixture
+from skuq.predictive._calibration import TAIL_SCALES
 
 SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}
 MODULE = "skuq.estimators._ensembles._tabular"
@@ -60,25 +61,28 @@ def classifier(classes):
 
 def calibration(model):
     targets = model.fitted_.targets
-    return targets.std_factor, targets.noise_floor
+    return targets.std_factor, targets.noise_floor, targets.tail
 
 
 @pytest.mark.parametrize("n_outputs", [1, 2])
-def test_fit_calibrates_by_a_factor_and_a_floor(pair, table, n_outputs):
+def test_fit_calibrates_by_a_factor_a_floor_and_a_tail(pair, table, n_outputs):
     X, _ = table
     X = 1.5 * X
     calibrated, plain = pair[n_outputs, True], pair[n_outputs, False]
     assert calibrated.fitted_.targets.is_calibrated and not plain.fitted_.targets.is_calibrated
-    assert calibration(plain) == (1.0, 0.0)
+    assert calibration(plain) == (1.0, 0.0, ())
     found, raw = calibrated.predict_uncertainty(X), plain.predict_uncertainty(X)
     assert_allclose(found.total**2, found.aleatoric**2 + found.epistemic**2)
     assert_allclose(found.mean, raw.mean, rtol=1e-9)
-    factor, floor = calibration(calibrated)
+    factor, floor, tail = calibration(calibrated)
     floor = floor * calibrated.fitted_.targets.scaling.scale_
     floor = floor[0] if n_outputs == 1 else floor
     assert_allclose(found.epistemic, factor * raw.epistemic, rtol=1e-9)
-    assert_allclose(found.aleatoric**2, (factor * raw.aleatoric) ** 2 + floor**2)
-    assert_allclose(found.total**2, (factor * raw.total) ** 2 + floor**2)
+    noise = (factor * raw.aleatoric) ** 2 + floor**2
+    assert_allclose(found.aleatoric**2, np.dot(tail, np.square(TAIL_SCALES)) * noise)
+    # The largest scale is in every member's distribution.
+    far = calibrated.predict_distribution(X)
+    assert far.scale.shape[1] == np.count_nonzero(tail) > 1
 
 
 @pytest.mark.parametrize("n_outputs", [1, 2])
@@ -104,14 +108,14 @@ def test_fit_calibrates_on_the_rows_that_members_have_not_seen(table, monkeypatc
     X, y = table
     seen = []
 
-    def fit(loc, scale, unseen, y, weight):
-        seen.append((loc, scale, unseen, y, weight))
-        return 2.0, 0.5
+    def fit(loc, scale, probability, unseen, y, weight):
+        seen.append((loc[:, 0], scale[:, 0], unseen, y, weight))
+        return 2.0, 0.5, (0.1, 0.8, 0.1)
 
-    monkeypatch.setattr(f"{MODULE}.fit_out_of_bag_scale", fit)
+    monkeypatch.setattr(f"{MODULE}.fit_out_of_bag", fit)
     weight = np.linspace(1, 3, 160)
     model = TabularEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
-    assert calibration(model) == (2.0, 0.5)
+    assert calibration(model) == (2.0, 0.5, (0.1, 0.8, 0.1))
     ((loc, scale, unseen, rows, own_weight),) = seen
     assert_array_equal(unseen.sum(axis=1), 48)
     assert unseen.shape == (4, len(rows)) and unseen.any(axis=0).all()
@@ -144,7 +148,7 @@ def test_fit_calibrates_only_where_it_can(table, settings, fit, reason):
     X, y = table
     fit = {"validation_data": (X[:40], y[:40])} if "validation_data" in fit else fit
     model = TabularEnsembleRegressor(**{**REGRESSOR, "epochs": 2, **settings}).fit(X, y, **fit)
-    assert calibration(model) == (1.0, 0.0)
+    assert calibration(model) == (1.0, 0.0, ())
     assert np.isfinite(model.predict(X[:5], return_std=True)).all()
     if reason is not None:
         with pytest.raises(ValueError, match=f"`calibrate=True` is not possible: {reason}"):

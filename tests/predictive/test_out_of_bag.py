@@ -3,9 +3,18 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy import stats
 
+from skuq.networks import GaussianHead
 from skuq.predictive import _calibration
-from skuq.predictive._calibration import fit_out_of_bag_scale
+from skuq.predictive._calibration import TAIL_SCALES, fit_out_of_bag, fit_tail
+from skuq.tables._targets import NumberTargets
+
+
+def fit_out_of_bag_scale(loc, scale, unseen, y, weight):
+    """Factor and floor of members that predict one normal each."""
+    loc, scale = loc[:, None], scale[:, None]
+    return fit_out_of_bag(loc, scale, np.ones_like(loc), unseen, y, weight)[:2]
 
 
 def ensemble(
@@ -37,17 +46,21 @@ def ensemble(
     return (loc, scale, unseen, y, weight), variance + error_std**2 * averaged
 
 
-def calibrated_variance(arguments, factor, floor):
+def calibrated_variance(arguments, factor, floor, excess=0.0):
+    """The ensemble's calibrated variance; `excess` is what only the members of a row err by."""
     loc, scale = arguments[:2]
-    return factor**2 * ((scale**2).mean(axis=0) + loc.var(axis=0)) + floor**2
+    return factor**2 * ((scale**2).mean(axis=0) + loc.var(axis=0) + excess) + floor**2
 
 
 @pytest.mark.parametrize("claim", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("error_std", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("fraction", [0.1, 0.5])
 def test_total_becomes_right(claim, error_std, fraction):
-    arguments, true = ensemble(60_000, claim=claim, error_std=error_std, fraction=fraction)
-    found = calibrated_variance(arguments, *fit_out_of_bag_scale(*arguments))
+    arguments, true = ensemble(20_000, claim=claim, error_std=error_std, fraction=fraction)
+    counts = arguments[2].sum(axis=0)
+    # One or two members err by more than the mean of all eight.
+    excess = error_std**2 * (np.mean(1 / counts[counts > 0]) - 1 / 8)
+    found = calibrated_variance(arguments, *fit_out_of_bag_scale(*arguments), excess)
     assert_allclose(np.sqrt(found.mean()), np.sqrt(true.mean()), rtol=0.03)
 
 
@@ -145,3 +158,72 @@ def test_perfect_members_give_finite_numbers():
     (loc, scale, unseen, y, weight), _ = ensemble(500, fraction=0.5)
     found = fit_out_of_bag_scale(0 * loc, scale, unseen, 0 * y, weight)
     assert np.isfinite(found).all() and found[0] > 0 and found[1] >= 0
+
+
+def test_a_mixture_counts_as_its_moments():
+    """Members of two normals each have the factor and the floor of one with the same variance."""
+    (loc, scale, unseen, y, weight), _ = ensemble(5_000, claim=0.5, n_outputs=2)
+    two = np.stack([loc - 0.6 * scale, loc + 0.6 * scale], axis=1)
+    inner = np.stack([0.8 * scale] * 2, axis=1)
+    found = fit_out_of_bag(two, inner, np.full_like(two, 0.5), unseen, y, weight)[:2]
+    assert_allclose(found, fit_out_of_bag_scale(loc, scale, unseen, y, weight), rtol=1e-6)
+
+
+def normal_densities(error):
+    scales = np.array(TAIL_SCALES)[:, None, None]
+    return stats.norm(0, scales).logpdf(error)
+
+
+def test_tail_finds_the_density_of_a_scale_mixture():
+    rng = np.random.default_rng(0)
+    true = np.array([0.3, 0.5, 0.2])
+    scale = rng.choice(TAIL_SCALES, size=(10_000, 2), p=true)
+    error = scale * rng.normal(size=scale.shape)
+    densities = normal_densities(error)
+
+    def log_likelihood(shares):
+        return np.log(np.tensordot(shares, np.exp(densities), axes=1)).mean()
+
+    found = fit_tail(densities, np.ones(10_000))
+    assert_allclose(found[2], 0.2, atol=0.02)
+    assert log_likelihood(found) > log_likelihood(true) - 1e-3
+    assert log_likelihood(true) > log_likelihood((0.0, 1.0, 0.0)) + 0.1
+    # Rows count by their weights.
+    wild, weight = np.concatenate([error, 40 + error]), np.repeat([1.0, 1e-9], 10_000)
+    assert_allclose(fit_tail(normal_densities(wild), weight)[2], 0.2, atol=0.02)
+
+
+@pytest.mark.parametrize("n_rows", [40, 4_000])
+def test_errors_as_predicted_leave_next_to_no_tail(n_rows):
+    rng = np.random.default_rng(1)
+    tail = fit_tail(normal_densities(rng.normal(size=(n_rows, 1))), np.ones(n_rows))
+    assert tail[1] > 0.9 and 1e-4 < tail[2] < 0.02
+
+
+def test_members_stretch_about_their_own_means():
+    """Fitted on errors far out, and applied to mixtures: moments and density as documented."""
+    (loc, scale, unseen, y, weight), _ = ensemble(4_000, error_std=0.0)
+    far = np.random.default_rng(2).uniform(size=y.shape) < 0.05
+    factor, floor, tail = fit_out_of_bag(
+        loc[:, None],
+        scale[:, None],
+        np.ones_like(loc[:, None]),
+        unseen,
+        np.where(far, 4 * y, y),
+        weight,
+    )
+    assert 0.02 < tail[2] < 0.1
+    assert factor < 1.35  # the factor alone would be sqrt(1 + 0.05 * 15) = 1.32
+    assert sum(tail) == pytest.approx(1)
+    head = GaussianHead(score="crps")
+    targets = NumberTargets(loss="crps", standardize=False)
+    targets.fit_encoder(y[:, 0], weight)
+    targets.fit(y)
+    calibrated = targets.with_calibration(factor, floor, tail)
+    rng = np.random.default_rng(3)
+    raw, shares = rng.normal(size=(3, 5, 2)), np.array([0.5, 0.3, 0.2])
+    mixture = calibrated.distribution(raw, shares)
+    mean, std = calibrated.calibrate(*head.distribution(raw), shares, np, 0)
+    assert_allclose(mixture.member_means, mean[..., 0], rtol=1e-12)
+    assert_allclose(mixture.member_variances, std[..., 0] ** 2, rtol=1e-12)
+    assert_allclose(mixture.mean, targets.distribution(raw, shares).mean, rtol=1e-12)

@@ -20,9 +20,15 @@ from skuq.estimators._ensembles import _shared as shared
 from skuq.estimators._task import join_validation
 from skuq.networks import TabularNetwork, TabularSpace
 from skuq.networks._space import Space
-from skuq.predictive._calibration import fit_out_of_bag_scale
+from skuq.predictive._calibration import fit_out_of_bag
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
-from skuq.tables._targets import CLASS_CONSTRAINTS, HEADS, TARGET_CONSTRAINTS, unpack_copies
+from skuq.tables._targets import (
+    CLASS_CONSTRAINTS,
+    HEADS,
+    TARGET_CONSTRAINTS,
+    normal_components,
+    unpack_copies,
+)
 from skuq.training import TrainingJob, predict_members
 from skuq.training._checks import find_completed
 
@@ -30,7 +36,7 @@ _N_MEMBERS, _N_CLASS_MEMBERS = 8, 9
 _VALIDATION = 0.1  # share of the rows, up to
 _MOST_VALIDATION_ROWS = 10_000
 _MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
-_NORMAL_LOSSES = ("nll", "beta-nll", "crps")  # those that can be calibrated
+_NORMAL_LOSSES = ("nll", "beta-nll", "crps", "gaussian-mixture")  # those that can be calibrated
 # Kinds of networks. Which one is best differs between data sets, much more for classes.
 _CLASS_KINDS: tuple[dict, ...] = (
     {"frequency_scale": 0.3},
@@ -248,7 +254,7 @@ def _stack_kinds(task, members, origins, n_kinds):
 
 
 def _calibrate(task, members, weights, parts):
-    """Calibrate the standard deviation on rows on which some members were not trained."""
+    """Calibrate the distribution on rows on which some members were not trained."""
     data, targets = task.data, task.targets
     # Each row is predicted by the members that have not trained on it.
     unseen = np.zeros((len(parts), len(data.x)), dtype=bool)
@@ -261,9 +267,9 @@ def _calibrate(task, members, weights, parts):
     # Copies in one network have seen the same rows.
     head, raw, _ = unpack_copies(targets.head, predict_members(members, data.x[rows]), weights)
     unseen = np.repeat(unseen[:, rows], len(raw) // len(parts), axis=0)
-    predicted = head.distribution(raw)
-    factor, floor = fit_out_of_bag_scale(*predicted, unseen, data.y[rows], data.weight[rows])
-    return targets.with_calibration(factor, floor)
+    predicted = normal_components(head, raw.astype("float64"))
+    fitted = fit_out_of_bag(*predicted, unseen, data.y[rows], data.weight[rows])
+    return targets.with_calibration(*fitted)
 
 
 @saved_as("estimators.TabularEnsembleRegressor", kind="estimator")
@@ -310,10 +316,11 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
         Further settings of the training, such as optimiser, schedule and penalties, see
         `skuq.training.Training`. Settings without effect here are refused.
     calibrate : bool or "auto", default="auto"
-        Whether predicted standard deviations are scaled, and given a floor, by the rows that single
-        members have not trained on. It needs a loss that trains normals ("nll", "beta-nll" or
-        "crps"), and a validation split of each member's own: no `groups`, no `validation_data` and
-        not ``validation=None``. "auto" calibrates where it can; True refuses what it cannot.
+        Whether predicted distributions are scaled, and given a floor and a tail, by the rows that
+        single members have not trained on. It needs a loss that trains normals ("nll", "beta-nll",
+        "crps" or "gaussian-mixture"), and a validation split of each member's own: no `groups`, no
+        `validation_data` and not ``validation=None``. "auto" calibrates where it can; True refuses
+        what it cannot.
     max_time : float, optional
         Maximum seconds of training, after compilation. If all `epochs` would take longer, the
         schedule is shortened to the epochs that fit; each member keeps its best epoch. Results then

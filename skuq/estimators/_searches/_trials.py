@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from skuq.ensembles import Selection, SelectionRule
 from skuq.ensembles._rules import Candidates
 from skuq.ensembles._selection import check_selection
 from skuq.fitted._ensemble import FittedEnsemble
-from skuq.predictive._calibration import fit_scale
+from skuq.predictive._calibration import fit_normal_shape
 from skuq.search import SearchResult
 from skuq.search._search import Retraining
 from skuq.tables._inputs import read_validation_rows, warn_of_few_rows
@@ -29,8 +29,9 @@ _MIN_SHARE_TRAINED = 0.1
 _MOST_FAILURES = 0.25  # share of trials that may fail without a warning
 
 
-#: Factor of the standard deviation, and floor of the noise, of ensembles without a calibration.
-NO_CALIBRATION = (1.0, 0.0)
+#: Factor of the standard deviation, floor of the noise, and tail: `NumberTargets.with_calibration`.
+EnsembleCalibration: TypeAlias = tuple[float, float, tuple[float, ...]]
+NO_CALIBRATION: EnsembleCalibration = (1.0, 0.0, ())
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Chooser:
 
     def choose(
         self, candidates: Candidates, catalog: Catalog
-    ) -> tuple[Selection, tuple[float, float]]:
+    ) -> tuple[Selection, EnsembleCalibration]:
         """Select an ensemble of completed trials, and calibrate it on the same rows."""
         chosen = self.rule.choose(candidates, self.n_members)
         chosen = check_selection(chosen, len(candidates))
@@ -61,8 +62,8 @@ class Chooser:
         path = tuple((int(positions[k]), loss) for k, loss in chosen.path)
         return replace(chosen, indices=positions[chosen.indices], path=path), calibration
 
-    def calibration(self, chosen: Selection, candidates: Candidates) -> tuple[float, float]:
-        """Fit the factor and the floor of the standard deviation of an ensemble of candidates.
+    def calibration(self, chosen: Selection, candidates: Candidates) -> EnsembleCalibration:
+        """Fit the factor, the floor and the tail of the distribution of an ensemble of candidates.
 
         Without folds there is no calibration, because the rows of a single split are few and were
         used to stop the training of all members.
@@ -78,7 +79,7 @@ class Chooser:
         # Variance of the mixture of trials = mean of variances + variance of means.
         total = average(scale**2 + (centers - average(centers)) ** 2)
         weight: Any = candidates.sample_weight
-        return fit_scale((candidates.y - average(loc)) ** 2, total, weight)
+        return fit_normal_shape(candidates.y - average(loc), total, weight)
 
     def choose_each(self, result: SearchResult, head: Any) -> dict[str, Any]:
         """Select an ensemble for each held-out set, and the one that predicts.
