@@ -12,7 +12,7 @@ import pytest
 from processes import run_python
 from tiers import slow
 
-from skuq import DeepEnsembleRegressor, backend
+from skuq import DeepEnsembleRegressor, TabularEnsembleRegressor, backend
 from skuq.backend import _keras
 from skuq.networks import build_mlp
 
@@ -225,6 +225,21 @@ def test_threads_keep_the_scopes_of_their_caller():
     thread.start()
     thread.join()
     assert seen == [None]  # what was left there is another caller's
+
+
+@pytest.mark.parametrize("model", [DeepEnsembleRegressor, TabularEnsembleRegressor])
+def test_fits_inside_of_graphs_and_functions_are_those_outside(model):
+    import tensorflow as tf
+
+    X = np.random.default_rng(0).normal(size=(40, 2))
+
+    def predictions():
+        return model(1, epochs=1, random_state=0).fit(X, X[:, 0]).predict(X)
+
+    with tf.Graph().as_default():
+        found = predictions()
+    np.testing.assert_array_equal(found, predictions())
+    np.testing.assert_array_equal(tf.function(predictions, autograph=False)(), found)
 
 
 # Settings of the user's that are not skuq's, which computes in float32 on any of them.

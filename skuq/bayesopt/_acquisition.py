@@ -28,7 +28,7 @@ import numpy as np
 from scipy import special
 
 from skuq._params import Interval, Settings, StrOptions
-from skuq.backend import BoundedCache
+from skuq.backend import BoundedCache, in_thread
 from skuq.predictive import Posterior
 
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)  # std of a normal is this times E|g - mu|
@@ -448,6 +448,7 @@ class CompiledAcquisition:
     tensors. `dtype` is the precision of the computation.
     """
 
+    @in_thread
     def __init__(self, task: AcquisitionTask, dtype: str = "float32"):
         posterior, q, self.dtype = task.posterior, task.q, dtype
         self._posterior, self._objective, self._q = posterior, task.objective, q
@@ -486,6 +487,7 @@ class CompiledAcquisition:
         values, gradients = self._run("gradient", u[None], rows=1)
         return values[0], gradients.reshape(u.shape)
 
+    @in_thread
     def _run(self, kind, u, rows=None):
         """Run a program on batches u (n, q * d), some at a time; return NumPy arrays."""
         rows = self.rows_per_call if rows is None else rows

@@ -14,6 +14,7 @@ from sklearn.base import is_classifier
 
 from skuq import training
 from skuq._params import Interval, StrOptions, resolve_settings, settings_constraint
+from skuq.backend import in_thread
 from skuq.estimators._base import training_progress
 from skuq.estimators._task import Task, read_task, warn_if_worse_than_constant
 from skuq.fitted._ensemble import DropoutPasses, FittedEnsemble
@@ -124,6 +125,7 @@ def resolve_network(estimator: Any, *, drops: str | None = None) -> Any:
     return network
 
 
+@in_thread
 def build_network(network: Any, task: Task, *, dropout: float | None = None) -> Any:
     """Build the Keras model of a task, by the settings or by the user's function."""
     input_shape, head = task.data.x.shape[1:], task.targets.head

@@ -13,6 +13,7 @@ from sklearn.base import is_classifier
 from skuq._params import Interval, StrOptions, resolve_settings, settings_constraint
 from skuq._utils._environment import generator
 from skuq._utils._records import saved_as
+from skuq.backend import in_thread
 from skuq.ensembles import stacking_weights
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
@@ -187,6 +188,7 @@ def _refuse_contradictions(estimator, network, validation_data, groups):
             )
 
 
+@in_thread
 def _make_jobs(estimator, task, network, kinds, given, n_members):
     """Make a stack of each kind of networks, and list the origins of all members."""
     data, targets, parts = task.data, task.targets, task.splits.parts
