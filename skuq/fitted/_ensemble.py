@@ -5,7 +5,6 @@ Notation: n rows, K members, m outputs or classes.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,17 +37,28 @@ BLOCK_NUMBERS = 2**22
 class Fitted:
     """A fitted model, which predicts, and is pickled and saved: the base of frozen records.
 
-    A subclass has `inputs`, an object that validates X and encodes it as numbers, and a method
-    ``distribution(X)``, which predicts the distribution of each row of validated X. It also has
-    `targets`, or an `output_shape` of its own. Where functions can be drawn there is
-    ``posterior(n_draws, rng)``, which returns a `Posterior`. Methods may take keywords, the
-    `query` of the estimators' methods.
+    A subclass has `inputs`, an object that validates X and encodes it as numbers, and predicts the
+    distribution of each row of validated X: by a method ``distribution(X)``, or from numbers by
+    ``encode(X)`` and ``distribution_of_encoded(encoded)``. It also has `targets`, or an
+    `output_shape` of its own. Where functions can be drawn there is ``posterior(n_draws, rng)``,
+    which returns a `Posterior`. Methods may take keywords, the `query` of the estimators' methods.
     """
 
-    distribution: Any
     targets: Any
     #: Why there is no Keras model, unless there is one.
     no_keras: ClassVar[str] = ""
+
+    def distribution(self, X: Any, *args: Any, **query: Any) -> Any:
+        """Predict the distribution of each row of validated X."""
+        return self.distribution_of_encoded(self.encode(X), *args, **query)
+
+    def encode(self, X: Any) -> Any:
+        """Encode validated X as `distribution_of_encoded` takes it: here X itself."""
+        return X
+
+    def distribution_of_encoded(self, encoded: Any, *args: Any, **query: Any) -> Any:
+        """Predict the distribution of each row of encoded X."""
+        return self.distribution(encoded, *args, **query)
 
     def summarise(
         self, X: Any, summary: Callable[[Any], Any], n_levels: int = 1, **query: Any
@@ -59,19 +69,14 @@ class Fitted:
         until it is summarised. `summary` returns an array with an entry for each row, or a tuple
         of such. `n_levels` is the number of quantiles that it computes of each row.
         """
-        predict, rows = functools.partial(self.distribution, **query), X
-        if hasattr(self, "distribution_of_encoded"):  # warn of categories of all rows at once
-            predict = self.distribution_of_encoded
-            rows = self.inputs.encode(X, mark_unseen=True)  # type: ignore[attr-defined]
+        rows = self.encode(X)  # warns of unseen categories of all rows at once
         # A power of two, which chunks inside of predictions divide: results are equal to the bit.
         size = largest_power_of_two(BLOCK_NUMBERS // (self.n_numbers(**query) * max(1, n_levels)))
         n_rows = rows.shape[0] if hasattr(rows, "shape") else len(np.asarray(rows))
         if n_rows <= size:
-            return summary(predict(rows))
-        parts = [
-            summary(predict(safe_indexing(rows, slice(start, start + size))))
-            for start in range(0, n_rows, size)
-        ]
+            return summary(self.distribution_of_encoded(rows, **query))
+        blocks = (safe_indexing(rows, slice(k, k + size)) for k in range(0, n_rows, size))
+        parts = [summary(self.distribution_of_encoded(block, **query)) for block in blocks]
         if isinstance(parts[0], np.ndarray):
             return np.concatenate(parts)
         joined = [np.concatenate(part) for part in zip(*parts)]
@@ -289,9 +294,9 @@ class FittedEnsemble(Fitted):
             return self.weights
         return np.full(self.passes.n_passes, 1 / self.passes.n_passes)
 
-    def distribution(self, X: Any) -> Any:
-        """Predict the distribution of each row of validated X."""
-        return self.distribution_of_encoded(self.inputs.encode(X, mark_unseen=True))
+    def encode(self, X: Any) -> np.ndarray:
+        """Encode validated X as numbers (n, d), with unseen categories marked."""
+        return self.inputs.encode(X, mark_unseen=True)
 
     def distribution_of_encoded(self, encoded: np.ndarray) -> Any:
         """Predict the distribution of each encoded row (n, d), with unseen categories marked."""

@@ -265,9 +265,9 @@ class FittedNomu(Fitted):
     __repr__ = record_repr
     no_keras: ClassVar[str] = "NOMU predicts no mixture"
 
-    def distribution(self, X: Any) -> EpistemicNormal | TwoPieceNormal:
-        """Predict the distribution of each row of validated X."""
-        return self.distribution_of_encoded(self.inputs.encode(X, mark_unseen=True))
+    def encode(self, X: Any) -> np.ndarray:
+        """Encode validated X as numbers (n, d), with unseen categories marked."""
+        return self.inputs.encode(X, mark_unseen=True)
 
     def distribution_of_encoded(self, encoded: np.ndarray) -> EpistemicNormal | TwoPieceNormal:
         """Predict the distribution of each encoded row (n, d), with unseen categories marked."""
