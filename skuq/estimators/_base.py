@@ -162,6 +162,8 @@ def to_keras(self: Any, ddof: int = 0) -> Any:
         "aleatoric", "epistemic" and "total" of shape (n,) or (n, m), in units of y; for
         classifiers "proba" of shape (n, m), in the order of `classes_`, and "total", "aleatoric"
         and "epistemic" of shape (n,), in nats.
+        Categories that `fit` did not see are zeros in these inputs, and predicted by them without
+        more uncertainty, other than by the estimator: `preprocessor_.transform` warns of them.
 
     Raises
     ------

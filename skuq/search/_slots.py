@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 import threading
 import uuid
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from typing import Any, Self
 
 import joblib
 
+from skuq.backend import loaded
 from skuq.exceptions import SlotsLostError
 from skuq.search._process_slots import MAX_BYTES as _MAX_BYTES
 from skuq.search._process_slots import (
@@ -280,7 +280,7 @@ def open_slots(
 
 def _is_in_dask_task() -> bool:
     """Tell whether the caller is a task of a Dask worker, which joblib's nesting does not show."""
-    distributed = sys.modules.get("distributed")
+    distributed = loaded("distributed")
     if distributed is None:
         return False
     try:

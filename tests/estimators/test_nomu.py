@@ -860,6 +860,8 @@ def test_fit_many_makes_separate_fits(table, elsewhere):
         {"readout__l_min": 0.1, "readout__l_max": 0.5, "readout__c": 2.0, "random_state": 5},
     ]
     base = small()
+    with pytest.raises(ValueError, match="`X_val` and `y_val` must be given together"):
+        base.fit_many(*table, settings, X_val=elsewhere)
     together = base.fit_many(*table, settings)
     assert not hasattr(base, "fitted_")
     for model, setting in zip(together, settings):

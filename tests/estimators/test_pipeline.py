@@ -1,5 +1,7 @@
 import inspect
 import pickle
+import threading
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -251,3 +253,36 @@ def test_pipeline_stays_whole_if_a_refit_is_refused(rows):
     assert model.fit(X * 100 + 500, y) is model
     assert model[-1] is network and network.fitted_ is not fitted
     assert_allclose(model[0][0].mean_, (X * 100 + 500).mean(axis=0))
+
+
+class Hooked(StandardScaler):
+    """Calls a function once, after the next rows are transformed."""
+
+    hooks: ClassVar[list] = []
+
+    def transform(self, X):
+        X = super().transform(X)
+        while self.hooks:
+            self.hooks.pop()()
+        return X
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_pipeline_predicts_with_the_steps_of_one_fit(rows, inner):
+    X, y = rows[:2]
+    steps = [make_pipeline_of_scikit_learn(Hooked()) if inner else Hooked(), BayesianRidge()]
+    model = skuq.make_pipeline(*steps).fit(X, y)
+    before = model.predict(X), model.score(X, y), model.predict(X, return_std=True)
+
+    def refit():  # in another thread
+        thread = threading.Thread(target=lambda: model.fit(X * 10 + 3, -100 * y))
+        thread.start()
+        thread.join()
+
+    for call, expected in zip((model.predict, lambda X: model.score(X, y)), before):
+        Hooked.hooks.append(refit)
+        assert_array_equal(call(X), expected)
+        assert_allclose(model.predict(X * 10 + 3), -100 * before[0])
+        model.fit(X, y)
+    Hooked.hooks.append(refit)
+    assert_array_equal(model.predict(X, return_std=True), before[2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 
 import sklearn.pipeline
 from sklearn.base import BaseEstimator
@@ -11,8 +12,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from skuq._utils._checks import last_estimator, unwrap_estimator
 from skuq._utils._records import saved_as
+from skuq.backend import in_thread
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor, doc_link_template
 
+_STEPS = ("steps", "transformer_list")  # parameters of pipelines and unions
 # Arguments of `fit` that hold rows like those of X.
 _VALIDATION_ROWS = ("X_val", "validation_data", "shift_validation")
 
@@ -50,23 +53,31 @@ def _delegate(documented):
     do not take.
     """
     name = documented.__name__
-    # `predict` and `predict_proba`
+    # `predict`, `predict_proba` and `score`
     inherited = name in vars(sklearn.pipeline.Pipeline)
 
     @available_if(_ends_with(name))
     @functools.wraps(documented)
     def method(self, X, *args, **params):
-        if inherited and not args and "return_std" not in params:
-            return getattr(super(UncertaintyPipeline, self), name)(X, **params)
-        check_is_fitted(self)
-        last, X = unwrap_estimator(self, X)
+        with _take_over_lock:  # a refit in another thread replaces all steps or none
+            steps, _ = _copy_steps(self, share=True)
+        has_std = "return_std" in params or (args and name != "score")
+        if inherited and not has_std:
+            return getattr(super(UncertaintyPipeline, steps), name)(X, *args, **params)
+        check_is_fitted(steps)
+        last, X = unwrap_estimator(steps, X)
         return getattr(last, name)(X, *args, **params)
 
     return method
 
 
-def _copy_steps(pipeline):
+_take_over_lock = threading.Lock()
+
+
+def _copy_steps(pipeline, *, share=False):
     """Copy a pipeline and its steps, inner pipelines and unions too, which are fitted in place.
+
+    With `share`, a step and its copy have the same attributes, until a fit replaces those of one.
 
     Returns
     -------
@@ -75,19 +86,28 @@ def _copy_steps(pipeline):
     pairs : list of (object, object) tuples
         Each object that has been copied, and its copy.
     """
-    copied = object.__new__(type(pipeline))
-    vars(copied).update(vars(pipeline))
+    copied, attributes = object.__new__(type(pipeline)), vars(pipeline)
+    has_steps = any(isinstance(attributes.get(name), list | tuple) for name in _STEPS)
+    copied.__dict__ = attributes if share and not has_steps else dict(attributes)
     pairs = [(pipeline, copied)]
-    for steps in ("steps", "transformer_list"):
-        if isinstance(vars(copied).get(steps), list | tuple):
+    for steps in _STEPS:
+        if isinstance(attributes.get(steps), list | tuple):
             inner = []
-            for name, step, *others in vars(copied)[steps]:
+            for name, step, *others in attributes[steps]:
                 if isinstance(step, BaseEstimator):
-                    step, own = _copy_steps(step)
+                    step, own = _copy_steps(step, share=share)
                     pairs += own
                 inner.append((name, step, *others))
             setattr(copied, steps, inner)
     return copied, pairs
+
+
+@in_thread  # an interrupt would leave old steps beside new ones
+def _take_over(pairs):
+    """Give each object the attributes of its copy."""
+    with _take_over_lock:
+        for old, copied in pairs:
+            old.__dict__ = vars(copied)
 
 
 def _fit_a_copy(documented):
@@ -117,12 +137,11 @@ def _fit_a_copy(documented):
         # The user's objects stay the steps, except where a cache has given others.
         olds = {id(copied): old for old, copied in pairs}
         for _, copied in pairs:
-            for steps in ("steps", "transformer_list"):
+            for steps in _STEPS:
                 if isinstance(vars(copied).get(steps), list):
                     inner = [(n, olds.get(id(s), s), *o) for n, s, *o in vars(copied)[steps]]
                     setattr(copied, steps, inner)
-        for old, copied in pairs:
-            old.__dict__ = vars(copied)
+        _take_over(pairs)
         return self if result is new else result
 
     return method
@@ -184,6 +203,7 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
     fit = _fit_a_copy(sklearn.pipeline.Pipeline.fit)
     fit_predict = _fit_a_copy(sklearn.pipeline.Pipeline.fit_predict)
     fit_transform = _fit_a_copy(sklearn.pipeline.Pipeline.fit_transform)
+    score = _delegate(sklearn.pipeline.Pipeline.score)
     predict = _delegate(UncertaintyRegressor.predict)
     predict_proba = _delegate(UncertaintyClassifier.predict_proba)
     predict_distribution = _delegate(UncertaintyRegressor.predict_distribution)

@@ -322,6 +322,9 @@ preprocessor_: property = property(
 def member_estimators(self):
     """Return each network as a fitted estimator of its own (with all of its copies).
 
+    Each takes a category that `fit` did not see for the known one in the middle, by mean target;
+    in the ensemble members take different ones, which adds uncertainty.
+
     Returns
     -------
     list of (str, estimator) tuples

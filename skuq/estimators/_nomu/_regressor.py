@@ -364,12 +364,24 @@ class NOMURegressor(UncertaintyRegressor):
         self._fit_alike([self], X, y, sample_weight, validation, groups)
         return self
 
-    def fit_many(self, X, y, settings, sample_weight=None, *, validation_data=None, groups=None):
+    def fit_many(
+        self,
+        X,
+        y,
+        settings,
+        sample_weight=None,
+        *,
+        X_val=None,
+        y_val=None,
+        sample_weight_val=None,
+        validation_data=None,
+        groups=None,
+    ):
         """Fit several models that differ in a few parameters, in one program.
 
         Parameters
         ----------
-        X, y, sample_weight, validation_data, groups :
+        X, y, sample_weight, X_val, y_val, sample_weight_val, validation_data, groups :
             As in `fit`.
         settings : iterable of dict
             Parameters in which each model differs from this one: any of loss__pi_sqr,
@@ -383,6 +395,7 @@ class NOMURegressor(UncertaintyRegressor):
             Fitted, each as by its own `fit`, up to rounding. (A RandomState instance is shared
             and gives each model another seed.)
         """
+        validation_data = join_validation(validation_data, X_val, y_val, sample_weight_val)
         settings = list(settings)
         wrong = [setting for setting in settings if not isinstance(setting, Mapping)]
         if wrong:
