@@ -173,4 +173,4 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     main(arguments.output, arguments.units, arguments.seeds)
 
-# sphinx_gallery_thumbnail_path = "images/bo_nomu.png"
+# sphinx_gallery_thumbnail_path = "images/thumbs/bo_nomu.png"

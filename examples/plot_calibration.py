@@ -62,4 +62,4 @@ for name in ("as it is", "scale", "isotonic"):
 right.set_title("Share of rows below each predicted quantile")
 figure.savefig("calibration.png", dpi=110)
 
-# sphinx_gallery_thumbnail_path = "images/calibration.png"
+# sphinx_gallery_thumbnail_path = "images/thumbs/calibration.png"

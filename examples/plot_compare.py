@@ -90,4 +90,4 @@ for axis in axes:  # the curves leave no corner free: legends go below
     below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.1), "frameon": False}
     axis.legend(drawn.legend_handles, names, **below)
 figure.savefig("compare.png", dpi=110)
-# sphinx_gallery_thumbnail_path = "images/compare.png"
+# sphinx_gallery_thumbnail_path = "images/thumbs/compare.png"

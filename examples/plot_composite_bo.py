@@ -173,4 +173,4 @@ if __name__ == "__main__":
     sizes = arguments.calls, arguments.steps, arguments.restarts
     draw(arguments.output, [run(seed, *sizes) for seed in range(arguments.seeds)])
 
-# sphinx_gallery_thumbnail_path = "images/composite_bo.png"
+# sphinx_gallery_thumbnail_path = "images/thumbs/composite_bo.png"

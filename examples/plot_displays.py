@@ -202,4 +202,4 @@ if __name__ == "__main__":
     parser.add_argument("--output-dir", default=".")
     main(parser.parse_args().output_dir)
 
-# sphinx_gallery_thumbnail_path = "images/plotting_regression.png"
+# sphinx_gallery_thumbnail_path = "images/thumbs/plotting_regression.png"

@@ -66,4 +66,4 @@ right.set(
 right.legend(frameon=False)
 figure.savefig("durable_search.png", dpi=120)
 
-# sphinx_gallery_thumbnail_path = "images/durable_search.png"
+# sphinx_gallery_thumbnail_path = "images/thumbs/durable_search.png"

@@ -101,4 +101,4 @@ if __name__ == "__main__":
     parser.add_argument("--output", default="ensembles.png")
     main(parser.parse_args().output)
 
-# sphinx_gallery_thumbnail_path = "images/ensembles.png"
+# sphinx_gallery_thumbnail_path = "images/thumbs/ensembles.png"

@@ -91,4 +91,4 @@ axes.set(xlabel="CRPS, in units of y (smaller is better)", ylabel="share inside 
 axes.legend(frameon=False, fontsize="small")
 figure.savefig("grid_search.png", dpi=110)
 
-# sphinx_gallery_thumbnail_path = "images/grid_search.png"
+# sphinx_gallery_thumbnail_path = "images/thumbs/grid_search.png"

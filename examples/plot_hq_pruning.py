@@ -108,4 +108,4 @@ if arguments.data_dir:
     draw(file["pred_test"][rows], file["labels_test"], "Ten networks, CIFAR-10, hard votes",
          arguments.output_dir / "hq_cifar10.png")  # fmt: skip
 
-# sphinx_gallery_thumbnail_path = "images/hq_pruning.png"
+# sphinx_gallery_thumbnail_path = "images/thumbs/hq_pruning.png"

@@ -115,4 +115,4 @@ predicted = controller.predict(X[test])
 precision = label[test][predicted == 1].mean()
 print(f"threshold {controller.best_predict_param:.2f}: precision {precision:.3f}")
 
-# sphinx_gallery_thumbnail_path = "images/mapie.png"
+# sphinx_gallery_thumbnail_path = "images/thumbs/mapie.png"

@@ -146,4 +146,4 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     main(arguments.output, arguments.steps)
 
-# sphinx_gallery_thumbnail_path = "images/neon_operator.png"
+# sphinx_gallery_thumbnail_path = "images/thumbs/neon_operator.png"

@@ -182,4 +182,4 @@ if __name__ == "__main__":
     parser.add_argument("--output", default="nes_digits.png")
     main(parser.parse_args().output)
 
-# sphinx_gallery_thumbnail_path = "images/nes_digits.png"
+# sphinx_gallery_thumbnail_path = "images/thumbs/nes_digits.png"

@@ -142,4 +142,4 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     main(arguments.output, arguments.data_dir, arguments.n_trials)
 
-# sphinx_gallery_thumbnail_path = "images/nes_shift.png"
+# sphinx_gallery_thumbnail_path = "images/thumbs/nes_shift.png"

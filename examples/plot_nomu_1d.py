@@ -176,4 +176,4 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     main(arguments.output, arguments.units)
 
-# sphinx_gallery_thumbnail_path = "images/nomu_1d.png"
+# sphinx_gallery_thumbnail_path = "images/thumbs/nomu_1d.png"

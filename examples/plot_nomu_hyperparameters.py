@@ -153,4 +153,4 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     main(arguments.output, arguments.units, arguments.seed)
 
-# sphinx_gallery_thumbnail_path = "images/nomu_hyperparameters.png"
+# sphinx_gallery_thumbnail_path = "images/thumbs/nomu_hyperparameters.png"

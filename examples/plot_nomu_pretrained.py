@@ -117,4 +117,4 @@ if __name__ == "__main__":
     parser.add_argument("--output", default="nomu_pretrained.png")
     main(parser.parse_args().output)
 
-# sphinx_gallery_thumbnail_path = "images/nomu_pretrained.png"
+# sphinx_gallery_thumbnail_path = "images/thumbs/nomu_pretrained.png"

@@ -70,4 +70,4 @@ axes.set(
 axes.set_title(f"{len(model.members_)} networks, one row: the fastest 475 of 500")
 figure.savefig("serving.png", dpi=110)
 
-# sphinx_gallery_thumbnail_path = "images/serving.png"
+# sphinx_gallery_thumbnail_path = "images/thumbs/serving.png"

@@ -173,4 +173,4 @@ if __name__ == "__main__":
     parser.add_argument("--output", default="tabular.png")
     main(parser.parse_args().output)
 
-# sphinx_gallery_thumbnail_path = "images/tabular.png"
+# sphinx_gallery_thumbnail_path = "images/thumbs/tabular.png"

@@ -180,4 +180,4 @@ def main():
 if __name__ == "__main__":
     main()
 
-# sphinx_gallery_thumbnail_path = "images/toy_sine.png"
+# sphinx_gallery_thumbnail_path = "images/thumbs/toy_sine.png"

@@ -116,4 +116,4 @@ def draw(model, X, y):
 if __name__ == "__main__":
     main()
 
-# sphinx_gallery_thumbnail_path = "images/quickstart.png"
+# sphinx_gallery_thumbnail_path = "images/thumbs/quickstart.png"

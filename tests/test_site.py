@@ -13,7 +13,8 @@ import skuq
 
 ROOT = Path(__file__).parents[1]
 ENTRANCES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
-LISTED = set(re.findall(r"^   ([\w.]+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE))
+API = "\n".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
+LISTED = set(re.findall(r"^   ([\w.]+)$", API, re.MULTILINE))
 PICTURE = r'^# sphinx_gallery_thumbnail_path = "(.+)"$'
 
 

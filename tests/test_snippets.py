@@ -1,48 +1,53 @@
-"""Every Python snippet of README and docs runs, page by page, with warnings as errors.
+"""Every Python block of README and docs runs as typed, page by page, with warnings as errors.
 
-The snippets of a page run one after the other, as a reader would type them, in an empty folder.
-What a page takes for granted (data, a fitted model) is in SETUP. Long runs are cut short by
-SHORTER: what is replaced there must stand on the page.
+The blocks of a page run one after the other, as a reader would type them, in an empty folder: what
+they need is on the page ("Data for this page"). What a block prints is compared with the
+output that the page shows below it. Long runs are cut short by SHORTER, unless the environment has
+SKUQ_WHOLE; what is replaced there must stand on the page. Pictures that blocks save are copied
+to the folder that SKUQ_PICTURES names.
 """
 
+import os
 import re
+import shutil
 import warnings
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import pandas as pd
 import pytest
-from sklearn.ensemble import RandomForestRegressor
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.linear_model import LogisticRegression
-from sklearn.naive_bayes import GaussianNB
 
-import skuq
 from skuq.exceptions import SmallValidationWarning
-from skuq.networks import MLP
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SNIPPET = re.compile(
+    r"^```python\n(.*?)^```$(?:\s*^```(?:text)?\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
+)
+NUMBER = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
+PICTURE = re.compile(r"savefig\(\"(.+?)\"")
 
 
 class Snippet(NamedTuple):
     page: str
     line: int
     code: str
+    output: str | None
 
 
 def snippets(path):
     text = path.read_text()
     page = path.relative_to(ROOT).as_posix()
     return [
-        Snippet(page, text[: found.start()].count("\n") + 2, found.group(1))
+        Snippet(page, text[: found.start()].count("\n") + 2, *found.groups())
         for found in SNIPPET.finditer(text)
+        if "_build" not in path.parts
     ]
 
 
 SNIPPETS = {path.relative_to(ROOT).as_posix(): snippets(path) for path in PAGES}
+SNIPPETS = {page: found for page, found in SNIPPETS.items() if found}
 
 # What would take long, by page: tried as it stands elsewhere, or in the benchmarks.
 SHORTER = {
@@ -79,151 +84,18 @@ SHORTER = {
 ELSEWHERE = {
     "LaplaceHead": "would register a class for all tests of the process",
     "SLURMCluster": "needs a SLURM cluster",
-    '"space": build': "in tests of persistence, with a space of one's own",
     "NATStopology": "needs the files of NAS-Bench-201",
-    "conformalize": "in test_calibrated and test_interoperability, with MAPIE",
 }
 
 
-def rows(n=60):
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, (n, 3))
-    return X, X @ [1.0, 2.0, 0.0] + 0.3 * rng.normal(size=n)
-
-
-def numbers():
-    X, y = rows()
-    return {
-        "X": X,
-        "y": y,
-        "X_train": X,
-        "y_train": y,
-        "X_test": X[:10],
-        "y_test": y[:10],
-        "X_new": X[:40],
-        "y_new": y[:40],
-        "skuq": skuq,
-        "np": np,
-        "pd": pd,
-    }
-
-
-def classes():
-    X, y = rows(90)
-    codes = np.digitize(y, [-1, 1])
-    pool = [("bayes", GaussianNB()), ("line", LogisticRegression())]
-    recent = {
-        "X_recent": X[:30],
-        "y_recent": codes[:30],
-        "X_newest": X[30:],
-        "y_newest": codes[30:],
-    }
-    return {**numbers(), "X": X, "y": codes, "X_new": X[:5], "pool": pool, **recent}
-
-
-def functions():
-    grid = np.linspace(0, 1, 8)
-    U = np.linspace(0.5, 2, 12)[:, None]
-    model = RandomForestRegressor(5, random_state=0).fit(*rows())
-    return {
-        **numbers(),
-        "grid": grid,
-        "finer_grid": np.linspace(0, 1, 20),
-        "U": U,
-        "S": np.sin(U * grid),
-        "U_new": U[:3],
-        "model_that_exists": model,
-        "forest": model,
-    }
-
-
-def searches():
-    X, y = rows(12)
-    return {
-        **numbers(),
-        "x": X[:3, :2],
-        "y": y[:3],
-        "y2": np.zeros(12),  # twelve outputs at one point
-        "t": np.full(3, 75.0),
-        "temperature": lambda x: 70 + float(x[0]),
-        "GaussianProcessRegressor": GaussianProcessRegressor,
-        "bounds": [(-1, 1), (0, 50)],
-        "cost": lambda x: float(x @ x),
-        "function": lambda x: float(x @ x),
-        "model": skuq.NOMURegressor(epochs=5),
-        "measured": np.ones(12),
-        "simulate": lambda x: np.outer(np.linspace(0, 1, 12), x).sum(axis=1),
-        "NEONRegressor": skuq.NEONRegressor,
-    }
-
-
-def trainings():
-    import dataclasses
-
-    import keras
-
-    from skuq import training
-    from skuq.networks import GaussianHead
-    from skuq.tables import TrainingData
-
-    X, y = rows()
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(8), keras.layers.Dense(2)])
-    return {
-        "model": model,
-        "head": GaussianHead(1),
-        "data": TrainingData.without_validation(X, y[:, None], np.ones(len(y))),
-        "dataclasses": dataclasses,
-        "TrainingJob": training.TrainingJob,
-        "TrainingRun": training.TrainingRun,
-        "train": training.train,
-    }
-
-
-def files():
-    X, y = rows()
-    model = skuq.DeepEnsembleRegressor(2, network=MLP((8,)), epochs=3, random_state=0).fit(X, y)
-    return {**numbers(), "model": model, "build": None}
-
-
-def scores():
-    X, y = rows(200)
-    return {**files(), "X_test": X, "y_test": y, "X_held_out": X[:50], "y_held_out": y[:50]}
-
-
-def calibrations():
-    X, y = rows(300)
-    days = [slice(start, start + 10) for start in range(200, 300, 10)]
-    names = {"X": X, "y": y, "days": days, "X_target": X[150:]}
-    return {**numbers(), **names, "X_2011": X[:200], "y_2011": y[:200]}
-
-
-def tables():
-    X, y = rows()
-    frame = pd.DataFrame(X, columns=list("abc")).assign(site=["north", "south", "west"] * 20)
-    return {
-        **numbers(),
-        "frame": frame,
-        "new_frame": frame[:5],
-        "AutoDEUQRegressor": skuq.AutoDEUQRegressor,
-    }
-
-
-SETUP = {
-    "docs/bayesopt.md": searches,
-    "docs/engine.md": trainings,
-    "docs/methods/calibration.md": calibrations,
-    "docs/methods/hq.md": classes,
-    "docs/methods/neon.md": functions,
-    "docs/methods/nes.md": classes,
-    "docs/methods/nomu.md": functions,
-    "docs/methods/tabular.md": tables,
-    "docs/metrics.md": scores,
-    "docs/saving.md": files,
-}
+# Pages without training, or with a few small fits, which the quick suite runs.
+QUICK = ["docs/spaces.md", "docs/tasks/drift.md"]
 
 
 def shortened(snippet):
     code = snippet.code
+    if "SKUQ_WHOLE" in os.environ:
+        return code
     for long, short in SHORTER.get(snippet.page, {}).items():
         code = code.replace(long, short)
     return code
@@ -237,7 +109,7 @@ def test_what_is_cut_short_stands_on_the_page(page):
 
 def test_there_are_snippets():
     assert sum(map(len, SNIPPETS.values())) > 30
-    assert set(SETUP) | set(SHORTER) <= {page for page, found in SNIPPETS.items() if found}
+    assert {*SHORTER, *QUICK} <= set(SNIPPETS)
 
 
 def test_snippets_are_python():
@@ -246,11 +118,33 @@ def test_snippets_are_python():
             compile(snippet.code, f"{snippet.page}:{snippet.line}", "exec")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page, found in SNIPPETS.items() if found])
+def test_pictures_that_blocks_save_are_shown():
+    for page, found in SNIPPETS.items():
+        saved = {name for snippet in found for name in PICTURE.findall(snippet.code)}
+        text = (ROOT / page).read_text()
+        assert all(f"images/{name})" in text for name in saved), page
+
+
+def check_output(snippet, printed):
+    """Numbers may differ by two of their last digits, as between processors; words may not."""
+    assert NUMBER.sub("#", printed).split() == NUMBER.sub("#", snippet.output).split(), printed
+    for shown, got in zip(NUMBER.findall(snippet.output), NUMBER.findall(printed)):
+        digits = len(shown.partition(".")[2])
+        margin = max(2 * 10.0**-digits, 0.03 * abs(float(shown)))
+        assert abs(float(got) - float(shown)) <= margin, f"{snippet.page}: {shown} is {got}"
+
+
+def pages_by_tier():
+    return [
+        pytest.param(page, marks=() if page in QUICK else pytest.mark.slow) for page in SNIPPETS
+    ]
+
+
+@pytest.mark.parametrize("page", pages_by_tier())
 def test_snippets_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    namespace = {"__name__": "snippet", **SETUP.get(page, numbers)()}
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    namespace = {"__name__": "snippet"}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", SmallValidationWarning)  # the data are small here
@@ -262,5 +156,12 @@ def test_snippets_run(page, tmp_path, monkeypatch):
             if any(piece in snippet.code for piece in ELSEWHERE):
                 continue
             # Errors and tracebacks name the page and the line.
-            code = "\n" * (snippet.line - 1) + shortened(snippet)
-            exec(compile(code, snippet.page, "exec"), namespace)
+            code = shortened(snippet)
+            program = compile("\n" * (snippet.line - 1) + code, snippet.page, "exec")
+            with redirect_stdout(StringIO()) as printed:
+                exec(program, namespace)
+            if snippet.output is not None and code == snippet.code:
+                check_output(snippet, printed.getvalue())
+    if "SKUQ_PICTURES" in os.environ:
+        for picture in tmp_path.glob("*.png"):
+            shutil.copy(picture, os.environ["SKUQ_PICTURES"])

@@ -21,7 +21,16 @@ from skuq.metrics._regression import pit_values
 
 BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#666666"
 COLOURS = (BLUE, "#E69F00", "#009E73", "#CC79A7", "#56B4E9", VERMILION, "#000000")
-LINE_STYLES = ("-", "--", "-.", ":")
+# One style for each colour, so that curves differ in print as well.
+LINE_STYLES = (
+    "-",
+    "--",
+    "-.",
+    ":",
+    (0, (5, 1)),
+    (0, (3, 1, 1, 1, 1, 1)),
+    (0, (1, 1)),
+)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 _CURVE = "skuq-curve"  # gid of the lines that `curve_style` counts
