@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import log_softmax, logsumexp
 
 from skuq._utils._checks import check_count, check_weights
 from skuq._utils._records import saved_as
@@ -470,7 +471,9 @@ _TOLERANCE = 1e-6  # the iteration ends when no weight changes by more
 
 
 def stacking_weights(
-    log_likelihood: ArrayLike, sample_weight: ArrayLike | None = None
+    log_likelihood: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+    prior: ArrayLike | None = None,
 ) -> np.ndarray:
     """Find the mixture weights that maximise the likelihood of held-out rows.
 
@@ -481,6 +484,9 @@ def stacking_weights(
         trained on.
     sample_weight : array-like of shape (n_samples,), optional
         Non-negative weights of the rows, not all 0.
+    prior : array-like of shape (n_models,), optional
+        Number of further rows that each model alone predicts, which draw the weights towards their
+        shares: on few rows the weights would otherwise be those of chance. None adds no rows.
 
     Returns
     -------
@@ -491,12 +497,14 @@ def stacking_weights(
     Raises
     ------
     ValueError
-        If shapes do not agree, a log likelihood is NaN, or no weight is positive.
+        If shapes do not agree, a log likelihood is NaN, no weight is positive, or a number of
+        further rows is negative.
 
     Notes
     -----
-    The log likelihood of a mixture is concave in its weights. Expectation maximisation converges
-    to the maximum.
+    Further rows count beside the effective number of rows, ``sum(weight)**2 / sum(weight**2)``;
+    they are a Dirichlet prior. The log likelihood of a mixture is concave in its weights.
+    Expectation maximisation converges to the maximum.
 
     References
     ----------
@@ -518,6 +526,9 @@ def stacking_weights(
         )
     n_models = len(log_likelihood)
     weight = check_weights(sample_weight, log_likelihood.T)
+    further = np.zeros(n_models) if prior is None else np.asarray(prior, dtype=float)
+    if further.shape != (n_models,) or not (further >= 0).all():
+        raise ValueError(f"`prior` must have {n_models} numbers >= 0. Got {prior}.")
     largest = log_likelihood.max(axis=0)  # (n_samples,): divided out, against underflow
     rows = np.isfinite(largest) & (weight > 0)
     shares = np.full(n_models, 1 / n_models)
@@ -525,11 +536,66 @@ def stacking_weights(
         return shares
     likelihood = np.exp(log_likelihood[:, rows] - largest[rows])
     weight = weight[rows] / weight[rows].sum()
+    # Weights of the rows, which share 1 with the further ones.
+    n_effective = 1 / np.square(weight).sum()
+    further, weight = (v / (n_effective + further.sum()) for v in (further, n_effective * weight))
     for _ in range(_MOST_STEPS):
         # The new weight of a model is its mean posterior probability over the rows:
-        # w_k <- sum_i a_i w_k p_ki / sum_j w_j p_ji, with row weights a_i.
-        updated = shares * (likelihood @ (weight / (shares @ likelihood)))
+        # w_k <- sum_i a_i w_k p_ki / sum_j w_j p_ji, with row weights a_i. Further rows add theirs.
+        updated = shares * (likelihood @ (weight / (shares @ likelihood))) + further
         change, shares = abs(updated - shares).max(), updated
         if change < _TOLERANCE:
             break
     return shares / shares.sum()
+
+
+_TEMPERATURES = np.exp(np.linspace(-1.2, 1.6, 15))  # that a mixture's temperature is chosen from
+_TEMPERATURE_SPREAD = 0.5  # standard deviation of the prior of its logarithm
+_CONSTANT_ROWS = 0.3  # rows that the class shares are taken to predict better than models do
+
+
+def fit_class_mixture(
+    logits: np.ndarray,
+    codes: np.ndarray,
+    weight: np.ndarray,
+    shares: np.ndarray,
+    n_prior: float,
+) -> tuple[np.ndarray, float, float]:
+    """Fit a mixture of classifiers: weights w, a temperature T, and the weight a of class shares.
+
+    The mixture predicts ``(1 - a) * sum_k w_k softmax(logits_k / T) + a * shares``. Weights, T and
+    a maximise the likelihood of rows that the models were not trained on, times a prior. On few
+    rows the prior divides the weight evenly among the models, and a is at least about 1 / n: that
+    no row of n was an error does not show that there are none.
+
+    Parameters
+    ----------
+    logits : ndarray of shape (n_models, n, n_classes)
+        Predictions of rows by models that were not trained on them.
+    codes, weight : ndarray of shape (n,)
+        Classes of the rows, and their weights.
+    shares : ndarray of shape (n_classes,)
+        Shares of the classes, all positive.
+    n_prior : float
+        Number of rows that the prior of the models' weights counts as.
+
+    Returns
+    -------
+    weights : ndarray of shape (n_models,)
+        Weights w of the models, which sum to 1.
+    temperature, share : float
+        T and a.
+    """
+    rows = np.arange(len(codes))
+    prior = np.append(np.full(len(logits), n_prior / len(logits)), _CONSTANT_ROWS)
+    n_effective = weight.sum() ** 2 / np.square(weight).sum()
+    fits = []
+    for temperature in _TEMPERATURES:
+        log_proba = log_softmax(logits / temperature, axis=-1)[:, rows, codes]
+        log_proba = np.append(log_proba, np.log(shares)[codes][None], axis=0)
+        found = stacking_weights(log_proba, weight, prior)
+        fit = np.average(logsumexp(log_proba, axis=0, b=found[:, None]), weights=weight)
+        loss = 0.5 * (np.log(temperature) / _TEMPERATURE_SPREAD) ** 2 - n_effective * fit
+        fits.append((loss - prior @ np.log(found), found, float(temperature)))
+    _, found, temperature = min(fits, key=lambda entry: entry[0])
+    return found[:-1] / found[:-1].sum(), temperature, float(found[-1])

@@ -291,7 +291,7 @@ def warn_if_worse_than_constant(
         if hasattr(head, "probabilities"):
             code, rows = y[:, 0].astype(int), np.arange(len(y))
             share = np.bincount(data.y[:, 0].astype(int), data.weight, minlength=head.n_raw)
-            proba = np.average(head.probabilities(raw), axis=0, weights=mix)
+            proba = np.average(targets.probabilities(head, raw), axis=0, weights=mix)
             constant = (share / share.sum())[code]
             losses.append(-np.log(np.maximum(proba[rows, code], _TINY)))
             of_constant.append(-np.log(np.maximum(constant, _TINY)))

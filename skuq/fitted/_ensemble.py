@@ -155,7 +155,7 @@ def ensemble_to_keras(ensemble: Any, ddof: int = 0) -> Any:
         head = head.head
         raw = ops.reshape(raw, (-1, len(weights), head.n_raw))
     if isinstance(head, CategoricalHead):
-        outputs = _class_outputs(head, raw, weights, ops)
+        outputs = _class_outputs(targets, head, raw, weights, ops)
     else:
         outputs = _number_outputs(targets, head, raw, weights, ddof, ops)
     return keras.Model(inputs, outputs, name="ensemble")
@@ -195,10 +195,10 @@ def _number_outputs(
 
 
 def _class_outputs(
-    head: CategoricalHead, raw: Any, weights: np.ndarray, ops: Any
+    targets: Any, head: CategoricalHead, raw: Any, weights: np.ndarray, ops: Any
 ) -> dict[str, Any]:
     """Compute the outputs of a classifier from logits (n, K, n_classes)."""
-    proba = head.probabilities(raw, ops)
+    proba = targets.probabilities(head, raw, ops)
 
     def entropy(p: Any) -> Any:
         return -ops.sum(p * ops.log(ops.maximum(p, _TINY)), axis=-1)

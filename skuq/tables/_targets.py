@@ -372,8 +372,14 @@ class ClassTargets(Targets):
         Sorted labels.
     head : object
         Head that converts raw outputs to probabilities.
+    temperature : float
+        Number by which the networks' logits are divided; 1 changes nothing.
+    constant : ndarray of shape (n_classes,) or None
+        Probabilities that are added to those of the networks, whose sum is below 1; the networks'
+        are multiplied by what is left.
     """
 
+    temperature, constant = 1.0, None
     _class_factors: np.ndarray | None
 
     def __init__(self, class_weight: Any = None, *, n_copies: int = 1) -> None:
@@ -438,10 +444,26 @@ class ClassTargets(Targets):
         """Return the classes of codes (n, 1), for stratified splits."""
         return self.classes[y[:, 0].astype(int)]
 
+    def with_calibration(self, temperature: float, constant: np.ndarray) -> ClassTargets:
+        """Copy the targets, with this temperature and these added probabilities."""
+        other = copy.copy(self)
+        other.temperature, other.constant = temperature, constant
+        return other
+
+    def probabilities(self, head: Any, raw: Any, xp: Any = np) -> Any:
+        """Compute calibrated probabilities (.., n_classes) of raw outputs, arrays or tensors.
+
+        `head` is that of one copy. Every member is calibrated alike, and so is their average.
+        """
+        proba = head.probabilities(raw if self.temperature == 1 else raw / self.temperature, xp)
+        if self.constant is None:
+            return proba
+        return proba * (1 - self.constant.sum()) + self.constant
+
     def distribution(self, raw: np.ndarray, weights: np.ndarray) -> CategoricalMixture:
         """Mix the members' predictions (K, n, n_raw) with weights (K,)."""
         head, raw, weights = unpack_copies(self.head, raw, weights)
-        return CategoricalMixture(head.probabilities(raw), weights)
+        return CategoricalMixture(self.probabilities(head, raw), weights)
 
 
 def unpack_copies(

@@ -338,6 +338,7 @@ def scalars_of(job: TrainingJob, data: TrainingData, sizes: Sizes) -> dict[str, 
     scalars: dict[str, Any] = {
         "n_valid": np.int32(sizes.n_valid),
         "keep_last": np.bool_(job.recipe.keep == "last"),
+        "keep_jointly": np.bool_(job.recipe.keep == "best-jointly"),
         "reduce_lr_patience": per_member("reduce_lr_patience", dtype="int32", none=_NEVER),
         "reduce_lr_factor": per_member("reduce_lr_factor"),
         "early_stopping_patience": per_member(

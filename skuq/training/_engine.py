@@ -91,18 +91,21 @@ def make_member(
     weights: np.ndarray,
     state: tuple[np.ndarray, ...],
     history: np.ndarray,
+    chosen_by: np.ndarray,
     seconds: float,
     held_out: np.ndarray,
 ) -> Member | FloatingPointError:
     """Make the record of member k, or the error of one that diverged.
 
     `weights` and `state` are those of the epoch that the recipe keeps. `history` (n_epochs, 3)
-    holds training loss, validation loss and learning rate, NaN for epochs that were not run. The
-    record includes the member's predictions of `held_out`.
+    holds training loss, validation loss and learning rate, NaN for epochs that were not run, and
+    `chosen_by` (n_epochs,) the loss by which the best epoch was chosen. The record includes the
+    member's predictions of `held_out`.
     """
     recipe = job.recipes[k]
     settings = f"(optimizer={recipe.optimizer}, learning_rate={recipe.learning_rate:.3g})"
-    history = history[~np.isnan(history[:, 2])]  # only epochs that were run have a learning rate
+    ran = ~np.isnan(history[:, 2])  # only epochs that were run have a learning rate
+    history, chosen_by = history[ran], chosen_by[ran]
     watched = history[:, 1] if key.n_valid else history[:, 0]
     if not np.isfinite(watched).any():
         what = "validation loss" if key.n_valid else "training loss"
@@ -118,7 +121,7 @@ def make_member(
         weights=weights,
         state=state,
         history=dict(zip(("loss", "val_loss", "learning_rate"), history.T)),
-        best_epoch=int(len(watched) - 1 if recipe.keep == "last" else np.nanargmin(watched)),
+        best_epoch=int(len(watched) - 1 if recipe.keep == "last" else np.nanargmin(chosen_by)),
         # Predictions are added below, as they need the record itself.
         held_out=None,
         seed=job.seeds[k],
@@ -391,6 +394,10 @@ class TrainingRun:
             held_out = [data.x[valid] for _, valid in job.splits]
         if not job.stacked:  # add a member axis of length one
             history, weights, states = history[..., None], weights[None], [s[None] for s in states]
+        watched = history[:, 1 if self._key.n_valid else 0]
+        if job.recipe.keep == "best-jointly":
+            mean = np.ma.masked_invalid(watched).mean(axis=1, keepdims=True).filled(np.nan)
+            watched = np.broadcast_to(mean, watched.shape)
         return [
             make_member(
                 job,
@@ -399,6 +406,7 @@ class TrainingRun:
                 weights=weights[k],
                 state=tuple(value[k] for value in states),
                 history=history[..., k],
+                chosen_by=watched[..., k],
                 seconds=seconds,
                 held_out=held_out[k],
             )

@@ -344,6 +344,11 @@ class TrainingProgram:
         `loss` (..) is the loss watched, and `finite` (..) tells whether the epoch's loss was.
         """
         alive = ops.logical_not(carry["stopped"])
+        if self.key.n_members:
+            # The mean over the members, of which those that diverged have no part.
+            known = ops.isfinite(loss)
+            mean = ops.sum(ops.where(known, loss, 0.0)) / ops.sum(ops.cast(known, "float32"))
+            loss = ops.where(ops.logical_and(scalars["keep_jointly"], known), mean, loss)
         # ReduceLROnPlateau: after `patience` epochs without an improvement by min_delta.
         better = loss < carry["plateau_best"] - _PLATEAU_MIN_DELTA
         plateau_wait = ops.where(better, 0, carry["plateau_wait"] + 1)

@@ -19,7 +19,7 @@ BETA_2, EPSILON = 0.999, 1e-7  # Keras' defaults
 # What fields accept: names, integers >= 1 or the value that disables a field, and numbers.
 _CHOICES = {
     "optimizer": OPTIMIZERS,
-    "keep": ("best", "last"),
+    "keep": ("best", "last", "best-jointly"),
     "schedule": SCHEDULES,
     "weight_decay_schedule": ("constant", "flat-cosine"),
     "dropout_schedule": ("constant", "flat-cosine"),
@@ -95,8 +95,11 @@ class Recipe:
     early_stopping_patience : int or None, default=25
         Number of epochs without a better validation loss after which training ends; None disables
         early stopping.
-    keep : {"best", "last"}, default="best"
-        Epoch whose weights are kept: the one with the best loss, or the last.
+    keep : {"best", "last", "best-jointly"}, default="best"
+        Epoch whose weights are kept: the one with the best loss, or the last. "best-jointly" is the
+        epoch with the best mean loss of all members of a stack, for folds of few rows: the best
+        epoch of each fold would be one of chance, and its loss far too low. Plateaus and early
+        stopping then go by the mean, too.
     schedule : {"constant", "cosine", "exponential", "flat-cosine", "coslog4"}, default="constant"
         Change of the learning rate from step to step over all `epochs`, in addition to any
         reduction on a plateau: it stays constant; falls along half a cosine; falls

@@ -107,3 +107,15 @@ def test_stacking_weights_of_impossible_rows():
 def test_stacking_weights_refuse(given, weight, message):
     with pytest.raises(ValueError, match=message):
         stacking_weights(given, weight)
+
+
+def test_stacking_weights_are_drawn_to_those_of_further_rows():
+    """A further row is one that one model alone predicts."""
+    given = np.log([[0.9, 0.8, 0.7], [0.1, 0.4, 0.2]])
+    alone = np.log([[1.0], [1e-300]])
+    for prior, n_rows in (([2.0, 0.0], (2, 0)), ([1.0, 3.0], (1, 3))):
+        rows = [given, *[alone] * n_rows[0], *[alone[::-1]] * n_rows[1]]
+        expected = stacking_weights(np.concatenate(rows, axis=1))
+        assert_allclose(stacking_weights(given, prior=prior), expected, atol=1e-5)
+    with pytest.raises(ValueError, match="`prior` must have 2 numbers >= 0"):
+        stacking_weights(given, prior=[1.0, -1.0])

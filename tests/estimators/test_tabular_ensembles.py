@@ -7,6 +7,8 @@ import time
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import softmax
+from sklearn.metrics import log_loss
 from tiers import slow_after
 
 from skuq import (
@@ -15,7 +17,8 @@ from skuq import (
     TabularEnsembleRegressor,
     training,
 )
-from skuq.ensembles import stacking_weights
+from skuq.ensembles._selection import fit_class_mixture
+from skuq.estimators._ensembles._tabular import _EMBEDDINGS, _Kind
 from skuq.networks import TabularNetwork
 from skuq.persistence import dumps, loads
 from skuq.predictive import CategoricalMixture
@@ -25,6 +28,7 @@ SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}
 MODULE = "skuq.estimators._ensembles._tabular"
 TINY = {"epochs": 6, "random_state": 0}
 REGRESSOR = {**TINY, "n_members": 4, "network": TabularNetwork(**SMALL), "validation": 0.3}
+ONE_FORM = {**TINY, "network": TabularNetwork(n_layers=1, width=32, embedding="none")}
 CLASSIFIER = {**TINY, "n_members": 6, "network": TabularNetwork(**SMALL)}
 
 
@@ -174,36 +178,60 @@ def assert_equal_within_kinds(model):
 
 @pytest.mark.slow
 def test_tabular_ensemble_classifier_mixes_kinds_of_networks(classifier, classes):
-    assert kinds_of(classifier).tolist() == [0, 0, 1, 1, 2, 2]
-    assert embedded(classifier).tolist() == [True, True, False, False, True, True]
-    assert_equal_within_kinds(classifier)
+    assert kinds_of(classifier).tolist() == [0, 1, 2, 3, 4, 0]
+    assert embedded(classifier).tolist() == [True, False, True, False, False, True]
     again = TabularEnsembleClassifier(**CLASSIFIER).fit(*classes)
     assert_array_equal(again.predict_proba(classes[0]), classifier.predict_proba(classes[0]))
 
 
-def test_fit_weighs_kinds_by_stacking_on_rows_held_out(classes, monkeypatch):
+def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
+    """Every row, predicted by the member of each kind that did not train on it."""
     given = []
 
-    def noted(log_likelihood, weight):
-        given.append((log_likelihood, weight))
-        return stacking_weights(log_likelihood, weight)
+    def noted(logits, *rest):
+        given.append((logits, *rest))
+        return fit_class_mixture(logits, *rest)
 
-    monkeypatch.setattr(f"{MODULE}.stacking_weights", noted)
+    monkeypatch.setattr(f"{MODULE}.fit_class_mixture", noted)
+    monkeypatch.setattr(f"{MODULE}._DROPPED", 0)
     X, y = classes
-    model = TabularEnsembleClassifier(**CLASSIFIER).fit(X, y)
-    ((log_likelihood, weight),) = given
-    assert log_likelihood.shape == (3, 32) and weight.shape == (32,)  # two splits, 16 rows each
-    kinds = kinds_of(model)
-    shares = stacking_weights(log_likelihood, weight)
-    assert_allclose(np.bincount(kinds, model.weights_), shares)
-    # All kinds are judged on the same rows: those of their members with the same split.
+    model = TabularEnsembleClassifier(**{**ONE_FORM, "n_members": 15}).fit(X, y)
+    ((logits, codes, weight, shares, _),) = given
+    assert logits.shape == (3, 160, 3) and (weight > 0).all()
+    assert_array_equal(model.classes_[codes], y)
+    shares_of_kinds, temperature, share = fit_class_mixture(*given[0])
+    assert_allclose(model.weights_, np.repeat(shares_of_kinds, 5) / 5)
+    targets = model.fitted_.targets
+    assert targets.temperature == temperature
+    assert_allclose(targets.constant, share * shares)
+    # Each kind is judged on the rows held out from its members.
     for kind in range(3):
-        raw = np.concatenate(
-            [member.held_out for member, own in zip(model.members_, kinds) if own == kind]
-        )
-        log_proba = raw - np.log(np.exp(raw).sum(axis=1, keepdims=True))
-        distances = abs(log_proba - log_likelihood[kind][:, None]).min(axis=1)
-        assert distances.max() < 1e-5
+        raw = np.concatenate([member.held_out for member in model.members_[5 * kind :][:5]])
+        found = np.sort(softmax(raw, axis=1), axis=0)
+        assert_allclose(found, np.sort(softmax(logits[kind], axis=1), axis=0), atol=1e-5)
+
+
+def test_fit_calibrates_the_mixture_of_classes(classes):
+    X, y = classes
+    model = TabularEnsembleClassifier(**ONE_FORM, n_members=3).fit(X, y)
+    targets, calibrated = model.fitted_.targets, model.predict_proba(X)
+    raw = model.fitted_.raw(model.fitted_.inputs.transform(X))
+    mixed = np.average(softmax(raw / targets.temperature, axis=-1), axis=0, weights=model.weights_)
+    assert_allclose(calibrated, (1 - targets.constant.sum()) * mixed + targets.constant)
+    assert (calibrated >= targets.constant).all() and (targets.constant > 0).all()
+    for other in (loads(dumps(model)), pickle.loads(pickle.dumps(model))):
+        assert_array_equal(other.predict_proba(X), calibrated)
+    assert_allclose(np.asarray(model.to_keras()(X)["proba"]), calibrated, atol=1e-5)
+    parts = model.predict_uncertainty(X)
+    assert_allclose(parts.total, parts.aleatoric + parts.epistemic)
+
+
+def test_fit_to_few_noisy_rows_is_no_surer_than_the_classes_shares():
+    rng = np.random.default_rng(0)
+    X, y, X_new = rng.normal(size=(12, 4)), np.arange(12) % 2, rng.normal(size=(400, 4))
+    y_new = rng.integers(2, size=400)
+    model = TabularEnsembleClassifier(**ONE_FORM, n_members=15).fit(X, y)
+    assert log_loss(y_new, model.predict_proba(X_new)) < 1.1 * np.log(2)
 
 
 @pytest.mark.parametrize(
@@ -213,26 +241,25 @@ def test_fit_weighs_kinds_by_stacking_on_rows_held_out(classes, monkeypatch):
         [
             (
                 {"n_members": 4, "network": TabularNetwork(**SMALL, frequency_scale=1.0)},
-                [0, 0, 1, 1],
+                [0, 1, 2, 3],
             ),
             (
                 {"n_members": 2, "network": TabularNetwork(n_layers=1, width=32, embedding="none")},
                 [0, 0],
             ),
-            ({"n_members": 2, "network": TabularNetwork(**SMALL, n_copies=2)}, [0, 1]),
-            ({"n_members": 4}, [0, 0, 1, 2]),
+            ({"n_members": 4, "network": TabularNetwork(**SMALL, n_copies=2)}, [0, 1, 2, 0]),
+            ({"n_members": 6}, [0, 1, 2, 3, 4, 0]),
             ({"n_members": 2}, [0, 1]),
-            ({"n_members": 3}, [0, 1, 2]),
             ({"n_members": 2, "network": TabularNetwork(embedding="periodic")}, [0, 0]),
             ({"n_members": 1}, [0]),
         ],
     ),
 )
-def test_fit_trains_members_of_each_kind_in_turn(classes, settings, kinds):
+def test_fit_trains_members_of_each_kind_in_turn(classes, monkeypatch, settings, kinds):
+    monkeypatch.setattr(f"{MODULE}._DROPPED", 0)
     X, y = classes
     model = TabularEnsembleClassifier(**{**TINY, "epochs": 2, **settings}).fit(X, y)
     assert kinds_of(model).tolist() == kinds
-    assert_equal_within_kinds(model)
     assert_allclose(model.predict_proba(X).sum(axis=1), 1)
 
 
@@ -270,7 +297,7 @@ def test_fit_gives_members_of_all_kinds_the_same_splits(classes, monkeypatch):
         return train(jobs, data, **settings)
 
     monkeypatch.setattr(training, "train", noted)
-    TabularEnsembleClassifier(**{**CLASSIFIER, "epochs": 1, "n_members": 4}).fit(*classes)
+    TabularEnsembleClassifier(**{**ONE_FORM, "epochs": 1}, n_members=4).fit(*classes)
     assert [len(splits) for splits in given] == [2, 1, 1]
     for splits in given[1:]:
         assert_array_equal(splits[0][1], given[0][0][1])
@@ -278,7 +305,7 @@ def test_fit_gives_members_of_all_kinds_the_same_splits(classes, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("n_lost", "weights"), [(2, [1 / 4] * 4), (1, [1 / 4, 1 / 4, 0.3, 0.1, 0.1])]
+    ("n_lost", "weights"), [(2, [0.3125, 0.3125, 0.1875, 0.1875]), (1, [0.25, 0.25, 0.3, 0.1, 0.1])]
 )
 def test_fit_leaves_out_members_that_diverge(classes, monkeypatch, n_lost, weights):
     """A kind without members has no weight; one member that diverges leaves its kind's weight."""
@@ -294,7 +321,15 @@ def test_fit_leaves_out_members_that_diverge(classes, monkeypatch, n_lost, weigh
         return found
 
     monkeypatch.setattr(training, "train", diverging)
-    monkeypatch.setattr(f"{MODULE}.stacking_weights", lambda *_: np.array([0.5, 0.3, 0.2]))
+    kinds = [_Kind("tabular", {**embedding, **SMALL}) for embedding in _EMBEDDINGS]
+    kinds[1].decisions.pop("embedding_dim")
+    monkeypatch.setattr(f"{MODULE}._list_kinds", lambda *_: (kinds, 6))
+
+    def weigh(logits, *_):
+        weights = np.array([0.5, 0.3, 0.2])[: len(logits)]
+        return weights / weights.sum(), 1.0, 0.0
+
+    monkeypatch.setattr(f"{MODULE}.fit_class_mixture", weigh)
     with pytest.warns(UserWarning, match=f"{n_lost} of 6 networks diverged"):
         model = TabularEnsembleClassifier(**{**CLASSIFIER, "epochs": 2}).fit(*classes)
     expected = [True, True, False, True, True]

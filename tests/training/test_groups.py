@@ -396,3 +396,19 @@ def test_schedules_go_by_the_steps_there_are(data):
     options |= {"splits": [(rows, None)], "permutations": [np.arange]}
     (expected,) = train(job_of(1, replace(long, keep="last"), **options), data)
     assert_allclose(found.weights, expected.weights, rtol=1e-4, atol=1e-6)
+
+
+def test_stacks_keep_the_epoch_that_is_best_for_all(data):
+    """The epoch of the least mean loss, and its weights."""
+    splits = [(np.arange(45)[k::3], np.delete(np.arange(45), np.s_[k::3])) for k in range(3)]
+    recipe = replace(RECIPE, learning_rate=0.05, epochs=60, optimizer="rmsprop")
+    alone = train(job_of(3, recipe, splits=splits), data)
+    jointly = train(job_of(3, replace(recipe, keep="best-jointly"), splits=splits), data)
+    losses = np.stack([member.history["val_loss"] for member in jointly])
+    assert_array_equal(losses, [member.history["val_loss"] for member in alone])
+    best = losses.mean(axis=0).argmin()
+    assert [member.best_epoch for member in jointly] == [best] * 3
+    assert (losses.argmin(axis=1) != best).any() and best < 59
+    last = replace(recipe, epochs=best + 1, keep="last")
+    for found, expected in zip(jointly, train(job_of(3, last, splits=splits), data)):
+        assert_allclose(found.weights, expected.weights, rtol=1e-4, atol=1e-6)
