@@ -490,7 +490,9 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
     Parameters
     ----------
     n_members : int or "auto", default="auto"
-        Number of members. "auto" is 8: more than 5 still improve every score.
+        Number of members. "auto" is 8 for numbers, where more than 5 still improve every score. For
+        classes it is five of each kind up to 2,000 rows, and three of each with more; kinds that
+        the stacking gives nearly no weight are dropped after training.
     network : "tabular" or TabularNetwork, default="tabular"
         Modern network for tables, see `skuq.networks.TabularNetwork`.
     loss : str, default="crps"
@@ -515,7 +517,9 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
         epoch is kept. None never stops early and still keeps the best epoch.
     validation : float, None or "auto", default="auto"
         Share of the rows, of each class in proportion, that is held out for validation. None trains
-        on all rows for all `epochs`. "auto" is 0.1, and at most 10,000 rows.
+        on all rows for all `epochs`. "auto" is 0.1, and at most 10,000 rows. Of classes it is a
+        fold for each member, a fifth of up to 2,000 rows, and without validation kinds are neither
+        weighed nor calibrated.
     training : "auto" or Training, default="auto"
         Further settings of the training, such as optimiser, schedule and penalties, see
         `skuq.training.Training`. Settings without effect here are refused.
@@ -655,9 +659,9 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
     Parameters
     ----------
     n_members : int or "auto", default="auto"
-        Number of trained members, of which each kind has equally many. "auto" is five of each kind
-        up to 2,000 rows, and three of each with more. Kinds that the stacking gives nearly no
-        weight are dropped after training, so that predictions are faster.
+        Number of members. "auto" is 8 for numbers, where more than 5 still improve every score. For
+        classes it is five of each kind up to 2,000 rows, and three of each with more; kinds that
+        the stacking gives nearly no weight are dropped after training.
     network : "tabular" or TabularNetwork, default="tabular"
         Modern network for tables, see `skuq.networks.TabularNetwork`.
     learning_rate : float or "auto", default="auto"
@@ -673,8 +677,9 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
         epoch is kept. None never stops early and still keeps the best epoch.
     validation : float, None or "auto", default="auto"
         Share of the rows, of each class in proportion, that is held out for validation. None trains
-        on all rows for all `epochs`, and neither weighs kinds nor calibrates. "auto" validates each
-        member on a fold: a fifth of up to 2,000 rows, of more rows a tenth and at most 10,000.
+        on all rows for all `epochs`. "auto" is 0.1, and at most 10,000 rows. Of classes it is a
+        fold for each member, a fifth of up to 2,000 rows, and without validation kinds are neither
+        weighed nor calibrated.
     training : "auto" or Training, default="auto"
         Further settings of the training, such as optimiser, schedule and penalties, see
         `skuq.training.Training`. Settings without effect here are refused.
