@@ -12,6 +12,7 @@ COSTS = {
     "hyper ensemble": "`HyperDeepEnsembleRegressor`",
     "nomu": "`NOMURegressor`",
     "neon": "`NEONRegressor`",
+    "operator ensemble": "`OperatorEnsembleRegressor`",
     "nes": "`NESRegressor`",
     "autodeuq": "`AutoDEUQRegressor`",
     "boosting": "scikit-learn's `HistGradientBoostingRegressor`",

@@ -1,4 +1,4 @@
-"""Write the tables of docs/results/ and docs/choosing.md from what the benchmarks have stored.
+"""Write the tables of the results and entrance pages from what the benchmarks have stored.
 
     python benchmarks/results_tables.py
 
@@ -19,7 +19,7 @@ from _tables import TABLES
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = sorted((DOCS / "results").glob("*.md"))
-PAGES = [*RESULTS, DOCS / "choosing.md"]
+PAGES = [*RESULTS, DOCS / "choosing.md", DOCS / "index.md", DOCS.parent / "README.md"]
 BLOCK = re.compile(r"<!-- begin: (.+?) -->\n(.*?)<!-- end -->", re.DOTALL)
 
 

@@ -7,6 +7,7 @@ from operator import attrgetter
 from pathlib import Path
 
 import pytest
+from _tables import stored
 from results_tables import BLOCK, PAGES
 
 import skuq
@@ -54,3 +55,17 @@ def test_public_names_are_in_the_api_page():
 def test_everything_on_the_api_page_has_an_example():
     found = {name: attrgetter(name)(skuq).__doc__ or "" for name in LISTED}
     assert not [name for name, docstring in found.items() if "\n>>> " not in cleandoc(docstring)]
+
+
+def test_costs_in_words_are_those_of_the_table():
+    """choosing.md says "20 seconds to two minutes" and alike of what costs.json has."""
+    text = (ROOT / "docs" / "choosing.md").read_text()
+    for method, words, least, most in (
+        ("tabular", "20 seconds to two minutes", 15, 150),
+        ("hyper ensemble", "5 to 60 seconds", 5, 60),
+        ("plain", "under a second to seconds", 0, 20),
+    ):
+        seconds = [r["processor_seconds"] for r in stored("costs") if r["method"] == method]
+        assert words in text
+        assert seconds
+        assert all(least <= s <= most for s in seconds)
