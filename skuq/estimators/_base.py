@@ -363,8 +363,11 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
             Total standard deviations in units of y, returned if `return_std`.
         """
         _check_query(self, "predict", query)
-        parts = self.predict_uncertainty(X, **query)
-        return (parts.mean, parts.total) if return_std else parts.mean
+        if return_std:
+            parts = self.predict_uncertainty(X, **query)
+            return parts.mean, parts.total
+        mean = self.fitted_.predict_mean(self.fitted_.inputs.validate(X, self), **query)
+        return mean.reshape(len(mean), *self.fitted_.output_shape(**query))
 
     def predict_interval(self, X: Any, coverage: Any = 0.9, **query: Any) -> np.ndarray:
         """Predict the central interval that contains y with probability `coverage`.

@@ -145,6 +145,7 @@ def _pairs(X: np.ndarray, points: np.ndarray) -> list[np.ndarray]:
     return [np.repeat(X, len(points), axis=0), np.tile(points, (len(X), 1))]
 
 
+_ZERO = 1e-12  # mean of indices that are spread evenly around 0
 _CHUNK_ENTRIES = 2**20  # numbers held at a time: 8 MB
 
 
@@ -212,7 +213,8 @@ def draw_linearised(
         mean = mean + (raw + tangents[0]) / len(networks)
         functions.append(tangents[1:])
     joined = xp.concatenate(functions, axis=0)  # (n_index, N, m)
-    draws = xp.matmul(index, xp.reshape(joined, (joined.shape[0], -1)))
+    size = joined.shape[1] * joined.shape[2]
+    draws = xp.matmul(index, xp.reshape(joined, (joined.shape[0], size)))
     return mean + xp.reshape(draws, (-1, *joined.shape[1:]))
 
 
@@ -469,6 +471,14 @@ class FittedOperator(Fitted):
         loc, scale = self.values(X, self.draws.index, query_points, mean)
         noise = None if self.widths is None else self.widths.noise
         return self.targets.distribution(loc, scale, centre=mean, noise=noise)
+
+    def predict_mean(self, X: Any, **query: Any) -> np.ndarray:
+        """Predict means (n, q * m); draws around the networks' own mean are not computed."""
+        draws, fitted = self.draws, self
+        if isinstance(draws, ConditionedDraws) and abs(draws.index.mean(axis=0)).max() < _ZERO:
+            draws = replace(draws, index=np.zeros((1, 0)), directions=draws.directions[:, :1])
+            fitted = replace(self, draws=draws, widths=None)
+        return Fitted.predict_mean(fitted, X, **query)
 
     def sample(  # type: ignore[override]  # has the one query that operators take
         self, X: np.ndarray, n_samples: int, rng: np.random.Generator, query_points: Any = None

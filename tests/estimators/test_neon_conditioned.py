@@ -51,6 +51,18 @@ def wave():
     return wave_model().fit(u, waves(u))
 
 
+def test_predict_computes_means_without_draws(wave, monkeypatch):
+    mean, _ = wave.predict(NEAR, return_std=True)
+    shapes = []
+    draws = type(wave.fitted_.draws)
+    raw = draws.raw
+    monkeypatch.setattr(
+        draws, "raw", lambda self, *args: shapes.append(self.directions.shape) or raw(self, *args)
+    )
+    assert_allclose(wave.predict(NEAR), mean, rtol=1e-12, atol=1e-14)
+    assert shapes[0][1] == 1  # the direction of the mean alone
+
+
 def test_fit_closes_the_prior_at_the_data(wave):
     at_data, new = std_of(wave, inputs(10)).mean(), std_of(wave, NEAR).mean()
     assert at_data < 0.05 * new
