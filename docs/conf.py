@@ -169,6 +169,36 @@ def _parents(node):
         yield node
 
 
+def folded(what):
+    opening = f"<details class='skuq-fold'><summary>{what}</summary>"
+    return nodes.raw("", opening, format="html"), nodes.raw("", "</details>", format="html")
+
+
+def is_log(node):
+    """Whether a paragraph begins with "Not stored.": a log of what was tried."""
+    return isinstance(node, nodes.paragraph) and node.astext().startswith("Not stored.")
+
+
+def fold_sections(app, doctree):
+    """Fold logs, and what follows a heading after a comment "% fold". Links open folds."""
+    for log in [node for node in doctree.findall(nodes.paragraph) if is_log(node)]:
+        around, first = log.parent, log.parent.index(log)
+        last = first + 1
+        while last < len(around) and isinstance(around[last], (nodes.table, nodes.bullet_list)):
+            last += 1
+        opening, closing = folded("Also tried, not stored")
+        around[first:last] = [opening, *around[first:last], closing]
+    wanted = False
+    for node in list(doctree.findall()):
+        if isinstance(node, nodes.comment) and node.astext() == "fold":
+            wanted = True
+        elif isinstance(node, nodes.section) and wanted:
+            wanted = False
+            opening, closing = folded("Show this section")
+            node.insert(1, opening)
+            node += closing
+
+
 def link_elsewhere(app, env, node, content):
     """Link names of other libraries by the pattern of their pages: this needs no network."""
     target = node.get("reftarget", "")
@@ -217,6 +247,7 @@ def wide_page(app, pagename, templatename, context, doctree):
 def setup(app):
     app.add_html_math_renderer("mathml", (inline_formula, None), (block_formula, None))
     app.connect("doctree-read", link_names)
+    app.connect("doctree-read", fold_sections)
     app.connect("missing-reference", link_elsewhere)
     app.connect("html-page-context", wide_page)
     app.connect("autodoc-process-docstring", plain_foreign_docstring)

@@ -69,3 +69,44 @@ def test_costs_in_words_are_those_of_the_table():
         assert words in text
         assert seconds
         assert all(least <= s <= most for s in seconds)
+
+
+GUIDES = sorted(p for kind in ("methods", "results") for p in (ROOT / "docs" / kind).glob("*.md"))
+LOG = re.compile(r"^\*\*Not stored\.\*\*.*?(?:\n\n(?![|-])|\Z)", re.MULTILINE | re.DOTALL)
+METHODS = sorted((ROOT / "docs" / "methods").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", METHODS, ids=lambda page: page.stem)
+def test_methods_state_the_defaults_of_their_signatures(page):
+    table = page.read_text().split("## Settings that matter")[1].split("\n## ")[0]
+    name = re.search(r"\| of `(\w+)` \| default \|", table)[1]
+    parameters = inspect.signature(getattr(skuq, name)).parameters
+    rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \|", table, re.MULTILINE)
+    assert len(rows) >= 3
+    assert {key: repr(parameters[key].default) for key, _ in rows} == {
+        key: shown.replace('"', "'") for key, shown in rows
+    }
+
+
+@pytest.mark.parametrize("page", METHODS, ids=lambda page: page.stem)
+def test_methods_have_one_order(page):
+    headings = re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE)
+    first = ["Settings that matter", "Limits", "Cost"]
+    assert [name for name in headings if name != "What it looks like"][:3] == first
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*GUIDES, ROOT / "docs" / "bayesopt.md"],
+    ids=lambda page: f"{page.parent.name}/{page.stem}",
+)
+def test_pages_are_short_before_their_folds(page):
+    text = LOG.sub("", BLOCK.sub("", page.read_text()))
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    sections = re.split(r"^(?=% fold$|## )", text, flags=re.MULTILINE)
+    shown = [
+        section
+        for before, section in zip(["", *sections], sections)
+        if not before.startswith("% fold") and not section.startswith("% fold")
+    ]
+    assert len(" ".join(shown).split()) <= 1500
