@@ -540,7 +540,7 @@ def shift_stream():
             cells = mean(values(found, "coverage"), 3), number(worst), mean(values(found, "nll"))
             row.append("{} ({}), {}".format(*cells))
         rows.append(row)
-    return markdown(["truths", *columns.values()], rows)
+    return markdown(["targets", *columns.values()], rows)
 
 
 @table
