@@ -393,7 +393,7 @@ def tabular_classes():
     }
     rows = []
     for name in ("pendigits", "letter", "adult", "bank"):
-        runs = [records("tabular", part="classification", set=name, method=m)[0] for m in titles]
+        runs = [records("classes", part="classification", set=name, method=m)[0] for m in titles]
         cells = [f"{r['nll']:.3f} ({r['ece']:.3f}, {r['accuracy']:.3f})" for r in runs]
         rows.append([name, *bold_lowest(cells, values(runs, "nll"))])
     return markdown(["set", *titles.values()], rows)

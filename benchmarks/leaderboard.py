@@ -32,6 +32,7 @@ from _data import bike, uci
 from _field import METHODS as RIVALS
 from _field import REQUIREMENTS
 from _stored import STORED, add, matches, read
+from classes import CLASSIFIERS, PACKAGES, as_categories, table
 from scipy.stats import norm, rankdata, studentized_range
 from sklearn import datasets
 from sklearn.ensemble import HistGradientBoostingRegressor
@@ -41,7 +42,7 @@ from sklearn.metrics import accuracy_score, log_loss
 from sklearn.model_selection import StratifiedShuffleSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from tabular import CLASSIFIERS, LARGE, SMALL, as_categories, table
+from tabular import LARGE, SMALL
 
 from skuq import (
     DeepEnsembleClassifier,
@@ -354,7 +355,7 @@ def main():
         run_regression(a.data_dir, a.rivals_dir, names, methods)
     if not a.summary and a.only != "regression":
         names = [name for name in CLASSES if a.sets is None or name in a.sets]
-        methods = [m for m in (a.methods or CLASSIFIERS) if m in CLASSIFIERS]
+        methods = [m for m in (a.methods or CLASSIFIERS) if m in CLASSIFIERS and m not in PACKAGES]
         run_classes(a.data_dir, names, methods)
     summarise()
 

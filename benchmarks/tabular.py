@@ -1,4 +1,4 @@
-"""Networks for tables: regression, classification, search, and what each part is worth.
+"""Networks for tables: regression, search, and what each part is worth; classes: classes.py.
 
     python benchmarks/tabular.py --data-dir DIR                       # all that is not done yet
     python benchmarks/tabular.py --data-dir DIR --only regression --sets yacht concrete
@@ -17,32 +17,24 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from _data import uci
 from _stored import STORED, add, matches, read
 from published import MEASURED
 from scipy.stats import rankdata
-from sklearn.calibration import CalibratedClassifierCV
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.metrics import accuracy_score, log_loss
 from uci_regression import scores
 
 from skuq import (
     AutoDEUQRegressor,
-    DeepEnsembleClassifier,
     DeepEnsembleRegressor,
-    TabularEnsembleClassifier,
     TabularEnsembleRegressor,
 )
 from skuq.exceptions import SmallValidationWarning
-from skuq.metrics import ece_loss
 from skuq.networks import TabularNetwork
 from skuq.training import Training
 
 RESULTS = STORED / "tabular.json"
 SMALL = ("yacht", "boston", "energy", "concrete", "wine")
 LARGE = ("kin8nm", "power", "naval", "protein")
-TABLES = ("letter", "pendigits", "adult", "bank")
 
 #: (NLL, RMSE) asked for on splits 0-4.
 GOALS = {
@@ -82,20 +74,6 @@ TRIED = {
     "frequency scale 0.1": {"network": TabularNetwork(frequency_scale=0.1)},
     "mish": {"network": TabularNetwork(activation="mish")},
     "loss: nll": {"loss": "nll"},
-    "a fifth to validate on": {"validation": 0.2},
-}
-
-#: The same for classes.
-TRIED_CLASSES = {
-    "the default": {},
-    "as for regression": {"network": TabularNetwork(dropout=0.0, frequency_scale=0.3)},
-    "no dropout": {"network": TabularNetwork(dropout=0.0)},
-    "dropout 0.2": {"network": TabularNetwork(dropout=0.2)},
-    "frequency scale 0.3": {"network": TabularNetwork(frequency_scale=0.3)},
-    "frequency scale 1": {"network": TabularNetwork(frequency_scale=1.0)},
-    "frequency scale 10": {"network": TabularNetwork(frequency_scale=10.0)},
-    "learning rate 0.05": {"learning_rate": 0.05},
-    "piecewise-linear embedding": {"network": TabularNetwork(embedding="piecewise-linear")},
     "a fifth to validate on": {"validation": 0.2},
 }
 
@@ -170,27 +148,6 @@ def tuning(data_dir):
                 )
 
 
-def inner_classes(data, name):
-    """A tenth to judge by: of bank the latest rows, as in its test part, of pendigits the last."""
-    X, y = data[:2]
-    order = np.arange(len(X))
-    if name in ("letter", "adult"):
-        order = np.random.RandomState(1000).permutation(len(X))
-    first = len(X) - len(X) // 10
-    trains, judges = np.sort(order[:first]), np.sort(order[first:])
-    return X.iloc[trains], y.iloc[trains], X.iloc[judges], y.iloc[judges]
-
-
-def tuning_classes(data_dir, sets):
-    for variant, changes in TRIED_CLASSES.items():
-        for name in sets:
-            model = TabularEnsembleClassifier(random_state=0, **changes)
-            once(
-                {"part": "tuning classes", "set": name, "variant": variant},
-                partial(classified, model, inner_classes(table(data_dir, name), name)),
-            )
-
-
 def search(data_dir, sets, splits, n_trials):
     for name in sets:
         for split in splits:
@@ -198,90 +155,6 @@ def search(data_dir, sets, splits, n_trials):
             once(
                 {"part": "search", "set": name, "split": split, "n_trials": n_trials},
                 partial(fitted, model, uci(data_dir, name, split)),
-            )
-
-
-def table(data_dir, name):
-    """X, y of the training and of the test part, strings and missing values as they come."""
-    folder = data_dir / "tabular"
-    if name == "letter":
-        frame = pd.read_csv(folder / "letter.csv.gz")
-        train, test, target = frame[:16000], frame[16000:], "letter"
-    elif name == "pendigits":
-        train, test = (
-            pd.read_csv(folder / f"pendigits_{part}.csv.gz") for part in ("train", "test")
-        )
-        target = "class"
-    elif name == "adult":
-        train, test = (
-            pd.read_csv(folder / f"adult_{part}.csv.gz", na_values="?", skipinitialspace=True)
-            for part in ("train", "test")
-        )
-        target = "income"
-    else:
-        frame = pd.read_csv(folder / "bank_additional_full.csv.gz", na_values="unknown")
-        frame = frame.drop(columns="duration")  # known only once the target is
-        first = int(0.8 * len(frame))
-        train, test, target = frame[:first], frame[first:], "y"
-    return (
-        train.drop(columns=target),
-        train[target].astype(str),
-        test.drop(columns=target),
-        test[target].astype(str),
-    )
-
-
-def boosting(**settings):
-    return HistGradientBoostingClassifier(
-        categorical_features="from_dtype", random_state=0, **settings
-    )
-
-
-def as_categories(X, X_test):
-    """Strings as pandas categories of the training part, which is what boosting takes."""
-    X, X_test = X.copy(), X_test.copy()
-    for name in X.select_dtypes(exclude="number"):
-        X[name] = X[name].astype("category")
-        X_test[name] = pd.Categorical(X_test[name], categories=X[name].cat.categories)
-    return X, X_test
-
-
-CLASSIFIERS = {
-    "tabular": lambda: TabularEnsembleClassifier(random_state=0),
-    "plain": lambda: DeepEnsembleClassifier(random_state=0),
-    "boosting": boosting,
-    "boosting, early stopped": lambda: boosting(early_stopping=True, max_iter=1000),
-    **{
-        f"boosting, {method}": lambda method=method: CalibratedClassifierCV(
-            boosting(), method=method
-        )
-        for method in ("isotonic", "sigmoid", "temperature")
-    },
-}
-
-
-def classified(model, data):
-    """Scores of a classifier."""
-    X, y, X_test, y_test = data
-    if not isinstance(model, DeepEnsembleClassifier | TabularEnsembleClassifier):
-        X, X_test = as_categories(X, X_test)
-    model.fit(X, y)
-    proba = model.predict_proba(X_test)
-    codes = np.searchsorted(model.classes_, y_test)
-    return {
-        "nll": log_loss(y_test, proba, labels=model.classes_),
-        "ece": float(ece_loss(codes, proba)),
-        "accuracy": accuracy_score(codes, proba.argmax(axis=1)),
-    }
-
-
-def classification(data_dir, sets, methods):
-    for name in sets:
-        data = table(data_dir, name)
-        for method in methods:
-            once(
-                {"part": "classification", "set": name, "method": method},
-                partial(classified, CLASSIFIERS[method](), data),
             )
 
 
@@ -347,23 +220,6 @@ def print_tuning():
             means = [np.mean([r[c] for r in records]) for c in ("nll", "nll_mixture", "crps")]
             shown = "".join(f"{mean:10.3f}" for mean in means)
             print(f"tried: {variant:32s}{len(records):4d} runs, NLL, mixture's, CRPS:{shown}")
-    print(f"\n{'tried for classes: NLL':54s}" + "".join(f"{name:>12s}" for name in TABLES))
-    for variant in TRIED_CLASSES:
-        nll = {r["set"]: r["nll"] for r in known(part="tuning classes", variant=variant)}
-        if nll:
-            print(f"{variant:54s}" + "".join(f"{nll.get(name, np.nan):12.4f}" for name in TABLES))
-
-
-def print_classification():
-    for name in TABLES:
-        records = known(part="classification", set=name)
-        if records:
-            print(f"\n{name:30s}{'NLL':>10s}{'ECE':>10s}{'accuracy':>10s}{'seconds':>10s}")
-        for r in records:
-            print(
-                f"  {r['method']:28s}{r['nll']:10.4f}{r['ece']:10.4f}{r['accuracy']:10.4f}"
-                f"{r['seconds']:10.1f}"
-            )
 
 
 def main():
@@ -372,31 +228,24 @@ def main():
     parts = (
         "regression",
         "ablations",
-        "classification",
         "search",
         "large",
         "tuning",
-        "tuning-classes",
     )
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--sets", nargs="+")
     parser.add_argument("--splits", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
-    parser.add_argument("--methods", nargs="+", choices=CLASSIFIERS, default=list(CLASSIFIERS))
     parser.add_argument("--n-trials", type=int, default=60)
     parser.add_argument("--summary", action="store_true", help="print what has been run")
     a = parser.parse_args()
     if not a.summary:
         if "regression" in a.only:
             regression(a.data_dir, a.sets or SMALL, a.splits, ["tabular"])
-        if "classification" in a.only:
-            classification(a.data_dir, a.sets or TABLES, a.methods)
         if "ablations" in a.only:
             regression(a.data_dir, a.sets or SMALL, a.splits, a.variants)
         if "tuning" in a.only:
             tuning(a.data_dir)
-        if "tuning-classes" in a.only:
-            tuning_classes(a.data_dir, a.sets or TABLES)
         if "search" in a.only:
             search(a.data_dir, a.sets or SMALL, a.splits, a.n_trials)
         if "large" in a.only:
@@ -405,7 +254,6 @@ def main():
                 regression(a.data_dir, [name], splits, ["tabular"])
     print_regression()
     print_tuning()
-    print_classification()
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ class TabularNetwork(Settings):
     """Settings of the network of tabular ensembles, by the decisions of `TabularSpace`.
 
     "auto" is the default of `TabularSpace`, the recipe that docs/methods/tabular.md describes. In
-    classifiers it is one of three kinds of network for `embedding` and `frequency_scale`: members
-    of several kinds are mixed.
+    classifiers members of several kinds are mixed, which differ in `embedding` and
+    `frequency_scale`, in the decay of their weights, and in their form.
 
     Parameters
     ----------

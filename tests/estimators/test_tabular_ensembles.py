@@ -178,8 +178,8 @@ def assert_equal_within_kinds(model):
 
 @pytest.mark.slow
 def test_tabular_ensemble_classifier_mixes_kinds_of_networks(classifier, classes):
-    assert kinds_of(classifier).tolist() == [0, 1, 2, 3, 4, 0]
-    assert embedded(classifier).tolist() == [True, False, True, False, False, True]
+    assert kinds_of(classifier).tolist() == [0, 1, 2, 3, 0, 1]
+    assert embedded(classifier).tolist() == [True, False, False, False, True, False]
     again = TabularEnsembleClassifier(**CLASSIFIER).fit(*classes)
     assert_array_equal(again.predict_proba(classes[0]), classifier.predict_proba(classes[0]))
 
@@ -195,9 +195,9 @@ def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
     monkeypatch.setattr(f"{MODULE}.fit_class_mixture", noted)
     monkeypatch.setattr(f"{MODULE}._DROPPED", 0)
     X, y = classes
-    model = TabularEnsembleClassifier(**{**ONE_FORM, "n_members": 15}).fit(X, y)
+    model = TabularEnsembleClassifier(**{**ONE_FORM, "n_members": 10}).fit(X, y)
     ((logits, codes, weight, shares, _),) = given
-    assert logits.shape == (3, 160, 3) and (weight > 0).all()
+    assert logits.shape == (2, 160, 3) and (weight > 0).all()
     assert_array_equal(model.classes_[codes], y)
     shares_of_kinds, temperature, share = fit_class_mixture(*given[0])
     assert_allclose(model.weights_, np.repeat(shares_of_kinds, 5) / 5)
@@ -205,7 +205,7 @@ def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
     assert targets.temperature == temperature
     assert_allclose(targets.constant, share * shares)
     # Each kind is judged on the rows held out from its members.
-    for kind in range(3):
+    for kind in range(2):
         raw = np.concatenate([member.held_out for member in model.members_[5 * kind :][:5]])
         found = np.sort(softmax(raw, axis=1), axis=0)
         assert_allclose(found, np.sort(softmax(logits[kind], axis=1), axis=0), atol=1e-5)
@@ -230,7 +230,7 @@ def test_fit_to_few_noisy_rows_is_no_surer_than_the_classes_shares():
     rng = np.random.default_rng(0)
     X, y, X_new = rng.normal(size=(12, 4)), np.arange(12) % 2, rng.normal(size=(400, 4))
     y_new = rng.integers(2, size=400)
-    model = TabularEnsembleClassifier(**ONE_FORM, n_members=15).fit(X, y)
+    model = TabularEnsembleClassifier(**ONE_FORM, n_members=10).fit(X, y)
     assert log_loss(y_new, model.predict_proba(X_new)) < 1.1 * np.log(2)
 
 
@@ -247,8 +247,8 @@ def test_fit_to_few_noisy_rows_is_no_surer_than_the_classes_shares():
                 {"n_members": 2, "network": TabularNetwork(n_layers=1, width=32, embedding="none")},
                 [0, 0],
             ),
-            ({"n_members": 4, "network": TabularNetwork(**SMALL, n_copies=2)}, [0, 1, 2, 0]),
-            ({"n_members": 6}, [0, 1, 2, 3, 4, 0]),
+            ({"n_members": 4, "network": TabularNetwork(**SMALL, n_copies=2)}, [0, 1, 0, 1]),
+            ({"n_members": 7}, [0, 1, 2, 3, 0, 1, 0]),
             ({"n_members": 2}, [0, 1]),
             ({"n_members": 2, "network": TabularNetwork(embedding="periodic")}, [0, 0]),
             ({"n_members": 1}, [0]),
@@ -297,8 +297,8 @@ def test_fit_gives_members_of_all_kinds_the_same_splits(classes, monkeypatch):
         return train(jobs, data, **settings)
 
     monkeypatch.setattr(training, "train", noted)
-    TabularEnsembleClassifier(**{**ONE_FORM, "epochs": 1}, n_members=4).fit(*classes)
-    assert [len(splits) for splits in given] == [2, 1, 1]
+    TabularEnsembleClassifier(**{**ONE_FORM, "epochs": 1}, n_members=3).fit(*classes)
+    assert [len(splits) for splits in given] == [2, 1]
     for splits in given[1:]:
         assert_array_equal(splits[0][1], given[0][0][1])
     assert set(given[0][0][1]) != set(given[0][1][1])

@@ -46,7 +46,7 @@ _MOST_VALIDATION_ROWS = 10_000
 _MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
 _NORMAL_LOSSES = ("nll", "beta-nll", "crps", "gaussian-mixture")  # those that can be calibrated
 # Classes: rows up to which every row validates, in folds; with more, some of the folds do.
-_FEW_ROWS = 2_000
+_FEW_ROWS, _FEWEST_ROWS = 2_000, 200
 _N_FOLDS, _N_TENTHS = 5, 3
 _FEWEST_FOLDED = 10  # rows, or groups
 _PRIOR_ROWS = 20.0  # that stacking adds to the held-out rows, divided evenly among the kinds
@@ -84,16 +84,20 @@ class _Kind(NamedTuple):
 
 
 # Kinds of classifiers. Which one is best differs between data sets: how columns are embedded, and
-# how strongly weights decay. Few rows need few epochs, and a decay that leaves no noise learnt.
+# how strongly weights decay. Few rows need few epochs, and a decay that leaves no noise learnt;
+# some classes can be told apart exactly, with little decay.
 _EMBEDDINGS: tuple[dict, ...] = (
     {"frequency_scale": 0.3},
     {"embedding": "none"},
     {"frequency_scale": 3.0},
 )
-_DECAYS_OF_FEW: tuple[dict, ...] = (
-    {"epochs": 64, "weight_decay": 0.3},
-    {"epochs": 256, "weight_decay": 0.02},
+_DECAYS_OF_FEWEST: tuple[dict, ...] = (
+    {"epochs": 128, "weight_decay": 0.1},
     {"epochs": 64, "weight_decay": 1.0},
+)
+_DECAYS: tuple[dict, ...] = (
+    {"epochs": 64, "weight_decay": 0.3},
+    {"epochs": 256, "weight_decay": 0.02, "early_stopping_patience": 64},
 )
 
 
@@ -194,15 +198,21 @@ def _list_kinds(estimator, task, network):
     is_auto = isinstance(n_members, str)
     if not is_classifier(estimator):
         return [_Kind("tabular", decisions)], _N_MEMBERS if is_auto else n_members
+    n_rows, validates = len(task.rows.used), task.validation or estimator.validation is not None
+    is_few = n_rows <= _FEW_ROWS
     # Decisions of the user hold for all tabular kinds. One about embeddings leaves no other kinds.
     is_given = "embedding" in decisions
-    embeddings = [decisions] if is_given else [{**kind, **decisions} for kind in _EMBEDDINGS]
-    is_few = len(task.rows.used) <= _FEW_ROWS
-    decays = _DECAYS_OF_FEW if is_few else ({},)
+    embeddings = [{**kind, **decisions} for kind in _EMBEDDINGS[: 2 if is_few else None]]
+    if is_given:
+        embeddings = [decisions]
+    decays = _DECAYS_OF_FEWEST if n_rows <= _FEWEST_ROWS else _DECAYS
     kinds = [_Kind("tabular", embedding, decays[0]) for embedding in embeddings]
+    # Without validation nothing ends the training of other networks in time.
     if not is_given and network.n_copies == 1:
-        kinds += [_Kind("plain", {}, _PLAIN_RECIPE), _Kind("linear", {})]
-    kinds += [_Kind("tabular", e, decay) for decay in decays[1:] for e in embeddings[:2]]
+        kinds += [_Kind("plain", {}, _PLAIN_RECIPE)] if validates else []
+        kinds += [_Kind("linear", {})] if is_few else []
+    if validates:
+        kinds += [_Kind("tabular", e, decay) for decay in decays[1:] for e in embeddings]
     kinds = [kind for k, kind in enumerate(kinds) if kind not in kinds[:k]]
     if is_auto:
         return kinds, len(kinds) * (_N_FOLDS if is_few else _N_TENTHS)
@@ -309,14 +319,16 @@ def _make_jobs(estimator, task, network, kinds, given, n_members, padded):
         if form == "linear":
             continue
         if form == "plain":
-            model, fields = _build_plain(task), {}
+            model, fields, most = _build_plain(task), {}, math.inf
         else:
             configuration = decisions.check(changes, "network")
             model = space.build(
                 configuration, data.x.shape[1:], targets.head.n_raw, n_copies=network.n_copies
             )
             fields = space.recipe(configuration)
+            most = fields["epochs"]
         fields |= recipe_changes
+        fields["epochs"] = min(most, fields["epochs"])  # many rows train long in few epochs
         if is_classifier(estimator):
             # The best epochs of single members would be those of chance, on few rows.
             fields["keep"] = "best-jointly"
