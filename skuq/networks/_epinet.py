@@ -257,12 +257,13 @@ class ConditionedPrior(Settings):
     ----------
     scale : "auto" or float, default="auto"
         Standard deviation of the prior, in units of standardised values; 0 disables it. A larger
-        one is less sure away from data. "auto" learns it from functions that networks leave out,
-        wherever the prior is conditioned on at most 1500 values of at least 5 functions without
-        noise, or on at least 5 functions with a known noise; elsewhere it is 0.75. The networks
-        that it is learnt from start from random weights in a warm start, and with a known noise so
-        does the whole fit. A learnt noise comes with a learnt scale: a number other than 0 needs a
-        known noise.
+        one is less sure away from data. "auto" learns it from functions that five networks leave
+        out, wherever there are 5 functions of different inputs or more; elsewhere it is 0.75. How
+        closely mean and draws meet data without noise is then learnt, too: exactly, unless networks
+        that do so clearly miss new functions by more. A number trains one network without noise,
+        and meets the data exactly. In a warm start without noise the scale is learnt from networks
+        that start from random weights, for at most 1500 values. A learnt noise comes with a learnt
+        scale: a number other than 0 needs a known noise.
     n_index : int, default=16
         Number of random changes of the weights that each draw combines: the length of its index z.
 

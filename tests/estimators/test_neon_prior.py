@@ -13,9 +13,13 @@ from skuq import NEONRegressor, OperatorEnsembleRegressor
 from skuq.estimators._operators import _conditioned, _prior, _training
 from skuq.tables import TrainingData
 
-learn_prior, learn_scale = _prior.learn_prior, _prior.learn_scale
+learn_scale = _prior.learn_scale
 
 NOISE = 0.2
+
+
+def learn_prior(*arguments):
+    return _prior.learn_prior(*arguments, n_functions=len(arguments[2]))
 
 
 def function(X):
@@ -206,21 +210,22 @@ def test_fit_warm_starts_from_random_weights_with_a_known_noise():
 
 def test_fit_learns_no_scale_from_networks_that_diverged(monkeypatch):
     X, y = noisy_rows(20, 0, noise=0.0)
-    scales, learn = [], _conditioned.learn_scale_without_noise
+    model = small(noise_std=0.0, training__steps=50, warm_start=True).fit(X, y)
+    numbers, learn = [], _conditioned.learn_closed_prior
 
     def spy(members, *rest):
-        scales.append(len(members))
+        numbers.append(len(members))
         return learn(members, *rest)
 
-    monkeypatch.setattr(_conditioned, "learn_scale_without_noise", spy)
+    monkeypatch.setattr(_conditioned, "learn_closed_prior", spy)
     calls = []
     diverged = lambda member: calls.append(1) or len(calls) == 1  # noqa: E731
     monkeypatch.setattr(_conditioned, "has_diverged", diverged)
-    small(noise_std=0.0, training__steps=50).fit(X, y)
-    assert scales == [4]
+    model.fit(X, y)
+    assert numbers == [4]
 
 
-@pytest.mark.parametrize(("noise", "fewest"), [(0.1, 5), ("auto", 15)])
+@pytest.mark.parametrize(("noise", "fewest"), [(0.1, 5), (0.0, 5)])
 def test_fit_stops_early_from_some_rows_on(noise, fewest):
     members = [
         len(small(noise_std=noise, training__steps=5).fit(*noisy_rows(n, 0)).members_)
@@ -442,6 +447,33 @@ def test_learnt_scale_follows_the_errors_of_networks(known):
             prior, (_, std) = learn_prior(*given, ONE[:200], any_noise(1, 1))
             scales.append(np.hypot(prior.scale, std.item()))
     assert scales[0] > 2 * scales[1] > 4 * scales[2]
+
+
+@pytest.mark.parametrize("rough", [0.0, 0.05])
+def test_learn_closed_prior_errs_as_much_as_it_says(rough):
+    """The floor holds what networks miss without noise; it is nothing where they miss nothing."""
+    jacobian, y = drawn(200, 150, 3.0, rough)
+    members, make, *data = linear(jacobian[:100], y[:100])
+    prior, (factor, noise), error = _prior.learn_closed_prior(
+        members, make, *data, ONE[:100], np.zeros((1, 1)), n_functions=100
+    )
+    gram, cross = jacobian[:100] @ jacobian[:100].T, jacobian[100:] @ jacobian[:100].T
+    unit = np.diag(gram).mean()
+    solution = np.linalg.solve(gram / unit + np.diag(prior.noise), cross.T / unit)
+    mean = solution.T @ y[:100]
+    gain = np.diag(jacobian[100:] @ jacobian[100:].T) / unit - 2 * (cross / unit * solution.T).sum(
+        1
+    )
+    variance = prior.scale**2 * (gain + ((gram / unit @ solution) * solution).sum(0))
+    assert 0.7 < np.sqrt(np.mean((y[100:] - mean) ** 2) / np.mean(variance)) < 1.5
+    assert noise == 0 and not prior.draw_noise.any() and 0.1 < error < 1
+    assert_allclose(factor, 1)
+
+
+def test_learn_closed_prior_of_few_functions_is_wider():
+    given = *linear(*drawn(100, 300, 1.0, 0.0)), ONE[:100], np.zeros((1, 1))
+    few, many = (_prior.learn_closed_prior(*given, n_functions=n)[0].scale for n in (5, 10_000))
+    assert_allclose(few, np.sqrt(2) * many, rtol=1e-3)  # the standard deviation of Student's t
 
 
 def test_likeliest_factor_is_that_of_the_errors():

@@ -409,7 +409,7 @@ def test_predict_refuses(kind):
 
 
 def test_fit_reports_networks_that_diverge(kind):
-    what = "All 5 networks" if kind == "ensemble" else "The network"
+    what = "The network" if kind == "epinet" else "All 5 networks"
     with pytest.raises(FloatingPointError, match=f"{what} diverged"):
         fit_small(kind, learning_rate=1e30, training__clip_norm=None, training__steps=50)
 

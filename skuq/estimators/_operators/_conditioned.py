@@ -25,9 +25,9 @@ from skuq._utils._environment import generator, one_thread_if_small
 from skuq._utils._messages import warn_user
 from skuq.estimators._operators._prior import (
     Prior,
+    learn_closed_prior,
     learn_prior,
     learn_scale,
-    learn_scale_without_noise,
 )
 from skuq.estimators._operators._training import N_FOLDS
 from skuq.fitted._operator import ConditionedDraws
@@ -41,8 +41,8 @@ from skuq.training._predict import parts_of
 # on through inducing values. Of more values a random part is used. Where functions are left out,
 # each candidate noise needs a factorisation, and only the exact form is fast enough.
 MAX_EXACT, MAX_VALUES = 1500, 20_000
-# Largest number of steps of the networks that a scale is learnt from. With 500 steps their errors
-# can be so much larger than after full training that deviations come out more than twice too wide.
+# Largest number of steps of the networks that a warm start learns a scale from. With 500 steps
+# their errors can be so much larger than after full training that deviations are twice too wide.
 _SCALE_STEPS = 2000
 #: Fewest functions with a known noise of which networks leave out a fifth, and fewest functions
 #: from which the noise is learnt. From 10 or 12 it sometimes comes out as 0, and means are far off.
@@ -87,7 +87,7 @@ def train_conditioned(job, report, *, prior, n_draws):
     widths : tuple of two ndarrays of the shape of the noise, or None
         Factor of the epistemic part and standard deviation of the noise; None if not learnt.
     """
-    members, left_out = _train_bases(job, report)
+    members, left_out = _train_bases(job, report, learns_scale=prior.scale == "auto")
     rng, m = generator(job.entropy, "prior"), job.head.n_outputs
     values = _choose_values(job, MAX_VALUES if left_out is None else MAX_EXACT, rng)
     with one_thread_if_small(len(values.y)):
@@ -111,20 +111,21 @@ def train_conditioned(job, report, *, prior, n_draws):
             for member in members
         ]
     index = quasi_random_normals(n_draws, n_index, generator(job.entropy, "index"))
-    return ConditionedDraws(members, index, np.stack(directions).astype("float32")), widths
+    return ConditionedDraws(members, index, np.stack(directions)), widths
 
 
-def _train_bases(job, report):
+def _train_bases(job, report, learns_scale):
     """Train the base networks; return those that converged, and the functions each leaves out.
 
-    Without noise one network is trained on all functions to the end. With noise five networks are
-    trained, if there are enough functions. Each leaves out a fifth and stops early by its loss
-    there, because a network that is trained to the end learns the noise.
+    Five networks are trained where errors at left-out functions teach the noise or the scale. Each
+    leaves out a fifth of the functions and keeps the epoch that is best there, because a network
+    that is trained to the end learns noise. Otherwise one network is trained on all functions to
+    the end. A warm start without noise goes on with the networks of the previous fit.
     """
-    network = EpistemicNetwork(job.base, job.head.n_raw)
-    stops_early = job.noise.any() and job.n_functions >= FEWEST_WITH_NOISE and job.can_leave_out
-    if not (job.learns_noise or stops_early):
-        members = job.train(network, 1, report)
+    network, is_noisy = EpistemicNetwork(job.base, job.head.n_raw), job.noise.any()
+    enough = job.can_leave_out and job.n_functions >= FEWEST_WITH_NOISE
+    if not job.learns_noise and not (enough and (is_noisy or (learns_scale and not job.previous))):
+        members = job.train(network, max(1, len(job.previous)), report)
         return tuple(members[k] for k in find_completed(members)), None
     left_out = job.folds(N_FOLDS, N_FOLDS)
     # They start from random weights: networks of a previous fit have seen what they leave out.
@@ -164,19 +165,29 @@ def _choose_prior(job, scale, make_process, members, left_out, values):
     """
     rows, y, importance = values
     variance = job.noise[rows % len(job.noise)].ravel() ** 2
-    if left_out is None:
-        if scale == "auto":
-            # Other networks tell the scale, since those of the fit have seen all functions.
-            learns = not variance.any() and len(y) <= MAX_EXACT and job.can_leave_out
-            scale = _learn_scale(job, make_process, values) if learns else PRIOR_SCALE
-        return Prior.of_given(scale, variance), None
+    is_noisy = variance.any()
+    learns = scale == "auto" and not is_noisy and len(y) <= MAX_EXACT and job.can_leave_out
+    if left_out is None and learns:
+        # Other networks tell the scale, since those of a warm start have seen all functions.
+        members, left_out = _train_briefly(job)
+    if left_out is None or not len(members):
+        return Prior.of_given(PRIOR_SCALE if scale == "auto" else scale, variance), None
     m = job.head.n_outputs
     unseen = np.repeat(left_out[:, rows // job.n_queries], m, axis=1)
     # Noise group of each value: its output, and its query point if these have their own scales.
     groups = np.add.outer(m * (rows % len(job.noise)), np.arange(m)).ravel()
     arguments = members, make_process, y, importance, unseen, groups
     if job.learns_noise:
-        return learn_prior(*arguments, _limits_of_noise(job))
+        return learn_prior(*arguments, _limits_of_noise(job), job.n_functions)
+    if not is_noisy:
+        prior, widths, error = learn_closed_prior(*arguments, job.noise, job.n_functions)
+        if job.expects_none and error > 1:
+            warn_user(
+                f"{job.n_functions} functions are too few to learn the noise, and networks miss "
+                f"those that they leave out by {error:.2g} times their standard deviation. If Y is "
+                "noisy, means can be far off: give `noise_std`, or more functions."
+            )
+        return prior, widths
     prior, widths = learn_scale(*arguments, job.noise)
     if scale == "auto":
         return prior, widths
@@ -200,15 +211,13 @@ def _limits_of_noise(job):
     return low * std, high * std
 
 
-def _learn_scale(job, make_process, values):
-    """Learn the prior's scale from errors at left-out functions, for data without noise.
+def _train_briefly(job):
+    """Train five networks, each without a fifth of the functions, for few steps.
 
-    The network of the fit has seen all functions. Five others are trained briefly, each without a
-    fifth of the functions. The scale is in units of standardised values.
+    Returns those that converged, and the functions (n_members, n_functions) that each leaves out.
     """
+    # The few steps of a warm start are not enough from random weights.
     epochs = math.ceil(_SCALE_STEPS / math.ceil(len(job.data.x) / job.recipe.batch_size))
-    if not job.previous:  # the few steps of a warm start are not enough from random weights
-        epochs = min(epochs, job.recipe.epochs)
     recipe = replace(job.recipe, epochs=epochs)
     # They start from random weights: networks of a previous fit have seen what they leave out.
     job = replace(job, previous=(), refine=False)
@@ -221,18 +230,7 @@ def _learn_scale(job, make_process, values):
             f"The scale of the random prior is {PRIOR_SCALE}: all networks that it would be learnt "
             "from have diverged. Lower `learning_rate`, or give the `scale` of the prior."
         )
-        return PRIOR_SCALE
-    unseen = np.repeat(left_out[kept][:, values.rows // job.n_queries], job.head.n_outputs, axis=1)
-    scale, error = learn_scale_without_noise(
-        [members[k] for k in kept], make_process, values.y, values.importance, unseen
-    )
-    if job.expects_none and error > 1:
-        warn_user(
-            f"{job.n_functions} functions are too few to learn the noise, and networks miss those "
-            f"that they leave out by {error:.2g} times their standard deviation. If Y is noisy, "
-            "means can be far off: give `noise_std`, or more functions."
-        )
-    return scale
+    return [members[k] for k in kept], left_out[kept]
 
 
 class _ProcessMaker:
@@ -267,7 +265,7 @@ def _conditioned_directions(
     functions = derivatives.along(random)
     # Each draw meets the data up to noise of its own.
     functions += (
-        rng.standard_normal(functions.shape) * amplitude * np.sqrt(prior.noise / importance)
+        rng.standard_normal(functions.shape) * amplitude * np.sqrt(prior.draw_noise / importance)
     )
     residual = (y - derivatives.raw.ravel())[None]
     correction = process.condition(residual, prior.mean_noise, importance)
@@ -310,29 +308,44 @@ class ExactProcess:
         left_out: np.ndarray,
         noises: Sequence[float | np.ndarray],
         importance: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Predict targets (T, n) of the values `left_out` from those of all others.
 
         Returns the means (n_noises, T, n_left_out) and variances (n_noises, n_left_out) for each
-        noise, noise included; one is a variance, or those of all values (n,). `importance` (n,) is
-        as in `condition`, of the other values.
+        noise, noise included; one is a variance, or those of all values (n,). The third array
+        holds the variances of draws that have no noise of their own. `importance` (n,) is as in
+        `condition`, of the other values.
         """
         others = ~left_out
-        of_values = [np.broadcast_to(noise, len(left_out)) for noise in noises]
+        roots = np.sqrt(importance[others])
         cross, diagonal = self._gram[np.ix_(left_out, others)], np.diag(self._gram)[left_out]
-        # One factorisation serves targets and cross-covariances: (n_others, T + n_left_out).
-        right = np.concatenate([targets[:, others].T, cross.T], axis=1)
-        means, variances = [], []
-        for noise in of_values:
-            gram = self._gram[np.ix_(others, others)]
-            gram[np.diag_indices_from(gram)] += (noise[others] + JITTER) / importance[others]
-            solution = linalg.cho_solve(linalg.cho_factor(gram, lower=True), right)
-            # Mean k A^-1 y and variance k** - k A^-1 k^T, with A the noisy kernel of the others.
-            means.append((cross @ solution[:, : len(targets)]).T)
-            variances.append(diagonal - np.einsum("ij,ji->i", cross, solution[:, len(targets) :]))
-        # Rounding can make the variance of a value that others determine slightly negative.
-        total = np.maximum(variances, 0) + np.array(of_values)[:, left_out] + JITTER
-        return np.array(means), total
+        gram, cross, targets = self._gram[np.ix_(others, others)], cross * roots, targets[:, others]
+        gram, targets = gram * roots * roots[:, None], targets * roots
+        means, totals, closed = [], [], []
+        if np.ndim(noises[0]) == 0:
+            # One decomposition K = U w U^T serves all noises that are equal for all values.
+            values, vectors = linalg.eigh(gram)
+            squares, targets = (cross @ vectors) ** 2, targets @ vectors
+            cross = cross @ vectors
+        for noise in noises:
+            of_others = np.broadcast_to(noise, len(left_out))[others] + JITTER
+            if np.ndim(noise) == 0:
+                inverse = 1 / (np.maximum(values, 0) + of_others)
+                mean, explained = (targets * inverse) @ cross.T, squares @ inverse
+                of_noise = squares @ (inverse**2 * of_others)
+            else:
+                noisy = gram.copy()
+                noisy[np.diag_indices_from(noisy)] += of_others
+                solution = linalg.cho_solve(linalg.cho_factor(noisy, lower=True), cross.T)
+                mean, explained = targets @ solution, np.einsum("ij,ji->i", cross, solution)
+                of_noise = of_others @ solution**2
+            # Variance k** - k A^-1 k^T, with A the noisy kernel of the others. Rounding can make it
+            # slightly negative where others determine a value.
+            variance = np.maximum(diagonal - explained, 0)
+            means.append(mean)
+            closed.append(np.maximum(variance - of_noise, 0) + JITTER)
+            totals.append(variance + np.broadcast_to(noise, len(left_out))[left_out] + JITTER)
+        return np.array(means), np.array(totals), np.array(closed)
 
 
 class SparseProcess:

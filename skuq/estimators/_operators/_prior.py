@@ -27,21 +27,27 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize
+from scipy import optimize, stats
 
 from skuq.networks._epinet import PRIOR_SCALE
-from skuq.predictive._calibration import fit_scale
+from skuq.predictive._calibration import fit_scale, minimise, root_mean_square
 
 # Candidate noise variances in units of the prior's variance, two in each power of ten. Smaller ones
 # would need more precision than float32 weights have: intervals became far too narrow with them.
 _NOISES = tuple(10.0 ** np.arange(-5, 2.5, 0.5))
 _N_SMALL = int(np.searchsorted(_NOISES, 1.01))  # number of candidates up to the prior's variance
+# The same without noise: what networks miss is their own error, and smallest where data are.
+_CLOSED_NOISES = (1e-10, *10.0 ** np.arange(-9, -2.9, 0.5))
 # Standard deviation of the logarithm of a group's relative noise variance around the overall one.
 _LOG_NOISE_STD = 1.0
-# Relative noise variance with which a scale is learnt where there is no noise. Errors below one per
-# cent of the prior's scale come from the linearisation and would widen predictions everywhere.
-_LEAST_NOISE = 1e-4
-_PRIOR_VALUES = 2  # pseudo-values at the default scale, which stabilise estimates from few values
+# The mean of five networks misses new functions by less than each network misses those that it
+# leaves out: by so much in the median of ten problems (oscillators, growth, heat, waves, beams).
+_GAIN_OF_MEAN = 0.93
+# Least difference in log likelihood that decides between candidates, where the values of a function
+# count as one, because they depend on each other.
+_CLOSED_ADVANTAGE = 3.0
+_LARGEST_SCALE = 10.0  # of such values; where only larger ones would do, noise is likelier
+_NEGLIGIBLE_NOISE = 1e-3  # share of the variance at left-out values
 _SCALES = tuple(10.0 ** np.arange(-2, 1.6, 0.25))  # candidate scales where the noise is known
 _MAX_LOG_FACTOR = 6.0  # bound on the logarithm of a factor of variances
 _TINY = 1e-12
@@ -53,18 +59,21 @@ class Prior(NamedTuple):
 
     `noise` (n,) is the noise up to which draws meet each value. `mean_noise` (n,) is the noise with
     which the mean is corrected towards the data. It can differ: a network that stopped early has
-    learnt most of what the data say, and the rest of its residuals is mostly noise.
+    learnt most of what the data say, and the rest of its residuals is mostly noise. `draw_noise`
+    (n,) is the variance of the noise that is drawn for each value: 0 where values have none, and
+    `noise` only says how closely networks can meet them.
     """
 
     scale: float
     noise: np.ndarray
     mean_noise: np.ndarray
+    draw_noise: np.ndarray
 
     @classmethod
     def of_given(cls, scale: float, variance: np.ndarray) -> Prior:
         """Make the prior of a given scale, and of a given variance of the noise of each value."""
         noise = variance / max(scale, 1e-12) ** 2
-        return cls(scale, noise, noise.copy())
+        return cls(scale, noise, noise.copy(), noise)
 
 
 class _Errors(NamedTuple):
@@ -78,6 +87,8 @@ class _Errors(NamedTuple):
         Squared errors of the processes when they predict the values themselves.
     variances : ndarray of shape (n_noises, n)
         Variances that the processes predict, noise included, in units of the prior's variance.
+    closed : ndarray of shape (n_noises, n)
+        The same without noise, and of draws without noise of their own.
     weight : ndarray of shape (n,)
         Weights of the values.
     """
@@ -85,15 +96,23 @@ class _Errors(NamedTuple):
     network: np.ndarray
     process: np.ndarray
     variances: np.ndarray
+    closed: np.ndarray
     weight: np.ndarray
+
+    def at(self, candidates: slice) -> _Errors:
+        """Return the errors of some of the candidate noises."""
+        return _Errors(*(values[candidates] for values in self[:4]), self.weight)
 
     def of_group(self, members: np.ndarray) -> _Errors:
         """Return the errors of one noise group, given as a mask (n,)."""
         return _Errors(*(values[..., members] for values in self))
 
 
-def learn_prior(members, make_process, y, importance, unseen, groups, limits):
+def learn_prior(members, make_process, y, importance, unseen, groups, limits, n_functions):
     """Learn the prior and the noise of each noise group.
+
+    A group whose left-out values are far more likely without noise has none, see
+    `learn_closed_prior`.
 
     Parameters
     ----------
@@ -108,6 +127,7 @@ def learn_prior(members, make_process, y, importance, unseen, groups, limits):
         Number of each value's noise group.
     limits : tuple of two ndarrays
         Smallest and largest standard deviation that the noise of each group can have.
+    n_functions : int
 
     Returns
     -------
@@ -115,15 +135,138 @@ def learn_prior(members, make_process, y, importance, unseen, groups, limits):
     widths : tuple of two ndarrays of the shape of the limits
         Factor of the epistemic standard deviation, and standard deviation of the noise.
     """
-    errors, seen = _errors_left_out(members, make_process, y, importance, unseen, _NOISES)
+    candidates = *_CLOSED_NOISES, *_NOISES
+    both, seen = _errors_left_out(members, make_process, y, importance, unseen, candidates)
+    n_closed, groups_seen = len(_CLOSED_NOISES), groups[seen]
+    errors = both.at(slice(n_closed, None))
+    closed = _ClosedErrors(both.at(slice(n_closed)), groups_seen, n_functions)
     shape, limits = limits[0].shape, np.reshape(limits, (2, -1))
     priors, std = _GroupPriors(groups, limits.shape[1]), limits[0].copy()
     overall, _ = _likeliest_process(errors)
-    for k in np.unique(groups[seen]):
-        of_group = errors.of_group(groups[seen] == k)
-        scale, std[k], mean_noise = _learn_group(of_group, overall, *limits[:, k])
-        priors.put(k, scale, std[k] ** 2, mean_noise)
+    for k in np.unique(groups_seen):
+        of_group = errors.of_group(groups_seen == k)
+        scale, std[k], mean_noise, loss = _learn_group(of_group, overall, *limits[:, k])
+        without = closed.learn(k)
+        if limits[0, k] == 0 and closed.is_likelier(without, loss):
+            std[k] = 0.0
+            priors.put_closed(k, without)
+        else:
+            priors.put(k, scale, std[k] ** 2, mean_noise)
     return priors.joined(), (priors.factors(shape), std.reshape(shape))
+
+
+def learn_closed_prior(members, make_process, y, importance, unseen, groups, std, n_functions):
+    """Learn the prior of each noise group of values without noise.
+
+    How closely networks meet the data, and with what scale, are those under which the errors at
+    left-out values are most likely. Exact conditioning would trust the linearised networks more
+    than their errors allow. See `learn_prior` for the other parameters; `std` are the zeros of
+    the noise.
+
+    Returns
+    -------
+    prior : Prior
+    widths : tuple of two ndarrays of the shape of `std`
+    error : float
+        Root mean square of the networks' errors, divided by that of the values.
+    """
+    errors, seen = _errors_left_out(members, make_process, y, importance, unseen, _CLOSED_NOISES)
+    priors, squares = _GroupPriors(groups, std.size), 0.0
+    closed = _ClosedErrors(errors, groups[seen], n_functions)
+    for k in np.unique(groups[seen]):
+        found, here = closed.learn(k), groups[seen] == k
+        priors.put_closed(k, found)
+        squares += errors.weight[here] @ errors.network[found.mean][here]
+    size = importance[seen] @ y[seen] ** 2 or 1.0
+    error = float(np.sqrt(squares / size))
+    return priors.joined(), (priors.factors(std.shape), np.zeros(std.shape)), error
+
+
+class _ClosedPrior(NamedTuple):
+    """Prior of a noise group without noise.
+
+    `mean` and `draws` are positions among the candidate noises: how closely the mean and the draws
+    meet the data. `loss` is twice the mean negative log likelihood of the errors.
+    """
+
+    mean: int
+    draws: int
+    scale: float
+    loss: float
+
+
+class _ClosedErrors:
+    """Errors at left-out values, from which priors are learnt as if there were no noise.
+
+    Parameters
+    ----------
+    errors : _Errors
+        Of all candidates `_CLOSED_NOISES`.
+    groups : ndarray of int of shape (n,)
+        Number of each value's noise group.
+    n_functions : int
+    """
+
+    def __init__(self, errors, groups, n_functions):
+        self._errors, self._groups, self._n_functions = errors, groups, n_functions
+        # Networks miss left-out values by more where they have to meet all others exactly. Mean and
+        # draws meet the data as closely as does not clearly cost them anything elsewhere.
+        sizes = np.maximum(np.average(errors.network, axis=1, weights=errors.weight), 1e-300)
+        self._mean = self._closest(np.log(sizes))
+
+    def _closest(self, losses):
+        """Find the smallest candidate that is not clearly worse than the best one."""
+        advantage = (losses - losses.min()) * self._n_functions / 2
+        return int(np.argmax(advantage <= _CLOSED_ADVANTAGE))
+
+    def _losses(self, k):
+        """Compute the loss of group k for all candidates of the draws, and their best scales."""
+        errors = self._errors.of_group(self._groups == k)
+        ratios = errors.network[self._mean] / errors.closed
+        squares = np.maximum(np.average(ratios, axis=1, weights=errors.weight), 1e-300)
+        logs = np.average(np.log(errors.closed), axis=1, weights=errors.weight)
+        return np.log(squares) + logs + 1, np.sqrt(squares)
+
+    def learn(self, k):
+        """Learn the prior of group k."""
+        here, (losses, _) = self._groups == k, self._losses(k)
+        # The mean misses no value on which all draws agree.
+        best = max(self._mean, self._closest(losses))
+        errors = self._errors.of_group(here)
+        scale = _GAIN_OF_MEAN * _fit_spread(
+            np.sqrt(errors.network[self._mean]), np.sqrt(errors.closed[best]), errors.weight
+        )
+        # Few functions widen it as they do Student's t.
+        n = self._n_functions
+        scale *= np.sqrt((n - 1) / max(n - 3, 1))
+        return _ClosedPrior(self._mean, best, scale, losses[best])
+
+    def is_likelier(self, found, loss):
+        """Tell whether a prior without noise is likelier than one with noise, of a given loss."""
+        advantage = (loss - found.loss) * self._n_functions / 2
+        return found.scale < _LARGEST_SCALE and advantage > _CLOSED_ADVANTAGE
+
+
+def _fit_spread(errors, std, weight):
+    """Find the factor of standard deviations (n,) that absolute errors (n,) ask for.
+
+    It has the smallest continuous ranked probability score of errors divided by their standard
+    deviations. The likeliest factor would be decided by the largest of these. Where errors are
+    larger than all deviations say in the root mean square, it is the geometric mean of both.
+    """
+    if not errors.any():
+        return 0.0
+    z, unit = errors / std, root_mean_square(errors / std, weight)
+
+    def score(log_factor):
+        factor = np.exp(log_factor) * unit
+        of = z / factor
+        parts = of * (2 * stats.norm.cdf(of) - 1) + 2 * stats.norm.pdf(of) - 1 / np.sqrt(np.pi)
+        return factor / unit * np.average(parts, weights=weight)
+
+    factor = np.exp(minimise(score, np.linspace(-8, 1, 40))) * unit
+    pooled = root_mean_square(errors, weight) / root_mean_square(std, weight)
+    return float(factor * np.sqrt(max(1.0, pooled / factor)))
 
 
 def _learn_group(errors, overall, least, most):
@@ -131,6 +274,8 @@ def _learn_group(errors, overall, least, most):
 
     `overall` is the position of the candidate noise that is most likely for all groups together.
     The noise stays between `least` and `most`; larger errors are attributed to the epistemic part.
+    Also returns the loss of the errors: twice the mean negative log likelihood, or infinity if the
+    noise is negligible.
     """
     # The mean is corrected with the noise under which the networks' errors are most likely.
     mean_noise, _ = _most_likely(errors.network, errors.variances, errors.weight)
@@ -145,13 +290,17 @@ def _learn_group(errors, overall, least, most):
     if not least <= std <= most:
         std = np.clip(std, least, most)
         factor = _likeliest_factor(squares, epistemic, std**2, errors.weight)
+    total = factor**2 * epistemic + std**2
+    loss = np.average(np.log(total) + squares / total, weights=errors.weight)
+    if std**2 < _NEGLIGIBLE_NOISE * np.average(total, weights=errors.weight):
+        loss = np.inf  # there is no noise, and other candidates meet the data more closely
     scale *= factor
     if std**2 > _NOISES[0] * scale**2:
         # With this noise each candidate stands for a scale: relative noise = (std / scale)^2.
         scales = std / np.sqrt(_NOISES[:_N_SMALL])
         totals = scales[:, None] ** 2 * errors.variances[:_N_SMALL]
         scale = _refit_scale(squares, totals, scales, scale, std**2, errors.weight)
-    return scale, std, _NOISES[mean_noise]
+    return scale, std, _NOISES[mean_noise], loss
 
 
 def _refit_scale(squares, totals, scales, guess, variance, weight):
@@ -179,7 +328,7 @@ class _GroupPriors:
 
     def __init__(self, groups, n_groups):
         self._groups, self._scales = groups, np.full(n_groups, PRIOR_SCALE)
-        self._noise, self._mean_noise = np.full((2, len(groups)), _NOISES[0])
+        self._noise, self._mean_noise, self._draw_noise = np.full((3, len(groups)), _NOISES[0])
 
     def put(self, k, scale, variance, mean_noise):
         """Store the scale of group k, the variance of its noise, and its relative mean noise.
@@ -189,12 +338,20 @@ class _GroupPriors:
         """
         at = self._groups == k
         self._scales[k] = scale = max(scale, _LEAST_SCALE)
-        self._noise[at] = noise = max(variance / scale**2, _NOISES[0])
+        self._noise[at] = self._draw_noise[at] = noise = max(variance / scale**2, _NOISES[0])
         self._mean_noise[at] = min(mean_noise, noise)
+
+    def put_closed(self, k, found):
+        """Store a prior without noise of group k."""
+        at = self._groups == k
+        self._scales[k] = max(found.scale, _LEAST_SCALE)
+        self._noise[at] = _CLOSED_NOISES[found.draws]
+        self._mean_noise[at] = _CLOSED_NOISES[found.mean]
+        self._draw_noise[at] = 0.0
 
     def joined(self):
         """Make one prior, whose scale is the geometric mean of the groups' scales."""
-        return Prior(self._scale, self._noise, self._mean_noise)
+        return Prior(self._scale, self._noise, self._mean_noise, self._draw_noise)
 
     def factors(self, shape):
         """Divide each group's scale by the joint one: factors of epistemic deviations."""
@@ -263,23 +420,6 @@ def _likeliest_factor(squares, epistemic, variance, weight):
     return np.exp(found.x / 2)
 
 
-def learn_scale_without_noise(members, make_process, y, importance, unseen):
-    """Learn the prior's scale from values without noise; see `learn_prior` for the parameters.
-
-    Returns
-    -------
-    scale : float
-    error : float
-        Root mean square of the networks' errors, divided by that of the values.
-    """
-    errors, _ = _errors_left_out(members, make_process, y, importance, unseen, (_LEAST_NOISE,))
-    ratios = errors.network[0] / errors.variances[0]
-    total = (errors.weight * ratios).sum() + _PRIOR_VALUES * PRIOR_SCALE**2
-    scale = float(np.sqrt(total / (errors.weight.sum() + _PRIOR_VALUES)))
-    size = np.average(y**2, weights=importance) or 1.0
-    return scale, float(np.sqrt(np.average(errors.network[0], weights=errors.weight) / size))
-
-
 def _errors_left_out(members, make_process, y, importance, unseen, noises):
     """Compute the errors at left-out values for each candidate noise.
 
@@ -289,19 +429,19 @@ def _errors_left_out(members, make_process, y, importance, unseen, noises):
     seen : ndarray of bool of shape (n_values,)
         Values that have errors: not all of them if the networks of some folds have diverged.
     """
-    of_network, of_process, variances = np.zeros((3, len(noises), len(y)))
+    of_network, of_process, variances, closed = np.zeros((4, len(noises), len(y)))
     for member, left_out in zip(members, unseen):
         derivatives, process = make_process(member)
         residual = y - derivatives.raw.ravel()
         # One factorisation predicts both targets: residuals of the network, and values.
-        means, variances[:, left_out] = process.predict_left_out(
+        means, variances[:, left_out], closed[:, left_out] = process.predict_left_out(
             np.stack([residual, y]), left_out, noises, importance
         )
         of_network[:, left_out] = (residual[left_out] - means[:, 0]) ** 2
         of_process[:, left_out] = (y[left_out] - means[:, 1]) ** 2
     seen = unseen.any(axis=0)
-    found = of_network[:, seen], of_process[:, seen], variances[:, seen], importance[seen]
-    return _Errors(*found), seen
+    found = (part[:, seen] for part in (of_network, of_process, variances, closed))
+    return _Errors(*found, importance[seen]), seen
 
 
 def _likeliest_process(errors, overall=None):

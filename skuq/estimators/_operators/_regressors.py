@@ -252,7 +252,8 @@ class NEONRegressor(OperatorRegressor):
         points, one for each column, of shape (q, m), or (q,) of one component. "auto" learns one
         for each component, and a factor of the epistemic part, from functions that networks leave
         out. For that there must be 30 functions or more, or 15 with a conditioned prior; for fewer
-        there is no noise. With ``loss="nll"`` the networks learn it.
+        there is no noise. It is 0 where left-out values are clearly likelier without noise. With
+        ``loss="nll"`` the networks learn it.
     learning_rate : float, default=1e-3
         Learning rate of the optimiser.
     batch_size : int or None, default=64
@@ -804,10 +805,9 @@ def _standardised_noise(noise_std, scale):
 
 def _make_widths(learnt, noise, scale):
     """Make the widths of predictions, in units of Y: learnt, of the known noise, or None."""
+    factor = np.ones_like(noise)  # of a known noise: only the epistemic part was to be found
     if learnt is not None:
         factor, noise = learnt
-    elif noise.any():  # known: only the epistemic part was to be found
-        factor = np.ones_like(noise)
-    else:
+    if not noise.any() and (factor == 1).all():
         return None
     return Widths(factor, noise * scale)
