@@ -34,6 +34,7 @@ from skuq.predictive import (
     EpistemicNormal,
     GaussianMixture,
     Mixture,
+    NestedGaussianMixture,
     RecalibratedMixture,
     TwoPieceNormal,
 )
@@ -424,7 +425,8 @@ def regressor_distribution(
     model, X = unwrap_estimator(estimator, X)
     if hasattr(model, "predict_distribution"):
         distribution = model.predict_distribution(X)
-        kinds = (Mixture, TwoPieceNormal) if method == "scale" else (GaussianMixture,)
+        normals = GaussianMixture, NestedGaussianMixture
+        kinds = (Mixture, TwoPieceNormal) if method == "scale" else normals
         if not isinstance(distribution, kinds):
             advice = "" if method == "scale" else ' Use method="scale", which takes more kinds.'
             raise TypeError(

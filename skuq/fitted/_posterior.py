@@ -21,7 +21,7 @@ from scipy import special
 
 from skuq.catalog import Member
 from skuq.networks import GaussianHead
-from skuq.networks._heads import SquaredErrorHead
+from skuq.networks._heads import GaussianMixtureHead, SquaredErrorHead
 from skuq.networks._nomu import READOUTS, NomuHead
 from skuq.networks._plan import Plan, make_plan
 from skuq.networks._plan_parts import ARRAYS, Run, tensors
@@ -41,8 +41,9 @@ def member_posterior(ensemble: Any, n_draws: int) -> Posterior:
     members, inputs, targets = ensemble.members, ensemble.inputs, ensemble.targets
     plans = _make_plans(members)
     scaled_only = inputs.scales_only and not targets.is_transformed
-    # Heads whose first raw numbers are the means.
-    scaled_only &= isinstance(targets.head, GaussianHead | SquaredErrorHead)
+    # Heads whose first raw numbers are the means, and mixtures, which have a formula.
+    is_mixture = isinstance(targets.head, GaussianMixtureHead)
+    scaled_only &= is_mixture or isinstance(targets.head, GaussianHead | SquaredErrorHead)
     if not scaled_only or plans is None or isinstance(inputs.scaling, ImageScaling):
         # The copies of a packed head share the weight of their network.
         copies = getattr(targets.head, "n_copies", 1)
@@ -67,6 +68,7 @@ def member_posterior(ensemble: Any, n_draws: int) -> Posterior:
         repeats=bool(repeats),
         calibrated=targets.is_calibrated,
         clip=type(inputs.scaling).clip,
+        mixture=targets.head if is_mixture else None,
     )
     factor = [np.asarray(targets.std_factor)] if targets.is_calibrated else []
     scalers = [*_scalers(inputs, targets), *factor]
@@ -129,6 +131,7 @@ class _MemberMeans:
     repeats: bool
     calibrated: bool
     clip: Callable[[Any, Any], Any]  # of `Scaling`
+    mixture: GaussianMixtureHead | None  # head, unless the first raw numbers are the means
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
         (x_mean, x_scale, y_mean, y_scale), rest = arguments[:4], iter(arguments[4:])
@@ -141,6 +144,8 @@ class _MemberMeans:
         # Members of one plan together, (K_plan, n, n_raw), or a single one, (n, n_raw).
         raws = [_output(plan, rest, x, run) for plan in self.plans]
         means = xp.concatenate([raw if len(raw.shape) == 3 else raw[None] for raw in raws], axis=0)
+        if self.mixture is not None:
+            means, _ = self.mixture.moments(means, xp)
         means = means[..., : self.n_outputs] * y_scale + y_mean  # (K, n, m)
         # (T, K) times (K, n, m): members of larger weight are several draws.
         if repeats is not None:

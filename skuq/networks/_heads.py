@@ -256,18 +256,23 @@ class GaussianHead(LikelihoodHead):
             return super().mixture_loss(y, copies)
         ops = backend.ops
         mean, scale = self.distribution(copies, ops)  # (.., C, m)
-        # E|X - y| is a mean over copies, and E|X - X'| one over pairs of copies (Grimit et al.,
-        # Eq. 5).
-        to_y = ops.mean(_mean_distance(y[..., None, :] - mean, scale, ops), axis=-2)
-        n_copies, variance = copies.shape[-2], ops.square(scale)
+        share = ops.ones_like(mean) / copies.shape[-2]
+        return ops.mean(_mixture_crps(y, mean, scale, share, ops), axis=-1)
 
-        def to_copy(k):
-            """Compute mean distances (.., C, m) from all copies to copy k; all pairs are large."""
-            std = ops.sqrt(variance + variance[..., k, None, :])
-            return _mean_distance(mean - mean[..., k, None, :], std, ops)
 
-        between = sum(to_copy(k) for k in range(n_copies))
-        return ops.mean(to_y - 0.5 * ops.mean(between, axis=-2) / n_copies, axis=-1)
+def _mixture_crps(y, loc, scale, probability, xp):
+    """Compute the CRPS (.., m) of mixtures of J normals (.., J, m) (Grimit et al., Eq. 5)."""
+    # E|X - y| is a mean over components, and E|X - X'| one over pairs of components.
+    to_y = xp.sum(probability * _mean_distance(y[..., None, :] - loc, scale, xp), axis=-2)
+    variance = xp.square(scale)
+
+    def to_component(k):
+        """Compute mean distances (.., m) to component k: all pairs at once are large."""
+        std = xp.sqrt(variance + variance[..., k, None, :])
+        distance = _mean_distance(loc - loc[..., k, None, :], std, xp)
+        return probability[..., k, :] * xp.sum(probability * distance, axis=-2)
+
+    return to_y - 0.5 * sum(to_component(k) for k in range(loc.shape[-2]))
 
 
 def _mean_distance(mean, std, xp):
@@ -343,11 +348,19 @@ class GaussianMixtureHead(LikelihoodHead):
         J, the number of normals for each output.
     min_scale : float, default=1e-3
         Smallest standard deviation, in units of the standardised y; see `GaussianHead`.
+    score : {"log", "crps"}, default="log"
+        Training loss: the negative log likelihood, or its sum with the CRPS, both in units of y.
+        In the sum the negative log likelihood is multiplied by the mixture's standard deviation,
+        without a gradient through this factor, as in the beta-NLL of `GaussianHead`.
+    validation : {"log", "crps"}, default="log"
+        Score of validation rows, for early stopping and searches: the negative log likelihood or
+        the CRPS. The first is lowest long before the mean is best, because networks grow too sure
+        first; the CRPS lets them train on.
 
     Raises
     ------
     ValueError
-        If n_components is below 1.
+        If n_components is below 1, or a score is unknown.
 
     Notes
     -----
@@ -356,7 +369,8 @@ class GaussianMixtureHead(LikelihoodHead):
 
     References
     ----------
-    Bishop (1994), "Mixture Density Networks".
+    Bishop (1994), "Mixture Density Networks". Grimit et al. (2006), Eq. 5 (CRPS); Seitzer et al.
+    (2022), Eq. 5 (weights); see `GaussianHead`.
 
     Examples
     --------
@@ -371,10 +385,15 @@ class GaussianMixtureHead(LikelihoodHead):
     n_outputs: int = 1
     n_components: int = 3
     min_scale: float = 1e-3
+    score: str = "log"
+    validation: str = "log"
 
     def __post_init__(self):
         if self.n_components < 1:
             raise ValueError(f"n_components must be at least 1. Got {self.n_components}.")
+        for name in ("score", "validation"):
+            if getattr(self, name) not in ("log", "crps"):
+                raise ValueError(f'{name} must be "log" or "crps". Got {getattr(self, name)!r}.')
 
     @property
     def n_raw(self) -> int:
@@ -411,6 +430,50 @@ class GaussianMixtureHead(LikelihoodHead):
         """Compute log densities (.., n_outputs) from y (.., n_outputs) and raw (.., n_raw)."""
         loc, scale, log_probability = self.distribution(raw, xp)
         return _logsumexp(log_probability + log_normal(y[..., None, :], loc, scale, xp), xp)
+
+    def loss(self, y, raw):
+        """Compute each row's loss (..,), mean over outputs, from tensors; see `score`."""
+        ops = backend.ops
+        log_density = self.log_densities(y, raw, ops)
+        if self.score == "log":
+            return -ops.mean(log_density, axis=-1)
+        _, std = self.moments(raw, ops)
+        crps = self._crps(y, raw, ops)
+        return ops.mean(crps - ops.stop_gradient(std) * log_density, axis=-1)
+
+    def validation_loss(self, y, raw):
+        """Compute each row's negative log likelihood or CRPS, mean over outputs."""
+        if self.validation == "log":
+            return super().validation_loss(y, raw)
+        return backend.ops.mean(self._crps(y, raw, backend.ops), axis=-1)
+
+    def scores(self, y, raw) -> np.ndarray:
+        """Compute `validation_loss` (..,) in NumPy, from arrays. Searches minimise it."""
+        if self.validation == "log":
+            return super().scores(y, raw)
+        return self._crps(y, raw).mean(axis=-1)
+
+    def _crps(self, y, raw, xp=np):
+        """Compute the CRPS (.., n_outputs) of each output."""
+        loc, scale, log_probability = self.distribution(raw, xp)
+        return _mixture_crps(y, loc, scale, xp.exp(log_probability), xp)
+
+    def mixture_loss(self, y, copies):
+        """Compute `validation_loss` of the equal mixture of C copies.
+
+        `y` is (.., n_outputs), and `copies` are (.., C, n_raw).
+        """
+        if self.validation == "log":
+            return super().mixture_loss(y, copies)
+        ops = backend.ops
+        # Components of all copies, (.., C * n_components, n_outputs), are one mixture.
+        size = copies.shape[-2] * self.n_components, self.n_outputs
+        loc, scale, log_probability = (
+            ops.reshape(part, (*ops.shape(part)[:-3], *size))
+            for part in self.distribution(copies, ops)
+        )
+        share = ops.exp(log_probability) / copies.shape[-2]
+        return ops.mean(_mixture_crps(y, loc, scale, share, ops), axis=-1)
 
 
 def _logsumexp(values, xp):

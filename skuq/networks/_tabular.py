@@ -25,6 +25,7 @@ from skuq import backend
 from skuq._params import Interval, Options, Settings, StrOptions
 from skuq._utils._checks import check_count
 from skuq._utils._records import saved_as
+from skuq.networks._heads import PackedHead
 from skuq.networks._space import Categorical, Decisions, Integer, Real, Space
 
 _FLOAT32 = {"dtype": "float32"}
@@ -442,8 +443,8 @@ class TabularSpace(Settings):
         classes : bool, default=False
             Whether y are classes, for which the default has some dropout.
         losses : tuple of {"crps", "nll"}, default=()
-            Choices of a further decision about the loss of a `GaussianHead`; the first is the
-            default.
+            Choices of a further decision about the loss, the `score` of a `GaussianHead` or
+            `GaussianMixtureHead`; the first is the default.
 
         Returns
         -------
@@ -501,6 +502,8 @@ class BoundTabularSpace:
         """Select the head that a configuration trains with, if the loss is a decision."""
         if "loss" not in configuration:
             return head
+        if isinstance(head, PackedHead):
+            return replace(head, head=self.head(configuration, head.head))
         return replace(head, score="crps" if configuration["loss"] == "crps" else "log")
 
     def build(

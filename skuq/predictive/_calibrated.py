@@ -20,7 +20,11 @@ from skuq.predictive._mixture import (
     Parametric,
     Uncertainty,
 )
-from skuq.predictive._parametric import GaussianMixture, check_location_and_stds
+from skuq.predictive._parametric import (
+    GaussianMixture,
+    NestedGaussianMixture,
+    check_location_and_stds,
+)
 
 
 def by_output(function: Callable[..., Any], values: np.ndarray, *knots: np.ndarray) -> Any:
@@ -110,7 +114,7 @@ class RecalibratedMixture(Calibrated):
 
     Parameters
     ----------
-    base : GaussianMixture
+    base : GaussianMixture or NestedGaussianMixture
         Distribution before the calibration.
     predicted, observed : ndarray of shape (n_knots,) or (n_knots, m)
         Knots of R and the values there, both strictly increasing from 0 to 1. Between knots R is
@@ -178,13 +182,21 @@ class RecalibratedMixture(Calibrated):
         return np.concatenate(parts)
 
 
-def _partial_moments(mixture: GaussianMixture, knots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _partial_moments(
+    mixture: GaussianMixture | NestedGaussianMixture, knots: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Integrate y - mean and its square over each cell between two knots (n_knots, n[, m]).
 
     The integrals are weighted by the mixture's density, and have shape (n_knots - 1, n[, m]).
     """
     first = second = np.zeros((len(knots) - 1, *mixture.mean.shape))
-    for weight, loc, scale in zip(mixture.weights, mixture.loc, mixture.scale):
+    normals = zip(mixture.weights, mixture.loc, mixture.scale)
+    if isinstance(mixture, NestedGaussianMixture):
+        weights = mixture.weights.reshape(-1, *[1] * (mixture.loc.ndim - 1)) * mixture.probabilities
+        # Members and components as one axis; the probabilities of components differ by row.
+        normals = zip(*(part.reshape(-1, *part.shape[2:]) for part in (weights, *mixture._arrays)))
+        normals = ((weight, loc, scale) for weight, loc, scale, _ in normals)
+    for weight, loc, scale in normals:
         z = (knots - loc) / scale
         # The integrals of 1, z and z**2 over each cell, for a standard normal z.
         mass = np.diff(special.ndtr(z), axis=0)
@@ -209,7 +221,7 @@ class ConformalMixture(Calibrated):
 
     Parameters
     ----------
-    base : GaussianMixture
+    base : GaussianMixture or NestedGaussianMixture
         Mixture with calibrated standard deviations.
     scores : ndarray of shape (n_scores,) or (n_scores, m)
         Sorted absolute errors of held-out rows, in predicted standard deviations.

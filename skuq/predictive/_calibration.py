@@ -459,6 +459,7 @@ _FLOORS = (-8.0, -4.0, -1.0)  # where the search for the second begins
 TAIL_SCALES = (0.7, 1.0, 3.0)
 _TAIL_PRIOR = np.array([0.0, 0.99, 0.01])
 _TAIL_STEPS = 200  # of expectation maximisation
+_TINY = 1e-12  # in place of 0 where a single member has no spread
 _SMALLEST_SHARE = 1e-4  # of a scale that is worth its time in predictions
 
 
@@ -466,6 +467,7 @@ def fit_out_of_bag(
     loc: np.ndarray,
     scale: np.ndarray,
     probability: np.ndarray,
+    member_weights: np.ndarray,
     unseen: np.ndarray,
     y: np.ndarray,
     weight: np.ndarray,
@@ -477,7 +479,8 @@ def fit_out_of_bag(
     ``a**2 * total**2 + b**2``. The total is the variance of these members, and that of all members'
     means. The few members also err by what the mean of all would have averaged out,
     ``v * (1 / n_unseen - 1 / K)`` with the unbiased variance v of the means, which the fit allows
-    for. The tail then gives the calibrated distribution the shape of the errors, see `fit_tail`.
+    for. With weights, numbers of members are effective ones, ``1 / sum(w**2)``. The tail then gives
+    the calibrated distribution the shape of the errors, see `fit_tail`.
 
     Two priors protect ensembles with few rows. ``log(a**2)`` is standard normal, because rows of
     equal variance cannot tell a factor from a floor. The fitted variance is averaged with the
@@ -486,7 +489,9 @@ def fit_out_of_bag(
     Parameters
     ----------
     loc, scale, probability : ndarray of shape (K, J, n, m)
-        Normals, and their probabilities, of the members, which have equal weights.
+        Normals of the members, and their probabilities.
+    member_weights : ndarray of shape (K,)
+        Positive weights of the members, summing to 1.
     unseen : ndarray of bool of shape (K, n)
         Whether a member has not trained on a row.
     y : ndarray of shape (n, m)
@@ -504,15 +509,17 @@ def fit_out_of_bag(
         return 1.0, 0.0, ()
     loc, scale, probability = (part[:, :, used] for part in (loc, scale, probability))
     y, weight, unseen = y[used], weight[used], unseen[:, used]
-    # Equal weights (K, n, 1) of the members that have not trained on the row.
-    n_unseen = unseen.sum(axis=0)[:, None]
-    share = unseen[..., None] / n_unseen
+    # Weights (K, n, 1) of the members that have not trained on the row.
+    share = member_weights[:, None, None] * unseen[..., None]
+    share = share / share.sum(axis=0)
     means = (probability * loc).sum(axis=1)  # (K, n, m)
     centre = (share * means).sum(axis=0)
     noise = (probability * (scale**2 + (loc - means[:, None]) ** 2)).sum(axis=1)
     # The spread is that of all members: a single unseen member would have none.
-    spread, n_members = means.var(axis=0), len(means)
-    excess = spread * (n_members / n_unseen - 1) / max(n_members - 1, 1)
+    spread = np.tensordot(member_weights, (means - np.tensordot(member_weights, means, 1)) ** 2, 1)
+    crowding = np.sum(member_weights**2)  # 1 / K for equal weights
+    missed = np.maximum((share**2).sum(axis=0) - crowding, 0)
+    excess = spread * missed / max(1 - crowding, _TINY)
     total = (share * noise).sum(axis=0) + spread + excess
     factor, floor = fit_scale((y - centre) ** 2, total, weight)
     # What the unseen members' own means do not show of the spread widens each normal.

@@ -60,7 +60,9 @@ HEADS: dict[str, Any] = {
     "crps": lambda n_outputs: GaussianHead(n_outputs, score="crps"),
     "mse": SquaredErrorHead,
     "student-t": StudentTHead,
-    "gaussian-mixture": GaussianMixtureHead,
+    "gaussian-mixture": lambda n_outputs: GaussianMixtureHead(
+        n_outputs, score="crps", validation="crps"
+    ),
     "quantiles": QuantileHead,
 }
 

@@ -84,9 +84,9 @@ def test_fit_calibrates_by_a_factor_a_floor_and_a_tail(pair, table, n_outputs):
     assert_allclose(found.epistemic, factor * raw.epistemic, rtol=1e-9)
     noise = (factor * raw.aleatoric) ** 2 + floor**2
     assert_allclose(found.aleatoric**2, np.dot(tail, np.square(TAIL_SCALES)) * noise)
-    # The largest scale is in every member's distribution.
-    far = calibrated.predict_distribution(X)
-    assert far.scale.shape[1] == np.count_nonzero(tail) > 1
+    # Each of three components at each scale of the tail.
+    assert np.count_nonzero(tail) > 1
+    assert calibrated.predict_distribution(X).scale.shape[1] == 3 * np.count_nonzero(tail)
 
 
 @pytest.mark.parametrize("n_outputs", [1, 2])
@@ -112,19 +112,20 @@ def test_fit_calibrates_on_the_rows_that_members_have_not_seen(table, monkeypatc
     X, y = table
     seen = []
 
-    def fit(loc, scale, probability, unseen, y, weight):
-        seen.append((loc[:, 0], scale[:, 0], unseen, y, weight))
+    def fit(loc, scale, probability, members, unseen, y, weight):
+        seen.append(((probability * loc).sum(axis=1), members, unseen, y, weight))
         return 2.0, 0.5, (0.1, 0.8, 0.1)
 
     monkeypatch.setattr(f"{MODULE}.fit_out_of_bag", fit)
     weight = np.linspace(1, 3, 160)
     model = TabularEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
     assert calibration(model) == (2.0, 0.5, (0.1, 0.8, 0.1))
-    ((loc, scale, unseen, rows, own_weight),) = seen
+    ((loc, members, unseen, rows, own_weight),) = seen
+    assert_array_equal(members, model.weights_)
     assert_array_equal(unseen.sum(axis=1), 48)
     assert unseen.shape == (4, len(rows)) and unseen.any(axis=0).all()
     for mean, is_unseen, member in zip(loc, unseen, model.members_):
-        expected = np.sort(member.held_out[:, 0])
+        expected = np.sort(model.fitted_.targets.head.moments(member.held_out)[0][:, 0])
         assert_allclose(np.sort(mean[is_unseen, 0]), expected, rtol=1e-3, atol=1e-5)
     assert own_weight.max() / own_weight.min() > 2
     # Of many rows there is a sample, which repeats.

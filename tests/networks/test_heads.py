@@ -29,7 +29,9 @@ LIKELIHOODS = [
     PackedHead(GaussianMixtureHead(2, n_components=2), 3),
 ]
 CRPS = [GaussianHead(2, score="crps"), PackedHead(GaussianHead(2, score="crps"), 3)]
-HEADS = [*LIKELIHOODS, *CRPS, QuantileHead(2), QuantileHead(2, levels=(0.1, 0.9))]
+MIXTURE = GaussianMixtureHead(2, score="crps", validation="crps")
+MIXTURES = [MIXTURE, PackedHead(MIXTURE, 2)]
+HEADS = [*LIKELIHOODS, *CRPS, *MIXTURES, QuantileHead(2), QuantileHead(2, levels=(0.1, 0.9))]
 
 
 def numbers(head, rows=(7,), seed=0, n_outputs=2):
@@ -251,6 +253,27 @@ def test_mixture_is_the_sum_of_scipys_normals():
     assert_allclose(head.log_likelihood(y, raw), np.log(density).sum(axis=1), rtol=1e-12)
 
 
+def test_mixtures_are_judged_by_their_crps_and_trained_by_both_scores():
+    y, raw = numbers(MIXTURE)
+    at = np.linspace(-30, 30, 60_001)
+    loc, scale, log_probability = (part[..., None] for part in MIXTURE.distribution(raw))
+    cdf = (np.exp(log_probability) * special.ndtr((at - loc) / scale)).sum(axis=1)  # (7, 2, ..)
+    crps = integrate.simpson((cdf - (y[..., None] <= at)) ** 2, x=at)
+    for found in (MIXTURE.validation_loss(*float32(y, raw)), MIXTURE.scores(y, raw)):
+        assert_allclose(found, crps.mean(axis=1), rtol=2e-3)
+    _, std = MIXTURE.moments(raw)
+    weighted = crps - std * MIXTURE.log_densities(y, raw)
+    assert_allclose(MIXTURE.loss(*float32(y, raw)), weighted.mean(axis=1), rtol=2e-3)
+    likelihood = GaussianMixtureHead(2, validation="crps")
+    assert_allclose(
+        likelihood.loss(*float32(y, raw)), -MIXTURE.log_densities(y, raw).mean(1), rtol=1e-5
+    )
+    # Copies of one prediction are that prediction.
+    twice = np.concatenate([raw, raw], axis=1)
+    found = PackedHead(MIXTURE, 2).validation_loss(*float32(y, twice))
+    assert_allclose(found, MIXTURE.scores(y, raw), rtol=1e-4)
+
+
 def test_components_start_apart_over_a_standardised_y():
     mean, std = GaussianMixtureHead(1, n_components=3).moments(np.zeros((1, 9)))
     assert_allclose(mean, 0, atol=1e-15)
@@ -387,7 +410,7 @@ def test_heads_train_in_compiled_stacks(jit):
     data = split_table(40, x, y, np.ones(60))
     packed = PackedHead(QuantileHead(2, levels=(0.1, 0.5, 0.9)), 2)
     # The losses that no other test trains.
-    heads = [packed] if jit else [*HEADS[1:4], *CRPS]
+    heads = [packed] if jit else [*HEADS[1:4], *CRPS, *MIXTURES]
     for head in heads:
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(head.n_raw)])
         recipe = Recipe(epochs=15, batch_size=20, learning_rate=0.02)

@@ -10,6 +10,7 @@ from skuq.predictive import (
     ConformalMixture,
     EpistemicNormal,
     GaussianMixture,
+    NestedGaussianMixture,
     RecalibratedMixture,
 )
 from skuq.predictive._calibration import (
@@ -38,6 +39,21 @@ def test_scale_of_normals_is_the_closed_form():
         parts = ([a[f] for f in folds] for a in (y, weight))
         c = fit_std_factor([base.rows(f) for f in folds], *parts)
         assert_allclose(c, np.sqrt(np.average(((y - mean) / std) ** 2, weights=weight)))
+
+
+@pytest.mark.parametrize("outputs", [(), (2,)])
+def test_mapped_levels_of_mixtures_within_members_are_those_of_their_components(outputs):
+    """Equal probabilities of a member's components make them members of half its weight."""
+    base = mixture(0, (4, *outputs), k=6)
+    shape = 3, 2, 4, *outputs
+    nested = NestedGaussianMixture(
+        base.loc.reshape(shape), base.scale.reshape(shape), np.full(shape, 0.5)
+    )
+    knots = [np.stack([k] * 2, axis=1) for k in KNOTS] if outputs else KNOTS
+    one, other = (RecalibratedMixture(m, *knots) for m in (base, nested))
+    assert_allclose(other.variance, one.variance, rtol=1e-10)
+    assert_allclose(other.quantile(0.3), one.quantile(0.3), rtol=1e-10)
+    assert_allclose(other.uncertainty().total, np.sqrt(one.variance), rtol=1e-10)
 
 
 def factor(base, y):

@@ -14,7 +14,8 @@ from skuq.tables._targets import NumberTargets
 def fit_out_of_bag_scale(loc, scale, unseen, y, weight):
     """Factor and floor of members that predict one normal each."""
     loc, scale = loc[:, None], scale[:, None]
-    return fit_out_of_bag(loc, scale, np.ones_like(loc), unseen, y, weight)[:2]
+    equal = np.full(len(loc), 1 / len(loc))
+    return fit_out_of_bag(loc, scale, np.ones_like(loc), equal, unseen, y, weight)[:2]
 
 
 def ensemble(
@@ -165,7 +166,9 @@ def test_a_mixture_counts_as_its_moments():
     (loc, scale, unseen, y, weight), _ = ensemble(5_000, claim=0.5, n_outputs=2)
     two = np.stack([loc - 0.6 * scale, loc + 0.6 * scale], axis=1)
     inner = np.stack([0.8 * scale] * 2, axis=1)
-    found = fit_out_of_bag(two, inner, np.full_like(two, 0.5), unseen, y, weight)[:2]
+    found = fit_out_of_bag(
+        two, inner, np.full_like(two, 0.5), np.full(8, 1 / 8), unseen, y, weight
+    )[:2]
     assert_allclose(found, fit_out_of_bag_scale(loc, scale, unseen, y, weight), rtol=1e-6)
 
 
@@ -208,6 +211,7 @@ def test_members_stretch_about_their_own_means():
         loc[:, None],
         scale[:, None],
         np.ones_like(loc[:, None]),
+        np.full(8, 1 / 8),
         unseen,
         np.where(far, 4 * y, y),
         weight,

@@ -21,6 +21,7 @@ from skuq._utils._environment import generator
 from skuq._utils._records import saved_as
 from skuq.backend import in_thread
 from skuq.catalog import Member
+from skuq.ensembles import stacking_weights
 from skuq.ensembles._selection import fit_class_mixture
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
@@ -83,6 +84,11 @@ class _Kind(NamedTuple):
     recipe: Mapping[str, Any] = {}
 
 
+# Kinds of training of mixtures of normals: the CRPS gives the better means where there is little
+# noise, the likelihood the better shapes.
+_MIXTURE_KINDS: tuple[dict, ...] = ({"loss": "crps"}, {"loss": "nll"})
+_EQUAL_ROWS = 100
+_SHARE_STEPS = 8  # their shares are eighths: a few draws then stand for all members
 # Kinds of classifiers. Which one is best differs between data sets: how columns are embedded, and
 # how strongly weights decay. Few rows need few epochs, and a decay that leaves no noise learnt;
 # some classes can be told apart exactly, with little decay.
@@ -179,7 +185,7 @@ class _TabularEnsemble:
         members, origins = _train(self, task, network, kinds, given, n_members)
         kept = find_completed(members)
         members, origins = [members[k] for k in kept], [origins[k] for k in kept]
-        weights, targets = np.full(len(members), 1 / len(members)), task.targets
+        targets = task.targets
         parts = None if task.splits.parts is None else [origin.part for origin in origins]
         if is_classifier(self):
             weights, targets = _mix_classes(task, members, origins)
@@ -187,17 +193,22 @@ class _TabularEnsemble:
             used = np.flatnonzero(weights)
             members, weights = [members[k] for k in used], weights[used]
             parts = parts and [parts[k] for k in used]
-        elif parts is not None and self.calibrate and self.loss in _NORMAL_LOSSES:
-            targets = _calibrate(task, members, weights, parts)
+        else:
+            weights = _weigh(task, members, origins, len(kinds))
+            if parts is not None and self.calibrate and self.loss in _NORMAL_LOSSES:
+                targets = _calibrate(task, members, weights, parts)
         return shared.finish(self, task, members, weights, targets=targets, parts=parts)
 
 
 def _list_kinds(estimator, task, network):
-    """List the kinds of networks, and the number of members: classifiers have several kinds."""
+    """List the kinds of networks, several for classes and mixtures, and the number of members."""
     decisions, n_members = network.decisions(), estimator.n_members
     is_auto = isinstance(n_members, str)
     if not is_classifier(estimator):
-        return [_Kind("tabular", decisions)], _N_MEMBERS if is_auto else n_members
+        n_members = _N_MEMBERS if is_auto else n_members
+        changes = _MIXTURE_KINDS if estimator.loss == "gaussian-mixture" else ({},)
+        kinds = [_Kind("tabular", {**change, **decisions}) for change in changes]
+        return kinds[:n_members], n_members
     n_rows, validates = len(task.rows.used), task.validation or estimator.validation is not None
     is_few = n_rows <= _FEW_ROWS
     # Decisions of the user hold for all tabular kinds. One about embeddings leaves no other kinds.
@@ -309,8 +320,9 @@ def _make_jobs(estimator, task, network, kinds, given, n_members, padded):
     `padded` are the parts of the splits, with equally many rows.
     """
     data, targets, parts = task.data, task.targets, task.splits.parts
+    losses = ("crps", "nll") if "loss" in kinds[0].decisions else ()
     space = TabularSpace().bind(
-        data.x, task.inputs.n_codes, task.splits.n_train, is_classifier(estimator)
+        data.x, task.inputs.n_codes, task.splits.n_train, is_classifier(estimator), losses
     )
     # Of both parts, the architecture and its training: they share one configuration.
     decisions = sum(space.decisions(), Space())
@@ -318,6 +330,7 @@ def _make_jobs(estimator, task, network, kinds, given, n_members, padded):
     for kind, (form, changes, recipe_changes) in enumerate(kinds):
         if form == "linear":
             continue
+        head = targets.head
         if form == "plain":
             model, fields, most = _build_plain(task), {}, math.inf
         else:
@@ -325,7 +338,7 @@ def _make_jobs(estimator, task, network, kinds, given, n_members, padded):
             model = space.build(
                 configuration, data.x.shape[1:], targets.head.n_raw, n_copies=network.n_copies
             )
-            fields = space.recipe(configuration)
+            fields, head = space.recipe(configuration), space.head(configuration, head)
             most = fields["epochs"]
         fields |= recipe_changes
         fields["epochs"] = min(most, fields["epochs"])  # many rows train long in few epochs
@@ -337,12 +350,47 @@ def _make_jobs(estimator, task, network, kinds, given, n_members, padded):
         numbers = range(kind, n_members, len(kinds))
         splits = padded and padded[: len(numbers)]
         seeds = [task.seeds(1, first=k)[0] for k in numbers]
-        jobs.append(
-            TrainingJob.of_model(model, targets.head, recipe, seeds, stacked=True, splits=splits)
-        )
+        jobs.append(TrainingJob.of_model(model, head, recipe, seeds, stacked=True, splits=splits))
         own_parts = parts[: len(numbers)] if parts else [None] * len(numbers)
         origins += [_Origin(kind, k, part) for k, part in enumerate(own_parts)]
     return jobs, origins
+
+
+def _weigh(task, members, origins, n_kinds):
+    """Weigh the kinds of regressors by stacking on rows held out; members of a kind are equal.
+
+    The members with the same split, one of each kind, are compared on their validation rows, as in
+    `_mix_classes`.
+    """
+    data, head = task.data, task.targets.head
+    kinds = np.array([origin.kind for origin in origins])
+    counts, shares = np.bincount(kinds, minlength=n_kinds), np.full(n_kinds, 1 / n_kinds)
+    by_split: dict = {}  # log likelihood and weight of each validation row, by split and kind
+    for member, (kind, split, part) in zip(members, origins):
+        y, weight = data.y_valid, data.weight_valid
+        if part is not None and part[1] is not None:
+            y, weight = data.y[part[1]], data.weight[part[1]]
+        if n_kinds > 1 and len(member.held_out):
+            found = head.log_likelihood(y, member.held_out.astype("float64")), weight
+            by_split.setdefault(split, {})[kind] = found
+    # Splits in which a member diverged cannot be compared.
+    complete = [found for found in by_split.values() if len(found) == n_kinds]
+    if complete:
+        likelihoods, weights = (
+            np.concatenate([np.stack([f[k][i] for k in range(n_kinds)]) for f in complete], axis=1)
+            for i in range(2)
+        )
+        # All weights can underflow in float32.
+        weight = weights[0] if weights[0].any() else None
+        # Averaged with equal shares, which count as much as some rows.
+        trust = likelihoods.shape[1] / (likelihoods.shape[1] + _EQUAL_ROWS)
+        shares += trust * (stacking_weights(likelihoods, weight) - shares)
+        # Every kind keeps a share, and shares sum to 1.
+        shares = np.clip(np.round(shares * _SHARE_STEPS), 1, None)
+        shares[shares.argmax()] += _SHARE_STEPS - shares.sum()
+    # A kind whose members all diverged has no share.
+    shares = np.where(counts, shares, 0)
+    return (shares / np.maximum(counts, 1))[kinds] / shares.sum()
 
 
 def _build_plain(task):
@@ -482,10 +530,11 @@ def _calibrate(task, members, weights, parts):
         rng = generator(task.entropy, "calibration")
         rows = np.sort(rng.choice(rows, _MOST_CALIBRATION_ROWS, replace=False))
     # Copies in one network have seen the same rows.
-    head, raw, _ = unpack_copies(targets.head, predict_members(members, data.x[rows]), weights)
+    raw = predict_members(members, data.x[rows])
+    head, raw, weights = unpack_copies(targets.head, raw, weights)
     unseen = np.repeat(unseen[:, rows], len(raw) // len(parts), axis=0)
     predicted = normal_components(head, raw.astype("float64"))
-    fitted = fit_out_of_bag(*predicted, unseen, data.y[rows], data.weight[rows])
+    fitted = fit_out_of_bag(*predicted, weights, unseen, data.y[rows], data.weight[rows])
     return targets.with_calibration(*fitted)
 
 
@@ -507,13 +556,15 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
         the stacking gives nearly no weight are dropped after training.
     network : "tabular" or TabularNetwork, default="tabular"
         Modern network for tables, see `skuq.networks.TabularNetwork`.
-    loss : str, default="crps"
-        Distribution that each network predicts, and its loss. "nll": mean and standard deviation of
-        a normal, by likelihood. "beta-nll": the same with the likelihood's gradient weighted by the
+    loss : str, default="gaussian-mixture"
+        Distribution that each network predicts, and its loss. "gaussian-mixture": three normals,
+        whose mixture can have any shape. Half of the members learn it by likelihood, the others by
+        the sum of the continuous ranked probability score (CRPS) and a weighted likelihood, and
+        stacking weighs both halves. "nll": mean and standard deviation of one normal, by
+        likelihood. "beta-nll": the same with the likelihood's gradient weighted by the
         predicted standard deviation (Seitzer et al. 2022, beta 0.5), so that rows believed to be
-        noisy are learnt from, too. "crps": the same two numbers by the continuous ranked
-        probability score, which gives better means and intervals where most of y can be predicted.
-        "student-t" and "gaussian-mixture" (three components): heavier tails or several modes.
+        noisy are learnt from, too. "crps": the same two numbers by the CRPS, which gives better
+        means and intervals where most of y can be predicted. "student-t": heavier tails.
         "quantiles": 19 quantiles that do not cross. "mse": means only, for noise that is known or
         the same everywhere.
     learning_rate : float or "auto", default="auto"
@@ -626,7 +677,7 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
         n_members="auto",
         *,
         network="tabular",
-        loss="crps",
+        loss="gaussian-mixture",
         learning_rate="auto",
         batch_size="auto",
         epochs="auto",
