@@ -28,6 +28,7 @@ SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}
 MODULE = "skuq.estimators._ensembles._tabular"
 TINY = {"epochs": 6, "random_state": 0}
 REGRESSOR = {**TINY, "n_members": 4, "network": TabularNetwork(**SMALL), "validation": 0.3}
+REGRESSOR |= {"loss": "crps"}  # one kind of networks compiles faster than two
 ONE_FORM = {**TINY, "network": TabularNetwork(n_layers=1, width=32, embedding="none")}
 CLASSIFIER = {**TINY, "n_members": 6, "network": TabularNetwork(**SMALL)}
 
@@ -53,7 +54,8 @@ def pair(table):
     fits = {}
     for n_outputs, Y in ((1, y), (2, np.column_stack([y, X[:, 2] - y / 10]))):
         for calibrate in (True, False):
-            model = TabularEnsembleRegressor(**REGRESSOR, calibrate=calibrate)
+            loss = {1: "gaussian-mixture", 2: "crps"}[n_outputs]
+            model = TabularEnsembleRegressor(**REGRESSOR | {"loss": loss}, calibrate=calibrate)
             fits[n_outputs, calibrate] = model.fit(X, Y)
     return fits
 
@@ -84,9 +86,10 @@ def test_fit_calibrates_by_a_factor_a_floor_and_a_tail(pair, table, n_outputs):
     assert_allclose(found.epistemic, factor * raw.epistemic, rtol=1e-9)
     noise = (factor * raw.aleatoric) ** 2 + floor**2
     assert_allclose(found.aleatoric**2, np.dot(tail, np.square(TAIL_SCALES)) * noise)
-    # Each of three components at each scale of the tail.
+    # Each component at each scale of the tail.
     assert np.count_nonzero(tail) > 1
-    assert calibrated.predict_distribution(X).scale.shape[1] == 3 * np.count_nonzero(tail)
+    n_components = {1: 3, 2: 1}[n_outputs] * np.count_nonzero(tail)
+    assert calibrated.predict_distribution(X).scale.shape[1] == n_components
 
 
 @pytest.mark.parametrize("n_outputs", [1, 2])
@@ -134,6 +137,29 @@ def test_fit_calibrates_on_the_rows_that_members_have_not_seen(table, monkeypatc
         TabularEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
     assert len(seen[1][3]) == 60
     assert_array_equal(seen[1][3], seen[2][3])
+
+
+def test_fit_weighs_both_trainings_of_mixtures_by_stacking(table, monkeypatch):
+    X, y = table
+    seen = []
+
+    def weigh(log_likelihood, weight):
+        seen.append(log_likelihood)
+        return np.array([0.95, 0.05])
+
+    monkeypatch.setattr(f"{MODULE}.stacking_weights", weigh)
+    settings = REGRESSOR | {"loss": "gaussian-mixture", "calibrate": False}
+    model = TabularEnsembleRegressor(**settings).fit(X, y, np.linspace(1, 2, 160))
+    # Half of the way, of 96 rows beside 100: 0.72, in eighths; members of a kind are equal.
+    assert_allclose(model.weights_, np.array([6, 6, 2, 2]) / 16)
+    # The log likelihood that both kinds give to their common held-out rows.
+    head, ((crps, nll),) = model.fitted_.targets.head, seen
+    assert crps.shape == nll.shape == (96,)
+    y = model.fitted_.targets.transform(y[:, None])
+    for kind, values in enumerate((crps, nll)):
+        held_out = model.members_[2 * kind].held_out.astype(float)
+        every = head.log_likelihood(y[:, None], held_out)  # of all rows' y by each prediction
+        assert (np.isclose(every, values[:48], atol=1e-5).any(axis=0)).all()
 
 
 GROUPS = np.arange(160) % 20
