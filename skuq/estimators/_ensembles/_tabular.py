@@ -559,12 +559,12 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
     loss : str, default="gaussian-mixture"
         Distribution that each network predicts, and its loss. "gaussian-mixture": three normals,
         whose mixture can have any shape. Half of the members learn it by likelihood, the others by
-        the sum of the continuous ranked probability score (CRPS) and a weighted likelihood, and
-        stacking weighs both halves. "nll": mean and standard deviation of one normal, by
-        likelihood. "beta-nll": the same with the likelihood's gradient weighted by the
-        predicted standard deviation (Seitzer et al. 2022, beta 0.5), so that rows believed to be
-        noisy are learnt from, too. "crps": the same two numbers by the CRPS, which gives better
-        means and intervals where most of y can be predicted. "student-t": heavier tails.
+        the sum of the "crps" below and a weighted likelihood, and stacking weighs both halves.
+        "nll": mean and standard deviation of a normal, by likelihood. "beta-nll": the same with the
+        likelihood's gradient weighted by the predicted standard deviation (Seitzer et al. 2022,
+        beta 0.5), so that rows believed to be noisy are learnt from, too. "crps": the same two
+        numbers by the continuous ranked probability score, which gives better means and intervals
+        where most of y can be predicted. "student-t": heavier tails.
         "quantiles": 19 quantiles that do not cross. "mse": means only, for noise that is known or
         the same everywhere.
     learning_rate : float or "auto", default="auto"
