@@ -459,7 +459,6 @@ _FLOORS = (-8.0, -4.0, -1.0)  # where the search for the second begins
 TAIL_SCALES = (0.7, 1.0, 3.0)
 _TAIL_PRIOR = np.array([0.0, 0.99, 0.01])
 _TAIL_STEPS = 200  # of expectation maximisation
-_TINY = 1e-12  # in place of 0 where a single member has no spread
 _SMALLEST_SHARE = 1e-4  # of a scale that is worth its time in predictions
 
 
@@ -476,11 +475,9 @@ def fit_out_of_bag(
 
     A row's prediction is that of the members that have not trained on it. Under the factor a and
     the floor b its errors are most likely to come from normals of variance
-    ``a**2 * total**2 + b**2``. The total is the variance of these members, and that of all members'
-    means. The few members also err by what the mean of all would have averaged out,
-    ``v * (1 / n_unseen - 1 / K)`` with the unbiased variance v of the means, which the fit allows
-    for. With weights, numbers of members are effective ones, ``1 / sum(w**2)``. The tail then gives
-    the calibrated distribution the shape of the errors, see `fit_tail`.
+    ``a**2 * total**2 + b**2``. The total is the noise of these members, and the variance of all
+    members' means. The tail then gives the calibrated distribution the shape of the errors, see
+    `fit_tail`.
 
     Two priors protect ensembles with few rows. ``log(a**2)`` is standard normal, because rows of
     equal variance cannot tell a factor from a floor. The fitted variance is averaged with the
@@ -517,13 +514,10 @@ def fit_out_of_bag(
     noise = (probability * (scale**2 + (loc - means[:, None]) ** 2)).sum(axis=1)
     # The spread is that of all members: a single unseen member would have none.
     spread = np.tensordot(member_weights, (means - np.tensordot(member_weights, means, 1)) ** 2, 1)
-    crowding = np.sum(member_weights**2)  # 1 / K for equal weights
-    missed = np.maximum((share**2).sum(axis=0) - crowding, 0)
-    excess = spread * missed / max(1 - crowding, _TINY)
-    total = (share * noise).sum(axis=0) + spread + excess
+    total = (share * noise).sum(axis=0) + spread
     factor, floor = fit_scale((y - centre) ** 2, total, weight)
     # What the unseen members' own means do not show of the spread widens each normal.
-    hidden = spread + excess - (share * (means - centre) ** 2).sum(axis=0)
+    hidden = spread - (share * (means - centre) ** 2).sum(axis=0)
     width = np.sqrt(factor**2 * (scale**2 + np.maximum(hidden, 0)) + floor**2)
     # The tail stretches each member about its own mean.
     error = y - centre - factor * (means - centre)
