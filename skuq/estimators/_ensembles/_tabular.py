@@ -91,7 +91,7 @@ _EQUAL_ROWS = 100
 _SHARE_STEPS = 8  # their shares are eighths: a few draws then stand for all members
 # Kinds of classifiers. Which one is best differs between data sets: how columns are embedded, and
 # how strongly weights decay. Few rows need few epochs, and a decay that leaves no noise learnt;
-# some classes can be told apart exactly, with little decay.
+# some classes can be told apart exactly, with little decay, which is enough for many rows.
 _EMBEDDINGS: tuple[dict, ...] = (
     {"frequency_scale": 0.3},
     {"embedding": "none"},
@@ -216,7 +216,9 @@ def _list_kinds(estimator, task, network):
     embeddings = [{**kind, **decisions} for kind in _EMBEDDINGS[: 2 if is_few else None]]
     if is_given:
         embeddings = [decisions]
-    decays = _DECAYS_OF_FEWEST if n_rows <= _FEWEST_ROWS else _DECAYS
+    decays = _DECAYS if is_few else _DECAYS[1:]
+    if n_rows <= _FEWEST_ROWS:
+        decays = _DECAYS_OF_FEWEST
     kinds = [_Kind("tabular", embedding, decays[0]) for embedding in embeddings]
     # Without validation nothing ends the training of other networks in time.
     if not is_given and network.n_copies == 1:
