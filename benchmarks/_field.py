@@ -103,7 +103,7 @@ def realmlp(X, y, X_test):
     z = norm.ppf(LEVELS)
     std = (quantiles @ z) / (z @ z)
     predicted = {"mean": quantiles.mean(1), "std": np.maximum(std, 1e-6)}
-    return {**predicted, "interval": quantiles[:, [0, -1]]}, started, fitted
+    return {**predicted, "quantiles": quantiles}, started, fitted
 
 
 def lightgbmlss(X, y, X_test):

@@ -10,9 +10,11 @@ without it only what is installed here runs. Settings are documented defaults; C
 stop early on a tenth of the rows. skuq's were chosen on inner parts of the training rows of the UCI
 sets (splits 0 to 2), of bike and, for classes, of all sets but cancer and digits; rivals were not
 tuned. Seconds: skuq's first fit imports TensorFlow, later ones reuse programs; rivals run in
-processes of their own, whose imports are mostly not counted. NLL and CRPS are those of the normal
-with the predicted mean and standard deviation, which every method has; intervals are the method's
-own.
+processes of their own, whose imports are mostly not counted. `nll` and `crps` are those of the
+normal with the predicted mean and standard deviation, which every method has; `nll_own`, `crps_own`
+and intervals are of the distribution that the method predicts (samples have no density). Regression
+on the sets of the suite is run, too, and with ``--full`` all 20 splits of the small sets and 5 of
+the large ones; the tables have the first five, three or one.
 """
 
 import argparse
@@ -29,10 +31,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from _data import bike, uci
+from _field import LEVELS, REQUIREMENTS
 from _field import METHODS as RIVALS
-from _field import REQUIREMENTS
 from _stored import STORED, add, matches, read
 from classes import CLASSIFIERS, PACKAGES, as_categories, table
+from scipy.integrate import simpson
 from scipy.stats import norm, rankdata, studentized_range
 from sklearn import datasets
 from sklearn.ensemble import HistGradientBoostingRegressor
@@ -51,14 +54,26 @@ from skuq import (
     TabularEnsembleRegressor,
 )
 from skuq.metrics import brier_loss, crps_loss, ece_loss, gaussian_nll_loss
+from skuq.predictive import GaussianMixture, QuantileMixture
 
 RESULTS = STORED / "leaderboard.json"
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "leaderboard.png"
 REGRESSION = (*SMALL, "diabetes", *LARGE, "bike")
+SUITE = (
+    "boom_bikes",
+    "compactiv",
+    "excitation_current",
+    "medical_cost",
+    "mortgage",
+    "qsar_fish_toxicity",
+    "real_estate_valuation",
+    "wankara",
+)
 CLASSES = ("letter", "pendigits", "adult", "bank", "electricity", "cancer", "digits")
 SMALL_CLASSES = ("cancer", "digits")  # scikit-learn's, several random splits
 N_SPLITS = dict.fromkeys((*SMALL, "diabetes", *SMALL_CLASSES), 5)
-N_SPLITS |= dict.fromkeys(LARGE, 3) | {"protein": 1}
+N_SPLITS |= dict.fromkeys(LARGE, 3) | {"protein": 1} | dict.fromkeys(SUITE, 5)
+FULL_SPLITS = dict.fromkeys(SMALL, 20) | dict.fromkeys(LARGE, 5)
 # The methods of the tables, and what they are called there.
 FIELD = {
     "tabular": "**skuq, tabular**",
@@ -70,6 +85,8 @@ FIELD = {
     "boosted quantiles": "boosted quantiles",
 }
 LEVEL = 0.9
+COVERAGES = (0.5, 0.8, 0.9, 0.95)
+N_WORST = 3  # rows of largest NLL that are stored
 LARGEST_GP = 1500  # rows
 
 
@@ -83,6 +100,10 @@ def regression_data(data_dir, name, split):
         X, counts, _ = bike(data_dir)
         y, first = np.log1p(counts), int(0.8 * len(X))
         train, test = np.arange(first), np.arange(first, len(X))  # later times
+    elif name in SUITE:
+        stored = np.load(data_dir / "suite" / "regression" / f"{name}.npz")
+        X, y, test = stored["X"], stored["y"], stored["test_idx"][split]
+        train = np.setdiff1d(np.arange(len(X)), test)
     else:
         return uci(data_dir, name, split)
     return X[train], y[train], X[test], y[test]
@@ -99,27 +120,26 @@ def from_estimator(make):
         mean, std = model.predict(X_test, return_std=True)
         ended = time.perf_counter()
         predicted = {"mean": mean, "std": std, "started": started, "fitted": fitted, "ended": ended}
-        if hasattr(model, "predict_interval"):
-            predicted["interval"] = model.predict_interval(X_test, LEVEL)
+        if hasattr(model, "predict_distribution"):
+            predicted["distribution"] = model.predict_distribution(X_test)
         return predicted
 
     return run
 
 
 def boosted_quantiles(X, y, X_test):
-    """Scikit-learn's boosting at 5, 50 and 95 %, with the normal that has these bounds."""
+    """Scikit-learn's boosting at 19 levels, with the normal that has the outer quantiles."""
     started = time.perf_counter()
     models = [
         HistGradientBoostingRegressor(loss="quantile", quantile=q, random_state=0).fit(X, y)
-        for q in (0.05, 0.5, 0.95)
+        for q in LEVELS
     ]
     fitted = time.perf_counter()
-    low, mean, high = np.sort([model.predict(X_test) for model in models], axis=0)
+    quantiles = np.sort([model.predict(X_test) for model in models], axis=0)
     ended = time.perf_counter()
-    std = np.maximum((high - low) / (2 * norm.ppf(0.95)), 1e-6)
-    interval = np.stack([low, high], axis=1)
+    std = np.maximum((quantiles[-1] - quantiles[0]) / (2 * norm.ppf(LEVELS[-1])), 1e-6)
     times = {"started": started, "fitted": fitted, "ended": ended}
-    return {"mean": mean, "std": std, "interval": interval, **times}
+    return {"mean": quantiles[len(LEVELS) // 2], "std": std, "quantiles": quantiles.T, **times}
 
 
 def gaussian_process():
@@ -158,25 +178,65 @@ def run_rival(folder, method, X, y, X_test):
         command = [python, script, method, source, target]
         subprocess.run(command, check=True, capture_output=True, env=alone)
         predicted = dict(np.load(target))
-    if "samples" in predicted:
-        tails = (1 - LEVEL) / 2
-        bounds = np.quantile(predicted["samples"], [tails, 1 - tails], axis=0)
-        predicted["interval"] = bounds.T
     predicted |= {"started": 0.0, "fitted": float(predicted["fit_seconds"])}
     predicted["ended"] = predicted["fitted"] + float(predicted["predict_seconds"])
     return predicted
 
 
+def predicted_distribution(predicted):
+    """The distribution that a method predicts; of samples their quantiles, with `has_density`."""
+    if "distribution" in predicted:
+        return predicted["distribution"], True
+    if "samples" in predicted:
+        values = np.quantile(predicted["samples"], LEVELS, axis=0)
+        return spread_quantiles(values), False
+    if "quantiles" in predicted:
+        return spread_quantiles(predicted["quantiles"].T), True
+    return GaussianMixture(predicted["mean"][None], predicted["std"][None]), True
+
+
+def spread_quantiles(values):
+    """Distribution with quantiles (19, n) at `LEVELS`; equal ones get a little spread."""
+    least = 1e-3 * np.maximum(np.ptp(values, axis=0), 1e-9) / len(values)
+    return QuantileMixture(LEVELS, (values + least * np.arange(len(values))[:, None])[None])
+
+
+def exact_crps(distribution, y, n_points=401):
+    """CRPS of each row: the integral of (F - 1{y <= .})^2, by Simpson's rule on either side."""
+    low, high = distribution.quantile([1e-5, 1 - 1e-5]).T
+    total = 0.0
+    for end in (np.minimum(low, y), np.maximum(high, y)):
+        grid = np.linspace(end, y, n_points, axis=1)
+        beyond = distribution.cdf(grid) - (end > y)[:, None]
+        total = total + abs(simpson(beyond**2, x=grid, axis=1))
+    return total
+
+
 def regression_scores(predicted, y):
     mean, std = predicted["mean"], predicted["std"]
-    half = norm.ppf(0.5 + LEVEL / 2) * std
-    low, high = predicted.get("interval", np.stack([mean - half, mean + half], axis=1)).T
-    return {
+    distribution, has_density = predicted_distribution(predicted)
+    scores = {
         "nll": gaussian_nll_loss(y, mean, std),
         "crps": crps_loss(y, mean, std),
         "rmse": float(np.sqrt(np.mean((y - mean) ** 2))),
-        "coverage": float(np.mean((low <= y) & (y <= high))),
-        "width": float(np.mean(high - low)),
+        "crps_own": float(exact_crps(distribution, y).mean()),
+        "nll_own": None,
+    }
+    if has_density:
+        losses = -distribution.log_prob(y)
+        worst = np.argsort(-losses)[:N_WORST]
+        scores["nll_own"] = float(losses.mean())
+        scores["worst_rows"] = [[int(row), float(losses[row])] for row in worst]
+    for level in COVERAGES:
+        low, high = distribution.interval(level).T
+        name = f"{level * 100:.0f}"
+        scores[f"coverage_{name}"] = float(np.mean((low <= y) & (y <= high)))
+        scores[f"width_{name}"] = float(np.mean(high - low))
+    return {
+        **scores,
+        "coverage": scores["coverage_90"],  # the names of earlier records
+        "width": scores["width_90"],
+        "sharpness": float(np.sqrt(np.mean(std**2))),
         "fit_seconds": predicted["fitted"] - predicted["started"],
         "predict_seconds": predicted["ended"] - predicted["fitted"],
     }
@@ -219,9 +279,10 @@ def class_scores(method, data):
     }
 
 
-def once(key, run):
-    """Run what has no record yet; a failure is a record, too."""
-    if any(matches(record, key) for record in read(RESULTS)):
+def once(key, run, needs=None):
+    """Run what has no record yet, or one without the score `needs`; a failure is a record, too."""
+    found = [record for record in read(RESULTS) if matches(record, key)]
+    if any(needs is None or needs in record or "failed" in record for record in found):
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -230,13 +291,13 @@ def once(key, run):
         except (subprocess.CalledProcessError, ValueError, FloatingPointError) as error:
             reason = getattr(error, "stderr", None) or str(error).encode()
             record = {**key, "failed": reason.decode(errors="replace")[-300:]}
-    add(RESULTS, record)
+    add(RESULTS, record, tuple(key))
     print(record, flush=True)
 
 
-def run_regression(data_dir, rivals_dir, names, methods):
+def run_regression(data_dir, rivals_dir, names, methods, n_splits):
     for name in names:
-        for split in range(N_SPLITS.get(name, 1)):
+        for split in range(n_splits.get(name, 1)):
             data = regression_data(data_dir, name, split)
             for method in methods:
                 if method == "gaussian process" and len(data[0]) > LARGEST_GP:
@@ -246,7 +307,7 @@ def run_regression(data_dir, rivals_dir, names, methods):
                         continue
                     rival_python(rivals_dir, method)
                 key = {"part": "regression", "set": name, "split": split, "method": method}
-                once(key, partial(fit_and_score, rivals_dir, method, *data))
+                once(key, partial(fit_and_score, rivals_dir, method, *data), "nll_own")
 
 
 def fit_and_score(rivals_dir, method, X, y, X_test, y_test):
@@ -272,11 +333,14 @@ def mean_scores(part, score):
 
     A method has a mean where all splits of a set have succeeded.
     """
-    frame = pd.DataFrame([r for r in read(RESULTS) if r["part"] == part and "failed" not in r])
+    found = [r for r in read(RESULTS) if r["part"] == part and r.get(score) is not None]
+    frame = pd.DataFrame([r for r in found if r["split"] < N_SPLITS.get(r["set"], 1)])
+    if frame.empty:
+        return frame, frame
     grouped = frame.groupby(["method", "set"])[score]
     wanted = [N_SPLITS.get(name, 1) for _, name in grouped.groups]
     means = grouped.mean()[(grouped.size() == wanted).to_numpy()].unstack()
-    order = [name for name in (*REGRESSION, *CLASSES) if name in means]
+    order = [name for name in (*REGRESSION, *SUITE, *CLASSES) if name in means]
     return means[order], grouped.sem().unstack().reindex(index=means.index, columns=order)
 
 
@@ -290,17 +354,19 @@ def mean_ranks(means):
 
 def summarise():
     for part, columns in (
-        ("regression", ("nll", "crps", "rmse", "coverage", "fit_seconds")),
+        ("regression", ("nll_own", "crps_own", "nll", "crps", "rmse", "coverage", "fit_seconds")),
         ("classes", ("nll", "brier", "ece", "error", "fit_seconds")),
     ):
         if not any(r["part"] == part for r in read(RESULTS)):
             continue
         for score in columns:
             means, errors = mean_scores(part, score)
+            if means.empty:
+                continue
             print(f"\n{part}: {score}")
             shown = means.round(3).astype(str) + " ± " + errors.round(3).astype(str).fillna("nan")
             print(shown.to_string().replace("nan ± nan", "-").replace(" ± nan", ""))
-            if score in ("nll", "crps", "brier"):
+            if score in ("nll_own", "crps_own", "nll", "crps", "brier"):
                 ranks, n_sets = mean_ranks(means)
                 print(f"mean rank over {n_sets} sets: {ranks.round(2).to_dict()}")
     draw()
@@ -346,13 +412,15 @@ def main():
     parser.add_argument("--only", choices=("regression", "classes"))
     parser.add_argument("--sets", nargs="+")
     parser.add_argument("--methods", nargs="+")
+    parser.add_argument("--full", action="store_true", help="all splits, not those of the tables")
     parser.add_argument("--summary", action="store_true", help="print what has been run")
     a = parser.parse_args()
     if not a.summary and a.only != "classes":
-        names = [name for name in REGRESSION if a.sets is None or name in a.sets]
+        names = [name for name in (*REGRESSION, *SUITE) if a.sets is None or name in a.sets]
         methods = a.methods or [*REGRESSORS, *RIVALS]
         methods = [m for m in methods if m in REGRESSORS or m in RIVALS]
-        run_regression(a.data_dir, a.rivals_dir, names, methods)
+        n_splits = N_SPLITS | FULL_SPLITS if a.full else N_SPLITS
+        run_regression(a.data_dir, a.rivals_dir, names, methods, n_splits)
     if not a.summary and a.only != "regression":
         names = [name for name in CLASSES if a.sets is None or name in a.sets]
         methods = [m for m in (a.methods or CLASSIFIERS) if m in CLASSIFIERS and m not in PACKAGES]

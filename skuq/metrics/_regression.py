@@ -184,7 +184,14 @@ def crps_mixture_loss(y_true, loc, scale, weights=None, *, sample_weight=None):
     >>> round(crps_mixture_loss([0.0], loc=[[-1.0], [1.0]], scale=[[1.0], [1.0]]), 4)
     0.3594
     """
-    y, loc, scale, weights = check_members(y_true, loc, scale, weights)
+    losses = mixture_crps(*check_members(y_true, loc, scale, weights))
+    return float(average(losses, sample_weight).mean())
+
+
+def mixture_crps(
+    y: np.ndarray, loc: np.ndarray, scale: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
+    """Compute the CRPS (n[, m]) of mixtures of normals (K, n[, m]), weighted by (K,) or by row."""
     # CRPS = sum_k w_k E|X_k - y| - 1/2 sum_kl w_k w_l E|X_k - X_l| (Eq. 5).
     losses = np.zeros_like(y)
     for k, weight in enumerate(weights):
@@ -194,7 +201,7 @@ def crps_mixture_loss(y_true, loc, scale, weights=None, *, sample_weight=None):
             spread = np.hypot(scale[k], scale[other])
             losses -= weight * weights[other] * _mean_distance(loc[k] - loc[other], spread)
         losses -= weight**2 * scale[k] / np.sqrt(np.pi)  # the pair (k, k)
-    return float(average(losses, sample_weight).mean())
+    return losses
 
 
 def _mean_distance(shift, std):

@@ -31,11 +31,11 @@ from skuq.metrics._regression import (
     coverage_score,
     coverage_width_auc,
     crps_loss,
-    crps_mixture_loss,
     gaussian_nll_loss,
     interval_loss,
     mean_width,
     miscalibration_area,
+    mixture_crps,
     nll_min_loss,
     pit_values,
     quantile_loss,
@@ -329,11 +329,13 @@ def _nll(predicted, weight):
 def _crps(predicted, weight):
     """Compute the CRPS: in closed form for mixtures of normals, otherwise from quantiles."""
     y, distribution = predicted.y, predicted.distribution
-    # Distributions with further parameters are not mixtures of normals.
-    others = predicted.offers("df") or predicted.offers("probabilities")
-    if predicted.offers("loc", "scale", "weights") and not others:
-        mixture = distribution.loc, distribution.scale, distribution.weights
-        return crps_mixture_loss(y, *mixture, sample_weight=weight)
+    # Student's t have degrees of freedom, and are not mixtures of normals.
+    if predicted.offers("loc", "scale", "weights") and not predicted.offers("df"):
+        loc, scale, weights = distribution.loc, distribution.scale, distribution.weights
+        if predicted.offers("probabilities"):  # components (K, J, n[, m]) of each member
+            weights = (weights * distribution.probabilities.T).T
+            loc, scale, weights = (a.reshape(-1, *a.shape[2:]) for a in (loc, scale, weights))
+        return float(average(mixture_crps(y, loc, scale, weights), weight).mean())
     if predicted.offers("quantile"):
         # The CRPS is twice the pinball loss, averaged over all levels.
         quantiles = distribution.quantile(_CRPS_LEVELS)

@@ -41,7 +41,12 @@ from skuq.metrics import (
     nll_min_loss,
     sharpness,
 )
-from skuq.predictive import GaussianMixture, RecalibratedMixture, StudentTMixture
+from skuq.predictive import (
+    GaussianMixture,
+    NestedGaussianMixture,
+    RecalibratedMixture,
+    StudentTMixture,
+)
 
 CLASS_SCORES = ("neg_brier", "neg_classwise_ece", "neg_ece", "neg_nll")
 NUMBER_SCORES = sorted(set(get_scorer_names()) - {*CLASS_SCORES[:3]})
@@ -166,6 +171,21 @@ def test_crps_of_distributions_that_are_known_by_their_quantiles(table, change, 
         get_scorer("neg_crps")(TwoLines(1.0, c).fit(X, y), X, y) for c in (None, change)
     )
     assert np.isclose(found, plain, rtol=1e-3) == is_that_of_normals
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_crps_of_mixtures_within_members_is_that_of_their_components(table, outputs):
+    X, y = table
+    y = y if outputs == 1 else np.stack([y, y[::-1]], axis=1)
+
+    def one_member(mixture):
+        loc, scale = mixture.loc[None], mixture.scale[None]
+        return NestedGaussianMixture(loc, scale, np.full(loc.shape, 0.5))
+
+    plain, found = (
+        get_scorer("neg_crps")(TwoLines(1.0, c).fit(X, y), X, y) for c in (None, one_member)
+    )
+    assert_allclose(found, plain, rtol=1e-12)
 
 
 def test_what_a_distribution_lacks_comes_from_the_normal(table):
