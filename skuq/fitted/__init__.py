@@ -16,6 +16,7 @@ _load_saved, _, _SAVED = lazy_loader.attach(
         ],
         "_density_ratio": ["DensityRatio", "WeightedCalibration"],
         "_ensemble": ["DropoutPasses", "FittedEnsemble", "FittedTeam"],
+        "_far": ["FarUncertainty"],
         "_learning": ["CalibrationRows", "GroupedCalibration"],
         "_nomu": ["FittedNomu"],
         "_operator": ["FittedOperator"],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -20,11 +20,12 @@ from skuq._utils._checks import class_codes, class_probabilities
 from skuq._utils._environment import generator
 from skuq._utils._records import record_repr, saved_as
 from skuq.catalog import Member
+from skuq.fitted._far import FarUncertainty, far_spread, learn_far_uncertainty
 from skuq.fitted._posterior import member_posterior
 from skuq.networks._heads import CategoricalHead, PackedHead, QuantileHead
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._mixture import epistemic_factor
-from skuq.tables._inputs import ForeignInputs, ImageInputs, TableInputs
+from skuq.tables._inputs import ForeignInputs, ImageInputs, Rows, TableInputs
 from skuq.tables._targets import NumberTargets, Targets
 from skuq.training import predict_members
 from skuq.training._networks import keras_model
@@ -162,7 +163,7 @@ def ensemble_to_keras(ensemble: Any, ddof: int = 0) -> Any:
     if isinstance(head, CategoricalHead):
         outputs = _class_outputs(targets, head, raw, weights, ops)
     else:
-        outputs = _number_outputs(targets, head, raw, weights, ddof, ops)
+        outputs = _number_outputs(targets, head, raw, weights, ddof, ops, inputs, ensemble.far)
     return keras.Model(inputs, outputs, name="ensemble")
 
 
@@ -178,8 +179,10 @@ def _number_outputs(
     weights: np.ndarray,
     ddof: int,
     ops: Any,
+    inputs: Any,
+    far: FarUncertainty | None,
 ) -> dict[str, Any]:
-    """Compute the outputs of a regressor from raw numbers (n, K, n_raw)."""
+    """Compute the outputs of a regressor from raw numbers (n, K, n_raw) and encoded `inputs`."""
     means, stds = head.moments(raw, ops)
     # The factors that calibration has learnt apply to the standardised numbers.
     means, stds = targets.calibrate(means, stds, weights, ops, axis=1)
@@ -188,6 +191,9 @@ def _number_outputs(
     aleatoric = _average(ops.square(stds), weights, ops)
     factor = epistemic_factor(weights, ddof)
     epistemic = factor * _average(ops.square(means - ops.expand_dims(mean, 1)), weights, ops)
+    if far is not None:
+        spread = far_spread(ops, far.arrays, far.kernel, inputs, mean)
+        epistemic = epistemic + ops.sum(ops.square(spread), axis=0)
     stds = {
         "aleatoric": ops.sqrt(aleatoric),
         "epistemic": ops.sqrt(epistemic),
@@ -274,6 +280,8 @@ class FittedEnsemble(Fitted):
         Weights of the mixture, summing to 1.
     passes : DropoutPasses or None
         Masks of MC dropout, with which a single member predicts once for each pass.
+    far : FarUncertainty or None
+        Uncertainty away from the training rows, which the members share.
     """
 
     inputs: TableInputs | ImageInputs
@@ -281,8 +289,13 @@ class FittedEnsemble(Fitted):
     members: tuple[Member, ...]
     weights: np.ndarray
     passes: DropoutPasses | None = None
+    far: FarUncertainty | None = None
 
     __repr__ = record_repr
+
+    def with_far_uncertainty(self, rows: Rows, entropy: int) -> FittedEnsemble:
+        """Return the ensemble with what it learns away from its training rows."""
+        return replace(self, far=learn_far_uncertainty(self, rows, entropy))
 
     def raw(self, x: np.ndarray) -> np.ndarray:
         """Predict raw outputs (K, n, n_raw) for standardised inputs."""
@@ -305,7 +318,12 @@ class FittedEnsemble(Fitted):
 
     def distribution_of_encoded(self, encoded: np.ndarray) -> Any:
         """Predict the distribution of each encoded row (n, d), with unseen categories marked."""
-        return self.targets.distribution(self.raw_of_encoded(encoded), self.raw_weights)
+        mixture = self.targets.distribution(self.raw_of_encoded(encoded), self.raw_weights)
+        if self.far is None:
+            return mixture
+        if len(unseen_rows(self.inputs, encoded)):
+            encoded = self.inputs.fill_unseen(encoded, 0, 1)
+        return self.far.widen(mixture, encoded, self.targets)
 
     def n_numbers(self) -> int:
         """Count the numbers of the raw prediction of one row."""
@@ -335,7 +353,7 @@ class FittedEnsemble(Fitted):
 
     def posterior(self, n_draws: int, rng: np.random.Generator) -> Posterior:
         """Return the members' means as draws of the function; see `member_posterior`."""
-        return member_posterior(self, n_draws)
+        return member_posterior(self, n_draws, rng)
 
     def to_keras(self, ddof: int = 0) -> Any:
         """Build one Keras model of the whole ensemble; see `ensemble_to_keras`."""

@@ -20,6 +20,7 @@ import numpy as np
 from scipy import special
 
 from skuq.catalog import Member
+from skuq.fitted._far import FarArrays, far_spread, far_spread_of_tensors
 from skuq.networks import GaussianHead
 from skuq.networks._heads import GaussianMixtureHead, SquaredErrorHead
 from skuq.networks._nomu import READOUTS, NomuHead
@@ -32,13 +33,15 @@ from skuq.tables._scaling import ImageScaling, hard_clip
 SMALLEST_STD = 1e-9
 
 
-def member_posterior(ensemble: Any, n_draws: int) -> Posterior:
+def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> Posterior:
     """Return the means of an ensemble's members as draws; its targets are numbers.
 
     Members count by how often they are drawn. Where weights are fractions of a small number, there
-    are that many draws; `n_draws` is for other weights.
+    are that many draws; `n_draws` is for other weights. With an uncertainty away from the training
+    rows there are at least 16, and each is a member plus a random function of that size.
     """
     members, inputs, targets = ensemble.members, ensemble.inputs, ensemble.targets
+    far = ensemble.far
     plans = _make_plans(members)
     scaled_only = inputs.scales_only and not targets.is_transformed
     # Heads whose first raw numbers are the means, and mixtures, which have a formula.
@@ -48,8 +51,10 @@ def member_posterior(ensemble: Any, n_draws: int) -> Posterior:
         # The copies of a packed head share the weight of their network.
         copies = getattr(targets.head, "n_copies", 1)
         weights = np.repeat(ensemble.raw_weights, copies) / copies
-        drawn = np.repeat(np.arange(len(weights)), _count_draws(weights, n_draws))
-        predicted = functools.partial(_member_means, ensemble, drawn)  # unlike a closure, pickles
+        counts, normals = _far_draws(far, _count_draws(weights, n_draws), rng)
+        drawn = np.repeat(np.arange(len(weights)), counts)
+        # Unlike a closure, this pickles.
+        predicted = functools.partial(_member_means, ensemble, drawn, normals)
         return Posterior(predicted, (), None, len(drawn), targets.output_shape)
     groups = {plan: [k for k in range(len(members)) if plans[k] == plan] for plan in plans}
     variables = [
@@ -58,7 +63,7 @@ def member_posterior(ensemble: Any, n_draws: int) -> Posterior:
     masks = _collect_masks(ensemble.passes, plans[0], variables[0])
     # Members of one plan run together: draws are in their order, not in the ensemble's.
     order = np.arange(len(masks[0])) if masks else np.concatenate(list(groups.values()))
-    counts = _count_draws(ensemble.raw_weights[order], n_draws)
+    counts, normals = _far_draws(far, _count_draws(ensemble.raw_weights[order], n_draws), rng)
     repeats = [] if (counts == 1).all() else [np.repeat(np.eye(len(counts)), counts, axis=0)]
     function = _MemberMeans(
         tuple(groups),
@@ -69,9 +74,13 @@ def member_posterior(ensemble: Any, n_draws: int) -> Posterior:
         calibrated=targets.is_calibrated,
         clip=type(inputs.scaling).clip,
         mixture=targets.head if is_mixture else None,
+        kernel=None if far is None else far.kernel,
     )
-    factor = [np.asarray(targets.std_factor)] if targets.is_calibrated else []
-    scalers = [*_scalers(inputs, targets), *factor]
+    scalers = _scalers(inputs, targets)
+    if targets.is_calibrated:
+        scalers.append(np.asarray(targets.std_factor))
+    if far is not None:
+        scalers += [normals, *far.arrays]
     arguments = [*scalers, *repeats, *masks, *sum(variables, [])]
     return Posterior(
         function,
@@ -82,14 +91,37 @@ def member_posterior(ensemble: Any, n_draws: int) -> Posterior:
     )
 
 
+def _far_draws(
+    far: Any, counts: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Draw the normal numbers (T, 2F) of random functions, and count the draws of members (K,).
+
+    Each member is drawn with every number and its negative, and columns are orthogonal: the draws
+    have exactly the variance of the members plus that of the functions.
+    """
+    if far is None:
+        return counts, None
+    n_columns = 2 * far.frequencies.shape[1]
+    n_half = counts.sum() * math.ceil(n_columns / counts.sum())
+    columns = np.linalg.qr(rng.standard_normal((n_half, n_columns)))[0] * math.sqrt(n_half)
+    normals = np.stack([columns, -columns], axis=1).reshape(2 * n_half, n_columns)
+    return counts * (2 * n_half // counts.sum()), normals
+
+
 def _member_means(
-    ensemble: Any, drawn: np.ndarray, xp: Any, arguments: Any, X: np.ndarray
+    ensemble: Any,
+    drawn: np.ndarray,
+    normals: np.ndarray | None,
+    xp: Any,
+    arguments: Any,
+    X: np.ndarray,
 ) -> np.ndarray:
     """Predict means (T, n[, m]) with the members at positions `drawn` (T,), in NumPy."""
-    inputs, targets = ensemble.inputs, ensemble.targets
-    raw = ensemble.raw_of_encoded(inputs.encode_array(X, mark_unseen=True))
-    means: np.ndarray = targets.distribution(raw, ensemble.raw_weights).member_means
-    return means[drawn]
+    encoded = ensemble.inputs.encode_array(X, mark_unseen=True)
+    mixture = ensemble.distribution_of_encoded(encoded)
+    means: np.ndarray = mixture.member_means[drawn]
+    spread = None if normals is None else mixture.spread
+    return means if spread is None else means + np.tensordot(normals, spread, axes=1)
 
 
 def nomu_posterior(fitted: Any, n_draws: int, rng: np.random.Generator) -> Posterior:
@@ -132,11 +164,14 @@ class _MemberMeans:
     calibrated: bool
     clip: Callable[[Any, Any], Any]  # of `Scaling`
     mixture: GaussianMixtureHead | None  # head, unless the first raw numbers are the means
+    kernel: str | None = None  # of the uncertainty away from the training rows
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
         (x_mean, x_scale, y_mean, y_scale), rest = arguments[:4], iter(arguments[4:])
         x, run = self.clip(xp, (X - x_mean) / x_scale), _run(xp)
         factor = next(rest) if self.calibrated else None
+        if self.kernel is not None:
+            normals, far = next(rest), FarArrays(*islice(rest, len(FarArrays._fields)))
         repeats = next(rest) if self.repeats else None
         if self.n_masks:
             masks = list(islice(rest, self.n_masks))
@@ -150,9 +185,13 @@ class _MemberMeans:
         # (T, K) times (K, n, m): members of larger weight are several draws.
         if repeats is not None:
             means = xp.tensordot(repeats, means, axes=1)
+        centre = xp.mean(means, axis=0)
         if factor is not None:
-            centre = xp.mean(means, axis=0)
             means = centre + factor * (means - centre)
+        if self.kernel is not None:
+            compute = far_spread if xp is np else far_spread_of_tensors
+            spread = compute(xp, far, self.kernel, X, (centre - y_mean) / y_scale) * y_scale
+            means = means + xp.tensordot(normals, spread, axes=1)
         return means[..., 0] if self.y_is_1d else means
 
 

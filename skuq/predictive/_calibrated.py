@@ -190,7 +190,7 @@ def _partial_moments(
     The integrals are weighted by the mixture's density, and have shape (n_knots - 1, n[, m]).
     """
     first = second = np.zeros((len(knots) - 1, *mixture.mean.shape))
-    normals = zip(mixture.weights, mixture.loc, mixture.scale)
+    normals = zip(mixture.weights, *mixture._arrays[:2])
     if isinstance(mixture, NestedGaussianMixture):
         weights = mixture.weights.reshape(-1, *[1] * (mixture.loc.ndim - 1)) * mixture.probabilities
         # Members and components as one axis; the probabilities of components differ by row.

@@ -9,7 +9,7 @@ the target, and z the transformed target.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -119,7 +119,29 @@ class TransformedMixture(Mixture):
     @property
     def member_variances(self) -> np.ndarray:
         """Variances of the members, of shape (K, n[, m]), in squared units of y."""
-        return self.factor**2 * self._moments[1]
+        return self.factor**2 * (self._moments[1] - self._shared)
+
+    @cached_property
+    def _shared(self) -> float | np.ndarray:
+        """Variances (K, n[, m]) that members have by their common spread, before the factor."""
+        if getattr(self.inner, "spread", None) is None:
+            return 0.0
+        noise = replace(self.inner, spread=None)._moments_of(self.transform.inverse)[1]
+        return np.maximum(self._moments[1] - noise, 0)
+
+    @property
+    def shared_variance(self) -> float | np.ndarray:
+        """Variance of the function that all members share, in squared units of y."""
+        shared = self._shared
+        return self.factor**2 * self._average(shared) if isinstance(shared, np.ndarray) else 0.0
+
+    @property
+    def spread(self) -> np.ndarray | None:
+        """Spread (r, n[, m]) of the variance that members share; see `GaussianMixture`."""
+        inner = getattr(self.inner, "spread", None)
+        if inner is None:
+            return None
+        return inner * np.sqrt(self.shared_variance / np.maximum((inner**2).sum(axis=0), 1e-300))
 
     def _cdf_at(self, y: np.ndarray) -> np.ndarray:
         return self.inner._cdf_at(self._forward(y))

@@ -506,8 +506,20 @@ class Mixture(Parametric):
         return self._average(self.member_variances)
 
     @property
+    def shared_variance(self) -> float | np.ndarray:
+        """Variance of the function that all members share, in squared units of y; 0 by default."""
+        return 0.0
+
+    @property
     def epistemic_variance(self) -> np.ndarray:
-        """Variance of the members' means with divisor K, so that one member gives 0 (Eq. 3)."""
+        """Variance of the members' means with divisor K (Eq. 3), plus the one that they share.
+
+        One member gives the shared variance alone.
+        """
+        return self._disagreement + self.shared_variance
+
+    @property
+    def _disagreement(self) -> np.ndarray:
         # Centre before squaring, since E[mu^2] - mean^2 cancels if the mean is large.
         means = self.member_means
         return self._average((means - self._average(means)) ** 2)
@@ -519,11 +531,12 @@ class Mixture(Parametric):
         ----------
         ddof : {0, 1}, default=0
             Correction of the divisor of the epistemic variance: 1 divides by K - 1 as in
-            AutoDEUQ's Eq. 4. With weights, K is their effective number 1 / sum(w^2). One member
-            gives 0 in both cases.
+            AutoDEUQ's Eq. 4. With weights, K is their effective number 1 / sum(w^2). The members'
+            disagreement is 0 for one member in both cases.
         """
         factor = epistemic_factor(self.weights, ddof)
-        aleatoric, epistemic = self.aleatoric_variance, factor * self.epistemic_variance
+        aleatoric, epistemic = self.aleatoric_variance, self.shared_variance
+        epistemic = factor * self._disagreement + epistemic
         return Uncertainty(
             self.mean, np.sqrt(aleatoric), np.sqrt(epistemic), np.sqrt(aleatoric + epistemic)
         )
@@ -658,5 +671,5 @@ class Mixture(Parametric):
             )
         from skuq.backend import tfd
 
-        arrays = {name: np.moveaxis(getattr(self, name), 0, 1) for name in self._array_kinds}
+        arrays = {name: np.moveaxis(a, 0, 1) for name, a in zip(self._array_kinds, self._arrays)}
         return getattr(tfd, self._tfp_class)(**arrays)

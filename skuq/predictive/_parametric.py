@@ -7,7 +7,7 @@ was 1-D).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,10 @@ class GaussianMixture(Mixture):
         Means and standard deviations of the members, in units of y; scale > 0.
     weights : ndarray of shape (K,), optional
         Positive weights of the members, summing to 1; equal by default.
+    spread : ndarray of shape (r, n) or (r, n, m), optional
+        Uncertainty of the function that all members share, in units of y: they are off by the sum
+        of the r arrays, each times a standard normal number that all rows share (each output has
+        its own). It is epistemic. None, the default, means that there is none.
 
     Raises
     ------
@@ -59,6 +63,7 @@ class GaussianMixture(Mixture):
     loc: np.ndarray
     scale: np.ndarray
     weights: np.ndarray = FILLED_IN
+    spread: np.ndarray | None = None
 
     _array_kinds = {"loc": "location", "scale": "scale"}
     _tfp_class = "Normal"
@@ -67,6 +72,47 @@ class GaussianMixture(Mixture):
         loc, scale = check_parameters("n_members", loc=self.loc, scale=self.scale)
         weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
         vars(self).update(loc=loc, scale=scale, weights=weights)
+        if self.spread is not None:
+            spread = np.asarray(self.spread, dtype=float)
+            if spread.shape[1:] != loc.shape[1:] or not len(spread):
+                raise ValueError(
+                    f"spread must have shape (r, {', '.join(map(str, loc.shape[1:]))}). Got "
+                    f"{spread.shape}."
+                )
+            vars(self)["spread"] = spread
+
+    def widened(self, spread: np.ndarray) -> GaussianMixture:
+        """Return the mixture with this spread, given as (r, n, m) also where y was 1-D."""
+        return replace(self, spread=spread.reshape(len(spread), *self._shape))
+
+    @property
+    def shared_variance(self) -> float | np.ndarray:
+        """Variance of the function that all members share, in squared units of y."""
+        return 0.0 if self.spread is None else (self.spread**2).sum(axis=0)
+
+    @property
+    def _arrays(self) -> tuple[np.ndarray, ...]:
+        """Means and standard deviations of the members, with the spread that they share."""
+        if self.spread is None:
+            return self.loc, self.scale
+        return self.loc, np.sqrt(self.scale**2 + self.shared_variance)
+
+    def _map_arrays(self, change: Callable[[np.ndarray, str], np.ndarray]) -> GaussianMixture:
+        mapped = super()._map_arrays(change)
+        if self.spread is not None:
+            mapped = replace(mapped, spread=change(self.spread, "scale"))
+        return mapped
+
+    def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
+        if self.spread is None:
+            return super()._draw(n_samples, seed, rng)
+        draws = replace(self, spread=None)._draw(n_samples, seed, rng)
+        # The numbers of a draw are shared by all rows, also by those of other distributions.
+        numbers = np.random.default_rng([seed, 1]).standard_normal(
+            (n_samples, len(self.spread), *self._shape[1:])
+        )
+        axes = "tr,rn->tn" if numbers.ndim == 2 else "trm,rnm->tnm"
+        return draws + np.einsum(axes, numbers, self.spread)
 
     @property
     def member_means(self) -> np.ndarray:

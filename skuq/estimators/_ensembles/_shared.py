@@ -222,7 +222,8 @@ def finish(
         given = getattr(estimator, "noise_std", None)
         targets, estimator.noise_std_ = _set_noise(targets, given, task, members, weights, parts)
     estimator.entropy_ = task.entropy
-    estimator.fitted_ = FittedEnsemble(task.inputs, targets, tuple(members), weights, passes)
+    ensemble = FittedEnsemble(task.inputs, targets, tuple(members), weights, passes)
+    estimator.fitted_ = ensemble.with_far_uncertainty(task.rows, task.entropy)
     if task.splits.validates:
         parts = _validation_predictions(task.data, members, weights, parts)
         warn_if_worse_than_constant(targets, task.data, parts)

@@ -225,6 +225,7 @@ class SearchEstimator:
                 result = self._train_again(retraining, plan, task, search, validation, started)
                 chosen = recalibrate(chosen, chooser, result, head)
         vars(self).update(vars(found._predict_by(result, chosen)))
+        self.fitted_ = self.fitted_.with_far_uncertainty(task.rows, task.entropy)
         review = self._review(plan.rule)
         review.warn_of_few_members()
         if not self.refitted_:

@@ -1,0 +1,454 @@
+"""Epistemic uncertainty of ensembles that grows with the distance from the training rows.
+
+Networks may agree for no reason where they have seen nothing. A Gaussian process that explains the
+same rows is a second opinion: at a point away from the rows its variance, and its distance from
+the networks' mean, measure how far the truth may be from that mean.
+
+Notation: n rows, d columns, m outputs, R reference rows, G rows of the process, F frequencies.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import optimize
+from scipy.linalg import cholesky, solve_triangular
+from scipy.spatial.distance import cdist
+
+from skuq._utils._environment import generator
+from skuq._utils._records import record_repr, saved_as
+from skuq.networks._heads import GaussianHead, PackedHead, SquaredErrorHead
+from skuq.predictive import TransformedMixture
+from skuq.tables._inputs import Rows, TableInputs
+from skuq.tables._scaling import FARTHEST
+from skuq.training import predict_members
+
+_FEWEST_ROWS = 20  # with fewer rows nothing is learnt
+_MOST_ROWS = 512  # reference rows for distances
+_PROCESS_ROWS = 256  # of these the first are rows of the process
+_SEARCH_ROWS = 96  # of these the first are searched for the kernel and its length
+_N_COMPARED = 4  # best pairs of these that are compared on all rows of the process
+_LENGTH_STEP = 2**0.5
+_DEVIANCE_LIMIT = 3.84  # of 95 % confidence intervals: quantile of chi squared
+_SHARE_NEAR = 0.98  # share of the training rows that count as near the others
+_SMALLEST_NEAR = 0.02  # a shorter distance changes y by less than 2 % of its standard deviation
+_SLOPE_NUMBERS = 8192  # rows predicted to measure the slopes of the networks
+_SLOPE_STEP = 0.1  # share of the rows between two values of a column that are compared
+_N_FREQUENCIES = 4  # of the random functions that are drawn
+_FIRST_ROWS = 64  # reference rows that are compared first: they decide for most rows
+_BLOCK_ROWS = 1024  # rows whose distances are held at a time
+_TINY = 1e-12  # added under roots, whose gradients at 0 are infinite
+
+_LENGTHS = 2.0 ** np.arange(-3, 6)  # tried, in median distances of rows
+_NOISES = 10.0 ** np.arange(-5, 0.6, 0.5)  # tried, in variances of the process
+_MOST_COLUMNS = 4  # steepest columns whose ends and middles are left out
+_LOG_FACTOR_STD = 3.0  # of the factors' wide prior, a normal of their logarithms
+_REGION_ROWS = 4  # independent errors that a region counts as
+
+
+def _squared_exponential(xp: Any, distance: Any) -> Any:
+    return xp.exp(-0.5 * distance**2)
+
+
+def _matern_5(xp: Any, distance: Any) -> Any:
+    scaled = math.sqrt(5) * distance
+    return (1 + scaled + scaled**2 / 3) * xp.exp(-scaled)
+
+
+def _matern_3(xp: Any, distance: Any) -> Any:
+    scaled = math.sqrt(3) * distance
+    return (1 + scaled) * xp.exp(-scaled)
+
+
+#: Correlation functions of the distance in lengths, from smooth to rough.
+_KERNELS: dict[str, Callable[[Any, Any], Any]] = {
+    "squared-exponential": _squared_exponential,
+    "matern-5/2": _matern_5,
+    "matern-3/2": _matern_3,
+}
+
+
+class FarArrays(NamedTuple):
+    """Arrays from which `far_spread` computes; see `FarUncertainty`."""
+
+    centre: Any  # (d,)
+    slopes: Any  # (d,)
+    rows: Any  # (R, d), scaled
+    low: Any  # (d,), scaled
+    high: Any  # (d,), scaled
+    mean: Any  # (m,) of the process
+    alpha: Any  # (G, m), inverse covariance times y
+    whitening: Any  # (G, G), transposed inverse of the Cholesky factor of the covariance
+    amplitude: Any  # (m,) standard deviation of the process
+    numbers: Any  # (4,): near, length, factors between and beyond the rows
+    frequencies: Any  # (d, F)
+
+
+@saved_as("fitted.FarUncertainty")
+@dataclass(frozen=True, eq=False)
+class FarUncertainty:
+    """Standard deviation that is added to an ensemble's function away from the training rows.
+
+    Distances are in columns scaled by the slopes of the networks: a step of length 1 changes the
+    standardised y by about 1, and columns without effect do not count. Within the distance `near`
+    of a reference row, in which 98 % of the training rows have another, nothing is added. Beyond,
+    the added variance rises to
+
+        (factor**2 * variance + (mean - mean of the networks)**2) * (1 + (distance / length)**2),
+
+    with the mean and the variance of the Gaussian process there, in full from twice that distance
+    on. The last term makes it grow with the distance where the variance of a process would not.
+
+    Attributes
+    ----------
+    centre, slopes : ndarray of shape (d,)
+        Encoded column x becomes ``(x - centre) * slopes``.
+    rows : ndarray of shape (R, d)
+        Scaled reference rows; the first G of them are those of the process.
+    low, high : ndarray of shape (d,)
+        Ends of the scaled training rows.
+    y : ndarray of shape (G, m)
+        Standardised targets of the process.
+    near : float
+        Distance up to which nothing is added.
+    kernel : str
+        Name of the process' correlation function.
+    length, noise : float
+        Length of the process, and variance of its noise in variances of the process.
+    amplitude : ndarray of shape (m,)
+        Standard deviation of the process, in units of the standardised y.
+    factors : ndarray of shape (2,)
+        Factor of the process' standard deviation between training rows and beyond their ends.
+    frequencies : ndarray of shape (d, F)
+        Frequencies of the random functions that are drawn.
+    """
+
+    centre: np.ndarray
+    slopes: np.ndarray
+    rows: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    y: np.ndarray
+    near: float
+    kernel: str
+    length: float
+    noise: float
+    amplitude: np.ndarray
+    factors: np.ndarray
+    frequencies: np.ndarray
+
+    __repr__ = record_repr
+
+    @functools.cached_property
+    def arrays(self) -> FarArrays:
+        """Arrays from which `far_spread` computes."""
+        mean, process_rows = self.y.mean(axis=0), self.rows[: len(self.y)]
+        factor = cholesky(self._covariance(process_rows), lower=True)
+        whitening = solve_triangular(factor, np.eye(len(factor)), lower=True).T
+        return FarArrays(
+            self.centre,
+            self.slopes,
+            self.rows,
+            self.low,
+            self.high,
+            mean,
+            whitening @ (whitening.T @ (self.y - mean)),
+            whitening,
+            self.amplitude,
+            np.array([self.near, self.length, *self.factors]),
+            self.frequencies,
+        )
+
+    def _covariance(self, rows: np.ndarray) -> np.ndarray:
+        """Compute the covariance of noisy values at rows (G, d), in variances of the process."""
+        correlation = _KERNELS[self.kernel](np, cdist(rows, rows) / self.length)
+        return correlation + self.noise * np.eye(len(rows))
+
+    def widen(self, mixture: Any, numbers: np.ndarray, targets: Any) -> Any:
+        """Add the spread at encoded rows (n, d) to the mixture that networks predict there."""
+        if isinstance(mixture, TransformedMixture):  # the inner mixture is of the standardised y
+            spread = self.spread(numbers, mixture.inner.mean.reshape(len(numbers), -1))
+            return (
+                mixture if spread is None else replace(mixture, inner=mixture.inner.widened(spread))
+            )
+        scaling = targets.scaling
+        spread = self.spread(numbers, scaling.forward(mixture.mean.reshape(len(numbers), -1)))
+        return mixture if spread is None else mixture.widened(spread * scaling.scale_)
+
+    def spread(self, numbers: np.ndarray, mean: np.ndarray) -> np.ndarray | None:
+        """Compute the spread (2F, n, m) at encoded rows; None if all rows are near others.
+
+        `mean` (n, m) is the networks' mean, and all are in units of the standardised y.
+        """
+        parts = [
+            self._find_far(numbers[start : start + _BLOCK_ROWS]) + start
+            for start in range(0, len(numbers), _BLOCK_ROWS)
+        ]
+        far = np.concatenate(parts) if parts else np.array([], dtype=int)
+        if not len(far):
+            return None
+        spread = np.zeros((2 * _N_FREQUENCIES, *mean.shape))
+        for start in range(0, len(far), _BLOCK_ROWS):
+            rows = far[start : start + _BLOCK_ROWS]
+            spread[:, rows] = far_spread(np, self.arrays, self.kernel, numbers[rows], mean[rows])
+        return spread
+
+    def _find_far(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the positions of rows that may be farther than `near` from all reference rows."""
+        z = _scale(np, self.arrays, numbers)
+        # In single precision, with room for its rounding: `far_spread` is exact.
+        squares = (z**2).sum(axis=1)
+        bound = (self.near**2 - squares * (1 + 1e-5) - 1e-5 * self._extended[-1].max()).astype("f4")
+        z = np.column_stack([z, np.ones(len(z))]).astype("f4")
+        far = np.arange(len(z))
+        for part in (slice(_FIRST_ROWS), slice(_FIRST_ROWS, None)):
+            if self._extended[:, part].size:
+                far = far[(z[far] @ self._extended[:, part]).min(axis=1) > bound[far]]
+        return far
+
+    @functools.cached_property
+    def _extended(self) -> np.ndarray:
+        """Matrix (d + 1, R) whose product with (z, 1) is the squared distance less that of z."""
+        squares = (self.rows**2).sum(axis=1)
+        return np.vstack([-2 * self.rows.T, squares]).astype("f4")
+
+
+def _scale(xp: Any, arrays: FarArrays, numbers: Any) -> Any:
+    return xp.clip((numbers - arrays.centre) * arrays.slopes, -FARTHEST, FARTHEST)
+
+
+def _squared_distances(xp: Any, z: Any, rows: Any) -> Any:
+    """Compute the squared distances (n, R) of rows by one product of matrices."""
+    squares = xp.sum(z**2, axis=1, keepdims=True) + xp.sum(rows**2, axis=1)
+    return xp.maximum(squares - 2 * xp.matmul(z, xp.transpose(rows)), 0.0)
+
+
+def far_spread(xp: Any, arrays: FarArrays, kernel: str, numbers: Any, mean: Any) -> Any:
+    """Compute the spread (2F, n, m) of `FarUncertainty` at encoded rows (n, d).
+
+    A draw of the function adds the sum of the 2F arrays, each times a standard normal number of
+    its own: a random smooth function of variance 1, times the standard deviation. `mean` (n, m) is
+    the networks' mean in units of the standardised y. `xp` is `numpy` or `keras.ops`.
+    """
+    near, length, between, beyond = (arrays.numbers[k] for k in range(4))
+    z = _scale(xp, arrays, numbers)
+    squared = _squared_distances(xp, z, arrays.rows)
+    nearest = xp.min(squared, axis=1, keepdims=True)  # (n, 1), as all that follows
+    rise = xp.clip(xp.sqrt(nearest + _TINY) / near - 1, 0.0, 1.0)
+    # Mean and variance of the process, the latter in variances of the process.
+    distances = xp.sqrt(squared[:, : arrays.alpha.shape[0]] + _TINY)
+    correlation = _KERNELS[kernel](xp, distances / length)
+    process_mean = xp.matmul(correlation, arrays.alpha) + arrays.mean
+    explained = xp.sum(xp.matmul(correlation, arrays.whitening) ** 2, axis=1, keepdims=True)
+    variance = xp.maximum(1 - explained, 0.0)
+    # Share of the squared distance that lies beyond the ends of the columns.
+    # Symbolic tensors of Keras stand to the left of arrays.
+    outside = xp.maximum(-z + arrays.low, 0.0) + xp.maximum(z - arrays.high, 0.0)
+    share = xp.minimum(xp.sum(outside**2, axis=1, keepdims=True) / (nearest + _TINY), 1.0)
+    variance = variance * (share * (beyond**2 - between**2) + between**2)
+    size = variance * arrays.amplitude**2 + (process_mean - mean) ** 2  # (n, m)
+    growth = 1 + nearest / length**2
+    std = rise * xp.sqrt(size * growth + _TINY)
+    phase = xp.matmul(z, arrays.frequencies)
+    waves = xp.concatenate([xp.cos(phase), xp.sin(phase)], axis=1)
+    waves = xp.transpose(waves) / math.sqrt(_N_FREQUENCIES)
+    return xp.expand_dims(waves, 2) * xp.expand_dims(std, 0)
+
+
+def far_spread_of_tensors(ops: Any, arrays: Any, kernel: str, numbers: Any, mean: Any) -> Any:
+    """Compute `far_spread` of tensors, in double precision and returned in that of `mean`."""
+    arrays = FarArrays(*(ops.cast(array, "float64") for array in arrays))
+    numbers = ops.cast(numbers, "float64")
+    spread = far_spread(ops, arrays, kernel, numbers, ops.cast(mean, "float64"))
+    return ops.cast(spread, mean.dtype)
+
+
+# ---------------------------------------------------------------- learn it from training rows
+
+
+def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncertainty | None:
+    """Learn the uncertainty of an ensemble away from the rows that it was trained on.
+
+    Return None where it has no place: for inputs other than tables, heads that predict no normals,
+    fewer than 20 rows, or a process that explains the rows no better than noise.
+
+    Parameters
+    ----------
+    ensemble : FittedEnsemble
+        Ensemble of networks for tables.
+    rows : Rows
+        Encoded training rows and their targets, in units of y.
+    entropy : int
+        Origin of the random numbers of the fit.
+    """
+    inputs, targets, head = ensemble.inputs, ensemble.targets, ensemble.targets.head
+    head = head.head if isinstance(head, PackedHead) else head
+    rows = rows.take(rows.used)
+    if not isinstance(inputs, TableInputs) or not isinstance(head, GaussianHead | SquaredErrorHead):
+        return None
+    if len(rows.X) < _FEWEST_ROWS or ensemble.passes is not None:
+        return None
+    rng = generator(entropy, "far")
+    rows = rows.take(rng.permutation(len(rows.X)))
+    scaling = inputs.scaling
+    slopes = _mean_slopes(ensemble, rows.X) / scaling.scale_
+    # An unseen category has no distance: members fill it with different known ones.
+    slopes[list(inputs.code_columns)] = 0.0
+    z = np.clip((rows.X - scaling.mean_) * slopes, -FARTHEST, FARTHEST)
+    y = targets.transform(rows.y)
+    process = _fit_process(z[:_PROCESS_ROWS], y[:_PROCESS_ROWS])
+    if process is None:
+        return None
+    kernel, length, noise = process
+    near = max(_typical_distance(z), _SMALLEST_NEAR)
+    far = FarUncertainty(
+        scaling.mean_,
+        slopes,
+        z[:_MOST_ROWS],
+        z.min(axis=0),
+        z.max(axis=0),
+        y[:_PROCESS_ROWS],
+        near,
+        kernel,
+        length,
+        noise,
+        np.ones(y.shape[1]),
+        np.ones(2),
+        rng.standard_normal((z.shape[1], _N_FREQUENCIES)) / length,
+    )
+    residuals = far.y - far.y.mean(axis=0)
+    # The most likely variance of the process, given the others.
+    amplitude = np.sqrt((residuals * far.arrays.alpha).mean(axis=0))
+    far = replace(far, amplitude=amplitude)
+    return replace(far, factors=_fit_factors(far))
+
+
+def _mean_slopes(ensemble: Any, numbers: np.ndarray) -> np.ndarray:
+    """Measure root mean square slopes (d,) of the ensemble's mean, in standardised units.
+
+    A column's values are replaced by those of rows that are a tenth of the rows higher, for all
+    other columns as they are, and the change of the mean is compared with that of the column.
+    """
+    inputs, n_columns = ensemble.inputs, numbers.shape[1]
+    n = min(len(numbers), max(16, min(_PROCESS_ROWS, _SLOPE_NUMBERS // (n_columns + 1))))
+    numbers = numbers[:n]
+    step = max(1, round(_SLOPE_STEP * n))
+
+    def predict(rows: np.ndarray) -> np.ndarray:
+        raw = predict_members(ensemble.members, inputs.transform(rows))
+        return np.tensordot(ensemble.weights, ensemble.targets.head.moments(raw)[0], axes=1)
+
+    base, slopes = predict(numbers), np.zeros(n_columns)
+    per_block = max(1, _SLOPE_NUMBERS // n)
+    for start in range(0, n_columns, per_block):
+        columns = range(start, min(start + per_block, n_columns))
+        changed = np.tile(numbers, (len(columns), 1, 1))
+        for block, k in zip(changed, columns):
+            order = np.argsort(numbers[:, k], kind="stable")
+            # The highest values have none above them, and take lower ones.
+            source = np.concatenate([order[step:], order[n - 2 * step : n - step]])
+            block[order, k] = numbers[source, k]
+        means = predict(changed.reshape(-1, n_columns)).reshape(len(columns), n, -1)
+        squared = ((means - base) ** 2).mean(axis=2).sum(axis=1)
+        for j, k in enumerate(columns):
+            moved = ((changed[j, :, k] - numbers[:, k]) / inputs.scaling.scale_[k]) ** 2
+            if moved.sum() > 0:
+                slopes[k] = math.sqrt(squared[j] / moved.sum())
+    return slopes
+
+
+def _typical_distance(z: np.ndarray) -> float:
+    """Compute the distance within which nearly all rows have a reference row."""
+    rows = z[:_MOST_ROWS]
+    if len(z) > len(rows):
+        nearest = cdist(z[_MOST_ROWS : 2 * _MOST_ROWS], rows).min(axis=1)
+    else:
+        distances = cdist(rows, rows)
+        np.fill_diagonal(distances, np.inf)
+        nearest = distances.min(axis=1)
+    return float(np.quantile(nearest, _SHARE_NEAR))
+
+
+def _fit_process(z: np.ndarray, y: np.ndarray) -> tuple[str, float, float] | None:
+    """Find the most likely kernel, length and noise of a process at rows; None if noise wins.
+
+    A search on half of the rows takes an eighth of the time. Its best kernels and lengths are
+    compared on all rows.
+    """
+    distances = cdist(z, z)
+    y = y[:, np.ptp(y, axis=0) > 0]
+    if not (distances > 0).any() or not y.size:
+        return None
+    median = np.median(distances[distances > 0])
+    pairs = [(kernel, float(length)) for kernel in _KERNELS for length in median * _LENGTHS]
+    if len(z) > _SEARCH_ROWS:
+        few = slice(_SEARCH_ROWS)
+        found = [_deviances(*pair, distances[few, few], y[few]).min() for pair in pairs]
+        pairs = [pairs[k] for k in np.argsort(found)[:_N_COMPARED]]
+    found = [_deviances(*pair, distances, y) for pair in pairs]
+    best = int(np.argmin([deviances.min() for deviances in found]))
+    (kernel, length), deviances = pairs[best], found[best]
+    residuals = y - y.mean(axis=0)
+    noise_alone = len(y) * np.log((residuals**2).mean(axis=0)).sum()
+    if deviances.min() > noise_alone - _DEVIANCE_LIMIT:
+        return None
+    # Far from the rows, the longest length that they do not refute leaves the most open.
+    limit = deviances.min() + _DEVIANCE_LIMIT
+    while (longer := _deviances(kernel, length * _LENGTH_STEP, distances, y)).min() < limit:
+        length, deviances = length * _LENGTH_STEP, longer
+        if length > median * _LENGTHS[-1]:
+            break
+    return kernel, length, float(_NOISES[deviances.argmin()])
+
+
+def _deviances(kernel: str, length: float, distances: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Compute minus twice the log likelihood for each noise, summed over outputs, without constant.
+
+    The variance of each output is the most likely one.
+    """
+    values, vectors = np.linalg.eigh(_KERNELS[kernel](np, distances / length))
+    squares = (vectors.T @ (y - y.mean(axis=0))) ** 2  # (n, m)
+    variances = np.maximum(values, 0) + _NOISES[:, None]  # (q, n)
+    scales = (1 / variances) @ squares / len(y)
+    deviances: np.ndarray = len(y) * np.log(scales).sum(axis=1)
+    return deviances + y.shape[1] * np.log(variances).sum(axis=1)
+
+
+def _fit_factors(far: FarUncertainty) -> np.ndarray:
+    """Fit the factors of the process' standard deviation between rows and beyond their ends.
+
+    Thirds of the rows by one of the steepest columns are left out in turn: the middle one asks for
+    an interpolation, the others for an extrapolation. Their errors have a closed form.
+    """
+    z, alpha, whitening = far.rows[: len(far.y)], far.arrays.alpha, far.arrays.whitening
+    inverse = whitening @ whitening.T
+    spreads = z.std(axis=0)
+    steepest = np.argsort(-spreads)[:_MOST_COLUMNS]
+    errors: dict[int, list] = {0: [], 1: []}
+    for column in steepest[spreads[steepest] > 0.2 * spreads.max()]:
+        thirds = np.array_split(np.argsort(z[:, column], kind="stable"), 3)
+        for kind, rows in zip((1, 0, 1), thirds):
+            left_out = np.linalg.inv(inverse[np.ix_(rows, rows)])
+            variance = np.diag(left_out)[:, None] * far.amplitude**2
+            errors[kind].append(np.stack([left_out @ alpha[rows], variance + 0 * alpha[rows]]))
+    noise = far.noise * far.amplitude**2
+    return np.array([_fit_factor(errors[kind], noise) for kind in (0, 1)])
+
+
+def _fit_factor(parts: list[np.ndarray], noise: ArrayLike) -> float:
+    """Fit a factor to errors and variances of regions, each (2, rows, m); a region counts once."""
+    error, variance = np.concatenate(parts, axis=1)
+    beyond_noise = np.maximum(variance - noise, 0)
+
+    def loss(log_factor: float) -> float:
+        total = noise + np.exp(2 * log_factor) * beyond_noise + _TINY
+        nll = 0.5 * (np.log(total) + error**2 / total).mean()
+        return _REGION_ROWS * len(parts) * nll + 0.5 * (log_factor / _LOG_FACTOR_STD) ** 2
+
+    return float(np.exp(optimize.minimize_scalar(loss, bounds=(-3, 2), method="bounded").x))
