@@ -22,8 +22,13 @@ from scipy.linalg import cholesky, solve_triangular
 from scipy.spatial.distance import cdist
 
 from skuq._utils._environment import generator
-from skuq._utils._records import record_repr, saved_as
-from skuq.networks._heads import GaussianHead, PackedHead, SquaredErrorHead
+from skuq._utils._records import record_repr, saved_as, state_of
+from skuq.networks._heads import (
+    GaussianHead,
+    GaussianMixtureHead,
+    PackedHead,
+    SquaredErrorHead,
+)
 from skuq.predictive import TransformedMixture
 from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._scaling import FARTHEST
@@ -65,6 +70,8 @@ def _matern_3(xp: Any, distance: Any) -> Any:
     scaled = math.sqrt(3) * distance
     return (1 + scaled) * xp.exp(-scaled)
 
+
+_HEADS = GaussianHead, GaussianMixtureHead, SquaredErrorHead  # of normals, which can be widened
 
 #: Correlation functions of the distance in lengths, from smooth to rough.
 _KERNELS: dict[str, Callable[[Any, Any], Any]] = {
@@ -145,6 +152,9 @@ class FarUncertainty:
 
     __repr__ = record_repr
 
+    def __getstate__(self) -> dict[str, Any]:
+        return state_of(self)  # without the arrays below, which are large
+
     @functools.cached_property
     def arrays(self) -> FarArrays:
         """Arrays from which `far_spread` computes."""
@@ -173,10 +183,9 @@ class FarUncertainty:
     def widen(self, mixture: Any, numbers: np.ndarray, targets: Any) -> Any:
         """Add the spread at encoded rows (n, d) to the mixture that networks predict there."""
         if isinstance(mixture, TransformedMixture):  # the inner mixture is of the standardised y
-            spread = self.spread(numbers, mixture.inner.mean.reshape(len(numbers), -1))
-            return (
-                mixture if spread is None else replace(mixture, inner=mixture.inner.widened(spread))
-            )
+            inner: Any = mixture.inner
+            spread = self.spread(numbers, inner.mean.reshape(len(numbers), -1))
+            return mixture if spread is None else replace(mixture, inner=inner.widened(spread))
         scaling = targets.scaling
         spread = self.spread(numbers, scaling.forward(mixture.mean.reshape(len(numbers), -1)))
         return mixture if spread is None else mixture.widened(spread * scaling.scale_)
@@ -290,7 +299,7 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
     inputs, targets, head = ensemble.inputs, ensemble.targets, ensemble.targets.head
     head = head.head if isinstance(head, PackedHead) else head
     rows = rows.take(rows.used)
-    if not isinstance(inputs, TableInputs) or not isinstance(head, GaussianHead | SquaredErrorHead):
+    if not isinstance(inputs, TableInputs) or not isinstance(head, _HEADS):
         return None
     if len(rows.X) < _FEWEST_ROWS or ensemble.passes is not None:
         return None
@@ -430,7 +439,7 @@ def _fit_factors(far: FarUncertainty) -> np.ndarray:
     inverse = whitening @ whitening.T
     spreads = z.std(axis=0)
     steepest = np.argsort(-spreads)[:_MOST_COLUMNS]
-    errors: dict[int, list] = {0: [], 1: []}
+    errors: dict[int, list[np.ndarray]] = {0: [], 1: []}
     for column in steepest[spreads[steepest] > 0.2 * spreads.max()]:
         thirds = np.array_split(np.argsort(z[:, column], kind="stable"), 3)
         for kind, rows in zip((1, 0, 1), thirds):

@@ -91,9 +91,7 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     )
 
 
-def _far_draws(
-    far: Any, counts: np.ndarray, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray | None]:
+def _far_draws(far: Any, counts: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, Any]:
     """Draw the normal numbers (T, 2F) of random functions, and count the draws of members (K,).
 
     Each member is drawn with every number and its negative, and columns are orthogonal: the draws
@@ -111,7 +109,7 @@ def _far_draws(
 def _member_means(
     ensemble: Any,
     drawn: np.ndarray,
-    normals: np.ndarray | None,
+    normals: Any,
     xp: Any,
     arguments: Any,
     X: np.ndarray,

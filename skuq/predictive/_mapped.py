@@ -124,9 +124,10 @@ class TransformedMixture(Mixture):
     @cached_property
     def _shared(self) -> float | np.ndarray:
         """Variances (K, n[, m]) that members have by their common spread, before the factor."""
-        if getattr(self.inner, "spread", None) is None:
+        inner: Any = self.inner
+        if getattr(inner, "spread", None) is None:
             return 0.0
-        noise = replace(self.inner, spread=None)._moments_of(self.transform.inverse)[1]
+        noise = replace(inner, spread=None)._moments_of(self.transform.inverse)[1]
         return np.maximum(self._moments[1] - noise, 0)
 
     @property
@@ -138,10 +139,10 @@ class TransformedMixture(Mixture):
     @property
     def spread(self) -> np.ndarray | None:
         """Spread (r, n[, m]) of the variance that members share; see `GaussianMixture`."""
-        inner = getattr(self.inner, "spread", None)
+        inner: np.ndarray | None = getattr(self.inner, "spread", None)
         if inner is None:
             return None
-        return inner * np.sqrt(self.shared_variance / np.maximum((inner**2).sum(axis=0), 1e-300))
+        return inner * np.sqrt(self.shared_variance / np.maximum((inner**2).sum(axis=0), _TINY))
 
     def _cdf_at(self, y: np.ndarray) -> np.ndarray:
         return self.inner._cdf_at(self._forward(y))
@@ -268,6 +269,7 @@ class GroupedDistribution(Continuous):
         return GroupedDistribution(tuple(part.output(k) for part in self.parts), self.rows)
 
 
+_TINY = 1e-300  # variance below which a spread counts as none
 # Scores beyond this are measured in standard deviations, since levels near 0 and 1 are rounded.
 _LARGEST_SCORE = 6.0
 _EDGE = special.ndtr(-_LARGEST_SCORE)

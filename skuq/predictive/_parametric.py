@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,9 +25,68 @@ from skuq.predictive._mixture import (
 )
 
 
+class NormalMembers(Mixture):
+    """Mixture whose members are made of normals, with a spread that all of them share.
+
+    A subclass has the arrays `loc` and `scale`, first, and the field `spread`.
+    """
+
+    loc: np.ndarray
+    scale: np.ndarray
+    spread: np.ndarray | None
+
+    def _check_spread(self) -> None:
+        """Check the shape of the spread, and store it as floats."""
+        if self.spread is None:
+            return
+        spread = np.asarray(self.spread, dtype=float)
+        if spread.shape[1:] != self._shape or not len(spread):
+            raise ValueError(
+                f"spread must have shape (r, {', '.join(map(str, self._shape))}). Got "
+                f"{spread.shape}."
+            )
+        vars(self)["spread"] = spread
+
+    def widened(self, spread: np.ndarray) -> Self:
+        """Return the mixture with this spread, given as (r, n, m) also where y was 1-D."""
+        spread = spread.reshape(len(spread), *self._shape)
+        return replace(self, spread=spread)  # type: ignore[type-var]  # subclasses are dataclasses
+
+    @property
+    def shared_variance(self) -> float | np.ndarray:
+        """Variance of the function that all members share, in squared units of y."""
+        return 0.0 if self.spread is None else (self.spread**2).sum(axis=0)
+
+    @property
+    def _arrays(self) -> tuple[np.ndarray, ...]:
+        """Arrays of the members, whose normals have the spread that they share."""
+        loc, scale, *others = super()._arrays
+        if self.spread is not None:
+            scale = np.sqrt(scale**2 + self.shared_variance)
+        return loc, scale, *others
+
+    def _map_arrays(self, change: Callable[[np.ndarray, str], np.ndarray]) -> Self:
+        if self.spread is None:
+            return super()._map_arrays(change)
+        alone: Any = replace(self, spread=None)  # type: ignore[type-var]  # a dataclass
+        mapped: Self = replace(alone._map_arrays(change), spread=change(self.spread, "scale"))
+        return mapped
+
+    def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
+        if self.spread is None:
+            return super()._draw(n_samples, seed, rng)
+        alone = replace(self, spread=None)  # type: ignore[type-var]  # subclasses are dataclasses
+        draws = alone._draw(n_samples, seed, rng)
+        # The numbers of a draw are shared by all rows, also by those of other distributions.
+        shape = n_samples, len(self.spread), *self._shape[1:]
+        numbers = np.random.default_rng([seed, 1]).standard_normal(shape)
+        axes = "tr,rn->tn" if numbers.ndim == 2 else "trm,rnm->tnm"
+        return draws + np.einsum(axes, numbers, self.spread)
+
+
 @saved_as("predictive.GaussianMixture")
 @dataclass(frozen=True, eq=False)
-class GaussianMixture(Mixture):
+class GaussianMixture(NormalMembers):
     """Mixture of K normals for every row; rows share the weights.
 
     Given the member, outputs are independent; over members they are not.
@@ -72,47 +131,7 @@ class GaussianMixture(Mixture):
         loc, scale = check_parameters("n_members", loc=self.loc, scale=self.scale)
         weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
         vars(self).update(loc=loc, scale=scale, weights=weights)
-        if self.spread is not None:
-            spread = np.asarray(self.spread, dtype=float)
-            if spread.shape[1:] != loc.shape[1:] or not len(spread):
-                raise ValueError(
-                    f"spread must have shape (r, {', '.join(map(str, loc.shape[1:]))}). Got "
-                    f"{spread.shape}."
-                )
-            vars(self)["spread"] = spread
-
-    def widened(self, spread: np.ndarray) -> GaussianMixture:
-        """Return the mixture with this spread, given as (r, n, m) also where y was 1-D."""
-        return replace(self, spread=spread.reshape(len(spread), *self._shape))
-
-    @property
-    def shared_variance(self) -> float | np.ndarray:
-        """Variance of the function that all members share, in squared units of y."""
-        return 0.0 if self.spread is None else (self.spread**2).sum(axis=0)
-
-    @property
-    def _arrays(self) -> tuple[np.ndarray, ...]:
-        """Means and standard deviations of the members, with the spread that they share."""
-        if self.spread is None:
-            return self.loc, self.scale
-        return self.loc, np.sqrt(self.scale**2 + self.shared_variance)
-
-    def _map_arrays(self, change: Callable[[np.ndarray, str], np.ndarray]) -> GaussianMixture:
-        mapped = super()._map_arrays(change)
-        if self.spread is not None:
-            mapped = replace(mapped, spread=change(self.spread, "scale"))
-        return mapped
-
-    def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
-        if self.spread is None:
-            return super()._draw(n_samples, seed, rng)
-        draws = replace(self, spread=None)._draw(n_samples, seed, rng)
-        # The numbers of a draw are shared by all rows, also by those of other distributions.
-        numbers = np.random.default_rng([seed, 1]).standard_normal(
-            (n_samples, len(self.spread), *self._shape[1:])
-        )
-        axes = "tr,rn->tn" if numbers.ndim == 2 else "trm,rnm->tnm"
-        return draws + np.einsum(axes, numbers, self.spread)
+        self._check_spread()
 
     @property
     def member_means(self) -> np.ndarray:
@@ -139,7 +158,7 @@ class GaussianMixture(Mixture):
 
 @saved_as("predictive.NestedGaussianMixture")
 @dataclass(frozen=True, eq=False)
-class NestedGaussianMixture(Mixture):
+class NestedGaussianMixture(NormalMembers):
     """Mixture of K members for every row, each of which is a mixture of J normals.
 
     All rows share the members' weights, but not the probabilities of components. The spread of
@@ -155,6 +174,8 @@ class NestedGaussianMixture(Mixture):
         Non-negative probabilities of the components, which sum to 1 over J within 1e-6.
     weights : ndarray of shape (K,), optional
         Positive weights of the members, summing to 1; equal by default.
+    spread : ndarray of shape (r, n) or (r, n, m), optional
+        Uncertainty of the function that all members share; see `GaussianMixture`.
 
     Raises
     ------
@@ -184,6 +205,7 @@ class NestedGaussianMixture(Mixture):
     scale: np.ndarray
     probabilities: np.ndarray
     weights: np.ndarray = FILLED_IN
+    spread: np.ndarray | None = None
 
     _array_kinds = {"loc": "location", "scale": "scale", "probabilities": "shape"}
     _leading_axes = 2  # members and components
@@ -203,6 +225,7 @@ class NestedGaussianMixture(Mixture):
         # The check allows 1e-6, but cdf and density should be exact.
         probabilities = probabilities / sums[:, None]
         vars(self).update(loc=loc, scale=scale, probabilities=probabilities, weights=weights)
+        self._check_spread()
 
     @property
     def member_means(self) -> np.ndarray:
@@ -267,9 +290,9 @@ class NestedGaussianMixture(Mixture):
         self, function: Callable[[np.ndarray], np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
         # Treat the K * J components as members of one Gaussian mixture, and combine afterwards.
-        shape = self.loc.shape
+        shape, (loc, scale, _) = self.loc.shape, self._arrays
         flat = shape[0] * shape[1], *shape[2:]
-        components = GaussianMixture(self.loc.reshape(flat), self.scale.reshape(flat))
+        components = GaussianMixture(loc.reshape(flat), scale.reshape(flat))
         moments = components._moments_of(function)
         return self._combine_components(*(moment.reshape(shape) for moment in moments))
 

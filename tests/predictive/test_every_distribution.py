@@ -120,8 +120,20 @@ def grouped(m):
     return GroupedDistribution(tuple(make(m.rows(r)) for make, r in zip(makers, rows)), rows)
 
 
+def spread(make):
+    """Of members that share the uncertainty of their function."""
+
+    def made(m):
+        arrays = np.random.default_rng(0).normal(size=(3, *m.mean.shape))
+        return make(m).widened(m.scale.mean(axis=0) * arrays)
+
+    return made
+
+
 PLAIN = {"gaussian": lambda m: m, "student": student, "nested": nested, "quantile": quantile}
 MIXTURES = {**PLAIN, **{f"transformed_{name}": transformed(PLAIN[name]) for name in PLAIN}}
+SPREAD = {"spread": spread(PLAIN["gaussian"]), "spread_nested": spread(nested)}
+SPREAD |= {f"transformed_{name}": transformed(make) for name, make in SPREAD.items()}
 #: Given by arrays of parameters, of which rows and outputs can be taken.
 PARAMETRIC = {
     **MIXTURES,
@@ -140,9 +152,16 @@ MAPPED = {
 KINDS = {**PARAMETRIC, **MAPPED, "conformal": conformal}
 SHAPES = [(6,), (4, 2)]
 
-kinds, mixtures, plain, parametric, continuous = (
+kinds, mixtures, plain, parametric, continuous, with_spread = (
     pytest.mark.parametrize("kind", group)
-    for group in (KINDS, MIXTURES, PLAIN, PARAMETRIC, {**PARAMETRIC, **MAPPED})
+    for group in (
+        KINDS,
+        MIXTURES,
+        PLAIN,
+        {**PARAMETRIC, **SPREAD},
+        {**PARAMETRIC, **MAPPED, **SPREAD},
+        {**MIXTURES, **SPREAD},
+    )
 )
 shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
@@ -153,12 +172,12 @@ def members(rng, k, shape):
 
 
 def make(kind, shape=(6,), k=3, seed=0):
-    return KINDS[kind](members(np.random.default_rng(seed), k, shape))
+    return {**KINDS, **SPREAD}[kind](members(np.random.default_rng(seed), k, shape))
 
 
 def arrays_of(mixture):
     """Arrays of the members by name, in the order of the constructor."""
-    names = [f.name for f in fields(mixture) if f.name not in ("levels", "weights")]
+    names = [f.name for f in fields(mixture) if f.name not in ("levels", "weights", "spread")]
     return {name: getattr(mixture, name) for name in names}
 
 
@@ -257,7 +276,7 @@ def test_density_of_independent_outputs_is_a_product(kind):
     assert_allclose(m.log_prob(y), np.sum(alone, axis=0), rtol=1e-12)
 
 
-@mixtures
+@with_spread
 def test_joint_density_is_a_sum_over_members_of_products(kind, global_random_seed):
     m = make(kind, (4, 2), seed=global_random_seed)
     y = np.random.default_rng(1).normal(size=(4, 2))
@@ -272,7 +291,7 @@ def test_joint_density_is_a_sum_over_members_of_products(kind, global_random_see
     assert_allclose(m.log_prob(y), np.log(total), rtol=1e-10)
 
 
-@mixtures
+@with_spread
 def test_moments_are_those_of_the_cdf(kind, global_random_seed):
     m = make(kind, (1,), k=2, seed=global_random_seed)
     mean, variance = moments_by_integration(m)
@@ -288,6 +307,28 @@ def test_one_member_has_no_epistemic_part(kind):
     m = make(kind, (1,), k=1)
     assert m.epistemic_variance == 0 and m.uncertainty(1).epistemic == 0
     assert m.uncertainty(1).total == m.std
+
+
+@pytest.mark.parametrize("kind", SPREAD)
+@shapes
+def test_spread_is_epistemic_and_shared_by_the_rows_of_a_draw(kind, shape):
+    m = make(kind, shape)
+    inner = getattr(m, "inner", m)
+    parts, plain = m.uncertainty(1), replace(inner, spread=None).uncertainty(1)
+    assert (m.shared_variance > 0).all()
+    assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
+    if inner is m:
+        assert_allclose(parts.aleatoric, plain.aleatoric)
+        assert_allclose(parts.epistemic**2, plain.epistemic**2 + (m.spread**2).sum(axis=0))
+    draws = m.sample(40_000, rng=0)
+    assert_allclose(draws.std(axis=-1), m.std, rtol=0.03)
+    # Equal rows share what the model does not know, in blocks of their own, too.
+    rows = m.rows(np.zeros(2, dtype=int))
+    one, two = rows.sample(40_000, rng=0).reshape(2, -1, 40_000)[:, 0]
+    assert_allclose(np.cov(one, two)[0, 1], m.epistemic_variance.ravel()[0], rtol=0.2)
+    again = rows.sample(40_000, rng=1, seed=3).reshape(2, -1, 40_000)[0, 0]
+    other = rows.sample(40_000, rng=2, seed=3).reshape(2, -1, 40_000)[1, 0]
+    assert_allclose(np.cov(again, other)[0, 1], m.epistemic_variance.ravel()[0], rtol=0.2)
 
 
 @pytest.mark.parametrize("make_base", [PARAMETRIC["gaussian"], PARAMETRIC["normal"]])

@@ -1,0 +1,160 @@
+"""Uncertainty of ensembles away from their training rows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from skuq import AutoDEUQRegressor, DeepEnsembleRegressor, NESRegressor, TabularEnsembleRegressor
+from skuq.backend import ops
+from skuq.fitted import _far
+from skuq.persistence import dumps, loads
+
+
+def truth(X):
+    return np.sin(2 * X[:, 0]) + X[:, 1] ** 2
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Rows in a square: of four columns two matter."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (300, 4))
+    return X, truth(X) + 0.1 * rng.normal(size=300)
+
+
+@pytest.fixture(scope="module")
+def model(table):
+    return DeepEnsembleRegressor(random_state=0).fit(*table)
+
+
+def without_far(model):
+    """The same predictions without what is added away from the rows."""
+    other = loads(dumps(model))
+    other.fitted_ = replace(model.fitted_, far=None)
+    return other
+
+
+def around(distance, n=200):
+    """Points on the edge of a square of the first two columns."""
+    rng = np.random.default_rng(1)
+    Z = rng.uniform(-1, 1, (n, 4))
+    Z[:, :2] *= distance / abs(Z[:, :2]).max(axis=1, keepdims=True)
+    return Z
+
+
+def covered(model, Z):
+    low, high = model.predict_interval(Z).T
+    return np.mean((low < truth(Z)) & (truth(Z) < high))
+
+
+def test_intervals_hold_beyond_the_rows(model):
+    plain = without_far(model)
+    for distance, goal in ((1.5, 0.8), (3, 0.7)):
+        assert covered(model, around(distance)) >= goal
+        assert covered(plain, around(distance)) < 0.3
+    far, farther = (model.predict_uncertainty(around(d)).epistemic for d in (3, 30))
+    assert np.median(farther) > 5 * np.median(far)
+
+
+def added(model, Z):
+    """Standard deviations that are added to what the networks predict."""
+    variances = (m.predict_uncertainty(Z).epistemic ** 2 for m in (model, without_far(model)))
+    return np.sqrt(np.maximum(np.subtract(*variances), 0))
+
+
+def test_nothing_is_added_within_the_rows_and_little_by_columns_without_effect(model):
+    inside = around(0.5)
+    assert_array_equal(model.predict(inside), without_far(model).predict(inside))
+    assert np.mean(added(model, inside) < 1e-6) > 0.95
+    beyond = [added(model, inside + 2 * np.eye(4)[k]) for k in range(4)]
+    assert max(np.median(beyond[2:], axis=1)) < 0.1 * min(np.median(beyond[:2], axis=1))
+
+
+def test_gaps_between_rows_are_found(table):
+    X, y = table
+    kept = abs(X[:, 0]) > 0.5
+    model = DeepEnsembleRegressor(random_state=0).fit(X[kept], y[kept])
+    Z = around(0.5)
+    Z[:, 0] = 0
+    assert np.median(model.fitted_.far.spread(Z, np.zeros((200, 1))) ** 2) > 0
+    Z[:, 0] = 0.75
+    assert model.fitted_.far.spread(Z, np.zeros((200, 1))) is None
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        TabularEnsembleRegressor(2, epochs=20, random_state=0),
+        pytest.param(
+            AutoDEUQRegressor(n_trials=4, epochs=4, random_state=0), marks=pytest.mark.slow
+        ),
+        pytest.param(NESRegressor(n_trials=4, epochs=4, random_state=0), marks=pytest.mark.slow),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_every_public_path_has_it(model, table):
+    X, y = table
+    model.fit(X, np.stack([y, -3 * y], axis=1))
+    Z = np.concatenate([X[:5], around(2, n=30)])
+    parts, plain = model.predict_uncertainty(Z), without_far(model).predict_uncertainty(Z)
+    assert (parts.epistemic[5:] > plain.epistemic[5:]).all()
+    assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
+    assert_allclose(parts.aleatoric, plain.aleatoric)
+    assert_allclose(model.sample_y(Z, 20_000, random_state=0).std(axis=-1), parts.total, rtol=0.05)
+    # Draws have exactly the predicted moments, also by tensors and in their gradients.
+    posterior = model.posterior_fn(random_state=0)
+    draws = posterior(Z)
+    assert_allclose(draws.std(axis=0), parts.epistemic, rtol=1e-6)
+    assert_allclose(draws.mean(axis=0), parts.mean, atol=1e-6)
+    if posterior.key is not None:
+        arguments = [ops.convert_to_tensor(a) for a in posterior.arguments]
+        tensors = posterior.function(ops, arguments, ops.convert_to_tensor(Z))
+        assert_allclose(tensors, draws, atol=1e-6)
+    outputs = model.to_keras().predict_on_batch(Z)
+    for name, values in parts._asdict().items():
+        assert_allclose(outputs[name], values, rtol=1e-4, atol=1e-5)
+    again = loads(dumps(model))
+    assert_array_equal(again.predict_uncertainty(Z).total, parts.total)
+    assert "arrays" not in vars(again.fitted_.far).keys() - vars(model.fitted_.far).keys()
+
+
+def test_it_is_learnt_where_it_can_be(table):
+    X, y = table
+    few = DeepEnsembleRegressor(2, epochs=2, random_state=0)
+    assert few.fit(X[:19], y[:19]).fitted_.far is None
+    assert few.fit(X, np.random.default_rng(0).normal(size=300)).fitted_.far is None
+    assert few.fit(X, np.zeros(300)).fitted_.far is None
+    assert few.fit(0 * X, y).fitted_.far is None
+    assert few.set_params(loss="quantiles").fit(X, y).fitted_.far is None
+
+
+def test_unseen_categories_have_no_distance(table):
+    X, y = table
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": np.arange(300) % 3})
+    frame["c"] = frame["c"].map({0: "x", 1: "y", 2: "z"})
+    model = TabularEnsembleRegressor(2, epochs=10, random_state=0).fit(frame, y)
+    unseen = frame[:50].assign(c="w")
+    assert_array_equal(
+        model.predict_uncertainty(unseen).total,
+        without_far(model).predict_uncertainty(unseen).total,
+    )
+
+
+def test_left_out_thirds_are_predictions_without_them(table):
+    """The closed form of errors agrees with a process that has not seen the rows."""
+    X, y = table
+    z, y = X[:60, :2], y[:60, None]
+    far = _far.FarUncertainty(
+        *(np.zeros(2), np.ones(2), z, z.min(axis=0), z.max(axis=0), y, 0.1, "matern-5/2", 1.0, 0.1),
+        *(np.ones(1), np.ones(2), np.zeros((2, 4))),
+    )
+    left, rest = np.arange(20), np.arange(20, 60)
+    inverse = far.arrays.whitening @ far.arrays.whitening.T
+    error = np.linalg.inv(inverse[:20, :20]) @ far.arrays.alpha[:20]
+    covariance = far._covariance(z)
+    weights = np.linalg.solve(covariance[np.ix_(rest, rest)], (y - y.mean())[rest])
+    predicted = covariance[np.ix_(left, rest)] @ weights
+    assert_allclose(error, (y - y.mean())[left] - predicted, atol=1e-9)
