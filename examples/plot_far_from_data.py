@@ -1,0 +1,86 @@
+"""
+Unsure where nothing is known
+=============================
+
+Rows of a function with a gap between them, and nothing beyond. Networks agree for no reason where
+they have seen nothing. Ensembles of skuq therefore add what a Gaussian process of the same rows
+leaves open there. Shaded: two standard deviations of the whole prediction. Dashed: without that
+addition, which is the disagreement of the members and the noise.
+"""
+
+# %%
+# Rows and methods. NOMU learns its own uncertainty away from the rows, and MC dropout has none.
+import argparse
+import warnings
+
+import matplotlib
+import numpy as np
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+
+import skuq
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+warnings.simplefilter("ignore")
+LINE = np.linspace(-3, 3, 301)[:, None]
+
+
+def truth(X):
+    return np.sin(2 * X[:, 0]) + 0.5 * X[:, 0] ** 2
+
+
+def methods(n_trials):
+    kernel = ConstantKernel() * RBF() + WhiteKernel()
+    return {
+        "DeepEnsembleRegressor": skuq.DeepEnsembleRegressor(random_state=0),
+        "TabularEnsembleRegressor": skuq.TabularEnsembleRegressor(random_state=0),
+        "AutoDEUQRegressor": skuq.AutoDEUQRegressor(n_trials=n_trials, random_state=0),
+        "MCDropoutRegressor": skuq.MCDropoutRegressor(random_state=0),
+        "NOMURegressor": skuq.NOMURegressor(random_state=0),
+        "Gaussian process": GaussianProcessRegressor(kernel, normalize_y=True, random_state=0),
+    }
+
+
+# %%
+# The members' disagreement is in the distribution, whose `shared_variance` is the addition.
+def predict(model):
+    """Mean, standard deviation, and the latter without what ensembles add."""
+    mean, std = model.predict(LINE, return_std=True)
+    if not hasattr(model, "predict_distribution"):
+        return mean, std, std
+    added = getattr(model.predict_distribution(LINE), "shared_variance", 0.0)
+    return mean, std, np.sqrt(np.maximum(std**2 - added, 0))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", default="far_from_data.png")
+    parser.add_argument("--n-trials", type=int, default=20)
+    arguments = parser.parse_args()
+
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1.5, 1.5, (300, 1))
+    X = X[abs(X[:, 0] - 0.3) > 0.4]
+    y = truth(X) + 0.1 * rng.normal(size=len(X))
+
+    figure, axes = plt.subplots(2, 3, figsize=(11, 6), sharex=True, sharey=True)
+    for axis, (name, model) in zip(axes.flat, methods(arguments.n_trials).items()):
+        mean, std, alone = predict(model.fit(X, y))
+        x = LINE[:, 0]
+        axis.fill_between(x, mean - 2 * std, mean + 2 * std, color="C0", alpha=0.25, lw=0)
+        for side in (-2, 2):
+            axis.plot(x, mean + side * alone, "--", color="C0", lw=0.8)
+        axis.plot(x, mean, color="C0")
+        axis.plot(x, truth(LINE), color="black", lw=1)
+        axis.plot(X[:, 0], y, ".", color="C1", ms=3)
+        inside = np.mean(abs(mean - truth(LINE)) < 2 * std)
+        axis.set(title=f"{name}: {inside:.0%} of the line", ylim=(-5, 8))
+    figure.suptitle("Two standard deviations (shaded; dashed: without the addition), truth (black)")
+    figure.tight_layout()
+    figure.savefig(arguments.out, dpi=110)
+
+
+if __name__ == "__main__":
+    main()
