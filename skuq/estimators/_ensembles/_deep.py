@@ -225,6 +225,10 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
     stops being finite are left out, with a warning. The ensemble loss is not tuned on: early
     stopping looks at each member alone.
 
+    Networks may agree for no reason where they have seen nothing. The epistemic uncertainty there
+    is what a Gaussian process of the same rows leaves open; docs/methods/ensembles.md has the
+    formula. It needs 20 rows and a loss that predicts normals or mixtures of them.
+
     References
     ----------
     B. Lakshminarayanan, A. Pritzel, C. Blundell. "Simple and Scalable Predictive

@@ -547,8 +547,8 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
     Members are networks with embedded columns and training settings that are tuned for tables.
     They differ in their seeds and in the rows that they validate on. The average noise that they
     predict is the aleatoric uncertainty, and the disagreement of their means the epistemic
-    uncertainty. Its mean CRPS is below that of the plain network of `DeepEnsembleRegressor` on
-    each of six sets measured, and it is slower to train.
+    uncertainty, which grows away from the training rows. Its mean CRPS is below that of the plain
+    network of `DeepEnsembleRegressor` on each of six sets measured, and it is slower to train.
 
     Parameters
     ----------
@@ -650,6 +650,10 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
     X is scaled by its quartiles and y is standardised. Each member holds out other rows for
     validation. Members whose loss stops being finite are left out, with a warning.
     docs/methods/tabular.md describes how the recipe was found.
+
+    Networks may agree for no reason where they have seen nothing. The epistemic uncertainty there
+    is what a Gaussian process of the same rows leaves open; docs/methods/ensembles.md has the
+    formula. It needs 20 rows and a loss that predicts normals or mixtures of them.
 
     References
     ----------

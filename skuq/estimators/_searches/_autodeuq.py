@@ -268,6 +268,10 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     quartiles instead. Zero-weight rows are dropped; weights count in the training loss, the
     validation loss and the selection.
 
+    Networks may agree for no reason where they have seen nothing. The epistemic uncertainty there
+    is what a Gaussian process of the same rows leaves open; docs/methods/ensembles.md has the
+    formula. It needs 20 rows and a loss that predicts normals or mixtures of them.
+
     References
     ----------
     R. Egele, R. Maulik, K. Raghavan, B. Lusch, I. Guyon, P. Balaprakash. "AutoDEUQ:
