@@ -40,6 +40,7 @@ from skuq.predictive import (
 )
 from skuq.predictive._categorical import scaled_probabilities
 from skuq.predictive._mapped import normal_scores
+from skuq.predictive._parametric import scale_epistemic
 from skuq.predictive._tracking import NOMINAL, LogitTracker, QuantileTracker
 from skuq.tables._inputs import ForeignInputs
 
@@ -231,6 +232,8 @@ class Calibration(NumberCalibration):
         With "conformal", sorted absolute out-of-fold errors in calibrated standard deviations.
     coverage : ndarray of the shape of `scores`, or None
         Least probability that the error of a new row is at most the score.
+    ratio : float
+        Factor of the model's part of the standard deviation, beside `scale` of all of it.
     """
 
     method: str
@@ -238,6 +241,7 @@ class Calibration(NumberCalibration):
     levels: Any = None
     scores: Any = None
     coverage: Any = None
+    ratio: float = 1.0
 
     __repr__ = record_repr
 
@@ -258,6 +262,8 @@ class Calibration(NumberCalibration):
         new_weight : ndarray of shape (n,), optional
             Weights of the rows under covariate shift; the average calibration row has 1.
         """
+        if self.ratio != 1:
+            mixture = scale_epistemic(mixture, self.ratio)
         scaled = mixture.scaled(self.scale)
         if self.method == "isotonic":
             return RecalibratedMixture(scaled, *self.levels)

@@ -25,12 +25,14 @@ from skuq.predictive import GroupedDistribution
 from skuq.predictive._calibration import (
     effective_rows,
     fit_levels,
+    fit_part_factors,
     fit_std_factor,
     pool_variances,
     shrink_std_factor,
     weighted_quantile,
 )
 from skuq.predictive._categorical import fit_spread, fit_temperature, fit_vector_scaling
+from skuq.predictive._parametric import scale_epistemic
 
 _PRIOR_ROWS = 20  # weight of all rows in the calibration of a group, in rows of the group
 # Levels of the quantiles that represent the errors of all rows in the calibration of a group.
@@ -119,6 +121,8 @@ class GroupedCalibration(DerivedCalibration):
 
     def apply(self, mixture: Any, X: Any, new_weight: np.ndarray | None = None) -> Any:
         """Calibrate each row's prediction by its group; see `Calibration.apply`."""
+        if self.whole.ratio != 1:  # then all groups have the method "scale"
+            mixture = scale_epistemic(mixture, self.whole.ratio)
         codes = self.grouping.codes(X, log_std(mixture))
         if self.method == "scale":  # one mixture with a factor for each row
             scales = np.stack([part.scale for part in (*self.parts, self.whole)])
@@ -152,8 +156,15 @@ def learn_calibration(rows: CalibrationRows, method: str, group_by: Any = None) 
     """Learn a `Calibration` from rows, or a `GroupedCalibration` of the groups of `group_by`.
 
     Groups are shrunk towards all rows: the shape of all rows' errors counts as much as 20 rows of
-    the group, and their scale depends on how much groups differ.
+    the group, and their scale depends on how much groups differ. The method "parts" is "scale"
+    after another factor of the model's part, which all groups and outputs share.
     """
+    ratio = 1.0
+    if method == "parts":
+        weights = rows.fold_parts(rows.weight)
+        _, ratio = fit_part_factors(rows.mixtures, rows.fold_parts(rows.y), weights)
+        method, mixtures = "scale", (scale_epistemic(m, ratio) for m in rows.mixtures)
+        rows = replace(rows, mixtures=tuple(mixtures))
     codes = np.zeros(len(rows.y), dtype=int)
     labels: tuple[Any, ...] = ()
     if group_by is not None:
@@ -181,7 +192,7 @@ def learn_calibration(rows: CalibrationRows, method: str, group_by: Any = None) 
         scale, *shape = (part[0] if single else np.stack(part, axis=-1) for part in zip(*learnt))
         scale = float(scale) if single else scale
         levels, scores = (tuple(shape), ()) if method == "isotonic" else (None, shape)
-        calibrations.append(Calibration(method, scale, levels, *scores))
+        calibrations.append(Calibration(method, scale, levels, *scores, ratio=ratio))
     whole, *parts = calibrations
     return whole if group_by is None else GroupedCalibration(grouping, tuple(parts), whole)
 

@@ -304,6 +304,32 @@ class NestedGaussianMixture(NormalMembers):
         return tfd.MixtureSameFamily(tfd.Categorical(probs=probabilities), tfd.Normal(loc, scale))
 
 
+def scale_epistemic(distribution: Any, factor: Any) -> Any:
+    """Multiply the standard deviation of the model's part by a factor; the noise stays.
+
+    The means of a mixture's members are stretched about the mixture's mean, and each member's own
+    distribution moves with its mean. Raise TypeError if the distribution has no such parts.
+    """
+    if isinstance(distribution, EpistemicNormal):
+        parts = distribution.aleatoric, factor * distribution.epistemic
+        return EpistemicNormal(distribution.mean, *parts)
+    if not isinstance(distribution, Mixture) or not hasattr(distribution, "_array_kinds"):
+        raise TypeError(
+            'With method="parts" `estimator` must predict a mixture of distributions in units of '
+            f'y. Got a {type(distribution).__name__}. Use method="scale".'
+        )
+    means, mean = distribution.member_means, distribution.mean
+    shift = (factor - 1) * (means - mean)
+
+    def move(array: np.ndarray, kind: str) -> np.ndarray:
+        if kind != "location":
+            return array
+        # Components or quantiles have an axis (K, .., n[, m]) more than the members' means.
+        return array + (shift if array.ndim == shift.ndim else shift[:, None])
+
+    return distribution._map_arrays(move)
+
+
 def check_location_and_stds(**arrays: ArrayLike) -> list[np.ndarray]:
     """Check a location and standard deviations, all of one shape (n,) or (n, m).
 

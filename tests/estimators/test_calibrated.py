@@ -53,7 +53,7 @@ from skuq import (
 from skuq.backend import keras
 from skuq.exceptions import CalibrationWarning, UnsavableError
 from skuq.metrics import get_scorer
-from skuq.predictive import GaussianMixture, TwoPieceNormal
+from skuq.predictive import EpistemicNormal, GaussianMixture, TwoPieceNormal
 
 METHODS = ["scale", "isotonic", "conformal"]
 
@@ -237,6 +237,37 @@ class Pair(TooSure):
     def predict_distribution(self, X):
         mean, std = self.predict(X, return_std=True)
         return GaussianMixture(np.stack([mean - std, mean + 2 * std]), np.stack([std, 3 * std]))
+
+
+class Parts(TooSure):
+    """Least squares that claims half of the noise, and a fifth of what it does not know."""
+
+    def predict_distribution(self, X):
+        mean = self.predict(X)
+        return EpistemicNormal(mean, np.full(len(X), 0.5), 0.2 * np.exp(X[:, 0]))
+
+
+def test_parts_are_scaled_by_a_factor_each():
+    X, mean = line(2000, noise=stats.norm(0, 1e-9))
+    rng = np.random.default_rng(1)
+    y = mean + rng.normal(size=2000) * np.hypot(1.0, np.exp(X[:, 0]))
+    model = calibrated(Parts(), "parts", cv=2).fit(X, y)
+    assert_allclose((model.scale_, model.epistemic_scale_), (2, 5), rtol=0.15)
+    parts, base = model.predict_uncertainty(X), model.estimator_.predict_distribution(X)
+    assert_allclose(parts.aleatoric, model.scale_ * base.aleatoric)
+    assert_allclose(parts.epistemic, model.epistemic_scale_ * base.epistemic)
+    assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
+    assert_array_equal(parts.mean, base.mean)
+    one = calibrated(Parts(), cv=2).fit(X, y)
+    score = get_scorer("neg_nll")
+    assert score(model, X, y) > score(one, X, y) + 0.02 and one.epistemic_scale_ == one.scale_
+    copy = pickle.loads(pickle.dumps(model))
+    assert_array_equal(copy.predict_interval(X), model.predict_interval(X))
+    grouped = calibrated(Parts(), "parts", group_by=lambda X: X[:, 1] > 0, cv=2).fit(X, y)
+    ratio = grouped.epistemic_scale_ / grouped.scale_
+    found = grouped.predict_uncertainty(X)
+    both = found.epistemic / base.epistemic, found.aleatoric / base.aleatoric
+    assert_allclose(both[0] / both[1], ratio)
 
 
 def test_calibrated_reaches_ends_of_pipelines_and_searches():

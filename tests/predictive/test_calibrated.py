@@ -15,11 +15,13 @@ from skuq.predictive import (
 )
 from skuq.predictive._calibration import (
     fit_levels,
+    fit_part_factors,
     fit_std_factor,
     pool_variances,
     shrink_std_factor,
     weighted_quantile,
 )
+from skuq.predictive._parametric import scale_epistemic
 
 KNOTS = np.array([0.0, 0.2, 0.5, 0.9, 1.0]), np.array([0.0, 0.1, 0.6, 0.8, 1.0])
 
@@ -66,6 +68,49 @@ def test_scale_of_mixtures_is_most_likely(global_random_seed):
     c = factor(base, y)
     nll = [-base.scaled(f * c).log_prob(y).mean() for f in (0.98, 1.0, 1.02)]
     assert nll[1] == min(nll)
+
+
+def parts_table(noise, model, seed=0, n=4_000):
+    """Rows with different shares of noise and model, whose stds are claimed to be 1 / factors."""
+    rng = np.random.default_rng(seed)
+    aleatoric, epistemic = rng.uniform(0.2, 2, (2, n))
+    y = rng.normal(size=n) * np.hypot(noise * aleatoric, model * epistemic)
+    return EpistemicNormal(np.zeros(n), aleatoric, epistemic), y
+
+
+@pytest.mark.parametrize(("noise", "model"), [(0.5, 2.0), (2.0, 0.7), (1.0, 3.0)])
+def test_known_wrong_factors_of_both_parts_are_found(noise, model):
+    predicted, y = parts_table(noise, model)
+    half = [slice(0, 1000), slice(1000, None)]
+    folds = [predicted.rows(s) for s in half], [y[s] for s in half]
+    c, ratio = fit_part_factors(*folds, [np.ones(1000), np.ones(3000)])
+    assert_allclose((c, c * ratio), (noise, model), rtol=0.1)
+
+
+def test_one_factor_is_left_where_rows_cannot_tell_the_parts_apart():
+    predicted, y = parts_table(1.5, 1.5)
+    assert fit_part_factors([predicted], [y], [np.ones(len(y))])[1] == 1
+    equal = EpistemicNormal(np.zeros(400), np.ones(400), np.full(400, 2.0))
+    y = 3 * np.random.default_rng(0).normal(size=400)
+    assert fit_part_factors([equal], [y], [np.ones(400)])[1] == 1
+    assert fit_part_factors([mixture(0, (4,), k=1)], [y[:4]], [np.ones(4)])[1] == 1
+
+
+@pytest.mark.parametrize("outputs", [(), (2,)])
+def test_models_part_is_scaled_alone(outputs):
+    base = mixture(0, (4, *outputs), k=6)
+    shape = 3, 2, 4, *outputs
+    loc, scale = base.loc.reshape(shape), base.scale.reshape(shape)
+    nested = NestedGaussianMixture(loc, scale, np.full(shape, 0.5), np.array([0.5, 0.3, 0.2]))
+    one, other = base.uncertainty(), nested.uncertainty()
+    normal = EpistemicNormal(one.mean, one.aleatoric, one.epistemic)
+    for before, parts in ((base, one), (nested, other), (normal, one)):
+        after = scale_epistemic(before, 2.5).uncertainty()
+        assert_allclose(after.mean, parts.mean, atol=1e-12)
+        assert_allclose(after.aleatoric, parts.aleatoric, rtol=1e-12)
+        assert_allclose(after.epistemic, 2.5 * parts.epistemic, rtol=1e-12)
+    with pytest.raises(TypeError, match='Use method="scale"'):
+        scale_epistemic(RecalibratedMixture(base, *KNOTS), 2.0)
 
 
 def test_scale_is_not_misled_by_a_member_that_is_wildly_unsure():

@@ -308,10 +308,12 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         estimator of a search. A regressor without uncertainty, such as a random forest, gets the
         distribution of its errors, which is the same for all rows. With ``cv="prefit"`` also any
         fitted model with `predict`, such as a Keras model, or a function of X.
-    method : {"scale", "isotonic", "conformal"}, default="scale"
+    method : {"scale", "parts", "isotonic", "conformal"}, default="scale"
         "scale" multiplies all standard deviations by the factor that maximises the likelihood of
         the calibration rows, shrunk towards 1 by its standard error: a factor that does not differ
-        significantly from 1 is 1. This single parameter suits small data. "isotonic" also maps
+        significantly from 1 is 1. This single parameter suits small data. "parts" has a factor each
+        for the noise and for the model's part (CLEAR), where these rows can tell the two apart; it
+        needs a regressor that predicts both parts, as skuq's do. "isotonic" also maps
         predicted levels to observed ones, which corrects every quantile, also if errors are skewed.
         "conformal" also takes intervals from the standardised errors. They cover new rows with at
         least the nominal probability, if new rows have the distribution of the calibration rows,
@@ -342,6 +344,8 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
     scale_ : float or ndarray of shape (n_outputs,)
         Factor of the standard deviations; with `group_by` that of all rows together. If `estimator`
         predicts no uncertainty, it is the standard deviation of its errors.
+    epistemic_scale_ : float or ndarray of shape (n_outputs,)
+        Factor of the model's part; it differs from `scale_`, that of the noise, with "parts" only.
     levels_ : tuple of ndarray of shape (21,) or (21, n_outputs), or None
         With "isotonic", predicted levels and the observed levels that replace them.
     scores_ : ndarray of shape (n,) or (n, n_outputs), or None
@@ -381,9 +385,10 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
     ----------
     Heiss et al., "NOMU", section 4.1.2 (scale); Breiman (1995), "Better Subset Regression Using the
     Nonnegative Garrote" (its shrinkage); Kuleshov, Fenner and Ermon (2018) (isotonic); Lei et al.
-    (2018), section 5.2 (conformal); Smyth (2004) (scales of groups); Tibshirani et al. (2019),
-    "Conformal prediction under covariate shift"; Gibbs and Candès (2024), "Conformal inference for
-    online prediction with arbitrary distribution shifts".
+    (2018), section 5.2 (conformal); Azizi, Bodik, Heiss and Yu (2026), "CLEAR", arXiv 2507.08150
+    (parts); Smyth (2004) (scales of groups); Tibshirani et al. (2019), "Conformal prediction under
+    covariate shift"; Gibbs and Candès (2024), "Conformal inference for online prediction with
+    arbitrary distribution shifts".
 
     Examples
     --------
@@ -398,7 +403,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
 
     _parameter_constraints: dict = {
         **_CONSTRAINTS,
-        "method": [StrOptions({"scale", "isotonic", "conformal"})],
+        "method": [StrOptions({"scale", "parts", "isotonic", "conformal"})],
     }
     _has_posterior = False
 
@@ -417,7 +422,9 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
 
     def _predictor(self, classes, output_shape):
         return functools.partial(
-            regressor_distribution, method=self.method, output_shape=output_shape
+            regressor_distribution,
+            method="scale" if self.method == "parts" else self.method,
+            output_shape=output_shape,
         )
 
     def _learn(self, rows, classes, ratio=None):
@@ -451,6 +458,12 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
     def scale_(self):
         """Factor of the standard deviations."""
         return self.fitted_.calibration.scale
+
+    @property
+    def epistemic_scale_(self):
+        """Factor of the standard deviation of the model's part."""
+        calibration = self.fitted_.calibration
+        return calibration.scale * calibration.whole.ratio
 
     @property
     def levels_(self):
