@@ -22,6 +22,7 @@ from skuq.search import SearchResult
 from skuq.search._search import Retraining
 from skuq.tables._inputs import read_validation_rows, warn_of_few_rows
 from skuq.tables._splits import Splits, standardise_rows
+from skuq.tables._targets import NumberTargets
 from skuq.training import predict_members
 
 # Share of their epochs for which networks have to be trained to count as trained.
@@ -222,7 +223,7 @@ def assemble(
     """Make the fitted ensemble of selected trials; `empty` has the scales of inputs and targets."""
     members, weights = result.members(selection)
     targets = empty.targets
-    if hasattr(targets, "with_calibration"):
+    if isinstance(targets, NumberTargets):
         targets = targets.with_calibration(*calibration)
     return replace(empty, targets=targets, members=members, weights=weights)
 
