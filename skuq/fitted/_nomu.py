@@ -223,6 +223,11 @@ class Readout:
         Factor of the model's standard deviation.
     noise_factor : float, default=1.0
         Factor of the noise's standard deviation.
+    level : float, default=0.0
+        Raw uncertainty that counts as none: what the network has at its own rows.
+    growth : float, default=0.0
+        Standard deviation that a unit of distance from the box adds, in squares. Distances are
+        those of standardised inputs.
     """
 
     kind: str
@@ -231,15 +236,21 @@ class Readout:
     l_max: float
     c: float = 1.0
     noise_factor: float = 1.0
+    level: float = 0.0
+    growth: float = 0.0
 
     def std(self, raw: np.ndarray) -> np.ndarray:
         """Read standard deviations (n, m) of one side, before the factor `c`."""
-        return np.maximum(READOUTS[self.kind](raw, self.l_min, self.l_max), SMALLEST_STD)
+        read = READOUTS[self.kind](raw - self.level, self.l_min, self.l_max)
+        return np.maximum(read, SMALLEST_STD)
 
-    def widths(self, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Read standard deviations (n, m) upwards and downwards."""
+    def widths(
+        self, raw: np.ndarray, distance: np.ndarray | float = 0.0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Read standard deviations (n, m) upwards and downwards, at `distance` from the box."""
         up, down = (self.c * self.std(side) for side in split_sides(raw, self.band))
-        return np.maximum(up, SMALLEST_STD), np.maximum(down, SMALLEST_STD)
+        reach = np.reshape(self.growth * distance, (-1, 1))
+        return tuple(np.maximum(np.hypot(side, reach), SMALLEST_STD) for side in (up, down))
 
 
 @saved_as("fitted.FittedNomu")
@@ -255,12 +266,16 @@ class FittedNomu(Fitted):
         Fitted.
     network : TrainedNomu
     readout : Readout
+    box : ndarray of shape (d, 2) or None
+        Box of encoded inputs in which r was trained. Outside it is that of the nearest point of
+        the box, and the distance from it widens the band. None trusts r everywhere.
     """
 
     inputs: TableInputs
     targets: NumberTargets
     network: TrainedNomu
     readout: Readout
+    box: np.ndarray | None = None
 
     __repr__ = record_repr
     no_keras: ClassVar[str] = "NOMU predicts no mixture"
@@ -295,9 +310,19 @@ class FittedNomu(Fitted):
     def _moments(self, encoded: np.ndarray) -> list[np.ndarray]:
         """Predict mean, widths upwards and downwards and noise (n, m), in units of y."""
         mean, raw, noise = self.network.predict(encoded, self.inputs, self.targets)
-        y_scale, readout = self.targets.scaling.scale_, self.readout
+        y_scale, readout, distance = self.targets.scaling.scale_, self.readout, 0.0
+        if self.box is not None:
+            nearest = np.clip(encoded, *self.box.T)
+            step = self.inputs.transform(encoded) - self.inputs.transform(nearest)
+            distance = np.sqrt((step.astype("float64") ** 2).sum(axis=1))
+            if (outside := distance > 0).any():
+                raw = np.where(
+                    outside[:, None],
+                    self.network.predict(nearest, self.inputs, self.targets).raw,
+                    raw,
+                )
         # Widths are those of the standardised y; mean and noise already are in units of y.
-        widths = [y_scale * width for width in readout.widths(raw)]
+        widths = [y_scale * width for width in readout.widths(raw, distance)]
         noise = np.zeros_like(mean) if noise is None else readout.noise_factor * noise
         return [mean, *widths, noise]
 

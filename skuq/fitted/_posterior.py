@@ -10,6 +10,7 @@ Notation: n rows, K members, T draws, m outputs (the last axis is absent where y
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from skuq.predictive._posterior import Posterior, quasi_random_normals
 from skuq.tables._scaling import ImageScaling, hard_clip
 
 #: NOMU's smallest standard deviation of the standardised y: a distribution needs some width.
+_TINY = 1e-30  # keeps the gradient of a root finite at 0
 SMALLEST_STD = 1e-9
 
 
@@ -142,9 +144,12 @@ def nomu_posterior(fitted: Any, n_draws: int, rng: np.random.Generator) -> Poste
         return Posterior(predicted, (), None, n_draws, output_shape, joint=False)
 
     readout = fitted.readout
-    function = _NomuDraws(tuple(plans), network.head, readout.kind, targets.is_1d)
-    numbers = np.array([readout.l_min, readout.l_max, readout.c])
-    arguments = [*_scalers(inputs, targets), numbers, indices]
+    function = _NomuDraws(
+        tuple(plans), network.head, readout.kind, targets.is_1d, fitted.box is not None
+    )
+    numbers = np.array([readout.l_min, readout.l_max, readout.c, readout.level, readout.growth])
+    box = [] if fitted.box is None else [inputs.scaling.transform(fitted.box.T.copy())]
+    arguments = [*_scalers(inputs, targets), numbers, indices, *box]
     for member, plan in zip(members, plans):
         arguments += _stack_variables([member], plan)
     return Posterior(function, tuple(arguments), function, n_draws, output_shape, joint=False)
@@ -201,22 +206,30 @@ class _NomuDraws:
     head: NomuHead
     readout: str
     y_is_1d: bool
+    has_box: bool
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
         x_mean, x_scale, y_mean, y_scale, readout, indices, *rest = arguments
-        rest, m = iter(rest), self.head.n_outputs
+        box, rest, m = rest[0], iter(rest[self.has_box :]), self.head.n_outputs
         x, run = hard_clip(xp, (X - x_mean) / x_scale), _run(xp)
+        side_rest, rest = itertools.tee(rest)
         mean, raw = self.head.split(_output(self.plans[0], rest, x, run))
         # A mean that was trained first may have learnt noise in its further columns.
         if len(self.plans) == 2:
             mean = _output(self.plans[1], rest, x, run)[:, :m]
         mean = mean * y_scale + y_mean
-        l_min, l_max, c = (readout[k] for k in range(3))
+        l_min, l_max, c, level, growth = (readout[k] for k in range(5))
+        reach = 0.0
+        if self.has_box:  # outside of the box the raw uncertainty is that of its nearest point
+            nearest = xp.minimum(xp.maximum(x, box[0]), box[1])
+            _, raw = self.head.split(_output(self.plans[0], side_rest, nearest, run))
+            reach = growth * xp.sqrt(xp.sum((x - nearest) ** 2, axis=1) + _TINY)[:, None]
         # NOMU's Eq. 2, with least widths before and after the factor c as in `Readout`.
-        spread = xp.maximum(READOUTS[self.readout](raw, l_min, l_max, xp), SMALLEST_STD)
+        spread = xp.maximum(READOUTS[self.readout](raw - level, l_min, l_max, xp), SMALLEST_STD)
         # (n, m) upwards and, with two sides, (n, m) downwards, in units of y.
         sides = [
-            y_scale * xp.maximum(c * spread[:, start : start + m], SMALLEST_STD)
+            y_scale
+            * xp.maximum(xp.sqrt((c * spread[:, start : start + m]) ** 2 + reach**2), SMALLEST_STD)
             for start in range(0, self.head.n_sides * m, m)
         ]
         draws = _draws(xp, mean, indices, *sides)

@@ -216,8 +216,9 @@ class ArtificialInputs(Settings):
     n : int, default=100
         Number of artificial inputs of each step; the maximum number for a grid.
     box : array-like of shape (n_features, 2), optional
-        Bounds of inputs that are uniform or on a grid. By default the range of the rows, widened
-        by `box_margin`.
+        Bounds of inputs that are uniform or on a grid: r is trained within them, and outside the
+        band is that of the nearest point, widened with the distance if c is "auto". By default the
+        range of the rows, widened by `box_margin`.
     box_margin : float or "auto", default="auto"
         Share of each range that is added on either side. "auto" is 0.05, and more below 61 rows:
         three times the mean distance ``1 / (n_rows - 1)`` between uniform rows, at most 1.
@@ -275,12 +276,16 @@ class NOMUReadout(Settings):
         Minimum and maximum standard deviation before the factor c, in units of the standardised
         y. "nll" chooses the pair of largest likelihood at held-out rows from a grid. So does
         "auto" if at least 30 rows are held out. With fewer, and with ``noise_std=0.0``, l_max is
-        2 and l_min the root mean square error of f at its own training rows, at least 0.005.
+        2 and c * l_min the root mean square error of f at its own training rows, with l_min at
+        least 0.002. If c is "auto" too, half of the median r at these rows then counts as none,
+        unless that lowers the likelihood of the held-out rows.
     c : float, "auto" or "nll", default="auto"
         Factor of the standard deviation. "nll" maximises the likelihood of held-out rows. "auto"
         widens the band if few rows are held out: it adds two variances, the one at the c of "nll"
         and a prior one, whose average over artificial inputs is the variance of y times
-        (8 / number of held-out rows) squared, at most 1.
+        (8 / number of held-out rows) squared, at most 1. Outside the box of artificial inputs the
+        band then widens with the distance from it, as fast as it does on average with the distance
+        from the rows.
 
     Examples
     --------

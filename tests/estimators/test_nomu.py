@@ -161,6 +161,20 @@ def test_nomu_uncertainty_grows_with_distance(gap):
             assert (np.diff(std_of(model, np.reshape(way, (-1, 1)))) > 0).all()
 
 
+def test_nomu_band_widens_outside_the_box_at_the_rate_of_its_gaps(table):
+    model = steady(epochs=5).fit(*table)
+    low, high = model.box_.T
+    steps = np.array([0.0, 1, 2, 4])[:, None] * [1, 0] * (high - low)
+    std = std_of(model, np.stack([high, high, high, high]) + steps)
+    assert (np.diff(std) > 0).all()
+    distance = steps[1:, 0] / model.fitted_.inputs.scaling.scale_[0]
+    grown = np.sqrt(std[1:] ** 2 - std[0] ** 2) / model.fitted_.targets.scaling.scale_
+    assert_allclose(grown, model.fitted_.readout.growth * distance, rtol=1e-5)
+    draws = model.posterior_fn(64)  # searches see the same band
+    far = np.stack([high, high]) + steps[1:3]
+    assert_allclose(draws(far).std(axis=0), std[1:3], rtol=0.1)
+
+
 @pytest.mark.slow
 def test_nomu_uncertainty_vanishes_with_more_rows():
     """D5, at a fixed c."""
@@ -249,12 +263,13 @@ def held_out_rows(n=N, n_sides=1, scale=1.0):
     return Rows(raw, UNIT * error, rng.uniform(0.2, 1, n))
 
 
-def choose(rows, band="symmetric", training_error=0.01, noiseless=False, **readout):
+def choose(rows, band="symmetric", training_error=0.01, noiseless=False, own=0.0, **readout):
+    """Choose a readout; `own` is the raw uncertainty of the network at its own rows."""
     seen = Rows(
-        np.ones((4, 1)), UNIT * training_error * np.array([[1.0], [-1], [1], [-1]]), np.ones(4)
+        np.full((4, 1), own), UNIT * training_error * np.array([[1.0], [-1], [1], [-1]]), np.ones(4)
     )
     network, raw = Stub(), np.full((7, rows.X.shape[1]), 0.5)
-    evidence = Evidence([(network, rows)], network, seen, raw)
+    evidence = Evidence([(network, rows, seen)], network, seen, raw, np.full(7, 0.25))
     settings = NOMUReadout(**readout)
     return choose_readout(settings, band, evidence, None, TARGETS, noiseless=noiseless)
 
@@ -277,14 +292,28 @@ def test_choose_readout_takes_the_c_of_most_likely_errors(band):
 
 @pytest.mark.parametrize(("n", "noiseless"), [(12, False), (N, True)])
 def test_choose_readout_has_rules_for_few_rows_and_rows_without_noise(n, noiseless):
-    """l_min is the training error of f, at least 0.005, and l_max is 2."""
+    """The band is as wide at the rows as f errs there, or l_min is 0.002, and l_max is 2."""
     for error in (0.1, 1e-4):
         readout = choose(held_out_rows(n), training_error=error, noiseless=noiseless)
-        floor = max(error, 0.005)
         assert readout.l_max == 2.0
-        assert readout.l_min == pytest.approx(max(floor, error / readout.c), rel=1e-6)
+        assert readout.l_min == pytest.approx(max(0.002, error / readout.c), rel=1e-6)
     given = choose(held_out_rows(n), noiseless=noiseless, l_min=0.1, l_max=0.7)
     assert (given.l_min, given.l_max) == (0.1, 0.7)
+
+
+@pytest.mark.parametrize(("above", "taken"), [(0.1, True), (0.0, False)])
+def test_choose_readout_closes_the_band_where_held_out_rows_allow(above, taken):
+    """Half of r at a network's own rows counts as none, unless errors are as large there."""
+    rows = held_out_rows(12)
+    own = 0.1 if taken else 0.95
+    readout = choose(rows._replace(X=rows.X + above), own=own, noiseless=True)
+    assert readout.level == pytest.approx(0.5 * own if taken else 0)
+
+
+def test_choose_readout_grows_outside_as_between_the_rows():
+    readout = choose(held_out_rows(12))
+    assert readout.growth == pytest.approx(readout.c * readout.std(np.array([0.5]))[0] / 0.25)
+    assert choose(held_out_rows(12), c="nll").growth == 0  # numbers of the paper stay as they are
 
 
 def test_choose_readout_draws_c_of_few_rows_to_the_width_of_y():
@@ -390,13 +419,13 @@ class Planned(Exception):
 @pytest.mark.parametrize(
     ("n", "changes", "expected"),
     [
-        (99, {}, ([64, 64], "cosine", 1000)),
+        (99, {}, ([64, 64], "cosine", 4000)),
         (100, {}, ([50], "constant", 2000)),
-        (100, {"noise_std": 0.0}, ([64, 64], "cosine", 1000)),
+        (100, {"noise_std": 0.0}, ([64, 64], "cosine", 4000)),
         (
             9,
             {"training__schedule": "constant", "network__hidden_units": 3},
-            ([3], "constant", 1000),
+            ([3], "constant", 4000),
         ),
     ],
 )

@@ -27,7 +27,14 @@ from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._targets import NumberTargets
 
 _FEW_ROWS = 30  # held-out rows; with fewer the likelihood chooses neither l_min nor l_max
-_L_MIN, _L_MAX = 0.005, 2.0  # the least l_min, and l_max, if the likelihood does not choose them
+_L_MIN, _L_MAX = 0.005, 2.0  # l_min at first, and l_max, if the likelihood does not choose them
+# In the end, where f meets its rows. Next to a row f errs by a little: without a floor, errors
+# there are many times the width of the band.
+_LEAST_L_MIN = 0.002
+# Shares of the raw uncertainty at a network's own rows that count as none, and by how much the
+# first one may lower the log likelihood of all held-out rows. With all of it the band is too narrow
+# beside the rows; where values are noisy, none of it may be taken.
+_SHARES, _LEAST_LOSS = (0.5, 0.0), 1.0
 _PRIOR_ROWS = 8  # with at most so many held-out rows the band is on average as wide as y varies
 
 
@@ -36,20 +43,23 @@ class Evidence(NamedTuple):
 
     Attributes
     ----------
-    held_out : list of (TrainedNomu, Rows)
-        Networks, each with rows that it was not trained on.
+    held_out : list of (TrainedNomu, Rows, Rows)
+        Networks, each with rows that it was not trained on, and the rows that it was trained on.
     network : TrainedNomu
         Final network.
     rows : Rows
         Training rows of the final network.
     raw : ndarray of shape (n, n_sides * m)
         Raw uncertainty of the final network at artificial inputs.
+    distance : ndarray of shape (n,)
+        Distances of these inputs to the nearest row, standardised.
     """
 
-    held_out: list[tuple[TrainedNomu, Rows]]
+    held_out: list[tuple[TrainedNomu, Rows, Rows]]
     network: TrainedNomu
     rows: Rows
     raw: np.ndarray
+    distance: np.ndarray
 
 
 def warn_of_few_rows(settings: NOMUReadout, n_rows: int) -> None:
@@ -103,9 +113,48 @@ def choose_readout(
     learns_noise : bool
         Whether the noise is learnt: then it may get a factor.
     """
-    # Few rows cannot tell l_min and l_max, and rows without noise fix l_min at the error of f.
-    rows = _collect_rows(band, evidence, inputs, targets)
-    few = len(rows.error) < _FEW_ROWS or noiseless
+    level = _level(evidence.network, evidence.rows, inputs, targets)
+    found = []
+    # Numbers that are given refer to the raw uncertainty as it is.
+    shares = _SHARES if settings.c == settings.l_min == "auto" else (0.0,)
+    held_out, levels = _collect_rows(band, evidence, inputs, targets)
+    # Few rows cannot tell l_min and l_max; without noise l_min is fixed at the error of f.
+    few = len(held_out.error) < _FEW_ROWS or noiseless
+    for share in shares if few else (0.0,):
+        near, far = held_out.near - share * levels, held_out.far - share * levels
+        rows = held_out._replace(near=near, far=far)
+        shifted = evidence._replace(raw=evidence.raw - share * level)
+        readout = _choose(settings, band, shifted, inputs, targets, rows, few, learns_noise)
+        found.append((_log_likelihood(readout, rows), replace(readout, level=share * level)))
+    # The band closes at the rows as far as errors at held-out rows allow.
+    best = max(loss for loss, _ in found)
+    readout = next(readout for loss, readout in found if loss >= best - _LEAST_LOSS)
+    if settings.c == "auto":
+        # Outside the box it widens as fast as it does between the rows.
+        band_std = readout.c * readout.std(evidence.raw)
+        size = np.sqrt(np.mean(evidence.distance**2))
+        growth = np.sqrt(np.mean(band_std**2)) / size if size > 0 else 0.0
+        readout = replace(readout, growth=float(growth))
+    return readout
+
+
+def _level(network, rows, inputs, targets) -> float:
+    """Compute the raw uncertainty of a network at its own rows: the median, at least 0."""
+    _, raw, _ = network.predict(rows.X, inputs, targets)
+    return float(max(np.median(raw), 0.0))
+
+
+def _log_likelihood(readout: Readout, rows: _HeldOut) -> float:
+    """Compute the log likelihood of held-out rows, without constants."""
+    near, far = (readout.c * readout.std(raw) for raw in (rows.near, rows.far))
+    if rows.noise is not None:
+        near, far = (np.hypot(side, readout.noise_factor * rows.noise) for side in (near, far))
+    loss = np.log(near + far) + 0.5 * (rows.error / near) ** 2
+    return float(-(rows.weight @ loss.sum(axis=1)) * len(loss) / rows.weight.sum())
+
+
+def _choose(settings, band, evidence, inputs, targets, rows, few, learns_noise) -> Readout:
+    """Choose the readout for held-out rows whose raw uncertainty may have lost a share."""
     error, _, noise, weight = _errors(evidence.network, evidence.rows, inputs, targets)
     # Root mean square error of f at its own rows, with the noise's variance taken off.
     square = error**2 if noise is None else error**2 - noise**2
@@ -128,32 +177,37 @@ def choose_readout(
         share = min(_PRIOR_ROWS / len(rows.error), 1) if np.ptp(evidence.rows.y) else 1
         c = float(np.hypot(c, share / width))
     l_min = readout.l_min
-    if settings.l_min == "auto" and few:  # c * l_min >= training error
-        l_min = min(max(l_min, training_error / c), highest_l_min)
+    if settings.l_min == "auto" and few:  # c * l_min is the training error
+        l_min = float(np.clip(training_error / c, _LEAST_L_MIN, highest_l_min))
     return replace(readout, l_min=l_min, c=c, noise_factor=noise_factor)
 
 
 def _collect_rows(
     band: str, evidence: Evidence, inputs: TableInputs, targets: NumberTargets
-) -> _HeldOut:
-    """Collect the held-out rows of all networks."""
-    parts = [_errors(network, rows, inputs, targets) for network, rows in evidence.held_out]
+) -> tuple[_HeldOut, np.ndarray]:
+    """Collect the held-out rows of all networks, and the levels (n, 1) of r at their own rows."""
+    parts = [_errors(network, rows, inputs, targets) for network, rows, _ in evidence.held_out]
     errors, raws, noises, weights = zip(*parts)
+    levels = [
+        np.full((len(rows.X), 1), _level(network, own, inputs, targets))
+        for network, rows, own in evidence.held_out
+    ]
     error = np.concatenate(errors)
     mean = np.average(evidence.rows.y, axis=0, weights=evidence.rows.weight)
-    of_constant = np.concatenate([rows.y - mean for _, rows in evidence.held_out])
+    of_constant = np.concatenate([rows.y - mean for _, rows, _ in evidence.held_out])
     own, constant = (
         np.square(v).sum(axis=1) for v in (error, of_constant / targets.scaling.scale_)
     )
     warn_if_worse(own, constant, np.concatenate(weights))
     up, down = split_sides(np.concatenate(raws), band)
-    return _HeldOut(
+    held_out = _HeldOut(
         error,
         np.where(error > 0, up, down),
         np.where(error > 0, down, up),
         None if noises[0] is None else np.concatenate(noises),
         np.concatenate(weights),
     )
+    return held_out, np.concatenate(levels)
 
 
 def _errors(network: TrainedNomu, rows: Rows, inputs: TableInputs, targets: NumberTargets):
@@ -227,7 +281,7 @@ def read_relu_readout(fitted: FittedNomu) -> ReluReadout:
     trace = _Trace(len(x.mean_))
     inputs = (trace.inputs - x.mean_) * (1 / x.scale_)
     output = trace.run(network.member, inputs)
-    raw = output[head.n_outputs * head.with_mean :]
+    raw = output[head.n_outputs * head.with_mean :] - readout.level
     mean = output if network.mean_member is None else trace.run(network.mean_member, inputs)
     mean = mean[:1] * y.scale_ + y.mean_
     return ReluReadout(

@@ -108,7 +108,7 @@ class NOMURegressor(UncertaintyRegressor):
         batches the rows count more against the artificial inputs.
     epochs : int or "auto", default="auto"
         Number of epochs of one network. All are run unless f stops early, and the weights of the
-        smallest training loss are kept. "auto" is 400, or as many as make 2000 steps (1000 below
+        smallest training loss are kept. "auto" is 400, or as many as make 2000 steps (4000 below
         100 rows and with ``noise_std=0.0``).
     early_stopping_patience : int, "auto" or None, default="auto"
         Number of epochs without improvement on held-out rows after which f stops. Then f is
@@ -629,16 +629,20 @@ class NOMURegressor(UncertaintyRegressor):
         rows, given = task.splits.train, settings.readout
         if given.is_chosen:
             held_out = [
-                (one, task.validation if fold.valid is None else rows.take(fold.valid))
+                (
+                    one,
+                    task.validation if fold.valid is None else rows.take(fold.valid),
+                    rows.take(fold.train),
+                )
                 for fold, one in folds
             ]
-            warn_of_few_rows(given, sum(len(part.X) for _, part in held_out))
-            # The width of the band between rows, which "auto" compares with that of y.
-            raw = trainer.raw_between_rows(network, job.entropy)
+            warn_of_few_rows(given, sum(len(part.X) for _, part, _ in held_out))
+            # The band between rows, whose width "auto" compares with that of y.
+            between = trainer.draw_between_rows(network, job.entropy)
             readout = choose_readout(
                 given,
                 self.band,
-                Evidence(held_out, network, rows.take(job.train), raw),
+                Evidence(held_out, network, rows.take(job.train), *between),
                 task.inputs,
                 task.targets,
                 noiseless=self._is_noiseless,
@@ -646,7 +650,9 @@ class NOMURegressor(UncertaintyRegressor):
             )
         else:
             readout = Readout(given.kind, self.band, given.l_min, given.l_max, given.c)
-        return FittedNomu(task.inputs, task.targets, network, readout)
+        # Only a band that is as wide as y varies can say how fast it grows.
+        box = trainer.sampler.box if readout.growth else None
+        return FittedNomu(task.inputs, task.targets, network, readout, box)
 
     def readout_weights(self):
         """Return the network as affine functions of ReLU units, for a mixed integer programme.
@@ -658,7 +664,7 @@ class NOMURegressor(UncertaintyRegressor):
         -------
         ReluReadout
             For `skuq.bayesopt.maximize_readout`. ``readout(X)`` gives mean and epistemic standard
-            deviation, as the model does.
+            deviation, as the model does within its box `box_`.
 
         Raises
         ------

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import spatial
 
 from skuq import training
 from skuq._utils._environment import generator, trial_seed
@@ -30,7 +31,7 @@ from skuq.training._refine import refine
 _FULL_BATCH = 2**30  # rows of a batch that takes all rows
 _FEW_ROWS = 100  # with fewer rows, or rows without noise, the mean f should interpolate its rows
 _HIDDEN_UNITS = {True: (64, 64), False: (50,)}  # key: whether f should interpolate
-_DEFAULT_EPOCHS, _MIN_STEPS = 400, {True: 1000, False: 2000}  # key: as above
+_DEFAULT_EPOCHS, _MIN_STEPS = 400, {True: 4000, False: 2000}  # key: as above
 _NOISELESS_FACTOR = 10  # of pi_sqr without noise, where Eq. 57 would make it infinite
 _N_BAND = 256  # artificial inputs over which a band's width is averaged
 _MIN_PATIENCE = 10  # epochs
@@ -193,10 +194,15 @@ class NomuTrainer:
             epochs = round(float(np.mean(best)))
         return jobs[0]._replace(train=np.arange(len(self.rows.X)), valid=None, mean_epochs=epochs)
 
-    def raw_between_rows(self, network: TrainedNomu, entropy: int) -> np.ndarray:
-        """Predict the raw uncertainty (256, n_sides * m) of a network at artificial inputs."""
+    def draw_between_rows(self, network: TrainedNomu, entropy: int) -> tuple[np.ndarray, ...]:
+        """Predict the raw uncertainty (256, n_sides * m) of a network at artificial inputs.
+
+        Also returns the distances (256,) of these inputs to the nearest row, standardised.
+        """
         x = self.sampler(_N_BAND, generator(entropy, "band"))
-        return network.head.split(training.predict_members([network.member], x)[0])[1]
+        rows = self.inputs.transform(self.rows.X)
+        distance = spatial.cKDTree(rows).query(x)[0]
+        return network.head.split(training.predict_members([network.member], x)[0])[1], distance
 
     def _train_means(self, jobs: Sequence[Job], report: Callable | None) -> list[Member]:
         """Train the mean f, and the noise if that is learnt, as the first of two steps."""

@@ -808,6 +808,6 @@ def _make_widths(learnt, noise, scale):
     factor = np.ones_like(noise)  # of a known noise: only the epistemic part was to be found
     if learnt is not None:
         factor, noise = learnt
-    if not noise.any() and (factor == 1).all():
+    if not noise.any() and np.allclose(factor, 1, rtol=1e-12):
         return None
     return Widths(factor, noise * scale)
