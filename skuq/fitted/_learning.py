@@ -192,7 +192,8 @@ def learn_calibration(rows: CalibrationRows, method: str, group_by: Any = None) 
         scale, *shape = (part[0] if single else np.stack(part, axis=-1) for part in zip(*learnt))
         scale = float(scale) if single else scale
         levels, scores = (tuple(shape), ()) if method == "isotonic" else (None, shape)
-        calibrations.append(Calibration(method, scale, levels, *scores, ratio=ratio))
+        errors, coverage = scores or (None, None)
+        calibrations.append(Calibration(method, scale, levels, errors, coverage, ratio))
     whole, *parts = calibrations
     return whole if group_by is None else GroupedCalibration(grouping, tuple(parts), whole)
 

@@ -166,7 +166,7 @@ class _MemberMeans:
     repeats: bool
     calibrated: bool
     clip: Callable[[Any, Any], Any]  # of `Scaling`
-    mixture: GaussianMixtureHead | None  # head, unless the first raw numbers are the means
+    mixture: Any  # head of mixtures; None if the first raw numbers are the means
     kernel: str | None = None  # of the uncertainty away from the training rows
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:

@@ -331,7 +331,9 @@ def _crps(predicted, weight):
     y, distribution = predicted.y, predicted.distribution
     # Student's t have degrees of freedom, and are not mixtures of normals.
     if predicted.offers("loc", "scale", "weights") and not predicted.offers("df"):
-        loc, scale, weights = distribution.loc, distribution.scale, distribution.weights
+        # Arrays of skuq's mixtures include the spread that all members share.
+        loc, scale = getattr(distribution, "_arrays", (distribution.loc, distribution.scale))[:2]
+        weights = distribution.weights
         if predicted.offers("probabilities"):  # components (K, J, n[, m]) of each member
             weights = (weights * distribution.probabilities.T).T
             loc, scale, weights = (a.reshape(-1, *a.shape[2:]) for a in (loc, scale, weights))

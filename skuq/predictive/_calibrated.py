@@ -190,24 +190,23 @@ def _partial_moments(
     The integrals are weighted by the mixture's density, and have shape (n_knots - 1, n[, m]).
     """
     first = second = np.zeros((len(knots) - 1, *mixture.mean.shape))
-    normals = zip(mixture.weights, *mixture._arrays[:2])
+    weights, (loc, scale) = mixture.weights, mixture._arrays[:2]
     if isinstance(mixture, NestedGaussianMixture):
-        weights = mixture.weights.reshape(-1, *[1] * (mixture.loc.ndim - 1)) * mixture.probabilities
+        weights = weights.reshape(-1, *[1] * (loc.ndim - 1)) * mixture.probabilities
         # Members and components as one axis; the probabilities of components differ by row.
-        normals = zip(*(part.reshape(-1, *part.shape[2:]) for part in (weights, *mixture._arrays)))
-        normals = ((weight, loc, scale) for weight, loc, scale, _ in normals)
-    for weight, loc, scale in normals:
-        z = (knots - loc) / scale
+        weights, loc, scale = (a.reshape(-1, *a.shape[2:]) for a in (weights, loc, scale))
+    for weight, own_loc, own_scale in zip(weights, loc, scale):
+        z = (knots - own_loc) / own_scale
         # The integrals of 1, z and z**2 over each cell, for a standard normal z.
         mass = np.diff(special.ndtr(z), axis=0)
         density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
         first_z = -np.diff(density, axis=0)
         second_z = mass - np.diff(np.where(np.isfinite(z), z, 0) * density, axis=0)
         # y - mean = offset + scale * z
-        offset = loc - mixture.mean
-        first = first + weight * (offset * mass + scale * first_z)
+        offset = own_loc - mixture.mean
+        first = first + weight * (offset * mass + own_scale * first_z)
         second = second + weight * (
-            offset**2 * mass + 2 * offset * scale * first_z + scale**2 * second_z
+            offset**2 * mass + 2 * offset * own_scale * first_z + own_scale**2 * second_z
         )
     return first, second
 

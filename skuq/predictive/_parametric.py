@@ -308,7 +308,8 @@ def scale_epistemic(distribution: Any, factor: Any) -> Any:
     """Multiply the standard deviation of the model's part by a factor; the noise stays.
 
     The means of a mixture's members are stretched about the mixture's mean, and each member's own
-    distribution moves with its mean. Raise TypeError if the distribution has no such parts.
+    distribution moves with its mean; what members share is stretched, too. Raise TypeError if the
+    distribution has no such parts.
     """
     if isinstance(distribution, EpistemicNormal):
         parts = distribution.aleatoric, factor * distribution.epistemic
@@ -327,7 +328,10 @@ def scale_epistemic(distribution: Any, factor: Any) -> Any:
         # Components or quantiles have an axis (K, .., n[, m]) more than the members' means.
         return array + (shift if array.ndim == shift.ndim else shift[:, None])
 
-    return distribution._map_arrays(move)
+    moved: Any = distribution._map_arrays(move)
+    if getattr(moved, "spread", None) is not None:
+        moved = replace(moved, spread=factor * moved.spread)
+    return moved
 
 
 def check_location_and_stds(**arrays: ArrayLike) -> list[np.ndarray]:

@@ -104,7 +104,13 @@ def test_models_part_is_scaled_alone(outputs):
     nested = NestedGaussianMixture(loc, scale, np.full(shape, 0.5), np.array([0.5, 0.3, 0.2]))
     one, other = base.uncertainty(), nested.uncertainty()
     normal = EpistemicNormal(one.mean, one.aleatoric, one.epistemic)
-    for before, parts in ((base, one), (nested, other), (normal, one)):
+    far = base.widened(np.ones((2, 4, *(outputs or (1,)))))
+    for before, parts in (
+        (base, one),
+        (nested, other),
+        (normal, one),
+        (far, far.uncertainty()),
+    ):
         after = scale_epistemic(before, 2.5).uncertainty()
         assert_allclose(after.mean, parts.mean, atol=1e-12)
         assert_allclose(after.aleatoric, parts.aleatoric, rtol=1e-12)
