@@ -1,7 +1,12 @@
+import json
+
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from sklearn.base import clone, is_classifier
+from sklearn.linear_model import RidgeCV
 from sklearn.metrics import log_loss
+from sklearn.preprocessing import StandardScaler
 
 from skuq import (
     DeepEnsembleRegressor,
@@ -44,6 +49,37 @@ def test_plain_networks_learn_from_many_correlated_columns(model, p):
         assert log_loss(y[80:], proba) < 0.25
     else:
         assert model.fit(X[:80], y[:80]).score(X[80:], y[80:]) > 0.9
+
+
+def test_networks_learn_what_ridge_regression_leaves_of_a_wide_table():
+    rng = np.random.default_rng(0)
+    centres, heights = (0.3, 0.4, 0.5, 0.6, 0.7), rng.uniform(size=(160, 5))
+    peaks = np.exp(-np.square((np.linspace(0, 1, 400) - np.array(centres)[:, None]) / 0.12))
+    X, y = heights @ peaks + 0.01 * rng.normal(size=(160, 400)), heights[:, 2]
+    settings = {"epochs": 1, "learning_rate": 1e-6, "validation": None, "random_state": 0}
+    model = DeepEnsembleRegressor(1, loss="mse", **settings)
+    weight = np.repeat([1.0, 0.0], [60, 5])  # rows without weight change nothing
+    model.fit(X[:65], np.where(weight > 0, y[:65], 9.0), weight)
+    ridge = RidgeCV(np.logspace(-6, 4, 31))
+    standardised = StandardScaler().fit(X[:60]).transform(X)
+    ridge.fit(standardised[:60], y[:60])
+    assert_allclose(model.predict(X), ridge.predict(standardised), atol=0.02)
+    # The noise is that of rows left out, which is much larger than the residuals.
+    assert_allclose(model.noise_std_, np.sqrt(-ridge.best_score_), rtol=0.1)
+    assert np.std(y[:60] - model.predict(X[:60])) < 0.7 * model.noise_std_
+
+    trained = DeepEnsembleRegressor(2, random_state=0).fit(X[:60], y[:60])
+    assert trained.score(X[60:], y[60:]) > 0.9
+    outputs = trained.to_keras()(X[60:])
+    assert_allclose(outputs["mean"], trained.predict(X[60:]), atol=1e-4)
+    # Where a regression that is not linear is better, networks stay as they are.
+    curved = clone(model).fit(X[:60], np.square(y[:60] - 0.5))
+    has_linear = [any(p["name"] == "linear" for p in layers_of(m)) for m in (trained, curved)]
+    assert has_linear == [True, False]
+
+
+def layers_of(model):
+    return json.loads(model.members_[0].network)["config"]["layers"]
 
 
 @pytest.mark.parametrize("builds", ["mlp", "space"])

@@ -86,6 +86,7 @@ class _DeepEnsemble:
         # Each member validates on other rows, so that nearly every row trains some member.
         task = task.split(self.validation, n_members=self.n_members)
         model, recipe = shared.build_network(network, task), shared.make_recipe(self, task, given)
+        model, task = shared.add_linear_part(network, model, task)
         parts = task.splits.parts
         # A sample is of the rows that a member may train on; it validates on the others.
         if self.bootstrap:
@@ -228,6 +229,9 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
     Networks may agree for no reason where they have seen nothing. The epistemic uncertainty there
     is what a Gaussian process of the same rows leaves open; docs/methods/ensembles.md has the
     formula. It needs 20 rows and a loss that predicts normals or mixtures of them.
+
+    With more columns than rows, the plain network learns what ridge regression leaves, where that
+    predicts rows left out better than kernel ridge regression does; see the page on ensembles.
 
     References
     ----------

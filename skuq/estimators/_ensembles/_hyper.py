@@ -104,6 +104,7 @@ class _HyperDeepEnsemble:
         # The rate is a placeholder: the recipe of each setting has its own.
         model = shared.build_network(network, task, dropout=0.5)
         shared.check_dropout_layers(model)
+        model, task = shared.add_linear_part(network, model, task)
         warn_of_few_rows(len(task.data.x_valid))
         recipe = shared.make_recipe(self, task, given)
         with _base.training_progress(self.verbose) as progress:
@@ -308,6 +309,9 @@ class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
     -----
     All members validate on the same rows. Weights are shares of the steps at which the selection
     added each member.
+
+    With more columns than rows, the plain network learns what ridge regression leaves, where that
+    predicts rows left out better than kernel ridge regression does; see the page on ensembles.
 
     References
     ----------

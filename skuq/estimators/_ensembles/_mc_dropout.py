@@ -96,6 +96,7 @@ class _MCDropout:
         # Masks need a network that NumPy can run, layer by layer.
         model = shared.build_network(network, task, dropout=dropout)
         shared.check_dropout_layers(model)
+        model, task = shared.add_linear_part(network, model, task)
         recipe, head = shared.make_recipe(self, task, given), task.targets.head
         with _base.training_progress(self.verbose) as progress:
             job = training.TrainingJob.of_model(model, head, recipe, task.seeds(1), stacked=True)
@@ -200,6 +201,9 @@ class MCDropoutRegressor(_MCDropout, UncertaintyRegressor):
     Notes
     -----
     The paper's prior is the penalty of ``training=Training(l2=...)``.
+
+    With more columns than rows, the plain network learns what ridge regression leaves, where that
+    predicts rows left out better than kernel ridge regression does; see the page on ensembles.
 
     References
     ----------
