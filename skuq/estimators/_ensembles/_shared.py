@@ -170,7 +170,7 @@ def add_linear_part(network: Any, model: Any, task: Task) -> tuple[Any, Task]:
     means[n_means if hasattr(head, "n_components") else 0 :][:n_means] = 1
     layers, x = backend.keras.layers, model.inputs[0]
     for layer in model.layers:
-        if layer.name in ("mean", "output") and hasattr(layer, "kernel_initializer"):
+        if layer.name in ("mean", "scale", "output") and hasattr(layer, "kernel_initializer"):
             layer.kernel_initializer = backend.keras.initializers.Zeros()
     linear = layers.Dense(head.n_raw, name="linear", trainable=False, dtype="float32")
     model = backend.keras.Model(x, layers.Add(dtype="float32")([model.outputs[0], linear(x)]))
