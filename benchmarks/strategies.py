@@ -114,7 +114,7 @@ def draw(records, path):
     named = {LABELS[s].strip("*"): values for s, values in regrets.items()}
     figure, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")
     RegretDisplay(named, unit="nats").plot(ax=ax)
-    ax.set_title("Best validation NLL so far")
+    ax.set_title("Regret of the best validation NLL so far")
     ax.get_legend().set_title(f"median of {len(problems)} sets and splits, and the middle half")
     ax.set_xlabel("trials")
     figure.savefig(path, dpi=120)
