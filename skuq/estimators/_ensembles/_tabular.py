@@ -62,7 +62,6 @@ _PLAIN_RECIPE = {
     "early_stopping_patience": 50,
 }
 
-
 _AUTO = StrOptions({"auto"})
 _SETTINGS = {**shared.SETTINGS, "network": {"tabular": TabularNetwork}}
 _RUN = ("learning_rate", "batch_size", "epochs", "early_stopping_patience", "validation")
@@ -239,7 +238,7 @@ def _split(estimator, task, n_splits):
     Classifiers validate on folds, of few rows on all of them, so that every row is out of the bag
     once. Others hold out a share for each member.
     """
-    validation, n_rows = estimator.validation, len(task.rows.X)
+    validation, n_rows = estimator.validation, len(task.rows.used)
     if not isinstance(validation, str):
         return task.split(validation, n_members=n_splits)
     share = min(_VALIDATION, _MOST_VALIDATION_ROWS / n_rows)
