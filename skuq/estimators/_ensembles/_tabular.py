@@ -195,7 +195,7 @@ class _TabularEnsemble:
         else:
             weights = _weigh(task, members, origins, len(kinds))
             if parts is not None and self.calibrate and self.loss in _NORMAL_LOSSES:
-                targets = _calibrate(task, members, weights, parts)
+                targets = _calibrate(task, members, weights, origins)
         return shared.finish(self, task, members, weights, targets=targets, parts=parts)
 
 
@@ -519,23 +519,34 @@ def _held_out_logits(task, members, origins):
     return logits, y[complete, 0].astype(int), weight[complete]
 
 
-def _calibrate(task, members, weights, parts):
+def _calibrate(task, members, weights, origins):
     """Calibrate the distribution on rows on which some members were not trained."""
     data, targets = task.data, task.targets
     # Each row is predicted by the members that have not trained on it.
-    unseen = np.zeros((len(parts), len(data.x)), dtype=bool)
-    for k, (_, valid) in enumerate(parts):
-        unseen[k, valid] = True
+    unseen = np.zeros((len(origins), len(data.x)), dtype=bool)
+    for k, origin in enumerate(origins):
+        unseen[k, origin.part[1]] = True
     rows = np.flatnonzero(unseen.any(axis=0))
     if len(rows) > _MOST_CALIBRATION_ROWS:
         rng = generator(task.entropy, "calibration")
         rows = np.sort(rng.choice(rows, _MOST_CALIBRATION_ROWS, replace=False))
+    # By the members of each kind alone: those that share a split have all not seen the same rows,
+    # and their mean would err less than the mean of all members may elsewhere.
+    kinds = np.array([origin.kind for origin in origins])[:, None]
+    unseen = np.concatenate([unseen[:, rows] & (kinds == k) for k in np.unique(kinds)], axis=1)
+    times = unseen.shape[1] // len(rows)
     # Copies in one network have seen the same rows.
     raw = predict_members(members, data.x[rows])
     head, raw, weights = unpack_copies(targets.head, raw, weights)
-    unseen = np.repeat(unseen[:, rows], len(raw) // len(parts), axis=0)
-    predicted = normal_components(head, raw.astype("float64"))
-    fitted = fit_out_of_bag(*predicted, weights, unseen, data.y[rows], data.weight[rows])
+    unseen = np.repeat(unseen, len(raw) // len(origins), axis=0)
+    loc, scale, probability = (
+        np.concatenate([part] * times, axis=2)
+        for part in normal_components(head, raw.astype("float64"))
+    )
+    rows = np.tile(rows, times)
+    fitted = fit_out_of_bag(
+        loc, scale, probability, weights, unseen, data.y[rows], data.weight[rows]
+    )
     return targets.with_calibration(*fitted)
 
 
