@@ -296,6 +296,13 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
         Encoded training rows and their targets, in units of y.
     entropy : int
         Origin of the random numbers of the fit.
+
+    References
+    ----------
+    Rasmussen and Williams (2006), "Gaussian Processes for Machine Learning", chapters 2, 4 and 5.
+    Errors of rows left out: Sundararajan and Keerthi (2001), "Predictive Approaches for Choosing
+    Hyperparameters in Gaussian Processes". Random functions: Rahimi and Recht (2007), "Random
+    Features for Large-Scale Kernel Machines".
     """
     inputs, targets, head = ensemble.inputs, ensemble.targets, ensemble.targets.head
     head = head.head if isinstance(head, PackedHead) else head
