@@ -161,6 +161,48 @@ def test_nomu_uncertainty_grows_with_distance(gap):
             assert (np.diff(std_of(model, np.reshape(way, (-1, 1)))) > 0).all()
 
 
+TOYS = {
+    "wave": lambda x: np.sin(3 * x) + 0.3 * x,
+    "corner": np.abs,
+    "forrester": lambda x: (3 * x / 2 + 1) ** 2 * np.sin(3 * x + 2) / 8,
+}
+
+
+def judge_toy(function, n, seed, **changes):
+    """Width at the rows over that elsewhere (D2), coverage, and correlation with distance (D3)."""
+    X = np.random.default_rng(seed).uniform(-2, 2, (n, 1))
+    grid = np.linspace(-2, 2, 400)[:, None]
+    model = nomu(random_state=0, **changes).fit(X, function(X[:, 0]))
+    mean, std = model.predict(grid, return_std=True)
+    assert (std > 0).all()  # D1
+    distance = abs(grid - X.T).min(axis=1)
+    covered = abs(mean - function(grid[:, 0])) < 1.645 * std
+    ratio = np.median(std_of(model, X)) / np.median(std)
+    return ratio, covered.mean(), np.corrcoef(std, distance)[0, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "widest"), slow_after(1, [({"noise_std": 0.0}, 0.35), ({}, 0.6)])
+)
+def test_nomu_band_closes_at_the_rows_of_a_function_without_noise(changes, widest):
+    # One split in place of eight folds: a quarter of the time.
+    ratio, covered, correlation = judge_toy(TOYS["corner"], 8, 0, validation=0.25, **changes)
+    assert ratio < widest and covered > 0.7 and correlation > 0.7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("changes", "typical"), [({"noise_std": 0.0}, 0.2), ({}, 0.45)])
+def test_nomu_band_closes_and_covers_on_toy_functions(changes, typical):
+    found = [
+        judge_toy(function, n, seed, **changes)
+        for function in TOYS.values()
+        for n in (8, 15)
+        for seed in (0, 1)
+    ]
+    ratio, covered, correlation = np.median(found, axis=0)
+    assert ratio < typical and covered > 0.86 and correlation > 0.6
+
+
 def test_nomu_band_widens_outside_the_box_at_the_rate_of_its_gaps(table):
     model = steady(epochs=5).fit(*table)
     low, high = model.box_.T
