@@ -48,6 +48,7 @@ _SLOPE_STEP = 0.1  # share of the rows between two values of a column that are c
 _N_FREQUENCIES = 4  # of the random functions that are drawn
 _FIRST_ROWS = 64  # reference rows that are compared first: they decide for most rows
 _BLOCK_ROWS = 1024  # rows whose distances are held at a time
+_FEWEST_PADDED = 32  # rows of arrays that are padded
 _TINY = 1e-12  # added under roots, whose gradients at 0 are infinite
 
 _LENGTHS = 2.0 ** np.arange(-3, 6)  # tried, in median distances of rows
@@ -174,6 +175,20 @@ class FarUncertainty:
             self.amplitude,
             np.array([self.near, self.length, *self.factors]),
             self.frequencies,
+        )
+
+    def padded_arrays(self) -> FarArrays:
+        """Return the arrays with rows without effect, up to a power of two of rows.
+
+        A program that is compiled for their shapes then serves fits with more rows, too.
+        """
+        arrays, n_rows, n_process = self.arrays, len(self.rows), len(self.y)
+        size = max(_FEWEST_PADDED, 2 ** math.ceil(math.log2(n_rows)))
+        more, more_process = size - n_rows, min(size, _PROCESS_ROWS) - n_process
+        return arrays._replace(
+            rows=np.pad(arrays.rows, ((0, more), (0, 0)), constant_values=4 * FARTHEST),
+            alpha=np.pad(arrays.alpha, ((0, more_process), (0, 0))),
+            whitening=np.pad(arrays.whitening, ((0, more_process), (0, more_process))),
         )
 
     def _covariance(self, rows: np.ndarray) -> np.ndarray:

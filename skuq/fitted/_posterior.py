@@ -82,7 +82,7 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     if targets.is_calibrated:
         scalers.append(np.asarray(targets.std_factor))
     if far is not None:
-        scalers += [normals, *far.arrays]
+        scalers += [normals, *far.padded_arrays()]
     arguments = [*scalers, *repeats, *masks, *sum(variables, [])]
     return Posterior(
         function,

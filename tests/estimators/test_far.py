@@ -121,6 +121,13 @@ def test_every_public_path_has_it(model, table):
     assert "arrays" not in vars(again.fitted_.far).keys() - vars(model.fitted_.far).keys()
 
 
+def test_programs_of_draws_serve_fits_with_more_rows(table):
+    X, y = table
+    model = DeepEnsembleRegressor(2, epochs=5, random_state=0)
+    one, two = (model.fit(X[:n], y[:n]).posterior_fn(random_state=0) for n in (40, 60))
+    assert [a.shape for a in one.arguments] == [a.shape for a in two.arguments]
+
+
 def test_it_is_learnt_where_it_can_be(table):
     X, y = table
     few = DeepEnsembleRegressor(2, epochs=2, random_state=0)
