@@ -248,3 +248,11 @@ def test_rows_that_arrive_together_keep_their_share_below():
         tracker = tracker.updated(scores[:, None])
     share = np.mean(below[100:], axis=0)
     assert np.abs(share - LEVELS).max() < 0.06
+
+
+def test_quantile_tracker_judges_step_sizes_by_their_excess():
+    """Step sizes that have been equally good so far, as before the first update, count alike."""
+    tracker = QuantileTracker.start().updated(np.array([[0.3], [-1.2], [2.0]]))
+    assert_allclose(tracker.energy, 0, atol=1e-12)
+    assert_allclose(tracker.weights, QuantileTracker.start().weights)
+    assert (tracker.updated(np.array([[3.0], [2.5]])).energy > 0).all()
