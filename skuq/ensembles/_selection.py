@@ -528,7 +528,7 @@ def stacking_weights(
     weight = check_weights(sample_weight, log_likelihood.T)
     further = np.zeros(n_models) if prior is None else np.asarray(prior, dtype=float)
     if further.shape != (n_models,) or not (further >= 0).all():
-        raise ValueError(f"`prior` must have {n_models} numbers >= 0. Got {prior}.")
+        raise ValueError(f"`prior` must have {n_models} numbers >= 0. Got {prior!r}.")
     largest = log_likelihood.max(axis=0)  # (n_samples,): divided out, against underflow
     rows = np.isfinite(largest) & (weight > 0)
     shares = np.full(n_models, 1 / n_models)

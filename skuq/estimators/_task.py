@@ -269,7 +269,7 @@ _CLEARLY = 1.1  # factor of the loss of a constant above which a model is clearl
 
 
 def warn_if_worse_than_constant(
-    targets: Targets, data: TrainingData, parts: Sequence[tuple]
+    targets: Any, data: TrainingData, parts: Sequence[tuple]
 ) -> None:
     """Warn if a model predicts its validation rows clearly worse than a constant does.
 

@@ -34,14 +34,18 @@ from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._scaling import FARTHEST
 from skuq.training import predict_members
 
-_FEWEST_ROWS = 20  # with fewer rows nothing is learnt
+_FEWEST_ROWS = 10  # with fewer rows nothing is learnt
+_MOST_COLUMNS_READ = 256  # with more columns nothing is learnt
+_LEAST_WEIGHT = 1e-3  # of a row that counts, in weights of the average row
 _MOST_ROWS = 512  # reference rows for distances
-_PROCESS_ROWS = 256  # of these the first are rows of the process
+_PROCESS_ROWS = 256  # of these the first are drawn at random, and are the rows of the process
+_MOST_COVERED = 50_000  # rows that the others are chosen to cover
 _SEARCH_ROWS = 96  # of these the first are searched for the kernel and its length
 _N_COMPARED = 4  # best pairs of these that are compared on all rows of the process
 _LENGTH_STEP = 2**0.5
 _DEVIANCE_LIMIT = 3.84  # of 95 % confidence intervals: quantile of chi squared
-_SHARE_NEAR = 0.98  # share of the training rows that count as near the others
+# Rows are near up to 1.25 times the distance in which 98 % of the training rows have another.
+_SHARE_NEAR, _NEAR_FACTOR = 0.98, 1.25
 _SMALLEST_NEAR = 0.02  # a shorter distance changes y by less than 2 % of its standard deviation
 _SLOPE_NUMBERS = 8192  # rows predicted to measure the slopes of the networks
 _SLOPE_STEP = 0.1  # share of the rows between two values of a column that are compared
@@ -106,13 +110,14 @@ class FarUncertainty:
 
     Distances are in columns scaled by the slopes of the networks: a step of length 1 changes the
     standardised y by about 1, and columns without effect do not count. Within the distance `near`
-    of a reference row, in which 98 % of the training rows have another, nothing is added. Beyond,
-    the added variance rises to
+    of a reference row, 1.25 times that in which 98 % of the training rows have another, nothing is
+    added. Beyond, the added variance rises to
 
         (factor**2 * variance + (mean - mean of the networks)**2) * (1 + (distance / length)**2),
 
-    with the mean and the variance of the Gaussian process there, in full from twice that distance
-    on. The last term makes it grow with the distance where the variance of a process would not.
+    with the mean and the variance of the Gaussian process there, in full from 1.5 times that
+    distance on. The last term makes it grow with the distance where the variance of a process would
+    not.
 
     Attributes
     ----------
@@ -201,7 +206,12 @@ class FarUncertainty:
         if isinstance(mixture, TransformedMixture):  # the inner mixture is of the standardised y
             inner: Any = mixture.inner
             spread = self.spread(numbers, inner.mean.reshape(len(numbers), -1))
-            return mixture if spread is None else replace(mixture, inner=inner.widened(spread))
+            if spread is None:
+                return mixture
+            # The mean of y moves with the spread of what is transformed, and would be absurd with
+            # more than the standard deviation of the training rows.
+            spread /= np.maximum(np.sqrt(np.square(spread).sum(axis=0)), 1.0)
+            return replace(mixture, inner=inner.widened(spread))
         scaling = targets.scaling
         spread = self.spread(numbers, scaling.forward(mixture.mean.reshape(len(numbers), -1)))
         return mixture if spread is None else mixture.widened(spread * scaling.scale_)
@@ -265,7 +275,7 @@ def far_spread(xp: Any, arrays: FarArrays, kernel: str, numbers: Any, mean: Any)
     z = _scale(xp, arrays, numbers)
     squared = _squared_distances(xp, z, arrays.rows)
     nearest = xp.min(squared, axis=1, keepdims=True)  # (n, 1), as all that follows
-    rise = xp.clip(xp.sqrt(nearest + _TINY) / near - 1, 0.0, 1.0)
+    rise = xp.clip(2 * (xp.sqrt(nearest + _TINY) / near - 1), 0.0, 1.0)
     # Mean and variance of the process, the latter in variances of the process.
     distances = xp.sqrt(squared[:, : arrays.alpha.shape[0]] + _TINY)
     correlation = _KERNELS[kernel](xp, distances / length)
@@ -301,7 +311,8 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
     """Learn the uncertainty of an ensemble away from the rows that it was trained on.
 
     Return None where it has no place: for inputs other than tables, heads that predict no normals,
-    fewer than 20 rows, or a process that explains the rows no better than noise.
+    fewer than 10 rows, more than 256 columns, or a process that explains the rows no better than
+    noise.
 
     Parameters
     ----------
@@ -324,10 +335,14 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
     rows = rows.take(rows.used)
     if not isinstance(inputs, TableInputs) or not isinstance(head, _HEADS):
         return None
-    if len(rows.X) < _FEWEST_ROWS or ensemble.passes is not None:
+    # A row of nearly no weight says nothing about y, and does not make its surroundings known.
+    rows = rows.take(np.flatnonzero(rows.weight >= _LEAST_WEIGHT * rows.weight.mean()))
+    n_rows, n_columns = rows.X.shape
+    if n_rows < _FEWEST_ROWS or n_columns > _MOST_COLUMNS_READ or ensemble.passes is not None:
         return None
     rng = generator(entropy, "far")
-    rows = rows.take(rng.permutation(len(rows.X)))
+    # In a random order in which heavy rows tend to come first.
+    rows = rows.take(np.argsort(rng.exponential(size=n_rows) / rows.weight, kind="stable"))
     scaling = inputs.scaling
     slopes = _mean_slopes(ensemble, rows.X) / scaling.scale_
     # An unseen category has no distance: members fill it with different known ones.
@@ -343,7 +358,7 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
     far = FarUncertainty(
         scaling.mean_,
         slopes,
-        z[:_MOST_ROWS],
+        z[_choose_references(z)],
         z.min(axis=0),
         z.max(axis=0),
         y[:_PROCESS_ROWS],
@@ -396,8 +411,25 @@ def _mean_slopes(ensemble: Any, numbers: np.ndarray) -> np.ndarray:
     return slopes
 
 
+def _choose_references(z: np.ndarray) -> np.ndarray:
+    """List the rows of the process, and then rows that are farthest from all listed before.
+
+    So a few rows of a region of their own have one among them.
+    """
+    chosen = list(range(min(len(z), _PROCESS_ROWS)))
+    z = z[:_MOST_COVERED]
+    nearest = np.full(len(z), np.inf)
+    for start in range(0, len(z), _BLOCK_ROWS):
+        block = z[start : start + _BLOCK_ROWS]
+        nearest[start : start + _BLOCK_ROWS] = cdist(block, z[chosen], "sqeuclidean").min(axis=1)
+    while len(chosen) < min(len(z), _MOST_ROWS):
+        chosen.append(int(nearest.argmax()))
+        np.minimum(nearest, ((z - z[chosen[-1]]) ** 2).sum(axis=1), out=nearest)
+    return np.array(chosen)
+
+
 def _typical_distance(z: np.ndarray) -> float:
-    """Compute the distance within which nearly all rows have a reference row."""
+    """Compute the distance within which nearly all rows have one of as many others."""
     rows = z[:_MOST_ROWS]
     if len(z) > len(rows):
         nearest = cdist(z[_MOST_ROWS : 2 * _MOST_ROWS], rows).min(axis=1)
@@ -405,7 +437,7 @@ def _typical_distance(z: np.ndarray) -> float:
         distances = cdist(rows, rows)
         np.fill_diagonal(distances, np.inf)
         nearest = distances.min(axis=1)
-    return float(np.quantile(nearest, _SHARE_NEAR))
+    return float(_NEAR_FACTOR * np.quantile(nearest, _SHARE_NEAR))
 
 
 def _fit_process(z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, str, float, float] | None:

@@ -381,7 +381,8 @@ class ClassTargets(Targets):
         are multiplied by what is left.
     """
 
-    temperature, constant = 1.0, None
+    temperature: float = 1.0
+    constant: np.ndarray | None = None
     _class_factors: np.ndarray | None
 
     def __init__(self, class_weight: Any = None, *, n_copies: int = 1) -> None:

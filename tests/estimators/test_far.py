@@ -131,7 +131,7 @@ def test_programs_of_draws_serve_fits_with_more_rows(table):
 def test_it_is_learnt_where_it_can_be(table):
     X, y = table
     few = DeepEnsembleRegressor(2, epochs=2, random_state=0)
-    assert few.fit(X[:19], y[:19]).fitted_.far is None
+    assert few.fit(X[:9], y[:9]).fitted_.far is None
     assert few.fit(X, np.random.default_rng(0).normal(size=300)).fitted_.far is None
     assert few.fit(X, np.zeros(300)).fitted_.far is None
     assert few.fit(0 * X, y).fitted_.far is None
@@ -165,3 +165,33 @@ def test_left_out_thirds_are_predictions_without_them(table):
     weights = np.linalg.solve(covariance[np.ix_(rest, rest)], (y - y.mean())[rest])
     predicted = covariance[np.ix_(left, rest)] @ weights
     assert_allclose(error, (y - y.mean())[left] - predicted, atol=1e-9)
+
+
+def test_few_rows_of_a_region_of_their_own_are_known():
+    """Of more rows than there are reference rows, these cover the regions apart."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 3))
+    X[:5] = 6 + 0.1 * rng.normal(size=(5, 3))
+    y = X[:, 0] + np.sin(2 * X[:, 1]) + 0.1 * rng.normal(size=2000)
+    model = DeepEnsembleRegressor(2, epochs=20, random_state=0).fit(X, y)
+    assert model.fitted_.far.spread(X[:5], np.zeros((5, 1))) is None
+    assert model.fitted_.far.spread(X[:5] + 4, np.zeros((5, 1))) is not None
+
+
+def test_rows_of_nearly_no_weight_make_nothing_known(table):
+    X, y = table
+    there = np.full((30, 4), 3.0) + 0.1 * X[:30]
+    weight = np.append(np.ones(300), np.full(30, 1e-9))
+    model = DeepEnsembleRegressor(2, epochs=20, random_state=0)
+    model.fit(np.concatenate([X, there]), np.append(y, np.full(30, 50.0)), sample_weight=weight)
+    assert (model.predict_uncertainty(there).epistemic > 1).all()
+
+
+def test_means_of_a_transformed_y_stay_near_those_of_the_networks(table):
+    X, y = table
+    model = DeepEnsembleRegressor(target_transform="yeo-johnson", epochs=50, random_state=0)
+    model.fit(X, np.exp(2 * y))
+    Z = around(4)
+    moved = model.predict(Z) - without_far(model).predict(Z)
+    assert abs(moved).max() < np.ptp(np.exp(2 * y))
+    assert model.fitted_.far.spread(Z, np.zeros((200, 1))) is not None

@@ -101,7 +101,8 @@ class _Errors(NamedTuple):
 
     def at(self, candidates: slice) -> _Errors:
         """Return the errors of some of the candidate noises."""
-        return _Errors(*(values[candidates] for values in self[:4]), self.weight)
+        of_candidates = (values[candidates] for values in self[:4])
+        return _Errors._make([*of_candidates, self.weight])
 
     def of_group(self, members: np.ndarray) -> _Errors:
         """Return the errors of one noise group, given as a mask (n,)."""
