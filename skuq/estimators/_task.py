@@ -268,9 +268,7 @@ _TINY = 1e-300  # smallest probability of which a logarithm is taken
 _CLEARLY = 1.1  # factor of the loss of a constant above which a model is clearly worse
 
 
-def warn_if_worse_than_constant(
-    targets: Any, data: TrainingData, parts: Sequence[tuple]
-) -> None:
+def warn_if_worse_than_constant(targets: Any, data: TrainingData, parts: Sequence[tuple]) -> None:
     """Warn if a model predicts its validation rows clearly worse than a constant does.
 
     The constant is the mean of the training rows' y, or their shares of the classes.
