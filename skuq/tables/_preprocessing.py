@@ -284,10 +284,11 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         told = []
         for j in np.flatnonzero((places < 0).any(axis=0)):
             unseen, known = places[:, j] < 0, self.categories_[j][:2].tolist()
+            more = " and others" if len(self.categories_[j]) > 2 else ""
             examples = pd.unique(labels[j].names[labels[j].codes[unseen]])[:2].tolist()
             told.append(
                 f"{columns.name(self.categorical_columns_[j])!r} ({100 * unseen.mean():.3g} % of "
-                f"the rows; such as {examples}, and `fit` saw {known})"
+                f"the rows; such as {examples}, and `fit` saw {known}{more})"
             )
         if told:
             warn_user(

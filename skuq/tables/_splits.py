@@ -311,8 +311,14 @@ def _folds(
                     "Folds need at least two groups of rows of positive weight, and `groups` has "
                     f"one: {name!r}. Give `validation_data`, or no groups."
                 )
-        # If no class has a row for every fold, the split is not stratified.
-        if labels is not None and np.unique(labels, return_counts=True)[1].max() < cv:
+        # No class has a row for every fold, which scikit-learn refuses to stratify.
+        few = labels is not None and np.unique(labels, return_counts=True)[1].max() < cv
+        if few and groups is None and len(labels) >= cv:
+            order, places = np.lexsort((rng.random(len(labels)), labels)), np.arange(len(labels))
+            # Rows of a class go to folds one after the other.
+            cv = PredefinedSplit(places[np.argsort(order)] % cv)
+            return out_of_fold_splits(cv, rows.X, labels, None, name="validation")
+        if few:
             labels = None
         if groups is None:
             kind = KFold if labels is None else StratifiedKFold
@@ -453,8 +459,9 @@ def without_unseen_classes(
     text = (
         f"{n_lost} of {len(labels)} rows: {n_folds} of {len(splits)} splits train on no row of the "
         f"classes {classes[:5]}{' and others' if len(classes) > 5 else ''} that they test. A class "
-        f"needs rows in two folds: give `{name}` stratified folds, such as StratifiedKFold(5, "
-        "shuffle=True), and drop or merge classes of one row."
+        "needs rows in two folds, and so in two groups if there are `groups`: give "
+        f"`{name}` stratified folds, such as StratifiedKFold(5, shuffle=True), and drop or merge "
+        "classes of one row."
     )
     if len(np.unique(np.concatenate(left))) < n_classes:
         raise ValueError(f"The {purpose} has too few rows to test on. It leaves out {text}")

@@ -83,6 +83,16 @@ def test_make_splits_validates_every_row_once(n, k, seed, kind):
         assert not np.array_equal(np.concatenate([v for _, v in other]), np.arange(n))
 
 
+@pytest.mark.parametrize("n_classes", [3, 30])
+def test_make_splits_tests_two_rows_of_a_class_apart(n_classes):
+    """With fewer rows of every class than folds, too."""
+    n = 2 * n_classes
+    labels = np.repeat(np.arange(n_classes), 2)
+    folds = make_splits(Rows(np.zeros((n, 1)), labels[:, None], np.ones(n)), 0, cv=5, labels=labels)
+    assert_array_equal(np.sort(np.concatenate([v for _, v in folds.parts])), np.arange(n))
+    assert all(len(valid) == len(set(labels[valid])) for _, valid in folds.parts)
+
+
 def test_fit_predicts_rows_by_networks_that_have_not_seen_them(folded, rows):
     x = folded.fitted_.inputs.transform(rows[0])
     for k in folded.catalog_.completed:
