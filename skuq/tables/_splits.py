@@ -313,7 +313,7 @@ def _folds(
                 )
         # No class has a row for every fold, which scikit-learn refuses to stratify.
         few = labels is not None and np.unique(labels, return_counts=True)[1].max() < cv
-        if few and groups is None and len(labels) >= cv:
+        if labels is not None and few and groups is None and len(labels) >= cv:
             order, places = np.lexsort((rng.random(len(labels)), labels)), np.arange(len(labels))
             # Rows of a class go to folds one after the other.
             cv = PredefinedSplit(places[np.argsort(order)] % cv)

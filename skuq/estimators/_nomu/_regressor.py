@@ -108,8 +108,8 @@ class NOMURegressor(UncertaintyRegressor):
         batches the rows count more against the artificial inputs.
     epochs : int or "auto", default="auto"
         Number of epochs of one network. All are run unless f stops early, and the weights of the
-        smallest training loss are kept. "auto" is 400, or as many as make 2000 steps (4000 below
-        100 rows and with ``noise_std=0.0``).
+        smallest training loss are kept. "auto" is 400, or as many as make 2000 steps (1000 below
+        100 rows, and 4000 with ``noise_std=0.0``).
     early_stopping_patience : int, "auto" or None, default="auto"
         Number of epochs without improvement on held-out rows after which f stops. Then f is
         trained first, and r on top of the frozen f for all `epochs`: noisy tables need it. At the

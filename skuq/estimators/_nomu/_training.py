@@ -31,7 +31,8 @@ from skuq.training._refine import refine
 _FULL_BATCH = 2**30  # rows of a batch that takes all rows
 _FEW_ROWS = 100  # with fewer rows, or rows without noise, the mean f should interpolate its rows
 _HIDDEN_UNITS = {True: (64, 64), False: (50,)}  # key: whether f should interpolate
-_DEFAULT_EPOCHS, _MIN_STEPS = 400, {True: 4000, False: 2000}  # key: as above
+_DEFAULT_EPOCHS, _MIN_STEPS = 400, {True: 1000, False: 2000}  # key: as above
+_NOISELESS_STEPS = 4000  # in fewer r does not close at the rows; with noise f would learn it
 _NOISELESS_FACTOR = 10  # of pi_sqr without noise, where Eq. 57 would make it infinite
 _N_BAND = 256  # artificial inputs over which a band's width is averaged
 _MIN_PATIENCE = 10  # epochs
@@ -395,7 +396,8 @@ class NomuTrainer:
         epochs = self.epochs
         if epochs is None:  # few rows get enough steps
             n_batches = -(-len(job.train) // (self.batch_size or len(job.train)))
-            epochs = max(_DEFAULT_EPOCHS, -(-_MIN_STEPS[self.interpolates] // n_batches))
+            n_steps = _NOISELESS_STEPS if self.noiseless else _MIN_STEPS[self.interpolates]
+            epochs = max(_DEFAULT_EPOCHS, -(-n_steps // n_batches))
         # The learning rate falls if f should interpolate, and does not stop early.
         falls = self.interpolates and self.patience is None
         fields = {
