@@ -325,6 +325,12 @@ class FittedEnsemble(Fitted):
             encoded = self.inputs.fill_unseen(encoded, 0, 1)
         return self.far.widen(mixture, encoded, self.targets)
 
+    def predict_mean(self, X: Any, **query: Any) -> np.ndarray:
+        """Predict the mean of each row; what is added away from the rows is not computed."""
+        # It does not move the mean, unless y is transformed.
+        ensemble = self if self.targets.is_transformed else replace(self, far=None)
+        return Fitted.predict_mean(ensemble, X, **query)
+
     def n_numbers(self) -> int:
         """Count the numbers of the raw prediction of one row."""
         return len(self.raw_weights) * int(self.targets.head.n_raw)
