@@ -613,13 +613,15 @@ def test_fit_takes_the_usual_scale_where_nothing_can_be_learnt(monkeypatch):
     X = np.random.default_rng(0).random((20, 2))
     few = X[:4]
     known = [
-        bumps_model(noise_std=0.1, **scale).fit(few, bumps(few, 3)).predict(X, return_std=True)[1]
+        bumps_model(noise_std=0.1, training__steps=100, **scale)
+        .fit(few, bumps(few, 3))
+        .predict(X, return_std=True)[1]
         for scale in ({}, {"prior__scale": 0.75})
     ]
     assert_array_equal(*known)
     # A warm start learns it from networks of their own.
     y = bumps(X, 3)
-    fixed, model = (bumps_model(warm_start=True).fit(X, y) for _ in range(2))
+    fixed, model = (bumps_model(warm_start=True, training__steps=100).fit(X, y) for _ in "ab")
     fixed.set_params(prior__scale=0.75).fit(X, y)
     trained, train = [], skuq.training.train
 
