@@ -557,7 +557,8 @@ def fit_out_of_bag(
     spread = np.tensordot(member_weights, (means - np.tensordot(member_weights, means, 1)) ** 2, 1)
     total = (share * noise).sum(axis=0) + spread
     factor, floor = fit_scale((y - centre) ** 2, total, weight)
-    # What the unseen members' own means do not show of the spread widens each normal.
+    # The unseen members' means differ by less than those of all members: widen each normal by the
+    # rest of the spread.
     hidden = spread - (share * (means - centre) ** 2).sum(axis=0)
     width = np.sqrt(factor**2 * (scale**2 + np.maximum(hidden, 0)) + floor**2)
     # The tail stretches each member about its own mean.

@@ -168,7 +168,7 @@ def test_left_out_thirds_are_predictions_without_them(table):
 
 
 def test_few_rows_of_a_region_of_their_own_are_known():
-    """Of more rows than there are reference rows, these cover the regions apart."""
+    """Reference rows cover small regions too, if there are more rows than reference rows."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2000, 3))
     X[:5] = 6 + 0.1 * rng.normal(size=(5, 3))

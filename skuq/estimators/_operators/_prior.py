@@ -159,9 +159,9 @@ def learn_prior(members, make_process, y, importance, unseen, groups, limits, n_
 def learn_closed_prior(members, make_process, y, importance, unseen, groups, std, n_functions):
     """Learn the prior of each noise group of values without noise.
 
-    How closely networks meet the data, and with what scale, are those under which the errors at
-    left-out values are most likely. Exact conditioning would trust the linearised networks more
-    than their errors allow. See `learn_prior` for the other parameters; `std` are the zeros of
+    The scale, and how closely networks meet the data, are chosen so that the errors at left-out
+    values are most likely. Exact conditioning would trust the linearised networks more than their
+    errors allow. See `learn_prior` for the other parameters; `std` are the zeros of
     the noise.
 
     Returns
@@ -202,7 +202,7 @@ class _ClosedErrors:
     Parameters
     ----------
     errors : _Errors
-        Of all candidates `_CLOSED_NOISES`.
+        Errors for each of the candidate noises `_CLOSED_NOISES`.
     groups : ndarray of int of shape (n,)
         Number of each value's noise group.
     n_functions : int
