@@ -40,7 +40,7 @@ class TabularNetwork(Settings):
 
     "auto" is the default of `TabularSpace`, the recipe that docs/methods/tabular.md describes. In
     classifiers members of several kinds are mixed, which differ in `embedding` and
-    `frequency_scale`, in the decay of their weights, and in their form.
+    `frequency_scale` and in the decay of their weights; some are logistic regressions.
 
     Parameters
     ----------
@@ -384,13 +384,59 @@ _KNOWN_RECIPES: tuple[dict, ...] = (
     {"loss": "nll"},
     {"embedding": "none"},
 )
-_KNOWN_CLASS_RECIPES: tuple[dict, ...] = (
-    {},
+# Classes: how columns are embedded, the network without hidden layers, and the lengths and decays
+# of the training. Few rows need few epochs, and a decay that leaves no noise learnt; some classes
+# can be told apart exactly, with little decay, which is enough for many rows.
+_CLASS_EMBEDDINGS: tuple[dict, ...] = (
+    {"frequency_scale": 0.3},
     {"embedding": "none"},
     {"frequency_scale": 3.0},
+)
+_LINEAR: dict = {"n_layers": 0, "embedding": "none", "weight_decay": 0.1}
+_FEWEST_ROWS, _FEW_ROWS = 200, 2_000
+_TRAININGS_OF_FEWEST: tuple[dict, ...] = (
+    {"epochs": 128, "weight_decay": 0.1},
+    {"epochs": 64, "weight_decay": 1.0},
+)
+_TRAININGS: tuple[dict, ...] = (
+    {"epochs": 64, "weight_decay": 0.3},
+    {"epochs": 256, "weight_decay": 0.02},
+)
+_LONG, _PATIENCE = 128, 64  # early stopping of trainings that have more epochs
+# Further recipes of classes, which searches try.
+_OTHER_CLASS_RECIPES: tuple[dict, ...] = (
     {"residual": True},
     {"embedding": "piecewise-linear"},
 )
+
+
+def class_recipes(n_rows: int) -> list[dict]:
+    """List recipes of classes that are mixed, the default first, as configurations of the space.
+
+    Which ones are best differs between tables; no table of few rows tells it beforehand. The
+    first recipes differ in their embeddings, the others in their training.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of rows, those for validation included.
+
+    Returns
+    -------
+    list of dict
+        Changes of the defaults of `TabularSpace`. Recipes without hidden layers have 0 `n_layers`.
+    """
+    if n_rows > _FEW_ROWS:
+        return [{**_TRAININGS[-1], **embedding} for embedding in _CLASS_EMBEDDINGS]
+    first, *others = _TRAININGS if n_rows > _FEWEST_ROWS else _TRAININGS_OF_FEWEST
+    embeddings = _CLASS_EMBEDDINGS[:2]
+    return [
+        *({**first, **embedding} for embedding in embeddings),
+        {**first, **_LINEAR},
+        *({**training, **embedding} for training in others for embedding in embeddings),
+    ]
+
+
 _MOST_STEPS_PER_EPOCH = 512  # an epoch of a large table trains on a part of its rows
 
 
@@ -466,11 +512,15 @@ class BoundTabularSpace:
     takes_images = False
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
-        """List six decisions about the network, four about its training, and the loss if asked."""
+        """List six decisions about the network, four about its training, and further ones.
+
+        These are the loss if asked, and for classes the number of epochs.
+        """
         width = 64 if self._n_rows < _MANY_ROWS else 128
+        training = class_recipes(len(self.x))[0] if self.classes else {}
         architecture = Space(
             (
-                Integer("n_layers", 1, 4, default=3),
+                Integer("n_layers", 0 if self.classes else 1, 4, default=3),
                 Categorical("width", (32, 64, 128, 256), default=width),
                 Categorical("activation", ("silu", "mish", "selu", "relu")),
                 Categorical("residual", (False, True)),
@@ -478,14 +528,25 @@ class BoundTabularSpace:
                 Categorical("embedding_dim", (2, 4, 8), default=4),
             )
         )
-        loss = (Categorical("loss", self.losses),) if self.losses else ()
+        further: tuple = (Categorical("loss", self.losses),) if self.losses else ()
+        most_decay = 0.2
+        if self.classes:
+            most_decay = 3.0
+            epochs = training["epochs"]
+            further += (Integer("epochs", 32, _MOST_EPOCHS, log=True, default=epochs),)
         hyperparameters = Space(
             (
                 Real("learning_rate", 0.02, 0.3, log=True, default=0.1),
-                Real("weight_decay", 1e-3, 0.2, log=True, default=0.02),
+                Real(
+                    "weight_decay",
+                    1e-3,
+                    most_decay,
+                    log=True,
+                    default=training.get("weight_decay", 0.02),
+                ),
                 Real("frequency_scale", 0.02, 10.0, log=True, default=0.3),
                 Categorical("dropout", (0.0, 0.05, 0.1, 0.2), default=0.1 if self.classes else 0.0),
-                *loss,
+                *further,
             )
         )
         return Decisions(architecture, hyperparameters)
@@ -495,8 +556,9 @@ class BoundTabularSpace:
 
         Each entry holds the changes of the default; the first is empty, the default itself.
         """
-        changes = _KNOWN_CLASS_RECIPES if self.classes else _KNOWN_RECIPES
-        return [change for change in changes if self.losses or "loss" not in change]
+        if self.classes:
+            return [{}, *class_recipes(len(self.x))[1:], *_OTHER_CLASS_RECIPES]
+        return [change for change in _KNOWN_RECIPES if self.losses or "loss" not in change]
 
     def head(self, configuration: Mapping, head):
         """Select the head that a configuration trains with, if the loss is a decision."""
@@ -531,10 +593,12 @@ class BoundTabularSpace:
                 int(np.clip(round(self.categories[column] ** 0.5), 2, 16))
                 for column in sorted(self.categories)
             ],
-            feature_scale=True,
+            feature_scale=configuration["n_layers"] > 0,
             dropout=0.0 if configuration["dropout"] else None,  # the recipe sets the rate
             residual=configuration["residual"],
             parametrization="ntk",
+            # Without hidden layers, training from 0 to the best epoch is a penalty.
+            zero_output=configuration["n_layers"] == 0,
             n_copies=n_copies,
         )
 
@@ -560,22 +624,32 @@ class BoundTabularSpace:
         if n_rows >= _MANY_ROWS:
             all_steps = _STEPS_OF_MANY + _MORE_STEPS * n_rows
         # Factors of the learning rate, by layer.
-        factors = [("scale", 6.0), ("activation_*", 0.1), ("*/bias", 0.1)]
+        epochs = int(np.clip(all_steps // n_steps, 1, _MOST_EPOCHS))
+        factors = []
+        if configuration["n_layers"]:
+            factors = [("scale", 6.0), ("activation_*", 0.1), ("*/bias", 0.1)]
         if configuration["embedding"] != "none" and self._numeric_columns:
             factors.insert(0, ("embedding", 0.1))
+        of_classes: dict = {"early_stopping_patience": None}
+        if self.classes:
+            epochs = min(epochs, configuration["epochs"])
+            # The best epochs of single folds would be those of chance, on few rows.
+            of_classes["keep"] = "best-jointly"
+            if configuration["epochs"] > _LONG:
+                of_classes["early_stopping_patience"] = _PATIENCE
         return {
             "optimizer": "adam",
             "beta_2": 0.95,
             "schedule": "coslog4",
             "batch_size": batch_size,
-            "epochs": int(np.clip(all_steps // n_steps, 1, _MOST_EPOCHS)),
+            "epochs": epochs,
             "steps_per_epoch": _MOST_STEPS_PER_EPOCH,
             "reduce_lr_patience": None,
-            "early_stopping_patience": None,
             "weight_decay_schedule": "flat-cosine",
             "dropout_schedule": "flat-cosine",
             "rate_factors_of_layers": tuple(factors),
             "learning_rate": configuration["learning_rate"],
             "weight_decay": configuration["weight_decay"],
             "dropout": configuration["dropout"] or None,
+            **of_classes,
         }

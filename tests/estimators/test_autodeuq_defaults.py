@@ -115,6 +115,7 @@ def test_fit_divides_rare_classes(wave, labels, told):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", SmallValidationWarning)
+        warnings.filterwarnings("ignore", "The model predicts")  # two epochs of 40 random labels
         model = make(AutoDEUQClassifier, **{**FAST, "n_trials": 1}, selection__min_members=1).fit(
             X, y
         )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from skuq.networks import Space, TabularSpace
+from skuq.networks._tabular import class_recipes
 from skuq.training import Recipe
 
 
@@ -57,9 +58,38 @@ def test_columns_of_codes_are_embedded_as_such():
 def test_classes_have_defaults_of_their_own():
     numbers, classes = TabularSpace().bind(_inputs()), TabularSpace().bind(_inputs(), classes=True)
     assert numbers.recipe(_configuration(numbers))["dropout"] is None
-    assert classes.recipe(_configuration(classes))["dropout"] == 0.1
+    recipe = classes.recipe(_configuration(classes))
+    assert (recipe["dropout"], recipe["keep"]) == (0.1, "best-jointly")
+    assert "keep" not in numbers.recipe(_configuration(numbers))
     for space in (numbers, classes):  # the default is a choice of the space
         sum(space.decisions(), Space()).check(_configuration(space), "configuration")
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_recipes", "epochs", "decay", "patience"),
+    [(100, 5, 128, 0.1, None), (500, 5, 64, 0.3, None), (3000, 3, 256, 0.02, 64)],
+)
+def test_few_rows_of_classes_train_shortly_with_much_decay(
+    n_rows, n_recipes, epochs, decay, patience
+):
+    space = TabularSpace().bind(_inputs(n_rows), classes=True)
+    recipe = space.recipe(_configuration(space))
+    assert (recipe["epochs"], recipe["weight_decay"]) == (epochs, decay)
+    assert recipe["early_stopping_patience"] == patience
+    assert space.known_recipes()[1:n_recipes] == class_recipes(n_rows)[1:]
+    # The default is the first recipe.
+    default = _configuration(space)
+    assert {**default, **class_recipes(n_rows)[0]} == default
+
+
+def test_classes_have_networks_without_hidden_layers():
+    space = TabularSpace().bind(_inputs(), classes=True)
+    (linear,) = [recipe for recipe in space.known_recipes() if recipe.get("n_layers") == 0]
+    model = space.build(_configuration(space, **linear), (3,), 2)
+    assert [layer.name for layer in model.layers] == ["input", "output"]
+    assert not any(weight.numpy().any() for weight in model.weights)  # no class is preferred
+    names = [variable.path for variable in model.trainable_variables]
+    Recipe(**space.recipe(_configuration(space, **linear))).factors_of(names)
 
 
 def test_nothing_to_embed():

@@ -27,8 +27,9 @@ from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
 from skuq.estimators._task import join_validation
-from skuq.networks import MLP, TabularNetwork, TabularSpace, build_tabular
+from skuq.networks import TabularNetwork, TabularSpace, build_tabular
 from skuq.networks._space import Space
+from skuq.networks._tabular import class_recipes
 from skuq.predictive._calibration import fit_out_of_bag
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
 from skuq.tables._targets import (
@@ -47,7 +48,7 @@ _MOST_VALIDATION_ROWS = 10_000
 _MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
 _NORMAL_LOSSES = ("nll", "beta-nll", "crps", "gaussian-mixture")  # those that can be calibrated
 # Classes: rows up to which every row validates, in folds; with more, some of the folds do.
-_FEW_ROWS, _FEWEST_ROWS = 2_000, 200
+_FEW_ROWS = 2_000
 _N_FOLDS, _N_TENTHS = 5, 3
 _FEWEST_FOLDED = 10  # rows, or groups
 _PRIOR_ROWS = 20.0  # that stacking adds to the held-out rows, divided evenly among the kinds
@@ -55,12 +56,6 @@ _DROPPED = 0.05  # weight of the kinds together that predictions leave out
 _STRENGTHS = (0.003, 0.03, 0.3, 3.0, 30.0)  # inverse penalties that logistic regression tries
 _MOST_NEWTON_STEPS = 200
 _IMPOSSIBLE = -10.0  # logit of classes without a training row
-_PLAIN_RECIPE = {
-    "learning_rate": 0.01,
-    "batch_size": 100,
-    "epochs": 1000,
-    "early_stopping_patience": 50,
-}
 
 _AUTO = StrOptions({"auto"})
 _SETTINGS = {**shared.SETTINGS, "network": {"tabular": TabularNetwork}}
@@ -75,35 +70,11 @@ _CONSTRAINTS: dict = {
 }
 
 
-class _Kind(NamedTuple):
-    """A kind of networks: the form, its decisions in `TabularSpace`, and changes of the recipe."""
-
-    form: str  # "tabular", "plain" or "linear"
-    decisions: Mapping[str, Any]
-    recipe: Mapping[str, Any] = {}
-
-
 # Kinds of training of mixtures of normals: the CRPS gives the better means where there is little
 # noise, the likelihood the better shapes.
 _MIXTURE_KINDS: tuple[dict, ...] = ({"loss": "crps"}, {"loss": "nll"})
 _EQUAL_ROWS = 100
 _SHARE_STEPS = 8  # their shares are eighths: a few draws then stand for all members
-# Kinds of classifiers. Which one is best differs between data sets: how columns are embedded, and
-# how strongly weights decay. Few rows need few epochs, and a decay that leaves no noise learnt;
-# some classes can be told apart exactly, with little decay, which is enough for many rows.
-_EMBEDDINGS: tuple[dict, ...] = (
-    {"frequency_scale": 0.3},
-    {"embedding": "none"},
-    {"frequency_scale": 3.0},
-)
-_DECAYS_OF_FEWEST: tuple[dict, ...] = (
-    {"epochs": 128, "weight_decay": 0.1},
-    {"epochs": 64, "weight_decay": 1.0},
-)
-_DECAYS: tuple[dict, ...] = (
-    {"epochs": 64, "weight_decay": 0.3},
-    {"epochs": 256, "weight_decay": 0.02, "early_stopping_patience": 64},
-)
 
 
 class _Origin(NamedTuple):
@@ -206,28 +177,24 @@ def _list_kinds(estimator, task, network):
     if not is_classifier(estimator):
         n_members = _N_MEMBERS if is_auto else n_members
         changes = _MIXTURE_KINDS if estimator.loss == "gaussian-mixture" else ({},)
-        kinds = [_Kind("tabular", {**change, **decisions}) for change in changes]
+        kinds = [{**change, **decisions} for change in changes]
         return kinds[:n_members], n_members
     n_rows, validates = len(task.rows.used), task.validation or estimator.validation is not None
-    is_few = n_rows <= _FEW_ROWS
-    # Decisions of the user hold for all tabular kinds. One about embeddings leaves no other kinds.
+    # Decisions of the user hold for all networks. One about embeddings leaves no other kinds.
     is_given = "embedding" in decisions
-    embeddings = [{**kind, **decisions} for kind in _EMBEDDINGS[: 2 if is_few else None]]
-    if is_given:
-        embeddings = [decisions]
-    decays = _DECAYS if is_few else _DECAYS[1:]
-    if n_rows <= _FEWEST_ROWS:
-        decays = _DECAYS_OF_FEWEST
-    kinds = [_Kind("tabular", embedding, decays[0]) for embedding in embeddings]
-    # Without validation nothing ends the training of other networks in time.
-    if not is_given and network.n_copies == 1:
-        kinds += [_Kind("plain", {}, _PLAIN_RECIPE)] if validates else []
-        kinds += [_Kind("linear", {})] if is_few else []
-    if validates:
-        kinds += [_Kind("tabular", e, decay) for decay in decays[1:] for e in embeddings]
-    kinds = [kind for k, kind in enumerate(kinds) if kind not in kinds[:k]]
+    kinds = []
+    for recipe in class_recipes(n_rows):
+        if recipe.get("n_layers") != 0:
+            given = ("embedding", "frequency_scale") if is_given else ()
+            recipe = {k: v for k, v in recipe.items() if k not in given} | decisions
+        elif is_given or network.n_copies > 1:
+            continue
+        # Without validation nothing ends longer trainings in time.
+        is_first = not kinds or recipe["epochs"] == kinds[0]["epochs"]
+        if recipe not in kinds and (validates or is_first):
+            kinds.append(recipe)
     if is_auto:
-        return kinds, len(kinds) * (_N_FOLDS if is_few else _N_TENTHS)
+        return kinds, len(kinds) * (_N_FOLDS if n_rows <= _FEW_ROWS else _N_TENTHS)
     # Fewer members than kinds: the first kinds only.
     return kinds[:n_members], n_members
 
@@ -293,8 +260,8 @@ def _train(estimator, task, network, kinds, given, n_members):
     for k, (member, origin) in enumerate(zip(members, origins)):
         if uneven and isinstance(member, Member):
             members[k] = member.with_held_out(member.held_out[: len(origin.part[1])])
-    for kind, (form, *_) in enumerate(kinds):
-        if form == "linear":
+    for kind, decisions in enumerate(kinds):
+        if decisions.get("n_layers") == 0:
             numbers = range(kind, n_members, len(kinds))
             own_parts = parts[: len(numbers)] if parts else [None] * len(numbers)
             members += _fit_linear(task, own_parts, [task.seeds(1, first=k)[0] for k in numbers])
@@ -321,31 +288,21 @@ def _make_jobs(estimator, task, network, kinds, given, n_members, padded):
     `padded` are the parts of the splits, with equally many rows.
     """
     data, targets, parts = task.data, task.targets, task.splits.parts
-    losses = ("crps", "nll") if "loss" in kinds[0].decisions else ()
+    losses = ("crps", "nll") if "loss" in kinds[0] else ()
     space = TabularSpace().bind(
         data.x, task.inputs.n_codes, task.splits.n_train, is_classifier(estimator), losses
     )
     # Of both parts, the architecture and its training: they share one configuration.
     decisions = sum(space.decisions(), Space())
     jobs, origins = [], []
-    for kind, (form, changes, recipe_changes) in enumerate(kinds):
-        if form == "linear":
+    for kind, changes in enumerate(kinds):
+        if changes.get("n_layers") == 0:
             continue
-        head = targets.head
-        if form == "plain":
-            model, fields, most = _build_plain(task), {}, math.inf
-        else:
-            configuration = decisions.check(changes, "network")
-            model = space.build(
-                configuration, data.x.shape[1:], targets.head.n_raw, n_copies=network.n_copies
-            )
-            fields, head = space.recipe(configuration), space.head(configuration, head)
-            most = fields["epochs"]
-        fields |= recipe_changes
-        fields["epochs"] = min(most, fields["epochs"])  # many rows train long in few epochs
-        if is_classifier(estimator):
-            # The best epochs of single members would be those of chance, on few rows.
-            fields["keep"] = "best-jointly"
+        configuration = decisions.check(changes, "network")
+        model = space.build(
+            configuration, data.x.shape[1:], targets.head.n_raw, n_copies=network.n_copies
+        )
+        fields, head = space.recipe(configuration), space.head(configuration, targets.head)
         recipe = shared.make_recipe(estimator, task, given, fields)
         # Members of all kinds are numbered in turn; seeds go by these numbers.
         numbers = range(kind, n_members, len(kinds))
@@ -392,14 +349,6 @@ def _weigh(task, members, origins, n_kinds):
     # A kind whose members all diverged has no share.
     shares = np.where(counts, shares, 0)
     return (shares / np.maximum(counts, 1))[kinds] / shares.sum()
-
-
-def _build_plain(task):
-    """Build the network of `DeepEnsembleClassifier`, with vectors for codes of categories."""
-    shape, head, n_codes = task.data.x.shape[1:], task.targets.head, task.inputs.n_codes
-    if not n_codes:
-        return MLP().build(shape, head)
-    return build_tabular(shape, head.n_raw, hidden_units=(50,), categories=n_codes, category_dim=4)
 
 
 @in_thread
@@ -729,7 +678,7 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
     """Ensemble of several kinds of networks for tables, calibrated: the recommended classifier.
 
     Members are modern networks for tables, which embed numbers differently and whose weights decay
-    more or less, plain networks, and logistic regressions. On few rows the members of each kind
+    more or less, and logistic regressions. On few rows the members of each kind
     validate on folds, so that every row is predicted by a member of each kind that was not trained
     on it. On these rows the kinds are weighted by stacking, and their mixture gets a temperature
     and a small share of the classes' frequencies: no class is impossible because few rows did not
@@ -817,7 +766,7 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
     X is scaled by its quartiles. Members of one kind stop at the epoch that is best for all of them
     together. Members whose loss stops being finite are left out, with a warning. Decisions of
     `network` hold for the modern networks; with one about `embedding`, or with `n_copies`, there
-    are no plain and linear members. docs/methods/tabular.md describes how the recipe was found.
+    are no linear members. docs/methods/tabular.md describes how the recipe was found.
 
     References
     ----------
