@@ -10,11 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 from _bo_published import brusselator_start, pollutants_start, reference_runs
-from problems import make_bnn_function, make_operator_problem
+from problems import make_bnn_function, make_function, make_operator_problem
 from scipy.optimize import differential_evolution
 from scipy.stats import qmc
-
-from skuq.datasets import make_function
 
 NAMES = ("levy", "rosenbrock", "bnn", "g_function", "perm")
 FUNCTIONS = tuple(f"{name}{d}d" for d in (5, 10, 20) for name in NAMES)

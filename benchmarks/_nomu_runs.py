@@ -9,10 +9,9 @@ import numpy as np
 from _data import uci, uci_rows
 from _nomu_methods import METHODS, fit, gaussian_process, mean_std, nomu, rival
 from _nomu_published import GRID
-from problems import load_solar_irradiance, make_bnn_function
+from problems import load_solar_irradiance, make_bnn_function, make_function, make_scarce_regression
+from problems.functions import FUNCTIONS_1D, FUNCTIONS_2D
 
-from skuq.datasets import make_function, make_scarce_regression
-from skuq.datasets._functions import FUNCTIONS_1D, FUNCTIONS_2D
 from skuq.metrics import coverage_width_auc, gaussian_nll_loss
 
 DEFAULT = "default"

@@ -27,9 +27,9 @@ from nes import (
     print_columns,
     scores,
 )
+from problems import corrupt_images
 
 from skuq import NESClassifier
-from skuq.datasets import corrupt_images
 from skuq.ensembles import select_by_likelihood
 from skuq.metrics import predictive_entropy
 from skuq.networks import CellSpace

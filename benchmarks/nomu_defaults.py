@@ -22,13 +22,13 @@ from pathlib import Path
 
 import numpy as np
 from _stored import STORED, matches, read, write
+from problems import make_function, make_scarce_regression
+from problems.functions import FUNCTIONS_1D
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skuq import NOMURegressor
-from skuq.datasets import make_function, make_scarce_regression
-from skuq.datasets._functions import FUNCTIONS_1D
 from skuq.exceptions import SmallValidationWarning
 from skuq.networks import NOMUReadout
 

@@ -29,7 +29,6 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skuq import NOMURegressor
 from skuq.bayesopt import BayesianOptimizer, UpperConfidenceBound
-from skuq.datasets import make_function
 from skuq.plotting import RegretDisplay
 
 matplotlib.use("Agg")
@@ -37,15 +36,20 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 warnings.simplefilter("ignore", ConvergenceWarning)  # a length scale at the end of its range
 
-FUNCTION = make_function("forrester")
 N_INITIAL, N_STEPS = 4, 12
 MEAN_WIDTH = 0.5  # the wider one of the paper's two
 LINE = np.linspace(-1, 1, 401)[:, None]
 SHOWN = (0, 1, 2, 3, 5, 8)  # steps
 
 
+def forrester(X):
+    x = (X[:, 0] + 1) / 2
+    low, high = -6.0207400557670825, 16 * np.sin(8)
+    return 2 * ((6 * x - 2) ** 2 * np.sin(12 * x - 4) - low) / (high - low) - 1
+
+
 def value(x):
-    return FUNCTION(x[None])[0]
+    return forrester(x[None])[0]
 
 
 def initial_points(seed):
@@ -59,7 +63,7 @@ def search(estimator, seed):
     models = []
     optimizer = BayesianOptimizer(
         estimator,
-        FUNCTION.bounds,
+        [(-1, 1)],
         UpperConfidenceBound(mean_width=MEAN_WIDTH, dynamic_c=True),
         n_initial=N_INITIAL,
         random_state=seed,
@@ -69,7 +73,7 @@ def search(estimator, seed):
     result = optimizer.minimize(value, N_INITIAL + N_STEPS, x0=initial_points(seed))
     seconds = (time.perf_counter() - started) / N_STEPS
     print(
-        f"seed {seed}  {type(estimator).__name__:26s} regret {result.fun - FUNCTION.minimum:.1e} "
+        f"seed {seed}  {type(estimator).__name__:26s} regret {result.fun + 1:.1e} "
         f"at x = {result.x[0]:.3f}, {seconds:.1f} s a step",
         flush=True,
     )
@@ -87,7 +91,7 @@ def run(seed, units):
     found = {
         "NOMU": result.values,
         "Gaussian process": of_process.values,
-        "random": FUNCTION(guesses),
+        "random": forrester(guesses),
     }
     return found, result, models
 
@@ -116,7 +120,7 @@ def main(path, units, n_seeds):
     regret = figure.add_subplot(grid[-1, :2])
     RegretDisplay.from_values(
         {name: [found[name] for found, _, _ in runs] for name in runs[0][0]},
-        optimum=FUNCTION.minimum,
+        optimum=-1.0,
         ax=regret,
     )
     regret.axvline(N_INITIAL + 0.5, color="0.6", lw=1, ls=":")
@@ -136,7 +140,7 @@ def draw(panel, result, model, step):
     mean, std = model.predict(LINE, return_std=True)
     width = record.beta * std
     upper.fill_between(line, mean - width, mean + width, color="#9ecae1", lw=0, label="f ± β σ")
-    upper.plot(line, FUNCTION(LINE), color="black", lw=1, ls="--", label="function")
+    upper.plot(line, forrester(LINE), color="black", lw=1, ls="--", label="function")
     upper.plot(line, mean, color="#08519c", lw=1.4, label="prediction f")
     x, y = result.x_iters[:, 0], result.values
     upper.plot(x[known], y[known], "o", color="crimson", ms=4.5, zorder=3, label="known points")

@@ -28,22 +28,22 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 
 from skuq import NESClassifier
-from skuq.datasets import corrupt_images
+from skuq.datasets import corrupt_table
 from skuq.metrics import average_member_nll_loss, oracle_nll_loss, predictive_entropy
 from skuq.networks import CellSpace
 from skuq.plotting import MemberDiversityDisplay
 
-
-def corrupted(images, family, severity):
-    return corrupt_images(
-        images, family, severity, image_shape=(8, 8), value_range=(0, 1), random_state=severity
-    )
-
-
 X, y = load_digits(return_X_y=True)
 order = np.random.default_rng(0).permutation(len(y))
 X_train, X_val, X_test = np.split(X[order] / 16, [800, 1200])
+KINDS = {"validation": ["noise", "scaling"], "test": ["missing", "permutation"]}
 y_train, y_val, y_test = np.split(y[order], [800, 1200])
+
+
+def corrupted(images, family, severity):
+    return corrupt_table(images, KINDS[family], severity, reference=X_train, random_state=severity)
+
+
 SHIFTED_VAL = [(corrupted(X_val, "validation", k), y_val) for k in range(1, 6)]
 TEST = [corrupted(np.tile(X_test, (5, 1)), "test", k) for k in range(6)]
 TRUTH = np.tile(y_test, 5)

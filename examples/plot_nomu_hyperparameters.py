@@ -21,7 +21,6 @@ import matplotlib
 import numpy as np
 
 from skuq import NOMURegressor
-from skuq.datasets import make_function, make_scarce_regression
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -47,11 +46,20 @@ COLOURS = ("#0072B2", "#E69F00")
 LINE = np.linspace(-1, 1, 401)[:, None]
 
 
+def levy(X):
+    """The Levy function on [-10, 10], scaled to [-1, 1] in and out."""
+    w = (10 * X[:, 0] + 3) / 4
+    return (
+        2 * (np.sin(np.pi * w) ** 2 + (w - 1) ** 2 * (1 + np.sin(2 * np.pi * w) ** 2)) / 15.625 - 1
+    )
+
+
 # %%
 # Training: seven networks in one program, and two for numbers of artificial inputs.
 def fitted(units, seed):
     """Title of a panel to a dictionary of fitted models by label."""
-    X, y, _, _ = make_scarce_regression(make_function("levy", 1), random_state=seed)
+    X = np.random.RandomState(seed).uniform(-1, 1, (8, 1))
+    y = levy(X)
     common = {"network__hidden_units": (units,) * 3, "random_state": 0}
     model = NOMURegressor.from_paper("toy", **common)
     started = time.perf_counter()
@@ -115,7 +123,7 @@ def draw(upper, lower, label, colour, mean, width):
 
 
 def draw_frame(upper, lower, X, y):
-    upper.plot(LINE, make_function("levy", 1)(LINE), color="black", lw=1, ls="--")
+    upper.plot(LINE, levy(LINE), color="black", lw=1, ls="--")
     upper.plot(X[:, 0], y, "o", color="crimson", ms=4.5, zorder=3)
     lower.plot(X[:, 0], np.zeros(len(X)), "o", color="crimson", ms=4.5, clip_on=False, zorder=3)
     upper.set(ylabel="y", xticks=[-1, -0.5, 0, 0.5, 1])

@@ -25,7 +25,6 @@ from pathlib import Path
 import numpy as np
 
 from skuq import AutoDEUQRegressor
-from skuq.datasets import make_gapped_sine
 from skuq.ensembles import architecture_diversity
 from skuq.networks import Categorical, Decisions, DenseSpace, Integer, Real, Space
 
@@ -68,6 +67,14 @@ class NarrowToySpace(DenseSpace):
         return Decisions(Space(architecture), Space(training))
 
 
+def gapped_sine(n_samples=400):
+    """Rows in [-30, -20] with noise of standard deviation 0.5, and in [20, 30] with 1."""
+    rng = np.random.RandomState(0)
+    x = np.concatenate([rng.uniform(low, high, n_samples // 2) for low, high in TRAINING])
+    y = 2 * np.sin(x) + np.where(x < 0, 0.5, 1.0) * rng.standard_normal(n_samples)
+    return x[:, None], y
+
+
 def fitted(search, n_trials, n_jobs, whole_space, catalog_dir):
     """One search on the task; with `catalog_dir` it goes on where it was stopped."""
     fixed = {}
@@ -90,7 +97,7 @@ def fitted(search, n_trials, n_jobs, whole_space, catalog_dir):
         fixed=fixed,
     )
     model.set_params(search__discard=False)
-    return model.fit(*make_gapped_sine(random_state=0))
+    return model.fit(*gapped_sine())
 
 
 def diversity(model):
@@ -118,7 +125,7 @@ def summary(model, x):
 
 
 def draw_panel(axes, model, title, x):
-    X, y = make_gapped_sine(random_state=0)
+    X, y = gapped_sine()
     mean, aleatoric, epistemic, total = model.predict_uncertainty(x[:, None])
     for low, high in TRAINING:
         axes.axvspan(low, high, color="0.93", lw=0)

@@ -24,7 +24,6 @@ from small_models import TinySpace, TooSure
 import skuq
 from skuq.backend import keras
 from skuq.bayesopt import BayesianOptimizer
-from skuq.datasets import corrupt_images, make_function
 from skuq.ensembles import select_teams
 from skuq.metrics import crps_sample_loss, get_scorer
 from skuq.networks import MLP, ArtificialInputs, NOMUNetwork, NOMUReadout, TabularNetwork
@@ -328,11 +327,6 @@ ADVICE = {
         "or set fair=False",
         lambda: crps_sample_loss([0.0], [[1.0]], fair=False),
     ),
-    "function of any dimension": (
-        lambda: make_function("levy"),
-        "give `n_features`",
-        lambda: make_function("levy", n_features=2),
-    ),
     "adapted layer": (
         lambda: fit(network=normalising()),
         "Give a Normalization layer `mean` and `variance`",
@@ -347,11 +341,6 @@ ADVICE = {
         lambda: MemberDiversityDisplay.from_estimator(LinearRegression().fit(X, Y), X),
         "use `from_predictions`",
         lambda: MemberDiversityDisplay.from_predictions(np.stack([Y, Y + 0.1, Y - X[:, 1]])),
-    ),
-    "range of a constant": (
-        lambda: corrupt_images(np.full((2, 8, 8, 1), 300.0), "contrast", 1),
-        "from a constant X: pass it",
-        lambda: corrupt_images(np.full((2, 8, 8, 1), 300.0), "contrast", 1, value_range=(0, 400)),
     ),
     "columns that files do not hold": (
         lambda: held(PERIODS),

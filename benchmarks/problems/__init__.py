@@ -1,6 +1,8 @@
 """Problems that only benchmarks use."""
 
 from problems.bnn import BNNFunction, make_bnn_function
+from problems.corruptions import corrupt_images
+from problems.functions import make_function, make_scarce_regression
 from problems.interferometer import InterferometerRuns, load_interferometer
 from problems.operators import OPERATOR_PROBLEMS, make_operator_problem
 from problems.solar import load_solar_irradiance
@@ -9,8 +11,11 @@ __all__ = [
     "OPERATOR_PROBLEMS",
     "BNNFunction",
     "InterferometerRuns",
+    "corrupt_images",
     "load_interferometer",
     "load_solar_irradiance",
     "make_bnn_function",
+    "make_function",
     "make_operator_problem",
+    "make_scarce_regression",
 ]

@@ -10,7 +10,6 @@ from ._epinet import EpiNet as EpiNet
 from ._given_spaces import KerasTunerSpace as KerasTunerSpace
 from ._heads import GaussianHead as GaussianHead
 from ._nas_bench import NASBench201Space as NASBench201Space
-from ._nas_bench import best_nas_bench_201 as best_nas_bench_201
 from ._nas_bench import parse_nas_bench_201 as parse_nas_bench_201
 from ._nomu_settings import ArtificialInputs as ArtificialInputs
 from ._nomu_settings import NOMULoss as NOMULoss

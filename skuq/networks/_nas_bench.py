@@ -1,19 +1,12 @@
-"""Search space of the cells of NAS-Bench-201, and its published results."""
+"""Search space of the cells of NAS-Bench-201, and its names of architectures."""
 
 from __future__ import annotations
 
-import csv
 import itertools
-import json
-import os
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from numbers import Integral
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from skuq._params import Interval, Settings
 from skuq._utils._records import saved_as
@@ -57,7 +50,6 @@ class NASBench201Space(Settings):
     See Also
     --------
     CellSpace : The space of DARTS.
-    best_nas_bench_201 : The best architecture in published results.
     parse_nas_bench_201 : Decisions of an architecture string.
 
     Notes
@@ -166,7 +158,6 @@ _NODE = re.compile(r"\|(\w+~\d\|)+")
 _EDGE = re.compile(r"(\w+)~(\d)")
 #: From the benchmark's names of operations to those of `NASBench201Space`.
 _OPERATIONS = {name.replace("conv", "nor_conv"): name for name in OPERATIONS}
-_POSITION_OF_BEST = {"loss": np.argmin, "accuracy": np.argmax}
 
 
 def parse_nas_bench_201(text: str) -> dict[str, str]:
@@ -181,7 +172,7 @@ def parse_nas_bench_201(text: str) -> dict[str, str]:
     Returns
     -------
     dict
-        ``{decision name: operation}``, for example for `fixed_architecture` of `NESClassifier`.
+        ``{decision name: operation}``, for example for `fixed` of `NESClassifier`.
 
     Raises
     ------
@@ -218,110 +209,3 @@ def parse_nas_bench_201(text: str) -> dict[str, str]:
             f"Operations of NAS-Bench-201 are {sorted(_OPERATIONS)}. Got {unknown} in {text!r}."
         )
     return {edge_name(*edge): _OPERATIONS[operation] for edge, operation in sorted(found)}
-
-
-def best_nas_bench_201(results: Any, score: str = "loss", *, dataset: str | None = None) -> dict:
-    """Find the best architecture in results of NAS-Bench-201.
-
-    A deep ensemble of it is "DeepEns (Optimal)" in Neural Ensemble Search. skuq does not contain
-    the benchmark's results: they must be given.
-
-    Parameters
-    ----------
-    results : dict, path or API object
-        A dict ``{architecture string: number}``, the path of a JSON file with such an object, or
-        of a CSV file with the column "architecture" and the one named by `score`. Or the
-        benchmark's own API, `NASBench201API` or `NATStopology`, of which the validation results
-        after 200 epochs are used, averaged over seeds.
-    score : {"loss", "accuracy"}, default="loss"
-        Meaning of the numbers: the lowest loss or the highest accuracy is the best. The paper uses
-        the validation loss.
-    dataset : str or None, default=None
-        Data set of an API object: "cifar10-valid", "cifar100" or "ImageNet16-120".
-
-    Returns
-    -------
-    dict
-        Operation of each edge, as returned by `parse_nas_bench_201`. Of equally good architectures
-        the first is returned.
-
-    Raises
-    ------
-    ValueError
-        If the results cannot be read, an architecture occurs twice, or a number is not finite.
-
-    See Also
-    --------
-    NASBench201Space : The space of these architectures.
-
-    Examples
-    --------
-    >>> from skuq.networks import best_nas_bench_201
-    >>> none, skip = (
-    ...     f"|{name}~0|+|{name}~0|{name}~1|+|{name}~0|{name}~1|{name}~2|"
-    ...     for name in ("none", "skip_connect")
-    ... )
-    >>> best_nas_bench_201({none: 2.3, skip: 1.1})["edge_0_1"]
-    'skip_connect'
-    """
-    if score not in _POSITION_OF_BEST:
-        raise ValueError(f"`score` must be one of {sorted(_POSITION_OF_BEST)}. Got {score!r}.")
-    pairs = list(_read_results(results, score, dataset))
-    if not pairs:
-        raise ValueError("`results` must hold at least one architecture. Got none.")
-    architectures = [parse_nas_bench_201(text) for text, _ in pairs]
-    # Results of several seeds would make the best of many runs look like the best architecture.
-    text, count = Counter(text for text, _ in pairs).most_common(1)[0]
-    if count > 1:
-        raise ValueError(
-            "`results` must hold each architecture once, for example with the mean of its seeds. "
-            f"Got {text!r} {count} times."
-        )
-    try:
-        values = np.array([float(value) for _, value in pairs])
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"`results` must hold a number for each architecture: {error}.") from error
-    if not np.isfinite(values).all():
-        raise ValueError("`results` must hold a finite number for each architecture.")
-    return architectures[int(_POSITION_OF_BEST[score](values))]
-
-
-def _read_results(results, score, dataset) -> Iterable[tuple[str, Any]]:
-    """Read pairs (architecture string, number) from any form of results."""
-    if hasattr(results, "get_more_info"):  # the benchmark's API: ask it for every architecture
-        if dataset is None:
-            raise ValueError(
-                'An API object needs `dataset`, for example "cifar10-valid". Got None.'
-            )
-        pairs = []
-        for index in range(len(results)):
-            info = results.get_more_info(index, dataset, hp="200", is_random=False)
-            if f"valid-{score}" not in info:
-                raise ValueError(
-                    f"The benchmark has no validation results for `dataset={dataset!r}`. For "
-                    'CIFAR-10 use "cifar10-valid".'
-                )
-            pairs.append((results.arch(index), info[f"valid-{score}"]))
-        return pairs
-    if dataset is not None:
-        raise ValueError(
-            "`dataset` can only be set if `results` is an API object, since other results are of "
-            f"one data set. Got {dataset!r}."
-        )
-    if isinstance(results, Mapping):
-        return results.items()
-    suffix = Path(results).suffix if isinstance(results, str | os.PathLike) else None
-    if suffix == ".json":
-        stored = json.loads(Path(results).read_text(encoding="utf-8"))
-        if isinstance(stored, dict):
-            return stored.items()
-    elif suffix == ".csv":
-        with open(results, newline="", encoding="utf-8") as file:
-            rows = csv.DictReader(file)
-            if {"architecture", score} <= set(rows.fieldnames or ()):
-                return [(row["architecture"], row[score]) for row in rows]
-    raise ValueError(
-        "`results` must be a dict {architecture string: number}, the path of a .json file with "
-        f'one, or of a .csv file with the columns "architecture" and "{score}", or an API object '
-        f"with `get_more_info`. Got {results!r}."
-    )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from problems import make_function
 from scipy.spatial.distance import cdist
 from surrogates import SQUARE, Agreeing, JointProcess, Marginal, expecting, search, told
 from tiers import slow_after
@@ -15,7 +16,6 @@ from tiers import slow_after
 import skuq
 from skuq import NEONRegressor
 from skuq.bayesopt import BayesianOptimizer
-from skuq.datasets import make_function
 from skuq.exceptions import FileFormatError
 from skuq.training import Training
 

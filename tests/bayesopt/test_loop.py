@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import make_function
 from scipy.spatial.distance import cdist
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.compose import TransformedTargetRegressor
@@ -30,7 +31,6 @@ from skuq.bayesopt import (
     maximize_readout,
 )
 from skuq.bayesopt._step import distance_threshold
-from skuq.datasets import make_function
 from skuq.exceptions import FileFormatError, SearchFailedError
 from skuq.networks import ArtificialInputs, NOMUNetwork, NOMUReadout
 from skuq.training import Training

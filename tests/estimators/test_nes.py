@@ -18,7 +18,7 @@ from tiers import slow_after
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor
 from skuq.ensembles import Selection, select_by_likelihood
 from skuq.exceptions import SmallValidationWarning
-from skuq.networks import CellSpace, NASBench201Space, WithTraining, best_nas_bench_201
+from skuq.networks import CellSpace, NASBench201Space, WithTraining, parse_nas_bench_201
 from skuq.networks._dense import WidthDepthSpace
 from skuq.search import NESEvolution
 from skuq.tables._scaling import RobustScaling
@@ -243,13 +243,12 @@ def test_baseline_takes_an_architecture(iris, fitted):
 @pytest.mark.slow
 def test_baseline_takes_the_best_architecture_of_nas_bench_201():
     best = "|nor_conv_3x3~0|+|none~0|skip_connect~1|+|skip_connect~0|none~1|avg_pool_3x3~2|"
-    table = {best: 0.3, best.replace("nor_conv_3x3", "none"): 0.4}
     digits = load_digits()
     images, y = digits.images[:160, ..., None] / 16, digits.target[:160]
     search = NESClassifier(
         2, n_members=2, epochs=1, space=NASBench201Space(2, 1), random_state=0
     ).fit(images, y)
-    architecture = best_nas_bench_201(table)
+    architecture = parse_nas_bench_201(best)
     deep = search.baseline("deep-ensemble", architecture=architecture).fit(images, y)
     assert len(deep.catalog_) == 2
     for record in deep.catalog_:

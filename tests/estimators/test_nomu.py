@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import make_function, make_scarce_regression
+from problems.functions import FUNCTIONS_1D
 from processes import assert_predicts_without_a_backend
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
@@ -25,8 +27,6 @@ from tiers import slow_after
 import skuq.training
 from skuq import NOMURegressor
 from skuq.backend import keras
-from skuq.datasets import make_function, make_scarce_regression
-from skuq.datasets._functions import FUNCTIONS_1D
 from skuq.estimators._nomu._readout import Evidence, choose_readout
 from skuq.estimators._nomu._rows import ArtificialSampler, split_parts
 from skuq.estimators._nomu._training import precision

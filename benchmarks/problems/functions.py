@@ -90,7 +90,7 @@ class SyntheticFunction:
 
     Examples
     --------
-    >>> from skuq.datasets._functions import SyntheticFunction
+    >>> from problems.functions import SyntheticFunction
     >>> square = SyntheticFunction("square", 1)
     >>> square([[-1.0], [0.0], [1.0]]), square.minimizer
     (array([ 1., -1.,  1.]), array([0.]))
@@ -200,7 +200,7 @@ def make_function(name, n_features=None):
 
     Examples
     --------
-    >>> from skuq.datasets import make_function
+    >>> from problems import make_function
     >>> branin = make_function("branin")
     >>> branin([[0.0, 0.0]]).round(3)
     array([-0.846])
@@ -255,7 +255,7 @@ def make_scarce_regression(
 
     Examples
     --------
-    >>> from skuq.datasets import make_function, make_scarce_regression
+    >>> from problems import make_function, make_scarce_regression
     >>> data = make_scarce_regression(make_function("forrester"), random_state=0)
     >>> [part.shape for part in data]
     [(8, 1), (8,), (100, 1), (100,)]
@@ -431,41 +431,3 @@ _PROBLEMS = {
         range(2, 3),
     ),
 }
-
-
-def make_gapped_sine(n_samples=400, *, random_state=None):
-    """Make AutoDEUQ's one-dimensional task: a sine with two noise levels and a gap.
-
-    ``y = 2 sin(x) + noise``; half of the inputs uniform in [-30, -20] with noise of
-    standard deviation 0.5, half in [20, 30] with standard deviation 1.
-
-    Parameters
-    ----------
-    n_samples : int, default=400
-    random_state : int, RandomState instance or None, default=None
-
-    Returns
-    -------
-    X : ndarray of shape (n_samples, 1)
-    y : ndarray of shape (n_samples,)
-
-    Notes
-    -----
-    The paper writes the noise as N(0, 0.25) and N(0, 1): variances.
-
-    References
-    ----------
-    Egele et al., "AutoDEUQ", section III.B.
-
-    Examples
-    --------
-    >>> from skuq.datasets import make_gapped_sine
-    >>> X, y = make_gapped_sine(100, random_state=0)
-    >>> X.shape, int((X[:, 0] < 0).sum())
-    ((100, 1), 50)
-    """
-    rng = check_random_state(random_state)
-    n_left = n_samples // 2
-    x = np.concatenate([rng.uniform(-30, -20, n_left), rng.uniform(20, 30, n_samples - n_left)])
-    y = 2 * np.sin(x) + np.where(x < 0, 0.5, 1.0) * rng.standard_normal(n_samples)
-    return x[:, None], y

@@ -5,11 +5,12 @@ import pickle
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import make_function, make_scarce_regression
+from problems.functions import FUNCTIONS_1D, FUNCTIONS_2D, FUNCTIONS_ND
 from scipy.optimize import rosen
-from tiers import slow_after
+from tiers import slow, slow_after
 
-from skuq.datasets import make_function, make_scarce_regression
-from skuq.datasets._functions import FUNCTIONS_1D, FUNCTIONS_2D, FUNCTIONS_ND
+pytestmark = slow  # problems of benchmarks only
 
 EVERY = (
     [(name, 1) for name in FUNCTIONS_1D]

@@ -1,0 +1,327 @@
+"""Corruptions of images."""
+
+import sys
+from io import BytesIO
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import corrupt_images
+from problems.corruptions import TEST_CORRUPTIONS, VALIDATION_CORRUPTIONS
+from scipy.ndimage import affine_transform, gaussian_filter
+from tiers import slow
+
+pytestmark = slow  # a problem of benchmarks only
+
+NAMES = VALIDATION_CORRUPTIONS + TEST_CORRUPTIONS
+SHAPES = [(8, 8, 1), (28, 28, 1), (32, 32, 3)]
+GREY = np.full((40, 32, 32, 1), 0.5)
+
+
+def photographs(n, shape):
+    """Smooth shapes with a few sharp edges, from 0 to 1: (n, h, w, c)."""
+    h, w, c = shape
+    rng = np.random.RandomState(0)
+    y, x = np.mgrid[:h, :w] / min(h, w)
+    images = np.empty((n, *shape))
+    for image in images:
+        for k in range(c):
+            a, b, phase = rng.uniform(2, 12, 2).tolist() + [rng.uniform(0, 6)]
+            image[..., k] = 0.4 + 0.3 * np.sin(a * x + b * y + phase)
+        top, left = rng.uniform(0.1, 0.5, 2)
+        image[(y > top) & (y < top + 0.4) & (x > left) & (x < left + 0.4)] = rng.uniform(0, 1, c)
+    return images
+
+
+def codes(images):
+    return np.round(255 * images).astype(np.uint8)
+
+
+def detail(images):
+    """Energy of the differences between neighbours."""
+    return np.mean(np.diff(images, axis=1) ** 2) + np.mean(np.diff(images, axis=2) ** 2)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_corrupt_images_keeps_shape_dtype_and_range(name, shape):
+    assert (len(VALIDATION_CORRUPTIONS), len(TEST_CORRUPTIONS), len(set(NAMES))) == (4, 15, 19)
+    images = photographs(6, shape)
+    for X in (images, images.astype(np.float32), codes(images), 5 * images - 2):
+        corrupted = corrupt_images(X, name, 5, random_state=0)
+        assert corrupted.shape == X.shape
+        assert corrupted.dtype == X.dtype
+        low, high = (X.min(), X.max()) if X.min() < 0 else (0, 255 if X.dtype == "uint8" else 1)
+        assert low <= corrupted.min() < corrupted.max() <= high
+        assert not np.array_equal(corrupted, X)
+        assert_array_equal(corrupted, corrupt_images(X, name, 5, random_state=0))
+        untouched = corrupt_images(X, name, 0)
+        assert_array_equal(untouched, X)
+        assert not np.shares_memory(untouched, X)
+
+
+# Colour fades first, then strengthens; a stronger affine map before stronger distortions;
+# water before mud; small flakes before large ones; pixels that happen to divide the image;
+# ice that darkens what it does not whiten; blurs that even out a shuffle of pixels.
+UNEVEN = {"saturate", "elastic_transform", "spatter", "snow", "pixelate", "frost", "glass_blur"}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"elastic_transform"}))
+def test_corrupt_images_changes_more_with_severity(name, shape):
+    if name in UNEVEN:
+        X, severities = 0.4 * photographs(60, (28, 28, 1)), (0, 1, 5)
+    else:
+        X, severities = photographs(60, shape), range(6)
+    corrupted = [corrupt_images(X, name, s, random_state=0) for s in severities]
+    assert (np.diff([np.abs(Z - X).mean() for Z in corrupted]) > 0).all()
+    if name.endswith("blur") and name != "glass_blur":
+        assert (np.diff([detail(Z) for Z in corrupted]) < 0).all()
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"jpeg_compression"}))
+def test_corrupt_images_severity_does_not_depend_on_the_size(name):
+    # The same pictures at 32 and 64 pixels.
+    small, large = (photographs(30, (side, side, 1)) for side in (32, 64))
+    change = [np.abs(corrupt_images(X, name, 4, random_state=0) - X).mean() for X in (small, large)]
+    assert 0.7 < change[1] / change[0] < 1.4
+
+
+def test_corrupt_images_noise_has_its_std(global_random_seed):
+    seed = {"random_state": global_random_seed}
+    for severity, std in enumerate((0.04, 0.06, 0.08, 0.09, 0.10), 1):
+        Z = corrupt_images(GREY, "gaussian_noise", severity, **seed)
+        # 40 960 draws: the relative standard error of a std is 0.0035.
+        assert_allclose(Z.std(), std, rtol=0.015)
+        assert_allclose(Z.mean(), 0.5, atol=5 * std / 200)
+    for level in (0.5, 1.0):  # speckle grows with the value
+        Z = corrupt_images(level * GREY, "speckle_noise", 5, **seed)
+        assert_allclose(Z.std(), 0.2 * level / 2, rtol=0.015)
+
+
+def test_corrupt_images_shot_noise_is_poisson(global_random_seed):
+    for severity, photons in enumerate((500, 250, 100, 75, 50), 1):
+        Z = corrupt_images(GREY, "shot_noise", severity, random_state=global_random_seed)
+        assert_allclose(photons * Z, np.round(photons * Z), atol=1e-9)
+        assert_allclose(Z.mean(), 0.5, rtol=0.005)
+        # Variance of counts is their mean; five standard errors are 0.035. The brightest
+        # counts are cut off at 1, five standard deviations away at the least.
+        assert_allclose(Z.var(), 0.5 / photons, rtol=0.035)
+
+
+def test_corrupt_images_impulse_noise_is_salt_and_pepper(global_random_seed):
+    Z = corrupt_images(GREY, "impulse_noise", 5, random_state=global_random_seed)
+    assert set(np.unique(Z)) == {0, 0.5, 1}
+    # 1434 each of 40 960 are expected, give or take 37.
+    assert_allclose([(Z == 0).mean(), (Z == 1).mean()], 0.035, atol=5 * 37 / 40_960)
+
+
+def test_corrupt_images_gaussian_blur_is_scipys():
+    X = photographs(4, (64, 64, 3))
+    for severity, sigma in enumerate((0.4, 0.6, 0.7, 0.8, 1.0), 1):
+        for images, factor in ((X, 2), (X[:, ::2, ::2], 1), (X[:, ::8, ::8], 1)):
+            expected = [
+                gaussian_filter(image, (factor * sigma, factor * sigma, 0), mode="nearest")
+                for image in images
+            ]
+            assert_allclose(corrupt_images(images, "gaussian_blur", severity), expected, atol=1e-12)
+
+
+def test_corrupt_images_defocus_blur_is_a_mean_over_a_soft_disk():
+    point = np.zeros((1, 31, 31, 1))
+    point[0, 15, 15] = 1
+    spread = corrupt_images(point, "defocus_blur", 5)[0, ..., 0]
+    # A radius of 1.5 takes in the nine nearest pixels; their edge is blurred by 0.1 pixel.
+    expected = np.zeros((31, 31))
+    expected[14:17, 14:17] = 1 / 9
+    assert_allclose(spread, expected, atol=1e-12)
+    assert_allclose(corrupt_images(GREY, "defocus_blur", 3), GREY)
+
+
+def test_corrupt_images_motion_blur_keeps_light_and_goes_one_way(global_random_seed):
+    point = np.zeros((20, 64, 64, 1))
+    point[:, 32, 32] = 1
+    spread = corrupt_images(point, "motion_blur", 5, random_state=global_random_seed)[..., 0]
+    assert_allclose(spread.sum(axis=(1, 2)), 1)
+    y, x = np.mgrid[:64, :64] - 32
+    centre = np.stack([(spread * x).sum((1, 2)), (spread * y).sum((1, 2))])
+    # The mean of half a normal of 5 pixels, cut at 18 and taken in quarters, start included.
+    steps = np.arange(0, 18.1, 0.25)
+    expected = np.average(steps, weights=np.exp(-0.5 * (steps / 5) ** 2))
+    assert_allclose(np.hypot(*centre), expected, rtol=1e-9)
+    assert (np.abs(np.degrees(np.arctan(centre[1] / centre[0]))) <= 45).all()
+
+
+def test_corrupt_images_zoom_blur_is_the_mean_of_enlargements():
+    X = photographs(2, (28, 32, 3))
+    total = 2 * X
+    for factor in 1 + np.arange(1, 7) / 100:
+        offset = (np.array([27, 31]) / 2) * (1 - 1 / factor)
+        total += affine_transform(X, (1, 1 / factor, 1 / factor, 1), (0, *offset, 0), order=1)
+    assert_allclose(corrupt_images(X, "zoom_blur", 1), total / 8, atol=1e-12)
+
+
+def test_corrupt_images_glass_blur_takes_values_of_neighbours():
+    X = np.arange(100.0).reshape(1, 10, 10)
+    # A blur of 0.05 pixels changes nothing.
+    Z = corrupt_images(X, "glass_blur", 1, random_state=0)
+    row, column = np.mgrid[:10, :10]
+    up, left = row - np.round(Z[0]) // 10, column - np.round(Z[0]) % 10
+    assert set(np.unique(up)) == set(np.unique(left)) == {0, 1}
+
+
+@pytest.mark.parametrize("name", ["brightness", "saturate"])
+def test_corrupt_images_changes_colours_as_in_hsv(name):
+    color = pytest.importorskip("skimage.color")
+    grey, change = 0.6 * photographs(5, (16, 16, 1)), {"brightness": (1, 0.2), "saturate": (2, 0.1)}
+    factor, shift = change[name]
+    assert_allclose(corrupt_images(grey, name, 4), np.clip(factor * grey + shift, 0, 1))
+    X = photographs(3, (16, 16, 3))
+    X[0, :4] = 0.5  # grey
+    X[0, 4:6] = 0
+    hsv, channel = color.rgb2hsv(X), 2 if name == "brightness" else 1
+    hsv[..., channel] = np.clip(factor * hsv[..., channel] + shift, 0, 1)
+    assert_allclose(corrupt_images(X, name, 4), color.hsv2rgb(hsv), atol=1e-12)
+
+
+def test_corrupt_images_contrast_keeps_the_mean():
+    X = photographs(5, (16, 16, 3))
+    Z = corrupt_images(X, "contrast", 3)
+    mean = X.mean(axis=(1, 2), keepdims=True)
+    assert_allclose(Z.mean(axis=(1, 2), keepdims=True), mean)
+    assert_allclose(Z - mean, 0.4 * (X - mean), atol=1e-12)
+
+
+def test_corrupt_images_pixelate_takes_means_by_area():
+    transform = pytest.importorskip("skimage.transform")
+    X = photographs(2, (32, 28, 3))
+    coarse = transform.resize_local_mean(X, (2, 20, 18, 3))
+    rows, columns = (np.arange(32) + 0.5) * 20 / 32, (np.arange(28) + 0.5) * 18 / 28
+    expected = coarse[:, rows.astype(int)][:, :, columns.astype(int)]
+    # Lengths of this image count from its shorter side, which is below 32.
+    assert_allclose(corrupt_images(X, "pixelate", 5), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_channels", [1, 2, 3])
+def test_corrupt_images_jpeg_compression_is_pillows(n_channels):
+    Image = pytest.importorskip("PIL.Image")
+    X = codes(photographs(3, (30, 20, n_channels)))
+    for image, result in zip(X, corrupt_images(X, "jpeg_compression", 2)):
+        pages = [image] if n_channels == 3 else np.moveaxis(image, -1, 0)
+        results = [result] if n_channels == 3 else np.moveaxis(result, -1, 0)
+        for page, decoded in zip(pages, results):
+            file = BytesIO()
+            Image.fromarray(np.ascontiguousarray(page)).save(file, "JPEG", quality=65)
+            assert_array_equal(decoded, np.asarray(Image.open(file)))
+
+
+def test_corrupt_images_fog_gives_up_contrast():
+    X = photographs(20, (28, 28, 1))
+    Z = corrupt_images(X, "fog", 2, random_state=0)
+    brightest = X.max(axis=(1, 2, 3), keepdims=True)
+    clouds = (Z * (brightest + 0.5) / brightest - X) / 0.5
+    assert_allclose(clouds.min(axis=(1, 2)), 0, atol=1e-12)
+    assert_allclose(clouds.max(axis=(1, 2)), 1, atol=1e-12)
+
+
+def test_corrupt_images_elastic_transform_at_first_is_affine():
+    # An affine map takes a plane to a plane; edges, where the image is mirrored, aside.
+    y, x = np.mgrid[:64, :64] / 64
+    X = np.tile(0.2 + 0.3 * y + 0.2 * x, (20, 1, 1))
+    bends = []
+    for severity in range(1, 6):
+        Z = corrupt_images(X, "elastic_transform", severity, random_state=0)[:, 16:-16, 16:-16]
+        assert np.abs(Z - X[:, 16:-16, 16:-16]).mean() > 0.001
+        bends.append(np.abs(np.diff(Z, 2, axis=1)).mean())
+    assert bends[0] < 1e-12
+    assert (np.diff(bends) > 0).all()
+
+
+@pytest.mark.parametrize("severity", [2, 5])
+def test_corrupt_images_spatter_weighs_the_same_at_any_size(severity):
+    weight = []
+    for side in (8, 14, 32, 64):
+        X = np.full((150, side, side), 0.4)
+        change = corrupt_images(X, "spatter", severity, random_state=0) - X
+        assert (change >= 0).all() if severity == 2 else (change <= 0).all()
+        weight.append(np.abs(change).mean())
+    assert_allclose(weight, weight[2], rtol=0.4)
+    assert weight[2] > 0.005
+
+
+def test_corrupt_images_of_families_gives_each_image_one_at_random():
+    X = photographs(300, (8, 8, 1))
+    chosen = corrupt_images(X, ("contrast", "brightness"), 5, random_state=0)
+    lower = np.isclose(chosen, corrupt_images(X, "contrast", 5)).all(axis=(1, 2, 3))
+    higher = np.isclose(chosen, corrupt_images(X, "brightness", 5)).all(axis=(1, 2, 3))
+    assert (lower ^ higher).all()
+    assert 110 < lower.sum() < 190  # 150, give or take 8.7
+    for family in ("validation", "test"):
+        assert corrupt_images(X, family, random_state=0).shape == X.shape
+
+
+@pytest.mark.parametrize("kind", ["validation", "test"])
+def test_corrupt_images_does_not_depend_on_images_that_follow(kind):
+    X = codes(photographs(1100, (8, 8, 1)))  # more than one block
+    whole = corrupt_images(X, kind, random_state=3)
+    assert_array_equal(whole[:40], corrupt_images(X[:40], kind, random_state=3))
+    assert not np.array_equal(whole, corrupt_images(X, kind, random_state=4))
+
+
+def test_corrupt_images_layouts_agree():
+    X = photographs(10, (12, 16, 3))
+    expected = corrupt_images(X, "test", random_state=0)
+    rows = corrupt_images(X.reshape(10, -1), "test", image_shape=(12, 16, 3), random_state=0)
+    assert_array_equal(rows.reshape(X.shape), expected)
+    grey = X[..., 0]
+    expected = corrupt_images(grey[..., None], "test", random_state=0)[..., 0]
+    assert_array_equal(corrupt_images(grey, "test", random_state=0), expected)
+    rows = corrupt_images(grey.reshape(10, -1), "test", image_shape=(12, 16), random_state=0)
+    assert_array_equal(rows.reshape(grey.shape), expected)
+
+
+def test_corrupt_images_value_range_is_black_and_white():
+    X = photographs(10, (8, 8, 1))
+    expected = corrupt_images(X, "test", random_state=0)
+    Z = corrupt_images(4 * X - 1, "test", value_range=(-1, 3), random_state=0)
+    assert_allclose(Z, 4 * expected - 1, atol=1e-2)  # JPEG's whole numbers may tip over
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"kind": "rain"}, "'gaussian_noise'.*Got 'rain'"),
+        ({"kind": ["fog", "rain"]}, "`kind`"),
+        ({"kind": []}, "`kind`"),
+        ({"severity": 6}, "`severity`.*Got 6"),
+        ({"severity": -1}, "`severity`"),
+        ({"severity": 1.5}, "`severity`"),
+        ({"X": np.zeros((2, 65)), "image_shape": (8, 8)}, "columns, 65. Got .*64"),
+        ({"X": np.zeros((2, 64))}, "`image_shape` is needed"),
+        ({"image_shape": (4, 16)}, "must be that of X"),
+        ({"image_shape": (8.0, 8)}, "whole numbers"),
+        ({"X": np.zeros(64)}, "2, 3 or 4 dimensions"),
+        ({"X": np.full((2, 8, 8), np.nan)}, "NaN"),
+        ({"X": np.zeros((2, 8, 8), bool)}, "bool"),
+        ({"X": np.full((2, 8, 8), 300)}, "from 300 to 300"),
+        ({"X": np.full((2, 8, 8), 3.0)}, "constant"),
+        ({"value_range": (1, 0)}, "lower end first"),
+        (
+            {"X": np.arange(64, dtype="int8").reshape(1, 8, 8)},
+            r"\(0, 255\), does not fit into int8",
+        ),
+    ],
+)
+def test_corrupt_images_refuses(change, message):
+    with pytest.raises(ValueError, match=message):
+        corrupt_images(**{"X": np.zeros((2, 8, 8)), **change})
+
+
+@pytest.mark.parametrize(
+    "package, name, shape",
+    [("PIL", "jpeg_compression", (8, 8, 1)), ("skimage.color", "saturate", (8, 8, 3))],
+)
+def test_corrupt_images_names_missing_packages(monkeypatch, package, name, shape):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=r'pip install "skuq\[images\]"'):
+        corrupt_images(photographs(1, shape), name)
