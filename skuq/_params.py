@@ -51,12 +51,12 @@ __all__ = [
 class Settings(BaseEstimator):
     """Base class of parameters that belong together and are given as one object.
 
-    A subclass declares its parameters in `__init__`, which only stores them, and their
-    constraints in `_parameter_constraints`. An estimator lists its parameters of this kind in
-    `_settings`: ``{parameter: {short form: function that makes the settings}}``. A short form is a
-    string, or None. `fit` calls `resolve_settings`, which clones and validates the object, so that
-    the parameter itself never changes. Searches of parameters reach inside, for example with
-    ``search__kappa``.
+    A subclass declares its parameters as fields of a dataclass, which makes an `__init__` that only
+    stores them, and their constraints in `_parameter_constraints`. An estimator lists its
+    parameters of this kind in `_settings`: ``{parameter: {short form: function that makes the
+    settings}}``. A short form is a string, or None. `fit` calls `resolve_settings`, which clones
+    and validates the object, so that the parameter itself never changes. Searches of parameters
+    reach inside, for example with ``search__kappa``.
     """
 
     _parameter_constraints: dict = {}

@@ -116,9 +116,14 @@ _CALLBACKS = (
 )
 
 
+def _is_record(cls: type) -> bool:
+    """Whether a class is a dataclass, other than settings, whose state scikit-learn defines."""
+    return dataclasses.is_dataclass(cls) and not hasattr(cls, "get_params")
+
+
 def state_of(value: Any) -> dict[str, Any]:
     """Collect the attributes of an object that a pickle would hold."""
-    if dataclasses.is_dataclass(value):  # only its fields: cached values are left out
+    if _is_record(type(value)):  # only its fields: cached values are left out
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, tuple):
         record: Any = value  # a named tuple
@@ -133,7 +138,7 @@ def make_object(cls: Any, state: dict[str, Any]) -> Any:
     """Make an object with these attributes, without calling its class' `__init__`."""
     if wrong := [name for name in state if name.startswith("__") or not name.isidentifier()]:
         raise FileFormatError(f"{cls.__name__} has no attribute {wrong[0][:50]!r}")
-    is_dataclass = dataclasses.is_dataclass(cls)
+    is_dataclass = _is_record(cls)
     if is_dataclass or issubclass(cls, tuple):  # a record: it has its fields, and no others
         names = [f.name for f in dataclasses.fields(cls)] if is_dataclass else list(cls._fields)
         if differing := set(names) ^ set(state):

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable
+from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -124,6 +125,7 @@ class ExpectedImprovement(Acquisition):
         return xp.mean(xp.maximum(values - _align_with_draws(xp, best, values), 0.0), axis=0)
 
 
+@dataclass(eq=False, repr=False)
 class LeakyExpectedImprovement(Acquisition):
     """Leaky expected improvement, "lei", which has a slope even if no draw improves.
 
@@ -157,11 +159,10 @@ class LeakyExpectedImprovement(Acquisition):
     array([-0.05,  2.  ])
     """
 
+    delta: float = 0.01
+
     _parameter_constraints = {"delta": [Interval(Real, 0, 1, closed="both")]}
     uses_best = True
-
-    def __init__(self, delta: float = 0.01) -> None:
-        self.delta = delta
 
     def _value(self, xp: Any, values: Any, best: Any, pending: Any) -> Any:
         gain = values - _align_with_draws(xp, best, values)  # (n_draws, n[, q])
@@ -204,6 +205,7 @@ class ProbabilityOfImprovement(Acquisition):
         return xp.mean(_batch_best(xp, above), axis=0)
 
 
+@dataclass(eq=False, repr=False)
 class UpperConfidenceBound(Acquisition):
     """Upper confidence bound, "ucb" or "lcb": the mean plus beta standard deviations.
 
@@ -244,25 +246,18 @@ class UpperConfidenceBound(Acquisition):
     array([1.5, 5. ])
     """
 
+    beta: float | Callable[[int], float] | None = None
+    _: KW_ONLY
+    deviation: str = "std"
+    mean_width: float | None = None
+    dynamic_c: bool = False
+
     _parameter_constraints = {
         "beta": [Interval(Real, 0, None, closed="left"), callable, None],
         "deviation": [_DEVIATION],
         "mean_width": [Interval(Real, 0, None, closed="neither"), None],
         "dynamic_c": ["boolean"],
     }
-
-    def __init__(
-        self,
-        beta: float | Callable[[int], float] | None = None,
-        *,
-        deviation: str = "std",
-        mean_width: float | None = None,
-        dynamic_c: bool = False,
-    ) -> None:
-        self.beta = beta
-        self.deviation = deviation
-        self.mean_width = mean_width
-        self.dynamic_c = dynamic_c
 
     def validate(self) -> None:
         """Raise ValueError if a parameter is invalid, or contradicts another."""
@@ -316,6 +311,7 @@ class PosteriorMean(Acquisition):
         return xp.mean(_raise_to_level(xp, _batch_best(xp, values), pending), axis=0)
 
 
+@dataclass(eq=False, repr=False)
 class PosteriorUncertainty(Acquisition):
     """Standard deviation of the draws, "uncertainty", for exploration alone.
 
@@ -333,10 +329,9 @@ class PosteriorUncertainty(Acquisition):
     array([0.5, 1. ])
     """
 
-    _parameter_constraints = {"deviation": [_DEVIATION]}
+    deviation: str = "std"
 
-    def __init__(self, deviation: str = "std") -> None:
-        self.deviation = deviation
+    _parameter_constraints = {"deviation": [_DEVIATION]}
 
     def pending_level(self, values: np.ndarray) -> np.ndarray:
         """Compute what pending points reach in each draw, by the absolute form as for batches."""

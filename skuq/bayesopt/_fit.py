@@ -6,7 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -34,6 +34,7 @@ from skuq.predictive import Posterior
 _SAVED = ("n_draws", "n_initial", "noisy", "reseed")
 
 
+@dataclass(eq=False, repr=False)
 class MultiStart(Settings):
     """Maximise acquisition functions by climbing from many starts.
 
@@ -53,14 +54,14 @@ class MultiStart(Settings):
     ... )
     """
 
+    method: str = "auto"
+    _: KW_ONLY
+    n_restarts: int = 500
+
     _parameter_constraints = {
         "method": [StrOptions({"auto", "lbfgs", "scipy"})],
         "n_restarts": [Interval(Integral, 1, None, closed="left")],
     }
-
-    def __init__(self, method: str = "auto", *, n_restarts: int = 500) -> None:
-        self.method = method
-        self.n_restarts = n_restarts
 
 
 class Direct(Settings):
@@ -70,6 +71,7 @@ class Direct(Settings):
     n_restarts = 1  # DIRECT takes no starts
 
 
+@dataclass(eq=False, repr=False)
 class MixedInteger(Settings):
     """Maximise the upper bound of a ReLU network exactly, as a mixed integer programme.
 
@@ -90,10 +92,9 @@ class MixedInteger(Settings):
     ... )
     """
 
-    _parameter_constraints = {"time_limit": [Interval(Real, 0, None, closed="neither")]}
+    time_limit: float = 60.0
 
-    def __init__(self, time_limit: float = 60.0) -> None:
-        self.time_limit = time_limit
+    _parameter_constraints = {"time_limit": [Interval(Real, 0, None, closed="neither")]}
 
 
 #: Short forms of the parameters of a search that are settings.

@@ -178,6 +178,7 @@ def check_min_members(min_members: int, n_members: int) -> None:
 
 
 @saved_as("ensembles.GreedySelection")
+@dataclass(eq=False, repr=False)
 class GreedySelection(SelectionRule):
     """Add members one by one, with repeats, as long as the loss falls: AutoDEUQ's rule.
 
@@ -203,14 +204,13 @@ class GreedySelection(SelectionRule):
     GreedySelection(loss='crps')
     """
 
-    _parameter_constraints: dict[str, Any] = {
+    loss: str = "nll"
+    min_members: int = 2
+
+    _parameter_constraints = {
         "loss": [_LOSS],
         "min_members": [Interval(Integral, 1, None, closed="left")],
     }
-
-    def __init__(self, loss: str = "nll", min_members: int = 2) -> None:
-        self.loss = loss
-        self.min_members = min_members
 
     def choose(self, candidates: Candidates, n_members: int) -> Selection:
         return select_forward(
@@ -223,6 +223,7 @@ class GreedySelection(SelectionRule):
 
 
 @saved_as("ensembles.ForwardSelection")
+@dataclass(eq=False, repr=False)
 class ForwardSelection(SelectionRule):
     """Add members one by one until there are `n_members`: the rule of NES.
 
@@ -250,24 +251,22 @@ class ForwardSelection(SelectionRule):
     ForwardSelection(use_best=True)
     """
 
-    _parameter_constraints: dict[str, Any] = {
+    method: str = "forward"
+    loss: str = "mixture"
+    use_best: bool = False
+
+    _parameter_constraints = {
         "method": [StrOptions({"forward", "replacement", "quick"})],
         "loss": [_LOSS],
         "use_best": ["boolean"],
     }
-
-    def __init__(
-        self, method: str = "forward", loss: str = "mixture", use_best: bool = False
-    ) -> None:
-        self.method = method
-        self.loss = loss
-        self.use_best = use_best
 
     def choose(self, candidates: Candidates, n_members: int) -> Selection:
         return _select_by(candidates, n_members, self.method, self.loss, self.use_best)
 
 
 @saved_as("ensembles.TopSelection")
+@dataclass(eq=False, repr=False)
 class TopSelection(SelectionRule):
     """Take the candidates with the lowest single losses, equally weighted.
 
@@ -286,11 +285,10 @@ class TopSelection(SelectionRule):
     TopSelection(loss='mse')
     """
 
-    _parameter_constraints: dict[str, Any] = {"loss": [_LOSS], "use_best": ["boolean"]}
+    loss: str = "nll"
+    use_best: bool = False
 
-    def __init__(self, loss: str = "nll", use_best: bool = False) -> None:
-        self.loss = loss
-        self.use_best = use_best
+    _parameter_constraints = {"loss": [_LOSS], "use_best": ["boolean"]}
 
     def choose(self, candidates: Candidates, n_members: int) -> Selection:
         return _select_by(candidates, n_members, "top", self.loss, self.use_best)
@@ -341,6 +339,7 @@ class HQSelection(SelectionRule):
             )
 
 
+@dataclass(eq=False, repr=False)
 class FunctionSelection(SelectionRule):
     """A user's function as a rule.
 
@@ -352,9 +351,8 @@ class FunctionSelection(SelectionRule):
         Attributes of the candidates that it gets.
     """
 
-    def __init__(self, function: Callable[..., Any], arrays: Sequence[str]) -> None:
-        self.function = function
-        self.arrays = arrays
+    function: Callable[..., Any]
+    arrays: Sequence[str]
 
     def choose(self, candidates: Candidates, n_members: int) -> Selection:
         given = [getattr(candidates, name) for name in self.arrays]

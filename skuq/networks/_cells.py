@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
-from typing import Any
 
 from skuq._params import Interval, Settings, StrOptions
 from skuq._utils._checks import check_count
@@ -430,6 +429,7 @@ def cell_recipe(configuration: Mapping, batch_size: int) -> dict:
 
 
 @saved_as("networks.CellSpace")
+@dataclass(eq=False, repr=False)
 class CellSpace(Settings):
     """Search space of DARTS: about 10^18 pairs of a normal and a reduction cell.
 
@@ -471,26 +471,19 @@ class CellSpace(Settings):
     '1.08e+18'
     """
 
+    channels: int | Sequence[int] = 16
+    n_cells: int | Sequence[int] = 8
+    genotype: Genotype | str | None = None
+    batch_size: int = 100
+
     takes_images = True
 
-    _parameter_constraints: dict[str, Any] = {
+    _parameter_constraints = {
         "channels": [Interval(Integral, 1, None, closed="left"), tuple, list],
         "n_cells": [Interval(Integral, 1, None, closed="left"), tuple, list],
         "genotype": [Genotype, StrOptions(set(GENOTYPES)), None],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
     }
-
-    def __init__(
-        self,
-        channels: int | Sequence[int] = 16,
-        n_cells: int | Sequence[int] = 8,
-        genotype: Genotype | str | None = None,
-        batch_size: int = 100,
-    ) -> None:
-        self.channels = channels
-        self.n_cells = n_cells
-        self.genotype = genotype
-        self.batch_size = batch_size
 
     def validate(self) -> None:
         super().validate()

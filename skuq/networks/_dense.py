@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -22,6 +23,7 @@ _N_USUAL_COLUMNS = 20  # columns up to which kernels start as Glorot and Bengio 
 
 
 @saved_as("networks.MLP")
+@dataclass(eq=False, repr=False)
 class MLP(Settings):
     """Settings of a plain fully connected network, for the parameter `network` of ensembles.
 
@@ -49,18 +51,17 @@ class MLP(Settings):
     DeepEnsembleRegressor(network=MLP(hidden_units=20))
     """
 
-    _parameter_constraints: dict = {
+    hidden_units: Any = (50,)
+    activation: Any = "relu"
+    dropout: Any = 0.0
+    scale_l2: Any = "auto"
+
+    _parameter_constraints = {
         "hidden_units": ["array-like", Interval(Integral, 1, None, closed="left")],
         "activation": [StrOptions({*KNOWN_ACTIVATIONS, "swish"})],
         "dropout": [Interval(Real, 0, 1, closed="left")],
         "scale_l2": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
     }
-
-    def __init__(self, hidden_units=(50,), activation="relu", dropout=0.0, scale_l2="auto"):
-        self.hidden_units = hidden_units
-        self.activation = activation
-        self.dropout = dropout
-        self.scale_l2 = scale_l2
 
     def validate(self) -> None:
         """Raise ValueError if a parameter is invalid."""
@@ -178,6 +179,7 @@ def build_mlp(
 
 
 @saved_as("networks.WidthDepthSpace")
+@dataclass(eq=False, repr=False)
 class WidthDepthSpace(Settings):
     """Search space of fully connected ReLU networks with equally wide layers: two decisions.
 
@@ -202,23 +204,17 @@ class WidthDepthSpace(Settings):
     6
     """
 
+    widths: Sequence[int] = (16, 32, 64, 128, 256)
+    max_depth: int = 5
+    max_batch_size: int = 256
+
     takes_images = False
 
-    _parameter_constraints: dict[str, Any] = {
+    _parameter_constraints = {
         "widths": [tuple, list],
         "max_depth": [Interval(Integral, 1, None, closed="left")],
         "max_batch_size": [Interval(Integral, 1, None, closed="left")],
     }
-
-    def __init__(
-        self,
-        widths: Sequence[int] = (16, 32, 64, 128, 256),
-        max_depth: int = 5,
-        max_batch_size: int = 256,
-    ) -> None:
-        self.widths = widths
-        self.max_depth = max_depth
-        self.max_batch_size = max_batch_size
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """List width and depth, and the training hyperparameters of AutoDEUQ."""
@@ -260,6 +256,7 @@ _MAX_SKIPS = 3  # most skip connections that end at one node
 
 
 @saved_as("networks.DenseSpace")
+@dataclass(eq=False, repr=False)
 class DenseSpace(Settings):
     """Search space of the AutoDEUQ paper: a directed graph of layers, and training settings.
 
@@ -290,16 +287,15 @@ class DenseSpace(Settings):
     [9, 17, 37]
     """
 
+    n_nodes: int = 5
+    max_batch_size: int = 256
+
     takes_images = False
 
-    _parameter_constraints: dict[str, Any] = {
+    _parameter_constraints = {
         "n_nodes": [Interval(Integral, 1, None, closed="left")],
         "max_batch_size": [Interval(Integral, 1, None, closed="left")],
     }
-
-    def __init__(self, n_nodes: int = 5, max_batch_size: int = 256) -> None:
-        self.n_nodes = n_nodes
-        self.max_batch_size = max_batch_size
 
     def skips(self) -> list[tuple[int, int]]:
         """List the (source, target) anchors of all possible skip connections, by target.

@@ -161,6 +161,7 @@ class EpiNetLayers:
 
 
 @saved_as("networks.EpiNet")
+@dataclass(eq=False, repr=False, kw_only=True)
 class EpiNet(Settings):
     """Settings of a trained EpiNet: a small network that makes predictions depend on an index z.
 
@@ -196,7 +197,15 @@ class EpiNet(Settings):
     EpiNet(scale=0.5)
     """
 
-    _parameter_constraints: dict[str, Any] = {
+    units: Any = (32, 32)
+    prior_units: Any = (5, 5)
+    scale: float = PRIOR_SCALE
+    n_index: int = 16
+    n_index_samples: int = 16
+    activation: str = "gelu"
+    factorize: bool = True
+
+    _parameter_constraints = {
         "units": ["array-like", Interval(Integral, 1, None, closed="left")],
         "prior_units": ["array-like", Interval(Integral, 1, None, closed="left")],
         "scale": [Interval(Real, 0, None, closed="left")],
@@ -205,25 +214,6 @@ class EpiNet(Settings):
         "activation": [StrOptions(set(ACTIVATIONS))],
         "factorize": ["boolean"],
     }
-
-    def __init__(
-        self,
-        *,
-        units: Any = (32, 32),
-        prior_units: Any = (5, 5),
-        scale: float = PRIOR_SCALE,
-        n_index: int = 16,
-        n_index_samples: int = 16,
-        activation: str = "gelu",
-        factorize: bool = True,
-    ) -> None:
-        self.units = units
-        self.prior_units = prior_units
-        self.scale = scale
-        self.n_index = n_index
-        self.n_index_samples = n_index_samples
-        self.activation = activation
-        self.factorize = factorize
 
     def describe(self, n_features: int, n_raw: int) -> EpiNetLayers:
         """Describe the EpiNet of so many features of a row and raw outputs.
@@ -246,6 +236,7 @@ class EpiNet(Settings):
 
 
 @saved_as("networks.ConditionedPrior")
+@dataclass(eq=False, repr=False, kw_only=True)
 class ConditionedPrior(Settings):
     """Settings of random changes of a network's weights, conditioned on the data in closed form.
 
@@ -274,14 +265,13 @@ class ConditionedPrior(Settings):
     ConditionedPrior(scale=0.75)
     """
 
-    _parameter_constraints: dict[str, Any] = {
+    scale: Any = "auto"
+    n_index: int = 16
+
+    _parameter_constraints = {
         "scale": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
         "n_index": [Interval(Integral, 1, None, closed="left")],
     }
-
-    def __init__(self, *, scale: Any = "auto", n_index: int = 16) -> None:
-        self.scale = scale
-        self.n_index = n_index
 
 
 #: Short forms of the parameter `prior` of NEON. "auto" takes an EpiNet where it has to.

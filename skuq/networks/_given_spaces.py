@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
@@ -27,6 +28,7 @@ from skuq.networks._tabular import BoundTabularSpace, TabularSpace
 
 
 @supplied_by_user
+@dataclass(eq=False, repr=False)
 class KerasTunerSpace(Settings):
     """A search space made of functions that take a ``keras_tuner.HyperParameters``.
 
@@ -60,18 +62,15 @@ class KerasTunerSpace(Settings):
     ['units']
     """
 
-    _parameter_constraints: dict[str, Any] = {
+    build_model: Callable
+    training: Callable | None = None
+    max_batch_size: int = 256
+
+    _parameter_constraints = {
         "build_model": [callable],
         "training": [callable, None],
         "max_batch_size": [Interval(Integral, 1, None, closed="left")],
     }
-
-    def __init__(
-        self, build_model: Callable, training: Callable | None = None, max_batch_size: int = 256
-    ) -> None:
-        self.build_model = build_model
-        self.training = training
-        self.max_batch_size = max_batch_size
 
     def decisions(self, input_shape, n_outputs) -> Decisions:
         """Collect the decisions that the two callables declare with default values."""

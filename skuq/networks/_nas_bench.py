@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
 
 from skuq._params import Interval, Settings
 from skuq._utils._records import saved_as
@@ -25,6 +25,7 @@ EDGES = tuple(itertools.combinations(range(4), 2))
 
 
 @saved_as("networks.NASBench201Space")
+@dataclass(eq=False, repr=False)
 class NASBench201Space(Settings):
     """Search space of NAS-Bench-201: 15 625 cells, with published results for each.
 
@@ -70,18 +71,17 @@ class NASBench201Space(Settings):
     15625
     """
 
+    channels: int = 16
+    n_cells: int = 5
+    batch_size: int = 100
+
     takes_images = True
 
-    _parameter_constraints: dict[str, Any] = {
+    _parameter_constraints = {
         "channels": [Interval(Integral, 1, None, closed="left")],
         "n_cells": [Interval(Integral, 1, None, closed="left")],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
     }
-
-    def __init__(self, channels: int = 16, n_cells: int = 5, batch_size: int = 100) -> None:
-        self.channels = channels
-        self.n_cells = n_cells
-        self.batch_size = batch_size
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """List architecture and training decisions; they do not depend on the data."""

@@ -6,6 +6,7 @@ Notation: f is the mean, r the raw uncertainty.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from numbers import Integral, Real
 from typing import Any
@@ -27,6 +28,7 @@ L_MAXS = np.geomspace(0.8, 10.0, 80)
 
 
 @saved_as("networks.NOMUNetwork")
+@dataclass(eq=False, repr=False)
 class NOMUNetwork(Settings):
     """Networks of the mean f and of the uncertainty r, for the parameter `network` of NOMU.
 
@@ -65,7 +67,17 @@ class NOMUNetwork(Settings):
     NOMUNetwork(connect_layers=0, hidden_units=(32, 32))
     """
 
-    _parameter_constraints: dict[str, Any] = {
+    hidden_units: Any = "auto"
+    _: KW_ONLY
+    side_hidden_units: Any = None
+    activation: str = "relu"
+    connect_layers: int = 1
+    connect_gradient: bool = False
+    initial_range: float | None = None
+    mean: Callable | None = None
+    side: Callable | None = None
+
+    _parameter_constraints = {
         "hidden_units": ["array-like", _COUNT, StrOptions({"auto"})],
         "side_hidden_units": ["array-like", _COUNT, None],
         "activation": [StrOptions({*ACTIVATIONS, "swish"})],
@@ -75,27 +87,6 @@ class NOMUNetwork(Settings):
         "mean": [callable, None],
         "side": [callable, None],
     }
-
-    def __init__(
-        self,
-        hidden_units: Any = "auto",
-        *,
-        side_hidden_units: Any = None,
-        activation: str = "relu",
-        connect_layers: int = 1,
-        connect_gradient: bool = False,
-        initial_range: float | None = None,
-        mean: Callable | None = None,
-        side: Callable | None = None,
-    ) -> None:
-        self.hidden_units = hidden_units
-        self.side_hidden_units = side_hidden_units
-        self.activation = activation
-        self.connect_layers = connect_layers
-        self.connect_gradient = connect_gradient
-        self.initial_range = initial_range
-        self.mean = mean
-        self.side = side
 
     def validate(self) -> None:
         """Raise ValueError if a parameter is invalid or has no effect."""
@@ -144,6 +135,7 @@ def _check_units(name: str, given: Any) -> list[int]:
 
 
 @saved_as("networks.NOMULoss")
+@dataclass(eq=False, repr=False, kw_only=True)
 class NOMULoss(Settings):
     """Weights of NOMU's loss (Definition 3.3), for the parameter `loss` of NOMU.
 
@@ -174,7 +166,14 @@ class NOMULoss(Settings):
     NOMULoss(pi_exp=0.1)
     """
 
-    _parameter_constraints: dict[str, Any] = {
+    pi_sqr: float = 0.1
+    pi_exp: float = 0.01
+    c_exp: float = 30.0
+    stable: bool = True
+    l2: float = 1e-9
+    side_l2: float = 1e-4
+
+    _parameter_constraints = {
         "pi_sqr": [_NOT_NEGATIVE],
         "pi_exp": [_NOT_NEGATIVE],
         "c_exp": [_NOT_NEGATIVE],
@@ -183,25 +182,9 @@ class NOMULoss(Settings):
         "side_l2": [_NOT_NEGATIVE],
     }
 
-    def __init__(
-        self,
-        *,
-        pi_sqr: float = 0.1,
-        pi_exp: float = 0.01,
-        c_exp: float = 30.0,
-        stable: bool = True,
-        l2: float = 1e-9,
-        side_l2: float = 1e-4,
-    ) -> None:
-        self.pi_sqr = pi_sqr
-        self.pi_exp = pi_exp
-        self.c_exp = c_exp
-        self.stable = stable
-        self.l2 = l2
-        self.side_l2 = side_l2
-
 
 @saved_as("networks.ArtificialInputs")
+@dataclass(eq=False, repr=False)
 class ArtificialInputs(Settings):
     """Inputs at which NOMU raises r, for the parameter `artificial` of NOMU.
 
@@ -230,20 +213,18 @@ class ArtificialInputs(Settings):
     ArtificialInputs(box=[(-1, 1)], kind='grid', n=128)
     """
 
-    _parameter_constraints: dict[str, Any] = {
+    kind: Any = "uniform"
+    _: KW_ONLY
+    n: int = 100
+    box: Any = None
+    box_margin: Any = "auto"
+
+    _parameter_constraints = {
         "kind": [StrOptions({"uniform", "grid"}), callable, "array-like"],
         "n": [_COUNT],
         "box": ["array-like", None],
         "box_margin": [_NOT_NEGATIVE, StrOptions({"auto"})],
     }
-
-    def __init__(
-        self, kind: Any = "uniform", *, n: int = 100, box: Any = None, box_margin: Any = "auto"
-    ) -> None:
-        self.kind = kind
-        self.n = n
-        self.box = box
-        self.box_margin = box_margin
 
     def validate(self) -> None:
         """Raise ValueError if a parameter is invalid or has no effect."""
@@ -264,6 +245,7 @@ class ArtificialInputs(Settings):
 
 
 @saved_as("networks.NOMUReadout")
+@dataclass(eq=False, repr=False)
 class NOMUReadout(Settings):
     """Map from r to a standard deviation, for the parameter `readout` of NOMU.
 
@@ -294,25 +276,18 @@ class NOMUReadout(Settings):
     NOMUReadout(c=1, kind='linear', l_max=2, l_min=0.001)
     """
 
-    _parameter_constraints: dict[str, Any] = {
+    kind: str = "exponential"
+    _: KW_ONLY
+    l_min: Any = "auto"
+    l_max: Any = "auto"
+    c: Any = "auto"
+
+    _parameter_constraints = {
         "kind": [StrOptions(set(READOUTS))],
         "l_min": [StrOptions(set(_CHOSEN)), _NOT_NEGATIVE],
         "l_max": [StrOptions(set(_CHOSEN)), Interval(Real, 0, None, closed="neither")],
         "c": [StrOptions(set(_CHOSEN)), _NOT_NEGATIVE],
     }
-
-    def __init__(
-        self,
-        kind: str = "exponential",
-        *,
-        l_min: Any = "auto",
-        l_max: Any = "auto",
-        c: Any = "auto",
-    ) -> None:
-        self.kind = kind
-        self.l_min = l_min
-        self.l_max = l_max
-        self.c = c
 
     @property
     def is_chosen(self) -> bool:

@@ -251,6 +251,7 @@ class EncoderDecoder:
 
 
 @saved_as("networks.OperatorNetwork")
+@dataclass(eq=False, repr=False, kw_only=True)
 class OperatorNetwork(Settings):
     """Settings of operator networks: an encoder of u, and a decoder that also takes y.
 
@@ -283,7 +284,15 @@ class OperatorNetwork(Settings):
     OperatorNetwork(fourier_scale=5.0, latent=96)
     """
 
-    _parameter_constraints: dict[str, Any] = {
+    encoder_units: Any = (64, 64)
+    latent: int = 64
+    decoder: str = "split"
+    decoder_units: Any = (64, 64)
+    fourier_scale: float | None = None
+    activation: str = "gelu"
+    factorize: bool = True
+
+    _parameter_constraints = {
         "encoder_units": ["array-like", Interval(Integral, 1, None, closed="left")],
         "latent": [Interval(Integral, 1, None, closed="left")],
         "decoder": [StrOptions({"split", "concat"})],
@@ -292,25 +301,6 @@ class OperatorNetwork(Settings):
         "activation": [StrOptions(set(ACTIVATIONS))],
         "factorize": ["boolean"],
     }
-
-    def __init__(
-        self,
-        *,
-        encoder_units: Any = (64, 64),
-        latent: int = 64,
-        decoder: str = "split",
-        decoder_units: Any = (64, 64),
-        fourier_scale: float | None = None,
-        activation: str = "gelu",
-        factorize: bool = True,
-    ) -> None:
-        self.encoder_units = encoder_units
-        self.latent = latent
-        self.decoder = decoder
-        self.decoder_units = decoder_units
-        self.fourier_scale = fourier_scale
-        self.activation = activation
-        self.factorize = factorize
 
     def describe(self, n_inputs: int, n_queries: int, n_raw: int) -> EncoderDecoder:
         """Describe the network of u (n_inputs,) and y (n_queries,) with `n_raw` outputs.

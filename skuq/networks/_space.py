@@ -378,6 +378,7 @@ _TABLE_SETTINGS = {
 
 
 @saved_as("networks.WithTraining")
+@dataclass(eq=False, repr=False)
 class WithTraining(Settings):
     """Architectures of another space, with these training hyperparameters.
 
@@ -406,21 +407,15 @@ class WithTraining(Settings):
     {'epochs': 50, 'batch_size': 32, 'learning_rate': 0.005}
     """
 
-    _parameter_constraints: dict[str, Any] = {
+    space: SearchSpace
+    hyperparameters: Space | None = None
+    settings: Mapping | None = None
+
+    _parameter_constraints = {
         "space": [HasMethods(["decisions", "build", "recipe"])],
         "hyperparameters": [Space, None],
         "settings": [Mapping, None],
     }
-
-    def __init__(
-        self,
-        space: SearchSpace,
-        hyperparameters: Space | None = None,
-        settings: Mapping | None = None,
-    ) -> None:
-        self.space = space
-        self.hyperparameters = hyperparameters
-        self.settings = settings
 
     def validate(self) -> None:
         super().validate()

@@ -35,6 +35,7 @@ _AUTO = StrOptions({"auto"})
 
 
 @saved_as("networks.TabularNetwork")
+@dataclass(eq=False, repr=False, kw_only=True)
 class TabularNetwork(Settings):
     """Settings of the network of tabular ensembles, by the decisions of `TabularSpace`.
 
@@ -73,7 +74,17 @@ class TabularNetwork(Settings):
     TabularEnsembleRegressor(network=TabularNetwork(n_copies=4, width=128))
     """
 
-    _parameter_constraints: dict = {
+    n_layers: Any = "auto"
+    width: Any = "auto"
+    activation: Any = "auto"
+    residual: Any = "auto"
+    embedding: Any = "auto"
+    embedding_dim: Any = "auto"
+    frequency_scale: Any = "auto"
+    dropout: Any = "auto"
+    n_copies: Any = 1
+
+    _parameter_constraints = {
         "n_layers": [Interval(numbers.Integral, 1, 4, closed="both"), _AUTO],
         "width": [Options(numbers.Integral, {32, 64, 128, 256}), _AUTO],
         "activation": [StrOptions({"auto", "silu", "mish", "selu", "relu"})],
@@ -84,29 +95,6 @@ class TabularNetwork(Settings):
         "dropout": [Options(numbers.Real, {0.0, 0.05, 0.1, 0.2}), _AUTO],
         "n_copies": [Interval(numbers.Integral, 1, None, closed="left")],
     }
-
-    def __init__(
-        self,
-        *,
-        n_layers="auto",
-        width="auto",
-        activation="auto",
-        residual="auto",
-        embedding="auto",
-        embedding_dim="auto",
-        frequency_scale="auto",
-        dropout="auto",
-        n_copies=1,
-    ):
-        self.n_layers = n_layers
-        self.width = width
-        self.activation = activation
-        self.residual = residual
-        self.embedding = embedding
-        self.embedding_dim = embedding_dim
-        self.frequency_scale = frequency_scale
-        self.dropout = dropout
-        self.n_copies = n_copies
 
     def validate(self) -> None:
         """Raise ValueError if a parameter is invalid, or has no effect beside another one."""

@@ -98,13 +98,14 @@ class SearchProblem:
         return self.n_planned or self.n_trials
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SearchStrategy(Settings):
     """Base class of strategies for the parameter `search`.
 
     A strategy of your own is a subclass with a method `proposer`. With ``vary = "both"``, the
     default, a tabular space's known recipes are the first trials, before the proposer is asked;
-    ``initial_trials = []`` leaves them out. These and `discard` and `objective` are class
-    attributes here, and can be parameters.
+    ``initial_trials = []`` leaves them out. These two are class attributes here, and can be
+    parameters; `discard` and `objective` are parameters, see `AgEBO`.
 
     Examples
     --------
@@ -116,11 +117,12 @@ class SearchStrategy(Settings):
     ...         return {}
     """
 
-    #: Decisions that can differ between trials.
-    vary = "both"
-    initial_trials: Any = None
     discard: Any = "auto"
     objective: Callable[[Any], float] | None = None
+
+    #: Decisions that can differ between trials.
+    vary = "both"
+    initial_trials = None
 
     def proposer(self, problem: SearchProblem) -> Proposer:
         """Make the proposer of a search.
@@ -137,7 +139,8 @@ class SearchStrategy(Settings):
 
     def validate(self) -> None:
         super().validate()
-        given = self.initial_trials if isinstance(self.initial_trials, list | tuple) else ()
+        trials: Any = self.initial_trials
+        given = trials if isinstance(trials, list | tuple) else ()
         if wrong := [trial for trial in given if not isinstance(trial, Mapping)]:
             raise ValueError(
                 "`initial_trials` must be a list of configurations, dicts of decisions. Got "
@@ -264,6 +267,7 @@ def _warn_of_large_population(population_size: int | None, n_trials: int) -> Non
 
 
 @saved_as("search.AgEBO")
+@dataclass(eq=False, repr=False, kw_only=True)
 class AgEBO(SearchStrategy):
     """Ageing evolution of architectures, with Bayesian optimisation of hyperparameters.
 
@@ -310,26 +314,13 @@ class AgEBO(SearchStrategy):
     AgEBO(kappa=0.01)
     """
 
-    _parameter_constraints: dict[str, Any] = {**_POPULATION, **_FOREST, **_TRIALS}
+    population_size: int | None = None
+    sample_size: int | None = None
+    kappa: float = 0.001
+    n_initial: int = 10
+    initial_trials: Any = None
 
-    def __init__(
-        self,
-        *,
-        population_size: int | None = None,
-        sample_size: int | None = None,
-        kappa: float = 0.001,
-        n_initial: int = 10,
-        initial_trials: Any = None,
-        discard: Any = "auto",
-        objective: Callable[[Any], float] | None = None,
-    ) -> None:
-        self.population_size = population_size
-        self.sample_size = sample_size
-        self.kappa = kappa
-        self.n_initial = n_initial
-        self.initial_trials = initial_trials
-        self.discard = discard
-        self.objective = objective
+    _parameter_constraints = {**_POPULATION, **_FOREST, **_TRIALS}
 
     def proposer(self, problem: SearchProblem) -> Proposer:
         _warn_of_large_population(self.population_size, problem.n_trials)
@@ -340,6 +331,7 @@ class AgEBO(SearchStrategy):
 
 
 @saved_as("search.AgE")
+@dataclass(eq=False, repr=False, kw_only=True)
 class AgE(SearchStrategy):
     """Ageing evolution: "age" of architectures, "age-mixed" of all decisions as one vector.
 
@@ -357,28 +349,16 @@ class AgE(SearchStrategy):
     AgE(population_size=20, vary='both')
     """
 
-    _parameter_constraints: dict[str, Any] = {
+    vary: str = "architecture"
+    population_size: int | None = None
+    sample_size: int | None = None
+    initial_trials: Any = None
+
+    _parameter_constraints = {
         "vary": [StrOptions({"architecture", "hyperparameters", "both"})],
         **_POPULATION,
         **_TRIALS,
     }
-
-    def __init__(
-        self,
-        *,
-        vary: str = "architecture",
-        population_size: int | None = None,
-        sample_size: int | None = None,
-        initial_trials: Any = None,
-        discard: Any = "auto",
-        objective: Callable[[Any], float] | None = None,
-    ) -> None:
-        self.vary = vary
-        self.population_size = population_size
-        self.sample_size = sample_size
-        self.initial_trials = initial_trials
-        self.discard = discard
-        self.objective = objective
 
     def proposer(self, problem: SearchProblem) -> Proposer:
         _warn_of_large_population(self.population_size, problem.n_trials)
@@ -387,6 +367,7 @@ class AgE(SearchStrategy):
 
 
 @saved_as("search.BayesianSearch")
+@dataclass(eq=False, repr=False, kw_only=True)
 class BayesianSearch(SearchStrategy):
     """Bayesian optimisation: "bo" of hyperparameters, "bo-mixed" of all decisions as one vector.
 
@@ -405,28 +386,16 @@ class BayesianSearch(SearchStrategy):
     BayesianSearch(vary='both')
     """
 
-    _parameter_constraints: dict[str, Any] = {
+    vary: str = "hyperparameters"
+    kappa: float = 0.001
+    n_initial: int = 10
+    initial_trials: Any = None
+
+    _parameter_constraints = {
         "vary": [StrOptions({"architecture", "hyperparameters", "both"})],
         **_FOREST,
         **_TRIALS,
     }
-
-    def __init__(
-        self,
-        *,
-        vary: str = "hyperparameters",
-        kappa: float = 0.001,
-        n_initial: int = 10,
-        initial_trials: Any = None,
-        discard: Any = "auto",
-        objective: Callable[[Any], float] | None = None,
-    ) -> None:
-        self.vary = vary
-        self.kappa = kappa
-        self.n_initial = n_initial
-        self.initial_trials = initial_trials
-        self.discard = discard
-        self.objective = objective
 
     def proposer(self, problem: SearchProblem) -> Proposer:
         return _propose_by(
@@ -437,6 +406,7 @@ class BayesianSearch(SearchStrategy):
 
 
 @saved_as("search.RandomSearch")
+@dataclass(eq=False, repr=False, kw_only=True)
 class RandomSearch(SearchStrategy):
     """Random search: "rs-mixed" and "init" of AutoDEUQ, and "rs" of NES (NES-RS, Algorithm 1).
 
@@ -455,20 +425,10 @@ class RandomSearch(SearchStrategy):
     RandomSearch(vary='initialisation')
     """
 
-    _parameter_constraints: dict[str, Any] = {"vary": [_VARY], **_TRIALS}
+    vary: str = "both"
+    initial_trials: Any = None
 
-    def __init__(
-        self,
-        *,
-        vary: str = "both",
-        initial_trials: Any = None,
-        discard: Any = "auto",
-        objective: Callable[[Any], float] | None = None,
-    ) -> None:
-        self.vary = vary
-        self.initial_trials = initial_trials
-        self.discard = discard
-        self.objective = objective
+    _parameter_constraints = {"vary": [_VARY], **_TRIALS}
 
     def proposer(self, problem: SearchProblem) -> Proposer:
         both = sum(_keep_varied(problem.decisions, self.vary), Space())
@@ -476,6 +436,7 @@ class RandomSearch(SearchStrategy):
 
 
 @saved_as("search.NESEvolution")
+@dataclass(eq=False, repr=False, kw_only=True)
 class NESEvolution(SearchStrategy):
     """Evolution by ensembles: "re" of NES (NES-RE, Algorithm 2).
 
@@ -508,32 +469,19 @@ class NESEvolution(SearchStrategy):
     NESEvolution(n_parents=5, population_size=20)
     """
 
-    _parameter_constraints: dict[str, Any] = {
+    vary: str = "architecture"
+    population_size: int | None = None
+    n_parents: int | None = None
+    evolve_on: str = "both"
+    initial_trials: Any = None
+
+    _parameter_constraints = {
         "vary": [_VARY],
         "population_size": [_POSITIVE_COUNT, None],
         "n_parents": [_POSITIVE_COUNT, None],
         "evolve_on": [StrOptions({"both", "clean", "shift"})],
         **_TRIALS,
     }
-
-    def __init__(
-        self,
-        *,
-        vary: str = "architecture",
-        population_size: int | None = None,
-        n_parents: int | None = None,
-        evolve_on: str = "both",
-        initial_trials: Any = None,
-        discard: Any = "auto",
-        objective: Callable[[Any], float] | None = None,
-    ) -> None:
-        self.vary = vary
-        self.population_size = population_size
-        self.n_parents = n_parents
-        self.evolve_on = evolve_on
-        self.initial_trials = initial_trials
-        self.discard = discard
-        self.objective = objective
 
     def proposer(self, problem: SearchProblem) -> Proposer:
         decisions = _keep_varied(problem.decisions, self.vary)
@@ -553,6 +501,7 @@ _TUNER_METHODS = ("run_trial", "get_best_models")  # of Keras-Tuner's tuners
 
 
 @saved_as("search.OracleSearch")
+@dataclass(eq=False, repr=False)
 class OracleSearch(SearchStrategy):
     """A Keras-Tuner oracle as strategy; the oracle alone is its short form.
 
@@ -572,22 +521,13 @@ class OracleSearch(SearchStrategy):
     False
     """
 
-    _parameter_constraints: dict[str, Any] = {
+    oracle: Any
+
+    _parameter_constraints = {
         "oracle": [HasMethods(["create_trial", "end_trial"]), HasMethods(list(_TUNER_METHODS))],
         "discard": _TRIALS["discard"],
         "objective": _TRIALS["objective"],
     }
-
-    def __init__(
-        self,
-        oracle: Any,
-        *,
-        discard: Any = "auto",
-        objective: Callable[[Any], float] | None = None,
-    ) -> None:
-        self.oracle = oracle
-        self.discard = discard
-        self.objective = objective
 
     #: The space's known recipes are no initial trials: the oracle proposes every trial itself.
     vary = "oracle"

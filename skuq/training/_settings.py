@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -17,6 +18,7 @@ _POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
 @saved_as("training.Training")
+@dataclass(eq=False, repr=False, kw_only=True)
 class Training(Settings):
     """Settings of the training of networks, for the parameter `training` of estimators.
 
@@ -57,7 +59,18 @@ class Training(Settings):
     Training(clip_norm=1.0, weight_decay=0.01)
     """
 
-    _parameter_constraints: dict[str, Any] = {
+    optimizer: str = "auto"
+    schedule: str = "auto"
+    final_lr_factor: Any = "auto"
+    warmup: Any = "auto"
+    l2: Any = "auto"
+    weight_decay: Any = "auto"
+    clip_norm: Any = "auto"
+    adversarial_epsilon: Any = "auto"
+    epsilon: Any = "auto"
+    steps: Any = "auto"
+
+    _parameter_constraints = {
         "optimizer": [StrOptions({"auto", *OPTIMIZERS})],
         "schedule": [StrOptions({"auto", *SCHEDULES})],
         "final_lr_factor": [Interval(Real, 0, 1, closed="right"), callable, _AUTO],
@@ -69,31 +82,6 @@ class Training(Settings):
         "epsilon": [_POSITIVE, _AUTO],
         "steps": [Interval(Integral, 1, None, closed="left"), callable, _AUTO],
     }
-
-    def __init__(
-        self,
-        *,
-        optimizer: str = "auto",
-        schedule: str = "auto",
-        final_lr_factor: Any = "auto",
-        warmup: Any = "auto",
-        l2: Any = "auto",
-        weight_decay: Any = "auto",
-        clip_norm: Any = "auto",
-        adversarial_epsilon: Any = "auto",
-        epsilon: Any = "auto",
-        steps: Any = "auto",
-    ) -> None:
-        self.optimizer = optimizer
-        self.schedule = schedule
-        self.final_lr_factor = final_lr_factor
-        self.warmup = warmup
-        self.l2 = l2
-        self.weight_decay = weight_decay
-        self.clip_norm = clip_norm
-        self.adversarial_epsilon = adversarial_epsilon
-        self.epsilon = epsilon
-        self.steps = steps
 
     def fields(self, known: Collection[str]) -> dict[str, Any]:
         """Return the settings that are not "auto", by name.

@@ -143,8 +143,8 @@ def baseline(self, kind, severity=None, *, architecture=None):
         Held-out set on which the configuration is the best, see `best_configuration`.
     architecture : dict or None, default=None
         Architecture to use instead of the best one; decisions that it does not name have the
-        space's defaults. With that of the best in NAS-Bench-201 (see `skuq.networks.parse_nas_bench_201`) a deep ensemble is
-        DeepEns (Optimal).
+        space's defaults. With the best one in NAS-Bench-201, see
+        `skuq.networks.parse_nas_bench_201`, a deep ensemble is DeepEns (Optimal).
 
     Returns
     -------
