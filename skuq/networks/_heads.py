@@ -35,6 +35,8 @@ class Head(Protocol):
       means and standard deviations (.., m).
     - `PackedHead` needs ``mixture_loss(y, copies)``, the loss of the equal mixture of C copies
       (.., C, n_raw), from tensors.
+    - Heads whose `weighs_losses` is true take the recipe's `loss_settings`, numbers (..) that
+      differ between the members of a stack: ``loss(y, raw, settings)``.
     - Losses with terms for artificial inputs, which have no targets: ``row_loss(y, raw,
       settings)`` and ``artificial_loss(raw, settings)``, and the prefix `detached` of the layers
       that get no gradient from these terms (or None).
@@ -262,17 +264,21 @@ class GaussianHead(LikelihoodHead):
 
 def _mixture_crps(y, loc, scale, probability, xp):
     """Compute the CRPS (.., m) of mixtures of J normals (.., J, m) (Grimit et al., Eq. 5)."""
-    # E|X - y| is a mean over components, and E|X - X'| one over pairs of components.
-    to_y = xp.sum(probability * _mean_distance(y[..., None, :] - loc, scale, xp), axis=-2)
-    variance = xp.square(scale)
-
-    def to_component(k):
-        """Compute mean distances (.., m) to component k: all pairs at once are large."""
-        std = xp.sqrt(variance + variance[..., k, None, :])
-        distance = _mean_distance(loc - loc[..., k, None, :], std, xp)
-        return probability[..., k, :] * xp.sum(probability * distance, axis=-2)
-
-    return to_y - 0.5 * sum(to_component(k) for k in range(loc.shape[-2]))
+    n_components = loc.shape[-2]
+    # E|X - y| is a mean over components, and half of E|X - X'| one over pairs of components: those
+    # of a component with itself, then with the next one, the second next, and so on. All pairs at
+    # once are large.
+    total = probability * _mean_distance(y[..., None, :] - loc, scale, xp)
+    total = total - xp.square(probability) * scale / math.sqrt(math.pi)
+    for step in range(1, n_components // 2 + 1):
+        next_loc, next_scale, next_probability = (
+            xp.roll(part, step, axis=-2) for part in (loc, scale, probability)
+        )
+        std = xp.sqrt(xp.square(scale) + xp.square(next_scale))
+        pairs = probability * next_probability * _mean_distance(loc - next_loc, std, xp)
+        # Half way round every pair comes twice.
+        total = total - (0.5 if 2 * step == n_components else 1.0) * pairs
+    return xp.sum(total, axis=-2)
 
 
 def _mean_distance(mean, std, xp):
@@ -348,10 +354,12 @@ class GaussianMixtureHead(LikelihoodHead):
         J, the number of normals for each output.
     min_scale : float, default=1e-3
         Smallest standard deviation, in units of the standardised y; see `GaussianHead`.
-    score : {"log", "crps"}, default="log"
+    score : {"log", "crps", "weighted"}, default="log"
         Training loss: the negative log likelihood, or its sum with the CRPS, both in units of y.
         In the sum the negative log likelihood is multiplied by the mixture's standard deviation,
-        without a gradient through this factor, as in the beta-NLL of `GaussianHead`.
+        without a gradient through this factor, as in the beta-NLL of `GaussianHead`. "weighted" is
+        an average of both losses, in which the setting "crps" is the weight of the second: members
+        of one stack can then learn by different losses.
     validation : {"log", "crps"}, default="log"
         Score of validation rows, for early stopping and searches: the negative log likelihood or
         the CRPS. The first is lowest long before the mean is best, because networks grow too sure
@@ -391,9 +399,17 @@ class GaussianMixtureHead(LikelihoodHead):
     def __post_init__(self):
         if self.n_components < 1:
             raise ValueError(f"n_components must be at least 1. Got {self.n_components}.")
-        for name in ("score", "validation"):
-            if getattr(self, name) not in ("log", "crps"):
-                raise ValueError(f'{name} must be "log" or "crps". Got {getattr(self, name)!r}.')
+        for name, known in (
+            ("score", ("log", "crps", "weighted")),
+            ("validation", ("log", "crps")),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {known}. Got {getattr(self, name)!r}.")
+
+    @property
+    def weighs_losses(self) -> bool:
+        """Whether the weights of its losses are settings of each member."""
+        return self.score == "weighted"
 
     @property
     def n_raw(self) -> int:
@@ -431,15 +447,19 @@ class GaussianMixtureHead(LikelihoodHead):
         loc, scale, log_probability = self.distribution(raw, xp)
         return _logsumexp(log_probability + log_normal(y[..., None, :], loc, scale, xp), xp)
 
-    def loss(self, y, raw):
+    def loss(self, y, raw, settings=None):
         """Compute each row's loss (..,), mean over outputs, from tensors; see `score`."""
         ops = backend.ops
         log_density = self.log_densities(y, raw, ops)
+        likelihood = -ops.mean(log_density, axis=-1)
         if self.score == "log":
-            return -ops.mean(log_density, axis=-1)
+            return likelihood
         _, std = self.moments(raw, ops)
         crps = self._crps(y, raw, ops)
-        return ops.mean(crps - ops.stop_gradient(std) * log_density, axis=-1)
+        both = ops.mean(crps - ops.stop_gradient(std) * log_density, axis=-1)
+        if self.score == "crps":
+            return both
+        return settings["crps"] * both + (1 - settings["crps"]) * likelihood
 
     def validation_loss(self, y, raw):
         """Compute each row's negative log likelihood or CRPS, mean over outputs."""
@@ -836,10 +856,17 @@ class PackedHead:
         # Law of total variance over equally probable copies.
         return means.mean(axis=-2), np.sqrt((stds**2).mean(axis=-2) + means.var(axis=-2))
 
-    def loss(self, y, raw):
+    @property
+    def weighs_losses(self) -> bool:
+        """Whether the weights of a copy's losses are settings of each member."""
+        return getattr(self.head, "weighs_losses", False)
+
+    def loss(self, y, raw, settings=None):
         """Compute each row's mean of the copies' losses (..,), from tensors y and raw."""
-        ops = backend.ops
-        return ops.mean(self.head.loss(y[..., None, :], self._copies(raw, ops)), axis=-1)
+        ops, args = backend.ops, ()
+        if self.weighs_losses:
+            args = ({name: value[..., None] for name, value in settings.items()},)
+        return ops.mean(self.head.loss(y[..., None, :], self._copies(raw, ops), *args), axis=-1)
 
     def validation_loss(self, y, raw):
         """Compute each row's loss under the copies' mixture, from tensors as in `loss`."""

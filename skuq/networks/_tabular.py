@@ -477,8 +477,8 @@ class TabularSpace(Settings):
         classes : bool, default=False
             Whether y are classes, for which the default has some dropout.
         losses : tuple of {"crps", "nll"}, default=()
-            Choices of a further decision about the loss, the `score` of a `GaussianHead` or
-            `GaussianMixtureHead`; the first is the default.
+            Choices of a further decision about the loss, the `score` of a `GaussianHead`; the first
+            is the default.
 
         Returns
         -------
@@ -554,7 +554,7 @@ class BoundTabularSpace:
             return head
         if isinstance(head, PackedHead):
             return replace(head, head=self.head(configuration, head.head))
-        return replace(head, score="crps" if configuration["loss"] == "crps" else "log")
+        return replace(head, score={"nll": "log"}.get(configuration["loss"], configuration["loss"]))
 
     def build(
         self, configuration: Mapping, input_shape: tuple, n_outputs: int, *, n_copies: int = 1

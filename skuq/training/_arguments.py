@@ -349,7 +349,7 @@ def scalars_of(job: TrainingJob, data: TrainingData, sizes: Sizes) -> dict[str, 
         "weight_decay": per_member("weight_decay"),
         "dropout": per_member("dropout"),
     }
-    if job.recipe.n_artificial:  # the weights of the head's terms for artificial inputs
+    if job.recipe.loss_settings:  # the weights of the head's losses, or of their terms
         values = [dict(recipe.loss_settings) for recipe in job.recipes]
         scalars["settings"] = {
             name: np.float32(job.join_members([settings[name] for settings in values]))

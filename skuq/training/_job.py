@@ -343,6 +343,12 @@ class TrainingJob:
         """Join one value for each member into ``(.., *shape)``, with a member axis in a stack."""
         return np.stack(values) if self.stacked else values[0]
 
+    @staticmethod
+    def joined(jobs: Sequence[TrainingJob]) -> TrainingJob:
+        """Join stacks that differ in their members only."""
+        fields = {name: [getattr(job, name) or () for job in jobs] for name in _MEMBER_FIELDS}
+        return replace(jobs[0], **{name: sum(v, ()) or None for name, v in fields.items()})
+
     def groups(self) -> list[TrainingJob]:
         """Divide a stack into jobs of equally many members, at least four each.
 

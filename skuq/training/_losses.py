@@ -172,12 +172,15 @@ class Losses:
         that of `training_run`, and `scalars` are the settings of each member.
         """
         x, y, weight = self._columns_of(rows)
+        # Weights of the losses (..) become (.., 1), so that they broadcast over rows.
+        settings = {name: value[..., None] for name, value in scalars.get("settings", {}).items()}
+        weights = (settings,) if getattr(self._head, "weighs_losses", False) else ()
 
         def losses(x: Any) -> tuple[Any, Any, Any]:
             raw, new_state, penalty = self.network.forward(variables, state, x, run)
             # As in Keras, the mean over the batch's rows of weight times loss. Heads that sum
             # over rows have shares of 1 instead of 1 / batch_size.
-            fit = ops.sum(share * weight * self.key.head.loss(y, raw), axis=-1)
+            fit = ops.sum(share * weight * self._head.loss(y, raw, *weights), axis=-1)
             return fit, new_state, penalty
 
         fit, new_state, penalty = losses(x)
@@ -189,7 +192,7 @@ class Losses:
             fit = 0.5 * (fit + losses(x + shift)[0])
         if self.key.n_artificial:
             share = share * weight
-            fit = fit + self._uncertainty(variables, state, x, y, share, artificial, scalars)
+            fit = fit + self._uncertainty(variables, state, x, y, share, artificial, settings)
         return fit + penalty, tuple(new_state)
 
     def validation(
@@ -253,12 +256,12 @@ class Losses:
         y: Any,
         share: Any,
         artificial: Any,
-        scalars: dict[str, Any],
+        settings: dict[str, Any],
     ) -> Any:
         """Compute a head's uncertainty terms (..), for rows and for artificial inputs.
 
-        `share` (.., batch_size) weighs the rows. The network runs as in prediction: without
-        dropout, and with the batch statistics learnt so far.
+        `share` (.., batch_size) weighs the rows, and `settings` (.., 1) the terms. The network runs
+        as in prediction: without dropout, and with the batch statistics learnt so far.
         """
         key = self.key
         # Variables that these terms must not change get no gradient from them.
@@ -266,8 +269,6 @@ class Losses:
         # One forward pass for both: (.., batch_size + n_artificial, *input_shape).
         inputs = ops.concatenate([x, artificial], axis=len(key.lead))
         raw, _, _ = self.network.forward(partly, state, inputs, Run(tensors(key.jit)))
-        # (..) to (.., 1), so that they broadcast over rows.
-        settings = {name: value[..., None] for name, value in scalars["settings"].items()}
         n_rows = x.shape[len(key.lead)]
         of_rows, of_artificial = self.backend.split(raw, [n_rows], axis=len(key.lead))
         # Rows count by their shares; a mean over artificial inputs stands for an integral.

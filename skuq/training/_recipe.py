@@ -133,8 +133,8 @@ class Recipe:
         Number of inputs without targets drawn for every step, for heads whose loss has terms for
         them.
     loss_settings : tuple of (str, float) pairs, default=()
-        Weights of these terms, by name. They may differ within a stack, unlike the fields of
-        the head.
+        Weights of these terms, or of the losses that a head averages, by name. They may differ
+        within a stack, unlike the fields of the head.
     n_draws : int, default=0
         Number of epistemic indices drawn for every step, for networks that take them.
     epsilon : float, default=1e-7

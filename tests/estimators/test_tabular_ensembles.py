@@ -150,9 +150,18 @@ def test_fit_weighs_both_trainings_of_mixtures_by_stacking(table, monkeypatch):
         seen.append(log_likelihood)
         return np.array([0.95, 0.05])
 
+    def noted(jobs, data, **settings):
+        given.extend(jobs)
+        return train(jobs, data, **settings)
+
+    train, given = training.train, []
+    monkeypatch.setattr(training, "train", noted)
     monkeypatch.setattr(f"{MODULE}.stacking_weights", weigh)
     settings = REGRESSOR | {"loss": "gaussian-mixture", "calibrate": False}
     model = TabularEnsembleRegressor(**settings).fit(X, y, np.linspace(1, 2, 160))
+    # One program trains both kinds.
+    (job,) = given
+    assert [dict(recipe.loss_settings)["crps"] for recipe in job.recipes] == [1, 1, 0, 0]
     # Half of the way, of 96 rows beside 100: 0.72, in eighths; members of a kind are equal.
     assert_allclose(model.weights_, np.array([6, 6, 2, 2]) / 16)
     # The log likelihood that both kinds give to their common held-out rows.

@@ -264,6 +264,10 @@ def test_mixtures_are_judged_by_their_crps_and_trained_by_both_scores():
     _, std = MIXTURE.moments(raw)
     weighted = crps - std * MIXTURE.log_densities(y, raw)
     assert_allclose(MIXTURE.loss(*float32(y, raw)), weighted.mean(axis=1), rtol=2e-3)
+    average = GaussianMixtureHead(2, score="weighted")
+    found = average.loss(*float32(y, raw), {"crps": np.float32(0.25)})
+    likelihood = -MIXTURE.log_densities(y, raw)
+    assert_allclose(found, (0.25 * weighted + 0.75 * likelihood).mean(axis=1), rtol=2e-3)
     likelihood = GaussianMixtureHead(2, validation="crps")
     assert_allclose(
         likelihood.loss(*float32(y, raw)), -MIXTURE.log_densities(y, raw).mean(1), rtol=1e-5

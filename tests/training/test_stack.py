@@ -8,6 +8,7 @@ from training_data import make_data, train_member, train_stack
 
 from skuq.backend import keras
 from skuq.networks import GaussianHead
+from skuq.networks._heads import GaussianMixtureHead, PackedHead
 from skuq.networks._plan import make_plan
 from skuq.networks._space import OPTIMIZERS
 from skuq.tables import TrainingData
@@ -74,6 +75,20 @@ def compare(model, recipes, data, seeds=(1, 2, 3), jit=False, rtol=1e-4):
     ]
     assert_equal_runs(stack, alone, rtol)
     return stack
+
+
+def test_members_of_a_stack_can_weigh_losses_differently():
+    """Each learns as from its own loss alone, in one program."""
+    data, model = make_data(), keras.Sequential([keras.Input((3,)), layers.Dense(12)])
+
+    def train(score, recipe):
+        head = PackedHead(GaussianMixtureHead(n_components=2, score=score), n_copies=2)
+        return train_stack(model, head, recipe, data, (1, 2), jit=False)
+
+    weights = [(("crps", 1.0),), (("crps", 0.0),)]
+    stack = train("weighted", [Recipe(epochs=3, loss_settings=weight) for weight in weights])
+    alone = [train(score, Recipe(epochs=3))[k] for k, score in enumerate(("crps", "log"))]
+    assert_equal_runs(stack, alone)
 
 
 @pytest.mark.slow

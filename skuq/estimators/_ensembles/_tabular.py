@@ -302,7 +302,10 @@ def _make_jobs(estimator, task, network, kinds, given, n_members, padded):
         model = space.build(
             configuration, data.x.shape[1:], targets.head.n_raw, n_copies=network.n_copies
         )
-        fields, head = space.recipe(configuration), space.head(configuration, targets.head)
+        fields, head = space.recipe(configuration), targets.head
+        if losses:  # weights of the losses, with which one program trains both kinds
+            fields["loss_settings"] = (("crps", float(configuration["loss"] == "crps")),)
+            head = space.head({"loss": "weighted"}, head)
         recipe = shared.make_recipe(estimator, task, given, fields)
         # Members of all kinds are numbered in turn; seeds go by these numbers.
         numbers = range(kind, n_members, len(kinds))
@@ -311,7 +314,7 @@ def _make_jobs(estimator, task, network, kinds, given, n_members, padded):
         jobs.append(TrainingJob.of_model(model, head, recipe, seeds, stacked=True, splits=splits))
         own_parts = parts[: len(numbers)] if parts else [None] * len(numbers)
         origins += [_Origin(kind, k, part) for k, part in enumerate(own_parts)]
-    return jobs, origins
+    return [TrainingJob.joined(jobs)] if losses else jobs, origins
 
 
 def _weigh(task, members, origins, n_kinds):
