@@ -117,13 +117,13 @@ class FoldedMember:
         One for each fold. Their `held_out` is None, since predictions are in `held_out` below.
     held_out : ndarray of shape (n_held_out, n_raw), float32, or None
         Raw outputs on all rows, each of the network that was not trained on the row. The variance
-        of normal predictions includes that of the means of all networks. Raw outputs of the
+        of numbers' predictions includes that of the means of all networks. Raw outputs of the
         networks' mixture on shifted rows follow.
     score : float
         Weighted mean over rows of the head's `scores` of `held_out`, or of several trainings the
         mean of their scores. Smaller is better.
     center : ndarray of shape (n_rows, n_outputs), float32, or None
-        For normal predictions: mean of the mixture of all networks, on all rows.
+        For numbers: mean of the mixture of all networks, on all rows.
     """
 
     networks: tuple[Member, ...]

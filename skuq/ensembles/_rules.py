@@ -23,12 +23,13 @@ from skuq.ensembles._selection import (
     real_weight,
     select_forward,
 )
+from skuq.networks import GaussianHead
 
 #: Losses of the selection, for numbers and for classes.
 NUMBER_LOSSES = (*MOMENT_LOSSES, "mixture")
 CLASS_LOSSES = ("nll", "brier", "mixture")
 
-_LOSS = StrOptions({*NUMBER_LOSSES, *CLASS_LOSSES})
+_LOSS = StrOptions({"auto", *NUMBER_LOSSES, *CLASS_LOSSES})
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,8 @@ class Candidates:
 
     @cached_property
     def _normal(self) -> tuple[np.ndarray, np.ndarray]:
-        loc, scale = self.head.distribution(np.stack(self.raw).astype("float64"))
+        moments = [self.head.moments(raw.astype("float64")) for raw in self.raw]
+        loc, scale = map(np.stack, zip(*moments))
         return loc, scale
 
     @property
@@ -102,7 +104,7 @@ class Candidates:
 
         Parameters
         ----------
-        loss : {"nll", "crps", "mse", "brier", "mixture"}
+        loss : {"auto", "nll", "crps", "mse", "brier", "mixture"}
             See `GreedySelection`.
 
         Returns
@@ -110,6 +112,8 @@ class Candidates:
         statistics, loss :
             The arguments of `select_forward`.
         """
+        if loss == "auto":
+            loss = "nll" if isinstance(self.head, GaussianHead) else "mixture"
         if self.classifies and loss == "brier":
             return brier_statistics(self.codes, self.proba)
         if self.classifies or loss == "mixture":
@@ -158,7 +162,7 @@ class SelectionRule(Settings):
         """Raise ValueError if the rule cannot select so many members, or from such predictions."""
         check_min_members(self.min_members, n_members)
         losses = CLASS_LOSSES if classifies else NUMBER_LOSSES
-        if self.loss not in losses:
+        if self.loss not in ("auto", *losses):
             raise ValueError(
                 f"`loss` of `selection` must be one of {losses} for "
                 f"{'classifiers' if classifies else 'regressors'}. Got {self.loss!r}."
@@ -184,11 +188,12 @@ class GreedySelection(SelectionRule):
 
     Parameters
     ----------
-    loss : {"nll", "crps", "mse", "brier", "mixture"}, default="nll"
+    loss : {"auto", "nll", "crps", "mse", "brier", "mixture"}, default="auto"
         Loss to minimise. For numbers, "nll" (the paper's) and "crps" score the normal with the
         mixture's mean and variance, "mse" its mean, and "mixture" is minus log of the averaged
         densities. For classes, "nll" and "mixture" are minus log of the averaged probability of
-        the true class, and "brier" is the Brier score.
+        the true class, and "brier" is the Brier score. "auto" is "nll" of networks that predict
+        normals, and "mixture" of all others, whose shape counts.
     min_members : int, default=2
         Minimum number of distinct members, if there are so many. A single member has no epistemic
         uncertainty; 1 is the paper's rule.
@@ -204,7 +209,7 @@ class GreedySelection(SelectionRule):
     GreedySelection(loss='crps')
     """
 
-    loss: str = "nll"
+    loss: str = "auto"
     min_members: int = 2
 
     _parameter_constraints = {

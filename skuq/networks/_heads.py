@@ -100,6 +100,13 @@ def softplus(r, xp):
     return xp.logaddexp(r, xp.zeros_like(r))
 
 
+def inverse_softplus(value) -> np.ndarray:
+    """Compute r with ``log(1 + exp(r)) = value``; rounding may have made the value 0."""
+    value = np.maximum(value, np.finfo(float).tiny)
+    # In a form that never overflows.
+    return value + np.log(-np.expm1(-value))
+
+
 def log_normal(y, mean, scale, xp):
     """Compute the log density of a normal, element by element."""
     return -(xp.log(scale) + 0.5 * xp.square((y - mean) / scale) + LOG_SQRT_2PI)
@@ -210,10 +217,15 @@ class GaussianHead(LikelihoodHead):
 
         It is the inverse of `distribution`.
         """
-        # softplus(r) = std - min_scale, which rounding must not make 0 or negative.
-        excess = np.maximum(std - self.min_scale, np.finfo(float).tiny)
-        # Inverse of softplus in a form that never overflows.
-        return np.concatenate([mean, excess + np.log(-np.expm1(-excess))], axis=-1)
+        return np.concatenate([mean, inverse_softplus(std - self.min_scale)], axis=-1)
+
+    def widened(self, raw, variance, shift=0.0) -> np.ndarray:
+        """Compute raw numbers of means plus `shift`, and of variances plus `variance`.
+
+        Both are numbers or arrays (.., n_outputs).
+        """
+        mean, std = self.distribution(raw)
+        return self.raw_of(mean + shift, np.sqrt(std**2 + variance))
 
     def log_densities(self, y, raw, xp=np):
         """Compute log densities (.., n_outputs) from y (.., n_outputs) and raw (.., n_raw)."""
@@ -361,9 +373,9 @@ class GaussianMixtureHead(LikelihoodHead):
         an average of both losses, in which the setting "crps" is the weight of the second: members
         of one stack can then learn by different losses.
     validation : {"log", "crps"}, default="log"
-        Score of validation rows, for early stopping and searches: the negative log likelihood or
-        the CRPS. The first is lowest long before the mean is best, because networks grow too sure
-        first; the CRPS lets them train on.
+        Score of validation rows, for early stopping: the negative log likelihood or the CRPS. The
+        first is lowest long before the mean is best, because networks grow too sure first; the
+        CRPS lets them train on. Searches compare networks by the likelihood in any case.
 
     Raises
     ------
@@ -422,16 +434,37 @@ class GaussianMixtureHead(LikelihoodHead):
         Each is (.., n_components, n_outputs), from (.., n_raw). `NestedGaussianMixture` has the
         axis of components before the rows, and probabilities instead of their logs.
         """
-        j, m = self.n_components, self.n_outputs
+        # Pooled raw numbers have the components of several networks.
+        j, m = raw.shape[-1] // (3 * self.n_outputs), self.n_outputs
         parts = split_last(raw, (3, j, m), xp)
         logits, mean, r = parts[..., 0, :, :], parts[..., 1, :, :], parts[..., 2, :, :]
-        # Offsets of the means: quantiles of the standard normal at (j + 1/2) / J.
-        offsets = special.ndtri((np.arange(j) + 0.5) / j)[:, None]  # (J, 1)
+        offsets = _normal_scores(j)
         # Keras' `add`, which + is for symbolic tensors, takes a column of as many entries as there
         # are members for a bias of the members' axis. Its `subtract` always broadcasts.
         mean = mean - cast_like(-offsets, raw, xp)
         log_probability = logits - _logsumexp(logits, xp)[..., None, :]
         return mean, softplus(r, xp) + self.min_scale, log_probability
+
+    def raw_of(self, loc, scale, log_probability) -> np.ndarray:
+        """Compute raw numbers (.., 3 J m) of components (.., J, m): inverse of `distribution`."""
+        means = loc - _normal_scores(loc.shape[-2])
+        parts = [log_probability, means, inverse_softplus(scale - self.min_scale)]
+        return np.concatenate([part.reshape(*part.shape[:-2], -1) for part in parts], axis=-1)
+
+    def pooled(self, raw) -> np.ndarray:
+        """Compute raw numbers (.., K n_raw) of the equal mixture of K networks (K, .., n_raw)."""
+        networks = [self.distribution(one) for one in np.asarray(raw, dtype="float64")]
+        # Equal shares need no factor: probabilities are normalised.
+        return self.raw_of(*(np.concatenate(parts, axis=-2) for parts in zip(*networks)))
+
+    def widened(self, raw, variance, shift=0.0) -> np.ndarray:
+        """Shift each component and add to its variance, as `GaussianHead.widened`."""
+        loc, scale, log_probability = self.distribution(raw)
+        variance, shift = (
+            np.asarray(part)[..., None, :]
+            for part in np.broadcast_arrays(variance, shift, loc[..., 0, :])[:2]
+        )
+        return self.raw_of(loc + shift, np.sqrt(scale**2 + variance), log_probability)
 
     def moments(self, raw, xp=np):
         """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
@@ -467,12 +500,6 @@ class GaussianMixtureHead(LikelihoodHead):
             return super().validation_loss(y, raw)
         return backend.ops.mean(self._crps(y, raw, backend.ops), axis=-1)
 
-    def scores(self, y, raw) -> np.ndarray:
-        """Compute `validation_loss` (..,) in NumPy, from arrays. Searches minimise it."""
-        if self.validation == "log":
-            return super().scores(y, raw)
-        return self._crps(y, raw).mean(axis=-1)
-
     def _crps(self, y, raw, xp=np):
         """Compute the CRPS (.., n_outputs) of each output."""
         loc, scale, log_probability = self.distribution(raw, xp)
@@ -494,6 +521,11 @@ class GaussianMixtureHead(LikelihoodHead):
         )
         share = ops.exp(log_probability) / copies.shape[-2]
         return ops.mean(_mixture_crps(y, loc, scale, share, ops), axis=-1)
+
+
+def _normal_scores(j):
+    """Return the quantiles (J, 1) of the standard normal at (j + 1/2) / J."""
+    return special.ndtri((np.arange(j) + 0.5) / j)[:, None]
 
 
 def _logsumexp(values, xp):

@@ -366,10 +366,10 @@ _MOST_EPOCHS = 512  # for tables of very few rows
 # Changes of the default. Which one is best differs from table to table.
 _KNOWN_RECIPES: tuple[dict, ...] = (
     {},
+    {"loss": "nll"},
     {"frequency_scale": 3.0},
     {"embedding": "piecewise-linear"},
     {"residual": True, "dropout": 0.1},
-    {"loss": "nll"},
     {"embedding": "none"},
 )
 # Classes: how columns are embedded, the network without hidden layers, and the lengths and decays

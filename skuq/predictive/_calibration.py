@@ -574,23 +574,6 @@ def fit_out_of_bag(
     return factor, floor, fit_tail(np.stack(log_density), weight)
 
 
-def fit_normal_shape(
-    error: np.ndarray, total: np.ndarray, weight: np.ndarray
-) -> tuple[float, float, tuple[float, ...]]:
-    """Fit factor, floor and tail of normals to errors (n, m) and predicted variances (n, m).
-
-    See `fit_scale` and `fit_tail`; with fewer than 30 rows these are 1, 0 and none.
-    """
-    used = weight > 0
-    if used.sum() < _FEWEST_ROWS:
-        return 1.0, 0.0, ()
-    error, total, weight = error[used], total[used], weight[used]
-    factor, floor = fit_scale(error**2, total, weight)
-    scales = np.array(TAIL_SCALES)[:, None, None]
-    z = error / (scales * np.sqrt(factor**2 * total + floor**2))
-    return factor, floor, fit_tail(-0.5 * z**2 - np.log(scales), weight)
-
-
 def fit_tail(log_density: np.ndarray, weight: np.ndarray) -> tuple[float, ...]:
     """Fit the shares of the scales `TAIL_SCALES` in the shape of a predicted distribution.
 

@@ -164,9 +164,9 @@ def join_trials(trials: Sequence[Any], head: Any) -> FoldedMember:
         center, n = centers.mean(axis=0), centers.shape[1]
         # Variance of the mixture = mean of the variances + variance of the means. These are the
         # means of all networks; the means in `raws`, of one network each, differ more.
-        mean, std = head.distribution(raws[:, :n])
-        total = np.square(std).mean(axis=0) + centers.var(axis=0, dtype="float64")
-        raw[:n] = head.raw_of(mean.mean(axis=0), np.sqrt(total))
+        mean, _ = head.moments(raws[:, :n])
+        spread = centers.var(axis=0, dtype="float64")
+        raw[:n] = head.pooled(head.widened(raws[:, :n], spread, mean.mean(axis=0) - mean))
     score = float(np.mean([trial.score for trial in trials]))
     networks = [network.with_held_out(None) for network in networks]
     return FoldedMember(tuple(networks), raw.astype("float32"), score, center)

@@ -19,7 +19,6 @@ import numpy as np
 from skuq._utils._environment import repeat_seed, trial_seed
 from skuq.catalog._records import FoldedMember, Member, TrialBudget, TrialOutcome, TrialRecord
 from skuq.exceptions import SearchSpaceError
-from skuq.networks._heads import GaussianHead
 from skuq.networks._keras_models import register_again, registered_in_main
 from skuq.networks._plan import make_plan, without_names
 from skuq.networks._space import SearchSpace
@@ -115,7 +114,7 @@ def folded_member(
     """Make the record of a trial with one network per fold.
 
     Every row is a validation row of at most one fold, and the record holds that fold's prediction
-    of it. Rows that no fold validates do not count for the score. To the variance of normal
+    of it. Rows that no fold validates do not count for the score. To the variance of numbers'
     predictions that of all networks' means is added: score and selection then judge the mixture
     that will predict. `center` is the mixture's mean.
     For further inputs, `held_out`, the record holds the prediction of all networks' mixture.
@@ -130,21 +129,24 @@ def folded_member(
         raw[valid] = np.asarray(network.held_out)[: len(valid)]
         weight[valid] = data.weight[valid]
     center = None
-    if isinstance(head, GaussianHead):
-        mean, noise = head.distribution(raw.astype("float64"))
-        loc, _ = head.distribution(_predict_in_time(networks, data.x, deadline))
+    if hasattr(head, "widened"):
+        loc, _ = head.moments(_predict_in_time(networks, data.x, deadline))
         center = loc.mean(axis=0, dtype="float64").astype("float32")
         variance = loc.var(axis=0, dtype="float64")
         n, k = len(networks), len(loc)
         if k < n:  # the means of k networks vary less than those of all
             variance *= (1 - 1 / n) / (1 - 1 / k)
-        std = np.sqrt(noise**2 + variance)
-        raw = head.raw_of(mean, std).astype("float32")
+        raw = head.widened(raw.astype("float64"), variance).astype("float32")
     score = mean_score(head, data.y, raw, weight)
     if held_out is not None:
-        # One normal that stands for the mixture of all networks, as raw numbers.
-        mixture = head.pooled(_predict_in_time(networks, held_out, deadline))
-        raw = np.concatenate([raw, mixture.astype("float32")])
+        # Raw numbers that stand for the mixture of all networks.
+        raws = _predict_in_time(networks, held_out, deadline)
+        mixture = head.pooled(raws)
+        # A mixture of mixtures has the components of all networks, as many in each trial.
+        if mixture.shape[-1] > head.n_raw:
+            mixture = head.pooled(np.resize(raws, (len(networks), *raws.shape[1:])))
+            raw = head.pooled(np.stack([raw] * len(networks)))
+        raw = np.concatenate([raw, mixture]).astype("float32")
     networks = [network.with_held_out(None) for network in networks]
     return FoldedMember(tuple(networks), raw, score, center)
 
@@ -279,7 +281,7 @@ class MemberTrainer:
             needed, to_predict, measured = seconds_needed(jobs)
             # The mixture's moments need predictions of each network for the rows of all folds.
             n_passes = 1
-            if self.folds is not None and isinstance(self.head, GaussianHead):
+            if self.folds is not None and hasattr(self.head, "widened"):
                 n_passes += len(self.folds)
             of_result = to_predict * n_passes
             deadline -= min(of_result, budget.seconds / 2)

@@ -259,8 +259,8 @@ def test_mixtures_are_judged_by_their_crps_and_trained_by_both_scores():
     loc, scale, log_probability = (part[..., None] for part in MIXTURE.distribution(raw))
     cdf = (np.exp(log_probability) * special.ndtr((at - loc) / scale)).sum(axis=1)  # (7, 2, ..)
     crps = integrate.simpson((cdf - (y[..., None] <= at)) ** 2, x=at)
-    for found in (MIXTURE.validation_loss(*float32(y, raw)), MIXTURE.scores(y, raw)):
-        assert_allclose(found, crps.mean(axis=1), rtol=2e-3)
+    judged = MIXTURE.validation_loss(*float32(y, raw))
+    assert_allclose(judged, crps.mean(axis=1), rtol=2e-3)
     _, std = MIXTURE.moments(raw)
     weighted = crps - std * MIXTURE.log_densities(y, raw)
     assert_allclose(MIXTURE.loss(*float32(y, raw)), weighted.mean(axis=1), rtol=2e-3)
@@ -275,7 +275,23 @@ def test_mixtures_are_judged_by_their_crps_and_trained_by_both_scores():
     # Copies of one prediction are that prediction.
     twice = np.concatenate([raw, raw], axis=1)
     found = PackedHead(MIXTURE, 2).validation_loss(*float32(y, twice))
-    assert_allclose(found, MIXTURE.scores(y, raw), rtol=1e-4)
+    assert_allclose(found, judged, rtol=1e-4)
+
+
+@pytest.mark.parametrize("head", [GaussianHead(2), MIXTURE], ids=["normal", "mixture"])
+def test_pooled_and_widened_numbers_have_the_moments_of_mixtures(head):
+    y, raw = numbers(head)
+    other = numbers(head, seed=1)[1]
+    (mean, std), (far, wide) = head.moments(raw), head.moments(other)
+    found = head.moments(head.pooled(np.stack([raw, other])))
+    variance = (std**2 + wide**2) / 2 + ((mean - far) / 2) ** 2
+    assert_allclose(found, [(mean + far) / 2, np.sqrt(variance)], rtol=1e-9)
+    found = head.moments(head.widened(raw, far**2, wide))
+    assert_allclose(found, [mean + wide, np.sqrt(std**2 + far**2)], rtol=1e-9)
+    if head is MIXTURE:  # which keeps the shape, too
+        pooled = head.log_densities(y, head.pooled(np.stack([raw, other])))
+        each = [head.log_densities(y, one) for one in (raw, other)]
+        assert_allclose(pooled, np.logaddexp(*each) - np.log(2), rtol=1e-9)
 
 
 def test_components_start_apart_over_a_standardised_y():

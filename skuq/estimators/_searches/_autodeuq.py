@@ -70,7 +70,7 @@ def _plan(self: Any, X: Any) -> SearchPlan:
     if classifies:
         targets = ClassTargets(self.class_weight)
     else:
-        loss = _LOSSES[0] if is_tabular else "nll"
+        loss = "gaussian-mixture" if is_tabular else "nll"
         targets = NumberTargets(self.target_transform, loss=loss)
     return SearchPlan(
         strategy,
@@ -85,7 +85,6 @@ def _plan(self: Any, X: Any) -> SearchPlan:
         discards=True,
         n_repeats=repeats,
         search_share=_SEARCH_SHARE if repeats else 1.0,
-        score_name="CRPS" if is_tabular and not classifies else "NLL",
     )
 
 
@@ -101,7 +100,7 @@ def paper_settings(name: str) -> dict[str, Any]:
         "n_trials": 500,
         "n_members": 5,
         "search": AgEBO(population_size=100, sample_size=10, discard=False),
-        "selection": GreedySelection(min_members=1),
+        "selection": GreedySelection("nll", min_members=1),
         "repeats": 0,
         **experiments[name],
     }
@@ -111,12 +110,12 @@ def paper_settings(name: str) -> dict[str, Any]:
 class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     """Deep ensemble found by a joint search of architectures and hyperparameters.
 
-    `n_trials` networks that predict a mean and a standard deviation are trained, each proposed
-    on the basis of the finished trials: ageing evolution changes the architecture, and Bayesian
-    optimisation the training hyperparameters (AgEBO). From this catalog, a greedy selection on
-    validation rows chooses up to `n_members`, whose mixture is the prediction. The average noise
-    that members predict is the aleatoric uncertainty, and the disagreement of their means the
-    epistemic uncertainty.
+    `n_trials` networks are trained, each proposed on the basis of the finished trials: ageing
+    evolution changes the architecture, and Bayesian optimisation the training hyperparameters
+    (AgEBO). A network predicts a mixture of three normals, in the paper's space one normal. From
+    this catalog, a greedy selection on validation rows chooses up to `n_members`, whose mixture is
+    the prediction. The average noise that members predict is the aleatoric uncertainty, and the
+    disagreement of their means the epistemic uncertainty.
 
     Parameters
     ----------
@@ -175,9 +174,9 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         space, or with `max_time` as many as fit into the last 40 % of it (at most 20), and 0 in
         other spaces, with `refit` or with a splitter, which has no other folds.
     calibrate : bool, default=True
-        Whether to scale the ensemble's standard deviation so that it fits the out-of-fold errors,
-        as `TabularEnsembleRegressor` does. Without folds, and with `shift_validation`, only
-        `reselect` on new rows calibrates.
+        Whether to scale the ensemble's distribution, and give it a floor and a tail, so that it
+        fits the out-of-fold errors, as `TabularEnsembleRegressor` does. Without folds, and with
+        `shift_validation`, only `reselect` on new rows calibrates.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
@@ -234,7 +233,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     calibration_ : tuple of (float, float, tuple of float)
         Factor of the standard deviation, floor of the noise in units of the standardised y, and
         shares of 0.7, 1 and 3 times the resulting scale in the distribution of each network (none
-        if it is left a normal).
+        if it is left as it is).
     decisions_ : Decisions
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     preprocessor_ : transformer or None

@@ -112,8 +112,6 @@ class SearchPlan:
         Number of times that the selected trials are trained again on other folds.
     search_share : float
         Share of `max_time` for the search itself; the rest is for repeats.
-    score_name : str
-        Name of the score that the search minimises, for messages.
     images : bool
         Whether X can be images, whose shape is then a fitted attribute.
     """
@@ -131,7 +129,6 @@ class SearchPlan:
     stacks: bool = False
     n_repeats: int = 0
     search_share: float = 1.0
-    score_name: str = "NLL"
     images: bool = False
 
     @property

@@ -283,7 +283,7 @@ class SearchEstimator:
         options = self._options(
             "search",
             self.n_trials,
-            "objective" if strategy.objective is not None else plan.score_name,
+            "objective" if strategy.objective is not None else "NLL",
             max_time=self._time_left(started, plan.search_share),
             first_trial=self._time_left(started),
         )
@@ -338,7 +338,7 @@ class SearchEstimator:
         Repeats have other seeds and other folds, if there are folds. None starts once less than
         half of the time of the fastest is left, and those that are cut short are not used.
         """
-        score = plan.score_name
+        score = "NLL"
         store: Any = search.store
         splits: Any = task.splits
         if retraining.kind == "refit":

@@ -17,16 +17,17 @@ from skuq.ensembles import Selection, SelectionRule
 from skuq.ensembles._rules import Candidates
 from skuq.ensembles._selection import check_selection
 from skuq.fitted._ensemble import FittedEnsemble
-from skuq.predictive._calibration import fit_normal_shape
+from skuq.predictive._calibration import fit_out_of_bag
 from skuq.search import SearchResult
 from skuq.search._search import Retraining
 from skuq.tables._inputs import read_validation_rows, warn_of_few_rows
 from skuq.tables._splits import Splits, standardise_rows
-from skuq.tables._targets import NumberTargets
+from skuq.tables._targets import NumberTargets, normal_components
 from skuq.training import predict_members
 
 # Share of their epochs for which networks have to be trained to count as trained.
 _MIN_SHARE_TRAINED = 0.1
+_MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
 _MOST_FAILURES = 0.25  # share of trials that may fail without a warning
 
 
@@ -71,16 +72,36 @@ class Chooser:
         """
         if not self.calibrates or candidates.centers is None:
             return NO_CALIBRATION
-        loc, scale = candidates.loc[chosen.indices], candidates.scale[chosen.indices]
-        centers = np.stack([candidates.centers[k] for k in chosen.indices]).astype("float64")
-
-        def average(values: np.ndarray) -> np.ndarray:
-            return np.tensordot(chosen.weights, values, 1)
-
-        # Variance of the mixture of trials = mean of variances + variance of means.
-        total = average(scale**2 + (centers - average(centers)) ** 2)
+        rows = np.arange(len(candidates.y))
+        if len(rows) > _MOST_CALIBRATION_ROWS:
+            rng = np.random.default_rng(0)
+            rows = np.sort(rng.choice(rows, _MOST_CALIBRATION_ROWS, replace=False))
+        raws = [candidates.raw[k][rows].astype("float64") for k in chosen.indices]
+        parts = [normal_components(candidates.head, raw[None]) for raw in raws]
+        # Trials with fewer repeats have fewer components: fill up with some of no probability.
+        most = max(loc.shape[1] for loc, _, _ in parts)
+        loc, scale, probability = (
+            np.concatenate(
+                [
+                    np.pad(
+                        p, ((0, 0), (0, most - p.shape[1]), (0, 0), (0, 0)), constant_values=fill
+                    )
+                    for p in arrays
+                ]
+            )
+            for arrays, fill in zip(zip(*parts), (0.0, 1.0, 0.0))
+        )
+        # Means of the networks that have not seen the row differ more between trials than those of
+        # all networks of each trial, which predict: take the differences of the latter.
+        means = (probability * loc).sum(axis=1)
+        centers = np.stack([candidates.centers[k][rows] for k in chosen.indices]).astype("float64")
+        centers += np.tensordot(chosen.weights, means - centers, 1)
+        loc += (centers - means)[:, None]
         weight: Any = candidates.sample_weight
-        return fit_normal_shape(candidates.y - average(loc), total, weight)
+        unseen = np.ones((len(raws), len(rows)), dtype=bool)
+        return fit_out_of_bag(
+            loc, scale, probability, chosen.weights, unseen, candidates.y[rows], weight[rows]
+        )
 
     def choose_each(self, result: SearchResult, head: Any) -> dict[str, Any]:
         """Select an ensemble for each held-out set, and the one that predicts.
