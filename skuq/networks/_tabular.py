@@ -477,8 +477,8 @@ class TabularSpace(Settings):
         classes : bool, default=False
             Whether y are classes, for which the default has some dropout.
         losses : tuple of {"crps", "nll"}, default=()
-            Choices of a further decision about the loss, the `score` of a `GaussianHead`; the first
-            is the default.
+            Choices of a further decision about the loss, the `score` of a `GaussianMixtureHead`;
+            the first is the default.
 
         Returns
         -------
@@ -549,12 +549,15 @@ class BoundTabularSpace:
         return [change for change in _KNOWN_RECIPES if self.losses or "loss" not in change]
 
     def head(self, configuration: Mapping, head):
-        """Select the head that a configuration trains with, if the loss is a decision."""
+        """Select the head that a configuration trains with, if the loss is a decision.
+
+        The recipe has the weights of both losses, so that one program trains either.
+        """
         if "loss" not in configuration:
             return head
         if isinstance(head, PackedHead):
             return replace(head, head=self.head(configuration, head.head))
-        return replace(head, score={"nll": "log"}.get(configuration["loss"], configuration["loss"]))
+        return replace(head, score="weighted")
 
     def build(
         self, configuration: Mapping, input_shape: tuple, n_outputs: int, *, n_copies: int = 1
@@ -618,13 +621,15 @@ class BoundTabularSpace:
             factors = [("scale", 6.0), ("activation_*", 0.1), ("*/bias", 0.1)]
         if configuration["embedding"] != "none" and self._numeric_columns:
             factors.insert(0, ("embedding", 0.1))
-        of_classes: dict = {"early_stopping_patience": None}
+        of_targets: dict = {"early_stopping_patience": None}
+        if "loss" in configuration:
+            of_targets["loss_settings"] = (("crps", float(configuration["loss"] == "crps")),)
         if self.classes:
             epochs = min(epochs, configuration["epochs"])
             # The best epochs of single folds would be those of chance, on few rows.
-            of_classes["keep"] = "best-jointly"
+            of_targets["keep"] = "best-jointly"
             if configuration["epochs"] > _LONG:
-                of_classes["early_stopping_patience"] = _PATIENCE
+                of_targets["early_stopping_patience"] = _PATIENCE
         return {
             "optimizer": "adam",
             "beta_2": 0.95,
@@ -639,5 +644,5 @@ class BoundTabularSpace:
             "learning_rate": configuration["learning_rate"],
             "weight_decay": configuration["weight_decay"],
             "dropout": configuration["dropout"] or None,
-            **of_classes,
+            **of_targets,
         }

@@ -302,10 +302,7 @@ def _make_jobs(estimator, task, network, kinds, given, n_members, padded):
         model = space.build(
             configuration, data.x.shape[1:], targets.head.n_raw, n_copies=network.n_copies
         )
-        fields, head = space.recipe(configuration), targets.head
-        if losses:  # weights of the losses, with which one program trains both kinds
-            fields["loss_settings"] = (("crps", float(configuration["loss"] == "crps")),)
-            head = space.head({"loss": "weighted"}, head)
+        fields, head = space.recipe(configuration), space.head(configuration, targets.head)
         recipe = shared.make_recipe(estimator, task, given, fields)
         # Members of all kinds are numbered in turn; seeds go by these numbers.
         numbers = range(kind, n_members, len(kinds))
