@@ -24,8 +24,7 @@ from numpy.typing import ArrayLike
 from scipy.spatial.distance import pdist
 
 from skuq._utils._checks import check_weights
-from skuq.ensembles._selection import Loss, Statistics, are_distinct_indices
-from skuq.metrics._checks import check_choice
+from skuq.ensembles._selection import Loss, Statistics
 
 _CHUNK_BYTES = 2**22  # size of one temporary array
 _TIE = 1e-6  # share of the votes by which weights are changed to break ties
@@ -66,20 +65,6 @@ def extend_teams(alive: np.ndarray, most: int) -> np.ndarray:
                 f"{most:,} can be. Set `max_team_size` to {size}, or raise `beta`."
             )
     return np.array(extended, dtype=int).reshape(-1, size + 1)
-
-
-def check_teams(teams: Sequence[Any], n_models: int) -> list[np.ndarray]:
-    """Check teams, and return each as a sorted array of distinct model indices."""
-    checked = []
-    for team in teams:
-        members = np.asarray(team)
-        if not are_distinct_indices(members, n_models) or len(members) < 2:
-            raise ValueError(
-                "A team must be two or more distinct model indices in "
-                f"0..{n_models - 1}. Got {team!r}."
-            )
-        checked.append(np.sort(members).astype(int))
-    return checked
 
 
 def row_weights(sample_weight: ArrayLike | None, n: int) -> np.ndarray:
@@ -284,7 +269,10 @@ class PairCounts:
 
         `teams` is (n_teams, S), and `sets` (n_teams,) holds the number of each team's set of rows,
         or one number for all. The paper's formulas (appendix C) are written in counts of pairs.
-        Scores are rounded to twelve digits, so that equal teams get equal scores.
+        Scores are rounded to twelve digits, so that equal teams get equal scores. They are never
+        NaN: an undefined ratio 0/0 is 0 for pairs in "ck", "ck-formula-1" and "qs" (no agreement
+        beyond chance can be seen), and 1 for "fk" and "gd" (members that never differ are not
+        diverse). Without rows, "bd" and "kw" are 1, too.
         """
         sets = np.broadcast_to(sets, len(teams))
         n, size = self.n[sets], teams.shape[1]
@@ -319,7 +307,13 @@ class PairCounts:
         return _ratio(self.n[:, None, None] * self.agree - self.chance, n2 - self.chance, 0.0, n2)
 
     def _formula_1(self) -> np.ndarray:
-        """Compute Formula 1 (F, M, M) of all pairs, as printed (see `diversity_score`)."""
+        """Compute the HQ paper's Formula 1 (F, M, M) of all pairs, as printed.
+
+        It pairs the brackets of kappa's denominator differently: (N11 + N10)(N01 + N00) + (N11 +
+        N01)(N10 + N00), where Cohen's has (N11 + N10)(N10 + N00) + (N11 + N01)(N01 + N00). The two
+        are equal only for models of equal accuracy or without correlation; otherwise Formula 1 is
+        farther from 0.
+        """
         n, first = self.n[:, None, None], self.wrong[:, :, None]
         second = np.swapaxes(first, 1, 2)
         product = n * self.both - first * second  # N11 N00 - N01 N10
@@ -393,116 +387,6 @@ def count_pairs(
         agree.append(pairs[0])
         chance.append(pairs[1])
     return PairCounts(*map(np.array, (n, single, both, agree, chance)))
-
-
-def diversity_score(
-    predictions: ArrayLike,
-    y: ArrayLike | None = None,
-    *,
-    measure: str = "gd",
-    teams: Sequence[Sequence[int]] | None = None,
-    on: str = "correctness",
-    sample_weight: ArrayLike | None = None,
-) -> float | np.ndarray:
-    """Compute a Q measure of teams' diversity; low means diverse.
-
-    Parameters
-    ----------
-    predictions : array-like of shape (n_models, n_samples)
-        Booleans that tell whether a model is right, or labels if `y` is given or ``on="labels"``.
-    y : array-like of shape (n_samples,), optional
-        True labels.
-    measure : {"ck", "ck-formula-1", "qs", "bd", "fk", "kw", "gd"}, default="gd"
-        Cohen's kappa, the HQ paper's Formula 1 for it (see Notes), Q statistics and binary
-        disagreement, averaged over pairs; Fleiss' kappa, Kohavi-Wolpert variance and
-        generalised diversity. "bd", "kw" and "gd" are one minus the measure, so that low means
-        diverse for all.
-    teams : sequence of sequences of int, optional
-        Teams to score, as lists of model indices. By default one team of all models.
-    on : {"correctness", "labels"}, default="correctness"
-        Ratings compared by "ck" and "fk": right or wrong, as in the paper, or the labels
-        themselves, as in its released code. The other measures use correctness only.
-    sample_weight : array-like of shape (n_samples,), optional
-        Non-negative weights of the rows.
-
-    Returns
-    -------
-    float or ndarray of shape (n_teams,)
-        One number if `teams` is not given. Scores are never NaN: an undefined ratio 0/0 is 0 for
-        pairs in "ck", "ck-formula-1" and "qs" (no agreement beyond chance can be seen), and 1 for
-        "fk" and "gd" (members that never differ are not diverse). Without rows, "bd" and "kw" are
-        1, too.
-
-    Raises
-    ------
-    ValueError
-        If shapes do not agree, or a team or the measure is invalid.
-
-    Notes
-    -----
-    All rows given are used. The HQ paper uses negative samples only: rows on which at least one
-    model is wrong (Q), or the focal model is wrong (HQ).
-
-    "ck" is Cohen's kappa: 2 (N11 N00 - N01 N10) / ((N11 + N10)(N10 + N00) + (N11 + N01)(N01 +
-    N00)). "ck-formula-1" is the paper's Formula 1 as printed, which pairs the brackets of the
-    denominator differently: (N11 + N10)(N01 + N00) + (N11 + N01)(N10 + N00). The two are equal
-    only for models of equal accuracy or without correlation; otherwise Formula 1 is farther
-    from 0.
-
-    References
-    ----------
-    "Deep ensembles with hierarchical diversity pruning", appendix C, Formulas 1 to 7.
-
-    Examples
-    --------
-    >>> right = [[True, True, False, False], [True, False, True, False]]
-    >>> diversity_score(right, measure="bd"), diversity_score(right, measure="gd")
-    (0.5, 0.5)
-    """
-    check_choice("measure", measure, MEASURES)
-    if on not in ("correctness", "labels"):
-        raise ValueError(f"`on` must be 'correctness' or 'labels'. Got {on!r}.")
-    predictions = np.asarray(predictions)
-    if predictions.ndim != 2 or not predictions.shape[0]:
-        raise ValueError(
-            f"`predictions` must be (n_models, n_samples). Got shape {predictions.shape}."
-        )
-    n_models, n_samples = predictions.shape
-    if on == "labels":
-        # The kappas compare labels only, so that no model counts as wrong.
-        if measure not in ("ck", "fk"):
-            raise ValueError(f'`on="labels"` needs measure "ck" or "fk". Got {measure!r}.')
-        labels = np.unique(predictions, return_inverse=True)[1].reshape(predictions.shape)
-        wrong = np.zeros(predictions.shape, bool)
-    else:
-        labels, wrong = None, _wrong(predictions, y)
-    weight = row_weights(sample_weight, n_samples)
-    # All rows are one set (F = 1), the rows that a Q measure is computed on.
-    counts = count_pairs(wrong, [np.arange(n_samples)], weight, labels)
-    members = check_teams([range(n_models)] if teams is None else list(teams), n_models)
-    # One at a time, since teams may have different sizes.
-    scores = np.array([counts.scores(measure, team[None], 0)[0] for team in members])
-    return float(scores[0]) if teams is None else scores
-
-
-def _wrong(predictions: np.ndarray, y: ArrayLike | None) -> np.ndarray:
-    """Find the rows on which each model is wrong, (M, N), from labels and `y` or from booleans."""
-    if y is None:
-        if predictions.dtype == bool:
-            return ~predictions
-        raise ValueError(
-            "Without `y`, `predictions` must be booleans, True where the model is right. "
-            f"Got {predictions.dtype}. Give `y` if they are labels."
-        )
-    y = np.asarray(y)
-    if y.shape != predictions.shape[1:]:
-        raise ValueError(f"`y` must have shape {predictions.shape[1:]}. Got {y.shape}.")
-    if (y.dtype.kind in "US") != (predictions.dtype.kind in "US"):
-        raise ValueError(
-            f"`predictions` are of type {predictions.dtype}, `y` of type {y.dtype}: no label "
-            "could be right. Convert one of them."
-        )
-    return predictions != y
 
 
 def architecture_diversity(embeddings: ArrayLike) -> float:

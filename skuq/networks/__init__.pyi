@@ -2,6 +2,8 @@ from ._cells import AMOEBANET as AMOEBANET
 from ._cells import DARTS as DARTS
 from ._cells import CellSpace as CellSpace
 from ._cells import Genotype as Genotype
+from ._cells import NASBench201Space as NASBench201Space
+from ._cells import parse_nas_bench_201 as parse_nas_bench_201
 from ._dense import MLP as MLP
 from ._dense import DenseSpace as DenseSpace
 from ._dense import build_mlp as build_mlp
@@ -9,8 +11,6 @@ from ._epinet import ConditionedPrior as ConditionedPrior
 from ._epinet import EpiNet as EpiNet
 from ._given_spaces import KerasTunerSpace as KerasTunerSpace
 from ._heads import GaussianHead as GaussianHead
-from ._nas_bench import NASBench201Space as NASBench201Space
-from ._nas_bench import parse_nas_bench_201 as parse_nas_bench_201
 from ._nomu_settings import ArtificialInputs as ArtificialInputs
 from ._nomu_settings import NOMULoss as NOMULoss
 from ._nomu_settings import NOMUNetwork as NOMUNetwork

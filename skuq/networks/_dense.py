@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
-
 from skuq._params import Interval, Settings, StrOptions
 from skuq._utils._records import saved_as
 from skuq.networks._heads import GaussianHead
+from skuq.networks._keras_models import check_units
 from skuq.networks._plan_parts import ACTIVATIONS as KNOWN_ACTIVATIONS
 from skuq.networks._space import Categorical, Decisions, Integer, Space, training_hyperparameters
 
@@ -87,20 +86,6 @@ class MLP(Settings):
             dropout=(self.dropout or None) if dropout is None else dropout,
             scale_l2=float(scale_l2),
         )
-
-
-def check_units(name: str, given: Any) -> list[int]:
-    """Check a parameter with the number of units of each hidden layer."""
-    try:
-        units = np.atleast_1d(given)
-        usable = units.ndim == 1 and units.dtype.kind in "iu" and (units >= 1).all()
-    except ValueError:  # nested sequences of different lengths
-        usable = False
-    if not usable or not len(units):
-        raise ValueError(
-            f"`{name}` must be positive integers, one for each hidden layer. Got {given!r}."
-        )
-    return units.tolist()
 
 
 def dense_initializer(n_columns: int) -> Any:

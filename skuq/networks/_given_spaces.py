@@ -10,10 +10,9 @@ from typing import Any
 from skuq._params import Interval, Settings
 from skuq._utils._records import supplied_by_user
 from skuq.exceptions import SearchSpaceError
-from skuq.networks._cells import CellSpace
+from skuq.networks._cells import CellSpace, NASBench201Space
 from skuq.networks._dense import DenseSpace, WidthDepthSpace
 from skuq.networks._keras_models import check_builder, unpack_hypermodel
-from skuq.networks._nas_bench import NASBench201Space
 from skuq.networks._space import (
     Categorical,
     Decisions,

@@ -15,6 +15,7 @@ import numpy as np
 
 from skuq._params import Interval, Settings, StrOptions
 from skuq._utils._records import saved_as
+from skuq.networks._keras_models import check_units
 from skuq.networks._nomu import READOUTS
 from skuq.networks._plan_parts import ACTIVATIONS
 
@@ -114,24 +115,10 @@ class NOMUNetwork(Settings):
         """Return the numbers of units of f's and of r's hidden layers; `auto` is the default."""
         # A function for f leaves `hidden_units` at "auto", which r's layers then follow.
         given = auto if isinstance(self.hidden_units, str) else self.hidden_units
-        mean = _check_units("hidden_units", given)
+        mean = check_units("hidden_units", given)
         if self.side_hidden_units is None:
             return mean, mean
-        return mean, _check_units("side_hidden_units", self.side_hidden_units)
-
-
-def _check_units(name: str, given: Any) -> list[int]:
-    """Check the numbers of units of hidden layers, and return them as a list."""
-    try:
-        units = np.atleast_1d(given)
-        usable = units.ndim == 1 and units.dtype.kind in "iu" and bool((units >= 1).all())
-    except ValueError:  # nested sequences of different lengths
-        usable = False
-    if not usable or not len(units):
-        raise ValueError(
-            f"`{name}` must be positive integers, one for each hidden layer. Got {given!r}."
-        )
-    return [int(n) for n in units]
+        return mean, check_units("side_hidden_units", self.side_hidden_units)
 
 
 @saved_as("networks.NOMULoss")

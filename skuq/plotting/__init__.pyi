@@ -5,9 +5,9 @@ from ._catalog import CatalogDisplay as CatalogDisplay
 from ._coverage import ConditionalCoverageDisplay as ConditionalCoverageDisplay
 from ._coverage import CoverageWidthDisplay as CoverageWidthDisplay
 from ._errors import ErrorStdDisplay as ErrorStdDisplay
+from ._errors import PredictionBandDisplay as PredictionBandDisplay
 from ._errors import RetentionDisplay as RetentionDisplay
 from ._history import RegretDisplay as RegretDisplay
 from ._history import SearchHistoryDisplay as SearchHistoryDisplay
 from ._members import MemberDiversityDisplay as MemberDiversityDisplay
 from ._members import TeamDisplay as TeamDisplay
-from ._prediction_band import PredictionBandDisplay as PredictionBandDisplay

@@ -10,8 +10,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose
 from sklearn.metrics import cohen_kappa_score
 from statsmodels.stats.inter_rater import aggregate_raters, fleiss_kappa
-
-from skuq.ensembles._teams import diversity_score
+from teams import diversity_score
 
 MEASURES = ("ck", "ck-formula-1", "qs", "bd", "fk", "kw", "gd")
 
@@ -163,29 +162,3 @@ def test_diversity_score_takes_teams_apart():
     teams = [(0, 1), (4, 2, 3), (0, 1, 2, 3, 4)]
     expected = [diversity_score(right[list(team)]) for team in teams]
     assert_allclose(diversity_score(right, teams=teams), expected, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"measure": "xx"}, "one of"),
-        ({"on": "votes"}, "'correctness' or 'labels'"),
-        ({"measure": "gd", "on": "labels"}, "needs measure"),
-        ({"measure": "ck-formula-1", "on": "labels"}, "needs measure"),
-        ({"y": [1, 2]}, "shape"),
-        ({"teams": [(0,)]}, "two or more"),
-        ({"teams": [(0, 0)]}, "distinct"),
-        ({"teams": [(0, 9)]}, "0..4"),
-        ({"teams": [(0.5, 1)]}, "model indices"),
-        ({"sample_weight": [-1.0] * 60}, "[Nn]egative values"),
-        ({"sample_weight": [np.inf] * 60}, "infinity"),
-        ({"sample_weight": [0.0] * 60}, "zero|All are 0"),
-        ({"predictions": [["a"] * 60] * 2, "y": [1] * 60}, "no label"),
-        ({"predictions": [True, False]}, "n_models, n_samples"),
-        ({"predictions": [[1, 2], [2, 1]]}, "booleans"),
-    ],
-)
-def test_diversity_score_refuses(arguments, message):
-    arguments = {"predictions": draw(0), **arguments}
-    with pytest.raises(ValueError, match=message):
-        diversity_score(**arguments)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
+from teams import diversity_score
 
 from skuq.ensembles import TeamSelection, select_hq, select_teams
 from skuq.ensembles._pruning import _kmeans_filter
-from skuq.ensembles._teams import diversity_score
 
 MEASURES = ("ck", "ck-formula-1", "qs", "bd", "fk", "kw", "gd")
 

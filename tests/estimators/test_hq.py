@@ -77,8 +77,7 @@ def test_hq_selector_chooses_by_out_of_fold_predictions(digits, voting):
     model = HQEnsembleSelector(pool, voting=voting, cv=3).fit(X, y)
     method = "predict" if voting == "hard" else "predict_proba"
     predictions = [cross_val_predict(m, X, y, cv=3, method=method) for _, m in pool]
-    chosen = HQEnsembleSelector.select_from_predictions(predictions, y, voting=voting)
-    pd.testing.assert_frame_equal(chosen.teams_, select_teams(predictions, y, voting=voting).teams_)
+    chosen = select_teams(predictions, y, voting=voting)
     pd.testing.assert_frame_equal(model.teams_, chosen.teams_)
     assert model.selected_ == chosen.selected_
     assert (model.n_possible_, model.n_scored_) == (26, chosen.n_scored_)

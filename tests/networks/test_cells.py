@@ -20,9 +20,9 @@ from skuq.networks._cells import (
     OPERATIONS,
     Cell,
     CellLayers,
+    _add_nas_bench_cell,
     build_cell_network,
 )
-from skuq.networks._nas_bench import _add_cell as nas_bench_cell
 from skuq.training import Recipe
 from skuq.training._networks import draw_variables
 
@@ -344,7 +344,7 @@ def test_nas_bench_cell_adds_its_paths(chosen, factor):
     skips = {f"edge_{i}_{j}": "skip_connect" for i, j in itertools.combinations(range(4), 2)}
     configuration = {**skips, **chosen}
     forward, _ = applied(
-        lambda layers, x: nas_bench_cell(layers, configuration, x, "cell"), (3, 3, 1)
+        lambda layers, x: _add_nas_bench_cell(layers, configuration, x, "cell"), (3, 3, 1)
     )
     x = random_image(2, 3, 3, 1)
     assert_allclose(forward(x), factor * x, rtol=1e-6)

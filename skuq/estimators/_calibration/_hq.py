@@ -15,7 +15,6 @@ from sklearn.utils.validation import check_is_fitted
 from skuq._params import BaseComposition, Interval, Options, StrOptions
 from skuq._utils._checks import check_labels, class_codes
 from skuq._utils._records import saved_as
-from skuq.ensembles import TeamSelection, select_teams
 from skuq.ensembles._hq import prune_classifiers
 from skuq.ensembles._pruning import Rules
 from skuq.ensembles._teams import MEASURES, break_ties
@@ -415,31 +414,6 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             columns = range(len(self.classes_))
         names = self.named_estimators_
         return np.array([f"{prefix}_{n}{c}" for n in names for c in columns], dtype=object)
-
-    @staticmethod
-    def select_from_predictions(predictions, y, **settings) -> TeamSelection:
-        """Choose a team from arrays of predictions; see `skuq.ensembles.select_teams`.
-
-        Parameters
-        ----------
-        predictions : array-like of shape (n_models, n_samples) or (n_models, n_samples, n_classes)
-            Predicted labels or probabilities.
-        y : array-like of shape (n_samples,)
-        **settings
-            `metric`, `score`, `filters`, `beta`, `max_team_size`, `voting`, `weights`,
-            `choose`, `n_negatives`, `rank_base`, `on`, `classes`, `sample_weight`, `random_state`.
-
-        Returns
-        -------
-        TeamSelection
-            Has `teams_` and `selected_` among others.
-        """
-        return select_teams(predictions, y, **settings)
-
-    @property
-    def named_estimators(self):
-        """The pool by name, as given."""
-        return Bunch(**dict(self.estimators))
 
     def get_params(self, deep=True):
         """Get the parameters and, with `deep`, those of the estimators too.
