@@ -23,7 +23,7 @@ from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
 from skuq.tables._targets import TARGET_CONSTRAINTS, ClassTargets, NumberTargets
 from skuq.training import Recipe, Training, TrainingJob, predict_members
 from skuq.training._checks import build_checked
-from skuq.training._settings import TRAINING
+from skuq.training._recipe import TRAINING
 from skuq.training._train import shorten
 
 #: Short forms of the parameters that are settings.

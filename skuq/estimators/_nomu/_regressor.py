@@ -39,7 +39,7 @@ from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs, add_input_t
 from skuq.tables._scaling import NoScaling
 from skuq.tables._targets import NumberTargets
 from skuq.training import Training
-from skuq.training._settings import TRAINING
+from skuq.training._recipe import TRAINING
 
 #: Parameters in which models trained side by side may differ.
 _STACKABLE_PARAMETERS = (

@@ -48,7 +48,7 @@ from skuq.networks._keras_models import check_builder
 from skuq.networks._operator import OPERATOR_NETWORKS, OUTPUT_MAPS, keras_base
 from skuq.tables import TrainingData
 from skuq.tables._functions import FunctionInputs, FunctionTargets, flat_values
-from skuq.training._settings import TRAINING, Training
+from skuq.training._recipe import TRAINING, Training
 
 # Constraints of the parameters that all regressors of functions share.
 _CONSTRAINTS: dict = {
