@@ -347,7 +347,8 @@ class TrainingJob:
     def joined(jobs: Sequence[TrainingJob]) -> TrainingJob:
         """Join stacks that differ in their members only."""
         fields = {name: [getattr(job, name) or () for job in jobs] for name in _MEMBER_FIELDS}
-        return replace(jobs[0], **{name: sum(v, ()) or None for name, v in fields.items()})
+        members: dict[str, Any] = {name: sum(parts, ()) or None for name, parts in fields.items()}
+        return replace(jobs[0], **members)
 
     def groups(self) -> list[TrainingJob]:
         """Divide a stack into jobs of equally many members, at least four each.
