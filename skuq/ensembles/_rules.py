@@ -16,12 +16,16 @@ from skuq.ensembles._hq import select_hq, select_hq_proba
 from skuq.ensembles._likelihood import brier_statistics, likelihood_statistics, select_by
 from skuq.ensembles._selection import (
     MOMENT_LOSSES,
+    PRIOR_ROWS,
     Loss,
     Selection,
     Statistics,
+    drop_light,
+    fit_class_mixture,
     normal_statistics,
     real_weight,
     select_forward,
+    stacking_weights,
 )
 from skuq.networks import GaussianHead
 
@@ -50,6 +54,9 @@ class Candidates:
         Numbers that are equal for versions of the same row.
     centers : sequence of ndarray or None
         `center` of trials with folds, see `FoldedMember` of ``skuq/catalog/_records.py``.
+    is_unseen : bool
+        Whether no network has seen these rows in its training, not even to stop it: they are
+        predicted out of folds that share their best epoch, or they are new.
     """
 
     raw: Sequence[np.ndarray]
@@ -58,6 +65,7 @@ class Candidates:
     sample_weight: np.ndarray | None = None
     groups: np.ndarray | None = None
     centers: Sequence[np.ndarray] | None = None
+    is_unseen: bool = False
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -98,6 +106,22 @@ class Candidates:
         """Log likelihoods of y, (n_candidates, n)."""
         # Candidate by candidate, to save memory.
         return np.stack([self.head.log_likelihood(self.y, r.astype("float64")) for r in self.raw])
+
+    def fit_class_mixture(
+        self, indices: Any = slice(None), weights: np.ndarray | None = None
+    ) -> tuple[np.ndarray, float, np.ndarray]:
+        """Fit weights of classifiers, their temperature, and probabilities to add.
+
+        See `skuq.ensembles._selection.fit_class_mixture`, which this calls for the candidates at
+        `indices`, with the given `weights` if there are any.
+        """
+        proba, weight = self.proba[indices], self.sample_weight
+        weight = np.ones(len(self.y)) if weight is None else weight / weight.mean()
+        shares = np.bincount(self.codes, weight, minlength=proba.shape[-1]) + 0.5
+        shares /= shares.sum()
+        logits = np.log(np.maximum(proba, np.finfo(float).tiny))
+        found = fit_class_mixture(logits, self.codes, weight, shares, weights=weights)
+        return found[0], found[1], found[2] * shares
 
     def statistics(self, loss: str) -> tuple[Statistics, Loss]:
         """Make the statistics that an ensemble averages, and the loss of their average.
@@ -225,6 +249,69 @@ class GreedySelection(SelectionRule):
             min_weight=real_weight(self.min_members),
             sample_weight=candidates.sample_weight,
         )
+
+
+@saved_as("ensembles.StackingSelection")
+@dataclass(eq=False, repr=False)
+class StackingSelection(SelectionRule):
+    """Weigh all candidates by stacking, with a prior that divides the weight evenly.
+
+    The prior counts as 20 rows beside those that were held out: few rows do not pick a candidate
+    by chance. The heaviest `n_members` are kept, and of these the lightest, which have at most a
+    fifth of the weight together, are dropped. Of classifiers the temperature of the mixture is
+    found with the weights.
+
+    Parameters
+    ----------
+    min_members : int, default=2
+        Minimum number of members, if there are so many.
+
+    References
+    ----------
+    Y. Yao, A. Vehtari, D. Simpson and A. Gelman, "Using Stacking to Average Bayesian Predictive
+    Distributions", Bayesian Analysis 2018.
+
+    Examples
+    --------
+    >>> from skuq.ensembles import StackingSelection
+    >>> StackingSelection(min_members=3)
+    StackingSelection(min_members=3)
+    """
+
+    min_members: int = 2
+
+    _parameter_constraints = {"min_members": [Interval(Integral, 1, None, closed="left")]}
+
+    def choose(self, candidates: Candidates, n_members: int) -> Selection:
+        if candidates.classifies:
+            weights, *_ = candidates.fit_class_mixture()
+        else:
+            prior = np.full(len(candidates), PRIOR_ROWS / len(candidates))
+            weights = stacking_weights(candidates.log_likelihood, candidates.sample_weight, prior)
+        weights[np.argsort(weights)[:-n_members]] = 0
+        weights = drop_light(weights / weights.sum(), min(self.min_members, n_members))
+        indices = np.argsort(-weights, kind="stable")[: np.count_nonzero(weights)]
+        statistics, loss = candidates.statistics(self.loss)
+        mean = [np.tensordot(weights, s, 1)[None] for s in statistics]
+        value = float(np.average(loss(*mean)[0], weights=candidates.sample_weight))
+        return Selection(indices, weights[indices], value)
+
+
+class AutomaticSelection(SelectionRule):
+    """Stack candidates if they have not seen the rows, and otherwise select by the method's rule.
+
+    Parameters
+    ----------
+    rule : SelectionRule
+        Rule of the method, AutoDEUQ or NES.
+    """
+
+    def __init__(self, rule: SelectionRule) -> None:
+        self.rule = rule
+
+    def choose(self, candidates: Candidates, n_members: int) -> Selection:
+        rule = StackingSelection() if candidates.is_unseen else self.rule
+        return rule.choose(candidates, n_members)
 
 
 @saved_as("ensembles.ForwardSelection")
@@ -366,11 +453,17 @@ class FunctionSelection(SelectionRule):
 
 #: Short forms of the parameter `selection`. In NES, "top" minimises the loss of the mixture.
 SELECTIONS = {
+    "auto": GreedySelection,
     "greedy": GreedySelection,
     "forward": ForwardSelection,
     "replacement": lambda: ForwardSelection("replacement"),
     "quick": lambda: ForwardSelection("quick"),
     "top": TopSelection,
     "hq": HQSelection,
+    "stacking": StackingSelection,
 }
-NES_SELECTIONS = {**SELECTIONS, "top": lambda: TopSelection("mixture")}
+NES_SELECTIONS = {
+    **SELECTIONS,
+    "auto": ForwardSelection,
+    "top": lambda: TopSelection("mixture"),
+}

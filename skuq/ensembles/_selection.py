@@ -551,6 +551,8 @@ def stacking_weights(
 
 _TEMPERATURES = np.exp(np.linspace(-1.2, 1.6, 15))  # that a mixture's temperature is chosen from
 _TEMPERATURE_SPREAD = 0.5  # standard deviation of the prior of its logarithm
+PRIOR_ROWS = 20.0  # that stacking adds to the held-out rows, divided evenly among the models
+_DROPPED = 0.2  # weight of the members together that are dropped
 _CONSTANT_ROWS = 0.3  # rows that the class shares are taken to predict better than models do
 
 
@@ -559,7 +561,8 @@ def fit_class_mixture(
     codes: np.ndarray,
     weight: np.ndarray,
     shares: np.ndarray,
-    n_prior: float,
+    n_prior: float = PRIOR_ROWS,
+    weights: np.ndarray | None = None,
 ) -> tuple[np.ndarray, float, float]:
     """Fit a mixture of classifiers: weights w, a temperature T, and the weight a of class shares.
 
@@ -576,8 +579,10 @@ def fit_class_mixture(
         Classes of the rows, and their weights.
     shares : ndarray of shape (n_classes,)
         Shares of the classes, all positive.
-    n_prior : float
+    n_prior : float, default=20.0
         Number of rows that the prior of the models' weights counts as.
+    weights : ndarray of shape (n_models,), optional
+        Weights w that are given, so that only T and a are fitted.
 
     Returns
     -------
@@ -587,15 +592,32 @@ def fit_class_mixture(
         T and a.
     """
     rows = np.arange(len(codes))
-    prior = np.append(np.full(len(logits), n_prior / len(logits)), _CONSTANT_ROWS)
+    n_models = len(logits) if weights is None else 1
+    prior = np.append(np.full(n_models, n_prior / n_models), _CONSTANT_ROWS)
     n_effective = weight.sum() ** 2 / np.square(weight).sum()
     fits = []
     for temperature in _TEMPERATURES:
         log_proba = log_softmax(logits / temperature, axis=-1)[:, rows, codes]
+        if weights is not None:  # one model, the mixture
+            log_proba = logsumexp(log_proba, axis=0, b=weights[:, None], keepdims=True)
         log_proba = np.append(log_proba, np.log(shares)[codes][None], axis=0)
         found = stacking_weights(log_proba, weight, prior)
         fit = np.average(logsumexp(log_proba, axis=0, b=found[:, None]), weights=weight)
         loss = 0.5 * (np.log(temperature) / _TEMPERATURE_SPREAD) ** 2 - n_effective * fit
         fits.append((loss - prior @ np.log(found), found, float(temperature)))
     _, found, temperature = min(fits, key=lambda entry: entry[0])
-    return found[:-1] / found[:-1].sum(), temperature, float(found[-1])
+    if weights is None:
+        weights = found[:-1] / found[:-1].sum()
+    return weights, temperature, float(found[-1])
+
+
+def drop_light(weights: np.ndarray, min_members: int = 1) -> np.ndarray:
+    """Set the lightest weights of a mixture to 0 that together are at most a fifth.
+
+    Members that few rows cannot tell from useless ones only make predictions slower. The heaviest
+    `min_members` keep theirs, and the result sums to 1.
+    """
+    order = np.argsort(weights)[: max(len(weights) - min_members, 0)]
+    kept = weights.copy()
+    kept[order[np.cumsum(weights[order]) <= _DROPPED]] = 0
+    return kept / kept.sum()

@@ -196,7 +196,7 @@ def _table_space() -> WithTraining:
 
 #: Short forms of the parameter `space` of NES, for tables.
 NES_SPACES = {
-    "auto": _table_space,
+    "auto": TabularSpace,
     "dense": _table_space,
     "width-depth": lambda: WithTraining(WidthDepthSpace()),
     "darts": CellSpace,

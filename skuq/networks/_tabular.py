@@ -643,6 +643,6 @@ class BoundTabularSpace:
             "rate_factors_of_layers": tuple(factors),
             "learning_rate": configuration["learning_rate"],
             "weight_decay": configuration["weight_decay"],
-            "dropout": configuration["dropout"] or None,
+            "dropout": (configuration["n_layers"] > 0 and configuration["dropout"]) or None,
             **of_targets,
         }

@@ -38,7 +38,7 @@ from skuq.search._proposers import (
 _N_TAKEN_OVER = 10  # best trials of another search that are used as initial trials
 
 _POSITIVE_COUNT = Interval(Integral, 1, None, closed="left")
-_VARY = StrOptions({"architecture", "hyperparameters", "both", "initialisation"})
+_VARY = StrOptions({"auto", "architecture", "hyperparameters", "both", "initialisation"})
 _POPULATION: dict[str, Any] = {
     "population_size": [_POSITIVE_COUNT, None],
     "sample_size": [_POSITIVE_COUNT, None],
@@ -293,7 +293,8 @@ class AgEBO(SearchStrategy):
     discard : "auto", bool or SuccessiveHalving, default="auto"
         Stop trials early if their scores are worse than those of others at the same stage. They are
         recorded as discarded and cannot become members. True is `SuccessiveHalving` by its
-        defaults, which lets all initial trials finish. "auto" is True in AutoDEUQ and False in NES.
+        defaults, which lets all initial trials finish. "auto" is True in AutoDEUQ and, in the
+        tabular space, in NES.
     objective : callable or None, default=None
         ``objective(trial) -> float``, minimised by the search instead of ``trial.score``, for
         example with a penalty on size: ``lambda trial: trial.score + 1e-6 * trial.n_weights``. A
@@ -412,9 +413,10 @@ class RandomSearch(SearchStrategy):
 
     Parameters
     ----------
-    vary : {"architecture", "hyperparameters", "both", "initialisation"}, default="both"
+    vary : {"auto", "architecture", "hyperparameters", "both", "initialisation"}, default="both"
         Decisions that can differ between trials; the others have their values in `fixed` or the
-        space's defaults. With "initialisation" only seeds differ.
+        space's defaults. With "initialisation" only seeds differ. "auto" is "both" in the tabular
+        space, and otherwise "architecture", as in the NES paper.
     initial_trials, discard, objective :
         See `AgEBO`. The objective does not change proposals, but it is the recorded score.
 
@@ -444,7 +446,7 @@ class NESEvolution(SearchStrategy):
 
     Parameters
     ----------
-    vary : {"architecture", "hyperparameters", "both", "initialisation"}, default="architecture"
+    vary : {"auto", "architecture", "hyperparameters", "both", "initialisation"}, default="auto"
         Decisions that can differ between trials, see `RandomSearch`.
     population_size, n_parents : int or None, default=None
         P and m of the evolution. None is the paper's 50 and 10 for budgets of 400 and more; for
@@ -469,7 +471,7 @@ class NESEvolution(SearchStrategy):
     NESEvolution(n_parents=5, population_size=20)
     """
 
-    vary: str = "architecture"
+    vary: str = "auto"
     population_size: int | None = None
     n_parents: int | None = None
     evolve_on: str = "both"
@@ -586,5 +588,5 @@ AUTODEUQ_STRATEGIES: dict[str, Callable[[], SearchStrategy]] = {
 #: Short forms of the parameter `search` of NES.
 NES_STRATEGIES: dict[str, Callable[[], SearchStrategy]] = {
     "re": NESEvolution,
-    "rs": lambda: RandomSearch(vary="architecture"),
+    "rs": lambda: RandomSearch(vary="auto"),
 }

@@ -447,10 +447,11 @@ class ClassTargets(Targets):
         """Return the classes of codes (n, 1), for stratified splits."""
         return self.classes[y[:, 0].astype(int)]
 
-    def with_calibration(self, temperature: float, constant: np.ndarray) -> ClassTargets:
-        """Copy the targets, with this temperature and these added probabilities."""
+    def with_calibration(self, temperature: float, constant: Any = ()) -> ClassTargets:
+        """Copy the targets, with this temperature and these added probabilities, if any."""
         other = copy.copy(self)
-        other.temperature, other.constant = temperature, constant
+        added = np.asarray(constant, dtype=float)
+        other.temperature, other.constant = temperature, added if added.size else None
         return other
 
     def probabilities(self, head: Any, raw: Any, xp: Any = np) -> Any:

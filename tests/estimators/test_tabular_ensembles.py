@@ -232,7 +232,7 @@ def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
         return fit_class_mixture(logits, *rest)
 
     monkeypatch.setattr(f"{MODULE}.fit_class_mixture", noted)
-    monkeypatch.setattr(f"{MODULE}._DROPPED", 0)
+    monkeypatch.setattr("skuq.ensembles._selection._DROPPED", 0)
     X, y = classes
     model = TabularEnsembleClassifier(**{**ONE_FORM, "n_members": 10}).fit(X, y)
     ((logits, codes, weight, shares, _),) = given
@@ -295,7 +295,7 @@ def test_fit_to_few_noisy_rows_is_no_surer_than_the_classes_shares():
     ),
 )
 def test_fit_trains_members_of_each_kind_in_turn(classes, monkeypatch, settings, kinds):
-    monkeypatch.setattr(f"{MODULE}._DROPPED", 0)
+    monkeypatch.setattr("skuq.ensembles._selection._DROPPED", 0)
     X, y = classes
     model = TabularEnsembleClassifier(**{**TINY, "epochs": 2, **settings}).fit(X, y)
     assert kinds_of(model).tolist() == kinds

@@ -89,7 +89,9 @@ def test_classes_have_networks_without_hidden_layers():
     assert [layer.name for layer in model.layers] == ["input", "output"]
     assert not any(weight.numpy().any() for weight in model.weights)  # no class is preferred
     names = [variable.path for variable in model.trainable_variables]
-    Recipe(**space.recipe(_configuration(space, **linear))).factors_of(names)
+    recipe = Recipe(**space.recipe(_configuration(space, **linear)))
+    recipe.factors_of(names)
+    assert recipe.dropout is None  # there is no layer to drop units of
 
 
 def test_nothing_to_embed():

@@ -22,7 +22,7 @@ from skuq._utils._records import saved_as
 from skuq.backend import in_thread
 from skuq.catalog import Member
 from skuq.ensembles import stacking_weights
-from skuq.ensembles._selection import fit_class_mixture
+from skuq.ensembles._selection import drop_light, fit_class_mixture
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
@@ -51,8 +51,6 @@ _NORMAL_LOSSES = ("nll", "beta-nll", "crps", "gaussian-mixture")  # those that c
 _FEW_ROWS = 2_000
 _N_FOLDS, _N_TENTHS = 5, 3
 _FEWEST_FOLDED = 10  # rows, or groups
-_PRIOR_ROWS = 20.0  # that stacking adds to the held-out rows, divided evenly among the kinds
-_DROPPED = 0.05  # weight of the kinds together that predictions leave out
 _STRENGTHS = (0.003, 0.03, 0.3, 3.0, 30.0)  # inverse penalties that logistic regression tries
 _MOST_NEWTON_STEPS = 200
 _IMPOSSIBLE = -10.0  # logit of classes without a training row
@@ -434,13 +432,9 @@ def _mix_classes(task, members, origins):
         logits, y, weight = _held_out_logits(task, members, origins)
         if len(y) and weight.sum() > 0:
             shares = counted / counted.sum()
-            weights, temperature, share = fit_class_mixture(
-                logits, y, weight.astype(float), shares, _PRIOR_ROWS
-            )
+            weights, temperature, share = fit_class_mixture(logits, y, weight.astype(float), shares)
             targets = targets.with_calibration(temperature, share * shares)
-            order = np.argsort(weights)
-            weights[order[np.cumsum(weights[order]) <= _DROPPED]] = 0
-            weights /= weights.sum()
+            weights = drop_light(weights)
     return (weights / counts)[kinds], targets
 
 

@@ -48,8 +48,9 @@ AUTODEUQ_CONSTRAINTS: dict = {
 
 def _plan(self: Any, X: Any) -> SearchPlan:
     """Read the parameters of AutoDEUQ; raise ValueError if they contradict each other."""
-    strategy, space, rule = resolve_strategy(self), resolve_space(self), resolve_rule(self)
+    space, rule = resolve_space(self), resolve_rule(self)
     is_tabular, classifies = isinstance(space, TabularSpace), is_classifier(self)
+    strategy = resolve_strategy(self, is_tabular)
     repeats = self.repeats
     if repeats != "auto" and repeats > 0:
         if self.refit:

@@ -56,7 +56,7 @@ NES_CONSTRAINTS: dict = {
 
 def _plan(self: Any, X: Any) -> SearchPlan:
     """Read the parameters of NES; raise ValueError if they contradict each other or X."""
-    strategy, rule = resolve_strategy(self), resolve_rule(self)
+    rule = resolve_rule(self)
     n_axes = np.ndim(X) if isinstance(X, list | tuple) else getattr(X, "ndim", 2)
     # Three axes may be images without channels, which are refused with a hint.
     holds_images = n_axes in (3, 4) or self.image_shape is not None
@@ -70,6 +70,7 @@ def _plan(self: Any, X: Any) -> SearchPlan:
     else:
         space = resolve_space(self)
     is_tabular, takes_images = isinstance(space, TabularSpace), getattr(space, "takes_images", None)
+    strategy = resolve_strategy(self, is_tabular)
     if takes_images and not holds_images and X is not None:
         raise ValueError(
             f"`space={self.space!r}` needs images: X of shape (n, height, width, channels), or "
@@ -92,7 +93,11 @@ def _plan(self: Any, X: Any) -> SearchPlan:
         rule,
         inputs,
         targets,
+        # In the tabular space folds train as one program.
+        in_folds=is_tabular,
         n_steps=None if holds_images and not inputs.flat else _N_STEPS,
+        starts_with_recipes=is_tabular,
+        discards=is_tabular,
         stacks=strategy.vary in _VARY_WITH_ONE_ARCHITECTURE,
         images=True,
     )

@@ -27,7 +27,7 @@ from skuq.catalog import Catalog
 from skuq.catalog._folder import find_search
 from skuq.catalog._records import HeldOut
 from skuq.ensembles import SelectionRule
-from skuq.ensembles._rules import Candidates, FunctionSelection
+from skuq.ensembles._rules import AutomaticSelection, Candidates, FunctionSelection
 from skuq.estimators._searches._durable import DURABLE_CONSTRAINTS
 from skuq.estimators._task import VALIDATION, Task
 from skuq.networks import Decisions, TabularSpace, WithTraining
@@ -137,8 +137,11 @@ class SearchPlan:
         return isinstance(self.strategy, NESEvolution)
 
 
-def resolve_strategy(estimator: Any) -> SearchStrategy:
-    """Resolve the parameter `search`; a Keras-Tuner oracle is the short form of `OracleSearch`."""
+def resolve_strategy(estimator: Any, is_tabular: bool) -> SearchStrategy:
+    """Resolve the parameter `search`; a Keras-Tuner oracle is the short form of `OracleSearch`.
+
+    `is_tabular` is whether the space is a `TabularSpace`, in which ``vary="auto"`` is "both".
+    """
     strategy = resolve_settings(estimator, "search")
     if not isinstance(strategy, SearchStrategy):
         oracle = strategy
@@ -148,6 +151,8 @@ def resolve_strategy(estimator: Any) -> SearchStrategy:
         strategy = OracleSearch(copy.deepcopy(oracle))
         strategy.validate()
     _check_other_folder(strategy.initial_trials, estimator.catalog_dir)
+    if strategy.vary == "auto":
+        strategy.vary = "both" if is_tabular else "architecture"
     return strategy
 
 
@@ -177,6 +182,8 @@ def resolve_space(estimator: Any) -> Any:
 def resolve_rule(estimator: Any) -> SelectionRule:
     """Resolve the parameter `selection`, and check that it can select `n_members`."""
     rule = resolve_settings(estimator, "selection")
+    if isinstance(estimator.selection, str) and estimator.selection == "auto":
+        rule = AutomaticSelection(rule)
     if not isinstance(rule, SelectionRule):
         # Arrays of the candidates that a user's function gets, by the name of its arguments.
         arrays = estimator._selection_arrays

@@ -46,6 +46,7 @@ from skuq.estimators._searches._plan import (
 )
 from skuq.estimators._searches._trials import (
     NO_CALIBRATION,
+    NO_CLASS_CALIBRATION,
     Chooser,
     Review,
     assemble,
@@ -551,6 +552,7 @@ class SearchEstimator:
             result.check_complete()
             result, indices = SearchResult(self.catalog_), self.catalog_.completed
         n_sets = len(self.selections_)
+        uncalibrated = NO_CLASS_CALIBRATION if is_classifier(self) else NO_CALIBRATION
 
         def alone(k):
             one = Selection(np.array([k]), np.ones(1))
@@ -558,8 +560,8 @@ class SearchEstimator:
                 "selection_": one,
                 "selections_": (one,) * n_sets,
                 # The calibration is only valid for the whole ensemble.
-                "calibration_": NO_CALIBRATION,
-                "calibrations_": (NO_CALIBRATION,) * n_sets,
+                "calibration_": uncalibrated,
+                "calibrations_": (uncalibrated,) * n_sets,
             }
             return self._predict_by(result, chosen)
 

@@ -22,7 +22,7 @@ from skuq.search import SearchResult
 from skuq.search._search import Retraining
 from skuq.tables._inputs import read_validation_rows, warn_of_few_rows
 from skuq.tables._splits import Splits, standardise_rows
-from skuq.tables._targets import NumberTargets, normal_components
+from skuq.tables._targets import normal_components
 from skuq.training import predict_members
 
 # Share of their epochs for which networks have to be trained to count as trained.
@@ -31,9 +31,11 @@ _MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
 _MOST_FAILURES = 0.25  # share of trials that may fail without a warning
 
 
-#: Factor of the standard deviation, floor of the noise, and tail: `NumberTargets.with_calibration`.
-EnsembleCalibration: TypeAlias = tuple[float, float, tuple[float, ...]]
+#: Arguments of `NumberTargets.with_calibration`, factor of the standard deviation, floor of the
+#: noise and tail, or of `ClassTargets.with_calibration`, temperature and added probabilities.
+EnsembleCalibration: TypeAlias = tuple[Any, ...]
 NO_CALIBRATION: EnsembleCalibration = (1.0, 0.0, ())
+NO_CLASS_CALIBRATION: EnsembleCalibration = (1.0, ())
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ class Chooser:
         Without folds there is no calibration, because the rows of a single split are few and were
         used to stop the training of all members.
         """
+        if candidates.classifies:
+            if not self.calibrates or not candidates.is_unseen:
+                return NO_CLASS_CALIBRATION
+            found = candidates.fit_class_mixture(chosen.indices, chosen.weights)
+            return found[1], tuple(found[2].tolist())
         if not self.calibrates or candidates.centers is None:
             return NO_CALIBRATION
         rows = np.arange(len(candidates.y))
@@ -115,8 +122,7 @@ class Chooser:
         # With several shifted sets, the ensemble that predicts is selected on the rows of all of
         # them. With one or none it is the last selection above.
         if len(result.sets) > 2:
-            selection, _ = self.choose(result.candidates(head), catalog)
-            calibration = NO_CALIBRATION
+            selection, calibration = self.choose(result.candidates(head), catalog)
         return {
             "selections_": selections,
             "calibrations_": calibrations,
@@ -243,9 +249,7 @@ def assemble(
 ) -> FittedEnsemble:
     """Make the fitted ensemble of selected trials; `empty` has the scales of inputs and targets."""
     members, weights = result.members(selection)
-    targets = empty.targets
-    if isinstance(targets, NumberTargets):
-        targets = targets.with_calibration(*calibration)
+    targets = empty.targets.with_calibration(*calibration)
     return replace(empty, targets=targets, members=members, weights=weights)
 
 
@@ -262,7 +266,7 @@ def predict_candidates(
     x, y, weight = standardise_rows(rows, inputs, targets)
     raws = [predict_members(networks, x, cache=False) for networks in trials]
     raws = [raw[0] if len(raw) == 1 else targets.head.pooled(raw) for raw in raws]
-    candidates = Candidates(raws, y, targets.head, weight, np.arange(len(x)))
+    candidates = Candidates(raws, y, targets.head, weight, np.arange(len(x)), is_unseen=True)
     return (
         candidates if candidates.classifies else replace(candidates, centers=list(candidates.loc))
     )
