@@ -6,6 +6,7 @@ from ._rules import ForwardSelection as ForwardSelection
 from ._rules import GreedySelection as GreedySelection
 from ._rules import HQSelection as HQSelection
 from ._rules import SelectionRule as SelectionRule
+from ._rules import StackingSelection as StackingSelection
 from ._rules import TopSelection as TopSelection
 from ._selection import Selection as Selection
 from ._selection import select_forward as select_forward

@@ -310,7 +310,8 @@ class AutomaticSelection(SelectionRule):
         self.rule = rule
 
     def choose(self, candidates: Candidates, n_members: int) -> Selection:
-        rule = StackingSelection() if candidates.is_unseen else self.rule
+        stacks = candidates.classifies and candidates.is_unseen
+        rule = StackingSelection() if stacks else self.rule
         return rule.choose(candidates, n_members)
 
 

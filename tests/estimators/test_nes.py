@@ -27,7 +27,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidation
 
 
 def tiny(space, n_trials=6, n_members=3, epochs=15, **settings):
-    settings = {"space": space, "random_state": 0, **settings}
+    settings = {"space": space, "random_state": 0, "selection": "forward"} | settings
+    settings = {"calibrate": False, **settings}
     return NESClassifier(n_trials, n_members=n_members, epochs=epochs).set_params(**settings)
 
 

@@ -42,7 +42,7 @@ ENSEMBLES = [
     DeepEnsembleRegressor(2, target_transform="yeo-johnson", **NETWORK),
     MCDropoutRegressor(5, **NETWORK),
     HyperDeepEnsembleRegressor(2, n_trials=2, **NETWORK),
-    NESRegressor(n_trials=3, n_members=2, epochs=3, random_state=0),
+    NESRegressor(n_trials=3, n_members=2, epochs=3, space="width-depth", random_state=0),
     AutoDEUQRegressor(n_trials=3, n_members=2, random_state=0),
     NOMURegressor(NOMUNetwork(8), epochs=10, random_state=0),
     NEONRegressor(**OPERATOR),

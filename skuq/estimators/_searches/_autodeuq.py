@@ -13,9 +13,11 @@ from skuq.ensembles import GreedySelection
 from skuq.ensembles._rules import SELECTIONS
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._searches._plan import (
+    LOSSES,
     SearchPlan,
     constraints_with,
     is_splitter,
+    make_targets,
     resolve_rule,
     resolve_space,
     resolve_strategy,
@@ -26,9 +28,8 @@ from skuq.networks._given_spaces import AUTODEUQ_SPACES
 from skuq.search import AgEBO
 from skuq.search._strategies import AUTODEUQ_STRATEGIES
 from skuq.tables._inputs import TableInputs
-from skuq.tables._targets import CLASS_CONSTRAINTS, TARGET_CONSTRAINTS, ClassTargets, NumberTargets
+from skuq.tables._targets import CLASS_CONSTRAINTS, TARGET_CONSTRAINTS
 
-_LOSSES = ("crps", "nll")
 _N_REPEATS, _MOST_REPEATS = 2, 20  # default number without `max_time`, and largest number with it
 _SEARCH_SHARE = 0.6  # share of `max_time` for the search; repeats have the rest
 
@@ -49,7 +50,7 @@ AUTODEUQ_CONSTRAINTS: dict = {
 def _plan(self: Any, X: Any) -> SearchPlan:
     """Read the parameters of AutoDEUQ; raise ValueError if they contradict each other."""
     space, rule = resolve_space(self), resolve_rule(self)
-    is_tabular, classifies = isinstance(space, TabularSpace), is_classifier(self)
+    is_tabular = isinstance(space, TabularSpace)
     strategy = resolve_strategy(self, is_tabular)
     repeats = self.repeats
     if repeats != "auto" and repeats > 0:
@@ -67,21 +68,15 @@ def _plan(self: Any, X: Any) -> SearchPlan:
         can_repeat = is_tabular and not self.refit and not is_splitter(self.validation)
         most = _N_REPEATS if self.max_time is None else _MOST_REPEATS
         repeats = most if can_repeat else 0
-    targets: Any
-    if classifies:
-        targets = ClassTargets(self.class_weight)
-    else:
-        loss = "gaussian-mixture" if is_tabular else "nll"
-        targets = NumberTargets(self.target_transform, loss=loss)
     return SearchPlan(
         strategy,
         space,
         rule,
         TableInputs(self.preprocess, embed=is_tabular),
-        targets,
+        make_targets(self, is_tabular),
         # In the tabular space folds train as one program.
         in_folds=is_tabular,
-        losses=() if classifies else _LOSSES,
+        losses=() if is_classifier(self) else LOSSES,
         starts_with_recipes=True,
         discards=True,
         n_repeats=repeats,
@@ -89,21 +84,19 @@ def _plan(self: Any, X: Any) -> SearchPlan:
     )
 
 
-def paper_settings(name: str) -> dict[str, Any]:
-    """Return the parameters of one of the paper's experiments: section III, and its toy task."""
-    experiments = {
-        "benchmark": {"space": "benchmark", "epochs": 100, "validation": 0.25},
-        "toy": {"space": "toy", "epochs": 200, "validation": 1 / 3},
-    }
-    if name not in experiments:
-        raise ValueError(f"`name` must be one of {sorted(experiments)}. Got {name!r}.")
-    return {
+def _papers() -> dict[str, dict[str, Any]]:
+    """Return the parameters of the paper's experiments: section III, and its toy task."""
+    common = {
         "n_trials": 500,
         "n_members": 5,
         "search": AgEBO(population_size=100, sample_size=10, discard=False),
         "selection": GreedySelection("nll", min_members=1),
         "repeats": 0,
-        **experiments[name],
+        "calibrate": False,
+    }
+    return {
+        "benchmark": {**common, "space": "benchmark", "epochs": 100, "validation": 0.25},
+        "toy": {**common, "space": "toy", "epochs": 200, "validation": 1 / 3},
     }
 
 
@@ -175,9 +168,9 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         space, or with `max_time` as many as fit into the last 40 % of it (at most 20), and 0 in
         other spaces, with `refit` or with a splitter, which has no other folds.
     calibrate : bool, default=True
-        Whether to scale the ensemble's distribution, and give it a floor and a tail, so that it
-        fits the out-of-fold errors, as `TabularEnsembleRegressor` does. Without folds, and with
-        `shift_validation`, only `reselect` on new rows calibrates.
+        Whether to calibrate the ensemble on its out-of-fold predictions. Its distribution gets a
+        factor, a floor and a tail, as that of `TabularEnsembleRegressor`.
+        Without folds, and with `shift_validation`, only `reselect` on new rows calibrates.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
@@ -289,6 +282,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     """
 
     _plan = _plan
+    _papers = staticmethod(_papers)
     _settings = SETTINGS
     _selection_arrays = {"y": "y", "loc": "loc", "scale": "scale"}
     _parameter_constraints: dict = {
@@ -342,33 +336,6 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         self.random_state = random_state
         self.verbose = verbose
 
-    @classmethod
-    def from_paper(cls, name="benchmark", **changes):
-        """Make an estimator with the settings of one of the paper's experiments.
-
-        The estimator does not calibrate its uncertainty, as the paper does not. By the paper's
-        rule an ensemble may have a single member, whose epistemic uncertainty is 0: `fit` warns,
-        and ``selection="greedy"`` prevents it.
-
-        Parameters
-        ----------
-        name : {"benchmark", "toy"}, default="benchmark"
-            "benchmark" is the regression benchmark (500 trials of fully connected networks with
-            skip connections, five members), "toy" the one-dimensional task of Fig. 1 and 2.
-        **changes : dict
-            Parameters that differ from those settings, by name.
-
-        Returns
-        -------
-        estimator
-
-        Examples
-        --------
-        >>> AutoDEUQRegressor.from_paper(n_trials=20).n_members
-        5
-        """
-        return cls(**paper_settings(name), calibrate=False).set_params(**changes)
-
 
 @saved_as("estimators.AutoDEUQClassifier", kind="estimator")
 class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
@@ -407,14 +374,16 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     fixed : dict or None, default=None
         Decisions that are not searched, by name. Decisions that `search` does not vary have their
         value here or the space's default.
-    selection : {"greedy", "top", "hq", "forward", "replacement", "quick"}, SelectionRule or \
-            callable, default="greedy"
+    selection : {"auto", "greedy", "top", "hq", "forward", "replacement", "quick", "stacking"}, \
+            SelectionRule or callable, default="auto"
         Rule that selects the members: "greedy" is `skuq.ensembles.GreedySelection`, which adds them
-        one by one, "top" `skuq.ensembles.TopSelection`, "hq" `skuq.ensembles.HQSelection`, and the
-        others are `skuq.ensembles.ForwardSelection`. An object sets the loss to minimise and the
-        least number of members. A callable gets ``(y, loc, scale, n_members, sample_weight=...)``,
-        or of classes ``(y, proba, n_members, sample_weight=...)``: class codes (n_rows,) and
-        probabilities (n_trials, n_rows, n_classes). It returns a `skuq.ensembles.Selection`.
+        one by one, "top" `skuq.ensembles.TopSelection`, "hq" `skuq.ensembles.HQSelection`,
+        "stacking" `skuq.ensembles.StackingSelection`, and the others are
+        `skuq.ensembles.ForwardSelection`. "auto" is "stacking" where folds predict every row, and
+        otherwise the paper's "greedy". An object sets the loss to minimise and the least number of
+        members. A callable gets ``(y, loc, scale, n_members, sample_weight=...)``, or of classes
+        ``(y, proba, n_members, sample_weight=...)``: class codes (n_rows,) and probabilities
+        (n_trials, n_rows, n_classes). It returns a `skuq.ensembles.Selection`.
     epochs : int or "auto", default="auto"
         Number of epochs of one network. More are never run, and the best epoch is kept. "auto" is
         the number that the space sets, otherwise 100.
@@ -437,6 +406,10 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         and with other seeds. Their networks are added to the ensemble. "auto" is 2 in the tabular
         space, or with `max_time` as many as fit into the last 40 % of it (at most 20), and 0 in
         other spaces, with `refit` or with a splitter, which has no other folds.
+    calibrate : bool, default=True
+        Whether to calibrate the ensemble on its out-of-fold predictions. It gets a
+        temperature and a small share of the classes' frequencies, as `TabularEnsembleClassifier`.
+        Without folds, and with `shift_validation`, only `reselect` on new rows calibrates.
     class_weight : dict, "balanced" or None, default=None
         Weights of classes, by label, which multiply sample weights. None weighs all classes alike,
         and "balanced" weighs them inversely to their frequencies in y. They count wherever rows
@@ -492,6 +465,9 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
     repeated_ : dict of int to FoldedMember
         The chosen trials with the networks of their repeats, by their position in `catalog_`.
+    calibration_ : tuple of (float, tuple of float)
+        Temperature of all members, and probabilities of the classes that are added to their
+        average (none if it is left as it is).
     decisions_ : Decisions
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     preprocessor_ : transformer or None
@@ -540,6 +516,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     """
 
     _plan = _plan
+    _papers = staticmethod(_papers)
     _settings = SETTINGS
     _selection_arrays = {"y": "codes", "proba": "proba"}
     _parameter_constraints: dict = {
@@ -555,11 +532,12 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         search="agebo",
         space="auto",
         fixed=None,
-        selection="greedy",
+        selection="auto",
         epochs="auto",
         validation="auto",
         refit=False,
         repeats="auto",
+        calibrate=True,
         class_weight=None,
         preprocess="auto",
         n_jobs=None,
@@ -580,6 +558,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         self.validation = validation
         self.refit = refit
         self.repeats = repeats
+        self.calibrate = calibrate
         self.class_weight = class_weight
         self.preprocess = preprocess
         self.n_jobs = n_jobs
@@ -589,26 +568,3 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
-
-    @classmethod
-    def from_paper(cls, name="benchmark", **changes):
-        """Make an estimator with the settings of one of the paper's experiments.
-
-        Parameters
-        ----------
-        name : {"benchmark", "toy"}, default="benchmark"
-            "benchmark" is the regression benchmark (500 trials of fully connected networks with
-            skip connections, five members), "toy" the one-dimensional task of Fig. 1 and 2.
-        **changes : dict
-            Parameters that differ from those settings, by name.
-
-        Returns
-        -------
-        estimator
-
-        Examples
-        --------
-        >>> AutoDEUQClassifier.from_paper(n_trials=20).n_members
-        5
-        """
-        return cls(**paper_settings(name)).set_params(**changes)

@@ -14,8 +14,10 @@ from skuq.ensembles import TopSelection
 from skuq.ensembles._rules import NES_SELECTIONS
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._searches._plan import (
+    LOSSES,
     SearchPlan,
     constraints_with,
+    make_targets,
     resolve_rule,
     resolve_space,
     resolve_strategy,
@@ -23,10 +25,10 @@ from skuq.estimators._searches._plan import (
 from skuq.estimators._searches._search import SearchEstimator
 from skuq.networks import TabularSpace
 from skuq.networks._given_spaces import NES_IMAGE_SPACES, NES_SPACES
-from skuq.search import RandomSearch
+from skuq.search import NESEvolution, RandomSearch
 from skuq.search._strategies import NES_STRATEGIES
 from skuq.tables._inputs import ImageInputs, TableInputs
-from skuq.tables._targets import CLASS_CONSTRAINTS, TARGET_CONSTRAINTS, ClassTargets, NumberTargets
+from skuq.tables._targets import CLASS_CONSTRAINTS, TARGET_CONSTRAINTS
 
 # Optimiser steps of a training on tables; images have the paper's number of epochs.
 _N_STEPS = 500
@@ -77,30 +79,40 @@ def _plan(self: Any, X: Any) -> SearchPlan:
             "flat rows and `image_shape=`."
         )
     inputs: Any
-    targets: Any
     if holds_images:
         # Networks for tables get flat rows, and a user's space gets images unless it refuses them.
         inputs = ImageInputs(self.image_shape, flat=takes_images is False, embed=is_tabular)
     else:
         inputs = TableInputs(self.preprocess, embed=is_tabular)
-    if is_classifier(self):
-        targets = ClassTargets(self.class_weight)
-    else:
-        targets = NumberTargets(self.target_transform)
     return SearchPlan(
         strategy,
         space,
         rule,
         inputs,
-        targets,
+        make_targets(self, is_tabular),
         # In the tabular space folds train as one program.
         in_folds=is_tabular,
         n_steps=None if holds_images and not inputs.flat else _N_STEPS,
+        losses=() if is_classifier(self) else LOSSES,
         starts_with_recipes=is_tabular,
         discards=is_tabular,
         stacks=strategy.vary in _VARY_WITH_ONE_ARCHITECTURE,
         images=True,
     )
+
+
+def _papers() -> dict[str, dict[str, Any]]:
+    """Return the parameters of the paper's two spaces of images, and of tables in their place."""
+    common = {
+        "n_trials": 400,
+        "search": NESEvolution(
+            vary="architecture", population_size=50, n_parents=10, discard=False
+        ),
+        "selection": "forward",
+        "validation": 0.25,
+        "calibrate": False,
+    }
+    return {space: {**common, "space": space} for space in ("darts", "nas-bench-201", "dense")}
 
 
 def best_configuration(self, severity=None):
@@ -191,9 +203,10 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     """Ensemble of networks of different architectures, found by neural ensemble search.
 
     Networks are trained one by one, each a mutation of a network that improves the ensemble of
-    the others. From this pool, forward selection chooses the members whose *averaged*
-    probabilities have the lowest negative log likelihood on validation rows. With validation
-    rows of shifted data, the ensemble is selected to be robust to such a shift.
+    the others. From this pool, the members are chosen whose *averaged* probabilities have the
+    lowest negative log likelihood on validation rows: by forward selection, and where folds
+    predict every row of a table, by stacking with a prior. With validation rows of shifted data,
+    the ensemble is selected to be robust to such a shift. `from_paper` has the paper's settings.
 
     Parameters
     ----------
@@ -204,27 +217,31 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         Number of members. The paper has 3 to 30 (M).
     search : {"re", "rs"}, SearchStrategy or keras_tuner.Oracle, default="re"
         Search strategy: "re" is evolution (NES-RE, Algorithm 2; `skuq.search.NESEvolution`), "rs"
-        random search of architectures (NES-RS, Algorithm 1; `skuq.search.RandomSearch`). An object
-        sets more, such as the decisions that vary, or the size of the population.
+        random search (NES-RS, Algorithm 1; `skuq.search.RandomSearch`). Both vary the training,
+        too, in the tabular space, and the architecture alone in others, as in the paper. An object
+        sets more, such as the decisions that vary, the first trials, the size of the population, an
+        objective, and whether poor trials are discarded early.
     space : str, SearchSpace, callable or pair, default="auto"
-        Space of networks. "dense" ("auto" for tables): fully connected networks with skip
-        connections, three variable nodes; "width-depth": layers of equal width; "darts" ("auto"
-        for images): normal and reduction cells; "nas-bench-201": its cells; "tabular":
-        `skuq.networks.TabularSpace`, which decides the number of epochs itself. Or an object such
-        as `skuq.networks.CellSpace` with other channels and cells, or a space in Keras-Tuner's
+        Space of networks. "tabular" ("auto" for tables): `skuq.networks.TabularSpace`, which embeds
+        numbers and categories, decides the number of epochs itself, and whose first trials are
+        recipes known to be good; "dense": fully connected networks with skip connections, three
+        variable nodes; "width-depth": layers of equal width; "darts" ("auto" for images): normal
+        and reduction cells; "nas-bench-201": its cells. Or an object such as
+        `skuq.networks.CellSpace` with other channels and cells, or a space in Keras-Tuner's
         language, see `skuq.networks.KerasTunerSpace`. "dense" and "width-depth" have NES' training
         of tables, see `skuq.networks.WithTraining`.
     fixed : dict or None, default=None
         Decisions that are not searched, by name. Decisions that `search` does not vary have their
         value here or the space's default.
-    selection : {"forward", "replacement", "quick", "top", "hq", "greedy"}, SelectionRule or \
-            callable, default="forward"
+    selection : {"auto", "forward", "replacement", "quick", "top", "hq", "greedy", "stacking"}, \
+            SelectionRule or callable, default="auto"
         Rule that selects the members: "forward", "replacement" and "quick" are
         `skuq.ensembles.ForwardSelection`, "top" is `skuq.ensembles.TopSelection` by the loss of the
-        mixture, "hq" `skuq.ensembles.HQSelection` and "greedy" `skuq.ensembles.GreedySelection`. An
-        object sets the loss to minimise, which the evolution minimises, too. A callable gets
-        ``(log_likelihood, n_members, sample_weight=...)`` with log likelihoods (n_trials, n_rows)
-        and returns a `skuq.ensembles.Selection`.
+        mixture, "hq" `skuq.ensembles.HQSelection`, "greedy" `skuq.ensembles.GreedySelection` and
+        "stacking" `skuq.ensembles.StackingSelection`. "auto" is "stacking" of classes that folds
+        predict, and otherwise the paper's "forward". An object sets the loss to minimise, which the
+        evolution minimises, too. A callable gets ``(log_likelihood, n_members, sample_weight=...)``
+        with log likelihoods (n_trials, n_rows) and returns a `skuq.ensembles.Selection`.
     class_weight : dict, "balanced" or None, default=None
         Weights of classes, by label, which multiply sample weights. None weighs all classes alike,
         and "balanced" weighs them inversely to their frequencies in y. They count wherever rows
@@ -232,21 +249,26 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     epochs : int or "auto", default="auto"
         Number of epochs of one network. The learning rate follows a cosine schedule over them. In a
         space that sets the number itself, as "tabular" does, it is the maximum. "auto" is the
-        paper's 100 for images (the paper uses 15 on Fashion-MNIST), and for tables the number of
-        epochs that has 500 steps of the optimiser, at least 30 and at most 100.
+        paper's 100 for images (the paper uses 15 on Fashion-MNIST), and for tables in other spaces
+        the number of epochs that has 500 steps of the optimiser, at least 30 and at most 100.
     validation : float, int, cross-validation generator, iterable, "auto" or None, default="auto"
         Share of the rows that is held out to compare networks, or number of folds, or a splitter.
         With folds, every trial trains one network per fold of the rows of positive weight, each
         without the rows of its fold. Search and selection use the out-of-fold predictions of all
         rows, and all networks of the selected trials predict. Folds are better for small tables,
         and multiply the cost by their number. A splitter must test every row once; positions in a
-        list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is
-        0.25.
+        list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is 8
+        folds in the tabular space (5 above 20,000 rows, fewer below 16), whose folds train as one
+        program, and 0.25 in other spaces.
     refit : bool, default=False
         Whether to train again on all rows after everything has been chosen. Rows of
         `validation_data` are among them. Each member trains for the number of epochs that was best
         in the search; with folds one network replaces those of the folds. These trainings do not
         count towards `max_time`. If a training fails, the networks of the search are kept.
+    calibrate : bool, default=True
+        Whether to calibrate the ensemble on its out-of-fold predictions. It gets a
+        temperature and a small share of the classes' frequencies, as `TabularEnsembleClassifier`.
+        Without folds, and with `shift_validation`, only `reselect` on new rows calibrates.
     image_shape : tuple (h, w) or (h, w, c), or None, default=None
         Shape of images that are given as flat rows; images (n, h, w, c) do not need it.
     preprocess : "auto", transformer or None, default="auto"
@@ -298,6 +320,9 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         Labels, in the order of probabilities.
     refitted_ : dict of int to Member
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
+    calibration_ : tuple of (float, tuple of float)
+        Temperature of all members, and probabilities of the classes that are added to their
+        average (none if it is left as it is).
     decisions_ : Decisions
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     image_shape_ : tuple (h, w, c) or None
@@ -329,8 +354,8 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
 
     Notes
     -----
-    Inputs are standardised. Zero-weight rows are dropped; weights count in the training
-    loss and in the selection.
+    Inputs are standardised, in the tabular space by their quartiles. Zero-weight rows are dropped;
+    weights count in the training loss and in the selection.
 
     References
     ----------
@@ -349,6 +374,7 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     """
 
     _plan = _plan
+    _papers = staticmethod(_papers)
     _settings = SETTINGS
     _selection_arrays = {"log_likelihood": "log_likelihood"}
     _parameter_constraints: dict = {
@@ -364,11 +390,12 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         search="re",
         space="auto",
         fixed=None,
-        selection="forward",
+        selection="auto",
         class_weight=None,
         epochs="auto",
         validation="auto",
         refit=False,
+        calibrate=True,
         image_shape=None,
         preprocess="auto",
         n_jobs=None,
@@ -389,6 +416,7 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         self.epochs = epochs
         self.validation = validation
         self.refit = refit
+        self.calibrate = calibrate
         self.image_shape = image_shape
         self.preprocess = preprocess
         self.n_jobs = n_jobs
@@ -407,11 +435,11 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
 class NESRegressor(SearchEstimator, UncertaintyRegressor):
     """Ensemble of networks of different architectures, found by neural ensemble search.
 
-    Networks that predict a mean and a standard deviation are trained one by one, each a mutation
-    of a network that improves the ensemble of the others. From this pool, forward selection
-    chooses the members whose *averaged* densities have the lowest negative log likelihood on
-    validation rows. With validation rows of shifted data, the ensemble is selected to be robust
-    to such a shift.
+    Networks that predict a mixture of three normals, in the spaces of the paper one normal, are
+    trained one by one, each a mutation of a network that improves the ensemble of the others. From
+    this pool, forward selection chooses the members whose *averaged* densities have the lowest
+    negative log likelihood on validation rows. With validation rows of shifted data, the ensemble
+    is selected to be robust to such a shift.
 
     Parameters
     ----------
@@ -422,45 +450,54 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         Number of members. The paper has 3 to 30 (M).
     search : {"re", "rs"}, SearchStrategy or keras_tuner.Oracle, default="re"
         Search strategy: "re" is evolution (NES-RE, Algorithm 2; `skuq.search.NESEvolution`), "rs"
-        random search of architectures (NES-RS, Algorithm 1; `skuq.search.RandomSearch`). An object
-        sets more, such as the decisions that vary, or the size of the population.
+        random search (NES-RS, Algorithm 1; `skuq.search.RandomSearch`). Both vary the training,
+        too, in the tabular space, and the architecture alone in others, as in the paper. An object
+        sets more, such as the decisions that vary, the first trials, the size of the population, an
+        objective, and whether poor trials are discarded early.
     space : str, SearchSpace, callable or pair, default="auto"
-        Space of networks. "dense" ("auto" for tables): fully connected networks with skip
-        connections, three variable nodes; "width-depth": layers of equal width; "darts" ("auto"
-        for images): normal and reduction cells; "nas-bench-201": its cells; "tabular":
-        `skuq.networks.TabularSpace`, which decides the number of epochs itself. Or an object such
-        as `skuq.networks.CellSpace` with other channels and cells, or a space in Keras-Tuner's
+        Space of networks. "tabular" ("auto" for tables): `skuq.networks.TabularSpace`, which embeds
+        numbers and categories, decides the number of epochs itself, and whose first trials are
+        recipes known to be good; "dense": fully connected networks with skip connections, three
+        variable nodes; "width-depth": layers of equal width; "darts" ("auto" for images): normal
+        and reduction cells; "nas-bench-201": its cells. Or an object such as
+        `skuq.networks.CellSpace` with other channels and cells, or a space in Keras-Tuner's
         language, see `skuq.networks.KerasTunerSpace`. "dense" and "width-depth" have NES' training
         of tables, see `skuq.networks.WithTraining`.
     fixed : dict or None, default=None
         Decisions that are not searched, by name. Decisions that `search` does not vary have their
         value here or the space's default.
-    selection : {"forward", "replacement", "quick", "top", "hq", "greedy"}, SelectionRule or \
-            callable, default="forward"
+    selection : {"auto", "forward", "replacement", "quick", "top", "hq", "greedy", "stacking"}, \
+            SelectionRule or callable, default="auto"
         Rule that selects the members: "forward", "replacement" and "quick" are
         `skuq.ensembles.ForwardSelection`, "top" is `skuq.ensembles.TopSelection` by the loss of the
-        mixture, "hq" `skuq.ensembles.HQSelection` and "greedy" `skuq.ensembles.GreedySelection`. An
-        object sets the loss to minimise, which the evolution minimises, too. A callable gets
-        ``(log_likelihood, n_members, sample_weight=...)`` with log likelihoods (n_trials, n_rows)
-        and returns a `skuq.ensembles.Selection`.
+        mixture, "hq" `skuq.ensembles.HQSelection`, "greedy" `skuq.ensembles.GreedySelection` and
+        "stacking" `skuq.ensembles.StackingSelection`. "auto" is "stacking" of classes that folds
+        predict, and otherwise the paper's "forward". An object sets the loss to minimise, which the
+        evolution minimises, too. A callable gets ``(log_likelihood, n_members, sample_weight=...)``
+        with log likelihoods (n_trials, n_rows) and returns a `skuq.ensembles.Selection`.
     epochs : int or "auto", default="auto"
         Number of epochs of one network. The learning rate follows a cosine schedule over them. In a
         space that sets the number itself, as "tabular" does, it is the maximum. "auto" is the
-        paper's 100 for images (the paper uses 15 on Fashion-MNIST), and for tables the number of
-        epochs that has 500 steps of the optimiser, at least 30 and at most 100.
+        paper's 100 for images (the paper uses 15 on Fashion-MNIST), and for tables in other spaces
+        the number of epochs that has 500 steps of the optimiser, at least 30 and at most 100.
     validation : float, int, cross-validation generator, iterable, "auto" or None, default="auto"
         Share of the rows that is held out to compare networks, or number of folds, or a splitter.
         With folds, every trial trains one network per fold of the rows of positive weight, each
         without the rows of its fold. Search and selection use the out-of-fold predictions of all
         rows, and all networks of the selected trials predict. Folds are better for small tables,
         and multiply the cost by their number. A splitter must test every row once; positions in a
-        list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is
-        0.25.
+        list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is 8
+        folds in the tabular space (5 above 20,000 rows, fewer below 16), whose folds train as one
+        program, and 0.25 in other spaces.
     refit : bool, default=False
         Whether to train again on all rows after everything has been chosen. Rows of
         `validation_data` are among them. Each member trains for the number of epochs that was best
         in the search; with folds one network replaces those of the folds. These trainings do not
         count towards `max_time`. If a training fails, the networks of the search are kept.
+    calibrate : bool, default=True
+        Whether to calibrate the ensemble on its out-of-fold predictions. Its distribution gets a
+        factor, a floor and a tail, as that of `TabularEnsembleRegressor`.
+        Without folds, and with `shift_validation`, only `reselect` on new rows calibrates.
     image_shape : tuple (h, w) or (h, w, c), or None, default=None
         Shape of images that are given as flat rows; images (n, h, w, c) do not need it.
     preprocess : "auto", transformer or None, default="auto"
@@ -514,6 +551,10 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         The selection for each held-out set: the clean rows, then those of `shift_validation`.
     refitted_ : dict of int to Member
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
+    calibration_ : tuple of (float, float, tuple of float)
+        Factor of the standard deviation, floor of the noise in units of the standardised y, and
+        shares of 0.7, 1 and 3 times the resulting scale in the distribution of each network (none
+        if it is left as it is).
     decisions_ : Decisions
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     image_shape_ : tuple (h, w, c) or None
@@ -565,6 +606,7 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     """
 
     _plan = _plan
+    _papers = staticmethod(_papers)
     _settings = SETTINGS
     _selection_arrays = {"log_likelihood": "log_likelihood"}
     _parameter_constraints: dict = {**NES_CONSTRAINTS, **TARGET_CONSTRAINTS}
@@ -577,10 +619,11 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         search="re",
         space="auto",
         fixed=None,
-        selection="forward",
+        selection="auto",
         epochs="auto",
         validation="auto",
         refit=False,
+        calibrate=True,
         image_shape=None,
         preprocess="auto",
         target_transform="standard",
@@ -601,6 +644,7 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         self.epochs = epochs
         self.validation = validation
         self.refit = refit
+        self.calibrate = calibrate
         self.image_shape = image_shape
         self.preprocess = preprocess
         self.target_transform = target_transform

@@ -36,11 +36,13 @@ from skuq.search import NESEvolution, OracleSearch, SearchStrategy
 from skuq.tables import TrainingData
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS
 from skuq.tables._splits import standardise_rows
+from skuq.tables._targets import ClassTargets, NumberTargets
 from skuq.training import Recipe
 
 _VALIDATION_SHARE = 0.25  # "auto", without folds
 _N_FOLDS, _N_FOLDS_OF_MANY = 8, 5  # default number of folds, and that for more than _MANY_ROWS
 _MANY_ROWS = 20_000
+LOSSES = ("crps", "nll")  # of networks that predict mixtures of normals, in a tabular space
 _EPOCHS = 100  # default number of epochs in spaces that do not set it
 _EPOCHS_OF_STEPS = 30, 100  # smallest and largest default, if it follows from a number of steps
 
@@ -66,6 +68,7 @@ SEARCH_CONSTRAINTS: dict = {
     "epochs": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     "validation": VALIDATION,
     "refit": ["boolean"],
+    "calibrate": ["boolean"],
     **PREPROCESS_CONSTRAINTS,
     **DURABLE_CONSTRAINTS,
     "n_jobs": [Integral, None],
@@ -177,6 +180,14 @@ def resolve_space(estimator: Any) -> Any:
     """Resolve the parameter `space`, which is not bound to rows yet."""
     space = resolve_settings(estimator, "space")
     return space if isinstance(space, Settings) else resolve_search_space(space)
+
+
+def make_targets(estimator: Any, is_tabular: bool) -> ClassTargets | NumberTargets:
+    """Make the encoding of y; numbers are mixtures of normals in a tabular space."""
+    if is_classifier(estimator):
+        return ClassTargets(estimator.class_weight)
+    loss = "gaussian-mixture" if is_tabular else "nll"
+    return NumberTargets(estimator.target_transform, loss=loss)
 
 
 def resolve_rule(estimator: Any) -> SelectionRule:

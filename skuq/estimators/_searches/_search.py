@@ -83,6 +83,8 @@ _MIN_SHARE = 0.5
 class SearchEstimator:
     """Base class that searches, trains and selects."""
 
+    #: Function that returns the parameters of the paper's experiments, by name.
+    _papers: Any
     #: Arrays of the candidates that a function given as `selection` gets, by argument.
     _selection_arrays: dict[str, str]
     _memory: Any = None  # trials of the last fit, if warm_start
@@ -95,6 +97,7 @@ class SearchEstimator:
     epochs: Any
     refit: bool
     repeats: Any
+    calibrate: bool
     preprocess: Any
     n_jobs: int | None
     max_time: float | None
@@ -371,7 +374,7 @@ class SearchEstimator:
     # -------------------------------------------------------------- selection
 
     def _chooser(self, rule: SelectionRule) -> Chooser:
-        return Chooser(rule, self.n_members, getattr(self, "calibrate", False))
+        return Chooser(rule, self.n_members, self.calibrate)
 
     def _predict_by(self, result: SearchResult, chosen: dict[str, Any]) -> Any:
         """Return a copy that predicts by a selection; `chosen` are attributes that describe it."""
@@ -568,6 +571,46 @@ class SearchEstimator:
         return [(f"trial{k}", alone(k)) for k in indices]
 
     to_keras = to_keras
+
+    @classmethod
+    def from_paper(cls, name=None, **changes):
+        """Make an estimator with the settings of one of the paper's experiments.
+
+        The estimator does not calibrate its uncertainty, as the papers do not. By AutoDEUQ's rule
+        an ensemble may have a single member, whose epistemic uncertainty is 0: `fit` warns, and
+        ``selection="greedy"`` prevents it.
+
+        Parameters
+        ----------
+        name : str, optional
+            Of AutoDEUQ: "benchmark", the default, is the regression benchmark (500 trials of fully
+            connected networks with skip connections, five members), "toy" the one-dimensional task
+            of Fig. 1 and 2. Of NES: "darts", the default, and "nas-bench-201" are the spaces of
+            images (400 trials by evolution of architectures, population 50, 10 parents); "dense"
+            is the same on tables, which the paper does not have.
+        **changes : dict
+            Parameters that differ from those settings, by name.
+
+        Returns
+        -------
+        estimator
+
+        Raises
+        ------
+        ValueError
+            If there is no such experiment.
+
+        Examples
+        --------
+        >>> from skuq import AutoDEUQRegressor
+        >>> AutoDEUQRegressor.from_paper(n_trials=20).n_members
+        5
+        """
+        known = cls._papers()
+        name = next(iter(known)) if name is None else name
+        if name not in known:
+            raise ValueError(f"`name` must be one of {sorted(known)}. Got {name!r}.")
+        return cls(**known[name]).set_params(**changes)
 
     # ---------------------------------------------------------- keeping trials
 
