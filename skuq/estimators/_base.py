@@ -1,4 +1,4 @@
-"""Base classes of all estimators: prediction from `fitted_`, the frame of `fit`, pickling, list.
+"""Base classes of all estimators: they predict from `fitted_`; decorator of `fit`, pickling, list.
 
 Every estimator has the attribute `fitted_`, a `Fitted` of ``skuq/fitted``. Shapes below are for n
 rows, m outputs, q quantiles and C classes; the output axis is absent where y was 1-D.

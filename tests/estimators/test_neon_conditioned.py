@@ -169,7 +169,7 @@ def test_predict_left_out_is_that_of_a_gaussian_process(each):
     targets = np.stack([y, 2 * y + 1])
     noises = [np.full(40, noise) for noise in (0.01, 0.2)] if each else (0.01, 0.2)
     weight = np.ones(40)
-    means, variances, closed = process.predict_left_out(targets, left_out, noises, weight)
+    means, variances, noiseless = process.predict_left_out(targets, left_out, noises, weight)
     gram = jacobian @ jacobian.T / process.unit
     for k, noise in enumerate((0.01, 0.2)):
         weights = gram[30:, :30] @ np.linalg.inv(gram[:30, :30] + (noise + JITTER) * np.eye(30))
@@ -179,7 +179,7 @@ def test_predict_left_out_is_that_of_a_gaussian_process(each):
         # Draws without noise of their own are random functions minus what the others say of them.
         step = np.eye(40)[30:]
         step[:, :30] -= weights
-        assert_allclose(closed[k], np.diag(step @ gram @ step.T), rtol=1e-4)
+        assert_allclose(noiseless[k], np.diag(step @ gram @ step.T), rtol=1e-4)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.2])

@@ -211,13 +211,13 @@ def test_fit_warm_starts_from_random_weights_with_a_known_noise():
 def test_fit_learns_no_scale_from_networks_that_diverged(monkeypatch):
     X, y = noisy_rows(20, 0, noise=0.0)
     model = small(noise_std=0.0, training__steps=50, warm_start=True).fit(X, y)
-    numbers, learn = [], _conditioned.learn_closed_prior
+    numbers, learn = [], _conditioned.learn_noiseless_prior
 
     def spy(members, *rest):
         numbers.append(len(members))
         return learn(members, *rest)
 
-    monkeypatch.setattr(_conditioned, "learn_closed_prior", spy)
+    monkeypatch.setattr(_conditioned, "learn_noiseless_prior", spy)
     calls = []
     diverged = lambda member: calls.append(1) or len(calls) == 1  # noqa: E731
     monkeypatch.setattr(_conditioned, "has_diverged", diverged)
@@ -257,7 +257,7 @@ def job_of(X, Y, n_noises=1):
     rows, values = np.repeat(X, q, axis=0), Y.reshape(-1, m)
     data = TrainingData.without_validation(rows, values, np.ones(len(rows)))
     settings = dict.fromkeys(("base", "head", "recipe", "by_function"))
-    return _training.OperatorJob(
+    return _training.OperatorTrainer(
         **settings,
         data=data,
         n_queries=q,
@@ -450,11 +450,11 @@ def test_learnt_scale_follows_the_errors_of_networks(known):
 
 
 @pytest.mark.parametrize("rough", [0.0, 0.05])
-def test_learn_closed_prior_errs_as_much_as_it_says(rough):
+def test_learn_noiseless_prior_errs_as_much_as_it_says(rough):
     """The floor holds what networks miss without noise; it is nothing where they miss nothing."""
     jacobian, y = drawn(200, 150, 3.0, rough)
     members, make, *data = linear(jacobian[:100], y[:100])
-    prior, (factor, noise), error = _prior.learn_closed_prior(
+    prior, (factor, noise), error = _prior.learn_noiseless_prior(
         members, make, *data, ONE[:100], np.zeros((1, 1)), n_functions=100
     )
     gram, cross = jacobian[:100] @ jacobian[:100].T, jacobian[100:] @ jacobian[:100].T
@@ -470,9 +470,9 @@ def test_learn_closed_prior_errs_as_much_as_it_says(rough):
     assert_allclose(factor, 1)
 
 
-def test_learn_closed_prior_of_few_functions_is_wider():
+def test_learn_noiseless_prior_of_few_functions_is_wider():
     given = *linear(*drawn(100, 300, 1.0, 0.0)), ONE[:100], np.zeros((1, 1))
-    few, many = (_prior.learn_closed_prior(*given, n_functions=n)[0].scale for n in (5, 10_000))
+    few, many = (_prior.learn_noiseless_prior(*given, n_functions=n)[0].scale for n in (5, 10_000))
     assert_allclose(few, np.sqrt(2) * many, rtol=1e-3)  # the standard deviation of Student's t
 
 

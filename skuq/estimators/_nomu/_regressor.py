@@ -30,7 +30,7 @@ from skuq.estimators._nomu._readout import (
     warn_of_few_rows,
 )
 from skuq.estimators._nomu._rows import ArtificialSampler, encode_artificial, split_parts
-from skuq.estimators._nomu._training import Job, NomuTrainer, loss_settings
+from skuq.estimators._nomu._training import NomuTrainer, Setup, loss_settings
 from skuq.estimators._task import VALIDATION, join_validation, read_task
 from skuq.fitted._nomu import FittedNomu, GivenMean, KnownNoise, Readout
 from skuq.networks import ArtificialInputs, NOMULoss, NOMUNetwork, NOMUReadout
@@ -449,24 +449,26 @@ class NOMURegressor(UncertaintyRegressor):
             )
         # Scales are those of all rows; NOMU's folds share them.
         task = task.split()
-        # The settings of the first model stand for all, except for what each job holds itself.
+        # The settings of the first model stand for all, except for what each setup holds itself.
         trainer = self._make_trainer(resolved[0], task)
         entropies = [task.entropy, *(draw_entropy(model.random_state) for model in models[1:])]
-        jobs = [m._make_jobs(s, task, e) for m, s, e in zip(models, resolved, entropies)]
+        setups = [m._make_setups(s, task, e) for m, s, e in zip(models, resolved, entropies)]
         with training_progress(self.verbose) as progress:
-            trained = iter(trainer.train([job for own in jobs for job in own], progress.epochs))
-            networks = [[next(trained) for _ in own] for own in jobs]
+            trained = iter(
+                trainer.train([setup for own in setups for setup in own], progress.epochs)
+            )
+            networks = [[next(trained) for _ in own] for own in setups]
             # Without a refit, a model has a single network: on all rows, or on those of one split.
-            last_jobs, last = [own[0] for own in jobs], [own[0] for own in networks]
+            last_setups, last = [own[0] for own in setups], [own[0] for own in networks]
             # With validation data given, a model has trained on all rows already.
             if chooses and self.refit and task.validation is None:
-                last_jobs = [trainer.refit_job(*pair) for pair in zip(jobs, networks)]
-                last = trainer.train(last_jobs, progress.epochs)
+                last_setups = [trainer.refit_setup(*pair) for pair in zip(setups, networks)]
+                last = trainer.train(last_setups, progress.epochs)
         # Everything that can fail comes before the first model changes.
         fitted = [
-            model._assemble(settings, task, trainer, list(zip(own, found)), job, network)
-            for model, settings, own, found, job, network in zip(
-                models, resolved, jobs, networks, last_jobs, last
+            model._assemble(settings, task, trainer, list(zip(own, found)), setup, network)
+            for model, settings, own, found, setup, network in zip(
+                models, resolved, setups, networks, last_setups, last
             )
         ]
         for model, entropy, one in zip(models, entropies, fitted):
@@ -606,8 +608,8 @@ class NOMURegressor(UncertaintyRegressor):
             noise=noise,
         )
 
-    def _make_jobs(self, settings, task, entropy):
-        """Make one job for each fold or split, or one for all rows."""
+    def _make_setups(self, settings, task, entropy):
+        """Make one setup for each fold or split, or one for all rows."""
         rows, parts = task.splits.train, [(np.arange(len(task.splits.train.X)), None)]
         # The user's validation rows take the place of folds, and all rows train.
         if settings.readout.is_chosen and task.validation is None:
@@ -622,9 +624,9 @@ class NOMURegressor(UncertaintyRegressor):
                 groups = pd.factorize(groups, use_na_sentinel=False)[0][task.rows.used]
             parts = split_parts(self.validation, rows, entropy, groups, refits=self.refit)
         weights = loss_settings(settings.loss, noiseless=self._is_noiseless)
-        return [Job(entropy, self.learning_rate, weights, *part) for part in parts]
+        return [Setup(entropy, self.learning_rate, weights, *part) for part in parts]
 
-    def _assemble(self, settings, task, trainer, folds, job, network):
+    def _assemble(self, settings, task, trainer, folds, setup, network):
         """Make the fitted model of the final network; choose its readout on the held-out rows."""
         rows, given = task.splits.train, settings.readout
         if given.is_chosen:
@@ -638,11 +640,11 @@ class NOMURegressor(UncertaintyRegressor):
             ]
             warn_of_few_rows(given, sum(len(part.X) for _, part, _ in held_out))
             # The band between rows, whose width "auto" compares with that of y.
-            between = trainer.draw_between_rows(network, job.entropy)
+            between = trainer.draw_between_rows(network, setup.entropy)
             readout = choose_readout(
                 given,
                 self.band,
-                Evidence(held_out, network, rows.take(job.train), *between),
+                Evidence(held_out, network, rows.take(setup.train), *between),
                 task.inputs,
                 task.targets,
                 noiseless=self._is_noiseless,

@@ -39,8 +39,8 @@ _MIN_PATIENCE = 10  # epochs
 _MEAN, _SIDE = 1, 2  # purposes of seeds; 0 is for networks that are trained in one step
 
 
-class Job(NamedTuple):
-    """One network to train, with everything in which networks of one program may differ.
+class Setup(NamedTuple):
+    """Everything in which networks that train in one program may differ.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class NomuTrainer:
     network : NOMUNetwork
         Networks of f and r.
     loss : NOMULoss
-        Loss of r; its weights are those of each job.
+        Loss of r; its weights are those of each setup.
     sampler : ArtificialSampler
         Artificial inputs of r's loss.
     recipe : dict
@@ -164,36 +164,38 @@ class NomuTrainer:
             detached=None if self.network.connect_gradient else NomuHead.detached,
         )
 
-    def train(self, jobs: Sequence[Job], report: Callable | None) -> list[TrainedNomu]:
-        """Train a network for each job, side by side where possible."""
-        means: list[Any] = [None] * len(jobs)
-        if not jobs:
+    def train(self, setups: Sequence[Setup], report: Callable | None) -> list[TrainedNomu]:
+        """Train a network for each setup, side by side where possible."""
+        means: list[Any] = [None] * len(setups)
+        if not setups:
             return []
         # One step: f and r train together, or f is given and r trains alone.
         if self.head.with_mean or self.given is not None:
-            members = self._train_together(jobs, report)
+            members = self._train_together(setups, report)
         else:
-            means = self._train_means(jobs, report)
+            means = self._train_means(setups, report)
             # The loss of r may depend on errors and noise of its mean f. Then each network trains
             # by itself.
             if self.learns_noise or self.n_sides == 2:
-                members = [self._train_side(job, mean, report) for job, mean in zip(jobs, means)]
+                members = [
+                    self._train_side(setup, mean, report) for setup, mean in zip(setups, means)
+                ]
             else:
-                members = self._train_together(jobs, report, means)
+                members = self._train_together(setups, report, means)
         _check_completed(members)
         return [
             TrainedNomu(self.head, member, mean, self.given, self.noise)
             for member, mean in zip(members, means)
         ]
 
-    def refit_job(self, jobs: Sequence[Job], networks: Sequence[TrainedNomu]) -> Job:
-        """Make the job that trains on all rows; f trains for the mean of the folds' best epochs."""
+    def refit_setup(self, setups: Sequence[Setup], networks: Sequence[TrainedNomu]) -> Setup:
+        """Make the setup for all rows; f trains for the mean of the folds' best epochs."""
         epochs = None
         # Without held-out rows f cannot stop by itself.
         if self.patience is not None:
             best = [network.mean_member.best_epoch + 1 for network in networks]  # type: ignore[union-attr]
             epochs = round(float(np.mean(best)))
-        return jobs[0]._replace(train=np.arange(len(self.rows.X)), valid=None, mean_epochs=epochs)
+        return setups[0]._replace(train=np.arange(len(self.rows.X)), valid=None, mean_epochs=epochs)
 
     def draw_between_rows(self, network: TrainedNomu, entropy: int) -> tuple[np.ndarray, ...]:
         """Predict the raw uncertainty (256, n_sides * m) of a network at artificial inputs.
@@ -205,7 +207,7 @@ class NomuTrainer:
         distance = spatial.cKDTree(rows).query(x)[0]
         return network.head.split(training.predict_members([network.member], x)[0])[1], distance
 
-    def _train_means(self, jobs: Sequence[Job], report: Callable | None) -> list[Member]:
+    def _train_means(self, setups: Sequence[Setup], report: Callable | None) -> list[Member]:
         """Train the mean f, and the noise if that is learnt, as the first of two steps."""
         n_outputs, stops_early = self.targets.n_outputs, self.patience is not None
         # A head without sides has term (a) of the loss only.
@@ -217,24 +219,29 @@ class NomuTrainer:
             validation=self.validation if stops_early else None,
         )
         members = self._train_stacks(
-            jobs,
+            setups,
             report,
             self._mean_template(head.n_raw),
             head,
-            [self._mean_recipe(job) for job in jobs],
+            [self._mean_recipe(setup) for setup in setups],
             data,
-            [trial_seed(job.entropy, _MEAN) for job in jobs],
+            [trial_seed(setup.entropy, _MEAN) for setup in setups],
             validates=stops_early,
         )
         _check_completed(members)
         if not self.refines:
             return members
         # Refinement goes on with the rows in float32 that the training has seen.
-        rows = [(data.x[job.train], data.y[job.train], data.weight[job.train]) for job in jobs]
+        rows = [
+            (data.x[setup.train], data.y[setup.train], data.weight[setup.train]) for setup in setups
+        ]
         return [refine(member, x, y, weight) for member, (x, y, weight) in zip(members, rows)]
 
     def _train_together(
-        self, jobs: Sequence[Job], report: Callable | None, means: Sequence[Member] | None = None
+        self,
+        setups: Sequence[Setup],
+        report: Callable | None,
+        means: Sequence[Member] | None = None,
     ) -> list[Any]:
         """Train the uncertainty r on top of the mean f, or both at once, on common targets."""
         if self.given is not None:
@@ -250,51 +257,53 @@ class NomuTrainer:
             # Each template holds its own frozen mean f. They differ in weights only, which are in
             # `start`.
             start = []
-            for job, member in zip(jobs, means):
+            for setup, member in zip(setups, means):
                 template = self._template(member)
-                start.append(draw_variables(template, trial_seed(job.entropy, _SIDE)))
+                start.append(draw_variables(template, trial_seed(setup.entropy, _SIDE)))
         return self._train_stacks(
-            jobs,
+            setups,
             report,
             template,
             self.head,
-            [self._recipe(job) for job in jobs],
+            [self._recipe(setup) for setup in setups],
             self._data(self.rows, y),
-            [trial_seed(job.entropy, 0) for job in jobs],
+            [trial_seed(setup.entropy, 0) for setup in setups],
             start=start,
         )
 
-    def _train_side(self, job: Job, mean: Member, report: Callable | None) -> Any:
+    def _train_side(self, setup: Setup, mean: Member, report: Callable | None) -> Any:
         """Train the uncertainty r on top of one mean f, whose errors and noise weigh the rows."""
-        rows = self.rows.take(job.train)
+        rows = self.rows.take(setup.train)
         loc, noise = predict_mean(mean, self.inputs.transform(rows.X), self.targets.n_outputs)
         weight = None if noise is None else precision(noise)
-        # The rows of the job are all rows of these data.
+        # The rows of the setup are all rows of these data.
         return self._train_stacks(
-            [job._replace(train=np.arange(len(rows.X)), valid=None)],
+            [setup._replace(train=np.arange(len(rows.X)), valid=None)],
             report,
             self._template(mean),
             self.head,
-            [self._recipe(job)],
+            [self._recipe(setup)],
             self._data(rows, self.targets.transform(rows.y) - loc, weight),
-            [trial_seed(job.entropy, 0)],
+            [trial_seed(setup.entropy, 0)],
         )[0]
 
     def _train_stacks(
-        self, jobs, report, template, head, recipes, data, seeds, *, start=None, validates=False
+        self, setups, report, template, head, recipes, data, seeds, *, start=None, validates=False
     ):
-        """Train a network for each job; jobs of as many rows and epochs share a program."""
-        members: list[Any] = [None] * len(jobs)
-        sizes = [(len(job.train), recipe.epochs) for job, recipe in zip(jobs, recipes)]
+        """Train a network for each setup; setups of as many rows and epochs share a program."""
+        members: list[Any] = [None] * len(setups)
+        sizes = [(len(setup.train), recipe.epochs) for setup, recipe in zip(setups, recipes)]
         for size in sorted(set(sizes)):
-            positions = [k for k in range(len(jobs)) if sizes[k] == size]
+            positions = [k for k in range(len(setups)) if sizes[k] == size]
             job = training.TrainingJob.of_model(
                 template,
                 head,
                 [recipes[k] for k in positions],
                 [seeds[k] for k in positions],
                 stacked=True,
-                splits=[(jobs[k].train, jobs[k].valid if validates else None) for k in positions],
+                splits=[
+                    (setups[k].train, setups[k].valid if validates else None) for k in positions
+                ],
                 start=None if start is None else [start[k] for k in positions],
                 artificial=self.sampler,
             )
@@ -377,13 +386,13 @@ class NomuTrainer:
         source = "NOMU's network of the mean"
         return build_checked(build, self.rows.X.shape[1:], n_raw, source)
 
-    def _mean_recipe(self, job: Job) -> Any:
-        """Make the recipe of f, which stops early or trains for the epochs of the job."""
-        recipe = self._recipe(job)
+    def _mean_recipe(self, setup: Setup) -> Any:
+        """Make the recipe of f, which stops early or trains for the epochs of the setup."""
+        recipe = self._recipe(setup)
         # The loss of f has no term for artificial inputs.
         changes: dict[str, Any] = {"n_artificial": 0, "loss_settings": ()}
-        if job.mean_epochs is not None:
-            changes["epochs"] = job.mean_epochs
+        if setup.mean_epochs is not None:
+            changes["epochs"] = setup.mean_epochs
         elif self.patience is not None:
             patience = self.patience
             if isinstance(patience, str):
@@ -391,11 +400,11 @@ class NomuTrainer:
             changes["early_stopping_patience"] = patience
         return replace(recipe, **changes)
 
-    def _recipe(self, job: Job) -> Any:
+    def _recipe(self, setup: Setup) -> Any:
         """Make the recipe of r, or of f and r together."""
         epochs = self.epochs
         if epochs is None:  # few rows get enough steps
-            n_batches = -(-len(job.train) // (self.batch_size or len(job.train)))
+            n_batches = -(-len(setup.train) // (self.batch_size or len(setup.train)))
             n_steps = _NOISELESS_STEPS if self.noiseless else _MIN_STEPS[self.interpolates]
             epochs = max(_DEFAULT_EPOCHS, -(-n_steps // n_batches))
         # The learning rate falls if f should interpolate, and does not stop early.
@@ -408,11 +417,11 @@ class NomuTrainer:
             **self.recipe,
         }
         return training.Recipe(
-            learning_rate=job.learning_rate,
+            learning_rate=setup.learning_rate,
             batch_size=_FULL_BATCH if self.batch_size is None else self.batch_size,
             epochs=epochs,
             n_artificial=self.sampler.n_each,
-            loss_settings=job.loss_settings,
+            loss_settings=setup.loss_settings,
             **fields,
         )
 

@@ -25,7 +25,7 @@ from skuq._utils._environment import generator, one_thread_if_small
 from skuq._utils._messages import warn_user
 from skuq.estimators._operators._prior import (
     Prior,
-    learn_closed_prior,
+    learn_noiseless_prior,
     learn_prior,
     learn_scale,
 )
@@ -69,12 +69,12 @@ class _Values(NamedTuple):
     importance: np.ndarray
 
 
-def train_conditioned(job, report, *, prior, n_draws):
+def train_conditioned(trainer, report, *, prior, n_draws):
     """Train base networks and condition random changes of their weights on the data.
 
     Parameters
     ----------
-    job : OperatorJob
+    trainer : OperatorTrainer
     report : callable
         Told of finished epochs.
     prior : skuq.networks.ConditionedPrior
@@ -87,12 +87,14 @@ def train_conditioned(job, report, *, prior, n_draws):
     widths : tuple of two ndarrays of the shape of the noise, or None
         Factor of the epistemic part and standard deviation of the noise; None if not learnt.
     """
-    members, left_out = _train_bases(job, report, learns_scale=prior.scale == "auto")
-    rng, m = generator(job.entropy, "prior"), job.head.n_outputs
-    values = _choose_values(job, MAX_VALUES if left_out is None else MAX_EXACT, rng)
+    members, left_out = _train_bases(trainer, report, learns_scale=prior.scale == "auto")
+    rng, m = generator(trainer.entropy, "prior"), trainer.head.n_outputs
+    values = _choose_values(trainer, MAX_VALUES if left_out is None else MAX_EXACT, rng)
     with one_thread_if_small(len(values.y)):
-        make_process = _ProcessMaker(job.data.x[values.rows], m, rng)
-        choice, widths = _choose_prior(job, prior.scale, make_process, members, left_out, values)
+        make_process = _ProcessMaker(trainer.data.x[values.rows], m, rng)
+        choice, widths = _choose_prior(
+            trainer, prior.scale, make_process, members, left_out, values
+        )
         # Draws combine equally many random changes of each network.
         n_functions = math.ceil(prior.n_index / len(members))
         n_index = n_functions * len(members)
@@ -110,11 +112,11 @@ def train_conditioned(job, report, *, prior, n_draws):
             )
             for member in members
         ]
-    index = quasi_random_normals(n_draws, n_index, generator(job.entropy, "index"))
+    index = quasi_random_normals(n_draws, n_index, generator(trainer.entropy, "index"))
     return ConditionedDraws(members, index, np.stack(directions)), widths
 
 
-def _train_bases(job, report, learns_scale):
+def _train_bases(trainer, report, learns_scale):
     """Train the base networks; return those that converged, and the functions each leaves out.
 
     Five networks are trained where errors at left-out functions teach the noise or the scale. Each
@@ -122,34 +124,36 @@ def _train_bases(job, report, learns_scale):
     that is trained to the end learns noise. Otherwise one network is trained on all functions to
     the end. A warm start without noise goes on with the networks of the previous fit.
     """
-    network, is_noisy = EpistemicNetwork(job.base, job.head.n_raw), job.noise.any()
-    enough = job.can_leave_out and job.n_functions >= FEWEST_WITH_NOISE
-    if not job.learns_noise and not (enough and (is_noisy or (learns_scale and not job.previous))):
-        members = job.train(network, max(1, len(job.previous)), report)
+    network, is_noisy = EpistemicNetwork(trainer.base, trainer.head.n_raw), trainer.noise.any()
+    enough = trainer.can_leave_out and trainer.n_functions >= FEWEST_WITH_NOISE
+    if not trainer.learns_noise and not (
+        enough and (is_noisy or (learns_scale and not trainer.previous))
+    ):
+        members = trainer.train(network, max(1, len(trainer.previous)), report)
         return tuple(members[k] for k in find_completed(members)), None
-    left_out = job.folds(N_FOLDS, N_FOLDS)
+    left_out = trainer.folds(N_FOLDS, N_FOLDS)
     # They start from random weights: networks of a previous fit have seen what they leave out.
-    job = replace(job, previous=())
-    members = job.train(network, N_FOLDS, report, left_out=left_out, validate=True)
+    trainer = replace(trainer, previous=())
+    members = trainer.train(network, N_FOLDS, report, left_out=left_out, validate=True)
     kept = find_completed(members)
     return tuple(members[k] for k in kept), left_out[kept]
 
 
-def _choose_values(job, most, rng):
+def _choose_values(trainer, most, rng):
     """Choose the values to condition on: all, or those of random rows if there are too many."""
-    rows, m = np.arange(len(job.data.x)), job.head.n_outputs
+    rows, m = np.arange(len(trainer.data.x)), trainer.head.n_outputs
     if len(rows) * m > most:
         rows = np.sort(rng.permutation(rows)[: max(1, most // m)])
-    weight = (job.weight / job.weight.mean())[rows // job.n_queries]
-    return _Values(rows, job.data.y[rows].ravel(), np.repeat(weight, m))
+    weight = (trainer.weight / trainer.weight.mean())[rows // trainer.n_queries]
+    return _Values(rows, trainer.data.y[rows].ravel(), np.repeat(weight, m))
 
 
-def _choose_prior(job, scale, make_process, members, left_out, values):
-    """Take the given scale of the prior, or learn it; learn the noise if the job says so.
+def _choose_prior(trainer, scale, make_process, members, left_out, values):
+    """Take the given scale of the prior, or learn it; learn the noise if the trainer says so.
 
     Parameters
     ----------
-    job : OperatorJob
+    trainer : OperatorTrainer
     scale : float or "auto"
     make_process : _ProcessMaker
     members : sequence of Member
@@ -164,31 +168,31 @@ def _choose_prior(job, scale, make_process, members, left_out, values):
         See `train_conditioned`.
     """
     rows, y, importance = values
-    variance = job.noise[rows % len(job.noise)].ravel() ** 2
+    variance = trainer.noise[rows % len(trainer.noise)].ravel() ** 2
     is_noisy = variance.any()
-    learns = scale == "auto" and not is_noisy and len(y) <= MAX_EXACT and job.can_leave_out
+    learns = scale == "auto" and not is_noisy and len(y) <= MAX_EXACT and trainer.can_leave_out
     if left_out is None and learns:
         # Other networks tell the scale, since those of a warm start have seen all functions.
-        members, left_out = _train_briefly(job)
+        members, left_out = _train_briefly(trainer)
     if left_out is None or not len(members):
         return Prior.of_given(PRIOR_SCALE if scale == "auto" else scale, variance), None
-    m = job.head.n_outputs
-    unseen = np.repeat(left_out[:, rows // job.n_queries], m, axis=1)
+    m = trainer.head.n_outputs
+    unseen = np.repeat(left_out[:, rows // trainer.n_queries], m, axis=1)
     # Noise group of each value: its output, and its query point if these have their own scales.
-    groups = np.add.outer(m * (rows % len(job.noise)), np.arange(m)).ravel()
+    groups = np.add.outer(m * (rows % len(trainer.noise)), np.arange(m)).ravel()
     arguments = members, make_process, y, importance, unseen, groups
-    if job.learns_noise:
-        return learn_prior(*arguments, _limits_of_noise(job), job.n_functions)
+    if trainer.learns_noise:
+        return learn_prior(*arguments, _limits_of_noise(trainer), trainer.n_functions)
     if not is_noisy:
-        prior, widths, error = learn_closed_prior(*arguments, job.noise, job.n_functions)
-        if job.expects_none and error > 1:
+        prior, widths, error = learn_noiseless_prior(*arguments, trainer.noise, trainer.n_functions)
+        if trainer.expects_none and error > 1:
             warn_user(
-                f"{job.n_functions} functions are too few to learn the noise, and networks miss "
-                f"those that they leave out by {error:.2g} times their standard deviation. If Y is "
-                "noisy, means can be far off: give `noise_std`, or more functions."
+                f"{trainer.n_functions} functions are too few to learn the noise, and networks "
+                f"miss those that they leave out by {error:.2g} times their standard deviation. "
+                "If Y is noisy, means can be far off: give `noise_std`, or more functions."
             )
         return prior, widths
-    prior, widths = learn_scale(*arguments, job.noise)
+    prior, widths = learn_scale(*arguments, trainer.noise)
     if scale == "auto":
         return prior, widths
     # Keep the given scale. The mean is near the data at least as the draws are.
@@ -196,34 +200,34 @@ def _choose_prior(job, scale, make_process, members, left_out, values):
     return given._replace(mean_noise=np.minimum(prior.mean_noise, given.noise)), None
 
 
-def _limits_of_noise(job):
+def _limits_of_noise(trainer):
     """Compute the smallest and the largest noise that repeated measurements allow, in each group.
 
     They are the ends of a 95 % confidence interval. The limits are 0 and infinity unless at least
     half of the functions repeat inputs of others and few of these are exact copies: a few equal
     inputs can be copies of records, and copies say nothing about the noise.
     """
-    std, dof = job.noise_of_repeats()
-    n_repeats, n_copies = job.n_functions - len(np.unique(job.groups)), job.n_copies
-    if 2 * n_repeats < job.n_functions or 10 * n_copies > n_repeats:
+    std, dof = trainer.noise_of_repeats()
+    n_repeats, n_copies = trainer.n_functions - len(np.unique(trainer.groups)), trainer.n_copies
+    if 2 * n_repeats < trainer.n_functions or 10 * n_copies > n_repeats:
         return np.zeros(std.shape), np.full(std.shape, np.inf)
     low, high = np.sqrt(dof / stats.chi2.ppf([0.975, 0.025], dof))
     return low * std, high * std
 
 
-def _train_briefly(job):
+def _train_briefly(trainer):
     """Train five networks, each without a fifth of the functions, for few steps.
 
     Returns those that converged, and the functions (n_members, n_functions) that each leaves out.
     """
     # The few steps of a warm start are not enough from random weights.
-    epochs = math.ceil(_SCALE_STEPS / math.ceil(len(job.data.x) / job.recipe.batch_size))
-    recipe = replace(job.recipe, epochs=epochs)
+    epochs = math.ceil(_SCALE_STEPS / math.ceil(len(trainer.data.x) / trainer.recipe.batch_size))
+    recipe = replace(trainer.recipe, epochs=epochs)
     # They start from random weights: networks of a previous fit have seen what they leave out.
-    job = replace(job, previous=(), refine=False)
-    left_out = job.folds(N_FOLDS, N_FOLDS)
-    network = EpistemicNetwork(job.base, job.head.n_raw)
-    members = job.train(network, N_FOLDS, None, left_out=left_out, recipe=recipe)
+    trainer = replace(trainer, previous=(), refine=False)
+    left_out = trainer.folds(N_FOLDS, N_FOLDS)
+    network = EpistemicNetwork(trainer.base, trainer.head.n_raw)
+    members = trainer.train(network, N_FOLDS, None, left_out=left_out, recipe=recipe)
     kept = [k for k, member in enumerate(members) if not has_diverged(member)]
     if not kept:
         warn_user(
@@ -321,7 +325,7 @@ class ExactProcess:
         cross, diagonal = self._gram[np.ix_(left_out, others)], np.diag(self._gram)[left_out]
         gram, cross, targets = self._gram[np.ix_(others, others)], cross * roots, targets[:, others]
         gram, targets = gram * roots * roots[:, None], targets * roots
-        means, totals, closed = [], [], []
+        means, totals, noiseless = [], [], []
         if np.ndim(noises[0]) == 0:
             # One decomposition K = U w U^T serves all noises that are equal for all values.
             values, vectors = linalg.eigh(gram)
@@ -343,9 +347,9 @@ class ExactProcess:
             # slightly negative where others determine a value.
             variance = np.maximum(diagonal - explained, 0)
             means.append(mean)
-            closed.append(np.maximum(variance - of_noise, 0) + JITTER)
+            noiseless.append(np.maximum(variance - of_noise, 0) + JITTER)
             totals.append(variance + np.broadcast_to(noise, len(left_out))[left_out] + JITTER)
-        return np.array(means), np.array(totals), np.array(closed)
+        return np.array(means), np.array(totals), np.array(noiseless)
 
 
 class SparseProcess:

@@ -36,8 +36,8 @@ from skuq.predictive._calibration import fit_scale, minimise, root_mean_square
 # would need more precision than float32 weights have: intervals became far too narrow with them.
 _NOISES = tuple(10.0 ** np.arange(-5, 2.5, 0.5))
 _N_SMALL = int(np.searchsorted(_NOISES, 1.01))  # number of candidates up to the prior's variance
-# The same without noise: what networks miss is their own error, and smallest where data are.
-_CLOSED_NOISES = (1e-10, *10.0 ** np.arange(-9, -2.9, 0.5))
+# The same for values without noise: what networks miss is their own error, smallest at data.
+_NOISELESS_CANDIDATES = (1e-10, *10.0 ** np.arange(-9, -2.9, 0.5))
 # Standard deviation of the logarithm of a group's relative noise variance around the overall one.
 _LOG_NOISE_STD = 1.0
 # The mean of five networks misses new functions by less than each network misses those that it
@@ -45,7 +45,7 @@ _LOG_NOISE_STD = 1.0
 _GAIN_OF_MEAN = 0.93
 # Least difference in log likelihood that decides between candidates, where the values of a function
 # count as one, because they depend on each other.
-_CLOSED_ADVANTAGE = 3.0
+_NOISELESS_ADVANTAGE = 3.0
 _LARGEST_SCALE = 10.0  # of such values; where only larger ones would do, noise is likelier
 _NEGLIGIBLE_NOISE = 1e-3  # share of the variance at left-out values
 _SCALES = tuple(10.0 ** np.arange(-2, 1.6, 0.25))  # candidate scales where the noise is known
@@ -87,7 +87,7 @@ class _Errors(NamedTuple):
         Squared errors of the processes when they predict the values themselves.
     variances : ndarray of shape (n_noises, n)
         Variances that the processes predict, noise included, in units of the prior's variance.
-    closed : ndarray of shape (n_noises, n)
+    noiseless : ndarray of shape (n_noises, n)
         The same without noise, and of draws without noise of their own.
     weight : ndarray of shape (n,)
         Weights of the values.
@@ -96,7 +96,7 @@ class _Errors(NamedTuple):
     network: np.ndarray
     process: np.ndarray
     variances: np.ndarray
-    closed: np.ndarray
+    noiseless: np.ndarray
     weight: np.ndarray
 
     def at(self, candidates: slice) -> _Errors:
@@ -113,7 +113,7 @@ def learn_prior(members, make_process, y, importance, unseen, groups, limits, n_
     """Learn the prior and the noise of each noise group.
 
     A group whose left-out values are far more likely without noise has none, see
-    `learn_closed_prior`.
+    `learn_noiseless_prior`.
 
     Parameters
     ----------
@@ -136,27 +136,27 @@ def learn_prior(members, make_process, y, importance, unseen, groups, limits, n_
     widths : tuple of two ndarrays of the shape of the limits
         Factor of the epistemic standard deviation, and standard deviation of the noise.
     """
-    candidates = *_CLOSED_NOISES, *_NOISES
+    candidates = *_NOISELESS_CANDIDATES, *_NOISES
     both, seen = _errors_left_out(members, make_process, y, importance, unseen, candidates)
-    n_closed, groups_seen = len(_CLOSED_NOISES), groups[seen]
-    errors = both.at(slice(n_closed, None))
-    closed = _ClosedErrors(both.at(slice(n_closed)), groups_seen, n_functions)
+    n_noiseless, groups_seen = len(_NOISELESS_CANDIDATES), groups[seen]
+    errors = both.at(slice(n_noiseless, None))
+    noiseless = _NoiselessErrors(both.at(slice(n_noiseless)), groups_seen, n_functions)
     shape, limits = limits[0].shape, np.reshape(limits, (2, -1))
     priors, std = _GroupPriors(groups, limits.shape[1]), limits[0].copy()
     overall, _ = _likeliest_process(errors)
     for k in np.unique(groups_seen):
         of_group = errors.of_group(groups_seen == k)
         scale, std[k], mean_noise, loss = _learn_group(of_group, overall, *limits[:, k])
-        without = closed.learn(k)
-        if limits[0, k] == 0 and closed.is_likelier(without, loss):
+        without = noiseless.learn(k)
+        if limits[0, k] == 0 and noiseless.is_likelier(without, loss):
             std[k] = 0.0
-            priors.put_closed(k, without)
+            priors.put_noiseless(k, without)
         else:
             priors.put(k, scale, std[k] ** 2, mean_noise)
     return priors.joined(), (priors.factors(shape), std.reshape(shape))
 
 
-def learn_closed_prior(members, make_process, y, importance, unseen, groups, std, n_functions):
+def learn_noiseless_prior(members, make_process, y, importance, unseen, groups, std, n_functions):
     """Learn the prior of each noise group of values without noise.
 
     The scale, and how closely networks meet the data, are chosen so that the errors at left-out
@@ -171,19 +171,21 @@ def learn_closed_prior(members, make_process, y, importance, unseen, groups, std
     error : float
         Root mean square of the networks' errors, divided by that of the values.
     """
-    errors, seen = _errors_left_out(members, make_process, y, importance, unseen, _CLOSED_NOISES)
+    errors, seen = _errors_left_out(
+        members, make_process, y, importance, unseen, _NOISELESS_CANDIDATES
+    )
     priors, squares = _GroupPriors(groups, std.size), 0.0
-    closed = _ClosedErrors(errors, groups[seen], n_functions)
+    noiseless = _NoiselessErrors(errors, groups[seen], n_functions)
     for k in np.unique(groups[seen]):
-        found, here = closed.learn(k), groups[seen] == k
-        priors.put_closed(k, found)
+        found, here = noiseless.learn(k), groups[seen] == k
+        priors.put_noiseless(k, found)
         squares += errors.weight[here] @ errors.network[found.mean][here]
     size = importance[seen] @ y[seen] ** 2 or 1.0
     error = float(np.sqrt(squares / size))
     return priors.joined(), (priors.factors(std.shape), np.zeros(std.shape)), error
 
 
-class _ClosedPrior(NamedTuple):
+class _NoiselessPrior(NamedTuple):
     """Prior of a noise group without noise.
 
     `mean` and `draws` are positions among the candidate noises: how closely the mean and the draws
@@ -196,13 +198,13 @@ class _ClosedPrior(NamedTuple):
     loss: float
 
 
-class _ClosedErrors:
+class _NoiselessErrors:
     """Errors at left-out values, from which priors are learnt as if there were no noise.
 
     Parameters
     ----------
     errors : _Errors
-        Errors for each of the candidate noises `_CLOSED_NOISES`.
+        Errors for each of the candidate noises `_NOISELESS_CANDIDATES`.
     groups : ndarray of int of shape (n,)
         Number of each value's noise group.
     n_functions : int
@@ -218,14 +220,14 @@ class _ClosedErrors:
     def _closest(self, losses):
         """Find the smallest candidate that is not clearly worse than the best one."""
         advantage = (losses - losses.min()) * self._n_functions / 2
-        return int(np.argmax(advantage <= _CLOSED_ADVANTAGE))
+        return int(np.argmax(advantage <= _NOISELESS_ADVANTAGE))
 
     def _losses(self, k):
         """Compute the loss of group k for all candidates of the draws, and their best scales."""
         errors = self._errors.of_group(self._groups == k)
-        ratios = errors.network[self._mean] / errors.closed
+        ratios = errors.network[self._mean] / errors.noiseless
         squares = np.maximum(np.average(ratios, axis=1, weights=errors.weight), 1e-300)
-        logs = np.average(np.log(errors.closed), axis=1, weights=errors.weight)
+        logs = np.average(np.log(errors.noiseless), axis=1, weights=errors.weight)
         return np.log(squares) + logs + 1, np.sqrt(squares)
 
     def learn(self, k):
@@ -235,17 +237,17 @@ class _ClosedErrors:
         best = max(self._mean, self._closest(losses))
         errors = self._errors.of_group(here)
         scale = _GAIN_OF_MEAN * _fit_spread(
-            np.sqrt(errors.network[self._mean]), np.sqrt(errors.closed[best]), errors.weight
+            np.sqrt(errors.network[self._mean]), np.sqrt(errors.noiseless[best]), errors.weight
         )
         # Few functions widen it as they do Student's t.
         n = self._n_functions
         scale *= np.sqrt((n - 1) / max(n - 3, 1))
-        return _ClosedPrior(self._mean, best, scale, losses[best])
+        return _NoiselessPrior(self._mean, best, scale, losses[best])
 
     def is_likelier(self, found, loss):
         """Tell whether a prior without noise is likelier than one with noise, of a given loss."""
         advantage = (loss - found.loss) * self._n_functions / 2
-        return found.scale < _LARGEST_SCALE and advantage > _CLOSED_ADVANTAGE
+        return found.scale < _LARGEST_SCALE and advantage > _NOISELESS_ADVANTAGE
 
 
 def _fit_spread(errors, std, weight):
@@ -342,12 +344,12 @@ class _GroupPriors:
         self._noise[at] = self._draw_noise[at] = noise = max(variance / scale**2, _NOISES[0])
         self._mean_noise[at] = min(mean_noise, noise)
 
-    def put_closed(self, k, found):
+    def put_noiseless(self, k, found):
         """Store a prior without noise of group k."""
         at = self._groups == k
         self._scales[k] = max(found.scale, _LEAST_SCALE)
-        self._noise[at] = _CLOSED_NOISES[found.draws]
-        self._mean_noise[at] = _CLOSED_NOISES[found.mean]
+        self._noise[at] = _NOISELESS_CANDIDATES[found.draws]
+        self._mean_noise[at] = _NOISELESS_CANDIDATES[found.mean]
         self._draw_noise[at] = 0.0
 
     def joined(self):
@@ -430,18 +432,18 @@ def _errors_left_out(members, make_process, y, importance, unseen, noises):
     seen : ndarray of bool of shape (n_values,)
         Values that have errors: not all of them if the networks of some folds have diverged.
     """
-    of_network, of_process, variances, closed = np.zeros((4, len(noises), len(y)))
+    of_network, of_process, variances, noiseless = np.zeros((4, len(noises), len(y)))
     for member, left_out in zip(members, unseen):
         derivatives, process = make_process(member)
         residual = y - derivatives.raw.ravel()
         # One factorisation predicts both targets: residuals of the network, and values.
-        means, variances[:, left_out], closed[:, left_out] = process.predict_left_out(
+        means, variances[:, left_out], noiseless[:, left_out] = process.predict_left_out(
             np.stack([residual, y]), left_out, noises, importance
         )
         of_network[:, left_out] = (residual[left_out] - means[:, 0]) ** 2
         of_process[:, left_out] = (y[left_out] - means[:, 1]) ** 2
     seen = unseen.any(axis=0)
-    found = (part[:, seen] for part in (of_network, of_process, variances, closed))
+    found = (part[:, seen] for part in (of_network, of_process, variances, noiseless))
     return _Errors(*found, importance[seen]), seen
 
 

@@ -35,7 +35,7 @@ from skuq.estimators._operators._paper import paper_settings
 from skuq.estimators._operators._training import (
     FEWEST_FUNCTIONS,
     TRAINING_FIELDS,
-    OperatorJob,
+    OperatorTrainer,
     operator_recipe,
     train_ensemble,
     train_epinet,
@@ -77,7 +77,7 @@ class _EpistemicPart:
     Attributes
     ----------
     train : callable
-        ``train(job, report) -> draws, widths`` trains the networks of an `OperatorJob`.
+        ``train(trainer, report) -> draws, widths`` trains the networks of an `OperatorTrainer`.
     fewest_to_learn : int
         Fewest functions from which the noise is learnt.
     fewest_with_noise : float
@@ -144,10 +144,10 @@ class OperatorRegressor(UncertaintyRegressor):
         # From here on everything is in standardised units; a given model leaves its residuals.
         given, data = _standardise(task, self.pretrained, previous)
         task = replace(task, data=data)
-        job = _make_job(self, task, training, learns_noise, previous)
+        trainer = _make_trainer(self, task, training, learns_noise, previous)
         with training_progress(self.verbose) as progress:
-            draws, learnt = part.train(job, progress.epochs)
-        widths = _make_widths(learnt, job.noise, task.targets.scale_)
+            draws, learnt = part.train(trainer, progress.epochs)
+        widths = _make_widths(learnt, trainer.noise, task.targets.scale_)
         self.entropy_ = task.entropy
         self.fitted_ = FittedOperator(task.inputs, task.targets, draws, given, widths)
         return self
@@ -710,8 +710,8 @@ def _refuse_other_widths(previous, task):
             )
 
 
-def _make_job(model, task, training, learns_noise, previous) -> OperatorJob:
-    """Make the job of training a regressor's networks on the standardised data of a task.
+def _make_trainer(model, task, training, learns_noise, previous) -> OperatorTrainer:
+    """Make the trainer of a regressor's networks on the standardised data of a task.
 
     Parameters
     ----------
@@ -725,7 +725,7 @@ def _make_job(model, task, training, learns_noise, previous) -> OperatorJob:
         Earlier fit from whose weights training starts.
     """
     n_functions, n_queries = task.rows.y.shape[:2]
-    job = OperatorJob(
+    trainer = OperatorTrainer(
         base=_describe_base(model, task) if model.pretrained is None else None,
         head=task.targets.head,
         data=task.data,
@@ -740,10 +740,10 @@ def _make_job(model, task, training, learns_noise, previous) -> OperatorJob:
         refine=model.refine,
         previous=() if previous is None else tuple(previous.draws.members),
     )
-    if learns_noise and not job.can_leave_out:
+    if learns_noise and not trainer.can_leave_out:
         # Few different inputs, each measured several times: repeats tell the noise.
-        return replace(job, learns_noise=False, noise=job.noise_of_repeats()[0])
-    return job
+        return replace(trainer, learns_noise=False, noise=trainer.noise_of_repeats()[0])
+    return trainer
 
 
 def _standardise(task, pretrained, previous):

@@ -1,7 +1,7 @@
 """Train the networks of one fit: recipe, folds, warm starts, refinement, and learnt widths.
 
-`OperatorJob` holds the data and trains networks. `train_epinet` and `train_ensemble` train those
-whose draws come from gradient steps alone; `_conditioned` has the third way.
+`OperatorTrainer` holds the data and trains networks. `train_epinet` and `train_ensemble` train
+those whose draws come from gradient steps alone; `_conditioned` has the third way.
 
 Notation: n functions, each known at q query points, with m outputs.
 """
@@ -59,8 +59,8 @@ _PATIENCE, _SHORTEST_PATIENCE = 0.25, 10
 
 
 @dataclass(frozen=True, eq=False)
-class OperatorJob:
-    """Data and settings with which the networks of one fit are trained.
+class OperatorTrainer:
+    """Trains the networks of one fit, on its data and with its settings.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ class OperatorJob:
             Whether members keep the epoch that is best on the functions they do not see, and stop
             after a quarter of the epochs without a better one.
         recipe : Recipe, optional
-            By default the job's.
+            By default the trainer's own.
         """
         recipe, splits = recipe or self.recipe, None
         if left_out is not None:
@@ -145,7 +145,7 @@ class OperatorJob:
         job = training.TrainingJob.of_model(
             network,
             self.head,
-            _stopping(recipe) if validate else recipe,
+            _with_early_stopping(recipe) if validate else recipe,
             [trial_seed(self.entropy, k) for k in range(n_members)],
             stacked=True,
             **fields,
@@ -310,7 +310,7 @@ class _OrderByFunction:
         return (functions[:, None] * self.n_queries + np.arange(self.n_queries)).ravel()
 
 
-def _stopping(recipe: Recipe) -> Recipe:
+def _with_early_stopping(recipe: Recipe) -> Recipe:
     """Copy a recipe that keeps the best epoch and stops long after it.
 
     Without noise networks improve until the learning rate has fallen. With noise the best epoch is
@@ -363,7 +363,7 @@ def fit_widths(
     return factor, noise
 
 
-def train_epinet(job, report, *, epinet, n_draws):
+def train_epinet(trainer, report, *, epinet, n_draws):
     """Train a network and its EpiNet together by gradient steps, as in the paper.
 
     To learn the noise, a twin is trained on four fifths of the functions, and its errors at the
@@ -371,7 +371,7 @@ def train_epinet(job, report, *, epinet, n_draws):
 
     Parameters
     ----------
-    job : OperatorJob
+    trainer : OperatorTrainer
     report : callable
         Told of finished epochs.
     epinet : skuq.networks.EpiNet
@@ -384,42 +384,42 @@ def train_epinet(job, report, *, epinet, n_draws):
     widths : tuple of two ndarrays of the shape of the noise, or None
         Factor of the epistemic part and standard deviation of the noise; None if not learnt.
     """
-    layers = epinet.describe(_n_features(job), job.head.n_raw)
-    network = EpistemicNetwork(job.base, job.head.n_raw, layers)
-    recipe = replace(job.recipe, n_draws=epinet.n_index_samples)
-    index = quasi_random_normals(n_draws, epinet.n_index, generator(job.entropy, "index"))
+    layers = epinet.describe(_n_features(trainer), trainer.head.n_raw)
+    network = EpistemicNetwork(trainer.base, trainer.head.n_raw, layers)
+    recipe = replace(trainer.recipe, n_draws=epinet.n_index_samples)
+    index = quasi_random_normals(n_draws, epinet.n_index, generator(trainer.entropy, "index"))
     n_members, left_out = 1, None
-    if job.learns_noise:
+    if trainer.learns_noise:
         n_members = 2
-        left_out = np.stack([np.zeros(job.n_functions, dtype=bool), *job.folds(1, N_FOLDS)])
-    members = job.train(network, n_members, report, left_out=left_out, recipe=recipe)
+        left_out = np.stack([np.zeros(trainer.n_functions, dtype=bool), *trainer.folds(1, N_FOLDS)])
+    members = trainer.train(network, n_members, report, left_out=left_out, recipe=recipe)
     find_completed(members[:1])  # raises an error if the network itself has diverged
     if find_completed(members) != [0, 1]:  # no twin, or one that has diverged
         return IndexDraws(members[0], index), None
     others = np.flatnonzero(left_out[1])
-    rows = job.rows_of(others)
-    raw = predict_draws(members[1], job.data.x[rows], index)
-    values, _ = job.head.values(ARRAYS, raw)
-    error = job.data.y[rows] - values.mean(axis=0)
-    widths = fit_widths(error**2, values.var(axis=0), job.weight[others], job.noise.shape)
+    rows = trainer.rows_of(others)
+    raw = predict_draws(members[1], trainer.data.x[rows], index)
+    values, _ = trainer.head.values(ARRAYS, raw)
+    error = trainer.data.y[rows] - values.mean(axis=0)
+    widths = fit_widths(error**2, values.var(axis=0), trainer.weight[others], trainer.noise.shape)
     return IndexDraws(members[0], index), widths
 
 
-def _n_features(job) -> int:
+def _n_features(trainer) -> int:
     """Compute the number of features that the EpiNet sees of a row."""
-    if job.base is None:  # rows are the features of a given model
-        return job.data.x.shape[1]
-    if isinstance(job.base, str):  # a Keras model gives raw outputs, then features
-        return rebuild(job.base).output_shape[-1] - job.head.n_raw
-    return job.base.n_features
+    if trainer.base is None:  # rows are the features of a given model
+        return trainer.data.x.shape[1]
+    if isinstance(trainer.base, str):  # a Keras model gives raw outputs, then features
+        return rebuild(trainer.base).output_shape[-1] - trainer.head.n_raw
+    return trainer.base.n_features
 
 
-def train_ensemble(job, report, *, n_members, prior_scale, subsample):
+def train_ensemble(trainer, report, *, n_members, prior_scale, subsample):
     """Train an ensemble, and learn widths from the functions that its members leave out.
 
     Parameters
     ----------
-    job : OperatorJob
+    trainer : OperatorTrainer
     report : callable
         Told of finished epochs.
     n_members, prior_scale, subsample
@@ -431,34 +431,34 @@ def train_ensemble(job, report, *, n_members, prior_scale, subsample):
     widths : tuple of two ndarrays of the shape of the noise, or None
         Factor of the epistemic part and standard deviation of the noise; None if not learnt.
     """
-    network = EpistemicNetwork(job.base, job.head.n_raw, prior_scale=float(prior_scale))
+    network = EpistemicNetwork(trainer.base, trainer.head.n_raw, prior_scale=float(prior_scale))
     # A function's error needs a member that has not seen it, and another for the spread.
-    learns, left_out = job.learns_noise and n_members > 1, None
+    learns, left_out = trainer.learns_noise and n_members > 1, None
     if subsample is not None:
-        size = max(1, round(subsample * job.n_functions))
+        size = max(1, round(subsample * trainer.n_functions))
         order = [
-            generator(job.entropy, "bootstrap", k).permutation(job.n_functions)
+            generator(trainer.entropy, "bootstrap", k).permutation(trainer.n_functions)
             for k in range(n_members)
         ]
-        left_out = ~np.stack([np.isin(np.arange(job.n_functions), o[:size]) for o in order])
+        left_out = ~np.stack([np.isin(np.arange(trainer.n_functions), o[:size]) for o in order])
         learns = learns and left_out.any(axis=1).all()
     elif learns:
-        left_out = job.folds(n_members, N_FOLDS)
-    members = job.train(network, n_members, report, left_out=left_out, validate=learns)
+        left_out = trainer.folds(n_members, N_FOLDS)
+    members = trainer.train(network, n_members, report, left_out=left_out, validate=learns)
     kept = find_completed(members)
     draws = MemberDraws(tuple(members[k] for k in kept))
     if not learns or len(kept) < 2:
         return draws, None
-    return draws, _widths_of_members(job, draws, left_out[kept])
+    return draws, _widths_of_members(trainer, draws, left_out[kept])
 
 
-def _widths_of_members(job, draws, left_out):
+def _widths_of_members(trainer, draws, left_out):
     """Fit the epistemic factor and the noise to functions that members have left out."""
-    values, _ = job.head.values(ARRAYS, draws.raw(job.data.x, draws.index))
-    unseen = np.repeat(left_out, job.n_queries, axis=1)[..., None]
+    values, _ = trainer.head.values(ARRAYS, draws.raw(trainer.data.x, draws.index))
+    unseen = np.repeat(left_out, trainer.n_queries, axis=1)[..., None]
     # The mean over the members that have not seen a value predicts it.
     n_unseen = unseen.sum(axis=0)
     mean = (values * unseen).sum(axis=0) / np.maximum(n_unseen, 1)
-    weight = job.weight * left_out.any(axis=0)
-    error = job.data.y - mean
-    return fit_widths(error**2, values.var(axis=0), weight, job.noise.shape)
+    weight = trainer.weight * left_out.any(axis=0)
+    error = trainer.data.y - mean
+    return fit_widths(error**2, values.var(axis=0), weight, trainer.noise.shape)
