@@ -20,7 +20,12 @@ from skuq._utils._checks import class_codes, class_probabilities
 from skuq._utils._environment import generator
 from skuq._utils._records import record_repr, saved_as
 from skuq.catalog import Member
-from skuq.fitted._far import FarUncertainty, far_spread, learn_far_uncertainty
+from skuq.fitted._far import (
+    FarUncertainty,
+    far_classes,
+    far_spread,
+    learn_far_uncertainty,
+)
 from skuq.fitted._posterior import member_posterior
 from skuq.networks._heads import CategoricalHead, PackedHead, QuantileHead
 from skuq.predictive import CategoricalMixture, Posterior
@@ -161,7 +166,7 @@ def ensemble_to_keras(ensemble: Any, ddof: int = 0) -> Any:
         head = head.head
         raw = ops.reshape(raw, (-1, len(weights), head.n_raw))
     if isinstance(head, CategoricalHead):
-        outputs = _class_outputs(targets, head, raw, weights, ops)
+        outputs = _class_outputs(targets, head, raw, weights, ops, inputs, ensemble.far)
     else:
         outputs = _number_outputs(targets, head, raw, weights, ddof, ops, inputs, ensemble.far)
     return keras.Model(inputs, outputs, name="ensemble")
@@ -206,10 +211,18 @@ def _number_outputs(
 
 
 def _class_outputs(
-    targets: Any, head: CategoricalHead, raw: Any, weights: np.ndarray, ops: Any
+    targets: Any,
+    head: CategoricalHead,
+    raw: Any,
+    weights: np.ndarray,
+    ops: Any,
+    inputs: Any,
+    far: FarUncertainty | None,
 ) -> dict[str, Any]:
-    """Compute the outputs of a classifier from logits (n, K, n_classes)."""
+    """Compute a classifier's outputs from logits (n, K, n_classes) and encoded `inputs`."""
     proba = targets.probabilities(head, raw, ops)
+    if far is not None:
+        proba = far_classes(ops, far.arrays, far.kernel, inputs, proba, weights)
 
     def entropy(p: Any) -> Any:
         return -ops.sum(p * ops.log(ops.maximum(p, _TINY)), axis=-1)
@@ -327,9 +340,9 @@ class FittedEnsemble(Fitted):
 
     def predict_mean(self, X: Any, **query: Any) -> np.ndarray:
         """Predict the mean of each row; what is added away from the rows is not computed."""
-        # It does not move the mean, unless y is transformed.
-        ensemble = self if self.targets.is_transformed else replace(self, far=None)
-        return Fitted.predict_mean(ensemble, X, **query)
+        # It does not move the mean of numbers, unless y is transformed.
+        moves = self.targets.is_transformed or hasattr(self.targets, "classes")
+        return Fitted.predict_mean(self if moves else replace(self, far=None), X, **query)
 
     def n_numbers(self) -> int:
         """Count the numbers of the raw prediction of one row."""

@@ -4,7 +4,10 @@ Networks may agree for no reason where they have seen nothing. A Gaussian proces
 same rows is a second opinion: at a point away from the rows its variance, and its distance from
 the networks' mean, measure how far the truth may be from that mean.
 
-Notation: n rows, d columns, m outputs, R reference rows, G rows of the process, F frequencies.
+Class probabilities become shares of the classes there, and members disagree.
+
+Notation: n rows, d columns, m outputs or classes, K members, R reference rows, G rows of the
+process, F frequencies.
 """
 
 from __future__ import annotations
@@ -24,12 +27,13 @@ from scipy.spatial.distance import cdist
 from skuq._utils._environment import generator
 from skuq._utils._records import record_repr, saved_as, state_of
 from skuq.networks._heads import (
+    CategoricalHead,
     GaussianHead,
     GaussianMixtureHead,
     PackedHead,
     SquaredErrorHead,
 )
-from skuq.predictive import TransformedMixture
+from skuq.predictive import CategoricalMixture, TransformedMixture
 from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._scaling import FARTHEST
 from skuq.training import predict_members
@@ -46,6 +50,7 @@ _LENGTH_STEP = 2**0.5
 _DEVIANCE_LIMIT = 3.84  # of 95 % confidence intervals: quantile of chi squared
 # Rows are near up to 1.25 times the distance in which 98 % of the training rows have another.
 _SHARE_NEAR, _NEAR_FACTOR = 0.98, 1.25
+_FULL = 1.5  # times the distance up to which rows are near, all is added
 _SMALLEST_NEAR = 0.02  # a shorter distance changes y by less than 2 % of its standard deviation
 _SLOPE_NUMBERS = 8192  # rows predicted to measure the slopes of the networks
 _SLOPE_STEP = 0.1  # share of the rows between two values of a column that are compared
@@ -53,6 +58,7 @@ _N_FREQUENCIES = 4  # of the random functions that are drawn
 _FIRST_ROWS = 64  # reference rows that are compared first: they decide for most rows
 _BLOCK_ROWS = 1024  # rows whose distances are held at a time
 _FEWEST_PADDED = 32  # rows of arrays that are padded
+_TIE = 1e-9  # apart from each other, members that predict the same classes
 _TINY = 1e-12  # added under roots, whose gradients at 0 are infinite
 
 _LENGTHS = 2.0 ** np.arange(-3, 6)  # tried, in median distances of rows
@@ -61,6 +67,10 @@ _MOST_COLUMNS = 4  # steepest columns that are stretched, and whose thirds are l
 _MOST_DOUBLINGS = 3  # of the scale of a column
 _LOG_FACTOR_STD = 3.0  # of the factors' wide prior, a normal of their logarithms
 _REGION_ROWS = 4  # independent errors that a region counts as
+_CLASS_FACTORS = np.array([0.0, *2.0 ** np.arange(-4, 0.1, 0.5)])  # tried
+_LEAST_KNOWN = 0.05  # share by which the difference of a process' mean is divided at least
+_LEAST_PROBABILITY = 1e-6  # of a class in a left-out region
+_MOST_APART = 10.0  # distance of two means that counts, in standard deviations of y
 
 
 def _squared_exponential(xp: Any, distance: Any) -> Any:
@@ -77,7 +87,8 @@ def _matern_3(xp: Any, distance: Any) -> Any:
     return (1 + scaled) * xp.exp(-scaled)
 
 
-_HEADS = GaussianHead, GaussianMixtureHead, SquaredErrorHead  # of normals, which can be widened
+#: Heads of normals, which can be widened, and of classes.
+_HEADS = GaussianHead, GaussianMixtureHead, SquaredErrorHead, CategoricalHead
 
 #: Correlation functions of the distance in lengths, from smooth to rough.
 _KERNELS: dict[str, Callable[[Any, Any], Any]] = {
@@ -106,18 +117,26 @@ class FarArrays(NamedTuple):
 @saved_as("fitted.FarUncertainty")
 @dataclass(frozen=True, eq=False)
 class FarUncertainty:
-    """Standard deviation that is added to an ensemble's function away from the training rows.
+    """What an ensemble does not know away from the training rows.
 
     Distances are in columns scaled by the slopes of the networks: a step of length 1 changes the
     standardised y by about 1, and columns without effect do not count. Within the distance `near`
     of a reference row, 1.25 times that in which 98 % of the training rows have another, nothing is
-    added. Beyond, the added variance rises to
+    added. Beyond, the variance that is added to numbers rises to
 
         (factor**2 * variance + (mean - mean of the networks)**2) * (1 + (distance / length)**2),
 
     with the mean and the variance of the Gaussian process there, in full from 1.5 times that
     distance on. The last term makes it grow with the distance where the variance of a process would
-    not.
+    not. Means that are more than 10 standard deviations of y apart count as 10, so that it grows
+    in proportion to the distance whatever the networks predict.
+
+    Of class probabilities, a process of the classes' indicators says which share is not known,
+
+        1 - (1 - variance in variances of the process)**factor.
+
+    That share becomes the classes' shares among the training rows. Each member takes other classes
+    of it, so that all of it is epistemic as far as there are members enough.
 
     Attributes
     ----------
@@ -128,7 +147,9 @@ class FarUncertainty:
     low, high : ndarray of shape (d,)
         Ends of the scaled training rows.
     y : ndarray of shape (G, m)
-        Standardised targets of the process.
+        Standardised targets of the process, or indicators of the classes.
+    mean : ndarray of shape (m,)
+        Mean of the process; of classes their shares among all training rows.
     near : float
         Distance up to which nothing is added.
     kernel : str
@@ -136,11 +157,12 @@ class FarUncertainty:
     length, noise : float
         Length of the process, and variance of its noise in variances of the process.
     amplitude : ndarray of shape (m,)
-        Standard deviation of the process, in units of the standardised y.
+        Standard deviation of the process, in units of the standardised y; not used for classes.
     factors : ndarray of shape (2,)
-        Factor of the process' standard deviation between training rows and beyond their ends.
+        Factor of the process' standard deviation between training rows and beyond their ends, or
+        exponent for classes.
     frequencies : ndarray of shape (d, F)
-        Frequencies of the random functions that are drawn.
+        Frequencies of the random functions that are drawn; not used for classes.
     """
 
     centre: np.ndarray
@@ -149,6 +171,7 @@ class FarUncertainty:
     low: np.ndarray
     high: np.ndarray
     y: np.ndarray
+    mean: np.ndarray
     near: float
     kernel: str
     length: float
@@ -165,8 +188,7 @@ class FarUncertainty:
     @functools.cached_property
     def arrays(self) -> FarArrays:
         """Arrays from which `far_spread` computes."""
-        mean, process_rows = self.y.mean(axis=0), self.rows[: len(self.y)]
-        factor = cholesky(self._covariance(process_rows), lower=True)
+        factor = cholesky(self._covariance(self.rows[: len(self.y)]), lower=True)
         whitening = solve_triangular(factor, np.eye(len(factor)), lower=True).T
         return FarArrays(
             self.centre,
@@ -174,8 +196,8 @@ class FarUncertainty:
             self.rows,
             self.low,
             self.high,
-            mean,
-            whitening @ (whitening.T @ (self.y - mean)),
+            self.mean,
+            whitening @ (whitening.T @ (self.y - self.mean)),
             whitening,
             self.amplitude,
             np.array([self.near, self.length, *self.factors]),
@@ -202,7 +224,17 @@ class FarUncertainty:
         return correlation + self.noise * np.eye(len(rows))
 
     def widen(self, mixture: Any, numbers: np.ndarray, targets: Any) -> Any:
-        """Add the spread at encoded rows (n, d) to the mixture that networks predict there."""
+        """Add what is not known at encoded rows (n, d) to the mixture predicted there."""
+        if isinstance(mixture, CategoricalMixture):
+            far = self._find_far(numbers)
+            if not len(far):
+                return mixture
+            proba, weights = mixture.proba.copy(), mixture.weights
+            for rows in _blocks(far):
+                of_rows = np.moveaxis(proba[:, rows], 0, 1)
+                of_rows = far_classes(np, self.arrays, self.kernel, numbers[rows], of_rows, weights)
+                proba[:, rows] = np.moveaxis(of_rows, 1, 0)
+            return replace(mixture, proba=proba)
         if isinstance(mixture, TransformedMixture):  # the inner mixture is of the standardised y
             inner: Any = mixture.inner
             spread = self.spread(numbers, inner.mean.reshape(len(numbers), -1))
@@ -221,37 +253,39 @@ class FarUncertainty:
 
         `mean` (n, m) is the networks' mean, and all are in units of the standardised y.
         """
-        parts = [
-            self._find_far(numbers[start : start + _BLOCK_ROWS]) + start
-            for start in range(0, len(numbers), _BLOCK_ROWS)
-        ]
-        far = np.concatenate(parts) if parts else np.array([], dtype=int)
+        far = self._find_far(numbers)
         if not len(far):
             return None
         spread = np.zeros((2 * _N_FREQUENCIES, *mean.shape))
-        for start in range(0, len(far), _BLOCK_ROWS):
-            rows = far[start : start + _BLOCK_ROWS]
+        for rows in _blocks(far):
             spread[:, rows] = far_spread(np, self.arrays, self.kernel, numbers[rows], mean[rows])
         return spread
 
     def _find_far(self, numbers: np.ndarray) -> np.ndarray:
         """Return the positions of rows that may be farther than `near` from all reference rows."""
-        z = _scale(np, self.arrays, numbers)
-        # In single precision, with room for its rounding: `far_spread` is exact.
-        squares = (z**2).sum(axis=1)
-        bound = (self.near**2 - squares * (1 + 1e-5) - 1e-5 * self._extended[-1].max()).astype("f4")
-        z = np.column_stack([z, np.ones(len(z))]).astype("f4")
-        far = np.arange(len(z))
-        for part in (slice(_FIRST_ROWS), slice(_FIRST_ROWS, None)):
-            if self._extended[:, part].size:
-                far = far[(z[far] @ self._extended[:, part]).min(axis=1) > bound[far]]
-        return far
+        found = [np.array([], dtype=int)]
+        for start in range(0, len(numbers), _BLOCK_ROWS):
+            z = _scale(np, self.arrays, numbers[start : start + _BLOCK_ROWS])
+            # In single precision, with room for its rounding: `far_spread` is exact.
+            squares = (z**2).sum(axis=1)
+            bound = self.near**2 - squares * (1 + 1e-5) - 1e-5 * self._extended[-1].max()
+            z, bound = np.column_stack([z, np.ones(len(z))]).astype("f4"), bound.astype("f4")
+            far = np.arange(len(z))
+            for part in (slice(_FIRST_ROWS), slice(_FIRST_ROWS, None)):
+                if self._extended[:, part].size:
+                    far = far[(z[far] @ self._extended[:, part]).min(axis=1) > bound[far]]
+            found.append(far + start)
+        return np.concatenate(found)
 
     @functools.cached_property
     def _extended(self) -> np.ndarray:
         """Matrix (d + 1, R) whose product with (z, 1) is the squared distance less that of z."""
         squares = (self.rows**2).sum(axis=1)
         return np.vstack([-2 * self.rows.T, squares]).astype("f4")
+
+
+def _blocks(rows: np.ndarray) -> list[np.ndarray]:
+    return [rows[start : start + _BLOCK_ROWS] for start in range(0, len(rows), _BLOCK_ROWS)]
 
 
 def _scale(xp: Any, arrays: FarArrays, numbers: Any) -> Any:
@@ -264,6 +298,31 @@ def _squared_distances(xp: Any, z: Any, rows: Any) -> Any:
     return xp.maximum(squares - 2 * xp.matmul(z, xp.transpose(rows)), 0.0)
 
 
+def _process_at(xp: Any, arrays: FarArrays, kernel: str, z: Any) -> tuple[Any, Any, Any, Any]:
+    """Look at scaled rows (n, d) from the reference rows and from the process.
+
+    Returns the squared distance (n, 1) to the nearest reference row, the rise (n, 1) from 0 near
+    the rows to 1, the correlations (n, G) with the process' rows, and factors (n, 1).
+    """
+    near, _, between, beyond = (arrays.numbers[k] for k in range(4))
+    squared = _squared_distances(xp, z, arrays.rows)
+    nearest = xp.min(squared, axis=1, keepdims=True)
+    rise = xp.clip((xp.sqrt(nearest + _TINY) / near - 1) / (_FULL - 1), 0.0, 1.0)
+    distances = xp.sqrt(squared[:, : arrays.alpha.shape[0]] + _TINY)
+    correlation = _KERNELS[kernel](xp, distances / arrays.numbers[1])
+    # Share of the squared distance that lies beyond the ends of the columns.
+    # Symbolic tensors of Keras stand to the left of arrays.
+    outside = xp.maximum(-z + arrays.low, 0.0) + xp.maximum(z - arrays.high, 0.0)
+    share = xp.minimum(xp.sum(outside**2, axis=1, keepdims=True) / (nearest + _TINY), 1.0)
+    return nearest, rise, correlation, share
+
+
+def _unexplained(xp: Any, arrays: FarArrays, correlation: Any) -> Any:
+    """Compute the variance (n, 1) of the process, in variances of the process."""
+    explained = xp.sum(xp.matmul(correlation, arrays.whitening) ** 2, axis=1, keepdims=True)
+    return xp.clip(-explained + 1, 0.0, 1.0)
+
+
 def far_spread(xp: Any, arrays: FarArrays, kernel: str, numbers: Any, mean: Any) -> Any:
     """Compute the spread (2F, n, m) of `FarUncertainty` at encoded rows (n, d).
 
@@ -271,29 +330,41 @@ def far_spread(xp: Any, arrays: FarArrays, kernel: str, numbers: Any, mean: Any)
     its own: a random smooth function of variance 1, times the standard deviation. `mean` (n, m) is
     the networks' mean in units of the standardised y. `xp` is `numpy` or `keras.ops`.
     """
-    near, length, between, beyond = (arrays.numbers[k] for k in range(4))
+    _, length, between, beyond = (arrays.numbers[k] for k in range(4))
     z = _scale(xp, arrays, numbers)
-    squared = _squared_distances(xp, z, arrays.rows)
-    nearest = xp.min(squared, axis=1, keepdims=True)  # (n, 1), as all that follows
-    rise = xp.clip(2 * (xp.sqrt(nearest + _TINY) / near - 1), 0.0, 1.0)
-    # Mean and variance of the process, the latter in variances of the process.
-    distances = xp.sqrt(squared[:, : arrays.alpha.shape[0]] + _TINY)
-    correlation = _KERNELS[kernel](xp, distances / length)
+    nearest, rise, correlation, share = _process_at(xp, arrays, kernel, z)
     process_mean = xp.matmul(correlation, arrays.alpha) + arrays.mean
-    explained = xp.sum(xp.matmul(correlation, arrays.whitening) ** 2, axis=1, keepdims=True)
-    variance = xp.maximum(1 - explained, 0.0)
-    # Share of the squared distance that lies beyond the ends of the columns.
-    # Symbolic tensors of Keras stand to the left of arrays.
-    outside = xp.maximum(-z + arrays.low, 0.0) + xp.maximum(z - arrays.high, 0.0)
-    share = xp.minimum(xp.sum(outside**2, axis=1, keepdims=True) / (nearest + _TINY), 1.0)
-    variance = variance * (share * (beyond**2 - between**2) + between**2)
-    size = variance * arrays.amplitude**2 + (process_mean - mean) ** 2  # (n, m)
-    growth = 1 + nearest / length**2
-    std = rise * xp.sqrt(size * growth + _TINY)
+    apart = xp.clip(process_mean - mean, -_MOST_APART, _MOST_APART)
+    factor = share * (beyond**2 - between**2) + between**2
+    variance = _unexplained(xp, arrays, correlation) * factor
+    size = variance * arrays.amplitude**2 + apart**2  # (n, m)
+    std = rise * xp.sqrt(size * (1 + nearest / length**2) + _TINY)
     phase = xp.matmul(z, arrays.frequencies)
     waves = xp.concatenate([xp.cos(phase), xp.sin(phase)], axis=1)
     waves = xp.transpose(waves) / math.sqrt(_N_FREQUENCIES)
     return xp.expand_dims(waves, 2) * xp.expand_dims(std, 0)
+
+
+def far_classes(xp: Any, arrays: FarArrays, kernel: str, numbers: Any, proba: Any, mix: Any) -> Any:
+    """Compute what members predict at encoded rows (n, d), from their probabilities (n, K, C).
+
+    The share that is not known goes to the classes by the shares of `FarUncertainty`. It is divided
+    among the members with weights `mix` (K,) as on a line: a member has few classes, of which the
+    others have as little as possible, and those near the classes that it predicts.
+    """
+    _, rise, correlation, _ = _process_at(xp, arrays, kernel, _scale(xp, arrays, numbers))
+    known = (1 - _unexplained(xp, arrays, correlation)) ** arrays.numbers[2]
+    doubt = xp.expand_dims(rise * (1 - known), 2)  # (n, 1, 1)
+    ends = xp.cumsum(arrays.mean)
+    starts = ends - arrays.mean
+    # Members in the order of the classes that they predict, or of their numbers if they agree.
+    position = xp.sum(proba * (starts + ends), axis=2) + _TIE * np.arange(len(mix))
+    before = xp.expand_dims(position, 1) < xp.expand_dims(position, 2)  # (n, K, K)
+    start = xp.expand_dims(xp.sum(xp.where(before, mix, 0.0), axis=2), 2)
+    overlap = xp.minimum(start + mix[:, None], ends) - xp.maximum(start, starts)
+    overlap = xp.maximum(overlap, 0.0) + _TINY * arrays.mean
+    classes = overlap / xp.sum(overlap, axis=2, keepdims=True)
+    return doubt * (classes - proba) + proba
 
 
 def far_spread_of_tensors(ops: Any, arrays: Any, kernel: str, numbers: Any, mean: Any) -> Any:
@@ -310,16 +381,16 @@ def far_spread_of_tensors(ops: Any, arrays: Any, kernel: str, numbers: Any, mean
 def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncertainty | None:
     """Learn the uncertainty of an ensemble away from the rows that it was trained on.
 
-    Return None where it has no place: for inputs other than tables, heads that predict no normals,
-    fewer than 10 rows, more than 256 columns, or a process that explains the rows no better than
-    noise.
+    Return None where it has no place: for inputs other than tables, heads that predict neither
+    normals nor classes, fewer than 10 rows, more than 256 columns, or a process that explains the
+    rows no better than noise.
 
     Parameters
     ----------
     ensemble : FittedEnsemble
         Ensemble of networks for tables.
     rows : Rows
-        Encoded training rows and their targets, in units of y.
+        Encoded training rows and their targets, in units of y or codes of classes.
     entropy : int
         Origin of the random numbers of the fit.
 
@@ -344,12 +415,14 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
     # In a random order in which heavy rows tend to come first.
     rows = rows.take(np.argsort(rng.exponential(size=n_rows) / rows.weight, kind="stable"))
     scaling = inputs.scaling
+    y, mean, of_process = _process_targets(targets, rows)
     slopes = _mean_slopes(ensemble, rows.X) / scaling.scale_
+    if isinstance(head, CategoricalHead):  # in standard deviations of the indicators
+        slopes /= math.sqrt(max(mean @ (1 - mean), _TINY))
     # An unseen category has no distance: members fill it with different known ones.
     slopes[list(inputs.code_columns)] = 0.0
     z = np.clip((rows.X - scaling.mean_) * slopes, -FARTHEST, FARTHEST)
-    y = targets.transform(rows.y)
-    process = _fit_process(z[:_PROCESS_ROWS], y[:_PROCESS_ROWS])
+    process = _fit_process(z[:_PROCESS_ROWS], of_process)
     if process is None:
         return None
     stretch, kernel, length, noise = process
@@ -361,7 +434,8 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
         z[_choose_references(z)],
         z.min(axis=0),
         z.max(axis=0),
-        y[:_PROCESS_ROWS],
+        y,
+        mean,
         near,
         kernel,
         length,
@@ -370,11 +444,29 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
         np.ones(2),
         rng.standard_normal((z.shape[1], _N_FREQUENCIES)) / length,
     )
+    if isinstance(head, CategoricalHead):
+        return replace(far, factors=_fit_class_factors(far))
     residuals = far.y - far.y.mean(axis=0)
     # The most likely variance of the process, given the others.
     amplitude = np.sqrt((residuals * far.arrays.alpha).mean(axis=0))
     far = replace(far, amplitude=amplitude)
     return replace(far, factors=_fit_factors(far))
+
+
+def _process_targets(targets: Any, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return targets (G, m) of the process, their mean (m,), and the columns that it is fitted to.
+
+    Of indicators of classes one follows from the others, and that of the most frequent one is left
+    out of the likelihood. Their mean is that of all rows: no class may have the share 0.
+    """
+    few = rows.take(np.arange(min(len(rows.X), _PROCESS_ROWS)))
+    if not hasattr(targets, "classes"):
+        y = targets.transform(few.y)
+        return y, y.mean(axis=0), y
+    n_classes = len(targets.classes)
+    counts = np.bincount(rows.y[:, 0].astype(int), rows.weight, minlength=n_classes) + 0.5
+    y = np.eye(n_classes)[few.y[:, 0].astype(int)]
+    return y, counts / counts.sum(), np.delete(y, counts.argmax(), axis=1)
 
 
 def _mean_slopes(ensemble: Any, numbers: np.ndarray) -> np.ndarray:
@@ -390,6 +482,8 @@ def _mean_slopes(ensemble: Any, numbers: np.ndarray) -> np.ndarray:
 
     def predict(rows: np.ndarray) -> np.ndarray:
         raw = predict_members(ensemble.members, inputs.transform(rows))
+        if hasattr(ensemble.targets, "classes"):
+            return ensemble.targets.distribution(raw, ensemble.weights).mean
         return np.tensordot(ensemble.weights, ensemble.targets.head.moments(raw)[0], axes=1)
 
     base, slopes = predict(numbers), np.zeros(n_columns)
@@ -506,25 +600,51 @@ def _deviances(kernel: str, length: float, distances: np.ndarray, y: np.ndarray)
     return deviances + y.shape[1] * np.log(variances).sum(axis=1)
 
 
-def _fit_factors(far: FarUncertainty) -> np.ndarray:
-    """Fit the factors of the process' standard deviation between rows and beyond their ends.
+def _left_out_regions(far: FarUncertainty) -> list[tuple[int, np.ndarray, np.ndarray]]:
+    """List regions of rows, and what the process predicts there without them, in closed form.
 
-    Thirds of the rows by one of the steepest columns are left out in turn: the middle one asks for
-    an interpolation, the others for an extrapolation. Their errors have a closed form.
+    They are thirds of the rows by one of the steepest columns: the middle one, of kind 0, asks for
+    an interpolation, the others, of kind 1, for an extrapolation. A region has its kind, its rows,
+    and the covariance of their errors, in variances of the process, which times alpha are errors.
     """
-    z, alpha, whitening = far.rows[: len(far.y)], far.arrays.alpha, far.arrays.whitening
-    inverse = whitening @ whitening.T
-    spreads = z.std(axis=0)
-    steepest = np.argsort(-spreads)[:_MOST_COLUMNS]
-    errors: dict[int, list[np.ndarray]] = {0: [], 1: []}
+    z, whitening = far.rows[: len(far.y)], far.arrays.whitening
+    inverse, spreads = whitening @ whitening.T, z.std(axis=0)
+    steepest, regions = np.argsort(-spreads)[:_MOST_COLUMNS], []
     for column in steepest[spreads[steepest] > 0.2 * spreads.max()]:
         thirds = np.array_split(np.argsort(z[:, column], kind="stable"), 3)
         for kind, rows in zip((1, 0, 1), thirds):
-            left_out = np.linalg.inv(inverse[np.ix_(rows, rows)])
-            variance = np.diag(left_out)[:, None] * far.amplitude**2
-            errors[kind].append(np.stack([left_out @ alpha[rows], variance + 0 * alpha[rows]]))
+            regions.append((kind, rows, np.linalg.inv(inverse[np.ix_(rows, rows)])))
+    return regions
+
+
+def _fit_factors(far: FarUncertainty) -> np.ndarray:
+    """Fit the factors of the process' standard deviation between rows and beyond their ends."""
+    errors: dict[int, list[np.ndarray]] = {0: [], 1: []}
+    for kind, rows, covariance in _left_out_regions(far):
+        alpha = far.arrays.alpha[rows]
+        variance = np.diag(covariance)[:, None] * far.amplitude**2
+        errors[kind].append(np.stack([covariance @ alpha, variance + 0 * alpha]))
     noise = far.noise * far.amplitude**2
     return np.array([_fit_factor(errors[kind], noise) for kind in (0, 1)])
+
+
+def _fit_class_factors(far: FarUncertainty) -> np.ndarray:
+    """Choose the exponent of what is known of classes by its log loss in left-out regions.
+
+    An exponent of 1 is the word of the process, and 0, at which nothing is added, is tried, too.
+    """
+    losses = np.zeros(len(_CLASS_FACTORS))
+    for _, rows, covariance in _left_out_regions(far):
+        y, alpha = far.y[rows], far.arrays.alpha[rows]
+        known = np.clip(1 - (np.diag(covariance) - far.noise), 0, 1)[:, None]
+        # Networks do not shrink their predictions towards the shares, as the process does.
+        apart = y - covariance @ alpha - far.mean
+        sure = np.maximum(far.mean + apart / np.maximum(known, _LEAST_KNOWN), _LEAST_PROBABILITY)
+        sure /= sure.sum(axis=1, keepdims=True)
+        for k, factor in enumerate(_CLASS_FACTORS):
+            proba = far.mean + known**factor * (sure - far.mean)
+            losses[k] -= np.log((proba * y).sum(axis=1)).mean()
+    return np.full(2, _CLASS_FACTORS[losses.argmin()])
 
 
 def _fit_factor(parts: list[np.ndarray], noise: ArrayLike) -> float:
