@@ -48,8 +48,7 @@ _SEARCH_ROWS = 96  # of these the first are searched for the kernel and its leng
 _N_COMPARED = 4  # best pairs of these that are compared on all rows of the process
 _LENGTH_STEP = 2**0.5
 _DEVIANCE_LIMIT = 3.84  # of 95 % confidence intervals: quantile of chi squared
-# Rows are near up to 1.25 times the distance in which 98 % of the training rows have another.
-_SHARE_NEAR, _NEAR_FACTOR = 0.98, 1.25
+_SHARE_NEAR = 0.98  # rows are near up to the distance in which so many rows have another
 _FULL = 1.5  # times the distance up to which rows are near, all is added
 _SMALLEST_NEAR = 0.02  # a shorter distance changes y by less than 2 % of its standard deviation
 _SLOPE_NUMBERS = 8192  # rows predicted to measure the slopes of the networks
@@ -121,15 +120,16 @@ class FarUncertainty:
 
     Distances are in columns scaled by the slopes of the networks: a step of length 1 changes the
     standardised y by about 1, and columns without effect do not count. Within the distance `near`
-    of a reference row, 1.25 times that in which 98 % of the training rows have another, nothing is
-    added. Beyond, the variance that is added to numbers rises to
+    of a reference row, in which 98 % of the training rows have another, nothing is added. Beyond,
+    the variance that is added to numbers rises to
 
         (factor**2 * variance + (mean - mean of the networks)**2) * (1 + (distance / length)**2),
 
-    with the mean and the variance of the Gaussian process there, in full from 1.5 times that
-    distance on. The last term makes it grow with the distance where the variance of a process would
-    not. Means that are more than 10 standard deviations of y apart count as 10, so that it grows
-    in proportion to the distance whatever the networks predict.
+    with the mean and the variance of the Gaussian process there. The standard deviation rises with
+    the distance, and is added in full from 1.5 times that distance on. The last term
+    makes it grow with the distance where the variance of a process would not. Means that are more
+    than 10 standard deviations of y apart count as 10, so that it grows in proportion to the
+    distance whatever the networks predict.
 
     Of class probabilities, a process of the classes' indicators says which share is not known,
 
@@ -524,14 +524,10 @@ def _choose_references(z: np.ndarray) -> np.ndarray:
 
 def _typical_distance(z: np.ndarray) -> float:
     """Compute the distance within which nearly all rows have one of as many others."""
-    rows = z[:_MOST_ROWS]
-    if len(z) > len(rows):
-        nearest = cdist(z[_MOST_ROWS : 2 * _MOST_ROWS], rows).min(axis=1)
-    else:
-        distances = cdist(rows, rows)
-        np.fill_diagonal(distances, np.inf)
-        nearest = distances.min(axis=1)
-    return float(_NEAR_FACTOR * np.quantile(nearest, _SHARE_NEAR))
+    distances = cdist(z[:_MOST_ROWS], z[:_MOST_ROWS])
+    np.fill_diagonal(distances, np.inf)
+    nearest = distances.min(axis=1)
+    return float(np.quantile(nearest, _SHARE_NEAR))
 
 
 def _fit_process(z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, str, float, float] | None:

@@ -7,7 +7,13 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from skuq import AutoDEUQRegressor, DeepEnsembleRegressor, NESRegressor, TabularEnsembleRegressor
+from skuq import (
+    AutoDEUQRegressor,
+    DeepEnsembleClassifier,
+    DeepEnsembleRegressor,
+    NESRegressor,
+    TabularEnsembleRegressor,
+)
 from skuq.backend import ops
 from skuq.fitted import _far
 from skuq.persistence import dumps, loads
@@ -57,6 +63,9 @@ def test_intervals_hold_beyond_the_rows(model):
         assert covered(plain, around(distance)) < 0.3
     far, farther = (model.predict_uncertainty(around(d)).epistemic for d in (3, 30))
     assert np.median(farther) > 5 * np.median(far)
+    # In proportion to the distance, also where the networks' means grow themselves.
+    farthest = [np.median(model.predict_uncertainty(around(d)).epistemic) for d in (1e3, 1e4)]
+    assert 5 < farthest[1] / farthest[0] < 15
 
 
 def added(model, Z):
@@ -155,7 +164,8 @@ def test_left_out_thirds_are_predictions_without_them(table):
     X, y = table
     z, y = X[:60, :2], y[:60, None]
     far = _far.FarUncertainty(
-        *(np.zeros(2), np.ones(2), z, z.min(axis=0), z.max(axis=0), y, 0.1, "matern-5/2", 1.0, 0.1),
+        *(np.zeros(2), np.ones(2), z, z.min(axis=0), z.max(axis=0), y, y.mean(axis=0), 0.1),
+        *("matern-5/2", 1.0, 0.1),
         *(np.ones(1), np.ones(2), np.zeros((2, 4))),
     )
     left, rest = np.arange(20), np.arange(20, 60)
@@ -195,3 +205,53 @@ def test_means_of_a_transformed_y_stay_near_those_of_the_networks(table):
     moved = model.predict(Z) - without_far(model).predict(Z)
     assert abs(moved).max() < np.ptp(np.exp(2 * y))
     assert model.fitted_.far.spread(Z, np.zeros((200, 1))) is not None
+
+
+@pytest.fixture(scope="module")
+def classifier(table):
+    X, y = table
+    labels = np.array(["a", "b", "c"])[np.digitize(truth(X), [-0.3, 0.7])]
+    model = DeepEnsembleClassifier(3, random_state=0).fit(X, labels)
+    return model, np.array([np.mean(labels == label) for label in model.classes_])
+
+
+def test_classes_become_their_shares_and_members_disagree(classifier):
+    model, shares = classifier
+    plain, Z = without_far(model), np.concatenate([around(0.5, n=30), around(1000, n=30)])
+    parts, before = model.predict_uncertainty(Z), plain.predict_uncertainty(Z)
+    assert_allclose(model.predict_proba(Z)[30:], np.tile(shares, (30, 1)), atol=0.01)
+    assert np.mean(model.predict_proba(Z)[:30] == plain.predict_proba(Z)[:30]) > 0.95
+    assert parts.epistemic[30:].min() > 0.6 > before.epistemic[30:].mean() + 0.1
+    assert min(part.min() for part in parts) >= 0
+    assert_allclose(parts.total, parts.aleatoric + parts.epistemic)
+    # A draw is one member for all rows, and far away a member is sure.
+    drawn = model.predict_distribution(Z).sample(20_000, 0)
+    assert_allclose([np.mean(drawn[30:] == c) for c in range(3)], shares, atol=0.02)
+    outputs = model.to_keras().predict_on_batch(Z)
+    assert_allclose(outputs["proba"], model.predict_proba(Z), atol=1e-5)
+    assert_allclose(outputs["epistemic"], parts.epistemic, atol=1e-4)
+    assert_array_equal(loads(dumps(model)).predict_proba(Z), model.predict_proba(Z))
+
+
+def test_members_keep_to_the_classes_that_they_predict(classifier):
+    """Two members that disagree are each sure of what they predicted, once nothing is known."""
+    far = replace(classifier[0].fitted_.far, mean=np.array([0.5, 0.3, 0.2]))
+    proba = np.array([[[0.2, 0.2, 0.6], [0.9, 0.1, 0.0]]])
+    mix = np.array([0.4, 0.6])
+    found = _far.far_classes(np, far.arrays, far.kernel, np.full((1, 4), 1e6), proba, mix)[0]
+    assert_allclose(found, [[0, 0.5, 0.5], [5 / 6, 1 / 6, 0]], atol=1e-6)
+    assert_allclose(mix @ found, far.mean, atol=1e-9)
+
+
+def test_nothing_is_added_to_classes_where_that_wins():
+    """Labels that go on in left-out regions as they are beside them, and labels by chance."""
+    rng = np.random.default_rng(0)
+    z = rng.uniform(-1, 1, (200, 2)) * [0.15, 1]  # regions are left out by the second column
+    z = z[np.argsort(z[:, 0])]
+    y = np.eye(2)[np.r_[np.zeros(100, int), np.ones(100, int)]]
+    far = _far.FarUncertainty(
+        *(np.zeros(2), np.ones(2), z, z.min(axis=0), z.max(axis=0), y, y.mean(axis=0), 0.1),
+        *("squared-exponential", 1.0, 0.1, np.ones(2), np.ones(2), np.zeros((2, 4))),
+    )
+    by_chance = replace(far, y=y[rng.permutation(200)])
+    assert _far._fit_class_factors(far)[0] == 0 and _far._fit_class_factors(by_chance)[0] == 1
