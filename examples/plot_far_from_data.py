@@ -5,7 +5,8 @@ Unsure where nothing is known
 Rows of a function with a gap between them, and nothing beyond. Networks agree for no reason where
 they have seen nothing. Ensembles of skuq therefore add what a Gaussian process of the same rows
 leaves open there. Shaded: two standard deviations of the whole prediction. Dashed: without that
-addition, which is the disagreement of the members and the noise.
+addition, which is the disagreement of the members and the noise. Classifiers turn to the shares of
+the classes, and their members disagree; MC dropout does not.
 """
 
 # %%
@@ -15,6 +16,7 @@ import warnings
 
 import matplotlib
 import numpy as np
+from sklearn.datasets import make_moons
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
@@ -54,9 +56,37 @@ def predict(model):
     return mean, std, np.sqrt(np.maximum(std**2 - added, 0))
 
 
+# %%
+# Two moons: the largest probability, and the part of the entropy that is epistemic.
+def draw_classes(out):
+    X, y = make_moons(300, noise=0.15, random_state=0)
+    x = np.linspace(-4, 5, 91)
+    grid = np.stack(np.meshgrid(x, x - 0.25), axis=-1).reshape(-1, 2)
+    models = [
+        skuq.MCDropoutClassifier(random_state=0),
+        skuq.DeepEnsembleClassifier(random_state=0),
+        skuq.TabularEnsembleClassifier(random_state=0),
+    ]
+    figure, axes = plt.subplots(2, 3, figsize=(11, 6.6), sharex=True, sharey=True)
+    for column, model in zip(axes.T, models):
+        model.fit(X, y)
+        certain = model.predict_proba(grid).max(axis=1)
+        epistemic = model.predict_uncertainty(grid).epistemic
+        shown = (certain, "largest probability", 0.5, 1), (epistemic, "epistemic", 0, np.log(2))
+        for axis, (values, label, low, high) in zip(column, shown):
+            values = values.reshape(91, 91)
+            drawn = axis.pcolormesh(x, x - 0.25, values, vmin=low, vmax=high, shading="nearest")
+            axis.scatter(*X.T, c=y, cmap="coolwarm", s=3)
+            axis.set_title(f"{type(model).__name__}: {label}", fontsize=9)
+            figure.colorbar(drawn, ax=axis)
+    figure.tight_layout()
+    figure.savefig(out, dpi=110)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", default="far_from_data.png")
+    parser.add_argument("--out-classes", default="far_from_classes.png")
     parser.add_argument("--n-trials", type=int, default=20)
     arguments = parser.parse_args()
 
@@ -81,6 +111,7 @@ def main():
     figure.suptitle("Two standard deviations (shaded; dashed: without the addition), truth (black)")
     figure.tight_layout()
     figure.savefig(arguments.out, dpi=110)
+    draw_classes(arguments.out_classes)
 
 
 if __name__ == "__main__":

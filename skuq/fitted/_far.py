@@ -229,12 +229,13 @@ class FarUncertainty:
             far = self._find_far(numbers)
             if not len(far):
                 return mixture
-            proba, weights = mixture.proba.copy(), mixture.weights
+            # In place: these are new arrays, and as distributions they have been checked.
+            proba, weights = mixture.proba, mixture.weights
             for rows in _blocks(far):
                 of_rows = np.moveaxis(proba[:, rows], 0, 1)
                 of_rows = far_classes(np, self.arrays, self.kernel, numbers[rows], of_rows, weights)
                 proba[:, rows] = np.moveaxis(of_rows, 1, 0)
-            return replace(mixture, proba=proba)
+            return mixture
         if isinstance(mixture, TransformedMixture):  # the inner mixture is of the standardised y
             inner: Any = mixture.inner
             spread = self.spread(numbers, inner.mean.reshape(len(numbers), -1))
@@ -264,27 +265,37 @@ class FarUncertainty:
     def _find_far(self, numbers: np.ndarray) -> np.ndarray:
         """Return the positions of rows that may be farther than `near` from all reference rows."""
         found = [np.array([], dtype=int)]
+        slopes = self.slopes.astype("f4")
         for start in range(0, len(numbers), _BLOCK_ROWS):
-            z = _scale(np, self.arrays, numbers[start : start + _BLOCK_ROWS])
+            block = numbers[start : start + _BLOCK_ROWS]
             # In single precision, with room for its rounding: `far_spread` is exact.
-            squares = (z**2).sum(axis=1)
-            bound = self.near**2 - squares * (1 + 1e-5) - 1e-5 * self._extended[-1].max()
-            z, bound = np.column_stack([z, np.ones(len(z))]).astype("f4"), bound.astype("f4")
-            far = np.arange(len(z))
-            for part in (slice(_FIRST_ROWS), slice(_FIRST_ROWS, None)):
-                if self._extended[:, part].size:
-                    far = far[(z[far] @ self._extended[:, part]).min(axis=1) > bound[far]]
+            extended = np.ones((len(block), block.shape[1] + 1), dtype="f4")
+            z = extended[:, :-1]
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.subtract(block, self.centre, out=z, casting="same_kind")
+                np.clip(np.multiply(z, slopes, out=z), -FARTHEST, FARTHEST, out=z)
+                squares = np.einsum("ij,ij->i", z, z)
+                bound = self.near**2 - squares * (1 + 1e-5) - 1e-5 * self._extended[:, -1].max()
+                far = np.arange(len(z))
+                for part in (slice(_FIRST_ROWS), slice(_FIRST_ROWS, None)):
+                    if self._extended[part].size and len(far):
+                        nearest = (self._extended[part] @ extended[far].T).min(axis=0)
+                        far = far[~(nearest <= bound[far])]  # numbers that overflow are far
             found.append(far + start)
         return np.concatenate(found)
 
     @functools.cached_property
     def _extended(self) -> np.ndarray:
-        """Matrix (d + 1, R) whose product with (z, 1) is the squared distance less that of z."""
-        squares = (self.rows**2).sum(axis=1)
-        return np.vstack([-2 * self.rows.T, squares]).astype("f4")
+        """Matrix (R, d + 1) whose product with (z, 1) is the squared distance less that of z."""
+        return np.column_stack([-2 * self.rows, (self.rows**2).sum(axis=1)]).astype("f4")
 
 
 def _blocks(rows: np.ndarray) -> list[np.ndarray]:
+    """Divide rows into blocks of multiples of 16, the last row repeated.
+
+    Products of matrices then round each row alike, whatever the other rows are.
+    """
+    rows = np.append(rows, np.full(-len(rows) % 16, rows[-1]))
     return [rows[start : start + _BLOCK_ROWS] for start in range(0, len(rows), _BLOCK_ROWS)]
 
 
@@ -293,7 +304,9 @@ def _scale(xp: Any, arrays: FarArrays, numbers: Any) -> Any:
 
 
 def _squared_distances(xp: Any, z: Any, rows: Any) -> Any:
-    """Compute the squared distances (n, R) of rows by one product of matrices."""
+    """Compute the squared distances (n, R) of rows; of tensors by one product of matrices."""
+    if xp is np:
+        return cdist(z, rows, "sqeuclidean")
     squares = xp.sum(z**2, axis=1, keepdims=True) + xp.sum(rows**2, axis=1)
     return xp.maximum(squares - 2 * xp.matmul(z, xp.transpose(rows)), 0.0)
 

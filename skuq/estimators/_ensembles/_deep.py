@@ -228,7 +228,7 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
 
     Networks may agree for no reason where they have seen nothing. The epistemic uncertainty there
     is what a Gaussian process of the same rows leaves open; docs/methods/ensembles.md has the
-    formula. It needs 20 rows and a loss that predicts normals or mixtures of them.
+    formula. It needs 10 rows and a loss that predicts normals or mixtures of them.
 
     With more columns than rows, the plain network learns what ridge regression leaves, where that
     predicts rows left out better than kernel ridge regression does; see the page on ensembles.
@@ -374,6 +374,12 @@ class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
     --------
     TabularEnsembleClassifier : Modern networks for tables.
     HyperDeepEnsembleClassifier : Members that also differ in their regularisation.
+
+    Notes
+    -----
+    Networks may agree for no reason where they have seen nothing. There a Gaussian process of the
+    same rows turns the probabilities towards the shares of the classes, and members disagree;
+    docs/methods/ensembles.md has the formula.
 
     References
     ----------

@@ -606,7 +606,7 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
 
     Networks may agree for no reason where they have seen nothing. The epistemic uncertainty there
     is what a Gaussian process of the same rows leaves open; docs/methods/ensembles.md has the
-    formula. It needs 20 rows and a loss that predicts normals or mixtures of them.
+    formula. It needs 10 rows and a loss that predicts normals or mixtures of them.
 
     References
     ----------
@@ -761,6 +761,10 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
     together. Members whose loss stops being finite are left out, with a warning. Decisions of
     `network` hold for the modern networks; with one about `embedding`, or with `n_copies`, there
     are no linear members. docs/methods/tabular.md describes how the recipe was found.
+
+    Networks may agree for no reason where they have seen nothing. There a Gaussian process of the
+    same rows turns the probabilities towards the shares of the classes, and members disagree;
+    docs/methods/ensembles.md has the formula.
 
     References
     ----------

@@ -263,7 +263,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
 
     Networks may agree for no reason where they have seen nothing. The epistemic uncertainty there
     is what a Gaussian process of the same rows leaves open; docs/methods/ensembles.md has the
-    formula. It needs 20 rows and a loss that predicts normals or mixtures of them.
+    formula. It needs 10 rows and a loss that predicts normals or mixtures of them.
 
     References
     ----------

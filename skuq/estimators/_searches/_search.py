@@ -566,7 +566,10 @@ class SearchEstimator:
                 "calibration_": uncalibrated,
                 "calibrations_": (uncalibrated,) * n_sets,
             }
-            return self._predict_by(result, chosen)
+            estimator = self._predict_by(result, chosen)
+            if every_trial:  # what is added away from the training rows is the members'
+                estimator.fitted_ = replace(estimator.fitted_, far=None)
+            return estimator
 
         return [(f"trial{k}", alone(k)) for k in indices]
 
