@@ -185,13 +185,14 @@ class Continuous:
             return function(limits)
         return np.stack([function(column) for column in np.moveaxis(limits, 1, 0)], axis=1)
 
-    def _cdf_at(self, y: np.ndarray) -> np.ndarray:
-        """Compute the cdf (n[, m]) at y (n[, m])."""
-        raise NotImplementedError
+    #: Compute the cdf (n[, m]) at y (n[, m]).
+    _cdf_at: Callable[[np.ndarray], np.ndarray]
 
-    def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
-        """Compute the joint log density (n,) of the outputs at y (n[, m])."""
-        raise NotImplementedError
+    #: Compute the joint log density (n,) of the outputs at y (n[, m]).
+    _log_prob_at: Callable[[np.ndarray], np.ndarray]
+
+    #: Invert the cdf at levels (q, n[, m]).
+    _inverse_cdf_at: Callable[[np.ndarray], np.ndarray]
 
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
         """Invert the cdf of each row and output, at common or at individual levels.
@@ -212,10 +213,6 @@ class Continuous:
         """
         levels = np.asarray(levels, dtype=float)
         return self._inverse_cdf_at(np.broadcast_to(levels, (len(levels), *self._shape)))
-
-    def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
-        """Invert the cdf at levels (q, n[, m])."""
-        raise NotImplementedError
 
     def quantile(self, probability: ArrayLike) -> np.ndarray:
         """Compute quantiles.
@@ -286,13 +283,10 @@ class Continuous:
             seed = int(rng.integers(2**63))
         return np.moveaxis(self._draw(n_samples, seed, rng), 0, -1)
 
-    def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw (n_samples, n[, m]).
-
-        Random numbers of a generator of this seed are shared by all rows, also by those of other
-        distributions that draw with it. Those of `rng` are each row's own.
-        """
-        raise NotImplementedError
+    #: Draw (n_samples, n[, m]) by ``_draw(n_samples, seed, rng)``. Random numbers of a generator of
+    #: this seed are shared by all rows, also by those of other distributions that draw with it.
+    #: Those of `rng` are each row's own.
+    _draw: Callable[[int, int, np.random.Generator], np.ndarray]
 
 
 class Parametric(Continuous):

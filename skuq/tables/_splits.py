@@ -335,7 +335,6 @@ def out_of_fold_splits(
     y: Any,
     groups: Any = None,
     *,
-    classifier: bool = False,
     name: str = "cv",
     once: bool = True,
 ) -> list[Fold]:
@@ -347,8 +346,6 @@ def out_of_fold_splits(
         Folds, as scikit-learn's `check_cv` takes them.
     X, y, groups : array-like of shape (n, ...), (n,) and (n,)
         Rows to split.
-    classifier : bool, default=False
-        Whether y are classes, by which a number of folds is stratified.
     name : str, default="cv"
         Name of the user's parameter, for messages.
     once : bool, default=True
@@ -366,7 +363,7 @@ def out_of_fold_splits(
         # Folds without a rare class are what there is; see `without_unseen_classes`.
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
         try:
-            splitter = check_cv(cv, y, classifier=classifier)
+            splitter = check_cv(cv, y)
             # A splitter of the user's need not take groups.
             pairs = list(splitter.split(X, y, *(() if groups is None else (groups,))))
         except ValueError as error:  # such as more folds than rows

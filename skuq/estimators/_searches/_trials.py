@@ -249,7 +249,8 @@ def assemble(
 ) -> FittedEnsemble:
     """Make the fitted ensemble of selected trials; `empty` has the scales of inputs and targets."""
     members, weights = result.members(selection)
-    targets = empty.targets.with_calibration(*calibration)
+    targets: Any = empty.targets
+    targets = targets.with_calibration(*calibration)
     return replace(empty, targets=targets, members=members, weights=weights)
 
 
