@@ -21,10 +21,15 @@ hypothesis.settings.register_profile("slow", max_examples=300, deadline=None)
 def pytest_configure(config):
     """More examples where slow tests are asked for; one thread for small arrays.
 
-    Threads of NumPy that wait for each other take twice the time of one.
+    Threads of NumPy that wait for each other take twice the time of one. So do those of
+    TensorFlow that hand each other the small operations of one graph.
     """
     threadpool_limits(1)
-    hypothesis.settings.load_profile("slow" if _has_slow_tests(config) else "quick")
+    if _has_slow_tests(config):
+        hypothesis.settings.load_profile("slow")
+    else:
+        hypothesis.settings.load_profile("quick")
+        os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 
 
 def _has_slow_tests(config):

@@ -53,7 +53,7 @@ HYPER = {"n_trials": 3, **NETWORK, "dropout_range": (0.01, 0.1), "random_state":
 # One of each way to train, and what costs nothing.
 QUICK = [
     skuq.DeepEnsembleRegressor(2, **SHORT),
-    skuq.TabularEnsembleRegressor(2, **TABULAR),
+    skuq.TabularEnsembleRegressor(2, **TABULAR, loss="crps"),  # one program, not two
     # Of one architecture, so that trials share a program.
     skuq.AutoDEUQClassifier(n_members=2, **SEARCH, fixed={"units": 8, "activation": "tanh"}),
     skuq.NOMURegressor(
@@ -82,6 +82,7 @@ OTHERS = [
     skuq.AutoDEUQClassifier(n_members=2, **SEARCH),
     skuq.AutoDEUQRegressor(**SEARCH, validation=2, refit=True),
     skuq.DeepEnsembleClassifier(2, **NETWORK, random_state=0),
+    skuq.TabularEnsembleRegressor(2, **TABULAR),
     skuq.TabularEnsembleRegressor(
         2, **{**TABULAR, "network": TabularNetwork(n_layers=1, width=32, n_copies=2)}
     ),

@@ -372,6 +372,7 @@ def test_posterior_fn_with_robust_scaling():
     model = skuq.TabularEnsembleRegressor(
         2,
         network=TabularNetwork(n_layers=1, width=32, embedding="none"),
+        loss="crps",
         epochs=4,
         random_state=0,
     ).fit(X, X[:, 0])
