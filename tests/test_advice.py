@@ -57,11 +57,13 @@ def fit(X=X, y=Y, model=None, kind=skuq.DeepEnsembleRegressor, more=None, **sett
 
 
 def nomu(X=X, **settings):
-    return fit(X, kind=skuq.NOMURegressor, **NOMU, **settings)
+    settings = {"network": NOMUNetwork((3, 3)), **NOMU, **settings}
+    return fit(X, kind=skuq.NOMURegressor, **settings)
 
 
 def search(**settings):
     settings = {"n_trials": 2, "n_members": 2, "epochs": 2, "space": TinySpace()} | settings
+    settings = {"fixed": {"units": 8, "activation": "tanh"}} | settings  # one program
     return fit(kind=skuq.AutoDEUQRegressor, **settings)
 
 
@@ -119,6 +121,7 @@ CALIBRATED = skuq.CalibratedUncertaintyRegressor
 CLASSES = skuq.CalibratedUncertaintyClassifier
 POOL = [("a", GaussianNB()), ("b", LinearSVC())]
 TABULAR = skuq.TabularEnsembleRegressor
+COPIES = TabularNetwork(n_layers=1, width=32, embedding="none", n_copies=2)
 ORACLE = keras_tuner.oracles.RandomSearchOracle
 
 # For each: what is done, a part of the message, and what follows its advice. Where the advice has
@@ -231,9 +234,9 @@ ADVICE = {
         lambda: nomu(refine=True, noise_std=0.0),
     ),
     "mse of copies": (
-        lambda: fit(kind=TABULAR, network=TabularNetwork(n_copies=2), loss="mse", epochs=1),
+        lambda: fit(kind=TABULAR, network=COPIES, loss="mse", epochs=1),
         'Use loss="nll"',
-        lambda: fit(kind=TABULAR, network=TabularNetwork(n_copies=2), loss="nll", epochs=1),
+        lambda: fit(kind=TABULAR, network=COPIES, loss="nll", epochs=1),
     ),
     "scale_l2": (
         lambda: fit(network=MLP(4, scale_l2=0.1), loss="mse"),

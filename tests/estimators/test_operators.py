@@ -649,7 +649,8 @@ def test_fit_of_few_functions_or_an_epinet_has_the_papers_scale():
         assert_array_equal(usual.epistemic, fixed.epistemic)
 
 
-def test_fit_learns_the_scale_anew_in_a_warm_start():
+def test_fit_learns_the_scale_anew_in_a_warm_start(monkeypatch):
+    monkeypatch.setattr("skuq.estimators._operators._conditioned._SCALE_STEPS", 600)
     X, T = (np.random.default_rng(k).random((n, 2)) for k, n in enumerate((40, 300)))
     y = bumps(X, 1)
     model = bumps_model(warm_start=True).fit(X, y)

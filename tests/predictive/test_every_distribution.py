@@ -533,7 +533,7 @@ def test_tables_hold_values_of_each_row(kind, shape):
     found = m.quantile(p)
     assert found.shape == p.shape
     for row in range(n):
-        for k in range(4):
+        for k in (0, 3):
             common = [m.quantile(level) for level in p[row, k].ravel()]
             for output, quantile in enumerate(common):
                 at = (row, output) if outputs else (row,)
