@@ -16,7 +16,6 @@ from skuq.ensembles._hq import select_hq, select_hq_proba
 from skuq.ensembles._likelihood import brier_statistics, likelihood_statistics, select_by
 from skuq.ensembles._selection import (
     MOMENT_LOSSES,
-    PRIOR_ROWS,
     Loss,
     Selection,
     Statistics,
@@ -25,6 +24,7 @@ from skuq.ensembles._selection import (
     normal_statistics,
     real_weight,
     select_forward,
+    stacking_prior,
     stacking_weights,
 )
 from skuq.networks import GaussianHead
@@ -33,6 +33,7 @@ from skuq.networks import GaussianHead
 NUMBER_LOSSES = (*MOMENT_LOSSES, "mixture")
 CLASS_LOSSES = ("nll", "brier", "mixture")
 
+_MOST_STACKED_ROWS = 5_000
 _LOSS = StrOptions({"auto", *NUMBER_LOSSES, *CLASS_LOSSES})
 
 
@@ -108,19 +109,26 @@ class Candidates:
         return np.stack([self.head.log_likelihood(self.y, r.astype("float64")) for r in self.raw])
 
     def fit_class_mixture(
-        self, indices: Any = slice(None), weights: np.ndarray | None = None
+        self,
+        indices: Any = slice(None),
+        *,
+        n_first: int | None = None,
+        weights: np.ndarray | None = None,
     ) -> tuple[np.ndarray, float, np.ndarray]:
         """Fit weights of classifiers, their temperature, and probabilities to add.
 
         See `skuq.ensembles._selection.fit_class_mixture`, which this calls for the candidates at
-        `indices`, with the given `weights` if there are any.
+        `indices`.
         """
-        proba, weight = self.proba[indices], self.sample_weight
-        weight = np.ones(len(self.y)) if weight is None else weight / weight.mean()
-        shares = np.bincount(self.codes, weight, minlength=proba.shape[-1]) + 0.5
+        proba, codes, weight = self.proba[indices], self.codes, self.sample_weight
+        weight = np.ones(len(codes)) if weight is None else weight / weight.mean()
+        shares = np.bincount(codes, weight, minlength=proba.shape[-1]) + 0.5
         shares /= shares.sum()
-        logits = np.log(np.maximum(proba, np.finfo(float).tiny))
-        found = fit_class_mixture(logits, self.codes, weight, shares, weights=weights)
+        rows = np.flatnonzero(weight)
+        if len(rows) > _MOST_STACKED_ROWS:  # drawn at random: more change little
+            rows = np.random.default_rng(0).choice(rows, _MOST_STACKED_ROWS, replace=False)
+        logits = np.log(np.maximum(proba[:, rows], np.finfo(float).tiny))
+        found = fit_class_mixture(logits, codes[rows], weight[rows], shares, n_first, weights)
         return found[0], found[1], found[2] * shares
 
     def statistics(self, loss: str) -> tuple[Statistics, Loss]:
@@ -254,12 +262,13 @@ class GreedySelection(SelectionRule):
 @saved_as("ensembles.StackingSelection")
 @dataclass(eq=False, repr=False)
 class StackingSelection(SelectionRule):
-    """Weigh all candidates by stacking, with a prior that divides the weight evenly.
+    """Weigh all candidates by stacking, with a prior for the first ones.
 
-    The prior counts as 20 rows beside those that were held out: few rows do not pick a candidate
-    by chance. The heaviest `n_members` are kept, and of these the lightest, which have at most a
-    fifth of the weight together, are dropped. Of classifiers the temperature of the mixture is
-    found with the weights.
+    The prior counts as 20 rows beside those that were held out, and divides the weight evenly among
+    the first `n_members` candidates, in a tabular space the recipes that are known to be good: few
+    rows do not pick another one by chance. The heaviest `n_members` are kept, and of these the
+    lightest, which have at most a fifth of the weight together, are dropped. Of classifiers the
+    temperature of the mixture is found with the weights.
 
     Parameters
     ----------
@@ -284,9 +293,9 @@ class StackingSelection(SelectionRule):
 
     def choose(self, candidates: Candidates, n_members: int) -> Selection:
         if candidates.classifies:
-            weights, *_ = candidates.fit_class_mixture()
+            weights, *_ = candidates.fit_class_mixture(n_first=n_members)
         else:
-            prior = np.full(len(candidates), PRIOR_ROWS / len(candidates))
+            prior = stacking_prior(len(candidates), n_members)
             weights = stacking_weights(candidates.log_likelihood, candidates.sample_weight, prior)
         weights[np.argsort(weights)[:-n_members]] = 0
         weights = drop_light(weights / weights.sum(), min(self.min_members, n_members))

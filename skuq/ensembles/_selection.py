@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import log_softmax, logsumexp
+from scipy.special import log_softmax, logsumexp, xlogy
 
 from skuq._utils._checks import check_count, check_weights
 from skuq._utils._records import saved_as
@@ -551,9 +551,15 @@ def stacking_weights(
 
 _TEMPERATURES = np.exp(np.linspace(-1.2, 1.6, 15))  # that a mixture's temperature is chosen from
 _TEMPERATURE_SPREAD = 0.5  # standard deviation of the prior of its logarithm
-PRIOR_ROWS = 20.0  # that stacking adds to the held-out rows, divided evenly among the models
+_PRIOR_ROWS = 20.0  # that stacking adds to the held-out rows, divided evenly among the models
 _DROPPED = 0.2  # weight of the members together that are dropped
 _CONSTANT_ROWS = 0.3  # rows that the class shares are taken to predict better than models do
+
+
+def stacking_prior(n_models: int, n_first: int | None = None) -> np.ndarray:
+    """Return the rows that the prior of stacking adds for each model: 20, for the first alike."""
+    n_first = n_models if n_first is None else min(n_first, n_models)
+    return np.where(np.arange(n_models) < n_first, _PRIOR_ROWS / n_first, 0.0)
 
 
 def fit_class_mixture(
@@ -561,7 +567,7 @@ def fit_class_mixture(
     codes: np.ndarray,
     weight: np.ndarray,
     shares: np.ndarray,
-    n_prior: float = PRIOR_ROWS,
+    n_first: int | None = None,
     weights: np.ndarray | None = None,
 ) -> tuple[np.ndarray, float, float]:
     """Fit a mixture of classifiers: weights w, a temperature T, and the weight a of class shares.
@@ -579,8 +585,8 @@ def fit_class_mixture(
         Classes of the rows, and their weights.
     shares : ndarray of shape (n_classes,)
         Shares of the classes, all positive.
-    n_prior : float, default=20.0
-        Number of rows that the prior of the models' weights counts as.
+    n_first : int, optional
+        Number of first models that the prior divides the weight among; by default all.
     weights : ndarray of shape (n_models,), optional
         Weights w that are given, so that only T and a are fitted.
 
@@ -593,7 +599,7 @@ def fit_class_mixture(
     """
     rows = np.arange(len(codes))
     n_models = len(logits) if weights is None else 1
-    prior = np.append(np.full(n_models, n_prior / n_models), _CONSTANT_ROWS)
+    prior = np.append(stacking_prior(n_models, n_first), _CONSTANT_ROWS)
     n_effective = weight.sum() ** 2 / np.square(weight).sum()
     fits = []
     for temperature in _TEMPERATURES:
@@ -604,7 +610,7 @@ def fit_class_mixture(
         found = stacking_weights(log_proba, weight, prior)
         fit = np.average(logsumexp(log_proba, axis=0, b=found[:, None]), weights=weight)
         loss = 0.5 * (np.log(temperature) / _TEMPERATURE_SPREAD) ** 2 - n_effective * fit
-        fits.append((loss - prior @ np.log(found), found, float(temperature)))
+        fits.append((loss - xlogy(prior, found).sum(), found, float(temperature)))
     _, found, temperature = min(fits, key=lambda entry: entry[0])
     if weights is None:
         weights = found[:-1] / found[:-1].sum()

@@ -288,8 +288,8 @@ class AgEBO(SearchStrategy):
     initial_trials : list of dict, Catalog, path or None, default=None
         Configurations to try first, completed by the space's defaults; fixed decisions keep their
         values. From a catalog, or from the folder of a search, the ten best are taken, without
-        decisions that this space does not have. None uses the known recipes of a tabular space in
-        AutoDEUQ if architecture and hyperparameters vary, and otherwise no initial trials.
+        decisions that this space does not have. None uses the known recipes of a tabular space if
+        architecture and hyperparameters vary, and otherwise no initial trials.
     discard : "auto", bool or SuccessiveHalving, default="auto"
         Stop trials early if their scores are worse than those of others at the same stage. They are
         recorded as discarded and cannot become members. True is `SuccessiveHalving` by its

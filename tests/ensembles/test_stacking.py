@@ -1,13 +1,19 @@
 """Stacking weights, compared with SciPy's optimisers and with properties of their definition."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import optimize, special
+from sklearn.metrics import log_loss
 
-from skuq.ensembles import stacking_weights
+from skuq.ensembles import ForwardSelection, StackingSelection, stacking_weights
+from skuq.ensembles._rules import AutomaticSelection, Candidates
+from skuq.networks import GaussianHead
+from skuq.networks._heads import CategoricalHead
 
 
 def log_likelihood(seed, n_models, n_samples=60, spread=1.0):
@@ -119,3 +125,55 @@ def test_stacking_weights_are_drawn_to_those_of_further_rows():
         assert_allclose(stacking_weights(given, prior=prior), expected, atol=1e-5)
     with pytest.raises(ValueError, match="`prior` must have 2 numbers >= 0"):
         stacking_weights(given, prior=[1.0, -1.0])
+
+
+@pytest.fixture
+def classifiers():
+    """Candidates(n): ten classifiers of n rows, of which the eighth is a little better."""
+
+    def make(n):
+        rng = np.random.default_rng(0)
+        y = rng.integers(3, size=n)
+        signal = np.array([1.0] * 7 + [2.0] + [1.0] * 2)[:, None, None] * np.eye(3)[y]
+        raw = signal + rng.normal(size=(10, n, 3))
+        return Candidates(raw, y[:, None].astype(float), CategoricalHead(3), is_unseen=True)
+
+    return make
+
+
+@pytest.mark.parametrize(("n", "chosen"), [(5, {0, 1, 2, 3, 4}), (2000, {7})])
+def test_stacking_selection_needs_rows_to_leave_the_first_candidates(classifiers, n, chosen):
+    candidates = classifiers(n)
+    selection = StackingSelection().choose(candidates, 5)
+    first = selection.indices if n == 5 else selection.indices[:1]
+    assert chosen >= set(first)
+    assert 2 <= len(selection) <= 5
+    assert_allclose(selection.weights.sum(), 1)
+    mixed = np.tensordot(selection.weights, candidates.proba[selection.indices], 1)
+    assert_allclose(selection.loss, log_loss(candidates.codes, mixed, labels=range(3)))
+
+
+def test_stacking_selection_of_numbers(classifiers):
+    candidates = replace(classifiers(500), head=GaussianHead(1))
+    y = candidates.y
+    raw = [np.hstack([y + scale, np.zeros_like(y)]) for scale in (3.0, 2.0, 0.1)]
+    selection = StackingSelection(min_members=1).choose(replace(candidates, raw=raw), 3)
+    assert selection.indices.tolist() == [2]
+
+
+def test_automatic_selection_stacks_unseen_rows_only(classifiers):
+    candidates, rule = classifiers(200), AutomaticSelection(ForwardSelection())
+    stacked = rule.choose(candidates, 3)
+    assert_allclose(stacked.loss, StackingSelection().choose(candidates, 3).loss)
+    forward = rule.choose(replace(candidates, is_unseen=False), 3)
+    assert_allclose(forward.weights, 1 / 3)
+
+
+def test_mixtures_of_given_weights_get_a_temperature(classifiers):
+    """Logits that are twice as large get twice the temperature."""
+    candidates, weights = classifiers(3000), np.full(10, 0.1)
+    scaled = [replace(candidates, raw=f * np.log(candidates.proba)) for f in (6, 12)]
+    one, two = (c.fit_class_mixture(weights=weights) for c in scaled)
+    assert_allclose(one[0], weights)
+    assert 1.6 < two[1] / one[1] < 2.5
+    assert 0 < one[2].sum() < 0.05

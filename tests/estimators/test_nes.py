@@ -18,7 +18,13 @@ from tiers import slow_after
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor
 from skuq.ensembles import Selection, select_by_likelihood
 from skuq.exceptions import SmallValidationWarning
-from skuq.networks import CellSpace, NASBench201Space, WithTraining, parse_nas_bench_201
+from skuq.networks import (
+    CellSpace,
+    NASBench201Space,
+    TabularSpace,
+    WithTraining,
+    parse_nas_bench_201,
+)
 from skuq.networks._dense import WidthDepthSpace
 from skuq.search import NESEvolution
 from skuq.tables._scaling import RobustScaling
@@ -579,3 +585,42 @@ def test_fit_refuses(tiny_space, iris, settings, shift, message):
     with pytest.raises((ValueError, TypeError), match=message):
         model.fit(*iris, shift_validation=shift and shift(*iris))
     assert not hasattr(model, "catalog_")
+
+
+# ------------------------------------------------------------------- defaults for tables
+
+
+def test_fit_of_a_table_begins_with_recipes_and_calibrates_out_of_folds(iris, tmp_path):
+    X, y = iris
+    fixed = {"n_layers": 1, "width": 32, "embedding": "none"}  # one network to compile
+    model = NESClassifier(2, fixed=fixed, epochs=2, random_state=0, catalog_dir=tmp_path)
+    model.fit(X, y)
+    recipes = TabularSpace().bind(X, classes=True).known_recipes()
+    for record, recipe in zip(model.catalog_, (recipes[0], recipes[4])):
+        assert {**recipe, **fixed}.items() <= record.configuration.items()
+    assert all(len(record.result.networks) == 8 for record in model.catalog_)  # folds
+    temperature, added = model.calibration_
+    targets, proba = model.fitted_.targets, model.predict_proba(X)
+    assert targets.temperature == temperature
+    assert_allclose(targets.constant, added)
+    assert (proba > added).all() and len(added) == 3
+    for copied in (pickle.loads(pickle.dumps(model)), NESClassifier.from_catalog(tmp_path)):
+        assert_allclose(copied.predict_proba(X), proba)
+    parts = model.predict_uncertainty(X)
+    assert_allclose(parts.total, parts.aleatoric + parts.epistemic)
+    plain = model.reselect(calibrate=False)
+    assert plain.calibration_ == (1.0, ()) and plain.fitted_.targets.constant is None
+    alone = [one.predict_proba(X) for _, one in plain.member_estimators()]
+    mixed = np.tensordot(plain.selection_.weights, alone, 1)
+    assert_allclose(plain.predict_proba(X), mixed, atol=1e-9)
+
+
+def test_from_paper_has_the_papers_settings():
+    model = NESClassifier.from_paper(random_state=3)
+    assert (model.space, model.n_trials, model.selection) == ("darts", 400, "forward")
+    assert (model.calibrate, model.random_state) == (False, 3)
+    search = model.search
+    assert (search.vary, search.population_size, search.n_parents) == ("architecture", 50, 10)
+    assert NESRegressor.from_paper("dense", n_members=3).n_members == 3
+    with pytest.raises(ValueError, match="`name` must be one of"):
+        NESRegressor.from_paper("benchmark")

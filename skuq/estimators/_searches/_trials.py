@@ -75,7 +75,7 @@ class Chooser:
         if candidates.classifies:
             if not self.calibrates or not candidates.is_unseen:
                 return NO_CLASS_CALIBRATION
-            found = candidates.fit_class_mixture(chosen.indices, chosen.weights)
+            found = candidates.fit_class_mixture(chosen.indices, weights=chosen.weights)
             return found[1], tuple(found[2].tolist())
         if not self.calibrates or candidates.centers is None:
             return NO_CALIBRATION
