@@ -40,7 +40,7 @@ from skuq.predictive import (
 )
 from skuq.predictive._categorical import scaled_probabilities
 from skuq.predictive._mapped import normal_scores
-from skuq.predictive._parametric import scale_epistemic
+from skuq.predictive._parametric import scale_epistemic, shift
 from skuq.predictive._tracking import NOMINAL, LogitTracker, QuantileTracker
 from skuq.tables._inputs import ForeignInputs
 
@@ -305,6 +305,57 @@ class Calibration(NumberCalibration):
             return RecalibratedMixture(normal, predicted[:, 0], observed)
         observed = np.broadcast_to(observed[:, None], predicted.shape)
         return RecalibratedMixture(normal, predicted, observed)
+
+
+@saved_as("fitted.ConditionalCalibration")
+@dataclass(frozen=True, eq=False)
+class ConditionalCalibration(DerivedCalibration):
+    """Calibration of a regressor by a distribution of its errors that depends on the row.
+
+    Attributes
+    ----------
+    whole : Calibration
+        Calibration by one factor, whose normals are the same for all rows of a point model.
+    errors : regressor
+        Fitted regressor, which predicts the distribution of the errors from `inputs_of_errors`.
+    """
+
+    whole: Calibration
+    errors: Any
+
+    __repr__ = record_repr
+
+    def apply(self, mixture: Any, X: Any, new_weight: np.ndarray | None = None) -> Any:
+        """Predict the distribution of each row's error, about the mean of the prediction.
+
+        The mean stays. The error's predicted mean widens the distribution instead, so that its
+        standard deviation is the root mean square of the predicted error.
+        """
+        inputs = inputs_of_errors(X, mixture.mean, mixture.std)
+        errors = self.errors.predict_distribution(inputs)
+        wider = errors.scaled(np.hypot(1, errors.mean / errors.std))
+        return shift(wider, mixture.mean - errors.mean)
+
+    smooth = apply
+
+
+def inputs_of_errors(X: Any, mean: np.ndarray, std: np.ndarray) -> Any:
+    """Add the predicted means and standard deviations (n[, m]) to the columns of X.
+
+    Raise ValueError if X is no table.
+    """
+    if np.ndim(X) != 2 or hasattr(X, "toarray"):
+        raise ValueError(
+            'method="conditional" needs a table X of numbers or categories, of shape '
+            f"(n, n_features). Got a {type(X).__name__} of shape {np.shape(X)}."
+        )
+    columns = np.column_stack([mean, std])
+    if not hasattr(X, "columns"):
+        return np.column_stack([np.asarray(X), columns])
+    # Names that X does not have.
+    name = max((str(column) for column in X.columns), key=len) + "_predicted"
+    added = pd.DataFrame(columns, X.index, [f"{name}{k}" for k in range(columns.shape[1])])
+    return pd.concat([pd.DataFrame(X), added], axis=1)
 
 
 @saved_as("fitted.ClassCalibration")

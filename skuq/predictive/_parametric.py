@@ -334,6 +334,15 @@ def scale_epistemic(distribution: Any, factor: Any) -> Any:
     return moved
 
 
+def shift(distribution: Mixture, distance: np.ndarray) -> Any:
+    """Move the distributions of a mixture by distances (n[, m]), in units of y."""
+
+    def move(array: np.ndarray, kind: str) -> np.ndarray:
+        return array + distance if kind == "location" else array
+
+    return distribution._map_arrays(move)
+
+
 def check_location_and_stds(**arrays: ArrayLike) -> list[np.ndarray]:
     """Check a location and standard deviations, all of one shape (n,) or (n, m).
 

@@ -43,6 +43,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 from small_models import TooSure
+from tiers import slow_after
 
 from skuq import (
     CalibratedUncertaintyClassifier,
@@ -53,6 +54,7 @@ from skuq import (
 from skuq.backend import keras
 from skuq.exceptions import CalibrationWarning, UnsavableError
 from skuq.metrics import get_scorer
+from skuq.persistence import dumps, loads
 from skuq.predictive import EpistemicNormal, GaussianMixture, TwoPieceNormal
 
 METHODS = ["scale", "isotonic", "conformal"]
@@ -268,6 +270,50 @@ def test_parts_are_scaled_by_a_factor_each():
     found = grouped.predict_uncertainty(X)
     both = found.epistemic / base.epistemic, found.aleatoric / base.aleatoric
     assert_allclose(both[0] / both[1], ratio)
+
+
+@pytest.mark.parametrize("kind", slow_after(1, ["table", "outputs"]))
+def test_conditional_learns_the_distribution_of_errors(kind):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"a": rng.uniform(-1, 1, 300), "group": rng.choice(["quiet", "loud"], 300)})
+    noise = np.where(X["group"] == "loud", 2.0, 0.1) * rng.normal(size=300)
+    y = 3 * X["a"].to_numpy() + noise
+    if kind == "outputs":
+        y = np.column_stack([y, -10 * y])
+    regressor = make_pipeline(make_column_transformer(("passthrough", ["a"])), LinearRegression())
+    model = calibrated(regressor, "conditional", cv=3).fit(X, y)
+    parts, mean = model.predict_uncertainty(X), model.estimator_.predict(X)
+    assert_array_equal(model.predict(X), mean)
+    assert_allclose(parts.mean, mean, rtol=1e-9, atol=1e-12)
+    assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
+    loud = (X["group"] == "loud").to_numpy()
+    width = parts.total / [1, 10] if kind == "outputs" else parts.total
+    assert 1.5 < np.median(width[loud]) < 2.5 and np.median(width[~loud]) < 0.4
+    if kind == "outputs":
+        return
+    low, high = model.predict_interval(X, coverage=0.9).T
+    for rows in (loud, ~loud):
+        assert 0.8 < np.mean((low <= y)[rows] & (y <= high)[rows]) < 0.98
+    # All rows have one width without it.
+    one = calibrated(regressor, cv=3).fit(X, y)
+    assert model.scale_ == one.scale_
+    assert model.log_prob(X, y).mean() > one.log_prob(X, y).mean() + 0.5
+    for copy in (pickle.loads(pickle.dumps(model)), loads(dumps(model))):
+        assert_array_equal(copy.predict_interval(X), model.predict_interval(X))
+    assert model.partial_calibrate(X[:30], y[:30]).drift_.n_rows == 30  # truths that arrive
+
+
+@pytest.mark.parametrize(
+    ("settings", "X", "message"),
+    [
+        ({"group_by": 0}, np.ones((30, 2)), "`group_by` must be None with method"),
+        ({}, csr_array(np.ones((30, 2))), "needs a table X of numbers or categories.*csr_array"),
+    ],
+)
+def test_conditional_refuses_what_it_cannot_use(settings, X, message):
+    model = calibrated(LinearRegression(), "conditional", cv=3, **settings)
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, np.arange(30.0))
 
 
 def test_calibrated_reaches_ends_of_pipelines_and_searches():
