@@ -162,6 +162,7 @@ def test_fit_weighs_both_trainings_of_mixtures_by_stacking(table, monkeypatch):
     # One program trains both kinds.
     (job,) = given
     assert [dict(recipe.loss_settings)["crps"] for recipe in job.recipes] == [1, 1, 0, 0]
+    assert len({member.best_epoch for member in model.members_}) == 1
     # Half of the way, of 96 rows beside 100: 0.72, in eighths; members of a kind are equal.
     assert_allclose(model.weights_, np.array([6, 6, 2, 2]) / 16)
     # The log likelihood that both kinds give to their common held-out rows.

@@ -300,7 +300,10 @@ def _make_jobs(estimator, task, network, kinds, given, n_members, padded):
         model = space.build(
             configuration, data.x.shape[1:], targets.head.n_raw, n_copies=network.n_copies
         )
-        fields, head = space.recipe(configuration), space.head(configuration, targets.head)
+        # The best epochs of single members would be those of chance, and their validation rows
+        # would then seem too easy to the calibration.
+        fields = space.recipe(configuration) | {"keep": "best-jointly"}
+        head = space.head(configuration, targets.head)
         recipe = shared.make_recipe(estimator, task, given, fields)
         # Members of all kinds are numbered in turn; seeds go by these numbers.
         numbers = range(kind, n_members, len(kinds))
