@@ -13,7 +13,7 @@ COSTS = {
     "nomu": "`NOMURegressor`",
     "neon": "`NEONRegressor`",
     "operator ensemble": "`OperatorEnsembleRegressor`",
-    "nes": "`NESRegressor`",
+    "nes": '`NESRegressor(space="dense")`',
     "autodeuq": "`AutoDEUQRegressor`",
     "boosting": "scikit-learn's `HistGradientBoostingRegressor`",
     "gaussian process": "scikit-learn's `GaussianProcessRegressor`",

@@ -28,7 +28,12 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skuq import DeepEnsembleClassifier, NESClassifier, TabularEnsembleClassifier
+from skuq import (
+    AutoDEUQClassifier,
+    DeepEnsembleClassifier,
+    NESClassifier,
+    TabularEnsembleClassifier,
+)
 from skuq.metrics import ece_loss
 from skuq.tables import TablePreprocessor
 
@@ -147,6 +152,7 @@ CLASSIFIERS = {
     "logistic": logistic,
     "forest": forest,
     "NES, 120 s": lambda: NESClassifier(max_time=120, random_state=0),
+    "AutoDEUQ, 60 s": lambda: AutoDEUQClassifier(max_time=60, random_state=0),
     **{
         f"boosting, {method}": lambda method=method: CalibratedClassifierCV(
             boosting(), method=method

@@ -36,7 +36,7 @@ CASES = {
     "nomu": (skuq.NOMURegressor(random_state=0), FEW),
     "neon": (skuq.NEONRegressor(random_state=0), FEW),
     "operator ensemble": (skuq.OperatorEnsembleRegressor(random_state=0), FEW),
-    "nes": (skuq.NESRegressor(random_state=0), FEW),
+    "nes": (skuq.NESRegressor(space="dense", random_state=0), FEW),
     "autodeuq": (skuq.AutoDEUQRegressor(random_state=0), FEW),
     "boosting": (HistGradientBoostingRegressor(random_state=0), MANY),
     "gaussian process": (

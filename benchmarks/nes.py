@@ -76,6 +76,7 @@ class Searches:
         self.estimator = NESClassifier(
             self.n_trials,
             n_members=max(SIZES),
+            space="dense",
             epochs=settings["epochs"],
             n_jobs=n_jobs,
             random_state=seed,

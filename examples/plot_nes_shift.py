@@ -65,7 +65,9 @@ def divide(X, y):
 # Three share one pool of networks. Whatever they choose on is known when they are used.
 def predict_blocks(train, same, recent, test, n_trials):
     """Distributions on the test blocks, by ensemble; the first block is of the same weeks."""
-    search = NESClassifier(n_trials, random_state=0).fit(*train, shift_validation=recent)
+    search = NESClassifier(n_trials, space="dense", random_state=0).fit(
+        *train, shift_validation=recent
+    )
     models = {
         "NES, chosen on the training weeks": search.at_severity(0),
         "NES, chosen on the 6 weeks after": search.at_severity(1),

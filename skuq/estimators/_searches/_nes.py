@@ -32,6 +32,7 @@ from skuq.tables._targets import CLASS_CONSTRAINTS, TARGET_CONSTRAINTS
 
 # Optimiser steps of a training on tables; images have the paper's number of epochs.
 _N_STEPS = 500
+_N_FOLDED_TRIALS = 20  # default number of trials in the tabular space
 
 _VARY_WITH_ONE_ARCHITECTURE = ("hyperparameters", "initialisation")
 
@@ -90,7 +91,8 @@ def _plan(self: Any, X: Any) -> SearchPlan:
         rule,
         inputs,
         make_targets(self, is_tabular),
-        # In the tabular space folds train as one program.
+        # In the tabular space a trial trains eight networks, as folds of one program.
+        n_trials=_N_FOLDED_TRIALS if is_tabular else SearchPlan.n_trials,
         in_folds=is_tabular,
         n_steps=None if holds_images and not inputs.flat else _N_STEPS,
         losses=() if is_classifier(self) else LOSSES,
@@ -211,8 +213,9 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     Parameters
     ----------
     n_trials : int or "auto", default="auto"
-        Number of trials, and size of the catalog. "auto" is 50, or with `max_time` as many as fit
-        into that time (at most 10,000). K in the paper, with a value of 400.
+        Number of trials, and size of the catalog. "auto" is 20 in the tabular space, where each
+        trains a network for every fold, and 50 in others, or with `max_time` as many as fit into
+        that time (at most 10,000). K in the paper, with a value of 400.
     n_members : int, default=5
         Number of members. The paper has 3 to 30 (M).
     search : {"re", "rs"}, SearchStrategy or keras_tuner.Oracle, default="re"
@@ -444,8 +447,9 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     Parameters
     ----------
     n_trials : int or "auto", default="auto"
-        Number of trials, and size of the catalog. "auto" is 50, or with `max_time` as many as fit
-        into that time (at most 10,000). K in the paper, with a value of 400.
+        Number of trials, and size of the catalog. "auto" is 20 in the tabular space, where each
+        trains a network for every fold, and 50 in others, or with `max_time` as many as fit into
+        that time (at most 10,000). K in the paper, with a value of 400.
     n_members : int, default=5
         Number of members. The paper has 3 to 30 (M).
     search : {"re", "rs"}, SearchStrategy or keras_tuner.Oracle, default="re"

@@ -98,6 +98,8 @@ class SearchPlan:
     rule : SelectionRule
     inputs, targets : Inputs, Targets
         Encodings, not fitted yet.
+    n_trials : int
+        Default number of trials without `max_time`.
     in_folds : bool
         Whether ``validation="auto"`` means folds.
     n_steps : int or None
@@ -124,6 +126,7 @@ class SearchPlan:
     rule: SelectionRule
     inputs: Any
     targets: Any
+    n_trials: int = 50
     in_folds: bool = False
     n_steps: int | None = None
     losses: tuple[str, ...] = ()

@@ -67,14 +67,13 @@ from skuq.estimators._task import (
 from skuq.exceptions import MissingPartError, SearchFailedError
 from skuq.fitted._ensemble import FittedEnsemble
 from skuq.networks import Decisions
-from skuq.search import Limits, RunOptions, Search, SearchProblem, SearchResult, SearchStrategy
+from skuq.search import Limits, RunOptions, Search, SearchProblem, SearchResult
 from skuq.search._proposers import Fixed, RandomProposer, StartingWith
 from skuq.search._search import Retraining
 from skuq.search._strategies import fix_decisions
 from skuq.tables._inputs import add_input_tags, warn_of_few_rows
 from skuq.training._trainer import MemberRefitter, MemberRepeater, MemberTrainer
 
-_N_TRIALS = 50  # default number of trials without `max_time`
 _MOST_TRIALS = 10_000  # largest number of trials with `max_time`
 # A repeat may need only this share of its trial's time, since its program is compiled already.
 _MIN_SHARE = 0.5
@@ -265,11 +264,11 @@ class SearchEstimator:
         )
         # Parents are selected on the clean rows, or on those of the highest severity.
         parts = [held_out.sets[0], *held_out.sets[1:][-1:]]
-        n_trials, fixed = self._count_trials(strategy), self.fixed or {}
+        n_trials, fixed = self._count_trials(plan), self.fixed or {}
         problem = SearchProblem(
             fix_decisions(decisions, fixed),
             n_trials,
-            _N_TRIALS if isinstance(self.n_trials, str) else n_trials,
+            plan.n_trials if isinstance(self.n_trials, str) else n_trials,
             getattr(space, "mutate", None),
             [functools.partial(criterion, head, plan.rule.loss, part) for part in parts],
         )
@@ -305,12 +304,12 @@ class SearchEstimator:
         )
         return search, decisions
 
-    def _count_trials(self, strategy: SearchStrategy) -> int:
+    def _count_trials(self, plan: SearchPlan) -> int:
         """Return the number of trials; with `max_time`, "auto" is as many as fit into it."""
         if not isinstance(self.n_trials, str):
             return self.n_trials
-        n_trials = _N_TRIALS if self.max_time is None else _MOST_TRIALS
-        return min(n_trials, getattr(strategy, "max_trials", None) or n_trials)
+        n_trials = plan.n_trials if self.max_time is None else _MOST_TRIALS
+        return min(n_trials, getattr(plan.strategy, "max_trials", None) or n_trials)
 
     def _options(self, name: str, number: Any, score_name: str, **limits: Any) -> RunOptions:
         """Make the options of a search, or of a training after it, with these limits.
@@ -659,7 +658,7 @@ class SearchEstimator:
         let = (OSError, MissingPartError, SearchFailedError)
         with refuse_broken(estimator.catalog_path_, let=let):
             plan, head = estimator._plan(None), estimator.fitted_.targets.head
-            n_trials = estimator._count_trials(plan.strategy)
+            n_trials = estimator._count_trials(plan)
             result = SearchResult(first_trials(catalog, n_trials, estimator.catalog_path_))
             chooser = estimator._chooser(plan.rule)
         with contextlib.ExitStack() as door:
