@@ -13,7 +13,7 @@ differ from row to row. Saves ``calibration.png``; takes half a minute.
 # -------------------------------------
 import matplotlib
 import numpy as np
-from sklearn.datasets import load_diabetes
+from sklearn.datasets import load_diabetes, make_friedman1
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.model_selection import KFold, train_test_split
 
@@ -67,8 +67,11 @@ middle.set_title("Share of rows below each predicted quantile")
 # %%
 # A point model with intervals that differ from row to row
 # --------------------------------------------------------
-# All rows have one width with "scale". Networks learn from the out-of-fold errors where these are
-# large with "conditional".
+# The noise of these rows grows with the sixth column. All rows have one width with "scale". With
+# "conditional" networks learn from the out-of-fold errors where these are large.
+X, y = make_friedman1(800, random_state=0)
+y += 5 * X[:, 5] * np.random.default_rng(0).normal(size=800)
+X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, random_state=0)
 forest = RandomForestRegressor(200, random_state=0)
 for method, colour in (("scale", "0.6"), ("conditional", "C0")):
     model = CalibratedUncertaintyRegressor(forest, method, cv=folds).fit(X_train, y_train)
