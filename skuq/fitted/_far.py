@@ -66,7 +66,7 @@ _MOST_COLUMNS = 4  # steepest columns that are stretched, and whose thirds are l
 _MOST_DOUBLINGS = 3  # of the scale of a column
 _LOG_FACTOR_STD = 3.0  # of the factors' wide prior, a normal of their logarithms
 _REGION_ROWS = 4  # independent errors that a region counts as
-_CLASS_FACTORS = np.array([0.0, *2.0 ** np.arange(-4, 0.1, 0.5)])  # tried
+_CLASS_FACTORS = 2.0 ** np.arange(-4, 0.1, 0.5)  # tried
 _LEAST_KNOWN = 0.05  # share by which the difference of a process' mean is divided at least
 _LEAST_PROBABILITY = 1e-6  # of a class in a left-out region
 _MOST_APART = 10.0  # distance of two means that counts, in standard deviations of y
@@ -640,7 +640,8 @@ def _fit_factors(far: FarUncertainty) -> np.ndarray:
 def _fit_class_factors(far: FarUncertainty) -> np.ndarray:
     """Choose the exponent of what is known of classes by its log loss in left-out regions.
 
-    An exponent of 1 is the word of the process, and 0, at which nothing is added, is tried, too.
+    An exponent of 1 is the word of the process. With the smallest one, nothing is added that is
+    worth a mention where the process knows a little, and yet all where it knows nothing.
     """
     losses = np.zeros(len(_CLASS_FACTORS))
     for _, rows, covariance in _left_out_regions(far):

@@ -243,7 +243,7 @@ def test_members_keep_to_the_classes_that_they_predict(classifier):
     assert_allclose(mix @ found, far.mean, atol=1e-9)
 
 
-def test_nothing_is_added_to_classes_where_that_wins():
+def test_next_to_nothing_is_added_to_classes_where_that_wins():
     """Labels that go on in left-out regions as they are beside them, and labels by chance."""
     rng = np.random.default_rng(0)
     z = rng.uniform(-1, 1, (200, 2)) * [0.15, 1]  # regions are left out by the second column
@@ -254,4 +254,5 @@ def test_nothing_is_added_to_classes_where_that_wins():
         *("squared-exponential", 1.0, 0.1, np.ones(2), np.ones(2), np.zeros((2, 4))),
     )
     by_chance = replace(far, y=y[rng.permutation(200)])
-    assert _far._fit_class_factors(far)[0] == 0 and _far._fit_class_factors(by_chance)[0] == 1
+    assert _far._fit_class_factors(far)[0] == _far._CLASS_FACTORS[0] < 0.1
+    assert _far._fit_class_factors(by_chance)[0] == 1
