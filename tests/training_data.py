@@ -3,8 +3,7 @@
 import numpy as np
 
 from skuq.tables import TrainingData
-from skuq.training import TrainingJob, train
-from skuq.training._engine import TrainingRun
+from skuq.training import TrainingJob, TrainingRun, train
 
 __all__ = ["make_data", "split_table", "train_epochs", "train_member", "train_stack"]
 

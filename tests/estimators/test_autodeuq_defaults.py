@@ -559,10 +559,10 @@ def test_selection_path_has_trials_of_the_catalog(wave, tiny_space):
 # ---------------------------------------------------------------- deadlines
 
 
-@pytest.mark.parametrize("space", ["auto", "dense"])
+@pytest.mark.parametrize("space", [SMALL, {"space": "dense"}], ids=["auto", "dense"])
 def test_fit_ends_at_a_deadline_with_an_ensemble(wave, space):
     # It would train 50 trials, of hundreds of epochs each.
-    model = AutoDEUQRegressor(max_time=1, space=space, random_state=0).fit(*wave)
+    model = AutoDEUQRegressor(max_time=1, **space, random_state=0).fit(*wave)
     assert len(model.catalog_) < 50
     assert np.isfinite(model.predict(wave[0], return_std=True)).all()
 

@@ -236,7 +236,7 @@ def test_fit_always_trains_rare_classes(classes):
     [
         *CLASSIFIERS,
         TabularEnsembleClassifier(
-            3, network=TabularNetwork(n_layers=1, width=32), epochs=30, random_state=0
+            3, network=TabularNetwork(n_layers=1, width=32, embedding="none"), random_state=0
         ),
     ],
     ids=name,

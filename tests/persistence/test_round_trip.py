@@ -121,7 +121,11 @@ dense = DenseSpace(n_nodes=2)
 QUICK = {
     "ensemble, frame, power": (ensemble(**SMALL, target_transform="yeo-johnson"), FRAME, np.exp(Y)),
     "tabular": (tabular(**TABULAR), FRAME, Y),
-    "tabular, calibrated": (tabular(**{**TABULAR, "n_members": 4}, validation=0.5), X, Y),
+    "tabular, calibrated": (
+        tabular(**{**TABULAR, "n_members": 4}, loss="crps", validation=0.5),
+        X,
+        Y,
+    ),
     "columns, foreign preprocessing": (
         ensemble(
             **SMALL,
@@ -167,7 +171,6 @@ CASES = QUICK | {
     "ensemble, generator": (ensemble(**{**SMALL, "random_state": np.random.RandomState(3)}), X, Y),
     "tabular, copies": (tabular(**TABULAR).set_params(network__n_copies=2), FRAME, Y),
     "tabular, student": (tabular(**TABULAR, loss="student-t"), FRAME, Y),
-    "tabular, mixture": (tabular(**TABULAR, loss="gaussian-mixture"), FRAME, Y),
     "tabular, quantiles": (tabular(**TABULAR, loss="quantiles"), FRAME, Y),
     "tabular, classes": (skuq.TabularEnsembleClassifier(**TABULAR), FRAME, LABELS),
     "scaled, foreign preprocessing": (

@@ -6,7 +6,6 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 from skuq.networks import GaussianHead
-from skuq.predictive import _calibration
 from skuq.predictive._calibration import TAIL_SCALES, fit_out_of_bag, fit_tail
 from skuq.tables._targets import NumberTargets
 
@@ -108,7 +107,7 @@ def test_correction_is_shrunk_by_the_number_of_rows(monkeypatch, n_rows):
     arguments, _ = ensemble(n_rows, claim=0.5, floor=0.5, fraction=0.5)
     used = arguments[2].any(axis=0).sum()
     factor, floor = fit_out_of_bag_scale(*arguments)
-    monkeypatch.setattr(_calibration, "_PRIOR_ROWS", 0)
+    monkeypatch.setattr("skuq.predictive._calibration._PRIOR_ROWS", 0)
     full_factor, full_floor = fit_out_of_bag_scale(*arguments)
     trust = used / (used + 100)
     assert_allclose(factor**2 - 1, trust * (full_factor**2 - 1), rtol=1e-9)

@@ -6,7 +6,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 from skuq.predictive import Posterior
-from skuq.predictive import _posterior as module
 from skuq.predictive._posterior import quasi_random_normals
 
 
@@ -27,7 +26,7 @@ def test_call_evaluates_every_draw_at_every_row():
 def test_chunks_of_rows_change_nothing(monkeypatch):
     posterior, X = lines(np.eye(3)), np.random.RandomState(0).normal(size=(11, 3))
     whole = posterior(X)
-    monkeypatch.setattr(module, "_ENTRIES_PER_CHUNK", 6)
+    monkeypatch.setattr("skuq.predictive._posterior._ENTRIES_PER_CHUNK", 6)
     assert_array_equal(posterior(X), whole)
 
 

@@ -13,7 +13,7 @@ from skuq.networks._epinet import EpiNetLayers, EpistemicNetwork
 from skuq.networks._operator import EncoderDecoder, OperatorHead, keras_base
 from skuq.networks._plan_parts import Run, tensors
 from skuq.tables import TrainingData
-from skuq.training import Recipe, _engine
+from skuq.training import Recipe, TrainingRun
 from skuq.training._losses import INDEX_STREAM, normal
 from skuq.training._networks import DrawingNetwork
 from skuq.training._predict import predict_draws, read_network
@@ -120,9 +120,9 @@ def test_a_prior_computed_once_trains_as_one_computed_in_each_step(monkeypatch, 
     recipe = replace(RECIPE, n_draws=0, batch_size=8, epochs=3, adversarial_epsilon=epsilon)
     rows = [(np.arange(30), None), (np.arange(39, 9, -1), None)]
     members = []
-    for prior in (_engine.TrainingRun._prior, lambda run, template: None):
-        monkeypatch.setattr(_engine.TrainingRun, "_prior", prior)
-        monkeypatch.setattr(_engine, "programs", BoundedCache(2))
+    for prior in (TrainingRun._prior, lambda run, template: None):
+        monkeypatch.setattr(TrainingRun, "_prior", prior)
+        monkeypatch.setattr("skuq.training._engine.programs", BoundedCache(2))
         members.append(train_stack(PRIOR, HEAD, recipe, data, [3, 4], splits=rows))
     for once, each in zip(*members):
         assert_allclose(once.weights, each.weights, atol=1e-5)
@@ -141,7 +141,7 @@ def test_a_run_cut_into_slices_is_the_same_run(monkeypatch, data, network):
     )
     runs, calls = [], []
     for seconds in (1e-12, 1e9):
-        monkeypatch.setattr(_engine, "_SLICE_SECONDS", seconds)
+        monkeypatch.setattr("skuq.training._engine._SLICE_SECONDS", seconds)
         reports = []
         report = lambda *numbers, reports=reports: reports.append(numbers)  # noqa: E731
         runs.append(train_member(network, HEAD, recipe, data, 5, report=report))

@@ -10,9 +10,9 @@ from skuq.backend import BoundedCache, keras
 from skuq.catalog import Member
 from skuq.networks import DenseSpace, GaussianHead
 from skuq.networks._plan import make_plan
-from skuq.training import Recipe, TrainingJob, predict_members
+from skuq.training import Recipe, TrainingJob, TrainingRun, predict_members
 from skuq.training._arguments import full_batch_rows, padded_rows, table_rows
-from skuq.training._engine import TrainingRun, programs, worth_xla
+from skuq.training._engine import programs, worth_xla
 from skuq.training._networks import draw_variables, keras_model
 from skuq.training._trainer import MemberTrainer
 

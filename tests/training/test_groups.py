@@ -18,9 +18,8 @@ from training_data import make_data, train_epochs, train_member
 from skuq import backend
 from skuq.backend import keras
 from skuq.networks import GaussianHead
-from skuq.training import Recipe, TrainingJob, _train, train
+from skuq.training import Recipe, TrainingJob, TrainingRun, train
 from skuq.training._arguments import HostStreams
-from skuq.training._engine import TrainingRun
 from skuq.training._networks import draw_variables
 from skuq.training._train import shorten
 
@@ -270,7 +269,7 @@ def test_a_deadline_ends_a_run_between_slices(data):
 def set_clock(monkeypatch, *times):
     """Times that `shorten` reads, one after the other."""
     clock = functools.partial(next, iter(times))
-    monkeypatch.setattr(_train, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr("skuq.training._train.time", SimpleNamespace(monotonic=clock))
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from skuq.networks import DenseSpace, GaussianHead, build_mlp
 from skuq.networks._epinet import EpiNetLayers, EpistemicNetwork
 from skuq.networks._nomu import NomuHead, build_nomu
 from skuq.networks._operator import EncoderDecoder, OperatorHead
-from skuq.training import Recipe, TrainingJob, _engine, _job, train
-from skuq.training._engine import TrainingRun
+from skuq.training import Recipe, TrainingJob, TrainingRun, _job, train
 from skuq.training._networks import draw_variables
 from skuq.training._trainer import MemberTrainer
 
@@ -165,9 +164,9 @@ def test_seconds_do_not_contain_compilation(data, monkeypatch, n_epochs):
 def test_parts_may_have_any_tier(data, monkeypatch):
     """A run keeps the tier that it began with."""
     job = replace(job_of("noisy", False, None), recipes=[replace(RECIPE, epochs=40)])
-    monkeypatch.setattr(_engine, "worth_xla", lambda *args, **kwargs: True)
+    monkeypatch.setattr("skuq.training._engine.worth_xla", lambda *args, **kwargs: True)
     whole, state = train(job, data), train_epochs(job, data, 5)
-    monkeypatch.setattr(_engine, "worth_xla", lambda *args, **kwargs: False)
+    monkeypatch.setattr("skuq.training._engine.worth_xla", lambda *args, **kwargs: False)
     assert_same_members(train(replace(job, start=state), data), whole)
     assert whole[0].tier == "xla"
 
