@@ -84,7 +84,7 @@ SHORTER = {
 ELSEWHERE = {
     "LaplaceHead": "would register a class for all tests of the process",
     "SLURMCluster": "needs a SLURM cluster",
-    "NATStopology": "needs the files of NAS-Bench-201",
+    "results.csv": "needs the results of NAS-Bench-201",
 }
 
 

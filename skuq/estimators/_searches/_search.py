@@ -235,7 +235,7 @@ class SearchEstimator:
             review.warn_of_short_training(self.max_time)
         review.warn_of_failures()
         parts = [review.validation_predictions()]
-        warn_if_worse_than_constant(task.targets, task.data, parts)
+        warn_if_worse_than_constant(self.fitted_.targets, task.data, parts)
         return self
 
     def _make_search(
