@@ -9,6 +9,7 @@ from _tables import (
     number,
     records,
     significant,
+    stored,
     table,
     transposed,
     values,
@@ -16,6 +17,7 @@ from _tables import (
 from calibration import N_SPLITS, coverage, misses_by_chance, pooled_bins
 from discarding import rows as discarding_rows
 from leaderboard import FIELD, mean_ranks, mean_scores
+from portfolio import rows as portfolio_rows
 from published import TABLE_I
 from scipy import stats
 from strategies import rows as strategy_rows
@@ -259,6 +261,12 @@ def paper_protocol():
 def discarding():
     """Apply the rule of early discarding to searches that ran every trial to its end."""
     return markdown(*discarding_rows(records("discarding")))
+
+
+@table
+def portfolio(part):
+    """Regret of searches that are replayed on stored trials, leaving one set out."""
+    return markdown(*portfolio_rows(stored("portfolio")["numbers"], part))
 
 
 @table

@@ -363,14 +363,31 @@ _STEPS_OF_FEW, _STEPS_OF_MANY = 6_000, 5_000  # training steps of a run with few
 _MORE_STEPS = 0.035  # additional steps for each row, if there are many
 _MOST_EPOCHS = 512  # for tables of very few rows
 
-# Changes of the default. Which one is best differs from table to table.
+# Changes of the default for numbers, from which searches start. Which one is best differs from
+# table to table. The first list is for many rows.
 _KNOWN_RECIPES: tuple[dict, ...] = (
-    {},
     {"loss": "nll"},
+    {},
     {"frequency_scale": 3.0},
     {"embedding": "piecewise-linear"},
     {"residual": True, "dropout": 0.1},
     {"embedding": "none"},
+)
+# Of few rows: the portfolio of benchmarks/portfolio.py, the order of its configurations whose
+# first ones give the best ensembles on average.
+_ONE_LAYER = {"n_layers": 1, "loss": "nll"}
+_PORTFOLIO: tuple[dict, ...] = (
+    {"loss": "nll"},
+    {"loss": "nll", "embedding": "none"},
+    {"frequency_scale": 3.0},
+    {"loss": "nll", "frequency_scale": 3.0},
+    {"n_layers": 1, "activation": "relu", "embedding": "none"}
+    | {"learning_rate": 0.035, "weight_decay": 0.1},
+    {"n_layers": 2, "width": 32, "activation": "relu", "embedding_dim": 8}
+    | {"learning_rate": 0.06, "weight_decay": 0.01, "frequency_scale": 2.0},
+    _ONE_LAYER
+    | {"learning_rate": 0.022, "weight_decay": 0.12, "frequency_scale": 1.1, "dropout": 0.05},
+    _ONE_LAYER | {"learning_rate": 0.05, "weight_decay": 0.07, "dropout": 0.2},
 )
 # Classes: how columns are embedded, the network without hidden layers, and the lengths and decays
 # of the training. Few rows need few epochs, and a decay that leaves no noise learnt; some classes
@@ -542,11 +559,16 @@ class BoundTabularSpace:
     def known_recipes(self) -> list[dict]:
         """List configurations that are good on many tables, from which a search starts.
 
-        Each entry holds the changes of the default; the first is empty, the default itself.
+        Each entry holds the changes of the default. The first is the default itself, trained by
+        the likelihood if the loss is a decision. Those for numbers are learnt from trials on
+        tables of few rows; docs/results/equal_time.md says what they are worth.
         """
         if self.classes:
             return [{}, *class_recipes(len(self.x))[1:], *_OTHER_CLASS_RECIPES]
-        return [change for change in _KNOWN_RECIPES if self.losses or "loss" not in change]
+        recipes = _PORTFOLIO if self._n_rows < _MANY_ROWS else _KNOWN_RECIPES
+        if not self.losses:
+            recipes = [{k: v for k, v in r.items() if k != "loss"} for r in recipes]
+        return [recipe for k, recipe in enumerate(recipes) if recipe not in recipes[:k]]
 
     def head(self, configuration: Mapping, head):
         """Select the head that a configuration trains with, if the loss is a decision.

@@ -577,6 +577,7 @@ class _PickledByValue:
 #: Short forms of the parameter `search` of AutoDEUQ, as in the paper: Fig. 1 (agebo, age, bo, init)
 #: and Fig. 2 (the mixed ones).
 AUTODEUQ_STRATEGIES: dict[str, Callable[[], SearchStrategy]] = {
+    "auto": AgEBO,  # of the paper's spaces; AutoDEUQ takes `RandomSearch` in the tabular space
     "agebo": AgEBO,
     "age": AgE,
     "bo": BayesianSearch,

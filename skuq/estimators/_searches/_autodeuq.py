@@ -25,7 +25,7 @@ from skuq.estimators._searches._plan import (
 from skuq.estimators._searches._search import SearchEstimator
 from skuq.networks import TabularSpace
 from skuq.networks._given_spaces import AUTODEUQ_SPACES
-from skuq.search import AgEBO
+from skuq.search import AgEBO, RandomSearch
 from skuq.search._strategies import AUTODEUQ_STRATEGIES
 from skuq.tables._inputs import TableInputs
 from skuq.tables._targets import CLASS_CONSTRAINTS, TARGET_CONSTRAINTS
@@ -52,6 +52,9 @@ def _plan(self: Any, X: Any) -> SearchPlan:
     space, rule = resolve_space(self), resolve_rule(self)
     is_tabular = isinstance(space, TabularSpace)
     strategy = resolve_strategy(self, is_tabular)
+    if is_tabular and isinstance(self.search, str) and self.search == "auto":
+        # After the space's recipes no proposer was better.
+        strategy = RandomSearch()
     repeats = self.repeats
     if repeats != "auto" and repeats > 0:
         if self.refit:
@@ -104,7 +107,8 @@ def _papers() -> dict[str, dict[str, Any]]:
 class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     """Deep ensemble found by a joint search of architectures and hyperparameters.
 
-    `n_trials` networks are trained, each proposed on the basis of the finished trials: ageing
+    `n_trials` networks are trained: for tables, recipes that are good on many of them, then random
+    ones. In the paper's space each is proposed on the basis of the finished trials: ageing
     evolution changes the architecture, and Bayesian optimisation the training hyperparameters
     (AgEBO). A network predicts a mixture of three normals, in the paper's space one normal. From
     this catalog, a greedy selection on validation rows chooses up to `n_members`, whose mixture is
@@ -119,13 +123,15 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         500.
     n_members : int, default=5
         Number of members. At most so many distinct trials are selected (K).
-    search : str, SearchStrategy or keras_tuner.Oracle, default="agebo"
-        Strategy that proposes the next network: "agebo" (`skuq.search.AgEBO`); "age" (architectures
-        only, `skuq.search.AgE`), "bo" (hyperparameters only, `skuq.search.BayesianSearch`), "init"
-        (neither: only seeds differ, `skuq.search.RandomSearch`); "rs-mixed", "age-mixed",
-        "bo-mixed" (both as one vector). An object sets more, such as initial trials, an objective,
-        and whether poor trials are discarded early. Or any Keras-Tuner oracle, see
-        `skuq.search.OracleSearch`.
+    search : str, SearchStrategy or keras_tuner.Oracle, default="auto"
+        Strategy that proposes the next network. "auto" is "rs-mixed" in the tabular space, where no
+        strategy was better after the space's known recipes, and "agebo" in other spaces or if its
+        settings are given by name, such as ``search__kappa``. "agebo" (`skuq.search.AgEBO`); "age"
+        (architectures only, `skuq.search.AgE`), "bo" (hyperparameters only,
+        `skuq.search.BayesianSearch`), "init" (neither: only seeds differ,
+        `skuq.search.RandomSearch`); "rs-mixed", "age-mixed", "bo-mixed" (both as one vector). An
+        object sets more, such as initial trials, an objective, and whether poor trials are
+        discarded early. Or any Keras-Tuner oracle, see `skuq.search.OracleSearch`.
     space : str, SearchSpace, callable or pair, default="auto"
         Space of networks. "auto" and "tabular" are `skuq.networks.TabularSpace`, which embeds
         numbers and categories, decides the number of epochs itself, and whose first trials are
@@ -296,7 +302,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         n_trials="auto",
         *,
         n_members=5,
-        search="agebo",
+        search="auto",
         space="auto",
         fixed=None,
         selection="greedy",
@@ -341,7 +347,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
 class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     """Deep ensemble found by a joint search of architectures and hyperparameters.
 
-    `n_trials` networks are trained, each proposed on the basis of the finished trials: ageing
+    `n_trials` networks are trained: for tables, recipes that are good on many of them, then random
+    ones. In the paper's space each is proposed on the basis of the finished trials: ageing
     evolution changes the architecture, and Bayesian optimisation the training hyperparameters
     (AgEBO). From this catalog, a greedy selection on validation rows chooses up to `n_members`,
     whose averaged probabilities are the prediction. The members' average entropy is the aleatoric
@@ -356,13 +363,15 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         500.
     n_members : int, default=5
         Number of members. At most so many distinct trials are selected (K).
-    search : str, SearchStrategy or keras_tuner.Oracle, default="agebo"
-        Strategy that proposes the next network: "agebo" (`skuq.search.AgEBO`); "age" (architectures
-        only, `skuq.search.AgE`), "bo" (hyperparameters only, `skuq.search.BayesianSearch`), "init"
-        (neither: only seeds differ, `skuq.search.RandomSearch`); "rs-mixed", "age-mixed",
-        "bo-mixed" (both as one vector). An object sets more, such as initial trials, an objective,
-        and whether poor trials are discarded early. Or any Keras-Tuner oracle, see
-        `skuq.search.OracleSearch`.
+    search : str, SearchStrategy or keras_tuner.Oracle, default="auto"
+        Strategy that proposes the next network. "auto" is "rs-mixed" in the tabular space, where no
+        strategy was better after the space's known recipes, and "agebo" in other spaces or if its
+        settings are given by name, such as ``search__kappa``. "agebo" (`skuq.search.AgEBO`); "age"
+        (architectures only, `skuq.search.AgE`), "bo" (hyperparameters only,
+        `skuq.search.BayesianSearch`), "init" (neither: only seeds differ,
+        `skuq.search.RandomSearch`); "rs-mixed", "age-mixed", "bo-mixed" (both as one vector). An
+        object sets more, such as initial trials, an objective, and whether poor trials are
+        discarded early. Or any Keras-Tuner oracle, see `skuq.search.OracleSearch`.
     space : str, SearchSpace, callable or pair, default="auto"
         Space of networks. "auto" and "tabular" are `skuq.networks.TabularSpace`, which embeds
         numbers and categories, decides the number of epochs itself, and whose first trials are
@@ -529,7 +538,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         n_trials="auto",
         *,
         n_members=5,
-        search="agebo",
+        search="auto",
         space="auto",
         fixed=None,
         selection="auto",

@@ -1,0 +1,429 @@
+"""Train a table of configurations of the tabular space on many sets, and replay searches on it.
+
+    python benchmarks/portfolio.py --data-dir DIR --table TABLE
+    python benchmarks/portfolio.py --data-dir DIR --table TABLE --only classes
+    python benchmarks/portfolio.py --table TABLE --summary
+
+The first command trains configurations on every set, cheap sets first, and goes on where it was
+stopped: each trial is a file in the folder TABLE, some 200 kB. The stored replays are of the first
+eight sets. The last command writes the scores of all trials to
+``benchmarks/results/portfolio.json`` and prints the replays; docs/results/equal_time.md has them.
+
+Rows are training rows of split 0 only, at most 1,000 of them, drawn at random. A quarter of them is
+held out to score ensembles; on the others a trial trains four folds, as AutoDEUQ does with eight.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+from _stored import STORED, read, rounded, write
+from leaderboard import regression_data
+from scipy.special import logsumexp
+from sklearn.ensemble import RandomForestRegressor
+
+from skuq import AutoDEUQRegressor
+from skuq.catalog import TrialRecord
+from skuq.ensembles import GreedySelection
+from skuq.ensembles._likelihood import likelihood_statistics
+from skuq.estimators._task import read_task
+from skuq.networks import TabularSpace
+from skuq.networks._heads import CategoricalHead, GaussianMixtureHead
+from skuq.search import AgEBO, SearchProblem, SuccessiveHalving
+from skuq.tables._inputs import TableInputs
+from skuq.tables._targets import ClassTargets, NumberTargets
+from skuq.training import predict_members
+from skuq.training._train import JointTraining
+from skuq.training._trainer import MemberTrainer
+
+RESULTS = STORED / "portfolio.json"
+#: Cheap sets first.
+NUMBERS = [
+    *("real_estate_valuation", "yacht", "wankara", "excitation_current", "boston", "medical_cost"),
+    *("boom_bikes", "energy", "qsar_fish_toxicity", "mortgage", "concrete", "wine", "power"),
+    *("kin8nm", "naval", "compactiv", "protein"),
+]
+CLASSES = [
+    *("ecoli", "ionosphere", "dermatology", "saheart", "australian", "pima", "vowel"),
+    *("contraceptive", "yeast", "car", "kc1", "segment", "hypothyroid", "page_blocks"),
+]
+MOST_ROWS, N_FOLDS = 1_000, 4
+N_ARCHITECTURES, N_TRAININGS = 5, 3  # random ones, and random trainings of each
+SEED = 146  # the first with which the five architectures have every value of each decision
+STAGES = SuccessiveHalving().shares
+ENDS = range(len(STAGES) + 1)
+SIZES = (1, 2, 3, 5, 8, 12)  # numbers of trials after which searches are compared
+N_MEMBERS, N_FIRST = 5, 8  # trials of an ensemble, and of a portfolio
+STRATEGIES = ("portfolio", "known recipes", "warm forest", "AgEBO", "random")
+RECIPES = (0, 1, 2, 4, 6, 8)  # the hand-written first trials
+#: Numbers of the configurations that are trained: all but one wide network, two trainings each.
+TRAINED = (*range(10), 13, 14, 16, 17, 19, 20, 22, 23)
+FIRST = 1  # number of the first trial of a portfolio
+COMPILATION = 0.3  # share of a trial's time, as in discarding.py
+LOSSES = ("crps", "nll")
+
+#: Hand-written changes of the default: what was known before the table, for each loss.
+KNOWN = (
+    {},
+    {"frequency_scale": 3.0},
+    {"embedding": "piecewise-linear"},
+    {"residual": True, "dropout": 0.1},
+    {"embedding": "none"},
+)
+
+
+def changes(classifies):
+    """List the changes of the default that are hand-written; for numbers with each loss."""
+    if classifies:
+        return list(KNOWN)
+    return [{**change, "loss": loss} for change in KNOWN for loss in LOSSES]
+
+
+def configurations(space, classifies):
+    """List the configurations of the table: the hand-written ones, then random ones.
+
+    Several trainings share an architecture and a loss, and with them a compiled program.
+    """
+    architecture, training = space.decisions()
+    decisions, rng = architecture + training, np.random.default_rng(SEED)
+    known = [decisions.check(change, "network") for change in changes(classifies)]
+    drawn = []
+    for k in range(N_ARCHITECTURES):
+        shared = architecture.sample(rng) | ({} if classifies else {"loss": LOSSES[k % 2]})
+        drawn += [{**training.sample(rng), **shared} for _ in range(N_TRAININGS)]
+    return known + drawn
+
+
+def rows_of(data_dir, name, classifies):
+    """Draw the rows of a set: X, y to train on, and X, y held out."""
+    if classifies:
+        stored = np.load(data_dir / "suite" / "classes" / f"{name}.npz")
+        train = np.setdiff1d(np.arange(len(stored["X"])), stored["test_idx"][0])
+        X, y = stored["X"][train], stored["y"][train]
+    else:
+        X, y, _, _ = regression_data(data_dir, name, 0)
+    order = np.random.default_rng(0).permutation(len(X))[:MOST_ROWS]
+    n_held = len(order) // 4
+    return X[order[n_held:]], y[order[n_held:]], X[order[:n_held]], y[order[:n_held]]
+
+
+def make_trainer(data_dir, name, classifies):
+    """Make the trainer of a set, and its held-out rows as the networks see them."""
+    X, y, X_held, y_held = rows_of(data_dir, name, classifies)
+    if classifies:  # few rows of a class may all be held out
+        X_held, y_held = X_held[np.isin(y_held, y)], y_held[np.isin(y_held, y)]
+    targets = ClassTargets(None) if classifies else NumberTargets(loss="gaussian-mixture")
+    task = read_task(
+        AutoDEUQRegressor(random_state=0), TableInputs("auto", embed=True), targets, X, y
+    ).split(N_FOLDS)
+    space = TabularSpace().bind(
+        task.data.x,
+        task.inputs.n_codes,
+        task.splits.n_train,
+        classifies,
+        () if classifies else LOSSES,
+    )
+    trainer = MemberTrainer(space, task.data, task.targets.head, 100, folds=task.splits.parts)
+    x_held = task.inputs.transform(task.inputs.encode(X_held)).astype("float32")
+    return trainer, x_held, task.targets.transform(task.targets.encode(y_held))
+
+
+def train(trainer, configuration, seed, x_held):
+    """Train a trial; return arrays of its raw outputs at each stage and at the end, and seconds."""
+    started, found = time.perf_counter(), {}
+    training = JointTraining(trainer.jobs(configuration, seed))
+    for k, share in enumerate([*STAGES, 1.0]):
+        training.advance(share)
+        members = training.members()
+        if k == len(STAGES):
+            found["seconds"] = np.array(
+                [sum(m.seconds for m in members), time.perf_counter() - started]
+            )
+        raw = np.zeros((len(trainer.data.x), trainer.head.n_raw), dtype="float32")
+        for member, (_, valid) in zip(members, trainer.folds):
+            raw[valid] = member.held_out[: len(valid)]
+        found[f"raw{k}"], found[f"held{k}"] = raw, predict_members(members, x_held)
+    return found
+
+
+class Table:
+    """What replays need of the trials on one set: log likelihoods of rows, by end and trial.
+
+    The first axis of `oof` and `held` are the stages and the end of the training, the second are
+    the trials. Scores are divided by `unit`, the interquartile range of single trials.
+    """
+
+    def __init__(self, folder, classifies):
+        truth, paths = np.load(folder / "y.npz"), sorted(folder.glob("[0-9]*.npz"))
+        stored = [dict(np.load(path)) for path in paths]
+        head = GaussianMixtureHead()
+        if classifies:
+            head = CategoricalHead(stored[0]["raw0"].shape[-1])
+
+        def likelihoods(name, y):
+            """Compute log likelihoods of the rows y (n_ends, n_trials, n)."""
+            raws = [[trial[f"{name}{k}"].astype(float) for trial in stored] for k in ENDS]
+            found = [[head.log_likelihood(y, raw) for raw in of_end] for of_end in raws]
+            # A trial predicts held-out rows with all of its networks.
+            mixed = [[logsumexp(one.reshape(-1, len(y)), axis=0) for one in k] for k in found]
+            return np.array(mixed) - np.log(raws[0][0].size / (len(y) * head.n_raw))
+
+        self.name, self.numbers = folder.name, [int(path.stem) for path in paths]
+        self.configurations = [json.loads(str(trial["configuration"])) for trial in stored]
+        self.seconds = [float(trial["seconds"][0]) for trial in stored]
+        self.oof, self.held = likelihoods("raw", truth["y"]), likelihoods("held", truth["held"])
+        self.scores = -self.oof.mean(axis=2)  # out of fold, (n_ends, n_trials)
+        quarters = np.quantile(-self.held[-1].mean(axis=1), [0.25, 0.75])
+        self.unit, self._known = quarters[1] - quarters[0], {}
+
+    def restrict(self, numbers):
+        """Keep the trials with these numbers, in this order."""
+        kept = [self.numbers.index(k) for k in numbers]
+        self.numbers, self.oof, self.held = numbers, self.oof[:, kept], self.held[:, kept]
+        self.scores = self.scores[:, kept]
+        self.configurations = [self.configurations[k] for k in kept]
+        self.seconds = [self.seconds[k] for k in kept]
+
+    def nll(self, trials, ends=None):
+        """Select among trials by out-of-fold rows; return the ensemble's NLL of held-out ones.
+
+        `trials` are positions, and `ends` the numbers of the stages at which they ended.
+        """
+        ends = [ENDS[-1]] * len(trials) if ends is None else ends
+        key = frozenset(zip(trials, ends))
+        if key not in self._known:
+            ends, trials = np.array(sorted(zip(ends, trials))).T
+            oof, held = self.oof[ends, trials], self.held[ends, trials]
+            chosen = GreedySelection("mixture").choose(_Likelihoods(oof), N_MEMBERS)
+            mixed = logsumexp(held[chosen.indices], axis=0, b=chosen.weights[:, None])
+            self._known[key] = -mixed.mean()
+        return self._known[key]
+
+    def regret(self, trials, ends=None):
+        """Compute how much worse an ensemble of some trials is than one of all, in units."""
+        return (self.nll(trials, ends) - self.nll(range(len(self.numbers)))) / self.unit
+
+
+class _Likelihoods:
+    """Candidates of which only log likelihoods are known."""
+
+    sample_weight = None
+
+    def __init__(self, log_likelihood):
+        self.log_likelihood = log_likelihood
+
+    def statistics(self, loss):
+        return likelihood_statistics(self.log_likelihood)
+
+
+def learn(tables, size):
+    """Order configurations so that the first of them give the best ensembles on average.
+
+    The first is the network of the tabular ensemble, trained by the likelihood.
+    """
+    order = [FIRST]
+    while len(order) < size:
+        left = [c for c in range(len(tables[0].numbers)) if c not in order]
+        regrets = [np.mean([table.regret([*order, c]) for table in tables]) for c in left]
+        order.append(left[int(np.argmin(regrets))])
+    return order
+
+
+def nearest(space, configuration, configurations):
+    """Find the position of the configuration that is nearest in the encoded space."""
+    x = space.encode([configuration, *configurations])
+    x = (x - x.min(axis=0)) / np.maximum(np.ptp(x, axis=0), 1e-12)
+    return int(np.argmin(np.square(x[1:] - x[0]).sum(axis=1)))
+
+
+def order_of(strategy, table, others, decisions, rng, portfolio):
+    """Replay a search on the table of one set: the order in which it tries the configurations."""
+    space, left = sum(decisions[1:], decisions[0]), list(range(len(table.numbers)))
+    order, first = [], {"portfolio": portfolio, "known recipes": RECIPES}.get(strategy, [])
+    proposer = AgEBO().proposer(SearchProblem(decisions, n_trials=50))
+    history = []
+    while left:
+        if len(order) < len(first):
+            taken = first[len(order)]
+        elif strategy == "warm forest":
+            taken = left[int(np.argmin(forecast(space, table, others, order, rng)[left]))]
+        else:
+            proposed = space.sample(rng)
+            if strategy == "AgEBO":
+                proposed = proposer.ask(history, [], rng)
+            taken = left[nearest(space, proposed, [table.configurations[c] for c in left])]
+        order.append(taken)
+        left.remove(taken)
+        score = table.scores[-1, taken]
+        history.append(TrialRecord(len(history), table.configurations[taken], score=score))
+    return order
+
+
+def forecast(space, table, others, order, rng):
+    """Predict standardised scores of all configurations by a forest of other sets and own trials.
+
+    Other sets have together the weight of five own trials.
+    """
+    x = space.encode(table.configurations)
+    known = np.stack([standardised(other.scores[-1]) for other in others])
+    y, weight = known.ravel(), np.full(known.size, 5 / known.size)
+    x_all = np.tile(x, (len(others), 1))
+    if order:
+        own = table.scores[-1, order]
+        middle = np.median(own) if len(order) > 2 else own.min()
+        y = np.append(y, np.clip((own - middle) / table.unit, -3, 3))
+        x_all, weight = np.concatenate([x_all, x[order]]), np.append(weight, np.ones(len(order)))
+    forest = RandomForestRegressor(20, random_state=int(rng.integers(2**31 - 1)))
+    return forest.fit(x_all, y, weight).predict(x)
+
+
+def standardised(scores):
+    """Express scores as distances from their median, in interquartile ranges."""
+    low, middle, high = np.quantile(scores, [0.25, 0.5, 0.75])
+    return np.clip((scores - middle) / max(high - low, 1e-9), -3, 3)
+
+
+def replay(tables, decisions, n_repeats=6):
+    """Compute regrets (n_strategies, n_sets, n_sizes) of searches, leaving one set out."""
+    found = []
+    portfolios = [learn([t for t in tables if t is not table], N_FIRST) for table in tables]
+    for strategy in STRATEGIES:
+        regrets = []
+        for table, portfolio in zip(tables, portfolios):
+            others = [other for other in tables if other is not table]
+            orders = [
+                order_of(strategy, table, others, decisions, np.random.default_rng(k), portfolio)
+                for k in range(n_repeats)
+            ]
+            regrets.append([np.mean([table.regret(o[:k]) for o in orders]) for k in SIZES])
+        found.append(regrets)
+    return np.array(found), portfolios
+
+
+def replay_discarding(tables, budget=0.5, n_repeats=12):
+    """Compute regrets (3, n_sets) of random orders, when a share of the time of all has passed.
+
+    All trials run to their end; or poor ones are discarded and lost; or they stay candidates, with
+    the networks of the stage that they reached.
+    """
+    found = []
+    for table in tables:
+        regrets, n = [], len(table.numbers)
+        for k in range(n_repeats):
+            order, spent, history, ends = np.random.default_rng(k).permutation(n), 0.0, [], []
+            for c in order:
+                rule = SuccessiveHalving(min_trials=4).stages(history)
+                end = next((j for j, (_, y) in enumerate(rule) if table.scores[j, c] > y), ENDS[-1])
+                passed = tuple(table.scores[: end + 1, c][: len(STAGES)])
+                history.append(TrialRecord(c, score=passed[-1], stage_scores=passed))
+                ends.append(end)
+                spent += COMPILATION + (1 - COMPILATION) * [*STAGES, 1.0][end]
+                if spent > budget * n:
+                    break
+            done = [int(c) for c, end in zip(order, ends) if end == ENDS[-1]]
+            all_of_time = order[: round(budget * n)].tolist()
+            kept = order[: len(ends)].tolist()
+            regrets.append(
+                [table.regret(all_of_time), table.regret(done), table.regret(kept, ends)]
+            )
+        found.append(np.mean(regrets, axis=0))
+    return np.transpose(found)
+
+
+def summarise(folder, classifies):
+    """Replay all searches on the stored trials; print the figures, and return their record."""
+    counts = {path: len(list(path.glob("[0-9]*.npz"))) for path in sorted(folder.iterdir())}
+    whole = [path for path, count in counts.items() if count >= np.median(list(counts.values()))]
+    tables = [Table(path, classifies) for path in whole]
+    common = sorted(set.intersection(*(set(table.numbers) for table in tables)))
+    for table in tables:
+        table.restrict(common)
+    x = np.random.default_rng(0).normal(size=(MOST_ROWS, 2))
+    decisions = (
+        TabularSpace().bind(x, classes=classifies, losses=() if classifies else LOSSES).decisions()
+    )
+    regrets, portfolios = replay(tables, decisions)
+    discarding = replay_discarding(tables)
+    return {
+        "sets": [table.name for table in tables],
+        "numbers": common,
+        "configurations": tables[0].configurations,
+        "unit": [table.unit for table in tables],
+        "oof": [table.scores[-1].tolist() for table in tables],
+        "held": [(-table.held[-1].mean(axis=1)).tolist() for table in tables],
+        "stages": [table.scores[:-1].tolist() for table in tables],
+        "seconds": [table.seconds for table in tables],
+        "best": [table.nll(range(len(common))) for table in tables],
+        "sizes": list(SIZES),
+        "regrets": dict(zip(STRATEGIES, regrets.tolist())),
+        "portfolios": portfolios,
+        "portfolio": learn(tables, N_FIRST),
+        "discarding": dict(zip(("none", "lost", "kept"), discarding.tolist())),
+    }
+
+
+NAMES = {
+    "portfolio": "portfolio of the other sets, then random",
+    "known recipes": "hand-written recipes, then random",
+    "warm forest": "forest that knows the other sets",
+    "AgEBO": "AgEBO without recipes",
+    "random": "random",
+    "none": "no trial is discarded",
+    "lost": "discarded trials are lost",
+    "kept": "discarded trials are candidates",
+}
+
+
+def rows(record, part):
+    """Make the head of the table of "searches" or "discarding", and its rows of text."""
+    head = ["search", *(f"{k} trials" if k > 1 else "1 trial" for k in record["sizes"])]
+    found = record["regrets"]
+    if part == "discarding":
+        head = ["random trials, half of the time of all", "regret"]
+        found = {name: np.array(regrets)[:, None] for name, regrets in record[part].items()}
+
+    def cell(values):
+        error = np.std(values, ddof=1) / np.sqrt(len(values))
+        return f"{np.mean(values):.2f} ± {error:.2f}"
+
+    return head, [
+        [NAMES[name], *map(cell, np.transpose(regrets))] for name, regrets in found.items()
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--table", type=Path, required=True, help="folder of the trials")
+    parser.add_argument("--only", choices=["numbers", "classes"], default="numbers")
+    parser.add_argument("--sets", nargs="+")
+    parser.add_argument("--numbers", type=int, nargs="+", default=TRAINED, help="of trials")
+    parser.add_argument("--summary", action="store_true", help="only replay what is stored")
+    arguments = parser.parse_args()
+    classifies = arguments.only == "classes"
+    if arguments.summary:
+        found = summarise(arguments.table / arguments.only, classifies)
+        stored = {**read(RESULTS, dict), arguments.only: rounded(found, 4)}
+        write(RESULTS, stored)
+        for part in ("searches", "discarding"):
+            head, table = rows(stored[arguments.only], part)
+            print(*(" | ".join(line) for line in [head, *table]), sep="\n")
+        return
+    for name in arguments.sets or (CLASSES if classifies else NUMBERS):
+        folder = arguments.table / arguments.only / name
+        folder.mkdir(parents=True, exist_ok=True)
+        trainer, x_held, y_held = make_trainer(arguments.data_dir, name, classifies)
+        np.savez(folder / "y.npz", y=trainer.data.y, held=y_held)
+        for number, configuration in enumerate(configurations(trainer.space, classifies)):
+            path = folder / f"{number:03d}.npz"
+            if path.exists() or number not in arguments.numbers:
+                continue
+            found = train(trainer, configuration, number, x_held)
+            np.savez(path, configuration=json.dumps(configuration), **found)
+            print(name, number, found["seconds"].round(1), flush=True)
+
+
+if __name__ == "__main__":
+    main()
