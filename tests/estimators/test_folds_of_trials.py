@@ -193,15 +193,15 @@ def test_fit_trains_folds_together_as_alone(folded, tiny_space, rows, monkeypatc
 @pytest.mark.parametrize("heavy", [1.0, 20.0])
 def test_fit_trains_folds_of_other_weight_alone(tiny_space, rows, monkeypatch, heavy):
     # A stack does not divide each fold's losses by its own weights.
-    from skuq.training import _engine  # loads TensorFlow
+    from skuq.training import TrainingRun  # loads TensorFlow
 
-    stacked, run = [], _engine.TrainingRun
+    stacked = []
 
     def watched(job, data):
         stacked.append(job.stacked)
-        return run(job, data)
+        return TrainingRun(job, data)
 
-    monkeypatch.setattr(_engine, "TrainingRun", watched)
+    monkeypatch.setattr("skuq.training._engine.TrainingRun", watched)
     weight = np.r_[np.ones(40), np.full(20, heavy)]
     regressor(tiny_space, n_trials=1, validation=KFold(3)).fit(*rows, sample_weight=weight)
     assert stacked == ([True] if heavy == 1 else [False] * 3)
