@@ -630,7 +630,7 @@ def test_fits_starts_without_the_earlier_fit_unless_it_is_a_warm_start():
         MCDropoutClassifier(epochs=30),
         HyperDeepEnsembleRegressor(n_members=2, n_trials=3, epochs=30),
         AutoDEUQRegressor(space="dense", n_trials=3, epochs=10),
-        NOMURegressor(epochs=60),
+        NOMURegressor(epochs=60, validation=0.25),
     ],
     ids=lambda model: type(model).__name__,
 )

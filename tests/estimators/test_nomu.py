@@ -1080,10 +1080,10 @@ def test_artificial_sampler_takes_inputs_in_units_of_x(table):
 
     _, values = drawn(ArtificialInputs(draw, n=200), X)
     assert values[:, 0].min() >= 110 and values[:, 0].max() <= 120
-    model = small(artificial=ArtificialInputs(draw, n=40), epochs=200, batch_size=6).fit(X, y)
-    assert asked == [200] + [40] * (2 * 200)  # each step by itself
+    model = small(artificial=ArtificialInputs(draw, n=40), epochs=80, batch_size=6).fit(X, y)
+    assert asked == [200] + [40] * (2 * 80)  # each step by itself
     # r is raised where these inputs are.
-    uniform = small(artificial__n=40, epochs=200, batch_size=6).fit(X, y)
+    uniform = small(artificial__n=40, epochs=80, batch_size=6).fit(X, y)
     right, left = [[115.0, 0.0]], [[94.0, 0.0]]
     lift = [std_of(m, right)[0] / std_of(m, left)[0] for m in (model, uniform)]
     assert lift[0] > lift[1]
