@@ -449,10 +449,12 @@ class MemberTrainer:
                 f"The search space sets {unknown}, which are not settings of a recipe. "
                 f"It may set {Recipe.field_names()}."
             )
-        epochs = decided.get("epochs", self.epochs)
+        fields = {"epochs": self.epochs, **decided}
         if self.max_epochs is not None:
-            epochs = min(epochs, self.max_epochs)
-        return Recipe(**{**decided, "epochs": epochs})
+            fields["epochs"] = min(fields["epochs"], self.max_epochs)
+        if self.folds is None and fields.get("keep") == "best-jointly":
+            fields["keep"] = "best"  # a stack without folds has different trials
+        return Recipe(**fields)
 
     def build(self, configuration: Mapping[str, Any]) -> Any:
         """Build the network of a configuration, and check it."""

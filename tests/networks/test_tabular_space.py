@@ -8,6 +8,7 @@ import pytest
 from skuq.networks import Space, TabularSpace
 from skuq.networks._tabular import class_recipes
 from skuq.training import Recipe
+from skuq.training._trainer import MemberTrainer
 
 
 def _inputs(n=200, d=3):
@@ -80,6 +81,14 @@ def test_few_rows_of_classes_train_shortly_with_much_decay(
     # The default is the first recipe.
     default = _configuration(space)
     assert {**default, **class_recipes(n_rows)[0]} == default
+
+
+def test_trials_that_train_together_keep_their_own_best_epochs():
+    space = TabularSpace().bind(_inputs(), classes=True)
+    configuration = _configuration(space)
+    for folds, keep in ((None, "best"), ([], "best-jointly")):
+        trainer = MemberTrainer(space, None, None, epochs=5, folds=folds)
+        assert trainer.recipe(configuration).keep == keep
 
 
 def test_classes_have_networks_without_hidden_layers():
