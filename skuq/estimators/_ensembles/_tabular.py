@@ -604,7 +604,8 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
     Notes
     -----
     X is scaled by its quartiles and y is standardised. Each member holds out other rows for
-    validation. Members whose loss stops being finite are left out, with a warning.
+    validation, and members of one kind keep the epoch that is best for them on average. Members
+    whose loss stops being finite are left out, with a warning.
     docs/methods/tabular.md describes how the recipe was found.
 
     Networks may agree for no reason where they have seen nothing. The epistemic uncertainty there
