@@ -32,9 +32,10 @@ _L_MIN, _L_MAX = 0.005, 2.0  # l_min at first, and l_max, if the likelihood does
 # there are many times the width of the band.
 _LEAST_L_MIN = 0.002
 # Shares of the raw uncertainty at a network's own rows that count as none, and by how much the
-# first one may lower the log likelihood of all held-out rows. With all of it the band is too narrow
-# beside the rows; where values are noisy, none of it may be taken.
-_SHARES, _LEAST_LOSS = (0.5, 0.0), 1.0
+# first one may lower the log likelihood of all held-out rows. With all of it the band can be too
+# narrow beside the rows, and is with data that are known to have no noise, which f meets closely;
+# where values are noisy, none of it may be taken.
+_SHARES, _LEAST_LOSS = (1.0, 0.5, 0.0), 1.0
 _PRIOR_ROWS = 8  # with at most so many held-out rows the band is on average as wide as y varies
 
 
@@ -116,7 +117,7 @@ def choose_readout(
     level = _level(evidence.network, evidence.rows, inputs, targets)
     found = []
     # Numbers that are given refer to the raw uncertainty as it is.
-    shares = _SHARES if settings.c == settings.l_min == "auto" else (0.0,)
+    shares = _SHARES[noiseless:] if settings.c == settings.l_min == "auto" else (0.0,)
     held_out, levels = _collect_rows(band, evidence, inputs, targets)
     # Few rows cannot tell l_min and l_max; without noise l_min is fixed at the error of f.
     few = len(held_out.error) < _FEW_ROWS or noiseless
