@@ -14,7 +14,7 @@ from small_models import TinySpace, TooSure
 
 import skuq
 from skuq._utils._records import record_repr
-from skuq.networks import MLP
+from skuq.networks import MLP, NOMUNetwork, OperatorNetwork
 from skuq.training import Training
 
 RNG = np.random.default_rng(0)
@@ -22,12 +22,16 @@ X = RNG.normal(size=(60, 2))
 Y = X[:, 0] + 0.1 * RNG.normal(size=60)
 SMALL = {"network": MLP((8,)), "epochs": 3, "random_state": 0}
 STEPS = Training(steps=5)
+OPERATOR = OperatorNetwork(encoder_units=8, latent=8, decoder_units=8)
 FITTED = {
     "ensemble": (skuq.DeepEnsembleRegressor(2, **SMALL), Y),
     "classifier": (skuq.DeepEnsembleClassifier(2, **SMALL), Y > 0),
-    "nomu": (skuq.NOMURegressor(epochs=3, refit=False, random_state=0), Y),
-    "neon": (skuq.NEONRegressor(training=STEPS, random_state=0), Y),
-    "operators": (skuq.OperatorEnsembleRegressor(2, training=STEPS, random_state=0), Y),
+    "nomu": (skuq.NOMURegressor(NOMUNetwork((8,)), epochs=3, refit=False, random_state=0), Y),
+    "neon": (skuq.NEONRegressor(network=OPERATOR, training=STEPS, random_state=0), Y),
+    "operators": (
+        skuq.OperatorEnsembleRegressor(2, network=OPERATOR, training=STEPS, random_state=0),
+        Y,
+    ),
     "calibrated": (skuq.CalibratedUncertaintyRegressor(TooSure(), "conformal"), Y),
     "team": (
         skuq.HQEnsembleSelector([("a", GaussianNB()), ("b", GaussianNB(var_smoothing=1))]),
