@@ -32,7 +32,8 @@ _L_MIN, _L_MAX = 0.005, 2.0  # l_min at first, and l_max, if the likelihood does
 # there are many times the width of the band.
 _LEAST_L_MIN = 0.002
 # Shares of the raw uncertainty at a network's own rows that count as none, and by how much the
-# first one may lower the log likelihood of all held-out rows. With all of it the band can be too
+# first one may lower the log likelihood of all held-out rows, if the data are known to have no
+# noise; without that knowledge the likelihood alone decides. With all of it the band can be too
 # narrow beside the rows, and is with data that are known to have no noise, which f meets closely;
 # where values are noisy, none of it may be taken.
 _SHARES, _LEAST_LOSS = (1.0, 0.5, 0.0), 1.0
@@ -129,7 +130,8 @@ def choose_readout(
         found.append((_log_likelihood(readout, rows), replace(readout, level=share * level)))
     # The band closes at the rows as far as errors at held-out rows allow.
     best = max(loss for loss, _ in found)
-    readout = next(readout for loss, readout in found if loss >= best - _LEAST_LOSS)
+    best -= _LEAST_LOSS * noiseless
+    readout = next(readout for loss, readout in found if loss >= best)
     if settings.c == "auto":
         # Outside the box it widens as fast as it does between the rows.
         band_std = readout.c * readout.std(evidence.raw)
