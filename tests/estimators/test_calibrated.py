@@ -273,7 +273,10 @@ def test_parts_are_scaled_by_a_factor_each():
 
 
 @pytest.mark.parametrize("kind", slow_after(1, ["table", "outputs"]))
-def test_conditional_learns_the_distribution_of_errors(kind):
+def test_conditional_learns_the_distribution_of_errors(kind, monkeypatch):
+    small = {"n_members": 2, "loss": "crps", "random_state": 0}
+    name = "skuq.estimators._calibration._calibrated._NETWORKS_OF_ERRORS"
+    monkeypatch.setattr(name, small)
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"a": rng.uniform(-1, 1, 300), "group": rng.choice(["quiet", "loud"], 300)})
     noise = np.where(X["group"] == "loud", 2.0, 0.1) * rng.normal(size=300)

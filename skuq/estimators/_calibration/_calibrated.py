@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sklearn.base import is_classifier, is_regressor
-from sklearn.model_selection import GroupKFold
+from sklearn.model_selection import GroupKFold, KFold
 from sklearn.utils import get_tags
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping
 from sklearn.utils.parallel import delayed
@@ -452,8 +452,12 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
             np.concatenate([getattr(mixture, name) for mixture in rows.mixtures])
             for name in ("mean", "std")
         )
-        errors = DeepEnsembleRegressor(**_NETWORKS_OF_ERRORS, verbose=self.verbose)
-        return errors.fit(inputs_of_errors(rows.X, mean, std), rows.y - mean, rows.weight)
+        networks = DeepEnsembleRegressor(**_NETWORKS_OF_ERRORS, verbose=self.verbose)
+        # Their own standard deviations are too small on few rows.
+        errors = CalibratedUncertaintyRegressor(networks, cv=KFold(3, shuffle=True, random_state=0))
+        errors.fit(inputs_of_errors(rows.X, mean, std), rows.y - mean, rows.weight)
+        errors.calibration_rows_ = None  # they are in `rows`
+        return errors
 
     def _predictor(self, classes, output_shape):
         return functools.partial(
