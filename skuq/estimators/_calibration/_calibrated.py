@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from dataclasses import replace
 from numbers import Integral
 from typing import Any
@@ -455,7 +456,10 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         networks = DeepEnsembleRegressor(**_NETWORKS_OF_ERRORS, verbose=self.verbose)
         # Their own standard deviations are too small on few rows.
         errors = CalibratedUncertaintyRegressor(networks, cv=KFold(3, shuffle=True, random_state=0))
-        errors.fit(inputs_of_errors(rows.X, mean, std), rows.y - mean, rows.weight)
+        with warnings.catch_warnings():
+            # Errors without structure are predicted no better than by a constant, and may be.
+            warnings.filterwarnings("ignore", "The model predicts its validation rows worse")
+            errors.fit(inputs_of_errors(rows.X, mean, std), rows.y - mean, rows.weight)
         errors.calibration_rows_ = None  # they are in `rows`
         return errors
 
