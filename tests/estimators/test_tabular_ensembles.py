@@ -25,7 +25,7 @@ from skuq.predictive import CategoricalMixture
 from skuq.predictive._calibration import TAIL_SCALES
 
 SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}
-MODULE = "skuq.estimators._ensembles._tabular"
+MODULE = "skuq.estimators._ensembles._kinds"
 TINY = {"epochs": 6, "random_state": 0}
 REGRESSOR = {**TINY, "n_members": 4, "network": TabularNetwork(**SMALL), "validation": 0.3}
 REGRESSOR |= {"loss": "crps"}  # one kind of networks compiles faster than two
@@ -363,7 +363,7 @@ def test_fit_leaves_out_members_that_diverge(classes, monkeypatch, n_lost, weigh
     monkeypatch.setattr(training, "train", diverging)
     embeddings = ({"frequency_scale": 0.3}, {"embedding": "none"}, {"frequency_scale": 3.0})
     kinds = [{**embedding, **SMALL} for embedding in embeddings]
-    monkeypatch.setattr(f"{MODULE}._list_kinds", lambda *_: (kinds, 6))
+    monkeypatch.setattr("skuq.estimators._ensembles._tabular.list_kinds", lambda *_: (kinds, 6))
 
     def weigh(logits, *_):
         weights = np.array([0.5, 0.3, 0.2])[: len(logits)]

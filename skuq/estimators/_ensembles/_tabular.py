@@ -2,58 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import time
-import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sklearn.base import is_classifier
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
 
 from skuq._params import Interval, StrOptions, resolve_settings, settings_constraint
-from skuq._utils._environment import generator
 from skuq._utils._records import saved_as
-from skuq.backend import in_thread
-from skuq.catalog import Member
-from skuq.ensembles import stacking_weights
-from skuq.ensembles._selection import drop_light, fit_class_mixture
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
-from skuq.estimators._task import join_validation
-from skuq.networks import TabularNetwork, TabularSpace, build_tabular
-from skuq.networks._space import Space
-from skuq.networks._tabular import class_recipes
-from skuq.predictive._calibration import fit_out_of_bag
-from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
-from skuq.tables._targets import (
-    CLASS_CONSTRAINTS,
-    HEADS,
-    TARGET_CONSTRAINTS,
-    normal_components,
-    unpack_copies,
+from skuq.estimators._ensembles._kinds import (
+    calibrate,
+    list_kinds,
+    mix_classes,
+    split_rows,
+    train_kinds,
+    weigh_kinds,
 )
-from skuq.training import TrainingJob, predict_members
+from skuq.estimators._task import join_validation
+from skuq.networks import TabularNetwork
+from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
+from skuq.tables._targets import CLASS_CONSTRAINTS, HEADS, TARGET_CONSTRAINTS
 from skuq.training._checks import find_completed
 
-_N_MEMBERS = 8
-_VALIDATION = 0.1  # share of the rows, up to
-_MOST_VALIDATION_ROWS = 10_000
-_MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
 _NORMAL_LOSSES = ("nll", "beta-nll", "crps", "gaussian-mixture")  # those that can be calibrated
-# Classes: rows up to which every row validates, in folds; with more, some of the folds do.
-_FEW_ROWS = 2_000
-_N_FOLDS, _N_TENTHS = 5, 3
-_FEWEST_FOLDED = 10  # rows, or groups
-_STRENGTHS = (0.003, 0.03, 0.3, 3.0, 30.0)  # inverse penalties that logistic regression tries
-_MOST_NEWTON_STEPS = 200
-_IMPOSSIBLE = -10.0  # logit of classes without a training row
 
 _AUTO = StrOptions({"auto"})
 _SETTINGS = {**shared.SETTINGS, "network": {"tabular": TabularNetwork}}
@@ -66,21 +42,6 @@ _CONSTRAINTS: dict = {
     "max_time": [Interval(Real, 0, None, closed="neither"), None],
     **PREPROCESS_CONSTRAINTS,
 }
-
-
-# Kinds of training of mixtures of normals: the CRPS gives the better means where there is little
-# noise, the likelihood the better shapes.
-_MIXTURE_KINDS: tuple[dict, ...] = ({"loss": "crps"}, {"loss": "nll"})
-_EQUAL_ROWS = 100
-_SHARE_STEPS = 8  # their shares are eighths: a few draws then stand for all members
-
-
-class _Origin(NamedTuple):
-    """Origin of a member of an ensemble of several kinds: its kind of networks and its rows."""
-
-    kind: int  # position of its kind of networks
-    split: int  # number of its split of the rows, which it shares with one member of each kind
-    part: Any  # its training and validation rows; None if all members have the same rows
 
 
 class _TabularEnsemble:
@@ -147,76 +108,25 @@ class _TabularEnsemble:
             groups,
             n_copies=network.n_copies,
         )
-        kinds, n_members = _list_kinds(self, task, network)
+        kinds, n_members = list_kinds(self, task, network)
         # The k-th members of all kinds have the same split, so that kinds can be compared.
-        task = _split(self, task, math.ceil(n_members / len(kinds)))
-        members, origins = _train(self, task, network, kinds, given, n_members)
+        task = split_rows(self, task, math.ceil(n_members / len(kinds)))
+        members, origins = train_kinds(self, task, network, kinds, given, n_members)
         kept = find_completed(members)
         members, origins = [members[k] for k in kept], [origins[k] for k in kept]
         targets = task.targets
         parts = None if task.splits.parts is None else [origin.part for origin in origins]
         if is_classifier(self):
-            weights, targets = _mix_classes(task, members, origins)
+            weights, targets = mix_classes(task, members, origins)
             # Members of kinds without weight would only make predictions slower.
             used = np.flatnonzero(weights)
             members, weights = [members[k] for k in used], weights[used]
             parts = parts and [parts[k] for k in used]
         else:
-            weights = _weigh(task, members, origins, len(kinds))
+            weights = weigh_kinds(task, members, origins, len(kinds))
             if parts is not None and self.calibrate and self.loss in _NORMAL_LOSSES:
-                targets = _calibrate(task, members, weights, origins)
+                targets = calibrate(task, members, weights, origins)
         return shared.finish(self, task, members, weights, targets=targets, parts=parts)
-
-
-def _list_kinds(estimator, task, network):
-    """List the kinds of networks, several for classes and mixtures, and the number of members."""
-    decisions, n_members = network.decisions(), estimator.n_members
-    is_auto = isinstance(n_members, str)
-    if not is_classifier(estimator):
-        n_members = _N_MEMBERS if is_auto else n_members
-        changes = _MIXTURE_KINDS if estimator.loss == "gaussian-mixture" else ({},)
-        kinds = [{**change, **decisions} for change in changes]
-        return kinds[:n_members], n_members
-    n_rows, validates = len(task.rows.used), task.validation or estimator.validation is not None
-    # Decisions of the user hold for all networks. One about embeddings leaves no other kinds.
-    is_given = "embedding" in decisions
-    kinds = []
-    for recipe in class_recipes(n_rows):
-        if recipe.get("n_layers") != 0:
-            given = ("embedding", "frequency_scale") if is_given else ()
-            recipe = {k: v for k, v in recipe.items() if k not in given} | decisions
-        elif is_given or network.n_copies > 1:
-            continue
-        # Without validation nothing ends longer trainings in time.
-        is_first = not kinds or recipe["epochs"] == kinds[0]["epochs"]
-        if recipe not in kinds and (validates or is_first):
-            kinds.append(recipe)
-    if is_auto:
-        return kinds, len(kinds) * (_N_FOLDS if n_rows <= _FEW_ROWS else _N_TENTHS)
-    # Fewer members than kinds: the first kinds only.
-    return kinds[:n_members], n_members
-
-
-def _split(estimator, task, n_splits):
-    """Split the rows for each of the members of a kind.
-
-    Classifiers validate on folds, of few rows on all of them, so that every row is out of the bag
-    once. Others hold out a share for each member.
-    """
-    validation, n_rows = estimator.validation, len(task.rows.used)
-    if not isinstance(validation, str):
-        return task.split(validation, n_members=n_splits)
-    share = min(_VALIDATION, _MOST_VALIDATION_ROWS / n_rows)
-    n_units = task.n_units
-    if is_classifier(estimator) and task.validation is None and n_units >= _FEWEST_FOLDED:
-        n_folds = min(_N_FOLDS if n_rows <= _FEW_ROWS else round(1 / share), n_units)
-        # More members than folds have further folds, drawn anew.
-        repeats = range(math.ceil(n_splits / n_folds))
-        with contextlib.suppress(ValueError):  # no class has rows in two folds
-            splits = [task.make_splits(n_folds, repeat=repeat) for repeat in repeats]
-            parts = [part for found in splits for part in found.parts][:n_splits]
-            return task.with_splits(replace(splits[0], parts=parts))
-    return task.split(share, n_members=n_splits)
 
 
 def _refuse_contradictions(estimator, network, validation_data, groups):
@@ -242,258 +152,6 @@ def _refuse_contradictions(estimator, network, validation_data, groups):
                 f'`calibrate=True` is not possible: {reason}. Use calibrate=False or "auto"; '
                 "CalibratedUncertaintyRegressor calibrates any regressor."
             )
-
-
-def _train(estimator, task, network, kinds, given, n_members):
-    """Train all members, and list their origins; members of all kinds train at the same time."""
-    data, parts = task.data, task.splits.parts
-    padded = parts
-    own = parts is not None and parts[0][1] is not None
-    uneven = own and len({tuple(map(len, part)) for part in parts}) > 1
-    if uneven:
-        # Members of a stack have equally many rows: folds are padded with a row of weight 0.
-        data, padded = data.with_empty_row(), _pad(parts, len(data.x))
-    jobs, origins = _make_jobs(estimator, task, network, kinds, given, n_members, padded)
-    members = shared.train_jobs(estimator, jobs, data) if jobs else []
-    for k, (member, origin) in enumerate(zip(members, origins)):
-        if uneven and isinstance(member, Member):
-            members[k] = member.with_held_out(member.held_out[: len(origin.part[1])])
-    for kind, decisions in enumerate(kinds):
-        if decisions.get("n_layers") == 0:
-            numbers = range(kind, n_members, len(kinds))
-            own_parts = parts[: len(numbers)] if parts else [None] * len(numbers)
-            members += _fit_linear(task, own_parts, [task.seeds(1, first=k)[0] for k in numbers])
-            origins += [_Origin(kind, k, part) for k, part in enumerate(own_parts)]
-    return members, origins
-
-
-def _pad(parts, number):
-    """Pad the rows of all parts to equal sizes, with the number of a row of weight 0."""
-    largest = [max(map(len, rows)) for rows in zip(*parts)]
-    return [
-        tuple(
-            np.pad(rows, (0, size - len(rows)), constant_values=number)
-            for rows, size in zip(part, largest)
-        )
-        for part in parts
-    ]
-
-
-@in_thread
-def _make_jobs(estimator, task, network, kinds, given, n_members, padded):
-    """Make a stack of each kind of networks, and list the origins of all members.
-
-    `padded` are the parts of the splits, with equally many rows.
-    """
-    data, targets, parts = task.data, task.targets, task.splits.parts
-    losses = ("crps", "nll") if "loss" in kinds[0] else ()
-    space = TabularSpace().bind(
-        data.x, task.inputs.n_codes, task.splits.n_train, is_classifier(estimator), losses
-    )
-    # Of both parts, the architecture and its training: they share one configuration.
-    decisions = sum(space.decisions(), Space())
-    jobs, origins = [], []
-    for kind, changes in enumerate(kinds):
-        if changes.get("n_layers") == 0:
-            continue
-        configuration = decisions.check(changes, "network")
-        model = space.build(
-            configuration, data.x.shape[1:], targets.head.n_raw, n_copies=network.n_copies
-        )
-        # The best epochs of single members would be those of chance, and their validation rows
-        # would then seem too easy to the calibration.
-        fields = space.recipe(configuration) | {"keep": "best-jointly"}
-        head = space.head(configuration, targets.head)
-        recipe = shared.make_recipe(estimator, task, given, fields)
-        # Members of all kinds are numbered in turn; seeds go by these numbers.
-        numbers = range(kind, n_members, len(kinds))
-        splits = padded and padded[: len(numbers)]
-        seeds = [task.seeds(1, first=k)[0] for k in numbers]
-        jobs.append(TrainingJob.of_model(model, head, recipe, seeds, stacked=True, splits=splits))
-        own_parts = parts[: len(numbers)] if parts else [None] * len(numbers)
-        origins += [_Origin(kind, k, part) for k, part in enumerate(own_parts)]
-    return [TrainingJob.joined(jobs)] if losses else jobs, origins
-
-
-def _weigh(task, members, origins, n_kinds):
-    """Weigh the kinds of regressors by stacking on rows held out; members of a kind are equal.
-
-    The members with the same split, one of each kind, are compared on their validation rows, as in
-    `_mix_classes`.
-    """
-    data, head = task.data, task.targets.head
-    kinds = np.array([origin.kind for origin in origins])
-    counts, shares = np.bincount(kinds, minlength=n_kinds), np.full(n_kinds, 1 / n_kinds)
-    by_split: dict = {}  # log likelihood and weight of each validation row, by split and kind
-    for member, (kind, split, part) in zip(members, origins):
-        y, weight = data.y_valid, data.weight_valid
-        if part is not None and part[1] is not None:
-            y, weight = data.y[part[1]], data.weight[part[1]]
-        if n_kinds > 1 and len(member.held_out):
-            found = head.log_likelihood(y, member.held_out.astype("float64")), weight
-            by_split.setdefault(split, {})[kind] = found
-    # Splits in which a member diverged cannot be compared.
-    complete = [found for found in by_split.values() if len(found) == n_kinds]
-    if complete:
-        likelihoods, weights = (
-            np.concatenate([np.stack([f[k][i] for k in range(n_kinds)]) for f in complete], axis=1)
-            for i in range(2)
-        )
-        # All weights can underflow in float32.
-        weight = weights[0] if weights[0].any() else None
-        # Averaged with equal shares, which count as much as some rows.
-        trust = likelihoods.shape[1] / (likelihoods.shape[1] + _EQUAL_ROWS)
-        shares += trust * (stacking_weights(likelihoods, weight) - shares)
-        # Every kind keeps a share, and shares sum to 1.
-        shares = np.clip(np.round(shares * _SHARE_STEPS), 1, None)
-        shares[shares.argmax()] += _SHARE_STEPS - shares.sum()
-    # A kind whose members all diverged has no share.
-    shares = np.where(counts, shares, 0)
-    return (shares / np.maximum(counts, 1))[kinds] / shares.sum()
-
-
-@in_thread
-def _fit_linear(task, parts, seeds):
-    """Fit logistic regressions, with the penalty that is best on the rows held out.
-
-    A member is a dense layer. Columns of codes have a vector of one number for each class.
-    """
-    started, data, head, n_codes = (
-        time.perf_counter(),
-        task.data,
-        task.targets.head,
-        task.inputs.n_codes,
-    )
-    x, y = data.x.astype("float64"), data.y[:, 0].astype(int)
-    columns = [x[:, [k for k in range(x.shape[1]) if k not in n_codes]]]
-    columns += [np.eye(n)[x[:, k].astype(int)] for k, n in sorted(n_codes.items())]
-    design, n_classes = np.concatenate(columns, axis=1), head.n_classes
-    model = build_tabular(
-        data.x.shape[1:], n_classes, hidden_units=(), categories=n_codes, category_dim=n_classes
-    )
-    network = model.to_json()
-    fits, losses = [], []
-    for strength in _STRENGTHS if task.splits.validates else (0.3,):
-        found = []
-        for part, seed in zip(parts, seeds):
-            train = np.arange(len(x)) if part is None else part[0]
-            kernel, bias = _logistic_regression(
-                design[train], y[train], data.weight[train], n_classes, strength
-            )
-            # Numbers of each class, then tables of codes, whose vectors the layer passes on.
-            tables = np.split(kernel, np.cumsum([c.shape[1] for c in columns])[:-1])
-            passed = [tables[0], *[np.eye(n_classes)] * len(n_codes)]
-            blocks = [*tables[1:], np.concatenate(passed), bias]
-            weights = np.concatenate([block.ravel() for block in blocks]).astype("float32")
-            history = {name: np.zeros(1) for name in ("loss", "val_loss", "learning_rate")}
-            member = Member(network, weights, (), history, 0, None, seed, 0.0, "graph")
-            x_valid, y_valid, weight = data.x_valid, data.y_valid, data.weight_valid
-            if part is not None and part[1] is not None:
-                x_valid, y_valid, weight = data.x[part[1]], data.y[part[1]], data.weight[part[1]]
-            raw = predict_members([member], x_valid, cache=False)[0]
-            found.append(member.with_held_out(raw.astype("float32")))
-            losses.append((weight @ head.scores(y_valid, raw)) if len(raw) else 0.0)
-        fits.append(found)
-    best = np.argmin(np.reshape(losses, (len(fits), -1)).sum(axis=1))
-    seconds = (time.perf_counter() - started) / len(parts)
-    return [replace(member, seconds=seconds) for member in fits[best]]
-
-
-def _logistic_regression(x, y, weight, n_classes, strength):
-    """Fit a kernel (d, n_classes) and a bias; classes without a row are nearly impossible."""
-    kernel, bias = np.zeros((x.shape[1], n_classes)), np.full(n_classes, _IMPOSSIBLE)
-    used = weight > 0  # others would be classes of their own
-    present = np.unique(y[used])
-    bias[present] = 0.0
-    if len(present) > 1:
-        model = LogisticRegression(C=strength, max_iter=_MOST_NEWTON_STEPS)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            model.fit(x[used], y[used], weight[used])
-        coefficients, intercept = model.coef_, model.intercept_
-        if len(present) == 2:  # one logit, that of the second class
-            coefficients = np.concatenate([-coefficients, coefficients]) / 2
-            intercept = np.concatenate([-intercept, intercept]) / 2
-        kernel[:, present], bias[present] = coefficients.T, intercept
-    return kernel, bias
-
-
-def _mix_classes(task, members, origins):
-    """Weigh the kinds of classifiers, and calibrate their mixture, on rows held out.
-
-    This is stacking of predictive distributions (Yao et al. 2018), with the shares of the classes
-    as a further kind. Members of a kind have equal weights. Return the weights of the members and
-    the calibrated targets.
-    """
-    data, targets = task.data, task.targets
-    found, kinds = np.unique([origin.kind for origin in origins], return_inverse=True)
-    counts = np.bincount(kinds)
-    weights, shares = np.full(len(found), 1 / len(found)), None
-    if task.splits.validates:
-        n_classes = len(targets.classes)
-        counted = np.bincount(data.y[:, 0].astype(int), data.weight, minlength=n_classes) + 0.5
-        logits, y, weight = _held_out_logits(task, members, origins)
-        if len(y) and weight.sum() > 0:
-            shares = counted / counted.sum()
-            weights, temperature, share = fit_class_mixture(logits, y, weight.astype(float), shares)
-            targets = targets.with_calibration(temperature, share * shares)
-            weights = drop_light(weights)
-    return (weights / counts)[kinds], targets
-
-
-def _held_out_logits(task, members, origins):
-    """Compute the logits (n_kinds, n, n_classes) of rows by members that have not seen them.
-
-    Several members of a kind give the logarithm of their average probability. Rows that a kind has
-    no such prediction of are left out. Return their classes and weights, too.
-    """
-    data, head = task.data, task.targets.head
-    kinds = np.unique([origin.kind for origin in origins]).tolist()
-    y, weight = (
-        (data.y_valid, data.weight_valid) if task.splits.parts is None else (data.y, data.weight)
-    )
-    proba = np.zeros((len(kinds), len(y), len(task.targets.classes)))
-    counts = np.zeros((len(kinds), len(y)))
-    for member, (kind, _, part) in zip(members, origins):
-        rows = slice(None) if part is None or part[1] is None else part[1]
-        own, raw, _ = unpack_copies(head, member.held_out[None].astype("float64"), np.ones(1))
-        proba[kinds.index(kind), rows] += own.probabilities(raw).mean(axis=0)
-        counts[kinds.index(kind), rows] += 1
-    complete = counts.all(axis=0) & (weight > 0)
-    proba = proba[:, complete] / counts[:, complete, None]
-    logits = np.log(np.maximum(proba, np.finfo(float).tiny))
-    return logits, y[complete, 0].astype(int), weight[complete]
-
-
-def _calibrate(task, members, weights, origins):
-    """Calibrate the distribution on rows on which some members were not trained."""
-    data, targets = task.data, task.targets
-    # Each row is predicted by the members that have not trained on it.
-    unseen = np.zeros((len(origins), len(data.x)), dtype=bool)
-    for k, origin in enumerate(origins):
-        unseen[k, origin.part[1]] = True
-    rows = np.flatnonzero(unseen.any(axis=0))
-    if len(rows) > _MOST_CALIBRATION_ROWS:
-        rng = generator(task.entropy, "calibration")
-        rows = np.sort(rng.choice(rows, _MOST_CALIBRATION_ROWS, replace=False))
-    # By the members of each kind alone: those that share a split have all not seen the same rows,
-    # and their mean would err less than the mean of all members may elsewhere.
-    kinds = np.array([origin.kind for origin in origins])[:, None]
-    unseen = np.concatenate([unseen[:, rows] & (kinds == k) for k in np.unique(kinds)], axis=1)
-    times = unseen.shape[1] // len(rows)
-    # Copies in one network have seen the same rows.
-    raw = predict_members(members, data.x[rows])
-    head, raw, weights = unpack_copies(targets.head, raw, weights)
-    unseen = np.repeat(unseen, len(raw) // len(origins), axis=0)
-    loc, scale, probability = (
-        np.concatenate([part] * times, axis=2)
-        for part in normal_components(head, raw.astype("float64"))
-    )
-    rows = np.tile(rows, times)
-    fitted = fit_out_of_bag(
-        loc, scale, probability, weights, unseen, data.y[rows], data.weight[rows]
-    )
-    return targets.with_calibration(*fitted)
 
 
 @saved_as("estimators.TabularEnsembleRegressor", kind="estimator")
