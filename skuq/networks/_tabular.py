@@ -565,7 +565,7 @@ class BoundTabularSpace:
         """
         if self.classes:
             return [{}, *class_recipes(len(self.x))[1:], *_OTHER_CLASS_RECIPES]
-        recipes = _PORTFOLIO if self._n_rows < _MANY_ROWS else _KNOWN_RECIPES
+        recipes: Sequence[dict] = _PORTFOLIO if self._n_rows < _MANY_ROWS else _KNOWN_RECIPES
         if not self.losses:
             recipes = [{k: v for k, v in r.items() if k != "loss"} for r in recipes]
         return [recipe for k, recipe in enumerate(recipes) if recipe not in recipes[:k]]
