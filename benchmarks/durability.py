@@ -348,7 +348,7 @@ def memory(arguments):
     log.addHandler(Watch())
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        model = tiny_search(folder, arguments.n_trials, search="rs-mixed", n_jobs=2).fit(*wave())
+        model = tiny_search(folder, arguments.n_trials, search="random", n_jobs=2).fit(*wave())
     return {
         "trials": len(model.catalog_),
         "completed": len(model.catalog_.completed),

@@ -104,7 +104,7 @@ class Searches:
 
     @cached_property
     def random(self):
-        return self.search("rs")
+        return self.search("random")
 
     def evolved_for(self, shifted):
         """NES-RE that looks at shifted rows too."""

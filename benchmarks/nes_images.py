@@ -138,7 +138,7 @@ def run(arguments):
         print(name, {s: v[str(max(SIZES))]["nll"] for s, v in record["severities"].items()})
 
     if not {"NES-RS", "DeepEns (RS)"} <= done:
-        random, seconds = fit(base.set_params(search="rs"), parts)
+        random, seconds = fit(base.set_params(search="random"), parts)
         keep("NES-RS", [random] * (1 + len(SEVERITIES)), seconds, arguments.n_trials)
         deep, more = deep_ensembles(random, parts)
         keep("DeepEns (RS)", deep, seconds + more, arguments.n_trials + max(SIZES), chooses=False)

@@ -59,7 +59,7 @@ def main():
     arguments = parser.parse_args()
     X, y, X_test, y_test = uci(arguments.data_dir, "yacht", 0)
     results = {}
-    for search in ("rs-mixed", "agebo"):
+    for search in ("random", "agebo"):
         model = AutoDEUQRegressor(
             arguments.n_trials,
             search=search,

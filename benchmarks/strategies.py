@@ -31,8 +31,8 @@ from skuq.metrics import gaussian_nll_loss
 from skuq.plotting import RegretDisplay
 
 RESULTS = STORED / "strategies.json"
-STRATEGIES = ("agebo", "rs-mixed", "age", "bo", "age-mixed", "bo-mixed")
-LABELS = {"agebo": "**AgEBO**", "rs-mixed": "random search", "age": "AgE", "bo": "BO"}
+STRATEGIES = ("agebo", "random", "age", "bo", "age-mixed", "bo-mixed")
+LABELS = {"agebo": "**AgEBO**", "random": "random search", "age": "AgE", "bo": "BO"}
 LABELS |= {"age-mixed": "AgE, mixed", "bo-mixed": "BO, mixed"}
 SETS = ("yacht", "concrete", "energy")
 

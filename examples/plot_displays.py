@@ -190,7 +190,7 @@ def main(folder):
     save(drawn, "search")
     drawn, axes = figure(2, 1, 12, 10)
     # A random search tries everything alike, so it can say what matters.
-    draw_catalog(axes, fit_search("rs-mixed", 60))
+    draw_catalog(axes, fit_search("random", 60))
     save(drawn, "catalog")
     drawn, axes = figure(1, 2, 12, 5)
     draw_members(axes, search)

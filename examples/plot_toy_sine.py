@@ -35,7 +35,7 @@ SEARCHES = {
     "age": "AgE: architectures only",
     "bo": "BO: hyperparameters only",
     "init": "first weights only",
-    "rs-mixed": "RS-Mixed",
+    "random": "RS-Mixed",
     "age-mixed": "AgE-Mixed",
     "bo-mixed": "BO-Mixed",
 }

@@ -128,8 +128,7 @@ class Candidates:
         if len(rows) > _MOST_STACKED_ROWS:  # drawn at random: more change little
             rows = np.random.default_rng(0).choice(rows, _MOST_STACKED_ROWS, replace=False)
         logits = np.log(np.maximum(proba[:, rows], np.finfo(float).tiny))
-        found = fit_class_mixture(logits, codes[rows], weight[rows], shares, n_first, weights)
-        return found[0], found[1], found[2] * shares
+        return fit_class_mixture(logits, codes[rows], weight[rows], shares, n_first, weights)
 
     def statistics(self, loss: str) -> tuple[Statistics, Loss]:
         """Make the statistics that an ensemble averages, and the loss of their average.

@@ -569,13 +569,14 @@ def fit_class_mixture(
     shares: np.ndarray,
     n_first: int | None = None,
     weights: np.ndarray | None = None,
-) -> tuple[np.ndarray, float, float]:
+) -> tuple[np.ndarray, float, np.ndarray]:
     """Fit a mixture of classifiers: weights w, a temperature T, and the weight a of class shares.
 
     The mixture predicts ``(1 - a) * sum_k w_k softmax(logits_k / T) + a * shares``. Weights, T and
     a maximise the likelihood of rows that the models were not trained on, times a prior. On few
     rows the prior divides the weight evenly among the models, and a is at least about 1 / n: that
-    no row of n was an error does not show that there are none.
+    no row of n was an error does not show that there are none. Classes without such a row keep
+    their whole share, since nothing shows that models would recognise them.
 
     Parameters
     ----------
@@ -594,8 +595,10 @@ def fit_class_mixture(
     -------
     weights : ndarray of shape (n_models,)
         Weights w of the models, which sum to 1.
-    temperature, share : float
-        T and a.
+    temperature : float
+        T.
+    constant : ndarray of shape (n_classes,)
+        What is added to ``1 - constant.sum()`` times the probabilities of the models.
     """
     rows = np.arange(len(codes))
     n_models = len(logits) if weights is None else 1
@@ -614,7 +617,8 @@ def fit_class_mixture(
     _, found, temperature = min(fits, key=lambda entry: entry[0])
     if weights is None:
         weights = found[:-1] / found[:-1].sum()
-    return weights, temperature, float(found[-1])
+    judged = np.bincount(codes, weight, minlength=len(shares)) > 0
+    return weights, temperature, shares * np.where(judged, found[-1], 1.0)
 
 
 def drop_light(weights: np.ndarray, min_members: int = 1) -> np.ndarray:

@@ -489,7 +489,7 @@ def _losses_with_noise(
     return least
 
 
-_FEWEST_ROWS = 30  # with fewer, nothing is fitted
+FEWEST_ROWS = 30  # with fewer, nothing is fitted
 _PRIOR_ROWS = 100  # weight of "no correction", in rows
 _BOUNDS = [(-6.0, 6.0), (-20.0, 6.0)]  # of the logarithms of the squared factor and floor
 _FLOORS = (-8.0, -4.0, -1.0)  # where the search for the second begins
@@ -543,7 +543,7 @@ def fit_out_of_bag(
     """
     # Rows that all members have trained on say nothing about new rows.
     used = unseen.any(axis=0) & (weight > 0)
-    if used.sum() < _FEWEST_ROWS:
+    if used.sum() < FEWEST_ROWS:
         return 1.0, 0.0, ()
     loc, scale, probability = (part[:, :, used] for part in (loc, scale, probability))
     y, weight, unseen = y[used], weight[used], unseen[:, used]
@@ -613,7 +613,7 @@ def fit_scale(
     total: np.ndarray,
     weight: np.ndarray,
     prior_rows: float | None = None,
-    fewest_rows: int = _FEWEST_ROWS,
+    fewest_rows: int = FEWEST_ROWS,
 ) -> tuple[float, float]:
     """Fit the factor and the floor of `fit_out_of_bag` to errors and predicted variances.
 

@@ -409,7 +409,7 @@ class BayesianSearch(SearchStrategy):
 @saved_as("search.RandomSearch")
 @dataclass(eq=False, repr=False, kw_only=True)
 class RandomSearch(SearchStrategy):
-    """Random search: "rs-mixed" and "init" of AutoDEUQ, and "rs" of NES (NES-RS, Algorithm 1).
+    """Random search: "random" and "init" of AutoDEUQ, and "random" of NES (NES-RS, Algorithm 1).
 
     Parameters
     ----------
@@ -582,12 +582,12 @@ AUTODEUQ_STRATEGIES: dict[str, Callable[[], SearchStrategy]] = {
     "age": AgE,
     "bo": BayesianSearch,
     "init": lambda: RandomSearch(vary="initialisation"),
-    "rs-mixed": RandomSearch,
+    "random": RandomSearch,
     "age-mixed": lambda: AgE(vary="both"),
     "bo-mixed": lambda: BayesianSearch(vary="both"),
 }
 #: Short forms of the parameter `search` of NES.
 NES_STRATEGIES: dict[str, Callable[[], SearchStrategy]] = {
     "re": NESEvolution,
-    "rs": lambda: RandomSearch(vary="auto"),
+    "random": lambda: RandomSearch(vary="auto"),
 }

@@ -12,6 +12,7 @@ from sklearn.metrics import log_loss
 
 from skuq.ensembles import ForwardSelection, StackingSelection, stacking_weights
 from skuq.ensembles._rules import AutomaticSelection, Candidates
+from skuq.ensembles._selection import fit_class_mixture
 from skuq.networks import GaussianHead
 from skuq.networks._heads import CategoricalHead
 
@@ -177,3 +178,13 @@ def test_mixtures_of_given_weights_get_a_temperature(classifiers):
     assert_allclose(one[0], weights)
     assert 1.6 < two[1] / one[1] < 2.5
     assert 0 < one[2].sum() < 0.05
+
+
+def test_classes_without_a_row_to_judge_by_keep_their_share(classifiers):
+    """A class of one row is never predicted for rows held out; it may come again all the same."""
+    candidates, shares = classifiers(500), np.array([0.5, 0.3, 0.15, 0.05])
+    logits = np.pad(candidates.raw, ((0, 0), (0, 0), (0, 1)), constant_values=-10.0)
+    *_, constant = fit_class_mixture(logits, candidates.codes, np.ones(500), shares)
+    assert constant[3] == 0.05
+    assert_allclose(np.ptp(constant[:3] / shares[:3]), 0, atol=1e-12)
+    assert constant[0] < 0.5 * shares[0]

@@ -143,7 +143,7 @@ def test_pickle_keeps_the_members_only(tiny, wave):
 @pytest.mark.slow
 def test_fit_in_nested_processes(tiny, wave):
     """Folds in processes, trials asked for in processes too: they run inline, no deadlock."""
-    tiny.set_params(n_jobs=2, search="rs-mixed")
+    tiny.set_params(n_jobs=2, search="random")
     parallel = cross_val_score(tiny, *wave, cv=2, n_jobs=2)
     assert_allclose(parallel, cross_val_score(tiny.set_params(n_jobs=1), *wave, cv=2))
 
@@ -151,7 +151,7 @@ def test_fit_in_nested_processes(tiny, wave):
 @pytest.mark.slow
 def test_fit_repeats_a_random_search_in_parallel(tiny, wave):
     X, y = wave
-    tiny.set_params(search="rs-mixed")
+    tiny.set_params(search="random")
     alone = clone(tiny).fit(X, y)
     together = clone(tiny).set_params(n_jobs=2).fit(X, y)
     assert_array_equal(alone.predict(X), together.predict(X))
@@ -223,7 +223,7 @@ def test_fit_uses_validation_data_and_groups(tiny, wave):
         ("age", ["learning_rate"]),
         ("bo", ["units", "activation"]),
         ("init", ["units", "activation", "learning_rate"]),
-        *((name, []) for name in ("agebo", "rs-mixed", "age-mixed", "bo-mixed")),
+        *((name, []) for name in ("agebo", "random", "age-mixed", "bo-mixed")),
     ],
 )
 def test_fit_by_every_search(tiny, wave, search, fixed):

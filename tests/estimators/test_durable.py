@@ -105,7 +105,7 @@ def test_fit_trains_no_stored_trial_again(search, trained, tmp_path, random_stat
     assert again.catalog_.to_frame().equals(model.catalog_.to_frame())
 
 
-@pytest.mark.parametrize("strategy", ["rs-mixed", "agebo", "bo-mixed"])
+@pytest.mark.parametrize("strategy", ["random", "agebo", "bo-mixed"])
 def test_fit_with_a_larger_budget_continues(search, trained, strategy):
     X, y = table()
     settings = {"search": strategy}

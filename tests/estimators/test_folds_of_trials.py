@@ -361,7 +361,7 @@ def test_fit_keeps_the_search_if_refits_fail(tiny_space, rows, monkeypatch, erro
 
 
 def test_fit_refits_after_a_search_that_was_cut_short_in_threads(tiny_space, rows):
-    settings = {"n_trials": 200, "epochs": 200, "search": "rs-mixed", "max_time": 0.5, "n_jobs": 2}
+    settings = {"n_trials": 200, "epochs": 200, "search": "random", "max_time": 0.5, "n_jobs": 2}
     model = regressor(tiny_space, validation="auto", refit=True, **settings)
     with joblib.parallel_config(backend="threading"):
         model.fit(*rows)

@@ -77,7 +77,7 @@ def test_predictions_average_the_members(iris, fitted):
     assert_allclose(-fitted.log_prob(X, y).mean(), log_loss(y, proba))
 
 
-@pytest.mark.parametrize("strategy", ["re", "rs"])
+@pytest.mark.parametrize("strategy", ["re", "random"])
 def test_fit_repeats(tiny_space, iris, strategy):
     X, y = iris
     one, two = (tiny(tiny_space, 9, search=strategy, epochs=3).fit(X, y) for _ in range(2))
@@ -177,7 +177,7 @@ def test_reselect_trains_nothing(iris, fitted):
 @pytest.mark.slow
 def test_baseline_uses_the_best_configuration(tiny_space, iris):
     X, y = iris
-    search = tiny(tiny_space, 8, search="rs", search__vary="both", epochs=5).fit(X, y)
+    search = tiny(tiny_space, 8, search="random", search__vary="both", epochs=5).fit(X, y)
     frame = search.catalog_.to_frame()
     best = search.best_configuration()
     assert best == search.catalog_[int(frame.score.idxmin())].configuration
@@ -519,7 +519,7 @@ def test_pickle_keeps_the_members_of_every_severity(iris, fitted):
 @pytest.mark.slow
 def test_fit_in_grid_searches_and_pipelines(tiny_space, iris):
     X, y = iris
-    grid = {"n_members": [1, 2], "search": ["re", "rs"]}
+    grid = {"n_members": [1, 2], "search": ["re", "random"]}
     search = GridSearchCV(tiny(tiny_space, 3, epochs=3), grid, cv=2, scoring="neg_log_loss")
     assert search.fit(X, y).best_score_ < 0
     table = np.c_[X.astype(object), np.where(X[:, 0] > 5.8, "long", "short")]

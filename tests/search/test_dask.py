@@ -354,7 +354,7 @@ def test_two_searches_share_a_cluster(client, tmp_path):
 def test_an_estimator_searches_on_a_cluster(client, tiny_space, wave):
     X, y = wave
     model = AutoDEUQRegressor(
-        4, epochs=2, search="rs-mixed", space=tiny_space, n_members=2, random_state=0
+        4, epochs=2, search="random", space=tiny_space, n_members=2, random_state=0
     )
     with joblib.parallel_config(backend="dask"):
         there = model.fit(X, y).predict(X)

@@ -30,7 +30,7 @@ STRATEGIES = {
     "age": AgE(),
     "bo": BayesianSearch(),
     "init": RandomSearch(vary="initialisation"),
-    "rs-mixed": RandomSearch(),
+    "random": RandomSearch(),
     "age-mixed": AgE(vary="both"),
     "bo-mixed": BayesianSearch(vary="both"),
 }
@@ -252,7 +252,7 @@ def test_what_each_strategy_leaves_fixed():
     assert varied("init") == set()
     assert varied("age") == nodes
     assert varied("bo") == hyper
-    assert varied("agebo") == varied("rs-mixed") == nodes | hyper
+    assert varied("agebo") == varied("random") == nodes | hyper
 
 
 def test_what_each_strategy_learns_from():
@@ -281,7 +281,7 @@ def test_what_each_strategy_learns_from():
         "age": {"one letter mutates", "x is the default"},
         "bo": {"letters are the default", "x is the forest's"},
         "init": {"letters are the default", "x is the default"},
-        "rs-mixed": set(),
+        "random": set(),
         "age-mixed": {"one decision mutates"},
         "bo-mixed": {"x is the forest's", "p is the forest's"},
     }

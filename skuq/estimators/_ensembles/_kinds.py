@@ -294,15 +294,16 @@ def mix_classes(task, members, origins):
     data, targets = task.data, task.targets
     found, kinds = np.unique([origin.kind for origin in origins], return_inverse=True)
     counts = np.bincount(kinds)
-    weights, shares = np.full(len(found), 1 / len(found)), None
+    weights = np.full(len(found), 1 / len(found))
     if task.splits.validates:
         n_classes = len(targets.classes)
         counted = np.bincount(data.y[:, 0].astype(int), data.weight, minlength=n_classes) + 0.5
         logits, y, weight = _held_out_logits(task, members, origins)
         if len(y) and weight.sum() > 0:
-            shares = counted / counted.sum()
-            weights, temperature, share = fit_class_mixture(logits, y, weight.astype(float), shares)
-            targets = targets.with_calibration(temperature, share * shares)
+            weights, *calibration = fit_class_mixture(
+                logits, y, weight.astype(float), counted / counted.sum()
+            )
+            targets = targets.with_calibration(*calibration)
             weights = drop_light(weights)
     return (weights / counts)[kinds], targets
 

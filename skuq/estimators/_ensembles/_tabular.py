@@ -25,6 +25,7 @@ from skuq.estimators._ensembles._kinds import (
 )
 from skuq.estimators._task import join_validation
 from skuq.networks import TabularNetwork
+from skuq.predictive._calibration import FEWEST_ROWS
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
 from skuq.tables._targets import CLASS_CONSTRAINTS, HEADS, TARGET_CONSTRAINTS
 from skuq.training._checks import find_completed
@@ -111,6 +112,7 @@ class _TabularEnsemble:
         kinds, n_members = list_kinds(self, task, network)
         # The k-th members of all kinds have the same split, so that kinds can be compared.
         task = split_rows(self, task, math.ceil(n_members / len(kinds)))
+        _refuse_too_few(self, task)
         members, origins = train_kinds(self, task, network, kinds, given, n_members)
         kept = find_completed(members)
         members, origins = [members[k] for k in kept], [origins[k] for k in kept]
@@ -152,6 +154,20 @@ def _refuse_contradictions(estimator, network, validation_data, groups):
                 f'`calibrate=True` is not possible: {reason}. Use calibrate=False or "auto"; '
                 "CalibratedUncertaintyRegressor calibrates any regressor."
             )
+
+
+def _refuse_too_few(estimator, task):
+    """Raise ValueError if a regressor shall be calibrated on fewer rows than that takes."""
+    if is_classifier(estimator) or isinstance(estimator.calibrate, str) or not estimator.calibrate:
+        return
+    held_out = np.unique(np.concatenate([rows for _, rows in task.splits.parts]))
+    n_rows = np.count_nonzero(task.data.weight[held_out])
+    if n_rows < FEWEST_ROWS:
+        raise ValueError(
+            f"`calibrate=True` needs {FEWEST_ROWS} rows that some members do not train on. "
+            f"Got {n_rows}: take more members, a larger share for `validation`, or "
+            'calibrate="auto", which leaves the distribution as it is.'
+        )
 
 
 @saved_as("estimators.TabularEnsembleRegressor", kind="estimator")
@@ -206,8 +222,8 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
         Whether predicted distributions are scaled, and given a floor and a tail, by the rows that
         single members have not trained on. It needs a loss that trains normals ("nll", "beta-nll",
         "crps" or "gaussian-mixture"), and a validation split of each member's own: no `groups`, no
-        `validation_data` and not ``validation=None``. "auto" calibrates where it can; True refuses
-        what it cannot.
+        `validation_data` and not ``validation=None``; and 30 such rows. "auto" calibrates where it
+        can; True refuses what it cannot.
     max_time : float, optional
         Maximum seconds of training, after compilation. If all `epochs` would take longer, the
         schedule is shortened to the epochs that fit; each member keeps its best epoch. Results then

@@ -124,12 +124,12 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     n_members : int, default=5
         Number of members. At most so many distinct trials are selected (K).
     search : str, SearchStrategy or keras_tuner.Oracle, default="auto"
-        Strategy that proposes the next network. "auto" is "rs-mixed" in the tabular space, where no
+        Strategy that proposes the next network. "auto" is "random" in the tabular space, where no
         strategy was better after the space's known recipes, and "agebo" in other spaces or if its
         settings are given by name, such as ``search__kappa``. "agebo" (`skuq.search.AgEBO`); "age"
         (architectures only, `skuq.search.AgE`), "bo" (hyperparameters only,
         `skuq.search.BayesianSearch`), "init" (neither: only seeds differ,
-        `skuq.search.RandomSearch`); "rs-mixed", "age-mixed", "bo-mixed" (both as one vector). An
+        `skuq.search.RandomSearch`); "random", "age-mixed", "bo-mixed" (both as one vector). An
         object sets more, such as initial trials, an objective, and whether poor trials are
         discarded early. Or any Keras-Tuner oracle, see `skuq.search.OracleSearch`.
     space : str, SearchSpace, callable or pair, default="auto"
@@ -189,7 +189,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     n_jobs : int or None, default=None
         Number of fits that run in parallel. One fits one network, in a process with its share of
         the cores. With more than one, proposals depend on the order in which trials finish. Only
-        "rs-mixed" and "init" repeat exactly then, with ``search__discard=False``.
+        "random" and "init" repeat exactly then, with ``search__discard=False``.
     catalog_dir : str, path or None, default=None
         Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its
@@ -364,12 +364,12 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     n_members : int, default=5
         Number of members. At most so many distinct trials are selected (K).
     search : str, SearchStrategy or keras_tuner.Oracle, default="auto"
-        Strategy that proposes the next network. "auto" is "rs-mixed" in the tabular space, where no
+        Strategy that proposes the next network. "auto" is "random" in the tabular space, where no
         strategy was better after the space's known recipes, and "agebo" in other spaces or if its
         settings are given by name, such as ``search__kappa``. "agebo" (`skuq.search.AgEBO`); "age"
         (architectures only, `skuq.search.AgE`), "bo" (hyperparameters only,
         `skuq.search.BayesianSearch`), "init" (neither: only seeds differ,
-        `skuq.search.RandomSearch`); "rs-mixed", "age-mixed", "bo-mixed" (both as one vector). An
+        `skuq.search.RandomSearch`); "random", "age-mixed", "bo-mixed" (both as one vector). An
         object sets more, such as initial trials, an objective, and whether poor trials are
         discarded early. Or any Keras-Tuner oracle, see `skuq.search.OracleSearch`.
     space : str, SearchSpace, callable or pair, default="auto"
@@ -431,7 +431,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     n_jobs : int or None, default=None
         Number of fits that run in parallel. One fits one network, in a process with its share of
         the cores. With more than one, proposals depend on the order in which trials finish. Only
-        "rs-mixed" and "init" repeat exactly then, with ``search__discard=False``.
+        "random" and "init" repeat exactly then, with ``search__discard=False``.
     catalog_dir : str, path or None, default=None
         Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its

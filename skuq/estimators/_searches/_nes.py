@@ -218,12 +218,12 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         that time (at most 10,000). K in the paper, with a value of 400.
     n_members : int, default=5
         Number of members. The paper has 3 to 30 (M).
-    search : {"re", "rs"}, SearchStrategy or keras_tuner.Oracle, default="re"
-        Search strategy: "re" is evolution (NES-RE, Algorithm 2; `skuq.search.NESEvolution`), "rs"
-        random search (NES-RS, Algorithm 1; `skuq.search.RandomSearch`). Both vary the training,
-        too, in the tabular space, and the architecture alone in others, as in the paper. An object
-        sets more, such as the decisions that vary, the first trials, the size of the population, an
-        objective, and whether poor trials are discarded early.
+    search : {"re", "random"}, SearchStrategy or keras_tuner.Oracle, default="re"
+        Search strategy: "re" is evolution (NES-RE, Algorithm 2; `skuq.search.NESEvolution`),
+        "random" is random search (NES-RS, Algorithm 1; `skuq.search.RandomSearch`). Both vary the
+        training, too, in the tabular space, and the architecture alone in others, as in the paper.
+        An object sets more, such as the decisions that vary, the first trials, the size of the
+        population, an objective, and whether poor trials are discarded early.
     space : str, SearchSpace, callable or pair, default="auto"
         Space of networks. "tabular" ("auto" for tables): `skuq.networks.TabularSpace`, which embeds
         numbers and categories, decides the number of epochs itself, and whose first trials are
@@ -276,13 +276,14 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         Shape of images that are given as flat rows; images (n, h, w, c) do not need it.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
-        medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only. Images must be finite numbers, too.
+        medians and are flagged in columns of their own. Categories become indicator columns, at
+        most 50 for a column of X; networks of the tabular space embed columns of more than ten
+        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+        Images must be finite numbers, too.
     n_jobs : int or None, default=None
         Number of fits that run in parallel. One fits one network, in a process with its share of
         the cores. With more than one, proposals depend on the order in which trials finish. With
-        "rs" results repeat exactly all the same.
+        "random" results repeat exactly all the same.
     catalog_dir : str, path or None, default=None
         Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its
@@ -452,12 +453,12 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         that time (at most 10,000). K in the paper, with a value of 400.
     n_members : int, default=5
         Number of members. The paper has 3 to 30 (M).
-    search : {"re", "rs"}, SearchStrategy or keras_tuner.Oracle, default="re"
-        Search strategy: "re" is evolution (NES-RE, Algorithm 2; `skuq.search.NESEvolution`), "rs"
-        random search (NES-RS, Algorithm 1; `skuq.search.RandomSearch`). Both vary the training,
-        too, in the tabular space, and the architecture alone in others, as in the paper. An object
-        sets more, such as the decisions that vary, the first trials, the size of the population, an
-        objective, and whether poor trials are discarded early.
+    search : {"re", "random"}, SearchStrategy or keras_tuner.Oracle, default="re"
+        Search strategy: "re" is evolution (NES-RE, Algorithm 2; `skuq.search.NESEvolution`),
+        "random" is random search (NES-RS, Algorithm 1; `skuq.search.RandomSearch`). Both vary the
+        training, too, in the tabular space, and the architecture alone in others, as in the paper.
+        An object sets more, such as the decisions that vary, the first trials, the size of the
+        population, an objective, and whether poor trials are discarded early.
     space : str, SearchSpace, callable or pair, default="auto"
         Space of networks. "tabular" ("auto" for tables): `skuq.networks.TabularSpace`, which embeds
         numbers and categories, decides the number of epochs itself, and whose first trials are
@@ -506,9 +507,10 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         Shape of images that are given as flat rows; images (n, h, w, c) do not need it.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
-        medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only. Images must be finite numbers, too.
+        medians and are flagged in columns of their own. Categories become indicator columns, at
+        most 50 for a column of X; networks of the tabular space embed columns of more than ten
+        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+        Images must be finite numbers, too.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
         "yeo-johnson" and "quantile" are for skewed targets; predictions are in units of y in any
@@ -516,7 +518,7 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     n_jobs : int or None, default=None
         Number of fits that run in parallel. One fits one network, in a process with its share of
         the cores. With more than one, proposals depend on the order in which trials finish. With
-        "rs" results repeat exactly all the same.
+        "random" results repeat exactly all the same.
     catalog_dir : str, path or None, default=None
         Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its
