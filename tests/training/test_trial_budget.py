@@ -10,7 +10,7 @@ from small_models import TinySpace
 from training_data import make_data
 
 from skuq.catalog._records import TrialBudget, TrialOutcome
-from skuq.networks import GaussianHead, TabularSpace
+from skuq.networks import GaussianHead, GaussianMixtureHead, TabularSpace
 from skuq.tables import TrainingData
 from skuq.tables._inputs import Rows
 from skuq.tables._splits import make_splits
@@ -37,7 +37,7 @@ def trainer(request):
     [
         ({"learning_rate": 0.2}, True),
         ({"frequency_scale": 3.0}, False),  # another network
-        ({"loss": "nll"}, False),  # another head
+        ({"loss": "nll"}, True),  # the losses have weights, which members do not share
         ({"dropout": 0.1}, False),  # another program
     ],
 )
@@ -45,7 +45,7 @@ def test_only_equal_networks_train_together(changes, expected):
     data = make_data()
     space = TabularSpace().bind(data.x, losses=("crps", "nll"))
     default = {**space.decisions()[0].default(), **space.decisions()[1].default()}
-    trainer = MemberTrainer(space, data, GaussianHead(), EPOCHS)
+    trainer = MemberTrainer(space, data, GaussianMixtureHead(), EPOCHS)
     assert trainer.can_train_together([default, default, {**default, **changes}]) is expected
 
 
@@ -172,16 +172,19 @@ def test_an_error_of_an_objective_names_it(trainer):
 def test_trials_of_every_loss_are_scored_alike(loss):
     data = make_data()
     space = TabularSpace().bind(data.x, losses=("crps", "nll"))
-    head = GaussianHead(score="crps")
+    head = GaussianMixtureHead(validation="crps")
     architecture, hyperparameters = space.decisions()
     assert hyperparameters.default()["loss"] == "crps"
     configuration = {**architecture.default(), **hyperparameters.default(), "loss": loss}
     trainer = MemberTrainer(space, data, head, EPOCHS, max_epochs=4)
     outcome = trainer(configuration, 0, TrialBudget())
-    assert trainer.jobs(configuration, 0)[0][0].head.score == {"crps": "crps", "nll": "log"}[loss]
-    scores = head.scores(data.y_valid.astype(float), outcome.result.held_out.astype(float))
-    assert_allclose(outcome.score, np.average(scores, weights=data.weight_valid))
-    assert (outcome.score == pytest.approx(outcome.result.score, rel=1e-4)) == (loss == "crps")
+    job = trainer.jobs(configuration, 0)[0][0]
+    assert job.head.score == "weighted"
+    assert job.recipe.loss_settings == (("crps", float(loss == "crps")),)
+    likelihood = head.log_likelihood(data.y_valid.astype(float), outcome.result.held_out)
+    assert_allclose(outcome.score, -np.average(likelihood, weights=data.weight_valid), rtol=1e-6)
+    # Each keeps the epoch of the lowest CRPS.
+    assert outcome.score != pytest.approx(outcome.result.score, rel=1e-4)
 
 
 def test_scores_of_arrays_are_the_validation_loss_of_tensors():
