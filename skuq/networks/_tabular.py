@@ -643,13 +643,12 @@ class BoundTabularSpace:
             factors = [("scale", 6.0), ("activation_*", 0.1), ("*/bias", 0.1)]
         if configuration["embedding"] != "none" and self._numeric_columns:
             factors.insert(0, ("embedding", 0.1))
-        of_targets: dict = {"early_stopping_patience": None}
+        # The best epochs of single folds would be those of chance, on few rows.
+        of_targets: dict = {"early_stopping_patience": None, "keep": "best-jointly"}
         if "loss" in configuration:
             of_targets["loss_settings"] = (("crps", float(configuration["loss"] == "crps")),)
         if self.classes:
             epochs = min(epochs, configuration["epochs"])
-            # The best epochs of single folds would be those of chance, on few rows.
-            of_targets["keep"] = "best-jointly"
             if configuration["epochs"] > _LONG:
                 of_targets["early_stopping_patience"] = _PATIENCE
         return {

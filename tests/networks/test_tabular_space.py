@@ -59,9 +59,7 @@ def test_columns_of_codes_are_embedded_as_such():
 def test_classes_have_defaults_of_their_own():
     numbers, classes = TabularSpace().bind(_inputs()), TabularSpace().bind(_inputs(), classes=True)
     assert numbers.recipe(_configuration(numbers))["dropout"] is None
-    recipe = classes.recipe(_configuration(classes))
-    assert (recipe["dropout"], recipe["keep"]) == (0.1, "best-jointly")
-    assert "keep" not in numbers.recipe(_configuration(numbers))
+    assert classes.recipe(_configuration(classes))["dropout"] == 0.1
     for space in (numbers, classes):  # the default is a choice of the space
         sum(space.decisions(), Space()).check(_configuration(space), "configuration")
 
@@ -83,8 +81,9 @@ def test_few_rows_of_classes_train_shortly_with_much_decay(
     assert {**default, **class_recipes(n_rows)[0]} == default
 
 
-def test_trials_that_train_together_keep_their_own_best_epochs():
-    space = TabularSpace().bind(_inputs(), classes=True)
+@pytest.mark.parametrize("classes", [False, True])
+def test_trials_that_train_together_keep_their_own_best_epochs(classes):
+    space = TabularSpace().bind(_inputs(), classes=classes)
     configuration = _configuration(space)
     for folds, keep in ((None, "best"), ([], "best-jointly")):
         trainer = MemberTrainer(space, None, None, epochs=5, folds=folds)
