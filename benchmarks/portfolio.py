@@ -149,10 +149,11 @@ def train(trainer, configuration, seed, x_held):
 
 
 class Table:
-    """What replays need of the trials on one set: log likelihoods of rows, by end and trial.
+    """Log likelihoods that the trials on one set give its rows, at each stage of their training.
 
-    The first axis of `oof` and `held` are the stages and the end of the training, the second are
-    the trials. Scores are divided by `unit`, the interquartile range of single trials.
+    `oof` (stages, trials, rows) are of rows out of folds, and `held` of rows held out from all; the
+    last stage is the end of the training. Scores are divided by `unit`, the interquartile range of
+    single trials.
     """
 
     def __init__(self, folder, classifies):

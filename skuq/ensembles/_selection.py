@@ -598,7 +598,8 @@ def fit_class_mixture(
     temperature : float
         T.
     constant : ndarray of shape (n_classes,)
-        What is added to ``1 - constant.sum()`` times the probabilities of the models.
+        Probabilities c of classes: the mixture predicts ``(1 - c.sum()) * p + c``, where p are the
+        weighted probabilities of the models.
     """
     rows = np.arange(len(codes))
     n_models = len(logits) if weights is None else 1

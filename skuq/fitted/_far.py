@@ -116,7 +116,7 @@ class FarArrays(NamedTuple):
 @saved_as("fitted.FarUncertainty")
 @dataclass(frozen=True, eq=False)
 class FarUncertainty:
-    """What an ensemble does not know away from the training rows.
+    """Uncertainty that is added to the predictions of an ensemble away from its training rows.
 
     Distances are in columns scaled by the slopes of the networks: a step of length 1 changes the
     standardised y by about 1, and columns without effect do not count. Within the distance `near`
@@ -131,12 +131,14 @@ class FarUncertainty:
     than 10 standard deviations of y apart count as 10, so that it grows in proportion to the
     distance whatever the networks predict.
 
-    Of class probabilities, a process of the classes' indicators says which share is not known,
+    For classes the process is fitted to their indicators, which are 1 for rows of a class and 0 for
+    others. Where its variance is v, in units of its variance far from all rows, the share
 
-        1 - (1 - variance in variances of the process)**factor.
+        1 - (1 - v)**factor
 
-    That share becomes the classes' shares among the training rows. Each member takes other classes
-    of it, so that all of it is epistemic as far as there are members enough.
+    of the predicted probabilities is not known. In the average over members it is replaced by the
+    shares of the classes among the training rows. Each member has other classes in its place, so
+    that it is epistemic uncertainty, if there are enough members.
 
     Attributes
     ----------
@@ -469,8 +471,9 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
 def _process_targets(targets: Any, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return targets (G, m) of the process, their mean (m,), and the columns that it is fitted to.
 
-    Of indicators of classes one follows from the others, and that of the most frequent one is left
-    out of the likelihood. Their mean is that of all rows: no class may have the share 0.
+    The indicators of all classes sum to 1. Therefore that of the most frequent class follows from
+    the others, and does not count in the likelihood. The mean of indicators is taken over all
+    training rows, so that no class has the share 0.
     """
     few = rows.take(np.arange(min(len(rows.X), _PROCESS_ROWS)))
     if not hasattr(targets, "classes"):

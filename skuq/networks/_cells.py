@@ -692,7 +692,7 @@ class NASBench201Space(_ImageSpace):
                 x = layers.merge("Add", [layers.conv(x, channels, 1, name), y], f"{name}_sum")
             for i in range(self.n_cells):
                 x = _add_nas_bench_cell(layers, configuration, x, f"cell_{stage}_{i}")
-        # As in the benchmark, normalisation and ReLU follow the last stage.
+        # NAS-Bench-201 has a normalisation and a ReLU after the last stage, too.
         x = layers.relu(layers.norm(x, "last_norm"), "last")
         return image_outputs(layers, inputs, x, n_outputs, "nas_bench_201")
 

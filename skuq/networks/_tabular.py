@@ -643,7 +643,8 @@ class BoundTabularSpace:
             factors = [("scale", 6.0), ("activation_*", 0.1), ("*/bias", 0.1)]
         if configuration["embedding"] != "none" and self._numeric_columns:
             factors.insert(0, ("embedding", 0.1))
-        # The best epochs of single folds would be those of chance, on few rows.
+        # On few rows the best epochs of single members would be those of chance, and the rows on
+        # which they validate would seem too easy to the selection and the calibration.
         of_targets: dict = {"early_stopping_patience": None, "keep": "best-jointly"}
         if "loss" in configuration:
             of_targets["loss_settings"] = (("crps", float(configuration["loss"] == "crps")),)

@@ -156,7 +156,7 @@ def _make_jobs(estimator, task, network, kinds, given, n_members, padded):
     space = TabularSpace().bind(
         data.x, task.inputs.n_codes, task.splits.n_train, is_classifier(estimator), losses
     )
-    # Of both parts, the architecture and its training: they share one configuration.
+    # A kind changes decisions about the architecture and about its training alike.
     decisions = sum(space.decisions(), Space())
     jobs, origins = [], []
     for kind, changes in enumerate(kinds):
@@ -166,11 +166,8 @@ def _make_jobs(estimator, task, network, kinds, given, n_members, padded):
         model = space.build(
             configuration, data.x.shape[1:], targets.head.n_raw, n_copies=network.n_copies
         )
-        # The best epochs of single members would be those of chance, and their validation rows
-        # would then seem too easy to the calibration.
-        fields = space.recipe(configuration) | {"keep": "best-jointly"}
         head = space.head(configuration, targets.head)
-        recipe = shared.make_recipe(estimator, task, given, fields)
+        recipe = shared.make_recipe(estimator, task, given, space.recipe(configuration))
         # Members of all kinds are numbered in turn; seeds go by these numbers.
         numbers = range(kind, n_members, len(kinds))
         splits = padded and padded[: len(numbers)]

@@ -31,12 +31,12 @@ _L_MIN, _L_MAX = 0.005, 2.0  # l_min at first, and l_max, if the likelihood does
 # In the end, where f meets its rows. Next to a row f errs by a little: without a floor, errors
 # there are many times the width of the band.
 _LEAST_L_MIN = 0.002
-# Shares of the raw uncertainty at a network's own rows that count as none, and by how much the
-# first one may lower the log likelihood of all held-out rows, if the data are known to have no
-# noise; without that knowledge the likelihood alone decides. With all of it the band can be too
-# narrow beside the rows, and is with data that are known to have no noise, which f meets closely;
-# where values are noisy, none of it may be taken.
-_SHARES, _LEAST_LOSS = (1.0, 0.5, 0.0), 1.0
+# The raw uncertainty is not 0 at a network's own rows. These shares of it there are tried as the
+# zero of the band; the likelihood of held-out rows chooses one, usually 0 where values are noisy.
+# If the data are known to have no noise, f meets them closely, and the share 1 would make the band
+# too narrow beside the rows: it is not tried, and the largest other share is taken if it lowers the
+# log likelihood of all held-out rows by at most _MOST_LOST.
+_SHARES, _MOST_LOST = (1.0, 0.5, 0.0), 1.0
 _PRIOR_ROWS = 8  # with at most so many held-out rows the band is on average as wide as y varies
 
 
@@ -129,9 +129,8 @@ def choose_readout(
         readout = _choose(settings, band, shifted, inputs, targets, rows, few, learns_noise)
         found.append((_log_likelihood(readout, rows), replace(readout, level=share * level)))
     # The band closes at the rows as far as errors at held-out rows allow.
-    best = max(loss for loss, _ in found)
-    best -= _LEAST_LOSS * noiseless
-    readout = next(readout for loss, readout in found if loss >= best)
+    least = max(likelihood for likelihood, _ in found) - _MOST_LOST * noiseless
+    readout = next(readout for likelihood, readout in found if likelihood >= least)
     if settings.c == "auto":
         # Outside the box it widens as fast as it does between the rows.
         band_std = readout.c * readout.std(evidence.raw)
