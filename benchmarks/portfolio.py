@@ -29,7 +29,7 @@ from skuq.catalog import TrialRecord
 from skuq.ensembles import GreedySelection
 from skuq.ensembles._likelihood import likelihood_statistics
 from skuq.estimators._task import read_task
-from skuq.networks import TabularSpace
+from skuq.networks import Space, TabularSpace
 from skuq.networks._heads import CategoricalHead, GaussianMixtureHead
 from skuq.search import AgEBO, SearchProblem, SuccessiveHalving
 from skuq.tables._inputs import TableInputs
@@ -51,18 +51,25 @@ CLASSES = [
 ]
 MOST_ROWS, N_FOLDS = 1_000, 4
 N_ARCHITECTURES, N_TRAININGS = 5, 3  # random ones, and random trainings of each
-SEED = 146  # the first with which the five architectures have every value of each decision
+#: The first seeds with which the five architectures have every value of each decision; for classes
+#: with 256 units only where there are at most two layers.
+SEEDS = {False: 146, True: 2829}
 STAGES = SuccessiveHalving().shares
 ENDS = range(len(STAGES) + 1)
 SIZES = (1, 2, 3, 5, 8, 12)  # numbers of trials after which searches are compared
 N_MEMBERS, N_FIRST = 5, 8  # trials of an ensemble, and of a portfolio
 STRATEGIES = ("portfolio", "known recipes", "warm forest", "AgEBO", "random")
-RECIPES = (0, 1, 2, 4, 6, 8)  # the hand-written first trials
-#: Numbers of the configurations that are trained: all but one wide network, two trainings each.
-TRAINED = (*range(10), 13, 14, 16, 17, 19, 20, 22, 23)
-FIRST = 1  # number of the first trial of a portfolio
+#: Positions of the hand-written first trials, and the position of a portfolio's first trial.
+RECIPES = {False: (0, 1, 2, 4, 6, 8), True: (0, 1, 3, 4, 5, 11, 12)}
+FEWEST_ROWS, RECIPES_OF_FEWEST = 200, (7, 8, 10, 2, 9, 11, 12)  # of classes
+FIRST = {False: 1, True: 0}
+#: Numbers of the configurations that are trained; of numbers all but one wide network, and two
+#: trainings each.
+TRAINED = {False: (*range(10), 13, 14, 16, 17, 19, 20, 22, 23), True: range(28)}
 COMPILATION = 0.3  # share of a trial's time, as in discarding.py
 LOSSES = ("crps", "nll")
+#: Decisions that differ between the random trainings of an architecture.
+TRAINING = ("learning_rate", "weight_decay", "frequency_scale", "dropout", "epochs", "loss")
 
 #: Hand-written changes of the default: what was known before the table, for each loss.
 KNOWN = (
@@ -72,12 +79,23 @@ KNOWN = (
     {"residual": True, "dropout": 0.1},
     {"embedding": "none"},
 )
+#: For classes: the trainings and embeddings of `class_recipes`, whose defaults depend on the rows.
+FEW = {"epochs": 64, "weight_decay": 0.3, "frequency_scale": 0.3}
+LONG = {"epochs": 256, "weight_decay": 0.02, "frequency_scale": 0.3}
+FEWEST = {"epochs": 128, "weight_decay": 0.1, "frequency_scale": 0.3}
+STRONG = {"epochs": 64, "weight_decay": 1.0, "frequency_scale": 0.3}
+NONE, LINEAR = {"embedding": "none"}, {"embedding": "none", "n_layers": 0, "weight_decay": 0.1}
+KNOWN_CLASSES = (
+    *(FEW, FEW | NONE, STRONG, FEW | LINEAR, LONG, LONG | NONE, LONG | {"frequency_scale": 3.0}),
+    *(FEWEST, FEWEST | NONE, STRONG | NONE, FEWEST | LINEAR),
+    *(FEW | {"residual": True}, FEW | {"embedding": "piecewise-linear"}),
+)
 
 
 def changes(classifies):
     """List the changes of the default that are hand-written; for numbers with each loss."""
     if classifies:
-        return list(KNOWN)
+        return list(KNOWN_CLASSES)
     return [{**change, "loss": loss} for change in KNOWN for loss in LOSSES]
 
 
@@ -86,8 +104,10 @@ def configurations(space, classifies):
 
     Several trainings share an architecture and a loss, and with them a compiled program.
     """
-    architecture, training = space.decisions()
-    decisions, rng = architecture + training, np.random.default_rng(SEED)
+    decisions, rng = sum(space.decisions(), Space()), np.random.default_rng(SEEDS[classifies])
+    by_name = {decision.name: decision for decision in decisions.decisions}
+    training = Space([by_name.pop(name) for name in TRAINING if name in by_name])
+    architecture = Space([*by_name.values()])
     known = [decisions.check(change, "network") for change in changes(classifies)]
     drawn = []
     for k in range(N_ARCHITECTURES):
@@ -172,6 +192,10 @@ class Table:
             return np.array(mixed) - np.log(raws[0][0].size / (len(y) * head.n_raw))
 
         self.name, self.numbers = folder.name, [int(path.stem) for path in paths]
+        self.classifies = classifies
+        self.recipes = RECIPES[classifies]
+        if classifies and len(truth["y"]) <= FEWEST_ROWS:
+            self.recipes = RECIPES_OF_FEWEST
         self.configurations = [json.loads(str(trial["configuration"])) for trial in stored]
         self.seconds = [float(trial["seconds"][0]) for trial in stored]
         self.oof, self.held = likelihoods("raw", truth["y"]), likelihoods("held", truth["held"])
@@ -224,7 +248,7 @@ def learn(tables, size):
 
     The first is the network of the tabular ensemble, trained by the likelihood.
     """
-    order = [FIRST]
+    order = [FIRST[tables[0].classifies]]
     while len(order) < size:
         left = [c for c in range(len(tables[0].numbers)) if c not in order]
         regrets = [np.mean([table.regret([*order, c]) for table in tables]) for c in left]
@@ -242,7 +266,7 @@ def nearest(space, configuration, configurations):
 def order_of(strategy, table, others, decisions, rng, portfolio):
     """Replay a search on the table of one set: the order in which it tries the configurations."""
     space, left = sum(decisions[1:], decisions[0]), list(range(len(table.numbers)))
-    order, first = [], {"portfolio": portfolio, "known recipes": RECIPES}.get(strategy, [])
+    order, first = [], {"portfolio": portfolio, "known recipes": table.recipes}.get(strategy, [])
     proposer = AgEBO().proposer(SearchProblem(decisions, n_trials=50))
     history = []
     while left:
@@ -400,10 +424,11 @@ def main():
     parser.add_argument("--table", type=Path, required=True, help="folder of the trials")
     parser.add_argument("--only", choices=["numbers", "classes"], default="numbers")
     parser.add_argument("--sets", nargs="+")
-    parser.add_argument("--numbers", type=int, nargs="+", default=TRAINED, help="of trials")
+    parser.add_argument("--numbers", type=int, nargs="+", help="of trials")
     parser.add_argument("--summary", action="store_true", help="only replay what is stored")
     arguments = parser.parse_args()
     classifies = arguments.only == "classes"
+    trained = arguments.numbers or TRAINED[classifies]
     if arguments.summary:
         found = summarise(arguments.table / arguments.only, classifies)
         stored = {**read(RESULTS, dict), arguments.only: rounded(found, 4)}
@@ -419,7 +444,7 @@ def main():
         np.savez(folder / "y.npz", y=trainer.data.y, held=y_held)
         for number, configuration in enumerate(configurations(trainer.space, classifies)):
             path = folder / f"{number:03d}.npz"
-            if path.exists() or number not in arguments.numbers:
+            if path.exists() or number not in trained:
                 continue
             found = train(trainer, configuration, number, x_held)
             np.savez(path, configuration=json.dumps(configuration), **found)

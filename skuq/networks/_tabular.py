@@ -466,7 +466,7 @@ class TabularSpace(Settings):
     >>> from skuq.networks import TabularSpace
     >>> space = TabularSpace().bind(np.random.default_rng(0).normal(size=(100, 3)))
     >>> space.decisions().architecture.names
-    ['n_layers', 'width', 'activation', 'residual', 'embedding', 'embedding_dim']
+    ['n_layers', 'width', 'activation', 'residual', 'embedding', 'embedding_dim', 'dropout']
     """
 
     takes_images = False
@@ -515,9 +515,12 @@ class BoundTabularSpace:
     losses: tuple[str, ...] = ()
 
     takes_images = False
+    #: Number of trials of random search that share an architecture, see `SearchProblem`. A small
+    #: table takes two to seven times as long to compile as to train.
+    n_trainings = 3
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
-        """List six decisions about the network, four about its training, and further ones.
+        """List seven decisions about the network, three about its training, and further ones.
 
         These are the loss if asked, and for classes the number of epochs.
         """
@@ -531,6 +534,8 @@ class BoundTabularSpace:
                 Categorical("residual", (False, True)),
                 Categorical("embedding", ("periodic", "piecewise-linear", "none")),
                 Categorical("embedding_dim", (2, 4, 8), default=4),
+                # Without dropout there are no such layers.
+                Categorical("dropout", (0.0, 0.05, 0.1, 0.2), default=0.1 if self.classes else 0.0),
             )
         )
         further: tuple = (Categorical("loss", self.losses),) if self.losses else ()
@@ -550,7 +555,6 @@ class BoundTabularSpace:
                     default=training.get("weight_decay", 0.02),
                 ),
                 Real("frequency_scale", 0.02, 10.0, log=True, default=0.3),
-                Categorical("dropout", (0.0, 0.05, 0.1, 0.2), default=0.1 if self.classes else 0.0),
                 *further,
             )
         )

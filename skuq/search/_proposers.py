@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -48,11 +49,17 @@ class Proposer(Protocol):
 
 @dataclass(frozen=True)
 class RandomProposer:
-    """Propose random configurations, independent of the history.
+    """Propose random configurations, whatever the scores of the history.
 
     Parameters
     ----------
     space : Space
+    shared : tuple of str, default=()
+        Names of the decisions that determine the compiled program.
+    n_trainings : int, default=1
+        Number of trials that share the values of these decisions. Those of an earlier trial are
+        taken as long as there are fewer, and only then others are drawn. Compiling takes longer
+        than training a small table.
 
     Examples
     --------
@@ -65,9 +72,19 @@ class RandomProposer:
     """
 
     space: Space
+    shared: tuple[str, ...] = ()
+    n_trainings: int = 1
 
     def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
-        return self.space.sample(rng)
+        drawn = self.space.sample(rng)
+        if self.n_trainings > 1:
+            tried = [*(record.configuration for record in history), *running]
+            programs = Counter(tuple((name, c[name]) for name in self.shared) for c in tried)
+            # In an order of their own: trials of a parallel search finish in any order.
+            few = sorted((p for p, n in programs.items() if n < self.n_trainings), key=repr)
+            if few:
+                drawn.update(few[rng.integers(len(few))])
+        return drawn
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,8 @@ class SearchProblem:
     criteria : sequence of callable
         Criteria of `EnsembleEvolution`: for the clean validation rows, and for the last set of
         shifted rows if there is one.
+    n_trainings : int
+        Number of trials of random search that share an architecture, and with it a program.
 
     Examples
     --------
@@ -91,6 +93,7 @@ class SearchProblem:
     n_planned: int | None = None
     mutate: Callable[..., Mapping[str, Any]] | None = None
     criteria: Sequence[Callable[..., Any]] = ()
+    n_trainings: int = 1
 
     @property
     def n_sizing(self) -> int:
@@ -411,6 +414,8 @@ class BayesianSearch(SearchStrategy):
 class RandomSearch(SearchStrategy):
     """Random search: "random" and "init" of AutoDEUQ, and "random" of NES (NES-RS, Algorithm 1).
 
+    In the tabular space three trials share an architecture, so that it is compiled once for them.
+
     Parameters
     ----------
     vary : {"auto", "architecture", "hyperparameters", "both", "initialisation"}, default="both"
@@ -433,8 +438,13 @@ class RandomSearch(SearchStrategy):
     _parameter_constraints = {"vary": [_VARY], **_TRIALS}
 
     def proposer(self, problem: SearchProblem) -> Proposer:
-        both = sum(_keep_varied(problem.decisions, self.vary), Space())
-        return Fixed(both.default()) if both.size == 1 else RandomProposer(both)
+        decisions = _keep_varied(problem.decisions, self.vary)
+        both = sum(decisions, Space())
+        if both.size == 1:
+            return Fixed(both.default())
+        # Trials with a common architecture must differ in their training.
+        n_trainings = problem.n_trainings if decisions.hyperparameters.size > 1 else 1
+        return RandomProposer(both, tuple(decisions.architecture.names), n_trainings)
 
 
 @saved_as("search.NESEvolution")

@@ -8,7 +8,8 @@ from sklearn.ensemble import RandomForestRegressor
 
 from skuq._utils._environment import generator
 from skuq.catalog import TrialRecord
-from skuq.networks import Categorical, Decisions, DenseSpace, Real, Space
+from skuq.networks import Categorical, Decisions, DenseSpace, Real, Space, TabularSpace
+from skuq.networks._plan import without_names
 from skuq.search import (
     AgE,
     AgEBO,
@@ -18,7 +19,12 @@ from skuq.search import (
     SearchProblem,
     SuccessiveHalving,
 )
-from skuq.search._proposers import AgeingEvolution, ForestOptimizer, forest_moments
+from skuq.search._proposers import (
+    AgeingEvolution,
+    ForestOptimizer,
+    StartingWith,
+    forest_moments,
+)
 from skuq.search._strategies import fix_decisions
 
 LETTERS = Space([Categorical(name, tuple("abcdef")) for name in ("p", "q", "r")])
@@ -288,6 +294,36 @@ def test_what_each_strategy_learns_from():
     assert set(expected) == set(STRATEGIES)
     for strategy, facts in expected.items():
         assert {fact for fact, true in observed(strategy).items() if true} == facts, strategy
+
+
+@pytest.mark.parametrize("classes", [False, True])
+def test_random_search_of_tables_compiles_few_programs(classes):
+    """Fifty trials have at most twenty architectures, and random ones three trainings each."""
+    x = np.random.default_rng(0).normal(size=(300, 3))
+    space = TabularSpace().bind(x, classes=classes, losses=() if classes else ("crps", "nll"))
+    decisions = space.decisions()
+    problem = SearchProblem(decisions, 50, n_trainings=space.n_trainings)
+    first = RandomSearch().initial_configurations(decisions, space.known_recipes(), {})
+    proposer, history = StartingWith(first, RandomSearch().proposer(problem)), []
+    for k in range(50):
+        # In whichever order trials finish, and while some of them run.
+        shuffled = [history[i] for i in generator(1, "order", k).permutation(k)]
+        running = [record.configuration for record in shuffled[:2]]
+        asked = proposer.ask(shuffled[2:], running, generator(1, "ask", k))
+        assert asked == proposer.ask(history, [], generator(1, "ask", k))
+        history.append(TrialRecord(k, asked, score=0.0))
+    architectures = [{k: r.configuration[k] for k in decisions.architecture.names} for r in history]
+    counts = [architectures.count(architecture) for architecture in architectures]
+    assert sum(1 / n for n in counts) <= 20
+    of_recipes = architectures[: len(first)]
+    assert {n for a, n in zip(architectures[:-3], counts) if a not in of_recipes} == {3}
+    one, *_, other = (r for r, a in zip(history, architectures) if a == architectures[20])
+    assert one.configuration != other.configuration
+    one, other = (space.build(r.configuration, (3,), 4).to_json() for r in (one, other))
+    assert without_names(one) == without_names(other)
+    # Trials that differ in nothing but their architecture do not share it.
+    alone = RandomSearch(vary="architecture").proposer(problem)
+    assert alone.n_trainings == 1
 
 
 @pytest.mark.parametrize(

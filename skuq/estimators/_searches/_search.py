@@ -271,6 +271,7 @@ class SearchEstimator:
             plan.n_trials if isinstance(self.n_trials, str) else n_trials,
             getattr(space, "mutate", None),
             [functools.partial(criterion, head, plan.rule.loss, part) for part in parts],
+            getattr(space, "n_trainings", 1),
         )
         proposer = strategy.proposer(problem)
         # A search that knows all configurations trains them as one program.
