@@ -345,3 +345,82 @@ def nes_images():
         cells.append(f"{clean['entropy']:.2f}, {clean['entropy_ood']:.2f}")
         rows.append([r["dataset"], *cells, str(r["networks"]), str(r["seed"])])
     return markdown(head, rows)
+
+
+# Small and middle tables of classes
+
+ON_CLASSES = {
+    "tabular": "**tabular ensemble**",
+    "plain": "plain ensemble",
+    "logistic": "logistic regression",
+    "NES, 120 s": "NES, 120 s",
+    "AutoDEUQ, 60 s": "AutoDEUQ, 60 s",
+}
+
+
+def log_losses(part):
+    """Log losses of split 0 by set and method, of methods that have run."""
+    found = {}
+    for r in records("classes", part=part, split=0):
+        found.setdefault(r["set"], {})[r["method"]] = r["nll"]
+    return dict(sorted(found.items())) if part == "suite" else found
+
+
+def ratios(part, *rivals, ours="tabular"):
+    """Log losses of a method over the lowest of its rivals', by set."""
+    own = {name: by for name, by in log_losses(part).items() if ours in by}
+    return {name: by[ours] / min(by[rival] for rival in rivals) for name, by in own.items()}
+
+
+def in_words(ratio):
+    """Geometric mean, both ends and the number of lower ones."""
+    quotients = np.array(list(ratio.values()))
+    least, most = (number(end(quotients)) for end in (np.min, np.max))
+    middle = number(np.exp(np.log(quotients).mean()))
+    return f"{middle} times ({least} to {most}; lower on {sum(quotients < 1)} of {len(quotients)})"
+
+
+@table
+def classes_small(part):
+    """Log loss of split 0; bold is the lowest of each set."""
+    losses = log_losses(part)
+    methods = [m for m in ON_CLASSES if any(m in by for by in losses.values())]
+    rows = []
+    for name, by in losses.items():
+        cells = bold_lowest(
+            [number(by[m], 3) if m in by else "" for m in methods],
+            [by.get(m, np.nan) for m in methods],
+        )
+        rows.append([name, *cells])
+    return markdown(["log loss", *(ON_CLASSES[m] for m in methods)], rows)
+
+
+@table
+def classes_small_verdict():
+    """Say how the tabular ensemble's log loss compares on small tables and on few rows."""
+    plain, both = (
+        [in_words(ratios(part, *rivals)) for part in ("suite", "few")]
+        for rivals in (["plain"], ["plain", "logistic"])
+    )
+    return (
+        "On small and middle sets the log loss of `TabularEnsembleClassifier` is "
+        f"{plain[0]} that of the plain ensemble, and with 10 to 100 rows {plain[1]}. Beside the "
+        f"better of the plain ensemble and logistic regression it is {both[0]}, and with few rows "
+        f"{both[1]}. Geometric means; both ends in brackets."
+    )
+
+
+@table
+def classes_search_verdict():
+    """Say how searches of classes compare with the tabular ensemble on the sets they have run."""
+    told = [
+        f"{in_words(ratios('suite', 'tabular', ours=method))} for {title}"
+        for method, title in {
+            "NES, 120 s": "`NESClassifier(max_time=120)`",
+            "AutoDEUQ, 60 s": "`AutoDEUQClassifier(max_time=60)`",
+        }.items()
+    ]
+    return (
+        f"Beside `TabularEnsembleClassifier` the log loss of a search is {' and '.join(told)}: "
+        "geometric means, both ends in brackets."
+    )

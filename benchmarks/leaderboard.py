@@ -389,12 +389,12 @@ def draw():
         critical = studentized_range.ppf(0.95, k, np.inf) / np.sqrt(2)
         critical *= np.sqrt(k * (k + 1) / (6 * n_sets))
         for row, (method, rank) in enumerate(ranks.items()):
-            colour = "C0" if method in ("tabular", "plain") else "0.5"
+            colour = "#0072B2" if method in ("tabular", "plain") else "0.5"
             axis.plot(rank, row, "o", color=colour)
             label = FIELD.get(method, method).strip("*")
             axis.annotate(label, (rank, row), (6, 0), textcoords="offset points", va="center")
         best = ranks.iloc[0]
-        axis.axvspan(best, best + critical, color="C0", alpha=0.1, lw=0)
+        axis.axvspan(best, best + critical, color="#56B4E9", alpha=0.2, lw=0)
         axis.set(
             xlim=(1 - 0.2, k + 1.2),
             ylim=(k - 0.5, -0.5),

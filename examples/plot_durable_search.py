@@ -51,12 +51,12 @@ left.axvline(14.5, color="0.4", linestyle=":")
 left.set_title("One search; the first sitting ended at the dotted line")
 
 sizes = [2, 3, 5, 8, 12]
-for selection, marker in (("greedy", "o"), ("top", "s")):
+for selection, style, colour in (("greedy", "o-", "#0072B2"), ("top", "s--", "#E69F00")):
     nll = [
         -model.reselect(n_members=size, selection=selection).log_prob(X_test, y_test).mean()
         for size in sizes
     ]
-    right.plot(sizes, nll, marker=marker, label=f'selection="{selection}"')
+    right.plot(sizes, nll, style, color=colour, label=f'selection="{selection}"')
 right.set(
     xlabel="n_members",
     ylabel="NLL on test rows (nats)",

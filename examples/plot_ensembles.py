@@ -66,10 +66,10 @@ def main(path):
         information = classifier.predict_uncertainty(grid).epistemic
         print(f"{name}: both trained in {time.perf_counter() - started:.1f} s")
         draw_regression(upper, name, parts)
-        mesh = lower.contourf(side, side, information.reshape(120, 120), levels=20)
+        levels = np.linspace(0, np.log(2), 22)  # one scale: two classes have at most log 2
+        mesh = lower.contourf(side, side, information.reshape(120, 120), levels=levels)
         lower.scatter(*X_moons.T, c=y_moons, cmap="coolwarm", s=8, edgecolors="white", lw=0.3)
-        lower.set(title="mutual information (nats)", aspect="equal")
-        figure.colorbar(mesh, ax=lower)
+        lower.set(aspect="equal", xlabel="first feature", ylabel="second feature")
         inside = np.abs(line[:, 0]) < 3
         outside = np.abs(line[:, 0]) > 5
         print(
@@ -77,6 +77,7 @@ def main(path):
             f"outside {parts.epistemic[outside].mean():.2f}; accuracy on the moons "
             f"{classifier.score(X_moons, y_moons):.3f}"
         )
+    figure.colorbar(mesh, ax=axes[1], label="mutual information (nats)", format="%.2f")
     axes[0, 0].legend(loc="upper left", fontsize="small")
     figure.savefig(path, dpi=100)
     print(f"saved {path}")
@@ -84,8 +85,8 @@ def main(path):
 
 def draw_regression(axis, name, parts):
     for std, colour, label in (
-        (parts.total, "#9ecae1", "2 std, total"),
-        (parts.epistemic, "#3182bd", "2 std, epistemic"),
+        (parts.total, "#9ecae1", "mean ± 2 total std"),
+        (parts.epistemic, "#0072B2", "mean ± 2 epistemic std"),
     ):
         axis.fill_between(
             line[:, 0], parts.mean - 2 * std, parts.mean + 2 * std, color=colour, label=label, lw=0
@@ -93,7 +94,7 @@ def draw_regression(axis, name, parts):
     axis.plot(line, parts.mean, color="black", lw=1, label="mean")
     axis.plot(line, line**3, color="black", lw=1, ls="--", label="truth")
     axis.scatter(X[:, 0], y, color="crimson", s=12, zorder=3, label="rows")
-    axis.set(title=name, ylim=(-200, 200))
+    axis.set(title=name, ylim=(-200, 200), xlabel="x", ylabel="y")
 
 
 if __name__ == "__main__":

@@ -87,6 +87,13 @@ def draw(predictions, truth, title, path):
     for ax, metric in zip(axes[1], ("ck", "kw", "gd")):
         TeamDisplay.from_teams(select_teams(predictions, truth, metric=metric), ax=ax, size=3)
         ax.set_title(f"HQ-{metric.upper()} (α + K), teams of 3")
+    entries = {}
+    for ax in axes.flat:  # one legend for all; how many teams a filter prunes is in `teams_`
+        for handle, label in zip(*ax.get_legend_handles_labels()):
+            entries.setdefault(label.split(" (")[0], handle)
+        ax.get_legend().remove()
+        ax.set_ylim(ax.get_ylim()[0], ax.get_yticks()[-1])
+    figure.legend(entries.values(), entries, loc="outside lower center", ncols=4)
     figure.savefig(path, dpi=110)
 
 

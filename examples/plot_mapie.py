@@ -79,19 +79,27 @@ conformal = {
         network, confidence_level=0.9, resampling=4
     ).fit_conformalize(X[both], y[both]),
 }
+# Colours of Okabe and Ito, and another marker for each curve.
+STYLES = {
+    "color": ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"),
+    "marker": ("o", "s", "D", "^", "v"),
+    "linestyle": ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1))),
+}
 figure, ax = plt.subplots(figsize=(7.5, 4.5), layout="constrained")
+ax.set_prop_cycle(**STYLES)
 bins = np.array_split(np.argsort(abs(X[test, 2])), 8)  # rows by the size of their noise
 centers = [abs(X[test, 2])[rows].mean() for rows in bins]
 found = {}
-for (name, model), style in zip(conformal.items(), ("o-", "s--", "D-.", "^:", "v-")):
+for name, model in conformal.items():
     _, interval = model.predict_interval(X[test])
     low, high = interval[:, :, 0].T
     found[name] = coverage_score(y[test], low, high), mean_width(low, high)
     print(f"{name:30s} holds {found[name][0]:.3f}, width {found[name][1]:.2f}")
     widths = [(high - low)[rows].mean() for rows in bins]
-    ax.plot(centers, widths, style, label=f"{name}: {found[name][0]:.0%} inside")
+    ax.plot(centers, widths, label=f"{name}: {found[name][0]:.0%} inside")
 exact = 2 * 1.645 * (0.05 + 0.6 * np.array(centers))
-ax.plot(centers, exact, color="black", lw=3, alpha=0.3, label="the noise's own 90 % interval")
+look = {"color": "black", "lw": 3, "alpha": 0.3, "marker": "", "linestyle": "-"}
+ax.plot(centers, exact, **look, label="the noise's own 90 % interval")
 ax.set(xlabel="|third feature|, on which the noise depends", ylabel="width of 90 % intervals")
 ax.set(ylim=(0, None), title="Conformal intervals around a deep ensemble")
 ax.legend(fontsize="small", loc="upper left")

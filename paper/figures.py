@@ -2,7 +2,7 @@
 
     python paper/figures.py
 
-``uncertainty.png`` trains an ensemble on made-up data in a few seconds. ``peers.png`` reads what
+``uncertainty.png`` trains an ensemble on synthetic data in a few seconds. ``peers.png`` reads what
 ``benchmarks/leaderboard.py`` has stored.
 """
 
@@ -22,11 +22,11 @@ IMAGES = ROOT / "docs" / "images"
 BLUE, ORANGE, SKY, GREY = "#0072B2", "#D55E00", "#56B4E9", "0.35"  # Okabe and Ito
 SETS = ("yacht", "boston", "energy", "concrete", "wine", "diabetes")
 PEERS = {
-    "gaussian process": ("Gaussian process", "o"),
-    "ngboost": ("NGBoost", "s"),
-    "catboost": ("CatBoost", "^"),
-    "treeffuser": ("Treeffuser", "D"),
-    "boosted quantiles": ("boosted quantiles", "v"),
+    "gaussian process": ("Gaussian process", "o", BLUE),
+    "ngboost": ("NGBoost", "s", ORANGE),
+    "catboost": ("CatBoost", "^", GREY),
+    "treeffuser": ("Treeffuser", "D", "#009E73"),
+    "boosted quantiles": ("boosted quantiles", "v", SKY),
 }
 
 
@@ -56,7 +56,7 @@ def draw_uncertainty():
     right.plot(
         line, epistemic, "--", color=ORANGE, lw=2, label="what the model does not know (epistemic)"
     )
-    right.set(xlabel="x", ylabel="standard deviation, in units of y", title="Why it is unsure")
+    right.set(xlabel="x", ylabel="standard deviation (units of y)", title="Why it is unsure")
     right.set_ylim(0, 1.45 * max(aleatoric.max(), epistemic.max()))
     right.legend(frameon=False, loc="upper left")
     figure.savefig(IMAGES / "uncertainty.png", dpi=130)
@@ -75,12 +75,12 @@ def draw_peers():
         }
         splits = set.intersection(*map(set, scores.values()))
         means = {m: np.mean([own[s] for s in splits]) for m, own in scores.items()}
-        for offset, (method, (label, marker)) in enumerate(PEERS.items()):
+        for offset, (method, (label, marker, colour)) in enumerate(PEERS.items()):
             axes.semilogx(
                 means[method] / means["tabular"],
                 place + 0.12 * (offset - 2),
                 marker,
-                color=f"C{offset}",
+                color=colour,
                 ms=7,
                 label=label if place == 0 else None,
             )
@@ -90,12 +90,11 @@ def draw_peers():
     axes.minorticks_off()
     axes.set_yticks(range(len(SETS)), SETS)
     axes.invert_yaxis()
-    axes.set_xlabel("CRPS relative to skuq's tabular deep ensemble (smaller is better)")
+    axes.set_xlabel("CRPS relative to skuq's tabular ensemble (smaller is better)")
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.savefig(IMAGES / "peers.png", dpi=130)
 
 
 if __name__ == "__main__":
-    with plt.style.context("tableau-colorblind10"):
-        draw_uncertainty()
-        draw_peers()
+    draw_uncertainty()
+    draw_peers()
