@@ -595,7 +595,7 @@ class AdaptedCalibration(DerivedCalibration):
         furthest = abs(scores).max()
         if furthest > _FAR:
             warn_user(
-                f"A truth lies {furthest:.2g} predicted stds away from its prediction. "
+                f"An observed value lies {furthest:.2g} predicted stds away from its prediction. "
                 "Intervals follow changes that large only slowly: `fit` again, on rows "
                 "like these.",
                 CalibrationWarning,

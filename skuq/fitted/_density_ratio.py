@@ -139,7 +139,7 @@ def fit_density_ratio(
             f"The target hardly overlaps with the calibration rows: {unsupported:.0%} of its rows "
             f"have no similar calibration rows, and the effective number of these is "
             f"{n_effective:.0f} of {counts.sum():.0f}. Intervals may be far too narrow or too "
-            "wide. Calibrate with truths of the target: partial_calibrate(X, y).",
+            "wide. Calibrate with observed values of the target: partial_calibrate(X, y).",
             CalibrationWarning,
         )
     return found, factor

@@ -467,7 +467,7 @@ def exchangeability_martingale(scores, reference, *, random_state=None):
     ----------
     scores : array-like of shape (n_samples,)
         A number for each new row, in the order of arrival, for example the absolute error in
-        predicted standard deviations or the negative log density. If truths are not known, use the
+        predicted standard deviations or the negative log density. If y is not observed, use the
         epistemic standard deviation or `neighbor_distance`.
     reference : array-like of shape (n_reference,)
         The same number for calibration rows, which the model has not been trained on.

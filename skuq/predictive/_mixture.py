@@ -273,7 +273,7 @@ class Continuous:
     ) -> np.ndarray:
         """Draw jointly for all rows, to shape (n[, m], n_samples).
 
-        A draw is one possible truth for all rows. They share what is epistemic: one member of a
+        A draw is one possible outcome for all rows. They share what is epistemic: one member of a
         mixture or, in distributions of a single model, one normal number of each output for the
         model's part. The noise is drawn anew for every row and output. Distributions of other rows
         that draw with the same `seed` share these, too.

@@ -447,7 +447,7 @@ def test_scores_refuse_masked_truths():
     model = CalibratedUncertaintyRegressor(Line(), cv=2).fit(X, [1.0, 2.0, 3.0, 4.0])
     with pytest.raises(ValueError, match="y contains NaN"):
         model.log_prob(X, masked)
-    with pytest.raises(ValueError, match="finite truths. Row 3 is nan"):
+    with pytest.raises(ValueError, match="finite. Row 3 is nan"):
         model.partial_calibrate(X, masked)
     for name in ("neg_crps", "neg_nll"):
         with pytest.raises(ValueError, match="must be finite"):

@@ -226,19 +226,19 @@ class CalibratedUncertainty:
         calibration = self._learn(weighted, getattr(self, "classes_", None), ratio)
         self.density_ratio_ = ratio
         self.fitted_ = replace(self.fitted_, calibration=calibration)
-        vars(self).pop("last_time_", None)  # truths that had arrived are forgotten
+        vars(self).pop("last_time_", None)  # values observed before are forgotten
         return self
 
     def partial_calibrate(self, X, y, *, time=None):
-        """Update the calibration with truths that have arrived, without another fit.
+        """Update the calibration with observed values, without another fit.
 
-        Later predictions are those of `fit`, corrected by the truths seen so far. Rows may arrive
+        Later predictions are those of `fit`, corrected by the values seen so far. Rows may arrive
         one by one or many at a time, in the order of time.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
-            Rows whose truths have arrived.
+            Rows whose targets have been observed.
         y : array-like of shape (n,), or of numbers (n, n_outputs)
             Truths of the rows, in the order of their arrival. One row's may be a number or label.
         time : array-like of shape (n,) or None, default=None
@@ -252,12 +252,12 @@ class CalibratedUncertainty:
         Raises
         ------
         ValueError
-            If a truth is missing, or a time is before one that was seen already.
+            If an observed value is missing, or a time is before one that was seen already.
 
         Warns
         -----
         CalibrationWarning
-            If a truth is more than 1000 standard deviations away from its prediction.
+            If an observed value is more than 1000 standard deviations away from its prediction.
         """
         check_is_fitted(self)
         X = self.fitted_.inputs.validate(X, self)
@@ -278,7 +278,7 @@ class CalibratedUncertainty:
 
     @property
     def drift_(self):
-        """Deviation of the calibration of `fit` from the truths that have arrived since."""
+        """Deviation of the calibration of `fit` from the values observed since."""
         if not hasattr(self.fitted_.calibration, "drift"):
             raise AttributeError("`drift_` is available after `partial_calibrate`.")
         return self.fitted_.calibration.drift
@@ -367,7 +367,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
     density_ratio_ : DensityRatio
         Weights of these rows, with measures of the overlap; only after `recalibrate`.
     drift_ : CalibrationDrift
-        Deviation of the calibration of `fit` from the truths that have arrived since; only after
+        Deviation of the calibration of `fit` from the values observed since; only after
         `partial_calibrate`.
     n_features_in_ : int
         Number of features seen during `fit`.
@@ -386,7 +386,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
     ``cv=KFold(5, shuffle=True, random_state=0)``. The conformal guarantee is exact with
     ``cv="prefit"``; over folds it holds as far as the final fit and the fits of the folds agree.
     Calibration in `fit` does not account for shift: `recalibrate` uses inputs of the target
-    population, and `partial_calibrate` uses truths as they arrive.
+    population, and `partial_calibrate` uses observed values as they arrive.
 
     With "conditional" the mean of a row's distribution stays the estimator's prediction. Where the
     networks predict a mean error, the standard deviation is the root of its square plus that of
@@ -394,7 +394,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
     disagree on: both are about the errors, not about the estimator's own members.
 
     After `partial_calibrate` the distribution is a `skuq.predictive.AdaptedDistribution`. Quantiles
-    of the truths' normal scores are tracked with six step sizes, which are weighted by their
+    of the normal scores of observed values are tracked with six step sizes, weighted by their
     losses. The standard deviation is the root mean square distance from the point prediction, so
     that a bias increases it. With "conformal", density and samples then follow the intervals.
 
@@ -486,7 +486,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
             ensure_all_finite=False,
         )
         shape = self.fitted_.output_shape()
-        # A column is one output, and a single number may be one row's truth.
+        # A column is one output, and a single number may be one row's value.
         y = y.reshape(len(y), *shape) if y.size == len(y) * np.prod(shape, dtype=int) else y
         if y.shape[1:] != shape:
             raise ValueError(
@@ -495,8 +495,8 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         wrong = np.flatnonzero(~np.isfinite(y).reshape(len(y), -1).all(axis=1))
         if len(wrong):
             raise ValueError(
-                f"y must hold finite truths. Row {wrong[0]} is {y[wrong[0]]}, one of {len(wrong)} "
-                "that are missing or infinite: leave out rows whose truth has not arrived."
+                f"y must be finite. Row {wrong[0]} is {y[wrong[0]]}, one of {len(wrong)} that are "
+                "missing or infinite: leave out rows whose value has not been observed yet."
             )
         return y
 
@@ -608,7 +608,7 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
     density_ratio_ : DensityRatio
         Weights of these rows, with measures of the overlap; only after `recalibrate`.
     drift_ : ClassDrift
-        Deviation of the calibration of `fit` from the truths that have arrived since; only after
+        Deviation of the calibration of `fit` from the values observed since; only after
         `partial_calibrate`.
     classes_ : ndarray of shape (n_classes,)
         Labels, in the order of probabilities.
