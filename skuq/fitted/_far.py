@@ -553,14 +553,18 @@ def _fit_process(z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, str, float, 
     compared on all rows.
     """
     y = y[:, np.ptp(y, axis=0) > 0]
-    distances = cdist(z[:_SEARCH_ROWS], z[:_SEARCH_ROWS])
+    # A rare class may have no row among the first: what is constant there cannot tell lengths.
+    searched = slice(_SEARCH_ROWS if np.ptp(y[:_SEARCH_ROWS], axis=0).any() else None)
+    few, few_y = z[searched], y[searched]
+    few_y = few_y[:, np.ptp(few_y, axis=0) > 0]
+    distances = cdist(few, few)
     if not (distances > 0).any() or not y.size:
         return None
     median = np.median(distances[distances > 0])
     pairs = [(kernel, float(length)) for kernel in _KERNELS for length in median * _LENGTHS]
-    found = [_deviances(*pair, distances, y[:_SEARCH_ROWS]).min() for pair in pairs]
+    found = [_deviances(*pair, distances, few_y).min() for pair in pairs]
     pairs = [pairs[k] for k in np.argsort(found)[:_N_COMPARED]]
-    stretch = _fit_stretch(z[:_SEARCH_ROWS], y[:_SEARCH_ROWS], *pairs[0])
+    stretch = _fit_stretch(few, few_y, *pairs[0])
     distances = cdist(z * stretch, z * stretch)
     found = [_deviances(*pair, distances, y) for pair in pairs]
     best = int(np.argmin([deviances.min() for deviances in found]))

@@ -207,6 +207,19 @@ def test_means_of_a_transformed_y_stay_near_those_of_the_networks(table):
     assert model.fitted_.far.spread(Z, np.zeros((200, 1))) is not None
 
 
+def test_rare_classes_do_not_decide_where_they_are_constant():
+    """Kernels and lengths are searched on a part of the rows, in which a class may be missing."""
+    rng = np.random.default_rng(0)
+    z = rng.uniform(-1, 1, (200, 4))
+    y, rare = truth(z), np.eye(200)[150]
+    with np.errstate(all="raise"):
+        stretch, _, length, _ = _far._fit_process(z, np.column_stack([y, rare]))
+        alone, _, least, _ = _far._fit_process(z, y[:, None])
+        _far._fit_process(z, rare[:, None])
+    assert_array_equal(stretch, alone)
+    assert 0.5 * least < length < 2 * least
+
+
 @pytest.fixture(scope="module")
 def classifier(table):
     X, y = table

@@ -314,8 +314,9 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         Regressor with `predict_distribution` (all of skuq's) or ``predict(X, return_std=True)``,
         such as scikit-learn's Gaussian process; also as the last step of a pipeline or the
         estimator of a search. A regressor without uncertainty, such as a random forest, gets the
-        distribution of its errors, which is the same for all rows. With ``cv="prefit"`` also any
-        fitted model with `predict`, such as a Keras model, or a function of X.
+        distribution of its errors, the same for all rows but with ``method="conditional"``. With
+        ``cv="prefit"`` also any fitted model with `predict`, such as a Keras model, or a function
+        of X.
     method : {"scale", "parts", "isotonic", "conformal", "conditional"}, default="scale"
         "scale" multiplies all standard deviations by the factor that maximises the likelihood of
         the calibration rows, shrunk towards 1 by its standard error: a factor that does not differ
