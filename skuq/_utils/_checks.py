@@ -9,6 +9,7 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from sklearn.base import BaseEstimator
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.frozen import FrozenEstimator
@@ -77,7 +78,7 @@ def check_targets(y: Any, estimator: Any) -> np.ndarray:
         label = quoted[0] if quoted else str(error)
         raise ValueError(
             f"{name} is a regressor, and y must hold numbers. Got the label {label}. Classes are "
-            "for classifiers, for example DeepEnsembleClassifier."
+            "for classifiers, for example TabularEnsembleClassifier."
         ) from error
     return numbers
 
@@ -86,7 +87,12 @@ def check_labels(y: Any) -> np.ndarray:
     """Check that y holds classes, none of them missing, and return an array (n,)."""
     if y is None:
         raise ValueError("A classifier requires y to be passed, but the target y is None.")
-    y = column_or_1d(fill_masked(y), warn=True)
+    y = fill_masked(y)
+    objects = np.asarray(y).ravel()
+    # scikit-learn's message would not say that NaN are in y; None is another type of label, below.
+    if objects.dtype == object and (pd.isna(objects) & [v is not None for v in objects]).any():
+        raise ValueError("Input y contains NaN: leave out rows whose label is missing.")
+    y = column_or_1d(y, warn=True)
     assert_all_finite(y, input_name="y")
     labels = y.tolist() if y.dtype == object else []
     kinds = sorted({"str" if isinstance(label, str) else type(label).__name__ for label in labels})

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.validation import check_array, column_or_1d, validate_data
+from sklearn.utils.validation import check_array, column_or_1d
 
 from skuq._params import StrOptions
 from skuq._utils._checks import check_labels, check_targets, fill_masked
@@ -390,7 +390,7 @@ class ClassTargets(Targets):
 
     def validate(self, y: Any, estimator: Any) -> np.ndarray:
         """Check that y holds classes (n,)."""
-        return check_labels(validate_data(estimator, y=fill_masked(y)))
+        return check_labels(y)
 
     def fit_encoder(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Learn the classes and their weights, and return codes (n, 1)."""

@@ -275,8 +275,8 @@ REFUSALS = [
             (np.arange(4).astype("M8[D]"), "dates or times"),
             (pd.Series(pd.date_range("2020", periods=4, tz="UTC")), "dates or times"),
             (sparse.csr_array(np.ones((4, 1))), "Sparse data was passed for y"),
-            (["ant", "bee"] * 2, "is a regressor, .* label 'ant'.* DeepEnsembleClassifier"),
-            (mixed("ant", "bee", 1, 2), "is a regressor, .* label 'ant'.* DeepEnsembleClassifier"),
+            (["ant", "bee"] * 2, "is a regressor, .* 'ant'.* TabularEnsembleClassifier"),
+            (mixed("ant", "bee", 1, 2), "is a regressor, .* 'ant'.* TabularEnsembleClassifier"),
         )
     ),
     *(
