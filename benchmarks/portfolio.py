@@ -30,7 +30,8 @@ from skuq.ensembles import GreedySelection
 from skuq.ensembles._likelihood import likelihood_statistics
 from skuq.estimators._task import read_task
 from skuq.networks import Space, TabularSpace
-from skuq.networks._heads import CategoricalHead, GaussianMixtureHead
+from skuq.networks._heads import CategoricalHead
+from skuq.networks._mixture_heads import GaussianMixtureHead
 from skuq.search import AgEBO, SearchProblem, SuccessiveHalving
 from skuq.tables._inputs import TableInputs
 from skuq.tables._targets import ClassTargets, NumberTargets

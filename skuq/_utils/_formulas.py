@@ -22,6 +22,13 @@ _LEAST_RANGE = 1e-9  # smallest range of the values relative to their size: far 
 # Quadrature nodes of a tail, of all pieces together, and the fewest of one piece.
 _TAIL_NODES, _PIECE_NODES, _LEAST_NODES = 16, 64, 4
 _TINY = 1e-100  # smallest range, for values that are all 0; its square does not underflow
+_SQRT_HALF, _SQRT_2_OVER_PI = math.sqrt(0.5), math.sqrt(2 / math.pi)
+
+
+def mean_distance(mean, std, xp=np):
+    """Compute E|X| of normals X with these means and standard deviations, arrays or tensors."""
+    z, erf = mean / std, special.erf if xp is np else xp.erf
+    return std * (z * erf(_SQRT_HALF * z) + _SQRT_2_OVER_PI * xp.exp(-0.5 * xp.square(z)))
 
 
 def check_quantile_levels(levels) -> np.ndarray:

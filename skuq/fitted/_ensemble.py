@@ -27,7 +27,8 @@ from skuq.fitted._far import (
     learn_far_uncertainty,
 )
 from skuq.fitted._posterior import member_posterior
-from skuq.networks._heads import CategoricalHead, PackedHead, QuantileHead
+from skuq.networks._heads import CategoricalHead, QuantileHead
+from skuq.networks._mixture_heads import PackedHead
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._mixture import epistemic_factor
 from skuq.tables._inputs import ForeignInputs, ImageInputs, Rows, TableInputs

@@ -26,13 +26,8 @@ from scipy.spatial.distance import cdist
 
 from skuq._utils._environment import generator
 from skuq._utils._records import record_repr, saved_as, state_of
-from skuq.networks._heads import (
-    CategoricalHead,
-    GaussianHead,
-    GaussianMixtureHead,
-    PackedHead,
-    SquaredErrorHead,
-)
+from skuq.networks._heads import CategoricalHead, GaussianHead, SquaredErrorHead
+from skuq.networks._mixture_heads import GaussianMixtureHead, PackedHead
 from skuq.predictive import CategoricalMixture, TransformedMixture
 from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._scaling import FARTHEST

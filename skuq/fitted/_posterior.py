@@ -23,7 +23,8 @@ from scipy import special
 from skuq.catalog import Member
 from skuq.fitted._far import FarArrays, far_spread, far_spread_of_tensors
 from skuq.networks import GaussianHead
-from skuq.networks._heads import GaussianMixtureHead, SquaredErrorHead
+from skuq.networks._heads import SquaredErrorHead
+from skuq.networks._mixture_heads import GaussianMixtureHead
 from skuq.networks._nomu import READOUTS, NomuHead
 from skuq.networks._plan import Plan, make_plan
 from skuq.networks._plan_parts import ARRAYS, Run, tensors

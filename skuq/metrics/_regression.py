@@ -17,7 +17,7 @@ from scipy import special
 from sklearn.metrics import mean_pinball_loss
 
 from skuq._utils._checks import check_weights
-from skuq._utils._formulas import LOG_SQRT_2PI
+from skuq._utils._formulas import LOG_SQRT_2PI, mean_distance
 from skuq.metrics._checks import (
     average,
     check_arrays,
@@ -140,7 +140,7 @@ def crps_loss(y_true, mean, std, *, sample_weight=None):
 def crps_normal(error: np.ndarray, std: np.ndarray) -> np.ndarray:
     """Compute the CRPS of normals from errors of the mean, element by element, without checks."""
     # E|X - y| - E|X - X'| / 2, where E|X - X'| = 2 std / sqrt(pi).
-    return _mean_distance(error, std) - std / np.sqrt(np.pi)
+    return mean_distance(error, std) - std / np.sqrt(np.pi)
 
 
 def crps_mixture_loss(y_true, loc, scale, weights=None, *, sample_weight=None):
@@ -195,19 +195,13 @@ def mixture_crps(
     # CRPS = sum_k w_k E|X_k - y| - 1/2 sum_kl w_k w_l E|X_k - X_l| (Eq. 5).
     losses = np.zeros_like(y)
     for k, weight in enumerate(weights):
-        losses += weight * _mean_distance(y - loc[k], scale[k])
+        losses += weight * mean_distance(y - loc[k], scale[k])
         # Each pair counts twice, as (k, other) and (other, k), which cancels the factor 1/2.
         for other in range(k):
             spread = np.hypot(scale[k], scale[other])
-            losses -= weight * weights[other] * _mean_distance(loc[k] - loc[other], spread)
+            losses -= weight * weights[other] * mean_distance(loc[k] - loc[other], spread)
         losses -= weight**2 * scale[k] / np.sqrt(np.pi)  # the pair (k, k)
     return losses
-
-
-def _mean_distance(shift, std):
-    """Compute E|Z| of a normal Z with this mean and standard deviation."""
-    z = shift / std
-    return std * (z * special.erf(z / np.sqrt(2)) + np.sqrt(2 / np.pi) * np.exp(-0.5 * z**2))
 
 
 def crps_sample_loss(y_true, samples, *, fair=True, sample_weight=None):

@@ -12,12 +12,11 @@ _load_saved, _, _SAVED = lazy_loader.attach(
         "_dense": ["WidthDepthSpace"],
         "_heads": [
             "CategoricalHead",
-            "GaussianMixtureHead",
-            "PackedHead",
             "QuantileHead",
             "SquaredErrorHead",
             "StudentTHead",
         ],
+        "_mixture_heads": ["GaussianMixtureHead", "PackedHead"],
         "_nomu": ["NomuHead"],
         "_operator": ["OperatorHead"],
     },

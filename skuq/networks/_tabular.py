@@ -25,7 +25,7 @@ from skuq import backend
 from skuq._params import Interval, Options, Settings, StrOptions
 from skuq._utils._checks import check_count
 from skuq._utils._records import saved_as
-from skuq.networks._heads import PackedHead
+from skuq.networks._mixture_heads import PackedHead
 from skuq.networks._space import Categorical, Decisions, Integer, Real, Space
 
 _FLOAT32 = {"dtype": "float32"}

@@ -185,7 +185,7 @@ class NestedGaussianMixture(NormalMembers):
 
     See Also
     --------
-    skuq.networks._heads.GaussianMixtureHead : Head that predicts the parameters.
+    skuq.networks._mixture_heads.GaussianMixtureHead : Head that predicts the parameters.
 
     References
     ----------

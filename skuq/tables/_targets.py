@@ -22,14 +22,8 @@ from skuq._utils._messages import warn_user
 from skuq._utils._records import saved_as
 from skuq.exceptions import TableWarning
 from skuq.networks import GaussianHead
-from skuq.networks._heads import (
-    CategoricalHead,
-    GaussianMixtureHead,
-    PackedHead,
-    QuantileHead,
-    SquaredErrorHead,
-    StudentTHead,
-)
+from skuq.networks._heads import CategoricalHead, QuantileHead, SquaredErrorHead, StudentTHead
+from skuq.networks._mixture_heads import GaussianMixtureHead, PackedHead
 from skuq.predictive import (
     CategoricalMixture,
     GaussianMixture,

@@ -11,13 +11,12 @@ from skuq.metrics import crps_loss, crps_mixture_loss
 from skuq.networks import GaussianHead
 from skuq.networks._heads import (
     CategoricalHead,
-    GaussianMixtureHead,
-    PackedHead,
     QuantileHead,
     SquaredErrorHead,
     StudentTHead,
     _log_t_constant,
 )
+from skuq.networks._mixture_heads import GaussianMixtureHead, PackedHead
 from skuq.predictive import NestedGaussianMixture, QuantileMixture
 
 LIKELIHOODS = [

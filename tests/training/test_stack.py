@@ -8,7 +8,7 @@ from training_data import make_data, train_member, train_stack
 
 from skuq.backend import keras
 from skuq.networks import GaussianHead
-from skuq.networks._heads import GaussianMixtureHead, PackedHead
+from skuq.networks._mixture_heads import GaussianMixtureHead, PackedHead
 from skuq.networks._plan import make_plan
 from skuq.networks._space import OPTIMIZERS
 from skuq.tables import TrainingData

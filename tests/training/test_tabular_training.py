@@ -10,7 +10,7 @@ from training_data import split_table, train_member, train_stack
 
 from skuq.backend import keras, ops
 from skuq.networks import GaussianHead, build_tabular
-from skuq.networks._heads import PackedHead
+from skuq.networks._mixture_heads import PackedHead
 from skuq.networks._plan import make_plan
 from skuq.networks._plan_parts import Run
 from skuq.networks._tabular import bin_edges

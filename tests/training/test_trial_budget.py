@@ -11,7 +11,7 @@ from training_data import make_data
 
 from skuq.catalog._records import TrialBudget, TrialOutcome
 from skuq.networks import GaussianHead, TabularSpace
-from skuq.networks._heads import GaussianMixtureHead
+from skuq.networks._mixture_heads import GaussianMixtureHead
 from skuq.tables import TrainingData
 from skuq.tables._inputs import Rows
 from skuq.tables._splits import make_splits
