@@ -6,9 +6,13 @@ from inspect import cleandoc
 from operator import attrgetter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from _tables import stored
+from _tables_classifiers import ratios
+from leaderboard import mean_scores
 from results_tables import BLOCK, PAGES
+from tabular import SMALL
 
 import skuq
 
@@ -55,6 +59,17 @@ def test_public_names_are_in_the_api_page():
 def test_everything_on_the_api_page_has_an_example():
     found = {name: attrgetter(name)(skuq).__doc__ or "" for name in LISTED}
     assert not [name for name, docstring in found.items() if "\n>>> " not in cleandoc(docstring)]
+
+
+def test_docstrings_of_the_recommended_estimators_say_what_is_stored():
+    scores = {m: mean_scores("regression", "crps")[0].loc[m] for m in ("tabular", "plain")}
+    below = [scores["tabular"][s] < scores["plain"][s] for s in (*SMALL, "diabetes")]
+    assert "below that of the plain" in skuq.TabularEnsembleRegressor.__doc__
+    assert "each of six sets" in skuq.TabularEnsembleRegressor.__doc__
+    assert below == 6 * [True]
+    assert "on most tables" in skuq.TabularEnsembleClassifier.__doc__
+    for part in ("suite", "few"):
+        assert np.mean([ratio < 1 for ratio in ratios(part, "plain").values()]) > 0.6
 
 
 def test_costs_in_words_are_those_of_the_table():
