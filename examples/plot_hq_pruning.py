@@ -37,6 +37,7 @@ from skuq.plotting import TeamDisplay
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.ticker import MaxNLocator  # noqa: E402
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data-dir", type=Path, help="folder of the benchmark data")
@@ -92,7 +93,11 @@ def draw(predictions, truth, title, path):
         for handle, label in zip(*ax.get_legend_handles_labels()):
             entries.setdefault(label.split(" (")[0], handle)
         ax.get_legend().remove()
-        ax.set_ylim(ax.get_ylim()[0], ax.get_yticks()[-1])
+        bottom = ax.get_ylim()[0]
+        drawn = [marks.get_offsets() for marks in ax.collections if len(marks.get_offsets())]
+        top = max(places[:, 1].max() for places in drawn)
+        ax.set_ylim(bottom, top + 0.08 * (top - bottom))
+        ax.yaxis.set_major_locator(MaxNLocator(6))
     figure.legend(entries.values(), entries, loc="outside lower center", ncols=4)
     figure.savefig(path, dpi=110)
 
