@@ -2,7 +2,7 @@
 A table as it comes: categories, missing values, noise that is not normal
 =========================================================================
 
-Prices of made-up flats, from a pandas frame with numbers, strings and gaps that goes straight
+Prices of synthetic flats, from a pandas frame with numbers, strings and gaps that goes straight
 into `fit`. A deep ensemble of plain networks beside a tabular ensemble: predictions
 with their intervals; how much of the uncertainty is noise, and how much comes from having seen
 few flats of a district; and what kinds of `loss` make of a flat whose price has two peaks.
@@ -67,10 +67,10 @@ MODELS = {
     "tabular": skuq.TabularEnsembleRegressor(random_state=0),
     **{
         f'loss="{loss}"': skuq.TabularEnsembleRegressor(loss=loss, random_state=0)
-        for loss in ("gaussian-mixture", "quantiles")
+        for loss in ("crps", "quantiles")
     },
 }
-COLOURS = dict(zip(MODELS, ["#7f7f7f", "#0072B2", "#D55E00", "#009E73"]))
+COLOURS = dict(zip(MODELS, ["#7f7f7f", "#0072B2", "#E69F00", "#009E73"]))
 
 
 def scores(model):
@@ -135,7 +135,8 @@ def draw_densities(axis, models, row):
     truth += 0.5 * stats.norm.pdf(y, SEA_VIEW * expected, SEA_VIEW * scale)
     axis.fill_between(y, truth, color="0.85", lw=0, label="truth")
     edges = np.linspace(y[0], y[-1], 31)
-    for name, label in zip(list(MODELS)[1:], ["normal", "mixture of normals", "quantiles"]):
+    labels = ["mixture of normals, the default", "normal", "quantiles"]
+    for name, label in zip(list(MODELS)[1:], labels):
         repeated = flat.iloc[np.zeros(len(edges), dtype=int)]
         share = np.diff(models[name].predict_distribution(repeated).cdf(edges))
         axis.stairs(share / np.diff(edges), edges, color=COLOURS[name], lw=1.6, label=label)
