@@ -29,7 +29,6 @@ from skuq.networks._mixture_heads import PackedHead
 from skuq.networks._space import Categorical, Decisions, Integer, Real, Space
 
 _FLOAT32 = {"dtype": "float32"}
-_NORMALIZATIONS = {"batch": "BatchNormalization", "layer": "LayerNormalization"}
 
 _AUTO = StrOptions({"auto"})
 
@@ -125,27 +124,22 @@ def build_tabular(
     n_outputs: int,
     *,
     hidden_units: Sequence[int] = (256, 256, 256),
-    activation: str = "relu",
-    parametric_activation: bool = False,
+    activation: str = "silu",
     embedding: str | Mapping | None = None,
     categories: Mapping[int, int] | None = None,
     category_dim: int | Sequence[int] = 8,
-    feature_scale: bool = False,
     dropout: float | None = None,
     residual: bool = False,
-    normalization: str | None = None,
-    parametrization: str = "standard",
-    zero_output: bool = False,
     n_copies: int = 1,
-    shared: bool = True,
 ):
     """Build a Keras model for tables, with linear outputs, from parts of RealMLP and TabM.
 
     The layers are, in order: embeddings of categories, embeddings of numbers, a scale for each
-    feature, hidden blocks (dense layer, normalisation, activation, dropout, residual connection)
-    and outputs. Their names, as used in `rate_factors_of_layers`, are "categories", "embedding",
-    "scale", "repeat", "hidden_1", "normalization_1", "activation_1", "dropout_1", "residual_2" ..
-    and "output".
+    feature, hidden blocks (dense layer in the neural tangent parametrisation, parametric
+    activation, dropout, residual connection) and outputs. Their names, as used in
+    `rate_factors_of_layers`, are "categories", "embedding", "scale", "repeat", "hidden_1",
+    "activation_1", "dropout_1", "residual_2" .. and "output". Without hidden layers there is no
+    scale either, and outputs start at 0: training up to the best epoch is a penalty then.
 
     Parameters
     ----------
@@ -155,10 +149,8 @@ def build_tabular(
         Number of raw outputs, of all copies together.
     hidden_units : sequence of int, default=(256, 256, 256)
         Widths of the hidden layers of one copy.
-    activation : str, default="relu"
-        Keras' name of the activation.
-    parametric_activation : bool, default=False
-        Use RealMLP's `ParametricActivation`.
+    activation : str, default="silu"
+        Keras' name of the activation f in ``x + alpha * (f(x) - x)``.
     embedding : str or mapping, optional
         Kind of a `NumericEmbedding`, or its arguments. Its `columns` are positions in the input,
         by default all that are not in `categories`. None adds no such layer.
@@ -166,24 +158,14 @@ def build_tabular(
         Position in the input and number of codes of each `CategoryEmbedding` column.
     category_dim : int or sequence of int, default=8
         Length of the categories' vectors, for all columns or for each.
-    feature_scale : bool, default=False
-        Add a `FeatureScale` layer.
     dropout : float, optional
         Rate of dropout after hidden layers. None adds no dropout layers; 0 adds them for a recipe
         to set their rate.
     residual : bool, default=False
         Add a hidden block's input to its output, where both have the same width.
-    normalization : {"batch", "layer"}, optional
-        Normalisation before the activation. "layer" needs a single copy, since it would mix
-        copies.
-    parametrization : {"standard", "ntk"}, default="standard"
-        Use Keras' `Dense` or `NTKDense` for dense layers.
-    zero_output : bool, default=False
-        Initialise the output layer to 0.
     n_copies : int, default=1
-        Number of members in one network (TabM). Their outputs are concatenated, see `PackedHead`.
-    shared : bool, default=True
-        Whether the copies' hidden layers share their kernels.
+        Number of members in one network (TabM), which share the kernels of hidden layers. Their
+        outputs are concatenated, see `PackedHead`.
 
     Raises
     ------
@@ -197,127 +179,94 @@ def build_tabular(
     Examples
     --------
     >>> from skuq.networks import build_tabular
-    >>> model = build_tabular((3,), 2, hidden_units=(8,), embedding="periodic", feature_scale=True)
+    >>> model = build_tabular((3,), 2, hidden_units=(8,), embedding="periodic")
     >>> [layer.name for layer in model.layers]
     ['input', 'embedding', 'scale', 'hidden_1', 'activation_1', 'output']
     """
     from skuq.networks import _tabular_layers  # its layers load the backend
 
-    _check_settings(input_shape, n_outputs, normalization, parametrization, n_copies)
+    if len(input_shape) != 1:
+        raise ValueError(f"`input_shape` must be (n_features,). Got {input_shape!r}.")
+    # Every copy has the same number of outputs, see `PackedHead`.
+    if n_outputs % check_count("n_copies", n_copies):
+        raise ValueError(
+            f"`n_outputs` must be a multiple of `n_copies`. Got n_outputs={n_outputs} and "
+            f"n_copies={n_copies}."
+        )
+
+    def dense(x, units, name, *, shared=True, first=False, zero=False):
+        """Apply a dense layer; in the first one, copies get different factors of their inputs."""
+        if n_copies == 1:
+            return _tabular_layers.NTKDense(units, zero, name=name, **_FLOAT32)(x)
+        signs = "random-signs" if embedding is None else "normal"
+        return _tabular_layers.EnsembleDense(
+            units, n_copies, shared, signs if first else "ones", zero, name=name, **_FLOAT32
+        )(x)
+
     layers = backend.keras.layers
-    dense = _Dense(n_copies, parametrization == "ntk", embedding is not None)
     inputs = backend.keras.Input(shape=input_shape, name="input", dtype="float32")
-    x = _encode(inputs, embedding, categories or {}, category_dim, feature_scale)
+    x = embed_categories(inputs, categories or {}, category_dim)
+    if embedding is not None:
+        settings = {"kind": embedding} if isinstance(embedding, str) else embedding
+        x = _embed_numbers(x, input_shape[0], categories or {}, **settings)
+    if hidden_units:
+        x = _tabular_layers.FeatureScale(name="scale", **_FLOAT32)(x)
     if n_copies > 1:  # each copy gets all features
         x = _tabular_layers.Repeat(n_copies, name="repeat", **_FLOAT32)(x)
-    activate = _tabular_layers.ParametricActivation if parametric_activation else layers.Activation
     for i, units in enumerate(hidden_units, start=1):
         entered = x
-        # Batch normalisation has a bias of its own, and subtracts any other.
-        use_bias = normalization != "batch"
-        x = dense(x, units, f"hidden_{i}", shared=shared, first=i == 1, use_bias=use_bias)
-        if normalization is not None:
-            normalize = getattr(layers, _NORMALIZATIONS[normalization])
-            x = normalize(name=f"normalization_{i}", **_FLOAT32)(x)
-        x = activate(activation, name=f"activation_{i}", **_FLOAT32)(x)
+        x = dense(x, units, f"hidden_{i}", first=i == 1)
+        activate = _tabular_layers.ParametricActivation(
+            activation, name=f"activation_{i}", **_FLOAT32
+        )
+        x = activate(x)
         if dropout is not None:
             x = layers.Dropout(dropout, name=f"dropout_{i}", **_FLOAT32)(x)
         if residual and i > 1 and entered.shape == x.shape:
             x = layers.Add(name=f"residual_{i}", **_FLOAT32)([entered, x])
     # Copies do not share the output layer.
+    is_linear = not hidden_units
     outputs = dense(
-        x, n_outputs // n_copies, "output", shared=False, first=not hidden_units, zero=zero_output
+        x, n_outputs // n_copies, "output", shared=False, first=is_linear, zero=is_linear
     )
     return backend.keras.Model(inputs, outputs, name="tabular", **_FLOAT32)
 
 
-def _encode(x, embedding, categories, category_dim, feature_scale):
-    """Replace codes by vectors and numbers by their embeddings, then scale each feature."""
+def embed_categories(x: Any, categories: Mapping[int, int], dims: int | Sequence[int]) -> Any:
+    """Replace columns of codes by vectors, which follow after the other columns."""
     from skuq.networks import _tabular_layers
 
-    n_features = x.shape[-1]
-    code_columns = sorted(categories)
-    if code_columns:
-        if not 0 <= code_columns[0] <= code_columns[-1] < n_features:
-            raise ValueError(
-                f"`categories` must have columns in 0 .. {n_features - 1}. Got {code_columns}."
-            )
-        n_codes = [categories[column] for column in code_columns]
-        x = _tabular_layers.CategoryEmbedding(
-            code_columns, n_codes, category_dim, name="categories", **_FLOAT32
-        )(x)
+    columns = sorted(categories)
+    if not columns:
+        return x
+    if not 0 <= columns[0] <= columns[-1] < x.shape[-1]:
+        raise ValueError(
+            f"`categories` must have columns in 0 .. {x.shape[-1] - 1}. Got {columns}."
+        )
+    n_codes = [categories[column] for column in columns]
+    return _tabular_layers.CategoryEmbedding(columns, n_codes, dims, name="categories", **_FLOAT32)(
+        x
+    )
+
+
+def _embed_numbers(x, n_features, categories, columns=None, **settings):
+    """Embed numeric columns, given by their positions in the input, by default all of them."""
+    from skuq.networks import _tabular_layers
+
     # The columns of codes are gone now, so that the other columns have new positions.
-    if embedding is not None:
-        settings = {"kind": embedding} if isinstance(embedding, str) else dict(embedding)
-        numbers = [column for column in range(n_features) if column not in set(code_columns)]
-        columns = settings.pop("columns", None)
-        columns = numbers if columns is None else list(columns)
-        if not set(columns) <= set(numbers):
-            raise ValueError(
-                "`columns` of the embedding must be numeric columns of the input. Got "
-                f"{columns} of {n_features} columns, with codes in {code_columns}."
-            )
-        columns = [numbers.index(column) for column in columns]
-        if columns:
-            x = _tabular_layers.NumericEmbedding(
-                columns=columns, name="embedding", **settings, **_FLOAT32
-            )(x)
-    return _tabular_layers.FeatureScale(name="scale", **_FLOAT32)(x) if feature_scale else x
-
-
-@dataclass(frozen=True)
-class _Dense:
-    """Apply dense layers of one network, or of several copies of it."""
-
-    n_copies: int
-    ntk: bool
-    embedded: bool  # whether an embedding precedes: it decides the copies' first factors
-
-    def __call__(self, x, units, name, *, shared, first, use_bias=True, zero=False):
-        """Apply a layer; in the first one, copies get different factors of their inputs."""
-        from skuq.networks import _tabular_layers
-
-        if self.n_copies > 1:
-            signs = "normal" if self.embedded else "random-signs"
-            return _tabular_layers.EnsembleDense(
-                units,
-                self.n_copies,
-                shared=shared,
-                input_initializer=signs if first else "ones",
-                use_bias=use_bias,
-                ntk=self.ntk,
-                zero=zero,
-                name=name,
-                **_FLOAT32,
-            )(x)
-        zeros = {"kernel_initializer": "zeros", "bias_initializer": "zeros"} if zero else {}
-        kind = _tabular_layers.NTKDense if self.ntk else backend.keras.layers.Dense
-        return kind(units, use_bias=use_bias, name=name, **zeros, **_FLOAT32)(x)
-
-
-def _check_settings(input_shape, n_outputs, normalization, parametrization, n_copies):
-    """Raise ValueError if settings of `build_tabular` are invalid or do not agree."""
-    if len(input_shape) != 1:
-        raise ValueError(f"`input_shape` must be (n_features,). Got {input_shape!r}.")
-    if normalization not in (None, *_NORMALIZATIONS):
+    numbers = [column for column in range(n_features) if column not in categories]
+    columns = numbers if columns is None else list(columns)
+    if not set(columns) <= set(numbers):
         raise ValueError(
-            f"`normalization` must be None or one of {tuple(_NORMALIZATIONS)}. "
-            f"Got {normalization!r}."
+            "`columns` of the embedding must be numeric columns of the input. Got "
+            f"{columns} of {n_features} columns, with codes in {sorted(categories)}."
         )
-    if parametrization not in ("standard", "ntk"):
-        raise ValueError(f'`parametrization` must be "standard" or "ntk". Got {parametrization!r}.')
-    check_count("n_copies", n_copies)
-    # Every copy has the same number of outputs, see `PackedHead`.
-    if n_outputs % n_copies:
-        raise ValueError(
-            f"`n_outputs` must be a multiple of `n_copies`. Got n_outputs={n_outputs} and "
-            f"n_copies={n_copies}."
-        )
-    if normalization == "layer" and n_copies > 1:
-        raise ValueError(
-            '`normalization="layer"` would mix the copies of a network with '
-            f'n_copies={n_copies}. Use "batch" or None.'
-        )
+    if not columns:
+        return x
+    columns = [numbers.index(column) for column in columns]
+    return _tabular_layers.NumericEmbedding(
+        columns=columns, name="embedding", **settings, **_FLOAT32
+    )(x)
 
 
 def bin_edges(x, n_bins: int = 32) -> np.ndarray:
@@ -602,7 +551,6 @@ class BoundTabularSpace:
             n_outputs,
             hidden_units=[int(configuration["width"])] * int(configuration["n_layers"]),
             activation=configuration["activation"],
-            parametric_activation=True,
             embedding=embedding,
             categories=self.categories,
             # Vectors of about sqrt(number of codes) entries, from 2 to 16, column by column.
@@ -610,12 +558,8 @@ class BoundTabularSpace:
                 int(np.clip(round(self.categories[column] ** 0.5), 2, 16))
                 for column in sorted(self.categories)
             ],
-            feature_scale=configuration["n_layers"] > 0,
             dropout=0.0 if configuration["dropout"] else None,  # the recipe sets the rate
             residual=configuration["residual"],
-            parametrization="ntk",
-            # Without hidden layers, training from 0 to the best epoch is a penalty.
-            zero_output=configuration["n_layers"] == 0,
             n_copies=n_copies,
         )
 

@@ -21,6 +21,14 @@ from skuq.networks._plan_parts import LayerSpec, NoPlan, Run, tensors
 _registered = keras.saving.register_keras_serializable(package="skuq")
 
 
+def _standard_normal():
+    return keras.initializers.RandomNormal(stddev=1.0)
+
+
+def _zeros_or(zero, initializer):
+    return keras.initializers.Zeros() if zero else initializer
+
+
 @_registered
 class RandomSigns(keras.initializers.RandomUniform):
     """Initializer of random signs: -1 or 1, equally likely."""
@@ -170,7 +178,7 @@ class ParametricActivation(_TabularLayer):
 
 @_registered
 class NTKDense(_TabularLayer):
-    """Dense layer in the neural tangent parametrisation: ``f(x @ kernel / sqrt(d) + bias)``.
+    """Dense layer in the neural tangent parametrisation: ``x @ kernel / sqrt(d) + bias``.
 
     Kernel and bias are initialised as standard normal numbers. A learning rate then has the same
     effect in layers of any width, and good rates are larger than for `keras.layers.Dense`.
@@ -179,12 +187,8 @@ class NTKDense(_TabularLayer):
     ----------
     units : int
         Number of outputs.
-    activation : str, default=None
-        Keras' name of the activation; None is linear.
-    use_bias : bool, default=True
-        Add a trained bias.
-    kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer :
-        See `keras.layers.Dense`.
+    zero : bool, default=False
+        Initialise kernel and bias to 0.
 
     References
     ----------
@@ -199,40 +203,17 @@ class NTKDense(_TabularLayer):
     (5, 4)
     """
 
-    _read = staticmethod(operations.DenseOperation.read_ntk)
-    _settings = ("units", "activation", "use_bias")
+    _read = staticmethod(operations.read_ntk_dense)
+    _names, _settings = ("kernel", "bias"), ("units", "zero")
 
-    def __init__(
-        self,
-        units,
-        activation=None,
-        use_bias=True,
-        kernel_initializer=None,
-        bias_initializer=None,
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        **kwargs,
-    ):
+    def __init__(self, units, zero=False, **kwargs):
         super().__init__(**kwargs)
-        self.units = check_count("units", units)
-        self.activation = keras.activations.serialize(keras.activations.get(activation))
-        self.use_bias = use_bias
-        # Standard normal at any width: the operation divides by sqrt(d) in each call.
-        normal = keras.initializers.RandomNormal(stddev=1.0)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer or normal)
-        self.bias_initializer = keras.initializers.get(bias_initializer or normal.clone())
-        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
-        self._names = ("kernel", "bias") if use_bias else ("kernel",)
+        self.units, self.zero = check_count("units", units), zero
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
-        }
+    def _set_initializers(self, weights):
+        # Standard normal at any width: the operation divides by sqrt(d) in each call.
+        for name in self._names:
+            setattr(self, f"{name}_initializer", _zeros_or(self.zero, _standard_normal()))
 
 
 @_registered
@@ -243,17 +224,16 @@ class NumericEmbedding(_TabularLayer):
 
     Parameters
     ----------
-    kind : {"periodic", "plr", "piecewise-linear"}, default="periodic"
+    kind : {"periodic", "piecewise-linear"}, default="periodic"
         "periodic" (PBLD): a linear map of ``cos(2 pi w x + b)`` with trained frequencies w and
         phases b, and the column itself, which counts in `dim`; all columns then follow after the
-        embeddings. "plr": ReLUs of a linear map of cosines and sines. "piecewise-linear": a
-        linear map of the share of each bin that lies below x.
+        embeddings. "piecewise-linear": a linear map of the share of each bin that lies below x.
     columns : sequence of int, optional
         Columns to embed, by default all. Other columns are passed through.
     dim : int, default=4
         Length of the vector of each column.
     n_frequencies : int, default=16
-        Number of frequencies of the periodic kinds.
+        Number of frequencies of periodic embeddings.
     scale : float, default=0.1
         Standard deviation of the initial frequencies, for columns of scale 1. Larger values let
         the network's function change more quickly.
@@ -264,14 +244,14 @@ class NumericEmbedding(_TabularLayer):
     References
     ----------
     Y. Gorishniy, I. Rubachev and A. Babenko, "On embeddings for numerical features in tabular
-    deep learning", NeurIPS 2022 (PLR, piecewise linear); Holzmueller et al., 2024, as in
+    deep learning", NeurIPS 2022 (piecewise linear); Holzmueller et al., 2024, as in
     `FeatureScale` (PBLD).
 
     Examples
     --------
     >>> import numpy as np
     >>> from skuq.networks import NumericEmbedding
-    >>> tuple(NumericEmbedding("plr", columns=[0], dim=4)(np.ones((5, 3))).shape)  # 4 + 2 columns
+    >>> tuple(NumericEmbedding(columns=[0], dim=4)(np.ones((5, 3))).shape)  # 4 and 2 columns
     (5, 6)
     """
 
@@ -289,10 +269,8 @@ class NumericEmbedding(_TabularLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if kind not in ("periodic", "plr", "piecewise-linear"):
-            raise ValueError(
-                f'`kind` must be "periodic", "plr" or "piecewise-linear". Got {kind!r}.'
-            )
+        if kind not in ("periodic", "piecewise-linear"):
+            raise ValueError(f'`kind` must be "periodic" or "piecewise-linear". Got {kind!r}.')
         self.kind = kind
         self.columns = None if columns is None else [int(column) for column in columns]
         self.dim = check_count("dim", dim)
@@ -323,18 +301,11 @@ class NumericEmbedding(_TabularLayer):
                     f"repeat. Got {self._edges.tolist()}."
                 )
         # Trained variables, in the order in which the operation takes them.
-        self._names = ("frequencies", "phases", "kernel", "bias")
-        if kind == "plr":
-            self._names = ("frequencies", "kernel", "bias")
-        if kind == "piecewise-linear":
-            self._names = ("kernel", "bias")
+        periodic = ("frequencies", "phases") if kind == "periodic" else ()
+        self._names = (*periodic, "kernel", "bias")
 
     def _set_initializers(self, weights):
-        if self.kind == "plr":
-            # Truncated, as in the authors' code.
-            self.frequencies_initializer = keras.initializers.TruncatedNormal(stddev=self.scale)
-        else:
-            self.frequencies_initializer = keras.initializers.RandomNormal(stddev=self.scale)
+        self.frequencies_initializer = keras.initializers.RandomNormal(stddev=self.scale)
         self.phases_initializer = keras.initializers.RandomUniform(-math.pi, math.pi)
         # 1 / sqrt(number of inputs) of the linear map, whose kernel is (d, t, dim).
         limit = weights[-2].shape[1] ** -0.5
@@ -428,7 +399,7 @@ class Repeat(_TabularLayer):
 
 @_registered
 class EnsembleDense(_TabularLayer):
-    """Dense layer of several copies of a network, whose features are concatenated.
+    """`NTKDense` of several copies of a network, whose features are concatenated.
 
     Inputs are (n_samples, n_copies * d) and outputs (n_samples, n_copies * units), copy after
     copy.
@@ -439,21 +410,13 @@ class EnsembleDense(_TabularLayer):
         Number of outputs of one copy.
     n_copies : int
         Number of copies.
-    activation : str, default=None
-        Keras' name of the activation; None is linear.
     shared : bool, default=True
-        Use one kernel for all copies (BatchEnsemble), or a kernel for each.
-    adapters : bool, default=True
-        With a shared kernel, multiply inputs and outputs of each copy by trained factors of its
-        own.
+        Use one kernel for all copies, whose inputs and outputs are multiplied by trained factors
+        of each copy (BatchEnsemble); or a kernel for each copy.
     input_initializer : {"ones", "random-signs", "normal"}, default="ones"
         Initial factors of the inputs. Copies would stay equal if all layers started with ones, so
         that the first layer of TabM uses random signs on plain features, and normal numbers after
         embeddings.
-    use_bias : bool, default=True
-        Whether each copy has a bias.
-    ntk : bool, default=False
-        Use the parametrisation of `NTKDense`.
     zero : bool, default=False
         Initialise kernel and biases to 0.
 
@@ -473,34 +436,19 @@ class EnsembleDense(_TabularLayer):
     """
 
     _read = staticmethod(operations.EnsembleDense.read)
-    _settings = (
-        *("units", "n_copies", "activation", "shared", "adapters", "input_initializer"),
-        *("use_bias", "ntk", "zero"),
-    )
+    _settings = ("units", "n_copies", "shared", "input_initializer", "zero")
 
     def __init__(
-        self,
-        units,
-        n_copies,
-        activation=None,
-        shared=True,
-        adapters=True,
-        input_initializer="ones",
-        use_bias=True,
-        ntk=False,
-        zero=False,
-        **kwargs,
+        self, units, n_copies, shared=True, input_initializer="ones", zero=False, **kwargs
     ):
         super().__init__(**kwargs)
         self.units, self.n_copies = check_count("units", units), check_count("n_copies", n_copies)
-        self.activation = keras.activations.serialize(keras.activations.get(activation))
-        self.shared, self.adapters, self.use_bias = shared, adapters, use_bias
-        self.ntk, self.zero = ntk, zero
+        self.shared, self.zero = shared, zero
         self.input_initializer = input_initializer
         first = {
             "ones": keras.initializers.Ones,
             "random-signs": RandomSigns,
-            "normal": lambda: keras.initializers.RandomNormal(stddev=1.0),
+            "normal": _standard_normal,
         }
         if input_initializer not in first:
             raise ValueError(
@@ -508,22 +456,13 @@ class EnsembleDense(_TabularLayer):
             )
         self.inputs_initializer = first[input_initializer]()
         self.outputs_initializer = keras.initializers.Ones()
-        factors = ("inputs", "outputs") if shared and adapters else ()
-        bias = ("bias",) if use_bias else ()
         # In the order in which the operation takes them.
-        self._names = ("kernel", *factors, *bias)
+        self._names = ("kernel", *(("inputs", "outputs") if shared else ()), "bias")
 
     def _set_initializers(self, weights):
-        limit = weights[0].shape[-2] ** -0.5  # as in TabM
         # Copies that share the kernel start with equal biases, too: they differ only by the
         # factors of the first layer's inputs.
-        uniform_bias = SameRows if self.shared else keras.initializers.RandomUniform
-        self.kernel_initializer = keras.initializers.RandomUniform(-limit, limit)
-        self.bias_initializer = uniform_bias(-limit, limit)
-        if self.ntk:
-            self.kernel_initializer = keras.initializers.RandomNormal(stddev=1.0)
-            # Uniform on +-sqrt(3): variance 1, as the kernel's.
-            self.bias_initializer = uniform_bias(-math.sqrt(3), math.sqrt(3))
-        if self.zero:
-            self.kernel_initializer = keras.initializers.Zeros()
-            self.bias_initializer = keras.initializers.Zeros()
+        uniform = SameRows if self.shared else keras.initializers.RandomUniform
+        self.kernel_initializer = _zeros_or(self.zero, _standard_normal())
+        # Uniform on +-sqrt(3): variance 1, as the kernel's.
+        self.bias_initializer = _zeros_or(self.zero, uniform(-math.sqrt(3), math.sqrt(3)))

@@ -10,7 +10,7 @@ the same leading axes. If they have a member axis, x can be without it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -111,13 +111,6 @@ class DenseOperation:
         operation = cls(check_activation(config["activation"]), config["use_bias"])
         return LayerSpec(operation, weights, shape=(units,))
 
-    @classmethod
-    def read_ntk(cls, config, shapes):
-        """Read an `NTKDense` layer, whose factor is 1 / sqrt(number of inputs)."""
-        ((n,),) = shapes
-        spec = cls.read(config, shapes)
-        return spec._replace(operation=replace(spec.operation, factor=n**-0.5))
-
     def __call__(self, run, weights, state, x):
         xp = run.namespace.xp
         # Assignments with an operator change arrays in place; tensors get new values.
@@ -127,6 +120,14 @@ class DenseOperation:
         if self.use_bias:
             y += row(xp, weights[1])
         return run.namespace.activation(self.activation)(y), state
+
+
+def read_ntk_dense(config, shapes):
+    """Read an `NTKDense` layer, whose factor is 1 / sqrt(number of inputs)."""
+    ((n,),) = shapes
+    units = config["units"]
+    operation = DenseOperation("linear", use_bias=True, factor=n**-0.5)
+    return LayerSpec(operation, [Weight((n, units)), Weight((units,))], shape=(units,))
 
 
 def _by_feature(xp, x):
@@ -147,51 +148,36 @@ def _linear_by_feature(xp, encoded, kernel, bias):
 
 @dataclass(frozen=True)
 class PeriodicEmbedding:
-    """Apply cosines with trained frequencies, and then a linear map, to each feature.
+    """Apply cosines with trained frequencies and phases, then a linear map, to each feature.
 
-    "PBLD" uses cosines with trained phases, and keeps the features after the result. "PLR" uses
-    cosines and sines and a ReLU after the linear map, and drops the features.
+    All features follow after the result: PBLD of Holzmueller et al. (2024).
     """
 
     columns: tuple[int, ...]
-    others: tuple[int, ...]  # columns that are passed through
-    phases: bool  # True for PBLD, False for PLR
     width: int  # numbers in a row before the linear maps
 
     @classmethod
     def read(cls, config, shapes):
         ((n,),) = shapes
         columns = _check_columns(config["columns"], n)
-        phases = config["kind"] == "periodic"
         d, n_frequencies = len(columns), config["n_frequencies"]
-        dim = config["dim"] - phases  # PBLD counts the feature itself in `dim`
+        dim = config["dim"] - 1  # which counts the feature itself
         if dim < 1:
             raise NoPlan
-        weights = [Weight((d, n_frequencies))]
-        if phases:
-            weights.append(Weight((d, n_frequencies)))
-        # Cosines only, or cosines and sines.
-        n_encoded = n_frequencies * (1 if phases else 2)
-        weights += [Weight((d, n_encoded, dim)), Weight((d, dim))]
-        others = _other_columns(columns, n)
-        # PBLD passes all columns on, PLR only those that are not embedded.
-        n_out = d * dim + (n if phases else len(others))
-        operation = cls(columns, others, phases, width=d * n_encoded)
-        return LayerSpec(operation, weights, shape=(n_out,))
+        waves = Weight((d, n_frequencies))  # frequencies, and phases
+        weights = [waves, waves, Weight((d, n_frequencies, dim)), Weight((d, dim))]
+        operation = cls(columns, width=d * n_frequencies)
+        return LayerSpec(operation, weights, shape=(d * dim + n,))
 
     def __call__(self, run, weights, state, x):
-        xp, cosine = run.namespace.xp, run.namespace.cosine
-        frequencies, *phases, kernel, bias = weights
+        xp = run.namespace.xp
+        frequencies, phases, kernel, bias = weights
         features = _by_feature(xp, concatenate_features(xp, _slices(x, self.columns)))
-        turns = features * frequencies[..., None, :]  # (.., d, n, n_frequencies)
-        if self.phases:  # cos(2 pi w x + b)
-            turns += phases[0][..., None, :] / (2 * math.pi)
-            embedded = _linear_by_feature(xp, cosine(turns), kernel, bias)
-            return concatenate_features(xp, [embedded, x]), state
-        # cos(2 pi w x) and sin(2 pi w x), which is the cosine a quarter turn later.
-        encoded = xp.concatenate([cosine(turns), cosine(turns - 0.25)], axis=-1)
-        y = run.namespace.activation("relu")(_linear_by_feature(xp, encoded, kernel, bias))
-        return concatenate_features(xp, [y, *_slices(x, self.others)]), state
+        # cos(2 pi w x + b), (.., d, n, n_frequencies)
+        turns = features * frequencies[..., None, :]
+        turns += phases[..., None, :] / (2 * math.pi)
+        embedded = _linear_by_feature(xp, run.namespace.cosine(turns), kernel, bias)
+        return concatenate_features(xp, [embedded, x]), state
 
 
 @dataclass(frozen=True)
@@ -252,12 +238,8 @@ _UNBOUNDED = 1e30  # a bound that no share reaches
 
 def read_numeric_embedding(config, shapes):
     """Read the operation of a `NumericEmbedding` layer."""
-    kind = {
-        "periodic": PeriodicEmbedding,
-        "plr": PeriodicEmbedding,
-        "piecewise-linear": PiecewiseLinearEmbedding,
-    }[config["kind"]]
-    return kind.read(config, shapes)
+    is_periodic = config["kind"] == "periodic"
+    return (PeriodicEmbedding if is_periodic else PiecewiseLinearEmbedding).read(config, shapes)
 
 
 @dataclass(frozen=True)
@@ -318,16 +300,12 @@ class Repeat:
 class EnsembleDense:
     """Dense layer of several copies, whose features are concatenated.
 
-    The copies either share one kernel, with factors of their own for inputs and outputs
-    (adapters), or have a kernel each.
+    The copies either share one kernel, with factors of their own for inputs and outputs, or have a
+    kernel each.
     """
 
-    activation: str
     n_copies: int
     shared: bool
-    adapters: bool
-    use_bias: bool
-    factor: float
 
     @classmethod
     def read(cls, config, shapes):
@@ -335,45 +313,28 @@ class EnsembleDense:
         k, units, shared = config["n_copies"], config["units"], config["shared"]
         if n % k:
             raise NoPlan
-        # Features of one copy.
-        d = n // k
+        d = n // k  # features of one copy
         # Kernel, then the factors of inputs and outputs, then biases.
         weights = [Weight((d, units) if shared else (k, d, units))]
-        adapters = shared and config["adapters"]
-        if adapters:
+        if shared:
             weights += [Weight((k, d)), Weight((k, units))]
-        if config["use_bias"]:
-            weights.append(Weight((k, units)))
-        operation = cls(
-            check_activation(config["activation"]),
-            n_copies=k,
-            shared=shared,
-            adapters=adapters,
-            use_bias=config["use_bias"],
-            factor=d**-0.5 if config["ntk"] else 1,
-        )
-        return LayerSpec(operation, weights, shape=(k * units,))
+        operation = cls(n_copies=k, shared=shared)
+        return LayerSpec(operation, [*weights, Weight((k, units))], shape=(k * units,))
 
     def __call__(self, run, weights, state, x):
         xp = run.namespace.xp
-        kernel, *others = weights
+        kernel, *factors, bias = weights
         d, units = kernel.shape[-2:]
         x = xp.reshape(x, (*x.shape[:-2], -1, self.n_copies, d))  # (.., n, n_copies, d)
         if not self.shared:  # one product for each copy: (.., n_copies, n, d) @ (.., k, d, units)
             y = xp.swapaxes(xp.matmul(xp.swapaxes(x, -2, -3), kernel), -2, -3)
         else:
-            if self.adapters:
-                x = x * others[0][..., None, :, :]
+            x = x * factors[0][..., None, :, :]
             # One product for all copies: (.., n * n_copies, d) @ (.., d, units).
             y = xp.matmul(xp.reshape(x, (*x.shape[:-3], -1, d)), kernel)
             y = xp.reshape(y, (*y.shape[:-2], -1, self.n_copies, units))
-            if self.adapters:
-                y = y * others[1][..., None, :, :]
-        if self.factor != 1:
-            y = y * self.factor
-        if self.use_bias:
-            y = y + others[-1][..., None, :, :]
-        y = run.namespace.activation(self.activation)(y)
+            y = y * factors[1][..., None, :, :]
+        y = y * d**-0.5 + bias[..., None, :, :]
         return xp.reshape(y, (*y.shape[:-3], -1, self.n_copies * units)), state
 
 
@@ -382,7 +343,7 @@ TABULAR_READERS = {
     "skuq>CategoryEmbedding": CategoryEmbedding.read,
     "skuq>EnsembleDense": EnsembleDense.read,
     "skuq>FeatureScale": FeatureScale.read,
-    "skuq>NTKDense": DenseOperation.read_ntk,
+    "skuq>NTKDense": read_ntk_dense,
     "skuq>NumericEmbedding": read_numeric_embedding,
     "skuq>ParametricActivation": ParametricActivation.read,
     "skuq>Repeat": Repeat.read,

@@ -30,23 +30,14 @@ def outputs(model, seed=0, x=X):
 
 VARIANTS = {
     "plain": {},
-    "realmlp": {
-        "embedding": "periodic",
-        "feature_scale": True,
-        "parametric_activation": True,
-        "parametrization": "ntk",
-        "activation": "mish",
-        "dropout": 0.1,
-    },
-    "plr, residual": {"embedding": "plr", "residual": True, "normalization": "layer"},
-    "categories": {"categories": CODES, "category_dim": [2, 3], "normalization": "batch"},
+    "realmlp": {"embedding": "periodic", "activation": "mish", "dropout": 0.1},
+    "residual": {"residual": True, "activation": "relu"},
+    "categories": {"categories": CODES, "category_dim": [2, 3]},
     "everything": {
         "categories": CODES,
         "embedding": {"kind": "piecewise-linear", "edges": bin_edges(X[:, NUMBERS], 4), "dim": 3},
-        "feature_scale": True,
     },
     "tabm": {"n_copies": 3, "embedding": "periodic", "categories": CODES},
-    "packed": {"n_copies": 3, "shared": False, "parametrization": "ntk", "residual": True},
 }
 
 
@@ -61,11 +52,11 @@ def test_every_variant_has_a_plan(name):
 
 def test_layers_stand_in_their_order():
     model = build_tabular(
-        (6,), 2, hidden_units=(8, 8), categories=CODES, embedding="periodic", feature_scale=True,
-        dropout=0.1, residual=True, normalization="batch", n_copies=2,
+        (6,), 2, hidden_units=(8, 8), categories=CODES, embedding="periodic", dropout=0.1,
+        residual=True, n_copies=2,
     )  # fmt: skip
     first = ["input", "categories", "embedding", "scale", "repeat"]
-    block = ["hidden_{}", "normalization_{}", "activation_{}", "dropout_{}"]
+    block = ["hidden_{}", "activation_{}", "dropout_{}"]
     second = [*block, "residual_{}"]
     expected = [*first, *(p.format(1) for p in block), *(p.format(2) for p in second), "output"]
     assert names(model) == expected
@@ -78,8 +69,9 @@ def test_embeddings_take_the_numeric_columns():
     assert layer.columns == [0, 1, 2, 3]  # 4 numbers, before two vectors of 8
     assert layer.output.shape == (None, 4 * 3 + 4 + 2 * 8)
     some = build_tabular(
-        (6,), 1, categories=CODES, embedding={"kind": "plr", "columns": [5, 2]}, hidden_units=()
-    )
+        (6,), 1, categories=CODES, embedding={"columns": [5, 2]}, hidden_units=(1,),
+        activation="linear",
+    )  # fmt: skip
     assert some.get_layer("embedding").columns == [3, 1]
     # A column that nothing embeds has no wave in it: it enters the outputs linearly.
     steps = np.tile(X[:1], (3, 1))
@@ -96,32 +88,28 @@ def test_only_codes_leave_nothing_to_embed():
 
 
 def test_residual_layers_add_what_came_in():
-    plain = build_tabular((6,), 1, hidden_units=(8, 8), dropout=None)
-    residual = build_tabular((6,), 1, hidden_units=(8, 8), residual=True)
-    (w1, b1, w2, b2, w3, b3) = make_plan(plain.to_json()).split(
+    plain = build_tabular((6,), 1, hidden_units=(8, 8), activation="relu")
+    residual = build_tabular((6,), 1, hidden_units=(8, 8), activation="relu", residual=True)
+    _, w1, b1, _, w2, b2, _, w3, b3 = make_plan(plain.to_json()).split(
         draw_variables(plain, 0)[0].astype(float)
     )
-    first = np.maximum(X @ w1 + b1, 0)
-    second = np.maximum(first @ w2 + b2, 0)
-    assert_allclose(outputs(plain), second @ w3 + b3, rtol=1e-12)
-    assert_allclose(outputs(residual), (first + second) @ w3 + b3, rtol=1e-12)
+    first = np.maximum(X @ w1 / np.sqrt(6) + b1, 0)  # scales and alphas start at 1
+    second = np.maximum(first @ w2 / np.sqrt(8) + b2, 0)
+    assert_allclose(outputs(plain), second @ w3 / np.sqrt(8) + b3, rtol=1e-12)
+    assert_allclose(outputs(residual), (first + second) @ w3 / np.sqrt(8) + b3, rtol=1e-12)
     widths = build_tabular((6,), 1, hidden_units=(8, 4, 4), residual=True)
     assert [n for n in names(widths) if "residual" in n] == ["residual_3"]
 
 
-@pytest.mark.parametrize("settings", [{}, {"parametrization": "ntk"}, {"n_copies": 2}])
-def test_zero_outputs(settings):
-    settings = {"hidden_units": (8,), "activation": "tanh", **settings}
-    assert not outputs(build_tabular((6,), 2, zero_output=True, **settings)).any()
-    assert outputs(build_tabular((6,), 2, **settings)).all()
+@pytest.mark.parametrize("settings", [{}, {"n_copies": 2}])
+def test_linear_networks_start_at_zero(settings):
+    assert not outputs(build_tabular((6,), 2, hidden_units=(), **settings)).any()
+    assert outputs(build_tabular((6,), 2, hidden_units=(8,), **settings)).all()
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_copies_do_not_hear_of_each_other(shared):
+def test_copies_do_not_hear_of_each_other():
     """Weights of one copy change only the outputs of that copy."""
-    model = build_tabular(
-        (6,), 6, hidden_units=(8, 8), n_copies=3, shared=shared, normalization="batch"
-    )
+    model = build_tabular((6,), 6, hidden_units=(8, 8), n_copies=3)
     plan = make_plan(model.to_json())
     flat, state = draw_variables(model, 0)
     parts = plan.split(flat.astype(float))
@@ -157,11 +145,8 @@ def test_copies_start_as_tabm_does():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"normalization": "group"}, "`normalization` must be None or one of"),
-        ({"parametrization": "mup"}, "`parametrization` must be .*Got 'mup'"),
         ({"n_copies": 0}, "`n_copies` must be a positive whole number. Got 0"),
         ({"n_copies": 4}, "multiple of `n_copies`. Got n_outputs=6 and n_copies=4"),
-        ({"n_copies": 2, "normalization": "layer"}, "would mix the copies"),
         ({"categories": {6: 3}}, "`categories` must have columns in 0 .. 5. Got .6."),
         (
             {"categories": CODES, "embedding": {"columns": [0, 4]}},
@@ -180,9 +165,8 @@ def test_what_does_not_go_together_is_refused(settings, message):
 def test_many_rows_give_what_few_rows_give(activation):
     """Large arrays take other formulas for cosines and sigmoids; far rows do not overflow."""
     model = build_tabular(
-        (6,), 2, hidden_units=(16, 16), activation=activation, embedding="periodic",
-        parametric_activation=True, parametrization="ntk",
-    )  # fmt: skip
+        (6,), 2, hidden_units=(16, 16), activation=activation, embedding="periodic"
+    )
     x = np.random.default_rng(1).normal(size=(3000, 6)) * 10 ** np.linspace(-2, 4, 3000)[:, None]
     with np.errstate(over="raise", invalid="raise"):
         many = outputs(model, x=x)

@@ -29,22 +29,17 @@ EDGES = [[-1.0, -0.25, 0.5, 2.0], [0.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0]]  #
 LAYERS = {
     "scale": lambda: FeatureScale(),
     "parametric": lambda: ParametricActivation("mish"),
-    "ntk": lambda: NTKDense(5, "selu", kernel_regularizer="l2"),
-    "ntk without bias": lambda: NTKDense(5, use_bias=False),
+    "ntk": lambda: NTKDense(5),
     "periodic": lambda: NumericEmbedding(n_frequencies=5),
     "periodic, some": lambda: NumericEmbedding(columns=[1, 2, 5], n_frequencies=5, dim=3),
-    "plr": lambda: NumericEmbedding("plr", columns=[4, 0], n_frequencies=5),
     "piecewise linear": lambda: NumericEmbedding(
         "piecewise-linear", columns=[0, 3, 5], edges=EDGES, dim=2
     ),
     "categories": lambda: CategoryEmbedding([4, 1], [7, 3], [3, 2]),
     "all categories": lambda: CategoryEmbedding(range(6), [4] * 6),
     "repeat": lambda: Twice(),
-    "copies": lambda: EnsembleDense(4, 3, "relu", input_initializer="random-signs"),
-    "copies, ntk": lambda: EnsembleDense(4, 2, "tanh", input_initializer="normal", ntk=True),
-    "copies without adapters": lambda: EnsembleDense(4, 3, adapters=False),
-    "copies without bias": lambda: EnsembleDense(4, 3, use_bias=False),
-    "copies apart": lambda: EnsembleDense(4, 3, "relu", shared=False),
+    "copies": lambda: EnsembleDense(4, 3, input_initializer="random-signs"),
+    "copies apart": lambda: EnsembleDense(4, 3, shared=False),
 }
 
 
@@ -207,13 +202,7 @@ def test_feature_scale_and_parametric_activation():
 
 
 def test_ntk_dense_is_a_dense_layer_of_a_smaller_kernel():
-    def formula(x, kernel, bias):
-        return ACTIVATIONS["selu"](np.dot(x, kernel / np.sqrt(6)) + bias)
-
-    check("ntk", formula)
-    check("ntk without bias", lambda x, kernel: np.dot(x, kernel) / np.sqrt(6))
-    penalty = make_plan(model_of("ntk").to_json()).weights[0]
-    assert penalty.l2 == 0.01 and penalty.l1 == 0
+    check("ntk", lambda x, kernel, bias: np.dot(x, kernel / np.sqrt(6)) + bias)
 
 
 def test_periodic_embedding():
@@ -231,18 +220,6 @@ def test_periodic_embedding():
 
     check("periodic", formula(range(6)))
     check("periodic, some", formula([1, 2, 5]))
-
-
-def test_plr_embedding():
-    def formula(x, frequencies, kernel, bias):
-        embedded = []
-        for j, column in enumerate([4, 0]):
-            phase = 2 * np.pi * frequencies[j] * x[column]
-            waves = np.concatenate([np.cos(phase), np.sin(phase)])
-            embedded.append(np.maximum(waves @ kernel[j] + bias[j], 0))
-        return np.concatenate([*embedded, x[[1, 2, 3, 5]]])
-
-    check("plr", formula)
 
 
 def test_piecewise_linear_embedding():
@@ -281,22 +258,18 @@ def test_category_embedding():
     check("categories", formula)
 
 
-@pytest.mark.parametrize("name", ["copies", "copies, ntk", "copies apart"])
+@pytest.mark.parametrize("name", ["copies", "copies apart"])
 def test_copies_are_as_many_dense_layers(name):
-    k = 2 if "ntk" in name else 3
-    d, activation = 6 // k, "tanh" if "ntk" in name else "relu"
-
     def formula(x, kernel, *others):
-        *adapters, bias = others
+        *factors, bias = others
         outputs = []
-        for c in range(k):
-            part = x[c * d : (c + 1) * d]
-            if adapters:
-                part = part * adapters[0][c]
-            y = part @ (kernel if kernel.ndim == 2 else kernel[c])
-            y = y / np.sqrt(d) if "ntk" in name else y
-            y = y * adapters[1][c] if adapters else y
-            outputs.append(ACTIVATIONS[activation](y + bias[c]))
+        for c in range(3):
+            part = x[2 * c : 2 * c + 2]
+            if factors:
+                part = part * factors[0][c]
+            y = part @ (kernel if kernel.ndim == 2 else kernel[c]) / np.sqrt(2)
+            y = y * factors[1][c] if factors else y
+            outputs.append(y + bias[c])
         return np.concatenate(outputs)
 
     check(name, formula)
@@ -328,7 +301,7 @@ def test_first_values_are_the_papers():
     assert set(np.unique(tabm["inputs"])) == {-1.0, 1.0} and abs(tabm["inputs"].mean()) < 0.2
     assert (tabm["outputs"] == 1).all()
     assert (tabm["bias"] == tabm["bias"][0]).all() and len(np.unique(tabm["bias"])) == 20
-    assert 0.19 < np.abs(tabm["kernel"]).max() <= 0.2
+    assert abs(tabm["kernel"].std() - 1) < 0.1 and 1.5 < np.abs(tabm["bias"]).max() <= np.sqrt(3)
     apart = drawn(EnsembleDense(20, 8, shared=False), 8 * 25)
     assert len(np.unique(apart["bias"])) == 160
     zero = drawn(EnsembleDense(20, 8, shared=False, zero=True), 8 * 25)

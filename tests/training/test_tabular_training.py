@@ -38,30 +38,25 @@ def make_data(n_train=45, n_valid=20, seed=0):
 def realmlp(**settings):
     settings = {"dropout": 0.2, **settings}
     return build_tabular(
-        (4,), 2, hidden_units=(9, 9), activation="mish", parametric_activation=True,
-        embedding={"kind": "periodic", "n_frequencies": 5, "scale": 0.5}, categories={1: 5},
-        category_dim=3, feature_scale=True, parametrization="ntk", **settings,
+        (4,), 2, hidden_units=(9, 9), activation="mish", categories={1: 5}, category_dim=3,
+        embedding={"kind": "periodic", "n_frequencies": 5, "scale": 0.5}, **settings,
     )  # fmt: skip
 
 
 def binned():
     edges = bin_edges(make_data().x[:, [0, 2, 3]], 6)
     return build_tabular(
-        (4,), 2, hidden_units=(9,), categories={1: 5}, residual=True, normalization="layer",
+        (4,), 2, hidden_units=(9, 9), categories={1: 5}, residual=True,
         embedding={"kind": "piecewise-linear", "edges": edges},
     )  # fmt: skip
 
 
 def copies():
-    return build_tabular((4,), 6, hidden_units=(9, 9), n_copies=3, embedding="plr", dropout=0.1)
-
-
-def apart():
-    return build_tabular((4,), 6, hidden_units=(9,), n_copies=3, shared=False)
+    return build_tabular((4,), 6, hidden_units=(9, 9), n_copies=3, dropout=0.1)
 
 
 def small():
-    return build_tabular((4,), 2, hidden_units=(9,), feature_scale=True, dropout=0.2)
+    return build_tabular((4,), 2, hidden_units=(9,), dropout=0.2)
 
 
 TABM_HEAD = PackedHead(HEAD, 3)
@@ -69,7 +64,6 @@ NETWORKS = {
     "realmlp": (realmlp, HEAD),
     "binned": (binned, HEAD),
     "copies": (copies, TABM_HEAD),
-    "apart": (apart, TABM_HEAD),
 }
 
 
@@ -90,7 +84,6 @@ def assert_equal_runs(stack, alone, rtol=1e-3):
             ("copies", True),
             ("binned", False),
             ("copies", False),
-            ("apart", False),
             ("realmlp", True),
         ],
     ),

@@ -19,15 +19,15 @@ from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
+from skuq import backend
 from skuq._utils._environment import generator
-from skuq.backend import in_thread
 from skuq.catalog import Member
 from skuq.ensembles import stacking_weights
 from skuq.ensembles._selection import drop_light, fit_class_mixture
 from skuq.estimators._ensembles import _shared as shared
-from skuq.networks import TabularSpace, build_tabular
+from skuq.networks import TabularSpace
 from skuq.networks._space import Space
-from skuq.networks._tabular import class_recipes
+from skuq.networks._tabular import class_recipes, embed_categories
 from skuq.predictive._calibration import fit_out_of_bag
 from skuq.tables._targets import normal_components, unpack_copies
 from skuq.training import TrainingJob, predict_members
@@ -145,7 +145,7 @@ def _pad(parts, number):
     ]
 
 
-@in_thread
+@backend.in_thread
 def _make_jobs(estimator, task, network, kinds, given, n_members, padded):
     """Make a stack of each kind of networks, and list the origins of all members.
 
@@ -215,7 +215,7 @@ def weigh_kinds(task, members, origins, n_kinds):
     return (shares / np.maximum(counts, 1))[kinds] / shares.sum()
 
 
-@in_thread
+@backend.in_thread
 def _fit_linear(task, parts, seeds):
     """Fit logistic regressions, with the penalty that is best on the rows held out.
 
@@ -231,10 +231,11 @@ def _fit_linear(task, parts, seeds):
     columns = [x[:, [k for k in range(x.shape[1]) if k not in n_codes]]]
     columns += [np.eye(n)[x[:, k].astype(int)] for k, n in sorted(n_codes.items())]
     design, n_classes = np.concatenate(columns, axis=1), head.n_classes
-    model = build_tabular(
-        data.x.shape[1:], n_classes, hidden_units=(), categories=n_codes, category_dim=n_classes
-    )
-    network = model.to_json()
+    keras = backend.keras
+    inputs = keras.Input(data.x.shape[1:], dtype="float32")
+    logits = keras.layers.Dense(n_classes, dtype="float32")
+    outputs = logits(embed_categories(inputs, n_codes, n_classes))
+    network = keras.Model(inputs, outputs, dtype="float32").to_json()
     fits, losses = [], []
     for strength in _STRENGTHS if task.splits.validates else (0.3,):
         found = []
