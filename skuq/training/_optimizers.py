@@ -7,8 +7,8 @@ Therefore scalar factors are multiplied first, and no array is divided twice.
 
 Notation: w weights and g gradient, both (n_weights,) or (n_members, n_weights); t number of the
 step, from 1; lr learning rate, a number or an array that broadcasts over w; m and v first and
-second moments. `init` makes the slots (the optimiser's state), and `update` maps
-``(w, slots, g, t, lr)`` to ``(w, slots)``.
+second moments; c the optimiser's constants. `init` makes the slots (the optimiser's state), and
+`update` maps ``(w, slots, g, t, lr)`` to ``(w, slots)``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,14 @@ _BETA_1 = 0.9
 Slots = tuple[Any, ...]
 
 
+class Constants(NamedTuple):
+    """Constants of the rules: momentum is sgd's, and sgd has no other."""
+
+    momentum: float
+    beta_2: float
+    epsilon: float
+
+
 class Rule(NamedTuple):
     """An optimiser: the functions that make its slots and apply one update."""
 
@@ -43,82 +51,60 @@ def _zeros(n: int) -> Callable[[Any], Slots]:
     return init
 
 
-def _sgd(w: Any, slots: Slots, g: Any, t: Any, lr: Any) -> tuple[Any, Slots]:
+def _sgd(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tuple[Any, Slots]:
     return w - lr * g, slots
 
 
-def _momentum(w: Any, slots: Slots, g: Any, t: Any, lr: Any, momentum: float) -> tuple[Any, Slots]:
+def _momentum(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tuple[Any, Slots]:
     (velocity,) = slots  # velocity <- momentum * velocity - lr * g;  w <- w + velocity
-    velocity = momentum * velocity - lr * g
+    velocity = c.momentum * velocity - lr * g
     return w + velocity, (velocity,)
 
 
-def _rmsprop(
-    w: Any, slots: Slots, g: Any, t: Any, lr: Any, rho: float = 0.9, epsilon: float = EPSILON
-) -> tuple[Any, Slots]:
+def _rmsprop(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tuple[Any, Slots]:
     """Apply a step of RMSprop."""
-    (v,) = slots  # v <- rho v + (1 - rho) g^2;  w <- w - lr g / sqrt(v + eps)
-    v = rho * v + (1 - rho) * ops.square(g)
-    return w - lr * g / ops.sqrt(v + epsilon), (v,)
+    (v,) = slots  # v <- 0.9 v + 0.1 g^2;  w <- w - lr g / sqrt(v + eps)
+    v = 0.9 * v + (1 - 0.9) * ops.square(g)
+    return w - lr * g / ops.sqrt(v + c.epsilon), (v,)
 
 
-def _adagrad(
-    w: Any, slots: Slots, g: Any, t: Any, lr: Any, epsilon: float = EPSILON
-) -> tuple[Any, Slots]:
+def _adagrad(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tuple[Any, Slots]:
     (total,) = slots  # sum of all squared gradients;  w <- w - lr g / sqrt(total + eps)
     total = total + ops.square(g)
-    return w - lr * g / ops.sqrt(total + epsilon), (total,)
+    return w - lr * g / ops.sqrt(total + c.epsilon), (total,)
 
 
-def _adadelta(
-    w: Any, slots: Slots, g: Any, t: Any, lr: Any, rho: float = 0.95, epsilon: float = EPSILON
-) -> tuple[Any, Slots]:
+def _adadelta(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tuple[Any, Slots]:
     """Apply a step of Adadelta."""
     # Moving averages of squared gradients and of squared steps; the step is
     # g * sqrt((steps + eps) / (squares + eps)), times lr (Zeiler 2012, Algorithm 1).
-    squares, steps = slots
+    (squares, steps), rho = slots, 0.95
     squares = rho * squares + (1 - rho) * ops.square(g)
     # The squared step is g^2 * ratio, so that the slot needs no second root.
-    ratio = (steps + epsilon) / (squares + epsilon)
+    ratio = (steps + c.epsilon) / (squares + c.epsilon)
     steps = rho * steps + (1 - rho) * ops.square(g) * ratio
     return w - lr * g * ops.sqrt(ratio), (squares, steps)
 
 
-def _adam(
-    w: Any,
-    slots: Slots,
-    g: Any,
-    t: Any,
-    lr: Any,
-    beta_2: float = BETA_2,
-    epsilon: float = EPSILON,
-) -> tuple[Any, Slots]:
+def _adam(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tuple[Any, Slots]:
     """Apply a step of Adam."""
     # m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2 (Kingma & Ba 2015, Algorithm 1).
     m, v = slots
     m = m + (1 - _BETA_1) * (g - m)
-    v = v + (1 - beta_2) * (ops.square(g) - v)
+    v = v + (1 - c.beta_2) * (ops.square(g) - v)
     # Both bias corrections in one number: lr * sqrt(1 - b2^t) / (1 - b1^t).
-    rate = lr * ops.sqrt(1 - ops.power(beta_2, t)) / (1 - ops.power(_BETA_1, t))
-    return w - rate * m / (ops.sqrt(v) + epsilon), (m, v)
+    rate = lr * ops.sqrt(1 - ops.power(c.beta_2, t)) / (1 - ops.power(_BETA_1, t))
+    return w - rate * m / (ops.sqrt(v) + c.epsilon), (m, v)
 
 
-def _adamax(
-    w: Any,
-    slots: Slots,
-    g: Any,
-    t: Any,
-    lr: Any,
-    beta_2: float = BETA_2,
-    epsilon: float = EPSILON,
-) -> tuple[Any, Slots]:
+def _adamax(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tuple[Any, Slots]:
     """Apply a step of Adamax."""
     # u is the decayed maximum of |g|, in place of sqrt(v) (Kingma & Ba 2015, Algorithm 2).
     m, u = slots
     m = m + (1 - _BETA_1) * (g - m)
-    u = ops.maximum(beta_2 * u, ops.abs(g))
+    u = ops.maximum(c.beta_2 * u, ops.abs(g))
     # Only m needs a bias correction: the maximum is not drawn towards its start.
-    return w - lr / (1 - ops.power(_BETA_1, t)) * m / (u + epsilon), (m, u)
+    return w - lr / (1 - ops.power(_BETA_1, t)) * m / (u + c.epsilon), (m, u)
 
 
 def _nadam_init(w: Any) -> Slots:
@@ -126,15 +112,7 @@ def _nadam_init(w: Any) -> Slots:
     return (*_zeros(2)(w), ops.ones((), w.dtype))
 
 
-def _nadam(
-    w: Any,
-    slots: Slots,
-    g: Any,
-    t: Any,
-    lr: Any,
-    beta_2: float = BETA_2,
-    epsilon: float = EPSILON,
-) -> tuple[Any, Slots]:
+def _nadam(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tuple[Any, Slots]:
     """Apply a step of Nadam."""
     # Adam with Nesterov momentum: m_hat looks one step ahead. The momentum of step t is
     # b1 (1 - 0.5 * 0.96^t), and `product` is that of all steps so far (Dozat 2016).
@@ -143,16 +121,17 @@ def _nadam(
     ahead = _BETA_1 * (1 - 0.5 * ops.power(0.96, t + 1))
     product = product * now
     m = m + (1 - _BETA_1) * (g - m)
-    v = v + (1 - beta_2) * (ops.square(g) - v)
+    v = v + (1 - c.beta_2) * (ops.square(g) - v)
     # With momenta b_t and their products P_t:
     # m_hat = b_{t+1} m / (1 - P_{t+1}) + (1 - b_t) g / (1 - P_t).
     m_hat = (ahead / (1 - product * ahead)) * m + ((1 - now) / (1 - product)) * g
-    v_hat = v * (1 / (1 - ops.power(beta_2, t)))
-    return w - lr * m_hat / (ops.sqrt(v_hat) + epsilon), (m, v, product)
+    v_hat = v * (1 / (1 - ops.power(c.beta_2, t)))
+    return w - lr * m_hat / (ops.sqrt(v_hat) + c.epsilon), (m, v, product)
 
 
-RULES = {
+_RULES = {
     "sgd": Rule(_zeros(0), _sgd),
+    "momentum": Rule(_zeros(1), _momentum),
     "rmsprop": Rule(_zeros(1), _rmsprop),
     "adagrad": Rule(lambda w: (ops.full_like(w, 0.1),), _adagrad),
     "adam": Rule(_zeros(2), _adam),
@@ -165,16 +144,6 @@ RULES = {
 def rule_of(
     optimizer: str, momentum: float = 0.0, beta_2: float = BETA_2, epsilon: float = EPSILON
 ) -> Rule:
-    """Look up the update rule of an optimiser by its name.
-
-    `momentum` is used by sgd, `beta_2` by adam, adamax and nadam, and `epsilon` by all but sgd.
-    """
-    if optimizer == "sgd" and momentum:
-        return Rule(_zeros(1), functools.partial(_momentum, momentum=momentum))
-    changed = {}
-    if beta_2 != BETA_2:
-        changed["beta_2"] = beta_2
-    if epsilon != EPSILON:
-        changed["epsilon"] = epsilon
-    init, update = RULES[optimizer]
-    return Rule(init, functools.partial(update, **changed)) if changed else RULES[optimizer]
+    """Look up the update rule of an optimiser by its name."""
+    init, update = _RULES["momentum" if optimizer == "sgd" and momentum else optimizer]
+    return Rule(init, functools.partial(update, c=Constants(momentum, beta_2, epsilon)))
