@@ -4,11 +4,14 @@ import numpy as np
 from numpy.testing import assert_allclose
 
 from skuq.backend import BACKEND, compile_program, keras, ops
-from skuq.networks._dense_layers import Derivatives
+from skuq.networks import _dense_layers, _epinet, _operator
 from skuq.tables._functions import FunctionTargets as FunctionTargets
 from skuq.training import _networks, _predict
 
-predict_draws = _predict.predict_draws
+EpiNetLayers, EpistemicNetwork = _epinet.EpiNetLayers, _epinet.EpistemicNetwork
+EncoderDecoder, OperatorHead = _operator.EncoderDecoder, _operator.OperatorHead
+DrawingNetwork, keras_base = _networks.DrawingNetwork, _operator.keras_base
+predict_draws, read_network = _predict.predict_draws, _predict.read_network
 
 INPUTS = np.linspace(0.5, 2, 6)[:, None]
 QUERIES = np.linspace(0, 1, 4)
@@ -78,14 +81,14 @@ def single(posterior):
 
 def derivatives_of(jacobian, values):
     """Derivatives of a model of one output that is linear in its weights."""
-    return Derivatives(values[:, None], ((jacobian, np.ones((1, len(values), 1))),))
+    return _dense_layers.Derivatives(values[:, None], ((jacobian, np.ones((1, len(values), 1))),))
 
 
 def first_draw(network, seed):
     """Weights and prior with which the training of a network begins."""
-    network = _predict.read_network(network) if isinstance(network, str) else network
+    network = read_network(network) if isinstance(network, str) else network
     entropy = np.random.SeedSequence(seed).generate_state(4)
-    return _networks.DrawingNetwork(network).draw(int(entropy[0]))
+    return DrawingNetwork(network).draw(int(entropy[0]))
 
 
 def operator_of_keras(d_u, d_y, n_raw):

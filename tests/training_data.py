@@ -3,9 +3,20 @@
 import numpy as np
 
 from skuq.tables import TrainingData
-from skuq.training import TrainingJob, TrainingRun, train
+from skuq.training import TrainingJob, TrainingRun, _engine, _trainer, train
 
-__all__ = ["make_data", "split_table", "train_epochs", "train_member", "train_stack"]
+__all__ = [
+    "MemberTrainer",
+    "make_data",
+    "programs",
+    "split_table",
+    "train_epochs",
+    "train_member",
+    "train_stack",
+]
+
+MemberTrainer = _trainer.MemberTrainer
+programs = _engine.programs  # compiled ones, in memory
 
 
 def split_table(n_train, *parts):

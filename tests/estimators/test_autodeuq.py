@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from plans import draw_variables
 from scipy import stats
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
@@ -23,7 +24,6 @@ from skuq.networks import DenseSpace, GaussianHead
 from skuq.predictive import GaussianMixture
 from skuq.tables import TrainingData
 from skuq.training import Recipe
-from skuq.training._networks import draw_variables
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from scipy import stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GroupKFold, KFold, PredefinedSplit, ShuffleSplit
+from training_data import MemberTrainer
 
 import skuq
 from skuq.catalog import Catalog, Member
@@ -24,7 +25,7 @@ from skuq.tables import TrainingData
 from skuq.tables._inputs import Rows
 from skuq.tables._splits import make_splits
 from skuq.training import predict_members
-from skuq.training._trainer import MemberRefitter, MemberTrainer, folded_member
+from skuq.training._trainer import MemberRefitter, folded_member
 
 matplotlib.use("agg")
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")

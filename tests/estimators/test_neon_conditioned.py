@@ -11,12 +11,14 @@ from operators import (
     SMALL,
     VALUES,
     WAVE_SETTINGS,
+    EncoderDecoder,
     build,
     derivatives_of,
     inputs,
     std_of,
     waves,
 )
+from plans import ARRAYS
 from sklearn.linear_model import LinearRegression
 
 from skuq import NEONRegressor
@@ -28,8 +30,6 @@ from skuq.estimators._operators._conditioned import (
     SparseProcess,
 )
 from skuq.estimators._operators._prior import Prior
-from skuq.networks._operator import EncoderDecoder
-from skuq.networks._plan_parts import ARRAYS
 
 layers = keras.layers
 directions_of = _conditioned._conditioned_directions

@@ -11,6 +11,7 @@ from sklearn.base import clone, is_regressor
 from sklearn.datasets import make_classification
 from sklearn.model_selection import cross_val_score
 from tiers import slow_after
+from training_data import programs
 
 from skuq import (
     DeepEnsembleClassifier,
@@ -28,7 +29,6 @@ from skuq.networks import MLP, GaussianHead, TabularNetwork
 from skuq.persistence import dumps, loads
 from skuq.tables import TrainingData
 from skuq.training import Training
-from skuq.training._engine import programs
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from plans import keras_model
 from problems import make_function, make_scarce_regression
 from problems.functions import FUNCTIONS_1D
 from processes import assert_predicts_without_a_backend
@@ -37,7 +38,6 @@ from skuq.tables._inputs import Rows
 from skuq.tables._scaling import NoScaling, Scaling
 from skuq.training import Training
 from skuq.training._job import template_of
-from skuq.training._networks import keras_model
 
 # With numbers for all three there is one training, on all rows.
 NUMBERS = {"readout__c": 1.0, "readout__l_min": 0.001, "readout__l_max": 2.0}

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from plans import ACTIVATIONS, ARRAYS, SLOPES, tensors
 from scipy.differentiate import derivative
 
 from skuq.networks._dense_layers import slope
-from skuq.networks._plan_parts import ACTIVATIONS, ARRAYS, SLOPES, tensors
 
 X = np.linspace(-9, 9, 181)
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from plans import draw_variables
 from scipy.ndimage import convolve
 from tiers import slow_after
 
@@ -24,7 +25,6 @@ from skuq.networks._cells import (
     build_cell_network,
 )
 from skuq.training import Recipe
-from skuq.training._networks import draw_variables
 
 SPACES = [
     CellSpace(channels=2, n_cells=3),

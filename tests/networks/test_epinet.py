@@ -3,13 +3,11 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from operators import DrawingNetwork, EncoderDecoder, EpiNetLayers, EpistemicNetwork, keras_base
+from plans import ARRAYS, Run, tensors
 from scipy.special import ndtr
 
 from skuq.backend import BACKEND, keras, ops
-from skuq.networks._epinet import EpiNetLayers, EpistemicNetwork
-from skuq.networks._operator import EncoderDecoder, keras_base
-from skuq.networks._plan_parts import ARRAYS, Run, tensors
-from skuq.training._networks import DrawingNetwork
 
 N_ROWS, N_DRAWS, N_FEATURES = 5, 3, 4
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from plans import make_plan
 
 from skuq.backend import keras, ops
 from skuq.networks._nomu import READOUTS, NomuHead, build_nomu
-from skuq.networks._plan import make_plan
 
 layers = keras.layers
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from operators import EncoderDecoder, EpiNetLayers, EpistemicNetwork, OperatorHead, keras_base
+from plans import ARRAYS, tensors
 from scipy.special import expit
 
 from skuq.backend import keras, ops, tfd
 from skuq.networks._dense_layers import Dense
-from skuq.networks._epinet import EpiNetLayers, EpistemicNetwork
-from skuq.networks._operator import EncoderDecoder, OperatorHead, keras_base, tile_columns
-from skuq.networks._plan_parts import ARRAYS, tensors
+from skuq.networks._operator import tile_columns
 
 layers = keras.layers
 

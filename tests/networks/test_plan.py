@@ -5,12 +5,11 @@ import json
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from plans import ACTIVATIONS, ARRAYS, Run, draw_variables, make_plan, tensors
 
 from skuq.backend import keras, ops
 from skuq.networks import DenseSpace
-from skuq.networks._plan import make_plan, without_names
-from skuq.networks._plan_parts import ACTIVATIONS, ARRAYS, Run, tensors
-from skuq.training._networks import draw_variables
+from skuq.networks._plan import without_names
 
 layers = keras.layers
 

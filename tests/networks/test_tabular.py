@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 import threadpoolctl
 from numpy.testing import assert_allclose, assert_array_equal
+from plans import draw_variables, make_plan
 
 from skuq.networks import GaussianHead, build_mlp, build_tabular
-from skuq.networks._plan import make_plan
 from skuq.networks._tabular import bin_edges
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, predict_members, train
-from skuq.training._networks import draw_variables
 
 CODES = {4: 5, 1: 3}
 X = np.random.default_rng(0).normal(size=(40, 6))

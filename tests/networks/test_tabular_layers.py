@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from plans import ACTIVATIONS, ARRAYS, Run, draw_variables, make_plan, tensors
 from processes import run_python
 
 from skuq.backend import keras, ops
 from skuq.networks import NumericEmbedding
 from skuq.networks._keras_models import rebuild
-from skuq.networks._plan import make_plan
-from skuq.networks._plan_parts import ACTIVATIONS, ARRAYS, Run, tensors
 from skuq.networks._tabular import bin_edges
 from skuq.networks._tabular_layers import (
     CategoryEmbedding,
@@ -22,7 +21,6 @@ from skuq.networks._tabular_layers import (
     Repeat,
     SameRows,
 )
-from skuq.training._networks import draw_variables
 
 EDGES = [[-1.0, -0.25, 0.5, 2.0], [0.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0]]  # 3, 1 and 0 bins
 

@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from training_data import MemberTrainer
 
 from skuq.networks import Space, TabularSpace
 from skuq.networks._tabular import class_recipes
 from skuq.training import Recipe
-from skuq.training._trainer import MemberTrainer
 
 
 def _inputs(n=200, d=3):

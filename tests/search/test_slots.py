@@ -27,7 +27,7 @@ from processes import run_python
 from slots import inline, processes, search, threads
 from small_models import TinySpace
 from tiers import slow
-from training_data import split_table
+from training_data import MemberTrainer, split_table
 
 from skuq.networks import GaussianHead
 from skuq.search._process_slots import (
@@ -37,7 +37,6 @@ from skuq.search._process_slots import (
     unpack_outcome,
 )
 from skuq.search._slots import open_slots
-from skuq.training._trainer import MemberTrainer
 
 
 def sleeper(started):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import training_data
 from numpy.testing import assert_allclose
+from plans import draw_variables
 from tiers import slow, slow_after
 from training_data import train_member
 
@@ -14,7 +15,6 @@ from skuq.networks import GaussianHead
 from skuq.networks._space import OPTIMIZERS
 from skuq.tables import TrainingData
 from skuq.training import Recipe
-from skuq.training._networks import draw_variables
 from skuq.training._optimizers import rule_of
 
 make_data = partial(training_data.make_data, n_train=53, n_valid=21)  # the last batch is partial

@@ -4,15 +4,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from numpy.testing import assert_allclose
+from plans import draw_variables
 from tiers import slow_after
-from training_data import train_member, train_stack
+from training_data import programs, train_member, train_stack
 
 from skuq.backend import keras
 from skuq.networks._nomu import NomuHead, build_nomu
 from skuq.tables import TrainingData
 from skuq.training import Recipe, predict_members
-from skuq.training._engine import programs
-from skuq.training._networks import draw_variables
 
 PI_SQR, PI_EXP, C_EXP = 0.1, 0.5, 3.0
 SETTINGS = (("pi_sqr", PI_SQR), ("pi_exp", PI_EXP), ("c_exp", C_EXP))

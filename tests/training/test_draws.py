@@ -5,18 +5,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from operators import (
+    DrawingNetwork,
+    EncoderDecoder,
+    EpiNetLayers,
+    EpistemicNetwork,
+    OperatorHead,
+    keras_base,
+    predict_draws,
+    read_network,
+)
+from plans import Run, tensors
 from tiers import slow_after
 from training_data import train_member, train_stack
 
 from skuq.backend import BACKEND, BoundedCache, keras, ops
-from skuq.networks._epinet import EpiNetLayers, EpistemicNetwork
-from skuq.networks._operator import EncoderDecoder, OperatorHead, keras_base
-from skuq.networks._plan_parts import Run, tensors
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingRun
 from skuq.training._losses import INDEX_STREAM, normal
-from skuq.training._networks import DrawingNetwork
-from skuq.training._predict import predict_draws, read_network
 
 BASE = EncoderDecoder(2, 1, 1, (6,), 4, "split", (5,))
 EPISTEMIC = EpistemicNetwork(BASE, 1, EpiNetLayers(BASE.n_features, 1, 3, (6,), (4,), 0.75))

@@ -3,18 +3,16 @@ import threading
 
 import numpy as np
 import pytest
+from plans import draw_variables, keras_model, make_plan
 from processes import run_python
-from training_data import split_table, train_member
+from training_data import MemberTrainer, programs, split_table, train_member
 
 from skuq.backend import BoundedCache, keras
 from skuq.catalog import Member
 from skuq.networks import DenseSpace, GaussianHead
-from skuq.networks._plan import make_plan
 from skuq.training import Recipe, TrainingJob, TrainingRun, predict_members
 from skuq.training._arguments import full_batch_rows, padded_rows, table_rows
-from skuq.training._engine import programs, worth_xla
-from skuq.training._networks import draw_variables, keras_model
-from skuq.training._trainer import MemberTrainer
+from skuq.training._engine import worth_xla
 
 
 def data(n_train=40, n_valid=20, seed=0):

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from plans import draw_variables
 from tiers import slow_after
 from training_data import make_data, train_epochs, train_member
 
@@ -20,7 +21,6 @@ from skuq.backend import keras
 from skuq.networks import GaussianHead
 from skuq.training import Recipe, TrainingJob, TrainingRun, train
 from skuq.training._arguments import HostStreams
-from skuq.training._networks import draw_variables
 from skuq.training._train import shorten
 
 layers = keras.layers

@@ -7,17 +7,15 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from operators import EncoderDecoder, EpiNetLayers, EpistemicNetwork, OperatorHead
+from plans import draw_variables
 from tiers import slow_after
-from training_data import make_data, train_epochs, train_member, train_stack
+from training_data import MemberTrainer, make_data, train_epochs, train_member, train_stack
 
 from skuq.backend import keras
 from skuq.networks import DenseSpace, GaussianHead, build_mlp
-from skuq.networks._epinet import EpiNetLayers, EpistemicNetwork
 from skuq.networks._nomu import NomuHead, build_nomu
-from skuq.networks._operator import EncoderDecoder, OperatorHead
 from skuq.training import Recipe, TrainingJob, TrainingRun, _job, train
-from skuq.training._networks import draw_variables
-from skuq.training._trainer import MemberTrainer
 
 layers = keras.layers
 HEAD = GaussianHead()

@@ -3,6 +3,7 @@
 import cloudpickle
 import numpy as np
 import pytest
+from training_data import MemberTrainer
 
 from skuq import (
     AutoDEUQRegressor,
@@ -17,7 +18,6 @@ from skuq.exceptions import SearchSpaceError
 from skuq.networks import Categorical, GaussianHead, Integer, KerasTunerSpace, Real
 from skuq.networks._given_spaces import resolve_search_space
 from skuq.tables import TrainingData
-from skuq.training._trainer import MemberTrainer
 
 
 def build(hp, input_shape, n_outputs):

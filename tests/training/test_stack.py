@@ -3,18 +3,16 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from plans import draw_variables, make_plan
 from tiers import slow_after
-from training_data import make_data, train_member, train_stack
+from training_data import make_data, programs, train_member, train_stack
 
 from skuq.backend import keras
 from skuq.networks import GaussianHead
 from skuq.networks._mixture_heads import GaussianMixtureHead, PackedHead
-from skuq.networks._plan import make_plan
 from skuq.networks._space import OPTIMIZERS
 from skuq.tables import TrainingData
 from skuq.training import Recipe
-from skuq.training._engine import programs
-from skuq.training._networks import draw_variables
 
 layers = keras.layers
 HEAD = GaussianHead()

@@ -3,22 +3,19 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from plans import Run, draw_variables, keras_model, make_plan
 from scipy import stats
 from scipy.special import logsumexp
 from tiers import slow, slow_after
-from training_data import split_table, train_member, train_stack
+from training_data import programs, split_table, train_member, train_stack
 
 from skuq.backend import keras, ops
 from skuq.networks import GaussianHead, build_tabular
 from skuq.networks._mixture_heads import PackedHead
-from skuq.networks._plan import make_plan
-from skuq.networks._plan_parts import Run
 from skuq.networks._tabular import bin_edges
 from skuq.tables import TrainingData
 from skuq.training import Recipe, predict_members
-from skuq.training._engine import programs
 from skuq.training._losses import uniform
-from skuq.training._networks import draw_variables, keras_model
 from skuq.training._program import Blocks
 
 HEAD = GaussianHead()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from small_models import TinySpace
-from training_data import make_data
+from training_data import MemberTrainer, make_data
 
 from skuq.catalog._records import TrialBudget, TrialOutcome
 from skuq.networks import GaussianHead, TabularSpace
@@ -16,7 +16,6 @@ from skuq.tables import TrainingData
 from skuq.tables._inputs import Rows
 from skuq.tables._splits import make_splits
 from skuq.training import predict_members
-from skuq.training._trainer import MemberTrainer
 
 CONFIGURATION = {"units": 8, "activation": "tanh", "learning_rate": 0.03, "batch_size": 16}
 EPOCHS = 20

@@ -1,0 +1,20 @@
+"""Networks as functions of their weights: what tests of layers, of plans and of training need."""
+
+from skuq.networks import _plan, _plan_parts
+from skuq.training import _networks
+
+__all__ = [
+    "ACTIVATIONS",
+    "ARRAYS",
+    "SLOPES",
+    "Run",
+    "draw_variables",
+    "keras_model",
+    "make_plan",
+    "tensors",
+]
+
+ACTIVATIONS, SLOPES = _plan_parts.ACTIVATIONS, _plan_parts.SLOPES
+ARRAYS, tensors, Run = _plan_parts.ARRAYS, _plan_parts.tensors, _plan_parts.Run
+make_plan = _plan.make_plan
+draw_variables, keras_model = _networks.draw_variables, _networks.keras_model
