@@ -5,9 +5,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from skuq.ensembles import Selection, select_forward, select_greedy, select_top
-from skuq.ensembles._hq import select_hq_proba
-from skuq.ensembles._selection import check_selection
+from skuq.ensembles import Selection, _hq, _selection, select_forward, select_greedy, select_top
 
 
 def pool(seed, n_candidates=6, n_samples=15):
@@ -156,7 +154,9 @@ def test_select_forward_repeats_no_candidate_where_none_may_be():
 
 
 def test_check_selection_takes_weights_of_single_precision():
-    weights = check_selection(Selection([2, 0, 1], np.full(3, 1 / 3, "float32")), 3).weights
+    weights = _selection.check_selection(
+        Selection([2, 0, 1], np.full(3, 1 / 3, "float32")), 3
+    ).weights
     assert weights.dtype == float and weights.sum() == pytest.approx(1, abs=1e-15)
 
 
@@ -187,7 +187,7 @@ ONES = np.ones_like(LOC)
             r"`min_weight` must be in .*0.5 with min_members=2",
         ),
         *(
-            (select_hq_proba, (codes, HALVES, 2), {}, "class codes from 0 to 1")
+            (_hq.select_hq_proba, (codes, HALVES, 2), {}, "class codes from 0 to 1")
             for codes in ([-1, 1, 1, -1], [0, 1, 2, 1], [0.0, 1.0, 0.0, 1.0], list("abab"))
         ),
     ],

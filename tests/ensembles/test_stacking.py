@@ -4,17 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from heads import CategoricalHead
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import optimize, special
 from sklearn.metrics import log_loss
 
-from skuq.ensembles import ForwardSelection, StackingSelection, stacking_weights
-from skuq.ensembles._rules import AutomaticSelection, Candidates
-from skuq.ensembles._selection import fit_class_mixture
+from skuq.ensembles import ForwardSelection, StackingSelection, _rules, _selection, stacking_weights
 from skuq.networks import GaussianHead
-from skuq.networks._heads import CategoricalHead
 
 
 def log_likelihood(seed, n_models, n_samples=60, spread=1.0):
@@ -137,7 +135,7 @@ def classifiers():
         y = rng.integers(3, size=n)
         signal = np.array([1.0] * 7 + [2.0] + [1.0] * 2)[:, None, None] * np.eye(3)[y]
         raw = signal + rng.normal(size=(10, n, 3))
-        return Candidates(raw, y[:, None].astype(float), CategoricalHead(3), is_unseen=True)
+        return _rules.Candidates(raw, y[:, None].astype(float), CategoricalHead(3), is_unseen=True)
 
     return make
 
@@ -163,7 +161,7 @@ def test_stacking_selection_of_numbers(classifiers):
 
 
 def test_automatic_selection_stacks_unseen_rows_only(classifiers):
-    candidates, rule = classifiers(200), AutomaticSelection(ForwardSelection())
+    candidates, rule = classifiers(200), _rules.AutomaticSelection(ForwardSelection())
     stacked = rule.choose(candidates, 3)
     assert_allclose(stacked.loss, StackingSelection().choose(candidates, 3).loss)
     forward = rule.choose(replace(candidates, is_unseen=False), 3)
@@ -184,7 +182,7 @@ def test_classes_without_a_row_to_judge_by_keep_their_share(classifiers):
     """A class of one row is never predicted for rows held out; it may come again all the same."""
     candidates, shares = classifiers(500), np.array([0.5, 0.3, 0.15, 0.05])
     logits = np.pad(candidates.raw, ((0, 0), (0, 0), (0, 1)), constant_values=-10.0)
-    *_, constant = fit_class_mixture(logits, candidates.codes, np.ones(500), shares)
+    *_, constant = _selection.fit_class_mixture(logits, candidates.codes, np.ones(500), shares)
     assert constant[3] == 0.05
     assert_allclose(np.ptp(constant[:3] / shares[:3]), 0, atol=1e-12)
     assert constant[0] < 0.5 * shares[0]

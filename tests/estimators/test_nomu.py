@@ -28,14 +28,11 @@ from tiers import slow_after
 import skuq.training
 from skuq import NOMURegressor
 from skuq.backend import keras
-from skuq.estimators._nomu._readout import Evidence, choose_readout
-from skuq.estimators._nomu._rows import ArtificialSampler, split_parts
-from skuq.estimators._nomu._training import precision
+from skuq.estimators._nomu import _readout, _rows, _training
 from skuq.exceptions import SmallValidationWarning
 from skuq.networks import ArtificialInputs, NOMULoss, NOMUNetwork, NOMUReadout
 from skuq.predictive import TwoPieceNormal
-from skuq.tables._inputs import Rows
-from skuq.tables._scaling import NoScaling, Scaling
+from skuq.tables import _inputs, _scaling
 from skuq.training import Training
 from skuq.training._job import template_of
 
@@ -302,18 +299,18 @@ def held_out_rows(n=N, n_sides=1, scale=1.0):
     rng = np.random.default_rng(0)
     raw = rng.uniform(0.1, 1, (n, n_sides))
     error = scale * raw[:, :1] * rng.normal(size=(n, 1))
-    return Rows(raw, UNIT * error, rng.uniform(0.2, 1, n))
+    return _inputs.Rows(raw, UNIT * error, rng.uniform(0.2, 1, n))
 
 
 def choose(rows, band="symmetric", training_error=0.01, noiseless=False, own=0.0, **readout):
     """Choose a readout; `own` is the raw uncertainty of the network at its own rows."""
-    seen = Rows(
+    seen = _inputs.Rows(
         np.full((4, 1), own), UNIT * training_error * np.array([[1.0], [-1], [1], [-1]]), np.ones(4)
     )
     network, raw = Stub(), np.full((7, rows.X.shape[1]), 0.5)
-    evidence = Evidence([(network, rows, seen)], network, seen, raw, np.full(7, 0.25))
+    evidence = _readout.Evidence([(network, rows, seen)], network, seen, raw, np.full(7, 0.25))
     settings = NOMUReadout(**readout)
-    return choose_readout(settings, band, evidence, None, TARGETS, noiseless=noiseless)
+    return _readout.choose_readout(settings, band, evidence, None, TARGETS, noiseless=noiseless)
 
 
 @pytest.mark.parametrize("band", ["symmetric", "asymmetric"])
@@ -396,8 +393,8 @@ def test_validation_takes_folds_of_a_splitter_in_turn(wave):
 def parts_of(validation, n, groups=None, refits=True):
     X = np.random.default_rng(0).normal(size=(n, 3))
     X[:, 2] = 1  # a constant feature has no middle
-    rows = Rows(X, X[:, :1], np.ones(n))
-    return X, split_parts(validation, rows, 0, groups, refits=refits)
+    rows = _inputs.Rows(X, X[:, :1], np.ones(n))
+    return X, _rows.split_parts(validation, rows, 0, groups, refits=refits)
 
 
 GROUPS = np.repeat(range(4), 3)
@@ -650,11 +647,11 @@ def test_noise_std_learned_is_calibrated_with_the_models_own(noisy):
 
 def test_precision_does_not_depend_on_units():
     noise = np.column_stack([np.linspace(1, 10, 9), np.full(9, 0.01)])
-    weights = precision(noise)
+    weights = _training.precision(noise)
     assert weights.mean() == pytest.approx(1)
-    assert_allclose(precision(noise * [1, 1e-6]), weights)
+    assert_allclose(_training.precision(noise * [1, 1e-6]), weights)
     one = 1 / noise[:, 0] ** 2
-    assert_allclose(precision(noise[:, :1]), one / one.mean())
+    assert_allclose(_training.precision(noise[:, :1]), one / one.mean())
 
 
 # Asymmetric bands (appendix C.2) ------------------------------------------------------------
@@ -1026,9 +1023,9 @@ def test_nomu_progress_is_shown(table, capsys):
 # Artificial inputs --------------------------------------------------------------------------
 
 
-def drawn(settings, X, scaling=Scaling):
+def drawn(settings, X, scaling=_scaling.Scaling):
     scaling = scaling().fit(X)
-    sampler = ArtificialSampler(settings, X, scaling)
+    sampler = _rows.ArtificialSampler(settings, X, scaling)
     values = sampler(sampler.n_each, np.random.default_rng(0))
     return sampler, values * scaling.scale_ + scaling.mean_
 
@@ -1060,7 +1057,7 @@ def test_artificial_sampler_reaches_further_of_few_rows(n, margin, expected):
 
 def test_artificial_sampler_makes_regular_grids_with_the_corners(table):
     settings = ArtificialInputs("grid", n=30, box=[(90, 110), (-1, 1)])
-    sampler, values = drawn(settings, table[0], scaling=NoScaling)
+    sampler, values = drawn(settings, table[0], scaling=_scaling.NoScaling)
     assert sampler.n_each == 25
     assert_allclose(np.unique(values[:, 0].round(9)), [90, 95, 100, 105, 110])
     assert_allclose(np.unique(values[:, 1].round(9)), [-1, -0.5, 0, 0.5, 1])

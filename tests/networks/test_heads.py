@@ -1,5 +1,13 @@
 import numpy as np
 import pytest
+from heads import (
+    CategoricalHead,
+    GaussianMixtureHead,
+    PackedHead,
+    QuantileHead,
+    SquaredErrorHead,
+    StudentTHead,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -9,14 +17,7 @@ from training_data import split_table
 
 from skuq.metrics import crps_loss, crps_mixture_loss
 from skuq.networks import GaussianHead
-from skuq.networks._heads import (
-    CategoricalHead,
-    QuantileHead,
-    SquaredErrorHead,
-    StudentTHead,
-    _log_t_constant,
-)
-from skuq.networks._mixture_heads import GaussianMixtureHead, PackedHead
+from skuq.networks._heads import _log_t_constant
 from skuq.predictive import NestedGaussianMixture, QuantileMixture
 
 LIKELIHOODS = [

@@ -18,14 +18,9 @@ from skuq.search import (
     RandomSearch,
     SearchProblem,
     SuccessiveHalving,
+    _proposers,
+    _strategies,
 )
-from skuq.search._proposers import (
-    AgeingEvolution,
-    ForestOptimizer,
-    StartingWith,
-    forest_moments,
-)
-from skuq.search._strategies import fix_decisions
 
 LETTERS = Space([Categorical(name, tuple("abcdef")) for name in ("p", "q", "r")])
 UNIT = Space([Real("x", 0.0, 1.0)])
@@ -63,7 +58,7 @@ def test_evolution_mutates_the_best_of_the_sample():
     history = records(LETTERS, 10)
     scored = [TrialRecord(r.trial_number, r.configuration, score=float(i != 7))
               for i, r in enumerate(history)]  # fmt: skip
-    evolve = AgeingEvolution(LETTERS, population_size=10, sample_size=10)
+    evolve = _proposers.AgeingEvolution(LETTERS, population_size=10, sample_size=10)
     best = scored[7].configuration
     for seed in range(20):
         child = evolve.ask(scored, [], np.random.default_rng(seed))
@@ -74,7 +69,7 @@ def test_evolution_forgets_the_oldest():
     """The best is too old to be in the population: it is never the parent."""
     best = TrialRecord(0, dict.fromkeys("pqr", "a"), score=-10.0)
     young = [TrialRecord(i, dict.fromkeys("pqr", "f"), score=0.0) for i in range(1, 5)]
-    evolve = AgeingEvolution(LETTERS, population_size=4, sample_size=4)
+    evolve = _proposers.AgeingEvolution(LETTERS, population_size=4, sample_size=4)
     for seed in range(20):
         child = evolve.ask([best, *young], [], np.random.default_rng(seed))
         assert sorted(child.values()).count("f") == 2
@@ -83,7 +78,7 @@ def test_evolution_forgets_the_oldest():
 def test_evolution_is_random_until_the_population_is_full():
     history = [TrialRecord(i, dict.fromkeys("pqr", "a"), score=0.0) for i in range(5)]
     failed = TrialRecord(5, dict.fromkeys("pqr", "a"), status="failed")
-    evolve = AgeingEvolution(LETTERS, population_size=6, sample_size=2)
+    evolve = _proposers.AgeingEvolution(LETTERS, population_size=6, sample_size=2)
     children = [
         evolve.ask([*history, failed], [], np.random.default_rng(seed)) for seed in range(50)
     ]
@@ -115,7 +110,7 @@ def test_forest_std_is_the_law_of_total_variance():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(80, 2)), rng.normal(size=80)
     forest = RandomForestRegressor(7, min_samples_leaf=5, random_state=0).fit(x, y)
-    mean, std = forest_moments(forest, x[:9])
+    mean, std = _proposers.forest_moments(forest, x[:9])
     # Each tree predicts its leaf's training rows (bootstrap weights: from the tree itself).
     trees = forest.estimators_
     assert_allclose(mean, np.mean([t.predict(x[:9]) for t in trees], axis=0))
@@ -129,10 +124,10 @@ def test_forests_have_ten_trees(monkeypatch):
 
     def moments(forest, x):
         sizes.append(len(forest.estimators_))
-        return forest_moments(forest, x)
+        return _proposers.forest_moments(forest, x)
 
     monkeypatch.setattr("skuq.search._proposers.forest_moments", moments)
-    optimise = ForestOptimizer(UNIT, n_candidates=5)
+    optimise = _proposers.ForestOptimizer(UNIT, n_candidates=5)
     assert 0 <= optimise.ask(records(UNIT, 10), [], np.random.default_rng(0))["x"] <= 1
     assert sizes == [10]
 
@@ -144,7 +139,7 @@ def test_bayesian_optimisation_finds_a_minimum():
         return (np.log10(c["x"]) + 2.5) ** 2 + (c["k"] == "bad")
 
     history = records(space, 10, score=score)
-    optimise = ForestOptimizer(space, n_candidates=1000)
+    optimise = _proposers.ForestOptimizer(space, n_candidates=1000)
     for i in range(10, 40):
         c = optimise.ask(history, [], generator(0, "ask", i))
         history.append(TrialRecord(i, c, score=score(c)))
@@ -156,7 +151,7 @@ def test_bayesian_optimisation_finds_a_minimum():
 def test_the_unit_of_scores_does_not_matter():
     """Diverged networks are clipped, but not every trial if the objective is in large units."""
     scores = {x: 1 + (x - 0.3) ** 2 for x in np.linspace(0, 1, 21).tolist()}
-    optimise = ForestOptimizer(UNIT, n_candidates=100)
+    optimise = _proposers.ForestOptimizer(UNIT, n_candidates=100)
 
     def proposed(unit):
         history = [
@@ -174,7 +169,9 @@ def test_failed_trials_repel():
     better = TrialRecord(99, {"x": 0.25}, score=0.0)
     bad = TrialRecord(98, {"x": 0.45}, score=5.0)
     drawn = [
-        ForestOptimizer(UNIT).ask([*good, better, bad, *failed], [], np.random.default_rng(s))["x"]
+        _proposers.ForestOptimizer(UNIT).ask(
+            [*good, better, bad, *failed], [], np.random.default_rng(s)
+        )["x"]
         for s in range(10)
     ]
     assert max(drawn) < 0.45
@@ -224,7 +221,7 @@ def test_n_initial_configurations_are_random(strategy):
 def test_diverged_scores_do_not_swamp_the_model():
     history = [TrialRecord(i, {"x": i / 20}, score=(i / 20 - 0.3) ** 2) for i in range(20)]
     history.append(TrialRecord(20, {"x": 1.0}, score=1e30))
-    drawn = [ForestOptimizer(UNIT).ask(history, [], np.random.default_rng(s))["x"]
+    drawn = [_proposers.ForestOptimizer(UNIT).ask(history, [], np.random.default_rng(s))["x"]
              for s in range(10)]  # fmt: skip
     assert abs(np.median(drawn) - 0.3) < 0.15
 
@@ -245,7 +242,7 @@ def test_what_each_strategy_leaves_fixed():
     decisions = DenseSpace(n_nodes=3).decisions()
     architecture, recipe = {"node_1": "16-relu"}, {"optimizer": "sgd"}
 
-    pinned = fix_decisions(decisions, architecture | recipe)
+    pinned = _strategies.fix_decisions(decisions, architecture | recipe)
 
     def varied(strategy):
         proposer = make_proposer(strategy, pinned, 10)
@@ -304,7 +301,7 @@ def test_random_search_of_tables_compiles_few_programs(classes):
     decisions = space.decisions()
     problem = SearchProblem(decisions, 50, n_trainings=space.n_trainings)
     first = RandomSearch().initial_configurations(decisions, space.known_recipes(), {})
-    proposer, history = StartingWith(first, RandomSearch().proposer(problem)), []
+    proposer, history = _proposers.StartingWith(first, RandomSearch().proposer(problem)), []
     for k in range(50):
         # In whichever order trials finish, and while some of them run.
         shuffled = [history[i] for i in generator(1, "order", k).permutation(k)]

@@ -30,13 +30,7 @@ from tiers import slow
 from training_data import MemberTrainer, split_table
 
 from skuq.networks import GaussianHead
-from skuq.search._process_slots import (
-    EvaluationPayload,
-    _remove_folder,
-    gpu_of_slot,
-    unpack_outcome,
-)
-from skuq.search._slots import open_slots
+from skuq.search import _process_slots, _slots
 
 
 def sleeper(started):
@@ -278,9 +272,9 @@ def test_an_error_that_cannot_be_read_here_is_told_in_words():
 
         raise OnlyHere("of the worker")
 
-    outcome = pickle.loads(pickle.dumps(EvaluationPayload(evaluate))).run({}, 1)
+    outcome = pickle.loads(pickle.dumps(_process_slots.EvaluationPayload(evaluate))).run({}, 1)
     with pytest.raises(RuntimeError, match="^OnlyHere: of the worker$"):
-        unpack_outcome(*outcome)
+        _process_slots.unpack_outcome(*outcome)
 
 
 class Counted:
@@ -306,7 +300,7 @@ class Counted:
 @pytest.fixture
 def payload():
     Counted.n_loaded, Counted.cancelled = 0, False
-    return pickle.loads(pickle.dumps(EvaluationPayload(Counted())))
+    return pickle.loads(pickle.dumps(_process_slots.EvaluationPayload(Counted())))
 
 
 def test_threads_of_one_process_unpickle_once(payload):
@@ -314,7 +308,7 @@ def test_threads_of_one_process_unpickle_once(payload):
     results = [None] * 4
 
     def run(i):
-        results[i] = unpack_outcome(*payload.run({}, i))
+        results[i] = _process_slots.unpack_outcome(*payload.run({}, i))
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
     for thread in threads:
@@ -416,7 +410,7 @@ def test_a_backend_without_slots_is_refused():
         joblib.parallel_config(backend="ray of a test"),
         pytest.raises(ValueError, match="joblib's RayBackend. Use the loky, threading or dask"),
     ):
-        open_slots(faulty(), 2, 10)
+        _slots.open_slots(faulty(), 2, 10)
 
 
 def test_a_stopped_process_is_gone():
@@ -507,7 +501,7 @@ def test_a_folder_is_removed_while_others_write_to_it(tmp_path):
     threads = [threading.Thread(target=write) for _ in range(3)]
     for thread in threads:
         thread.start()
-    _remove_folder(str(folder))
+    _process_slots._remove_folder(str(folder))
     is_over.set()
     for thread in threads:
         thread.join()
@@ -521,16 +515,16 @@ def test_a_folder_is_removed_while_others_write_to_it(tmp_path):
 )
 def test_each_slot_has_a_gpu_in_turn(monkeypatch, named, expected):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-    assert [gpu_of_slot(slot) for slot in range(3)] == expected
+    assert [_process_slots.gpu_of_slot(slot) for slot in range(3)] == expected
 
 
 def test_gpus_are_counted_by_the_files_of_their_driver(monkeypatch, tmp_path):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("skuq.search._process_slots._DEVICES", tmp_path)
-    assert gpu_of_slot(0) is None
+    assert _process_slots.gpu_of_slot(0) is None
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    assert [gpu_of_slot(slot) for slot in range(3)] == ["0", "1", "0"]
+    assert [_process_slots.gpu_of_slot(slot) for slot in range(3)] == ["0", "1", "0"]
 
 
 def test_processes_see_their_own_gpu(monkeypatch):

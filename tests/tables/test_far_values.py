@@ -9,15 +9,12 @@ from sklearn.preprocessing import FunctionTransformer
 from skuq import DeepEnsembleRegressor
 from skuq.backend import keras
 from skuq.networks import MLP
-from skuq.tables._columns import find_far_values
-from skuq.tables._inputs import TableInputs, read_rows
-from skuq.tables._scaling import Scaling
-from skuq.tables._targets import NumberTargets
+from skuq.tables import _columns, _inputs, _scaling, _targets
 
 
 def found(*columns):
     """Rows and columns of the far values."""
-    far = find_far_values(np.column_stack(columns))
+    far = _columns.find_far_values(np.column_stack(columns))
     return [] if far is None else list(zip(far.rows.tolist(), far.columns.tolist()))
 
 
@@ -62,15 +59,17 @@ def test_ordinary_columns_have_none(rng):
 def test_the_first_ones_are_named():
     x = replace(np.arange(100.0), _7=1e30, _8=1e30, _30=-1e25, _31=1e30)
     table = np.column_stack([np.arange(100.0), x])
-    text = find_far_values(table).describe(table, 1000 + np.arange(100), ["a", "b"])
+    text = _columns.find_far_values(table).describe(table, 1000 + np.arange(100), ["a", "b"])
     first = "1e+30 in column b, row 1007; 1e+30 in column b, row 1008"
     assert text == f"{first}; -1e+25 in column b, row 1030; and 1 more"
 
 
 def fit_inputs(X, weight=None, **settings):
     """Inputs fitted as estimators do it."""
-    y, inputs = np.arange(len(X)) * 1.0, TableInputs(**settings)
-    rows = read_rows(DeepEnsembleRegressor(), inputs, NumberTargets(), X, y, weight)
+    y, inputs = np.arange(len(X)) * 1.0, _inputs.TableInputs(**settings)
+    rows = _inputs.read_rows(
+        DeepEnsembleRegressor(), inputs, _targets.NumberTargets(), X, y, weight
+    )
     return inputs.fit(rows.X[rows.used], rows.weight[rows.used]), rows
 
 
@@ -114,12 +113,12 @@ def test_ordinary_tables_are_scaled_as_ever(rng):
     X = rng.standard_cauchy((300, 3))
     inputs, rows = fit_inputs(X)
     assert_array_equal(rows.X, X)
-    assert_array_equal(inputs.transform(X), Scaling().fit(X, np.ones(300)).transform(X))
+    assert_array_equal(inputs.transform(X), _scaling.Scaling().fit(X, np.ones(300)).transform(X))
 
 
 def test_limits_hold_on_tensors_too(rng):
     X = rng.normal(size=(50, 2))
-    scaling = Scaling(limits=(np.array([-np.inf, -1.0]), np.array([np.inf, 1.0]))).fit(X)
+    scaling = _scaling.Scaling(limits=(np.array([-np.inf, -1.0]), np.array([np.inf, 1.0]))).fit(X)
     tensors = keras.ops.convert_to_tensor(9 * X)
     assert_allclose(scaling.transform(tensors, keras.ops), scaling.transform(9 * X), rtol=1e-12)
 
@@ -128,16 +127,22 @@ def test_far_targets_are_named(rng):
     y = replace(rng.normal(size=200), _11=1e20)
     X = np.arange(400.0).reshape(200, 2)
     with pytest.warns(UserWarning, match=r"y has values so far.*1e\+20 in column y, row 11"):
-        read_rows(DeepEnsembleRegressor(), TableInputs(), NumberTargets(), X, y)
+        _inputs.read_rows(
+            DeepEnsembleRegressor(), _inputs.TableInputs(), _targets.NumberTargets(), X, y
+        )
     both = np.column_stack([X[:, 0], y])
     with pytest.warns(UserWarning, match=r"1e\+20 in column 1 of y, row 11"):
-        read_rows(DeepEnsembleRegressor(), TableInputs(), NumberTargets(), X, both)
+        _inputs.read_rows(
+            DeepEnsembleRegressor(), _inputs.TableInputs(), _targets.NumberTargets(), X, both
+        )
 
 
 def test_a_quantile_transform_takes_far_targets(rng, recwarn):
     y = replace(rng.normal(size=200), _11=1e20)
     X = np.arange(400.0).reshape(200, 2)
-    read_rows(DeepEnsembleRegressor(), TableInputs(), NumberTargets("quantile"), X, y)
+    _inputs.read_rows(
+        DeepEnsembleRegressor(), _inputs.TableInputs(), _targets.NumberTargets("quantile"), X, y
+    )
     assert not recwarn
 
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from heads import NomuHead, build_nomu
 from numpy.testing import assert_allclose
 from plans import draw_variables
 from tiers import slow_after
 from training_data import programs, train_member, train_stack
 
 from skuq.backend import keras
-from skuq.networks._nomu import NomuHead, build_nomu
 from skuq.tables import TrainingData
 from skuq.training import Recipe, predict_members
 

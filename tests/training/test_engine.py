@@ -10,9 +10,7 @@ from training_data import MemberTrainer, programs, split_table, train_member
 from skuq.backend import BoundedCache, keras
 from skuq.catalog import Member
 from skuq.networks import DenseSpace, GaussianHead
-from skuq.training import Recipe, TrainingJob, TrainingRun, predict_members
-from skuq.training._arguments import full_batch_rows, padded_rows, table_rows
-from skuq.training._engine import worth_xla
+from skuq.training import Recipe, TrainingJob, TrainingRun, _arguments, _engine, predict_members
 
 
 def data(n_train=40, n_valid=20, seed=0):
@@ -34,21 +32,21 @@ def network(units=6):
 
 
 def test_padded_rows_are_a_ladder():
-    sizes = [padded_rows(n) for n in range(1, 3000)]
+    sizes = [_arguments.padded_rows(n) for n in range(1, 3000)]
     assert all(p >= n and p <= max(8, 1.25 * n) for n, p in enumerate(sizes, start=1))
     assert sizes == sorted(sizes) and len(set(sizes)) < 40
-    assert padded_rows(max(sizes)) == max(sizes)
+    assert _arguments.padded_rows(max(sizes)) == max(sizes)
 
 
 def test_tables_of_training_rows_are_powers_of_two_unless_large():
     sizes = {1: 8, 8: 8, 9: 16, 1000: 1024, 1025: 2048, 2**14: 2**14, 2**14 + 1: 20_480}
-    assert {n: table_rows(n) for n in sizes} == sizes
+    assert {n: _arguments.table_rows(n) for n in sizes} == sizes
 
 
 def test_a_growing_table_of_few_rows_needs_few_programs():
     """A search fits after every result: it compiles when the rows double, up to 128 rows."""
     sizes = {9: 16, 16: 16, 17: 32, 65: 128, 128: 128, 129: 160, 600: 640}
-    assert {n: full_batch_rows(n) for n in sizes} == sizes
+    assert {n: _arguments.full_batch_rows(n) for n in sizes} == sizes
     recipe, before = Recipe(epochs=1, batch_size=100), programs.n_made
     for n in (33, 49, 64):
         train_member(network(units=5), GaussianHead(), recipe, data(n), 0)
@@ -188,15 +186,15 @@ def test_convolutions_train_in_plain_graphs():
         ]
     )
     dense = network().to_json()
-    assert worth_xla(dense, 10**6, 100, stops_early=False)
-    assert not worth_xla(model.to_json(), 10**6, 100, stops_early=False)
+    assert _engine.worth_xla(dense, 10**6, 100, stops_early=False)
+    assert not _engine.worth_xla(model.to_json(), 10**6, 100, stops_early=False)
 
 
 def test_steps_with_artificial_inputs_pay_for_xla_sooner():
     """NOMU's default on a few rows: 1000 steps of four networks of two layers of 64 units."""
     few_rows = network().to_json(), 1000, 35_000
-    assert worth_xla(*few_rows, stops_early=False, has_artificial=True)
-    assert not worth_xla(*few_rows, stops_early=False)
+    assert _engine.worth_xla(*few_rows, stops_early=False, has_artificial=True)
+    assert not _engine.worth_xla(*few_rows, stops_early=False)
 
 
 def test_state_of_batch_normalisation_and_dropout_travels():

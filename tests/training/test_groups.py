@@ -19,9 +19,7 @@ from training_data import make_data, train_epochs, train_member
 from skuq import backend
 from skuq.backend import keras
 from skuq.networks import GaussianHead
-from skuq.training import Recipe, TrainingJob, TrainingRun, train
-from skuq.training._arguments import HostStreams
-from skuq.training._train import shorten
+from skuq.training import Recipe, TrainingJob, TrainingRun, _arguments, _train, train
 
 layers = keras.layers
 HEAD = GaussianHead()
@@ -288,7 +286,7 @@ def test_shortened_jobs_have_the_epochs_that_there_is_time_for(
     monkeypatch.setattr(backend, "n_programs_at_once", lambda: n_at_once)
     set_clock(monkeypatch, 100.0, 102.0, 102.5, 103.0)  # an epoch of two seconds
     job = job_of(n_members, replace(RECIPE, epochs=50))
-    (found,), deadline = shorten([job], data, seconds)
+    (found,), deadline = _train.shorten([job], data, seconds)
     assert deadline == 103.0 + seconds
     assert {recipe.epochs for recipe in found.recipes} == {epochs}
     assert found.seeds == job.seeds and found.recipes == tuple(
@@ -300,14 +298,14 @@ def test_several_jobs_keep_the_same_share_of_their_epochs(data, monkeypatch):
     # Epochs of 2 and of 3 seconds: the longer job decides, each has a core.
     set_clock(monkeypatch, 100.0, 102.0, 102.0, 102.0, 105.0, 105.0, 105.0)
     jobs = [job_of(4, replace(RECIPE, epochs=n)) for n in (100, 40)]
-    found, _ = shorten(jobs, data, 0.5001 * 200 / 0.9)
+    found, _ = _train.shorten(jobs, data, 0.5001 * 200 / 0.9)
     assert [job.recipe.epochs for job in found] == [50, 20]
 
 
 def test_a_job_of_one_epoch_can_be_shortened(data, monkeypatch):
     """Its second epoch, which would be timed, there is not."""
     set_clock(monkeypatch, 100.0, 100.0, 100.0, 100.0)
-    (found,), _ = shorten([job_of(4, replace(RECIPE, epochs=1))], data, 2.0)
+    (found,), _ = _train.shorten([job_of(4, replace(RECIPE, epochs=1))], data, 2.0)
     assert found.recipe.epochs == 1
 
 
@@ -352,7 +350,7 @@ def test_rows_of_an_epoch_are_drawn_anew_without_repeats():
     splits = [(np.arange(45) + 100 * k, np.arange(3)) for k in range(2)]
     job = job_of(2, replace(RECIPE, steps_per_epoch=2), splits=splits)
     key = SimpleNamespace(epochs_per_call=n_epochs, n_steps=2, batch_size=16, n_members=2)
-    orders = HostStreams(job).orders(key, n_epochs, n_rows, n_train)
+    orders = _arguments.HostStreams(job).orders(key, n_epochs, n_rows, n_train)
     assert orders.shape == (n_epochs, 2, 32)
     for k in range(2):
         rows = orders[:, k] - 100 * k

@@ -6,6 +6,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
+from heads import NomuHead, build_nomu
 from numpy.testing import assert_array_equal
 from operators import EncoderDecoder, EpiNetLayers, EpistemicNetwork, OperatorHead
 from plans import draw_variables
@@ -14,7 +15,6 @@ from training_data import MemberTrainer, make_data, train_epochs, train_member, 
 
 from skuq.backend import keras
 from skuq.networks import DenseSpace, GaussianHead, build_mlp
-from skuq.networks._nomu import NomuHead, build_nomu
 from skuq.training import Recipe, TrainingJob, TrainingRun, _job, train
 
 layers = keras.layers

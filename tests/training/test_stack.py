@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from heads import GaussianMixtureHead, PackedHead
 from numpy.testing import assert_allclose
 from plans import draw_variables, make_plan
 from tiers import slow_after
@@ -9,7 +10,6 @@ from training_data import make_data, programs, train_member, train_stack
 
 from skuq.backend import keras
 from skuq.networks import GaussianHead
-from skuq.networks._mixture_heads import GaussianMixtureHead, PackedHead
 from skuq.networks._space import OPTIMIZERS
 from skuq.tables import TrainingData
 from skuq.training import Recipe

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from heads import PackedHead
 from numpy.testing import assert_allclose, assert_array_equal
 from plans import Run, draw_variables, keras_model, make_plan
 from scipy import stats
@@ -11,12 +12,9 @@ from training_data import programs, split_table, train_member, train_stack
 
 from skuq.backend import keras, ops
 from skuq.networks import GaussianHead, build_tabular
-from skuq.networks._mixture_heads import PackedHead
 from skuq.networks._tabular import bin_edges
 from skuq.tables import TrainingData
-from skuq.training import Recipe, predict_members
-from skuq.training._losses import uniform
-from skuq.training._program import Blocks
+from skuq.training import Recipe, _losses, _program, predict_members
 
 HEAD = GaussianHead()
 PLAIN = {"reduce_lr_patience": None, "early_stopping_patience": None, "keep": "last"}
@@ -251,7 +249,7 @@ def dropped_loss(model, flat, state, data, step, rate):
     rows = np.resize(rows, 48)  # as padded
 
     def mask(number, own_rate, shape):
-        numbers = uniform(
+        numbers = _losses.uniform(
             ops.convert_to_tensor(np.uint32(words[2])),
             ops.convert_to_tensor(np.int32(step)),
             number,
@@ -312,7 +310,7 @@ def test_a_dropout_schedule_is_not_for_keras_own_layers():
 @pytest.mark.parametrize("lead", [(), (2,)])
 def test_numbers_of_variables_spread_over_blocks(jit, lead):
     shapes = [(300, 300), (4,), (3, 2), (5_000,), (2, 40, 70)]
-    blocks = Blocks(shapes, jit)
+    blocks = _program.Blocks(shapes, jit)
     numbers = np.arange(10.0).reshape(2, 5)[: len(lead) + 1]
     numbers = numbers if lead else numbers[0]
     ones = blocks.pack(np.ones((*lead, sum(blocks.sizes))))
