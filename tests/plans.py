@@ -1,6 +1,6 @@
 """Networks as functions of their weights: what tests of layers, of plans and of training need."""
 
-from skuq.networks import _plan, _plan_parts
+from skuq.networks import _plan, _plan_parts, _tabular
 from skuq.training import _networks
 
 __all__ = [
@@ -8,13 +8,16 @@ __all__ = [
     "ARRAYS",
     "SLOPES",
     "Run",
+    "bin_edges",
     "draw_variables",
     "keras_model",
     "make_plan",
     "tensors",
+    "without_names",
 ]
 
 ACTIVATIONS, SLOPES = _plan_parts.ACTIVATIONS, _plan_parts.SLOPES
 ARRAYS, tensors, Run = _plan_parts.ARRAYS, _plan_parts.tensors, _plan_parts.Run
-make_plan = _plan.make_plan
+make_plan, without_names = _plan.make_plan, _plan.without_names
 draw_variables, keras_model = _networks.draw_variables, _networks.keras_model
+bin_edges = _tabular.bin_edges

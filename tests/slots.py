@@ -3,10 +3,11 @@
 import joblib
 
 from skuq.networks import Integer, Real, Space
-from skuq.search import RandomProposer, Search
-from skuq.search._slots import open_slots
+from skuq.search import RandomProposer, Search, _slots
 
-__all__ = ["SPACE", "Kept", "inline", "processes", "search", "threads"]
+__all__ = ["SPACE", "Kept", "inline", "open_slots", "processes", "search", "threads"]
+
+open_slots = _slots.open_slots
 
 SPACE = Space((Real("x", 0.0, 1.0), Integer("k", 0, 9)))
 

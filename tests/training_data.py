@@ -2,12 +2,27 @@
 
 import numpy as np
 
-from skuq.tables import TrainingData
+from skuq.catalog import _records
+from skuq.networks import _space
+from skuq.tables import TrainingData, _inputs, _scaling, _splits, _targets
 from skuq.training import TrainingJob, TrainingRun, _engine, _trainer, train
 
 __all__ = [
+    "OPTIMIZERS",
+    "FoldedMember",
+    "HeldOut",
+    "MemberRefitter",
+    "MemberRepeater",
     "MemberTrainer",
+    "NoScaling",
+    "NumberTargets",
+    "RobustScaling",
+    "Rows",
+    "Scaling",
+    "TrialBudget",
+    "TrialOutcome",
     "make_data",
+    "make_splits",
     "programs",
     "split_table",
     "train_epochs",
@@ -15,8 +30,15 @@ __all__ = [
     "train_stack",
 ]
 
-MemberTrainer = _trainer.MemberTrainer
-programs = _engine.programs  # compiled ones, in memory
+OPTIMIZERS = _space.OPTIMIZERS
+Rows, NumberTargets, make_splits = _inputs.Rows, _targets.NumberTargets, _splits.make_splits
+NoScaling, RobustScaling = _scaling.NoScaling, _scaling.RobustScaling
+Scaling = _scaling.Scaling
+HeldOut, FoldedMember = _records.HeldOut, _records.FoldedMember
+TrialBudget, TrialOutcome = _records.TrialBudget, _records.TrialOutcome
+MemberTrainer, MemberRepeater = _trainer.MemberTrainer, _trainer.MemberRepeater
+MemberRefitter = _trainer.MemberRefitter
+programs = _engine.programs  # the compiled ones in memory
 
 
 def split_table(n_train, *parts):

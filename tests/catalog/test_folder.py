@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from training_data import HeldOut
 
 import skuq
 from skuq._utils import _archive
 from skuq.catalog import Catalog, CatalogFolder, Member, TrialRecord
-from skuq.catalog._records import HeldOut
 from skuq.exceptions import (
     CatalogLockedError,
     CatalogMismatchError,

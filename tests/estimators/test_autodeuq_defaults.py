@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import KFold
 from small_models import TinySpace, make
 from tiers import slow_after
-from training_data import MemberTrainer
+from training_data import MemberRepeater, MemberTrainer
 
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor
 from skuq.catalog import Catalog, TrialRecord
@@ -24,7 +24,6 @@ from skuq.networks import DenseSpace, TabularSpace
 from skuq.persistence import dumps, loads
 from skuq.predictive._calibration import TAIL_SCALES
 from skuq.training import predict_members
-from skuq.training._trainer import MemberRepeater
 
 # One small architecture, so that few programs are compiled.
 SMALL = {

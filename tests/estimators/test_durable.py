@@ -17,7 +17,7 @@ from sklearn.compose import make_column_transformer
 from sklearn.model_selection import GridSearchCV, ShuffleSplit, cross_val_score
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from tiers import slow_after
-from training_data import MemberTrainer
+from training_data import MemberRepeater, MemberTrainer
 
 import skuq
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor
@@ -30,7 +30,6 @@ from skuq.exceptions import (
     SearchFailedError,
 )
 from skuq.networks import GaussianHead, Space
-from skuq.training._trainer import MemberRepeater
 
 
 @pytest.fixture

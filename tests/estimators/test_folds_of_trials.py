@@ -13,7 +13,7 @@ from scipy import stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GroupKFold, KFold, PredefinedSplit, ShuffleSplit
-from training_data import MemberTrainer
+from training_data import MemberRefitter, MemberTrainer, Rows, make_splits
 
 import skuq
 from skuq.catalog import Catalog, Member
@@ -21,9 +21,9 @@ from skuq.exceptions import CalibrationWarning, SlotsLostError, SmallValidationW
 from skuq.networks import GaussianHead
 from skuq.persistence import dumps, loads
 from skuq.plotting import MemberDiversityDisplay
-from skuq.tables import TrainingData, _inputs, _splits
+from skuq.tables import TrainingData
 from skuq.training import predict_members
-from skuq.training._trainer import MemberRefitter, folded_member
+from skuq.training._trainer import folded_member
 
 matplotlib.use("agg")
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
@@ -65,8 +65,8 @@ def folded(tiny_space, rows):
 def test_make_splits_validates_every_row_once(n, k, seed, kind):
     groups = np.arange(n) // 2 if kind in ("groups", "both") else None
     labels = np.arange(n) % 2 if kind in ("labels", "both") else None
-    given_rows = _inputs.Rows(np.zeros((n, 1)), np.zeros((n, 1)), np.ones(n))
-    folds = _splits.make_splits(given_rows, seed, cv=k, groups=groups, labels=labels).parts
+    given_rows = Rows(np.zeros((n, 1)), np.zeros((n, 1)), np.ones(n))
+    folds = make_splits(given_rows, seed, cv=k, groups=groups, labels=labels).parts
     assert len(folds) == k
     assert_array_equal(np.sort(np.concatenate([valid for _, valid in folds])), np.arange(n))
     for train, valid in folds:
@@ -76,7 +76,7 @@ def test_make_splits_validates_every_row_once(n, k, seed, kind):
         elif labels is not None:
             assert abs(labels[valid].mean() - labels.mean()) <= 1 / len(valid)
     # The seed shuffles rows.
-    again, other = (_splits.make_splits(given_rows, s, cv=k).parts for s in (seed, seed + 1))
+    again, other = (make_splits(given_rows, s, cv=k).parts for s in (seed, seed + 1))
     if kind == "numbers":
         assert_array_equal(again[0][1], folds[0][1])
         assert not np.array_equal(np.concatenate([v for _, v in other]), np.arange(n))
@@ -87,9 +87,7 @@ def test_make_splits_tests_two_rows_of_a_class_apart(n_classes):
     """With fewer rows of every class than folds, too."""
     n = 2 * n_classes
     labels = np.repeat(np.arange(n_classes), 2)
-    folds = _splits.make_splits(
-        _inputs.Rows(np.zeros((n, 1)), labels[:, None], np.ones(n)), 0, cv=5, labels=labels
-    )
+    folds = make_splits(Rows(np.zeros((n, 1)), labels[:, None], np.ones(n)), 0, cv=5, labels=labels)
     assert_array_equal(np.sort(np.concatenate([v for _, v in folds.parts])), np.arange(n))
     assert all(len(valid) == len(set(labels[valid])) for _, valid in folds.parts)
 

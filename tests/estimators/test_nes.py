@@ -14,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from small_models import make
 from tiers import slow_after
+from training_data import RobustScaling
 
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor
 from skuq.ensembles import Selection, select_by_likelihood
@@ -27,7 +28,6 @@ from skuq.networks import (
 )
 from skuq.networks._dense import WidthDepthSpace
 from skuq.search import NESEvolution
-from skuq.tables._scaling import RobustScaling
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 

@@ -24,6 +24,7 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tiers import slow_after
+from training_data import NoScaling, Rows, Scaling
 
 import skuq.training
 from skuq import NOMURegressor
@@ -32,7 +33,6 @@ from skuq.estimators._nomu import _readout, _rows, _training
 from skuq.exceptions import SmallValidationWarning
 from skuq.networks import ArtificialInputs, NOMULoss, NOMUNetwork, NOMUReadout
 from skuq.predictive import TwoPieceNormal
-from skuq.tables import _inputs, _scaling
 from skuq.training import Training
 from skuq.training._job import template_of
 
@@ -299,12 +299,12 @@ def held_out_rows(n=N, n_sides=1, scale=1.0):
     rng = np.random.default_rng(0)
     raw = rng.uniform(0.1, 1, (n, n_sides))
     error = scale * raw[:, :1] * rng.normal(size=(n, 1))
-    return _inputs.Rows(raw, UNIT * error, rng.uniform(0.2, 1, n))
+    return Rows(raw, UNIT * error, rng.uniform(0.2, 1, n))
 
 
 def choose(rows, band="symmetric", training_error=0.01, noiseless=False, own=0.0, **readout):
     """Choose a readout; `own` is the raw uncertainty of the network at its own rows."""
-    seen = _inputs.Rows(
+    seen = Rows(
         np.full((4, 1), own), UNIT * training_error * np.array([[1.0], [-1], [1], [-1]]), np.ones(4)
     )
     network, raw = Stub(), np.full((7, rows.X.shape[1]), 0.5)
@@ -393,7 +393,7 @@ def test_validation_takes_folds_of_a_splitter_in_turn(wave):
 def parts_of(validation, n, groups=None, refits=True):
     X = np.random.default_rng(0).normal(size=(n, 3))
     X[:, 2] = 1  # a constant feature has no middle
-    rows = _inputs.Rows(X, X[:, :1], np.ones(n))
+    rows = Rows(X, X[:, :1], np.ones(n))
     return X, _rows.split_parts(validation, rows, 0, groups, refits=refits)
 
 
@@ -1023,7 +1023,7 @@ def test_nomu_progress_is_shown(table, capsys):
 # Artificial inputs --------------------------------------------------------------------------
 
 
-def drawn(settings, X, scaling=_scaling.Scaling):
+def drawn(settings, X, scaling=Scaling):
     scaling = scaling().fit(X)
     sampler = _rows.ArtificialSampler(settings, X, scaling)
     values = sampler(sampler.n_each, np.random.default_rng(0))
@@ -1057,7 +1057,7 @@ def test_artificial_sampler_reaches_further_of_few_rows(n, margin, expected):
 
 def test_artificial_sampler_makes_regular_grids_with_the_corners(table):
     settings = ArtificialInputs("grid", n=30, box=[(90, 110), (-1, 1)])
-    sampler, values = drawn(settings, table[0], scaling=_scaling.NoScaling)
+    sampler, values = drawn(settings, table[0], scaling=NoScaling)
     assert sampler.n_each == 25
     assert_allclose(np.unique(values[:, 0].round(9)), [90, 95, 100, 105, 110])
     assert_allclose(np.unique(values[:, 1].round(9)), [-1, -0.5, 0, 0.5, 1])

@@ -5,11 +5,10 @@ import json
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from plans import ACTIVATIONS, ARRAYS, Run, draw_variables, make_plan, tensors
+from plans import ACTIVATIONS, ARRAYS, Run, draw_variables, make_plan, tensors, without_names
 
 from skuq.backend import keras, ops
 from skuq.networks import DenseSpace
-from skuq.networks._plan import without_names
 
 layers = keras.layers
 

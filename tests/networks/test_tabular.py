@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import threadpoolctl
 from numpy.testing import assert_allclose, assert_array_equal
-from plans import draw_variables, make_plan
+from plans import bin_edges, draw_variables, make_plan
 
 from skuq.networks import GaussianHead, build_mlp, build_tabular
-from skuq.networks._tabular import bin_edges
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, predict_members, train
 

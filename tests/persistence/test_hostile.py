@@ -18,12 +18,12 @@ import pytest
 from archives import packed, unpacked, with_member, with_tree
 from sklearn.linear_model import BayesianRidge
 from sklearn.preprocessing import FunctionTransformer
+from training_data import HeldOut
 
 import skuq
 from skuq._utils import _archive
 from skuq.backend import keras
 from skuq.bayesopt import BayesianOptimizer
-from skuq.catalog._records import HeldOut
 from skuq.exceptions import FileFormatError
 from skuq.networks import (
     MLP,

@@ -8,9 +8,9 @@ import pytest
 from matplotlib import colors
 from numpy.testing import assert_allclose
 from scipy.stats import t as student
+from training_data import FoldedMember, HeldOut
 
 from skuq.catalog import Catalog, TrialRecord
-from skuq.catalog._records import FoldedMember, HeldOut
 from skuq.ensembles import Selection, architecture_diversity, select_teams
 from skuq.networks import DenseSpace
 from skuq.plotting import (

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
+from training_data import NumberTargets
 
 from skuq.networks import GaussianHead
 from skuq.predictive._calibration import TAIL_SCALES, fit_out_of_bag, fit_tail
-from skuq.tables._targets import NumberTargets
 
 
 def fit_out_of_bag_scale(loc, scale, unseen, y, weight):

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slots import SPACE, Kept, inline, search
+from training_data import TrialOutcome
 
 from skuq.catalog import TrialRecord
-from skuq.catalog._records import TrialOutcome
 from skuq.networks import Decisions, Space
 from skuq.search import (
     AgE,

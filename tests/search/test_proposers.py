@@ -3,13 +3,13 @@ import warnings
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from plans import without_names
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
 
 from skuq._utils._environment import generator
 from skuq.catalog import TrialRecord
 from skuq.networks import Categorical, Decisions, DenseSpace, Real, Space, TabularSpace
-from skuq.networks._plan import without_names
 from skuq.search import (
     AgE,
     AgEBO,

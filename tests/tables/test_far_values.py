@@ -5,11 +5,12 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.preprocessing import FunctionTransformer
+from training_data import NumberTargets, Scaling
 
 from skuq import DeepEnsembleRegressor
 from skuq.backend import keras
 from skuq.networks import MLP
-from skuq.tables import _columns, _inputs, _scaling, _targets
+from skuq.tables import _columns, _inputs
 
 
 def found(*columns):
@@ -67,9 +68,7 @@ def test_the_first_ones_are_named():
 def fit_inputs(X, weight=None, **settings):
     """Inputs fitted as estimators do it."""
     y, inputs = np.arange(len(X)) * 1.0, _inputs.TableInputs(**settings)
-    rows = _inputs.read_rows(
-        DeepEnsembleRegressor(), inputs, _targets.NumberTargets(), X, y, weight
-    )
+    rows = _inputs.read_rows(DeepEnsembleRegressor(), inputs, NumberTargets(), X, y, weight)
     return inputs.fit(rows.X[rows.used], rows.weight[rows.used]), rows
 
 
@@ -113,12 +112,12 @@ def test_ordinary_tables_are_scaled_as_ever(rng):
     X = rng.standard_cauchy((300, 3))
     inputs, rows = fit_inputs(X)
     assert_array_equal(rows.X, X)
-    assert_array_equal(inputs.transform(X), _scaling.Scaling().fit(X, np.ones(300)).transform(X))
+    assert_array_equal(inputs.transform(X), Scaling().fit(X, np.ones(300)).transform(X))
 
 
 def test_limits_hold_on_tensors_too(rng):
     X = rng.normal(size=(50, 2))
-    scaling = _scaling.Scaling(limits=(np.array([-np.inf, -1.0]), np.array([np.inf, 1.0]))).fit(X)
+    scaling = Scaling(limits=(np.array([-np.inf, -1.0]), np.array([np.inf, 1.0]))).fit(X)
     tensors = keras.ops.convert_to_tensor(9 * X)
     assert_allclose(scaling.transform(tensors, keras.ops), scaling.transform(9 * X), rtol=1e-12)
 
@@ -127,21 +126,17 @@ def test_far_targets_are_named(rng):
     y = replace(rng.normal(size=200), _11=1e20)
     X = np.arange(400.0).reshape(200, 2)
     with pytest.warns(UserWarning, match=r"y has values so far.*1e\+20 in column y, row 11"):
-        _inputs.read_rows(
-            DeepEnsembleRegressor(), _inputs.TableInputs(), _targets.NumberTargets(), X, y
-        )
+        _inputs.read_rows(DeepEnsembleRegressor(), _inputs.TableInputs(), NumberTargets(), X, y)
     both = np.column_stack([X[:, 0], y])
     with pytest.warns(UserWarning, match=r"1e\+20 in column 1 of y, row 11"):
-        _inputs.read_rows(
-            DeepEnsembleRegressor(), _inputs.TableInputs(), _targets.NumberTargets(), X, both
-        )
+        _inputs.read_rows(DeepEnsembleRegressor(), _inputs.TableInputs(), NumberTargets(), X, both)
 
 
 def test_a_quantile_transform_takes_far_targets(rng, recwarn):
     y = replace(rng.normal(size=200), _11=1e20)
     X = np.arange(400.0).reshape(200, 2)
     _inputs.read_rows(
-        DeepEnsembleRegressor(), _inputs.TableInputs(), _targets.NumberTargets("quantile"), X, y
+        DeepEnsembleRegressor(), _inputs.TableInputs(), NumberTargets("quantile"), X, y
     )
     assert not recwarn
 

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.exceptions import NotFittedError
+from training_data import RobustScaling
 
 from skuq.exceptions import TableWarning
 from skuq.tables import TablePreprocessor, TargetTransform
-from skuq.tables._scaling import RobustScaling
 
 
 def test_an_outlier_moves_nothing_in_a_column_of_zeros():

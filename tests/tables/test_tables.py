@@ -2,19 +2,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from training_data import NoScaling, NumberTargets, RobustScaling, Scaling
 
 from skuq import DeepEnsembleRegressor
-from skuq.tables import TargetTransform, TrainingData
-from skuq.tables._inputs import check_groups
-from skuq.tables._scaling import NoScaling, RobustScaling, Scaling, TargetScaling
-from skuq.tables._splits import split_rows
-from skuq.tables._targets import NumberTargets
+from skuq.tables import TargetTransform, TrainingData, _inputs, _scaling, _splits
 
 
 def test_scaling_is_standard_and_invertible(global_random_seed):
     rng = np.random.default_rng(global_random_seed)
     X, y = rng.normal(5, 3, (50, 2)), rng.normal(-2, 9, (50, 1))
-    inputs, scaling = Scaling().fit(X), TargetScaling().fit(y)
+    inputs, scaling = Scaling().fit(X), _scaling.TargetScaling().fit(y)
     assert_allclose(inputs.transform(X).mean(axis=0), 0, atol=1e-12)
     assert_allclose(scaling.forward(y).std(axis=0), 1)
     loc, scale = scaling.restore(scaling.forward(y), np.ones_like(y))
@@ -25,7 +22,7 @@ def test_scaling_is_standard_and_invertible(global_random_seed):
 def test_constant_columns_survive():
     X, y = np.full((10, 2), 7.0), np.full((10, 1), 1e5)
     assert_allclose(Scaling().fit(X).transform(X), 0)
-    assert_allclose(TargetScaling().fit(y).forward(y), 0)
+    assert_allclose(_scaling.TargetScaling().fit(y).forward(y), 0)
 
 
 @pytest.mark.parametrize(("size", "spread"), [(1e12, 1e-2), (1.6e18, 1e5), (0.0, 1e-170)])
@@ -43,7 +40,7 @@ def test_columns_that_hardly_vary_are_scaled_nevertheless(size, spread, weighted
 
 def test_targets_whose_variance_underflows_are_refused():
     with pytest.raises(ValueError, match="underflows"):
-        TargetScaling().fit(1e-170 * np.random.default_rng(0).normal(size=(20, 1)))
+        _scaling.TargetScaling().fit(1e-170 * np.random.default_rng(0).normal(size=(20, 1)))
 
 
 def test_far_inputs_are_clipped():
@@ -68,32 +65,32 @@ def test_overflowing_values_are_refused():
 
 @pytest.mark.parametrize(("n", "fraction", "n_valid"), [(10, 0.25, 2), (2, 0.25, 1), (3, 0.9, 2)])
 def test_both_parts_have_rows(n, fraction, n_valid):
-    train, valid = split_rows(n, fraction, np.random.default_rng(0))
+    train, valid = _splits.split_rows(n, fraction, np.random.default_rng(0))
     assert len(valid) == n_valid
     assert sorted([*train, *valid]) == list(range(n))
 
 
 def test_groups_are_never_divided():
     groups = np.repeat(np.arange(10), 7)
-    train, valid = split_rows(70, 0.3, np.random.default_rng(0), groups)
+    train, valid = _splits.split_rows(70, 0.3, np.random.default_rng(0), groups)
     assert not set(groups[train]) & set(groups[valid])
     assert len(set(groups[valid])) == 3
 
 
 def test_bad_groups_are_refused():
     with pytest.raises(ValueError, match="at least two groups"):
-        split_rows(5, 0.3, np.random.default_rng(0), [1] * 5)
+        _splits.split_rows(5, 0.3, np.random.default_rng(0), [1] * 5)
 
 
 def test_groups_of_any_byte_order():
-    groups = check_groups(np.repeat([7, 8, 9], 4).astype(">i8"), np.zeros((12, 1)))
-    train, valid = split_rows(12, 0.3, np.random.default_rng(0), groups)
+    groups = _inputs.check_groups(np.repeat([7, 8, 9], 4).astype(">i8"), np.zeros((12, 1)))
+    train, valid = _splits.split_rows(12, 0.3, np.random.default_rng(0), groups)
     assert not set(groups[train]) & set(groups[valid])
 
 
 def test_two_groups_of_any_kind_and_any_fraction():
     groups = np.array([None, "a"] * 5, dtype=object)
-    train, valid = split_rows(10, 0.9, np.random.default_rng(0), groups)
+    train, valid = _splits.split_rows(10, 0.9, np.random.default_rng(0), groups)
     assert len(train) == len(valid) == 5
 
 
@@ -114,14 +111,14 @@ def test_scale_of_the_weights_does_not_matter():
 
 def test_large_constants_are_their_own_mean():
     y = np.full((49, 1), 1e30)
-    assert_allclose(TargetScaling().fit(y).forward(y), 0)
+    assert_allclose(_scaling.TargetScaling().fit(y).forward(y), 0)
 
 
 def test_no_scaling_leaves_units_alone():
     rng = np.random.default_rng(0)
     X, y = 5 + 3 * rng.normal(size=(9, 2)), 100 * rng.normal(size=(9, 1))
     assert_allclose(NoScaling().fit(X).transform(X), X)
-    scaling = TargetScaling(standardize=False).fit(y)
+    scaling = _scaling.TargetScaling(standardize=False).fit(y)
     assert_allclose(scaling.forward(y), y)
     loc, scale = scaling.restore(y, np.ones((9, 1)))
     assert_allclose(loc, y)
@@ -215,7 +212,7 @@ def test_only_constants_are_narrowed():
     y = np.column_stack([np.full(21, 7.0), np.arange(21.0), [1e9, *[3.0] * 20]])
     weight = np.array([0.0, *[1.0] * 20])
     targets = fitted_targets(y, weight=weight)
-    expected = TargetScaling().fit(y)
+    expected = _scaling.TargetScaling().fit(y)
     narrow = np.finfo("float32").eps * np.array([7, 3.0])
     assert_array_equal(targets.scaling.mean_, expected.mean_)
     assert targets.scaling.scale_[1] == expected.scale_[1]

@@ -8,11 +8,10 @@ import training_data
 from numpy.testing import assert_allclose
 from plans import draw_variables
 from tiers import slow, slow_after
-from training_data import train_member
+from training_data import OPTIMIZERS, train_member
 
 from skuq.backend import keras, ops
 from skuq.networks import GaussianHead
-from skuq.networks._space import OPTIMIZERS
 from skuq.tables import TrainingData
 from skuq.training import Recipe
 from skuq.training._optimizers import rule_of

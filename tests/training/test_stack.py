@@ -6,11 +6,10 @@ from heads import GaussianMixtureHead, PackedHead
 from numpy.testing import assert_allclose
 from plans import draw_variables, make_plan
 from tiers import slow_after
-from training_data import make_data, programs, train_member, train_stack
+from training_data import OPTIMIZERS, make_data, programs, train_member, train_stack
 
 from skuq.backend import keras
 from skuq.networks import GaussianHead
-from skuq.networks._space import OPTIMIZERS
 from skuq.tables import TrainingData
 from skuq.training import Recipe
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from heads import PackedHead
 from numpy.testing import assert_allclose, assert_array_equal
-from plans import Run, draw_variables, keras_model, make_plan
+from plans import Run, bin_edges, draw_variables, keras_model, make_plan
 from scipy import stats
 from scipy.special import logsumexp
 from tiers import slow, slow_after
@@ -12,7 +12,6 @@ from training_data import programs, split_table, train_member, train_stack
 
 from skuq.backend import keras, ops
 from skuq.networks import GaussianHead, build_tabular
-from skuq.networks._tabular import bin_edges
 from skuq.tables import TrainingData
 from skuq.training import Recipe, _losses, _program, predict_members
 

@@ -8,11 +8,10 @@ import pytest
 from heads import GaussianMixtureHead
 from numpy.testing import assert_allclose, assert_array_equal
 from small_models import TinySpace
-from training_data import MemberTrainer, make_data
+from training_data import MemberTrainer, Rows, TrialBudget, TrialOutcome, make_data, make_splits
 
-from skuq.catalog._records import TrialBudget, TrialOutcome
 from skuq.networks import GaussianHead, TabularSpace
-from skuq.tables import TrainingData, _inputs, _splits
+from skuq.tables import TrainingData
 from skuq.training import predict_members
 
 CONFIGURATION = {"units": 8, "activation": "tanh", "learning_rate": 0.03, "batch_size": 16}
@@ -25,7 +24,7 @@ def trainer(request):
     if request.param == "one split":
         return MemberTrainer(TinySpace(), data, head, EPOCHS)
     x, y, weight = data.x, data.y, data.weight
-    folds = _splits.make_splits(_inputs.Rows(x, y, weight), 0, cv=5).parts
+    folds = make_splits(Rows(x, y, weight), 0, cv=5).parts
     data = TrainingData.without_validation(x, y, weight)
     return MemberTrainer(TinySpace(), data, head, EPOCHS, folds=folds)
 
