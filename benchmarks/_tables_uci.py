@@ -268,9 +268,9 @@ def discarding():
 
 
 @table
-def portfolio(part):
+def portfolio(kind, part):
     """Regret of searches that are replayed on stored trials, leaving one set out."""
-    return markdown(*portfolio_rows(stored("portfolio")["numbers"], part))
+    return markdown(*portfolio_rows(stored("portfolio")[kind], part))
 
 
 @table
@@ -486,42 +486,54 @@ def calibration_scale():
     return markdown(head, rows)
 
 
+#: Methods beside AutoDEUQ for which equal times are stored.
+EQUAL_TIME = {
+    (60, "recipe"): "the one recipe, 60 s",
+    (300, "recipe"): "the one recipe, 300 s",
+    (300, "random"): "random search, 300 s",
+    (300, "agebo"): "AgEBO without early discarding, 300 s",
+}
+
+
 @table
-def equal_time(seconds):
-    """NLL (CRPS) of AutoDEUQ and of the others after equal time, and their mean differences."""
-    methods = {
-        "autodeuq": "**AutoDEUQ**",
-        "recipe": "the one recipe, more members",
-        "random": "random search",
-        "agebo": "AgEBO without early discarding",
+def equal_time(part):
+    """NLL (CRPS) after equal time: of each of the "splits", or all "differences" to AutoDEUQ."""
+    found = {
+        (r["budget"], r["method"], r["set"], r["split"]): r
+        for r in records("equal_time")
+        if (r["budget"], r["method"]) in EQUAL_TIME or r["method"] == "autodeuq"
     }
-    rows = records("equal_time", budget=float(seconds))
-    pairs = sorted({(r["set"], r["split"]) for r in rows})
-    found = {(r["method"], r["set"], r["split"]): r for r in rows}
-    shown = [m for m in methods if any(r["method"] == m for r in rows)]
-    lines = [[f"NLL (CRPS) after {seconds} s", *(methods[m] for m in shown)]]
-    for pair in pairs:
-        cells = [found.get((method, *pair)) for method in shown]
-        cells = ["-" if r is None else equal_time_cell(r) for r in cells]
-        lines.append([f"{pair[0]}, split {pair[1]}", *cells])
-    names = "mean difference to AutoDEUQ", "median difference", "AutoDEUQ level or ahead"
-    names += "mean ratio of the CRPS to AutoDEUQ's", "median difference of the own NLL"
-    differences = [[name, ""] for name in names]
-    for method in shown[1:]:
-        common = [p for p in pairs if {("autodeuq", *p), (method, *p)} <= set(found)]
-        both = [(found[method, *p], found["autodeuq", *p]) for p in common]
+    pairs = sorted({key[2:] for key in found})
+    if part == "splits":
+        ours = {(seconds, "autodeuq"): f"**AutoDEUQ**, {seconds} s" for seconds in (60, 300)}
+        columns = dict(sorted({**ours, **EQUAL_TIME}.items(), key=lambda item: item[0][0]))
+        rows = []
+        for name, split in pairs:
+            cells = [found.get((*column, name, split)) for column in columns]
+            cells = ["-" if r is None else equal_time_cell(r) for r in cells]
+            rows.append([f"{name}, {split}", *cells])
+        return markdown(["NLL (CRPS) of a split", *columns.values()], rows)
+    rows = []
+    for (seconds, method), title in EQUAL_TIME.items():
+        both = [[found.get((seconds, m, *p)) for m in (method, "autodeuq")] for p in pairs]
+        both = [(theirs, ours) for theirs, ours in both if theirs and ours]
         nll = np.array([theirs["nll"] - ours["nll"] for theirs, ours in both])
-        error = nll.std(ddof=1) / np.sqrt(len(nll)) if len(nll) > 1 else 0.0
-        level = int((nll >= -0.01 - error).sum())
+        level = int((nll >= -0.01 - nll.std(ddof=1) / np.sqrt(len(nll))).sum())
         ratios = [theirs["crps"] / ours["crps"] for theirs, ours in both if "crps" in theirs]
-        ratio = number(np.exp(np.mean(np.log(ratios))), 3)  # geometric mean
         # The NLL of the predicted distribution itself is missing in older records.
         own = [a["own_nll"] - b["own_nll"] for a, b in both if {"own_nll"} <= a.keys() & b.keys()]
-        own = f"{number(np.median(own), 3)} ({len(own)} splits)" if own else ""
-        cells = mean_error(nll), number(np.median(nll), 3), f"{level} of {len(nll)}", ratio, own
-        for line, cell in zip(differences, cells):
-            line.append(cell)
-    return markdown(lines[0], [*lines[1:], *differences])
+        rows.append(
+            [
+                title,
+                mean_error(nll),
+                number(np.median(nll), 3),
+                f"{number(np.median(own), 3)} ({len(own)} splits)",
+                f"{level} of {len(nll)}",
+                number(np.exp(np.mean(np.log(ratios))), 3),  # geometric mean
+            ]
+        )
+    head = ["minus AutoDEUQ", "mean NLL", "median NLL", "median own NLL"]
+    return markdown([*head, "AutoDEUQ level or ahead", "ratio of the CRPS"], rows)
 
 
 def equal_time_cell(record):

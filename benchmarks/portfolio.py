@@ -3,11 +3,13 @@
     python benchmarks/portfolio.py --data-dir DIR --table TABLE
     python benchmarks/portfolio.py --data-dir DIR --table TABLE --only classes
     python benchmarks/portfolio.py --table TABLE --summary
+    python benchmarks/portfolio.py --picture docs/images/portfolio.png
 
 The first command trains configurations on every set, cheap sets first, and goes on where it was
 stopped: each trial is a file in the folder TABLE, some 200 kB. The stored replays are of the first
-eight sets. The last command writes the scores of all trials to
-``benchmarks/results/portfolio.json`` and prints the replays; docs/results/equal_time.md has them.
+eight sets of numbers, and of all sets of classes. The third command writes the scores of all trials
+to ``benchmarks/results/portfolio.json`` and prints the replays; docs/results/equal_time.md has
+them.
 
 Rows are training rows of split 0 only, at most 1,000 of them, drawn at random. A quarter of them is
 held out to score ensembles; on the others a trial trains four folds, as AutoDEUQ does with eight.
@@ -18,6 +20,7 @@ import json
 import time
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 from _stored import STORED, read, rounded, write
 from leaderboard import regression_data
@@ -26,7 +29,7 @@ from sklearn.ensemble import RandomForestRegressor
 
 from skuq import AutoDEUQRegressor
 from skuq.catalog import TrialRecord
-from skuq.ensembles import GreedySelection
+from skuq.ensembles import GreedySelection, StackingSelection
 from skuq.ensembles._likelihood import likelihood_statistics
 from skuq.estimators._task import read_task
 from skuq.networks import Space, TabularSpace
@@ -59,7 +62,6 @@ STAGES = SuccessiveHalving().shares
 ENDS = range(len(STAGES) + 1)
 SIZES = (1, 2, 3, 5, 8, 12)  # numbers of trials after which searches are compared
 N_MEMBERS, N_FIRST = 5, 8  # trials of an ensemble, and of a portfolio
-STRATEGIES = ("portfolio", "known recipes", "warm forest", "AgEBO", "random")
 #: Positions of the hand-written first trials, and the position of a portfolio's first trial.
 RECIPES = {False: (0, 1, 2, 4, 6, 8), True: (0, 1, 3, 4, 5, 11, 12)}
 FEWEST_ROWS, RECIPES_OF_FEWEST = 200, (7, 8, 10, 2, 9, 11, 12)  # of classes
@@ -218,11 +220,14 @@ class Table:
         `trials` are positions, and `ends` the numbers of the stages at which they ended.
         """
         ends = [ENDS[-1]] * len(trials) if ends is None else ends
-        key = frozenset(zip(trials, ends))
+        key = tuple(zip(ends, trials))
+        if not self.classifies:  # the prior of stacking prefers the first trials
+            key = tuple(sorted(key))
         if key not in self._known:
-            ends, trials = np.array(sorted(zip(ends, trials))).T
+            ends, trials = np.array(key).T
             oof, held = self.oof[ends, trials], self.held[ends, trials]
-            chosen = GreedySelection("mixture").choose(_Likelihoods(oof), N_MEMBERS)
+            rule = StackingSelection() if self.classifies else GreedySelection("mixture")
+            chosen = rule.choose(_Likelihoods(oof), N_MEMBERS)
             mixed = logsumexp(held[chosen.indices], axis=0, b=chosen.weights[:, None])
             self._known[key] = -mixed.mean()
         return self._known[key]
@@ -235,10 +240,13 @@ class Table:
 class _Likelihoods:
     """Candidates of which only log likelihoods are known."""
 
-    sample_weight = None
+    sample_weight, classifies = None, False  # so that no temperature is fitted
 
     def __init__(self, log_likelihood):
         self.log_likelihood = log_likelihood
+
+    def __len__(self):
+        return len(self.log_likelihood)
 
     def statistics(self, loss):
         return likelihood_statistics(self.log_likelihood)
@@ -247,12 +255,21 @@ class _Likelihoods:
 def learn(tables, size):
     """Order configurations so that the first of them give the best ensembles on average.
 
-    The first is the network of the tabular ensemble, trained by the likelihood.
+    The first is the network of the tabular ensemble, for numbers trained by the likelihood.
     """
-    order = [FIRST[tables[0].classifies]]
-    while len(order) < size:
-        left = [c for c in range(len(tables[0].numbers)) if c not in order]
-        regrets = [np.mean([table.regret([*order, c]) for table in tables]) for c in left]
+    return learn_order(tables, [range(len(table.numbers)) for table in tables], size)
+
+
+def learn_order(tables, candidates, size):
+    """Order the candidates, positions in each table, greedily by the mean regret."""
+    first = FIRST[tables[0].classifies]
+    order, n = [first], len(candidates[0])
+    while len(order) < min(size, n):
+        left = [c for c in range(n) if c not in order]
+        regrets = [
+            np.mean([t.regret([of[k] for k in [*order, c]]) for t, of in zip(tables, candidates)])
+            for c in left
+        ]
         order.append(left[int(np.argmin(regrets))])
     return order
 
@@ -264,13 +281,16 @@ def nearest(space, configuration, configurations):
     return int(np.argmin(np.square(x[1:] - x[0]).sum(axis=1)))
 
 
-def order_of(strategy, table, others, decisions, rng, portfolio):
-    """Replay a search on the table of one set: the order in which it tries the configurations."""
+def order_of(strategy, table, others, decisions, rng, starts):
+    """Replay a search on the table of one set: the order in which it tries the configurations.
+
+    `starts` are the first trials of the strategies that begin with given ones.
+    """
     space, left = sum(decisions[1:], decisions[0]), list(range(len(table.numbers)))
-    order, first = [], {"portfolio": portfolio, "known recipes": table.recipes}.get(strategy, [])
+    order, first = [], starts.get(strategy, [])
     proposer = AgEBO().proposer(SearchProblem(decisions, n_trials=50))
     history = []
-    while left:
+    while left and len(order) < SIZES[-1]:
         if len(order) < len(first):
             taken = first[len(order)]
         elif strategy == "warm forest":
@@ -312,20 +332,23 @@ def standardised(scores):
 
 
 def replay(tables, decisions, n_repeats=6):
-    """Compute regrets (n_strategies, n_sets, n_sizes) of searches, leaving one set out."""
-    found = []
-    portfolios = [learn([t for t in tables if t is not table], N_FIRST) for table in tables]
-    for strategy in STRATEGIES:
-        regrets = []
-        for table, portfolio in zip(tables, portfolios):
-            others = [other for other in tables if other is not table]
+    """Compute regrets (n_sets, n_sizes) of searches, leaving one set out, and the portfolios."""
+    found, portfolios, classifies = {}, [], tables[0].classifies
+    for table in tables:
+        others = [other for other in tables if other is not table]
+        portfolios.append(learn(others, N_FIRST))
+        starts = {"portfolio": portfolios[-1], "known recipes": table.recipes}
+        if classifies:
+            order = learn_order(others, [other.recipes for other in others], N_FIRST)
+            starts["ordered recipes"] = [table.recipes[k] for k in order]
+        for strategy in (*starts, "warm forest", "AgEBO", "random"):
             orders = [
-                order_of(strategy, table, others, decisions, np.random.default_rng(k), portfolio)
+                order_of(strategy, table, others, decisions, np.random.default_rng(k), starts)
                 for k in range(n_repeats)
             ]
-            regrets.append([np.mean([table.regret(o[:k]) for o in orders]) for k in SIZES])
-        found.append(regrets)
-    return np.array(found), portfolios
+            regrets = [np.mean([table.regret(o[:k]) for o in orders]) for k in SIZES]
+            found.setdefault(strategy, []).append(regrets)
+    return found, portfolios
 
 
 def replay_discarding(tables, budget=0.5, n_repeats=12):
@@ -383,7 +406,7 @@ def summarise(folder, classifies):
         "seconds": [table.seconds for table in tables],
         "best": [table.nll(range(len(common))) for table in tables],
         "sizes": list(SIZES),
-        "regrets": dict(zip(STRATEGIES, regrets.tolist())),
+        "regrets": regrets,
         "portfolios": portfolios,
         "portfolio": learn(tables, N_FIRST),
         "discarding": dict(zip(("none", "lost", "kept"), discarding.tolist())),
@@ -393,6 +416,7 @@ def summarise(folder, classifies):
 NAMES = {
     "portfolio": "portfolio of the other sets, then random",
     "known recipes": "hand-written recipes, then random",
+    "ordered recipes": "these in the order of the other sets",
     "warm forest": "forest that knows the other sets",
     "AgEBO": "AgEBO without recipes",
     "random": "random",
@@ -419,15 +443,37 @@ def rows(record, part):
     ]
 
 
+def draw(stored, path):
+    """Draw the regret of each search against its number of trials."""
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained", sharey=True)
+    for ax, (kind, record) in zip(axes, stored.items()):
+        for name, regrets in record["regrets"].items():
+            mean, error = np.mean(regrets, axis=0), np.std(regrets, axis=0, ddof=1)
+            (line,) = ax.plot(record["sizes"], mean, marker="o", label=NAMES[name])
+            error /= np.sqrt(len(regrets))
+            ax.fill_between(
+                record["sizes"], mean - error, mean + error, color=line.get_color(), alpha=0.12
+            )
+        ax.set_title(f"{len(record['sets'])} sets of {kind}")
+        ax.set_xlabel("trials")
+    axes[0].set_ylabel("regret, in interquartile ranges of single trials")
+    axes[1].legend(title="mean and its standard error")
+    figure.savefig(path, dpi=120)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--table", type=Path, required=True, help="folder of the trials")
+    parser.add_argument("--table", type=Path, help="folder of the trials")
     parser.add_argument("--only", choices=["numbers", "classes"], default="numbers")
     parser.add_argument("--sets", nargs="+")
     parser.add_argument("--numbers", type=int, nargs="+", help="of trials")
     parser.add_argument("--summary", action="store_true", help="only replay what is stored")
+    parser.add_argument("--picture", type=Path, help="only draw what is stored")
     arguments = parser.parse_args()
+    if arguments.picture:
+        draw(read(RESULTS, dict), arguments.picture)
+        return
     classifies = arguments.only == "classes"
     trained = arguments.numbers or TRAINED[classifies]
     if arguments.summary:

@@ -513,11 +513,16 @@ class BoundTabularSpace:
         """List configurations that are good on many tables, from which a search starts.
 
         Each entry holds the changes of the default. The first is the default itself, trained by
-        the likelihood if the loss is a decision. Those for numbers are learnt from trials on
-        tables of few rows; docs/results/equal_time.md says what they are worth.
+        the likelihood if the loss is a decision. Those for numbers, and the order of those for
+        classes, are learnt from trials on tables of few rows; docs/results/equal_time.md says what
+        they are worth.
         """
         if self.classes:
-            return [{}, *class_recipes(len(self.x))[1:], *_OTHER_CLASS_RECIPES]
+            _, *others = class_recipes(len(self.x))
+            if _FEWEST_ROWS < len(self.x) <= _FEW_ROWS:
+                # The one that differs most comes second: two trials are then nearly as good as all.
+                others.insert(0, others.pop())
+            return [{}, *others, *_OTHER_CLASS_RECIPES]
         recipes: Sequence[dict] = _PORTFOLIO if self._n_rows < _MANY_ROWS else _KNOWN_RECIPES
         if not self.losses:
             recipes = [{k: v for k, v in r.items() if k != "loss"} for r in recipes]
