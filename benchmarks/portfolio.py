@@ -449,11 +449,9 @@ def draw(stored, path):
     for ax, (kind, record) in zip(axes, stored.items()):
         for name, regrets in record["regrets"].items():
             mean, error = np.mean(regrets, axis=0), np.std(regrets, axis=0, ddof=1)
-            (line,) = ax.plot(record["sizes"], mean, marker="o", label=NAMES[name])
-            error /= np.sqrt(len(regrets))
-            ax.fill_between(
-                record["sizes"], mean - error, mean + error, color=line.get_color(), alpha=0.12
-            )
+            error, color = error / np.sqrt(len(regrets)), f"C{list(NAMES).index(name)}"
+            ax.plot(record["sizes"], mean, marker="o", color=color, label=NAMES[name])
+            ax.fill_between(record["sizes"], mean - error, mean + error, color=color, alpha=0.12)
         ax.set_title(f"{len(record['sets'])} sets of {kind}")
         ax.set_xlabel("trials")
     axes[0].set_ylabel("regret, in interquartile ranges of single trials")

@@ -599,6 +599,7 @@ def test_fit_of_a_table_begins_with_recipes_and_calibrates_out_of_folds(iris, tm
     for record, recipe in zip(model.catalog_, (recipes[0], recipes[4])):
         assert {**recipe, **fixed}.items() <= record.configuration.items()
     assert all(len(record.result.networks) == 8 for record in model.catalog_)  # folds
+    assert len(model.fitted_.members) == 3 * 8 * len(model.selection_)  # two repeats
     temperature, added = model.calibration_
     targets, proba = model.fitted_.targets, model.predict_proba(X)
     assert targets.temperature == temperature

@@ -15,6 +15,7 @@ from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._searches._plan import (
     LOSSES,
     SearchPlan,
+    automatic_repeats,
     constraints_with,
     is_splitter,
     make_targets,
@@ -29,9 +30,6 @@ from skuq.search import AgEBO, RandomSearch
 from skuq.search._strategies import AUTODEUQ_STRATEGIES
 from skuq.tables._inputs import TableInputs
 from skuq.tables._targets import CLASS_CONSTRAINTS, TARGET_CONSTRAINTS
-
-_N_REPEATS, _MOST_REPEATS = 2, 20  # default number without `max_time`, and largest number with it
-_SEARCH_SHARE = 0.6  # share of `max_time` for the search; repeats have the rest
 
 #: Short forms of the settings of both estimators.
 SETTINGS: dict[str, Any] = {
@@ -68,9 +66,7 @@ def _plan(self: Any, X: Any) -> SearchPlan:
                 f"repeats={repeats}: a splitter has no other folds. Give a number of folds."
             )
     if isinstance(repeats, str):
-        can_repeat = is_tabular and not self.refit and not is_splitter(self.validation)
-        most = _N_REPEATS if self.max_time is None else _MOST_REPEATS
-        repeats = most if can_repeat else 0
+        repeats = automatic_repeats(self, is_tabular)
     return SearchPlan(
         strategy,
         space,
@@ -83,7 +79,6 @@ def _plan(self: Any, X: Any) -> SearchPlan:
         starts_with_recipes=True,
         discards=True,
         n_repeats=repeats,
-        search_share=_SEARCH_SHARE if repeats else 1.0,
     )
 
 

@@ -16,6 +16,7 @@ from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._searches._plan import (
     LOSSES,
     SearchPlan,
+    automatic_repeats,
     constraints_with,
     make_targets,
     resolve_rule,
@@ -85,6 +86,7 @@ def _plan(self: Any, X: Any) -> SearchPlan:
         inputs = ImageInputs(self.image_shape, flat=takes_images is False, embed=is_tabular)
     else:
         inputs = TableInputs(self.preprocess, embed=is_tabular)
+    stacks = strategy.vary in _VARY_WITH_ONE_ARCHITECTURE
     return SearchPlan(
         strategy,
         space,
@@ -98,7 +100,9 @@ def _plan(self: Any, X: Any) -> SearchPlan:
         losses=() if is_classifier(self) else LOSSES,
         starts_with_recipes=is_tabular,
         discards=is_tabular,
-        stacks=strategy.vary in _VARY_WITH_ONE_ARCHITECTURE,
+        stacks=stacks,
+        # The paper's baselines have no repeats.
+        n_repeats=0 if stacks else automatic_repeats(self, is_tabular),
         images=True,
     )
 
@@ -215,7 +219,9 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     n_trials : int or "auto", default="auto"
         Number of trials, and size of the catalog. "auto" is 20 in the tabular space, where each
         trains a network for every fold, and 50 in others, or with `max_time` as many as fit into
-        that time (at most 10,000). K in the paper, with a value of 400.
+        that time (at most 10,000). K in the paper, with a value of 400. In the tabular space the
+        chosen trials are then trained twice more, on other folds, and all their networks predict;
+        with `max_time` as often as fits into the last 40 % of it.
     n_members : int, default=5
         Number of members. The paper has 3 to 30 (M).
     search : {"re", "random"}, SearchStrategy or keras_tuner.Oracle, default="re"
@@ -324,6 +330,8 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         Labels, in the order of probabilities.
     refitted_ : dict of int to Member
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
+    repeated_ : dict of int to FoldedMember
+        The chosen trials with the networks of their repeats, by their position in `catalog_`.
     calibration_ : tuple of (float, tuple of float)
         Temperature of all members, and probabilities of the classes that are added to their
         average (none if it is left as it is).
@@ -450,7 +458,9 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     n_trials : int or "auto", default="auto"
         Number of trials, and size of the catalog. "auto" is 20 in the tabular space, where each
         trains a network for every fold, and 50 in others, or with `max_time` as many as fit into
-        that time (at most 10,000). K in the paper, with a value of 400.
+        that time (at most 10,000). K in the paper, with a value of 400. In the tabular space the
+        chosen trials are then trained twice more, on other folds, and all their networks predict;
+        with `max_time` as often as fits into the last 40 % of it.
     n_members : int, default=5
         Number of members. The paper has 3 to 30 (M).
     search : {"re", "random"}, SearchStrategy or keras_tuner.Oracle, default="re"
@@ -557,6 +567,8 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         The selection for each held-out set: the clean rows, then those of `shift_validation`.
     refitted_ : dict of int to Member
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
+    repeated_ : dict of int to FoldedMember
+        The chosen trials with the networks of their repeats, by their position in `catalog_`.
     calibration_ : tuple of (float, float, tuple of float)
         Factor of the standard deviation, floor of the noise in units of the standardised y, and
         shares of 0.7, 1 and 3 times the resulting scale in the distribution of each network (none

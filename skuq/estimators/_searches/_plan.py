@@ -43,6 +43,8 @@ _VALIDATION_SHARE = 0.25  # "auto", without folds
 _N_FOLDS, _N_FOLDS_OF_MANY = 8, 5  # default number of folds, and that for more than _MANY_ROWS
 _MANY_ROWS = 20_000
 LOSSES = ("crps", "nll")  # of networks that predict mixtures of normals, in a tabular space
+_N_REPEATS, _MOST_REPEATS = 2, 20  # default number without `max_time`, and largest number with it
+_SEARCH_SHARE = 0.6  # share of `max_time` for the search; repeats have the rest
 _EPOCHS = 100  # default number of epochs in spaces that do not set it
 _EPOCHS_OF_STEPS = 30, 100  # smallest and largest default, if it follows from a number of steps
 
@@ -115,8 +117,6 @@ class SearchPlan:
         seeds then differ from those of other searches with the same `random_state`.
     n_repeats : int
         Number of times that the selected trials are trained again on other folds.
-    search_share : float
-        Share of `max_time` for the search itself; the rest is for repeats.
     images : bool
         Whether X can be images, whose shape is then a fitted attribute.
     """
@@ -134,8 +134,12 @@ class SearchPlan:
     discards: bool = False
     stacks: bool = False
     n_repeats: int = 0
-    search_share: float = 1.0
     images: bool = False
+
+    @property
+    def search_share(self) -> float:
+        """Share of `max_time` for the search itself; the rest is for repeats."""
+        return _SEARCH_SHARE if self.n_repeats else 1.0
 
     @property
     def evolves_ensembles(self) -> bool:
@@ -183,6 +187,16 @@ def resolve_space(estimator: Any) -> Any:
     """Resolve the parameter `space`, which is not bound to rows yet."""
     space = resolve_settings(estimator, "space")
     return space if isinstance(space, Settings) else resolve_search_space(space)
+
+
+def automatic_repeats(estimator: Any, is_tabular: bool) -> int:
+    """Return the number of repeats of the chosen trials, unless the user gives it.
+
+    They are for the tabular space. A refit has no folds to repeat, and a splitter no others.
+    """
+    if not is_tabular or estimator.refit or is_splitter(estimator.validation):
+        return 0
+    return _N_REPEATS if estimator.max_time is None else _MOST_REPEATS
 
 
 def make_targets(estimator: Any, is_tabular: bool) -> ClassTargets | NumberTargets:

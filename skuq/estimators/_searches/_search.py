@@ -95,7 +95,7 @@ class SearchEstimator:
     selection: Any
     epochs: Any
     refit: bool
-    repeats: Any
+    repeats: Any = "auto"  # of estimators without this parameter
     calibrate: bool
     preprocess: Any
     n_jobs: int | None
