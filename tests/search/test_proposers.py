@@ -120,11 +120,11 @@ def test_forest_std_is_the_law_of_total_variance():
 
 
 def test_forests_have_ten_trees(monkeypatch):
-    sizes = []
+    sizes, forest_moments = [], _proposers.forest_moments
 
     def moments(forest, x):
         sizes.append(len(forest.estimators_))
-        return _proposers.forest_moments(forest, x)
+        return forest_moments(forest, x)
 
     monkeypatch.setattr("skuq.search._proposers.forest_moments", moments)
     optimise = _proposers.ForestOptimizer(UNIT, n_candidates=5)
