@@ -56,8 +56,10 @@ def pytest_collection_finish(session):
     if _has_slow_tests(session.config):
         return
     if "tensorflow" in sys.modules:
-        options = {"disable_meta_optimizer": True}
-        sys.modules["tensorflow"].config.optimizer.set_experimental_options(options)
+        config = sys.modules["tensorflow"].config
+        config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+        # Small arrays again; `TF_NUM_INTRAOP_THREADS` would also change what trains at once.
+        config.threading.set_intra_op_parallelism_threads(1)
     if "skuq.training._engine" in sys.modules:
         sys.modules["skuq.training._engine"].programs.max_size = 64
 
