@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral
 from typing import Any
 
@@ -302,6 +302,7 @@ class CalibratedUncertainty:
 
 
 @saved_as("estimators.CalibratedUncertaintyRegressor", kind="estimator")
+@dataclass(eq=False, repr=False)
 class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor):
     """Regressor with calibrated standard deviations, intervals and quantiles.
 
@@ -419,21 +420,19 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
     array([[111., 294.]])
     """
 
-    _parameter_constraints: dict = {
+    estimator: Any
+    method: str = "scale"
+    _: KW_ONLY
+    group_by: Any = None
+    cv: Any = None
+    n_jobs: int | None = None
+    verbose: int | None = None
+
+    _parameter_constraints = {
         **_CONSTRAINTS,
         "method": [StrOptions({"scale", "parts", "isotonic", "conformal", "conditional"})],
     }
     _has_posterior = False
-
-    def __init__(
-        self, estimator, method="scale", *, group_by=None, cv=None, n_jobs=None, verbose=None
-    ):
-        self.estimator = estimator
-        self.method = method
-        self.group_by = group_by
-        self.cv = cv
-        self.n_jobs = n_jobs
-        self.verbose = verbose
 
     def _read_targets(self, X, y, fitted):
         if self.method == "conditional" and self.group_by is not None:
@@ -552,6 +551,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
 
 
 @saved_as("estimators.CalibratedUncertaintyClassifier", kind="estimator")
+@dataclass(eq=False, repr=False)
 class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifier):
     """Classifier with calibrated probabilities.
 
@@ -648,30 +648,20 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
     array([0, 0])
     """
 
-    _parameter_constraints: dict = {
+    estimator: Any
+    method: str = "temperature"
+    _: KW_ONLY
+    group_by: Any = None
+    calibrate_epistemic: bool = False
+    cv: Any = None
+    n_jobs: int | None = None
+    verbose: int | None = None
+
+    _parameter_constraints = {
         **_CONSTRAINTS,
         "calibrate_epistemic": ["boolean"],
         "method": [StrOptions({"temperature", "vector"})],
     }
-
-    def __init__(
-        self,
-        estimator,
-        method="temperature",
-        *,
-        group_by=None,
-        calibrate_epistemic=False,
-        cv=None,
-        n_jobs=None,
-        verbose=None,
-    ):
-        self.estimator = estimator
-        self.method = method
-        self.group_by = group_by
-        self.calibrate_epistemic = calibrate_epistemic
-        self.cv = cv
-        self.n_jobs = n_jobs
-        self.verbose = verbose
 
     def _read_targets(self, X, y, fitted):
         y = check_labels(y)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import KW_ONLY, dataclass, fields
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from sklearn.base import TransformerMixin, is_classifier
@@ -34,6 +35,7 @@ from skuq.fitted._ensemble import FittedTeam, predict_votes
 
 
 @saved_as("estimators.HQEnsembleSelector", kind="estimator")
+@dataclass(eq=False, repr=False)
 class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseComposition):
     """Select a small, diverse and accurate team from a pool of classifiers.
 
@@ -176,7 +178,25 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
     array([0])
     """
 
-    _parameter_constraints: dict = {
+    estimators: Any
+    _: KW_ONLY
+    metric: str = "gd"
+    diversity: str = "hq"
+    filters: Any = ("alpha", "kmeans")
+    beta: float = 0.1
+    max_team_size: int | None = None
+    voting: str = "soft"
+    weights: Any = None
+    cv: Any = None
+    choose: str = "accuracy"
+    n_negatives: int | None = None
+    rank_base: int = 1
+    on: str = "correctness"
+    n_jobs: int | None = None
+    random_state: Any = None
+    verbose: int | None = None
+
+    _parameter_constraints = {
         "estimators": [list],
         "metric": [StrOptions(set(MEASURES)), list, tuple],
         "diversity": [StrOptions({"hq", "q"})],
@@ -194,43 +214,6 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         "random_state": ["random_state"],
         "verbose": ["verbose", None],
     }
-
-    def __init__(
-        self,
-        estimators,
-        *,
-        metric="gd",
-        diversity="hq",
-        filters=("alpha", "kmeans"),
-        beta=0.1,
-        max_team_size=None,
-        voting="soft",
-        weights=None,
-        cv=None,
-        choose="accuracy",
-        n_negatives=None,
-        rank_base=1,
-        on="correctness",
-        n_jobs=None,
-        random_state=None,
-        verbose=None,
-    ):
-        self.estimators = estimators
-        self.metric = metric
-        self.diversity = diversity
-        self.filters = filters
-        self.beta = beta
-        self.max_team_size = max_team_size
-        self.voting = voting
-        self.weights = weights
-        self.cv = cv
-        self.choose = choose
-        self.n_negatives = n_negatives
-        self.rank_base = rank_base
-        self.on = on
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
 
     @fits(prefer_skip_nested_validation=False)
     def fit(self, X, y, sample_weight=None, *, groups=None):

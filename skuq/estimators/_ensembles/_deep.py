@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -120,6 +121,7 @@ def _draw_bootstrap(task, parts, n_members):
 
 
 @saved_as("estimators.DeepEnsembleRegressor", kind="estimator")
+@dataclass(eq=False, repr=False)
 class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
     """Deep ensemble: a mixture of networks of one architecture that differ in their seeds.
 
@@ -249,51 +251,33 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
     ((2,), (2,))
     """
 
-    _parameter_constraints: dict = {
+    n_members: int = 5
+    _: KW_ONLY
+    network: Any = "mlp"
+    loss: str = "nll"
+    noise_std: Any = None
+    learning_rate: float = 0.01
+    batch_size: int | None = 100
+    epochs: int = 1000
+    early_stopping_patience: int | None = 50
+    validation: Any = 0.2
+    training: Any = "auto"
+    max_time: float | None = None
+    bootstrap: bool | float = False
+    preprocess: Any = "auto"
+    target_transform: str = "standard"
+    random_state: Any = None
+    verbose: int | None = None
+
+    _parameter_constraints = {
         **_CONSTRAINTS,
         **shared.REGRESSION_CONSTRAINTS,
         "loss": [StrOptions(set(HEADS))],
     }
 
-    def __init__(
-        self,
-        n_members=5,
-        *,
-        network="mlp",
-        loss="nll",
-        noise_std=None,
-        learning_rate=0.01,
-        batch_size=100,
-        epochs=1000,
-        early_stopping_patience=50,
-        validation=0.2,
-        training="auto",
-        max_time=None,
-        bootstrap=False,
-        preprocess="auto",
-        target_transform="standard",
-        random_state=None,
-        verbose=None,
-    ):
-        self.n_members = n_members
-        self.network = network
-        self.loss = loss
-        self.noise_std = noise_std
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.early_stopping_patience = early_stopping_patience
-        self.validation = validation
-        self.training = training
-        self.max_time = max_time
-        self.bootstrap = bootstrap
-        self.preprocess = preprocess
-        self.target_transform = target_transform
-        self.random_state = random_state
-        self.verbose = verbose
-
 
 @saved_as("estimators.DeepEnsembleClassifier", kind="estimator")
+@dataclass(eq=False, repr=False)
 class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
     """Deep ensemble: averaged probabilities of networks that differ in their seeds.
 
@@ -396,37 +380,20 @@ class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
     (2, 3)
     """
 
-    _parameter_constraints: dict = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}
+    n_members: int = 5
+    _: KW_ONLY
+    network: Any = "mlp"
+    learning_rate: float = 0.01
+    batch_size: int | None = 100
+    epochs: int = 1000
+    early_stopping_patience: int | None = 50
+    validation: Any = 0.2
+    training: Any = "auto"
+    max_time: float | None = None
+    bootstrap: bool | float = False
+    class_weight: Any = None
+    preprocess: Any = "auto"
+    random_state: Any = None
+    verbose: int | None = None
 
-    def __init__(
-        self,
-        n_members=5,
-        *,
-        network="mlp",
-        learning_rate=0.01,
-        batch_size=100,
-        epochs=1000,
-        early_stopping_patience=50,
-        validation=0.2,
-        training="auto",
-        max_time=None,
-        bootstrap=False,
-        class_weight=None,
-        preprocess="auto",
-        random_state=None,
-        verbose=None,
-    ):
-        self.n_members = n_members
-        self.network = network
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.early_stopping_patience = early_stopping_patience
-        self.validation = validation
-        self.training = training
-        self.max_time = max_time
-        self.bootstrap = bootstrap
-        self.class_weight = class_weight
-        self.preprocess = preprocess
-        self.random_state = random_state
-        self.verbose = verbose
+    _parameter_constraints = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -201,6 +201,7 @@ def _continue(task, train, members, settings):
 
 
 @saved_as("estimators.HyperDeepEnsembleRegressor", kind="estimator")
+@dataclass(eq=False, repr=False)
 class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
     """Hyper deep ensemble: members that differ in regularisation and in seeds.
 
@@ -329,53 +330,32 @@ class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
     4
     """
 
-    _parameter_constraints: dict = {**_CONSTRAINTS, **shared.REGRESSION_CONSTRAINTS}
+    n_members: int = 5
+    _: KW_ONLY
+    n_trials: int = 50
+    min_members: int = 2
+    network: Any = "mlp"
+    dropout_range: tuple[float, float] = (1e-3, 0.9)
+    l2_range: tuple[float, float] = (1e-7, 1e-1)
+    loss: str = "nll"
+    noise_std: Any = None
+    learning_rate: float = 0.01
+    batch_size: int | None = 100
+    epochs: int = 1000
+    early_stopping_patience: int | None = 50
+    validation: Any = 0.2
+    refit: bool = False
+    training: Any = "auto"
+    preprocess: Any = "auto"
+    target_transform: str = "standard"
+    random_state: Any = None
+    verbose: int | None = None
 
-    def __init__(
-        self,
-        n_members=5,
-        *,
-        n_trials=50,
-        min_members=2,
-        network="mlp",
-        dropout_range=(1e-3, 0.9),
-        l2_range=(1e-7, 1e-1),
-        loss="nll",
-        noise_std=None,
-        learning_rate=0.01,
-        batch_size=100,
-        epochs=1000,
-        early_stopping_patience=50,
-        validation=0.2,
-        refit=False,
-        training="auto",
-        preprocess="auto",
-        target_transform="standard",
-        random_state=None,
-        verbose=None,
-    ):
-        self.n_members = n_members
-        self.n_trials = n_trials
-        self.min_members = min_members
-        self.network = network
-        self.dropout_range = dropout_range
-        self.l2_range = l2_range
-        self.loss = loss
-        self.noise_std = noise_std
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.early_stopping_patience = early_stopping_patience
-        self.validation = validation
-        self.refit = refit
-        self.training = training
-        self.preprocess = preprocess
-        self.target_transform = target_transform
-        self.random_state = random_state
-        self.verbose = verbose
+    _parameter_constraints = {**_CONSTRAINTS, **shared.REGRESSION_CONSTRAINTS}
 
 
 @saved_as("estimators.HyperDeepEnsembleClassifier", kind="estimator")
+@dataclass(eq=False, repr=False)
 class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
     """Hyper deep ensemble: members that differ in regularisation and in seeds.
 
@@ -493,43 +473,23 @@ class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
     (2, 2)
     """
 
-    _parameter_constraints: dict = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}
+    n_members: int = 5
+    _: KW_ONLY
+    n_trials: int = 50
+    min_members: int = 2
+    network: Any = "mlp"
+    dropout_range: tuple[float, float] = (1e-3, 0.9)
+    l2_range: tuple[float, float] = (1e-7, 1e-1)
+    learning_rate: float = 0.01
+    batch_size: int | None = 100
+    epochs: int = 1000
+    early_stopping_patience: int | None = 50
+    validation: Any = 0.2
+    refit: bool = False
+    training: Any = "auto"
+    class_weight: Any = None
+    preprocess: Any = "auto"
+    random_state: Any = None
+    verbose: int | None = None
 
-    def __init__(
-        self,
-        n_members=5,
-        *,
-        n_trials=50,
-        min_members=2,
-        network="mlp",
-        dropout_range=(1e-3, 0.9),
-        l2_range=(1e-7, 1e-1),
-        learning_rate=0.01,
-        batch_size=100,
-        epochs=1000,
-        early_stopping_patience=50,
-        validation=0.2,
-        refit=False,
-        training="auto",
-        class_weight=None,
-        preprocess="auto",
-        random_state=None,
-        verbose=None,
-    ):
-        self.n_members = n_members
-        self.n_trials = n_trials
-        self.min_members = min_members
-        self.network = network
-        self.dropout_range = dropout_range
-        self.l2_range = l2_range
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.early_stopping_patience = early_stopping_patience
-        self.validation = validation
-        self.refit = refit
-        self.training = training
-        self.class_weight = class_weight
-        self.preprocess = preprocess
-        self.random_state = random_state
-        self.verbose = verbose
+    _parameter_constraints = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -108,6 +109,7 @@ class _MCDropout:
 
 
 @saved_as("estimators.MCDropoutRegressor", kind="estimator")
+@dataclass(eq=False, repr=False)
 class MCDropoutRegressor(_MCDropout, UncertaintyRegressor):
     """MC dropout: one network that drops units at random in training and in prediction.
 
@@ -220,45 +222,28 @@ class MCDropoutRegressor(_MCDropout, UncertaintyRegressor):
     (2,)
     """
 
-    _parameter_constraints: dict = {**_CONSTRAINTS, **shared.REGRESSION_CONSTRAINTS}
+    n_passes: int = 100
+    _: KW_ONLY
+    dropout: float | str = "auto"
+    network: Any = "mlp"
+    loss: str = "nll"
+    noise_std: Any = None
+    learning_rate: float = 0.01
+    batch_size: int | None = 100
+    epochs: int = 1000
+    early_stopping_patience: int | None = 50
+    validation: Any = 0.2
+    training: Any = "auto"
+    preprocess: Any = "auto"
+    target_transform: str = "standard"
+    random_state: Any = None
+    verbose: int | None = None
 
-    def __init__(
-        self,
-        n_passes=100,
-        *,
-        dropout="auto",
-        network="mlp",
-        loss="nll",
-        noise_std=None,
-        learning_rate=0.01,
-        batch_size=100,
-        epochs=1000,
-        early_stopping_patience=50,
-        validation=0.2,
-        training="auto",
-        preprocess="auto",
-        target_transform="standard",
-        random_state=None,
-        verbose=None,
-    ):
-        self.n_passes = n_passes
-        self.dropout = dropout
-        self.network = network
-        self.loss = loss
-        self.noise_std = noise_std
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.early_stopping_patience = early_stopping_patience
-        self.validation = validation
-        self.training = training
-        self.preprocess = preprocess
-        self.target_transform = target_transform
-        self.random_state = random_state
-        self.verbose = verbose
+    _parameter_constraints = {**_CONSTRAINTS, **shared.REGRESSION_CONSTRAINTS}
 
 
 @saved_as("estimators.MCDropoutClassifier", kind="estimator")
+@dataclass(eq=False, repr=False)
 class MCDropoutClassifier(_MCDropout, UncertaintyClassifier):
     """MC dropout: one network that drops units at random in training and in prediction.
 
@@ -356,35 +341,19 @@ class MCDropoutClassifier(_MCDropout, UncertaintyClassifier):
     (2,)
     """
 
-    _parameter_constraints: dict = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}
+    n_passes: int = 100
+    _: KW_ONLY
+    dropout: float | str = "auto"
+    network: Any = "mlp"
+    learning_rate: float = 0.01
+    batch_size: int | None = 100
+    epochs: int = 1000
+    early_stopping_patience: int | None = 50
+    validation: Any = 0.2
+    training: Any = "auto"
+    class_weight: Any = None
+    preprocess: Any = "auto"
+    random_state: Any = None
+    verbose: int | None = None
 
-    def __init__(
-        self,
-        n_passes=100,
-        *,
-        dropout="auto",
-        network="mlp",
-        learning_rate=0.01,
-        batch_size=100,
-        epochs=1000,
-        early_stopping_patience=50,
-        validation=0.2,
-        training="auto",
-        class_weight=None,
-        preprocess="auto",
-        random_state=None,
-        verbose=None,
-    ):
-        self.n_passes = n_passes
-        self.dropout = dropout
-        self.network = network
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.early_stopping_patience = early_stopping_patience
-        self.validation = validation
-        self.training = training
-        self.class_weight = class_weight
-        self.preprocess = preprocess
-        self.random_state = random_state
-        self.verbose = verbose
+    _parameter_constraints = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}

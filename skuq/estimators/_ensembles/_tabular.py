@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -171,6 +172,7 @@ def _refuse_too_few(estimator, task):
 
 
 @saved_as("estimators.TabularEnsembleRegressor", kind="estimator")
+@dataclass(eq=False, repr=False)
 class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
     """Ensemble of modern networks for tables, calibrated: the recommended regressor.
 
@@ -302,50 +304,33 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
     (3, 2)
     """
 
-    _parameter_constraints: dict = {
+    n_members: int | str = "auto"
+    _: KW_ONLY
+    network: Any = "tabular"
+    loss: str = "gaussian-mixture"
+    learning_rate: float | str = "auto"
+    batch_size: int | str | None = "auto"
+    epochs: int | str = "auto"
+    early_stopping_patience: int | str | None = "auto"
+    validation: Any = "auto"
+    training: Any = "auto"
+    calibrate: bool | str = "auto"
+    max_time: float | None = None
+    preprocess: Any = "auto"
+    target_transform: str = "standard"
+    random_state: Any = None
+    verbose: int | None = None
+
+    _parameter_constraints = {
         **_CONSTRAINTS,
         **TARGET_CONSTRAINTS,
         "loss": [StrOptions(set(HEADS))],
         "calibrate": ["boolean", _AUTO],
     }
 
-    def __init__(
-        self,
-        n_members="auto",
-        *,
-        network="tabular",
-        loss="gaussian-mixture",
-        learning_rate="auto",
-        batch_size="auto",
-        epochs="auto",
-        early_stopping_patience="auto",
-        validation="auto",
-        training="auto",
-        calibrate="auto",
-        max_time=None,
-        preprocess="auto",
-        target_transform="standard",
-        random_state=None,
-        verbose=None,
-    ):
-        self.n_members = n_members
-        self.network = network
-        self.loss = loss
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.early_stopping_patience = early_stopping_patience
-        self.validation = validation
-        self.training = training
-        self.calibrate = calibrate
-        self.max_time = max_time
-        self.preprocess = preprocess
-        self.target_transform = target_transform
-        self.random_state = random_state
-        self.verbose = verbose
-
 
 @saved_as("estimators.TabularEnsembleClassifier", kind="estimator")
+@dataclass(eq=False, repr=False)
 class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
     """Ensemble of several kinds of networks for tables, calibrated: the recommended classifier.
 
@@ -460,35 +445,19 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
     (2, 3)
     """
 
-    _parameter_constraints: dict = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}
+    n_members: int | str = "auto"
+    _: KW_ONLY
+    network: Any = "tabular"
+    learning_rate: float | str = "auto"
+    batch_size: int | str | None = "auto"
+    epochs: int | str = "auto"
+    early_stopping_patience: int | str | None = "auto"
+    validation: Any = "auto"
+    training: Any = "auto"
+    max_time: float | None = None
+    class_weight: Any = None
+    preprocess: Any = "auto"
+    random_state: Any = None
+    verbose: int | None = None
 
-    def __init__(
-        self,
-        n_members="auto",
-        *,
-        network="tabular",
-        learning_rate="auto",
-        batch_size="auto",
-        epochs="auto",
-        early_stopping_patience="auto",
-        validation="auto",
-        training="auto",
-        max_time=None,
-        class_weight=None,
-        preprocess="auto",
-        random_state=None,
-        verbose=None,
-    ):
-        self.n_members = n_members
-        self.network = network
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.early_stopping_patience = early_stopping_patience
-        self.validation = validation
-        self.training = training
-        self.max_time = max_time
-        self.class_weight = class_weight
-        self.preprocess = preprocess
-        self.random_state = random_state
-        self.verbose = verbose
+    _parameter_constraints = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -67,6 +68,7 @@ class _Resolved(NamedTuple):
 
 
 @saved_as("estimators.NOMURegressor", kind="estimator")
+@dataclass(eq=False, repr=False)
 class NOMURegressor(UncertaintyRegressor):
     """One network with two outputs: a prediction f, and its model uncertainty r.
 
@@ -213,8 +215,29 @@ class NOMURegressor(UncertaintyRegressor):
     True
     """
 
+    network: Any = "mlp"
+    _: KW_ONLY
+    loss: Any = "nomu"
+    artificial: Any = "uniform"
+    readout: Any = "exponential"
+    band: str = "symmetric"
+    pretrained: Any = None
+    noise_std: Any = None
+    learning_rate: float = 0.01
+    batch_size: int | None = 100
+    epochs: int | str = "auto"
+    early_stopping_patience: int | str | None = "auto"
+    validation: Any = "auto"
+    refit: bool = True
+    refine: bool = False
+    training: Any = "auto"
+    standardize: Any = True
+    preprocess: Any = "auto"
+    random_state: Any = None
+    verbose: int | None = None
+
     _settings = {**NOMU_SETTINGS, "training": TRAINING}
-    _parameter_constraints: dict = {
+    _parameter_constraints = {
         "network": [*settings_constraint(NOMU_SETTINGS["network"], NOMUNetwork), callable],
         "loss": settings_constraint(NOMU_SETTINGS["loss"], NOMULoss),
         "artificial": [
@@ -248,49 +271,6 @@ class NOMURegressor(UncertaintyRegressor):
         "random_state": ["random_state"],
         "verbose": ["verbose", None],
     }
-
-    def __init__(
-        self,
-        network="mlp",
-        *,
-        loss="nomu",
-        artificial="uniform",
-        readout="exponential",
-        band="symmetric",
-        pretrained=None,
-        noise_std=None,
-        learning_rate=0.01,
-        batch_size=100,
-        epochs="auto",
-        early_stopping_patience="auto",
-        validation="auto",
-        refit=True,
-        refine=False,
-        training="auto",
-        standardize=True,
-        preprocess="auto",
-        random_state=None,
-        verbose=None,
-    ):
-        self.network = network
-        self.loss = loss
-        self.artificial = artificial
-        self.readout = readout
-        self.band = band
-        self.pretrained = pretrained
-        self.noise_std = noise_std
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.early_stopping_patience = early_stopping_patience
-        self.validation = validation
-        self.refit = refit
-        self.refine = refine
-        self.training = training
-        self.standardize = standardize
-        self.preprocess = preprocess
-        self.random_state = random_state
-        self.verbose = verbose
 
     @classmethod
     def from_paper(cls, name: str, n_features: int = 1, **changes):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -204,6 +204,7 @@ class OperatorRegressor(UncertaintyRegressor):
 
 
 @saved_as("estimators.NEONRegressor", kind="estimator")
+@dataclass(eq=False, repr=False)
 class NEONRegressor(OperatorRegressor):
     """Operator networks whose random weight changes are conditioned on the data in closed form.
 
@@ -344,54 +345,33 @@ class NEONRegressor(OperatorRegressor):
     (1, 2)
     """
 
+    _: KW_ONLY
+    query_points: Any = None
+    network: Any = "split"
+    prior: Any = "auto"
+    n_draws: int = 128
+    pretrained: Any = None
+    output_map: Any = None
+    loss: str = "auto"
+    noise_std: Any = "auto"
+    learning_rate: float = 1e-3
+    batch_size: int | None = 64
+    batch_over: str = "pairs"
+    epochs: int | str = "auto"
+    training: Any = "auto"
+    standardize: Any = True
+    refine: bool = False
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int | None = None
+
     _settings = {**OperatorRegressor._settings, "prior": PRIORS}
-    _parameter_constraints: dict = {
+    _parameter_constraints = {
         **_CONSTRAINTS,
         "prior": settings_constraint(PRIORS, ConditionedPrior, EpiNet),
         "n_draws": [Interval(Integral, 2, None, closed="left")],
         "pretrained": [HasMethods(["predict"]), None],
     }
-
-    def __init__(
-        self,
-        *,
-        query_points=None,
-        network="split",
-        prior="auto",
-        n_draws=128,
-        pretrained=None,
-        output_map=None,
-        loss="auto",
-        noise_std="auto",
-        learning_rate=1e-3,
-        batch_size=64,
-        batch_over="pairs",
-        epochs="auto",
-        training="auto",
-        standardize=True,
-        refine=False,
-        warm_start=False,
-        random_state=None,
-        verbose=None,
-    ):
-        self.query_points = query_points
-        self.network = network
-        self.prior = prior
-        self.n_draws = n_draws
-        self.pretrained = pretrained
-        self.output_map = output_map
-        self.loss = loss
-        self.noise_std = noise_std
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.batch_over = batch_over
-        self.epochs = epochs
-        self.training = training
-        self.standardize = standardize
-        self.refine = refine
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
 
     @classmethod
     def from_paper(cls, name: str, **changes):
@@ -460,6 +440,7 @@ class NEONRegressor(OperatorRegressor):
 
 
 @saved_as("estimators.OperatorEnsembleRegressor", kind="estimator")
+@dataclass(eq=False, repr=False)
 class OperatorEnsembleRegressor(OperatorRegressor):
     """An ensemble of operator networks with randomised priors, for functions as targets.
 
@@ -578,53 +559,32 @@ class OperatorEnsembleRegressor(OperatorRegressor):
     (1, 20, 3)
     """
 
-    _parameter_constraints: dict = {
+    n_members: int = 16
+    _: KW_ONLY
+    prior_scale: float = 1.0
+    subsample: Any = None
+    query_points: Any = None
+    network: Any = "split"
+    output_map: Any = None
+    loss: str = "auto"
+    noise_std: Any = "auto"
+    learning_rate: float = 1e-3
+    batch_size: int | None = 64
+    batch_over: str = "pairs"
+    epochs: int | str = "auto"
+    training: Any = "auto"
+    standardize: Any = True
+    refine: bool = False
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int | None = None
+
+    _parameter_constraints = {
         **_CONSTRAINTS,
         "n_members": [Interval(Integral, 1, None, closed="left")],
         "prior_scale": [Interval(Real, 0, None, closed="left")],
         "subsample": [Interval(Real, 0, 1, closed="neither"), None],
     }
-
-    def __init__(
-        self,
-        n_members=16,
-        *,
-        prior_scale=1.0,
-        subsample=None,
-        query_points=None,
-        network="split",
-        output_map=None,
-        loss="auto",
-        noise_std="auto",
-        learning_rate=1e-3,
-        batch_size=64,
-        batch_over="pairs",
-        epochs="auto",
-        training="auto",
-        standardize=True,
-        refine=False,
-        warm_start=False,
-        random_state=None,
-        verbose=None,
-    ):
-        self.n_members = n_members
-        self.prior_scale = prior_scale
-        self.subsample = subsample
-        self.query_points = query_points
-        self.network = network
-        self.output_map = output_map
-        self.loss = loss
-        self.noise_std = noise_std
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.batch_over = batch_over
-        self.epochs = epochs
-        self.training = training
-        self.standardize = standardize
-        self.refine = refine
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
 
     def _epistemic_part(self):
         return _EpistemicPart(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from typing import Any
 
@@ -99,6 +101,7 @@ def _papers() -> dict[str, dict[str, Any]]:
 
 
 @saved_as("estimators.AutoDEUQRegressor", kind="estimator")
+@dataclass(eq=False, repr=False)
 class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     """Deep ensemble found by a joint search of architectures and hyperparameters.
 
@@ -282,63 +285,41 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     ((2,), (2,))
     """
 
+    n_trials: int | str = "auto"
+    _: KW_ONLY
+    n_members: int = 5
+    search: Any = "auto"
+    space: Any = "auto"
+    fixed: dict[str, Any] | None = None
+    selection: Any = "greedy"
+    epochs: int | str = "auto"
+    validation: Any = "auto"
+    refit: bool = False
+    repeats: int | str = "auto"
+    calibrate: bool = True
+    preprocess: Any = "auto"
+    target_transform: str = "standard"
+    n_jobs: int | None = None
+    catalog_dir: str | os.PathLike[str] | None = None
+    max_time: float | None = None
+    trial_timeout: float | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int | None = None
+
     _plan = _plan
     _papers = staticmethod(_papers)
     _settings = SETTINGS
     _selection_arrays = {"y": "y", "loc": "loc", "scale": "scale"}
-    _parameter_constraints: dict = {
+    _parameter_constraints = {
         **AUTODEUQ_CONSTRAINTS,
         "calibrate": ["boolean"],
         **TARGET_CONSTRAINTS,
     }
 
-    def __init__(
-        self,
-        n_trials="auto",
-        *,
-        n_members=5,
-        search="auto",
-        space="auto",
-        fixed=None,
-        selection="greedy",
-        epochs="auto",
-        validation="auto",
-        refit=False,
-        repeats="auto",
-        calibrate=True,
-        preprocess="auto",
-        target_transform="standard",
-        n_jobs=None,
-        catalog_dir=None,
-        max_time=None,
-        trial_timeout=None,
-        warm_start=False,
-        random_state=None,
-        verbose=None,
-    ):
-        self.n_trials = n_trials
-        self.n_members = n_members
-        self.search = search
-        self.space = space
-        self.fixed = fixed
-        self.selection = selection
-        self.epochs = epochs
-        self.validation = validation
-        self.refit = refit
-        self.repeats = repeats
-        self.calibrate = calibrate
-        self.preprocess = preprocess
-        self.target_transform = target_transform
-        self.n_jobs = n_jobs
-        self.catalog_dir = catalog_dir
-        self.max_time = max_time
-        self.trial_timeout = trial_timeout
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
-
 
 @saved_as("estimators.AutoDEUQClassifier", kind="estimator")
+@dataclass(eq=False, repr=False)
 class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     """Deep ensemble found by a joint search of architectures and hyperparameters.
 
@@ -519,56 +500,33 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     (2, 3)
     """
 
+    n_trials: int | str = "auto"
+    _: KW_ONLY
+    n_members: int = 5
+    search: Any = "auto"
+    space: Any = "auto"
+    fixed: dict[str, Any] | None = None
+    selection: Any = "auto"
+    epochs: int | str = "auto"
+    validation: Any = "auto"
+    refit: bool = False
+    repeats: int | str = "auto"
+    calibrate: bool = True
+    class_weight: Any = None
+    preprocess: Any = "auto"
+    n_jobs: int | None = None
+    catalog_dir: str | os.PathLike[str] | None = None
+    max_time: float | None = None
+    trial_timeout: float | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int | None = None
+
     _plan = _plan
     _papers = staticmethod(_papers)
     _settings = SETTINGS
     _selection_arrays = {"y": "codes", "proba": "proba"}
-    _parameter_constraints: dict = {
+    _parameter_constraints = {
         **AUTODEUQ_CONSTRAINTS,
         **CLASS_CONSTRAINTS,
     }
-
-    def __init__(
-        self,
-        n_trials="auto",
-        *,
-        n_members=5,
-        search="auto",
-        space="auto",
-        fixed=None,
-        selection="auto",
-        epochs="auto",
-        validation="auto",
-        refit=False,
-        repeats="auto",
-        calibrate=True,
-        class_weight=None,
-        preprocess="auto",
-        n_jobs=None,
-        catalog_dir=None,
-        max_time=None,
-        trial_timeout=None,
-        warm_start=False,
-        random_state=None,
-        verbose=None,
-    ):
-        self.n_trials = n_trials
-        self.n_members = n_members
-        self.search = search
-        self.space = space
-        self.fixed = fixed
-        self.selection = selection
-        self.epochs = epochs
-        self.validation = validation
-        self.refit = refit
-        self.repeats = repeats
-        self.calibrate = calibrate
-        self.class_weight = class_weight
-        self.preprocess = preprocess
-        self.n_jobs = n_jobs
-        self.catalog_dir = catalog_dir
-        self.max_time = max_time
-        self.trial_timeout = trial_timeout
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -205,6 +207,7 @@ def baseline(self, kind, severity=None, *, architecture=None):
 
 
 @saved_as("estimators.NESClassifier", kind="estimator")
+@dataclass(eq=False, repr=False)
 class NESClassifier(SearchEstimator, UncertaintyClassifier):
     """Ensemble of networks of different architectures, found by neural ensemble search.
 
@@ -385,65 +388,43 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     >>> total, aleatoric, epistemic = model.predict_uncertainty(X[:2])
     """
 
+    n_trials: int | str = "auto"
+    _: KW_ONLY
+    n_members: int = 5
+    search: Any = "re"
+    space: Any = "auto"
+    fixed: dict[str, Any] | None = None
+    selection: Any = "auto"
+    class_weight: Any = None
+    epochs: int | str = "auto"
+    validation: Any = "auto"
+    refit: bool = False
+    calibrate: bool = True
+    image_shape: Any = None
+    preprocess: Any = "auto"
+    n_jobs: int | None = None
+    catalog_dir: str | os.PathLike[str] | None = None
+    max_time: float | None = None
+    trial_timeout: float | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int | None = None
+
     _plan = _plan
     _papers = staticmethod(_papers)
     _settings = SETTINGS
     _selection_arrays = {"log_likelihood": "log_likelihood"}
-    _parameter_constraints: dict = {
+    _parameter_constraints = {
         **NES_CONSTRAINTS,
         **CLASS_CONSTRAINTS,
     }
-
-    def __init__(
-        self,
-        n_trials="auto",
-        *,
-        n_members=5,
-        search="re",
-        space="auto",
-        fixed=None,
-        selection="auto",
-        class_weight=None,
-        epochs="auto",
-        validation="auto",
-        refit=False,
-        calibrate=True,
-        image_shape=None,
-        preprocess="auto",
-        n_jobs=None,
-        catalog_dir=None,
-        max_time=None,
-        trial_timeout=None,
-        warm_start=False,
-        random_state=None,
-        verbose=None,
-    ):
-        self.n_trials = n_trials
-        self.n_members = n_members
-        self.search = search
-        self.space = space
-        self.fixed = fixed
-        self.selection = selection
-        self.class_weight = class_weight
-        self.epochs = epochs
-        self.validation = validation
-        self.refit = refit
-        self.calibrate = calibrate
-        self.image_shape = image_shape
-        self.preprocess = preprocess
-        self.n_jobs = n_jobs
-        self.catalog_dir = catalog_dir
-        self.max_time = max_time
-        self.trial_timeout = trial_timeout
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
 
     best_configuration = best_configuration
     baseline = baseline
 
 
 @saved_as("estimators.NESRegressor", kind="estimator")
+@dataclass(eq=False, repr=False)
 class NESRegressor(SearchEstimator, UncertaintyRegressor):
     """Ensemble of networks of different architectures, found by neural ensemble search.
 
@@ -623,56 +604,33 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     ((2,), (2,))
     """
 
+    n_trials: int | str = "auto"
+    _: KW_ONLY
+    n_members: int = 5
+    search: Any = "re"
+    space: Any = "auto"
+    fixed: dict[str, Any] | None = None
+    selection: Any = "auto"
+    epochs: int | str = "auto"
+    validation: Any = "auto"
+    refit: bool = False
+    calibrate: bool = True
+    image_shape: Any = None
+    preprocess: Any = "auto"
+    target_transform: str = "standard"
+    n_jobs: int | None = None
+    catalog_dir: str | os.PathLike[str] | None = None
+    max_time: float | None = None
+    trial_timeout: float | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int | None = None
+
     _plan = _plan
     _papers = staticmethod(_papers)
     _settings = SETTINGS
     _selection_arrays = {"log_likelihood": "log_likelihood"}
-    _parameter_constraints: dict = {**NES_CONSTRAINTS, **TARGET_CONSTRAINTS}
-
-    def __init__(
-        self,
-        n_trials="auto",
-        *,
-        n_members=5,
-        search="re",
-        space="auto",
-        fixed=None,
-        selection="auto",
-        epochs="auto",
-        validation="auto",
-        refit=False,
-        calibrate=True,
-        image_shape=None,
-        preprocess="auto",
-        target_transform="standard",
-        n_jobs=None,
-        catalog_dir=None,
-        max_time=None,
-        trial_timeout=None,
-        warm_start=False,
-        random_state=None,
-        verbose=None,
-    ):
-        self.n_trials = n_trials
-        self.n_members = n_members
-        self.search = search
-        self.space = space
-        self.fixed = fixed
-        self.selection = selection
-        self.epochs = epochs
-        self.validation = validation
-        self.refit = refit
-        self.calibrate = calibrate
-        self.image_shape = image_shape
-        self.preprocess = preprocess
-        self.target_transform = target_transform
-        self.n_jobs = n_jobs
-        self.catalog_dir = catalog_dir
-        self.max_time = max_time
-        self.trial_timeout = trial_timeout
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
+    _parameter_constraints = {**NES_CONSTRAINTS, **TARGET_CONSTRAINTS}
 
     best_configuration = best_configuration
     baseline = baseline
