@@ -126,7 +126,7 @@ def test_forests_have_ten_trees(monkeypatch):
         sizes.append(len(forest.estimators_))
         return forest_moments(forest, x)
 
-    monkeypatch.setattr("skuq.search._proposers.forest_moments", moments)
+    monkeypatch.setattr(_proposers, "forest_moments", moments)
     optimise = _proposers.ForestOptimizer(UNIT, n_candidates=5)
     assert 0 <= optimise.ask(records(UNIT, 10), [], np.random.default_rng(0))["x"] <= 1
     assert sizes == [10]
