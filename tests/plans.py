@@ -1,5 +1,6 @@
 """Networks as functions of their weights: what tests of layers, of plans and of training need."""
 
+from skuq.backend import keras
 from skuq.networks import _plan, _plan_parts, _tabular
 from skuq.training import _networks
 
@@ -12,6 +13,7 @@ __all__ = [
     "draw_variables",
     "keras_model",
     "make_plan",
+    "sequential",
     "tensors",
     "without_names",
 ]
@@ -21,3 +23,8 @@ ARRAYS, tensors, Run = _plan_parts.ARRAYS, _plan_parts.tensors, _plan_parts.Run
 make_plan, without_names = _plan.make_plan, _plan.without_names
 draw_variables, keras_model = _networks.draw_variables, _networks.keras_model
 bin_edges = _tabular.bin_edges
+
+
+def sequential(input_shape, *layers):
+    """Make a Keras model of inputs of one shape and these layers."""
+    return keras.Sequential([keras.Input(input_shape), *layers])

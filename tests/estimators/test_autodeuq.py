@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from plans import draw_variables
+from plans import draw_variables, sequential
 from scipy import stats
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
@@ -174,9 +174,7 @@ def test_train_member_weighs_rows_as_repetitions():
     )  # fmt: skip
     weighted = TrainingData(x, y, weight, x_valid, y_valid, ones)
     layers = keras.layers
-    model = keras.Sequential(
-        [keras.Input((2,), name="i"), layers.Dense(8, "tanh", name="a"), layers.Dense(2, name="b")]
-    )
+    model = sequential((2,), layers.Dense(8, "tanh", name="a"), layers.Dense(2, name="b"))
     recipe, start = Recipe(learning_rate=0.01, batch_size=1000, epochs=50), draw_variables(model, 1)
     one, two = (
         train_member(model, GaussianHead(), recipe, data, 1, start=[start])
@@ -245,12 +243,10 @@ def test_fit_takes_a_keras_tuner_oracle_and_fixed_decisions(tiny, wave):
 
 def build(hp, input_shape, n_outputs):
     layers = keras.layers
-    return keras.Sequential(
-        [
-            keras.Input(input_shape),
-            layers.Dense(hp.Int("units", 4, 16), activation="relu"),
-            layers.Dense(n_outputs),
-        ]
+    return sequential(
+        input_shape,
+        layers.Dense(hp.Int("units", 4, 16), activation="relu"),
+        layers.Dense(n_outputs),
     )
 
 
@@ -444,7 +440,7 @@ def test_fit_raises_if_all_trials_diverge(tiny, wave):
         """Infinite from the start, whatever the seed."""
         huge, dense = keras.initializers.Constant(1e30), keras.layers.Dense
         layers = [dense(n, kernel_initializer=huge) for n in (hp.Int("units", 2, 9), n_outputs)]
-        return keras.Sequential([keras.Input(input_shape), *layers])
+        return sequential(input_shape, *layers)
 
     with pytest.raises(SearchFailedError, match="FloatingPointError: Training diverged") as error:
         tiny.set_params(space=explosive).fit(*wave)

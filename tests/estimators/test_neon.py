@@ -25,6 +25,7 @@ from operators import (
     std_of,
     waves,
 )
+from plans import sequential
 from problems import make_operator_problem
 from sklearn import config_context
 from sklearn.base import clone
@@ -400,9 +401,7 @@ def test_fit_keeps_a_given_operator_as_it_is(n_components):
 
 def one_input_of_keras():
     keras.utils.set_random_seed(0)
-    return keras.Sequential(
-        [keras.Input((1,)), layers.Dense(6, activation="tanh"), layers.Dense(4)]
-    )
+    return sequential((1,), layers.Dense(6, activation="tanh"), layers.Dense(4))
 
 
 GIVEN = {

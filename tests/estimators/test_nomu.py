@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from plans import keras_model
+from plans import keras_model, sequential
 from problems import make_function, make_scarce_regression
 from problems.functions import FUNCTIONS_1D
 from processes import assert_predicts_without_a_backend
@@ -718,21 +718,17 @@ def test_band_has_the_most_likely_scale_and_ends(long_table):
 
 def network(input_shape, n_outputs):
     layers = keras.layers
-    return keras.Sequential(
-        [
-            keras.Input(input_shape),
-            layers.Dense(16, activation="relu"),
-            layers.Dropout(0.5),
-            layers.Dense(n_outputs),
-        ]
+    return sequential(
+        input_shape,
+        layers.Dense(16, activation="relu"),
+        layers.Dropout(0.5),
+        layers.Dense(n_outputs),
     )
 
 
 def nested_network(input_shape, n_outputs):
     trunk = [keras.Input(input_shape), keras.layers.Dense(16, activation="relu", name="inner")]
-    return keras.Sequential(
-        [keras.Input(input_shape), keras.Sequential(trunk), keras.layers.Dense(n_outputs)]
-    )
+    return sequential(input_shape, keras.Sequential(trunk), keras.layers.Dense(n_outputs))
 
 
 def test_pretrained_predictions_are_kept_to_the_bit(table, elsewhere):
@@ -779,17 +775,15 @@ def test_pretrained_networks_are_kept_to_the_bit(table, elsewhere):
     X, y = table
     layers = keras.layers
     keras.utils.set_random_seed(0)
-    core = keras.Sequential([keras.Input((2,)), layers.Dense(6, "tanh"), layers.Dense(1)])
-    nested = keras.Sequential([keras.Input((2,)), layers.Rescaling(0.01), core])
+    core = sequential((2,), layers.Dense(6, "tanh"), layers.Dense(1))
+    nested = sequential((2,), layers.Rescaling(0.01), core)
     inputs = keras.Input((2,))
     hidden = layers.Dense(6, "tanh", kernel_constraint="max_norm")(inputs * 0.01)
     operations = keras.Model(inputs, layers.Dense(1)(hidden))
-    linear = keras.Sequential([keras.Input((2,)), layers.Dense(1)])
+    linear = sequential((2,), layers.Dense(1))
     adapted = layers.Normalization()
     adapted.adapt(X)
-    normalised = keras.Sequential(
-        [keras.Input((2,)), adapted, layers.Dense(8, "tanh"), layers.Dense(1)]
-    )
+    normalised = sequential((2,), adapted, layers.Dense(8, "tanh"), layers.Dense(1))
 
     class Subclassed(keras.Model):
         def __init__(self):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from plans import sequential
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
@@ -49,9 +50,7 @@ def joined_and_dropped(input_shape, n_raw):
 
 def unplanned(input_shape, n_raw):
     layers = keras.layers
-    return keras.Sequential(
-        [keras.Input(input_shape), layers.Dense(6), layers.PReLU(), layers.Dense(n_raw)]
-    )
+    return sequential(input_shape, layers.Dense(6), layers.PReLU(), layers.Dense(n_raw))
 
 
 def nomu(**changes):

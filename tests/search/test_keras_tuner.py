@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from plans import sequential
 from slots import inline, search
 
 from skuq.backend import keras, keras_tuner
@@ -19,12 +20,10 @@ def proposer_of(oracle, decisions, n_trials=1):
 
 def build(hp):
     layers = keras.layers
-    model = keras.Sequential(
-        [
-            keras.Input((2,)),
-            layers.Dense(hp.Int("units", 2, 16), activation=hp.Choice("act", ["relu", "tanh"])),
-            layers.Dense(1),
-        ]
+    model = sequential(
+        (2,),
+        layers.Dense(hp.Int("units", 2, 16), activation=hp.Choice("act", ["relu", "tanh"])),
+        layers.Dense(1),
     )
     rate = hp.Float("learning_rate", 1e-4, 1e-1, sampling="log")
     model.compile(keras.optimizers.get(hp.Choice("optimizer", ["adam", "sgd"])), "mse")

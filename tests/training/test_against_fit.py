@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import training_data
 from numpy.testing import assert_allclose
-from plans import draw_variables
+from plans import draw_variables, sequential
 from tiers import slow, slow_after
 from training_data import OPTIMIZERS, train_member
 
@@ -147,25 +147,37 @@ def test_equals_fit_through_plateaus_and_early_stopping(
 
 
 @pytest.mark.slow
-def test_equals_fit_with_batches_larger_than_the_data():
-    compare(Recipe("adam", learning_rate=0.02, batch_size=500, epochs=8), make_data())
-
-
-@pytest.mark.slow
-def test_equals_fit_with_single_rows():
-    compare(Recipe("sgd", learning_rate=0.01, batch_size=1, epochs=5), make_data())
-
-
-@pytest.mark.slow
-def test_equals_fit_with_several_outputs():
-    recipe = Recipe("nadam", learning_rate=0.01, batch_size=16, epochs=10)
-    compare(recipe, make_data(n_outputs=3), n_outputs=3)
-
-
-@pytest.mark.slow
-def test_equals_fit_with_a_weight_penalty():
-    recipe = Recipe("adam", learning_rate=0.01, batch_size=16, epochs=10)
-    compare(recipe, make_data(), regularizer="l2")
+@pytest.mark.parametrize(
+    ("recipe", "rows", "settings"),
+    [
+        pytest.param(Recipe("adam", 0.02, batch_size=500, epochs=8), {}, {}, id="one batch"),
+        pytest.param(Recipe("sgd", 0.01, batch_size=1, epochs=5), {}, {}, id="single rows"),
+        pytest.param(
+            Recipe("nadam", 0.01, batch_size=16, epochs=10),
+            {"n_outputs": 3},
+            {"n_outputs": 3},
+            id="several outputs",
+        ),
+        pytest.param(
+            Recipe("adam", 0.01, batch_size=16, epochs=10),
+            {},
+            {"regularizer": "l2"},
+            id="a weight penalty",
+        ),
+        # 40 rows fill their step of the ladder, 41 do not.
+        *(
+            pytest.param(
+                Recipe("adam", 0.01, batch_size=7, epochs=3),
+                {"n_train": n_train, "n_valid": 9},
+                {},
+                id=f"{n_train} rows",
+            )
+            for n_train in (40, 41)
+        ),
+    ],
+)
+def test_equals_fit_with(recipe, rows, settings):
+    compare(recipe, make_data(**rows), **settings)
 
 
 @pytest.mark.slow
@@ -183,74 +195,52 @@ def test_slices_do_not_change_the_run():
     np.testing.assert_array_equal(member.weights, again.weights)
 
 
-@pytest.mark.slow
-def test_padding_of_rows_changes_nothing():
-    """40 rows fill their step of the ladder, 41 do not; both equal fit."""
-    for n_train in (40, 41):
-        recipe = Recipe("adam", learning_rate=0.01, batch_size=7, epochs=3)
-        compare(recipe, make_data(n_train=n_train, n_valid=9))
-
-
 def test_divergence_keeps_the_best_epoch_or_raises():
     data, head, model = make_data(), GaussianHead(), make_model()
     with pytest.raises(FloatingPointError, match="diverged.*learning_rate=1e"):
         train_member(model, head, Recipe("sgd", learning_rate=1e30, epochs=5), data, 1)
 
 
-def compare_optimizer(recipe, optimizer, data=None, rtol=1e-4, jit=False):
+def compare_optimizer(recipe, optimizer, data=None, keras_model=None):
     """Our recipe against Keras' own optimizer object, without callbacks, last weights."""
     data = make_data() if data is None else data
     head, initial = GaussianHead(), draw_variables(make_model(), 3)
     member = train_member(
-        make_model(), head, recipe, data, 1, start=[initial], permutations=[np.arange], jit=jit
+        make_model(), head, recipe, data, 1, start=[initial], permutations=[np.arange], jit=False
     )
-    history, weights = fit_with_keras(make_model(), head, recipe, data, initial[0], optimizer, [])
-    assert_allclose(member.weights, weights, rtol=rtol, atol=rtol * np.abs(weights).max())
+    keras_model = make_model() if keras_model is None else keras_model
+    history, weights = fit_with_keras(keras_model, head, recipe, data, initial[0], optimizer, [])
+    assert_allclose(member.weights, weights, rtol=1e-4, atol=1e-4 * np.abs(weights).max())
     return member, history
 
 
 PLAIN = {"reduce_lr_patience": None, "early_stopping_patience": None, "keep": "last"}
 
 
+# Settings of the recipe, by optimizer, where they are Keras' own.
+SETTINGS = [
+    ("SGD", {"momentum": 0.9}),
+    *((name, {"beta_2": 0.9}) for name in ("Adam", "Adamax", "Nadam")),
+    # So large that steps are others than with Keras' default.
+    *(
+        (n, {"epsilon": 0.03})
+        for n in ("Adam", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam")
+    ),
+    *((name, {"weight_decay": 0.1}) for name in ("SGD", "Adam", "RMSprop")),
+]
+
+
 @pytest.mark.slow
-def test_equals_fit_with_clipped_gradients():
+@pytest.mark.parametrize(("optimizer", "settings"), SETTINGS)
+def test_equals_fit_with_settings_of_an_optimizer(optimizer, settings):
+    recipe = Recipe(optimizer.lower(), 0.02, batch_size=16, epochs=6, **settings, **PLAIN)
+    compare_optimizer(recipe, getattr(keras.optimizers, optimizer)(0.02, **settings))
+
+
+@pytest.mark.slow
+def test_equals_fit_with_clipped_gradients_and_on_a_cosine_schedule():
     recipe = Recipe("sgd", 0.05, batch_size=16, epochs=6, clip_norm=0.3, **PLAIN)
     compare_optimizer(recipe, keras.optimizers.SGD(0.05, global_clipnorm=0.3))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("jit", [True, pytest.param(False, marks=slow)], ids=["xla", "graph"])
-def test_equals_fit_with_momentum(jit):
-    recipe = Recipe("sgd", 0.02, momentum=0.9, batch_size=16, epochs=6, **PLAIN)
-    compare_optimizer(recipe, keras.optimizers.SGD(0.02, momentum=0.9), jit=jit)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", slow_after(1, ["Adam", "Adamax", "Nadam"]))
-def test_equals_fit_with_another_beta_2(optimizer):
-    recipe = Recipe(optimizer.lower(), 0.02, batch_size=16, epochs=6, beta_2=0.9, **PLAIN)
-    compare_optimizer(recipe, getattr(keras.optimizers, optimizer)(0.02, beta_2=0.9))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "optimizer", slow_after(1, ["Adam", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam"])
-)
-def test_equals_fit_with_another_epsilon(optimizer):
-    # So large that steps are others than with Keras' default.
-    recipe = Recipe(optimizer.lower(), 0.02, batch_size=16, epochs=6, epsilon=0.03, **PLAIN)
-    compare_optimizer(recipe, getattr(keras.optimizers, optimizer)(0.02, epsilon=0.03))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", slow_after(1, ["SGD", "Adam", "RMSprop"]))
-def test_equals_fit_with_decoupled_weight_decay(optimizer):
-    recipe = Recipe(optimizer.lower(), 0.02, batch_size=16, epochs=6, weight_decay=0.1, **PLAIN)
-    compare_optimizer(recipe, getattr(keras.optimizers, optimizer)(0.02, weight_decay=0.1))
-
-
-@pytest.mark.slow
-def test_equals_fit_on_a_cosine_schedule():
     n_steps = 6 * 4  # 53 rows in batches of 16
     recipe = Recipe("adam", 0.02, batch_size=16, epochs=6, schedule="cosine", **PLAIN)
     schedule = keras.optimizers.schedules.CosineDecay(0.02, n_steps, alpha=0.01)
@@ -260,19 +250,13 @@ def test_equals_fit_on_a_cosine_schedule():
 @pytest.mark.slow
 def test_equals_fit_with_l2_on_all_weights():
     """The recipe's penalty is Keras' regulariser on kernels and biases."""
-    data, head, initial = make_data(), GaussianHead(), draw_variables(make_model(), 3)
     recipe = Recipe("adam", 0.02, batch_size=16, epochs=6, l2=0.01, **PLAIN)
-    member = train_member(
-        make_model(), head, recipe, data, 1, start=[initial], permutations=[np.arange], jit=False
-    )
     penalised = make_model()
     for layer in penalised.layers:
         layer.kernel_regularizer = layer.bias_regularizer = keras.regularizers.L2(0.01)
     penalised = keras.models.model_from_json(penalised.to_json())
-    history, weights = fit_with_keras(
-        penalised, head, recipe, data, initial[0], keras.optimizers.Adam(0.02), []
-    )
-    assert_allclose(member.weights, weights, rtol=1e-4, atol=1e-4 * np.abs(weights).max())
+    optimizer = keras.optimizers.Adam(0.02)
+    member, history = compare_optimizer(recipe, optimizer, keras_model=penalised)
     assert_allclose(member.history["loss"], history["loss"], rtol=1e-4)
 
 
@@ -294,13 +278,11 @@ def test_equals_fit_with_batch_normalisation(jit):
     """Also where the last batch is partial: filling does not enter its statistics."""
 
     def build():
-        return keras.Sequential(
-            [
-                keras.Input((3,)),
-                keras.layers.Dense(8, activation="relu"),
-                keras.layers.BatchNormalization(momentum=0.8),
-                keras.layers.Dense(2),
-            ]
+        return sequential(
+            (3,),
+            keras.layers.Dense(8, activation="relu"),
+            keras.layers.BatchNormalization(momentum=0.8),
+            keras.layers.Dense(2),
         )
 
     data, head = make_data(), GaussianHead()

@@ -9,7 +9,7 @@ import pytest
 from heads import NomuHead, build_nomu
 from numpy.testing import assert_array_equal
 from operators import EncoderDecoder, EpiNetLayers, EpistemicNetwork, OperatorHead
-from plans import draw_variables
+from plans import draw_variables, sequential
 from tiers import slow_after
 from training_data import MemberTrainer, make_data, train_epochs, train_member, train_stack
 
@@ -41,28 +41,24 @@ def data():
 
 def noisy():
     """Build a network with state and noise, and a matrix that is a block of its own in XLA."""
-    return keras.Sequential(
-        [
-            keras.Input((3,)),
-            layers.Dense(70, activation="relu"),
-            layers.BatchNormalization(momentum=0.8),
-            layers.Dropout(0.3),
-            layers.Dense(70, activation="tanh"),
-            layers.Dense(2),
-        ]
+    return sequential(
+        (3,),
+        layers.Dense(70, activation="relu"),
+        layers.BatchNormalization(momentum=0.8),
+        layers.Dropout(0.3),
+        layers.Dense(70, activation="tanh"),
+        layers.Dense(2),
     )
 
 
 def unplanned():
     """Runs through Keras, whose random layers have state."""
-    return keras.Sequential(
-        [
-            keras.Input((3,)),
-            layers.Dense(9, activation="relu"),
-            layers.UnitNormalization(),
-            layers.Dropout(0.3),
-            layers.Dense(2),
-        ]
+    return sequential(
+        (3,),
+        layers.Dense(9, activation="relu"),
+        layers.UnitNormalization(),
+        layers.Dropout(0.3),
+        layers.Dense(2),
     )
 
 

@@ -3,6 +3,7 @@
 import cloudpickle
 import numpy as np
 import pytest
+from plans import sequential
 from training_data import MemberTrainer
 
 from skuq import (
@@ -87,7 +88,7 @@ def no_model(hp, input_shape, n_outputs):
 
 
 def wrong_width(hp, input_shape, n_outputs):
-    return keras.Sequential([keras.Input(input_shape), keras.layers.Dense(n_outputs + 1)])
+    return sequential(input_shape, keras.layers.Dense(n_outputs + 1))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ class Forgetful(keras.layers.Layer):
 def adapted(shape, n_outputs):
     normalization = keras.layers.Normalization()
     normalization.adapt(np.arange(12.0).reshape(4, 3))
-    return keras.Sequential([keras.Input(shape), normalization, keras.layers.Dense(n_outputs)])
+    return sequential(shape, normalization, keras.layers.Dense(n_outputs))
 
 
 def two_inputs(shape, n_outputs):
@@ -167,32 +168,24 @@ def two_inputs(shape, n_outputs):
     [
         (two_inputs, "one input of shape"),
         (
-            lambda shape, n: keras.Sequential(
-                [keras.Input(shape), keras.layers.Dense(n, kernel_constraint="non_neg")]
-            ),
+            lambda shape, n: sequential(shape, keras.layers.Dense(n, kernel_constraint="non_neg")),
             "kernel_constraint, and training programs apply no constraints",
         ),
         (
-            lambda shape, n: keras.Sequential(
-                [keras.Input(shape), unregistered(), keras.layers.Dense(n)]
-            ),
+            lambda shape, n: sequential(shape, unregistered(), keras.layers.Dense(n)),
             "cannot be rebuilt from its configuration",
         ),
         (adapted, "copy computes other values.*Give a Normalization layer `mean` and `variance`"),
         (
-            lambda shape, n: keras.Sequential(
-                [keras.Input(shape), Forgetful(3.0), keras.layers.Dense(n)]
-            ),
+            lambda shape, n: sequential(shape, Forgetful(3.0), keras.layers.Dense(n)),
             "copy computes other values, because some layer keeps more",
         ),
         (
-            lambda shape, n: keras.Sequential(
-                [keras.Input(shape), keras.layers.Dense(n, dtype="mixed_float16")]
-            ),
+            lambda shape, n: sequential(shape, keras.layers.Dense(n, dtype="mixed_float16")),
             "float32.*dtype policy",
         ),
         (
-            lambda shape, n: keras.Sequential([keras.Input((n,)), keras.layers.Activation("relu")]),
+            lambda shape, n: sequential((n,), keras.layers.Activation("relu")),
             "input of shape|without trainable weights",
         ),
     ],
@@ -206,7 +199,7 @@ def test_networks_that_cannot_be_members_are_refused_before_training(make, messa
 def test_normalisation_that_a_configuration_holds_is_taken():
     def normalised(hp, shape, n_outputs):
         layer = keras.layers.Normalization(mean=[1.0, 2.0, 3.0], variance=[4.0, 5.0, 6.0])
-        return keras.Sequential([keras.Input(shape), layer, keras.layers.Dense(n_outputs)])
+        return sequential(shape, layer, keras.layers.Dense(n_outputs))
 
     MemberTrainer(KerasTunerSpace(normalised), data(), GaussianHead(), 2).build({})
 
@@ -217,7 +210,7 @@ def test_registered_layers_of_a_script_go_with_the_trainer():
             return keras.ops.sin(x)
 
     def waves(hp, shape, n_outputs):
-        return keras.Sequential([keras.Input(shape), Sine(), keras.layers.Dense(n_outputs)])
+        return sequential(shape, Sine(), keras.layers.Dense(n_outputs))
 
     Sine.__module__ = "__main__"  # is sent by value
     keras.saving.register_keras_serializable("skuq_tests")(Sine)
@@ -231,7 +224,7 @@ def test_registered_layers_of_a_script_go_with_the_trainer():
 
 
 def of_keras_tuner(hp):
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(hp.Int("units", 1, 3))])
+    model = sequential((3,), keras.layers.Dense(hp.Int("units", 1, 3)))
     model.compile("adam", "mse")
     return model
 

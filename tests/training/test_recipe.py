@@ -84,6 +84,12 @@ def test_factors_of_layers_go_by_name_and_the_first_counts():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
+        ("optimizer", "lion"),
+        ("batch_size", 0),
+        ("learning_rate", -1.0),
+        ("epochs", 2.5),
+        *(("steps_per_epoch", value) for value in (0, -1, 2.5, "3")),
+        *(("epoch_rates", rates) for rates in ([-1.0], [np.nan], ["a"], 3.0)),
         ("schedule", "linear"),
         ("keep", "first"),
         ("warmup", 1.5),
@@ -110,15 +116,12 @@ def test_bad_recipes_are_refused(field, value):
         Recipe(**{field: value})
 
 
-def test_beta_2_is_for_those_who_have_one():
+def test_beta_2_and_epsilon_are_for_those_who_have_one():
     for optimizer in ("adam", "adamax", "nadam"):
         assert Recipe(optimizer, beta_2=0.95).beta_2 == 0.95
+    assert Recipe("rmsprop", epsilon=1e-8).epsilon == 1e-8
     with pytest.raises(ValueError, match="optimizers adam, adamax and nadam. Got 'sgd'"):
         Recipe("sgd", beta_2=0.95)
-
-
-def test_epsilon_is_for_those_who_have_one():
-    assert Recipe("rmsprop", epsilon=1e-8).epsilon == 1e-8
     with pytest.raises(ValueError, match="`epsilon` has no effect .* Got 1e-08"):
         Recipe("sgd", epsilon=1e-8)
 
@@ -130,9 +133,3 @@ def test_rates_of_epochs_come_on_top_of_the_schedule():
     assert_allclose(recipe.rate_factors(0, 35, 35), expected)
     assert_allclose(recipe.rate_factors(14, 14, 35), expected[14:28])
     assert recipe == Recipe(epochs=5, schedule="cosine", epoch_rates=(1.0, 0.5, 0.1))
-
-
-@pytest.mark.parametrize("rates", [[-1.0], [np.nan], ["a"], 3.0])
-def test_rates_of_epochs_are_numbers(rates):
-    with pytest.raises(ValueError, match="`epoch_rates` must be numbers"):
-        Recipe(epoch_rates=rates)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from heads import GaussianMixtureHead, PackedHead
 from numpy.testing import assert_allclose
-from plans import draw_variables, make_plan
+from plans import draw_variables, make_plan, sequential
 from tiers import slow_after
 from training_data import OPTIMIZERS, make_data, programs, train_member, train_stack
 
@@ -18,34 +18,28 @@ HEAD = GaussianHead()
 
 
 def plain():
-    return keras.Sequential(
-        [keras.Input((3,)), layers.Dense(9, activation="tanh"), layers.Dense(2)]
-    )
+    return sequential((3,), layers.Dense(9, activation="tanh"), layers.Dense(2))
 
 
 def noisy():
     """Build a network with state and noise, and a layer that adds its own penalty."""
-    return keras.Sequential(
-        [
-            keras.Input((3,)),
-            layers.Dense(9, activation="relu", kernel_regularizer="l2"),
-            layers.BatchNormalization(momentum=0.8),
-            layers.Dropout(0.3),
-            layers.Dense(2),
-        ]
+    return sequential(
+        (3,),
+        layers.Dense(9, activation="relu", kernel_regularizer="l2"),
+        layers.BatchNormalization(momentum=0.8),
+        layers.Dropout(0.3),
+        layers.Dense(2),
     )
 
 
 def unplanned():
     """Runs through Keras, one member after the other."""
-    model = keras.Sequential(
-        [
-            keras.Input((3,)),
-            layers.Dense(9, activation="relu"),
-            layers.UnitNormalization(),
-            layers.BatchNormalization(momentum=0.8),
-            layers.Dense(2),
-        ]
+    model = sequential(
+        (3,),
+        layers.Dense(9, activation="relu"),
+        layers.UnitNormalization(),
+        layers.BatchNormalization(momentum=0.8),
+        layers.Dense(2),
     )
     assert make_plan(model.to_json()) is None
     return model
@@ -76,7 +70,7 @@ def compare(model, recipes, data, seeds=(1, 2, 3), jit=False, rtol=1e-4):
 
 def test_members_of_a_stack_can_weigh_losses_differently():
     """Each learns as from its own loss alone, in one program."""
-    data, model = make_data(), keras.Sequential([keras.Input((3,)), layers.Dense(12)])
+    data, model = make_data(), sequential((3,), layers.Dense(12))
 
     def train(score, recipe):
         head = PackedHead(GaussianMixtureHead(n_components=2, score=score), n_copies=2)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from heads import PackedHead
 from numpy.testing import assert_allclose, assert_array_equal
-from plans import Run, bin_edges, draw_variables, keras_model, make_plan
+from plans import Run, bin_edges, draw_variables, keras_model, make_plan, sequential
 from scipy import stats
 from scipy.special import logsumexp
 from tiers import slow, slow_after
@@ -292,13 +292,8 @@ def test_names_of_no_layer_are_refused():
 
 
 def test_a_dropout_schedule_is_not_for_keras_own_layers():
-    model = keras.Sequential(
-        [
-            keras.Input((4,)),
-            keras.layers.UnitNormalization(),
-            keras.layers.Dropout(0.1),
-            keras.layers.Dense(2),
-        ]
+    model = sequential(
+        (4,), keras.layers.UnitNormalization(), keras.layers.Dropout(0.1), keras.layers.Dense(2)
     )
     recipe = Recipe(epochs=1, dropout_schedule="flat-cosine")
     with pytest.raises(ValueError, match="dropout_schedule='flat-cosine' cannot be used"):
