@@ -30,6 +30,7 @@ def pytest_configure(config):
     else:
         hypothesis.settings.load_profile("quick")
         os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
+        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # until TensorFlow has read it
 
 
 def _has_slow_tests(config):
@@ -58,8 +59,9 @@ def pytest_collection_finish(session):
     if "tensorflow" in sys.modules:
         config = sys.modules["tensorflow"].config
         config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-        # Small arrays again; `TF_NUM_INTRAOP_THREADS` would also change what trains at once.
-        config.threading.set_intra_op_parallelism_threads(1)
+        config.list_logical_devices()  # makes the threads
+    # skuq would train less at once, and so would processes that tests start.
+    os.environ.pop("TF_NUM_INTRAOP_THREADS", None)
     if "skuq.training._engine" in sys.modules:
         sys.modules["skuq.training._engine"].programs.max_size = 64
 
