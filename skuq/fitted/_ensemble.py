@@ -169,7 +169,7 @@ def ensemble_to_keras(ensemble: Any, ddof: int = 0) -> Any:
     if isinstance(head, CategoricalHead):
         outputs = _class_outputs(targets, head, raw, weights, ops, inputs, ensemble.far)
     else:
-        outputs = _number_outputs(targets, head, raw, weights, ddof, ops, inputs, ensemble.far)
+        outputs = _number_outputs(targets, raw, weights, ddof, ops, inputs, ensemble.far)
     return keras.Model(inputs, outputs, name="ensemble")
 
 
@@ -180,7 +180,6 @@ def _average(values: Any, weights: np.ndarray, ops: Any) -> Any:
 
 def _number_outputs(
     targets: NumberTargets,
-    head: Any,
     raw: Any,
     weights: np.ndarray,
     ddof: int,
@@ -189,14 +188,15 @@ def _number_outputs(
     far: FarUncertainty | None,
 ) -> dict[str, Any]:
     """Compute the outputs of a regressor from raw numbers (n, K, n_raw) and encoded `inputs`."""
-    means, stds = head.moments(raw, ops)
-    # The factors that calibration has learnt apply to the standardised numbers.
-    means, stds = targets.calibrate(means, stds, weights, ops, axis=1)
+    # Members come first where moments are computed, and rows everywhere else.
+    means, noise, shared = targets.moments(ops.transpose(raw, (1, 0, 2)), weights, ops)
+    means, noise = (ops.transpose(part, (1, 0, 2)) for part in (means, noise))
     # Law of total variance, as in `Mixture`, in standardised units.
     mean = _average(means, weights, ops)
-    aleatoric = _average(ops.square(stds), weights, ops)
+    aleatoric = _average(noise, weights, ops)
     factor = epistemic_factor(weights, ddof)
-    epistemic = factor * _average(ops.square(means - ops.expand_dims(mean, 1)), weights, ops)
+    epistemic = _average(ops.square(means - ops.expand_dims(mean, 1)), weights, ops) * factor
+    epistemic = epistemic + shared
     if far is not None:
         spread = far_spread(ops, far.arrays, far.kernel, inputs, mean)
         epistemic = epistemic + ops.sum(ops.square(spread), axis=0)

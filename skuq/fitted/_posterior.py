@@ -30,6 +30,7 @@ from skuq.networks._plan import Plan, make_plan
 from skuq.networks._plan_parts import ARRAYS, Run, tensors
 from skuq.predictive._posterior import Posterior, quasi_random_normals
 from skuq.tables._scaling import ImageScaling, hard_clip
+from skuq.tables._targets import Calibration, calibrated_moments, normal_components
 
 #: NOMU's smallest standard deviation of the standardised y: a distribution needs some width.
 _TINY = 1e-30  # keeps the gradient of a root finite at 0
@@ -41,7 +42,8 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
 
     Members count by how often they are drawn. Where weights are fractions of a small number, there
     are that many draws; `n_draws` is for other weights. With an uncertainty away from the training
-    rows there are at least 16, and each is a member plus a random function of that size.
+    rows, or errors that the members share, there are at least 16, and each is a member plus a
+    random function of that size.
     """
     members, inputs, targets = ensemble.members, ensemble.inputs, ensemble.targets
     far = ensemble.far
@@ -54,7 +56,8 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
         # The copies of a packed head share the weight of their network.
         copies = getattr(targets.head, "n_copies", 1)
         weights = np.repeat(ensemble.raw_weights, copies) / copies
-        counts, normals = _far_draws(far, _count_draws(weights, n_draws), rng)
+        n_columns = _count_columns(ensemble, len(weights))
+        counts, normals = _draw_normals(n_columns, _count_draws(weights, n_draws), rng)
         drawn = np.repeat(np.arange(len(weights)), counts)
         # Unlike a closure, this pickles.
         predicted = functools.partial(_member_means, ensemble, drawn, normals)
@@ -66,7 +69,10 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     masks = _collect_masks(ensemble.passes, plans[0], variables[0])
     # Members of one plan run together: draws are in their order, not in the ensemble's.
     order = np.arange(len(masks[0])) if masks else np.concatenate(list(groups.values()))
-    counts, normals = _far_draws(far, _count_draws(ensemble.raw_weights[order], n_draws), rng)
+    counts = _count_draws(ensemble.raw_weights[order], n_draws)
+    weights = counts / counts.sum()
+    counts, normals = _draw_normals(_count_columns(ensemble, len(counts)), counts, rng)
+    calibration = targets.calibration
     repeats = [] if (counts == 1).all() else [np.repeat(np.eye(len(counts)), counts, axis=0)]
     function = _MemberMeans(
         tuple(groups),
@@ -74,16 +80,19 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
         targets.is_1d,
         n_masks=len(masks),
         repeats=bool(repeats),
-        calibrated=targets.is_calibrated,
+        calibrated=calibration is not None,
+        shared=targets.shared_factor > 0,
         clip=type(inputs.scaling).clip,
-        mixture=targets.head if is_mixture else None,
+        head=targets.head if is_mixture or calibration is not None else None,
         kernel=None if far is None else far.kernel,
     )
     scalers = _scalers(inputs, targets)
-    if targets.is_calibrated:
-        scalers.append(np.asarray(targets.std_factor))
+    if calibration is not None:
+        scalers += [weights, *calibration]
+    if normals is not None:
+        scalers.append(normals)
     if far is not None:
-        scalers += [normals, *far.padded_arrays()]
+        scalers += far.padded_arrays()
     arguments = [*scalers, *repeats, *masks, *sum(variables, [])]
     return Posterior(
         function,
@@ -94,15 +103,22 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     )
 
 
-def _far_draws(far: Any, counts: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, Any]:
-    """Draw the normal numbers (T, 2F) of random functions, and count the draws of members (K,).
+def _count_columns(ensemble: Any, n_members: int) -> int:
+    """Count the functions of which a draw has a random multiple each."""
+    n_far = 0 if ensemble.far is None else 2 * ensemble.far.frequencies.shape[1]
+    return n_far + n_members * (ensemble.targets.shared_factor > 0)
+
+
+def _draw_normals(
+    n_columns: int, counts: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, Any]:
+    """Draw normal numbers (T, n_columns) of random functions, and count the draws of members (K,).
 
     Each member is drawn with every number and its negative, and columns are orthogonal: the draws
     have exactly the variance of the members plus that of the functions.
     """
-    if far is None:
+    if not n_columns:
         return counts, None
-    n_columns = 2 * far.frequencies.shape[1]
     n_half = counts.sum() * math.ceil(n_columns / counts.sum())
     columns = np.linalg.qr(rng.standard_normal((n_half, n_columns)))[0] * math.sqrt(n_half)
     normals = np.stack([columns, -columns], axis=1).reshape(2 * n_half, n_columns)
@@ -121,8 +137,11 @@ def _member_means(
     encoded = ensemble.inputs.encode_array(X, mark_unseen=True)
     mixture = ensemble.distribution_of_encoded(encoded)
     means: np.ndarray = mixture.member_means[drawn]
-    spread = None if normals is None else mixture.spread
-    return means if spread is None else means + np.tensordot(normals, spread, axes=1)
+    functions = None if normals is None else mixture.shared_functions
+    if functions is None:
+        return means
+    # Those away from the rows come last, and are missing where no row is.
+    return means + np.tensordot(normals[:, : len(functions)], functions, axes=1)
 
 
 def nomu_posterior(fitted: Any, n_draws: int, rng: np.random.Generator) -> Posterior:
@@ -166,16 +185,20 @@ class _MemberMeans:
     n_masks: int  # of dropout layers
     repeats: bool
     calibrated: bool
+    shared: bool  # whether members share errors
     clip: Callable[[Any, Any], Any]  # of `Scaling`
-    mixture: Any  # head of mixtures; None if the first raw numbers are the means
+    head: Any  # None if the first raw numbers are the means
     kernel: str | None = None  # of the uncertainty away from the training rows
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
         (x_mean, x_scale, y_mean, y_scale), rest = arguments[:4], iter(arguments[4:])
         x, run = self.clip(xp, (X - x_mean) / x_scale), _run(xp)
-        factor = next(rest) if self.calibrated else None
+        if self.calibrated:
+            weights, calibration = next(rest), Calibration(*islice(rest, len(Calibration._fields)))
+        if self.shared or self.kernel is not None:
+            normals = next(rest)
         if self.kernel is not None:
-            normals, far = next(rest), FarArrays(*islice(rest, len(FarArrays._fields)))
+            far = FarArrays(*islice(rest, len(FarArrays._fields)))
         repeats = next(rest) if self.repeats else None
         if self.n_masks:
             masks = list(islice(rest, self.n_masks))
@@ -183,19 +206,27 @@ class _MemberMeans:
         # Members of one plan together, (K_plan, n, n_raw), or a single one, (n, n_raw).
         raws = [_output(plan, rest, x, run) for plan in self.plans]
         means = xp.concatenate([raw if len(raw.shape) == 3 else raw[None] for raw in raws], axis=0)
-        if self.mixture is not None:
-            means, _ = self.mixture.moments(means, xp)
-        means = means[..., : self.n_outputs] * y_scale + y_mean  # (K, n, m)
+        functions = []  # of which each draw has a random multiple
+        if self.calibrated:
+            components = normal_components(self.head, means, xp)
+            means, _, variance = calibrated_moments(components, weights, calibration, xp)
+            if self.shared:  # in directions in which the members differ from their mean
+                apart = means - xp.tensordot(weights, means, axes=1)
+                apart = apart * xp.sqrt(weights)[:, None, None]
+                length = xp.sum(xp.square(apart), axis=0) + _TINY
+                functions.append(apart * xp.sqrt((variance + _TINY) / length))
+        elif self.head is not None:
+            means, _ = self.head.moments(means, xp)
+        means = means[..., : self.n_outputs]  # (K, n, m)
         # (T, K) times (K, n, m): members of larger weight are several draws.
         if repeats is not None:
             means = xp.tensordot(repeats, means, axes=1)
-        centre = xp.mean(means, axis=0)
-        if factor is not None:
-            means = centre + factor * (means - centre)
         if self.kernel is not None:
             compute = far_spread if xp is np else far_spread_of_tensors
-            spread = compute(xp, far, self.kernel, X, (centre - y_mean) / y_scale) * y_scale
-            means = means + xp.tensordot(normals, spread, axes=1)
+            functions.append(compute(xp, far, self.kernel, X, xp.mean(means, axis=0)))
+        if functions:
+            means = means + xp.tensordot(normals, xp.concatenate(functions, axis=0), axes=1)
+        means = means * y_scale + y_mean
         return means[..., 0] if self.y_is_1d else means
 
 

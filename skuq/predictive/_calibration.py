@@ -6,6 +6,7 @@ in folds, a mixture of each; weights (n,) are 1 for a row of average weight.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -511,8 +512,8 @@ def fit_out_of_bag(
     unseen: np.ndarray,
     y: np.ndarray,
     weight: np.ndarray,
-) -> tuple[float, float, tuple[float, ...]]:
-    """Fit factor, floor and tail of an ensemble on rows that members have not seen.
+) -> tuple[float, float, tuple[float, ...], float]:
+    """Fit the calibration of an ensemble on rows that members have not seen.
 
     A row's prediction is that of the members that have not trained on it. Under the factor a and
     the floor b its errors are most likely to come from normals of variance
@@ -520,9 +521,15 @@ def fit_out_of_bag(
     members' means. The tail then gives the calibrated distribution the shape of the errors, see
     `fit_tail`.
 
-    Two priors protect ensembles with few rows. ``log(a**2)`` is standard normal, because rows of
-    equal variance cannot tell a factor from a floor. The fitted variance is averaged with the
-    predicted one, which counts as much as 100 rows.
+    Priors protect ensembles with few rows. ``log(a**2)`` is standard normal, and so are those of
+    the factors below, because rows of equal variance cannot tell factors from a floor. The fitted
+    variance is averaged with the predicted one, which counts as much as 100 rows.
+
+    This calibrates the sum of noise and model. How much of it is the model's shows in how errors
+    grow with the members' disagreement: they are most likely to come from normals of variance
+    ``u**2 * noise + v**2 + c**2 * spread``, where the spread is the variance of the members' means.
+    Errors that all members share make c larger than a. This tells the noise from the model, and
+    leaves the sum as it is; see `NumberTargets.calibrate_components`.
 
     Parameters
     ----------
@@ -538,13 +545,15 @@ def fit_out_of_bag(
 
     Returns
     -------
-    factor, floor, tail : float, float, tuple of float
-        1, 0 and no tail if there are fewer than 30 rows, or errors are not finite.
+    factor, floor, tail, shared : float, float, tuple of float, float
+        1, 0, no tail and 0 if there are fewer than 30 rows, or errors are not finite. The last is
+        ``sqrt(c**2 - a**2)``, or 0 where c is smaller: the standard deviation of the errors that
+        members share, in standard deviations of their means.
     """
     # Rows that all members have trained on say nothing about new rows.
     used = unseen.any(axis=0) & (weight > 0)
     if used.sum() < FEWEST_ROWS:
-        return 1.0, 0.0, ()
+        return 1.0, 0.0, (), 0.0
     loc, scale, probability = (part[:, :, used] for part in (loc, scale, probability))
     y, weight, unseen = y[used], weight[used], unseen[:, used]
     # Weights (K, n, 1) of the members that have not trained on the row.
@@ -555,8 +564,12 @@ def fit_out_of_bag(
     noise = (probability * (scale**2 + (loc - means[:, None]) ** 2)).sum(axis=1)
     # The spread is that of all members: a single unseen member would have none.
     spread = np.tensordot(member_weights, (means - np.tensordot(member_weights, means, 1)) ** 2, 1)
-    total = (share * noise).sum(axis=0) + spread
-    factor, floor = fit_scale((y - centre) ** 2, total, weight)
+    noise = (share * noise).sum(axis=0)
+    factor, floor = fit_scale((y - centre) ** 2, noise + spread, weight)
+    shared = 0.0
+    if (spread > 0).any():
+        parts = _fit_variances((y - centre) ** 2, [noise, spread], weight)
+        shared = math.sqrt(max(parts[1] - factor**2, 0.0))
     # The unseen members' means differ by less than those of all members: widen each normal by the
     # rest of the spread.
     hidden = spread - (share * (means - centre) ** 2).sum(axis=0)
@@ -571,7 +584,7 @@ def fit_out_of_bag(
         log_density.append(
             special.logsumexp(-0.5 * z**2 - np.log(c * width), axis=(0, 1), b=chance)
         )
-    return factor, floor, fit_tail(np.stack(log_density), weight)
+    return factor, floor, fit_tail(np.stack(log_density), weight), shared
 
 
 def fit_tail(log_density: np.ndarray, weight: np.ndarray) -> tuple[float, ...]:
@@ -628,36 +641,50 @@ def fit_scale(
     fewest_rows : int, default=30
         With fewer rows nothing is fitted: the factor is 1 and the floor 0.
     """
-    used = weight > 0
-    n_used = int(used.sum())
+    n_used = int((weight > 0).sum())
     if n_used < fewest_rows:
         return 1.0, 0.0
-    squared_error, total = squared_error[used], total[used]
-    # Weights (n, 1) of the terms (n, m), which sum to 1 over all of them.
-    rows = (weight[used] / weight[used].sum())[:, None] / total.shape[-1]
-
-    def nll(parameters: np.ndarray) -> tuple[float, np.ndarray]:
-        # The parameters are log(a^2) and log(b^2): both variances stay positive.
-        scaled, floor = np.exp(parameters[0]) * total, np.exp(parameters[1])
-        variance = scaled + floor
-        # Twice the mean negative log likelihood of normals, without its constant.
-        loss = (rows * (np.log(variance) + squared_error / variance)).sum()
-        slope = rows * (1 / variance - squared_error / variance**2)
-        # The standard normal prior of log(a^2), on the same scale: log(a^2)^2 / n.
-        prior = parameters[0] / n_used
-        gradient = np.array([(slope * scaled).sum() + 2 * prior, slope.sum() * floor])
-        return float(loss + prior * parameters[0]), gradient
-
-    # The loss can have several minima in the floor; the factor always starts at 1.
-    fits = [
-        optimize.minimize(nll, (0.0, floor), jac=True, method="L-BFGS-B", bounds=_BOUNDS)
-        for floor in _FLOORS
-    ]
-    best = min(fits, key=lambda fit: fit.fun)
-    if not np.isfinite(best.fun):
-        return 1.0, 0.0
-    factor, floor = np.exp(best.x)
+    factor, floor = _fit_variances(squared_error, [total], weight)
     # Average the fitted variance a^2 * total + b^2 with the predicted one, by numbers of rows.
     # `factor` and `floor` still are squares.
     trust = n_used / (n_used + (_PRIOR_ROWS if prior_rows is None else prior_rows))
     return float(np.sqrt(1 + trust * (factor - 1))), float(np.sqrt(trust * floor))
+
+
+def _fit_variances(
+    squared_error: np.ndarray, terms: Sequence[np.ndarray], weight: np.ndarray
+) -> np.ndarray:
+    """Fit the squared factors of variances (n, m), and a squared floor that is added to them.
+
+    Errors are normal, and so is the prior of each squared factor's logarithm, with variance 1. The
+    result is 1 for each and 0 if errors are not finite.
+    """
+    used = weight > 0
+    squared_error, n_used = squared_error[used], int(used.sum())
+    # The floor is a term of its own: variances (n_terms, n, m).
+    variances = np.stack([*(term[used] for term in terms), np.ones_like(squared_error)])
+    prior = np.array([1.0] * len(terms) + [0.0]) / n_used
+    # Weights (n, 1) of the entries (n, m), which sum to 1 over all of them.
+    rows = (weight[used] / weight[used].sum())[:, None] / squared_error.shape[-1]
+
+    def nll(logs: np.ndarray) -> tuple[float, np.ndarray]:
+        # Logarithms of the squares: all variances stay positive.
+        scaled = np.exp(logs)[:, None, None] * variances
+        variance = scaled.sum(axis=0)
+        # Twice the mean negative log likelihood of normals, without its constant, and the prior
+        # on the same scale.
+        loss = (rows * (np.log(variance) + squared_error / variance)).sum()
+        slope = rows * (1 / variance - squared_error / variance**2)
+        gradient = (slope * scaled).sum(axis=(1, 2)) + 2 * prior * logs
+        return float(loss + prior @ logs**2), gradient
+
+    # The loss can have several minima in the floor; factors always start at 1.
+    bounds = [_BOUNDS[0]] * len(terms) + [_BOUNDS[1]]
+    starts = [(*[0.0] * len(terms), floor) for floor in _FLOORS]
+    fits = [
+        optimize.minimize(nll, start, jac=True, method="L-BFGS-B", bounds=bounds)
+        for start in starts
+    ]
+    best = min(fits, key=lambda fit: fit.fun)
+    found: np.ndarray = np.exp(best.x)
+    return found if np.isfinite(best.fun) else np.append(np.ones(len(terms)), 0.0)

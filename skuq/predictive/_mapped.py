@@ -125,9 +125,15 @@ class TransformedMixture(Mixture):
     def _shared(self) -> float | np.ndarray:
         """Variances (K, n[, m]) that members have by their common spread, before the factor."""
         inner: Any = self.inner
-        if getattr(inner, "spread", None) is None:
+        if getattr(inner, "spread", None) is not None:
+            rest = replace(inner, spread=None)._moments_of(self.transform.inverse)[1]
+        elif getattr(inner, "shared_scale", None) is not None:
+            rest = self._moments[1]
+        else:
             return 0.0
-        noise = replace(inner, spread=None)._moments_of(self.transform.inverse)[1]
+        # Of the rest, each member's share is that of the transformed y.
+        own = inner.member_shared
+        noise = rest * inner.member_variances / (inner.member_variances + own)
         return np.maximum(self._moments[1] - noise, 0)
 
     @property
@@ -137,9 +143,9 @@ class TransformedMixture(Mixture):
         return self.factor**2 * self._average(shared) if isinstance(shared, np.ndarray) else 0.0
 
     @property
-    def spread(self) -> np.ndarray | None:
-        """Spread (r, n[, m]) of the variance that members share; see `GaussianMixture`."""
-        inner: np.ndarray | None = getattr(self.inner, "spread", None)
+    def shared_functions(self) -> np.ndarray | None:
+        """Arrays (r, n[, m]) whose squares sum to the variance that members share."""
+        inner: np.ndarray | None = getattr(self.inner, "shared_functions", None)
         if inner is None:
             return None
         return inner * np.sqrt(self.shared_variance / np.maximum((inner**2).sum(axis=0), _TINY))

@@ -586,15 +586,16 @@ class Mixture(Parametric):
         return low, high
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
-        # One member for all rows of a draw.
-        members = np.random.default_rng(seed).choice(
-            len(self.weights), size=n_samples, p=self.weights
-        )
-        draws = np.empty((n_samples, *self._shape))
+        members, draws = self._draw_members(n_samples, seed), np.empty((n_samples, *self._shape))
         for k, parameters in enumerate(self._members()):
             chosen = members == k
             draws[chosen] = self._draw_noisy((chosen.sum(), *self._shape), rng, *parameters)
         return draws
+
+    def _draw_members(self, n_samples: int, seed: int) -> np.ndarray:
+        """Draw a member for each draw, the same for all rows."""
+        rng = np.random.default_rng(seed)
+        return rng.choice(len(self.weights), size=n_samples, p=self.weights)
 
     def _draw_noisy(
         self, shape: tuple[int, ...], rng: np.random.Generator, *arrays: np.ndarray

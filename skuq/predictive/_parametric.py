@@ -24,64 +24,133 @@ from skuq.predictive._mixture import (
     check_parameters,
 )
 
+_TINY = 1e-300  # squared length of no direction
+
 
 class NormalMembers(Mixture):
-    """Mixture whose members are made of normals, with a spread that all of them share.
+    """Mixture whose members are made of normals, with errors that all of them share.
 
-    A subclass has the arrays `loc` and `scale`, first, and the field `spread`.
+    A subclass has the arrays `loc` and `scale`, first, and the fields `spread` and
+    `shared_scale`.
     """
 
     loc: np.ndarray
     scale: np.ndarray
     spread: np.ndarray | None
+    shared_scale: np.ndarray | None
 
-    def _check_spread(self) -> None:
-        """Check the shape of the spread, and store it as floats."""
-        if self.spread is None:
-            return
-        spread = np.asarray(self.spread, dtype=float)
-        if spread.shape[1:] != self._shape or not len(spread):
-            raise ValueError(
-                f"spread must have shape (r, {', '.join(map(str, self._shape))}). Got "
-                f"{spread.shape}."
-            )
-        vars(self)["spread"] = spread
+    def _check_shared(self) -> None:
+        """Check the arrays of what members share, and store them as floats."""
+        if self.spread is not None:
+            spread = np.asarray(self.spread, dtype=float)
+            if spread.shape[1:] != self._shape or not len(spread):
+                raise ValueError(
+                    f"spread must have shape (r, {', '.join(map(str, self._shape))}). Got "
+                    f"{spread.shape}."
+                )
+            vars(self)["spread"] = spread
+        if self.shared_scale is not None:
+            shared = np.asarray(self.shared_scale, dtype=float)
+            sound = shared.shape == self.scale.shape
+            if not (sound and (shared >= 0).all() and (shared < self.scale).all()):
+                raise ValueError(
+                    f"shared_scale must have the shape {self.scale.shape} of `scale`, and numbers "
+                    "from 0 to below `scale`."
+                )
+            vars(self)["shared_scale"] = shared
 
     def widened(self, spread: np.ndarray) -> Self:
         """Return the mixture with this spread, given as (r, n, m) also where y was 1-D."""
         spread = spread.reshape(len(spread), *self._shape)
         return replace(self, spread=spread)  # type: ignore[type-var]  # subclasses are dataclasses
 
+    def _member_average(self, values: np.ndarray) -> np.ndarray:
+        """Average an array of the shape of `scale` over the normals of each member, (K, n[, m])."""
+        return values
+
+    @property
+    def member_shared(self) -> np.ndarray:
+        """Variances (K, n[, m]) of the means of each member by `shared_scale`."""
+        if self.shared_scale is None:
+            return np.zeros((len(self.weights), *[1] * len(self._shape)))
+        shared: np.ndarray = np.square(self._member_average(self.shared_scale))
+        return shared
+
     @property
     def shared_variance(self) -> float | np.ndarray:
         """Variance of the function that all members share, in squared units of y."""
-        return 0.0 if self.spread is None else (self.spread**2).sum(axis=0)
+        spread = 0.0 if self.spread is None else (self.spread**2).sum(axis=0)
+        return spread if self.shared_scale is None else spread + self._average(self.member_shared)
+
+    @property
+    def _directions(self) -> np.ndarray:
+        """Directions (K, n[, m]) of length 1, in which the members differ from their mean."""
+        distances = self.member_means - self.mean
+        weights = self.weights.reshape(-1, *[1] * (distances.ndim - 1))
+        directions: np.ndarray = np.sqrt(weights) * distances
+        return directions / np.sqrt(np.maximum((directions**2).sum(axis=0), _TINY))
+
+    @property
+    def shared_functions(self) -> np.ndarray | None:
+        """Arrays (r, n[, m]) whose squares sum to `shared_variance`, as `spread` has them."""
+        if self.shared_scale is None:
+            return self.spread
+        own = np.sqrt(self._average(self.member_shared)) * self._directions
+        return own if self.spread is None else np.concatenate([own, self.spread])
+
+    def without_shared(self) -> Self:
+        """Return the mixture of the noise alone: members share no errors."""
+        scale = self.scale
+        if self.shared_scale is not None:
+            scale = np.sqrt(scale**2 - self.shared_scale**2)
+        return replace(self, scale=scale, spread=None, shared_scale=None)  # type: ignore[type-var]
 
     @property
     def _arrays(self) -> tuple[np.ndarray, ...]:
         """Arrays of the members, whose normals have the spread that they share."""
         loc, scale, *others = super()._arrays
         if self.spread is not None:
-            scale = np.sqrt(scale**2 + self.shared_variance)
+            scale = np.sqrt(scale**2 + (self.spread**2).sum(axis=0))
         return loc, scale, *others
 
     def _map_arrays(self, change: Callable[[np.ndarray, str], np.ndarray]) -> Self:
-        if self.spread is None:
+        if self.spread is None and self.shared_scale is None:
             return super()._map_arrays(change)
-        alone: Any = replace(self, spread=None)  # type: ignore[type-var]  # a dataclass
-        mapped: Self = replace(alone._map_arrays(change), spread=change(self.spread, "scale"))
+        # A changed scale alone would be checked against what is shared of the former one.
+        alone: Any = replace(self, spread=None, shared_scale=None)  # type: ignore[type-var]
+        shared = {
+            name: change(array, "scale")
+            for name in ("spread", "shared_scale")
+            if (array := getattr(self, name)) is not None
+        }
+        mapped: Self = replace(alone._map_arrays(change), **shared)
         return mapped
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
-        if self.spread is None:
+        if self.spread is None and self.shared_scale is None:
             return super()._draw(n_samples, seed, rng)
-        alone = replace(self, spread=None)  # type: ignore[type-var]  # subclasses are dataclasses
-        draws = alone._draw(n_samples, seed, rng)
-        # The numbers of a draw are shared by all rows, also by those of other distributions.
-        shape = n_samples, len(self.spread), *self._shape[1:]
-        numbers = np.random.default_rng([seed, 1]).standard_normal(shape)
-        axes = "tr,rn->tn" if numbers.ndim == 2 else "trm,rnm->tnm"
-        return draws + np.einsum(axes, numbers, self.spread)
+        noise = self.without_shared()
+        if self.shared_scale is None:
+            draws = noise._draw(n_samples, seed, rng)
+        else:
+            # A draw moves each normal by a multiple of what it shares, smooth over the rows.
+            multiples = _combine(self._directions, n_samples, [seed, 2])
+            members, draws = self._draw_members(n_samples, seed), np.empty_like(multiples)
+            for k, (parameters, shared) in enumerate(zip(noise._members(), self.shared_scale)):
+                chosen = members == k
+                shape = chosen.sum(), *self._shape
+                draws[chosen] = self._draw_noisy(shape, rng, *parameters, shared, multiples[chosen])
+        return draws if self.spread is None else draws + _combine(self.spread, n_samples, [seed, 1])
+
+
+def _combine(arrays: np.ndarray, n_samples: int, seed: list[int]) -> np.ndarray:
+    """Draw sums (T, n[, m]) of arrays (r, n[, m]), each times a standard normal number.
+
+    The numbers of a draw are shared by all rows, also by those of other distributions.
+    """
+    shape = n_samples, len(arrays), *arrays.shape[2:]
+    numbers = np.random.default_rng(seed).standard_normal(shape)
+    return np.einsum("tr,rn->tn" if numbers.ndim == 2 else "trm,rnm->tnm", numbers, arrays)
 
 
 @saved_as("predictive.GaussianMixture")
@@ -101,11 +170,16 @@ class GaussianMixture(NormalMembers):
         Uncertainty of the function that all members share, in units of y: they are off by the sum
         of the r arrays, each times a standard normal number that all rows share (each output has
         its own). It is epistemic. None, the default, means that there is none.
+    shared_scale : ndarray of the shape of `scale`, optional
+        Part of `scale` that is epistemic, too: from 0 to below `scale`, in units of y. The squares
+        of both differ by the variance of the noise. Members are off by this part together, in
+        directions in which they also differ from each other. None, the default, means 0.
 
     Raises
     ------
     ValueError
-        If shapes disagree, scales are not positive or weights do not sum to 1.
+        If shapes disagree, scales are not positive, weights do not sum to 1, or `shared_scale` is
+        not below `scale`.
 
     References
     ----------
@@ -123,6 +197,7 @@ class GaussianMixture(NormalMembers):
     scale: np.ndarray
     weights: np.ndarray = FILLED_IN
     spread: np.ndarray | None = None
+    shared_scale: np.ndarray | None = None
 
     _array_kinds = {"loc": "location", "scale": "scale"}
     _tfp_class = "Normal"
@@ -131,7 +206,7 @@ class GaussianMixture(NormalMembers):
         loc, scale = check_parameters("n_members", loc=self.loc, scale=self.scale)
         weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
         vars(self).update(loc=loc, scale=scale, weights=weights)
-        self._check_spread()
+        self._check_shared()
 
     @property
     def member_means(self) -> np.ndarray:
@@ -140,8 +215,8 @@ class GaussianMixture(NormalMembers):
 
     @property
     def member_variances(self) -> np.ndarray:
-        """Variances of the members, of shape (K, n[, m]), in squared units of y."""
-        return self.scale**2
+        """Variances of the members' noise, of shape (K, n[, m]), in squared units of y."""
+        return self.scale**2 - self.member_shared
 
     def _cdf(self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray) -> np.ndarray:
         return special.ndtr((y - loc) / scale)
@@ -154,6 +229,13 @@ class GaussianMixture(NormalMembers):
 
     def _at_scores(self, z: np.ndarray, loc: np.ndarray, scale: np.ndarray) -> np.ndarray:
         return loc + scale * z
+
+    def _draw_noisy(
+        self, shape: tuple[int, ...], rng: np.random.Generator, *arrays: np.ndarray
+    ) -> np.ndarray:
+        loc, scale, *shared = arrays
+        draws = self._at_scores(rng.standard_normal(shape), loc, scale)
+        return draws + shared[0] * shared[1] if shared else draws
 
 
 @saved_as("predictive.NestedGaussianMixture")
@@ -176,12 +258,15 @@ class NestedGaussianMixture(NormalMembers):
         Positive weights of the members, summing to 1; equal by default.
     spread : ndarray of shape (r, n) or (r, n, m), optional
         Uncertainty of the function that all members share; see `GaussianMixture`.
+    shared_scale : ndarray of the shape of `scale`, optional
+        Part of `scale` that is epistemic; see `GaussianMixture`. The mean of a member moves by the
+        average of its components.
 
     Raises
     ------
     ValueError
-        If shapes disagree, scales are not positive, or probabilities or weights do not sum
-        to 1.
+        If shapes disagree, scales are not positive, probabilities or weights do not sum to 1, or
+        `shared_scale` is not below `scale`.
 
     See Also
     --------
@@ -206,6 +291,7 @@ class NestedGaussianMixture(NormalMembers):
     probabilities: np.ndarray
     weights: np.ndarray = FILLED_IN
     spread: np.ndarray | None = None
+    shared_scale: np.ndarray | None = None
 
     _array_kinds = {"loc": "location", "scale": "scale", "probabilities": "shape"}
     _leading_axes = 2  # members and components
@@ -225,17 +311,20 @@ class NestedGaussianMixture(NormalMembers):
         # The check allows 1e-6, but cdf and density should be exact.
         probabilities = probabilities / sums[:, None]
         vars(self).update(loc=loc, scale=scale, probabilities=probabilities, weights=weights)
-        self._check_spread()
+        self._check_shared()
 
     @property
     def member_means(self) -> np.ndarray:
         """Means of the members, of shape (K, n[, m]), in units of y."""
-        return (self.probabilities * self.loc).sum(axis=1)
+        return self._member_average(self.loc)
 
     @property
     def member_variances(self) -> np.ndarray:
-        """Variances of the members, of shape (K, n[, m]), in squared units of y."""
-        return self._combine_components(self.loc, self.scale**2)[1]
+        """Variances of the members' noise, of shape (K, n[, m]), in squared units of y."""
+        return self._combine_components(self.loc, self.scale**2)[1] - self.member_shared
+
+    def _member_average(self, values: np.ndarray) -> np.ndarray:
+        return (self.probabilities * values).sum(axis=1)
 
     def _combine_components(
         self, means: np.ndarray, variances: np.ndarray
@@ -275,7 +364,7 @@ class NestedGaussianMixture(NormalMembers):
     def _draw_noisy(
         self, shape: tuple[int, ...], rng: np.random.Generator, *arrays: np.ndarray
     ) -> np.ndarray:
-        loc, scale, probabilities = arrays
+        loc, scale, probabilities, *shared = arrays
         uniform, z = rng.random(shape), rng.standard_normal(shape)
         edges = np.cumsum(probabilities, axis=0)
         edges /= edges[-1]  # exactly 1 from the last possible component on
@@ -283,8 +372,11 @@ class NestedGaussianMixture(NormalMembers):
         for edge in edges[:-1]:
             component += uniform >= edge
         # The component's parameters of each draw, row and output.
-        mu, s = (np.take_along_axis(a[None], component[:, None], 1)[:, 0] for a in (loc, scale))
-        return mu + s * z
+        mu, s, *moves = (
+            np.take_along_axis(a[None], component[:, None], 1)[:, 0]
+            for a in (loc, scale, *shared[:1])
+        )
+        return mu + s * z + moves[0] * shared[1] if shared else mu + s * z
 
     def _moments_of(
         self, function: Callable[[np.ndarray], np.ndarray]
@@ -331,6 +423,9 @@ def scale_epistemic(distribution: Any, factor: Any) -> Any:
     moved: Any = distribution._map_arrays(move)
     if getattr(moved, "spread", None) is not None:
         moved = replace(moved, spread=factor * moved.spread)
+    if getattr(moved, "shared_scale", None) is not None:
+        noise, shared = moved.without_shared().scale, factor * moved.shared_scale
+        moved = replace(moved, scale=np.hypot(noise, shared), shared_scale=shared)
     return moved
 
 

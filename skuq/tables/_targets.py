@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -38,6 +38,10 @@ from skuq.tables._columns import find_far_values
 from skuq.tables._inputs import Rows
 from skuq.tables._scaling import TargetScaling, target_names
 from skuq.tables._target_transforms import TargetTransform
+
+#: Largest epistemic part of a normal's standard deviation.
+MOST_SHARED = 0.95
+_TINY = 1e-30  # keeps the gradient of a root finite at 0
 
 #: Constraint of the parameter `target_transform`.
 TARGET_CONSTRAINTS: dict[str, list[Any]] = {
@@ -136,9 +140,12 @@ class NumberTargets(Targets):
     tail : tuple of float
         Shares of the scales `TAIL_SCALES`, at which each member's distribution is mixed; none if
         it stays as it is.
+    shared_factor : float
+        Standard deviation of the errors that members share, in standard deviations of their means.
+        It changes how much of the uncertainty is epistemic, but not the distribution.
     """
 
-    std_factor, noise_floor = 1.0, 0.0
+    std_factor, noise_floor, shared_factor = 1.0, 0.0, 0.0
     tail: tuple[float, ...] = ()
     _constant: np.ndarray | None = None  # outputs (m,) that have had one value, `_value`, so far
 
@@ -245,55 +252,42 @@ class NumberTargets(Targets):
         return other
 
     def with_calibration(
-        self, std_factor: float, noise_floor: float, tail: tuple[float, ...] = ()
+        self,
+        std_factor: float,
+        noise_floor: float,
+        tail: tuple[float, ...] = (),
+        shared_factor: float = 0.0,
     ) -> NumberTargets:
         """Copy the targets, with this calibration of the mixture."""
         other = copy.copy(self)
         other.std_factor, other.noise_floor, other.tail = std_factor, noise_floor, tuple(tail)
+        other.shared_factor = shared_factor
         return other
 
     @property
-    def is_calibrated(self) -> bool:
-        """Whether a calibration changes the mixture."""
-        return (self.std_factor, self.noise_floor, self.tail) != (1.0, 0.0, ())
+    def calibration(self) -> Calibration | None:
+        """Numbers of the calibration; None if it changes nothing."""
+        found = self.std_factor, self.noise_floor, self.tail, self.shared_factor
+        if found == (1.0, 0.0, (), 0.0):
+            return None
+        tail = [(c, share) for c, share in zip(TAIL_SCALES, self.tail) if share > 0]
+        scales, shares = np.transpose(tail or [(1.0, 1.0)])
+        factor, floor, shared = np.array([*found[:2], self.shared_factor])
+        return Calibration(factor, floor, shared, scales, shares)
 
-    def calibrate(
-        self, mean: Any, std: Any, weights: np.ndarray, xp: Any, axis: int
-    ) -> tuple[Any, Any]:
-        """Apply the calibration to the moments of the members, of the standardised y.
+    def moments(self, raw: Any, weights: np.ndarray, xp: Any = np) -> tuple[Any, Any, Any]:
+        """Compute moments of the standardised y from members' raw outputs (K, n, n_raw).
 
-        `mean` and `std` have the members along `axis`. Means are stretched about the mixture's
-        mean by `std_factor`, variances become ``(std_factor * std)**2 + noise_floor**2``, times the
-        variance of the tail. Return both.
+        Returns means and variances of the members' noise, (K, n, m) each, and the variance of the
+        errors that they share, (n, m) or 0. `raw` is an array or a tensor, of one copy's head where
+        networks have several.
         """
-        if not self.is_calibrated:
-            return mean, std
-        shape = [1] * len(mean.shape)
-        shape[axis] = len(weights)
-        centre = xp.sum(mean * np.reshape(weights, shape), axis=axis, keepdims=True)
-        variance = xp.square(self.std_factor * std) + self.noise_floor**2
-        if self.tail:
-            variance = variance * float(np.square(TAIL_SCALES) @ self.tail)
-        return centre + self.std_factor * (mean - centre), xp.sqrt(variance)
-
-    def _calibrate_components(
-        self, loc: np.ndarray, scale: np.ndarray, probability: np.ndarray, weights: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Apply the calibration to the members' components (K, J, n, m)."""
-        if not self.is_calibrated:
-            return loc, scale, probability
-        mean = (probability * loc).sum(axis=1)
-        centre = np.tensordot(weights, mean, axes=1)
-        mean = (centre + self.std_factor * (mean - centre))[:, None]
-        loc = centre + self.std_factor * (loc - centre)
-        scale = np.sqrt(np.square(self.std_factor * scale) + self.noise_floor**2)
-        if not self.tail:
-            return loc, scale, probability
-        # Each member is mixed of itself, stretched about its own mean to every scale.
-        parts = [(c, share) for c, share in zip(TAIL_SCALES, self.tail) if share > 0]
-        loc = np.concatenate([mean + c * (loc - mean) for c, _ in parts], axis=1)
-        scale = np.concatenate([c * scale for c, _ in parts], axis=1)
-        return loc, scale, np.concatenate([share * probability for _, share in parts], axis=1)
+        head, calibration = getattr(self.head, "head", self.head), self.calibration
+        if calibration is None:
+            mean, std = head.moments(raw, xp)
+            return mean, xp.square(std), 0.0
+        components = normal_components(head, raw, xp)
+        return calibrated_moments(components, weights, calibration, xp)
 
     def distribution(self, raw: np.ndarray, weights: np.ndarray) -> Mixture:
         """Mix the members' predictions (K, n, n_raw) with weights (K,), in units of y."""
@@ -327,28 +321,87 @@ class NumberTargets(Targets):
             values, _ = restore(head.quantiles(raw), 1.0)  # (K, n, q, m)
             (values,) = drop_axis(values)
             return QuantileMixture(np.asarray(head.levels), np.moveaxis(values, 2, 1), weights)
-        components = self._calibrate_components(*normal_components(head, raw), weights)
+        components: Any = normal_components(head, raw)
+        if self.calibration is not None:
+            components, shared = calibrate_components(components, weights, self.calibration)
         loc, scale, probability = drop_axis(*restore(*components[:2]), components[2])
+        given: dict[str, Any] = {"weights": weights}
+        if self.shared_factor:
+            (given["shared_scale"],) = drop_axis(restore(0.0, shared)[1])
         if loc.shape[1] == 1 and not isinstance(head, GaussianMixtureHead):
-            return GaussianMixture(loc[:, 0], scale[:, 0], weights)
-        return NestedGaussianMixture(loc, scale, probability, weights)
+            given = {
+                name: array[:, 0] if array.ndim > 1 else array for name, array in given.items()
+            }
+            return GaussianMixture(loc[:, 0], scale[:, 0], **given)
+        return NestedGaussianMixture(loc, scale, probability, **given)
 
 
-def normal_components(head: Any, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+class Calibration(NamedTuple):
+    """Numbers of a calibration, as `NumberTargets` has them, arrays or tensors."""
+
+    factor: Any
+    floor: Any
+    shared: Any
+    scales: Any  # (S,) of the tail
+    shares: Any  # (S,)
+
+
+def normal_components(head: Any, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
     """Compute means, standard deviations and probabilities of the members' normals.
 
     Each is (K, J, n, m), from raw outputs (K, n, n_raw); J is 1 unless the head predicts a mixture.
     """
     if isinstance(head, GaussianMixtureHead):
-        loc, scale, log_probability = head.distribution(raw)  # (K, n, J, m)
+        loc, scale, log_probability = head.distribution(raw, xp)  # (K, n, J, m)
         loc, scale, probability = (
-            np.moveaxis(array, 2, 1) for array in (loc, scale, np.exp(log_probability))
+            xp.moveaxis(array, 2, 1) for array in (loc, scale, xp.exp(log_probability))
         )
         return loc, scale, probability
     if not isinstance(head, GaussianHead | SquaredErrorHead):
         raise TypeError(f"No distribution is known for the raw outputs of {head!r}.")
-    loc, scale = (array[:, None] for array in head.distribution(raw))
-    return loc, scale, np.ones_like(loc)
+    loc, scale = (array[:, None] for array in head.distribution(raw, xp))
+    return loc, scale, xp.ones_like(loc)
+
+
+def calibrate_components(
+    components: tuple[Any, Any, Any], weights: Any, calibration: Calibration, xp: Any = np
+) -> tuple[tuple[Any, Any, Any], Any]:
+    """Calibrate the normals (K, J, n, m) of members, in units of the standardised y.
+
+    Means are stretched about the mixture's mean by the factor a, variances become
+    ``a**2 * variance + floor**2``, and each member is mixed of itself, stretched about its own mean
+    to the scales of the tail. Return the normals, and the part of each standard deviation that is
+    epistemic: `shared` times the standard deviation of the members' means as they were, but at most
+    `MOST_SHARED` of the normal's own, since each keeps some noise.
+    """
+    loc, scale, probability = components
+    factor, floor, shared, scales, shares = calibration
+    mean = xp.sum(probability * loc, axis=1)
+    centre = xp.tensordot(weights, mean, axes=1)
+    variance = xp.tensordot(weights, xp.square(mean - centre), axes=1)
+    # Symbolic tensors of Keras stand to the left of numbers.
+    mean = ((mean - centre) * factor + centre)[:, None]
+    loc = (loc - centre) * factor + centre
+    scale = xp.sqrt(xp.square(scale * factor) + floor**2)
+    tail = range(scales.shape[0])
+    loc = xp.concatenate([(loc - mean) * scales[s] + mean for s in tail], axis=1)
+    scale = xp.concatenate([scale * scales[s] for s in tail], axis=1)
+    probability = xp.concatenate([probability * shares[s] for s in tail], axis=1)
+    part = xp.minimum(xp.sqrt(variance + _TINY) * shared, scale * MOST_SHARED)
+    return (loc, scale, probability), part
+
+
+def calibrated_moments(
+    components: tuple[Any, Any, Any], weights: Any, calibration: Calibration, xp: Any
+) -> tuple[Any, Any, Any]:
+    """Compute the moments of calibrated normals; see `NumberTargets.moments`."""
+    (loc, scale, probability), part = calibrate_components(components, weights, calibration, xp)
+    mean = xp.sum(probability * loc, axis=1)
+    variance = xp.square(scale) + xp.square(loc - mean[:, None])
+    # Means move by the average of their components.
+    moved = xp.square(xp.sum(probability * part, axis=1))
+    noise = xp.sum(probability * variance, axis=1) - moved
+    return mean, noise, xp.tensordot(weights, moved, axes=1)
 
 
 @saved_as("tables.ClassTargets")

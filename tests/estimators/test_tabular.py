@@ -97,7 +97,7 @@ def test_fit_makes_copies_members(frame):
     alone = model.member_estimators()[1][1].predict_distribution(X)
     np.testing.assert_array_equal(alone.loc, distribution.loc[3:])
     calibrated = TabularEnsembleRegressor(**COPIES).fit(X, y)
-    assert calibrated.fitted_.targets.is_calibrated
+    assert calibrated.fitted_.targets.calibration is not None
     np.testing.assert_allclose(calibrated.predict(X), model.predict(X), rtol=1e-9)
     classifier = TabularEnsembleClassifier(**COPIES).fit(X, y > 0)
     np.testing.assert_allclose(classifier.predict_proba(X).sum(axis=1), 1)

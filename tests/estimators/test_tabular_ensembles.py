@@ -67,7 +67,16 @@ def classifier(classes):
 
 def calibration(model):
     targets = model.fitted_.targets
-    return targets.std_factor, targets.noise_floor, targets.tail
+    return targets.std_factor, targets.noise_floor, targets.tail, targets.shared_factor
+
+
+def with_shared_errors(model, factor):
+    """The model with a density that is the same, and errors that members share."""
+    model = pickle.loads(pickle.dumps(model))
+    targets = model.fitted_.targets
+    other = targets.with_calibration(*calibration(model)[:3], factor)
+    model.fitted_ = replace(model.fitted_, targets=other)
+    return model
 
 
 @pytest.mark.parametrize("n_outputs", [1, 2])
@@ -78,12 +87,12 @@ def test_fit_calibrates_by_a_factor_a_floor_and_a_tail(pair, table, n_outputs):
     calibrated, plain = (pickle.loads(pickle.dumps(pair[n_outputs, c])) for c in (True, False))
     for model in calibrated, plain:
         model.fitted_ = replace(model.fitted_, far=None)
-    assert calibrated.fitted_.targets.is_calibrated and not plain.fitted_.targets.is_calibrated
-    assert calibration(plain) == (1.0, 0.0, ())
+    assert calibration(plain) == (1.0, 0.0, (), 0.0) != calibration(calibrated)
+    calibrated = with_shared_errors(calibrated, 0.0)
     found, raw = calibrated.predict_uncertainty(X), plain.predict_uncertainty(X)
     assert_allclose(found.total**2, found.aleatoric**2 + found.epistemic**2)
     assert_allclose(found.mean, raw.mean, rtol=1e-9)
-    factor, floor, tail = calibration(calibrated)
+    factor, floor, tail, _ = calibration(calibrated)
     floor = floor * calibrated.fitted_.targets.scaling.scale_
     floor = floor[0] if n_outputs == 1 else floor
     assert_allclose(found.epistemic, factor * raw.epistemic, rtol=1e-9)
@@ -96,9 +105,32 @@ def test_fit_calibrates_by_a_factor_a_floor_and_a_tail(pair, table, n_outputs):
 
 
 @pytest.mark.parametrize("n_outputs", [1, 2])
+def test_shared_errors_leave_the_density_as_it_is(pair, table, n_outputs):
+    X, _ = table
+    none, some = (with_shared_errors(pair[n_outputs, True], factor) for factor in (0.0, 0.8))
+    distribution, other = none.predict_distribution(X), some.predict_distribution(X)
+    y = distribution.mean + np.linspace(-3, 3, 7).reshape(-1, *[1] * distribution.mean.ndim)
+    for values in y * np.ones_like(distribution.mean):
+        assert_allclose(other.log_prob(values), distribution.log_prob(values), rtol=1e-9)
+    before, after = none.predict_uncertainty(X), some.predict_uncertainty(X)
+    assert_allclose(after.total, before.total, rtol=1e-9)
+    assert_allclose(after.total**2, after.aleatoric**2 + after.epistemic**2, rtol=1e-9)
+    assert (after.epistemic > before.epistemic).all() and (after.aleatoric > 0).all()
+    # Where every normal is wide enough, all of it moves.
+    unit = none.fitted_.targets.std_factor
+    moved = np.sqrt(after.epistemic**2 - before.epistemic**2)
+    ratio = moved / np.sqrt(distribution._disagreement) * unit
+    assert ratio.max() < 0.8 * (1 + 1e-9) and np.median(ratio) > 0.5
+    # Draws have these moments, also jointly: the noise of rows is independent.
+    draws = other.sample(20_000, rng=0)
+    assert_allclose(draws.mean(axis=-1), after.mean, atol=0.05 * after.total.max())
+    assert_allclose(draws.std(axis=-1), after.total, rtol=0.05)
+
+
+@pytest.mark.parametrize("n_outputs", [1, 2])
 def test_fit_calibrates_other_forms_of_an_ensemble_alike(pair, table, n_outputs):
     X, _ = table
-    model, plain = pair[n_outputs, True], pair[n_outputs, False]
+    model, plain = with_shared_errors(pair[n_outputs, True], 0.8), pair[n_outputs, False]
     parts, raw = model.predict_uncertainty(X), plain.predict_uncertainty(X)
     outputs = model.to_keras().predict_on_batch(X)
     for name, values in parts._asdict().items():
@@ -120,12 +152,12 @@ def test_fit_calibrates_on_the_rows_that_members_have_not_seen(table, monkeypatc
 
     def fit(loc, scale, probability, members, unseen, y, weight):
         seen.append(((probability * loc).sum(axis=1), members, unseen, y, weight))
-        return 2.0, 0.5, (0.1, 0.8, 0.1)
+        return 2.0, 0.5, (0.1, 0.8, 0.1), 0.7
 
     monkeypatch.setattr(f"{MODULE}.fit_out_of_bag", fit)
     weight = np.linspace(1, 3, 160)
     model = TabularEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
-    assert calibration(model) == (2.0, 0.5, (0.1, 0.8, 0.1))
+    assert calibration(model) == (2.0, 0.5, (0.1, 0.8, 0.1), 0.7)
     ((loc, members, unseen, rows, own_weight),) = seen
     assert_array_equal(members, model.weights_)
     assert_array_equal(unseen.sum(axis=1), 48)
@@ -192,7 +224,7 @@ def test_fit_calibrates_only_where_it_can(table, settings, fit, reason):
     X, y = table
     fit = {"validation_data": (X[:40], y[:40])} if "validation_data" in fit else fit
     model = TabularEnsembleRegressor(**{**REGRESSOR, "epochs": 2, **settings}).fit(X, y, **fit)
-    assert calibration(model) == (1.0, 0.0, ())
+    assert calibration(model) == (1.0, 0.0, (), 0.0)
     assert np.isfinite(model.predict(X[:5], return_std=True)).all()
     with pytest.raises(ValueError, match=f"`calibrate=True` .*{reason}"):
         model.set_params(calibrate=True).fit(X, y, **fit)

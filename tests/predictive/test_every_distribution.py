@@ -130,10 +130,23 @@ def spread(make):
     return made
 
 
+def shared(make):
+    """Of members a part of whose normals is an error that they share."""
+
+    def made(m):
+        m = make(m)
+        return replace(
+            m, shared_scale=m.scale * np.random.default_rng(2).uniform(size=m.scale.shape)
+        )
+
+    return made
+
+
 PLAIN = {"gaussian": lambda m: m, "student": student, "nested": nested, "quantile": quantile}
 MIXTURES = {**PLAIN, **{f"transformed_{name}": transformed(PLAIN[name]) for name in PLAIN}}
-SPREAD = {"spread": spread(PLAIN["gaussian"]), "spread_nested": spread(nested)}
-SPREAD |= {f"transformed_{name}": transformed(make) for name, make in SPREAD.items()}
+SPREAD = {"spread": spread(PLAIN["gaussian"]), "shared_nested": shared(nested)}
+SPREAD |= {"shared": spread(shared(PLAIN["gaussian"]))}
+SPREAD |= {f"transformed_{name}": transformed(SPREAD[name]) for name in ("shared", "shared_nested")}
 #: Given by arrays of parameters, of which rows and outputs can be taken.
 PARAMETRIC = {
     **MIXTURES,
@@ -178,7 +191,7 @@ def make(kind, shape=(6,), k=3, seed=0):
 def arrays_of(mixture):
     """Arrays of the members by name, in the order of the constructor."""
     names = [f.name for f in fields(mixture) if f.name not in ("levels", "weights", "spread")]
-    return {name: getattr(mixture, name) for name in names}
+    return {name: getattr(mixture, name) for name in names if getattr(mixture, name) is not None}
 
 
 def moments_by_integration(mixture, n_points=20_001):
@@ -314,12 +327,15 @@ def test_one_member_has_no_epistemic_part(kind):
 def test_spread_is_epistemic_and_shared_by_the_rows_of_a_draw(kind, shape):
     m = make(kind, shape)
     inner = getattr(m, "inner", m)
-    parts, plain = m.uncertainty(1), replace(inner, spread=None).uncertainty(1)
+    parts, plain = m.uncertainty(1), inner.without_shared().uncertainty(1)
     assert (m.shared_variance > 0).all()
     assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
+    assert_allclose((m.shared_functions**2).sum(axis=0), m.shared_variance)
     if inner is m:
+        assert_allclose(parts.epistemic**2, plain.epistemic**2 + m.shared_variance)
+    if kind == "spread":
         assert_allclose(parts.aleatoric, plain.aleatoric)
-        assert_allclose(parts.epistemic**2, plain.epistemic**2 + (m.spread**2).sum(axis=0))
+        assert_allclose(m.shared_variance, (m.spread**2).sum(axis=0))
     draws = m.sample(40_000, rng=0)
     assert_allclose(draws.std(axis=-1), m.std, rtol=0.03)
     # Equal rows share what the model does not know, in blocks of their own, too.

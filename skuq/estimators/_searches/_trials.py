@@ -32,9 +32,10 @@ _MOST_FAILURES = 0.25  # share of trials that may fail without a warning
 
 
 #: Arguments of `NumberTargets.with_calibration`, factor of the standard deviation, floor of the
-#: noise and tail, or of `ClassTargets.with_calibration`, temperature and added probabilities.
+#: noise, tail and factor of shared errors, or of `ClassTargets.with_calibration`, temperature and
+#: added probabilities.
 EnsembleCalibration: TypeAlias = tuple[Any, ...]
-NO_CALIBRATION: EnsembleCalibration = (1.0, 0.0, ())
+NO_CALIBRATION: EnsembleCalibration = (1.0, 0.0, (), 0.0)
 NO_CLASS_CALIBRATION: EnsembleCalibration = (1.0, ())
 
 
@@ -67,7 +68,7 @@ class Chooser:
         return replace(chosen, indices=positions[chosen.indices], path=path), calibration
 
     def calibration(self, chosen: Selection, candidates: Candidates) -> EnsembleCalibration:
-        """Fit the factor, the floor and the tail of the distribution of an ensemble of candidates.
+        """Fit the calibration of the distribution of an ensemble of candidates.
 
         Without folds there is no calibration, because the rows of a single split are few and were
         used to stop the training of all members.
