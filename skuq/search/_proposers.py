@@ -97,33 +97,6 @@ class Fixed:
         return dict(self.configuration)
 
 
-def _first_untried(
-    configurations: Sequence[Mapping[str, Any]], history: History, running: Running
-) -> dict[str, Any] | None:
-    """Return the first configuration that no trial has; each trial stands for one of its equals.
-
-    Trials are not counted, since a stored search may lack any of them.
-    """
-    tried = [*(record.configuration for record in history), *running]
-    for configuration in configurations:
-        if configuration not in tried:
-            return dict(configuration)
-        tried.remove(configuration)
-    return None
-
-
-@dataclass(frozen=True)
-class FixedSequence:
-    """Propose the configurations of a list in order, each once."""
-
-    configurations: Sequence[Mapping[str, Any]]
-
-    def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
-        untried = _first_untried(self.configurations, history, running)
-        assert untried is not None, "every configuration has been proposed"
-        return untried
-
-
 @dataclass(frozen=True)
 class StartingWith:
     """Propose given configurations first, then those of another proposer.
@@ -132,8 +105,9 @@ class StartingWith:
     ----------
     configurations : sequence of mapping
         First configurations, in order.
-    proposer : Proposer
-        Proposer of all others. It learns from the first trials as from its own.
+    proposer : Proposer, optional
+        Proposer of all others. It learns from the first trials as from its own. None proposes no
+        others.
 
     Examples
     --------
@@ -149,11 +123,18 @@ class StartingWith:
     """
 
     configurations: Sequence[Mapping[str, Any]]
-    proposer: Proposer
+    proposer: Proposer | None = None
 
     def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
-        untried = _first_untried(self.configurations, history, running)
-        return self.proposer.ask(history, running, rng) if untried is None else untried
+        # Each trial stands for one of its equals. Trials are not counted, since a stored search
+        # may lack any of them.
+        tried = [*(record.configuration for record in history), *running]
+        for configuration in self.configurations:
+            if configuration not in tried:
+                return dict(configuration)
+            tried.remove(configuration)
+        assert self.proposer is not None, "every configuration has been proposed"
+        return self.proposer.ask(history, running, rng)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from skuq.ensembles._rules import Candidates
 from skuq.exceptions import SearchFailedError
 from skuq.search._limits import RunOptions, SuccessiveHalving
 from skuq.search._process_slots import Slots
-from skuq.search._proposers import FixedSequence, Proposer
+from skuq.search._proposers import Proposer, StartingWith
 from skuq.search._slots import open_slots
 from skuq.search._trials import RetrainingStore, RunningTrial, RunningTrials, Store, TrialLog
 
@@ -222,7 +222,7 @@ class Search:
     >>> from skuq.search._proposers import StartingWith
     >>> def evaluate(configuration, seed):
     ...     return SimpleNamespace(score=(configuration["x"] - 2) ** 2)
-    >>> proposer = StartingWith([{"x": 0}, {"x": 2}, {"x": 5}], proposer=None)
+    >>> proposer = StartingWith([{"x": 0}, {"x": 2}, {"x": 5}])
     >>> result = Search(evaluate, proposer, n_trials=3, entropy=0).run()
     >>> [record.score for record in result.catalog]
     [4, 0, 9]
@@ -414,7 +414,7 @@ class Retraining:
             # A search of its own: slots, limits and interrupts then work as in the first one.
             again = Search(
                 make_evaluation(search.evaluate, self.trials),
-                FixedSequence(requests),
+                StartingWith(requests),
                 len(requests),
                 search.entropy,
                 store=rounds,
