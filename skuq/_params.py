@@ -11,7 +11,14 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.base import _fit_context as fit_context
 from sklearn.model_selection._search import BaseSearchCV
 from sklearn.utils import _safe_indexing as safe_indexing
-from sklearn.utils._param_validation import HasMethods, Hidden, Interval, Options, StrOptions
+from sklearn.utils._param_validation import (
+    HasMethods,
+    Hidden,
+    Interval,
+    Options,
+    StrOptions,
+    validate_parameter_constraints,
+)
 from sklearn.utils.metaestimators import _BaseComposition as BaseComposition
 from sklearn.utils.metaestimators import _safe_split as safe_split
 from sklearn.utils.validation import _check_feature_names_in as check_feature_names_in
@@ -45,6 +52,7 @@ __all__ = [
     "safe_split",
     "set_params",
     "settings_constraint",
+    "validate_parameter_constraints",
 ]
 
 

@@ -4,46 +4,54 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
-from skuq._params import Interval, Settings, StrOptions
+from skuq._params import Interval, Settings, StrOptions, validate_parameter_constraints
 from skuq._utils._records import saved_as
 from skuq.networks._space import OPTIMIZERS
 
 SCHEDULES = ("constant", "cosine", "exponential", "flat-cosine", "coslog4")
 BETA_2, EPSILON = 0.999, 1e-7  # Keras' defaults
 
-# What fields accept: names, integers >= 1 or the value that disables a field, and numbers.
-_CHOICES = {
-    "optimizer": OPTIMIZERS,
-    "keep": ("best", "last", "best-jointly"),
-    "schedule": SCHEDULES,
-    "weight_decay_schedule": ("constant", "flat-cosine"),
-    "dropout_schedule": ("constant", "flat-cosine"),
-}
-_DISABLED: dict[str, int | None] = {
-    "reduce_lr_patience": None,
-    "early_stopping_patience": None,
-    "steps_per_epoch": None,
-    "n_artificial": 0,
-    "n_draws": 0,
-}
-_NUMBERS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
-    "a positive number": (lambda v: 0 < v < math.inf, ("learning_rate", "epsilon")),
-    "a number in (0, 1]": (lambda v: 0 < v <= 1, ("reduce_lr_factor", "final_lr_factor")),
-    "a number in [0, 1]": (lambda v: 0 <= v <= 1, ("warmup",)),
-    "a number >= 0": (
-        lambda v: 0 <= v < math.inf,
-        ("l2", "weight_decay", "adversarial_epsilon"),
-    ),
-    "a number in [0, 1)": (lambda v: 0 <= v < 1, ("momentum", "beta_2")),
-    "a positive number or None": (lambda v: 0 < v < math.inf, ("clip_norm",)),
-    "a number in [0, 1) or None": (lambda v: 0 <= v < 1, ("dropout",)),
+_POSITIVE = Interval(Real, 0, None, closed="neither")
+_NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
+_SHARE = Interval(Real, 0, 1, closed="right")
+_BELOW_1 = Interval(Real, 0, 1, closed="left")
+_COUNT = Interval(Integral, 1, None, closed="left")
+_COUNT_OR_0 = Interval(Integral, 0, None, closed="left")
+_REGULARIZATION_SCHEDULE = StrOptions({"constant", "flat-cosine"})
+_CONSTRAINTS: dict[str, list[Any]] = {
+    "optimizer": [StrOptions(set(OPTIMIZERS))],
+    "learning_rate": [_POSITIVE],
+    "batch_size": [_COUNT],
+    "epochs": [_COUNT],
+    "reduce_lr_patience": [_COUNT, None],
+    "reduce_lr_factor": [_SHARE],
+    "early_stopping_patience": [_COUNT, None],
+    "keep": [StrOptions({"best", "last", "best-jointly"})],
+    "schedule": [StrOptions(set(SCHEDULES))],
+    "final_lr_factor": [_SHARE],
+    "warmup": [Interval(Real, 0, 1, closed="both")],
+    "clip_norm": [_POSITIVE, None],
+    "l2": [_NOT_NEGATIVE],
+    "weight_decay": [_NOT_NEGATIVE],
+    "dropout": [_BELOW_1, None],
+    "adversarial_epsilon": [_NOT_NEGATIVE],
+    "momentum": [_BELOW_1],
+    "n_artificial": [_COUNT_OR_0],
+    "n_draws": [_COUNT_OR_0],
+    "beta_2": [_BELOW_1],
+    "weight_decay_schedule": [_REGULARIZATION_SCHEDULE],
+    "dropout_schedule": [_REGULARIZATION_SCHEDULE],
+    "rate_factors_of_layers": [Mapping, tuple, list],
+    "epoch_rates": [tuple, list],
+    "steps_per_epoch": [_COUNT, None],
+    "epsilon": [_POSITIVE],
 }
 # Fields that may differ between the recipes of one stack.
 _STACKABLE_FIELDS = (
@@ -180,43 +188,19 @@ class Recipe:
     epsilon: float = EPSILON
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f"`{name}` must be one of {choices}. Got {getattr(self, name)!r}.")
+        validate_parameter_constraints(_CONSTRAINTS, vars(self), "Recipe")
         # Both are stored as tuples, so that recipes can be hashed whatever was given.
         given: Any = self.rate_factors_of_layers
-        try:
-            items = given.items() if isinstance(given, Mapping) else given
-            pairs = tuple((str(name), float(factor)) for name, factor in items)
-        except (TypeError, ValueError):
-            pairs = (("", math.nan),)
-        if not all(0 <= factor < math.inf for _, factor in pairs):
-            raise ValueError(
-                "`rate_factors_of_layers` must be names of layers with numbers >= 0. "
-                f"Got {given!r}."
-            )
-        object.__setattr__(self, "rate_factors_of_layers", pairs)
-        try:
-            rates = tuple(float(rate) for rate in self.epoch_rates)
-        except (TypeError, ValueError):
-            rates = (math.nan,)
-        if not all(0 <= rate < math.inf for rate in rates):
-            raise ValueError(f"`epoch_rates` must be numbers >= 0. Got {self.epoch_rates!r}.")
-        object.__setattr__(self, "epoch_rates", rates)
-
-        for name in ("batch_size", "epochs", *_DISABLED):
-            value = getattr(self, name)
-            if name in _DISABLED and value == _DISABLED[name]:
-                continue
-            if not isinstance(value, Integral) or value < 1:
-                raise ValueError(f"`{name}` must be an integer >= 1. Got {value!r}.")
-        for wanted, (holds, names) in _NUMBERS.items():
-            for name in names:
-                value = getattr(self, name)
-                if value is None and wanted.endswith("None"):
-                    continue
-                if not isinstance(value, Real) or not holds(value):
-                    raise ValueError(f"`{name}` must be {wanted}. Got {value!r}.")
+        pairs = given.items() if isinstance(given, Mapping) else given
+        pairs = tuple((str(name), float(factor)) for name, factor in pairs)
+        rates = tuple(map(float, self.epoch_rates))
+        for name, numbers, value in (
+            ("rate_factors_of_layers", [factor for _, factor in pairs], pairs),
+            ("epoch_rates", rates, rates),
+        ):
+            if not all(0 <= number < math.inf for number in numbers):
+                raise ValueError(f"`{name}` must have numbers >= 0. Got {getattr(self, name)!r}.")
+            object.__setattr__(self, name, value)
         if self.momentum and self.optimizer != "sgd":
             raise ValueError(
                 f'`momentum` can only be set with optimizer="sgd". Got {self.optimizer!r}.'
@@ -316,8 +300,6 @@ def _schedule_factors(schedule: str, t: np.ndarray, end: float = 0.0) -> Any:
 
 
 _AUTO = StrOptions({"auto"})
-_NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
-_POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
 @saved_as("training.Training")
@@ -374,16 +356,9 @@ class Training(Settings):
     steps: Any = "auto"
 
     _parameter_constraints = {
-        "optimizer": [StrOptions({"auto", *OPTIMIZERS})],
-        "schedule": [StrOptions({"auto", *SCHEDULES})],
-        "final_lr_factor": [Interval(Real, 0, 1, closed="right"), callable, _AUTO],
-        "warmup": [Interval(Real, 0, 1, closed="both"), _AUTO],
-        "l2": [_NOT_NEGATIVE, _AUTO],
-        "weight_decay": [_NOT_NEGATIVE, _AUTO],
-        "clip_norm": [_POSITIVE, None, _AUTO],
-        "adversarial_epsilon": [_NOT_NEGATIVE, _AUTO],
-        "epsilon": [_POSITIVE, _AUTO],
-        "steps": [Interval(Integral, 1, None, closed="left"), callable, _AUTO],
+        **{name: [*constraints, _AUTO] for name, constraints in _CONSTRAINTS.items()},
+        "final_lr_factor": [_SHARE, callable, _AUTO],
+        "steps": [_COUNT, callable, _AUTO],
     }
 
     def fields(self, known: Collection[str]) -> dict[str, Any]:

@@ -234,5 +234,5 @@ def test_keras_base_predicts_in_float64_what_it_has_learnt(data):
 
 
 def test_recipe_refuses_other_numbers_of_draws():
-    with pytest.raises(ValueError, match="`n_draws` must be an integer >= 1. Got 2.5"):
+    with pytest.raises(ValueError, match="'n_draws' parameter of Recipe must be an int"):
         Recipe(n_draws=2.5)
