@@ -168,6 +168,13 @@ def freeze_inner_layers(model) -> None:
                 inner.trainable = False
 
 
+def forget_compilation(model) -> None:
+    """Keep losses, metrics and optimisers, which are not used here, out of the configuration."""
+    for part in model._flatten_layers():
+        if isinstance(part, backend.keras.Model):
+            part.compiled = False
+
+
 def own_classes(network: str) -> tuple:
     """List the user's classes and functions in a model's JSON, as they are registered now.
 

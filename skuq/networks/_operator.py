@@ -25,7 +25,13 @@ from skuq._utils._formulas import LOG_SQRT_2PI
 from skuq._utils._records import saved_as
 from skuq.networks._dense_layers import AppliedDense, Dense, Derivatives
 from skuq.networks._heads import GaussianHead
-from skuq.networks._keras_models import check_rebuild, check_units, frozen_variables, wrong_sum
+from skuq.networks._keras_models import (
+    check_rebuild,
+    check_units,
+    forget_compilation,
+    frozen_variables,
+    wrong_sum,
+)
 from skuq.networks._nomu import inputs_of_last_layers
 from skuq.networks._plan_parts import ACTIVATIONS, Namespace, tensors
 
@@ -372,6 +378,7 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
         )
     if fault := wrong_sum(model):
         raise ValueError(f"The base network cannot be trained: {fault}")
+    forget_compilation(model)
     rows = keras.Input((n_inputs + n_queries,), name="rows")
     # The features: inputs of the last layers with weights, as far as they are vectors.
     features = [

@@ -59,32 +59,6 @@ _KERAS = {
     ),
     "keras.regularizers": _names("L1 L1L2 L2 OrthogonalRegularizer"),
     "keras.constraints": _names("MaxNorm MinMaxNorm NonNeg UnitNorm"),
-    "keras.optimizers": _names(
-        "Adadelta Adafactor Adagrad Adam AdamW Adamax Ftrl Lamb Lion LossScaleOptimizer "
-        "MultiOptimizer Muon Nadam OptimizerMap RMSprop SGD ScheduleFreeAdamW"
-    ),
-    "keras.optimizers.schedules": _names(
-        "CosineDecay CosineDecayRestarts ExponentialDecay InverseTimeDecay PiecewiseConstantDecay "
-        "PolynomialDecay"
-    ),
-    "keras.losses": _names(
-        "BinaryCrossentropy BinaryFocalCrossentropy CTC CategoricalCrossentropy "
-        "CategoricalFocalCrossentropy CategoricalGeneralizedCrossEntropy CategoricalHinge Circle "
-        "CosineSimilarity Dice Hinge Huber KLDivergence LogCosh MeanAbsoluteError "
-        "MeanAbsolutePercentageError MeanSquaredError MeanSquaredLogarithmicError Poisson "
-        "SparseCategoricalCrossentropy SquaredHinge Tversky"
-    ),
-    "keras.metrics": _names(
-        "AUC Accuracy BinaryAccuracy BinaryCrossentropy BinaryIoU CategoricalAccuracy "
-        "CategoricalCrossentropy CategoricalHinge ConcordanceCorrelation CosineSimilarity F1Score "
-        "FBetaScore FalseNegatives FalsePositives Hinge IoU KLDivergence LogCoshError Mean "
-        "MeanAbsoluteError MeanAbsolutePercentageError MeanIoU MeanMetricWrapper MeanSquaredError "
-        "MeanSquaredLogarithmicError OneHotIoU OneHotMeanIoU PearsonCorrelation Poisson Precision "
-        "PrecisionAtRecall R2Score Recall RecallAtPrecision RootMeanSquaredError "
-        "SensitivityAtSpecificity SparseCategoricalAccuracy SparseCategoricalCrossentropy "
-        "SparseTopKCategoricalAccuracy SpecificityAtSensitivity SquaredHinge Sum "
-        "TopKCategoricalAccuracy TrueNegatives TruePositives"
-    ),
     "keras.src.models.functional": _names("Functional"),
     "keras.src.models.sequential": _names("Sequential"),
     "keras.src.ops.core": _names(
@@ -145,20 +119,13 @@ _OWN = frozenset(
         "ParametricActivation RandomSigns Repeat SameRows"
     )
 )
-# Functions, which Keras writes by name: activations, initialisers, losses and metrics.
+# Functions, which Keras writes by name: activations and initialisers.
 _FUNCTIONS = _names(
-    "binary_accuracy binary_crossentropy binary_focal_crossentropy categorical_accuracy "
-    "categorical_crossentropy categorical_focal_crossentropy "
-    "categorical_generalized_cross_entropy categorical_hinge celu circle concordance_correlation "
-    "cosine_similarity ctc dice elu exponential gelu glorot_normal glorot_uniform glu hard_shrink "
-    "hard_sigmoid hard_silu hard_swish hard_tanh he_normal he_uniform hinge huber kl_divergence "
-    "leaky_relu lecun_normal lecun_uniform linear log_cosh log_sigmoid log_softmax "
-    "mean_absolute_error mean_absolute_percentage_error mean_squared_error "
-    "mean_squared_logarithmic_error mish ones orthogonal pearson_correlation poisson "
-    "random_normal random_uniform relu relu6 selu sigmoid silu soft_shrink softmax softplus "
-    "softsign sparse_categorical_accuracy sparse_categorical_crossentropy sparse_plus "
-    "sparse_sigmoid sparse_top_k_categorical_accuracy sparsemax squared_hinge squareplus swish "
-    "tanh tanh_shrink threshold top_k_categorical_accuracy tversky zeros"
+    "celu elu exponential gelu glorot_normal glorot_uniform glu hard_shrink hard_sigmoid hard_silu "
+    "hard_swish hard_tanh he_normal he_uniform leaky_relu lecun_normal lecun_uniform linear "
+    "log_sigmoid mish ones orthogonal random_normal random_uniform relu relu6 selu sigmoid silu "
+    "soft_shrink softmax softplus softsign sparse_plus sparse_sigmoid sparsemax squareplus swish "
+    "tanh tanh_shrink threshold zeros"
 )
 # Names that Keras writes, without a module, for values that JSON does not have.
 _VALUES = _names("__ellipsis__ __keras_tensor__ __numpy__ __slice__ __tensor__ __tuple__")

@@ -14,6 +14,7 @@ from skuq.exceptions import SearchSpaceError
 from skuq.networks._keras_models import (
     check_builder,
     check_rebuild,
+    forget_compilation,
     freeze_inner_layers,
     frozen_variables,
     wrong_sum,
@@ -61,6 +62,7 @@ def build_checked(
         raise SearchSpaceError(f"{source} must return a keras.Model. Got {type(model).__name__}.")
     _check_shapes(model, input_shape, n_raw, source)
     freeze_inner_layers(model)
+    forget_compilation(model)
     _check_last_activation(model, source)
     if not model.trainable_variables:
         raise SearchSpaceError(f"{source} returned a model without trainable weights.")

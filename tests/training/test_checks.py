@@ -183,3 +183,17 @@ def test_build_checked_takes_terms_of_another_rank():
         return keras.Model(inputs, keras.layers.Dense(n_outputs)(total))
 
     check(network)
+
+
+def test_build_checked_forgets_how_a_model_was_compiled():
+    """Its losses and metrics are not used, and files need not allow them."""
+
+    def network(input_shape, n_outputs):
+        inner = keras.Sequential([keras.Input(input_shape), dense(4)])
+        inner.compile("adam", "mse")
+        model = keras.Sequential([keras.Input(input_shape), inner, dense(n_outputs)])
+        model.compile("adam", keras.losses.log_cosh, metrics=["mae"])
+        return model
+
+    written = check(network).to_json()
+    assert not any(part in written for part in ("Adam", "mse", "log_cosh", "mae"))
