@@ -10,6 +10,7 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -101,35 +102,6 @@ def one_thread_if_small(n_rows: float) -> Iterator[None]:
                 _LIMIT["limiter"].restore_original_limits()
 
 
-_REQUIRED = (
-    "numpy",
-    "scipy",
-    "scikit-learn",
-    "pandas",
-    "joblib",
-    "tensorflow",
-    "tensorflow-probability",
-    "tf-keras",
-    "keras",
-    "keras-tuner",
-    "cloudpickle",
-    "filelock",
-    "lazy-loader",
-    "threadpoolctl",
-    "tqdm",
-)
-_OPTIONAL = (
-    "matplotlib",
-    "skops",
-    "dask",
-    "distributed",
-    "pooch",
-    "scikit-image",
-    "pillow",
-    "py-pde",
-)
-
-
 def show_versions() -> None:
     """Print versions of Python, skuq and its dependencies, and what the machine is.
 
@@ -149,7 +121,14 @@ def show_versions() -> None:
         "cores": os.cpu_count(),
     }
     packages = {"skuq": skuq.__version__}
-    for name in (*_REQUIRED, *_OPTIONAL):
+    requirements: list[str] = []
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # run from its source
+        requirements = importlib.metadata.requires("skuq") or []
+    for requirement in requirements:
+        # Required packages, and those of the extra that has all optional ones.
+        if "; extra" in requirement and not requirement.endswith('"all"'):
+            continue
+        name = re.split(r"[^\w-]", requirement)[0]
         # The metadata tell the version without an import, which would start TensorFlow.
         try:
             packages[name] = importlib.metadata.version(name)
