@@ -23,9 +23,13 @@ def _names(text):
     return frozenset(text.split())
 
 
-# Allowed class names by the module that Keras writes with them: all of Keras' own classes that
-# only compute. Classes that run functions, wrap other libraries' objects or read files
-# (vocabularies) are left out.
+# Modules all of whose classes only compute, as Keras writes them.
+_COMPUTING_MODULES = _names(
+    "keras.constraints keras.initializers keras.regularizers keras.src.ops.image "
+    "keras.src.ops.math keras.src.ops.nn keras.src.ops.numpy"
+)
+# Allowed class names of other modules. Classes that run functions, wrap other libraries' objects or
+# read files (vocabularies) are left out.
 _KERAS = {
     "keras": _names("DTypePolicy Functional Model Sequential"),
     "keras.layers": _names(
@@ -53,12 +57,6 @@ _KERAS = {
         "SpectralNormalization StackedRNNCells Subtract TimeDistributed UnitNormalization "
         "UpSampling1D UpSampling2D UpSampling3D ZeroPadding1D ZeroPadding2D ZeroPadding3D"
     ),
-    "keras.initializers": _names(
-        "Constant GlorotNormal GlorotUniform HeNormal HeUniform Identity LecunNormal LecunUniform "
-        "Ones Orthogonal RandomNormal RandomUniform STFT TruncatedNormal VarianceScaling Zeros"
-    ),
-    "keras.regularizers": _names("L1 L1L2 L2 OrthogonalRegularizer"),
-    "keras.constraints": _names("MaxNorm MinMaxNorm NonNeg UnitNorm"),
     "keras.src.models.functional": _names("Functional"),
     "keras.src.models.sequential": _names("Sequential"),
     "keras.src.ops.core": _names(
@@ -66,49 +64,9 @@ _KERAS = {
         "Unstack"
     ),
     "keras.src.ops.einops": _names("Rearrange"),
-    "keras.src.ops.image": _names(
-        "AffineTransform CropImages ElasticTransform ExtractPatches GaussianBlur HSVToRGB "
-        "MapCoordinates PadImages PerspectiveTransform RGBToGrayscale RGBToHSV Resize SSIM "
-        "ScaleAndTranslate SobelEdges"
-    ),
     "keras.src.ops.linalg": _names(
         "Cholesky CholeskyInverse Det Eig Eigh Inv Lstsq LuFactor MatrixRank Norm Pinv Qr SVD "
         "Solve SolveTriangular"
-    ),
-    "keras.src.ops.math": _names(
-        "CDist Erf Erfc Erfinv ExtractSequences FFT FFT2 IFFT2 IRFFT ISTFT InTopK Logdet "
-        "Logsumexp RFFT Rsqrt STFT SegmentMax SegmentMin SegmentProd SegmentSum TopK "
-        "ViewAsComplex ViewAsReal"
-    ),
-    "keras.src.ops.nn": _names(
-        "AdaptiveAveragePool AdaptiveMaxPool AveragePool BatchNorm BinaryCrossentropy CTCDecode "
-        "CTCLoss CategoricalCrossentropy Celu Conv ConvTranspose DepthToSpace DepthwiseConv "
-        "DotProductAttention Elu Fold Gelu Glu HardShrink HardSigmoid HardSilu HardTanh LayerNorm "
-        "LeakyRelu LogSigmoid LogSoftmax MaxPool Moments MultiHot Normalize OneHot PSNR Polar "
-        "RMSNorm Relu Relu6 Selu SeparableConv Sigmoid Silu SoftShrink Softmax Softplus Softsign "
-        "SpaceToDepth SparseCategoricalCrossentropy SparsePlus SparseSigmoid Sparsemax Squareplus "
-        "TanhShrink Threshold Unfold"
-    ),
-    "keras.src.ops.numpy": _names(
-        "Abs Absolute Add All AllClose Amax Amin Angle Any Append Arange Arccos Arccosh Arcsin "
-        "Arcsinh Arctan Arctan2 Arctanh Argmax Argmin Argpartition Argsort Array ArraySplit "
-        "Average Bincount BitwiseAnd BitwiseInvert BitwiseLeftShift BitwiseNot BitwiseOr "
-        "BitwiseRightShift BitwiseXor BroadcastTo Cbrt Ceil Clip Concatenate Conj Conjugate Copy "
-        "Corrcoef Correlate Cos Cosh CountNonzero Cross Cumprod Cumsum Deg2rad Diag Diagflat "
-        "Diagonal Diff Digitize Divide DivideNoNan Dot Dsplit Dstack Einsum EmptyLike Equal Exp "
-        "Exp2 ExpandDims Expm1 Fabs Flip Fliplr Flipud Floor FloorDivide Fmax Fmin Fmod Full "
-        "FullLike Gcd Geomspace GetItem Greater GreaterEqual Heaviside Histogram Hsplit Hstack "
-        "Hypot I0 Imag Inner IsIn Isclose Isfinite Isinf Isnan Isneginf Isposinf Isreal Kron Lcm "
-        "Ldexp LeftShift Less LessEqual Linspace Log Log10 Log1p Log2 Logaddexp Logaddexp2 "
-        "LogicalAnd LogicalNot LogicalOr LogicalXor Logspace Matmul Max Maximum Mean Median "
-        "Meshgrid Min Minimum Mod Moveaxis Multiply NanToNum Nanargmax Nanargmin Nancumprod "
-        "Nancumsum Nanmax Nanmean Nanmedian Nanmin Nanpercentile Nanprod Nanquantile Nanstd "
-        "Nansum Nanvar Ndim Negative Nextafter Nonzero NotEqual OnesLike Outer Pad Percentile "
-        "Power Prod Ptp Quantile Rad2deg Ravel Real Reciprocal Repeat Reshape RightShift Roll "
-        "Rot90 Round SearchSorted Select Sign Signbit Sin Sinc Sinh Size Slogdet Sort Split Sqrt "
-        "Square Squeeze Stack Std Subtract Sum Swapaxes Take TakeAlongAxis Tan Tanh Tensordot "
-        "Tile Trace Transpose Trapezoid Tril Triu TrueDivide Trunc Unique UnravelIndex Vander Var "
-        "Vdot View Vsplit Vstack Where ZerosLike"
     ),
 }
 # Layers and initialisers of this package, as they are registered with Keras.
@@ -226,6 +184,8 @@ def _is_allowed(name, module, registered, config):
         )
     if registered in _OWN:
         return name == registered.partition(">")[2]
+    if module in _COMPUTING_MODULES and registered in (None, name):
+        return name[:1].isupper()  # a class, not a function
     if module in _KERAS and registered in (None, name):
         return name in _KERAS[module]
     # Without Keras loaded, the user cannot have registered the class with it in this process.

@@ -20,6 +20,7 @@ from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._heads import Head
 from skuq.networks._keras_models import own_classes, rebuild
 from skuq.networks._plan import Plan, make_plan, without_names
+from skuq.tables._splits import TrainingData
 from skuq.training._networks import MAX_PASS_ROWS, DrawingNetwork, draw_variables, has_fixed_values
 from skuq.training._recipe import Recipe, stack_conflict
 
@@ -142,6 +143,24 @@ _MEMBER_FIELDS = ("recipes", "seeds", "splits", "start", "permutations")  # one 
 
 #: ``(train rows, validation rows or None)`` of one member.
 Split = tuple[np.ndarray, np.ndarray | None]
+
+
+def pad_splits(
+    data: TrainingData, splits: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> tuple[TrainingData, list[Split]]:
+    """Pad splits to equally many rows, as stacks need, with the number of a row of weight 0.
+
+    Returns the data with that row as its last one, and the splits.
+    """
+    largest = [max(map(len, rows)) for rows in zip(*splits)]
+    padded: list[Any] = [
+        tuple(
+            np.pad(rows, (0, size - len(rows)), constant_values=len(data.x))
+            for rows, size in zip(split, largest)
+        )
+        for split in splits
+    ]
+    return data.with_empty_row(), padded
 
 
 @dataclass(frozen=True)

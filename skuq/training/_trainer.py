@@ -24,7 +24,7 @@ from skuq.networks._plan import make_plan, without_names
 from skuq.networks._space import SearchSpace
 from skuq.tables._splits import TrainingData
 from skuq.training._checks import build_checked
-from skuq.training._job import TrainingJob
+from skuq.training._job import TrainingJob, pad_splits
 from skuq.training._predict import predict_members
 from skuq.training._recipe import Recipe, stack_conflict
 from skuq.training._train import (
@@ -74,17 +74,7 @@ def fold_jobs(
     are_alike = (np.ptp(sizes, axis=0) <= 1).all() and np.ptp(weights) <= _LARGEST_SPREAD
     if make_plan(make_job(seeds[:1]).network) is None or not are_alike:
         return [(make_job([seed]), data.split_rows(*fold)) for fold, seed in zip(folds, seeds)]
-    # All members of a stack have equally many rows, so smaller folds are padded with the number n
-    # of an additional row, whose weight is 0.
-    n, data = len(data.x), data.with_empty_row()
-    largest = np.max(sizes, axis=0)
-    splits = [
-        tuple(
-            np.pad(rows, (0, size - len(rows)), constant_values=n)
-            for rows, size in zip(fold, largest)
-        )
-        for fold in folds
-    ]
+    data, splits = pad_splits(data, folds)
     # Stacks of nearly equal sizes, as few as possible.
     n_stacks = math.ceil(len(seeds) / _LARGEST_STACK)
     parts = np.array_split(np.arange(len(seeds)), n_stacks)

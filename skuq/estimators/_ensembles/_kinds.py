@@ -31,6 +31,7 @@ from skuq.networks._tabular import class_recipes, embed_categories
 from skuq.predictive._calibration import fit_out_of_bag
 from skuq.tables._targets import normal_components, unpack_copies
 from skuq.training import TrainingJob, predict_members
+from skuq.training._job import pad_splits
 
 _VALIDATION = 0.1  # share of the rows, up to
 _MOST_VALIDATION_ROWS = 10_000
@@ -73,7 +74,7 @@ def list_kinds(estimator, task, network):
     is_given = "embedding" in decisions
     kinds = []
     for recipe in class_recipes(n_rows):
-        if recipe.get("n_layers") != 0:
+        if not _is_linear(recipe):
             given = ("embedding", "frequency_scale") if is_given else ()
             recipe = {k: v for k, v in recipe.items() if k not in given} | decisions
         elif is_given or network.n_copies > 1:
@@ -117,50 +118,50 @@ def train_kinds(estimator, task, network, kinds, given, n_members):
     own = parts is not None and parts[0][1] is not None
     uneven = own and len({tuple(map(len, part)) for part in parts}) > 1
     if uneven:
-        # Members of a stack have equally many rows: folds are padded with a row of weight 0.
-        data, padded = data.with_empty_row(), _pad(parts, len(data.x))
-    jobs, origins = _make_jobs(estimator, task, network, kinds, given, n_members, padded)
+        data, padded = pad_splits(data, parts)
+    # Members of all kinds are numbered in turn; seeds go by these numbers.
+    seeds = [
+        [task.seeds(1, first=k)[0] for k in range(kind, n_members, len(kinds))]
+        for kind in range(len(kinds))
+    ]
+    # Logistic regressions come after the networks.
+    order = sorted(range(len(kinds)), key=lambda kind: _is_linear(kinds[kind]))
+    origins = [
+        Origin(kind, k, parts and parts[k]) for kind in order for k in range(len(seeds[kind]))
+    ]
+    jobs = _make_jobs(estimator, task, network, kinds, given, seeds, padded)
     members = shared.train_jobs(estimator, jobs, data) if jobs else []
     for k, (member, origin) in enumerate(zip(members, origins)):
         if uneven and isinstance(member, Member):
             members[k] = member.with_held_out(member.held_out[: len(origin.part[1])])
-    for kind, decisions in enumerate(kinds):
-        if decisions.get("n_layers") == 0:
-            numbers = range(kind, n_members, len(kinds))
-            own_parts = parts[: len(numbers)] if parts else [None] * len(numbers)
-            members += _fit_linear(task, own_parts, [task.seeds(1, first=k)[0] for k in numbers])
-            origins += [Origin(kind, k, part) for k, part in enumerate(own_parts)]
+    for kind in order:
+        if _is_linear(kinds[kind]):
+            own_parts = [origin.part for origin in origins if origin.kind == kind]
+            members += _fit_linear(task, own_parts, seeds[kind])
     return members, origins
 
 
-def _pad(parts, number):
-    """Pad the rows of all parts to equal sizes, with the number of a row of weight 0."""
-    largest = [max(map(len, rows)) for rows in zip(*parts)]
-    return [
-        tuple(
-            np.pad(rows, (0, size - len(rows)), constant_values=number)
-            for rows, size in zip(part, largest)
-        )
-        for part in parts
-    ]
+def _is_linear(decisions):
+    return decisions.get("n_layers") == 0
 
 
 @backend.in_thread
-def _make_jobs(estimator, task, network, kinds, given, n_members, padded):
-    """Make a stack of each kind of networks, and list the origins of all members.
+def _make_jobs(estimator, task, network, kinds, given, seeds, padded):
+    """Make a stack of each kind of networks.
 
-    `padded` are the parts of the splits, with equally many rows.
+    `seeds` are those of the members of each kind, and `padded` the parts of the splits, with
+    equally many rows.
     """
-    data, targets, parts = task.data, task.targets, task.splits.parts
+    data, targets = task.data, task.targets
     losses = ("crps", "nll") if "loss" in kinds[0] else ()
     space = TabularSpace().bind(
         data.x, task.inputs.n_codes, task.splits.n_train, is_classifier(estimator), losses
     )
     # A kind changes decisions about the architecture and about its training alike.
     decisions = sum(space.decisions(), Space())
-    jobs, origins = [], []
-    for kind, changes in enumerate(kinds):
-        if changes.get("n_layers") == 0:
+    jobs = []
+    for changes, own_seeds in zip(kinds, seeds):
+        if _is_linear(changes):
             continue
         configuration = decisions.check(changes, "network")
         model = space.build(
@@ -168,14 +169,10 @@ def _make_jobs(estimator, task, network, kinds, given, n_members, padded):
         )
         head = space.head(configuration, targets.head)
         recipe = shared.make_recipe(estimator, task, given, space.recipe(configuration))
-        # Members of all kinds are numbered in turn; seeds go by these numbers.
-        numbers = range(kind, n_members, len(kinds))
-        splits = padded and padded[: len(numbers)]
-        seeds = [task.seeds(1, first=k)[0] for k in numbers]
-        jobs.append(TrainingJob.of_model(model, head, recipe, seeds, stacked=True, splits=splits))
-        own_parts = parts[: len(numbers)] if parts else [None] * len(numbers)
-        origins += [Origin(kind, k, part) for k, part in enumerate(own_parts)]
-    return [TrainingJob.joined(jobs)] if losses else jobs, origins
+        splits = padded and padded[: len(own_seeds)]
+        job = TrainingJob.of_model(model, head, recipe, own_seeds, stacked=True, splits=splits)
+        jobs.append(job)
+    return [TrainingJob.joined(jobs)] if losses else jobs
 
 
 def weigh_kinds(task, members, origins, n_kinds):
