@@ -174,7 +174,9 @@ def read_task(
     return task
 
 
-def join_validation(validation_data: Any, X_val: Any, y_val: Any, sample_weight_val: Any) -> Any:
+def join_validation(
+    validation_data: Any, X_val: Any = None, y_val: Any = None, sample_weight_val: Any = None
+) -> Any:
     """Return the validation rows of `fit` as one tuple, or None; they may be given part by part.
 
     Raises

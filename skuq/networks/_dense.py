@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Real
 from typing import Any
+
+import numpy as np
 
 from skuq._params import Interval, Settings, StrOptions
 from skuq._utils._records import saved_as
@@ -67,8 +70,13 @@ class MLP(Settings):
         super().validate()
         check_units("hidden_units", self.hidden_units)
 
-    def build(self, input_shape: tuple, head: Any, dropout: float | None = None):
-        """Build the Keras model for a head; `dropout` replaces the rate of the settings."""
+    def build(
+        self, input_shape: tuple, head: Any, dropout: float | None = None, linear: Any = None
+    ):
+        """Build the Keras model for a head; `dropout` replaces the rate of the settings.
+
+        `linear` is that of `build_mlp`.
+        """
         # Only normals have a layer of standard deviations that can be penalised.
         has_scales, scale_l2 = isinstance(head, GaussianHead), self.scale_l2
         if isinstance(scale_l2, str):
@@ -85,6 +93,7 @@ class MLP(Settings):
             activation=self.activation,
             dropout=(self.dropout or None) if dropout is None else dropout,
             scale_l2=float(scale_l2),
+            linear=linear,
         )
 
 
@@ -111,6 +120,7 @@ def build_mlp(
     activation: str = "relu",
     dropout: float | None = None,
     scale_l2: float = 0.0,
+    linear: tuple[np.ndarray, np.ndarray] | None = None,
 ):
     """Build a fully connected Keras model with linear outputs.
 
@@ -131,6 +141,8 @@ def build_mlp(
     scale_l2 : float, default=0.0
         L2 penalty on the kernel of the second half of the outputs, from which a Gaussian head
         computes its standard deviations.
+    linear : tuple of kernel (n_features, n_outputs) and bias (n_outputs,), optional
+        Frozen linear part, which is added to the outputs.
 
     Examples
     --------
@@ -151,15 +163,22 @@ def build_mlp(
         )(x)
         if dropout is not None:
             x = layers.Dropout(dropout, dtype="float32", name=f"dropout_{i}")(x)
+    # Beside a linear part, the network starts from zero.
+    start = "glorot_uniform" if linear is None else "zeros"
+    dense = partial(layers.Dense, kernel_initializer=start, dtype="float32")
     if not scale_l2:
-        outputs = layers.Dense(n_outputs, dtype="float32", name="output")(x)
+        outputs = dense(n_outputs, name="output")(x)
     else:
         # The second half gets a layer of its own, so that the penalty is on its kernel alone.
         half = n_outputs // 2
-        mean = layers.Dense(half, dtype="float32", name="mean")(x)
+        mean = dense(half, name="mean")(x)
         penalty = keras.regularizers.L2(scale_l2)
-        scale = layers.Dense(half, kernel_regularizer=penalty, dtype="float32", name="scale")(x)
+        scale = dense(half, kernel_regularizer=penalty, name="scale")(x)
         outputs = layers.Concatenate(dtype="float32", name="output")([mean, scale])
+    if linear is not None:
+        part = layers.Dense(n_outputs, name="linear", trainable=False, dtype="float32")
+        outputs = layers.Add(dtype="float32")([outputs, part(inputs)])
+        part.set_weights(linear)
     return keras.Model(inputs, outputs, name="mlp", dtype="float32")
 
 

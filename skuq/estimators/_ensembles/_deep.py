@@ -15,8 +15,6 @@ from skuq._utils._records import saved_as
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
-from skuq.estimators._task import join_validation
-from skuq.tables._inputs import TableInputs
 from skuq.tables._targets import CLASS_CONSTRAINTS, HEADS
 from skuq.training import TrainingJob
 from skuq.training._checks import find_completed
@@ -80,14 +78,12 @@ class _DeepEnsemble:
         self
         """
         network, given = shared.resolve_network(self), shared.training_fields(self)
-        inputs = TableInputs(self.preprocess)
-        # What cannot be fitted is refused before anything is trained.
-        validation_data = join_validation(validation_data, X_val, y_val, sample_weight_val)
-        task = shared.read(self, inputs, X, y, sample_weight, validation_data, groups)
+        validation = (validation_data, X_val, y_val, sample_weight_val)
+        task = shared.read(self, X, y, sample_weight, validation, groups)
         # Each member validates on other rows, so that nearly every row trains some member.
         task = task.split(self.validation, n_members=self.n_members)
-        model, recipe = shared.build_network(network, task), shared.make_recipe(self, task, given)
-        model, task = shared.add_linear_part(network, model, task)
+        model, task = shared.build_network(network, task)
+        recipe = shared.make_recipe(self, task, given)
         parts = task.splits.parts
         # A sample is of the rows that a member may train on; it validates on the others.
         if self.bootstrap:

@@ -20,10 +20,9 @@ from skuq.ensembles._selection import real_weight
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
-from skuq.estimators._task import join_validation
 from skuq.networks import GaussianHead
 from skuq.networks._heads import CategoricalHead
-from skuq.tables._inputs import TableInputs, warn_of_few_rows
+from skuq.tables._inputs import warn_of_few_rows
 from skuq.tables._targets import CLASS_CONSTRAINTS
 from skuq.training._checks import find_completed
 from skuq.training._networks import draw_variables
@@ -95,16 +94,13 @@ class _HyperDeepEnsemble:
         given = shared.training_fields(self, _TRAINING_FIELDS)
         check_min_members(self.min_members, self.n_members)
         ranges = {"dropout": _check_range(self, "dropout", 0.999), "l2": _check_range(self, "l2")}
-        inputs = TableInputs(self.preprocess)
-        # What cannot be fitted is refused before anything is trained.
-        validation_data = join_validation(validation_data, X_val, y_val, sample_weight_val)
-        task = shared.read(self, inputs, X, y, sample_weight, validation_data, groups)
+        validation = (validation_data, X_val, y_val, sample_weight_val)
+        task = shared.read(self, X, y, sample_weight, validation, groups)
         # All members share their validation rows, since they are selected on them.
         task = task.split(self.validation)
         # The rate is a placeholder: the recipe of each setting has its own.
-        model = shared.build_network(network, task, dropout=0.5)
+        model, task = shared.build_network(network, task, dropout=0.5)
         shared.check_dropout_layers(model)
-        model, task = shared.add_linear_part(network, model, task)
         warn_of_few_rows(len(task.data.x_valid))
         recipe = shared.make_recipe(self, task, given)
         with _base.training_progress(self.verbose) as progress:

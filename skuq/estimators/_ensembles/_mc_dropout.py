@@ -15,10 +15,8 @@ from skuq._utils._records import saved_as
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
-from skuq.estimators._task import join_validation
 from skuq.fitted._ensemble import DropoutPasses
 from skuq.networks import MLP
-from skuq.tables._inputs import TableInputs
 from skuq.tables._targets import CLASS_CONSTRAINTS
 from skuq.training._checks import find_completed
 
@@ -89,15 +87,12 @@ class _MCDropout:
                 '`dropout` must be "auto" with a `network` of your own, whose Dropout layers have '
                 f"their rates. Got {self.dropout!r}."
             )
-        inputs = TableInputs(self.preprocess)
-        # What cannot be fitted is refused before anything is trained.
-        validation_data = join_validation(validation_data, X_val, y_val, sample_weight_val)
-        task = shared.read(self, inputs, X, y, sample_weight, validation_data, groups)
+        validation = (validation_data, X_val, y_val, sample_weight_val)
+        task = shared.read(self, X, y, sample_weight, validation, groups)
         task = task.split(self.validation)
         # Masks need a network that NumPy can run, layer by layer.
-        model = shared.build_network(network, task, dropout=dropout)
+        model, task = shared.build_network(network, task, dropout=dropout)
         shared.check_dropout_layers(model)
-        model, task = shared.add_linear_part(network, model, task)
         recipe, head = shared.make_recipe(self, task, given), task.targets.head
         with _base.training_progress(self.verbose) as progress:
             job = training.TrainingJob.of_model(model, head, recipe, task.seeds(1), stacked=True)

@@ -15,7 +15,12 @@ from sklearn.base import is_classifier
 from skuq import backend, training
 from skuq._params import Interval, StrOptions, resolve_settings, settings_constraint
 from skuq.estimators._base import training_progress
-from skuq.estimators._task import Task, read_task, warn_if_worse_than_constant
+from skuq.estimators._task import (
+    Task,
+    join_validation,
+    read_task,
+    warn_if_worse_than_constant,
+)
 from skuq.fitted._ensemble import DropoutPasses, FittedEnsemble
 from skuq.networks import MLP
 from skuq.networks._plan import make_plan
@@ -71,16 +76,21 @@ _SMALLEST_NOISE = 1e-9  # standard deviation of standardised y that replaces noi
 
 def read(
     estimator: Any,
-    inputs: TableInputs,
     X: Any,
     y: Any,
     sample_weight: Any,
-    validation_data: Any,
+    validation: Sequence[Any],
     groups: Any,
     *,
+    embed: bool = False,
     n_copies: int = 1,
 ) -> Task:
-    """Read the arguments of `fit`, and check the known noise against them."""
+    """Read the arguments of `fit`, and check the known noise against them.
+
+    `validation` has `validation_data`, which may be followed by `X_val`, `y_val` and
+    `sample_weight_val`. What cannot be fitted is refused here, before anything is trained.
+    """
+    validation_data = join_validation(*validation)
     targets: ClassTargets | NumberTargets
     if is_classifier(estimator):
         targets = ClassTargets(estimator.class_weight, n_copies=n_copies)
@@ -91,7 +101,7 @@ def read(
     needs_two = is_classifier(estimator) or estimator.validation is not None
     task = read_task(
         estimator,
-        inputs,
+        TableInputs(estimator.preprocess, embed=embed),
         targets,
         X,
         y,
@@ -124,15 +134,6 @@ def resolve_network(estimator: Any, *, drops: str | None = None) -> Any:
     return network
 
 
-@backend.in_thread
-def build_network(network: Any, task: Task, *, dropout: float | None = None) -> Any:
-    """Build the Keras model of a task, by the settings or by the user's function."""
-    input_shape, head = task.data.x.shape[1:], task.targets.head
-    if isinstance(network, MLP):
-        return network.build(input_shape, head, dropout)
-    return build_checked(network, input_shape, head.n_raw, "`network`")
-
-
 # Ridge regression of a wide table: fewest columns, most rows, and the penalties that are tried, as
 # multiples of the mean eigenvalue.
 _WIDE, _MOST_RIDGE_ROWS = 20, 3000
@@ -140,13 +141,13 @@ _PENALTIES = np.logspace(-8, 4, 37)
 
 
 @backend.in_thread
-def add_linear_part(network: Any, model: Any, task: Task) -> tuple[Any, Task]:
-    """Let a network learn what ridge regression leaves, if X has more columns than rows.
+def build_network(network: Any, task: Task, *, dropout: float | None = None) -> tuple[Any, Task]:
+    """Build the Keras model of a task, by the settings or by the user's function.
 
-    There networks follow the directions in which X varies most, and miss what ridge regression
-    finds in others. Their means get the ridge regression as a frozen layer, beside which they start
-    from zero. Targets are moved by the difference between its fit of a row and its prediction
-    without the row (leave-one-out), so that the errors to learn are as large as those of new rows.
+    A plain network learns what ridge regression leaves, if X has more columns than rows. There
+    networks follow the directions in which X varies most, and miss what ridge regression finds in
+    others. Targets are moved by the difference between its fit of a row and its prediction without
+    the row (leave-one-out), so that the errors to learn are as large as those of new rows.
 
     Returns
     -------
@@ -155,27 +156,23 @@ def add_linear_part(network: Any, model: Any, task: Task) -> tuple[Any, Task]:
         With the moved targets.
     """
     data, head = task.data, task.targets.head
+    input_shape, linear = data.x.shape[1:], None
+    if not isinstance(network, MLP):
+        return build_checked(network, input_shape, head.n_raw, "`network`"), task
     n_rows, n_columns = np.count_nonzero(data.weight), data.x.shape[1]
-    wide = n_columns > max(n_rows, _WIDE) and _WIDE <= n_rows <= _MOST_RIDGE_ROWS
+    is_wide = n_columns > max(n_rows, _WIDE) and _WIDE <= n_rows <= _MOST_RIDGE_ROWS
     # Rows of one group predict each other too well.
-    plain = isinstance(network, MLP) and isinstance(task.targets, NumberTargets)
-    if not (wide and plain and task.groups is None):
-        return model, task
-    coefficients, intercept, moves = fit_ridge(data.x, data.y, data.weight)
-    if not coefficients.any():
-        return model, task
-    # Raw outputs that are means; the components of a mixture have one each, after their logits.
-    n_means = getattr(head, "n_components", 1)
-    means = np.zeros(head.n_raw // coefficients.shape[1])
-    means[n_means if hasattr(head, "n_components") else 0 :][:n_means] = 1
-    layers, x = backend.keras.layers, model.inputs[0]
-    for layer in model.layers:
-        if layer.name in ("mean", "scale", "output") and hasattr(layer, "kernel_initializer"):
-            layer.kernel_initializer = backend.keras.initializers.Zeros()
-    linear = layers.Dense(head.n_raw, name="linear", trainable=False, dtype="float32")
-    model = backend.keras.Model(x, layers.Add(dtype="float32")([model.outputs[0], linear(x)]))
-    linear.set_weights([np.kron(means, coefficients), np.kron(means, intercept)])
-    return model, replace(task, data=replace(data, y=data.y + moves))
+    if is_wide and isinstance(task.targets, NumberTargets) and task.groups is None:
+        coefficients, intercept, moves = fit_ridge(data.x, data.y, data.weight)
+        if coefficients.any():
+            # Raw outputs that are means; the components of a mixture have one each, after their
+            # logits.
+            n_means = getattr(head, "n_components", 1)
+            means = np.zeros(head.n_raw // coefficients.shape[1])
+            means[n_means if hasattr(head, "n_components") else 0 :][:n_means] = 1
+            linear = np.kron(means, coefficients), np.kron(means, intercept)
+            task = replace(task, data=replace(data, y=data.y + moves))
+    return network.build(input_shape, head, dropout, linear), task
 
 
 def fit_ridge(

@@ -24,10 +24,9 @@ from skuq.estimators._ensembles._kinds import (
     train_kinds,
     weigh_kinds,
 )
-from skuq.estimators._task import join_validation
 from skuq.networks import TabularNetwork
 from skuq.predictive._calibration import FEWEST_ROWS
-from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
+from skuq.tables._inputs import PREPROCESS_CONSTRAINTS
 from skuq.tables._targets import CLASS_CONSTRAINTS, HEADS, TARGET_CONSTRAINTS
 from skuq.training._checks import find_completed
 
@@ -97,18 +96,10 @@ class _TabularEnsemble:
         self
         """
         network, given = resolve_settings(self, "network"), shared.training_fields(self)
-        validation_data = join_validation(validation_data, X_val, y_val, sample_weight_val)
-        _refuse_contradictions(self, network, validation_data, groups)
-        inputs = TableInputs(self.preprocess, embed=True)
+        validation = (validation_data, X_val, y_val, sample_weight_val)
+        _refuse_contradictions(self, network, validation, groups)
         task = shared.read(
-            self,
-            inputs,
-            X,
-            y,
-            sample_weight,
-            validation_data,
-            groups,
-            n_copies=network.n_copies,
+            self, X, y, sample_weight, validation, groups, embed=True, n_copies=network.n_copies
         )
         kinds, n_members = list_kinds(self, task, network)
         # The k-th members of all kinds have the same split, so that kinds can be compared.
@@ -132,7 +123,7 @@ class _TabularEnsemble:
         return shared.finish(self, task, members, weights, targets=targets, parts=parts)
 
 
-def _refuse_contradictions(estimator, network, validation_data, groups):
+def _refuse_contradictions(estimator, network, validation, groups):
     """Raise ValueError if parameters of a regressor contradict each other."""
     if is_classifier(estimator):
         return
@@ -147,7 +138,9 @@ def _refuse_contradictions(estimator, network, validation_data, groups):
         f"loss={loss!r} trains no normals": loss not in _NORMAL_LOSSES,
         "validation=None leaves no unseen rows": estimator.validation is None,
         "with `groups` all members validate on the same rows": groups is not None,
-        "with `validation_data` all members validate on them": validation_data is not None,
+        "with `validation_data` all members validate on them": any(
+            part is not None for part in validation
+        ),
     }
     for reason, holds in reasons.items():
         if holds:
