@@ -28,7 +28,7 @@ from published import MEASURED, TABLE_I
 from scipy.stats import rankdata
 
 from skuq import AutoDEUQRegressor
-from skuq.ensembles import select_greedy, select_top
+from skuq.ensembles import select_greedy
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import coverage_score, crps_loss, gaussian_nll_loss
 
@@ -49,12 +49,12 @@ def scores(distribution, y):
 
 
 def reselected(model, X, y, select):
-    """Scores of the same catalog under another selection."""
+    """Scores of the same catalog under another selection, a name or a function."""
 
     def choose(*given, sample_weight):
         return select(*given)
 
-    other = copy.copy(model).reselect(selection=choose)
+    other = copy.copy(model).reselect(selection=choose if callable(select) else select)
     result = scores(other.predict_distribution(X), y)
     return {"nll": result["nll"], "rmse": result["rmse"], "n_members": len(other.selection_)}
 
@@ -88,7 +88,7 @@ def run(data, seed, settings, catalog_dir):
             "greedy, k_init=5": reselected(
                 model, X_test, y_test, lambda *a: select_greedy(*a, k_init=5)
             ),
-            "top": reselected(model, X_test, y_test, select_top),
+            "top": reselected(model, X_test, y_test, "top"),
         },
     }
 

@@ -20,6 +20,7 @@ import pandas as pd
 from scipy.stats import rankdata
 from sklearn.cluster import KMeans
 
+from skuq._params import Interval, Options, StrOptions, validate_parameter_constraints
 from skuq._utils._messages import warn_user
 from skuq._utils._records import saved_as
 from skuq.ensembles._selection import Selection
@@ -33,7 +34,6 @@ from skuq.ensembles._teams import (
     n_teams,
     vote_weights,
 )
-from skuq.metrics._checks import check_choice
 
 FILTERS = ("alpha", "kmeans", "mean")
 
@@ -59,6 +59,22 @@ class Pool:
     labels: np.ndarray | None = None
 
 
+#: What the settings of pruning accept.
+CONSTRAINTS: dict[str, list[Any]] = {
+    "metric": [StrOptions(set(MEASURES)), list, tuple],
+    "score": [StrOptions({"hq", "q"})],
+    "filters": [list, tuple],
+    "beta": [Interval(Real, 0, 1, closed="left")],
+    "max_team_size": [Interval(Integral, 2, None, closed="left"), None],
+    "choose": [StrOptions({"accuracy"}), callable],
+    "n_negatives": [Interval(Integral, 1, None, closed="left"), None],
+    "rank_base": [Options(Integral, {0, 1})],
+    "on": [StrOptions({"correctness", "labels"})],
+    "voting": [StrOptions({"soft", "hard", "majority"}), None],
+    "weights": [StrOptions({"accuracy"}), None],
+}
+
+
 @dataclass(frozen=True)
 class Rules:
     """Settings of pruning, as documented in `HQEnsembleSelector`."""
@@ -76,12 +92,7 @@ class Rules:
     weights: str | None = None
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.metric, str) or _is_list(self.metric)):
-            raise ValueError(
-                f"`metric` must be a name or a sequence of names. Got {self.metric!r}."
-            )
-        if not _is_list(self.filters):
-            raise ValueError(f"`filters` must be a sequence of names. Got {self.filters!r}.")
+        validate_parameter_constraints(CONSTRAINTS, vars(self), "select_teams")
         for name, given, known in (
             ("metric", self.measures, MEASURES),
             ("filters", self.filters, FILTERS),
@@ -93,24 +104,6 @@ class Rules:
                 )
         if not self.measures:
             raise ValueError("`metric` must name at least one measure.")
-        for name, options in (
-            ("score", ("hq", "q")),
-            ("rank_base", (0, 1)),
-            ("on", ("correctness", "labels")),
-            ("voting", (None, "soft", "hard", "majority")),
-            ("weights", (None, "accuracy")),
-        ):
-            check_choice(name, getattr(self, name), options)
-        if not (isinstance(self.beta, Real) and 0 <= self.beta < 1):
-            raise ValueError(f"`beta` must be in [0, 1). Got {self.beta!r}.")
-        for name, least in (("max_team_size", 2), ("n_negatives", 1)):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, Integral) and value >= least):
-                raise ValueError(
-                    f"`{name}` must be an integer of at least {least}, or None. Got {value!r}."
-                )
-        if self.choose != "accuracy" and not callable(self.choose):
-            raise ValueError(f"`choose` must be 'accuracy' or callable. Got {self.choose!r}.")
         # Settings that would have no effect.
         if self.beta != Rules.beta and "alpha" not in self.filters:
             raise ValueError(
@@ -154,11 +147,6 @@ class Rules:
     def measures(self) -> tuple[str, ...]:
         """The metrics, one or several."""
         return (self.metric,) if isinstance(self.metric, str) else tuple(self.metric)
-
-
-def _is_list(value: Any) -> bool:
-    """Tell whether a value is a sequence other than a string."""
-    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 @saved_as("ensembles.TeamSelection.Threshold")

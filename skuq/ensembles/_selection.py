@@ -354,32 +354,6 @@ def real_weight(min_members: int) -> float:
     return 0.5 / min_members
 
 
-def select_top(
-    y: np.ndarray,
-    loc: np.ndarray,
-    scale: np.ndarray,
-    n_members: int,
-    *,
-    sample_weight: ArrayLike | None = None,
-    loss: str = "nll",
-) -> Selection:
-    """Select the candidates with the lowest single losses, equally weighted.
-
-    Parameters and return value are those of `select_greedy`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skuq.ensembles import select_top
-    >>> loc = np.array([[1.0, 1.0], [5.0, 5.0], [-2.0, -2.0]])
-    >>> select_top(np.zeros(2), loc, np.ones_like(loc), n_members=2).indices
-    array([0, 2])
-    """
-    check_choice("loss", loss, MOMENT_LOSSES)
-    statistics = normal_statistics(y, loc, scale)
-    return select_best(statistics, MOMENT_LOSSES[loss], n_members, sample_weight=sample_weight)
-
-
 def select_best(
     statistics: Statistics, loss: Loss, n_members: int, *, sample_weight: ArrayLike | None = None
 ) -> Selection:

@@ -136,6 +136,18 @@ def check_pretrained(model: Any) -> None:
         ) from error
 
 
+def predict_pretrained(model: Any, X: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Predict finite numbers of this shape with a given model; Keras' show no bar."""
+    options = {"verbose": 0} if hasattr(model, "predict_on_batch") else {}
+    mean = np.asarray(model.predict(X, **options), dtype="float64")
+    if mean.size != math.prod(shape) or not np.isfinite(mean).all():
+        raise ValueError(
+            f"`pretrained` must predict finite numbers of shape {shape}. Got shape {mean.shape}"
+            f"{'' if np.isfinite(mean).all() else ' with NaN or inf'}."
+        )
+    return mean.reshape(shape)
+
+
 _TINY = 1e-300  # smaller probabilities count as 0 in entropies
 
 

@@ -14,7 +14,13 @@ import pandas as pd
 
 from skuq._utils._records import record_repr, saved_as
 from skuq.catalog import Member
-from skuq.fitted._ensemble import MOST_FILLS, Fitted, check_pretrained, unseen_rows
+from skuq.fitted._ensemble import (
+    MOST_FILLS,
+    Fitted,
+    check_pretrained,
+    predict_pretrained,
+    unseen_rows,
+)
 from skuq.fitted._posterior import SMALLEST_STD, nomu_posterior
 from skuq.networks import GaussianHead
 from skuq.networks._keras_models import rebuild
@@ -101,20 +107,9 @@ class GivenMean:
 
     def __call__(self, encoded: np.ndarray, n_outputs: int) -> np.ndarray:
         """Predict (n, n_outputs), bit by bit as the model does."""
-        if self.is_keras:
-            mean = self.model.predict(encoded, verbose=0)
-        else:
-            names = getattr(self.model, "feature_names_in_", None)
-            rows = encoded if names is None else pd.DataFrame(encoded, columns=names)
-            mean = self.model.predict(rows)
-        mean = np.asarray(mean, dtype="float64")
-        n = len(encoded)
-        if mean.size != n * n_outputs or not np.isfinite(mean).all():
-            raise ValueError(
-                f"`pretrained` must predict finite numbers of shape ({n}, {n_outputs}), like "
-                f"y. Got shape {mean.shape}{'' if np.isfinite(mean).all() else ' with NaN or inf'}."
-            )
-        return mean.reshape(n, n_outputs)
+        names = getattr(self.model, "feature_names_in_", None)
+        rows = encoded if names is None else pd.DataFrame(encoded, columns=names)
+        return predict_pretrained(self.model, rows, (len(encoded), n_outputs))
 
 
 @saved_as("fitted.FittedNomu.KnownNoise")

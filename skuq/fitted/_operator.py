@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 from skuq import backend
 from skuq._utils._records import record_repr, saved_as
 from skuq.catalog import Member
-from skuq.fitted._ensemble import Fitted, check_pretrained
+from skuq.fitted._ensemble import Fitted, check_pretrained, predict_pretrained
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._nomu import inputs_of_last_layers
 from skuq.networks._operator import OperatorHead
@@ -95,26 +95,14 @@ class GivenBase:
     def mean(self, X: np.ndarray, query_points: Any = None) -> np.ndarray:
         """Compute the model's predictions (n, q, m) in units of Y."""
         points = self.inputs.points(query_points)
-        if self.is_operator:
-            mean = self.model.predict(_pairs(X, points), verbose=0)
-        else:
-            # Only models with an input for query points predict at others than those of Y.
-            if not np.array_equal(points, self.inputs.query_points):
-                raise ValueError(
-                    "`pretrained` predicts at the query points of Y only: it is no Keras model "
-                    "with inputs u and y. Leave `query_points` out."
-                )
-            options = {"verbose": 0} if hasattr(self.model, "predict_on_batch") else {}
-            mean = self.model.predict(X, **options)
-        mean = np.asarray(mean, dtype="float64")
-        shape = (len(X), len(points), self.n_components)
-        if mean.size != np.prod(shape) or not np.isfinite(mean).all():
+        # Only models with an input for query points predict at others than those of Y.
+        if not (self.is_operator or np.array_equal(points, self.inputs.query_points)):
             raise ValueError(
-                "`pretrained` must predict finite numbers for "
-                f"{shape[0]} inputs, {shape[1]} query points and {shape[2]} components. "
-                f"Got shape {mean.shape}{'' if np.isfinite(mean).all() else ' with NaN or inf'}."
+                "`pretrained` predicts at the query points of Y only: it is no Keras model "
+                "with inputs u and y. Leave `query_points` out."
             )
-        return mean.reshape(shape)
+        rows = _pairs(X, points) if self.is_operator else X
+        return predict_pretrained(self.model, rows, (len(X), len(points), self.n_components))
 
     def _last_hidden(self, X: np.ndarray, points: np.ndarray) -> np.ndarray | None:
         """Compute the inputs (n * q, n_hidden) of the last layer of weights, or None.

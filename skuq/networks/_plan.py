@@ -31,6 +31,7 @@ from skuq.networks._plan_parts import (
     concatenate_features,
     penalty,
     row,
+    split_weights,
     tensors,
 )
 from skuq.networks._tabular_operations import TABULAR_READERS, DenseOperation
@@ -108,13 +109,8 @@ class Plan:
         return tuple(kernels)
 
     def split(self, flat: Any) -> list[Any]:
-        """Split a flat weight vector (n_weights,) into views, one for each variable."""
-        parts, start = [], 0
-        for weight in self.weights:
-            size = math.prod(weight.shape)
-            parts.append(flat[start : start + size].reshape(weight.shape))
-            start += size
-        return parts
+        """Split flat weights (.., n_weights) into views, one for each variable."""
+        return split_weights(flat, [weight.shape for weight in self.weights])
 
 
 @functools.lru_cache(maxsize=256)

@@ -246,6 +246,13 @@ def check_activation(name):
     return name
 
 
+def split_weights(flat, shapes):
+    """Split flat weights (.., n_weights) into views of the variables (.., *shape)."""
+    ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
+    parts = np.split(flat, ends, axis=-1)
+    return [part.reshape(flat.shape[:-1] + tuple(shape)) for part, shape in zip(parts, shapes)]
+
+
 def row(xp, vector):
     """Reshape vectors (.., n) to (.., 1, n), so that they broadcast over rows."""
     return vector if len(vector.shape) == 1 else xp.expand_dims(vector, -2)

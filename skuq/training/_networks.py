@@ -23,7 +23,7 @@ from skuq._utils._messages import warn_user
 from skuq.catalog._records import Member
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._keras_models import rebuild
-from skuq.networks._plan_parts import ARRAYS, Namespace, Run
+from skuq.networks._plan_parts import ARRAYS, Namespace, Run, split_weights
 
 _SEED_STATE = "seed_generator_state"
 
@@ -162,10 +162,11 @@ def _start_of(variable: Any, layer: Any) -> _Start | None:
 @backend.in_thread
 def keras_model(member: Member) -> Any:
     """Build a member's Keras model, and set its weights."""
-    model, weights = rebuild(member.network), np.asarray(member.weights)
-    ends = np.cumsum([int(np.prod(v.shape)) for v in model.trainable_variables])[:-1]
-    for variable, value in zip(model.trainable_variables, np.split(weights, ends)):
-        variable.assign(value.reshape(variable.shape))
+    model = rebuild(member.network)
+    trainable = model.trainable_variables
+    values = split_weights(np.asarray(member.weights), [v.shape for v in trainable])
+    for variable, value in zip(trainable, values):
+        variable.assign(value)
     for variable, value in zip(model.non_trainable_variables, member.state):
         variable.assign(value)
     return model
@@ -262,9 +263,8 @@ class DrawingNetwork:
 
     def split(self, flat: np.ndarray) -> list[np.ndarray]:
         """Split flat weights (.., n_weights) into variables (.., *shape)."""
-        ends = np.cumsum([math.prod(shape) for shape in self.shapes])[:-1]
-        parts = np.split(flat, ends, axis=-1)
-        return [part.reshape(flat.shape[:-1] + shape) for part, shape in zip(parts, self.shapes)]
+        variables: list[np.ndarray] = split_weights(flat, self.shapes)
+        return variables
 
     def draw(self, seed: int) -> tuple[np.ndarray, list[np.ndarray]]:
         """Draw first weights (n_weights,) and state, as `draw_variables` does for Keras models."""

@@ -189,18 +189,22 @@ class Recipe:
 
     def __post_init__(self) -> None:
         validate_parameter_constraints(_CONSTRAINTS, vars(self), "Recipe")
-        # Both are stored as tuples, so that recipes can be hashed whatever was given.
         given: Any = self.rate_factors_of_layers
-        pairs = given.items() if isinstance(given, Mapping) else given
-        pairs = tuple((str(name), float(factor)) for name, factor in pairs)
-        rates = tuple(map(float, self.epoch_rates))
-        for name, numbers, value in (
-            ("rate_factors_of_layers", [factor for _, factor in pairs], pairs),
-            ("epoch_rates", rates, rates),
-        ):
-            if not all(0 <= number < math.inf for number in numbers):
-                raise ValueError(f"`{name}` must have numbers >= 0. Got {getattr(self, name)!r}.")
-            object.__setattr__(self, name, value)
+        try:
+            items = given.items() if isinstance(given, Mapping) else given
+            pairs = tuple((str(name), float(factor)) for name, factor in items)
+            rates = tuple(map(float, self.epoch_rates))
+            are_factors = all(0 <= v < math.inf for v in (*rates, *(v for _, v in pairs)))
+        except (TypeError, ValueError):
+            are_factors = False
+        if not are_factors:
+            raise ValueError(
+                "`rate_factors_of_layers` must be names with numbers >= 0, and `epoch_rates` "
+                f"numbers >= 0. Got {given!r} and {self.epoch_rates!r}."
+            )
+        # Both are stored as tuples, so that recipes can be hashed whatever was given.
+        object.__setattr__(self, "rate_factors_of_layers", pairs)
+        object.__setattr__(self, "epoch_rates", rates)
         if self.momentum and self.optimizer != "sgd":
             raise ValueError(
                 f'`momentum` can only be set with optimizer="sgd". Got {self.optimizer!r}.'

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from skuq.ensembles import Selection, _hq, _selection, select_forward, select_greedy, select_top
+from skuq.ensembles import Selection, _hq, _selection, select_forward, select_greedy
 
 
 def pool(seed, n_candidates=6, n_samples=15):
@@ -102,13 +102,12 @@ def test_select_greedy_counts_weights_as_repeated_rows(global_random_seed):
     assert_allclose(weighted.loss, repeated.loss)
 
 
-@pytest.mark.parametrize("select", [select_greedy, select_top])
-def test_select_never_takes_candidates_with_nan(select):
+def test_select_greedy_never_takes_candidates_with_nan():
     y, loc, scale = pool(0)
     loc[2] = np.nan
-    assert 2 not in select(y, loc, scale, 6).indices
+    assert 2 not in select_greedy(y, loc, scale, 6).indices
     with pytest.raises(ValueError, match="finite loss"):
-        select(y, loc * np.nan, scale, 2)
+        select_greedy(y, loc * np.nan, scale, 2)
 
 
 def test_select_greedy_of_large_targets_and_of_equal_outputs():
@@ -121,10 +120,11 @@ def test_select_greedy_of_large_targets_and_of_equal_outputs():
         assert_allclose(one.loss, other.loss, rtol=1e-6)
 
 
-def test_select_top_takes_the_best_singles(global_random_seed):
+def test_select_best_takes_the_best_singles(global_random_seed):
     y, loc, scale = pool(global_random_seed)
     singles = [mixture_nll(y, loc, scale, [c]) for c in range(len(loc))]
-    selection = select_top(y, loc, scale, 3)
+    statistics = _selection.normal_statistics(y, loc, scale)
+    selection = _selection.select_best(statistics, _selection.normal_nll, 3)
     np.testing.assert_array_equal(selection.indices, np.argsort(singles)[:3])
     assert_allclose(selection.weights, 1 / 3)
     assert_allclose(selection.loss, mixture_nll(y, loc, scale, selection.indices), rtol=1e-10)
@@ -168,8 +168,7 @@ ONES = np.ones_like(LOC)
     ("select", "arguments", "settings", "message"),
     [
         *(
-            (select, (np.zeros(4), *arguments), settings, message)
-            for select in (select_greedy, select_top)
+            (select_greedy, (np.zeros(4), *arguments), settings, message)
             for arguments, settings, message in [
                 ((LOC, ONES, 0), {}, "`n_members` must be a positive whole number. Got 0"),
                 ((LOC, ONES, 2), {"loss": "rmse"}, r"`loss` must be one of \['nll', 'crps', 'mse"),

@@ -107,6 +107,7 @@ def test_factors_of_layers_go_by_name_and_the_first_counts():
         ("weight_decay_schedule", "cosine"),
         ("dropout_schedule", "coslog4"),
         ("rate_factors_of_layers", {"scale": -1}),
+        ("rate_factors_of_layers", {"scale": "large"}),
         ("rate_factors_of_layers", 3),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, fields
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,12 @@ from sklearn.utils import Bunch
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted
 
-from skuq._params import BaseComposition, Interval, Options, StrOptions
+from skuq._params import BaseComposition, StrOptions
 from skuq._utils._checks import check_labels, class_codes
 from skuq._utils._records import saved_as
 from skuq.ensembles._hq import prune_classifiers
-from skuq.ensembles._pruning import Rules
-from skuq.ensembles._teams import MEASURES, break_ties
+from skuq.ensembles._pruning import CONSTRAINTS, Rules
+from skuq.ensembles._teams import break_ties
 from skuq.estimators._base import UncertaintyClassifier, fits
 from skuq.estimators._calibration._out_of_fold import (
     FittedProbabilities,
@@ -198,18 +198,10 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
 
     _parameter_constraints = {
         "estimators": [list],
-        "metric": [StrOptions(set(MEASURES)), list, tuple],
-        "diversity": [StrOptions({"hq", "q"})],
-        "filters": [list, tuple],
-        "beta": [Interval(Real, 0, 1, closed="left")],
-        "max_team_size": [Interval(Integral, 2, None, closed="left"), None],
+        **{name: part for name, part in CONSTRAINTS.items() if name != "score"},
+        "diversity": CONSTRAINTS["score"],
         "voting": [StrOptions({"soft", "hard", "majority"})],
-        "weights": [StrOptions({"accuracy"}), None],
         "cv": ["cv_object", StrOptions({"prefit"})],
-        "choose": [StrOptions({"accuracy"}), callable],
-        "n_negatives": [Interval(Integral, 1, None, closed="left"), None],
-        "rank_base": [Options(Integral, {0, 1})],
-        "on": [StrOptions({"correctness", "labels"})],
         "n_jobs": [Integral, None],
         "random_state": ["random_state"],
         "verbose": ["verbose", None],

@@ -13,15 +13,12 @@ from skuq import training
 from skuq._params import Interval
 from skuq._utils._environment import generator
 from skuq._utils._records import saved_as
-from skuq.ensembles import select_forward, select_greedy
-from skuq.ensembles._likelihood import likelihood_statistics
-from skuq.ensembles._rules import check_min_members
-from skuq.ensembles._selection import real_weight
+from skuq.ensembles import GreedySelection
+from skuq.ensembles._rules import Candidates, check_min_members
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
-from skuq.networks import GaussianHead
-from skuq.networks._heads import CategoricalHead
+from skuq.networks._heads import SquaredErrorHead
 from skuq.tables._inputs import warn_of_few_rows
 from skuq.tables._targets import CLASS_CONSTRAINTS
 from skuq.training._checks import find_completed
@@ -160,21 +157,12 @@ def _draw_settings(entropy, ranges, n):
 
 def _select(task, pool, n_members, min_members):
     """Select greedily on the validation rows: NOMU's Algorithm 1 (Caruana et al., 2004)."""
-    data, head = task.data, task.targets.head
-    raw = np.stack([member.held_out for member in pool]).astype("float64")
-    y = data.y_valid.astype("float64")
-    settings = {"sample_weight": data.weight_valid, "min_members": min_members}
-    # Each kind of head has its own loss of a mixture: the NLL, or the squared error.
-    if isinstance(head, GaussianHead):
-        return select_greedy(y, *head.distribution(raw), n_members, **settings)
-    if isinstance(head, CategoricalHead):
-        # The NLL of the averaged probability of the true class.
-        statistics, loss = likelihood_statistics(head.log_likelihood(y, raw))
-    else:
-        statistics, loss = (raw - y,), np.square
-    return select_forward(
-        statistics, loss, n_members, **settings, min_weight=real_weight(min_members)
-    )
+    data, head, loss = task.data, task.targets.head, "auto"
+    if isinstance(head, SquaredErrorHead):  # without noise, of which squared errors need none
+        head, loss = replace(head, scale=(0.0,) * head.n_outputs), "mse"
+    raws = [member.held_out for member in pool]
+    candidates = Candidates(raws, data.y_valid.astype("float64"), head, data.weight_valid)
+    return GreedySelection(loss, min_members).choose(candidates, n_members)
 
 
 def _continue(task, train, members, settings):
