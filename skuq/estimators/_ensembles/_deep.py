@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,10 +28,26 @@ _CONSTRAINTS: dict = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class _DeepEnsemble:
     """Deep ensemble of numbers or classes: its `fit`."""
 
-    _settings: Mapping[str, Mapping[Any, Any]] = shared.SETTINGS
+    n_members: int = 5
+    _: KW_ONLY
+    network: Any = "mlp"
+    learning_rate: float = 0.01
+    batch_size: int | None = 100
+    epochs: int = 1000
+    early_stopping_patience: int | None = 50
+    validation: Any = 0.2
+    training: Any = "auto"
+    max_time: float | None = None
+    bootstrap: bool | float = False
+    preprocess: Any = "auto"
+    random_state: Any = None
+    verbose: int | None = None
+
+    _settings: ClassVar[Mapping[str, Mapping[Any, Any]]] = shared.SETTINGS
     members_, weights_ = shared.members_, shared.weights_
     preprocessor_ = shared.preprocessor_
     member_estimators, to_keras = shared.member_estimators, _base.to_keras
@@ -247,23 +263,10 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
     ((2,), (2,))
     """
 
-    n_members: int = 5
     _: KW_ONLY
-    network: Any = "mlp"
     loss: str = "nll"
     noise_std: Any = None
-    learning_rate: float = 0.01
-    batch_size: int | None = 100
-    epochs: int = 1000
-    early_stopping_patience: int | None = 50
-    validation: Any = 0.2
-    training: Any = "auto"
-    max_time: float | None = None
-    bootstrap: bool | float = False
-    preprocess: Any = "auto"
     target_transform: str = "standard"
-    random_state: Any = None
-    verbose: int | None = None
 
     _parameter_constraints = {
         **_CONSTRAINTS,
@@ -376,20 +379,7 @@ class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
     (2, 3)
     """
 
-    n_members: int = 5
     _: KW_ONLY
-    network: Any = "mlp"
-    learning_rate: float = 0.01
-    batch_size: int | None = 100
-    epochs: int = 1000
-    early_stopping_patience: int | None = 50
-    validation: Any = 0.2
-    training: Any = "auto"
-    max_time: float | None = None
-    bootstrap: bool | float = False
     class_weight: Any = None
-    preprocess: Any = "auto"
-    random_state: Any = None
-    verbose: int | None = None
 
     _parameter_constraints = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -38,10 +38,29 @@ _CONSTRAINTS: dict = {
 _TRAINING_FIELDS = tuple(name for name in shared.TRAINING_FIELDS if name != "l2")
 
 
+@dataclass(eq=False, repr=False)
 class _HyperDeepEnsemble:
     """Hyper deep ensemble of numbers or classes: its `fit`, NOMU's Algorithm 2."""
 
-    _settings: Mapping[str, Mapping[Any, Any]] = shared.SETTINGS
+    n_members: int = 5
+    _: KW_ONLY
+    n_trials: int = 50
+    min_members: int = 2
+    network: Any = "mlp"
+    dropout_range: tuple[float, float] = (1e-3, 0.9)
+    l2_range: tuple[float, float] = (1e-7, 1e-1)
+    learning_rate: float = 0.01
+    batch_size: int | None = 100
+    epochs: int = 1000
+    early_stopping_patience: int | None = 50
+    validation: Any = 0.2
+    refit: bool = False
+    training: Any = "auto"
+    preprocess: Any = "auto"
+    random_state: Any = None
+    verbose: int | None = None
+
+    _settings: ClassVar[Mapping[str, Mapping[Any, Any]]] = shared.SETTINGS
     members_, weights_ = shared.members_, shared.weights_
     preprocessor_ = shared.preprocessor_
     member_estimators, to_keras = shared.member_estimators, _base.to_keras
@@ -314,26 +333,10 @@ class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
     4
     """
 
-    n_members: int = 5
     _: KW_ONLY
-    n_trials: int = 50
-    min_members: int = 2
-    network: Any = "mlp"
-    dropout_range: tuple[float, float] = (1e-3, 0.9)
-    l2_range: tuple[float, float] = (1e-7, 1e-1)
     loss: str = "nll"
     noise_std: Any = None
-    learning_rate: float = 0.01
-    batch_size: int | None = 100
-    epochs: int = 1000
-    early_stopping_patience: int | None = 50
-    validation: Any = 0.2
-    refit: bool = False
-    training: Any = "auto"
-    preprocess: Any = "auto"
     target_transform: str = "standard"
-    random_state: Any = None
-    verbose: int | None = None
 
     _parameter_constraints = {**_CONSTRAINTS, **shared.REGRESSION_CONSTRAINTS}
 
@@ -457,23 +460,7 @@ class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
     (2, 2)
     """
 
-    n_members: int = 5
     _: KW_ONLY
-    n_trials: int = 50
-    min_members: int = 2
-    network: Any = "mlp"
-    dropout_range: tuple[float, float] = (1e-3, 0.9)
-    l2_range: tuple[float, float] = (1e-7, 1e-1)
-    learning_rate: float = 0.01
-    batch_size: int | None = 100
-    epochs: int = 1000
-    early_stopping_patience: int | None = 50
-    validation: Any = 0.2
-    refit: bool = False
-    training: Any = "auto"
     class_weight: Any = None
-    preprocess: Any = "auto"
-    random_state: Any = None
-    verbose: int | None = None
 
     _parameter_constraints = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}

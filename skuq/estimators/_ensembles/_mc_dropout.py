@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,10 +29,25 @@ _CONSTRAINTS: dict = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class _MCDropout:
     """MC dropout of numbers or classes: its `fit`."""
 
-    _settings: Mapping[str, Mapping[Any, Any]] = shared.SETTINGS
+    n_passes: int = 100
+    _: KW_ONLY
+    dropout: float | str = "auto"
+    network: Any = "mlp"
+    learning_rate: float = 0.01
+    batch_size: int | None = 100
+    epochs: int = 1000
+    early_stopping_patience: int | None = 50
+    validation: Any = 0.2
+    training: Any = "auto"
+    preprocess: Any = "auto"
+    random_state: Any = None
+    verbose: int | None = None
+
+    _settings: ClassVar[Mapping[str, Mapping[Any, Any]]] = shared.SETTINGS
     members_, weights_ = shared.members_, shared.weights_
     preprocessor_ = shared.preprocessor_
     member_estimators, to_keras = shared.member_estimators, _base.to_keras
@@ -217,22 +232,10 @@ class MCDropoutRegressor(_MCDropout, UncertaintyRegressor):
     (2,)
     """
 
-    n_passes: int = 100
     _: KW_ONLY
-    dropout: float | str = "auto"
-    network: Any = "mlp"
     loss: str = "nll"
     noise_std: Any = None
-    learning_rate: float = 0.01
-    batch_size: int | None = 100
-    epochs: int = 1000
-    early_stopping_patience: int | None = 50
-    validation: Any = 0.2
-    training: Any = "auto"
-    preprocess: Any = "auto"
     target_transform: str = "standard"
-    random_state: Any = None
-    verbose: int | None = None
 
     _parameter_constraints = {**_CONSTRAINTS, **shared.REGRESSION_CONSTRAINTS}
 
@@ -336,19 +339,7 @@ class MCDropoutClassifier(_MCDropout, UncertaintyClassifier):
     (2,)
     """
 
-    n_passes: int = 100
     _: KW_ONLY
-    dropout: float | str = "auto"
-    network: Any = "mlp"
-    learning_rate: float = 0.01
-    batch_size: int | None = 100
-    epochs: int = 1000
-    early_stopping_patience: int | None = 50
-    validation: Any = 0.2
-    training: Any = "auto"
     class_weight: Any = None
-    preprocess: Any = "auto"
-    random_state: Any = None
-    verbose: int | None = None
 
     _parameter_constraints = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}

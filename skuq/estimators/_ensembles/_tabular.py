@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import is_classifier
@@ -45,10 +45,25 @@ _CONSTRAINTS: dict = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class _TabularEnsemble:
     """Tabular ensemble of numbers or classes: its `fit`."""
 
-    _settings: Mapping[str, Mapping[Any, Any]] = _SETTINGS
+    n_members: int | str = "auto"
+    _: KW_ONLY
+    network: Any = "tabular"
+    learning_rate: float | str = "auto"
+    batch_size: int | str | None = "auto"
+    epochs: int | str = "auto"
+    early_stopping_patience: int | str | None = "auto"
+    validation: Any = "auto"
+    training: Any = "auto"
+    max_time: float | None = None
+    preprocess: Any = "auto"
+    random_state: Any = None
+    verbose: int | None = None
+
+    _settings: ClassVar[Mapping[str, Mapping[Any, Any]]] = _SETTINGS
     members_, weights_ = shared.members_, shared.weights_
     preprocessor_ = shared.preprocessor_
     member_estimators, to_keras = shared.member_estimators, _base.to_keras
@@ -297,22 +312,10 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
     (3, 2)
     """
 
-    n_members: int | str = "auto"
     _: KW_ONLY
-    network: Any = "tabular"
     loss: str = "gaussian-mixture"
-    learning_rate: float | str = "auto"
-    batch_size: int | str | None = "auto"
-    epochs: int | str = "auto"
-    early_stopping_patience: int | str | None = "auto"
-    validation: Any = "auto"
-    training: Any = "auto"
     calibrate: bool | str = "auto"
-    max_time: float | None = None
-    preprocess: Any = "auto"
     target_transform: str = "standard"
-    random_state: Any = None
-    verbose: int | None = None
 
     _parameter_constraints = {
         **_CONSTRAINTS,
@@ -438,19 +441,7 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
     (2, 3)
     """
 
-    n_members: int | str = "auto"
     _: KW_ONLY
-    network: Any = "tabular"
-    learning_rate: float | str = "auto"
-    batch_size: int | str | None = "auto"
-    epochs: int | str = "auto"
-    early_stopping_patience: int | str | None = "auto"
-    validation: Any = "auto"
-    training: Any = "auto"
-    max_time: float | None = None
     class_weight: Any = None
-    preprocess: Any = "auto"
-    random_state: Any = None
-    verbose: int | None = None
 
     _parameter_constraints = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}

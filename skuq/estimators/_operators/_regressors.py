@@ -89,17 +89,35 @@ class _EpistemicPart:
     fewest_with_noise: float = math.inf
 
 
+@dataclass(eq=False, repr=False)
 class OperatorRegressor(UncertaintyRegressor):
     """Base class of regressors whose targets are functions, known at query points.
 
     A subclass says how its draws come to differ: the value `_EpistemicPart` of `_epistemic_part`.
     """
 
+    _: KW_ONLY
+    query_points: Any = None
+    network: Any = "split"
+    output_map: Any = None
+    loss: str = "auto"
+    noise_std: Any = "auto"
+    learning_rate: float = 1e-3
+    batch_size: int | None = 64
+    batch_over: str = "pairs"
+    epochs: int | str = "auto"
+    training: Any = "auto"
+    standardize: Any = True
+    refine: bool = False
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int | None = None
+
     #: `predict` takes it through its keywords, where scikit-learn's routing does not look.
     __metadata_request__predict = {"query_points": None}
 
     #: Given model, if a subclass accepts one.
-    pretrained: Any = None
+    pretrained = None
 
     _settings = {"network": OPERATOR_NETWORKS, "training": TRAINING}
 
@@ -346,24 +364,9 @@ class NEONRegressor(OperatorRegressor):
     """
 
     _: KW_ONLY
-    query_points: Any = None
-    network: Any = "split"
     prior: Any = "auto"
     n_draws: int = 128
     pretrained: Any = None
-    output_map: Any = None
-    loss: str = "auto"
-    noise_std: Any = "auto"
-    learning_rate: float = 1e-3
-    batch_size: int | None = 64
-    batch_over: str = "pairs"
-    epochs: int | str = "auto"
-    training: Any = "auto"
-    standardize: Any = True
-    refine: bool = False
-    warm_start: bool = False
-    random_state: Any = None
-    verbose: int | None = None
 
     _settings = {**OperatorRegressor._settings, "prior": PRIORS}
     _parameter_constraints = {
@@ -563,21 +566,6 @@ class OperatorEnsembleRegressor(OperatorRegressor):
     _: KW_ONLY
     prior_scale: float = 1.0
     subsample: Any = None
-    query_points: Any = None
-    network: Any = "split"
-    output_map: Any = None
-    loss: str = "auto"
-    noise_std: Any = "auto"
-    learning_rate: float = 1e-3
-    batch_size: int | None = 64
-    batch_over: str = "pairs"
-    epochs: int | str = "auto"
-    training: Any = "auto"
-    standardize: Any = True
-    refine: bool = False
-    warm_start: bool = False
-    random_state: Any = None
-    verbose: int | None = None
 
     _parameter_constraints = {
         **_CONSTRAINTS,

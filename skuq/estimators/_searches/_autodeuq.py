@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from typing import Any
@@ -286,27 +285,10 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     ((2,), (2,))
     """
 
-    n_trials: int | str = "auto"
     _: KW_ONLY
-    n_members: int = 5
-    search: Any = "auto"
-    space: Any = "auto"
-    fixed: dict[str, Any] | None = None
     selection: Any = "greedy"
-    epochs: int | str = "auto"
-    validation: Any = "auto"
-    refit: bool = False
     repeats: int | str = "auto"
-    calibrate: bool = True
-    preprocess: Any = "auto"
     target_transform: str = "standard"
-    n_jobs: int | None = None
-    catalog_dir: str | os.PathLike[str] | None = None
-    max_time: float | None = None
-    trial_timeout: float | None = None
-    warm_start: bool = False
-    random_state: Any = None
-    verbose: int | None = None
 
     _plan = _plan
     _papers = staticmethod(_papers)
@@ -501,27 +483,9 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     (2, 3)
     """
 
-    n_trials: int | str = "auto"
     _: KW_ONLY
-    n_members: int = 5
-    search: Any = "auto"
-    space: Any = "auto"
-    fixed: dict[str, Any] | None = None
-    selection: Any = "auto"
-    epochs: int | str = "auto"
-    validation: Any = "auto"
-    refit: bool = False
     repeats: int | str = "auto"
-    calibrate: bool = True
     class_weight: Any = None
-    preprocess: Any = "auto"
-    n_jobs: int | None = None
-    catalog_dir: str | os.PathLike[str] | None = None
-    max_time: float | None = None
-    trial_timeout: float | None = None
-    warm_start: bool = False
-    random_state: Any = None
-    verbose: int | None = None
 
     _plan = _plan
     _papers = staticmethod(_papers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -388,27 +387,10 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     >>> total, aleatoric, epistemic = model.predict_uncertainty(X[:2])
     """
 
-    n_trials: int | str = "auto"
     _: KW_ONLY
-    n_members: int = 5
     search: Any = "re"
-    space: Any = "auto"
-    fixed: dict[str, Any] | None = None
-    selection: Any = "auto"
     class_weight: Any = None
-    epochs: int | str = "auto"
-    validation: Any = "auto"
-    refit: bool = False
-    calibrate: bool = True
     image_shape: Any = None
-    preprocess: Any = "auto"
-    n_jobs: int | None = None
-    catalog_dir: str | os.PathLike[str] | None = None
-    max_time: float | None = None
-    trial_timeout: float | None = None
-    warm_start: bool = False
-    random_state: Any = None
-    verbose: int | None = None
 
     _plan = _plan
     _papers = staticmethod(_papers)
@@ -605,27 +587,10 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     ((2,), (2,))
     """
 
-    n_trials: int | str = "auto"
     _: KW_ONLY
-    n_members: int = 5
     search: Any = "re"
-    space: Any = "auto"
-    fixed: dict[str, Any] | None = None
-    selection: Any = "auto"
-    epochs: int | str = "auto"
-    validation: Any = "auto"
-    refit: bool = False
-    calibrate: bool = True
     image_shape: Any = None
-    preprocess: Any = "auto"
     target_transform: str = "standard"
-    n_jobs: int | None = None
-    catalog_dir: str | os.PathLike[str] | None = None
-    max_time: float | None = None
-    trial_timeout: float | None = None
-    warm_start: bool = False
-    random_state: Any = None
-    verbose: int | None = None
 
     _plan = _plan
     _papers = staticmethod(_papers)

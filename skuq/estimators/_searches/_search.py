@@ -10,10 +10,11 @@ import contextlib
 import copy
 import functools
 import math
+import os
 import time
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import clone, is_classifier
@@ -79,34 +80,42 @@ _MOST_TRIALS = 10_000  # largest number of trials with `max_time`
 _MIN_SHARE = 0.5
 
 
+@dataclass(eq=False, repr=False)
 class SearchEstimator:
     """Base class that searches, trains and selects."""
 
-    #: Function that returns the parameters of the paper's experiments, by name.
-    _papers: Any
-    #: Arrays of the candidates that a function given as `selection` gets, by argument.
-    _selection_arrays: dict[str, str]
-    _memory: Any = None  # trials of the last fit, if warm_start
+    n_trials: int | str = "auto"
+    _: KW_ONLY
+    n_members: int = 5
+    search: Any = "auto"
+    space: Any = "auto"
+    fixed: dict[str, Any] | None = None
+    selection: Any = "auto"
+    epochs: int | str = "auto"
+    validation: Any = "auto"
+    refit: bool = False
+    calibrate: bool = True
+    preprocess: Any = "auto"
+    n_jobs: int | None = None
+    catalog_dir: str | os.PathLike[str] | None = None
+    max_time: float | None = None
+    trial_timeout: float | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int | None = None
 
-    # Parameters and fitted attributes that this class uses.
-    n_trials: Any
-    n_members: int
-    fixed: Any
-    selection: Any
-    epochs: Any
-    refit: bool
-    repeats: Any = "auto"  # of estimators without this parameter
-    calibrate: bool
-    preprocess: Any
-    n_jobs: int | None
-    max_time: float | None
-    trial_timeout: float | None
-    verbose: Any
-    catalog_: Catalog
-    refitted_: dict[int, Any]
-    repeated_: dict[int, Any]
-    selection_: Selection
-    fitted_: FittedEnsemble
+    #: Function that returns the parameters of the paper's experiments, by name.
+    _papers: ClassVar[Any]
+    #: Arrays of the candidates that a function given as `selection` gets, by argument.
+    _selection_arrays: ClassVar[dict[str, str]]
+
+    # Attributes that `fit` sets.
+    _memory: Any = field(init=False, default=None)  # trials of the last fit, if warm_start
+    catalog_: Catalog = field(init=False)
+    refitted_: dict[int, Any] = field(init=False)
+    repeated_: dict[int, Any] = field(init=False)
+    selection_: Selection = field(init=False)
+    fitted_: FittedEnsemble = field(init=False)
 
     def _plan(self, X: Any) -> SearchPlan:
         """Read the parameters; raise ValueError if they contradict each other.
@@ -247,7 +256,8 @@ class SearchEstimator:
         held_out, x_of_trials = collect_held_out(task)
         space, head = bind_space(plan, task), task.targets.head
         decisions = space.decisions(data.x.shape[1:], head.n_raw)
-        epochs, max_epochs = self.epochs, self.epochs
+        epochs: Any = self.epochs
+        max_epochs = epochs
         if isinstance(epochs, str):
             epochs, max_epochs = default_epochs(plan, space, decisions, splits.n_train), None
         strategy = plan.strategy
@@ -362,7 +372,7 @@ class SearchEstimator:
             folds = [task.make_splits(validation, repeat=k).parts for k in rounds]
         options = self._options(
             "repeats",
-            self.repeats,
+            getattr(self, "repeats", "auto"),
             score,
             max_time=max_time,
             raise_on_failures=False,
