@@ -1,8 +1,9 @@
-"""Heads that estimators make by name (`likelihood`, `loss`), for tests below the estimators."""
+"""Heads and spaces that estimators make of names, for tests below the estimators."""
 
-from skuq.networks import _heads, _mixture_heads, _nomu
+from skuq.networks import _dense, _given_spaces, _heads, _mixture_heads, _nomu
 
 __all__ = [
+    "READOUTS",
     "CategoricalHead",
     "GaussianMixtureHead",
     "NomuHead",
@@ -10,10 +11,14 @@ __all__ = [
     "QuantileHead",
     "SquaredErrorHead",
     "StudentTHead",
+    "WidthDepthSpace",
     "build_nomu",
+    "resolve_search_space",
 ]
 
 CategoricalHead, SquaredErrorHead = _heads.CategoricalHead, _heads.SquaredErrorHead
 StudentTHead, QuantileHead = _heads.StudentTHead, _heads.QuantileHead
 GaussianMixtureHead, PackedHead = _mixture_heads.GaussianMixtureHead, _mixture_heads.PackedHead
-NomuHead, build_nomu = _nomu.NomuHead, _nomu.build_nomu
+NomuHead, build_nomu, READOUTS = _nomu.NomuHead, _nomu.build_nomu, _nomu.READOUTS
+WidthDepthSpace = _dense.WidthDepthSpace
+resolve_search_space = _given_spaces.resolve_search_space

@@ -3,11 +3,27 @@
 import joblib
 
 from skuq.networks import Integer, Real, Space
-from skuq.search import RandomProposer, Search, _slots
+from skuq.search import RandomProposer, Search, _proposers, _search, _slots
 
-__all__ = ["SPACE", "Kept", "inline", "open_slots", "processes", "search", "threads"]
+__all__ = [
+    "SPACE",
+    "DaskSlots",
+    "EnsembleEvolution",
+    "InlineSlots",
+    "Mutation",
+    "Retraining",
+    "Kept",
+    "inline",
+    "open_slots",
+    "processes",
+    "search",
+    "threads",
+]
 
 open_slots = _slots.open_slots
+InlineSlots, DaskSlots = _slots.InlineSlots, _slots.DaskSlots
+EnsembleEvolution, Mutation = _proposers.EnsembleEvolution, _proposers.Mutation
+Retraining = _search.Retraining
 
 SPACE = Space((Real("x", 0.0, 1.0), Integer("k", 0, 9)))
 

@@ -5,9 +5,19 @@ import numpy as np
 from skuq.catalog import _records
 from skuq.networks import _space
 from skuq.tables import TrainingData, _inputs, _scaling, _splits, _targets
-from skuq.training import TrainingJob, TrainingRun, _engine, _trainer, train
+from skuq.training import (
+    TrainingJob,
+    TrainingRun,
+    _engine,
+    _job,
+    _losses,
+    _optimizers,
+    _trainer,
+    train,
+)
 
 __all__ = [
+    "INDEX_STREAM",
     "OPTIMIZERS",
     "FoldedMember",
     "HeldOut",
@@ -21,13 +31,18 @@ __all__ = [
     "Scaling",
     "TrialBudget",
     "TrialOutcome",
+    "folded_member",
     "make_data",
     "make_splits",
+    "normal",
     "programs",
+    "rule_of",
     "split_table",
+    "template_of",
     "train_epochs",
     "train_member",
     "train_stack",
+    "uniform",
 ]
 
 OPTIMIZERS = _space.OPTIMIZERS
@@ -37,7 +52,9 @@ Scaling = _scaling.Scaling
 HeldOut, FoldedMember = _records.HeldOut, _records.FoldedMember
 TrialBudget, TrialOutcome = _records.TrialBudget, _records.TrialOutcome
 MemberTrainer, MemberRepeater = _trainer.MemberTrainer, _trainer.MemberRepeater
-MemberRefitter = _trainer.MemberRefitter
+MemberRefitter, folded_member = _trainer.MemberRefitter, _trainer.folded_member
+INDEX_STREAM, normal, uniform = _losses.INDEX_STREAM, _losses.normal, _losses.uniform
+rule_of, template_of = _optimizers.rule_of, _job.template_of
 programs = _engine.programs  # the compiled ones in memory
 
 

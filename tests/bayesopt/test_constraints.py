@@ -4,10 +4,17 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import BaseEstimator, RegressorMixin
-from surrogates import JointProcess, Marginal, search
+from surrogates import (
+    JointProcess,
+    Marginal,
+    MeritObjective,
+    join_posteriors,
+    merit_units,
+    merits,
+    search,
+)
 
 from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor
-from skuq.bayesopt._surrogate import MeritObjective, join_posteriors, merit_units, merits
 from skuq.predictive import Posterior
 
 

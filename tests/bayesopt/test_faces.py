@@ -6,10 +6,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Matern, WhiteKernel
-from surrogates import expecting
+from surrogates import expecting, moves_off_faces
 
 from skuq.bayesopt import BayesianOptimizer, MultiStart
-from skuq.bayesopt._domain import moves_off_faces
 from skuq.predictive import Posterior
 
 NONE, FEW = np.empty((0, 3)), MultiStart(n_restarts=10)

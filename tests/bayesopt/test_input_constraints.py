@@ -7,10 +7,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import LinearConstraint, NonlinearConstraint, linprog
 from sklearn.base import BaseEstimator, RegressorMixin
-from surrogates import SQUARE, Agreeing, JointProcess, Marginal, search
+from surrogates import SQUARE, Agreeing, JointProcess, Marginal, ReluReadout, search
 
 from skuq.bayesopt import BayesianOptimizer, MultiStart, UpperConfidenceBound
-from skuq.bayesopt._milp import ReluReadout
 
 # The best point of the square is (0.3, 0.3), and that below this line is (0, 0).
 LINE = LinearConstraint([1, 1], ub=0.0)

@@ -17,6 +17,7 @@ from sklearn.gaussian_process.kernels import Matern
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from surrogates import distance_threshold
 from tiers import slow_after
 
 import skuq
@@ -30,7 +31,6 @@ from skuq.bayesopt import (
     UpperConfidenceBound,
     maximize_readout,
 )
-from skuq.bayesopt._step import distance_threshold
 from skuq.exceptions import FileFormatError, SearchFailedError
 from skuq.networks import ArtificialInputs, NOMUNetwork, NOMUReadout
 from skuq.training import Training

@@ -9,16 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import optimize
 from tiers import slow_after
 
-from skuq.bayesopt import UpperConfidenceBound
-from skuq.bayesopt._acquisition import (
-    ACQUISITIONS,
-    AcquisitionTask,
-    CompiledAcquisition,
-    acquisition_of,
-)
-from skuq.bayesopt._acquisition import _programs as PROGRAMS
-from skuq.bayesopt._maximize import maximize_acquisition as maximize
-from skuq.bayesopt._maximize import minimize_batch
+from skuq.bayesopt import UpperConfidenceBound, _acquisition, _maximize
 from skuq.predictive import Posterior
 
 BOX = np.array([[-1.0, 2.0], [10.0, 11.0]])
@@ -51,14 +42,14 @@ CORNER = Posterior(slope, ([[1.0, 1.0], [2.0, 3.0]],), "slope", 2)
 def maximize_acquisition(posterior, acquisition, *task, **settings):
     """Maximise an acquisition, which may be given by its short form."""
     if isinstance(acquisition, str):
-        acquisition = ACQUISITIONS[acquisition]()
-    return maximize(posterior, acquisition, *task, **settings)
+        acquisition = _acquisition.ACQUISITIONS[acquisition]()
+    return _maximize.maximize_acquisition(posterior, acquisition, *task, **settings)
 
 
 def numpy_and_compiled(posterior, acquisition, q=1, pending=None):
     """The acquisition in BOX as a function of NumPy, and as compiled programs."""
-    task = AcquisitionTask(posterior, acquisition, None, BOX, 0.5, q, pending)
-    return acquisition_of(task), CompiledAcquisition(task)
+    task = _acquisition.AcquisitionTask(posterior, acquisition, None, BOX, 0.5, q, pending)
+    return _acquisition.acquisition_of(task), _acquisition.CompiledAcquisition(task)
 
 
 def rosenbrock(x):
@@ -70,7 +61,7 @@ def rosenbrock(x):
 
 def test_minimize_batch_finds_what_scipy_finds_from_each_start():
     starts = np.random.RandomState(0).uniform(size=(40, 2))
-    result = minimize_batch(rosenbrock, starts, max_rounds=500)
+    result = _maximize.minimize_batch(rosenbrock, starts, max_rounds=500)
     assert_allclose(result.x, 0.75, atol=1e-3)  # (1, 1), for every start
     assert result.value.max() < 1e-6
 
@@ -84,7 +75,7 @@ def test_minimize_batch_keeps_bounds_and_drops_starts_of_no_value():
 
     starts = np.random.RandomState(0).uniform(size=(9, 3)) * 0.9
     starts[0, 1] = 0.95
-    result = minimize_batch(bowl, starts, max_rounds=50)
+    result = _maximize.minimize_batch(bowl, starts, max_rounds=50)
     assert result.value[0] == np.inf
     assert_array_equal(result.x[0], starts[0])
     assert_allclose(result.x[1:], np.tile([1.0, 0.3, 0.0], (8, 1)), atol=1e-5)
@@ -110,7 +101,7 @@ def test_minimize_batch_ends_where_scipy_does_from_the_same_starts():
     maxima, _ = scipy_ends(rng.uniform(size=(10, 2)))
     starts = np.clip(maxima + 0.01 * rng.normal(size=maxima.shape), 0, 1)
     x, values = scipy_ends(starts)
-    batch = minimize_batch(negative, starts, max_rounds=100)
+    batch = _maximize.minimize_batch(negative, starts, max_rounds=100)
     # Both stop at a slope of 1e-5, curvatures are some 0.1.
     assert_allclose(batch.value, values, atol=1e-6)
     assert_allclose(batch.x, x, atol=1e-2)
@@ -124,7 +115,7 @@ def test_minimize_batch_evaluates_only_the_survivors():
         return rosenbrock(x)
 
     starts = np.random.RandomState(0).uniform(size=(40, 2))
-    result = minimize_batch(counted, starts, max_rounds=30, survivors={3: 5})
+    result = _maximize.minimize_batch(counted, starts, max_rounds=30, survivors={3: 5})
     assert sizes[:3] == [40, 40, 40]
     assert max(sizes[3:]) <= 5
     assert result.n_rows == sum(sizes)
@@ -139,7 +130,7 @@ def test_maximize_acquisition_gives_up_restarts_that_fall_behind(n_restarts, kep
 
     def recorded(function, starts, **settings):
         given.update(settings["survivors"])
-        return minimize_batch(function, starts, **settings)
+        return _maximize.minimize_batch(function, starts, **settings)
 
     monkeypatch.setattr("skuq.bayesopt._maximize.minimize_batch", recorded)
     maximize_acquisition(CORNER, "mean", None, BOX, None, n_restarts=n_restarts, random_state=0)
@@ -147,9 +138,9 @@ def test_maximize_acquisition_gives_up_restarts_that_fall_behind(n_restarts, kep
 
 
 @pytest.mark.parametrize("q", [1, 2])
-@pytest.mark.parametrize("name", ACQUISITIONS)
+@pytest.mark.parametrize("name", _acquisition.ACQUISITIONS)
 def test_compiled_acquisition_has_the_values_of_numpy(name, q):
-    posterior, acquisition = wave_posterior(), ACQUISITIONS[name]().at(0.8)
+    posterior, acquisition = wave_posterior(), _acquisition.ACQUISITIONS[name]().at(0.8)
     u = np.random.RandomState(0).uniform(size=(7, 2 * q))
     exact, program = numpy_and_compiled(posterior, acquisition, q)
     # Inputs of 11 times frequencies of 6 in single precision: 1e-5 of values of some 3.
@@ -158,13 +149,13 @@ def test_compiled_acquisition_has_the_values_of_numpy(name, q):
 
 @pytest.mark.parametrize("name", ["lei", "ucb"])
 def test_compiled_acquisition_knows_pending_points(name):
-    posterior, acquisition = wave_posterior(), ACQUISITIONS[name]()
+    posterior, acquisition = wave_posterior(), _acquisition.ACQUISITIONS[name]()
     level = acquisition.pending_level(posterior([[0.2, 10.2], [0.4, 10.1]]))
     u = np.random.RandomState(0).uniform(size=(9, 2))
     exact, program = numpy_and_compiled(posterior, acquisition, pending=level)
     assert_allclose(program(u), exact(u), atol=2e-4)
-    task = AcquisitionTask(posterior, acquisition, None, BOX, 0.5, 1, level)
-    assert_allclose(CompiledAcquisition(task, "float64")(u), exact(u), atol=1e-12)
+    task = _acquisition.AcquisitionTask(posterior, acquisition, None, BOX, 0.5, 1, level)
+    assert_allclose(_acquisition.CompiledAcquisition(task, "float64")(u), exact(u), atol=1e-12)
     alone, _ = numpy_and_compiled(posterior, acquisition)
     assert np.abs(alone(u) - exact(u)).max() > 1e-3
 
@@ -172,7 +163,7 @@ def test_compiled_acquisition_knows_pending_points(name):
 @pytest.mark.parametrize("q", slow_after(1, [2, 1]))
 @pytest.mark.parametrize("name", ["ei", "lei", "pi", "ucb", "mean", "uncertainty"])
 def test_compiled_acquisition_has_gradients_of_differences(name, q):
-    acquisition = ACQUISITIONS[name]().at(0.8)
+    acquisition = _acquisition.ACQUISITIONS[name]().at(0.8)
     u = np.random.RandomState(0).uniform(0.1, 0.9, size=(5, 2 * q))
     exact, program = numpy_and_compiled(wave_posterior(), acquisition, q)
     values, gradients = program.values_and_gradients(u)
@@ -244,11 +235,11 @@ def test_maximize_acquisition_compiles_nothing_when_only_arguments_change():
         return -((values - 1.0) ** 2)
 
     for seed, best, beta, width in ((0, 0.0, 2.0, 1.0), (1, -3.0, 4.0, 1.5), (2, 1.0, 1.0, 0.7)):
-        box, before = np.array([[0.0, width], [0.0, 1.0]]), PROGRAMS.n_made
+        box, before = np.array([[0.0, width], [0.0, 1.0]]), _acquisition._programs.n_made
         task = wave_posterior(seed), UpperConfidenceBound(beta), objective, box, best
         maximize_acquisition(*task, n_restarts=8 + seed, random_state=seed)
         # Programs of values, and of gradients.
-        assert PROGRAMS.n_made - before == (2 if seed == 0 else 0)
+        assert _acquisition._programs.n_made - before == (2 if seed == 0 else 0)
 
 
 def test_maximize_acquisition_uses_starts():
@@ -293,13 +284,13 @@ def test_maximize_acquisition_of_a_numpy_objective_warns_and_takes_direct():
         return -np.square(np.asarray(values) - 1.0)
 
     posterior, acquisition = wave_posterior(n_draws=2), "mean"
-    before = PROGRAMS.n_made
+    before = _acquisition._programs.n_made
     for _ in range(2):
         with pytest.warns(UserWarning, match="no gradients.*DIRECT"):
             _, value = maximize_acquisition(
                 posterior, acquisition, squared, BOX, None, n_restarts=20, random_state=0
             )
-    assert PROGRAMS.n_made - before == 1  # the failure is compiled once
+    assert _acquisition._programs.n_made - before == 1  # the failure is compiled once
 
     def operators(values):
         return -((values - 1.0) ** 2)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import optimize
+from surrogates import ReluReadout
 from tiers import slow_after
 
 from skuq import NOMURegressor
 from skuq.bayesopt import maximize_readout
-from skuq.bayesopt._milp import ReluReadout
 from skuq.networks import NOMUNetwork, NOMUReadout
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")

@@ -7,10 +7,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import LinearRegression
+from surrogates import posterior_of
 
 from skuq import DeepEnsembleRegressor
 from skuq.bayesopt import BayesianOptimizer, MultiStart, OutputwiseRegressor
-from skuq.bayesopt._surrogate import posterior_of
 from skuq.networks import MLP
 
 X = np.random.RandomState(0).uniform(size=(12, 2))

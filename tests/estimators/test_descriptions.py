@@ -98,19 +98,19 @@ class Kept:
     """A parameter under another name, a cached property and what a method keeps."""
 
     def __init__(self, price, calls=None):
-        self._set(price)
+        self.set(price)
         self.calls = calls
 
-    def _set(self, price):
-        self._price = price
+    def set(self, price):
+        self.amount = price
 
     @functools.cached_property
     def table(self):
-        return 2 * self._price
+        return 2 * self.amount
 
     def penalty(self, n):
         self.last, self.best = n, self.table
-        return self._price * n
+        return self.amount * n
 
 
 class Slotted:

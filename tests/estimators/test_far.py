@@ -123,7 +123,7 @@ def test_every_public_path_has_it(model, table):
         tensors = posterior.function(ops, arguments, ops.convert_to_tensor(Z))
         assert_allclose(tensors, draws, atol=1e-6)
     outputs = model.to_keras().predict_on_batch(Z)
-    for name, values in parts._asdict().items():
+    for name, values in zip(("mean", "aleatoric", "epistemic", "total"), parts):
         assert_allclose(outputs[name], values, rtol=1e-4, atol=1e-5)
     again = loads(dumps(model))
     assert_array_equal(again.predict_uncertainty(Z).total, parts.total)

@@ -13,7 +13,7 @@ from scipy import stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GroupKFold, KFold, PredefinedSplit, ShuffleSplit
-from training_data import MemberRefitter, MemberTrainer, Rows, make_splits
+from training_data import MemberRefitter, MemberTrainer, Rows, folded_member, make_splits
 
 import skuq
 from skuq.catalog import Catalog, Member
@@ -23,7 +23,6 @@ from skuq.persistence import dumps, loads
 from skuq.plotting import MemberDiversityDisplay
 from skuq.tables import TrainingData
 from skuq.training import predict_members
-from skuq.training._trainer import folded_member
 
 matplotlib.use("agg")
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")

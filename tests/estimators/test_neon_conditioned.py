@@ -23,13 +23,7 @@ from sklearn.linear_model import LinearRegression
 
 from skuq import NEONRegressor
 from skuq.backend import keras
-from skuq.estimators._operators import _conditioned
-from skuq.estimators._operators._conditioned import (
-    JITTER,
-    ExactProcess,
-    SparseProcess,
-)
-from skuq.estimators._operators._prior import Prior
+from skuq.estimators._operators import _conditioned, _prior
 
 layers = keras.layers
 directions_of = _conditioned._conditioned_directions
@@ -131,8 +125,8 @@ def test_encoder_decoder_derivatives_are_those_of_differences(network, monkeypat
 
 
 PROCESSES = {
-    "exact": ExactProcess,
-    "all rows induce": lambda derivatives: SparseProcess(
+    "exact": _conditioned.ExactProcess,
+    "all rows induce": lambda derivatives: _conditioned.SparseProcess(
         derivatives, np.arange(len(derivatives.raw))
     ),
 }
@@ -146,11 +140,11 @@ def test_conditioned_directions_are_draws_of_a_gaussian_process(make, noise):
     known = derivatives_of(jacobian[:30], values[:30])
     process = make(known)
     noise = np.full(1, noise)
-    prior = Prior(1.0, noise, noise, noise)
+    prior = _prior.Prior(1.0, noise, noise, noise)
     found = directions_of(known, process, y[:30], prior, 1.0, 20_000, 0.5, rng)
     found = found @ jacobian.T
     gram = jacobian @ jacobian.T / process.unit
-    inverse = np.linalg.inv(gram[:30, :30] + (noise + JITTER) * np.eye(30))
+    inverse = np.linalg.inv(gram[:30, :30] + (noise + _conditioned.JITTER) * np.eye(30))
     cross = gram[:, :30]
     mean = values + cross @ inverse @ (y - values)[:30]
     assert_allclose(values + found[0], mean, atol=1e-5)
@@ -163,7 +157,7 @@ def test_predict_left_out_is_that_of_a_gaussian_process(each):
     rng = np.random.default_rng(0)
     jacobian, y = rng.normal(size=(40, 200)), rng.normal(size=40)
     process, left_out = (
-        ExactProcess(derivatives_of(jacobian, np.zeros(40))),
+        _conditioned.ExactProcess(derivatives_of(jacobian, np.zeros(40))),
         np.arange(40) >= 30,
     )
     targets = np.stack([y, 2 * y + 1])
@@ -172,7 +166,9 @@ def test_predict_left_out_is_that_of_a_gaussian_process(each):
     means, variances, noiseless = process.predict_left_out(targets, left_out, noises, weight)
     gram = jacobian @ jacobian.T / process.unit
     for k, noise in enumerate((0.01, 0.2)):
-        weights = gram[30:, :30] @ np.linalg.inv(gram[:30, :30] + (noise + JITTER) * np.eye(30))
+        weights = gram[30:, :30] @ np.linalg.inv(
+            gram[:30, :30] + (noise + _conditioned.JITTER) * np.eye(30)
+        )
         assert_allclose(means[k], targets[:, :30] @ weights.T, atol=1e-6)
         variance = np.diag(gram)[30:] - np.sum(weights * gram[30:, :30], axis=1) + noise
         assert_allclose(variances[k], variance, rtol=1e-4)
@@ -189,10 +185,12 @@ def test_condition_counts_a_value_of_importance_three_as_three(noise):
     jacobian /= np.linalg.norm(jacobian, axis=1, keepdims=True)  # so that the unit is the same
     copies = np.append(np.arange(10), [0, 1, 0, 1])  # the first two occur three times
     repeated = derivatives_of(jacobian[copies], np.zeros(14))
-    expected = ExactProcess(repeated).condition(y[None, copies], noise)
+    expected = _conditioned.ExactProcess(repeated).condition(y[None, copies], noise)
     once, importance = derivatives_of(jacobian, np.zeros(10)), np.array([3, 3] + [1] * 8)
-    assert_allclose(ExactProcess(once).condition(y[None], noise, importance), expected, atol=1e-6)
-    sparse = SparseProcess(once, np.arange(10)).condition(y[None], noise, importance)
+    assert_allclose(
+        _conditioned.ExactProcess(once).condition(y[None], noise, importance), expected, atol=1e-6
+    )
+    sparse = _conditioned.SparseProcess(once, np.arange(10)).condition(y[None], noise, importance)
     assert_allclose(sparse, expected, atol=1e-5)
 
 
@@ -203,8 +201,8 @@ def test_sparse_process_is_exact_where_the_kernel_has_low_rank():
     exact, sparse = (
         make(derivatives).condition(y, 0.1)
         for make in (
-            ExactProcess,
-            lambda d: SparseProcess(d, np.arange(0, 100, 9)),
+            _conditioned.ExactProcess,
+            lambda d: _conditioned.SparseProcess(d, np.arange(0, 100, 9)),
         )
     )
     assert_allclose(sparse, exact, rtol=1e-3, atol=1e-5)
@@ -246,7 +244,7 @@ def test_exact_process_of_rows_that_nearly_meet_is_positive(monkeypatch):
     """In single precision it had eigenvalues of -1e-7, and fits of converged searches failed."""
     grams = []
 
-    class Watched(ExactProcess):
+    class Watched(_conditioned.ExactProcess):
         def __init__(self, derivatives):
             super().__init__(derivatives)
             grams.append(derivatives.gram() / self.unit)

@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from heads import WidthDepthSpace
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
@@ -12,9 +13,10 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from slots import EnsembleEvolution
 from small_models import make
 from tiers import slow_after
-from training_data import RobustScaling
+from training_data import MemberTrainer, RobustScaling
 
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor
 from skuq.ensembles import Selection, select_by_likelihood
@@ -26,7 +28,6 @@ from skuq.networks import (
     WithTraining,
     parse_nas_bench_201,
 )
-from skuq.networks._dense import WidthDepthSpace
 from skuq.search import NESEvolution
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
@@ -136,8 +137,6 @@ def test_fit_weighs_shifted_sets_equally(tiny_space, iris):
 
 
 def test_fit_evolves_where_it_is_told(tiny_space, iris, monkeypatch):
-    from skuq.search._proposers import EnsembleEvolution
-
     seen = []
     ask = EnsembleEvolution.ask
     monkeypatch.setattr(
@@ -471,8 +470,6 @@ def test_reselect_refuses(iris, fitted):
 
 
 def test_fit_keeps_stacks_that_have_finished(tiny_space, iris, monkeypatch):
-    from skuq.training._trainer import MemberTrainer
-
     together, calls = MemberTrainer.train_together, []
 
     def interrupted(self, *arguments):

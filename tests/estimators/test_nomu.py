@@ -24,7 +24,7 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tiers import slow_after
-from training_data import NoScaling, Rows, Scaling
+from training_data import NoScaling, Rows, Scaling, template_of
 
 import skuq.training
 from skuq import NOMURegressor
@@ -34,7 +34,6 @@ from skuq.exceptions import SmallValidationWarning
 from skuq.networks import ArtificialInputs, NOMULoss, NOMUNetwork, NOMUReadout
 from skuq.predictive import TwoPieceNormal
 from skuq.training import Training
-from skuq.training._job import template_of
 
 # With numbers for all three there is one training, on all rows.
 NUMBERS = {"readout__c": 1.0, "readout__l_min": 0.001, "readout__l_max": 2.0}

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from operators import slope
 from plans import ACTIVATIONS, ARRAYS, SLOPES, tensors
 from scipy.differentiate import derivative
-
-from skuq.networks._dense_layers import slope
 
 X = np.linspace(-9, 9, 181)
 

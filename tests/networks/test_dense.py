@@ -15,7 +15,6 @@ from skuq import (
     MCDropoutRegressor,
 )
 from skuq.networks import Categorical, DenseSpace, GaussianHead, build_mlp
-from skuq.networks._space import training_hyperparameters
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, train
 
@@ -149,8 +148,10 @@ def test_skips_come_from_up_to_three_anchors_before_the_last():
     assert [source for source, target in DenseSpace(5).skips() if target == 6] == [2, 3, 4]
 
 
-def test_training_hyperparameters_are_the_papers():
-    by_name = {d.name: d for d in training_hyperparameters(32).decisions}
+def test_hyperparameters_of_the_dense_space_are_the_papers():
+    by_name = {
+        d.name: d for d in DenseSpace(max_batch_size=32).decisions().hyperparameters.decisions
+    }
     rate, batch = by_name["learning_rate"], by_name["batch_size"]
     assert (rate.low, rate.high, rate.log) == (1e-4, 1e-1, True)
     assert (batch.low, batch.high, batch.log) == (1, 32, True)

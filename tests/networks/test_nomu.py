@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from heads import NomuHead, build_nomu
+from heads import READOUTS, NomuHead, build_nomu
 from numpy.testing import assert_allclose
 from plans import make_plan
 
 from skuq.backend import keras, ops
-from skuq.networks._nomu import READOUTS
 
 layers = keras.layers
 

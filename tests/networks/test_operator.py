@@ -3,12 +3,19 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from operators import EncoderDecoder, EpiNetLayers, EpistemicNetwork, OperatorHead, keras_base
+from operators import (
+    Dense,
+    EncoderDecoder,
+    EpiNetLayers,
+    EpistemicNetwork,
+    OperatorHead,
+    keras_base,
+    tile_columns,
+)
 from plans import ARRAYS, tensors
 from scipy.special import expit
 
 from skuq.backend import keras, ops, tfd
-from skuq.networks import _dense_layers, _operator
 
 layers = keras.layers
 
@@ -46,7 +53,7 @@ def rows_of(network, n=11, lead=()):
 
 @pytest.mark.parametrize("factorized", [False, True])
 def test_dense_is_that_of_keras(factorized):
-    layer = _dense_layers.Dense(4, 3, "gelu", factorized)
+    layer = Dense(4, 3, "gelu", factorized)
     weights = layer.draw(np.random.default_rng(0))
     weights[1] = np.array([0.1, -0.2, 0.3])
     assert [part.shape for part in weights] == layer.shapes
@@ -60,8 +67,8 @@ def test_dense_is_that_of_keras(factorized):
 
 def test_factorisation_leaves_the_first_kernel_as_it_is():
     plain, factorized = (
-        _dense_layers.Dense(200, 100),
-        _dense_layers.Dense(200, 100, factorized=True),
+        Dense(200, 100),
+        Dense(200, 100, factorized=True),
     )
     drawn = [layer.draw(np.random.default_rng(0)) for layer in (plain, factorized)]
     kernels = [layer.kernel(weights) for layer, weights in zip((plain, factorized), drawn)]
@@ -74,11 +81,9 @@ def test_factorisation_leaves_the_first_kernel_as_it_is():
 
 def test_tiled_repeats_columns_in_order():
     y = np.array([[1, 2, 3], [4, 5, 6]])
-    assert_array_equal(
-        _operator.tile_columns(np, y, 7), [[1, 2, 3, 1, 2, 3, 1], [4, 5, 6, 4, 5, 6, 4]]
-    )
-    assert_array_equal(_operator.tile_columns(np, y, 2), y[:, :2])
-    assert_array_equal(_operator.tile_columns(np, y, 3), y)
+    assert_array_equal(tile_columns(np, y, 7), [[1, 2, 3, 1, 2, 3, 1], [4, 5, 6, 4, 5, 6, 4]])
+    assert_array_equal(tile_columns(np, y, 2), y[:, :2])
+    assert_array_equal(tile_columns(np, y, 3), y)
 
 
 # The network -------------------------------------------------------------------------------
@@ -158,9 +163,7 @@ def test_latent_vector_does_not_see_the_query(network):
     assert_allclose(np.ptp(features[:, : network.latent], axis=0), 0, atol=1e-12)
     assert (np.ptp(raw, axis=0) > 0).all()
     y = x[:, network.n_inputs :]
-    assert_array_equal(
-        features[:, -network.latent :], _operator.tile_columns(np, y, network.latent)
-    )
+    assert_array_equal(features[:, -network.latent :], tile_columns(np, y, network.latent))
 
 
 def test_split_layers_see_their_own_part_of_the_latent_vector():

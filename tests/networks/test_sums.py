@@ -4,9 +4,9 @@ import re
 
 import numpy as np
 import pytest
+from plans import wrong_sum
 
 from skuq.backend import keras
-from skuq.networks._keras_models import wrong_sum
 
 KINDS = {
     "Add": lambda inputs: keras.layers.Add()(inputs),

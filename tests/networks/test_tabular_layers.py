@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from plans import ACTIVATIONS, ARRAYS, Run, bin_edges, draw_variables, make_plan, tensors
+from plans import ACTIVATIONS, ARRAYS, Run, bin_edges, draw_variables, make_plan, rebuild, tensors
 from processes import run_python
 
 from skuq.backend import keras, ops
 from skuq.networks import NumericEmbedding
-from skuq.networks._keras_models import rebuild
 from skuq.networks._tabular_layers import (
     CategoryEmbedding,
     EnsembleDense,

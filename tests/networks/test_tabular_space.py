@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from plans import class_recipes
 from training_data import MemberTrainer
 
 from skuq.networks import Space, TabularSpace
-from skuq.networks._tabular import class_recipes
 from skuq.training import Recipe
 
 

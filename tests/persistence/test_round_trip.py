@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from dateutil.tz import tzoffset
+from heads import WidthDepthSpace
 from numpy.testing import assert_array_equal
 from sklearn import config_context
 from sklearn.base import BaseEstimator, TransformerMixin, clone
@@ -61,7 +62,6 @@ from skuq.networks import (
     WithTraining,
     build_mlp,
 )
-from skuq.networks._dense import WidthDepthSpace
 from skuq.persistence import MissingPart, dumps, loads
 from skuq.search import SuccessiveHalving
 from skuq.training import Training

@@ -19,13 +19,13 @@ from skuq.plotting import (
     RegretDisplay,
     SearchHistoryDisplay,
     TeamDisplay,
+    _base,
+    _catalog,
 )
-from skuq.plotting._base import catalog_of
-from skuq.plotting._catalog import decisions_of
 from skuq.predictive import CategoricalMixture, QuantileMixture
 
 
-def _catalog(n=30):
+def make_catalog(n=30):
     """Trials whose score is decided by the learning rate alone; two failed."""
     rng = np.random.default_rng(0)
     records = []
@@ -44,7 +44,7 @@ def _catalog(n=30):
 
 
 def test_search_history_by_trial_and_time():
-    catalog = _catalog()
+    catalog = make_catalog()
     frame = catalog.to_frame()
     display = SearchHistoryDisplay.from_catalog(catalog)
     best = frame["score"].fillna(np.inf).cummin()
@@ -72,7 +72,7 @@ def test_search_history_shows_discarded_trials_apart():
 
 
 def test_the_share_of_training_is_no_decision():
-    assert list(decisions_of(_catalog().to_frame())) == [
+    assert list(_catalog.decisions_of(make_catalog().to_frame())) == [
         "learning_rate",
         "units",
         "activation",
@@ -120,7 +120,7 @@ def test_parallel_coordinates_put_values_where_they_belong():
 
 def test_importance_finds_the_decision_that_decides():
     display = CatalogDisplay.from_estimator(
-        SimpleNamespace(catalog_=_catalog(60)), kind="importance"
+        SimpleNamespace(catalog_=make_catalog(60)), kind="importance"
     )
     assert display.decisions_[0] == "learning_rate"
     means = display.importances["mean"]
@@ -351,19 +351,23 @@ def test_regret_of_one_seed_has_no_band():
         (lambda c: SearchHistoryDisplay([1.0]).plot(by="hour"), ValueError, "`by` must be one of"),
         (lambda c: SearchHistoryDisplay.from_catalog([1]), TypeError, "Catalog or its frame"),
         (lambda c: CatalogDisplay.from_catalog(pd.DataFrame()), ValueError, "lacks the columns"),
-        (lambda c: CatalogDisplay.from_catalog(_catalog(), decisions=["x"]), ValueError, "unknown"),
+        (
+            lambda c: CatalogDisplay.from_catalog(make_catalog(), decisions=["x"]),
+            ValueError,
+            "unknown",
+        ),
         (
             lambda c: CatalogDisplay.from_catalog(Catalog([TrialRecord(0, score=1.0)])),
             ValueError,
             "no decisions",
         ),
         (
-            lambda c: CatalogDisplay.from_catalog(_catalog(9), kind="importance"),
+            lambda c: CatalogDisplay.from_catalog(make_catalog(9), kind="importance"),
             ValueError,
             "at least 10",
         ),
         (
-            lambda c: CatalogDisplay.from_catalog(_catalog()).plot(kind="importance"),
+            lambda c: CatalogDisplay.from_catalog(make_catalog()).plot(kind="importance"),
             ValueError,
             "no `importances`",
         ),
@@ -421,4 +425,4 @@ def test_the_catalog_of_searches_in_one_another():
     trials = [object()]
     inner = SimpleNamespace(catalog_=trials)
     outer = SimpleNamespace(best_estimator_=SimpleNamespace(best_estimator_=inner))
-    assert catalog_of(outer) is trials
+    assert _base.catalog_of(outer) is trials

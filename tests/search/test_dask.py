@@ -16,12 +16,11 @@ import joblib
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from slots import SPACE, processes, search
+from slots import SPACE, DaskSlots, open_slots, processes, search
 
 from skuq import AutoDEUQRegressor
 from skuq.exceptions import SearchSpaceError, SlotsLostError
 from skuq.search import RandomProposer
-from skuq.search._slots import DaskSlots, open_slots
 
 pytestmark = pytest.mark.slow
 

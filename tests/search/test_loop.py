@@ -12,13 +12,12 @@ from pathlib import Path
 import joblib
 import pytest
 from joblib.externals.loky.process_executor import ProcessPoolExecutor
-from slots import SPACE, Kept, inline, processes, search, threads
+from slots import SPACE, InlineSlots, Kept, inline, open_slots, processes, search, threads
 from tiers import slow
 
 import skuq
 from skuq.exceptions import SearchFailedError, SearchSpaceError, SlotsLostError
 from skuq.search import Limits, RandomProposer, RunOptions, Search
-from skuq.search._slots import InlineSlots, open_slots
 
 
 @dataclass(frozen=True)

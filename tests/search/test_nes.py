@@ -3,12 +3,12 @@ from collections import Counter
 import numpy as np
 import pytest
 from scipy import stats
+from slots import EnsembleEvolution, Mutation
 
 from skuq.catalog import TrialRecord
 from skuq.ensembles._likelihood import likelihood_statistics, select_by
 from skuq.networks import Categorical, Decisions, Space
 from skuq.search import NESEvolution, RandomProposer, SearchProblem
-from skuq.search._proposers import EnsembleEvolution, Mutation
 
 LETTERS = Space([Categorical(name, tuple("abcdef")) for name in ("p", "q", "r")])
 NOTHING = Space()

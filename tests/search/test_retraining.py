@@ -4,11 +4,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from slots import Kept
+from slots import Kept, Retraining
 
 from skuq.catalog import Catalog, Member, TrialRecord
 from skuq.search import RandomProposer, RunOptions, Search, SearchResult
-from skuq.search._search import Retraining
 
 
 class Store(Kept):

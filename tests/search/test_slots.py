@@ -413,10 +413,15 @@ def test_a_backend_without_slots_is_refused():
         _slots.open_slots(faulty(), 2, 10)
 
 
+def processes_of(slots):
+    executors = [worker._executor for worker in slots._workers]
+    return [process for e in executors for process in e._processes.values()]
+
+
 def test_a_stopped_process_is_gone():
     with processes(faulty(), 1) as slots:
         slots.result(0, slots.submit(0, {"kind": "none"}, 1))
-        (process,) = slots._workers[0]._executor._processes.values()
+        (process,) = processes_of(slots)
         assert process.is_alive()
         slots.stop(0)
         # Not `join`: another thread of the pool may have waited for it, and not said so yet.
@@ -478,7 +483,7 @@ def test_an_interrupted_search_leaves_no_data(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt), slots:
         for slot in range(2):
             slots.submit(slot, {}, slot)
-        started = [p for w in slots._workers for p in w._executor._processes.values()]
+        started = processes_of(slots)
         wait_until((tmp_path / "started 0").exists)
         wait_until((tmp_path / "started 1").exists)
         raise KeyboardInterrupt

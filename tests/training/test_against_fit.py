@@ -8,13 +8,12 @@ import training_data
 from numpy.testing import assert_allclose
 from plans import draw_variables, sequential
 from tiers import slow, slow_after
-from training_data import OPTIMIZERS, train_member
+from training_data import OPTIMIZERS, rule_of, train_member
 
 from skuq.backend import keras, ops
 from skuq.networks import GaussianHead
 from skuq.tables import TrainingData
 from skuq.training import Recipe
-from skuq.training._optimizers import rule_of
 
 make_data = partial(training_data.make_data, n_train=53, n_valid=21)  # the last batch is partial
 

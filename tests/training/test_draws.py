@@ -17,12 +17,11 @@ from operators import (
 )
 from plans import Run, tensors
 from tiers import slow_after
-from training_data import train_member, train_stack
+from training_data import INDEX_STREAM, normal, train_member, train_stack
 
 from skuq.backend import BACKEND, BoundedCache, keras, ops
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingRun
-from skuq.training._losses import INDEX_STREAM, normal
 
 BASE = EncoderDecoder(2, 1, 1, (6,), 4, "split", (5,))
 EPISTEMIC = EpistemicNetwork(BASE, 1, EpiNetLayers(BASE.n_features, 1, 3, (6,), (4,), 0.75))

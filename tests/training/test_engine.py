@@ -3,7 +3,7 @@ import threading
 
 import numpy as np
 import pytest
-from plans import draw_variables, keras_model, make_plan, sequential
+from plans import ACTIVATIONS, draw_variables, keras_model, make_plan, sequential
 from processes import run_python
 from training_data import MemberTrainer, programs, split_table, train_member
 
@@ -381,8 +381,6 @@ def test_dropped_programs_leave_nothing_behind():
     """No activation keeps its graphs alive, as TensorFlow's own swish would."""
     import gc
     import weakref
-
-    from skuq.networks._plan_parts import ACTIVATIONS
 
     graphs = []
     for units, name in enumerate(ACTIVATIONS, start=30):

@@ -13,9 +13,9 @@ from plans import draw_variables, sequential
 from tiers import slow_after
 from training_data import MemberTrainer, make_data, train_epochs, train_member, train_stack
 
-from skuq.backend import keras
+from skuq.backend import BoundedCache, keras
 from skuq.networks import DenseSpace, GaussianHead, build_mlp
-from skuq.training import Recipe, TrainingJob, TrainingRun, _job, train
+from skuq.training import Recipe, TrainingJob, TrainingRun, _arguments, _job, train
 
 layers = keras.layers
 HEAD = GaussianHead()
@@ -179,12 +179,12 @@ def test_a_job_needs_no_model(data, monkeypatch):
     """Its configuration is enough, in a process that has never seen the network."""
     job = job_of("noisy", False, False)
     expected = train(job, data)
-    monkeypatch.setattr(_job, "_templates", type(_job._templates)(8))
+    monkeypatch.setattr(_job, "_templates", BoundedCache(8))
     sent = TrainingJob(job.network, HEAD, [RECIPE], [1], jit=False)
     assert_same_members(train(sent, data), expected)
     epistemic = job_of("epinet", False, False)
     expected = train(epistemic, data)
-    monkeypatch.setattr(_job, "_templates", type(_job._templates)(8))
+    monkeypatch.setattr(_job, "_templates", BoundedCache(8))
     assert_same_members(train(pickle.loads(pickle.dumps(epistemic)), data), expected)
 
 
@@ -211,7 +211,7 @@ def test_values_of_frozen_layers_are_part_of_a_job(data, monkeypatch):
     recipe = replace(RECIPE, weight_decay=0.0)
     job = TrainingJob.of_model(model, HEAD, recipe, [1])
     kernel.assign(np.zeros((3, 9)))
-    monkeypatch.setattr(_job, "_templates", type(_job._templates)(8))
+    monkeypatch.setattr(_job, "_templates", BoundedCache(8))
     (member,) = train(pickle.loads(pickle.dumps(job)), data)
     (kept,) = [part for part in member.state if part.shape == (3, 9)]
     assert_array_equal(kept, np.linspace(-1, 1, 27, dtype="float32").reshape(3, 9))
@@ -223,7 +223,7 @@ def test_values_of_frozen_layers_are_part_of_a_job(data, monkeypatch):
 
 def test_models_are_built_once_a_configuration(data, monkeypatch):
     built, rebuild = [], _job.rebuild
-    monkeypatch.setattr(_job, "_templates", type(_job._templates)(8))
+    monkeypatch.setattr(_job, "_templates", BoundedCache(8))
     monkeypatch.setattr(_job, "rebuild", lambda network: built.append(network) or rebuild(network))
     recipe = Recipe(epochs=1)
     job = TrainingJob.of_model(build_mlp((3,), 2, (9,)), HEAD, recipe, [1])
@@ -237,8 +237,6 @@ def test_models_are_built_once_a_configuration(data, monkeypatch):
 
 def test_data_become_tensors_once_and_go_with_their_owner(data):
     import gc
-
-    from skuq.training import _arguments
 
     before = len(_arguments._tensors)
     part = data.split_rows(np.arange(30), np.arange(30, 45))

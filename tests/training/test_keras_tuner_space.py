@@ -3,6 +3,7 @@
 import cloudpickle
 import numpy as np
 import pytest
+from heads import resolve_search_space
 from plans import sequential
 from training_data import MemberTrainer
 
@@ -17,7 +18,6 @@ from skuq import (
 from skuq.backend import keras, keras_tuner
 from skuq.exceptions import SearchSpaceError
 from skuq.networks import Categorical, GaussianHead, Integer, KerasTunerSpace, Real
-from skuq.networks._given_spaces import resolve_search_space
 from skuq.tables import TrainingData
 
 
