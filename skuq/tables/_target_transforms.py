@@ -160,6 +160,44 @@ class _Line:
         return np.full(np.shape(y), -np.log(self.scale))
 
 
+# Standard deviation of heavy tails, in those that a normal with the same middle half has. In units
+# of it most values lie so close together that networks tell them apart late or never. It is 0.7 to
+# 1.9 in 17 tables.
+_HEAVY = 2.5
+_FEWEST_ROWS = 20  # with fewer, one row decides
+
+
+def transform_of_tails(y: np.ndarray, sample_weight: np.ndarray | None = None) -> str:
+    """Choose the transform of targets (n, m) by their tails: the parameter's "auto".
+
+    "standard" is for outputs without heavy tails. One with them takes "yeo-johnson", which bends a
+    skewed y and keeps its order of sizes, or "quantile" if its tails are heavy even so, as those of
+    far values on both sides.
+    """
+    kinds = {"standard"}
+    if len(y) >= _FEWEST_ROWS:
+        check_target_sizes(y)
+        weight = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
+        weight = weight / weight.sum()
+        for column in y.T:
+            if _tail(column, weight) > _HEAVY:
+                bent = _Power.learn(column, weight).forward(column)
+                kinds.add("quantile" if _tail(bent, weight) > _HEAVY else "yeo-johnson")
+    return next(kind for kind in ("quantile", "yeo-johnson", "standard") if kind in kinds)
+
+
+def _tail(y, weight):
+    """Compute the standard deviation over that of a normal with the same middle half.
+
+    If this half has one value, it is the middle 90 %; the ratio is 1 if that has one, too.
+    """
+    order = np.argsort(y)
+    at = np.searchsorted(np.cumsum(weight[order]), [0.05, 0.25, 0.75, 0.95])
+    low, first, third, high = y[order[np.minimum(at, len(y) - 1)]]
+    normal = (third - first) / 1.349 or (high - low) / 3.29
+    return _moments(y, weight)[1] / normal if normal else 1.0
+
+
 _NOTICEABLE = 1e-6  # smallest gain of a power over the identity, in nats for each row
 
 

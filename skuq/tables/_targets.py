@@ -37,7 +37,7 @@ from skuq.predictive._calibration import TAIL_SCALES
 from skuq.tables._columns import find_far_values
 from skuq.tables._inputs import Rows
 from skuq.tables._scaling import TargetScaling, target_names
-from skuq.tables._target_transforms import TargetTransform
+from skuq.tables._target_transforms import TargetTransform, transform_of_tails
 
 #: Largest epistemic part of a normal's standard deviation.
 MOST_SHARED = 0.95
@@ -45,7 +45,7 @@ _TINY = 1e-30  # keeps the gradient of a root finite at 0
 
 #: Constraint of the parameter `target_transform`.
 TARGET_CONSTRAINTS: dict[str, list[Any]] = {
-    "target_transform": [StrOptions({"standard", "yeo-johnson", "quantile"})],
+    "target_transform": [StrOptions({"auto", "standard", "yeo-johnson", "quantile"})],
 }
 
 #: Constraint of the parameter `class_weight`.
@@ -111,7 +111,7 @@ class NumberTargets(Targets):
 
     Parameters
     ----------
-    transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
+    transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="standard"
         The estimators' parameter `target_transform`.
     loss : str, default="nll"
         Loss by its name in `DeepEnsembleRegressor`, which determines the head of the networks.
@@ -160,8 +160,10 @@ class NumberTargets(Targets):
     ) -> None:
         self.loss, self.n_copies = loss, n_copies
         self.narrow_constants = narrow_constants and standardize
-        transforms = transform != "standard"
-        self.scaling: Any = TargetTransform(transform) if transforms else TargetScaling(standardize)
+        self.scaling: Any = TargetScaling(standardize)
+        self.is_automatic = transform == "auto"
+        if transform not in ("auto", "standard"):
+            self.scaling = TargetTransform(transform)
 
     def validate(self, y: Any, estimator: Any) -> np.ndarray:
         """Check that y holds finite numbers (n,) or (n, m)."""
@@ -184,11 +186,15 @@ class NumberTargets(Targets):
             far = find_far_values(used)
             if far is not None:
                 names = target_names(values.shape[1])
+                way_out = (
+                    "networks train on a transformed y"
+                    if self.is_automatic
+                    else "train on a transformed y, which 'target_transform=\"auto\"' does"
+                )
                 warn_user(
                     "y has values so far from all others that these would look alike to a network: "
                     f"{far.describe(used, np.flatnonzero(weight > 0), names)}. Correct them or "
-                    "drop their rows. If they are right, train on a transformed y, which "
-                    "'target_transform=\"quantile\"' does.",
+                    f"drop their rows. If they are right, {way_out}.",
                     TableWarning,
                 )
         return values
@@ -210,6 +216,9 @@ class NumberTargets(Targets):
 
     def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> Self:
         """Learn the scale of the training rows' y."""
+        if self.is_automatic:
+            kind = transform_of_tails(y, weight)
+            self.scaling = TargetScaling() if kind == "standard" else TargetTransform(kind)
         self.scaling.fit(y, weight)
         # The unit of a constant would be 1, and its predictions as vague as that.
         if self.narrow_constants and self._constant is not None:

@@ -96,6 +96,9 @@ def read(
         targets = ClassTargets(estimator.class_weight, n_copies=n_copies)
     else:
         transform, loss = estimator.target_transform, estimator.loss
+        # Known noise is in units of y.
+        if transform == "auto" and getattr(estimator, "noise_std", None) is not None:
+            transform = "standard"
         targets = NumberTargets(transform, loss=loss, n_copies=n_copies)
     # Classes, and rows to validate on, need more than one row.
     needs_two = is_classifier(estimator) or estimator.validation is not None
@@ -347,7 +350,7 @@ def _check_noise(estimator: Any, n_outputs: int) -> None:
             f'`noise_std` needs loss="mse": with loss={estimator.loss!r} networks learn the '
             f"noise. Got noise_std={estimator.noise_std!r}."
         )
-    if estimator.target_transform != "standard":
+    if estimator.target_transform not in ("auto", "standard"):
         raise ValueError(
             "`noise_std` must be None with `target_transform="
             f"{estimator.target_transform!r}`: it is in units of y, in which the noise then "
