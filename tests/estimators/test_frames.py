@@ -500,6 +500,42 @@ def test_target_transform_leaves_predictions_in_units_of_y(name, kind, skewed, t
     assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
 
 
+@pytest.mark.parametrize(
+    ("y", "kind"),
+    [
+        (lambda e: e, "standard"),
+        (lambda e: np.exp(0.5 * e), "standard"),
+        (lambda e: np.exp(3 * e), "yeo-johnson"),
+        (lambda e: np.where(np.arange(200) % 20, e, 1000.0), "yeo-johnson"),
+        (lambda e: np.where(np.arange(200) % 20, e, 1e9 * e), "quantile"),
+        (lambda e: np.maximum(e - 1, 0), "standard"),  # its quartiles are equal
+        (lambda e: np.column_stack([e, np.exp(3 * e)]), "yeo-johnson"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:y has values so far")
+def test_target_transform_auto_follows_the_tails(y, kind):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(200, 2)), y(rng.normal(size=200))
+    model = skuq.DeepEnsembleRegressor(1, **NETWORK, validation=None)
+    given = clone(model).set_params(target_transform=kind)
+    assert_array_equal(model.fit(X, y).predict(X), given.fit(X, y).predict(X))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("far", [np.full(6, 1000.0), 100 * np.arange(-3.0, 3.0)])
+def test_intervals_hold_the_other_rows_where_some_of_y_are_far(far):
+    # With standardised targets none of these rows lay in its interval.
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 3))
+    y = X[:, 0] + np.sin(2 * X[:, 1]) + 0.1 * rng.normal(size=400)
+    corrupted = y[:240].copy()
+    corrupted[:6] += far
+    model = skuq.TabularEnsembleRegressor(4, random_state=0).fit(X[:240], corrupted)
+    low, high = model.predict_interval(X[240:], coverage=0.9).T
+    assert ((low < y[240:]) & (y[240:] < high)).mean() > 0.75
+    assert np.median(high - low) < 4
+
+
 @pytest.mark.parametrize("kind", slow_after(1, KINDS))
 def test_target_transform_makes_skewed_noise_likelier(kind, global_random_seed):
     rng = np.random.default_rng(global_random_seed)
