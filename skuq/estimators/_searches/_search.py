@@ -550,7 +550,8 @@ class SearchEstimator:
         ----------
         every_trial : bool, default=False
             Return all completed trials of the catalog, without refits and repeats, instead of the
-            members.
+            members. They are the networks that the search compares, to which nothing is added away
+            from the training rows.
 
         Returns
         -------
@@ -577,7 +578,7 @@ class SearchEstimator:
                 "calibrations_": (uncalibrated,) * n_sets,
             }
             estimator = self._predict_by(result, chosen)
-            if every_trial:  # what is added away from the training rows is the members'
+            if every_trial:
                 estimator.fitted_ = replace(estimator.fitted_, far=None)
             return estimator
 
