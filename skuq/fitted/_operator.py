@@ -168,11 +168,17 @@ class ConditionedDraws(NormalIndices):
         The indices that predictions average over: numbers for the directions of the first network,
         then of the second, and so on.
     directions : ndarray of shape (K, 1 + n_index / K, P)
+    prior : ndarray of shape (4, n_groups), optional
+        Scale and noises of each noise group, if they were learnt without noise.
+    n_functions : int, default=0
+        Number of functions that they were learnt from.
     """
 
     members: tuple[Member, ...]
     index: np.ndarray
     directions: np.ndarray
+    prior: np.ndarray | None = None
+    n_functions: int = 0
 
     def raw(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Predict raw outputs (S, n * q, m) of standardised rows."""

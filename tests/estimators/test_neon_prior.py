@@ -210,7 +210,7 @@ def test_fit_warm_starts_from_random_weights_with_a_known_noise():
 
 def test_fit_learns_no_scale_from_networks_that_diverged(monkeypatch):
     X, y = noisy_rows(20, 0, noise=0.0)
-    model = small(noise_std=0.0, training__steps=50, warm_start=True).fit(X, y)
+    model = small(noise_std=0.0, training__steps=50, warm_start=True).fit(X[:12], y[:12])
     monkeypatch.setattr(_conditioned, "_SCALE_STEPS", 50)
     numbers, learn = [], _conditioned.learn_noiseless_prior
 
@@ -223,6 +223,10 @@ def test_fit_learns_no_scale_from_networks_that_diverged(monkeypatch):
     diverged = lambda member: calls.append(1) or len(calls) == 1  # noqa: E731
     monkeypatch.setattr(_conditioned, "has_diverged", diverged)
     model.fit(X, y)
+    assert numbers == [4]
+    # The next fit keeps the scale, since few functions are new.
+    scale = model.fitted_.draws.prior
+    assert_array_equal(model.fit(X[:19], y[:19]).fitted_.draws.prior, scale)
     assert numbers == [4]
 
 

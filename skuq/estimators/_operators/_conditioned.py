@@ -28,6 +28,7 @@ from skuq.estimators._operators._prior import (
     learn_noiseless_prior,
     learn_prior,
     learn_scale,
+    recall_prior,
 )
 from skuq.estimators._operators._training import N_FOLDS
 from skuq.fitted._operator import ConditionedDraws
@@ -44,6 +45,8 @@ MAX_EXACT, MAX_VALUES = 1500, 20_000
 # Largest number of steps of the networks that a warm start learns a scale from. With 500 steps
 # their errors can be so much larger than after full training that deviations are twice too wide.
 _SCALE_STEPS = 2000
+# A warm start keeps the scale until there are so many times the functions that it was learnt from.
+_MOST_GROWTH = 1.5
 #: Fewest functions with a known noise of which networks leave out a fifth, and fewest functions
 #: from which the noise is learnt. From 10 or 12 it sometimes comes out as 0, and means are far off.
 FEWEST_WITH_NOISE, FEWEST_TO_LEARN = N_FOLDS, 15
@@ -113,7 +116,8 @@ def train_conditioned(trainer, report, *, prior, n_draws):
             for member in members
         ]
     index = quasi_random_normals(n_draws, n_index, generator(trainer.entropy, "index"))
-    return ConditionedDraws(members, index, np.stack(directions)), widths
+    directions = np.stack(directions)
+    return ConditionedDraws(members, index, directions, choice.by_group, choice.n_functions), widths
 
 
 def _train_bases(trainer, report, learns_scale):
@@ -127,13 +131,14 @@ def _train_bases(trainer, report, learns_scale):
     network, is_noisy = EpistemicNetwork(trainer.base, trainer.head.n_raw), trainer.noise.any()
     enough = trainer.can_leave_out and trainer.n_functions >= FEWEST_WITH_NOISE
     if not trainer.learns_noise and not (
-        enough and (is_noisy or (learns_scale and not trainer.previous))
+        enough and (is_noisy or (learns_scale and trainer.previous is None))
     ):
-        members = trainer.train(network, max(1, len(trainer.previous)), report)
+        n_members = 1 if trainer.previous is None else len(trainer.previous.members)
+        members = trainer.train(network, n_members, report)
         return tuple(members[k] for k in find_completed(members)), None
     left_out = trainer.folds(N_FOLDS, N_FOLDS)
     # They start from random weights: networks of a previous fit have seen what they leave out.
-    trainer = replace(trainer, previous=())
+    trainer = replace(trainer, previous=None)
     members = trainer.train(network, N_FOLDS, report, left_out=left_out, validate=True)
     kept = find_completed(members)
     return tuple(members[k] for k in kept), left_out[kept]
@@ -171,15 +176,19 @@ def _choose_prior(trainer, scale, make_process, members, left_out, values):
     variance = trainer.noise[rows % len(trainer.noise)].ravel() ** 2
     is_noisy = variance.any()
     learns = scale == "auto" and not is_noisy and len(y) <= MAX_EXACT and trainer.can_leave_out
+    m = trainer.head.n_outputs
+    # Noise group of each value: its output, and its query point if these have their own scales.
+    groups = np.add.outer(m * (rows % len(trainer.noise)), np.arange(m)).ravel()
     if left_out is None and learns:
+        known = trainer.previous
+        few_are_new = known and trainer.n_functions < _MOST_GROWTH * known.n_functions
+        if few_are_new and known.prior.shape[1] == trainer.noise.size:
+            return recall_prior(known.prior, groups, trainer.noise, known.n_functions)
         # Other networks tell the scale, since those of a warm start have seen all functions.
         members, left_out = _train_briefly(trainer)
     if left_out is None or not len(members):
         return Prior.of_given(PRIOR_SCALE if scale == "auto" else scale, variance), None
-    m = trainer.head.n_outputs
     unseen = np.repeat(left_out[:, rows // trainer.n_queries], m, axis=1)
-    # Noise group of each value: its output, and its query point if these have their own scales.
-    groups = np.add.outer(m * (rows % len(trainer.noise)), np.arange(m)).ravel()
     arguments = members, make_process, y, importance, unseen, groups
     if trainer.learns_noise:
         return learn_prior(*arguments, _limits_of_noise(trainer), trainer.n_functions)
@@ -224,7 +233,7 @@ def _train_briefly(trainer):
     epochs = math.ceil(_SCALE_STEPS / math.ceil(len(trainer.data.x) / trainer.recipe.batch_size))
     recipe = replace(trainer.recipe, epochs=epochs)
     # They start from random weights: networks of a previous fit have seen what they leave out.
-    trainer = replace(trainer, previous=(), refine=False)
+    trainer = replace(trainer, previous=None, refine=False)
     left_out = trainer.folds(N_FOLDS, N_FOLDS)
     network = EpistemicNetwork(trainer.base, trainer.head.n_raw)
     members = trainer.train(network, N_FOLDS, None, left_out=left_out, recipe=recipe)

@@ -61,13 +61,16 @@ class Prior(NamedTuple):
     which the mean is corrected towards the data. It can differ: a network that stopped early has
     learnt most of what the data say, and the rest of its residuals is mostly noise. `draw_noise`
     (n,) is the variance of the noise that is drawn for each value: 0 where values have none, and
-    `noise` only says how closely networks can meet them.
+    `noise` only says how closely networks can meet them. `by_group` (4, n_groups) holds the same of
+    each noise group, as learnt without noise from `n_functions`.
     """
 
     scale: float
     noise: np.ndarray
     mean_noise: np.ndarray
     draw_noise: np.ndarray
+    by_group: np.ndarray | None = None
+    n_functions: int = 0
 
     @classmethod
     def of_given(cls, scale: float, variance: np.ndarray) -> Prior:
@@ -182,7 +185,19 @@ def learn_noiseless_prior(members, make_process, y, importance, unseen, groups, 
         squares += errors.weight[here] @ errors.network[found.mean][here]
     size = importance[seen] @ y[seen] ** 2 or 1.0
     error = float(np.sqrt(squares / size))
-    return priors.joined(), (priors.factors(std.shape), np.zeros(std.shape)), error
+    return *recall_prior(priors.by_group, groups, std, n_functions), error
+
+
+def recall_prior(by_group, groups, std, n_functions):
+    """Make the prior and the widths of `learn_noiseless_prior` from those of each noise group.
+
+    Where all values that it was learnt from are equal, `n_functions` is 0: it says nothing.
+    """
+    priors = _GroupPriors(groups, std.size)
+    priors.by_group = by_group
+    known = n_functions if (by_group[0] > _LEAST_SCALE).any() else 0
+    prior = priors.joined()._replace(by_group=by_group, n_functions=known)
+    return prior, (priors.factors(std.shape), np.zeros(std.shape))
 
 
 class _NoiselessPrior(NamedTuple):
@@ -330,8 +345,10 @@ class _GroupPriors:
     """
 
     def __init__(self, groups, n_groups):
-        self._groups, self._scales = groups, np.full(n_groups, PRIOR_SCALE)
-        self._noise, self._mean_noise, self._draw_noise = np.full((3, len(groups)), _NOISES[0])
+        self._groups = groups
+        # Rows are the scale and the noises of `Prior`.
+        self.by_group = np.full((4, n_groups), _NOISES[0])
+        self.by_group[0] = PRIOR_SCALE
 
     def put(self, k, scale, variance, mean_noise):
         """Store the scale of group k, the variance of its noise, and its relative mean noise.
@@ -339,30 +356,26 @@ class _GroupPriors:
         The mean's noise is at most that of the draws: a correction that trusted values less than
         the draws do would miss values on which all draws agree.
         """
-        at = self._groups == k
-        self._scales[k] = scale = max(scale, _LEAST_SCALE)
-        self._noise[at] = self._draw_noise[at] = noise = max(variance / scale**2, _NOISES[0])
-        self._mean_noise[at] = min(mean_noise, noise)
+        scale = max(scale, _LEAST_SCALE)
+        noise = max(variance / scale**2, _NOISES[0])
+        self.by_group[:, k] = scale, noise, min(mean_noise, noise), noise
 
     def put_noiseless(self, k, found):
         """Store a prior without noise of group k."""
-        at = self._groups == k
-        self._scales[k] = max(found.scale, _LEAST_SCALE)
-        self._noise[at] = _NOISELESS_CANDIDATES[found.draws]
-        self._mean_noise[at] = _NOISELESS_CANDIDATES[found.mean]
-        self._draw_noise[at] = 0.0
+        noises = (_NOISELESS_CANDIDATES[position] for position in (found.draws, found.mean))
+        self.by_group[:, k] = max(found.scale, _LEAST_SCALE), *noises, 0.0
 
     def joined(self):
         """Make one prior, whose scale is the geometric mean of the groups' scales."""
-        return Prior(self._scale, self._noise, self._mean_noise, self._draw_noise)
+        return Prior(self._scale, *self.by_group[1:, self._groups])
 
     def factors(self, shape):
         """Divide each group's scale by the joint one: factors of epistemic deviations."""
-        return (self._scales / self._scale).reshape(shape)
+        return (self.by_group[0] / self._scale).reshape(shape)
 
     @property
     def _scale(self):
-        return np.exp(np.log(self._scales).mean())
+        return np.exp(np.log(self.by_group[0]).mean())
 
 
 def learn_scale(members, make_process, y, importance, unseen, groups, std):

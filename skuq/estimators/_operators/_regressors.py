@@ -300,7 +300,8 @@ class NEONRegressor(OperatorRegressor):
         noise (``noise_std=0.0``), as results of simulations are.
     warm_start : bool, default=False
         Whether `fit` goes on from the previous fit. Networks and scales are those of the previous
-        fit; choose fewer steps then. A fit whose networks leave functions out to learn how large
+        fit; choose fewer steps then. The prior of data without noise is learnt again once there are
+        1.5 times the functions. A fit whose networks leave functions out to learn how large
         noise and spread are starts from random weights, because they must not have seen these
         functions.
     random_state : int, RandomState instance or None, default=None
@@ -686,7 +687,7 @@ def _make_trainer(model, task, training, learns_noise, previous) -> OperatorTrai
         noise=_standardised_noise(model.noise_std, task.targets.scale_),
         expects_none=isinstance(model.noise_std, str) and not learns_noise,
         refine=model.refine,
-        previous=() if previous is None else tuple(previous.draws.members),
+        previous=None if previous is None else previous.draws,
     )
     if learns_noise and not trainer.can_leave_out:
         # Few different inputs, each measured several times: repeats tell the noise.

@@ -86,8 +86,8 @@ class OperatorTrainer:
         Whether values count as free of noise because functions are too few to learn it.
     refine : bool, default=False
         Whether to `refine` the members.
-    previous : tuple of Member
-        Members of the previous fit, whose weights training starts from; none by default.
+    previous : draws of the previous fit, optional
+        Training starts from the weights of their members.
     """
 
     base: Any
@@ -102,7 +102,7 @@ class OperatorTrainer:
     noise: np.ndarray
     expects_none: bool = False
     refine: bool = False
-    previous: tuple[Member, ...] = ()
+    previous: Any = None
 
     def train(
         self,
@@ -140,7 +140,7 @@ class OperatorTrainer:
                 _OrderByFunction(self.n_queries, generator(self.entropy, "order", k))
                 for k in range(n_members)
             ]
-        if self.previous:
+        if self.previous is not None:
             fields["start"] = self._start(network, n_members)
         job = training.TrainingJob.of_model(
             network,
@@ -166,13 +166,14 @@ class OperatorTrainer:
 
     def _start(self, network, n_members):
         """List first weights and states: those of the previous fit's members, then random ones."""
-        known = read_network(self.previous[0].network)
+        previous = self.previous.members
+        known = read_network(previous[0].network)
         if known.without_names() != network.without_names():
             raise ValueError(
                 "`warm_start=True` goes on with the networks of the previous fit, but parameters "
                 "or query points have changed their architecture. Set warm_start=False."
             )
-        kept = self.previous[:n_members]
+        kept = previous[:n_members]
         seeds = [trial_seed(self.entropy, k) for k in range(len(kept), n_members)]
         return [(member.weights, list(member.state)) for member in kept] + [
             template_of_model(network).draw(seed_words(seed).weights) for seed in seeds
