@@ -98,19 +98,19 @@ class Kept:
     """A parameter under another name, a cached property and what a method keeps."""
 
     def __init__(self, price, calls=None):
-        self.set(price)
+        self._set(price)
         self.calls = calls
 
-    def set(self, price):
-        self.amount = price
+    def _set(self, price):
+        self._price = price
 
     @functools.cached_property
     def table(self):
-        return 2 * self.amount
+        return 2 * self._price
 
     def penalty(self, n):
         self.last, self.best = n, self.table
-        return self.amount * n
+        return self._price * n
 
 
 class Slotted:
