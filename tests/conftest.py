@@ -52,7 +52,8 @@ def pytest_collection():
 def pytest_collection_finish(session):
     """Save time of compilation in the quick suite, whose programs run for milliseconds.
 
-    Graphs are not optimised, and a test finds the programs of earlier ones.
+    Graphs are not optimised, and a test finds the programs of earlier ones. The garbage of those
+    that were dropped is collected more rarely, since that takes a quarter of a second.
     """
     if _has_slow_tests(session.config):
         return
@@ -64,6 +65,7 @@ def pytest_collection_finish(session):
     os.environ.pop("TF_NUM_INTRAOP_THREADS", None)
     if "skuq.training._engine" in sys.modules:
         sys.modules["skuq.training._engine"].programs.max_size = 64
+        sys.modules["skuq.backend._processes"]._DROPPED_PER_COLLECTION = 64
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -103,6 +103,14 @@ OTHERS = [
 ]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def checks_share_programs():
+    """Checks that differ in the number of rows find each other's compiled programs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("skuq.training._arguments._LEAST_ROWS", 256)
+        yield
+
+
 def _expected(estimator):
     return EXPECTED_FAILURES if hasattr(estimator, "epochs") else {}
 

@@ -73,10 +73,13 @@ class ProgramKey:
         return max(1, min(_MAX_EPOCHS_PER_CALL, _ORDER_ENTRIES // width))
 
 
+_LEAST_ROWS = 8  # to which fewer rows are padded
+
+
 def padded_rows(n_rows: int) -> int:
     """Round up to a ladder of sizes, four between a power of two and the next: by at most 25%."""
-    if n_rows <= 8:
-        return 8
+    if n_rows <= _LEAST_ROWS:
+        return _LEAST_ROWS
     step: int = 2 ** (math.ceil(math.log2(n_rows)) - 3)
     return step * math.ceil(n_rows / step)
 
