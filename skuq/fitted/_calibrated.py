@@ -318,10 +318,14 @@ class ConditionalCalibration(DerivedCalibration):
         Calibration by one factor, whose normals are the same for all rows of a point model.
     errors : regressor
         Fitted regressor, which predicts the distribution of the errors from `inputs_of_errors`.
+    smallest_std : float or ndarray of shape (m,)
+        Smallest standard deviation. Errors of a model that is exact are those of rounding, and
+        may be smaller than the distance between the floats near y.
     """
 
     whole: Calibration
     errors: Any
+    smallest_std: Any = 0.0
 
     __repr__ = record_repr
 
@@ -329,11 +333,12 @@ class ConditionalCalibration(DerivedCalibration):
         """Predict the distribution of each row's error, about the mean of the prediction.
 
         The mean stays. The error's predicted mean widens the distribution instead, so that its
-        standard deviation is the root mean square of the predicted error.
+        standard deviation is the root mean square of the predicted error, or `smallest_std`.
         """
         inputs = inputs_of_errors(X, mixture.mean, mixture.std)
         errors = self.errors.predict_distribution(inputs)
-        wider = errors.scaled(np.hypot(1, errors.mean / errors.std))
+        root_mean_square = np.hypot(errors.std, errors.mean)
+        wider = errors.scaled(np.maximum(root_mean_square, self.smallest_std) / errors.std)
         return shift(wider, mixture.mean - errors.mean)
 
     smooth = apply

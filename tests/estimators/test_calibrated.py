@@ -1,6 +1,7 @@
 import functools
 import pickle
 import warnings
+from dataclasses import replace
 
 import joblib
 import numpy as np
@@ -301,6 +302,11 @@ def test_conditional_learns_the_distribution_of_errors(kind, monkeypatch):
     one = calibrated(regressor, cv=3).fit(X, y)
     assert model.scale_ == one.scale_
     assert model.log_prob(X, y).mean() > one.log_prob(X, y).mean() + 0.5
+    # An exact model's errors are below what floats can hold.
+    calibration = model.fitted_.calibration
+    assert calibration.smallest_std == np.spacing(abs(y).max())
+    wide = replace(calibration, smallest_std=1.0).distribution(model.estimator_, X)
+    assert_allclose(wide.std, np.maximum(parts.total, 1.0))
     for copy in (pickle.loads(pickle.dumps(model)), loads(dumps(model))):
         assert_array_equal(copy.predict_interval(X), model.predict_interval(X))
     assert model.partial_calibrate(X[:30], y[:30]).drift_.n_rows == 30  # truths that arrive

@@ -392,8 +392,9 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
 
     With "conditional" the mean of a row's distribution stays the estimator's prediction. Where the
     networks predict a mean error, the standard deviation is the root of its square plus that of
-    theirs. The aleatoric part is the noise that they predict, and the epistemic part what they
-    disagree on: both are about the errors, not about the estimator's own members.
+    theirs. Of an exact model it is about the distance between floats of the size of y. The
+    aleatoric part is the noise that they predict, and the epistemic part what they disagree on:
+    both are about the errors, not about the estimator's own members.
 
     After `partial_calibrate` the distribution is a `skuq.predictive.AdaptedDistribution`. Quantiles
     of the normal scores of observed values are tracked with six step sizes, weighted by their
@@ -474,7 +475,8 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         method = "parts" if self.method == "parts" else self._base_method
         calibration = learn_calibration(rows, method, self.group_by)
         if self.method == "conditional":
-            calibration = ConditionalCalibration(calibration, self._fit_errors(rows))
+            spacing = np.spacing(np.abs(rows.y).max(axis=0))
+            calibration = ConditionalCalibration(calibration, self._fit_errors(rows), spacing)
         return calibration if ratio is None else WeightedCalibration(calibration, ratio)
 
     def _check_truths(self, y):
