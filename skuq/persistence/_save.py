@@ -13,21 +13,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+from sklearn import model_selection, preprocessing
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import (
-    GroupKFold,
-    GroupShuffleSplit,
-    KFold,
-    LeaveOneGroupOut,
-    LeaveOneOut,
-    ShuffleSplit,
-    StratifiedGroupKFold,
-    StratifiedKFold,
-    StratifiedShuffleSplit,
-    TimeSeriesSplit,
-)
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import LabelEncoder, OneHotEncoder, OrdinalEncoder, StandardScaler
 from sklearn.utils import Tags, TargetTags
 
 from skuq._utils import _archive
@@ -40,20 +28,20 @@ from skuq.persistence._codecs import DECODERS, State, dump_foreign, encode, is_f
 for _cls in (FrozenEstimator, Pipeline):
     saved_as(f"sklearn.{_cls.__name__}", kind="estimator")(_cls)
 for _cls in (
-    GroupKFold,
-    GroupShuffleSplit,
-    KFold,
-    LabelEncoder,
-    LeaveOneGroupOut,
-    LeaveOneOut,
-    OneHotEncoder,
-    OrdinalEncoder,
-    ShuffleSplit,
-    StandardScaler,
-    StratifiedGroupKFold,
-    StratifiedKFold,
-    StratifiedShuffleSplit,
-    TimeSeriesSplit,
+    model_selection.GroupKFold,
+    model_selection.GroupShuffleSplit,
+    model_selection.KFold,
+    preprocessing.LabelEncoder,
+    model_selection.LeaveOneGroupOut,
+    model_selection.LeaveOneOut,
+    preprocessing.OneHotEncoder,
+    preprocessing.OrdinalEncoder,
+    model_selection.ShuffleSplit,
+    preprocessing.StandardScaler,
+    model_selection.StratifiedGroupKFold,
+    model_selection.StratifiedKFold,
+    model_selection.StratifiedShuffleSplit,
+    model_selection.TimeSeriesSplit,
 ):
     saved_as(f"sklearn.{_cls.__name__}")(_cls)
 

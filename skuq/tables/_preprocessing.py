@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from typing import Any
 
@@ -24,6 +25,7 @@ _FREQUENT = 2
 
 
 @saved_as("tables.TablePreprocessor")
+@dataclass(eq=False, repr=False)
 class TablePreprocessor(TransformerMixin, BaseEstimator):
     """Encode numbers, booleans, strings, categories and missing values as finite numbers.
 
@@ -93,22 +95,16 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     [42.5, 1.0, 0.0]
     """
 
-    _parameter_constraints: dict = {
+    max_one_hot: int = 10
+    _: KW_ONLY
+    max_categories: int | None = None
+    missing: str = "indicator"
+
+    _parameter_constraints = {
         "max_one_hot": [Interval(Integral, 1, None, closed="left")],
         "max_categories": [Interval(Integral, 2, None, closed="left"), None],
         "missing": [StrOptions({"indicator", "median"})],
     }
-
-    def __init__(
-        self,
-        max_one_hot: int = 10,
-        *,
-        max_categories: int | None = None,
-        missing: str = "indicator",
-    ) -> None:
-        self.max_one_hot = max_one_hot
-        self.max_categories = max_categories
-        self.missing = missing
 
     @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y=None):

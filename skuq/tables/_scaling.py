@@ -97,7 +97,7 @@ class Scaling:
     clip = staticmethod(hard_clip)
 
     #: Function ``(X, weight, names)`` that computes location and scale of each column.
-    _learn = staticmethod(standard)
+    _learn: Any = staticmethod(standard)
 
     def __init__(
         self,
@@ -173,11 +173,7 @@ class RobustScaling(Scaling):
     clip = staticmethod(smooth_clip)
 
     @staticmethod
-    def _learn(
-        columns: np.ndarray,
-        weight: np.ndarray | None = None,
-        names: Sequence[Any] | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _learn(columns: np.ndarray, weight: Any, names: Any) -> tuple[np.ndarray, np.ndarray]:
         """Learn medians and interquartile ranges."""
         with np.errstate(over="ignore", invalid="ignore"):  # checked below
             first, median, third = np.quantile(columns, [0.25, 0.5, 0.75], axis=0)
@@ -238,11 +234,7 @@ class NoScaling(Scaling):
     """Leave columns unscaled, for data that already have a suitable scale."""
 
     @staticmethod
-    def _learn(
-        columns: np.ndarray,
-        weight: np.ndarray | None = None,
-        names: Sequence[Any] | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _learn(columns: np.ndarray, weight: Any, names: Any) -> tuple[np.ndarray, np.ndarray]:
         """Check the size of the values; means are 0 and scales 1."""
         mean, scale = standard(columns, weight, names)  # raises an error if values overflow
         if abs(columns).max() > FARTHEST:

@@ -75,6 +75,7 @@ _CONSTRAINTS: dict = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class CalibratedUncertainty:
     """Methods that calibrated regressors and classifiers have in common.
 
@@ -83,6 +84,14 @@ class CalibratedUncertainty:
     `_predictor` makes the function of a fitted estimator and X that predicts before calibration.
     `_learn` learns a calibration from predicted rows, weighted by a density ratio if there is one.
     """
+
+    estimator: Any
+    method: str = "scale"
+    _: KW_ONLY
+    group_by: Any = None
+    cv: Any = None
+    n_jobs: int | None = None
+    verbose: int | None = None
 
     @fits(prefer_skip_nested_validation=False)
     def fit(self, X, y, sample_weight=None, **fit_params):
@@ -421,14 +430,6 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
     array([[111., 294.]])
     """
 
-    estimator: Any
-    method: str = "scale"
-    _: KW_ONLY
-    group_by: Any = None
-    cv: Any = None
-    n_jobs: int | None = None
-    verbose: int | None = None
-
     _parameter_constraints = {
         **_CONSTRAINTS,
         "method": [StrOptions({"scale", "parts", "isotonic", "conformal", "conditional"})],
@@ -650,14 +651,9 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
     array([0, 0])
     """
 
-    estimator: Any
     method: str = "temperature"
     _: KW_ONLY
-    group_by: Any = None
     calibrate_epistemic: bool = False
-    cv: Any = None
-    n_jobs: int | None = None
-    verbose: int | None = None
 
     _parameter_constraints = {
         **_CONSTRAINTS,
