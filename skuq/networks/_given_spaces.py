@@ -189,15 +189,11 @@ AUTODEUQ_SPACES = {
 }
 
 
-def _table_space() -> WithTraining:
-    # Three nodes make 9 decisions, and are deep enough for tables.
-    return WithTraining(DenseSpace(n_nodes=3))
-
-
 #: Short forms of the parameter `space` of NES, for tables.
 NES_SPACES = {
     "auto": TabularSpace,
-    "dense": _table_space,
+    # Three nodes make 9 decisions, and are deep enough for tables.
+    "dense": lambda: WithTraining(DenseSpace(n_nodes=3)),
     "width-depth": lambda: WithTraining(WidthDepthSpace()),
     "darts": CellSpace,
     "nas-bench-201": NASBench201Space,

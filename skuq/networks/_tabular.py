@@ -212,7 +212,7 @@ def build_tabular(
     if hidden_units:
         x = _tabular_layers.FeatureScale(name="scale", **_FLOAT32)(x)
     if n_copies > 1:  # each copy gets all features
-        x = _tabular_layers.Repeat(n_copies, name="repeat", **_FLOAT32)(x)
+        x = layers.Concatenate(name="repeat", **_FLOAT32)([x] * n_copies)
     for i, units in enumerate(hidden_units, start=1):
         entered = x
         x = dense(x, units, f"hidden_{i}", first=i == 1)

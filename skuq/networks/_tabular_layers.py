@@ -378,26 +378,6 @@ class CategoryEmbedding(_TabularLayer):
 
 
 @_registered
-class Repeat(_TabularLayer):
-    """Repeat all features `n_copies` times, as input of the first `EnsembleDense`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skuq.networks._tabular_layers import Repeat
-    >>> np.asarray(Repeat(2)(np.array([[0.5, 2.0]])))
-    array([[0.5, 2. , 0.5, 2. ]], dtype=float32)
-    """
-
-    _read = staticmethod(operations.Repeat.read)
-    _settings = ("n_copies",)
-
-    def __init__(self, n_copies, **kwargs):
-        super().__init__(**kwargs)
-        self.n_copies = check_count("n_copies", n_copies)
-
-
-@_registered
 class EnsembleDense(_TabularLayer):
     """`NTKDense` of several copies of a network, whose features are concatenated.
 

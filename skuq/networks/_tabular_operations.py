@@ -281,22 +281,6 @@ class CategoryEmbedding:
 
 
 @dataclass(frozen=True)
-class Repeat:
-    """Repeat all features, once for each copy of a network."""
-
-    n_copies: int
-
-    @classmethod
-    def read(cls, config, shapes):
-        ((n,),) = shapes
-        n_copies = config["n_copies"]
-        return LayerSpec(cls(n_copies), [], shape=(n_copies * n,))
-
-    def __call__(self, run, weights, state, x):
-        return run.namespace.xp.concatenate([x] * self.n_copies, axis=-1), state
-
-
-@dataclass(frozen=True)
 class EnsembleDense:
     """Dense layer of several copies, whose features are concatenated.
 
@@ -346,5 +330,4 @@ TABULAR_READERS = {
     "skuq>NTKDense": read_ntk_dense,
     "skuq>NumericEmbedding": read_numeric_embedding,
     "skuq>ParametricActivation": ParametricActivation.read,
-    "skuq>Repeat": Repeat.read,
 }

@@ -16,7 +16,6 @@ from skuq.networks._tabular_layers import (
     NTKDense,
     ParametricActivation,
     RandomSigns,
-    Repeat,
     SameRows,
 )
 
@@ -33,17 +32,9 @@ LAYERS = {
     ),
     "categories": lambda: CategoryEmbedding([4, 1], [7, 3], [3, 2]),
     "all categories": lambda: CategoryEmbedding(range(6), [4] * 6),
-    "repeat": lambda: Twice(),
     "copies": lambda: EnsembleDense(4, 3, input_initializer="random-signs"),
     "copies apart": lambda: EnsembleDense(4, 3, shared=False),
 }
-
-
-class Twice:
-    """The only layer without weights, and one behind it that has some."""
-
-    def __call__(self, x):
-        return FeatureScale()(Repeat(2)(x))
 
 
 def model_of(name):
@@ -160,7 +151,7 @@ def test_layers_are_rebuilt_from_their_configuration(name):
     for one, two in zip(draw_variables(model, 5), draw_variables(again, 5)):
         for a, b in zip(one, two, strict=True):
             assert_array_equal(a, b)
-    if name not in ("scale", "parametric", "repeat"):
+    if name not in ("scale", "parametric"):
         assert not np.array_equal(draw_variables(model, 5)[0], draw_variables(model, 6)[0])
 
 
@@ -271,10 +262,6 @@ def test_copies_are_as_many_dense_layers(name):
     check(name, formula)
 
 
-def test_repeat():
-    check("repeat", lambda x, scale: np.concatenate([x, x]) * scale)
-
-
 # First values.
 
 
@@ -344,7 +331,6 @@ def test_a_frozen_embedding_is_state():
 def test_width_counts_what_an_embedding_holds():
     assert make_plan(model_of("periodic").to_json()).width == 6 * 5
     assert make_plan(model_of("piecewise linear").to_json()).width == 3 * 3
-    assert make_plan(model_of("repeat").to_json()).width == 12
 
 
 def test_cosine_of_a_compiled_program_is_right_to_the_last_digits():

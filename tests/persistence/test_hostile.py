@@ -320,7 +320,7 @@ EVIL_LAYERS = [
     {"class_name": "__numpy__", "config": {"value": [1], "dtype": "O"}},
     {"class_name": "__numpy__", "config": None},
     {"class_name": "Evil", "registered_name": "evil>Evil", "module": "evil"},
-    {"class_name": "Evil", "registered_name": "skuq>Repeat"},
+    {"class_name": "Evil", "registered_name": "skuq>NTKDense"},
     {"class_name": "Dense", "registered_name": "evil>Evil"},
     {"class_name": ["Dense"]},
     {"class_name": "Bidirectional", "config": {"layer": {"class_name": "Lambda"}}},
