@@ -4,6 +4,10 @@ import io
 import json
 import zipfile
 
+from skuq._utils import _archive
+
+read, to_bytes, write = _archive.read, _archive.to_bytes, _archive.write
+
 
 def unpacked(data):
     """``(header, {name: bytes})`` of an archive."""

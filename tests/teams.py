@@ -1,10 +1,13 @@
-"""Diversity scores of teams over all rows."""
+"""Scores of teams of models: diversity over all rows, and likelihood."""
 
 import numpy as np
 
-from skuq.ensembles._teams import count_pairs, row_weights
+from skuq.ensembles import _likelihood, _teams
 
-__all__ = ["diversity_score"]
+__all__ = ["SELECTORS", "diversity_score", "likelihood_statistics", "select_by"]
+
+SELECTORS, select_by = _likelihood.SELECTORS, _likelihood.select_by
+likelihood_statistics = _likelihood.likelihood_statistics
 
 
 def diversity_score(
@@ -20,8 +23,8 @@ def diversity_score(
     if on == "labels":
         labels = np.unique(given, return_inverse=True)[1].reshape(given.shape)
     n_models, n_samples = given.shape
-    weight = row_weights(sample_weight, n_samples)
-    counts = count_pairs(wrong, [np.arange(n_samples)], weight, labels)
+    weight = _teams.row_weights(sample_weight, n_samples)
+    counts = _teams.count_pairs(wrong, [np.arange(n_samples)], weight, labels)
     members = [range(n_models)] if teams is None else teams
     scores = [counts.scores(measure, np.sort([list(team)]), 0)[0] for team in members]
     return float(scores[0]) if teams is None else np.array(scores)

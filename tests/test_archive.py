@@ -21,11 +21,13 @@ from numpy.testing import assert_array_equal
 
 import skuq
 from skuq._utils import _archive, _trees
-from skuq._utils._archive import atomic_write, from_bytes, read, to_bytes, write
 from skuq.exceptions import FileFormatError, FileVersionError, UnsavableError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from archives import packed, unpacked, with_member, with_tree  # noqa: E402
+
+atomic_write, from_bytes = _archive.atomic_write, _archive.from_bytes
+read, to_bytes, write = _archive.read, _archive.to_bytes, _archive.write
 
 TREE = {"w": np.arange(6.0).reshape(2, 3), "names": ["a", ("b", 1)], "n": 3}
 

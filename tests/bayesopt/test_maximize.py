@@ -12,6 +12,8 @@ from tiers import slow_after
 from skuq.bayesopt import UpperConfidenceBound, _acquisition, _maximize
 from skuq.predictive import Posterior
 
+programs = _acquisition._programs
+
 BOX = np.array([[-1.0, 2.0], [10.0, 11.0]])
 N_DRAWS, N_WAVES = 16, 12
 
@@ -235,11 +237,11 @@ def test_maximize_acquisition_compiles_nothing_when_only_arguments_change():
         return -((values - 1.0) ** 2)
 
     for seed, best, beta, width in ((0, 0.0, 2.0, 1.0), (1, -3.0, 4.0, 1.5), (2, 1.0, 1.0, 0.7)):
-        box, before = np.array([[0.0, width], [0.0, 1.0]]), _acquisition._programs.n_made
+        box, before = np.array([[0.0, width], [0.0, 1.0]]), programs.n_made
         task = wave_posterior(seed), UpperConfidenceBound(beta), objective, box, best
         maximize_acquisition(*task, n_restarts=8 + seed, random_state=seed)
         # Programs of values, and of gradients.
-        assert _acquisition._programs.n_made - before == (2 if seed == 0 else 0)
+        assert programs.n_made - before == (2 if seed == 0 else 0)
 
 
 def test_maximize_acquisition_uses_starts():
@@ -284,13 +286,13 @@ def test_maximize_acquisition_of_a_numpy_objective_warns_and_takes_direct():
         return -np.square(np.asarray(values) - 1.0)
 
     posterior, acquisition = wave_posterior(n_draws=2), "mean"
-    before = _acquisition._programs.n_made
+    before = programs.n_made
     for _ in range(2):
         with pytest.warns(UserWarning, match="no gradients.*DIRECT"):
             _, value = maximize_acquisition(
                 posterior, acquisition, squared, BOX, None, n_restarts=20, random_state=0
             )
-    assert _acquisition._programs.n_made - before == 1  # the failure is compiled once
+    assert programs.n_made - before == 1  # the failure is compiled once
 
     def operators(values):
         return -((values - 1.0) ** 2)

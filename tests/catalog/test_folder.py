@@ -15,11 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from training_data import HeldOut
 
 import skuq
 from skuq._utils import _archive
-from skuq.catalog import Catalog, CatalogFolder, Member, TrialRecord
+from skuq.catalog import Catalog, CatalogFolder, Member, TrialRecord, _records
 from skuq.exceptions import (
     CatalogLockedError,
     CatalogMismatchError,
@@ -29,8 +28,11 @@ from skuq.exceptions import (
 
 PARTS = {"X": "sha256:00", "epochs": 10, "space": None, "random_state": 7}
 SPACE = {"units": "Integer(1, 8)"}
-HELD_OUT = HeldOut(
-    np.arange(3), np.ones((3, 1)), np.ones(3), (HeldOut(None, np.zeros((2, 1)), np.ones(2)),)
+HELD_OUT = _records.HeldOut(
+    np.arange(3),
+    np.ones((3, 1)),
+    np.ones(3),
+    (_records.HeldOut(None, np.zeros((2, 1)), np.ones(2)),),
 )
 
 # A network whose weights cannot be counted without building it.

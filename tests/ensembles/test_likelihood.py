@@ -6,9 +6,9 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from sklearn.metrics import log_loss
+from teams import SELECTORS, select_by
 
 from skuq.ensembles import select_by_likelihood
-from skuq.ensembles._likelihood import SELECTORS, select_by
 
 
 def pool(seed, n_candidates=7, n_samples=20, n_classes=3):

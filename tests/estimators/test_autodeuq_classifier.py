@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import log_loss
+from teams import likelihood_statistics
 
 from skuq import AutoDEUQClassifier
 from skuq.ensembles import Selection, select_forward
-from skuq.ensembles._likelihood import likelihood_statistics
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 

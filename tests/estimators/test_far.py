@@ -18,6 +18,8 @@ from skuq.backend import ops
 from skuq.fitted import _far
 from skuq.persistence import dumps, loads
 
+fit_process, fit_class_factors = _far._fit_process, _far._fit_class_factors
+
 
 def truth(X):
     return np.sin(2 * X[:, 0]) + X[:, 1] ** 2
@@ -213,9 +215,9 @@ def test_rare_classes_do_not_decide_where_they_are_constant():
     z = rng.uniform(-1, 1, (200, 4))
     y, rare = truth(z), np.eye(200)[150]
     with np.errstate(all="raise"):
-        stretch, _, length, _ = _far._fit_process(z, np.column_stack([y, rare]))
-        alone, _, least, _ = _far._fit_process(z, y[:, None])
-        _far._fit_process(z, rare[:, None])
+        stretch, _, length, _ = fit_process(z, np.column_stack([y, rare]))
+        alone, _, least, _ = fit_process(z, y[:, None])
+        fit_process(z, rare[:, None])
     assert_array_equal(stretch, alone)
     assert 0.5 * least < length < 2 * least
 
@@ -267,5 +269,5 @@ def test_next_to_nothing_is_added_to_classes_where_that_wins():
         *("squared-exponential", 1.0, 0.1, np.ones(2), np.ones(2), np.zeros((2, 4))),
     )
     by_chance = replace(far, y=y[rng.permutation(200)])
-    assert _far._fit_class_factors(far)[0] == _far._CLASS_FACTORS[0] < 0.1
-    assert _far._fit_class_factors(by_chance)[0] == 1
+    assert fit_class_factors(far)[0] == _far._CLASS_FACTORS[0] < 0.1
+    assert fit_class_factors(by_chance)[0] == 1

@@ -348,7 +348,7 @@ def test_choose_readout_closes_the_band_where_held_out_rows_allow(above, taken):
     rows = held_out_rows(12)
     own = 0.1 if taken else 0.95
     for noiseless, share in ((False, 1.0), (True, 0.5)):
-        readout = choose(rows._replace(X=rows.X + above), own=own, noiseless=noiseless)
+        readout = choose(Rows(rows.X + above, rows.y, rows.weight), own=own, noiseless=noiseless)
         assert readout.level == pytest.approx(share * own if taken else 0)
 
 

@@ -15,13 +15,12 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 import pytest
-from archives import packed, unpacked, with_member, with_tree
+from archives import packed, to_bytes, unpacked, with_member, with_tree
 from sklearn.linear_model import BayesianRidge
 from sklearn.preprocessing import FunctionTransformer
 from training_data import HeldOut
 
 import skuq
-from skuq._utils import _archive
 from skuq.backend import keras
 from skuq.bayesopt import BayesianOptimizer
 from skuq.exceptions import FileFormatError
@@ -165,7 +164,7 @@ def test_loads_refuses_states_that_do_not_fit(name, change, message):
 
 def test_loads_refuses_what_is_no_estimator():
     for thing in (1, [1], HeldOut(None, X, Y)):
-        refused(_archive.to_bytes(thing, kind="estimator"), "no estimator")
+        refused(to_bytes(thing, kind="estimator"), "no estimator")
     header, members = unpacked(saved())
     for kind in ("trial", "search"):
         refused(packed({**header, "kind": kind}, members), f"it holds a '{kind}'")
@@ -499,7 +498,7 @@ def _foreign_members():
 
 
 def _npy_of(data):
-    header, members = unpacked(_archive.to_bytes(np.frombuffer(data, np.uint8), kind="x"))
+    header, members = unpacked(to_bytes(np.frombuffer(data, np.uint8), kind="x"))
     return members["arrays/0.npy"]
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 from slots import EnsembleEvolution, Mutation
+from teams import likelihood_statistics, select_by
 
 from skuq.catalog import TrialRecord
-from skuq.ensembles._likelihood import likelihood_statistics, select_by
 from skuq.networks import Categorical, Decisions, Space
 from skuq.search import NESEvolution, RandomProposer, SearchProblem
 

@@ -238,14 +238,15 @@ def test_models_are_built_once_a_configuration(data, monkeypatch):
 def test_data_become_tensors_once_and_go_with_their_owner(data):
     import gc
 
-    before = len(_arguments._tensors)
+    kept = _arguments._tensors
+    before = len(kept)
     part = data.split_rows(np.arange(30), np.arange(30, 45))
     first = _arguments.data_tensors(part)
     assert _arguments.data_tensors(part) is first
-    assert len(_arguments._tensors) == before + 1
+    assert len(kept) == before + 1
     del part
     gc.collect()
-    assert len(_arguments._tensors) <= before
+    assert len(kept) <= before
 
 
 def test_given_starts_and_orders_are_used(data):
