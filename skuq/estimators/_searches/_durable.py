@@ -22,6 +22,7 @@ from skuq.estimators._searches._descriptions import describe, digest_of
 from skuq.exceptions import SearchFailedError, UnsavableError
 from skuq.networks import Decisions
 from skuq.persistence import MissingPart, dumps, loads
+from skuq.search import NESEvolution
 
 #: Constraints of the parameters about the storage and the end of a search.
 DURABLE_CONSTRAINTS: dict = {
@@ -106,7 +107,7 @@ def _identifying_parameters(estimator: Any, plan: Any) -> dict[str, Any]:
     given = {k: v for k, v in params.items() if k not in _NOT_IN_FINGERPRINT}
     found = _flatten(given)
     # The evolution compares ensembles by the loss of the selection.
-    if plan.evolves_ensembles:
+    if isinstance(plan.strategy, NESEvolution):
         found["selection__loss"] = plan.rule.loss
     return found | {"search__initial_trials": plan.strategy.given_configurations()}
 

@@ -32,7 +32,7 @@ from skuq.estimators._searches._durable import DURABLE_CONSTRAINTS
 from skuq.estimators._task import VALIDATION, Task
 from skuq.networks import Decisions, TabularSpace, WithTraining
 from skuq.networks._given_spaces import resolve_search_space
-from skuq.search import NESEvolution, OracleSearch, SearchStrategy
+from skuq.search import OracleSearch, SearchStrategy
 from skuq.tables import TrainingData
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS
 from skuq.tables._splits import standardise_rows
@@ -140,11 +140,6 @@ class SearchPlan:
     def search_share(self) -> float:
         """Share of `max_time` for the search itself; the rest is for repeats."""
         return _SEARCH_SHARE if self.n_repeats else 1.0
-
-    @property
-    def evolves_ensembles(self) -> bool:
-        """Whether proposals depend on the ensembles of earlier trials."""
-        return isinstance(self.strategy, NESEvolution)
 
 
 def resolve_strategy(estimator: Any, is_tabular: bool) -> SearchStrategy:
