@@ -110,6 +110,18 @@ def test_fit_validates_by_folds_in_the_tabular_space(wave, settings, given, n_ro
     assert len(model.fitted_.members) == n_folds
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "n_networks"),
+    [({"max_time": 20}, 1), ({"max_time": 20, "warm_start": True}, 8), ({}, 8)],
+)
+def test_short_searches_of_many_rows_hold_out_a_share(settings, n_networks):
+    X = np.random.default_rng(0).normal(size=(10_100, 1))
+    model = AutoDEUQClassifier(1, n_members=1, epochs=1, repeats=0, **SMALL, **settings)
+    model.fit(X, X[:, 0] > 0)
+    assert len(model.fitted_.members) == n_networks
+
+
 @pytest.mark.parametrize(
     ("labels", "told"), [("a" * 20 + "b" * 19 + "c", True), ("abc" * 3, False)]
 )

@@ -42,6 +42,8 @@ from skuq.training import Recipe
 _VALIDATION_SHARE = 0.25  # "auto", without folds
 _N_FOLDS, _N_FOLDS_OF_MANY = 8, 5  # default number of folds, and that for more than _MANY_ROWS
 _MANY_ROWS = 20_000
+# Classes: a table on which a network takes some seconds, and its share if there is little time.
+_LARGE_ROWS, _SECONDS_OF_NETWORK, _VALIDATION_SHARE_OF_LARGE = 10_000, 12.0, 0.15
 LOSSES = ("crps", "nll")  # of networks that predict mixtures of normals, in a tabular space
 _N_REPEATS, _MOST_REPEATS = 2, 20  # default number without `max_time`, and largest number with it
 _SEARCH_SHARE = 0.6  # share of `max_time` for the search; repeats have the rest
@@ -267,7 +269,14 @@ def resolve_validation(estimator: Any, plan: SearchPlan, task: Task) -> Any:
         return _VALIDATION_SHARE
     if task.n_units < 2 * _N_FOLDS:
         return max(2, task.n_units // 2)
-    return _N_FOLDS if task.n_units <= _MANY_ROWS else _N_FOLDS_OF_MANY
+    n_folds = _N_FOLDS if task.n_units <= _MANY_ROWS else _N_FOLDS_OF_MANY
+    if is_classifier(estimator) and task.n_units > _LARGE_ROWS and estimator.max_time is not None:
+        # Several recipes on one split are better than the shortened folds of a single one. Stored
+        # trials keep their folds: a later fit may have more time.
+        is_stored = estimator.catalog_dir is not None or estimator.warm_start
+        if plan.search_share * estimator.max_time < n_folds * _SECONDS_OF_NETWORK and not is_stored:
+            return _VALIDATION_SHARE_OF_LARGE
+    return n_folds
 
 
 def collect_held_out(task: Task) -> tuple[HeldOut, Any]:
