@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -246,7 +246,7 @@ def check_activation(name):
     return name
 
 
-def split_weights(flat, shapes):
+def split_weights(flat: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
     """Split flat weights (.., n_weights) into views of the variables (.., *shape)."""
     ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
     parts = np.split(flat, ends, axis=-1)

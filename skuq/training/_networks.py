@@ -263,8 +263,7 @@ class DrawingNetwork:
 
     def split(self, flat: np.ndarray) -> list[np.ndarray]:
         """Split flat weights (.., n_weights) into variables (.., *shape)."""
-        variables: list[np.ndarray] = split_weights(flat, self.shapes)
-        return variables
+        return split_weights(flat, self.shapes)
 
     def draw(self, seed: int) -> tuple[np.ndarray, list[np.ndarray]]:
         """Draw first weights (n_weights,) and state, as `draw_variables` does for Keras models."""
