@@ -128,13 +128,13 @@ def test_minimize_batch_evaluates_only_the_survivors():
     [(1, [1, 1, 1]), (20, [10, 10, 5]), (80, [20, 10, 10]), (500, [125, 32, 10])],
 )
 def test_maximize_acquisition_gives_up_restarts_that_fall_behind(n_restarts, kept, monkeypatch):
-    given = {}
+    given, minimize_batch = {}, _maximize.minimize_batch
 
     def recorded(function, starts, **settings):
         given.update(settings["survivors"])
-        return _maximize.minimize_batch(function, starts, **settings)
+        return minimize_batch(function, starts, **settings)
 
-    monkeypatch.setattr("skuq.bayesopt._maximize.minimize_batch", recorded)
+    monkeypatch.setattr(_maximize, "minimize_batch", recorded)
     maximize_acquisition(CORNER, "mean", None, BOX, None, n_restarts=n_restarts, random_state=0)
     assert list(given.values()) == kept
 
