@@ -313,15 +313,15 @@ def _process_at(xp: Any, arrays: FarArrays, kernel: str, z: Any) -> tuple[Any, A
     """Look at scaled rows (n, d) from the reference rows and from the process.
 
     Returns the squared distance (n, 1) to the nearest reference row, the rise (n, 1) from 0 near
-    the rows to 1, the correlations (n, G) with the process' rows, and factors (n, 1).
+    the rows to 1, the correlations (n, G) with the process' rows, and the share (n, 1) of the
+    squared distance that lies beyond the ends of the columns.
     """
-    near, _, between, beyond = (arrays.numbers[k] for k in range(4))
+    near, length = arrays.numbers[0], arrays.numbers[1]
     squared = _squared_distances(xp, z, arrays.rows)
     nearest = xp.min(squared, axis=1, keepdims=True)
     rise = xp.clip((xp.sqrt(nearest + _TINY) / near - 1) / (_FULL - 1), 0.0, 1.0)
     distances = xp.sqrt(squared[:, : arrays.alpha.shape[0]] + _TINY)
-    correlation = _KERNELS[kernel](xp, distances / arrays.numbers[1])
-    # Share of the squared distance that lies beyond the ends of the columns.
+    correlation = _KERNELS[kernel](xp, distances / length)
     # Symbolic tensors of Keras stand to the left of arrays.
     outside = xp.maximum(-z + arrays.low, 0.0) + xp.maximum(z - arrays.high, 0.0)
     share = xp.minimum(xp.sum(outside**2, axis=1, keepdims=True) / (nearest + _TINY), 1.0)

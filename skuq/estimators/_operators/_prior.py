@@ -238,16 +238,16 @@ class _NoiselessErrors:
         return int(np.argmax(advantage <= _NOISELESS_ADVANTAGE))
 
     def _losses(self, k):
-        """Compute the loss of group k for all candidates of the draws, and their best scales."""
+        """Compute the loss of group k for all candidates of the draws, each at its best scale."""
         errors = self._errors.of_group(self._groups == k)
         ratios = errors.network[self._mean] / errors.noiseless
         squares = np.maximum(np.average(ratios, axis=1, weights=errors.weight), 1e-300)
         logs = np.average(np.log(errors.noiseless), axis=1, weights=errors.weight)
-        return np.log(squares) + logs + 1, np.sqrt(squares)
+        return np.log(squares) + logs + 1
 
     def learn(self, k):
         """Learn the prior of group k."""
-        here, (losses, _) = self._groups == k, self._losses(k)
+        here, losses = self._groups == k, self._losses(k)
         # The mean misses no value on which all draws agree.
         best = max(self._mean, self._closest(losses))
         errors = self._errors.of_group(here)
