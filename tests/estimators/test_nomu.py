@@ -15,6 +15,7 @@ from plans import keras_model, sequential
 from problems import make_function, make_scarce_regression
 from problems.functions import FUNCTIONS_1D
 from processes import assert_predicts_without_a_backend
+from scipy import stats
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.exceptions import NotFittedError
@@ -341,15 +342,13 @@ def test_choose_readout_has_rules_for_few_rows_and_rows_without_noise(n, noisele
 
 @pytest.mark.parametrize(("above", "taken"), [(0.1, True), (0.0, False)])
 def test_choose_readout_closes_the_band_where_held_out_rows_allow(above, taken):
-    """R at a network's own rows counts as none, or half of it if the data have no noise.
-
-    It counts where errors are as large at the rows as elsewhere.
-    """
+    """R at a network's own rows counts as none, unless errors are as large there as elsewhere."""
     rows = held_out_rows(12)
     own = 0.1 if taken else 0.95
-    for noiseless, share in ((False, 1.0), (True, 0.5)):
-        readout = choose(Rows(rows.X + above, rows.y, rows.weight), own=own, noiseless=noiseless)
-        assert readout.level == pytest.approx(share * own if taken else 0)
+    for noiseless in (False, True):
+        moved = Rows(rows.X + above, rows.y, rows.weight)
+        readout = choose(moved, own=own, noiseless=noiseless)
+        assert readout.level == pytest.approx(own if taken else 0)
 
 
 def test_choose_readout_grows_outside_as_between_the_rows():
@@ -359,11 +358,15 @@ def test_choose_readout_grows_outside_as_between_the_rows():
 
 
 def test_choose_readout_draws_c_of_few_rows_to_the_width_of_y():
-    """The prior factor is added in squares; with 10 held-out rows it counts in part."""
+    """The prior factor is added in squares; with 10 held-out rows it counts in part.
+
+    Few rows widen the band as they widen Student's t, of which two rows make a degree of freedom.
+    """
     rows = held_out_rows(10, scale=0.01)
     likely, drawn = (choose(rows, l_min=0.01, l_max=2.0, c=c) for c in ("nll", "auto"))
     width = likely.std(np.array([0.5]))[0]
-    assert drawn.c == pytest.approx(np.hypot(likely.c, 0.8 / width))
+    few = stats.t.ppf(0.95, 4) / stats.norm.ppf(0.95)
+    assert drawn.c == pytest.approx(few * np.hypot(likely.c, 0.8 / width))
     assert drawn.c > 1.05 * likely.c
     many = held_out_rows(200)
     default, likely = choose(many), choose(many, l_min="nll", l_max="nll", c="nll")

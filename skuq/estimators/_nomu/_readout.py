@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from skuq._utils._messages import warn_user
 from skuq.bayesopt._milp import ReluReadout
@@ -33,10 +34,9 @@ _L_MIN, _L_MAX = 0.005, 2.0  # l_min at first, and l_max, if the likelihood does
 _LEAST_L_MIN = 0.002
 # The raw uncertainty is not 0 at a network's own rows. These shares of it there are tried as the
 # zero of the band; the likelihood of held-out rows chooses one, usually 0 where values are noisy.
-# If the data are known to have no noise, f meets them closely, and the share 1 would make the band
-# too narrow beside the rows: it is not tried, and the largest other share is taken if it lowers the
-# log likelihood of all held-out rows by at most _MOST_LOST.
-_SHARES, _MOST_LOST = (1.0, 0.5, 0.0), 1.0
+# If the data are known to have no noise, the band closes at the rows: the largest share is taken
+# that lowers the log likelihood by at most _MOST_LOST for each held-out row.
+_SHARES, _MOST_LOST = (1.0, 0.5, 0.0), 0.5
 _PRIOR_ROWS = 8  # with at most so many held-out rows the band is on average as wide as y varies
 
 
@@ -118,7 +118,7 @@ def choose_readout(
     level = _level(evidence.network, evidence.rows, inputs, targets)
     found = []
     # Numbers that are given refer to the raw uncertainty as it is.
-    shares = _SHARES[noiseless:] if settings.c == settings.l_min == "auto" else (0.0,)
+    shares = _SHARES if settings.c == settings.l_min == "auto" else (0.0,)
     held_out, levels = _collect_rows(band, evidence, inputs, targets)
     # Few rows cannot tell l_min and l_max; without noise l_min is fixed at the error of f.
     few = len(held_out.error) < _FEW_ROWS or noiseless
@@ -129,7 +129,8 @@ def choose_readout(
         readout = _choose(settings, band, shifted, inputs, targets, rows, few, learns_noise)
         found.append((_log_likelihood(readout, rows), replace(readout, level=share * level)))
     # The band closes at the rows as far as errors at held-out rows allow.
-    least = max(likelihood for likelihood, _ in found) - _MOST_LOST * noiseless
+    lost = _MOST_LOST * len(held_out.error) * noiseless
+    least = max(likelihood for likelihood, _ in found) - lost
     readout = next(readout for likelihood, readout in found if likelihood >= least)
     if settings.c == "auto":
         # Outside the box it widens as fast as it does between the rows.
@@ -177,11 +178,20 @@ def _choose(settings, band, evidence, inputs, targets, rows, few, learns_noise) 
         width = np.sqrt(np.mean(readout.std(evidence.raw) ** 2))
         # A constant y has no errors to choose by: the prior counts in full.
         share = min(_PRIOR_ROWS / len(rows.error), 1) if np.ptp(evidence.rows.y) else 1
-        c = float(np.hypot(c, share / width))
+        c = float(np.hypot(c, share / width) * _factor_of_few(len(rows.error)))
     l_min = readout.l_min
     if settings.l_min == "auto" and few:  # c * l_min is the training error
         l_min = float(np.clip(training_error / c, _LEAST_L_MIN, highest_l_min))
     return replace(readout, l_min=l_min, c=c, noise_factor=noise_factor)
+
+
+def _factor_of_few(n_rows: int) -> float:
+    """Compute the factor by which few held-out rows widen 90 % intervals, as Student's t does.
+
+    Errors at neighbours resemble each other: two rows count as one. Fewer than eight rows count as
+    eight, because with them the band is as wide as y varies anyway.
+    """
+    return float(stats.t.ppf(0.95, max(n_rows / 2 - 1, 3)) / stats.norm.ppf(0.95))
 
 
 def _collect_rows(
