@@ -281,7 +281,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     >>> from sklearn.datasets import load_diabetes
     >>> from skuq import AutoDEUQRegressor
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> model = AutoDEUQRegressor(n_trials=2, epochs=3, repeats=0, random_state=0).fit(X, y)
+    >>> model = AutoDEUQRegressor(n_trials=2, epochs=3, validation=2, repeats=0, random_state=0)
+    >>> model = model.fit(X, y)
     >>> mean, std = model.predict(X[:2], return_std=True)
     >>> mean.shape, std.shape
     ((2,), (2,))
@@ -482,7 +483,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     >>> from sklearn.datasets import load_iris
     >>> from skuq import AutoDEUQClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = AutoDEUQClassifier(n_trials=2, epochs=3, repeats=0, random_state=0).fit(X, y)
+    >>> model = AutoDEUQClassifier(n_trials=2, epochs=3, validation=2, repeats=0, random_state=0)
+    >>> model = model.fit(X, y)
     >>> model.predict_proba(X[:2]).shape
     (2, 3)
     """

@@ -383,7 +383,8 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     >>> from sklearn.datasets import load_iris
     >>> from skuq import NESClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = NESClassifier(n_trials=2, n_members=2, epochs=5, random_state=0).fit(X, y)
+    >>> model = NESClassifier(n_trials=2, n_members=2, epochs=5, validation=2, random_state=0)
+    >>> model = model.fit(X, y)
     >>> model.predict_proba(X[:2]).shape
     (2, 3)
     >>> total, aleatoric, epistemic = model.predict_uncertainty(X[:2])
@@ -585,7 +586,8 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     >>> from sklearn.datasets import load_diabetes
     >>> from skuq import NESRegressor
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> model = NESRegressor(n_trials=2, n_members=2, epochs=5, random_state=0).fit(X, y)
+    >>> model = NESRegressor(n_trials=2, n_members=2, epochs=5, validation=2, random_state=0)
+    >>> model = model.fit(X, y)
     >>> mean, std = model.predict(X[:2], return_std=True)
     >>> mean.shape, std.shape
     ((2,), (2,))
