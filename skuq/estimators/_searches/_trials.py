@@ -32,10 +32,9 @@ _MOST_FAILURES = 0.25  # share of trials that may fail without a warning
 
 
 #: Arguments of `NumberTargets.with_calibration`, factor of the standard deviation, floor of the
-#: noise, tail and factor of shared errors, or of `ClassTargets.with_calibration`, temperature and
-#: added probabilities.
+#: noise and tail, or of `ClassTargets.with_calibration`, temperature and added probabilities.
 EnsembleCalibration: TypeAlias = tuple[Any, ...]
-NO_CALIBRATION: EnsembleCalibration = (1.0, 0.0, (), 0.0)
+NO_CALIBRATION: EnsembleCalibration = (1.0, 0.0, ())
 NO_CLASS_CALIBRATION: EnsembleCalibration = (1.0, ())
 
 
@@ -107,9 +106,11 @@ class Chooser:
         loc += (centers - means)[:, None]
         weight: Any = candidates.sample_weight
         unseen = np.ones((len(raws), len(rows)), dtype=bool)
-        return fit_out_of_bag(
+        fitted = fit_out_of_bag(
             loc, scale, probability, chosen.weights, unseen, candidates.y[rows], weight[rows]
         )
+        # Trials differ as much as their mean errs: the networks share no more than that.
+        return fitted[:3]
 
     def choose_each(self, result: SearchResult, head: Any) -> dict[str, Any]:
         """Select an ensemble for each held-out set, and the one that predicts.
