@@ -24,7 +24,7 @@ from scipy import optimize
 from scipy.linalg import blas, cholesky, solve_triangular
 from scipy.spatial.distance import cdist
 
-from skuq._utils._environment import generator
+from skuq._utils._environment import generator, one_thread_if_small
 from skuq._utils._records import record_repr, saved_as, state_of
 from skuq.networks._heads import CategoricalHead, GaussianHead, SquaredErrorHead
 from skuq.networks._mixture_heads import GaussianMixtureHead, PackedHead
@@ -437,7 +437,8 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
     # An unseen category has no distance: members fill it with different known ones.
     slopes[list(inputs.code_columns)] = 0.0
     z = np.clip((rows.X - scaling.mean_) * slopes, -FARTHEST, FARTHEST)
-    process = _fit_process(z[:_PROCESS_ROWS], of_process)
+    with one_thread_if_small(_PROCESS_ROWS):  # dozens of small factorisations
+        process = _fit_process(z[:_PROCESS_ROWS], of_process)
     if process is None:
         return None
     stretch, kernel, length, noise = process

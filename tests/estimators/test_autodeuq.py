@@ -466,7 +466,7 @@ def test_defaults_on_diabetes():
     """The real job, small: better than predicting the mean, with honest coverage."""
     X, y = load_diabetes(return_X_y=True)
     train, test = np.arange(len(y)) % 4 != 0, np.arange(len(y)) % 4 == 0
-    model = AutoDEUQRegressor(n_trials=6, epochs=60, n_jobs=2, random_state=0)
+    model = AutoDEUQRegressor(n_trials=4, epochs=60, n_jobs=2, random_state=0)
     model.fit(X[train], y[train])
     low, high = model.predict_interval(X[test], 0.9).T
     assert model.score(X[test], y[test]) > 0.3
