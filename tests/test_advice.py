@@ -171,8 +171,8 @@ ADVICE = {
     ),
     "far, dropped": (lambda: fit(FAR), "drop their rows", lambda: fit(FAR[~ONE], Y[~ONE])),
     "far y": (
-        lambda: fit(y=np.where(ONE, 1e30, Y)),
-        'target_transform="quantile"',
+        lambda: fit(y=np.where(ONE, 1e30, Y), target_transform="standard"),
+        'target_transform="auto"',
         lambda: fit(y=np.where(ONE, 1e30, Y), target_transform="quantile"),
     ),
     "huge": (lambda: fit(1.7e308 * np.sign(X)), "Rescale it", lambda: fit(np.sign(X))),
@@ -205,7 +205,7 @@ ADVICE = {
     ),
     "labels of a regressor": (
         lambda: fit(y=LABELS),
-        "DeepEnsembleClassifier",
+        "Classes are for classifiers",
         lambda: fit(y=LABELS, kind=skuq.DeepEnsembleClassifier),
     ),
     "labels of two types": (

@@ -374,6 +374,7 @@ def test_posterior_fn_with_robust_scaling():
         network=TabularNetwork(n_layers=1, width=32, embedding="none"),
         loss="crps",
         epochs=4,
+        target_transform="standard",
         random_state=0,
     ).fit(X, X[:, 0])
     posterior = model.posterior_fn()

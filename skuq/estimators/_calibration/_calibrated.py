@@ -64,7 +64,8 @@ _SMALL_WEIGHT = 0.1  # mean weight of a row below which weights are hardly meant
 
 # Networks that "conditional" fits to errors: plain ones take a tenth of the time of those for
 # tables, and with the CRPS no longer predict too narrow distributions for few rows.
-_NETWORKS_OF_ERRORS = {"loss": "crps", "random_state": 0}
+# Errors stay in their unit, in which the mean of the model is added to their distribution.
+_NETWORKS_OF_ERRORS = {"loss": "crps", "target_transform": "standard", "random_state": 0}
 
 _CONSTRAINTS: dict = {
     "estimator": [HasMethods(["fit"]), HasMethods(["predict"]), callable],
