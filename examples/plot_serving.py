@@ -70,6 +70,8 @@ axes.set(
     ylabel=f"answers, of {len(milliseconds)}",
     xscale="log",
 )
+axes.minorticks_off()
+axes.set_xticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"])
 axes.set_title(f"{len(model.members_)} networks, one row at a time")
 figure.savefig("serving.png", dpi=110)
 
