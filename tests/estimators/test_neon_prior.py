@@ -481,17 +481,6 @@ def test_learn_noiseless_prior_of_few_functions_is_wider():
     assert_allclose(few, np.sqrt(2) * many, rtol=1e-3)  # the standard deviation of Student's t
 
 
-def test_learn_noiseless_prior_takes_no_tolerance_that_is_good_by_chance():
-    """Left-out errors of 30 functions: larger where they are met closely, but for one tolerance."""
-    sizes = np.ones(len(_prior._NOISELESS_CANDIDATES))
-    sizes[:5] = 4.0
-    sizes[2] = 1.1
-    network, variances = np.repeat(sizes[:, None], 30, axis=1), np.ones((len(sizes), 30))
-    errors = _prior._Errors(network, network, variances, variances, np.ones(30))
-    found = _prior._NoiselessErrors(errors, np.zeros(30, dtype=int), 30).learn(0)
-    assert found.mean == found.draws == 5
-
-
 def test_likeliest_factor_is_that_of_the_errors():
     rng = np.random.default_rng(0)
     epistemic = rng.uniform(0.5, 2, 2000)

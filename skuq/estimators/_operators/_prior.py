@@ -233,13 +233,9 @@ class _NoiselessErrors:
         self._mean = self._closest(np.log(sizes))
 
     def _closest(self, losses):
-        """Find the smallest candidate down to which none is clearly worse than the best one.
-
-        One that is good by chance, between worse ones, gave means that miss more than constants.
-        """
-        loss = (losses - losses.min()) * self._n_functions / 2
-        worse = np.flatnonzero(loss[: losses.argmin()] > _NOISELESS_ADVANTAGE)
-        return int(worse[-1]) + 1 if len(worse) else 0
+        """Find the smallest candidate that is not clearly worse than the best one."""
+        advantage = (losses - losses.min()) * self._n_functions / 2
+        return int(np.argmax(advantage <= _NOISELESS_ADVANTAGE))
 
     def _losses(self, k):
         """Compute the loss of group k for all candidates of the draws, each at its best scale."""
