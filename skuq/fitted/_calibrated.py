@@ -1,6 +1,6 @@
 """Calibrate the distributions that any fitted estimator predicts.
 
-Calibrations may differ between groups of rows, and can be updated with a stream of truths.
+Calibrations may differ between groups of rows, and can be updated with a stream of observed values.
 """
 
 from __future__ import annotations
@@ -558,14 +558,14 @@ _FAR = 1000  # predicted standard deviations beyond which a truth gives a warnin
 @saved_as("fitted.AdaptedCalibration")
 @dataclass(frozen=True, eq=False)
 class AdaptedCalibration(DerivedCalibration):
-    """Calibration with corrections learnt from later truths.
+    """Calibration with corrections learnt from later rows.
 
     Attributes
     ----------
     start : Calibration, GroupedCalibration or WeightedCalibration
         Calibration that was learnt in `fit`.
     tracker : QuantileTracker
-        Corrections learnt from later truths.
+        Corrections learnt from later rows.
     """
 
     start: Any
@@ -589,11 +589,11 @@ class AdaptedCalibration(DerivedCalibration):
 
     @property
     def drift(self) -> CalibrationDrift:
-        """Deviation of the calibration of `fit` from the truths that came since."""
+        """Deviation of the calibration of `fit` from the rows that came since."""
         return self.tracker.drift(np.shape(self.scale))
 
     def updated(self, estimator: Any, X: Any, y: np.ndarray) -> AdaptedCalibration:
-        """Learn from truths (n[, m]), in the order of their arrival."""
+        """Learn from observed values (n[, m]), in the order of their arrival."""
         mixture = regressor_distribution(estimator, X, self.method, np.shape(self.scale))
         # Under the calibration of `fit`: the tracked quantiles are those of its scores.
         scores = normal_scores(self.start.smooth(mixture, X), y)
@@ -648,7 +648,7 @@ class AdaptedClassCalibration:
 
 
 def adapt(calibration: Any) -> AdaptedCalibration | AdaptedClassCalibration:
-    """Make a calibration one that can be updated with truths, if it is not."""
+    """Make a calibration one that can be updated with observed values, if it is not."""
     if isinstance(calibration, AdaptedCalibration | AdaptedClassCalibration):
         return calibration
     if isinstance(calibration, ClassCalibration):

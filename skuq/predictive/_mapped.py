@@ -327,7 +327,7 @@ def increasing(nominal: np.ndarray, tracked: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class AdaptedDistribution(Calibrated):
-    """Distribution with normal scores mapped to those observed for truths.
+    """Distribution with normal scores mapped to those of observed values.
 
     The quantile of level p is the y at which the base distribution has the score r(z), where z is
     the standard normal quantile at p. The map r corrects a bias (r(0) is not 0), a wrong width (the

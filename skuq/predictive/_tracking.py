@@ -100,11 +100,11 @@ class CalibrationDrift:
 @saved_as("predictive.QuantileTracker")
 @dataclass(frozen=True, eq=False)
 class QuantileTracker:
-    """Quantiles of normal scores of truths, updated as truths arrive.
+    """Quantiles of normal scores of observed values, updated as these arrive.
 
     Each step size tracks every quantile by online gradient descent on its pinball loss: after a
     truth the quantile of level p moves up by the step times p, or down by the step times 1 - p. In
-    the long run a share p of the truths is below it, for any sequence of truths that arrive in
+    the long run a share p of the values is below it, for any sequence of values that arrive in
     updates of up to 24 rows. After an update of more rows, predictions take the average of its
     later steps, and the next update goes on from the last step. Steps are in units
     of the current spread of the scores, so that errors can become a hundred times larger or
@@ -169,9 +169,9 @@ class QuantileTracker:
         return increasing(NOMINAL, np.einsum("km,kqm->qm", self.weights, self.averages))
 
     def updated(self, scores: np.ndarray) -> QuantileTracker:
-        """Learn from the normal scores (T, m) of truths, in the order of their arrival.
+        """Learn from the normal scores (T, m) of observed values, in the order of their arrival.
 
-        All rows count as predicted before the first of their truths was known: step sizes are
+        All rows count as predicted before the first of their values was known: step sizes are
         judged by their quantiles before the update.
         """
         losses = np.stack([self._losses(column, k) for k, column in enumerate(scores.T)], axis=1)
@@ -201,7 +201,7 @@ class QuantileTracker:
         # The last step reflects mainly the last 24 rows, such as those of a weekend. If many rows
         # arrive together, the average is a better prediction of as many more.
         averages = later / (n_steps - n_steps // 2) if n_steps else self.averages
-        # Normal scores of the truths under the tracked quantiles.
+        # Normal scores of the observed values under the tracked quantiles.
         tracked = [
             np.interp(column, knots, NOMINAL, left=-np.inf, right=np.inf)
             for column, knots in zip(scores.T, self.quantiles.T)
@@ -257,7 +257,7 @@ def _spread(quantiles: np.ndarray) -> np.ndarray:
 # calibration as it was.
 CLASS_MEMORIES = np.array([10.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0, np.inf])
 _MOVES = np.isfinite(CLASS_MEMORIES)[:, None]
-# Precision of the prior, in rows: with few truths the slope stays near 1 and biases near 0.
+# Precision of the prior, in rows: with few values the slope stays near 1 and biases near 0.
 _SLOPE_PRECISION = 10.0
 _BIAS_PRECISION = 1.0
 _SHARE = 1e-3  # share of the weight that is redistributed with each call
@@ -356,7 +356,7 @@ class LogitTracker:
         return cls(parameters, np.zeros((k, d, d)), np.full(k, 1 / k), 0, np.empty((0, 2)))
 
     def probabilities(self, proba: np.ndarray) -> np.ndarray:
-        """Correct probabilities (T, C) according to the truths seen so far."""
+        """Correct probabilities (T, C) according to the values observed so far."""
         return np.einsum("k,ktc->tc", self.weights, self._each(proba))
 
     def _each(self, proba: np.ndarray) -> np.ndarray:

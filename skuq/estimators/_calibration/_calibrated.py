@@ -81,7 +81,7 @@ class CalibratedUncertainty:
     """Methods that calibrated regressors and classifiers have in common.
 
     A subclass has four methods. `_read_targets` validates the targets of `fit`, and returns them
-    and the classes, None for numbers; `_check_truths` validates those of `partial_calibrate`.
+    and the classes, None for numbers; `_check_observed` validates those of `partial_calibrate`.
     `_predictor` makes the function of a fitted estimator and X that predicts before calibration.
     `_learn` learns a calibration from predicted rows, weighted by a density ratio if there is one.
     """
@@ -250,7 +250,7 @@ class CalibratedUncertainty:
         X : array-like of shape (n, n_features)
             Rows whose targets have been observed.
         y : array-like of shape (n,), or of numbers (n, n_outputs)
-            Truths of the rows, in the order of their arrival. One row's may be a number or label.
+            Observed y of the rows, in the order of arrival. One row's may be a number or label.
         time : array-like of shape (n,) or None, default=None
             Times of the rows, numbers or dates, for checking their order. None checks nothing.
 
@@ -271,7 +271,7 @@ class CalibratedUncertainty:
         """
         check_is_fitted(self)
         X = self.fitted_.inputs.validate(X, self)
-        y = self._check_truths([y] if np.ndim(y) == 0 else y)
+        y = self._check_observed([y] if np.ndim(y) == 0 else y)
         check_consistent_length(X, y)
         # Nothing is learnt before all arguments are checked.
         last_time = _check_order(time, len(y), getattr(self, "last_time_", None))
@@ -481,7 +481,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
             calibration = ConditionalCalibration(calibration, self._fit_errors(rows), spacing)
         return calibration if ratio is None else WeightedCalibration(calibration, ratio)
 
-    def _check_truths(self, y):
+    def _check_observed(self, y):
         y = check_array(
             fill_masked(y),
             ensure_2d=False,
@@ -681,7 +681,7 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
             rows, self.method, classes, self.group_by, epistemic=self.calibrate_epistemic
         )
 
-    def _check_truths(self, y):
+    def _check_observed(self, y):
         return class_codes(column_or_1d(fill_masked(y), warn=True), self.classes_)
 
     @property
@@ -768,11 +768,11 @@ def _check_order(time: Any, n_rows: int, last: Any) -> Any:
         ) from error
     if len(back):
         raise ValueError(
-            f"`time` must not go back: truths are learnt in order. Row {back[0] + 1} is of "
+            f"`time` must not go back: rows are learnt in order. Row {back[0] + 1} is of "
             f"{time[back[0] + 1]}, the row before of {time[back[0]]}. Sort the rows by time."
         )
     if begins_before_last:
         raise ValueError(
-            f"`time` must not go back: truths up to {last} have been learnt already. Got {time[0]}."
+            f"`time` must not go back: rows up to {last} have been learnt already. Got {time[0]}."
         )
     return time[-1]

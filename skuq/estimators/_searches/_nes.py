@@ -271,8 +271,8 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is 8
         folds in the tabular space (5 above 20,000 rows, fewer below 16), whose folds train as one
         program, and 0.25 in other spaces.
-        Above 10,000 rows it is 0.15 if `max_time` is too short for one trial of all folds (about
-        160 seconds) and no trials are stored: a search then tries several networks.
+        For classes it is 0.15 above 10,000 rows if `max_time` is too short for one trial of all
+        folds (about 160 seconds) and no trials are stored: a search then tries several networks.
     refit : bool, default=False
         Whether to train again on all rows after everything has been chosen. Rows of
         `validation_data` are among them. Each member trains for the number of epochs that was best
