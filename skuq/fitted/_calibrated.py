@@ -36,6 +36,7 @@ from skuq.predictive import (
     Mixture,
     NestedGaussianMixture,
     RecalibratedMixture,
+    TransformedMixture,
     TwoPieceNormal,
 )
 from skuq.predictive._categorical import scaled_probabilities
@@ -491,6 +492,8 @@ def regressor_distribution(
         kinds = (Mixture, TwoPieceNormal) if method == "scale" else normals
         if not isinstance(distribution, kinds):
             advice = "" if method == "scale" else ' Use method="scale", which takes more kinds.'
+            if isinstance(distribution, TransformedMixture):
+                advice += ' Or fit with target_transform="standard".'
             raise TypeError(
                 f"With method={method!r} `estimator` must predict a "
                 f"{' or a '.join(kind.__name__ for kind in kinds)}. {type(model).__name__} "

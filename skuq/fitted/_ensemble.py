@@ -162,7 +162,10 @@ def ensemble_to_keras(ensemble: Any, ddof: int = 0) -> Any:
     if isinstance(head.head if isinstance(head, PackedHead) else head, QuantileHead):
         refuse_keras('those of loss="quantiles" are integrals')
     if targets.is_transformed:
-        refuse_keras(f"those with target_transform={targets.scaling.kind!r} are integrals")
+        refuse_keras(
+            f"those with target_transform={targets.scaling.kind!r} are integrals, where "
+            'target_transform="standard" has none'
+        )
     keras, ops = backend.keras, backend.ops
     networks = [keras_model(member) for member in ensemble.members]
     # Layers of several members may have equal names: a model needs different ones.
