@@ -491,6 +491,9 @@ def _losses_with_noise(
 
 
 FEWEST_ROWS = 30  # with fewer, nothing is fitted
+_PART_PRECISION = (
+    5.0  # of the prior of factors of noise and model, which differ little in many data
+)
 _PRIOR_ROWS = 100  # weight of "no correction", in rows
 _BOUNDS = [(-6.0, 6.0), (-20.0, 6.0)]  # of the logarithms of the squared factor and floor
 _FLOORS = (-8.0, -4.0, -1.0)  # where the search for the second begins
@@ -521,9 +524,10 @@ def fit_out_of_bag(
     members' means. The tail then gives the calibrated distribution the shape of the errors, see
     `fit_tail`.
 
-    Priors protect ensembles with few rows. ``log(a**2)`` is standard normal, and so are those of
-    the factors below, because rows of equal variance cannot tell factors from a floor. The fitted
-    variance is averaged with the predicted one, which counts as much as 100 rows.
+    Priors protect ensembles with few rows. ``log(a**2)`` is standard normal, and those of the
+    factors below have a fifth of its variance, because rows of equal variance cannot tell factors
+    from a floor. The fitted variance is averaged with the predicted one, which counts as much as
+    100 rows.
 
     This calibrates the sum of noise and model. How much of it is the model's shows in how errors
     grow with the members' disagreement: they are most likely to come from normals of variance
@@ -568,7 +572,8 @@ def fit_out_of_bag(
     factor, floor = fit_scale((y - centre) ** 2, noise + spread, weight)
     shared = 0.0
     if (spread > 0).any():
-        parts = _fit_variances((y - centre) ** 2, [noise, spread], weight)
+        # Where rows do not tell the parts apart, the members' own split is the best guess.
+        parts = _fit_variances((y - centre) ** 2, [noise, spread], weight, _PART_PRECISION)
         shared = math.sqrt(max(parts[1] - factor**2, 0.0))
     # The unseen members' means differ by less than those of all members: widen each normal by the
     # rest of the spread.
@@ -652,18 +657,21 @@ def fit_scale(
 
 
 def _fit_variances(
-    squared_error: np.ndarray, terms: Sequence[np.ndarray], weight: np.ndarray
+    squared_error: np.ndarray,
+    terms: Sequence[np.ndarray],
+    weight: np.ndarray,
+    precision: float = 1.0,
 ) -> np.ndarray:
     """Fit the squared factors of variances (n, m), and a squared floor that is added to them.
 
-    Errors are normal, and so is the prior of each squared factor's logarithm, with variance 1. The
-    result is 1 for each and 0 if errors are not finite.
+    Errors are normal, and so is the prior of each squared factor's logarithm, with mean 0 and this
+    precision. The result is 1 for each and 0 if errors are not finite.
     """
     used = weight > 0
     squared_error, n_used = squared_error[used], int(used.sum())
     # The floor is a term of its own: variances (n_terms, n, m).
     variances = np.stack([*(term[used] for term in terms), np.ones_like(squared_error)])
-    prior = np.array([1.0] * len(terms) + [0.0]) / n_used
+    prior = precision * np.array([1.0] * len(terms) + [0.0]) / n_used
     # Weights (n, 1) of the entries (n, m), which sum to 1 over all of them.
     rows = (weight[used] / weight[used].sum())[:, None] / squared_error.shape[-1]
 
