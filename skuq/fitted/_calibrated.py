@@ -555,7 +555,7 @@ def without_classes(mixture: CategoricalMixture, lost: np.ndarray) -> Categorica
     )
 
 
-_FAR = 1000  # predicted standard deviations beyond which a truth gives a warning
+_FAR = 1000  # predicted standard deviations beyond which an observed value gives a warning
 
 
 @saved_as("fitted.AdaptedCalibration")

@@ -572,7 +572,7 @@ def fit_out_of_bag(
     factor, floor = fit_scale((y - centre) ** 2, noise + spread, weight)
     shared = 0.0
     if (spread > 0).any():
-        # Where rows do not tell the parts apart, the members' own split is the best guess.
+        # The prior keeps the members' own split if the errors say little about the parts.
         parts = _fit_variances((y - centre) ** 2, [noise, spread], weight, _PART_PRECISION)
         shared = math.sqrt(max(parts[1] - factor**2, 0.0))
     # The unseen members' means differ by less than those of all members: widen each normal by the

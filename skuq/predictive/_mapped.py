@@ -131,7 +131,8 @@ class TransformedMixture(Mixture):
             rest = self._moments[1]
         else:
             return 0.0
-        # Of the rest, each member's share is that of the transformed y.
+        # The variance of a member is noise and shared error in the ratio that they have in the
+        # transformed y.
         own = inner.member_shared
         noise = rest * inner.member_variances / (inner.member_variances + own)
         return np.maximum(self._moments[1] - noise, 0)

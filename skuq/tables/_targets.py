@@ -134,6 +134,8 @@ class NumberTargets(Targets):
         Head that converts raw outputs to distributions of the standardised y.
     scaling : TargetScaling or TargetTransform
         Scale of y, fitted by `fit`.
+    is_automatic : bool
+        Whether `fit` chooses between scaling and transforms by the tails of y.
     std_factor, noise_floor : float
         Calibration of mixtures of normals: a factor of all standard deviations, and a standard
         deviation added to each member's noise in quadrature, in units of the standardised y.

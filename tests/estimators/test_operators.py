@@ -659,7 +659,7 @@ def test_fit_of_few_functions_or_an_epinet_has_the_papers_scale():
 
 
 def test_fit_learns_the_scale_anew_in_a_warm_start(monkeypatch):
-    # As if there were enough functions for the previous scale not to stay.
+    # With more functions than before, whatever their number, the scale is learnt again.
     monkeypatch.setattr("skuq.estimators._operators._conditioned._MOST_GROWTH", 1)
     monkeypatch.setattr("skuq.estimators._operators._conditioned._SCALE_STEPS", 600)
     X, T = (np.random.default_rng(k).random((n, 2)) for k, n in enumerate((40, 300)))

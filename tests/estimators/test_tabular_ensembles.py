@@ -115,7 +115,7 @@ def test_shared_errors_leave_the_density_as_it_is(pair, table, n_outputs):
     assert_allclose(after.total, before.total, rtol=1e-9)
     assert_allclose(after.total**2, after.aleatoric**2 + after.epistemic**2, rtol=1e-9)
     assert (after.epistemic > before.epistemic).all() and (after.aleatoric > 0).all()
-    # Where every normal is wide enough, all of it moves.
+    # Narrow normals can give less than the shared error to the epistemic part, and none gives more.
     unit = none.fitted_.targets.std_factor
     moved = np.sqrt(after.epistemic**2 - before.epistemic**2)
     ratio = moved / np.sqrt(distribution._disagreement) * unit

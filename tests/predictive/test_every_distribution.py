@@ -131,7 +131,7 @@ def spread(make):
 
 
 def shared(make):
-    """Of members a part of whose normals is an error that they share."""
+    """Make mixtures in which a part of each normal's width is an error that all members share."""
 
     def made(m):
         m = make(m)

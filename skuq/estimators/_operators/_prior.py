@@ -191,7 +191,7 @@ def learn_noiseless_prior(members, make_process, y, importance, unseen, groups, 
 def recall_prior(by_group, groups, std, n_functions):
     """Make the prior and the widths of `learn_noiseless_prior` from those of each noise group.
 
-    Where all values that it was learnt from are equal, `n_functions` is 0: it says nothing.
+    If all values were equal, nothing was learnt from them, and `n_functions` is 0.
     """
     priors = _GroupPriors(groups, std.size)
     priors.by_group = by_group
