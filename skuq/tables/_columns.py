@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
 from numbers import Real
@@ -30,11 +31,14 @@ def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: in
 
     X can be an array, a list, or a frame of pandas, polars or pyarrow; missing values are allowed.
     With `reset` the owner (an estimator) stores the number and names of the columns; otherwise they
-    are compared. Raise ValueError or TypeError if X is empty, sparse, lazy or no table, if it has
-    other columns than in `fit`, or if two columns have the same name.
+    are compared. Raise ValueError or TypeError if X is empty, sparse, lazy, records or no table, if
+    it has other columns than in `fit`, or if two columns have the same name.
     """
     refuse_lazy(X)
     refuse_sparse(X)
+    first = X[0] if isinstance(X, list) and X else X
+    if isinstance(first, dict) or getattr(getattr(X, "dtype", None), "names", None):
+        raise TypeError("X has its columns in dicts or records. Give `pandas.DataFrame(X)`.")
     if not is_frame(X):
         X = fill_masked(X)
         array = validate_data(
@@ -190,9 +194,11 @@ class Columns:
         """
         if isinstance(self._column(k).dtype, pd.CategoricalDtype):
             return False
-        names = self.labels(k).names
-        found = _recognise([str(name).strip() for name in names[:_MOST_TEXTS]], self.expression(k))
-        if found is None or (found.what == "numbers" and len(names) <= _FEW_NUMBERS):
+        names, code = self.labels(k).names, self.expression(k)
+        if infer_dtype(self._column(k), skipna=True) == "bytes":
+            code += '.str.decode("utf-8")'
+        found = _recognise([str(name).strip() for name in names[:_MOST_TEXTS]], code)
+        if found is None or (found.what in ("numbers", _PARTS) and len(names) <= _FEW_NUMBERS):
             return False
         warn_user(
             f"Column {self.name(k)!r} holds {found.what} as text, such as {found.examples[0]!r} "
@@ -252,7 +258,9 @@ class Columns:
             for i, value in enumerate(names):
                 # Whole numbers are read as floats if values are missing: 1.0 is "1", too.
                 is_whole = isinstance(value, float | np.floating) and float(value).is_integer()
-                texts[i] = str(int(value) if is_whole else value)
+                is_bytes = isinstance(value, bytes)
+                value = int(value) if is_whole else value
+                texts[i] = value.decode(errors="replace") if is_bytes else str(value)
             # Different values can have the same text, as 1 and "1": merge them.
             places, names = pd.factorize(texts)
             codes = np.append(places, -1)[codes]
@@ -264,20 +272,26 @@ _MOST_TEXTS = 1000  # distinct texts of a column that are looked at
 _FEW_NUMBERS = 10  # as many distinct numbers as text are often codes of categories
 _SHARE = 0.9  # share of texts of one kind; others may be words for a missing value
 _CLOCK = r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp]\.?[Mm]\.?)?"
+_MONTH = "(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
 _DAY = (
     r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])"
     r"|\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{4}[-/](0?[1-9]|1[0-2])|\d{4}[- ]?Q[1-4]"
+    rf"|(0?[1-9]|1[0-2])/(19|20)\d\d|\d{{4}}[- ]{_MONTH}"
     r"|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}|\d{1,2}[-/]\d{1,2}[-/]\d{2}|\d{2}\.\d{2}\.\d{2}"
     r"|(?=.*\d)([A-Za-z]{3,9}[,.]? )?(\d{1,2}[-. ]*)?"
-    r"(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*[-., ]*(\d{1,2}[-., ]+)?\d{2,4}"
+    rf"{_MONTH}[-., ]*(\d{{1,2}}[-., ]+)?\d{{2,4}}"
 )
 _DATE = rf"({_DAY})([T ]+{_CLOCK})?( ?(Z|UTC|[-+]\d{{2}}:?\d{{2}}))?"
+# Several numbers in one text. Three digits that begin with 0 are a code.
+_PARTS, _LONGEST_PARTS = "several numbers in one", 40
+_PART, _CODE = r"-?\d+(?:\.\d+)?", r"(?<!\d)(?<!\.)0\d\d"
 # Number with groups of three digits, and a currency before or a unit behind it.
 _QUANTITY = re.compile(
-    r"(?P<sign>(?:[$€£¥]|(?:USD|EUR|GBP|JPY|CHF|CNY|INR|AUD|CAD)\b)?)\s*"
-    r"(?P<number>(?=[-+]?[.,]?\d)[-+]?(?:\d{1,3}(?P<group>[ ,.'\u00a0\u202f])\d{3}"
-    r"(?:(?P=group)\d{3})*|\d+)?(?:[.,]\d+)?(?:[eE][-+]?\d+)?)"
-    r"\s*(?P<unit>(?:[%‰°€$£¥]|[^\W\d_])[^\d\s,;:]{0,7}[²³\d]?)?"
+    r"(?P<sign>(?:[A-Z]{0,3}[$¢£¥\u20a0-\u20cf]|Rs\.?|"
+    r"(?:USD|EUR|GBP|JPY|CHF|CNY|INR|AUD|CAD)\b)?)\s*"
+    r"(?P<number>(?=[-+]?[.,]?\d)[-+]?(?:\d{1,3}(?P<group>[ ,.'\u00a0\u202f])"
+    r"(?:\d{2,3}(?P=group))*\d{3}|\d+)?(?:[.,]\d+)?(?:[eE][-+]?\d+)?)"
+    r"\s*(?P<unit>(?:[%‰°$¢£¥\u20a0-\u20cf]|[^\W\d_])[^\d\s,;:]{0,7}[²³\d]?)?"
 )
 # Regular expressions, and what replaces them to write a number as `_QUANTITY` does.
 _REWRITES = {
@@ -333,7 +347,7 @@ def _recognise(texts: list[str], column: str) -> _Text | None:
                 reading = f"It reads {dates[k]!r} as {read[k]:%d %B %Y}."
                 advice = f"Convert them to numbers first, as {days} does. {reading}"
             return _Text("dates", dates, advice)
-    return _recognise_numbers(texts, column, enough)
+    return _recognise_numbers(texts, column, enough) or _recognise_parts(texts, column, enough)
 
 
 def _date_settings(dates: list[str]) -> dict[str, Any]:
@@ -354,6 +368,11 @@ def _date_settings(dates: list[str]) -> dict[str, Any]:
 def _recognise_numbers(texts: list[str], column: str, enough: float) -> _Text | None:
     """Recognise numbers among distinct texts, if there are `enough`."""
     code, plain, what = column, texts, "numbers"
+    # Digits of other scripts, which pandas does not read.
+    digits = {c for text in texts for c in text if c.isdecimal() and not c.isascii()}
+    if digits:
+        table = {ord(c): str(int(c)) for c in sorted(digits)}
+        code, plain = f"{code}.str.translate({table})", [text.translate(table) for text in plain]
     for pattern, new in _REWRITES.items():
         before, plain = plain, [re.sub(pattern, new, text) for text in plain]
         if plain != before:
@@ -388,6 +407,20 @@ def _recognise_numbers(texts: list[str], column: str, enough: float) -> _Text | 
         what = "percentages" if units <= {"", "%"} else "numbers with a unit"
     code = f'pandas.to_numeric({code}, errors="coerce")'
     return _Text(what, examples, f"If they are numbers, convert them first, as {code} does.")
+
+
+def _recognise_parts(texts: list[str], column: str, enough: float) -> _Text | None:
+    """Recognise texts of few forms that hold several numbers each, such as 4h 28m or 120/80."""
+    short = [text for text in texts if len(text) <= _LONGEST_PARTS]
+    numeric = [text for text in short if re.match(_PART, text) and not re.search(_CODE, text)]
+    forms = Counter(re.sub(r"\d+(?:\.\d+)?", "0", text) for text in numeric)
+    common = [form for form, _ in forms.most_common(3) if form.count("0") > 1]
+    if sum(forms[form] for form in common) < enough:
+        return None
+    pattern = r"\D+?".join([f"({_PART})"] * common[0].count("0"))
+    code = f'{column}.str.extract(r"{pattern}").astype(float)'
+    advice = f"If they are numbers, make a column of each first, as {code} does."
+    return _Text(_PARTS, numeric, advice)
 
 
 # Labels of booleans, and of the numbers 0 and 1 that another table may hold instead of them.

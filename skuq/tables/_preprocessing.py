@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
@@ -279,9 +280,10 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         """Tell which share of the rows has a category that `fit` did not see, by column."""
         told = []
         for j in np.flatnonzero((places < 0).any(axis=0)):
-            unseen, known = places[:, j] < 0, self.categories_[j][:2].tolist()
+            unseen, known = places[:, j] < 0, reprlib.repr(self.categories_[j][:2].tolist())
             more = " and others" if len(self.categories_[j]) > 2 else ""
             examples = pd.unique(labels[j].names[labels[j].codes[unseen]])[:2].tolist()
+            examples = reprlib.repr(examples)  # cuts long texts
             told.append(
                 f"{columns.name(self.categorical_columns_[j])!r} ({100 * unseen.mean():.3g} % of "
                 f"the rows; such as {examples}, and `fit` saw {known}{more})"

@@ -55,6 +55,9 @@ SIGNED = np.where(np.arange(30) % 2, -NUMBERS, NUMBERS)
 SINCE = (DAYS - pd.Timestamp("2000-01-01")).days.to_numpy(float)
 UNTIL_GAP = [*SINCE[:29], np.nan]
 MONTHS = pd.date_range("2014-01-01", periods=30, freq="MS")
+MONEY = 123100.5 + np.arange(30)
+HOURS = np.column_stack([np.arange(30), 59 - np.arange(30)])
+ARABIC = str.maketrans({str(k): chr(0x660 + k) for k in range(10)})
 COMMA = str.maketrans(".,", ",.")
 # Texts, what they are, and the numbers that the advice makes of them.
 TEXTS = {
@@ -91,6 +94,11 @@ TEXTS = {
     "typographic minus": ([f"\u2212{x} km" for x in NUMBERS], "with a unit", -NUMBERS),
     "brackets": ([f"({x})" if k % 2 else str(x) for k, x in enumerate(NUMBERS)], "numbers", SIGNED),
     "limits": ([f"{'<' if x < 5000 else ''}{x}" for x in NUMBERS], "numbers", NUMBERS),
+    "Indian groups": ([f"₹ 1,23,{k + 100}.5" for k in range(30)], "with a unit", MONEY),
+    "other digits": ([str(int(x)).translate(ARABIC) for x in NUMBERS], "numbers", NUMBERS // 1),
+    "month/year": (MONTHS.strftime("%m/%Y"), "dates", (MONTHS - pd.Timestamp("2000-01-01")).days),
+    "bytes": ([str(x).encode() for x in NUMBERS], "numbers", NUMBERS),
+    "hours, minutes": ([f"{k}h {59 - k}min" for k in range(30)], "several numbers", HOURS),
     "plus or minus": ([f"{x} ± 0.1" for x in NUMBERS], "numbers", NUMBERS),
     "plain": ([str(x) for x in NUMBERS], "numbers", NUMBERS),
 }
@@ -107,7 +115,8 @@ def test_dates_and_numbers_as_text_are_told_with_a_way_out(name, as_array, recwa
     column = "x0" if as_array else "a b"
     text = str(told.message)
     assert re.match(rf"Column '{column}' holds .*{what}.* as text, such as ", text)
-    assert repr(texts[0]) in text and repr(next(t for t in texts if t != texts[0])) in text
+    told = [t.decode() if isinstance(t, bytes) else t for t in texts]
+    assert repr(told[0]) in text and repr(next(t for t in told if t != told[0])) in text
     converted = eval(re.search(r"first, as (.*) does\.", text)[1], {"pandas": pd, "X": X})
     np.testing.assert_allclose(converted, numbers, rtol=1e-9)
     # The other way out: they are categories.
@@ -128,6 +137,7 @@ def test_dates_and_numbers_as_text_are_told_with_a_way_out(name, as_array, recwa
             "1.2.3 1.2.4 1.3",
         ),
         *("MAR MAY JAN", "10-20 20-30 30-40", "ID-1 ID-2", "017-00-45 017-00-46", "4wd 2wd fwd"),
+        " ".join(f"{k:03}-{k % 7}" for k in range(20)),
         *("(a) (b) (c)", "-a1 -a2 +a3", "<20 20-30 >30", "21345678 20219999 20213101"),
     ],
 )

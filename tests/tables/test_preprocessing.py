@@ -135,6 +135,8 @@ def test_a_category_only_in_the_test_part_is_zero_everywhere():
     with pytest.warns(UserWarning, match="where `fit` saw none"):
         assert_array_equal(encoder.transform([[None]]), [[0, 0, 0]])
     of_two = TablePreprocessor().fit(np.array([["a"], ["b"]], dtype=object))
+    with pytest.warns(TableWarning, match=r"such as \['d+\.\.\.d+'\]"):  # long texts are cut
+        encoder.transform([["d" * 9999]])
     # Codes in place of the categories: a column wholly unseen.
     with pytest.warns(TableWarning, match=r"100 % of the rows; such as \['1', '0'\]"):
         assert_array_equal(of_two.transform(np.array([[1], [0]])), [[0], [0]])
@@ -295,6 +297,7 @@ REFUSED = [
     (PLAIN[["y"]].iloc[:0], None, r"0 sample\(s\)"),
     (pd.DataFrame(index=range(3)), None, r"0 feature\(s\)"),
     (sparse.eye_array(4).tocsr(), None, "dense data is required"),
+    ([{"a": 1.0}, {"a": 2.0}], None, r"in dicts or records. Give `pandas.DataFrame\(X\)`"),
 ]
 
 
@@ -303,7 +306,8 @@ def test_refused_tables_are_named(table, later, message):
     encoder = TablePreprocessor()
     if later is not None:
         encoder.fit(table)
-    with pytest.raises(TypeError if sparse.issparse(table) else ValueError, match=message):
+    is_no_table = sparse.issparse(table) or isinstance(table, list)
+    with pytest.raises(TypeError if is_no_table else ValueError, match=message):
         encoder.fit(table) if later is None else encoder.transform(later)
 
 
