@@ -16,7 +16,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import Pipeline
 from sklearn.utils import assert_all_finite, column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_array, has_fit_parameter
 
 from skuq._params import BaseSearchCV, check_sample_weight
@@ -77,8 +77,16 @@ def check_targets(y: Any, estimator: Any) -> np.ndarray:
         quoted = re.search("'.*'", str(error))
         label = quoted[0] if quoted else str(error)
         raise ValueError(
-            f"{name} is a regressor, and y must hold numbers. Got the label {label}. Classes are "
-            "for classifiers, for example TabularEnsembleClassifier."
+            f"{name} is a regressor, and y must hold numbers. Got the label {label}. Convert "
+            "texts of numbers first, without units and with decimal points. Classes are for "
+            "classifiers, for example TabularEnsembleClassifier."
+        ) from error
+    except TypeError as error:
+        if "float() argument" not in str(error):
+            raise
+        # Such as dates in an array of objects.
+        raise ValueError(
+            f"y must hold numbers. Got objects: {error}. Convert them first."
         ) from error
     return numbers
 
@@ -100,6 +108,12 @@ def check_labels(y: Any) -> np.ndarray:
         raise ValueError(
             f"y must have labels of one type. Got {' and '.join(kinds)}. Drop rows whose label is "
             "missing, and convert the others."
+        )
+    if kinds not in ([], ["str"]) and type_of_target(y, input_name="y") == "unknown":
+        kind = kinds[0] if kinds[0] in ("bool", "int") else "str"
+        raise ValueError(
+            f"y holds labels of the type {kinds[0]} as objects, which scikit-learn's scores do not "
+            f"take. Give numpy.asarray(y).astype({kind})."
         )
     check_classification_targets(y)
     return y

@@ -307,6 +307,14 @@ REFUSALS = [
         for other, kinds in ((None, "NoneType and str"), (1, "int and str"))
         for labels in (mixed("a", other, "a", other), mixed(other, "a", other, "a"))
     ),
+    (CLASSES, X, mixed(True, False, True, False), r"type bool as .*asarray\(y\).astype\(bool\)"),
+    (
+        DeepEnsembleRegressor(),
+        X,
+        pd.period_range("2020", periods=4),
+        "numbers. Got objects:.*Period",
+    ),
+    (DeepEnsembleRegressor(), X, ["1,5", "2,5", "3", "4"], "'1,5'. Convert texts of numbers"),
 ]
 
 
