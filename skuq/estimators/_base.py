@@ -60,8 +60,10 @@ def fits(fit: Any = None, *, prefer_skip_nested_validation: bool = True) -> Any:
     @functools.wraps(fit)
     def fit_a_copy(self: Any, *args: Any, **kwargs: Any) -> Any:
         new = object.__new__(type(self))  # `copy` would call what subclasses make of it
-        fitted = () if getattr(self, "warm_start", False) else _fitted_attributes(self)
-        vars(new).update({name: v for name, v in vars(self).items() if name not in fitted})
+        warm = getattr(self, "warm_start", False)
+        for name, value in vars(self).items():
+            if warm or name.startswith("__") or not name.endswith("_"):  # no result of a fit
+                vars(new)[name] = value
         try:
             fit(new, *args, **kwargs)
         except BaseException:  # Ctrl-C too
@@ -74,11 +76,6 @@ def fits(fit: Any = None, *, prefer_skip_nested_validation: bool = True) -> Any:
     return fit_context(prefer_skip_nested_validation=prefer_skip_nested_validation)(
         _call_callbacks(fit_a_copy)
     )
-
-
-def _fitted_attributes(estimator: Any) -> set[str]:
-    """Name the attributes that `fit` sets."""
-    return {name for name in vars(estimator) if name.endswith("_") and not name.startswith("__")}
 
 
 def _call_callbacks(fit: Any) -> Any:

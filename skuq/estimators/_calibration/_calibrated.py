@@ -450,22 +450,6 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         """Method that calibrates all rows alike, also where another one follows it."""
         return "scale" if self.method in ("parts", "conditional") else self.method
 
-    def _fit_errors(self, rows):
-        """Fit networks to the errors of rows that the estimator has not seen."""
-        mean, std = (
-            np.concatenate([getattr(mixture, name) for mixture in rows.mixtures])
-            for name in ("mean", "std")
-        )
-        networks = DeepEnsembleRegressor(**_NETWORKS_OF_ERRORS, verbose=self.verbose)
-        # Their own standard deviations are too small on few rows.
-        errors = CalibratedUncertaintyRegressor(networks, cv=KFold(3, shuffle=True, random_state=0))
-        with warnings.catch_warnings():
-            # Errors without structure are predicted no better than by a constant, and may be.
-            warnings.filterwarnings("ignore", "The model predicts its validation rows worse")
-            errors.fit(inputs_of_errors(rows.X, mean, std), rows.y - mean, rows.weight)
-        errors.calibration_rows_ = None  # they are in `rows`
-        return errors
-
     def _predictor(self, classes, output_shape):
         return functools.partial(
             regressor_distribution,
@@ -478,7 +462,21 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         calibration = learn_calibration(rows, method, self.group_by)
         if self.method == "conditional":
             spacing = np.spacing(np.abs(rows.y).max(axis=0))
-            calibration = ConditionalCalibration(calibration, self._fit_errors(rows), spacing)
+            mean, std = (
+                np.concatenate([getattr(mixture, name) for mixture in rows.mixtures])
+                for name in ("mean", "std")
+            )
+            networks = DeepEnsembleRegressor(**_NETWORKS_OF_ERRORS, verbose=self.verbose)
+            # Their own standard deviations are too small on few rows.
+            errors = CalibratedUncertaintyRegressor(
+                networks, cv=KFold(3, shuffle=True, random_state=0)
+            )
+            with warnings.catch_warnings():
+                # Errors without structure are predicted no better than by a constant, and may be.
+                warnings.filterwarnings("ignore", "The model predicts its validation rows worse")
+                errors.fit(inputs_of_errors(rows.X, mean, std), rows.y - mean, rows.weight)
+            errors.calibration_rows_ = None  # they are in `rows`
+            calibration = ConditionalCalibration(calibration, errors, spacing)
         return calibration if ratio is None else WeightedCalibration(calibration, ratio)
 
     def _check_observed(self, y):

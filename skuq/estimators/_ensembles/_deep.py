@@ -103,7 +103,13 @@ class _DeepEnsemble:
         parts = task.splits.parts
         # A sample is of the rows that a member may train on; it validates on the others.
         if self.bootstrap:
-            parts = _draw_bootstrap(task, parts, self.n_members)
+            # None: validation rows are common to all members, or there are none.
+            parts = parts or [(np.arange(len(task.data.x)), None)] * self.n_members
+            rngs = [generator(task.entropy, "bootstrap", k) for k in range(self.n_members)]
+            parts = [
+                (rng.choice(train, size=len(train)), valid)
+                for rng, (train, valid) in zip(rngs, parts)
+            ]
         job = TrainingJob.of_model(
             model,
             task.targets.head,
@@ -122,14 +128,6 @@ class _DeepEnsemble:
             np.full(len(kept), 1 / len(kept)),
             parts=None if task.splits.parts is None else [parts[k] for k in kept],
         )
-
-
-def _draw_bootstrap(task, parts, n_members):
-    """Draw a bootstrap sample of each member's training rows."""
-    # None: validation rows are common to all members, or there are none.
-    parts = parts or [(np.arange(len(task.data.x)), None)] * n_members
-    rngs = [generator(task.entropy, "bootstrap", k) for k in range(n_members)]
-    return [(rng.choice(train, size=len(train)), valid) for rng, (train, valid) in zip(rngs, parts)]
 
 
 @saved_as("estimators.DeepEnsembleRegressor", kind="estimator")

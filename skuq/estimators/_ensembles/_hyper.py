@@ -129,7 +129,13 @@ class _HyperDeepEnsemble:
                 return training.train(job, data, report=progress.epochs)
 
             # rand_search: networks differ in their settings, and start from the same weights.
-            settings = _draw_settings(task.entropy, ranges, self.n_trials)
+            # Rates of dropout and factors of l2 are drawn log-uniformly, one pair for each trial.
+            # One generator for both, in this order: the settings of a seed never change.
+            rng = generator(task.entropy, "settings")
+            drawn = [
+                np.exp(rng.uniform(*np.log(bounds), self.n_trials)) for bounds in ranges.values()
+            ]
+            settings = [dict(zip(ranges, map(float, pair))) for pair in zip(*drawn)]
             first = draw_variables(model, task.seeds(1)[0])
             searched = train(settings, task.seeds(self.n_trials), start=[first] * self.n_trials)
             results = {name: np.array([s[name] for s in settings]) for name in ranges}
@@ -164,14 +170,6 @@ def _check_range(estimator, name, largest=np.inf):
             f"`{name}_range` must be two numbers, 0 < low <= high < {largest}. Got {given!r}."
         )
     return values
-
-
-def _draw_settings(entropy, ranges, n):
-    """Draw rates of dropout and factors of l2 log-uniformly, one pair for each trial."""
-    # One generator for both, in this order: the settings of a seed never change.
-    rng = generator(entropy, "settings")
-    drawn = [np.exp(rng.uniform(*np.log(bounds), n)) for bounds in ranges.values()]
-    return [dict(zip(ranges, map(float, pair))) for pair in zip(*drawn)]
 
 
 def _select(task, pool, n_members, min_members):

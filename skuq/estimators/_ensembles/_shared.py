@@ -319,25 +319,31 @@ def finish(
         estimator.classes_ = targets.classes
     elif estimator.loss == "mse":
         given = getattr(estimator, "noise_std", None)
-        targets, estimator.noise_std_ = _set_noise(targets, given, task, members, weights, parts)
+        if given is None:
+            scale = noise = _residual_std(task.data, members, weights, parts)
+            if not targets.is_transformed:
+                noise = scale * targets.scaling.scale_
+        else:
+            noise = np.broadcast_to(np.asarray(given, dtype=float), targets.n_outputs)
+            scale = noise / targets.scaling.scale_
+        targets = targets.with_noise(np.maximum(scale, _SMALLEST_NOISE).tolist())
+        estimator.noise_std_ = float(noise[0]) if targets.is_1d else noise
     estimator.entropy_ = task.entropy
     ensemble = FittedEnsemble(task.inputs, targets, tuple(members), weights, passes)
     estimator.fitted_ = ensemble.with_far_uncertainty(task.rows, task.entropy)
     if task.splits.validates:
-        parts = _validation_predictions(task.data, members, weights, parts)
+        data = task.data
+        # Members' predictions of the rows that each validated on, with weights and rows.
+        if parts is None or parts[0][1] is None:  # rows common to all members
+            raw = np.stack([member.held_out for member in members])
+            parts = [(raw, weights, data.y_valid, data.weight_valid)]
+        else:
+            parts = [
+                (member.held_out[None], np.ones(1), data.y[rows], weight * data.weight[rows])
+                for member, weight, (_, rows) in zip(members, weights, parts)
+            ]
         warn_if_worse_than_constant(targets, task.data, parts)
     return estimator
-
-
-def _validation_predictions(data, members, weights, parts):
-    """List members' predictions of the rows that each validated on, with weights and rows."""
-    if parts is None or parts[0][1] is None:  # rows common to all members
-        raw = np.stack([member.held_out for member in members])
-        return [(raw, weights, data.y_valid, data.weight_valid)]
-    return [
-        (member.held_out[None], np.ones(1), data.y[rows], weight * data.weight[rows])
-        for member, weight, (_, rows) in zip(members, weights, parts)
-    ]
 
 
 # ------------------------------------------------------------------ noise with loss="mse"
@@ -366,19 +372,6 @@ def _check_noise(estimator: Any, n_outputs: int) -> None:
             f"`noise_std` must be a number >= 0, or {n_outputs} of them, one for each output. "
             f"Got {estimator.noise_std!r}."
         )
-
-
-def _set_noise(targets, given, task, members, weights, parts):
-    """Set known or estimated noise in the head; return targets, and the noise in units of y."""
-    if given is None:
-        scale = noise = _residual_std(task.data, members, weights, parts)
-        if not targets.is_transformed:
-            noise = scale * targets.scaling.scale_
-    else:
-        noise = np.broadcast_to(np.asarray(given, dtype=float), targets.n_outputs)
-        scale = noise / targets.scaling.scale_
-    targets = targets.with_noise(np.maximum(scale, _SMALLEST_NOISE).tolist())
-    return targets, float(noise[0]) if targets.is_1d else noise
 
 
 def _residual_std(data, members, weights, parts):

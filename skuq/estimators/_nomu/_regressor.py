@@ -469,7 +469,19 @@ class NOMURegressor(UncertaintyRegressor):
             resolve_settings(self, "training").fields(_TRAINING_FIELDS),
         )
         if not settings.readout.is_chosen:
-            self._check_without_choice()
+            # Without a choice of the readout, these parameters have no effect.
+            automatic = {"validation": "auto", "refit": True, "early_stopping_patience": "auto"}
+            given = {
+                "validation": not isinstance(self.validation, str) or self.validation == "gaps",
+                "refit": not self.refit,
+                "early_stopping_patience": isinstance(self.early_stopping_patience, Integral),
+            }
+            if name := first_true(given):
+                raise ValueError(
+                    f"`{name}`={getattr(self, name)!r} has no effect, since `readout` has numbers "
+                    "for l_min, l_max and c, and no rows are held out: leave one of these to be "
+                    f"chosen, or {name}={automatic[name]!r}."
+                )
         elif not self.refit and not self._holds_share_out:
             raise ValueError(
                 f"`validation`={self.validation!r} trains on parts of the rows only, so that "
@@ -477,21 +489,6 @@ class NOMURegressor(UncertaintyRegressor):
             )
         self._check_mean(settings.network)
         return settings
-
-    def _check_without_choice(self):
-        """Refuse parameters that only matter if the readout is chosen on held-out rows."""
-        automatic = {"validation": "auto", "refit": True, "early_stopping_patience": "auto"}
-        given = {
-            "validation": not isinstance(self.validation, str) or self.validation == "gaps",
-            "refit": not self.refit,
-            "early_stopping_patience": isinstance(self.early_stopping_patience, Integral),
-        }
-        if name := first_true(given):
-            raise ValueError(
-                f"`{name}`={getattr(self, name)!r} has no effect, since `readout` has numbers for "
-                "l_min, l_max and c, and no rows are held out: leave one of these to be chosen, "
-                f"or {name}={automatic[name]!r}."
-            )
 
     def _check_mean(self, network: NOMUNetwork):
         """Refuse parameters that contradict each other about the mean f."""

@@ -92,7 +92,12 @@ def train_conditioned(trainer, report, *, prior, n_draws):
     """
     members, left_out = _train_bases(trainer, report, learns_scale=prior.scale == "auto")
     rng, m = generator(trainer.entropy, "prior"), trainer.head.n_outputs
-    values = _choose_values(trainer, MAX_VALUES if left_out is None else MAX_EXACT, rng)
+    # Condition on all values, or on those of random rows if there are too many.
+    rows, most = np.arange(len(trainer.data.x)), MAX_VALUES if left_out is None else MAX_EXACT
+    if len(rows) * m > most:
+        rows = np.sort(rng.permutation(rows)[: max(1, most // m)])
+    weight = (trainer.weight / trainer.weight.mean())[rows // trainer.n_queries]
+    values = _Values(rows, trainer.data.y[rows].ravel(), np.repeat(weight, m))
     with one_thread_if_small(len(values.y)):
         make_process = _ProcessMaker(trainer.data.x[values.rows], m, rng)
         choice, widths = _choose_prior(
@@ -142,15 +147,6 @@ def _train_bases(trainer, report, learns_scale):
     members = trainer.train(network, N_FOLDS, report, left_out=left_out, validate=True)
     kept = find_completed(members)
     return tuple(members[k] for k in kept), left_out[kept]
-
-
-def _choose_values(trainer, most, rng):
-    """Choose the values to condition on: all, or those of random rows if there are too many."""
-    rows, m = np.arange(len(trainer.data.x)), trainer.head.n_outputs
-    if len(rows) * m > most:
-        rows = np.sort(rng.permutation(rows)[: max(1, most // m)])
-    weight = (trainer.weight / trainer.weight.mean())[rows // trainer.n_queries]
-    return _Values(rows, trainer.data.y[rows].ravel(), np.repeat(weight, m))
 
 
 def _choose_prior(trainer, scale, make_process, members, left_out, values):

@@ -153,7 +153,14 @@ class OperatorRegressor(UncertaintyRegressor):
         task = read_task(self, inputs, targets, X, Y, sample_weight)
         task = replace(task, rows=task.rows.take(task.rows.used))
         # With noise, networks leave functions out: their errors there tell how large it is.
-        learns_noise, leaves_out = _plan_noise(self, part, len(task.rows.y))
+        n = len(task.rows.y)
+        if isinstance(self.noise_std, str):
+            # A given model has seen all functions, and a likelihood learns its noise itself.
+            learns_noise = self.loss != "nll" and self.pretrained is None
+            learns_noise = leaves_out = learns_noise and n >= part.fewest_to_learn
+        else:
+            learns_noise = False
+            leaves_out = n >= part.fewest_with_noise and bool(np.any(self.noise_std))
         previous = getattr(self, "fitted_", None) if self.warm_start else None
         if previous is not None:
             _refuse_other_widths(previous, task)
@@ -165,7 +172,13 @@ class OperatorRegressor(UncertaintyRegressor):
         trainer = _make_trainer(self, task, training, learns_noise, previous)
         with training_progress(self.verbose) as progress:
             draws, learnt = part.train(trainer, progress.epochs)
-        widths = _make_widths(learnt, trainer.noise, task.targets.scale_)
+        noise = trainer.noise
+        factor = np.ones_like(noise)  # of a known noise: only the epistemic part was to be found
+        if learnt is not None:
+            factor, noise = learnt
+        widths = None
+        if noise.any() or not np.allclose(factor, 1, rtol=1e-12):
+            widths = Widths(factor, noise * task.targets.scale_)
         self.entropy_ = task.entropy
         self.fitted_ = FittedOperator(task.inputs, task.targets, draws, given, widths)
         return self
@@ -586,15 +599,6 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         )
 
 
-def _plan_noise(model: OperatorRegressor, part: _EpistemicPart, n: int) -> tuple[bool, bool]:
-    """Tell whether n functions teach the noise, and whether networks leave functions out."""
-    if isinstance(model.noise_std, str):
-        # A given model has seen all functions, and a likelihood learns its noise itself.
-        learns = model.loss != "nll" and model.pretrained is None and n >= part.fewest_to_learn
-        return learns, learns
-    return False, n >= part.fewest_with_noise and bool(np.any(model.noise_std))
-
-
 def _refuse_contradictions(model: OperatorRegressor, training: dict[str, Any]) -> None:
     """Raise ValueError if parameters of a regressor contradict each other."""
     noise_std, is_known = model.noise_std, not isinstance(model.noise_std, str)
@@ -750,13 +754,3 @@ def _standardised_noise(noise_std, scale):
             f"`noise_std` must be one number, or one for each of the {n_outputs} {each} of y. Got "
             f"shape {noise.shape}."
         ) from error
-
-
-def _make_widths(learnt, noise, scale):
-    """Make the widths of predictions, in units of Y: learnt, of the known noise, or None."""
-    factor = np.ones_like(noise)  # of a known noise: only the epistemic part was to be found
-    if learnt is not None:
-        factor, noise = learnt
-    if not noise.any() and np.allclose(factor, 1, rtol=1e-12):
-        return None
-    return Widths(factor, noise * scale)

@@ -142,10 +142,15 @@ class OperatorTrainer:
             ]
         if self.previous is not None:
             fields["start"] = self._start(network, n_members)
+        if validate:
+            # Without noise networks improve until the learning rate has fallen. With noise the
+            # best epoch is often among the first tenth, but a shorter patience misses better ones.
+            patience = max(_SHORTEST_PATIENCE, round(_PATIENCE * recipe.epochs))
+            recipe = replace(recipe, keep="best", early_stopping_patience=patience)
         job = training.TrainingJob.of_model(
             network,
             self.head,
-            _with_early_stopping(recipe) if validate else recipe,
+            recipe,
             [trial_seed(self.entropy, k) for k in range(n_members)],
             stacked=True,
             **fields,
@@ -311,16 +316,6 @@ class _OrderByFunction:
         return (functions[:, None] * self.n_queries + np.arange(self.n_queries)).ravel()
 
 
-def _with_early_stopping(recipe: Recipe) -> Recipe:
-    """Copy a recipe that keeps the best epoch and stops long after it.
-
-    Without noise networks improve until the learning rate has fallen. With noise the best epoch is
-    often among the first tenth. A shorter patience has missed better epochs.
-    """
-    patience = max(_SHORTEST_PATIENCE, round(_PATIENCE * recipe.epochs))
-    return replace(recipe, keep="best", early_stopping_patience=patience)
-
-
 def fit_widths(
     squared_error: np.ndarray, variance: np.ndarray, weight: np.ndarray, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -450,11 +445,8 @@ def train_ensemble(trainer, report, *, n_members, prior_scale, subsample):
     draws = MemberDraws(tuple(members[k] for k in kept))
     if not learns or len(kept) < 2:
         return draws, None
-    return draws, _widths_of_members(trainer, draws, left_out[kept])
-
-
-def _widths_of_members(trainer, draws, left_out):
-    """Fit the epistemic factor and the noise to functions that members have left out."""
+    # The epistemic factor and the noise are fitted to functions that members have left out.
+    left_out = left_out[kept]
     values, _ = trainer.head.values(ARRAYS, draws.raw(trainer.data.x, draws.index))
     unseen = np.repeat(left_out, trainer.n_queries, axis=1)[..., None]
     # The mean over the members that have not seen a value predicts it.
@@ -462,4 +454,4 @@ def _widths_of_members(trainer, draws, left_out):
     mean = (values * unseen).sum(axis=0) / np.maximum(n_unseen, 1)
     weight = trainer.weight * left_out.any(axis=0)
     error = trainer.data.y - mean
-    return fit_widths(error**2, values.var(axis=0), weight, trainer.noise.shape)
+    return draws, fit_widths(error**2, values.var(axis=0), weight, trainer.noise.shape)

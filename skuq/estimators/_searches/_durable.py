@@ -19,7 +19,7 @@ from skuq.catalog._catalog import CatalogMemory
 from skuq.catalog._folder import catalog_dir_of, find_search, read_estimator
 from skuq.catalog._records import HeldOut
 from skuq.estimators._searches._descriptions import describe, digest_of
-from skuq.exceptions import SearchFailedError, UnsavableError
+from skuq.exceptions import UnsavableError
 from skuq.networks import Decisions
 from skuq.persistence import MissingPart, dumps, loads
 from skuq.search import NESEvolution
@@ -186,22 +186,6 @@ def load_search(cls: Any, path: Any, trusted: Any, params: dict[str, Any]) -> tu
     estimator.set_params(**params)._validate_params()
     estimator.catalog_path_ = path
     return estimator, Catalog.load(path)
-
-
-def first_trials(catalog: Catalog, n_trials: int, path: Any) -> Catalog:
-    """Return the trials that a `fit` with this number of trials would take.
-
-    Raises
-    ------
-    SearchFailedError
-        If none of them has succeeded.
-    """
-    first = Catalog([r for r in catalog if r.trial_number < n_trials], catalog.held_out)
-    if not len(first.completed):
-        raise SearchFailedError(
-            f"None of the {len(first)} trials in {path} has succeeded.", first.records
-        )
-    return first
 
 
 def _missing_parts(value: Any) -> list[MissingPart]:

@@ -30,7 +30,6 @@ from skuq.estimators._base import fits, to_keras
 from skuq.estimators._searches._durable import (
     SELECTION_PARAMETERS,
     begin_search,
-    first_trials,
     load_search,
     open_store,
 )
@@ -50,12 +49,10 @@ from skuq.estimators._searches._trials import (
     NO_CLASS_CALIBRATION,
     Chooser,
     Review,
-    assemble,
     make_leaderboard,
     make_retraining,
     predict_candidates,
     recalibrate,
-    score_trials,
     trials_to_keep,
     warn_of_few_validation_rows,
 )
@@ -388,7 +385,10 @@ class SearchEstimator:
 
     def _predict_by(self, result: SearchResult, chosen: dict[str, Any]) -> Any:
         """Return a copy that predicts by a selection; `chosen` are attributes that describe it."""
-        ensemble = assemble(self.fitted_, result, chosen["selection_"], chosen["calibration_"])
+        members, weights = result.members(chosen["selection_"])
+        empty: Any = self.fitted_.targets
+        targets = empty.with_calibration(*chosen["calibration_"])
+        ensemble = replace(self.fitted_, targets=targets, members=members, weights=weights)
         return self._copy(
             catalog_=result.catalog,
             refitted_=result.refitted,
@@ -509,7 +509,14 @@ class SearchEstimator:
         if self._gives_rows(X, y, sample_weight):
             self._result.check_complete()
             trials = [self._result.networks(k) for k in self.catalog_.completed]
-            new_scores = score_trials(self, trials, X, y, sample_weight)
+            candidates = predict_candidates(self, trials, X, y, sample_weight)
+            scores = [
+                candidates.head.scores(candidates.y, raw.astype("float64"))
+                for raw in candidates.raw
+            ]
+            new_scores = [
+                float(np.average(score, weights=candidates.sample_weight)) for score in scores
+            ]
         return make_leaderboard(self._result, self.selection_, new_scores)
 
     def _gives_rows(self, X, y, sample_weight):
@@ -671,7 +678,13 @@ class SearchEstimator:
         with refuse_broken(estimator.catalog_path_, let=let):
             plan, head = estimator._plan(None), estimator.fitted_.targets.head
             n_trials = estimator._count_trials(plan)
-            result = SearchResult(first_trials(catalog, n_trials, estimator.catalog_path_))
+            first = Catalog([r for r in catalog if r.trial_number < n_trials], catalog.held_out)
+            if not len(first.completed):
+                raise SearchFailedError(
+                    f"None of the {len(first)} trials in {estimator.catalog_path_} has succeeded.",
+                    first.records,
+                )
+            result = SearchResult(first)
             chooser = estimator._chooser(plan.rule)
         with contextlib.ExitStack() as door:
             if "selection" not in params:

@@ -16,7 +16,6 @@ from skuq.catalog._catalog import with_decisions
 from skuq.ensembles import Selection, SelectionRule
 from skuq.ensembles._rules import Candidates
 from skuq.ensembles._selection import check_selection
-from skuq.fitted._ensemble import FittedEnsemble
 from skuq.predictive._calibration import fit_out_of_bag
 from skuq.search import SearchResult
 from skuq.search._search import Retraining
@@ -246,16 +245,6 @@ class Review:
             )
 
 
-def assemble(
-    empty: FittedEnsemble, result: SearchResult, selection: Selection, calibration: Any
-) -> FittedEnsemble:
-    """Make the fitted ensemble of selected trials; `empty` has the scales of inputs and targets."""
-    members, weights = result.members(selection)
-    targets: Any = empty.targets
-    targets = targets.with_calibration(*calibration)
-    return replace(empty, targets=targets, members=members, weights=weights)
-
-
 def predict_candidates(
     estimator: Any, trials: Sequence[Sequence[Member]], X: Any, y: Any, sample_weight: Any
 ) -> Candidates:
@@ -273,15 +262,6 @@ def predict_candidates(
     return (
         candidates if candidates.classifies else replace(candidates, centers=list(candidates.loc))
     )
-
-
-def score_trials(
-    estimator: Any, trials: Sequence[Sequence[Member]], X: Any, y: Any, sample_weight: Any
-) -> list[float]:
-    """Score every completed trial on new rows; `trials` are the networks of each."""
-    candidates = predict_candidates(estimator, trials, X, y, sample_weight)
-    scores = [candidates.head.scores(candidates.y, raw.astype("float64")) for raw in candidates.raw]
-    return [float(np.average(score, weights=candidates.sample_weight)) for score in scores]
 
 
 def make_leaderboard(
