@@ -73,26 +73,17 @@ def fits(fit: Any = None, *, prefer_skip_nested_validation: bool = True) -> Any:
         self.__dict__ = vars(new)
         return self
 
-    return fit_context(prefer_skip_nested_validation=prefer_skip_nested_validation)(
-        _call_callbacks(fit_a_copy)
-    )
+    signature = inspect.signature(fit_a_copy)
 
+    # Calls scikit-learn's callbacks (1.9 and later) at the start, for each step that `Progress`
+    # counts, and at the end, when they can use the fitted estimator.
 
-def _call_callbacks(fit: Any) -> Any:
-    """Call scikit-learn's callbacks (1.9 and later) at the start, for each step and at the end.
-
-    Steps are those that `Progress` counts: trials of a search, epochs of a training, fits of folds.
-    At the end callbacks can use the fitted estimator, which `ScoringMonitor` scores. After an
-    error `fit_context` ends the callbacks.
-    """
-    signature = inspect.signature(fit)
-
-    @functools.wraps(fit)
+    @functools.wraps(fit_a_copy)
     def fit_with_callbacks(self: Any, *args: Any, **kwargs: Any) -> Any:
         # Without callbacks of its own, an estimator inside of another one is silent.
         if not getattr(self, "_skl_callbacks", None):
             with listening(None):
-                return fit(self, *args, **kwargs)
+                return fit_a_copy(self, *args, **kwargs)
         _, X, y, *_ = signature.bind(self, *args, **kwargs).arguments.values()
         context = self._init_callback_context(max_subtasks=None)
         context.call_on_fit_task_begin(estimator=self, X=X, y=y)
@@ -104,11 +95,13 @@ def _call_callbacks(fit: Any) -> Any:
                 step.call_on_fit_task_end(estimator=self)
 
         with listening(count):
-            fit(self, *args, **kwargs)
+            fit_a_copy(self, *args, **kwargs)
         context.call_on_fit_task_end(estimator=self, X=X, y=y, reconstruction_attributes={})
         return self
 
-    return fit_with_callbacks
+    return fit_context(prefer_skip_nested_validation=prefer_skip_nested_validation)(
+        fit_with_callbacks
+    )
 
 
 def training_progress(verbose: Any) -> Progress:

@@ -128,8 +128,20 @@ class ArtificialSampler:
             self.box = _read_box(settings, X)
             ends = scaling.transform(self.box.T.copy())
             low, width = ends[0], ends[1] - ends[0]
-            if kind == "grid":
-                self._draw = self._make_grid_sampler(ends)
+            if kind == "grid":  # every training step gets all points of an equidistant grid
+                # A constant column has one value; the others share the number of points equally.
+                varied = np.ptp(ends, axis=0) > 0
+                n_axis = int(np.floor(self.n_each ** (1 / max(varied.sum(), 1)) + 1e-9))
+                if n_axis < 2:
+                    raise ValueError(
+                        f"A grid of at most `n`={self.n_each} artificial inputs in {varied.sum()} "
+                        'dimensions has one point an axis. Use kind="uniform", or more inputs.'
+                    )
+                sizes = np.where(varied, n_axis, 1).tolist()
+                axes = [np.linspace(low, high, size) for (low, high), size in zip(ends.T, sizes)]
+                points = np.stack([axis.ravel() for axis in np.meshgrid(*axes)], axis=1)
+                self.n_each = len(points)
+                self._draw = lambda n, rng: np.resize(points, (n, points.shape[1]))
             else:
                 self._draw = lambda n, rng: low + width * rng.random((n, len(low)))
         else:
@@ -144,26 +156,6 @@ class ArtificialSampler:
 
     def __call__(self, n: int, rng: np.random.Generator) -> np.ndarray:
         return self._draw(n, rng)
-
-    def _make_grid_sampler(self, ends: np.ndarray) -> Callable:
-        """Make a sampler that gives every training step all points of an equidistant grid.
-
-        `ends` (2, n_features) are the grid's lowest and highest values. Set `n_each` to the number
-        of its points.
-        """
-        # A constant column has one value; the others share the number of points equally.
-        varied = np.ptp(ends, axis=0) > 0
-        n_axis = int(np.floor(self.n_each ** (1 / max(varied.sum(), 1)) + 1e-9))
-        if n_axis < 2:
-            raise ValueError(
-                f"A grid of at most `n`={self.n_each} artificial inputs in {varied.sum()} "
-                'dimensions has one point an axis. Use kind="uniform", or more inputs.'
-            )
-        sizes = np.where(varied, n_axis, 1).tolist()
-        axes = [np.linspace(low, high, size) for (low, high), size in zip(ends.T, sizes)]
-        points = np.stack([axis.ravel() for axis in np.meshgrid(*axes)], axis=1)
-        self.n_each = len(points)
-        return lambda n, rng: np.resize(points, (n, points.shape[1]))
 
     def _make_checked_sampler(self, function: Callable) -> Callable:
         """Make a sampler of the user's function that checks its results, one step at a time."""
@@ -200,7 +192,35 @@ def encode_artificial(kind: Any, inputs: TableInputs, estimator: Any) -> Any:
 def _read_box(settings: ArtificialInputs, X: np.ndarray) -> np.ndarray:
     """Return the bounds (n_features, 2) of artificial inputs: the user's, or those of the rows."""
     if settings.box is not None:
-        return _check_box(settings.box, X)
+        box = settings.box
+        try:
+            box = np.asarray(box, dtype="float64")
+        except (TypeError, ValueError):
+            box = np.empty(0)
+        if box.shape != (X.shape[1], 2) or not np.isfinite(box).all():
+            raise ValueError(
+                f"`box` must be {X.shape[1]} finite pairs (low, high), one per feature. Got {box}."
+            )
+        empty = np.flatnonzero(box[:, 0] >= box[:, 1])
+        if len(empty):
+            raise ValueError(
+                f"`box` must have low < high for every feature. Got {box[empty[0]]} for feature "
+                f"{empty[0]}: a box without volume."
+            )
+        # A box in other units than X, such as standardised ones, usually holds no row.
+        within = np.clip(X, *box.T) == X
+        if within.all(axis=1).any():
+            return box
+        missed = np.flatnonzero(~within.any(axis=0))
+        if len(missed):
+            k = missed[0]
+            reason = f"feature {k} has values from {X[:, k].min():.4g} to {X[:, k].max():.4g}, and "
+            reason += f"the box has {box[k]}"
+        else:
+            reason = "each row is outside of it in some feature"
+        raise ValueError(
+            f"`box` must hold training rows, and holds none: {reason}. `box` is in units of X."
+        )
     low, high = X.min(axis=0), X.max(axis=0)
     if (low == high).all():
         raise ValueError(
@@ -215,35 +235,3 @@ def _read_box(settings: ArtificialInputs, X: np.ndarray) -> np.ndarray:
         margin = max(_MIN_MARGIN, margin)
     reach = margin * (high - low)
     return np.stack([low - reach, high + reach], axis=1)
-
-
-def _check_box(box: Any, X: np.ndarray) -> np.ndarray:
-    """Check the user's box, and that it holds at least one row of X."""
-    try:
-        box = np.asarray(box, dtype="float64")
-    except (TypeError, ValueError):
-        box = np.empty(0)
-    if box.shape != (X.shape[1], 2) or not np.isfinite(box).all():
-        raise ValueError(
-            f"`box` must be {X.shape[1]} finite pairs (low, high), one per feature. Got {box}."
-        )
-    empty = np.flatnonzero(box[:, 0] >= box[:, 1])
-    if len(empty):
-        raise ValueError(
-            f"`box` must have low < high for every feature. Got {box[empty[0]]} for feature "
-            f"{empty[0]}: a box without volume."
-        )
-    # A box in other units than X, such as standardised ones, usually holds no row.
-    within = np.clip(X, *box.T) == X
-    if within.all(axis=1).any():
-        return box
-    missed = np.flatnonzero(~within.any(axis=0))
-    if len(missed):
-        k = missed[0]
-        reason = f"feature {k} has values from {X[:, k].min():.4g} to {X[:, k].max():.4g}, and "
-        reason += f"the box has {box[k]}"
-    else:
-        reason = "each row is outside of it in some feature"
-    raise ValueError(
-        f"`box` must hold training rows, and holds none: {reason}. `box` is in units of X."
-    )

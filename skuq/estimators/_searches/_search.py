@@ -17,6 +17,7 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 from sklearn.base import clone, is_classifier
 from sklearn.utils.validation import check_is_fitted
 
@@ -24,6 +25,7 @@ from skuq._utils._archive import refuse_broken
 from skuq._utils._environment import generator
 from skuq._utils._messages import warn_user
 from skuq.catalog import Catalog
+from skuq.catalog._catalog import with_decisions
 from skuq.catalog._folder import read_retrained
 from skuq.ensembles import Selection, SelectionRule
 from skuq.estimators._base import fits, to_keras
@@ -48,19 +50,18 @@ from skuq.estimators._searches._trials import (
     NO_CALIBRATION,
     NO_CLASS_CALIBRATION,
     Chooser,
-    Review,
-    make_leaderboard,
     make_retraining,
     predict_candidates,
     recalibrate,
     trials_to_keep,
+    warn_of_few_members,
     warn_of_few_validation_rows,
+    warn_of_trials,
 )
 from skuq.estimators._task import (
     Task,
     join_validation,
     read_task,
-    warn_if_worse_than_constant,
 )
 from skuq.exceptions import MissingPartError, SearchFailedError
 from skuq.fitted._ensemble import FittedEnsemble
@@ -235,13 +236,8 @@ class SearchEstimator:
                 chosen = recalibrate(chosen, chooser, result, head)
         vars(self).update(vars(found._predict_by(result, chosen)))
         self.fitted_ = self.fitted_.with_far_uncertainty(task.rows, task.entropy)
-        review = self._review(plan.rule)
-        review.warn_of_few_members()
-        if not self.refitted_:
-            review.warn_of_short_training(self.max_time)
-        review.warn_of_failures()
-        parts = [review.validation_predictions()]
-        warn_if_worse_than_constant(self.fitted_.targets, task.data, parts)
+        warn_of_few_members(self, plan.rule, self.n_members)
+        warn_of_trials(self, task)
         return self
 
     def _make_search(
@@ -397,15 +393,6 @@ class SearchEstimator:
             fitted_=ensemble,
         )
 
-    def _review(self, rule: SelectionRule, n_members: int | None = None) -> Review:
-        return Review(
-            self.catalog_,
-            self.selection_,
-            len(self.fitted_.members),
-            self.n_members if n_members is None else n_members,
-            rule.min_members,
-        )
-
     @property
     def _result(self) -> SearchResult:
         return SearchResult(self.catalog_, self.refitted_, self.repeated_)
@@ -473,7 +460,7 @@ class SearchEstimator:
                 "`reselect` trains nothing: members are now the networks of the search instead of "
                 "those refitted on all rows. Call `fit` to refit them.",
             )
-        self._review(rule, other.n_members).warn_of_few_members()
+        warn_of_few_members(self, rule, other.n_members)
         return self
 
     def leaderboard(self, X=None, y=None, sample_weight=None):
@@ -517,7 +504,33 @@ class SearchEstimator:
             new_scores = [
                 float(np.average(score, weights=candidates.sample_weight)) for score in scores
             ]
-        return make_leaderboard(self._result, self.selection_, new_scores)
+        catalog = self._result.catalog
+        weights = dict(zip(self.selection_.indices.tolist(), self.selection_.weights.tolist()))
+        new = dict(zip(catalog.completed.tolist(), new_scores or []))
+        rows = []
+        for k, record in enumerate(catalog):
+            networks = self._result.networks(k) if record.completed else ()
+            row = {
+                "trial": record.trial_number,
+                "status": record.status,
+                "score": record.score,
+                **({} if new_scores is None else {"new_score": new.get(k, np.nan)}),
+                "weight": weights.get(k, 0.0),
+                "seconds": record.seconds,
+                "share": record.share,
+                "n_networks": len(networks),
+                "n_weights": sum(np.nan if n.weights is None else n.n_weights for n in networks),
+                "message": record.message,
+            }
+            rows.append(with_decisions(row, record.configuration))
+        frame = pd.DataFrame(rows)
+        messages = frame.pop("message")
+        if messages.any():
+            frame["message"] = messages  # the last column
+        # Completed trials first, then the discarded ones.
+        rank = frame["status"].map({"completed": 0, "discarded": 1, "failed": 2})
+        score = frame["score" if new_scores is None else "new_score"]
+        return frame.iloc[np.lexsort((frame["score"], score, rank))].reset_index(drop=True)
 
     def _gives_rows(self, X, y, sample_weight):
         """Tell whether the user gives rows; raise ValueError if they are not complete."""
@@ -711,7 +724,7 @@ class SearchEstimator:
                         "predict. `fit` with the same rows trains them.",
                     )
             estimator = estimator._predict_by(result, chosen)
-        estimator._review(plan.rule).warn_of_few_members()
+        warn_of_few_members(estimator, plan.rule, estimator.n_members)
         return estimator
 
     def _copy(self, **changes):

@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
-import pandas as pd
 
 from skuq._utils._messages import warn_user
 from skuq.catalog import Catalog, Member
-from skuq.catalog._catalog import with_decisions
 from skuq.ensembles import Selection, SelectionRule
 from skuq.ensembles._rules import Candidates
 from skuq.ensembles._selection import check_selection
+from skuq.estimators._task import Task, warn_if_worse_than_constant
 from skuq.predictive._calibration import fit_out_of_bag
 from skuq.search import SearchResult
 from skuq.search._search import Retraining
@@ -175,74 +174,56 @@ def warn_of_few_validation_rows(splits: Splits, shifted: Any) -> None:
     warn_of_few_rows(splits.n_valid, advice if splits.parts is None else "")
 
 
-@dataclass(frozen=True)
-class Review:
-    """A selected ensemble, and what may be wrong with it.
+def warn_of_few_members(estimator: Any, rule: SelectionRule, n_members: int) -> None:
+    """Warn if the ensemble has fewer members than epistemic uncertainty needs.
 
-    Attributes
+    Parameters
     ----------
-    catalog : Catalog
-        The trials.
-    selection : Selection
-        The ensemble that predicts.
-    n_networks : int
-        Number of its networks.
+    estimator : SearchEstimator
+        Fitted, with the ensemble that predicts.
+    rule : SelectionRule
+        What has selected it; its `min_members` are aimed at.
     n_members : int
         Number of members asked for.
-    min_members : int
-        Least number of members that the rule of the selection aims at.
     """
+    found, n = len(estimator.selection_), len(estimator.fitted_.members)
+    wanted = min(rule.min_members, n_members)
+    if found >= wanted and not n == 1 < n_members:
+        return
+    described, consequence = f"{found} members", ""
+    if found == 1:
+        value = "0" if n == 1 else f"that of {n} networks of one configuration"
+        described, consequence = "1 member", f": its epistemic uncertainty is {value}"
+    cause, advice = "no more trials succeeded", "Give the search more trials or more time."
+    if len(estimator.catalog_.completed) > found:
+        cause, advice = "`selection` chose no more", "Another `selection` may choose more."
+        if wanted == 1:
+            advice = "Set `selection__min_members=2`, which `reselect` takes, too."
+    warn_user(f"The ensemble has {described}, as {cause}{consequence}. {advice}")
 
-    catalog: Catalog
-    selection: Selection
-    n_networks: int
-    n_members: int
-    min_members: int
 
-    def warn_of_few_members(self) -> None:
-        """Warn if the ensemble has fewer members than epistemic uncertainty needs."""
-        found, wanted = len(self.selection), min(self.min_members, self.n_members)
-        is_zero = self.n_networks == 1 < self.n_members
-        if found >= wanted and not is_zero:
-            return
-        described, consequence = f"{found} members", ""
-        if found == 1:
-            n = self.n_networks
-            value = "0" if n == 1 else f"that of {n} networks of one configuration"
-            described, consequence = "1 member", f": its epistemic uncertainty is {value}"
-        cause, advice = "no more trials succeeded", "Give the search more trials or more time."
-        if len(self.catalog.completed) > found:
-            cause, advice = "`selection` chose no more", "Another `selection` may choose more."
-            if wanted == 1:
-                advice = "Set `selection__min_members=2`, which `reselect` takes, too."
-        warn_user(f"The ensemble has {described}, as {cause}{consequence}. {advice}")
-
-    def warn_of_short_training(self, max_time: float | None) -> None:
-        """Warn if `max_time` has left no trial of the ensemble a real part of its training."""
-        share = max(self.catalog[k].share for k in self.selection.indices)
-        if share < _MIN_SHARE_TRAINED:
-            warn_user(
-                f"No network of the ensemble got more than {100 * share:.2g} % of its epochs "
-                f"within max_time={max_time}. Most of a short first fit goes into loading and "
-                "compiling, some seconds for each process. Give it more time."
-            )
-
-    def validation_predictions(self) -> tuple[Any, ...]:
-        """Return the selected trials' raw outputs for validation rows, weights, y and weights."""
-        held_out: Any = self.catalog.held_out
-        rows, y, weight = held_out.sets[0]
-        raws = [np.asarray(self.catalog[k].result.held_out)[rows] for k in self.selection.indices]
-        return np.stack(raws), self.selection.weights, y, weight
-
-    def warn_of_failures(self) -> None:
-        """Warn if many trials have failed: some networks diverge, but this has another cause."""
-        failed = [record.message for record in self.catalog if record.failed]
-        if len(failed) > _MOST_FAILURES * len(self.catalog):
-            (message, count), *_ = Counter(failed).most_common(1)
-            warn_user(
-                f"{len(failed)} of {len(self.catalog)} trials failed, {count} of them with: "
-                f"{message} `leaderboard` has the reasons."
-            )
+def warn_of_trials(estimator: Any, task: Task) -> None:
+    """Warn of trials without a real part of their training, failed ones, and bad predictions."""
+    catalog, selection, max_time = estimator.catalog_, estimator.selection_, estimator.max_time
+    share = max(catalog[k].share for k in selection.indices)
+    if share < _MIN_SHARE_TRAINED and not estimator.refitted_:  # `max_time` has cut them short
+        warn_user(
+            f"No network of the ensemble got more than {100 * share:.2g} % of its epochs "
+            f"within max_time={max_time}. Most of a short first fit goes into loading and "
+            "compiling, some seconds for each process. Give it more time."
+        )
+    # Some networks diverge, but many failures have another cause.
+    failed = [record.message for record in catalog if record.failed]
+    if len(failed) > _MOST_FAILURES * len(catalog):
+        (message, count), *_ = Counter(failed).most_common(1)
+        warn_user(
+            f"{len(failed)} of {len(catalog)} trials failed, {count} of them with: "
+            f"{message} `leaderboard` has the reasons."
+        )
+    rows, y, weight = catalog.held_out.sets[0]
+    raw = np.stack([np.asarray(catalog[k].result.held_out)[rows] for k in selection.indices])
+    parts = [(raw, selection.weights, y, weight)]
+    warn_if_worse_than_constant(estimator.fitted_.targets, task.data, parts)
 
 
 def predict_candidates(
@@ -262,39 +243,3 @@ def predict_candidates(
     return (
         candidates if candidates.classifies else replace(candidates, centers=list(candidates.loc))
     )
-
-
-def make_leaderboard(
-    result: SearchResult, selection: Selection, new_scores: Sequence[float] | None = None
-) -> pd.DataFrame:
-    """Tabulate the trials of a search from the best on; see `SearchEstimator.leaderboard`.
-
-    `new_scores` are those of the completed trials on new rows.
-    """
-    catalog = result.catalog
-    weights = dict(zip(selection.indices.tolist(), selection.weights.tolist()))
-    new = dict(zip(catalog.completed.tolist(), new_scores or []))
-    rows = []
-    for k, record in enumerate(catalog):
-        networks = result.networks(k) if record.completed else ()
-        row = {
-            "trial": record.trial_number,
-            "status": record.status,
-            "score": record.score,
-            **({} if new_scores is None else {"new_score": new.get(k, np.nan)}),
-            "weight": weights.get(k, 0.0),
-            "seconds": record.seconds,
-            "share": record.share,
-            "n_networks": len(networks),
-            "n_weights": sum(np.nan if n.weights is None else n.n_weights for n in networks),
-            "message": record.message,
-        }
-        rows.append(with_decisions(row, record.configuration))
-    frame = pd.DataFrame(rows)
-    messages = frame.pop("message")
-    if messages.any():
-        frame["message"] = messages  # the last column
-    # Completed trials first, then the discarded ones.
-    rank = frame["status"].map({"completed": 0, "discarded": 1, "failed": 2})
-    score = frame["score" if new_scores is None else "new_score"]
-    return frame.iloc[np.lexsort((frame["score"], score, rank))].reset_index(drop=True)
