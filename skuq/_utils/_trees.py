@@ -80,15 +80,6 @@ def check_dtype(dtype: Any) -> np.dtype[Any]:
     return made
 
 
-def encode_npy(array: np.ndarray) -> bytes:
-    """Encode an array of a plain dtype as an npy file."""
-    if array.dtype.itemsize == 0:  # empty strings
-        array = array.astype(array.dtype.str.replace("0", "1"))
-    buffer = io.BytesIO()
-    np.lib.format.write_array(buffer, array, version=(1, 0), allow_pickle=False)
-    return buffer.getvalue()
-
-
 def decode_npy(data: bytes) -> np.ndarray:
     """Decode an npy file. Memory is allocated only for bytes that are there."""
     file = io.BytesIO(data)
@@ -174,7 +165,11 @@ class TreeEncoder:
         if kind in (np.ndarray, np.memmap) and is_plain_dtype(value.dtype):
             if id(value) not in self._arrays:
                 name = f"arrays/{len(self._arrays)}.npy"
-                self._arrays[id(value)], self.parts[name] = (value, name), encode_npy(value)
+                array, buffer = value, io.BytesIO()
+                if array.dtype.itemsize == 0:  # empty strings
+                    array = array.astype(array.dtype.str.replace("0", "1"))
+                np.lib.format.write_array(buffer, array, version=(1, 0), allow_pickle=False)
+                self._arrays[id(value)], self.parts[name] = (value, name), buffer.getvalue()
             return self._reference("array", self._arrays[id(value)][1])
         if kind is np.ndarray and value.dtype == object and all(map(_is_scalar, value.flat)):
             return {"@": "objects", "shape": list(value.shape), "items": self._list(value.ravel())}
@@ -279,7 +274,14 @@ class TreeDecoder:
             case {"@": "dict", "items": list(items)}:
                 return self._dict(items)
             case {"@": "objects", "shape": list(shape), "items": list(items)}:
-                return self._object_array(shape, items)
+                array = np.empty(len(items), dtype=object)
+                for k, item in enumerate(items):
+                    array[k] = self._at(k, item)
+                    if not _is_scalar(array[k]):
+                        raise FileFormatError("an array has elements that are more than scalars")
+                if math.prod(shape) != len(items):
+                    raise FileFormatError("an array has not as many elements as its shape says")
+                return array.reshape(shape)
             case {"@": "scalar", "dtype": str(text), "hex": str(digits)}:
                 (scalar,) = check_values(np.frombuffer(bytes.fromhex(digits), check_dtype(text)))
                 return scalar
@@ -329,17 +331,6 @@ class TreeDecoder:
                 raise FileFormatError("it has a key twice, or one that is none")
             decoded[key] = self._at(key, value)
         return decoded
-
-    def _object_array(self, shape: list[Any], items: list[Any]) -> np.ndarray:
-        """Decode an array of Python's scalars."""
-        array = np.empty(len(items), dtype=object)
-        for k, item in enumerate(items):
-            array[k] = self._at(k, item)
-            if not _is_scalar(array[k]):
-                raise FileFormatError("an array has elements that are more than scalars")
-        if math.prod(shape) != len(items):
-            raise FileFormatError("an array has not as many elements as its shape says")
-        return array.reshape(shape)
 
     def _part(self, tag: str, name: str) -> Any:
         """Get an array or a text; all references to it give the same object."""

@@ -354,15 +354,6 @@ ACQUISITIONS: dict[str, type[Acquisition]] = {
 }
 
 
-def check_acquisition(acquisition: Any) -> None:
-    """Raise ValueError if a parameter is neither an acquisition function nor a short form."""
-    if not isinstance(acquisition, Acquisition):
-        raise ValueError(
-            f"`acquisition` must be one of {', '.join(ACQUISITIONS)}, or an Acquisition such as "
-            f"UpperConfidenceBound(beta=2.0). Got {acquisition!r}."
-        )
-
-
 def _batch_best(xp: Any, values: Any) -> Any:
     """Reduce batches (n_draws, n, q) to their best points (n_draws, n)."""
     return xp.max(values, axis=-1) if len(values.shape) == 3 else values

@@ -97,31 +97,6 @@ def named_constraints(given) -> dict[Any, Any]:
     return dict(enumerate(given if isinstance(given, list | tuple) else [given]))
 
 
-def _read_constraints(given, bounds, is_whole) -> list[InputConstraint]:
-    """Validate constraints of the columns of a box (d, 2)."""
-    constraints = []
-    for name, constraint in named_constraints(given).items():
-        if isinstance(constraint, LinearConstraint):
-            constraints.append(_read_linear(name, constraint, bounds, is_whole))
-        elif isinstance(constraint, NonlinearConstraint):
-            lower, upper = (np.atleast_1d(v) for v in (constraint.lb, constraint.ub))
-            if not (lower < upper).all():
-                raise ValueError(
-                    f"Input constraint {name!r} must have lb < ub: points that satisfy an equality "
-                    "are found for a LinearConstraint only. Got "
-                    f"lb={constraint.lb} and ub={constraint.ub}."
-                )
-            constraints.append(InputConstraint(name, constraint.fun, lower, upper, by_point=True))
-        elif callable(constraint) and not isinstance(constraint, type):
-            constraints.append(InputConstraint(name, constraint, -np.inf, 0.0))
-        else:
-            raise TypeError(
-                "`input_constraints` must be LinearConstraint or NonlinearConstraint of SciPy, or "
-                f"functions of X, one or a list or dict of them. Got {constraint!r}."
-            )
-    return constraints
-
-
 def _read_linear(name, constraint, bounds, is_whole):
     """Validate a linear constraint of the columns of a box (d, 2)."""
     A = constraint.A.toarray() if hasattr(constraint.A, "toarray") else constraint.A
@@ -159,7 +134,28 @@ class FeasibleSet:
     """
 
     def __init__(self, given, bounds, is_whole, from_quantiles):
-        self.constraints = _read_constraints(given, bounds, is_whole)
+        self.constraints: list[InputConstraint] = []
+        for name, constraint in named_constraints(given).items():
+            if isinstance(constraint, LinearConstraint):
+                self.constraints.append(_read_linear(name, constraint, bounds, is_whole))
+            elif isinstance(constraint, NonlinearConstraint):
+                lower, upper = (np.atleast_1d(v) for v in (constraint.lb, constraint.ub))
+                if not (lower < upper).all():
+                    raise ValueError(
+                        f"Input constraint {name!r} must have lb < ub: points that satisfy an "
+                        f"equality are found for a LinearConstraint only. Got lb={constraint.lb} "
+                        f"and ub={constraint.ub}."
+                    )
+                self.constraints.append(
+                    InputConstraint(name, constraint.fun, lower, upper, by_point=True)
+                )
+            elif callable(constraint) and not isinstance(constraint, type):
+                self.constraints.append(InputConstraint(name, constraint, -np.inf, 0.0))
+            else:
+                raise TypeError(
+                    "`input_constraints` must be LinearConstraint or NonlinearConstraint of "
+                    f"SciPy, or functions of X, one or a list or dict of them. Got {constraint!r}."
+                )
         self.bounds, self.is_whole, self._from_quantiles = bounds, is_whole, from_quantiles
         self._low, self._width = bounds[:, 0], np.diff(bounds, axis=1)[:, 0]
         linear = [c for c in self.constraints if c.is_linear]

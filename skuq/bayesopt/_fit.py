@@ -22,7 +22,6 @@ from skuq.bayesopt._acquisition import (
     Acquisition,
     PosteriorMean,
     UpperConfidenceBound,
-    check_acquisition,
 )
 from skuq.bayesopt._domain import Domain
 from skuq.bayesopt._feasible import named_constraints
@@ -140,7 +139,11 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         check_surrogate(self.estimator)
-        check_acquisition(self.acquisition)
+        if not isinstance(self.acquisition, Acquisition):
+            raise ValueError(
+                f"`acquisition` must be one of {', '.join(ACQUISITIONS)}, or an Acquisition such "
+                f"as UpperConfidenceBound(beta=2.0). Got {self.acquisition!r}."
+            )
         for name in ("n_draws", "n_initial"):
             check_count(name, getattr(self, name))
         if self.n_draws < 2:

@@ -255,8 +255,16 @@ class Step:
         if isinstance(self.maximizer, MixedInteger):
             return self._maximize_exactly(acquisition)
         given = self._fantasies(others)
-        if self._is_small:
-            return self._choose_greedily(q, acquisition, given)
+        if self._is_small:  # points one after the other, each the best given those before
+            points = self.domain.grid()
+            chosen = np.empty((0, self.domain.n_columns))
+            for _ in range(q):
+                left = points[self._is_available(points, np.vstack([given, chosen]))]
+                if not len(left):  # only a noisy function is asked for more than the domain has
+                    left = points
+                values = self._values_with(np.vstack([given, chosen]), left, acquisition)
+                chosen = np.vstack([chosen, left[np.argmax(values)]])
+            return chosen
         # The acquisition is often high near the best known points: searches start there, too.
         best = np.argsort(-self._values, kind="stable")[:_N_STARTS]
         # Without an objective the draws are the values: searches share one compiled program.
@@ -326,18 +334,6 @@ class Step:
     def _decode(self, encoded):
         """Make points (k, d) of encoded ones (k, D), and undo what rounding does to constraints."""
         return self.domain.feasible.move_inside(self.domain.decode(encoded))
-
-    def _choose_greedily(self, q, acquisition, given):
-        """Choose points of a small domain one after the other, each the best given those before."""
-        points = self.domain.grid()
-        chosen = np.empty((0, self.domain.n_columns))
-        for _ in range(q):
-            left = points[self._is_available(points, np.vstack([given, chosen]))]
-            if not len(left):  # only a noisy function is asked for more than the domain has
-                left = points
-            values = self._values_with(np.vstack([given, chosen]), left, acquisition)
-            chosen = np.vstack([chosen, left[np.argmax(values)]])
-        return chosen
 
     def _climb(self, x, known, acquisition, given):
         """Move x (d,) to better neighbours, as rounding has moved it away from the maximum.

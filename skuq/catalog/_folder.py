@@ -137,7 +137,17 @@ def read_search(folder: Path) -> SearchDescription:
             search = SearchDescription(**_archive.read(file, kind="search"))
             for value, kind in zip(search, (str, dict, int, dict, HeldOut)):
                 _require(type(value) is kind, f"{value!r:.100} is no {kind.__name__}")
-            _check_held_out(search.held_out)
+            for part in (search.held_out, *search.held_out.shifted):
+                n_rows, _ = part.y.shape
+                rows = np.arange(n_rows) if part.rows is None else part.rows
+                _require(
+                    rows.shape == part.weight.shape == (n_rows,), "its held-out rows do not fit"
+                )
+                _require(
+                    rows.dtype.kind in "iu" and bool(np.all(rows >= 0)), "its rows are no positions"
+                )
+                finite = np.isfinite(part.y).all() and np.isfinite(part.weight).all()
+                _require(bool(finite), "its held-out rows are not all finite")
             json.dumps([search.parts, search.space], sort_keys=True)  # raises if it is no JSON
     except FileVersionError:
         raise
@@ -147,17 +157,6 @@ def read_search(folder: Path) -> SearchDescription:
             "used. Restore it from a copy, or delete this folder to start a new search."
         ) from error
     return search
-
-
-def _check_held_out(held_out: HeldOut) -> None:
-    """Raise FileFormatError unless the arrays of held-out rows fit each other."""
-    for part in (held_out, *held_out.shifted):
-        n_rows, _ = part.y.shape
-        rows = np.arange(n_rows) if part.rows is None else part.rows
-        _require(rows.shape == part.weight.shape == (n_rows,), "its held-out rows do not fit")
-        _require(rows.dtype.kind in "iu" and bool(np.all(rows >= 0)), "its rows are no positions")
-        finite = np.isfinite(part.y).all() and np.isfinite(part.weight).all()
-        _require(bool(finite), "its held-out rows are not all finite")
 
 
 def _require(condition: bool, otherwise: str) -> None:

@@ -222,7 +222,25 @@ def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
     """Score the teams of a pool, filter them, and choose one."""
     n_models = len(pool.wrong)
     max_size = rules.check_pool(n_models).largest(n_models)
-    of_pool, focal = _count_errors(pool, rules, rng)
+    # A negative sample of the pool is a row on which any model is wrong. Rows on which all are
+    # right say nothing about how errors are shared. An HQ score takes each member of a team in
+    # turn as its focal model, and counts on the rows on which this one is wrong.
+    used = pool.weight > 0
+    negatives = [np.flatnonzero(pool.wrong.any(axis=0) & used)]
+    wrong_rows = [np.flatnonzero(wrong & used) for wrong in pool.wrong]
+    if rules.n_negatives is not None:
+        negatives, wrong_rows = (
+            [_draw(rows, rules.n_negatives, rng) for rows in sets]
+            for sets in (negatives, wrong_rows)
+        )
+        if few := [len(rows) for rows in wrong_rows if len(rows) < rules.n_negatives]:
+            warn_user(
+                f"{len(few)} of {len(wrong_rows)} models are wrong on fewer than n_negatives="
+                f"{rules.n_negatives} rows (one on {min(few)}). All of their wrong rows are used.",
+            )
+    of_pool, focal = (
+        count_pairs(pool.wrong, sets, pool.weight, pool.labels) for sets in (negatives, wrong_rows)
+    )
     scored = _score_teams(pool, rules, of_pool, focal)
     # The other filters then see the teams of all sizes together.
     scored["kept"] = scored["alpha"]
@@ -277,34 +295,6 @@ def _score_teams(pool: Pool, rules: Rules, of_pool: PairCounts, focal: PairCount
         rounds.append(scored)
         alive = teams[~pruned] if "alpha" in rules.filters else None
     return pd.concat(rounds, ignore_index=True)
-
-
-def _count_errors(
-    pool: Pool, rules: Rules, rng: np.random.Generator
-) -> tuple[PairCounts, PairCounts]:
-    """Count on negative samples how often each model, and each pair of models, is wrong.
-
-    A negative sample of the pool is a row on which any model is wrong. An HQ score takes each
-    member of a team in turn as its focal model, and counts on the rows on which this one is wrong.
-    Return the counts on the pool's negative samples, and those on each focal model's.
-    """
-    used = pool.weight > 0
-    # Rows on which all models are right say nothing about how errors are shared.
-    negatives = [np.flatnonzero(pool.wrong.any(axis=0) & used)]
-    focal = [np.flatnonzero(wrong & used) for wrong in pool.wrong]
-    if rules.n_negatives is not None:
-        negatives, focal = (
-            [_draw(rows, rules.n_negatives, rng) for rows in sets] for sets in (negatives, focal)
-        )
-        if few := [len(rows) for rows in focal if len(rows) < rules.n_negatives]:
-            warn_user(
-                f"{len(few)} of {len(focal)} models are wrong on fewer than n_negatives="
-                f"{rules.n_negatives} rows (one on {min(few)}). All of their wrong rows are used.",
-            )
-    of_pool, by_focal = (
-        count_pairs(pool.wrong, sets, pool.weight, pool.labels) for sets in (negatives, focal)
-    )
-    return of_pool, by_focal
 
 
 def _draw(rows: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:

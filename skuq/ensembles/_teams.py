@@ -282,7 +282,10 @@ class PairCounts:
         elif measure in ("bd", "kw"):
             # "bd": 1 - mean over pairs of (N01 + N10) / N (Formulas 3 and 4).
             # "kw": 1 - sum over rows of l (S - l) / (N S^2), in which l (S - l) counts pairs.
-            disagree = _pair_sum(self._disagree(), teams, sets)
+            # Rows of either error without those of both: |A| + |B| - 2 |A and B|.
+            disagree = _pair_sum(
+                self.wrong[:, :, None] + self.wrong[:, None, :] - 2 * self.both, teams, sets
+            )
             score = 1 - _ratio(disagree, n * (n_pairs if measure == "bd" else size**2), 0.0, n)
         elif measure == "gd":  # 1 - GD = p(2) / p(1) (Formula 7)
             alone = self.wrong[sets[:, None], teams].mean(axis=1)  # n p(1): one member fails
@@ -295,11 +298,6 @@ class PairCounts:
             chance = (2 * _pair_sum(self.chance, teams, sets) + diagonal) / size**2
             score = _ratio(n * agree - chance, n**2 - chance, 1.0, n**2)
         return np.round(score, 12) + 0.0  # turns -0.0 into 0.0
-
-    def _disagree(self) -> np.ndarray:
-        """Compute the weight (F, M, M) of the rows on which exactly one of two models is wrong."""
-        # Rows of either error without those of both: |A| + |B| - 2 |A and B|.
-        return self.wrong[:, :, None] + self.wrong[:, None, :] - 2 * self.both
 
     def _cohen(self) -> np.ndarray:
         """Compute Cohen's kappa of all pairs, (F, M, M): (p_agree - p_chance) / (1 - p_chance)."""

@@ -151,43 +151,6 @@ def predict_pretrained(model: Any, X: Any, shape: tuple[int, ...]) -> np.ndarray
 _TINY = 1e-300  # smaller probabilities count as 0 in entropies
 
 
-def ensemble_to_keras(ensemble: Any, ddof: int = 0) -> Any:
-    """Build one Keras model with copies of the members' weights; see `to_keras` of the estimators.
-
-    Raises ValueError if the mixture's moments cannot be computed in Keras.
-    """
-    targets, head, weights = ensemble.targets, ensemble.targets.head, ensemble.raw_weights
-    if ensemble.passes is not None:
-        refuse_keras("MC dropout averages passes with different dropped units")
-    if isinstance(head.head if isinstance(head, PackedHead) else head, QuantileHead):
-        refuse_keras('those of loss="quantiles" are integrals')
-    if targets.is_transformed:
-        refuse_keras(
-            f"those with target_transform={targets.scaling.kind!r} are integrals, where "
-            'target_transform="standard" has none'
-        )
-    keras, ops = backend.keras, backend.ops
-    networks = [keras_model(member) for member in ensemble.members]
-    # Layers of several members may have equal names: a model needs different ones.
-    for k, network in enumerate(networks):
-        network.name, network.trainable = f"member{k}", False
-    inputs = keras.Input(networks[0].input_shape[1:], dtype="float64", name="X")
-    # Scale in double precision; the networks compute in the single precision of their weights.
-    scaled = ops.cast(ensemble.inputs.transform(inputs, ops), "float32")
-    # Raw outputs (n, K, n_raw); with packed heads the copies become members, too.
-    raws = [keras.tree.flatten(network(scaled))[0] for network in networks]  # may be in a list
-    raw = ops.stack([ops.cast(of_member, "float64") for of_member in raws], axis=1)
-    if isinstance(head, PackedHead):
-        weights = np.repeat(weights, head.n_copies) / head.n_copies
-        head = head.head
-        raw = ops.reshape(raw, (-1, len(weights), head.n_raw))
-    if isinstance(head, CategoricalHead):
-        outputs = _class_outputs(targets, head, raw, weights, ops, inputs, ensemble.far)
-    else:
-        outputs = _number_outputs(targets, raw, weights, ddof, ops, inputs, ensemble.far)
-    return keras.Model(inputs, outputs, name="ensemble")
-
-
 def _average(values: Any, weights: np.ndarray, ops: Any) -> Any:
     """Average values (n, K, ..) over members, to (n, ..)."""
     return ops.sum(values * np.expand_dims(weights, tuple(range(1, len(values.shape) - 1))), axis=1)
@@ -391,8 +354,41 @@ class FittedEnsemble(Fitted):
         return member_posterior(self, n_draws, rng)
 
     def to_keras(self, ddof: int = 0) -> Any:
-        """Build one Keras model of the whole ensemble; see `ensemble_to_keras`."""
-        return ensemble_to_keras(self, ddof)
+        """Build one Keras model with copies of the members' weights.
+
+        Raises ValueError if the mixture's moments cannot be computed in Keras.
+        """
+        targets: Any = self.targets
+        head, weights = targets.head, self.raw_weights
+        if self.passes is not None:
+            refuse_keras("MC dropout averages passes with different dropped units")
+        if isinstance(head.head if isinstance(head, PackedHead) else head, QuantileHead):
+            refuse_keras('those of loss="quantiles" are integrals')
+        if targets.is_transformed:
+            refuse_keras(
+                f"those with target_transform={targets.scaling.kind!r} are integrals, where "
+                'target_transform="standard" has none'
+            )
+        keras, ops = backend.keras, backend.ops
+        networks = [keras_model(member) for member in self.members]
+        # Layers of several members may have equal names: a model needs different ones.
+        for k, network in enumerate(networks):
+            network.name, network.trainable = f"member{k}", False
+        inputs = keras.Input(networks[0].input_shape[1:], dtype="float64", name="X")
+        # Scale in double precision; the networks compute in the single precision of their weights.
+        scaled = ops.cast(self.inputs.transform(inputs, ops), "float32")
+        # Raw outputs (n, K, n_raw); with packed heads the copies become members, too.
+        raws = [keras.tree.flatten(network(scaled))[0] for network in networks]  # may be in a list
+        raw = ops.stack([ops.cast(of_member, "float64") for of_member in raws], axis=1)
+        if isinstance(head, PackedHead):
+            weights = np.repeat(weights, head.n_copies) / head.n_copies
+            head = head.head
+            raw = ops.reshape(raw, (-1, len(weights), head.n_raw))
+        if isinstance(head, CategoricalHead):
+            outputs = _class_outputs(targets, head, raw, weights, ops, inputs, self.far)
+        else:
+            outputs = _number_outputs(targets, raw, weights, ddof, ops, inputs, self.far)
+        return keras.Model(inputs, outputs, name="ensemble")
 
 
 @saved_as("fitted.FittedTeam")

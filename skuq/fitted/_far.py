@@ -301,14 +301,6 @@ def _scale(xp: Any, arrays: FarArrays, numbers: Any) -> Any:
     return xp.clip((numbers - arrays.centre) * arrays.slopes, -FARTHEST, FARTHEST)
 
 
-def _squared_distances(xp: Any, z: Any, rows: Any) -> Any:
-    """Compute the squared distances (n, R) of rows; of tensors by one product of matrices."""
-    if xp is np:
-        return cdist(z, rows, "sqeuclidean")
-    squares = xp.sum(z**2, axis=1, keepdims=True) + xp.sum(rows**2, axis=1)
-    return xp.maximum(squares - 2 * xp.matmul(z, xp.transpose(rows)), 0.0)
-
-
 def _process_at(xp: Any, arrays: FarArrays, kernel: str, z: Any) -> tuple[Any, Any, Any, Any]:
     """Look at scaled rows (n, d) from the reference rows and from the process.
 
@@ -317,7 +309,12 @@ def _process_at(xp: Any, arrays: FarArrays, kernel: str, z: Any) -> tuple[Any, A
     squared distance that lies beyond the ends of the columns.
     """
     near, length = arrays.numbers[0], arrays.numbers[1]
-    squared = _squared_distances(xp, z, arrays.rows)
+    rows = arrays.rows
+    if xp is np:
+        squared = cdist(z, rows, "sqeuclidean")
+    else:
+        squares = xp.sum(z**2, axis=1, keepdims=True) + xp.sum(rows**2, axis=1)
+        squared = xp.maximum(squares - 2 * xp.matmul(z, xp.transpose(rows)), 0.0)
     nearest = xp.min(squared, axis=1, keepdims=True)
     rise = xp.clip((xp.sqrt(nearest + _TINY) / near - 1) / (_FULL - 1), 0.0, 1.0)
     distances = xp.sqrt(squared[:, : arrays.alpha.shape[0]] + _TINY)

@@ -334,7 +334,33 @@ def learn_class_calibration(
     codes = class_codes(rows.y, classes)
     # Offsets of classes would correct the folds' class shares, which are not those of all rows.
     method = method if rows.similar_shares else "temperature"
-    found = _learn_logits(rows, method, classes, codes, group_by)
+    proba = np.concatenate([mixture.mean for mixture in rows.mixtures])
+    slope = 1 / fit_temperature(proba, codes, rows.weight)
+    # A temperature is the same slope 1 / T for all classes.
+    whole = np.full(len(classes), slope), np.zeros(len(classes))
+    if method == "vector":
+        whole = fit_vector_scaling(proba, codes, rows.weight, whole)
+    if group_by is None:
+        found = ClassCalibration(*whole, classes)
+    else:
+        uncertainty = np.concatenate([log_entropy(mixture) for mixture in rows.mixtures])
+        grouping, group_of = Grouping.learn(group_by, rows.X, uncertainty)
+        n_of_groups = [rows.effective_number(group_of == k) for k in range(len(grouping.labels))]
+        _warn_of_small_groups(grouping.labels, n_of_groups)
+        of_groups = []
+        for group, n_rows in enumerate(n_of_groups):
+            in_group = group_of == group
+            part = proba[in_group], codes[in_group], rows.weight[in_group]
+            if method == "vector":
+                of_groups.append(fit_vector_scaling(*part, whole, _PRIOR_ROWS))
+                continue
+            # Weighted geometric mean of the group's slope and that of all rows.
+            log_slope = -n_rows * np.log(fit_temperature(*part)) + _PRIOR_ROWS * np.log(slope)
+            own_slope = np.exp(log_slope / (n_rows + _PRIOR_ROWS))
+            of_groups.append((np.full(len(classes), own_slope), whole[1]))
+        # The last row is for rows without a known group.
+        slopes, biases = (np.stack(part) for part in zip(*of_groups, whole))
+        found = ClassCalibration(slopes, biases, classes, grouping)
     if not epistemic:
         return found
     # The spread is that of the calibrated probabilities.
@@ -344,35 +370,3 @@ def learn_class_calibration(
     ]
     spread = fit_spread(calibrated, rows.fold_parts(codes), rows.fold_parts(rows.weight))
     return replace(found, spread=spread)
-
-
-def _learn_logits(
-    rows: CalibrationRows, method: str, classes: np.ndarray, codes: np.ndarray, group_by: Any
-) -> ClassCalibration:
-    """Learn slopes and biases of the logits."""
-    proba = np.concatenate([mixture.mean for mixture in rows.mixtures])
-    slope = 1 / fit_temperature(proba, codes, rows.weight)
-    # A temperature is the same slope 1 / T for all classes.
-    whole = np.full(len(classes), slope), np.zeros(len(classes))
-    if method == "vector":
-        whole = fit_vector_scaling(proba, codes, rows.weight, whole)
-    if group_by is None:
-        return ClassCalibration(*whole, classes)
-    uncertainty = np.concatenate([log_entropy(mixture) for mixture in rows.mixtures])
-    grouping, group_of = Grouping.learn(group_by, rows.X, uncertainty)
-    n_of_groups = [rows.effective_number(group_of == k) for k in range(len(grouping.labels))]
-    _warn_of_small_groups(grouping.labels, n_of_groups)
-    found = []
-    for group, n_rows in enumerate(n_of_groups):
-        in_group = group_of == group
-        part = proba[in_group], codes[in_group], rows.weight[in_group]
-        if method == "vector":
-            found.append(fit_vector_scaling(*part, whole, _PRIOR_ROWS))
-            continue
-        # Weighted geometric mean of the group's slope and that of all rows.
-        log_slope = -n_rows * np.log(fit_temperature(*part)) + _PRIOR_ROWS * np.log(slope)
-        own_slope = np.exp(log_slope / (n_rows + _PRIOR_ROWS))
-        found.append((np.full(len(classes), own_slope), whole[1]))
-    # The last row is for rows without a known group.
-    slopes, biases = (np.stack(part) for part in zip(*found, whole))
-    return ClassCalibration(slopes, biases, classes, grouping)

@@ -279,7 +279,10 @@ def dump_foreign(value: Any, where: Any) -> np.ndarray | None:
         try:
             data = skops.io.dumps(value)
         except RecursionError:
-            data = skops.io.dumps(_without_owners(value))
+            # A copy whose requests of metadata only name the estimator that they belong to.
+            copied = io.BytesIO()
+            _RequestsByName(copied).dump(value)
+            data = skops.io.dumps(pickle.loads(copied.getvalue()))
         untrusted = skops.io.get_untrusted_types(data=data)
         skuq_types = [kind for kind in untrusted if kind.startswith("skuq.")]
         if not skuq_types:
@@ -303,30 +306,6 @@ class _RequestsByName(pickle.Pickler):
         return NotImplemented
 
 
-def _without_owners(value: Any) -> Any:
-    """Copy an object whose requests of metadata only name the estimator that they belong to.
-
-    From scikit-learn 1.9 on they hold it, and skops cannot write this circle.
-    """
-    data = io.BytesIO()
-    _RequestsByName(data).dump(value)
-    return pickle.loads(data.getvalue())
-
-
-def _size_of_references(schema: Any, parts: dict[str, bytes]) -> int:
-    """Add up the bytes of parts, each as often as its name is a text of a schema of skops."""
-    total, waiting = 0, [schema]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, dict):
-            waiting += item.values()
-        elif isinstance(item, list):
-            waiting += item
-        elif isinstance(item, str):
-            total += len(parts.get(item, b""))
-    return total
-
-
 def load_foreign(data: Any, trusted: Sequence[str | type], name: str) -> Any:
     """Make the object that `dump_foreign` has encoded.
 
@@ -343,7 +322,16 @@ def load_foreign(data: Any, trusted: Sequence[str | type], name: str) -> Any:
     # skops unpacks by itself, as often as its schema says. Here everything is unpacked once, within
     # the limits, and skops does not compress.
     parts = unzip(data)
-    referred = _size_of_references(read_json(parts["schema.json"]), parts)
+    # The bytes of parts, each as often as its name is a text of the schema.
+    referred, waiting = 0, [read_json(parts["schema.json"])]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            waiting += item.values()
+        elif isinstance(item, list):
+            waiting += item
+        elif isinstance(item, str):
+            referred += len(parts.get(item, b""))
     if sum(map(len, parts.values())) > len(data) or referred > max_referred(len(data)):
         raise FileFormatError(f"`{name}` is larger than its file")
     untrusted = set(skops.io.get_untrusted_types(data=data))

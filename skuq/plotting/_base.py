@@ -36,23 +36,17 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _CURVE = "skuq-curve"  # gid of the lines that `curve_style` counts
 
 
-def _pyplot():
-    """Import matplotlib's pyplot, or tell how to install it."""
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise ImportError(
-            'Displays are drawn with matplotlib. Install it with `pip install "skuq[plot]"`.'
-        ) from error
-    return plt
-
-
 class Display:
     """Base class of all displays: the constructor stores the data, `plot` draws them."""
 
     def _open(self, ax):
         """Return `ax`, or new axes if it is None, and store them as `ax_` and `figure_`."""
-        plt = _pyplot()
+        try:
+            import matplotlib.pyplot as plt
+        except ImportError as error:
+            raise ImportError(
+                'Displays are drawn with matplotlib. Install it with `pip install "skuq[plot]"`.'
+            ) from error
         if ax is None:
             _, ax = plt.subplots(layout="constrained")
         self.ax_, self.figure_ = ax, ax.figure
@@ -284,11 +278,3 @@ def catalog_of(estimator):
             f"AutoDEUQRegressor. Got {estimator!r}."
         )
     return inside.catalog_
-
-
-def check_pit(pit) -> np.ndarray:
-    """Check one or more numbers in [0, 1], and return them as a 1-d array."""
-    values = np.asarray(pit, dtype=float).ravel()
-    if not len(values) or not ((values >= 0) & (values <= 1)).all():
-        raise ValueError(f"`pit` must be one or more numbers in [0, 1]. Got {pit!r}.")
-    return values

@@ -18,7 +18,6 @@ from skuq.plotting._base import (
     GREY,
     CurveDisplay,
     Display,
-    check_pit,
     from_zero,
     legend,
     pit_of_estimator,
@@ -264,7 +263,9 @@ class PITDisplay(Display):
             Itself.
         """
         check_inside_unit("chance", chance)
-        values = check_pit(self.pit)
+        values = np.asarray(self.pit, dtype=float).ravel()
+        if not len(values) or not ((values >= 0) & (values <= 1)).all():
+            raise ValueError(f"`pit` must be one or more numbers in [0, 1]. Got {self.pit!r}.")
         # A bar of a calibrated regressor counts Binomial(n, 1 / n_bins) targets.
         counts, edges = np.histogram(values, bins=self.n_bins, range=(0, 1))
         # Heights are densities, so that numbers of rows and of bins can be compared.

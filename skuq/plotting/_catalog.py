@@ -319,7 +319,26 @@ class CatalogDisplay(TrialsDisplay):
         if kind == "parallel":
             self._draw_parallel(ax, line_kwargs)
         else:
-            self._draw_importance(ax, bar_kwargs)
+            self.decisions_ = list(self.importances.index)
+            defaults = {"color": BLUE, "alpha": 0.8, "ecolor": "black", "capsize": 2}
+            self.bars_ = ax.barh(
+                self.decisions_,
+                self.importances["mean"],
+                xerr=self.importances["error"],
+                **style("area", defaults, bar_kwargs),
+            )
+            # The most important decision comes first, at the top.
+            ax.invert_yaxis()
+            ax.axvline(0, color="black", linewidth=0.8)
+            ax.set(
+                xlabel=f"importance: fall in R² of ranks of {self.score_name} (± standard error)"
+            )
+            ax.tick_params(axis="y", labelsize="small")
+            if self.r2 is not None:
+                title = f"forest on held-out trials: R² = {self.r2:.2f}"
+                if _is_chance(self.r2):
+                    title += ", so importances are chance"
+                ax.set_title(title, fontsize="medium")
         return self
 
     def _draw_parallel(self, ax, given):
@@ -368,27 +387,6 @@ class CatalogDisplay(TrialsDisplay):
         if len(names) < n_all:
             chosen = "the first ones" if _is_chance(self.r2) else "the most important"
             title = f"{len(names)} of {n_all} decisions, {chosen}"
-            ax.set_title(title, fontsize="medium")
-
-    def _draw_importance(self, ax, given):
-        """Draw the importances as bars with standard errors."""
-        self.decisions_ = list(self.importances.index)
-        defaults = {"color": BLUE, "alpha": 0.8, "ecolor": "black", "capsize": 2}
-        self.bars_ = ax.barh(
-            self.decisions_,
-            self.importances["mean"],
-            xerr=self.importances["error"],
-            **style("area", defaults, given),
-        )
-        # The most important decision comes first, at the top.
-        ax.invert_yaxis()
-        ax.axvline(0, color="black", linewidth=0.8)
-        ax.set(xlabel=f"importance: fall in R² of ranks of {self.score_name} (± standard error)")
-        ax.tick_params(axis="y", labelsize="small")
-        if self.r2 is not None:
-            title = f"forest on held-out trials: R² = {self.r2:.2f}"
-            if _is_chance(self.r2):
-                title += ", so importances are chance"
             ax.set_title(title, fontsize="medium")
 
 

@@ -205,7 +205,12 @@ class MemberDiversityDisplay(Display):
         if kind == "tsne":
             if X is None:
                 raise ValueError('`kind="tsne"` needs `X` to predict.')
-            names = _trials_of_networks(estimator)
+            names = None
+            if hasattr(estimator, "catalog_"):  # the trial that found each network
+                # After a refit, or with repeats, networks are not those of the catalog.
+                result = SearchResult(estimator.catalog_, estimator.refitted_, estimator.repeated_)
+                trials = estimator.selection_.indices
+                names = [f"trial {k}" for k in trials for _ in result.networks(k)]
             # With `cv` a trial has one network for each fold, and more if it was repeated.
             several = names is not None and len(set(names)) < len(names)
             options = {"groups" if several else "names": names, **options}
@@ -260,7 +265,23 @@ class MemberDiversityDisplay(Display):
         if kind == "tsne":
             self._draw_points(ax, data, names, scatter_kwargs)
         else:
-            self._draw_matrix(ax, data, names, image_kwargs)
+            self.image_ = ax.imshow(data, **{"cmap": "cividis", "vmin": 0, **(image_kwargs or {})})
+            self.colorbar_ = ax.figure.colorbar(self.image_, ax=ax)
+            self.colorbar_.set_label("distance between architectures")
+            ax.set_xticks(range(len(names)), names, rotation=90, fontsize="small")
+            ax.set_yticks(range(len(names)), names, fontsize="small")
+            if len(names) <= _MOST_NUMBERS:
+                # Write each distance into its cell, white on dark and black on light.
+                look = {"ha": "center", "va": "center", "fontsize": "x-small"}
+                for (row, column), distance in np.ndenumerate(data):
+                    colour = "black" if distance > data.max() / 2 else "white"
+                    ax.text(column, row, f"{distance:.3g}", color=colour, **look)
+            if self.diversity is not None:
+                # The bound for distinct architectures, all at the same distance.
+                most = np.sqrt(len(names) * (len(names) - 1) / 2)
+                ax.set_title(
+                    f"diversity score {self.diversity:.2f} (at most {most:.2f})", fontsize="medium"
+                )
         return self
 
     def _draw_points(self, ax, points, names, given):
@@ -286,36 +307,6 @@ class MemberDiversityDisplay(Display):
         ax.set(xlabel="t-SNE dimension 1", ylabel="t-SNE dimension 2")
         ax.margins(0.1)
         legend(ax)
-
-    def _draw_matrix(self, ax, distances, names, given):
-        """Draw the matrix of distances between architectures."""
-        self.image_ = ax.imshow(distances, **{"cmap": "cividis", "vmin": 0, **(given or {})})
-        self.colorbar_ = ax.figure.colorbar(self.image_, ax=ax)
-        self.colorbar_.set_label("distance between architectures")
-        ax.set_xticks(range(len(names)), names, rotation=90, fontsize="small")
-        ax.set_yticks(range(len(names)), names, fontsize="small")
-        if len(names) <= _MOST_NUMBERS:
-            # Write each distance into its cell, white on dark and black on light.
-            look = {"ha": "center", "va": "center", "fontsize": "x-small"}
-            for (row, column), distance in np.ndenumerate(distances):
-                colour = "black" if distance > distances.max() / 2 else "white"
-                ax.text(column, row, f"{distance:.3g}", color=colour, **look)
-        if self.diversity is not None:
-            # The bound for distinct architectures, all at the same distance.
-            most = np.sqrt(len(names) * (len(names) - 1) / 2)
-            ax.set_title(
-                f"diversity score {self.diversity:.2f} (at most {most:.2f})", fontsize="medium"
-            )
-
-
-def _trials_of_networks(estimator):
-    """Return the name of the trial that found each network, or None without trials."""
-    if not hasattr(estimator, "catalog_"):
-        return None
-    # After a refit, or with repeats, networks are not those of the catalog.
-    result = SearchResult(estimator.catalog_, estimator.refitted_, estimator.repeated_)
-    trials = estimator.selection_.indices
-    return [f"trial {k}" for k in trials for _ in result.networks(k)]
 
 
 _ONE_SIZE = BLUE

@@ -69,25 +69,6 @@ class ClassUncertainty(NamedTuple):
     epistemic: np.ndarray
 
 
-def interval_levels(coverage: ArrayLike) -> np.ndarray:
-    """Compute lower and upper levels of central intervals with coverages in (0, 1).
-
-    Return shape (2,) for a number, (k, 2) for coverages (k,).
-    """
-    given = np.asarray(coverage, dtype=float)
-    upper = (1 + given) / 2  # rounds to 1 for the coverage nearest to 1
-    if given.ndim > 1 or not given.size or not ((given > 0) & (upper < 1)).all():
-        raise ValueError(
-            "`coverage` must lie strictly in (0, 1), and be a number or have shape (k,). "
-            f"Got {coverage!r}."
-        )
-    levels = np.stack([(1 - given) / 2, upper], axis=-1)
-    # 1 - 0.9 is less than 0.1 in float64: without rounding the end would be another one than the
-    # quantile at 0.05 where a distribution function has a step there.
-    is_near_end = np.minimum(levels, 1 - levels) < 1e-12
-    return np.where(is_near_end, levels, np.round(levels, 15))
-
-
 class Continuous:
     """Continuous distribution for every row.
 
@@ -264,7 +245,18 @@ class Continuous:
         -------
         ndarray of shape (n, 2[, m]), or (n, k, 2[, m]) for several coverages
         """
-        levels = interval_levels(coverage)
+        given = np.asarray(coverage, dtype=float)
+        upper = (1 + given) / 2  # rounds to 1 for the coverage nearest to 1
+        if given.ndim > 1 or not given.size or not ((given > 0) & (upper < 1)).all():
+            raise ValueError(
+                "`coverage` must lie strictly in (0, 1), and be a number or have shape (k,). "
+                f"Got {coverage!r}."
+            )
+        levels = np.stack([(1 - given) / 2, upper], axis=-1)
+        # 1 - 0.9 is less than 0.1 in float64: without rounding the end would be another one than
+        # the quantile at 0.05 where a distribution function has a step there.
+        is_near_end = np.minimum(levels, 1 - levels) < 1e-12
+        levels = np.where(is_near_end, levels, np.round(levels, 15))
         found = self.quantile(levels.ravel())
         return found.reshape(len(found), *levels.shape, *found.shape[2:])
 

@@ -22,11 +22,10 @@ import numpy as np
 
 from skuq import backend
 from skuq.backend import Backend, ops
-from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._plan import Plan
 from skuq.networks._plan_parts import Run, tensors
 from skuq.training._arguments import ProgramKey
-from skuq.training._networks import MAX_PASS_ROWS, DrawingNetwork, KerasNetwork
+from skuq.training._networks import MAX_PASS_ROWS
 
 
 def uniform(key: Any, step: Any, stream: int, shape: tuple[int, ...]) -> Any:
@@ -40,7 +39,10 @@ def uniform(key: Any, step: Any, stream: int, shape: tuple[int, ...]) -> Any:
     index = np.arange(np.prod(shape), dtype="uint32").reshape(shape)
     # The position is hashed before it is combined with the key. Otherwise two keys that differ in
     # a few bits would give the same numbers in another order.
-    index = ops.convert_to_tensor(_mix_array(index))
+    # Products of uint32 wrap around as in `_mix`.
+    index = (index ^ (index >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    index = (index ^ (index >> np.uint32(15))) * np.uint32(0x846CA68B)
+    index = ops.convert_to_tensor(index ^ (index >> np.uint32(16)))
     bits = _mix(ops.bitwise_xor(index, hashed[..., None, None] if len(hashed.shape) else hashed))
     return ops.cast(ops.right_shift(bits, np.uint32(8)), "float32") * np.float32(2.0**-24)
 
@@ -58,13 +60,6 @@ def _mix(x: Any) -> Any:
     return ops.bitwise_xor(x, ops.right_shift(x, np.uint32(16)))
 
 
-def _mix_array(x: Any) -> Any:
-    """Hash a NumPy array of uint32, whose products wrap around as in `_mix`."""
-    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
-    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
-    return x ^ (x >> np.uint32(16))
-
-
 class Network(Protocol):
     """A pure function of weights, which also knows their shapes."""
 
@@ -73,18 +68,6 @@ class Network(Protocol):
 
     def forward(self, variables: Any, state: Any, x: Any, run: Run) -> tuple[Any, Any, Any]:
         """Compute ``(raw, new state, penalty)``."""
-
-
-def make_network(network: Plan | EpistemicNetwork | str, model: Any, n_members: int) -> Network:
-    """Make the network of a program from its description, a `Template.identity`.
-
-    `model` is the template itself, and `n_members` is 0 for a program of one network.
-    """
-    if isinstance(network, Plan):
-        return PlannedNetwork(network)
-    if isinstance(network, EpistemicNetwork):
-        return DrawingNetwork(model, n_members)
-    return KerasNetwork(model, n_members)
 
 
 class PlannedNetwork:
@@ -192,7 +175,21 @@ class Losses:
             fit = 0.5 * (fit + losses(x + shift)[0])
         if self.key.n_artificial:
             share = share * weight
-            fit = fit + self._uncertainty(variables, state, x, y, share, artificial, settings)
+            # The head's uncertainty terms, for rows and for artificial inputs. The network runs as
+            # in prediction: without dropout, and with the batch statistics learnt so far.
+            key = self.key
+            # Variables that these terms must not change get no gradient from them.
+            partly = [
+                ops.stop_gradient(v) if k in key.detached else v for k, v in enumerate(variables)
+            ]
+            # One forward pass for both: (.., batch_size + n_artificial, *input_shape).
+            inputs = ops.concatenate([x, artificial], axis=len(key.lead))
+            raw, _, _ = self.network.forward(partly, state, inputs, Run(tensors(key.jit)))
+            n_rows = x.shape[len(key.lead)]
+            of_rows, of_artificial = self.backend.split(raw, [n_rows], axis=len(key.lead))
+            # Rows count by their shares; a mean over artificial inputs stands for an integral.
+            rows = ops.sum(share * self._head.row_loss(y, of_rows, settings), axis=-1)
+            fit += rows + ops.mean(self._head.artificial_loss(of_artificial, settings), axis=-1)
         return fit + penalty, tuple(new_state)
 
     def validation(
@@ -247,30 +244,3 @@ class Losses:
         if not self.key.n_draws:
             return None
         return normal(noise_key, step, INDEX_STREAM, (self.key.n_draws, network.n_index))
-
-    def _uncertainty(
-        self,
-        variables: Any,
-        state: Any,
-        x: Any,
-        y: Any,
-        share: Any,
-        artificial: Any,
-        settings: dict[str, Any],
-    ) -> Any:
-        """Compute a head's uncertainty terms (..), for rows and for artificial inputs.
-
-        `share` (.., batch_size) weighs the rows, and `settings` (.., 1) the terms. The network runs
-        as in prediction: without dropout, and with the batch statistics learnt so far.
-        """
-        key = self.key
-        # Variables that these terms must not change get no gradient from them.
-        partly = [ops.stop_gradient(v) if k in key.detached else v for k, v in enumerate(variables)]
-        # One forward pass for both: (.., batch_size + n_artificial, *input_shape).
-        inputs = ops.concatenate([x, artificial], axis=len(key.lead))
-        raw, _, _ = self.network.forward(partly, state, inputs, Run(tensors(key.jit)))
-        n_rows = x.shape[len(key.lead)]
-        of_rows, of_artificial = self.backend.split(raw, [n_rows], axis=len(key.lead))
-        # Rows count by their shares; a mean over artificial inputs stands for an integral.
-        rows = ops.sum(share * self._head.row_loss(y, of_rows, settings), axis=-1)
-        return rows + ops.mean(self._head.artificial_loss(of_artificial, settings), axis=-1)

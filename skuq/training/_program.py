@@ -27,8 +27,11 @@ from typing import Any
 import numpy as np
 
 from skuq.backend import BACKEND, Backend, ops
+from skuq.networks._epinet import EpistemicNetwork
+from skuq.networks._plan import Plan
 from skuq.training._arguments import ProgramKey
-from skuq.training._losses import Losses, make_network
+from skuq.training._losses import Losses, Network, PlannedNetwork
+from skuq.training._networks import DrawingNetwork, KerasNetwork
 from skuq.training._optimizers import rule_of
 
 # Smallest matrix with a block of its own, by `jit`. An operation of a plain graph costs some
@@ -155,7 +158,13 @@ class TrainingProgram:
 
     def __init__(self, model: Any, key: ProgramKey, backend: Backend):
         self.key, self.backend = key, backend
-        network = make_network(key.network, model, key.n_members)
+        network: Network
+        if isinstance(key.network, Plan):
+            network = PlannedNetwork(key.network)
+        elif isinstance(key.network, EpistemicNetwork):
+            network = DrawingNetwork(model, key.n_members)
+        else:
+            network = KerasNetwork(model, key.n_members)
         self.layout = Blocks(network.shapes, key.jit)
         self.losses = Losses(key, network, backend)
         self.rule = rule_of(key.optimizer, key.momentum, key.beta_2, key.epsilon)

@@ -45,48 +45,6 @@ _LEAST_MIXED = 2  # networks of a trial whose mixture is predicted, however litt
 Fold = tuple[np.ndarray, np.ndarray]
 
 
-def fold_jobs(
-    make_job: Callable[..., TrainingJob],
-    data: TrainingData,
-    folds: Sequence[Fold],
-    seeds: Sequence[int],
-) -> list[tuple[TrainingJob, TrainingData]]:
-    """Make the training jobs of a trial with one network per fold.
-
-    Parameters
-    ----------
-    make_job : callable
-        ``make_job(seeds, **fields)`` makes one job.
-    data : TrainingData
-        All rows, without validation rows.
-    folds : sequence of Fold
-    seeds : sequence of int
-        One for each fold.
-
-    Returns
-    -------
-    list of (TrainingJob, TrainingData)
-        Stacks where the folds can be stacked, otherwise one job a fold; networks come in the
-        order of the folds.
-    """
-    sizes = [[len(rows) for rows in fold] for fold in folds]
-    weights = [data.weight[train].mean(dtype=float) for train, _ in folds]
-    are_alike = (np.ptp(sizes, axis=0) <= 1).all() and np.ptp(weights) <= _LARGEST_SPREAD
-    if make_plan(make_job(seeds[:1]).network) is None or not are_alike:
-        return [(make_job([seed]), data.split_rows(*fold)) for fold, seed in zip(folds, seeds)]
-    data, splits = pad_splits(data, folds)
-    # Stacks of nearly equal sizes, as few as possible.
-    n_stacks = math.ceil(len(seeds) / _LARGEST_STACK)
-    parts = np.array_split(np.arange(len(seeds)), n_stacks)
-    return [
-        (
-            make_job([seeds[k] for k in part], stacked=True, splits=[splits[k] for k in part]),
-            data,
-        )
-        for part in parts
-    ]
-
-
 def mean_score(head: Any, y: np.ndarray, raw: np.ndarray, weight: np.ndarray) -> float:
     """Compute the score that a search minimises, as a weighted mean over rows, in float64."""
     scores = head.scores(y.astype("float64"), raw.astype("float64"))
@@ -314,7 +272,24 @@ class MemberTrainer:
         if self.folds is None:
             return [(make_job([seed], held_out=self.held_out), self.data)]
         seeds = [trial_seed(seed, k) for k in range(len(self.folds))]
-        return fold_jobs(make_job, self.data, self.folds, seeds)
+        # Folds that are alike can be stacked; networks come in the order of the folds.
+        data, folds = self.data, self.folds
+        sizes = [[len(rows) for rows in fold] for fold in folds]
+        weights = [data.weight[train].mean(dtype=float) for train, _ in folds]
+        are_alike = (np.ptp(sizes, axis=0) <= 1).all() and np.ptp(weights) <= _LARGEST_SPREAD
+        if make_plan(make_job(seeds[:1]).network) is None or not are_alike:
+            return [(make_job([seed]), data.split_rows(*fold)) for fold, seed in zip(folds, seeds)]
+        data, splits = pad_splits(data, folds)
+        # Stacks of nearly equal sizes, as few as possible.
+        n_stacks = math.ceil(len(seeds) / _LARGEST_STACK)
+        parts = np.array_split(np.arange(len(seeds)), n_stacks)
+        return [
+            (
+                make_job([seeds[k] for k in part], stacked=True, splits=[splits[k] for k in part]),
+                data,
+            )
+            for part in parts
+        ]
 
     def _result(self, training: JointTraining, deadline: float = math.inf) -> Member | FoldedMember:
         """Make the trial's record at its present epoch, or raise a diverged network's error."""
