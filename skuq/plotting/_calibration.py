@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
 import numpy as np
 from scipy.stats import binom
 
@@ -25,6 +28,7 @@ from skuq.plotting._base import (
 )
 
 
+@dataclass(eq=False, repr=False)
 class QuantileCalibrationDisplay(CurveDisplay):
     """Share of targets below each predicted quantile, against the quantile's level.
 
@@ -65,11 +69,11 @@ class QuantileCalibrationDisplay(CurveDisplay):
     0.12
     """
 
-    def __init__(self, expected, observed, *, area=None, name=None):
-        self.expected = expected
-        self.observed = observed
-        self.area = area
-        self.name = name
+    expected: Any
+    observed: Any
+    _: KW_ONLY
+    area: float | None = None
+    name: str | None = None
 
     @classmethod
     def from_predictions(
@@ -149,6 +153,7 @@ class QuantileCalibrationDisplay(CurveDisplay):
         return self
 
 
+@dataclass(eq=False, repr=False)
 class PITDisplay(Display):
     """Histogram of the predicted probabilities of a value up to the target.
 
@@ -194,10 +199,10 @@ class PITDisplay(Display):
     [1.0, 1.0]
     """
 
-    def __init__(self, pit, *, n_bins=10, name=None):
-        self.pit = pit
-        self.n_bins = n_bins
-        self.name = name
+    pit: Any
+    _: KW_ONLY
+    n_bins: int = 10
+    name: str | None = None
 
     @classmethod
     def from_predictions(cls, y, mean, std, *, n_bins=10, name=None, ax=None, **plot_options):
@@ -305,6 +310,7 @@ class PITDisplay(Display):
         return self
 
 
+@dataclass(eq=False, repr=False)
 class ReliabilityDisplay(CurveDisplay):
     """Accuracy against confidence, the probability given to the predicted class.
 
@@ -348,13 +354,13 @@ class ReliabilityDisplay(CurveDisplay):
     0.0667
     """
 
-    def __init__(self, edges, confidence, accuracy, counts, *, ece=None, name=None):
-        self.edges = edges
-        self.confidence = confidence
-        self.accuracy = accuracy
-        self.counts = counts
-        self.ece = ece
-        self.name = name
+    edges: Any
+    confidence: Any
+    accuracy: Any
+    counts: Any
+    _: KW_ONLY
+    ece: float | None = None
+    name: str | None = None
 
     @classmethod
     def from_predictions(

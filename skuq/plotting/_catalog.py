@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -164,6 +166,7 @@ _MOST_AXES = 8  # more parallel axes could not be read
 _MOST_TICKS = 6
 
 
+@dataclass(eq=False, repr=False)
 class CatalogDisplay(TrialsDisplay):
     """Configurations of a search as parallel coordinates, or the importance of decisions.
 
@@ -215,12 +218,12 @@ class CatalogDisplay(TrialsDisplay):
     ['units', 'activation']
     """
 
-    def __init__(self, configurations, scores, *, importances=None, r2=None, score_name="score"):
-        self.configurations = configurations
-        self.scores = scores
-        self.importances = importances
-        self.r2 = r2
-        self.score_name = score_name
+    configurations: Any
+    scores: Any
+    _: KW_ONLY
+    importances: Any = None
+    r2: float | None = None
+    score_name: str = "score"
 
     @classmethod
     def from_catalog(

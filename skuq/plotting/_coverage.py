@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
 import numpy as np
 from scipy.stats import binom, norm
 
@@ -29,6 +32,7 @@ from skuq.plotting._base import (
 )
 
 
+@dataclass(eq=False, repr=False)
 class ConditionalCoverageDisplay(Display):
     """Coverage of intervals in bins of a number, or in groups.
 
@@ -76,13 +80,13 @@ class ConditionalCoverageDisplay(Display):
     array([1. , 0.5])
     """
 
-    def __init__(self, centers, observed, counts, *, coverage=0.9, by=None, name=None):
-        self.centers = centers
-        self.observed = observed
-        self.counts = counts
-        self.coverage = coverage
-        self.by = by
-        self.name = name
+    centers: Any
+    observed: Any
+    counts: Any
+    _: KW_ONLY
+    coverage: float = 0.9
+    by: str | None = None
+    name: str | None = None
 
     @classmethod
     def from_predictions(
@@ -274,6 +278,7 @@ def _check_numbers(by):
         )
 
 
+@dataclass(eq=False, repr=False)
 class CoverageWidthDisplay(CurveDisplay):
     """Mean width of intervals ``mean +- c * std`` against the share of targets they cover.
 
@@ -317,13 +322,13 @@ class CoverageWidthDisplay(CurveDisplay):
     [0.0, 1.0, 4.0]
     """
 
-    def __init__(self, scale, coverage, width, *, auc=None, name=None, unit=None):
-        self.scale = scale
-        self.coverage = coverage
-        self.width = width
-        self.auc = auc
-        self.name = name
-        self.unit = unit
+    scale: Any
+    coverage: Any
+    width: Any
+    _: KW_ONLY
+    auc: float | None = None
+    name: str | None = None
+    unit: str | None = None
 
     @classmethod
     def from_predictions(cls, y, mean, std, *, name=None, unit=None, ax=None, **plot_options):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
 import numpy as np
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
@@ -24,6 +27,7 @@ from skuq.plotting._base import (
 _AMBER, _AMBER_TINT, _BLUE_TINT = "#B36B00", "#F9DFB0", "#A6CEE6"
 
 
+@dataclass(eq=False, repr=False)
 class PredictionBandDisplay(Display):
     """Predicted mean, aleatoric and total bands over a one-dimensional input.
 
@@ -69,28 +73,16 @@ class PredictionBandDisplay(Display):
     >>> display = PredictionBandDisplay.from_estimator(process, grid, X_train=X, y_train=y)
     """
 
-    def __init__(
-        self,
-        x,
-        mean,
-        total,
-        *,
-        aleatoric=None,
-        x_train=None,
-        y_train=None,
-        x_name="x",
-        name="y",
-        unit=None,
-    ):
-        self.x = x
-        self.mean = mean
-        self.total = total
-        self.aleatoric = aleatoric
-        self.x_train = x_train
-        self.y_train = y_train
-        self.x_name = x_name
-        self.name = name
-        self.unit = unit
+    x: Any
+    mean: Any
+    total: Any
+    _: KW_ONLY
+    aleatoric: Any = None
+    x_train: Any = None
+    y_train: Any = None
+    x_name: str = "x"
+    name: str = "y"
+    unit: str | None = None
 
     @classmethod
     def from_estimator(
@@ -254,6 +246,7 @@ def _only_feature(X, name):
     return values[:, 0]
 
 
+@dataclass(eq=False, repr=False)
 class ErrorStdDisplay(Display):
     """Absolute errors against predicted standard deviations, for rows and for bins of rows.
 
@@ -296,12 +289,12 @@ class ErrorStdDisplay(Display):
     [1.58, 4.12]
     """
 
-    def __init__(self, error, std, *, n_bins=10, name="y", unit=None):
-        self.error = error
-        self.std = std
-        self.n_bins = n_bins
-        self.name = name
-        self.unit = unit
+    error: Any
+    std: Any
+    _: KW_ONLY
+    n_bins: int = 10
+    name: str = "y"
+    unit: str | None = None
 
     @classmethod
     def from_predictions(
@@ -413,6 +406,7 @@ def _rms(values):
     return np.sqrt(np.mean(values**2))
 
 
+@dataclass(eq=False, repr=False)
 class RetentionDisplay(CurveDisplay):
     """Error-retention curve: keep the most certain rows, replace the others by the truth.
 
@@ -452,12 +446,12 @@ class RetentionDisplay(CurveDisplay):
     [0.0, 0.0, 0.0, 0.25, 1.0]
     """
 
-    def __init__(self, errors, uncertainty, *, name=None, error_name="mean error", unit=None):
-        self.errors = errors
-        self.uncertainty = uncertainty
-        self.name = name
-        self.error_name = error_name
-        self.unit = unit
+    errors: Any
+    uncertainty: Any
+    _: KW_ONLY
+    name: str | None = None
+    error_name: str = "mean error"
+    unit: str | None = None
 
     @classmethod
     def from_predictions(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -24,6 +26,7 @@ from skuq.plotting._base import (
 from skuq.plotting._catalog import catalog_frame
 
 
+@dataclass(eq=False, repr=False)
 class SearchHistoryDisplay(TrialsDisplay):
     """Score of each trial and the best so far, by trial or by time.
 
@@ -61,11 +64,11 @@ class SearchHistoryDisplay(TrialsDisplay):
     [3.0, 3.0, 1.0, 1.0]
     """
 
-    def __init__(self, scores, *, seconds=None, score_name="score", discarded=None):
-        self.scores = scores
-        self.seconds = seconds
-        self.score_name = score_name
-        self.discarded = discarded
+    scores: Any
+    _: KW_ONLY
+    seconds: Any = None
+    score_name: str = "score"
+    discarded: Any = None
 
     @classmethod
     def from_catalog(cls, catalog, *, score_name="score", ax=None, **plot_options):
@@ -192,6 +195,7 @@ _INTERVALS = {"median": 0.5, "mean": 0.95}  # default of `interval` for each `av
 _ROUNDING = 1e-9  # share of the optimum by which a value can be better
 
 
+@dataclass(eq=False, repr=False)
 class RegretDisplay(Display):
     """Simple regret, or the best value so far, against the number of evaluations.
 
@@ -222,10 +226,10 @@ class RegretDisplay(Display):
     [[2.0, 2.0, 1.0]]
     """
 
-    def __init__(self, curves, *, regret=True, unit=None):
-        self.curves = curves
-        self.regret = regret
-        self.unit = unit
+    curves: Any
+    _: KW_ONLY
+    regret: bool = True
+    unit: str | None = None
 
     @classmethod
     def from_values(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from scipy.spatial.distance import pdist, squareform
@@ -25,6 +28,7 @@ from skuq.search import SearchResult
 _MOST_NUMBERS = 12  # members up to which distances are written into the matrix
 
 
+@dataclass(eq=False, repr=False)
 class MemberDiversityDisplay(Display):
     """Members as points by their predictions, or distances between their architectures.
 
@@ -71,14 +75,12 @@ class MemberDiversityDisplay(Display):
     1.697
     """
 
-    def __init__(
-        self, *, coordinates=None, distances=None, diversity=None, names=None, groups=None
-    ):
-        self.coordinates = coordinates
-        self.distances = distances
-        self.diversity = diversity
-        self.names = names
-        self.groups = groups
+    _: KW_ONLY
+    coordinates: Any = None
+    distances: Any = None
+    diversity: float | None = None
+    names: Any = None
+    groups: Any = None
 
     @classmethod
     def from_predictions(
@@ -319,6 +321,7 @@ _MARKS = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class TeamDisplay(Display):
     """Accuracy of teams against their diversity score, as in the figures of the HQ paper.
 
@@ -370,11 +373,11 @@ class TeamDisplay(Display):
     >>> display = TeamDisplay.from_teams(select_teams(labels, y), size=3)
     """
 
-    def __init__(self, teams, *, accuracies=None, selected=None, thresholds=()):
-        self.teams = teams
-        self.accuracies = accuracies
-        self.selected = selected
-        self.thresholds = thresholds
+    teams: Any
+    _: KW_ONLY
+    accuracies: Any = None
+    selected: Any = None
+    thresholds: Any = ()
 
     @classmethod
     def from_teams(cls, teams, *, ax=None, **plot_options):
