@@ -228,7 +228,25 @@ def from_bytes(
         parts = unzip(data)
         if text_size(parts) > MAX_TEXT:
             raise FileFormatError(f"it has texts that take more than {MAX_TEXT} bytes of memory")
-        found = _check_header(read_json(parts.pop(_HEADER)), kind)
+        header = read_json(parts.pop(_HEADER))
+        if type(header) is not dict or header.get("format") != "skuq":
+            raise FileFormatError("it was not written by skuq")
+        version, found = header["format_version"], header["kind"]
+        if version > FORMAT_VERSION:
+            listed = ", ".join(f"{package} {text}" for package, text in header["versions"].items())
+            raise FileVersionError(
+                f"it has format version {version} and was written by a newer skuq ({listed}); this "
+                f"one, {skuq.__version__}, reads up to {FORMAT_VERSION}. Upgrade skuq"
+            )
+        if version != FORMAT_VERSION:
+            raise FileFormatError(f"it has format version {version}, which was never released")
+        kinds = (kind,) if isinstance(kind, str) else kind
+        if found not in kinds:
+            reader = _READERS.get(found)
+            raise FileFormatError(
+                f"it holds a {found!r:.50}, not a {' or a '.join(map(repr, kinds))}"
+                + ("" if reader is None else f". Read it with {reader}")
+            )
         document = read_json(parts.pop(_TREE))
     decoder = TreeDecoder(parts, restore, found)
     with refuse_broken(_Source(source, decoder)):
@@ -267,26 +285,3 @@ def unzip(data: bytes) -> dict[str, bytes]:
             with archive.open(info) as part:
                 parts[info.filename] = part.read(info.file_size)  # no more than is declared
         return parts
-
-
-def _check_header(header: Any, kind: str | tuple[str, ...]) -> str:
-    """Check that skuq wrote the file, in a known version, and return its kind if that is given."""
-    if type(header) is not dict or header.get("format") != "skuq":
-        raise FileFormatError("it was not written by skuq")
-    version, found = header["format_version"], header["kind"]
-    if version > FORMAT_VERSION:
-        listed = ", ".join(f"{package} {text}" for package, text in header["versions"].items())
-        raise FileVersionError(
-            f"it has format version {version} and was written by a newer skuq ({listed}); this "
-            f"one, {skuq.__version__}, reads up to {FORMAT_VERSION}. Upgrade skuq"
-        )
-    if version != FORMAT_VERSION:
-        raise FileFormatError(f"it has format version {version}, which was never released")
-    kinds = (kind,) if isinstance(kind, str) else kind
-    if found not in kinds:
-        reader = _READERS.get(found)
-        raise FileFormatError(
-            f"it holds a {found!r:.50}, not a {' or a '.join(map(repr, kinds))}"
-            + ("" if reader is None else f". Read it with {reader}")
-        )
-    return str(found)

@@ -315,7 +315,36 @@ class TrainingJob:
             given = getattr(self, name)
             if given is not None and not isinstance(given, TrainingState):
                 object.__setattr__(self, name, tuple(given))
-        self._check()
+        n_members = len(self.seeds)
+        if not n_members:
+            raise ValueError("A training job needs at least one seed.")
+        if not self.stacked and n_members > 1:
+            raise ValueError(
+                f"`seeds` must have one entry unless `stacked=True`. Got {n_members} entries."
+            )
+        if not self.stacked and self.splits is not None:
+            raise ValueError("`splits` must be None unless `stacked=True`.")
+        for name in ("recipes", "splits", "start", "permutations"):
+            given = getattr(self, name)
+            is_each = given is not None and not isinstance(given, TrainingState)
+            if is_each and len(given) != n_members:
+                raise ValueError(
+                    f"`{name}` must have one entry for each seed ({n_members}). Got {len(given)}."
+                )
+        reason = stack_conflict(self.recipes)
+        if reason:
+            raise ValueError(reason)
+        sizes = {(len(a), None if b is None else len(b)) for a, b in self.splits or ()}
+        if len(sizes) > 1:
+            raise ValueError(
+                "All `splits` of a stack must have the same number of training rows, and the same "
+                f"number of validation rows. Got {sorted(sizes, key=str)}."
+            )
+        if self.recipe.n_artificial and self.artificial is None:
+            raise ValueError(
+                f"A recipe with n_artificial={self.recipe.n_artificial} needs `artificial`, a "
+                "function that draws these inputs."
+            )
 
     @classmethod
     def of_model(
@@ -392,37 +421,3 @@ class TrainingJob:
             )
             for k in range(0, n_members, size)
         ]
-
-    def _check(self) -> None:
-        """Raise ValueError if the fields of the job contradict each other."""
-        n_members = len(self.seeds)
-        if not n_members:
-            raise ValueError("A training job needs at least one seed.")
-        if not self.stacked and n_members > 1:
-            raise ValueError(
-                f"`seeds` must have one entry unless `stacked=True`. Got {n_members} entries."
-            )
-        if not self.stacked and self.splits is not None:
-            raise ValueError("`splits` must be None unless `stacked=True`.")
-        for name in ("recipes", "splits", "start", "permutations"):
-            given = getattr(self, name)
-            if given is None or isinstance(given, TrainingState):
-                continue
-            if len(given) != n_members:
-                raise ValueError(
-                    f"`{name}` must have one entry for each seed ({n_members}). Got {len(given)}."
-                )
-        reason = stack_conflict(self.recipes)
-        if reason:
-            raise ValueError(reason)
-        sizes = {(len(a), None if b is None else len(b)) for a, b in self.splits or ()}
-        if len(sizes) > 1:
-            raise ValueError(
-                "All `splits` of a stack must have the same number of training rows, and the same "
-                f"number of validation rows. Got {sorted(sizes, key=str)}."
-            )
-        if self.recipe.n_artificial and self.artificial is None:
-            raise ValueError(
-                f"A recipe with n_artificial={self.recipe.n_artificial} needs `artificial`, a "
-                "function that draws these inputs."
-            )

@@ -119,7 +119,16 @@ class _TabularEnsemble:
         kinds, n_members = list_kinds(self, task, network)
         # The k-th members of all kinds have the same split, so that kinds can be compared.
         task = split_rows(self, task, math.ceil(n_members / len(kinds)))
-        _refuse_too_few(self, task)
+        forced = self.calibrate and not isinstance(self.calibrate, str)
+        if forced and not is_classifier(self):
+            held_out = np.unique(np.concatenate([rows for _, rows in task.splits.parts]))
+            n_rows = np.count_nonzero(task.data.weight[held_out])
+            if n_rows < FEWEST_ROWS:
+                raise ValueError(
+                    f"`calibrate=True` needs {FEWEST_ROWS} rows that some members do not train on. "
+                    f"Got {n_rows}: take more members, a larger share for `validation`, or "
+                    'calibrate="auto", which leaves the distribution as it is.'
+                )
         members, origins = train_kinds(self, task, network, kinds, given, n_members)
         kept = find_completed(members)
         members, origins = [members[k] for k in kept], [origins[k] for k in kept]
@@ -163,20 +172,6 @@ def _refuse_contradictions(estimator, network, validation, groups):
                 f'`calibrate=True` is not possible: {reason}. Use calibrate=False or "auto"; '
                 "CalibratedUncertaintyRegressor calibrates any regressor."
             )
-
-
-def _refuse_too_few(estimator, task):
-    """Raise ValueError if a regressor shall be calibrated on fewer rows than that takes."""
-    if is_classifier(estimator) or isinstance(estimator.calibrate, str) or not estimator.calibrate:
-        return
-    held_out = np.unique(np.concatenate([rows for _, rows in task.splits.parts]))
-    n_rows = np.count_nonzero(task.data.weight[held_out])
-    if n_rows < FEWEST_ROWS:
-        raise ValueError(
-            f"`calibrate=True` needs {FEWEST_ROWS} rows that some members do not train on. "
-            f"Got {n_rows}: take more members, a larger share for `validation`, or "
-            'calibrate="auto", which leaves the distribution as it is.'
-        )
 
 
 @saved_as("estimators.TabularEnsembleRegressor", kind="estimator")

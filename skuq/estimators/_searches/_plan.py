@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from skuq._params import (
     resolve_settings,
     settings_constraint,
 )
-from skuq.catalog import Catalog
 from skuq.catalog._folder import find_search
 from skuq.catalog._records import HeldOut
 from skuq.ensembles import SelectionRule
@@ -157,27 +157,22 @@ def resolve_strategy(estimator: Any, is_tabular: bool) -> SearchStrategy:
         # Copy the oracle, so that the parameter does not change and `fit` can be called again.
         strategy = OracleSearch(copy.deepcopy(oracle))
         strategy.validate()
-    _check_other_folder(strategy.initial_trials, estimator.catalog_dir)
+    path = strategy.initial_trials
+    if estimator.catalog_dir is not None and isinstance(path, str | PathLike):
+        # `catalog_dir` will hold this search, too.
+        source, target = (Path(p).expanduser().resolve() for p in (path, estimator.catalog_dir))
+        if source == target:
+            found = find_search(path)
+            advice = f"Use {str(found)!r}."
+            if found == target:
+                advice = f"Use {str(found.parent)!r} as `catalog_dir`."
+            raise ValueError(
+                "`initial_trials` must be the folder of another search. Got `catalog_dir`, in "
+                f"which this search gets a folder, too. {advice}"
+            )
     if strategy.vary == "auto":
         strategy.vary = "both" if is_tabular else "architecture"
     return strategy
-
-
-def _check_other_folder(path: Any, catalog_dir: Any) -> None:
-    """Refuse `catalog_dir` as `initial_trials`: it will hold this search, too."""
-    if catalog_dir is None or path is None or isinstance(path, list | tuple | Catalog):
-        return
-    source, target = (Path(p).expanduser().resolve() for p in (path, catalog_dir))
-    if source != target:
-        return
-    found = find_search(path)
-    advice = f"Use {str(found)!r}."
-    if found == target:
-        advice = f"Use {str(found.parent)!r} as `catalog_dir`."
-    raise ValueError(
-        "`initial_trials` must be the folder of another search. Got `catalog_dir`, in which "
-        f"this search gets a folder, too. {advice}"
-    )
 
 
 def resolve_space(estimator: Any) -> Any:
