@@ -53,7 +53,6 @@ HYPER = {"n_trials": 3, **NETWORK, "dropout_range": (0.01, 0.1), "random_state":
 # One of each way to train, and what costs nothing.
 QUICK = [
     skuq.DeepEnsembleRegressor(2, **SHORT),
-    skuq.TabularEnsembleRegressor(2, **TABULAR, loss="crps"),  # one program, not two
     # Of one architecture, so that trials share a program.
     skuq.AutoDEUQClassifier(n_members=2, **SEARCH, fixed={"units": 8, "activation": "tanh"}),
     skuq.NOMURegressor(

@@ -8,12 +8,8 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.calibration import CalibratedClassifierCV, CalibrationDisplay
-from sklearn.ensemble import BaggingRegressor, StackingRegressor, VotingRegressor
-from sklearn.feature_selection import SelectFromModel
 from sklearn.frozen import FrozenEstimator
 from sklearn.inspection import partial_dependence, permutation_importance
-from sklearn.linear_model import LinearRegression
-from sklearn.model_selection import learning_curve, validation_curve
 
 from skuq import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skuq.networks import MLP
@@ -58,17 +54,6 @@ def test_mapie_conformalises_a_regressor(rows, regressor, score):
     assert (widths.std() > 1e-3) == (score == "std")
 
 
-@pytest.mark.slow
-def test_mapie_cross_conformalises_a_regressor(rows):
-    regression = pytest.importorskip("mapie.regression")
-    X, y = rows
-    conformal = regression.CrossConformalRegressor(
-        DeepEnsembleRegressor(2, **NETWORK), confidence_level=0.8, cv=3
-    ).fit_conformalize(X[:200], y[:200])
-    _, interval = conformal.predict_interval(X[200:])
-    assert 0.7 <= ((interval[:, 0, 0] <= y[200:]) & (y[200:] <= interval[:, 1, 0])).mean() <= 0.95
-
-
 def test_mapie_makes_prediction_sets(rows, classifier):
     classification = pytest.importorskip("mapie.classification")
     X, y = rows
@@ -100,31 +85,6 @@ def test_scikit_learn_inspects_a_regressor(rows, regressor):
     assert importance.importances_mean.argmin() == 2  # the input y does not depend on
     curve = partial_dependence(regressor, X, [0], grid_resolution=10)["average"][0]
     assert (np.diff(curve) > 0).all()
-
-
-@pytest.mark.slow
-def test_scikit_learn_combines_regressors(rows):
-    X, y = rows
-    network = DeepEnsembleRegressor(2, **NETWORK)
-    pair = [("network", network), ("line", LinearRegression())]
-    for combined in (
-        VotingRegressor(pair),
-        StackingRegressor(pair, cv=2),
-        BaggingRegressor(network, n_estimators=2, random_state=0),
-    ):
-        assert combined.fit(X[:200], y[:200]).score(X[200:], y[200:]) > 0.5
-
-
-@pytest.mark.slow
-def test_scikit_learn_draws_curves_of_settings(rows):
-    X, y = rows
-    network = DeepEnsembleRegressor(2, **NETWORK)
-    _, _, scores = learning_curve(network, X, y, train_sizes=[0.3, 1.0], cv=2)
-    assert scores.shape == (2, 2)
-    _, scores = validation_curve(network, X, y, param_name="epochs", param_range=[1, 40], cv=2)
-    assert scores[1].mean() > scores[0].mean()
-    with pytest.raises(ValueError, match="coef_|feature_importances_"):
-        SelectFromModel(network).fit(X, y).transform(X)
 
 
 def test_skpro_wraps_a_regressor(rows):

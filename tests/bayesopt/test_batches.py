@@ -8,16 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from problems import make_function
 from scipy.spatial.distance import cdist
 from surrogates import SQUARE, Agreeing, JointProcess, Marginal, expecting, search, told
 from tiers import slow_after
 
 import skuq
-from skuq import NEONRegressor
 from skuq.bayesopt import BayesianOptimizer
 from skuq.exceptions import FileFormatError
-from skuq.training import Training
 
 APART = 1e-3 * np.sqrt(2)  # in the square
 
@@ -44,17 +41,6 @@ def test_ask_keeps_points_of_a_batch_apart(name, acquisition):
         x = optimizer.ask(3)
         assert smallest_gap(x, optimizer.x_) > 1e-6
         assert smallest_gap(x) > APART * 0.999
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
-def test_ask_keeps_batches_of_neon_apart(seed):
-    function = make_function("branin")
-    model = NEONRegressor(training=Training(steps=300))
-    optimizer = search(model, bounds=function.bounds, n_restarts=100, random_state=seed)
-    optimizer.minimize(lambda x: function(x[None])[0], 9, q=3)
-    for _ in range(2):
-        assert smallest_gap(optimizer.ask(3), optimizer.pending_[:-3]) > APART * 0.999
 
 
 @pytest.mark.parametrize("integer", [None, [0], [0, 1]])

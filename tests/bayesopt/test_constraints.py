@@ -13,6 +13,7 @@ from surrogates import (
     merits,
     search,
 )
+from tiers import slow_after
 
 from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor
 from skuq.predictive import Posterior
@@ -32,16 +33,6 @@ BEST = np.sqrt(2) / 2
 
 
 # Merits
-
-
-def test_merits_put_feasible_points_first_then_smaller_violations():
-    values, limits = np.array([1.0, 9.0, 2.0, 8.0]), np.array([[-1.0], [1.0], [0.0], [3.0]])
-    found = merits(values, limits, merit_units(values, limits))
-    assert_array_equal(found[[0, 2]], [1.0, 2.0])
-    assert found[3] < found[1] < 1.0
-    values, limits = np.array([1.0, 9.0]), np.array([[0.5, -1.0], [0.5, 0.1]])
-    found = merits(values, limits, merit_units(values, limits))
-    assert found[1] < found[0] < 1.0
 
 
 def evaluated(x):
@@ -117,15 +108,6 @@ def test_minimize_needs_no_surrogate_for_a_constraint_of_the_outputs():
     assert result.fun < -0.9 * BEST
 
 
-@pytest.mark.slow
-def test_maximize_knows_constraints_in_compiled_programs():
-    model = JointProcess(1.0, compiled=True)
-    optimizer = search(model, output_constraints={"disc": model}, n_restarts=30)
-    result = optimizer.maximize(evaluated, 16)
-    assert disc(result.x) <= 0
-    assert result.fun > 0.8 * BEST
-
-
 @pytest.mark.parametrize(
     ("model", "level"),
     [
@@ -139,7 +121,7 @@ def test_maximize_comes_near_a_border_that_holds_the_optimum(model, level):
     assert 0.1995 < result.fun - level <= 0.2
 
 
-@pytest.mark.parametrize("constrains", [False, True])
+@pytest.mark.parametrize("constrains", slow_after(1, [True, False]))
 def test_ask_shares_no_program_of_a_function_whose_globals_have_changed(constrains):
     best = 0.0
 

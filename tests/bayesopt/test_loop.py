@@ -345,17 +345,6 @@ def test_minimize_goes_on_in_a_category_with_a_failure():
     assert optimizer.minimize(f, 20, x0=x0).fun < 0.1
 
 
-@pytest.mark.parametrize("seed", slow_after(1, [2, 4]))
-def test_minimize_crosses_a_strip_that_fails(seed):
-    def strip(x):
-        if 0.6 < x[0] < 0.75:
-            raise OSError
-        return (x[0] - 0.85) ** 2
-
-    optimizer = search([(0, 1)], estimator=smooth_process(), random_state=seed)
-    assert optimizer.minimize(strip, 30).fun < 1e-3
-
-
 def test_maximize_says_early_that_a_function_always_fails():
     def broken(x):
         raise KeyError("alpha")
@@ -584,33 +573,6 @@ def test_ask_with_mean_width_fixes_beta_once(recorder):
     assert changed.history_[-1].beta == 3.0
 
 
-def test_distance_threshold_decays_as_in_the_paper():
-    assert distance_threshold(0) == 0.0625  # 2 * 0.25 / 8
-    assert_allclose(distance_threshold(0.5), math.sqrt(0.0625 * 0.01))
-    assert_allclose([distance_threshold(1), distance_threshold(2)], 0.01)
-
-
-@pytest.mark.slow
-def test_ask_with_dynamic_c_doubles_beta_until_a_proposal_is_new(recorder):
-    """The mean is x0, the std 0.1 + x1^2: the bound is largest in (1, 1) and (1, -1)."""
-    plain, bored = (
-        search(
-            acquisition=UpperConfidenceBound(0.25, dynamic_c=dynamic_c),
-            estimator=recorder,
-            n_initial=1,
-            maximizer="direct",
-        ).tell([[1, 1], [1, -1]], [0, 0])
-        for dynamic_c in (False, True)
-    )
-    for optimizer in (plain, bored):
-        optimizer.ask()
-    assert plain.history_[0].n_doublings == 0
-    # No beta leads away from these corners: all doublings are used, and beta is restored.
-    assert bored.history_[0].n_doublings == 15
-    assert bored.history_[0].beta == 0.25 * 2**15
-    assert bored.acquisition.beta == 0.25
-
-
 def test_ask_with_dynamic_c_stops_at_the_first_new_proposal():
     """The peak of the mean is known and other points are uncertain: some doublings are enough."""
     X = np.array([[-0.9], [-0.3], [0.0], [0.3], [0.6]])
@@ -666,14 +628,6 @@ def test_ask_by_milp_may_repeat_points_of_a_noisy_search(tiny_nomu):
     optimizer.tell(known, known.sum(axis=1))
     first = optimizer.ask()
     assert (first != optimizer.ask()).any()  # where a result is expected none is asked for
-
-
-def test_minimize_by_milp(tiny_nomu):
-    optimizer = search([(0, 1)] * 4, "mean", estimator=tiny_nomu, maximizer="milp", n_initial=6)
-    optimizer.minimize(lambda x: 3 * x[0] - x[1], 6 + 1)
-    x = optimizer.ask()
-    sample = optimizer.domain.sample(500, np.random.default_rng(0))
-    assert optimizer.model_.predict(x)[0] <= optimizer.model_.predict(sample).min()
 
 
 def test_ask_by_milp_needs_weights():

@@ -139,16 +139,6 @@ def test_maximize_acquisition_gives_up_restarts_that_fall_behind(n_restarts, kep
     assert list(given.values()) == kept
 
 
-@pytest.mark.parametrize("q", [1, 2])
-@pytest.mark.parametrize("name", _acquisition.ACQUISITIONS)
-def test_compiled_acquisition_has_the_values_of_numpy(name, q):
-    posterior, acquisition = wave_posterior(), _acquisition.ACQUISITIONS[name]().at(0.8)
-    u = np.random.RandomState(0).uniform(size=(7, 2 * q))
-    exact, program = numpy_and_compiled(posterior, acquisition, q)
-    # Inputs of 11 times frequencies of 6 in single precision: 1e-5 of values of some 3.
-    assert_allclose(program(u), exact(u), atol=2e-4)
-
-
 @pytest.mark.parametrize("name", ["lei", "ucb"])
 def test_compiled_acquisition_knows_pending_points(name):
     posterior, acquisition = wave_posterior(), _acquisition.ACQUISITIONS[name]()
@@ -163,12 +153,15 @@ def test_compiled_acquisition_knows_pending_points(name):
 
 
 @pytest.mark.parametrize("q", slow_after(1, [2, 1]))
-@pytest.mark.parametrize("name", ["ei", "lei", "pi", "ucb", "mean", "uncertainty"])
-def test_compiled_acquisition_has_gradients_of_differences(name, q):
+@pytest.mark.parametrize("name", _acquisition.ACQUISITIONS)
+def test_compiled_acquisition_has_values_of_numpy_and_gradients_of_differences(name, q):
     acquisition = _acquisition.ACQUISITIONS[name]().at(0.8)
     u = np.random.RandomState(0).uniform(0.1, 0.9, size=(5, 2 * q))
     exact, program = numpy_and_compiled(wave_posterior(), acquisition, q)
     values, gradients = program.values_and_gradients(u)
+    # Inputs of 11 times frequencies of 6 in single precision: 1e-5 of values of some 3.
+    for found in (values, program(u)):
+        assert_allclose(found, exact(u), atol=2e-4)
     step = 1e-6
     for j in range(2 * q):
         moved = step * np.eye(2 * q)[j]
@@ -205,23 +198,6 @@ def test_maximize_acquisition_of_batches_beats_copies_of_the_best():
     x, value = maximize_acquisition(posterior, acquisition, None, BOX, 1.0, q=3, **settings)
     assert x.shape == (3, 2)
     assert value > 1.2 * single
-
-
-def test_maximize_acquisition_costs_less_with_fewer_restarts():
-    n_calls = []
-    for n_restarts in (1, 4, 10, 40):
-        calls = []
-
-        def counted(xp, arguments, X, calls=calls):
-            calls.append(len(X))
-            return waves(xp, arguments, X)
-
-        slow = replace(wave_posterior(), function=counted, key=None)
-        maximize_acquisition(slow, "mean", None, BOX, None, n_restarts=n_restarts, random_state=0)
-        n_calls.append(len(calls))
-    one, four, ten, forty = n_calls
-    assert one < 0.6 * four < 0.36 * ten, n_calls
-    assert forty < 2 * ten  # at most ten points are improved
 
 
 @pytest.mark.parametrize("method", ["lbfgs", "scipy", "direct"])
@@ -346,10 +322,8 @@ def test_maximize_acquisition_refuses():
     ("method", "unit", "constant"),
     [
         ("lbfgs", 1.0, 1e8),
-        ("lbfgs", 1.0, 1e6),
         ("lbfgs", 1e-3, 1e5),
         ("lbfgs", 1e60, 0.0),
-        ("lbfgs", 1e-20, 0.0),
         ("scipy", 1.0, 1e9),
     ],
 )

@@ -79,14 +79,6 @@ def test_corrupt_images_changes_more_with_severity(name, shape):
         assert (np.diff([detail(Z) for Z in corrupted]) < 0).all()
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - {"jpeg_compression"}))
-def test_corrupt_images_severity_does_not_depend_on_the_size(name):
-    # The same pictures at 32 and 64 pixels.
-    small, large = (photographs(30, (side, side, 1)) for side in (32, 64))
-    change = [np.abs(corrupt_images(X, name, 4, random_state=0) - X).mean() for X in (small, large)]
-    assert 0.7 < change[1] / change[0] < 1.4
-
-
 def test_corrupt_images_noise_has_its_std(global_random_seed):
     seed = {"random_state": global_random_seed}
     for severity, std in enumerate((0.04, 0.06, 0.08, 0.09, 0.10), 1):
@@ -161,15 +153,6 @@ def test_corrupt_images_zoom_blur_is_the_mean_of_enlargements():
     assert_allclose(corrupt_images(X, "zoom_blur", 1), total / 8, atol=1e-12)
 
 
-def test_corrupt_images_glass_blur_takes_values_of_neighbours():
-    X = np.arange(100.0).reshape(1, 10, 10)
-    # A blur of 0.05 pixels changes nothing.
-    Z = corrupt_images(X, "glass_blur", 1, random_state=0)
-    row, column = np.mgrid[:10, :10]
-    up, left = row - np.round(Z[0]) // 10, column - np.round(Z[0]) % 10
-    assert set(np.unique(up)) == set(np.unique(left)) == {0, 1}
-
-
 @pytest.mark.parametrize("name", ["brightness", "saturate"])
 def test_corrupt_images_changes_colours_as_in_hsv(name):
     color = pytest.importorskip("skimage.color")
@@ -182,14 +165,6 @@ def test_corrupt_images_changes_colours_as_in_hsv(name):
     hsv, channel = color.rgb2hsv(X), 2 if name == "brightness" else 1
     hsv[..., channel] = np.clip(factor * hsv[..., channel] + shift, 0, 1)
     assert_allclose(corrupt_images(X, name, 4), color.hsv2rgb(hsv), atol=1e-12)
-
-
-def test_corrupt_images_contrast_keeps_the_mean():
-    X = photographs(5, (16, 16, 3))
-    Z = corrupt_images(X, "contrast", 3)
-    mean = X.mean(axis=(1, 2), keepdims=True)
-    assert_allclose(Z.mean(axis=(1, 2), keepdims=True), mean)
-    assert_allclose(Z - mean, 0.4 * (X - mean), atol=1e-12)
 
 
 def test_corrupt_images_pixelate_takes_means_by_area():
@@ -213,40 +188,6 @@ def test_corrupt_images_jpeg_compression_is_pillows(n_channels):
             file = BytesIO()
             Image.fromarray(np.ascontiguousarray(page)).save(file, "JPEG", quality=65)
             assert_array_equal(decoded, np.asarray(Image.open(file)))
-
-
-def test_corrupt_images_fog_gives_up_contrast():
-    X = photographs(20, (28, 28, 1))
-    Z = corrupt_images(X, "fog", 2, random_state=0)
-    brightest = X.max(axis=(1, 2, 3), keepdims=True)
-    clouds = (Z * (brightest + 0.5) / brightest - X) / 0.5
-    assert_allclose(clouds.min(axis=(1, 2)), 0, atol=1e-12)
-    assert_allclose(clouds.max(axis=(1, 2)), 1, atol=1e-12)
-
-
-def test_corrupt_images_elastic_transform_at_first_is_affine():
-    # An affine map takes a plane to a plane; edges, where the image is mirrored, aside.
-    y, x = np.mgrid[:64, :64] / 64
-    X = np.tile(0.2 + 0.3 * y + 0.2 * x, (20, 1, 1))
-    bends = []
-    for severity in range(1, 6):
-        Z = corrupt_images(X, "elastic_transform", severity, random_state=0)[:, 16:-16, 16:-16]
-        assert np.abs(Z - X[:, 16:-16, 16:-16]).mean() > 0.001
-        bends.append(np.abs(np.diff(Z, 2, axis=1)).mean())
-    assert bends[0] < 1e-12
-    assert (np.diff(bends) > 0).all()
-
-
-@pytest.mark.parametrize("severity", [2, 5])
-def test_corrupt_images_spatter_weighs_the_same_at_any_size(severity):
-    weight = []
-    for side in (8, 14, 32, 64):
-        X = np.full((150, side, side), 0.4)
-        change = corrupt_images(X, "spatter", severity, random_state=0) - X
-        assert (change >= 0).all() if severity == 2 else (change <= 0).all()
-        weight.append(np.abs(change).mean())
-    assert_allclose(weight, weight[2], rtol=0.4)
-    assert weight[2] > 0.005
 
 
 def test_corrupt_images_of_families_gives_each_image_one_at_random():

@@ -330,16 +330,6 @@ def test_what_was_written_survives_a_kill_at_any_moment(tmp_path):
         assert_same(catalog[said], trial(said))
 
 
-def test_networks_that_do_more_than_compute_are_refused(tmp_path):
-    path = begun(tmp_path, [trial(0), trial(1)])
-    change(path / "trial-000001.skuq", network=NETWORK.replace("Flatten", "Lambda"))
-    with pytest.raises(FileFormatError, match="000001.skuq.*Lambda.*delete its file"):
-        Catalog.load(tmp_path)
-    with pytest.raises(FileFormatError, match="000001.skuq.*Lambda.*delete its file"):
-        CatalogFolder(tmp_path, PARTS).__enter__()
-    assert (path / "trial-000001.skuq").exists()
-
-
 @pytest.mark.parametrize(
     "tree", [{}, [1], {"parts": 3}, {"parts": {}, "entropy": 1, "space": {}, "held_out": {"y": 1}}]
 )

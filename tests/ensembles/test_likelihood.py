@@ -1,8 +1,5 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from sklearn.metrics import log_loss
@@ -145,15 +142,6 @@ def test_select_by_likelihood_use_best_keeps_versions_of_rows_together():
     size = len(select_by_likelihood(once, 20, use_best=True))
     assert len(select_by_likelihood(five, 20, use_best=True, groups=groups)) == size
     assert len(select_by_likelihood(five, 20, use_best=True)) < size
-
-
-@given(arrays(float, (5, 8), elements=st.floats(-3000, 30)), st.integers(1, 5))
-def test_select_by_likelihood_meets_proposition_3_1(log_likelihood, n_members):
-    """Oracle <= ensemble <= average member, of densities as of probabilities."""
-    chosen = select_by_likelihood(log_likelihood, n_members)
-    members = log_likelihood[chosen.indices]
-    assert -members.max(axis=0).mean() <= chosen.loss + 1e-9
-    assert chosen.loss <= -members.mean() + 1e-9
 
 
 def test_select_by_likelihood_use_best_takes_fewer_where_more_harm():

@@ -200,14 +200,6 @@ def test_kmeans_filter_of_equal_accuracies_keeps_the_diverse_half():
     assert cut.value == 0.8 and scored["kept"].tolist() == [True, True, False, False]
 
 
-def test_select_teams_ignores_the_order_of_the_pool(global_random_seed):
-    proba, y = pool(global_random_seed, n_models=6)
-    order = np.random.default_rng(global_random_seed).permutation(6)
-    one, other = select_teams(proba, y), select_teams(proba[order], y)
-    named = {tuple(sorted(order[list(t)])): k for t, k in zip(other.teams_.team, other.teams_.kept)}
-    assert named == dict(zip(one.teams_.team, one.teams_.kept))
-
-
 def test_select_teams_mean_filter_is_algorithm_1(global_random_seed):
     proba, y = pool(global_random_seed)
     teams = select_teams(proba, y, score="q", filters=("mean",)).teams_

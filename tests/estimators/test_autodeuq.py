@@ -12,7 +12,7 @@ from scipy import stats
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.model_selection import GridSearchCV, KFold
 from tiers import slow_after
 from training_data import train_member
 
@@ -53,7 +53,6 @@ def test_predictions_are_of_the_members_mixture(fitted, wave):
     assert_allclose(mean, weights @ loc)
     assert_array_equal(fitted.predict(X), mean)
     parts = fitted.predict_uncertainty(X)
-    assert parts._fields == ("mean", "aleatoric", "epistemic", "total")
     assert_array_equal(parts.total, std)
     assert_allclose(parts.aleatoric**2, weights @ scale**2)
     assert_allclose(parts.epistemic**2, weights @ (loc - mean) ** 2, atol=1e-12)
@@ -65,20 +64,6 @@ def test_predictions_are_of_the_members_mixture(fitted, wave):
     # It has learnt the wave, and how far it is off.
     assert fitted.score(X, y) > 0.9
     assert 0.5 < np.sqrt(np.mean((mean - y) ** 2)) / std.mean() < 2
-
-
-@pytest.mark.slow
-def test_predictions_have_shapes_of_several_outputs(tiny, wave):
-    X, y = wave
-    Y = np.column_stack([y, -2 * y, np.zeros_like(y)])
-    fitted = tiny.fit(X, Y)
-    mean, std = fitted.predict(X, return_std=True)
-    assert mean.shape == std.shape == (120, 3)
-    assert fitted.predict_interval(X).shape == (120, 2, 3)
-    assert fitted.predict_quantiles(X, [0.1, 0.5, 0.9, 0.95]).shape == (120, 4, 3)
-    assert fitted.sample_y(X, 7, random_state=0).shape == (120, 3, 7)
-    assert fitted.log_prob(X, Y).shape == (120,)
-    assert_allclose(fitted.predict_distribution(X).to_tfp().log_prob(Y), fitted.log_prob(X, Y))
 
 
 def test_predict_uncertainty_has_parts_in_units_of_y(fitted, wave):
@@ -138,14 +123,6 @@ def test_pickle_keeps_the_members_only(tiny, wave):
     assert len(kept) == len(fitted.selection_) < len(fitted.catalog_)
     assert len(loaded.catalog_.to_frame()) == 8
     assert all(r.result.weights is not None for r in fitted.catalog_ if r.completed)
-
-
-@pytest.mark.slow
-def test_fit_in_nested_processes(tiny, wave):
-    """Folds in processes, trials asked for in processes too: they run inline, no deadlock."""
-    tiny.set_params(n_jobs=2, search="random")
-    parallel = cross_val_score(tiny, *wave, cv=2, n_jobs=2)
-    assert_allclose(parallel, cross_val_score(tiny.set_params(n_jobs=1), *wave, cv=2))
 
 
 @pytest.mark.slow
@@ -270,13 +247,6 @@ def test_fit_takes_the_papers_spaces(tiny, wave, space):
     tiny.set_params(space=space, n_trials=2, epochs=2)
     frame = tiny.fit(*wave).catalog_.to_frame()
     assert sum(c.startswith(("node_", "skip_")) for c in frame) == (9 if space == "toy" else 17)
-
-
-@pytest.mark.slow
-def test_fit_takes_batches_larger_than_the_data(tiny, wave):
-    X, y = wave
-    tiny.set_params(space="dense", fixed={"batch_size": 256}, n_trials=1, epochs=2)
-    assert tiny.fit(X[:20], y[:20]).predict(X).shape == (120,)
 
 
 def test_reselect_by_name_and_by_function(fitted):
@@ -466,7 +436,7 @@ def test_defaults_on_diabetes():
     """The real job, small: better than predicting the mean, with honest coverage."""
     X, y = load_diabetes(return_X_y=True)
     train, test = np.arange(len(y)) % 4 != 0, np.arange(len(y)) % 4 == 0
-    model = AutoDEUQRegressor(n_trials=4, epochs=60, n_jobs=2, random_state=0)
+    model = AutoDEUQRegressor(n_trials=2, epochs=40, n_jobs=2, random_state=0)
     model.fit(X[train], y[train])
     low, high = model.predict_interval(X[test], 0.9).T
     assert model.score(X[test], y[test]) > 0.3
@@ -487,15 +457,6 @@ def test_defaults_beat_the_deep_ensemble_on_yacht(data_dir):
 
 
 # ---------------------------------------------------- found by trying to break it
-
-
-def test_fit_minds_no_scale_of_sample_weight(tiny, wave):
-    weight = np.linspace(1, 3, 120)
-    tiny.set_params(n_trials=2, epochs=5)
-    expected = clone(tiny).fit(*wave, sample_weight=weight).predict(wave[0])
-    for scale in (1e-300, 1e300):
-        scaled = clone(tiny).fit(*wave, sample_weight=scale * weight)
-        assert_allclose(scaled.predict(wave[0]), expected)
 
 
 @pytest.mark.parametrize(

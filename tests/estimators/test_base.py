@@ -17,6 +17,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import validate_data
+from tiers import slow_after
 
 import skuq
 from skuq import (
@@ -632,14 +633,17 @@ def test_fits_starts_without_the_earlier_fit_unless_it_is_a_warm_start():
 
 @pytest.mark.parametrize(
     "model",
-    [
-        DeepEnsembleRegressor(n_members=2, epochs=30),
-        DeepEnsembleClassifier(n_members=2, epochs=30),
-        MCDropoutClassifier(epochs=30),
-        HyperDeepEnsembleRegressor(n_members=2, n_trials=3, epochs=30),
-        AutoDEUQRegressor(space="dense", n_trials=3, epochs=10),
-        NOMURegressor(epochs=60, validation=0.25),
-    ],
+    slow_after(
+        3,
+        [
+            DeepEnsembleRegressor(n_members=2, epochs=30),
+            MCDropoutClassifier(epochs=30),
+            NOMURegressor(epochs=60, validation=0.25),
+            DeepEnsembleClassifier(n_members=2, epochs=30),
+            HyperDeepEnsembleRegressor(n_members=2, n_trials=3, epochs=30),
+            AutoDEUQRegressor(space="dense", n_trials=3, epochs=10),
+        ],
+    ),
     ids=lambda model: type(model).__name__,
 )
 @pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")

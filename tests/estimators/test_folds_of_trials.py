@@ -367,24 +367,6 @@ def test_fit_refits_after_a_search_that_was_cut_short_in_threads(tiny_space, row
     assert sorted(model.refitted_) == sorted(model.selection_.indices)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("cv", ["auto", 2])
-def test_fit_refits_on_images(cv):
-    def build(hp, input_shape, n_outputs):
-        from skuq.backend import keras
-
-        inputs = keras.Input(input_shape)
-        x = keras.layers.Conv2D(hp.Choice("filters", [2, 3]), 3, use_bias=False)(inputs)
-        x = keras.layers.GlobalAveragePooling2D()(keras.layers.BatchNormalization()(x))
-        return keras.Model(inputs, keras.layers.Dense(n_outputs)(x))
-
-    rng = np.random.RandomState(0)
-    X, y = rng.rand(24, 6, 6, 1), np.arange(24) % 2
-    model = classifier(build, validation=cv, refit=True, epochs=2, n_trials=2).fit(X, y)
-    assert len(model.refitted_) == len(model.selection_.indices)
-    assert_allclose(model.predict_proba(X).sum(axis=1), 1)
-
-
 def test_member_estimators_of_every_trial_are_those_of_the_search(tiny_space, rows):
     model = regressor(tiny_space, refit=True).fit(*rows)
     of_ensemble = dict(model.member_estimators())

@@ -316,16 +316,6 @@ def test_fit_takes_odd_columns(ensemble, rows):
     assert np.isfinite(_predictions(ensemble, odd.assign(none=5))).all()
 
 
-@pytest.mark.slow
-def test_fit_takes_ten_thousand_categories(ensemble):
-    rng = np.random.default_rng(0)
-    codes = rng.integers(10_000, size=20_000)
-    X = pd.DataFrame({"code": codes.astype(str)})
-    ensemble.set_params(epochs=1, batch_size=2000).fit(X, (codes % 2).astype(float))
-    assert ensemble.preprocessor_.transform(X[:9]).shape == (9, 50)
-    assert np.isfinite(ensemble.predict(pd.DataFrame({"code": ["never seen", None]}))).all()
-
-
 def test_fit_takes_a_target_of_one_value_and_a_class_of_two_rows(ensemble, rows):
     X, y = rows
     ensemble.set_params(epochs=60).fit(X, np.full(70, 3.0))

@@ -29,10 +29,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
-from skuq import AutoDEUQRegressor, DeepEnsembleClassifier, HQEnsembleSelector
-from skuq.ensembles import select_hq, select_teams
+from skuq import DeepEnsembleClassifier, HQEnsembleSelector
+from skuq.ensembles import select_teams
 from skuq.exceptions import CalibrationWarning
-from skuq.networks import MLP, GaussianHead
+from skuq.networks import MLP
 
 
 def make_pool():
@@ -199,16 +199,6 @@ def test_hq_selector_takes_text_classes_frames_and_pipelines(digits):
         model.log_prob(frame, ["z"] * 150)
     copy = pickle.loads(pickle.dumps(model))
     assert_array_equal(copy.predict_proba(frame), model.predict_proba(frame))
-
-
-@pytest.mark.slow
-def test_hq_selector_does_not_depend_on_jobs(digits):
-    X, _, y, _ = digits
-    splits = KFold(3, shuffle=True, random_state=1)
-    one = HQEnsembleSelector(make_pool(), cv=splits).fit(X, y)
-    two = HQEnsembleSelector(make_pool(), cv=splits, n_jobs=2, verbose=1).fit(X, y)
-    pd.testing.assert_frame_equal(one.teams_, two.teams_)
-    assert_array_equal(one.predict_proba(X), two.predict_proba(X))
 
 
 def test_hq_selector_keeps_groups_together(digits):
@@ -419,20 +409,3 @@ def test_hq_selector_takes_members_of_an_ensemble(digits):
     assert model.n_possible_ == 26 and model.score(X_new, y_new) > 0.8
     with pytest.raises(NotFittedError):
         DeepEnsembleClassifier().member_estimators()
-
-
-@pytest.mark.slow
-def test_autodeuq_selects_by_hq(wave, tiny_space):
-    model = AutoDEUQRegressor(
-        8, n_members=3, epochs=20, space=tiny_space, selection="hq", random_state=0
-    ).fit(*wave)
-    catalog = model.catalog_
-    raw = np.stack([catalog.member(k).held_out for k in catalog.completed]).astype(float)
-    loc, scale = GaussianHead().distribution(raw)
-    held_out = catalog.held_out
-    expected = select_hq(held_out.y.astype(float), loc, scale, 3, sample_weight=held_out.weight)
-    assert_array_equal(model.selection_.indices, catalog.completed[expected.indices])
-    assert 2 <= len(model.selection_) <= 3
-    assert (model.predict_uncertainty(wave[0]).epistemic > 0).all()
-    with pytest.raises(ValueError, match="`n_members` must be at least 2"):
-        clone(model).set_params(n_members=1).fit(*wave)

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from operators import (
-    FAR,
     FURTHER,
     INPUTS,
     NEAR,
@@ -91,13 +90,6 @@ def test_predict_takes_the_query_points_of_fit_by_default(wave):
     assert_array_equal(wave.predict(NEAR), wave.predict(NEAR, query_points=POINTS))
     one = wave.predict(NEAR, query_points=POINTS[3:4])
     assert_allclose(one[:, 0], wave.predict(NEAR)[:, 3], atol=1e-12)
-
-
-@pytest.mark.slow
-def test_fit_with_a_larger_prior_is_less_sure_away_from_the_inputs():
-    u = inputs(40)
-    weak, strong = (wave_model(prior__scale=k).fit(u, waves(u)) for k in (0.25, 3.0))
-    assert std_of(strong, FAR).mean() > 2 * std_of(weak, FAR).mean()
 
 
 def test_fit_of_one_number_a_row_is_plain_regression():
@@ -228,21 +220,6 @@ def test_fit_gives_columns_scales_of_their_own_on_request():
     assert_array_equal(model.predict(INPUTS, query_points=QUERIES), model.predict(INPUTS))
     with pytest.raises(ValueError, match="standardize='columns' each query point"):
         model.predict(INPUTS, query_points=QUERIES[:2])
-
-
-@pytest.mark.slow
-def test_from_paper_trains_with_the_interferometers_settings():
-    """With the authors' clip and Keras' epsilon hardly a step is taken."""
-    u, y = inputs(15), np.linspace(0, 1, 30)
-    Y = 0.5 + 0.4 * np.sin(6 * u[:, :1] * y + u[:, 1:])
-    sizes = {
-        "network__encoder_units": (32,),
-        "network__decoder_units": (32, 32),
-        "network__latent": 32,
-    }
-    settings = {"query_points": y, "training__steps": 1500, "batch_size": None, "random_state": 0}
-    model = NEONRegressor.from_paper("interferometer", **sizes, **settings)
-    assert explained(model.fit(u, Y), u, Y) > 0.9
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,9 @@ from sklearn.linear_model import LinearRegression
 
 from skuq import NEONRegressor
 from skuq.backend import keras
-from skuq.estimators._operators import _conditioned, _prior
+from skuq.estimators._operators import _conditioned
 
 layers = keras.layers
-directions_of = _conditioned._conditioned_directions
 
 
 def small(**changes):
@@ -122,34 +121,6 @@ def test_encoder_decoder_derivatives_are_those_of_differences(network, monkeypat
         assert_allclose(tangents[s], (up - down) / 2e-6, atol=1e-6)
         assert_allclose(along[s], tangents[s], atol=1e-8)
         assert_allclose(jacobian @ flat[s], tangents[s].ravel(), atol=1e-8)
-
-
-PROCESSES = {
-    "exact": _conditioned.ExactProcess,
-    "all rows induce": lambda derivatives: _conditioned.SparseProcess(
-        derivatives, np.arange(len(derivatives.raw))
-    ),
-}
-
-
-@pytest.mark.parametrize("make", PROCESSES.values(), ids=PROCESSES)
-@pytest.mark.parametrize("noise", [0.0, 0.2])
-def test_conditioned_directions_are_draws_of_a_gaussian_process(make, noise):
-    rng = np.random.default_rng(0)
-    jacobian, values, y = rng.normal(size=(40, 200)), rng.normal(size=40), rng.normal(size=40)
-    known = derivatives_of(jacobian[:30], values[:30])
-    process = make(known)
-    noise = np.full(1, noise)
-    prior = _prior.Prior(1.0, noise, noise, noise)
-    found = directions_of(known, process, y[:30], prior, 1.0, 20_000, 0.5, rng)
-    found = found @ jacobian.T
-    gram = jacobian @ jacobian.T / process.unit
-    inverse = np.linalg.inv(gram[:30, :30] + (noise + _conditioned.JITTER) * np.eye(30))
-    cross = gram[:, :30]
-    mean = values + cross @ inverse @ (y - values)[:30]
-    assert_allclose(values + found[0], mean, atol=1e-5)
-    covariance = 0.25 * (gram - cross @ inverse @ cross.T)
-    assert_allclose(found[1:].T @ found[1:] / 20_000, covariance, atol=0.02)
 
 
 @pytest.mark.parametrize("each", [False, True])

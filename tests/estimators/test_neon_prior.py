@@ -298,18 +298,6 @@ def test_noise_of_repeats_is_that_of_columns_or_functions():
     assert dof == 4 * 597
 
 
-@pytest.mark.parametrize("n_copied", [0, 20, 60])
-def test_limits_of_noise_are_those_of_repeats_that_are_no_copies(n_copied):
-    rng = np.random.default_rng(0)
-    X, y = np.repeat(rng.uniform(-1, 1, (6, 2)), 20, axis=0), rng.normal(size=120)
-    rows = np.concatenate([np.arange(120), np.arange(n_copied)])
-    low, high = _conditioned._limits_of_noise(job_of(X[rows], y[rows, None, None]))
-    if n_copied:
-        assert (low, high) == (0, np.inf)
-    else:
-        assert 0.7 < low < 1 < high < 1.3
-
-
 # The learnt prior and noise of networks that are linear in their weights ------------------
 
 
@@ -479,14 +467,6 @@ def test_learn_noiseless_prior_of_few_functions_is_wider():
     given = *linear(*drawn(100, 300, 1.0, 0.0)), ONE[:100], np.zeros((1, 1))
     few, many = (_prior.learn_noiseless_prior(*given, n_functions=n)[0].scale for n in (5, 10_000))
     assert_allclose(few, np.sqrt(2) * many, rtol=1e-3)  # the standard deviation of Student's t
-
-
-def test_likeliest_factor_is_that_of_the_errors():
-    rng = np.random.default_rng(0)
-    epistemic = rng.uniform(0.5, 2, 2000)
-    squares = (9 * epistemic + 0.25) * rng.normal(size=2000) ** 2
-    factor = _prior._likeliest_factor(squares, epistemic, 0.25, np.ones(2000))
-    assert factor == pytest.approx(3, rel=0.1)  # its own error is about 0.02
 
 
 def test_fit_leaves_equal_inputs_out_together():

@@ -7,12 +7,9 @@ import pytest
 from heads import WidthDepthSpace
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
-from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_digits, make_classification
 from sklearn.metrics import log_loss
-from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.model_selection import cross_val_score
 from slots import EnsembleEvolution
 from small_models import make
 from tiers import slow_after
@@ -26,7 +23,6 @@ from skuq.networks import (
     NASBench201Space,
     TabularSpace,
     WithTraining,
-    parse_nas_bench_201,
 )
 from skuq.search import NESEvolution
 
@@ -246,21 +242,6 @@ def test_baseline_takes_an_architecture(iris, fitted):
             fitted.baseline("deep-ensemble", architecture=architecture)
 
 
-@pytest.mark.slow
-def test_baseline_takes_the_best_architecture_of_nas_bench_201():
-    best = "|nor_conv_3x3~0|+|none~0|skip_connect~1|+|skip_connect~0|none~1|avg_pool_3x3~2|"
-    digits = load_digits()
-    images, y = digits.images[:160, ..., None] / 16, digits.target[:160]
-    search = NESClassifier(
-        2, n_members=2, epochs=1, space=NASBench201Space(2, 1), random_state=0
-    ).fit(images, y)
-    architecture = parse_nas_bench_201(best)
-    deep = search.baseline("deep-ensemble", architecture=architecture).fit(images, y)
-    assert len(deep.catalog_) == 2
-    for record in deep.catalog_:
-        assert architecture.items() <= record.configuration.items()
-
-
 # ------------------------------------------------------------------------ settings
 
 
@@ -305,18 +286,6 @@ def test_fit_weighs_classes_that_are_rare(tiny_space):
     by_row = tiny(tiny_space, 3, epochs=3).fit(X, y, np.where(y == "rare", 3.0, 1.0))
     # Inputs are standardised with the weights of rows in either case.
     assert_allclose(by_class.predict_proba(X), by_row.predict_proba(X), atol=1e-6)
-
-
-@pytest.mark.slow
-def test_fit_with_a_class_of_one_row_and_with_two_classes(tiny_space):
-    rng = np.random.RandomState(0)
-    X = rng.normal(size=(60, 2))
-    y = (X[:, 0] > 0).astype(int)
-    y[7] = 2
-    model = tiny(tiny_space, 3, epochs=3).fit(X, y)
-    assert model.predict_proba(X).shape == (60, 3)
-    binary = tiny(tiny_space, 3, epochs=10).fit(X[8:], y[8:] == 1)
-    assert binary.classes_.tolist() == [False, True] and binary.score(X[8:], y[8:] == 1) > 0.8
 
 
 def test_fit_ignores_rows_of_zero_weight(tiny_space, iris):
@@ -511,18 +480,6 @@ def test_pickle_keeps_the_members_of_every_severity(iris, fitted):
         assert_array_equal(again.at_severity(k).predict_proba(X), expected)
     kept = [r.result.weights is not None for r in again.catalog_]
     assert sum(kept) < len(kept)
-
-
-@pytest.mark.slow
-def test_fit_in_grid_searches_and_pipelines(tiny_space, iris):
-    X, y = iris
-    grid = {"n_members": [1, 2], "search": ["re", "random"]}
-    search = GridSearchCV(tiny(tiny_space, 3, epochs=3), grid, cv=2, scoring="neg_log_loss")
-    assert search.fit(X, y).best_score_ < 0
-    table = np.c_[X.astype(object), np.where(X[:, 0] > 5.8, "long", "short")]
-    encode = ColumnTransformer([("text", OneHotEncoder(), [4])], remainder="passthrough")
-    pipe = make_pipeline(encode, StandardScaler(), tiny(tiny_space, 2, epochs=3)).fit(table, y)
-    assert pipe.predict(table).shape == (150,)
 
 
 def test_fit_that_fails_leaves_the_one_before(tiny_space, iris):

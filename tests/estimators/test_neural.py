@@ -233,12 +233,16 @@ def test_fit_always_trains_rare_classes(classes):
 
 @pytest.mark.parametrize(
     "estimator",
-    [
-        *CLASSIFIERS,
-        TabularEnsembleClassifier(
-            3, network=TabularNetwork(n_layers=1, width=32, embedding="none"), random_state=0
-        ),
-    ],
+    slow_after(
+        2,
+        [
+            *CLASSIFIERS[::2],
+            CLASSIFIERS[1],
+            TabularEnsembleClassifier(
+                3, network=TabularNetwork(n_layers=1, width=32, embedding="none"), random_state=0
+            ),
+        ],
+    ),
     ids=name,
 )
 def test_fit_multiplies_weights_of_classes_and_rows(estimator, classes):

@@ -21,7 +21,7 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression
-from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.model_selection import KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tiers import slow_after
@@ -176,15 +176,6 @@ def judge_toy(function, n, seed, **changes):
     covered = abs(mean - function(grid[:, 0])) < 1.645 * std
     ratio = np.median(std_of(model, X)) / np.median(std)
     return ratio, covered.mean(), np.corrcoef(std, distance)[0, 1]
-
-
-@pytest.mark.parametrize(
-    ("changes", "widest"), slow_after(1, [({"noise_std": 0.0}, 0.35), ({}, 0.6)])
-)
-def test_nomu_band_closes_at_the_rows_of_a_function_without_noise(changes, widest):
-    # One split in place of eight folds: a quarter of the time.
-    ratio, covered, correlation = judge_toy(TOYS["corner"], 8, 0, validation=0.25, **changes)
-    assert ratio < widest and covered > 0.7 and correlation > 0.7
 
 
 @pytest.mark.slow
@@ -941,16 +932,6 @@ def test_fit_many_makes_separate_fits(table, elsewhere):
         assert_array_equal(model.box_, alone.box_)
 
 
-@pytest.mark.slow
-def test_fit_many_chooses_for_each_model(table):
-    base = choosing(readout__l_min=0.01, readout__l_max=2.0)
-    fixed, chosen = base.fit_many(*table, [{"readout__c": 2.0}, {"loss__pi_exp": 0.1}])
-    assert fixed.c_ == 2.0
-    assert chosen.c_ == pytest.approx(
-        choosing(readout__l_min=0.01, readout__l_max=2.0, loss__pi_exp=0.1).fit(*table).c_, rel=1e-2
-    )
-
-
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
@@ -1009,11 +990,6 @@ def test_fit_that_fails_keeps_the_earlier_one(error, table, monkeypatch):
     assert_array_equal(model.predict(table[0][:, :1]), before)
     with pytest.raises(error):
         choosing(epochs=2).fit(*table)
-
-
-def test_nomu_progress_is_shown(table, capsys):
-    small(verbose=1).fit(*table)
-    assert "training: 30 of 30 epochs" in capsys.readouterr().err
 
 
 # Artificial inputs --------------------------------------------------------------------------
@@ -1439,17 +1415,6 @@ def test_early_stopping_patience_watches_the_rows_held_out(long_table):
 
 
 @pytest.mark.slow
-def test_early_stopping_patience_is_an_eighth_of_the_epochs():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(150, 4))
-    y, other = rng.normal(size=(2, 150))  # nothing to learn
-    model = nomu(**{**EARLY, "epochs": 160}, refit=False)
-    model.fit(X, y, validation_data=(X[:40], other[:40]))
-    n_run = len(model.mean_member_.history["loss"])
-    assert n_run == model.mean_member_.best_epoch + 1 + 20 < 160
-
-
-@pytest.mark.slow
 def test_refit_trains_f_as_long_as_was_best(long_table, monkeypatch):
     train, best = skuq.training.train, []
 
@@ -1464,47 +1429,3 @@ def test_refit_trains_f_as_long_as_was_best(long_table, monkeypatch):
     assert len(best) == 3
     assert len(model.mean_member_.history["loss"]) == round(np.mean(best))
     assert len(model.member_.history["loss"]) == 60
-
-
-@pytest.mark.slow
-def test_nomu_searches_and_pipelines(wave):
-    X, y = wave[0][:40], wave[1][:40]
-    frame = pd.DataFrame(X, columns=["a", "b"])
-    pipeline = make_pipeline(StandardScaler(), small(epochs=100))
-    grid = {"nomuregressor__loss__pi_exp": [0.001, 0.1]}
-    search = GridSearchCV(pipeline, grid, cv=2).fit(frame, y)
-    assert search.best_score_ > 0.7
-    assert_array_equal(small(epochs=1).fit(frame, y).feature_names_in_, ["a", "b"])
-    assert (cross_val_score(small(epochs=100), X, y, cv=2) > 0.5).all()
-
-
-@pytest.mark.parametrize(
-    "changes", [{}, {"readout__c": 2.0, "readout__l_min": 0.1, "readout__l_max": 1.0}]
-)
-@pytest.mark.slow
-def test_nomu_defaults_work_on_a_real_table(changes):
-    """120 rows of a noisy function of five inputs: better than a line, with right coverage."""
-    rng = np.random.default_rng(3)
-    X = rng.uniform(-1, 1, (240, 5))
-    y = 10 * np.sin(np.pi * X[:, 0] * X[:, 1]) + 20 * X[:, 2] ** 2 + 10 * X[:, 3]
-    model = nomu(random_state=0, **changes).fit(X[:120], y[:120])
-    line = LinearRegression().fit(X[:120], y[:120])
-    assert model.score(X[120:], y[120:]) > line.score(X[120:], y[120:])
-    low, high = model.predict_interval(X[120:], 0.9).T
-    covered = np.mean((low <= y[120:]) & (y[120:] <= high))
-    assert changes or 0.7 < covered <= 1
-
-
-@pytest.mark.slow
-def test_early_stopping_patience_helps_with_noise(long_table):
-    X, y = long_table
-    grid = np.random.default_rng(1).uniform(-1, 1, (200, 2))
-    settings = {**EARLY, "epochs": 400, "learning_rate": 0.03}
-    rmse = [
-        np.sqrt(np.mean((model.predict(grid) - np.sin(3 * grid[:, 0])) ** 2))
-        for model in (
-            nomu(**settings).fit(X, y),
-            nomu(**settings, early_stopping_patience=None).fit(X, y),
-        )
-    ]
-    assert rmse[0] < 0.8 * rmse[1]

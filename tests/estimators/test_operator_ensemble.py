@@ -51,16 +51,6 @@ def wave():
     return wave_model().fit(u, waves(u))
 
 
-@pytest.mark.slow
-def test_fit_makes_members_differ_by_their_priors(wave):
-    """Away from the data, members of a deep ensemble differ by their first weights only."""
-    u = inputs(40)
-    strong, none = (
-        wave_model(prior_scale=scale, training__steps=200).fit(u, waves(u)) for scale in (20.0, 0.0)
-    )
-    assert std_of(strong, FAR).mean() > 2 * std_of(none, FAR).mean()
-
-
 # Members ----------------------------------------------------------------------
 
 

@@ -10,7 +10,6 @@ from skuq import (
     AutoDEUQRegressor,
     CalibratedUncertaintyRegressor,
     DeepEnsembleRegressor,
-    NESClassifier,
     TabularEnsembleClassifier,
     TabularEnsembleRegressor,
 )
@@ -75,16 +74,6 @@ def test_fit_with_every_loss_gives_the_whole_prediction(frame, loss, record):
     assert model.sample_y(X[:9], 4, random_state=0).shape == (9, 4)
     draws = model.posterior_fn(n_draws=8)
     assert draws.n_draws >= 2
-
-
-@pytest.mark.slow
-def test_fit_to_several_outputs(frame):
-    X, y = frame
-    Y = np.column_stack([y, 3 * y + 1])
-    settings = {**TINY, "network": TabularNetwork(**SMALL, n_copies=2)}
-    model = TabularEnsembleRegressor(**settings, loss="gaussian-mixture").fit(X, Y)
-    assert model.predict(X[:5]).shape == (5, 2)
-    assert model.predict_interval(X[:5]).shape == (5, 2, 2)
 
 
 @pytest.mark.slow
@@ -164,32 +153,6 @@ def test_fit_refuses(frame, settings, message):
     model = clone(TabularEnsembleRegressor(**TINY))  # not to change its network for others
     with pytest.raises(ValueError, match=message):
         model.set_params(**settings).fit(*frame)
-
-
-@pytest.fixture
-def short(monkeypatch):
-    """Searches of networks that are trained for two epochs."""
-    monkeypatch.setattr("skuq.networks._tabular._MOST_EPOCHS", 2)
-
-
-PLAIN = {"activation": "silu", "residual": False, "embedding": "none", "dropout": 0.0}
-SEARCH = {"n_members": 2, "space": "tabular", "fixed": {**SMALL, **PLAIN}, "random_state": 0}
-
-
-@pytest.mark.slow
-def test_tabular_space_is_searched_by_autodeuq(frame, short):
-    X, y = frame
-    model = AutoDEUQRegressor(3, **SEARCH).fit(X, y)
-    assert {"frequency_scale", "width"} <= set(model.catalog_.to_frame().columns)
-    assert_bounded(model, X)
-    assert np.isfinite(model.predict(X, return_std=True)).all()
-
-
-@pytest.mark.slow
-def test_tabular_space_is_searched_by_nes(frame, short):
-    X, y = frame
-    model = NESClassifier(3, **SEARCH).fit(X, y > 0)
-    np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1)
 
 
 def test_tabular_space_of_other_rows_is_refused(frame):

@@ -246,14 +246,6 @@ def assert_equal_within_kinds(model):
         assert np.ptp(weights[kinds == kind]) == 0
 
 
-@pytest.mark.slow
-def test_tabular_ensemble_classifier_mixes_kinds_of_networks(classifier, classes):
-    assert kinds_of(classifier).tolist() == [0, 0, 1, 0, 1, 2]
-    assert embedded(classifier).tolist() == [True, True, False, True, False, False]
-    again = TabularEnsembleClassifier(**CLASSIFIER).fit(*classes)
-    assert_array_equal(again.predict_proba(classes[0]), classifier.predict_proba(classes[0]))
-
-
 def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
     """Every row, predicted by the member of each kind that did not train on it."""
     given = []

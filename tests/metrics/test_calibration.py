@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy import integrate, stats
+from scipy import stats
 
 from skuq.metrics import (
     calibration_error,
@@ -59,16 +59,6 @@ def test_area_is_the_limit_of_uncertainty_toolboxs(global_random_seed, kind):
     expected = toolbox().miscalibration_area(*given, **keywords, num_bins=20_001)
     # A step of the curve may lie anywhere within a bin: n of 1/n, half a bin each.
     assert_allclose(miscalibration_area(y, mean, std, kind=kind), expected, atol=5e-5)
-
-
-def test_area_is_the_integral_of_its_definition(global_random_seed):
-    pit = np.random.default_rng(global_random_seed).beta(2, 3, size=7)
-    edges = [0, *np.sort(pit), 1]
-    expected = sum(
-        integrate.quad(lambda p: abs(np.mean(pit <= p) - p), a, b, points=[np.mean(pit <= a)])[0]
-        for a, b in zip(edges, edges[1:])
-    )
-    assert_allclose(miscalibration_area(pit=pit), expected, rtol=1e-6)
 
 
 def test_area_is_the_wasserstein_distance_from_uniform():

@@ -186,14 +186,6 @@ def test_outputs_are_averaged(score, data):
 
 
 @pytest.mark.parametrize(("score", "data"), NUMBERS + OTHERS, ids=name_of)
-def test_order_of_rows_does_not_matter(score, data):
-    rng = np.random.default_rng(0)
-    given, order = data(rng), rng.permutation(N)
-    shuffled = score(*(rows_of(array, order) for array in given))
-    assert_allclose(shuffled, score(*given), rtol=1e-12)
-
-
-@pytest.mark.parametrize(("score", "data"), NUMBERS + OTHERS, ids=name_of)
 def test_bad_weights_are_refused(score, data):
     given = data(np.random.default_rng(0))
     with pytest.raises(ValueError, match="sample_weight"):

@@ -18,26 +18,10 @@ def draw(seed, n=40):
     return rng.normal(size=n), 0.5 * rng.normal(size=n), rng.uniform(0.1, 1.5, n)
 
 
-def nomu_auc(y, mean, std):
-    """Compute the area as NOMU's experiments do, by trapezoids over a grid of scales."""
-    scales = np.concatenate([[0.0], np.geomspace(1e-3, 1e3, 100_000), 1e3 * 2.0 ** np.arange(1, 9)])
-    z = np.sort(np.abs(y - mean) / std)
-    coverage = np.searchsorted(z, scales, side="right") / len(z)
-    end = np.argmax(coverage == 1) + 1
-    width = 2 * scales * std.mean()
-    return np.sum(np.diff(coverage[:end]) * (width[1:end] + width[: end - 1]) / 2)
-
-
 def test_auc_by_hand():
     # Bounds reach the targets at c = 1, 2 and 4; the mean width is 2 c. Steps of 1/3.
     y, mean, std = np.array([1.0, 1.0, 6.0]), np.zeros(3), np.array([1.0, 0.5, 1.5])
     assert_allclose(coverage_width_auc(y, mean, std), (2 + 4 + 8) / 3)
-
-
-def test_auc_is_nomus_but_for_the_grid(global_random_seed):
-    y, mean, std = draw(global_random_seed)
-    # Half a step of the grid, 1e6 ** 1e-5 - 1 = 1.4e-4.
-    assert_allclose(coverage_width_auc(y, mean, std), nomu_auc(y, mean, std), rtol=7e-5)
 
 
 def test_auc_is_the_area_under_the_curve(global_random_seed):

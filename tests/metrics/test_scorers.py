@@ -1,4 +1,3 @@
-import pickle
 from types import SimpleNamespace
 
 import numpy as np
@@ -250,17 +249,6 @@ def test_cross_validation_and_searches(table):
     ).fit(X, y)
     assert search.best_params_ == {"twolines__apart": 0.0}
     assert check_scoring(process, get_scorer("neg_crps")) == get_scorer("neg_crps")
-
-
-@pytest.mark.slow
-def test_scorers_travel_to_other_processes(table):
-    X, y = table
-    for scorer in make_scorers("neg_crps", "coverage_90").values():
-        assert pickle.loads(pickle.dumps(scorer)) == scorer
-        here = cross_val_score(BayesianRidge(), X, y, scoring=scorer, cv=2)
-        assert_allclose(
-            cross_val_score(BayesianRidge(), X, y, scoring=scorer, cv=2, n_jobs=2), here
-        )
 
 
 def test_metadata_routing_passes_weights(table, weight):

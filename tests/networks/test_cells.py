@@ -262,15 +262,6 @@ def test_nas_bench_mutation_changes_one_operation(global_random_seed):
     assert NASBench201Space().mutate(parent, np.random.default_rng(0))["learning_rate"] == 0.1
 
 
-def test_free_cells_and_sizes_mutate_alike(global_random_seed):
-    hit = Counter()
-    space = CellSpace(channels=(4, 8), n_cells=(1, 2))
-    for parent, child in mutations(space, global_random_seed):
-        changed = {name for name in parent if child[name] != parent[name]}
-        hit["size" if changed & {"channels", "n_cells"} else "cell"] += 1
-    assert_uniform(hit, 2)
-
-
 # Operations
 
 
@@ -316,20 +307,6 @@ def test_factorized_reduction_by_hand(height, width):
     assert_allclose(forward(x), expected, atol=1e-6)
 
 
-def test_strides_of_a_dilated_convolution_leave_out_pixels():
-    """Strides of 2 give every second pixel of strides of 1 with the same weights."""
-    (one, whole), (two, strided) = (
-        applied(
-            lambda layers, x, strides=strides: _APPLY["dil_conv_3x3"](layers, x, strides, "op"),
-            (7, 6, 2),
-        )
-        for strides in (1, 2)
-    )
-    strided.set_weights(whole.get_weights())
-    x = random_image(2, 7, 6, 2)
-    assert_allclose(two(x), one(x)[:, ::2, ::2], atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("chosen", "factor"),
     [
@@ -353,7 +330,7 @@ def test_nas_bench_cell_adds_its_paths(chosen, factor):
 # Networks
 
 
-@pytest.mark.parametrize("n_cells", slow_after(4, (3, 4, 5, 6, 1, 2, 7, 8)))
+@pytest.mark.parametrize("n_cells", slow_after(2, (3, 4, 5, 6, 1, 2, 7, 8)))
 def test_cell_network_of_any_depth(n_cells):
     space = CellSpace(channels=2, n_cells=n_cells)
     configuration = space.decisions().architecture.sample(np.random.default_rng(n_cells))
@@ -446,12 +423,6 @@ def test_sizes_of_published_networks():
     # the auxiliary head.
     assert count(DARTS, 3, 10, 36, 20) == 3_349_342
     assert count(DARTS, 3, 10, 16, 8) == 246_106  # the size that NES trains
-
-
-@pytest.mark.slow
-def test_darts_network_for_cifar_10():
-    model = build_cell_network(DARTS, (32, 32, 3), 10, channels=36, n_cells=20)
-    assert n_weights(model) == 3_349_342
 
 
 # The smallest and the largest network of the benchmark on CIFAR-10 have 0.073306 M and

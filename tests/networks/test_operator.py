@@ -10,7 +10,6 @@ from operators import (
     EpistemicNetwork,
     OperatorHead,
     keras_base,
-    tile_columns,
 )
 from plans import ARRAYS, tensors
 from scipy.special import expit
@@ -77,13 +76,6 @@ def test_factorisation_leaves_the_first_kernel_as_it_is():
     log = np.log(drawn[1][2])  # N(1, 0.01)
     assert log.mean() == pytest.approx(1, abs=4e-3) and log.std() == pytest.approx(0.01, rel=0.25)
     assert_array_equal(drawn[0][1], 0)
-
-
-def test_tiled_repeats_columns_in_order():
-    y = np.array([[1, 2, 3], [4, 5, 6]])
-    assert_array_equal(tile_columns(np, y, 7), [[1, 2, 3, 1, 2, 3, 1], [4, 5, 6, 4, 5, 6, 4]])
-    assert_array_equal(tile_columns(np, y, 2), y[:, :2])
-    assert_array_equal(tile_columns(np, y, 3), y)
 
 
 # The network -------------------------------------------------------------------------------
@@ -156,46 +148,11 @@ def test_members_at_once_are_each_alone(network):
         assert_allclose(features[k], alone[1], atol=1e-12)
 
 
-def test_latent_vector_does_not_see_the_query(network):
-    weights, x = network.draw(np.random.default_rng(0)), rows_of(network)
-    x[:, : network.n_inputs] = x[0, : network.n_inputs]
-    raw, features = network(ARRAYS, weights, x)
-    assert_allclose(np.ptp(features[:, : network.latent], axis=0), 0, atol=1e-12)
-    assert (np.ptp(raw, axis=0) > 0).all()
-    y = x[:, network.n_inputs :]
-    assert_array_equal(features[:, -network.latent :], tile_columns(np, y, network.latent))
-
-
-def test_split_layers_see_their_own_part_of_the_latent_vector():
-    """With no other weights than of one chunk, only that chunk counts."""
-    network = EncoderDecoder(2, 1, 1, (4,), 6, "split", (5, 5, 5), factorized=False)
-    weights = network.draw(np.random.default_rng(0))
-    decoder = weights[4:]
-    for k in range(3):
-        kernel = decoder[2 * k]
-        assert kernel.shape == ((2 if k == 0 else 5) + 2, 5)
-    # The second layer's kernel without what comes from the first: the first chunk is unseen.
-    decoder[2][:5] = 0
-    encoder_out, bias = weights[2], weights[3]
-    before = network(ARRAYS, weights, np.ones((1, 3)))[0]
-    encoder_out[:, :2], bias[:2] = 7, 7
-    assert_array_equal(network(ARRAYS, weights, np.ones((1, 3)))[0], before)
-    bias[2:4] = 7
-    assert network(ARRAYS, weights, np.ones((1, 3)))[0] != before
-
-
 def test_first_frequencies_have_the_given_scale():
     network = EncoderDecoder(1, 50, 1, latent=200, decoder="concat", fourier_scale=5.0)
     frequencies = network.draw(np.random.default_rng(0))[9]
     assert frequencies.shape == (50, 100)
     assert frequencies.std() == pytest.approx(5, rel=0.05)
-
-
-def test_parameters_of_the_pollutants_problem_by_hand():
-    network = EncoderDecoder(4, 2, 1)
-    counts = [int(np.prod(shape)) for shape in network.shapes]
-    factors = 3 * 64 + 2 * 64 + 1
-    assert sum(counts) == 8_640 + 4_160 + 6_208 + 65 + factors
 
 
 # A Keras model as the base -----------------------------------------------------------------

@@ -8,7 +8,6 @@ from numpy.testing import assert_allclose
 from plans import ACTIVATIONS, ARRAYS, Run, draw_variables, make_plan, tensors, without_names
 
 from skuq.backend import keras, ops
-from skuq.networks import DenseSpace
 
 layers = keras.layers
 
@@ -58,20 +57,6 @@ def test_activations_are_keras_own(name):
     # Some of Keras' constants are rounded to float32 on the way.
     rounded = name in ("selu", "hard_sigmoid", "leaky_relu", "gelu")
     assert_allclose(ours, theirs, rtol=1e-6 if rounded else 1e-12, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_random_networks_of_the_papers_space_are_keras_own():
-    space = DenseSpace(n_nodes=4)
-    rng = np.random.default_rng(0)
-    for configuration in space.decisions().architecture.sample_many(rng, 12):
-        model = space.build(configuration, (5,), 3)
-        plan = make_plan(model.to_json())
-        assert [w.shape for w in plan.weights] == [tuple(v.shape) for v in model.trainable_weights]
-        parts, state = random_parts(model, plan)
-        x = rng.normal(size=(7, 5))
-        expected, _ = keras_output(model, parts, state, x)
-        assert_allclose(plan(parts, state, x)[0], expected, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("namespace", [ARRAYS, tensors()], ids=["numpy", "keras"])
@@ -211,15 +196,3 @@ def test_frozen_layers_are_state_and_stand_still(training):
     assert_allclose(ours, expected, rtol=1e-6, atol=1e-8)
     for a, b in zip(new_state, new):
         assert_allclose(a, b, rtol=1e-6, atol=1e-9)
-
-
-def test_frozen_layers_of_a_stack_have_a_member_axis():
-    model = frozen()
-    plan = make_plan(model.to_json())
-    each = [random_parts(model, plan, seed) for seed in (0, 1)]
-    parts = [np.stack(values) for values in zip(*(pair[0] for pair in each))]
-    state = [np.stack(values) for values in zip(*(pair[1] for pair in each))]
-    x = np.random.default_rng(1).normal(size=(7, 5))
-    together, _ = plan(parts, state, x)
-    for k, pair in enumerate(each):
-        assert_allclose(together[k], plan(*pair, x)[0], rtol=1e-10)

@@ -371,7 +371,7 @@ sys.exit(f"not found, or not without a backend: {wrong}" if wrong else 0)
 @pytest.mark.parametrize("every", slow_after(1, [8, 1]))
 def test_find_by_name_loads_no_backend(every):
     source = "".join(path.read_text() for path in Path(skuq.__file__).parent.rglob("*.py"))
-    names = sorted({*re.findall(r'saved_as\("([\w.]+)"', source), *_records._BY_NAME})
+    names = sorted(set(re.findall(r'saved_as\("([\w.]+)"', source)))
     assert len(names) > 60
     subprocess.run([sys.executable, "-c", RESOLVE, *names[::every]], check=True)
 

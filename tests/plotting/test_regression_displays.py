@@ -179,18 +179,6 @@ def test_retention_of_classifiers_counts_wrong_labels():
     assert_allclose(RetentionDisplay.from_estimator(model, X, y).uncertainty, np.arange(4))
 
 
-def test_displays_of_a_trained_ensemble(wave):
-    X, y = wave
-    model = DeepEnsembleRegressor(2, epochs=3, random_state=0).fit(X, y)
-    mean, std = model.predict(X, return_std=True)
-    for display in (CoverageWidthDisplay, ErrorStdDisplay, RetentionDisplay):
-        given = display.from_estimator(model, X, y)
-        same = display.from_predictions(y, mean, std)
-        assert_allclose(given.line_.get_ydata(), same.line_.get_ydata())
-    pit = model.predict_distribution(X).cdf(y)
-    assert_allclose(PITDisplay.from_estimator(model, X, y).pit, pit)
-
-
 @pytest.mark.parametrize(
     "draw, error, message",
     [

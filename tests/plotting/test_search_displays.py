@@ -153,13 +153,6 @@ def test_parallel_coordinates_call_nothing_important_that_is_chance():
     assert display.decisions_ == [f"d{k}" for k in range(8)]
 
 
-def test_few_trials_of_many_decisions_are_drawn_without_importances():
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame(rng.random((5, 12)), columns=[f"d{k}" for k in range(12)])
-    display = CatalogDisplay.from_catalog(frame.assign(status="completed", score=rng.random(5)))
-    assert display.decisions_ == [f"d{k}" for k in range(8)] and display.importances is None
-
-
 def test_missing_decisions_leave_gaps():
     frame = pd.DataFrame(
         {

@@ -28,13 +28,6 @@ def test_values_by_hand():
     assert_allclose(m.log_prob([1]), -np.log(2), rtol=1e-15)
 
 
-def test_members_certain_of_different_classes_are_all_epistemic():
-    m = CategoricalMixture(np.eye(3)[:, None, :])
-    total, aleatoric, epistemic = m.uncertainty()
-    assert_array_equal(aleatoric, 0)
-    assert_allclose([total, epistemic], np.log(3), rtol=1e-15)
-
-
 def test_mode_is_of_the_average_not_of_the_votes():
     # Two of three members vote for class 0, narrowly; the third is sure of class 1.
     m = CategoricalMixture([[[0.51, 0.49]], [[0.51, 0.49]], [[0.01, 0.99]]])
@@ -71,15 +64,6 @@ def test_one_member_has_no_epistemic_part():
     assert_array_equal(m.uncertainty().total, m.uncertainty().aleatoric)
 
 
-def test_identical_members_are_one_member(global_random_seed):
-    one = mixture(global_random_seed, n_members=1)
-    m = CategoricalMixture(np.repeat(one.proba, 3, axis=0))
-    # The mean of three equal numbers is off by its last digit, 1e-16; squared.
-    assert_allclose(m.uncertainty().epistemic, 0, atol=1e-30)
-    assert (m.uncertainty().epistemic >= 0).all()
-    assert_allclose(m.uncertainty().total, one.uncertainty().total, rtol=1e-14)
-
-
 def test_small_disagreement_does_not_cancel():
     """To second order the mutual information is the sum of variance / (2 mean)."""
     step = 1e-7
@@ -90,16 +74,6 @@ def test_small_disagreement_does_not_cancel():
     assert_allclose(m.uncertainty().epistemic, expected, rtol=1e-8)
 
 
-def test_member_order_does_not_matter(global_random_seed):
-    m = mixture(global_random_seed, n_members=5)
-    order = np.random.default_rng(global_random_seed).permutation(5)
-    shuffled = CategoricalMixture(m.proba[order], m.weights[order])
-    for name in ("mean", "std"):
-        assert_allclose(getattr(shuffled, name), getattr(m, name), rtol=1e-12)
-    assert_allclose(shuffled.uncertainty(), m.uncertainty(), rtol=1e-12)
-    assert_array_equal(shuffled.mode, m.mode)
-
-
 def test_weights_are_repeats(global_random_seed):
     """A member of weight 2/3 is the same member taken twice of three."""
     m = mixture(global_random_seed, n_members=2)
@@ -108,15 +82,6 @@ def test_weights_are_repeats(global_random_seed):
     for name in ("mean", "std"):
         assert_allclose(getattr(weighted, name), getattr(repeated, name), rtol=1e-12)
     assert_allclose(weighted.uncertainty(), repeated.uncertainty(), rtol=1e-12)
-
-
-def test_ensemble_is_between_oracle_and_average_member(global_random_seed):
-    """Proposition 3.1 of NES, row by row."""
-    m = CategoricalMixture(mixture(global_random_seed, concentration=2.0).proba)
-    codes = np.array([0, 1, 2, 3, 0, 1])
-    members = -np.log(m.proba[:, np.arange(6), codes])  # (K, n)
-    assert (members.min(axis=0) <= -m.log_prob(codes) + 1e-12).all()
-    assert (-m.log_prob(codes) <= members.mean(axis=0) + 1e-12).all()
 
 
 # Smallest subnormals, exact zeros and equal members are among what hypothesis tries.
@@ -189,13 +154,6 @@ def test_impossible_classes_are_never_drawn():
 
     draws = CategoricalMixture([[proba]]).sample(2, rng=Extremes(np.random.PCG64(0)))
     assert_array_equal(draws, [[1, 2]])
-
-
-def test_one_class_is_certain():
-    m = CategoricalMixture(np.ones((2, 3, 1)))
-    assert_array_equal(m.uncertainty(), 0)
-    assert_array_equal(m.mode, [0, 0, 0])
-    assert_array_equal(m.sample(2, rng=0), np.zeros((3, 2)))
 
 
 @pytest.mark.parametrize(

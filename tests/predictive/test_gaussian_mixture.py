@@ -1,6 +1,5 @@
 import numpy as np
 from numpy.testing import assert_allclose
-from scipy import stats
 
 from skuq.predictive import GaussianMixture
 
@@ -29,16 +28,6 @@ def test_ddof_of_weighted_members_is_their_effective_number():
     # For two members it is the sample variance, whatever their weights; one here rounds to 1.
     m = GaussianMixture([[0.0], [4.0]], [[1.0], [1.0]], [1.0, 1e-18])
     assert_allclose(m.uncertainty(1).epistemic ** 2, 8)
-
-
-def test_one_member_is_a_normal():
-    m = GaussianMixture([[1.0, 2.0]], [[0.5, 3.0]])
-    assert_allclose(m.epistemic_variance, 0)
-    assert_allclose(m.uncertainty(1).epistemic, 0)
-    levels = [0.01, 0.5, 0.975]
-    assert_allclose(
-        m.quantile(levels), stats.norm([[1.0], [2.0]], [[0.5], [3.0]]).ppf(levels), rtol=1e-10
-    )
 
 
 def test_quantiles_of_extreme_mixtures():

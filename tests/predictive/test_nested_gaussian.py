@@ -1,6 +1,5 @@
 import numpy as np
 from numpy.testing import assert_allclose
-from scipy import stats
 
 from skuq.predictive import GaussianMixture, NestedGaussianMixture
 
@@ -24,16 +23,6 @@ def test_moments_by_hand():
     assert_allclose((m.mean[0], m.aleatoric_variance[0], m.epistemic_variance[0]), (2, 4, 1))
 
 
-def test_one_component_is_a_gaussian_mixture(global_random_seed):
-    m = nested(global_random_seed, j=1, shape=(5, 2))
-    plain = GaussianMixture(m.loc[:, 0], m.scale[:, 0], m.weights)
-    y = np.random.default_rng(1).normal(0, 3, (5, 2))
-    assert_allclose(m.log_prob(y), plain.log_prob(y), rtol=1e-12)
-    assert_allclose(m.cdf(y), plain.cdf(y), rtol=1e-12)
-    assert_allclose(m.quantile([0.1, 0.9]), plain.quantile([0.1, 0.9]), rtol=1e-12)
-    assert_allclose(m.uncertainty(1), plain.uncertainty(1), rtol=1e-12)
-
-
 def test_equal_probabilities_are_more_members_but_for_the_parts(global_random_seed):
     m = nested(global_random_seed)
     m = NestedGaussianMixture(m.loc, m.scale, np.full((2, 3, 5), 1 / 3))
@@ -43,13 +32,6 @@ def test_equal_probabilities_are_more_members_but_for_the_parts(global_random_se
     assert_allclose(m.quantile(0.2), flat.quantile(0.2), rtol=1e-10)
     assert_allclose(m.variance, flat.variance, rtol=1e-12)
     assert (m.aleatoric_variance > flat.aleatoric_variance).all()
-
-
-def test_cdf_is_the_sum_of_scipys_normals(global_random_seed):
-    m = nested(global_random_seed)
-    y = np.random.default_rng(1).normal(0, 3, 5)
-    each = stats.norm(m.loc, m.scale).cdf(y)
-    assert_allclose(m.cdf(y), m.weights @ (m.probabilities * each).sum(axis=1), rtol=1e-12)
 
 
 def test_components_of_probability_0_do_not_matter():

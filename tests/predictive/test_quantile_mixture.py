@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from scipy import integrate, stats
+from scipy import integrate
 
 from skuq.predictive import QuantileMixture, TransformedMixture
 
@@ -68,17 +68,6 @@ def test_density_integrates_to_1_with_the_moments(global_random_seed):
     assert_allclose(moment(0), 1, rtol=1e-7)
     assert_allclose(m.mean, moment(1), rtol=1e-7, atol=1e-9)
     assert_allclose(m.variance, moment(2) - moment(1) ** 2, rtol=1e-7)
-
-
-def test_quantiles_of_a_normal_are_nearly_a_normal():
-    levels = np.arange(1, 400) / 400
-    m = one(stats.norm(3, 2).ppf(levels), levels)
-    assert_allclose(m.mean, 3, atol=1e-9)
-    assert_allclose(m.std, 2, rtol=5e-3)
-    y = np.linspace(-1, 7, 9)
-    rows = m.rows(np.zeros(9, dtype=int))
-    assert_allclose(rows.cdf(y), stats.norm(3, 2).cdf(y), atol=1e-4)
-    assert_allclose(rows.log_prob(y), stats.norm(3, 2).logpdf(y), atol=5e-2)
 
 
 def test_rule_for_averages_is_exact_for_moments(global_random_seed):

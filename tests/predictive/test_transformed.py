@@ -71,12 +71,6 @@ def test_is_scipys_johnson_su():
     assert_allclose((m.mean[0], m.variance[0]), reference.stats("mv"), rtol=1e-8)
 
 
-def test_interval_and_samples_go_through_the_transform():
-    m = TransformedMixture(normals(), Logarithm())
-    assert_allclose(m.interval(0.8), np.exp(m.inner.interval(0.8)), rtol=1e-12)
-    assert_allclose(m.sample(9, rng=0), np.exp(m.inner.sample(9, rng=0)), rtol=1e-12)
-
-
 def test_moments_of_a_small_spread_are_those_of_the_slope():
     inner = GaussianMixture([[1.0]], [[1e-7]])
     m = TransformedMixture(inner, Logarithm())

@@ -115,15 +115,6 @@ def test_steps_are_those_of_keras_optimizers(optimizer):
     assert_allclose(w, variable, rtol=1e-5, atol=1e-6)
 
 
-@slow  # of Adam the quick suite has plateaus, with a partial batch as well
-@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
-@pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
-def test_equals_fit_for_each_optimizer(optimizer, jit):
-    # 53 rows in batches of 16: the last batch has 5.
-    recipe = Recipe(optimizer, learning_rate=0.01, batch_size=16, epochs=6)
-    compare(recipe, make_data(), jit=jit)
-
-
 @pytest.mark.parametrize(
     "rate, reduce_lr_patience, early_stopping_patience", slow_after(1, [(0.1, 1, 4), (0.05, 3, 8)])
 )
@@ -177,21 +168,6 @@ def test_equals_fit_through_plateaus_and_early_stopping(
 )
 def test_equals_fit_with(recipe, rows, settings):
     compare(recipe, make_data(**rows), **settings)
-
-
-@pytest.mark.slow
-def test_slices_do_not_change_the_run():
-    """A run in many short calls is the same run."""
-    data, head = make_data(), GaussianHead()
-    recipe = Recipe("adam", learning_rate=0.01, batch_size=16, epochs=150,
-                    early_stopping_patience=150)  # fmt: skip
-    member, _ = compare(recipe, data, rtol=2e-3)
-    again = train_member(
-        make_model(), head, recipe, data, 1,
-        start=[draw_variables(make_model(), 3)], permutations=[np.arange], jit=False,
-    )  # fmt: skip
-    assert len(member.history["loss"]) == 150  # more than one call holds
-    np.testing.assert_array_equal(member.weights, again.weights)
 
 
 def test_divergence_keeps_the_best_epoch_or_raises():

@@ -11,7 +11,6 @@ from operators import (
     EpiNetLayers,
     EpistemicNetwork,
     OperatorHead,
-    keras_base,
     predict_draws,
     read_network,
 )
@@ -19,7 +18,7 @@ from plans import Run, tensors
 from tiers import slow_after
 from training_data import INDEX_STREAM, normal, train_member, train_stack
 
-from skuq.backend import BACKEND, BoundedCache, keras, ops
+from skuq.backend import BACKEND, BoundedCache, ops
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingRun
 
@@ -159,22 +158,6 @@ def test_a_run_cut_into_slices_is_the_same_run(monkeypatch, data, network):
     assert_array_equal(runs[0].history["loss"], runs[1].history["loss"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("network", slow_after(1, [EPISTEMIC, PRIOR]), ids=["epinet", "prior"])
-def test_members_of_a_stack_train_as_alone(data, network):
-    recipe = replace(RECIPE, n_draws=4 * (network is EPISTEMIC), batch_size=16)
-    together = train_stack(network, HEAD, recipe, data, [5, 6, 7])
-    index = np.random.default_rng(0).normal(size=(4, 3))
-    for seed, member in zip([5, 6, 7], together):
-        alone = train_member(network, HEAD, recipe, data, seed)
-        for before, after in zip(alone.state, member.state):
-            assert_array_equal(before, after)
-        # The same sums in another order, over 90 steps in float32.
-        draws = [predict_draws(m, data.x, index) for m in (alone, member)]
-        assert_allclose(draws[0], draws[1], atol=5e-4)
-        assert_allclose(alone.history["loss"], member.history["loss"], rtol=1e-3)
-
-
 def test_indices_of_a_step_are_standard_normal():
     key = np.uint32(12)
     numbers = [
@@ -214,24 +197,3 @@ def test_predictions_of_many_rows_are_those_of_each(member, monkeypatch):
     together = predict_draws(member, x, index)
     apart = np.concatenate([predict_draws(member, row[None], index) for row in x], axis=1)
     assert_allclose(together, apart, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_keras_base_predicts_in_float64_what_it_has_learnt(data):
-    layers = keras.layers
-    u, y = keras.Input((2,)), keras.Input((1,))
-    value = layers.Dense(5, activation="tanh")(layers.Concatenate()([u, y]))
-    value = layers.LayerNormalization()(value)
-    base = keras_base(keras.Model([u, y], layers.Dense(1)(value)), 2, 1, 1)
-    network = EpistemicNetwork(base, 1, EpiNetLayers(5 + 3, 1, 3, (6,), (4,), 0.75))
-    member = train_member(network, HEAD, RECIPE, data, 5)
-    index = np.random.default_rng(0).normal(size=(4, 3))
-    draws = predict_draws(member, data.x, index)
-    assert_allclose(draws, in_float32(member, data.x, index), atol=1e-5)
-    apart = np.concatenate([predict_draws(member, row[None], index) for row in data.x], axis=1)
-    assert_allclose(draws, apart, atol=1e-12)
-
-
-def test_recipe_refuses_other_numbers_of_draws():
-    with pytest.raises(ValueError, match="'n_draws' parameter of Recipe must be an int"):
-        Recipe(n_draws=2.5)

@@ -3,13 +3,13 @@ import threading
 
 import numpy as np
 import pytest
-from plans import ACTIVATIONS, draw_variables, keras_model, make_plan, sequential
+from plans import ACTIVATIONS, draw_variables, make_plan, sequential
 from processes import run_python
-from training_data import MemberTrainer, programs, split_table, train_member
+from training_data import programs, split_table, train_member
 
 from skuq.backend import BoundedCache, keras
 from skuq.catalog import Member
-from skuq.networks import DenseSpace, GaussianHead
+from skuq.networks import GaussianHead
 from skuq.training import Recipe, TrainingJob, TrainingRun, _arguments, _engine, predict_members
 
 
@@ -51,14 +51,6 @@ def test_a_growing_table_of_few_rows_needs_few_programs():
     for n in (33, 49, 64):
         train_member(network(units=5), GaussianHead(), recipe, data(n), 0)
     assert programs.n_made == before + 1
-
-
-def test_same_seed_same_member_other_seed_other_member():
-    one, two, other = (
-        train_member(network(), GaussianHead(), Recipe(epochs=4), data(), s) for s in (5, 5, 6)
-    )
-    np.testing.assert_array_equal(one.weights, two.weights)
-    assert not np.array_equal(one.weights, other.weights)
 
 
 def test_held_out_inputs_are_predicted_in_place_of_the_validation_rows():
@@ -187,41 +179,11 @@ def test_steps_with_artificial_inputs_pay_for_xla_sooner():
     assert not _engine.worth_xla(*few_rows, stops_early=False)
 
 
-def test_state_of_batch_normalisation_and_dropout_travels():
-    layers = keras.layers
-    model = sequential(
-        (3,),
-        layers.Dense(6, activation="relu", name="a"),
-        layers.BatchNormalization(momentum=0.5, name="n"),
-        layers.Dropout(0.2, name="d"),
-        layers.Dense(2, name="b"),
-    )
-    one, two = (
-        train_member(model, GaussianHead(), Recipe(epochs=5, batch_size=8), data(), 1)
-        for _ in range(2)
-    )
-    np.testing.assert_array_equal(one.weights, two.weights)
-    moving_mean = next(s for s in one.state if s.shape == (6,))
-    assert np.abs(moving_mean).max() > 0.01
-    assert np.isfinite(one.held_out).all()
-
-
 def untrained(model, seed=1):
     """A member with first weights."""
     flat, state = draw_variables(model, seed)
     history = {"loss": np.ones(1), "val_loss": np.ones(1), "learning_rate": np.ones(1)}
     return Member(model.to_json(), flat, tuple(state), history, 0, None, seed, 0.0, "graph")
-
-
-def test_predictions_are_float64_of_float32_weights():
-    member = untrained(network())
-    flat = member.weights.astype(float)
-    x = np.random.default_rng(0).normal(size=(9, 3))
-    hidden = np.maximum(x @ flat[:18].reshape(3, 6) + flat[18:24], 0)
-    expected = hidden @ flat[24:36].reshape(6, 2) + flat[36:]
-    (raw,) = predict_members([member], x)
-    assert raw.dtype == np.float64
-    np.testing.assert_allclose(raw, expected, rtol=1e-12)
 
 
 def test_networks_without_a_plan_predict_the_same_through_keras():
@@ -284,16 +246,6 @@ def test_long_validation_sets_are_passed_over_in_chunks():
     z = (long.y_valid - mean) / std
     expected = np.mean(0.5 * np.log(2 * np.pi) + np.log(std) + 0.5 * z**2)
     assert abs(member.score - expected) < 1e-5
-
-
-def test_trainer_gives_the_configured_member():
-    space = DenseSpace(n_nodes=1, max_batch_size=8)
-    decisions = space.decisions()
-    rng = np.random.default_rng(0)
-    configuration = (decisions.architecture + decisions.hyperparameters).sample(rng)
-    member = MemberTrainer(space, data(), GaussianHead(), epochs=3)(configuration, 4)
-    assert len(member.history["loss"]) == 3 and member.seed == 4
-    assert member.held_out.shape == (20, 2)
 
 
 def test_cache_is_bounded_and_keeps_what_is_used():
@@ -413,17 +365,6 @@ def test_the_first_program_through_xla_is_quiet():
         "train(TrainingJob.of_model(build_mlp((2,), 2), head, recipe, [1], jit=True), data)"
     )
     assert run_python(code).stderr == ""
-
-
-def test_a_member_as_a_keras_model_predicts_what_the_member_does():
-    layers = keras.layers
-    model = sequential(
-        (3,), layers.Dense(5, activation="tanh"), layers.BatchNormalization(), layers.Dense(2)
-    )
-    member = train_member(model, GaussianHead(), Recipe(epochs=3), data(), 1)
-    x = data().x
-    expected = predict_members([member], x)[0]
-    np.testing.assert_allclose(keras_model(member).predict(x, verbose=0), expected, rtol=1e-5)
 
 
 def test_attention_starts_with_the_scale_of_keras():

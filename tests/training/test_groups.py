@@ -249,17 +249,6 @@ def test_a_deadline_that_has_passed_leaves_a_first_epoch(data, n_members):
     assert_allclose(members[0].weights, one.weights, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_a_deadline_ends_a_run_between_slices(data):
-    deadline = time.monotonic() + 3
-    (member,) = train(job_of(1, replace(RECIPE, epochs=10**6)), data, deadline=deadline)
-    assert member.n_epochs < 10**6
-    run = TrainingRun(job_of(1), data)
-    run.advance(2)
-    run.advance(deadline=time.monotonic() - 1)  # it has begun already
-    assert run.members()[0].n_epochs == 2
-
-
 def set_clock(monkeypatch, *times):
     """Times that `shorten` reads, one after the other."""
     clock = functools.partial(next, iter(times))

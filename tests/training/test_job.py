@@ -1,6 +1,5 @@
 """Jobs: records that can be sent, paused and continued."""
 
-import functools
 import pickle
 from dataclasses import FrozenInstanceError, replace
 
@@ -9,13 +8,13 @@ import pytest
 from heads import NomuHead, build_nomu
 from numpy.testing import assert_array_equal
 from operators import EncoderDecoder, EpiNetLayers, EpistemicNetwork, OperatorHead
-from plans import draw_variables, sequential
+from plans import sequential
 from tiers import slow_after
-from training_data import MemberTrainer, make_data, train_epochs, train_member, train_stack
+from training_data import MemberTrainer, make_data, train_epochs
 
 from skuq.backend import BoundedCache, keras
 from skuq.networks import DenseSpace, GaussianHead, build_mlp
-from skuq.training import Recipe, TrainingJob, TrainingRun, _arguments, _job, train
+from skuq.training import Recipe, TrainingJob, TrainingRun, _job, train
 
 layers = keras.layers
 HEAD = GaussianHead()
@@ -188,16 +187,6 @@ def test_a_job_needs_no_model(data, monkeypatch):
     assert_same_members(train(pickle.loads(pickle.dumps(epistemic)), data), expected)
 
 
-def test_the_convenient_functions_are_jobs(data):
-    job = job_of("noisy", False, False)
-    single = train_member(noisy(), HEAD, RECIPE, data, 1, jit=False)
-    assert_array_equal(single.weights, train(job, data)[0].weights)
-    stack = train_stack(noisy(), HEAD, RECIPE, data, [1, 2, 3], jit=False)
-    expected = train(job_of("noisy", True, False), data)
-    for one, other in zip(stack, expected):
-        assert_array_equal(one.weights, other.weights)
-
-
 def frozen():
     model = build_mlp((3,), 2, (9,))
     model.layers[1].trainable = False
@@ -233,33 +222,6 @@ def test_models_are_built_once_a_configuration(data, monkeypatch):
     for seed in (1, 2, 3):
         train(TrainingJob(network, HEAD, [recipe], [seed]), data)
     assert built == [network]
-
-
-def test_data_become_tensors_once_and_go_with_their_owner(data):
-    import gc
-
-    kept = _arguments._tensors
-    before = len(kept)
-    part = data.split_rows(np.arange(30), np.arange(30, 45))
-    first = _arguments.data_tensors(part)
-    assert _arguments.data_tensors(part) is first
-    assert len(kept) == before + 1
-    del part
-    gc.collect()
-    assert len(kept) <= before
-
-
-def test_given_starts_and_orders_are_used(data):
-    model = noisy()
-    first, recipe = draw_variables(model, 5), replace(RECIPE, epochs=3)
-    options = {"jit": False, "permutations": [functools.partial(np.arange)], "start": [first]}
-    (one,) = train(TrainingJob.of_model(model, HEAD, recipe, [1], **options), data)
-    expected = train_member(
-        model, HEAD, recipe, data, 1, start=[first], permutations=[np.arange], jit=False
-    )
-    assert_array_equal(one.weights, expected.weights)
-    drawn = train_member(model, HEAD, recipe, data, 1, jit=False)
-    assert not np.array_equal(one.weights, drawn.weights)
 
 
 @pytest.mark.parametrize(

@@ -318,16 +318,3 @@ def test_a_tuner_is_told_of_its_oracle(tmp_path):
     X = np.zeros((20, 3))
     with pytest.raises(ValueError, match="Got the tuner RandomSearch.*`search=tuner.oracle`"):
         AutoDEUQRegressor(search=tuner, space=build).fit(X, X[:, 0])
-
-
-@pytest.mark.slow
-def test_the_oracle_of_a_tuner_searches(tmp_path):
-    """Decisions of the tuner's own model, which it has declared to its oracle, do no harm."""
-    tuner = keras_tuner.RandomSearch(of_keras_tuner, "val_loss", 5, directory=tmp_path)
-    X = np.random.default_rng(0).normal(size=(40, 3))
-    model = AutoDEUQRegressor(
-        n_trials=3, search=tuner.oracle, space=(build, training), epochs=2, random_state=0
-    )
-    model.fit(X, X[:, 0])
-    assert {"depth", "units", "lr"} <= set(model.catalog_[0].configuration)
-    assert np.isfinite(model.predict(X)).all()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from heads import PackedHead
 from numpy.testing import assert_allclose, assert_array_equal
-from plans import Run, bin_edges, draw_variables, keras_model, make_plan, sequential
+from plans import Run, bin_edges, draw_variables, make_plan, sequential
 from scipy import stats
 from scipy.special import logsumexp
 from tiers import slow, slow_after
@@ -94,14 +94,6 @@ def test_a_stack_is_as_many_single_runs(name, jit):
     alone = [train_member(build(), head, recipe, make_data(), seed, jit=False) for seed in (1, 2)]
     assert_equal_runs(stack, alone)
     assert not np.allclose(stack[0].weights, stack[1].weights)
-
-
-@pytest.mark.slow
-def test_members_predict_what_keras_does():
-    data = make_data()
-    member = train_member(realmlp(), HEAD, Recipe(epochs=3), data, 1)
-    expected = predict_members([member], data.x)[0]
-    assert_allclose(keras_model(member).predict(data.x, verbose=0), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -71,16 +71,6 @@ def test_a_trial_ends_at_the_stage_it_does_not_pass(trainer):
     assert outcome.stage_scores == (first, second)
 
 
-@pytest.mark.slow
-def test_a_trial_is_shortened_to_its_time(trainer):
-    long = replace(trainer, epochs=10**6)
-    outcome = long(CONFIGURATION, 3, TrialBudget(((0.1, -math.inf),), seconds=3.0))
-    # Its stages are not those of a whole training: it is not judged by them.
-    assert outcome.result is not None and outcome.stage_scores == ()
-    assert 0 < outcome.share < 1
-    assert outcome.result.n_epochs < 10**6
-
-
 def test_a_shortened_training_leaves_time_for_its_predictions(trainer, monkeypatch):
     """With folds each network predicts its own rows, and for the moments those of all folds."""
     times = []
