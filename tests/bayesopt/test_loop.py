@@ -8,7 +8,6 @@ import warnings
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import make_function
 from scipy.spatial.distance import cdist
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.compose import TransformedTargetRegressor
@@ -355,17 +354,6 @@ def test_maximize_says_early_that_a_function_always_fails():
     assert len(optimizer.x_) == 10
     with pytest.raises(TypeError, match="`func` must be a function"):
         optimizer.maximize(3, 8)
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(
-    "pack",
-    [list, np.array, functools.partial(np.array, dtype=object), np.ma.masked_invalid],
-)
-def test_tell_takes_failures_in_any_container(pack):
-    optimizer = search(objective=lambda y: y.sum(axis=-1))
-    optimizer.tell([[0.1, 0.2]], [[1.0, 2.0]]).tell([[0.3, 0.4], [0.5, 0.6]], pack([np.nan] * 2))
-    assert optimizer.to_frame()["status"].tolist() == ["completed", "failed", "failed"]
 
 
 def test_maximize_takes_one_nan_for_a_failure_of_outputs():
@@ -865,18 +853,3 @@ def test_ask_reads_an_acquisition_that_was_set_later():
         optimizer.ask()
     optimizer.acquisition = "ucb"
     assert optimizer.ask().shape == (1, 1)
-
-
-@pytest.mark.parametrize(("name", "d", "length"), [("forrester", 1, 0.2), ("branin", 2, 0.6)])
-def test_search_beats_chance(name, d, length):
-    function = make_function(name, d)
-    found, chance = [], []
-    for seed in range(3):
-        optimizer = search(
-            function.bounds, "ei", estimator=TinyProcess(length), n_draws=64, random_state=seed
-        )
-        found.append(optimizer.minimize(lambda x: function(x[None])[0], 20).fun)
-        X = np.random.default_rng(seed).uniform(-1, 1, (20, d))
-        chance.append(function(X).min())
-    # The minimum is -1.
-    assert np.median(found) + 1 < (np.median(chance) + 1) / 5

@@ -83,32 +83,6 @@ def test_minimize_batch_keeps_bounds_and_drops_starts_of_no_value():
     assert_allclose(result.x[1:], np.tile([1.0, 0.3, 0.0], (8, 1)), atol=1e-5)
 
 
-def test_minimize_batch_ends_where_scipy_does_from_the_same_starts():
-    _, program = numpy_and_compiled(wave_posterior(), UpperConfidenceBound())
-    # SciPy's first step is as long as the gradient: a small one stays in the start's basin.
-    scale = 1e-3
-
-    def negative(u):
-        return tuple(-scale * part for part in program.values_and_gradients(u))
-
-    def single(u):
-        return tuple(-scale * part for part in program.value_and_gradient(u))
-
-    def scipy_ends(starts):
-        settings = {"jac": True, "bounds": [(0, 1)] * 2}
-        ends = [optimize.minimize(single, start, **settings) for start in starts]
-        return np.array([end.x for end in ends]), np.array([end.fun for end in ends])
-
-    rng = np.random.RandomState(1)
-    maxima, _ = scipy_ends(rng.uniform(size=(10, 2)))
-    starts = np.clip(maxima + 0.01 * rng.normal(size=maxima.shape), 0, 1)
-    x, values = scipy_ends(starts)
-    batch = _maximize.minimize_batch(negative, starts, max_rounds=100)
-    # Both stop at a slope of 1e-5, curvatures are some 0.1.
-    assert_allclose(batch.value, values, atol=1e-6)
-    assert_allclose(batch.x, x, atol=1e-2)
-
-
 def test_minimize_batch_evaluates_only_the_survivors():
     sizes = []
 

@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import corrupt_images
 from problems.corruptions import TEST_CORRUPTIONS, VALIDATION_CORRUPTIONS
-from scipy.ndimage import affine_transform, gaussian_filter
+from scipy.ndimage import gaussian_filter
 from tiers import slow
 
 pytestmark = slow  # a problem of benchmarks only
@@ -117,40 +117,6 @@ def test_corrupt_images_gaussian_blur_is_scipys():
                 for image in images
             ]
             assert_allclose(corrupt_images(images, "gaussian_blur", severity), expected, atol=1e-12)
-
-
-def test_corrupt_images_defocus_blur_is_a_mean_over_a_soft_disk():
-    point = np.zeros((1, 31, 31, 1))
-    point[0, 15, 15] = 1
-    spread = corrupt_images(point, "defocus_blur", 5)[0, ..., 0]
-    # A radius of 1.5 takes in the nine nearest pixels; their edge is blurred by 0.1 pixel.
-    expected = np.zeros((31, 31))
-    expected[14:17, 14:17] = 1 / 9
-    assert_allclose(spread, expected, atol=1e-12)
-    assert_allclose(corrupt_images(GREY, "defocus_blur", 3), GREY)
-
-
-def test_corrupt_images_motion_blur_keeps_light_and_goes_one_way(global_random_seed):
-    point = np.zeros((20, 64, 64, 1))
-    point[:, 32, 32] = 1
-    spread = corrupt_images(point, "motion_blur", 5, random_state=global_random_seed)[..., 0]
-    assert_allclose(spread.sum(axis=(1, 2)), 1)
-    y, x = np.mgrid[:64, :64] - 32
-    centre = np.stack([(spread * x).sum((1, 2)), (spread * y).sum((1, 2))])
-    # The mean of half a normal of 5 pixels, cut at 18 and taken in quarters, start included.
-    steps = np.arange(0, 18.1, 0.25)
-    expected = np.average(steps, weights=np.exp(-0.5 * (steps / 5) ** 2))
-    assert_allclose(np.hypot(*centre), expected, rtol=1e-9)
-    assert (np.abs(np.degrees(np.arctan(centre[1] / centre[0]))) <= 45).all()
-
-
-def test_corrupt_images_zoom_blur_is_the_mean_of_enlargements():
-    X = photographs(2, (28, 32, 3))
-    total = 2 * X
-    for factor in 1 + np.arange(1, 7) / 100:
-        offset = (np.array([27, 31]) / 2) * (1 - 1 / factor)
-        total += affine_transform(X, (1, 1 / factor, 1 / factor, 1), (0, *offset, 0), order=1)
-    assert_allclose(corrupt_images(X, "zoom_blur", 1), total / 8, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["brightness", "saturate"])

@@ -290,14 +290,6 @@ def test_a_beginning_that_was_cut_off_is_a_new_search(tmp_path):
     assert not list(folder.path.glob(".*.tmp"))
 
 
-def test_disk_use_is_little_more_than_the_numbers(tmp_path):
-    """Members of the usual size take at most 1.2 times the space of their weights."""
-    big = member(0, n_weights=20_000)
-    record = TrialRecord(0, {"units": 3}, 1, score=1.0, result=big)
-    path = begun(tmp_path, [record])
-    assert (path / "trial-000000.skuq").stat().st_size < 1.05 * big.weights.nbytes
-
-
 WRITE = """
 import sys
 sys.path.insert(0, sys.argv[2])

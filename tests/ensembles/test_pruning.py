@@ -3,7 +3,6 @@
 from itertools import combinations
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +11,6 @@ from scipy import stats
 from teams import diversity_score
 
 from skuq.ensembles import TeamSelection, select_hq, select_teams
-from skuq.ensembles._pruning import _kmeans_filter
 
 MEASURES = ("ck", "ck-formula-1", "qs", "bd", "fk", "kw", "gd")
 
@@ -177,27 +175,6 @@ def test_select_teams_counts_weights_as_repeated_rows(voting, global_random_seed
     assert weighted.selected_ == repeated.selected_
     for column in ("q", "hq", "accuracy"):
         assert_allclose(weighted.teams_[column], repeated.teams_[column], atol=1e-9)
-
-
-@pytest.mark.parametrize("voting", ["soft", "hard"])
-def test_select_teams_sees_only_ratios_of_weights(voting):
-    # Rounding must not tell equal teams apart: these are small pools full of ties.
-    for seed in range(4):
-        proba, y = pool(seed, n_samples=40)
-        weight = np.random.default_rng(seed).integers(0, 4, 40)
-        one = select_teams(proba, y, voting=voting, sample_weight=weight)
-        for factor in (1 / 3, 1e-200, 1e200):
-            other = select_teams(proba, y, voting=voting, sample_weight=factor * weight)
-            assert one.selected_ == other.selected_
-            assert_array_equal(one.teams_["kept"], other.teams_["kept"])
-
-
-def test_kmeans_filter_of_equal_accuracies_keeps_the_diverse_half():
-    scored = pd.DataFrame(
-        {"size": 3, "hq": [0.1, 0.2, 0.8, 0.9], "accuracy": 0.5, "kept": True, "reason": ""}
-    )
-    (cut,) = _kmeans_filter(scored, "hq")
-    assert cut.value == 0.8 and scored["kept"].tolist() == [True, True, False, False]
 
 
 def test_select_teams_mean_filter_is_algorithm_1(global_random_seed):

@@ -22,7 +22,6 @@ from skuq.ensembles import GreedySelection, Selection
 from skuq.exceptions import SmallValidationWarning
 from skuq.networks import DenseSpace, TabularSpace
 from skuq.persistence import dumps, loads
-from skuq.training import predict_members
 
 # One small architecture, so that few programs are compiled.
 SMALL = {
@@ -348,23 +347,6 @@ def test_fit_joins_repeats_of_other_folds(repeated, wave):
     assert_allclose(weights.sum(), 1)
     members = np.array([network.weights for network in repeated.fitted_.members])
     assert len(np.unique(members, axis=0)) == len(members)
-
-
-def test_center_of_a_trial_is_of_its_networks(repeated, wave):
-    X, _ = wave
-    inputs, head = repeated.fitted_.inputs, repeated.fitted_.targets.head
-    x = inputs.transform(inputs.encode(X))
-    for trial in (repeated.catalog_.member(0), *repeated.repeated_.values()):
-        loc, _ = head.moments(predict_members(trial.networks, x))
-        assert_allclose(trial.center, loc.mean(axis=0), rtol=1e-4, atol=1e-5)
-        _, std = head.moments(trial.held_out.astype(float))
-        assert (std**2 > loc.var(axis=0)).all()  # by the noise that each row's unseen networks give
-    first = repeated.catalog_.member(0)
-    mean, std = head.moments(first.held_out.astype(float))
-    loc, noise = head.moments(predict_members(first.networks, x))
-    unseen = abs(loc - mean).argmin(axis=0)[None]  # the network that was not trained on the row
-    noise = np.take_along_axis(noise, unseen, axis=0)[0]
-    assert_allclose(std**2, noise**2 + loc.var(axis=0), rtol=1e-4)
 
 
 def test_fit_repeats_exactly_and_survives_copies(repeated, wave, tmp_path, monkeypatch):

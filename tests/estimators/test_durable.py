@@ -5,7 +5,6 @@ import copy
 import pickle
 import warnings
 
-import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,7 +13,7 @@ from scipy import stats
 from scoringrules import crps_normal
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
-from sklearn.model_selection import GridSearchCV, ShuffleSplit, cross_val_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from tiers import slow_after
 from training_data import MemberRepeater, MemberTrainer
@@ -299,14 +298,6 @@ def test_only_one_fit_at_a_time_writes_and_any_may_read(search, monkeypatch):
     monkeypatch.setattr(MemberTrainer, "__call__", look)
     assert len(search(4).fit(X, y).catalog_) == 4
     assert seen == [None, 2, 3, None]
-
-
-def test_candidates_of_a_grid_share_their_search(search, trained):
-    """With two jobs, one of them waits for the other."""
-    settings = {"cv": ShuffleSplit(1), "n_jobs": 2, "refit": False, "error_score": "raise"}
-    with joblib.parallel_config(backend="threading"):
-        GridSearchCV(search(3), {"n_members": [1, 2]}, **settings).fit(*table())
-    assert len(trained) == 3
 
 
 def test_from_catalog_refuses_what_it_is_not(search, tmp_path):

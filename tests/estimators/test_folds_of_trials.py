@@ -20,7 +20,6 @@ from skuq.catalog import Catalog, Member
 from skuq.exceptions import CalibrationWarning, SlotsLostError, SmallValidationWarning
 from skuq.networks import GaussianHead
 from skuq.persistence import dumps, loads
-from skuq.plotting import MemberDiversityDisplay
 from skuq.tables import TrainingData
 from skuq.training import predict_members
 
@@ -141,17 +140,6 @@ def test_fit_scores_a_trial_by_its_loss_over_all_rows(folded):
         assert_allclose(member.score, nll_of_rows(folded, member).mean(), rtol=1e-6)
         assert_allclose(folded.catalog_[k].score, member.score)
         assert member.seconds == sum(network.seconds for network in member.networks) > 0
-
-
-def test_nes_scores_single_trials_by_their_loss(tiny_space, rows):
-    model = skuq.NESRegressor(
-        n_trials=4, n_members=2, space=tiny_space, epochs=8, validation=3, random_state=0
-    )
-    model.fit(*rows)
-    likelihood = [-nll_of_rows(model, model.catalog_.member(k)).mean() for k in range(4)]
-    assert_allclose(model.catalog_.to_frame()["score"], np.negative(likelihood), rtol=1e-5)
-    best = model.catalog_[int(np.argmax(likelihood))].configuration
-    assert model.best_configuration() == best
 
 
 @pytest.mark.parametrize("cv", [3, GroupKFold(2)])
@@ -574,11 +562,3 @@ def test_rows_whose_class_no_fold_trains_on_are_not_compared(tiny_space, rows):
         raw = model.catalog_.member(k).held_out
         losses = model.fitted_.targets.head.scores(held_out.y, raw)
         assert_allclose(score, losses[held_out.weight > 0].mean(), rtol=1e-5)
-
-
-def test_member_diversity_display_groups_networks_by_trial(folded, rows):
-    display = MemberDiversityDisplay.from_estimator(folded, rows[0], random_state=0)
-    assert len(display.coordinates) == 3 * len(folded.selection_.indices)
-    assert set(display.groups) == {f"trial {k}" for k in folded.selection_.indices}
-    distances = MemberDiversityDisplay.from_estimator(folded, kind="distance").distances
-    assert distances.shape == (len(folded.selection_.indices),) * 2

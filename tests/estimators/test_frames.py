@@ -285,20 +285,6 @@ def test_fit_refuses_codes_for_networks_that_do_not_embed(rows):
     assert ensemble.preprocessor_.transform(X).shape == (70, 15)
 
 
-@pytest.mark.slow
-def test_fit_gives_codes_to_networks_that_embed(rows):
-    X = pd.DataFrame({"code": np.arange(70) % 14, "x": rows[1]}).astype({"code": "category"})
-    model = skuq.TabularEnsembleRegressor(2, epochs=1, random_state=0)
-    model.fit(X, rows[1])
-    assert model.preprocessor_.code_columns_ == (1,)
-    assert model.preprocessor_.n_codes_ == (15,)
-    inputs = model.fitted_.inputs.transform(model.preprocessor_.transform(X))
-    assert set(inputs[:, 1]) == set(range(1, 15))
-    assert (abs(inputs[:, 0]) < 3).all()
-    unseen = model.predict(X.assign(code=pd.Categorical(["never seen"] * 70)))
-    assert np.isfinite(unseen).all()
-
-
 def test_fit_takes_odd_columns(ensemble, rows):
     X, y = rows
     odd = X.assign(
@@ -323,12 +309,6 @@ def test_fit_takes_a_target_of_one_value_and_a_class_of_two_rows(ensemble, rows)
     classes = np.array(["most"] * 68 + ["two"] * 2)
     classifier = skuq.DeepEnsembleClassifier(2, **NETWORK).fit(X, classes)
     assert classifier.predict_proba(X).shape == (70, 2)
-
-
-def test_predict_follows_the_fit_and_not_later_settings(ensemble, rows):
-    X, y = rows
-    before = _predictions(ensemble.fit(X, y), X)
-    assert_array_equal(_predictions(ensemble.set_params(preprocess=None), X), before)
 
 
 def test_fit_does_not_preprocess_images(tiny_space):
@@ -560,19 +540,3 @@ def test_log_prob_changes_by_the_factor_of_units(skewed):
     assert_allclose(draws.std(axis=0), model.predict_uncertainty(X).epistemic)
     by_squares = clone(model).set_params(loss="mse").fit(X, y)
     assert_allclose(by_squares.predict_distribution(X).inner.scale, by_squares.noise_std_)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_target_transform_of_several_outputs(kind, skewed):
-    X, y = skewed
-    both = np.column_stack([y, -3 * y**2])
-    model = skuq.DeepEnsembleRegressor(2, **NETWORK, target_transform=kind).fit(X, both)
-    assert model.predict(X).shape == (200, 2)
-    assert model.predict_interval(X).shape == (200, 2, 2)
-    assert model.sample_y(X[:5], 7, random_state=0).shape == (5, 2, 7)
-    distribution = model.predict_distribution(X)
-    for k in range(2):
-        assert_allclose(distribution.output(k).mean, model.predict(X)[:, k])
-    joint = sum(distribution.output(k).log_prob(both[:, k]) for k in range(2))
-    # With two members outputs are nearly, not quite, independent.
-    assert_allclose(model.log_prob(X, both).mean(), joint.mean(), atol=0.2)

@@ -308,17 +308,6 @@ def test_fit_takes_other_containers_for_the_same(given):
     assert_array_equal(model.predict(X, query_points=queries), model.predict(X))
 
 
-@pytest.mark.parametrize("scale", [1e-150, 1e150])
-def test_fit_is_the_same_in_other_units(scale):
-    base = fit_small()
-    of_y, of_x = small().fit(INPUTS, scale * VALUES), small().fit(scale * INPUTS, VALUES)
-    expected = base.predict(INPUTS, return_std=True)
-    for part, scaled in zip(expected, of_y.predict(INPUTS, return_std=True)):
-        assert_allclose(scaled / scale, part, rtol=1e-4, atol=1e-5)
-    for part, scaled in zip(expected, of_x.predict(scale * INPUTS, return_std=True)):
-        assert_allclose(scaled, part, rtol=1e-4, atol=1e-5)
-
-
 def test_fit_without_query_points_gives_columns_scales_of_their_own():
     """A table of unlike columns is no function."""
     X = inputs(40)

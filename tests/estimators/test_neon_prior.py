@@ -10,8 +10,7 @@ from operators import build, derivatives_of
 from tiers import slow_after
 
 from skuq import NEONRegressor, OperatorEnsembleRegressor
-from skuq.estimators._operators import _conditioned, _prior, _training
-from skuq.tables import TrainingData
+from skuq.estimators._operators import _conditioned, _prior
 
 learn_scale = _prior.learn_scale
 
@@ -256,48 +255,6 @@ def test_fit_keeps_a_given_scale_with_a_known_noise():
 # Folds and repeats -----------------------------------------------------------------------
 
 
-def job_of(X, Y, n_noises=1):
-    """The job of functions (n, q, m) with inputs (n, d), without settings of a training."""
-    q, m = Y.shape[1:]
-    rows, values = np.repeat(X, q, axis=0), Y.reshape(-1, m)
-    data = TrainingData.without_validation(rows, values, np.ones(len(rows)))
-    settings = dict.fromkeys(("base", "head", "recipe", "by_function"))
-    return _training.OperatorTrainer(
-        **settings,
-        data=data,
-        n_queries=q,
-        entropy=0,
-        weight=np.ones(len(X)),
-        learns_noise=True,
-        noise=np.zeros((n_noises, m)),
-    )
-
-
-@pytest.mark.parametrize("n_different", [1, 4, 6, 12])
-def test_folds_leave_equal_inputs_out_together(n_different):
-    X = np.resize(np.random.default_rng(0).uniform(-1, 1, (n_different, 2)), (12, 2))
-    job = job_of(X, np.arange(12.0)[:, None, None])
-    assert_array_equal(job.groups, np.arange(12) % n_different)
-    assert job.can_leave_out == (n_different >= 5)
-    if job.can_leave_out:
-        left_out = job.folds(5, 5)
-        assert_array_equal(left_out.sum(axis=0), 1)
-        assert left_out.any(axis=1).all()
-        assert_array_equal(left_out, left_out[:, np.arange(12) % n_different])
-
-
-def test_noise_of_repeats_is_that_of_columns_or_functions():
-    X = np.repeat(np.random.default_rng(0).uniform(-1, 1, (3, 2)), 200, axis=0)
-    noise = np.array([0.1, 2.0])[:, None] * np.random.default_rng(1).normal(size=(600, 2, 1))
-    std, dof = job_of(X, X[..., None] + noise, n_noises=2).noise_of_repeats()
-    assert_allclose(std, [[0.1], [2.0]], rtol=0.1)
-    assert dof == 597
-    Y = X[:, None, :] + 0.5 * np.random.default_rng(2).normal(size=(600, 4, 2))
-    std, dof = job_of(X, Y).noise_of_repeats()
-    assert_allclose(std, [[0.5, 0.5]], rtol=0.05)
-    assert dof == 4 * 597
-
-
 # The learnt prior and noise of networks that are linear in their weights ------------------
 
 
@@ -357,34 +314,6 @@ def test_learn_scale_treats_each_group_by_itself(least):
         assert 0.3 < ratio / 400 < 3  # 1 / 0.05 squared
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "scale", "limits"),
-    [(0.0, 0.5, 2.0, (-1, 0.1, 0.4, 0.6)), (0.3, 3.0, 5.0, (0.25, 0.7, 2.5, 3.5))],
-)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_learn_prior_tells_a_quiet_group_from_a_noisy_one(low, high, scale, limits, seed):
-    group = np.arange(400) % 2
-    given = linear(*drawn(400, 20, scale, np.where(group, high, low), seed=seed))
-    _, (_, std) = learn_prior(*given, group, any_noise(2, 1))
-    assert limits[0] < std[0, 0] < limits[1] and limits[2] < std[1, 0] < limits[3]
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_learn_scale_of_few_values_under_large_noise_is_near_the_usual_one(seed):
-    given = linear(*drawn(10, 40, 0.5, 1.0, seed=seed))
-    prior, (factor, _) = learn_scale(*given, ONE[:10], np.full((1, 1), 1.0))
-    assert 0.15 < prior.scale * factor.item() < 3  # the smallest candidate is 0.01
-
-
-def test_learn_prior_keeps_the_noise_within_its_limits():
-    given = linear(*drawn(200, 50, 3.0, 0.5))
-    for low, high, expected in ((0.0, 0.3, 0.3), (0.8, np.inf, 0.8)):
-        limits = np.full((1, 1), low), np.full((1, 1), high)
-        prior, (factor, std) = learn_prior(*given, ONE[:200], limits)
-        assert_allclose(std, expected)
-        assert np.isfinite(prior.scale) and factor > 0
-
-
 def test_learn_prior_of_pure_noise_is_as_large_as_the_noise():
     """A smaller prior would be certain of the mean level, too."""
     jacobian, y = drawn(60, 30, 0.0, 1.0)
@@ -409,20 +338,6 @@ def test_learnt_prior_does_not_correct_a_network_that_has_learnt_all_but_noise()
     for prior in priors:
         assert_array_equal(prior.mean_noise, prior.noise)
         assert prior.scale < 1.2  # 2 where the network has learnt nothing
-
-
-@pytest.mark.parametrize("known", [False, True])
-def test_learnt_prior_ignores_values_of_weight_nearly_0(known):
-    jacobian, y = drawn(600, 100, 3.0, 0.5)
-    weight = np.where(np.arange(600) < 400, 1.5, 1e-9)
-    y[400:] += 30 * np.random.default_rng(5).normal(size=200)
-    given = linear(jacobian, y, weight=weight)
-    if known:
-        prior, _ = learn_scale(*given, ONE, np.full((1, 1), 0.5))
-    else:
-        prior, (_, std) = learn_prior(*given, ONE, any_noise(1, 1))
-        assert std == pytest.approx(0.5, rel=0.2)
-    assert prior.scale == pytest.approx(3, rel=0.5)
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -461,12 +376,6 @@ def test_learn_noiseless_prior_errs_as_much_as_it_says(rough):
     assert 0.7 < np.sqrt(np.mean((y[100:] - mean) ** 2) / np.mean(variance)) < 1.5
     assert noise == 0 and not prior.draw_noise.any() and 0.1 < error < 1
     assert_allclose(factor, 1)
-
-
-def test_learn_noiseless_prior_of_few_functions_is_wider():
-    given = *linear(*drawn(100, 300, 1.0, 0.0)), ONE[:100], np.zeros((1, 1))
-    few, many = (_prior.learn_noiseless_prior(*given, n_functions=n)[0].scale for n in (5, 10_000))
-    assert_allclose(few, np.sqrt(2) * many, rtol=1e-3)  # the standard deviation of Student's t
 
 
 def test_fit_leaves_equal_inputs_out_together():

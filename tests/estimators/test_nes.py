@@ -15,7 +15,7 @@ from small_models import make
 from tiers import slow_after
 from training_data import MemberTrainer, RobustScaling
 
-from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor
+from skuq import NESClassifier, NESRegressor
 from skuq.ensembles import Selection, select_by_likelihood
 from skuq.exceptions import SmallValidationWarning
 from skuq.networks import (
@@ -44,14 +44,6 @@ def fitted(iris, tiny_space):
     X, y = iris
     severities = [shifted(X, y, by) for by in (0.5, 1.0, 2.0)]
     return tiny(tiny_space, 10).fit(X, y, shift_validation=severities)
-
-
-def test_five_members_are_the_default(iris, tiny_space):
-    # The members of the paper's AutoDEUQ. Its "greedy" takes fewer if more are no better.
-    for kind in (AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor):
-        assert (kind().n_members, kind().n_trials) == (5, "auto")
-    model = NESClassifier(7, epochs=1, space=tiny_space, random_state=0).fit(*iris)
-    assert (len(model.catalog_), len(model.selection_), len(model.fitted_.members)) == (7, 5, 5)
 
 
 def test_predictions_average_the_members(iris, fitted):
@@ -93,12 +85,6 @@ def test_fit_trains_networks_of_one_architecture_together(tiny_space, iris, monk
     assert [r.seed for r in stacked] == [r.seed for r in alone]
     for one, two in zip(stacked, alone):
         assert_allclose(one.result.weights, two.result.weights, atol=1e-4)
-
-
-def test_fit_tells_of_an_ensemble_of_one_network(tiny_space, iris):
-    with pytest.warns(UserWarning, match="1 member, as no more trials .*epistemic .* is 0"):
-        model = tiny(tiny_space, 1, epochs=1).fit(*iris)
-    assert (model.predict_uncertainty(iris[0]).epistemic < 1e-12).all()
 
 
 # -------------------------------------------------------------------------- shift

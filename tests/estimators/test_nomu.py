@@ -14,7 +14,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from plans import keras_model, sequential
 from problems import make_function, make_scarce_regression
 from problems.functions import FUNCTIONS_1D
-from processes import assert_predicts_without_a_backend
 from scipy import stats
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
@@ -30,7 +29,7 @@ from training_data import NoScaling, Rows, Scaling, template_of
 import skuq.training
 from skuq import NOMURegressor
 from skuq.backend import keras
-from skuq.estimators._nomu import _readout, _rows, _training
+from skuq.estimators._nomu import _readout, _rows
 from skuq.exceptions import SmallValidationWarning
 from skuq.networks import ArtificialInputs, NOMULoss, NOMUNetwork, NOMUReadout
 from skuq.predictive import TwoPieceNormal
@@ -638,15 +637,6 @@ def test_noise_std_learned_is_calibrated_with_the_models_own(noisy):
     assert np.mean(((y[200:] - mean) / std) ** 2) == pytest.approx(1, abs=0.3)
 
 
-def test_precision_does_not_depend_on_units():
-    noise = np.column_stack([np.linspace(1, 10, 9), np.full(9, 0.01)])
-    weights = _training.precision(noise)
-    assert weights.mean() == pytest.approx(1)
-    assert_allclose(_training.precision(noise * [1, 1e-6]), weights)
-    one = 1 / noise[:, 0] ** 2
-    assert_allclose(_training.precision(noise[:, :1]), one / one.mean())
-
-
 # Asymmetric bands (appendix C.2) ------------------------------------------------------------
 
 
@@ -880,16 +870,6 @@ def test_nomu_other_networks_know_where_the_rows_are(changes, gap):
     assert epistemic.mean() < 0.6 * away.mean()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("changes", slow_after(1, [{}, {"noise_std": "learned"}]))
-def test_connect_layers_in_two_steps_too(changes, long_table):
-    settings = {**EARLY, "network__hidden_units": (8, 12), "epochs": 2}
-    model = nomu(**settings, network__connect_layers=2, **changes).fit(*long_table)
-    layer = keras_model(model.member_).get_layer
-    assert layer("side_hidden_2").kernel.shape == (8 + 8, 12)  # f's first joins r's second
-    assert layer("side_output").kernel.shape == (12 + 12, 1)
-
-
 def test_nomu_settings_have_short_forms(table, fitted, elsewhere):
     """Settings as objects, strings, functions and tables are the same parameters."""
     numbers = NOMUReadout(c=1.0, l_min=0.001, l_max=2.0)
@@ -959,16 +939,6 @@ def test_fit_repeats_and_survives_pickling(fitted, table, elsewhere):
     assert not hasattr(clone(fitted), "fitted_")
     draws = fitted.sample_y(elsewhere, 3, random_state=0)
     assert_array_equal(draws, fitted.sample_y(elsewhere, 3, random_state=0))
-
-
-@pytest.mark.slow
-def test_nomu_a_stored_model_predicts_without_a_backend(table, noisy, asymmetric, tmp_path):
-    models = [
-        (small(epochs=3).fit(*table), table[0]),
-        (small(epochs=3, noise_std="learned").fit(*noisy), noisy[0]),
-        (asymmetric[2], asymmetric[0]),
-    ]
-    assert_predicts_without_a_backend(models, tmp_path)
 
 
 @pytest.mark.parametrize("error", [FloatingPointError, KeyboardInterrupt])
@@ -1239,10 +1209,6 @@ def test_fit_refuses_rows(settings, changes, message):
         pytest.raises((ValueError, NotFittedError), match=message),
     ):
         small(epochs=1, **settings).fit(**{"X": X, "y": VALUES, **changes})
-
-
-def test_fit_takes_groups_of_any_names(table):
-    assert choosing(epochs=1).fit(*table, groups=NAMED).c_ > 0
 
 
 def test_fit_survives_constants(table):

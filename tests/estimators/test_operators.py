@@ -36,7 +36,6 @@ from tiers import slow_after
 import skuq.training
 from skuq import NEONRegressor, OperatorEnsembleRegressor
 from skuq.backend import ops
-from skuq.estimators._operators import _training
 
 KINDS = {
     "conditioned": (NEONRegressor, {"prior": "conditioned", "n_draws": 32}),
@@ -526,27 +525,6 @@ def test_fit_without_query_points_learns_the_noise_of_each_column(kind):
     model = line_model(kind, training__steps=200).fit(X, Y)
     assert model.noise_std_.shape == (2, 1)
     assert_allclose(model.noise_std_[:, 0], [0.05, 50], rtol=0.5)
-
-
-def test_fit_widths_follows_errors_and_variances():
-    rng = np.random.default_rng(0)
-    variance = rng.uniform(0.1, 2, (4000, 2))
-    scale, noise = np.array([0.5, 3.0]), np.array([0.2, 0.0])
-    error = rng.normal(size=variance.shape) * np.sqrt(scale**2 * variance + noise**2)
-    factor, floor = _training.fit_widths(error**2, variance, np.ones(1000), (1, 2))
-    assert_allclose(factor[0], scale, rtol=0.1)
-    assert_allclose(floor[0, 0], 0.2, rtol=0.15)
-    assert floor[0, 1] < 0.7  # small beside 3
-    # Functions of weight 0 do not count.
-    error[:2000] = 100
-    weight = np.repeat([0, 1], 500)
-    fewer = _training.fit_widths(error**2, variance, weight, (1, 2))[0]
-    assert_allclose(fewer[0], scale, rtol=0.15)
-    # Each column of its own: 4 values a function.
-    by_column = np.tile([1, 2, 3, 4.0], 1000)[:, None] * np.ones((4000, 2))
-    error = by_column * rng.normal(size=(4000, 2))
-    factor, floor = _training.fit_widths(error**2, np.ones((4000, 2)), np.ones(1000), (4, 2))
-    assert_allclose(factor**2 + floor**2, [[1, 1], [4, 4], [9, 9], [16, 16]], rtol=0.2)
 
 
 def test_fit_leaves_each_function_out_once(monkeypatch):

@@ -190,17 +190,6 @@ def test_pipeline_is_one_of_scikit_learn(rows, pipeline):
     assert (scores["test_coverage_90"] > 0.7).all() and np.isfinite(scores["test_neg_nll"]).all()
 
 
-def test_pipeline_is_saved_and_loaded(rows, tmp_path):
-    pytest.importorskip("skops")
-    X, y = rows
-    calibrated = CalibratedUncertaintyRegressor(BayesianRidge(), cv=2)
-    model = UncertaintyPipeline([("scale", StandardScaler()), ("model", calibrated)]).fit(X, y)
-    skuq.save(model, tmp_path / "pipeline.skuq")
-    loaded = skuq.load(tmp_path / "pipeline.skuq")
-    assert type(loaded) is UncertaintyPipeline
-    assert_array_equal(loaded.predict_interval(X), model.predict_interval(X))
-
-
 class Doubling(BaseEstimator):
     """Sampler, as those of imbalanced-learn: it has no `transform`."""
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from plans import sequential
@@ -229,15 +229,6 @@ def test_count_draws_is_the_least_that_has_the_weights(parts):
     counts = _count_draws(weights, 64)
     assert_allclose(counts / counts.sum(), weights, rtol=1e-12)
     assert_array_equal(counts * np.gcd.reduce(parts), parts)
-
-
-@given(st.lists(st.floats(0.01, 1), min_size=2, max_size=6), st.integers(1, 100))
-@example([1 / 300] * 300, 10)
-def test_count_draws_is_as_near_as_can_be(parts, n_draws):
-    weights = np.array(parts) / sum(parts)
-    counts = _count_draws(weights, n_draws)
-    assert (counts >= 0).all() and 1 <= counts.sum() <= max(n_draws, len(weights))
-    assert abs(counts - counts.sum() * weights).max() < 1
 
 
 def test_posterior_fn_of_nomu_draws_multiples_of_its_spread(fitted, elsewhere):

@@ -326,31 +326,6 @@ def test_fit_trains_members_of_each_kind_in_turn(classes, monkeypatch, settings,
     assert_allclose(model.predict_proba(X).sum(axis=1), 1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", slow_after(3, ["none", "rare", "validation_data", "groups", "weights"])
-)
-def test_fit_weighs_kinds_on_any_rows(classes, case):
-    X, y = classes
-    settings, fit = {"n_members": 3, "epochs": 2}, {}
-    if case == "none":
-        settings["validation"] = None
-    elif case == "groups":
-        fit["groups"] = GROUPS
-    elif case == "validation_data":
-        fit["validation_data"] = (X[:40], y[:40])
-    elif case == "weights":
-        fit["sample_weight"] = np.where(np.arange(160) % 3, 1.0, 0.0)
-    else:
-        y = y.copy()
-        y[:2] = "rare"
-    model = TabularEnsembleClassifier(**{**TINY, **settings}).fit(X, y, **fit)
-    assert_equal_within_kinds(model)
-    if case == "none":
-        assert_allclose(model.weights_, 1 / 3)
-    assert_allclose(model.predict_proba(X).sum(axis=1), 1)
-
-
 def test_fit_gives_members_of_all_kinds_the_same_splits(classes, monkeypatch):
     """Also where kinds have different numbers of members."""
     train, given = training.train, []

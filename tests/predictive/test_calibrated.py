@@ -43,21 +43,6 @@ def test_scale_of_normals_is_the_closed_form():
         assert_allclose(c, np.sqrt(np.average(((y - mean) / std) ** 2, weights=weight)))
 
 
-@pytest.mark.parametrize("outputs", [(), (2,)])
-def test_mapped_levels_of_mixtures_within_members_are_those_of_their_components(outputs):
-    """Equal probabilities of a member's components make them members of half its weight."""
-    base = mixture(0, (4, *outputs), k=6)
-    shape = 3, 2, 4, *outputs
-    nested = NestedGaussianMixture(
-        base.loc.reshape(shape), base.scale.reshape(shape), np.full(shape, 0.5)
-    )
-    knots = [np.stack([k] * 2, axis=1) for k in KNOTS] if outputs else KNOTS
-    one, other = (RecalibratedMixture(m, *knots) for m in (base, nested))
-    assert_allclose(other.variance, one.variance, rtol=1e-10)
-    assert_allclose(other.quantile(0.3), one.quantile(0.3), rtol=1e-10)
-    assert_allclose(other.uncertainty().total, np.sqrt(one.variance), rtol=1e-10)
-
-
 def factor(base, y):
     return fit_std_factor([base], [y], [np.ones(len(y))])
 
@@ -177,14 +162,6 @@ def test_scale_of_right_stds_stays_one_and_that_of_wrong_ones_hardly_moves(globa
         found.append(shrunk(rng.normal(size=100), 0.25))
     assert np.mean(kept) - 0.5 < 0.5 * (np.mean(likely) - 0.5)
     assert_allclose(*np.transpose(found), rtol=0.05)
-
-
-def test_moments_of_the_identity_are_those_of_the_base():
-    base = mixture(5, (6, 2))
-    knots = np.repeat(np.linspace(0, 1, 8)[:, None], 2, axis=1)
-    assert_allclose(RecalibratedMixture(base, knots, knots).std, base.std, rtol=1e-9)
-    whole = np.array([[0.0, 0.0], [1.0, 1.0]])
-    assert_allclose(RecalibratedMixture(base, whole, whole).std, base.std, rtol=1e-12)
 
 
 def test_levels_are_the_weighted_distribution_of_pit():

@@ -178,20 +178,6 @@ def test_one_killed_worker_costs_no_more_than_its_trial(client, tmp_path):
     assert len({pid for pid, _ in begun(tmp_path)}) >= 3  # a new one has taken part
 
 
-def test_all_workers_killed_one_after_the_other(client, tmp_path):
-    def kill():
-        pids = list(client.run(os.getpid).values())
-        for n, pid in enumerate(pids, start=1):
-            wait_until(lambda n=n, pid=pid: [p for p, _ in begun(tmp_path)].count(pid) >= n)
-            os.kill(pid, signal.SIGKILL)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    records = search(DaskSlots(noted(tmp_path, sleep=0.2), client, 2), n_trials=16)
-    killer.join()
-    assert contents(records) == contents(search(processes(noted(tmp_path), 2), n_trials=16))
-
-
 class Counting:
     """k is the number of the trial."""
 

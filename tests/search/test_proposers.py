@@ -119,19 +119,6 @@ def test_forest_std_is_the_law_of_total_variance():
     assert_allclose(std, np.sqrt(within + between))
 
 
-def test_forests_have_ten_trees(monkeypatch):
-    sizes, forest_moments = [], _proposers.forest_moments
-
-    def moments(forest, x):
-        sizes.append(len(forest.estimators_))
-        return forest_moments(forest, x)
-
-    monkeypatch.setattr(_proposers, "forest_moments", moments)
-    optimise = _proposers.ForestOptimizer(UNIT, n_candidates=5)
-    assert 0 <= optimise.ask(records(UNIT, 10), [], np.random.default_rng(0))["x"] <= 1
-    assert sizes == [10]
-
-
 def test_bayesian_optimisation_finds_a_minimum():
     space = Space([Real("x", 1e-4, 1e-1, log=True), Categorical("k", ("good", "bad"))])
 

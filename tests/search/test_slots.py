@@ -230,17 +230,6 @@ def test_sys_exit_does_not_end_the_caller(slots_of):
         slots.result(0, slots.submit(0, {"kind": "exit"}, 1))
 
 
-@pytest.mark.slow
-def test_huge_results_arrive_and_not_through_the_pipe(one_process):
-    future = one_process.submit(0, {"kind": "huge"}, 1)
-    # Data larger than a pipe's buffer are sent in pieces, and if the process is killed between two
-    # pieces, the caller waits for ever.
-    assert len(pickle.dumps(future.result())) < 4096
-    assert one_process.result(0, future).array[-1] == 2e7 - 1
-    left = [path.name for path in os.scandir(one_process._folder.name)]
-    assert left == ["evaluate.pkl"]
-
-
 @slow
 def test_a_process_that_is_killed_while_it_hands_over_a_large_result(tmp_path):
     started = tmp_path / "started"
@@ -489,28 +478,6 @@ def test_an_interrupted_search_leaves_no_data(tmp_path, monkeypatch):
         raise KeyboardInterrupt
     assert not Path(slots._folder.name).exists()
     assert not any(process.is_alive() for process in started)
-
-
-def test_a_folder_is_removed_while_others_write_to_it(tmp_path):
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    is_over = threading.Event()
-
-    def write():
-        while not is_over.is_set():
-            try:
-                (folder / f"{time.monotonic_ns()}.pkl").touch()
-            except FileNotFoundError:
-                return
-
-    threads = [threading.Thread(target=write) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    _process_slots._remove_folder(str(folder))
-    is_over.set()
-    for thread in threads:
-        thread.join()
-    assert not folder.exists()
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,6 @@ import pytest
 from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.compose import make_column_transformer
-from sklearn.impute import SimpleImputer
-from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skuq.exceptions import TableWarning
@@ -60,15 +57,6 @@ def test_every_kind_of_column_by_hand(mixed):
     assert encoder.code_columns_ == encoder.n_codes_ == ()
     assert not encoder.is_identity
     assert_array_equal(pickle.loads(pickle.dumps(encoder)).transform(mixed), expected)
-
-
-def test_it_agrees_with_a_column_transformer(mixed):
-    numbers, labels = ["age", "rooms", "new"], ["city", "sex"]
-    other = make_column_transformer(
-        (SimpleImputer(strategy="median", add_indicator=True), numbers),
-        (OneHotEncoder(drop="if_binary", sparse_output=False), labels),
-    )
-    assert_array_equal(TablePreprocessor().fit_transform(mixed), other.fit_transform(mixed))
 
 
 def test_numbers_come_out_as_they_are():
