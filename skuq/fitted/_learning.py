@@ -159,10 +159,17 @@ def learn_calibration(rows: CalibrationRows, method: str, group_by: Any = None) 
     the group, and their scale depends on how much groups differ. The method "parts" is "scale"
     after another factor of the model's part, which all groups and outputs share.
     """
-    ratio = 1.0
+    ratio, single = 1.0, rows.y.ndim == 1
     if method == "parts":
-        weights = rows.fold_parts(rows.weight)
-        _, ratio = fit_part_factors(rows.mixtures, rows.fold_parts(rows.y), weights)
+        weights, ys, mixtures = rows.fold_parts(rows.weight), rows.fold_parts(rows.y), rows.mixtures
+        if not single:
+            # Outputs may need different factors, which must not be taken for those of the parts.
+            factors = [
+                fit_std_factor([m.output(k) for m in mixtures], [y[:, k] for y in ys], weights)
+                for k in range(rows.y.shape[1])
+            ]
+            mixtures = tuple(m.scaled(np.array(factors)) for m in mixtures)
+        _, ratio = fit_part_factors(mixtures, ys, weights)
         method, mixtures = "scale", (scale_epistemic(m, ratio) for m in rows.mixtures)
         rows = replace(rows, mixtures=tuple(mixtures))
     codes = np.zeros(len(rows.y), dtype=int)
@@ -172,7 +179,6 @@ def learn_calibration(rows: CalibrationRows, method: str, group_by: Any = None) 
         labels = grouping.labels
     n_rows = [rows.effective_number(codes == k) for k in range(len(labels))]
     _warn_of_small_groups(labels, n_rows)
-    single = rows.y.ndim == 1
     # For each output, what was learnt from all rows and then from each group.
     outputs = [
         _learn_output(

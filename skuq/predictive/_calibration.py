@@ -140,11 +140,12 @@ def shrink_std_factor(
 
 
 def root_mean_square(values: np.ndarray, weights: np.ndarray) -> float:
-    """Compute the root mean square of values (n,), whose squares may overflow or vanish."""
+    """Compute the root mean square of values (n[, m]), whose squares may overflow or vanish."""
     largest = abs(values).max()
     if largest == 0:
         return 0.0
-    return float(largest * np.sqrt(np.average((values / largest) ** 2, weights=weights)))
+    squares = ((values / largest) ** 2).reshape(len(values), -1).mean(axis=1)
+    return float(largest * np.sqrt(np.average(squares, weights=weights)))
 
 
 def minimise(loss: Callable[[float], float], grid: np.ndarray) -> float:

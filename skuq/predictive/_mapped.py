@@ -408,15 +408,18 @@ class AdaptedDistribution(Calibrated):
         return at_scores(self.base, scores)
 
     def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
+        if y.ndim == 2:
+            marginals = [self.output(k)._log_prob_at(column) for k, column in enumerate(y.T)]
+            return np.sum(marginals, axis=0)
         scores = normal_scores(self.base, y)
-        nominal = by_output(np.interp, scores, *self._knots[::-1])
+        nominal = np.interp(scores, *self._knots[::-1])
         # d(score)/dy is f(y) / phi(score) of the base, and 1 / std beyond the largest score.
-        densities = [self.base] if y.ndim == 1 else map(self.base.output, range(y.shape[1]))
-        columns = y.reshape(len(y), -1).T
-        log_f = np.stack([d.log_prob(column) for d, column in zip(densities, columns)], axis=1)
-        rise = log_f.reshape(y.shape) + 0.5 * scores**2 + LOG_SQRT_2PI
+        rise = self.base.log_prob(y) + 0.5 * scores**2 + LOG_SQRT_2PI
         rise = np.where(abs(scores) < _LARGEST_SCORE, rise, -np.log(self.base.std))
-        slope = by_output(interp_slope, nominal, *self._knots)
         # Change of variables from z to y: log phi(z) - log r'(z) + log ds/dy, with z = r^-1(s).
-        density = -0.5 * nominal**2 - LOG_SQRT_2PI - np.log(slope) + rise
-        return density if y.ndim == 1 else density.sum(axis=1)
+        slope = interp_slope(nominal, *self._knots)
+        return np.asarray(-0.5 * nominal**2 - LOG_SQRT_2PI - np.log(slope) + rise)
+
+    def output(self, k: int) -> AdaptedDistribution:
+        """Select the marginal distribution of one of several outputs."""
+        return AdaptedDistribution(self.base.output(k), self.nominal, self.tracked[:, k])

@@ -247,7 +247,8 @@ class Parts(TooSure):
 
     def predict_distribution(self, X):
         mean = self.predict(X)
-        return EpistemicNormal(mean, np.full(len(X), 0.5), 0.2 * np.exp(X[:, 0]))
+        model = np.exp(X[:, 0]).reshape(-1, *[1] * (mean.ndim - 1))
+        return EpistemicNormal(mean, np.full_like(mean, 0.5), 0.2 * model * np.ones_like(mean))
 
 
 def test_parts_are_scaled_by_a_factor_each():
@@ -271,6 +272,10 @@ def test_parts_are_scaled_by_a_factor_each():
     found = grouped.predict_uncertainty(X)
     both = found.epistemic / base.epistemic, found.aleatoric / base.aleatoric
     assert_allclose(both[0] / both[1], ratio)
+    # Outputs share the ratio of both factors, also if one needs much larger factors.
+    two = calibrated(Parts(), "parts", cv=2).fit(X, np.column_stack([y, mean + 30 * (y - mean)]))
+    assert_allclose(two.scale_, [2, 60], rtol=0.15)
+    assert_allclose(two.epistemic_scale_, [5, 150], rtol=0.15)
 
 
 @pytest.mark.parametrize("kind", slow_after(1, ["table", "outputs"]))

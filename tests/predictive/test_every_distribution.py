@@ -283,7 +283,7 @@ def test_density_is_the_slope_of_the_cdf(kind, global_random_seed):
         assert close.mean() > 0.8, (level, np.exp(m.log_prob(y)), slope)
 
 
-@pytest.mark.parametrize("kind", ["normal", "two_piece", "recalibrated"])
+@pytest.mark.parametrize("kind", ["normal", "two_piece", "recalibrated", "adapted"])
 def test_density_of_independent_outputs_is_a_product(kind):
     m, y = make(kind, (4, 2)), np.random.default_rng(1).normal(size=(4, 2))
     alone = [m.output(j).log_prob(y[:, j]) for j in range(2)]
@@ -364,7 +364,7 @@ def test_calibration_keeps_the_proportions_of_the_parts(make_base, calibrate, sh
 
 @parametric
 @shapes
-def test_rows_and_outputs_are_those_of_the_whole(kind, shape):
+def test_rows_are_those_of_the_whole(kind, shape):
     m = make(kind, shape)
     y = np.random.default_rng(1).normal(size=shape)
     for rows in (slice(2, 3), slice(1, 3), np.array([3, 0])):
@@ -373,12 +373,16 @@ def test_rows_and_outputs_are_those_of_the_whole(kind, shape):
         assert_allclose(part.cdf(y[rows]), m.cdf(y)[rows], rtol=1e-12)
         assert_allclose(part.mean, m.mean[rows], rtol=1e-12)
         assert_allclose(part.quantile([0.2, 0.7]), m.quantile([0.2, 0.7])[rows], rtol=1e-12)
-    if len(shape) == 2:
-        for k in range(2):
-            marginal = m.output(k)
-            assert_allclose(marginal.cdf(y[:, k]), m.cdf(y)[:, k], rtol=1e-12)
-            assert_allclose(marginal.variance, m.variance[:, k], rtol=1e-12)
-            assert_allclose(marginal.quantile(0.9), m.quantile(0.9)[:, k], rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", {**KINDS, **SPREAD})
+def test_outputs_are_those_of_the_whole(kind):
+    m, y = make(kind, (4, 2)), np.random.default_rng(1).normal(size=(4, 2))
+    for k in range(2):
+        marginal = m.output(k)
+        assert_allclose(marginal.cdf(y[:, k]), m.cdf(y)[:, k], rtol=1e-12)
+        assert_allclose(marginal.variance, m.variance[:, k], rtol=1e-12)
+        assert_allclose(marginal.quantile(0.9), m.quantile(0.9)[:, k], rtol=1e-12)
 
 
 @parametric
