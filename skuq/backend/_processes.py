@@ -93,9 +93,7 @@ def _finish_work() -> None:
 
 
 def run_in_threads(
-    tasks: Sequence[Callable[[], Any]],
-    n_threads: int = 1,
-    stop: Callable[[], Any] = lambda: None,
+    tasks: Sequence[Callable[[], Any]], n_threads: int = 1, stop: Callable[[], Any] = lambda: None
 ) -> list[Any]:
     """Call functions in threads that no signal handler interrupts, and return their results.
 

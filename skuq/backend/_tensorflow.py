@@ -73,10 +73,7 @@ def compile_program(
 
 
 def compile_forward(
-    forward: Callable[..., Any],
-    n_weights: int,
-    state: Sequence[Any],
-    input_shape: Sequence[int],
+    forward: Callable[..., Any], n_weights: int, state: Sequence[Any], input_shape: Sequence[int]
 ) -> Callable[..., Any]:
     """Compile ``forward(weights, state, x)`` in float64 to a plain graph for any number of rows."""
     check_fork()

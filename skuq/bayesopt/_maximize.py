@@ -183,7 +183,7 @@ def _search(task, u, method, n_restarts, given):
         warn_user(
             f"The objective does not take the backend's tensors ({error}), so there are no "
             "gradients and the acquisition is maximised by DIRECT, more slowly. Write it with "
-            "operators and keras.ops.",
+            "operators and keras.ops."
         )
         return _run_direct(task, u, n_restarts, given)
 
@@ -486,12 +486,7 @@ class BatchResult:
 
 
 def minimize_batch(
-    function,
-    x,
-    *,
-    max_rounds: int,
-    survivors: dict[int, int] | None = None,
-    ftol: float = 1e-9,
+    function, x, *, max_rounds: int, survivors: dict[int, int] | None = None, ftol: float = 1e-9
 ) -> BatchResult:
     """Find local minima over [0, 1]^n, from every row of `x` (B, n).
 

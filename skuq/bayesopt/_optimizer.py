@@ -353,7 +353,7 @@ class BayesianOptimizer:
         if end <= self.n_initial:
             warn_user(
                 f"{end} evaluations are all initial ones (n_initial={self.n_initial}): no model is "
-                "used. Lower `n_initial` or raise `n_calls`.",
+                "used. Lower `n_initial` or raise `n_calls`."
             )
         self._state.sign, self._state.n_steps = sign, max(1, end - self.n_initial)
 
@@ -363,7 +363,7 @@ class BayesianOptimizer:
             if not self._log.feasible.any():
                 warn_user(
                     "No evaluated point satisfies all constraints. The result is the point that "
-                    "violates them least.",
+                    "violates them least."
                 )
             if self.noisy and self._log.n_usable >= self.n_initial:
                 with suppress(*FIT_ERRORS):  # so that a model of all results chooses the best point
@@ -486,7 +486,7 @@ class BayesianOptimizer:
             except FIT_ERRORS as error:
                 warn_user(
                     f"The surrogate could not be fitted to {self._log.n_usable} results, with "
-                    f"{N_ATTEMPTS} seeds ({error}): the next points are random ones.",
+                    f"{N_ATTEMPTS} seeds ({error}): the next points are random ones."
                 )
         # Too few results for a model, or one that could not be fitted.
         if x is None:

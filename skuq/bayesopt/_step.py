@@ -185,7 +185,7 @@ class Step:
         if q > _LARGE_BATCH:
             warn_user(
                 f"q={q} points at once are hard to optimise jointly: above {_LARGE_BATCH} "
-                "consider several batches.",
+                "consider several batches."
             )
         settings, threshold = self._settings, None
         if beta is None:
@@ -327,7 +327,7 @@ class Step:
             warn_user(
                 "The mixed integer programme has not ended in "
                 f"{self.maximizer.time_limit:g} s: the proposal is the best point found, perhaps "
-                "not the best there is. Smaller networks help.",
+                "not the best there is. Smaller networks help."
             )
         return self._decode(x[None])
 
@@ -401,10 +401,7 @@ class Step:
                 self.domain.grid()
                 if self._is_small
                 else np.concatenate(
-                    [
-                        self.domain.neighbours(x[j], n // 2, rng),
-                        self.domain.sample(n - n // 2, rng),
-                    ]
+                    [self.domain.neighbours(x[j], n // 2, rng), self.domain.sample(n - n // 2, rng)]
                 )
             )
             free = candidates[self._is_available(candidates, others)]

@@ -236,7 +236,7 @@ def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
         if few := [len(rows) for rows in wrong_rows if len(rows) < rules.n_negatives]:
             warn_user(
                 f"{len(few)} of {len(wrong_rows)} models are wrong on fewer than n_negatives="
-                f"{rules.n_negatives} rows (one on {min(few)}). All of their wrong rows are used.",
+                f"{rules.n_negatives} rows (one on {min(few)}). All of their wrong rows are used."
             )
     of_pool, focal = (
         count_pairs(pool.wrong, sets, pool.weight, pool.labels) for sets in (negatives, wrong_rows)

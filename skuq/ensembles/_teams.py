@@ -156,10 +156,7 @@ def hard_vote_accuracy(
 
 
 def soft_vote_accuracy(
-    proba: np.ndarray,
-    y: np.ndarray,
-    weight: np.ndarray,
-    votes: np.ndarray | None = None,
+    proba: np.ndarray, y: np.ndarray, weight: np.ndarray, votes: np.ndarray | None = None
 ) -> Strength:
     """Make the function that computes the accuracy of teams' averaged probabilities.
 

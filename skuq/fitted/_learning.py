@@ -310,10 +310,7 @@ def _errors(
 
 
 def _fit_shape(
-    method: str,
-    errors: np.ndarray,
-    weight: np.ndarray,
-    n_rows: float,
+    method: str, errors: np.ndarray, weight: np.ndarray, n_rows: float
 ) -> tuple[Any, ...]:
     """Fit levels of "isotonic", or scores and their coverage of "conformal"."""
     if method == "isotonic":

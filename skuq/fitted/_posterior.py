@@ -126,12 +126,7 @@ def _draw_normals(
 
 
 def _member_means(
-    ensemble: Any,
-    drawn: np.ndarray,
-    normals: Any,
-    xp: Any,
-    arguments: Any,
-    X: np.ndarray,
+    ensemble: Any, drawn: np.ndarray, normals: Any, xp: Any, arguments: Any, X: np.ndarray
 ) -> np.ndarray:
     """Predict means (T, n[, m]) with the members at positions `drawn` (T,), in NumPy."""
     encoded = ensemble.inputs.encode_array(X, mark_unseen=True)

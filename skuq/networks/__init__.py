@@ -10,12 +10,7 @@ _load_saved, _, _SAVED = lazy_loader.attach(
     submod_attrs={
         "_cells": ["Cell"],
         "_dense": ["WidthDepthSpace"],
-        "_heads": [
-            "CategoricalHead",
-            "QuantileHead",
-            "SquaredErrorHead",
-            "StudentTHead",
-        ],
+        "_heads": ["CategoricalHead", "QuantileHead", "SquaredErrorHead", "StudentTHead"],
         "_mixture_heads": ["GaussianMixtureHead", "PackedHead"],
         "_nomu": ["NomuHead"],
         "_operator": ["OperatorHead"],

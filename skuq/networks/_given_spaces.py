@@ -201,10 +201,7 @@ NES_SPACES = {
 }
 
 #: Short forms of NES that stand for another space with images.
-NES_IMAGE_SPACES = {
-    "auto": CellSpace,
-    "width-depth": CellSpace.width_depth,
-}
+NES_IMAGE_SPACES = {"auto": CellSpace, "width-depth": CellSpace.width_depth}
 
 _KERAS_TUNER_ADVICE = (
     " To change a `build(hp)` of Keras-Tuner: begin with keras.Input(input_shape), end with "

@@ -358,10 +358,7 @@ _TRAININGS: tuple[dict, ...] = (
 )
 _LONG, _PATIENCE = 128, 64  # early stopping of trainings that have more epochs
 # Further recipes of classes, which searches try.
-_OTHER_CLASS_RECIPES: tuple[dict, ...] = (
-    {"residual": True},
-    {"embedding": "piecewise-linear"},
-)
+_OTHER_CLASS_RECIPES: tuple[dict, ...] = ({"residual": True}, {"embedding": "piecewise-linear"})
 
 
 def class_recipes(n_rows: int) -> list[dict]:

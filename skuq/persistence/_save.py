@@ -369,10 +369,7 @@ def load(
 
 
 def loads(
-    data: bytes,
-    *,
-    parts: dict[str, Any] | None = None,
-    trusted: Sequence[str | type] | None = None,
+    data: bytes, *, parts: dict[str, Any] | None = None, trusted: Sequence[str | type] | None = None
 ) -> Any:
     """Decode what `dumps` has written; see `load`.
 

@@ -299,11 +299,7 @@ class PITDisplay(Display):
         )
         defaults = {"color": "black", "linestyle": "--", "linewidth": 1, "label": "calibrated"}
         self.line_ = ax.axhline(1, **style("line", defaults, line_kwargs))
-        ax.set(
-            xlabel="probability integral transform",
-            ylabel="density",
-            xlim=(0, 1),
-        )
+        ax.set(xlabel="probability integral transform", ylabel="density", xlim=(0, 1))
         # Bars are read by their height above 0.
         from_zero(ax)
         legend(ax, headroom=0.25, loc="upper left", ncols=2)

@@ -352,12 +352,7 @@ class CoverageWidthDisplay(CurveDisplay):
         y, mean, std = check_rows(y=y, mean=mean, std=std)
         scale, coverage, width = coverage_width_curve(y, mean, std)
         display = cls(
-            scale,
-            coverage,
-            width,
-            auc=coverage_width_auc(y, mean, std),
-            name=name,
-            unit=unit,
+            scale, coverage, width, auc=coverage_width_auc(y, mean, std), name=name, unit=unit
         )
         return display.plot(ax, **plot_options)
 

@@ -454,17 +454,7 @@ class RetentionDisplay(CurveDisplay):
     unit: str | None = None
 
     @classmethod
-    def from_predictions(
-        cls,
-        y,
-        mean,
-        std,
-        *,
-        name=None,
-        unit=None,
-        ax=None,
-        **plot_options,
-    ):
+    def from_predictions(cls, y, mean, std, *, name=None, unit=None, ax=None, **plot_options):
         """Create a display of squared errors, with rows in the order of their standard deviations.
 
         Parameters

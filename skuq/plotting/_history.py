@@ -147,11 +147,7 @@ class SearchHistoryDisplay(TrialsDisplay):
         self.scatter_ = ax.scatter(
             x[within], scores[within], **style("points", defaults, scatter_kwargs)
         )
-        defaults = {
-            "color": "black",
-            "drawstyle": "steps-post",
-            "label": "best so far",
-        }
+        defaults = {"color": "black", "drawstyle": "steps-post", "label": "best so far"}
         # Failed and discarded trials cannot be the best.
         best = np.minimum.accumulate(np.where(done, scores, np.inf))
         begun = np.isfinite(best)

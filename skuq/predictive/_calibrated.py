@@ -14,12 +14,7 @@ import numpy as np
 from scipy import special
 
 from skuq._utils._records import saved_as
-from skuq.predictive._mixture import (
-    FILLED_IN,
-    Continuous,
-    Parametric,
-    Uncertainty,
-)
+from skuq.predictive._mixture import FILLED_IN, Continuous, Parametric, Uncertainty
 from skuq.predictive._parametric import (
     GaussianMixture,
     NestedGaussianMixture,

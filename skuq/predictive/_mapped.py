@@ -20,13 +20,7 @@ from scipy import special
 from skuq._utils._formulas import LOG_SQRT_2PI
 from skuq._utils._records import saved_as
 from skuq.predictive._calibrated import Calibrated, by_output, interp_slope
-from skuq.predictive._mixture import (
-    Continuous,
-    Factor,
-    Mixture,
-    RowIndex,
-    Uncertainty,
-)
+from skuq.predictive._mixture import Continuous, Factor, Mixture, RowIndex, Uncertainty
 
 
 @saved_as("predictive.TransformedMixture")
@@ -170,10 +164,7 @@ class TransformedMixture(Mixture):
         mean = self.mean
         # mean + factor * (y - mean) is again a shift and a factor of the same inner mixture.
         stretched = TransformedMixture(
-            self.inner,
-            self.transform,
-            mean + factor * (self.shift - mean),
-            factor * self.factor,
+            self.inner, self.transform, mean + factor * (self.shift - mean), factor * self.factor
         )
         stretched.__dict__["_moments"] = self._moments  # do not depend on shift and factor
         return stretched

@@ -17,12 +17,7 @@ from scipy import special
 from skuq._utils._checks import check_member_weights
 from skuq._utils._formulas import LOG_SQRT_2PI
 from skuq._utils._records import saved_as
-from skuq.predictive._mixture import (
-    FILLED_IN,
-    Mixture,
-    Uncertainty,
-    check_parameters,
-)
+from skuq.predictive._mixture import FILLED_IN, Mixture, Uncertainty, check_parameters
 
 _TINY = 1e-300  # squared length of no direction
 

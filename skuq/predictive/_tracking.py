@@ -417,11 +417,7 @@ class LogitTracker:
         # precision stays the same.
         gradient = gradient + (1 - kept)[:, None] * precision * (self.parameters - prior)
         step = np.linalg.solve(curvature + np.diag(precision), gradient[..., None])[..., 0]
-        return replace(
-            self,
-            parameters=self.parameters - _MOVES * step,
-            curvature=curvature,
-        )
+        return replace(self, parameters=self.parameters - _MOVES * step, curvature=curvature)
 
     def drift(self) -> ClassDrift:
         """Describe the deviation from the calibration."""

@@ -112,7 +112,7 @@ class TrialLog:
             of = "" if self._shown_total is None else f" of {self._shown_total}"
             warn_user(
                 f"{self._options.name.capitalize()} interrupted: continuing with "
-                f"{len(self.history)}{of} trials{reason}",
+                f"{len(self.history)}{of} trials{reason}"
             )
         if error is None or interrupted:
             self._check_failures()

@@ -30,7 +30,7 @@ from skuq.tables._scaling import ImageScaling, RobustScaling, Scaling
 
 #: Constraint of the parameter `preprocess`.
 PREPROCESS_CONSTRAINTS: dict[str, list[Any]] = {
-    "preprocess": [StrOptions({"auto"}), HasMethods(["fit", "transform"]), None],
+    "preprocess": [StrOptions({"auto"}), HasMethods(["fit", "transform"]), None]
 }
 
 _MAX_ONE_HOT_CATEGORIES = 50  # categories of one column, for networks without embeddings
@@ -447,11 +447,7 @@ def read_rows(
 
 
 def read_validation_rows(
-    estimator: Any,
-    inputs: Inputs,
-    targets: Any,
-    data: Any,
-    name: str = "validation_data",
+    estimator: Any, inputs: Inputs, targets: Any, data: Any, name: str = "validation_data"
 ) -> Rows:
     """Validate and encode separate validation rows given by the user.
 
@@ -488,8 +484,7 @@ def read_validation_rows(
 
 
 def warn_of_few_rows(
-    n_valid: int,
-    advice: str = "A larger `validation` or validation_data may help.",
+    n_valid: int, advice: str = "A larger `validation` or validation_data may help."
 ) -> None:
     """Warn if members are chosen on few validation rows."""
     if n_valid < _ENOUGH_VALIDATION_ROWS:

@@ -100,9 +100,7 @@ class Scaling:
     _learn: Any = staticmethod(standard)
 
     def __init__(
-        self,
-        passthrough: Sequence[int] = (),
-        limits: tuple[np.ndarray, np.ndarray] | None = None,
+        self, passthrough: Sequence[int] = (), limits: tuple[np.ndarray, np.ndarray] | None = None
     ) -> None:
         self.passthrough = list(passthrough)
         self.limits = limits

@@ -330,13 +330,7 @@ def _folds(
 
 
 def out_of_fold_splits(
-    cv: Any,
-    X: Any,
-    y: Any,
-    groups: Any = None,
-    *,
-    name: str = "cv",
-    once: bool = True,
+    cv: Any, X: Any, y: Any, groups: Any = None, *, name: str = "cv", once: bool = True
 ) -> list[Fold]:
     """List folds as pairs of positions (train, test), in which every row is tested once.
 

@@ -194,7 +194,7 @@ def find_completed(members: Sequence[Member | FloatingPointError]) -> list[int]:
         )
     if len(kept) < len(members):
         warn_user(
-            f"{len(members) - len(kept)} of {len(members)} networks diverged and were left out.",
+            f"{len(members) - len(kept)} of {len(members)} networks diverged and were left out."
         )
     return kept
 

@@ -54,7 +54,7 @@ def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]
             warn_user(
                 f"Variable {variable.path} has no initializer that its layer names "
                 f"`{variable.name}_initializer`: all members start from the same value. Give the "
-                "layer such an attribute.",
+                "layer such an attribute."
             )
         values[id(variable)] = np.asarray(value)
     parts = [values[id(v)].ravel() for v in model.trainable_variables]

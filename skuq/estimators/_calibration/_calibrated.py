@@ -23,13 +23,7 @@ from sklearn.utils.validation import (
 )
 
 from skuq._params import HasMethods, StrOptions, safe_indexing, safe_split
-from skuq._utils._checks import (
-    check_labels,
-    check_targets,
-    check_weights,
-    class_codes,
-    fill_masked,
-)
+from skuq._utils._checks import check_labels, check_targets, check_weights, class_codes, fill_masked
 from skuq._utils._messages import warn_user
 from skuq._utils._records import saved_as
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor, fits
@@ -452,9 +446,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
 
     def _predictor(self, classes, output_shape):
         return functools.partial(
-            regressor_distribution,
-            method=self._base_method,
-            output_shape=output_shape,
+            regressor_distribution, method=self._base_method, output_shape=output_shape
         )
 
     def _learn(self, rows, classes, ratio=None):

@@ -111,12 +111,7 @@ class _DeepEnsemble:
                 for rng, (train, valid) in zip(rngs, parts)
             ]
         job = TrainingJob.of_model(
-            model,
-            task.targets.head,
-            recipe,
-            task.seeds(self.n_members),
-            stacked=True,
-            splits=parts,
+            model, task.targets.head, recipe, task.seeds(self.n_members), stacked=True, splits=parts
         )
         # All members are one stack: one program with a member axis.
         members = shared.train_jobs(self, [job], task.data)

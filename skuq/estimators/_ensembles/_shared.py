@@ -15,12 +15,7 @@ from sklearn.base import is_classifier
 from skuq import backend, training
 from skuq._params import Interval, StrOptions, resolve_settings, settings_constraint
 from skuq.estimators._base import training_progress
-from skuq.estimators._task import (
-    Task,
-    join_validation,
-    read_task,
-    warn_if_worse_than_constant,
-)
+from skuq.estimators._task import Task, join_validation, read_task, warn_if_worse_than_constant
 from skuq.fitted._ensemble import DropoutPasses, FittedEnsemble
 from skuq.networks import MLP
 from skuq.networks._plan import make_plan

@@ -16,13 +16,7 @@ import numpy as np
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array
 
-from skuq._params import (
-    HasMethods,
-    Interval,
-    StrOptions,
-    resolve_settings,
-    settings_constraint,
-)
+from skuq._params import HasMethods, Interval, StrOptions, resolve_settings, settings_constraint
 from skuq._utils._checks import first_true
 from skuq._utils._records import saved_as
 from skuq.estimators._base import UncertaintyRegressor, fits, training_progress

@@ -496,7 +496,4 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     _papers = staticmethod(_papers)
     _settings = SETTINGS
     _selection_arrays = {"y": "codes", "proba": "proba"}
-    _parameter_constraints = {
-        **AUTODEUQ_CONSTRAINTS,
-        **CLASS_CONSTRAINTS,
-    }
+    _parameter_constraints = {**AUTODEUQ_CONSTRAINTS, **CLASS_CONSTRAINTS}

@@ -134,9 +134,7 @@ def _recall_memory(estimator: Any, parts: dict[str, Any], objects: dict[str, Any
     elif memory is not None and (changed := memory.differences(parts, objects)):
         reason = f"it differs in {changed}"
     if reason is not None:
-        warn_user(
-            f"warm_start cannot continue the last fit: {reason}. A new search starts.",
-        )
+        warn_user(f"warm_start cannot continue the last fit: {reason}. A new search starts.")
     return CatalogMemory(parts, objects) if memory is None or reason is not None else memory
 
 
@@ -153,7 +151,7 @@ def begin_search(
     except UnsavableError as error:
         warn_user(
             f"The search is stored and can be continued by `fit`, but not loaded by "
-            f"`from_catalog`: {error}",
+            f"`from_catalog`: {error}"
         )
     store.begin(entropy, space, held_out, saved)
 

@@ -53,10 +53,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 #: Constraints of the parameters of classifier and regressor.
-NES_CONSTRAINTS: dict = {
-    **constraints_with(SETTINGS),
-    "image_shape": [tuple, list, None],
-}
+NES_CONSTRAINTS: dict = {**constraints_with(SETTINGS), "image_shape": [tuple, list, None]}
 
 
 def _plan(self: Any, X: Any) -> SearchPlan:
@@ -399,10 +396,7 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     _papers = staticmethod(_papers)
     _settings = SETTINGS
     _selection_arrays = {"log_likelihood": "log_likelihood"}
-    _parameter_constraints = {
-        **NES_CONSTRAINTS,
-        **CLASS_CONSTRAINTS,
-    }
+    _parameter_constraints = {**NES_CONSTRAINTS, **CLASS_CONSTRAINTS}
 
     best_configuration = best_configuration
     baseline = baseline

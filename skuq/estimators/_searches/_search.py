@@ -58,11 +58,7 @@ from skuq.estimators._searches._trials import (
     warn_of_few_validation_rows,
     warn_of_trials,
 )
-from skuq.estimators._task import (
-    Task,
-    join_validation,
-    read_task,
-)
+from skuq.estimators._task import Task, join_validation, read_task
 from skuq.exceptions import MissingPartError, SearchFailedError
 from skuq.fitted._ensemble import FittedEnsemble
 from skuq.networks import Decisions
@@ -458,7 +454,7 @@ class SearchEstimator:
         if had_refits:
             warn_user(
                 "`reselect` trains nothing: members are now the networks of the search instead of "
-                "those refitted on all rows. Call `fit` to refit them.",
+                "those refitted on all rows. Call `fit` to refit them."
             )
         warn_of_few_members(self, rule, other.n_members)
         return self
@@ -721,7 +717,7 @@ class SearchEstimator:
                     warn_user(
                         f"{n_all - len(records)} of {n_all} {retraining.kind}s of the chosen "
                         "trials are not stored. In their place, the networks of the search "
-                        "predict. `fit` with the same rows trains them.",
+                        "predict. `fit` with the same rows trains them."
                     )
             estimator = estimator._predict_by(result, chosen)
         warn_of_few_members(estimator, plan.rule, estimator.n_members)
