@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
+import cloudpickle
 import numpy as np
 
 import skuq
@@ -164,21 +165,17 @@ def make_object(cls: Any, state: dict[str, Any]) -> Any:
     return made
 
 
-_SUPPLIED_BY_USER: set[type] = set()
+@dataclasses.dataclass
+class PickledByValue:
+    """Wrapper that pickles its value by value, also if that holds lambdas.
 
-
-def supplied_by_user(cls: _Class) -> _Class:
-    """Mark a class whose objects hold the user's functions (class decorator).
-
-    Files store the name of such an object, not its content; the user supplies it again on loading.
+    Unpickling gives the value.
     """
-    _SUPPLIED_BY_USER.add(cls)
-    return cls
 
+    value: Any
 
-def is_supplied_by_user(cls: type) -> bool:
-    """Whether a class is marked with `supplied_by_user`."""
-    return cls in _SUPPLIED_BY_USER
+    def __reduce__(self) -> tuple[Any, ...]:
+        return cloudpickle.loads, (cloudpickle.dumps(self.value),)
 
 
 _MOST_CHARACTERS = 60  # length of one value's text

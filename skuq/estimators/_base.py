@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import cloudpickle
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
 from sklearn.exceptions import NotFittedError
@@ -28,6 +27,7 @@ from skuq._params import CallbackSupportMixin, fit_context, set_params
 from skuq._utils._checks import check_count, class_codes, fill_masked
 from skuq._utils._environment import random_generator
 from skuq._utils._messages import Progress, listening
+from skuq._utils._records import PickledByValue
 from skuq.networks._keras_models import register_again, registered_in_main
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._mixture import ClassUncertainty, Uncertainty
@@ -196,19 +196,6 @@ def _summarise(
     return fitted.summarise(X, summary, n_levels, **query)
 
 
-class _ByValue:
-    """Wrapper that pickles its value by value, also if that holds lambdas.
-
-    Unpickling gives the value.
-    """
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return cloudpickle.loads, (cloudpickle.dumps(self.value),)
-
-
 def reduce_estimator(self: Any, protocol: Any) -> Any:
     """Pickle an estimator with Keras-Tuner's oracles, and with the layers of a script.
 
@@ -223,7 +210,7 @@ def reduce_estimator(self: Any, protocol: Any) -> Any:
     make, arguments, state, *rest = reduced
     params = {name: state[name] for name in self._get_param_names() if name in state}
     # Both only ever are parameters: what is fitted holds neither.
-    oracles = {name: _ByValue(value) for name, value in params.items() if _is_oracle(value)}
+    oracles = {name: PickledByValue(value) for name, value in params.items() if _is_oracle(value)}
     if any(map(_is_of_script, params.values())):
         # Only classes that a pickle can refer to by name.
         main, registered = sys.modules["__main__"], registered_in_main().items()

@@ -8,7 +8,6 @@ from numbers import Integral
 from typing import Any
 
 from skuq._params import Interval, Settings
-from skuq._utils._records import supplied_by_user
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._cells import CellSpace, NASBench201Space
 from skuq.networks._dense import DenseSpace, WidthDepthSpace
@@ -26,7 +25,6 @@ from skuq.networks._space import (
 from skuq.networks._tabular import BoundTabularSpace, TabularSpace
 
 
-@supplied_by_user
 @dataclass(eq=False, repr=False)
 class KerasTunerSpace(Settings):
     """A search space made of functions that take a ``keras_tuner.HyperParameters``.
@@ -60,6 +58,8 @@ class KerasTunerSpace(Settings):
     >>> KerasTunerSpace(build).decisions((3,), 2).architecture.names
     ['units']
     """
+
+    _supplied_by_user = True  # files store its name; the user gives it again on loading
 
     build_model: Callable
     training: Callable | None = None

@@ -21,7 +21,7 @@ from sklearn.utils import Tags, TargetTags
 from skuq._utils import _archive
 from skuq._utils._archive import atomic_write
 from skuq._utils._messages import warn_user
-from skuq._utils._records import find_by_class, is_supplied_by_user, saved_as
+from skuq._utils._records import find_by_class, saved_as
 from skuq.exceptions import FileFormatError, MissingPartError, UnsavableError
 from skuq.persistence._codecs import DECODERS, State, dump_foreign, encode, is_foreign, load_foreign
 
@@ -147,7 +147,7 @@ def is_users(value: Any, is_parameter: bool) -> bool:
     packages.
     """
     kind = type(value)
-    if is_supplied_by_user(kind):
+    if getattr(kind, "_supplied_by_user", False):
         return True
     if isinstance(value, type) or hasattr(value, "__qualname__"):
         return is_parameter or not (getattr(value, "__module__", None) or "").startswith("skuq.")

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-import cloudpickle
-
 from skuq._params import HasMethods, Interval, Settings, StrOptions
 from skuq._utils._messages import warn_user
-from skuq._utils._records import saved_as
+from skuq._utils._records import PickledByValue, saved_as
 from skuq.catalog import Catalog
 from skuq.catalog._folder import find_search
 from skuq.networks._space import Decisions, Space
@@ -571,17 +569,7 @@ class OracleSearch(SearchStrategy):
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         # Oracles hold lambdas, which pickle cannot store.
         make, arguments, state, *rest = super().__reduce_ex__(protocol)
-        return make, arguments, {**state, "oracle": _PickledByValue(self.oracle)}, *rest
-
-
-class _PickledByValue:
-    """Wrapper that pickles its value by value; unpickling gives the value."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return cloudpickle.loads, (cloudpickle.dumps(self.value),)
+        return make, arguments, {**state, "oracle": PickledByValue(self.oracle)}, *rest
 
 
 #: Short forms of the parameter `search` of AutoDEUQ, as in the paper: Fig. 1 (agebo, age, bo, init)
