@@ -68,8 +68,7 @@ def compile_program(
     if jit:
         wake_xla()
     traced = tf.function(program, jit_compile=jit, autograph=False)
-    compiled: Callable[..., Any] = traced.get_concrete_function(*example)
-    return compiled
+    return traced.get_concrete_function(*example)
 
 
 def compile_forward(
@@ -83,8 +82,7 @@ def compile_forward(
         tf.TensorSpec((None, *input_shape), "float64"),
     )
     traced = tf.function(forward, input_signature=signature, autograph=False)
-    compiled: Callable[..., Any] = traced.get_concrete_function()
-    return compiled
+    return traced.get_concrete_function()
 
 
 def n_programs_at_once() -> int:

@@ -149,8 +149,7 @@ def hard_vote_accuracy(
             most = np.maximum(most, got)
         if majority:  # exactly half of the votes, raised by tie breaking, is not a majority
             won = won & (most > (0.5 + _TIE) * (len(members) if votes is None else 1))
-        total: np.ndarray = won @ weight
-        return total
+        return won @ weight
 
     return strength
 

@@ -175,8 +175,7 @@ def _labels(by: str | int | Callable[[Any], Any], X: Any, n_rows: int) -> np.nda
     labels = pd.Series(np.asarray(fill_masked(keys), dtype=object).ravel(), dtype=object)
     if len(labels) != n_rows:
         raise ValueError(f"{source} must give one label a row, {n_rows}. Got {len(labels)}.")
-    values: np.ndarray = labels.to_numpy()
-    return values
+    return labels.to_numpy()
 
 
 SMALLEST_UNCERTAINTY = 1e-150  # of a model that claims to be certain; its square is not yet 0
@@ -207,8 +206,7 @@ class DerivedCalibration(NumberCalibration):
     @property
     def method(self) -> str:
         """Method of the calibration."""
-        method: str = self.whole.method
-        return method
+        return self.whole.method
 
     @property
     def scale(self) -> Any:
@@ -417,8 +415,7 @@ class ClassCalibration:
 def log_entropy(mixture: CategoricalMixture) -> np.ndarray:
     """Compute the logarithm (n,) of the entropy of the averaged probabilities."""
     entropy = special.entr(mixture.mean).sum(axis=1)
-    logs: np.ndarray = np.log(np.maximum(entropy, SMALLEST_UNCERTAINTY))
-    return logs
+    return np.log(np.maximum(entropy, SMALLEST_UNCERTAINTY))
 
 
 def with_mean(
@@ -579,8 +576,7 @@ class AdaptedCalibration(DerivedCalibration):
     @property
     def whole(self) -> Calibration:
         """The calibration that was learnt from all rows in `fit`."""
-        whole: Calibration = self.start.whole
-        return whole
+        return self.start.whole
 
     def apply(self, mixture: Any, X: Any) -> Any:
         """Calibrate predictions for the rows X, and correct them."""

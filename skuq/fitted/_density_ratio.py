@@ -199,8 +199,7 @@ def _log_odds(classifier: Any, X: Any) -> np.ndarray:
     """Predict the log odds (n,) that rows belong to the target."""
     # The bounds keep log odds of certain classifiers finite, within +-20.7.
     proba = np.clip(classifier.predict_proba(X)[:, 1], _SMALLEST_PROBABILITY, None)
-    odds: np.ndarray = np.log(proba) - np.log(np.maximum(1 - proba, _SMALLEST_PROBABILITY))
-    return odds
+    return np.log(proba) - np.log(np.maximum(1 - proba, _SMALLEST_PROBABILITY))
 
 
 def _concatenate_rows(X: Any, other: Any) -> Any:
@@ -239,8 +238,7 @@ class WeightedCalibration(DerivedCalibration):
     @property
     def whole(self) -> Calibration:
         """The calibration that was learnt from all rows."""
-        whole: Calibration = self.calibration.whole
-        return whole
+        return self.calibration.whole
 
     def apply(self, mixture: Any, X: Any) -> Any:
         """Calibrate predictions for the rows X, whose weights conformal intervals need."""

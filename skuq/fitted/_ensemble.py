@@ -86,8 +86,7 @@ class Fitted:
 
     def predict_mean(self, X: Any, **query: Any) -> np.ndarray:
         """Predict the mean of each row of validated X, as the distributions have it."""
-        mean: np.ndarray = self.summarise(X, lambda distribution: distribution.mean, **query)
-        return mean
+        return self.summarise(X, lambda distribution: distribution.mean, **query)
 
     def n_numbers(self, *args: Any, **query: Any) -> int:
         """Count the numbers of one row's raw prediction; by default a mean and three widths."""
@@ -96,15 +95,13 @@ class Fitted:
     def sample(self, X: Any, n_samples: int, rng: np.random.Generator, **query: Any) -> np.ndarray:
         """Draw (n[, m], n_samples): one function for all rows of a draw, and noise of each row."""
         seed = int(rng.integers(2**63))  # all blocks of rows share the function
-        drawn: np.ndarray = self.summarise(
+        return self.summarise(
             X, lambda distribution: distribution.sample(n_samples, rng, seed), n_samples, **query
         )
-        return drawn
 
     def output_shape(self, *args: Any, **query: Any) -> tuple[int, ...]:
         """Return the shape of one row's prediction: () or (m,), as y had it."""
-        shape: tuple[int, ...] = self.targets.output_shape
-        return shape
+        return self.targets.output_shape
 
     def to_keras(self, ddof: int = 0) -> Any:
         """Convert to one Keras model, or raise ValueError with the reason."""

@@ -209,8 +209,7 @@ class AppliedDense:
     @property
     def output(self) -> np.ndarray:
         """Output (N, n_units)."""
-        output: np.ndarray = ARRAYS.activation(self.layer.activation)(self._before)
-        return output
+        return ARRAYS.activation(self.layer.activation)(self._before)
 
     def backward(self, d: np.ndarray) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
         """Compute derivatives by the layer's input and by its weights.

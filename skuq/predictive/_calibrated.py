@@ -57,20 +57,17 @@ class Calibrated(Continuous):
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        shape: tuple[int, ...] = self.base._shape
-        return shape
+        return self.base._shape
 
     @property
     def mean(self) -> np.ndarray:
         """The point prediction, which calibration leaves as it is. Shape (n[, m])."""
-        mean: np.ndarray = self.base.mean
-        return mean
+        return self.base.mean
 
     @property
     def variance(self) -> np.ndarray:
         """Variance of the calibrated distribution about its own mean, in squared units of y."""
-        variance: np.ndarray = self.base.variance
-        return variance
+        return self.base.variance
 
     def _scale_part(self, part: np.ndarray) -> np.ndarray:
         """Compute a part of the variance from that of the base."""

@@ -294,8 +294,7 @@ class Parametric(Continuous):
     @property
     def _shape(self) -> tuple[int, ...]:
         first = next(iter(self._array_kinds))
-        shape: tuple[int, ...] = getattr(self, first).shape[self._leading_axes :]
-        return shape
+        return getattr(self, first).shape[self._leading_axes :]
 
     def _map_arrays(self, change: Callable[[np.ndarray, str], np.ndarray]) -> Self:
         """Make a distribution whose arrays are ``change(array, kind)``."""

@@ -68,8 +68,7 @@ class NormalMembers(Mixture):
         """Variances (K, n[, m]) of the means of each member by `shared_scale`."""
         if self.shared_scale is None:
             return np.zeros((len(self.weights), *[1] * len(self._shape)))
-        shared: np.ndarray = np.square(self._member_average(self.shared_scale))
-        return shared
+        return np.square(self._member_average(self.shared_scale))
 
     @property
     def shared_variance(self) -> float | np.ndarray:
@@ -118,8 +117,7 @@ class NormalMembers(Mixture):
             for name in ("spread", "shared_scale")
             if (array := getattr(self, name)) is not None
         }
-        mapped: Self = replace(alone._map_arrays(change), **shared)
-        return mapped
+        return replace(alone._map_arrays(change), **shared)
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         if self.spread is None and self.shared_scale is None:

@@ -229,8 +229,7 @@ class QuantileTracker:
         sums = np.concatenate([[0.0], np.cumsum(ordered)])
         # Pinball loss of v at r: p (v - r) for all v, plus r - v for those below r.
         losses = LEVELS * (sums[-1] - len(ordered) * r) + below * r - sums[below]
-        mean: np.ndarray = (losses / _DENSITY).mean(axis=1)
-        return mean
+        return (losses / _DENSITY).mean(axis=1)
 
     def drift(self, shape: tuple[int, ...]) -> CalibrationDrift:
         """Describe the deviation from the calibration; `shape` is () or (m,)."""
@@ -249,8 +248,7 @@ class QuantileTracker:
 def _spread(quantiles: np.ndarray) -> np.ndarray:
     """Compute the width (m,) of the 90 % interval of quantiles (q, m), relative to nominal."""
     width = quantiles[_UPPER] - quantiles[_LOWER]
-    spread: np.ndarray = np.maximum(abs(width) / (2 * NOMINAL[_UPPER]), _SMALLEST_UNIT)
-    return spread
+    return np.maximum(abs(width) / (2 * NOMINAL[_UPPER]), _SMALLEST_UNIT)
 
 
 # Rows after which the weight of a truth has fallen to 1 / e. The last rate does not move: it is the

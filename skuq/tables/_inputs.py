@@ -71,8 +71,7 @@ class Inputs:
 
     def fill_unseen(self, numbers: np.ndarray, k: int, n: int) -> np.ndarray:
         """Replace the marks of unseen categories by the k-th of `n` known ones."""
-        filled: np.ndarray = self.preprocessor.fill_unseen(numbers, k, n)
-        return filled
+        return self.preprocessor.fill_unseen(numbers, k, n)
 
     def fit(self, numbers: np.ndarray, weight: np.ndarray | None = None) -> Self:
         """Learn the scale of encoded training rows."""
@@ -408,8 +407,7 @@ def sortable_groups(groups: np.ndarray | None) -> np.ndarray | None:
 
 def group_codes(groups: np.ndarray) -> np.ndarray:
     """Number groups (n,) in their order; their names may be of any kinds, None included."""
-    codes: np.ndarray = pd.factorize(groups, sort=True, use_na_sentinel=False)[0]
-    return codes
+    return pd.factorize(groups, sort=True, use_na_sentinel=False)[0]
 
 
 def read_rows(

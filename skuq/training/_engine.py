@@ -296,8 +296,7 @@ class TrainingRun:
             if prior is None:
                 return None
             priors.append(np.pad(prior, padding).astype("float32"))
-        joined: np.ndarray = self.job.join_members(priors)
-        return joined
+        return self.job.join_members(priors)
 
     def advance(
         self,

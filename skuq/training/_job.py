@@ -79,8 +79,7 @@ class Template:
     def identity(self) -> Plan | EpistemicNetwork | str:
         """Hashable description of the network, without the names of its layers."""
         if self.is_epistemic:
-            network: EpistemicNetwork = self.model.without_names()
-            return network
+            return self.model.without_names()
         return self.plan or without_names(self.network)
 
     def draw(self, seed: int) -> FirstValues:
@@ -126,16 +125,14 @@ def template_of(network: str) -> Template:
             return Template(network, EpistemicNetwork.from_json(network))
         return Template(network, rebuild(network))
 
-    template: Template = _templates.get((network, own_classes(network)), make)
-    return template
+    return _templates.get((network, own_classes(network)), make)
 
 
 def template_of_model(model: Any) -> Template:
     """Get the template of a model, and cache it for jobs with the same configuration."""
     network = model.to_json()
     key = network, own_classes(network)
-    template: Template = _templates.get(key, lambda: Template(network, model))
-    return template
+    return _templates.get(key, lambda: Template(network, model))
 
 
 _SMALLEST_GROUP = 4  # members; smaller stacks lose more to overhead than a second core gains

@@ -237,8 +237,7 @@ class Recipe:
     def regularization_factors(self, name: str, first: int, count: int, total: int) -> np.ndarray:
         """Compute factors of "weight_decay" or "dropout" for some steps, as `rate_factors` does."""
         shares = np.arange(first, first + count) / total
-        factors: np.ndarray = _schedule_factors(getattr(self, f"{name}_schedule"), shares)
-        return factors
+        return _schedule_factors(getattr(self, f"{name}_schedule"), shares)
 
     def factors_of(self, names: Sequence[str]) -> list[float]:
         """Look up each variable's factor of the learning rate by its name ("layer/variable").

@@ -74,8 +74,7 @@ def refine(member: Member, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> 
         y = y - predict_draws(member, x)[0] + base(ARRAYS, variables, x)[0]
 
         def derivatives(flat: np.ndarray, rows: slice) -> Derivatives:
-            result: Derivatives = base.derivatives(network.split(flat), x[rows])
-            return result
+            return base.derivatives(network.split(flat), x[rows])
 
     weights = _minimise(derivatives, member.weights, y, weight[used]).astype("float32")
     return replace(member, weights=weights, seconds=member.seconds + time.perf_counter() - started)
@@ -176,5 +175,4 @@ def _lbfgs(
             "gtol": 0.0,
         },
     )
-    refined: np.ndarray = found.x
-    return refined
+    return found.x

@@ -122,8 +122,7 @@ class _Group:
         return max(0, max(1, round(share * self._job.recipe.epochs)) - done)
 
     def members(self) -> Members:
-        members: Members = self._run.members() if self._members is None else self._members
-        return members
+        return self._run.members() if self._members is None else self._members
 
 
 def shorten(

@@ -472,10 +472,7 @@ class MemberRepeater:
         """
         trial, number = self._trials[request["trial"]], request["round"]
         trainer = self._trainers[number % len(self._trainers)]
-        outcome: TrialOutcome = trainer(
-            trial.configuration, repeat_seed(trial.seed, number), budget
-        )
-        return outcome
+        return trainer(trial.configuration, repeat_seed(trial.seed, number), budget)
 
 
 class MemberRefitter:
@@ -529,5 +526,4 @@ class MemberRefitter:
             early_stopping_patience=None,
             keep="last",
         )
-        refitted: Member = member
-        return refitted
+        return member
