@@ -11,6 +11,7 @@ _load_saved, _, _SAVED = lazy_loader.attach(
             "AdaptedClassCalibration",
             "Calibration",
             "ClassCalibration",
+            "ConditionalCalibration",
             "FittedCalibrated",
             "Grouping",
         ],
