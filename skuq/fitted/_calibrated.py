@@ -43,6 +43,7 @@ from skuq.predictive._categorical import scaled_probabilities
 from skuq.predictive._mapped import normal_scores
 from skuq.predictive._parametric import scale_epistemic, shift
 from skuq.predictive._tracking import NOMINAL, LogitTracker, QuantileTracker
+from skuq.tables._columns import frame_to_pandas, is_frame
 from skuq.tables._inputs import ForeignInputs
 
 UNCERTAINTY = "uncertainty"
@@ -354,12 +355,15 @@ def inputs_of_errors(X: Any, mean: np.ndarray, std: np.ndarray) -> Any:
             f"(n, n_features). Got a {type(X).__name__} of shape {np.shape(X)}."
         )
     columns = np.column_stack([mean, std])
-    if not hasattr(X, "columns"):
-        return np.column_stack([np.asarray(X), columns])
+    if not is_frame(X):
+        X = np.asarray(X)
+        # NumPy would make texts of the numbers beside texts.
+        return np.column_stack([X if X.dtype.kind in "biuf" else X.astype(object), columns])
+    X = frame_to_pandas(X)
     # Names that X does not have.
     name = max((str(column) for column in X.columns), key=len) + "_predicted"
     added = pd.DataFrame(columns, X.index, [f"{name}{k}" for k in range(columns.shape[1])])
-    return pd.concat([pd.DataFrame(X), added], axis=1)
+    return pd.concat([X, added], axis=1)
 
 
 @saved_as("fitted.ClassCalibration")

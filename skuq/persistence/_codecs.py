@@ -290,9 +290,12 @@ def dump_foreign(value: Any, where: Any) -> np.ndarray | None:
     except Exception:  # parts of the object may raise anything
         return None
     if skuq_types:
+        # Estimators say enough; their own parts would fill the message.
+        estimators = [kind for kind in skuq_types if kind.startswith("skuq.estimators.")]
         raise UnsavableError(
-            f"{where} is a {name} that holds {', '.join(skuq_types)}. Save that by itself (of a "
-            "search its best_estimator_), or put it in a sklearn.pipeline.Pipeline."
+            f"{where} is a {name} that holds {', '.join(estimators or skuq_types)}. Save the "
+            "estimators that it holds by themselves (of a search its best_estimator_, of an "
+            "ensemble its estimators_), or pickle the whole, for readers who trust you."
         )
     return np.frombuffer(data, np.uint8)
 

@@ -330,6 +330,21 @@ def test_conditional_refuses_what_it_cannot_use(settings, X, message):
         model.fit(X, np.arange(30.0))
 
 
+def test_conditional_keeps_predictions_as_numbers_beside_texts(monkeypatch):
+    seen = []
+
+    def fit(self, X, y, sample_weight=None):
+        seen.append(X)
+        raise ValueError("seen")
+
+    monkeypatch.setattr("skuq.DeepEnsembleRegressor.fit", fit)
+    X, y = np.array([["a"], ["bc"]] * 8), np.arange(16.0)
+    with pytest.raises(ValueError, match="seen"):
+        calibrated(DummyRegressor(), "conditional", cv=2).fit(X, y)
+    names, means, _ = seen[0].T
+    assert set(names) == {"a", "bc"} and set(means) == {y[:8].mean(), y[8:].mean()}
+
+
 def test_calibrated_reaches_ends_of_pipelines_and_searches():
     X, y = load_diabetes(return_X_y=True)
     frame = pd.DataFrame(X).rename(columns=str)

@@ -169,7 +169,7 @@ def test_calibrated_groups_by_dates_and_bins():
         assert_allclose(loaded.predict_interval(labelled), expected)
 
 
-def test_calibrated_takes_frames_of_polars():
+def test_calibrated_takes_frames_of_polars(monkeypatch):
     polars = pytest.importorskip("polars")
     X, y = two_groups(400)
     frame = pd.DataFrame(X, columns=["a", "b"])
@@ -184,6 +184,9 @@ def test_calibrated_takes_frames_of_polars():
         conformal.recalibrate(frame[:100]).predict_interval(frame)
     for polar in (own, loaded.recalibrate(frame[:100])):
         assert_allclose(polar.predict_interval(frame), expected)
+    small = {"n_members": 1, "loss": "crps", "epochs": 1, "random_state": 0}
+    monkeypatch.setattr("skuq.estimators._calibration._calibrated._NETWORKS_OF_ERRORS", small)
+    calibrated(TooSure(), "conditional", cv=2).fit(frame, y).predict_interval(frame)
     # A function of the user gets the frame as it is, in `fit` as in `predict`.
     grouped = clone(model).set_params(group_by=lambda rows: rows.get_column("b") > 0)
     grouped.fit(frame, y).predict_interval(frame)

@@ -75,6 +75,28 @@ def test_pipeline_has_the_methods_of_the_last_step(rows, pipeline):
     assert_array_equal(pipeline.predict_distribution(X).std, last.predict(transformed, True)[1])
 
 
+def test_pipeline_updates_its_last_step(rows):
+    X, y = rows
+    model = make_pipeline(PCA(2), CalibratedUncertaintyRegressor(TooSure(), cv=3)).fit(X, y)
+    alone = pickle.loads(pickle.dumps(model))
+    Z = alone[0].transform(X)
+    assert model.recalibrate(X_target=X[:40]) is model.partial_calibrate(X[:9], y[:9]) is model
+    alone[-1].recalibrate(Z[:40]).partial_calibrate(Z[:9], y[:9])
+    assert_array_equal(model.predict_interval(X), alone.predict_interval(X))
+    assert not hasattr(model, "leaderboard")
+    search = skuq.AutoDEUQRegressor()
+    model = make_pipeline(PCA(2), search)
+    with pytest.raises(NotFittedError):
+        model.leaderboard()
+    model[0].fit(X)
+    search.selection_ = search.catalog_ = 2  # as far as pipelines can see, a fitted search
+    search.leaderboard = lambda X=None, y=None: (search, X, y)
+    search.reselect = lambda X=None, y=None, **settings: (settings, X, y)
+    assert model.leaderboard() == (search, None, None)
+    assert_array_equal(model.leaderboard(X, y)[1], Z)
+    assert model.reselect(n_members=3) == ({"n_members": 3}, None, None)
+
+
 def test_pipeline_gives_deviations_also_under_metadata_routing(rows, pipeline):
     X, _ = rows
     mean, std = pipeline.predict(X, return_std=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 
 import sklearn.pipeline
@@ -14,6 +15,8 @@ from skuq._utils._checks import last_estimator, unwrap_estimator
 from skuq._utils._records import saved_as
 from skuq.backend import in_thread
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor, doc_link_template
+from skuq.estimators._calibration._calibrated import CalibratedUncertainty
+from skuq.estimators._searches._search import SearchEstimator
 
 _STEPS = ("steps", "transformer_list")  # parameters of pipelines and unions
 # Arguments of `fit` that hold rows like those of X.
@@ -67,6 +70,28 @@ def _delegate(documented):
         check_is_fitted(steps)
         last, X = unwrap_estimator(steps, X)
         return getattr(last, name)(X, *args, **params)
+
+    return method
+
+
+def _delegate_update(documented):
+    """Make a method that transforms X, if it is given, and changes or describes the last step.
+
+    Where the last step would return itself, the pipeline returns itself.
+    """
+    name = documented.__name__
+    rows = next(n for n in inspect.signature(documented).parameters if n != "self")
+
+    @available_if(_ends_with(name))
+    @functools.wraps(documented)
+    def method(self, *args, **params):
+        with _take_over_lock:
+            steps, _ = _copy_steps(self, share=True)  # what changes is shared with the step
+        check_is_fitted(steps)
+        X, *others = args or (params.pop(rows, None),)
+        last, X = unwrap_estimator(steps, X)
+        result = getattr(last, name)(X, *others, **params)
+        return self if result is last else result
 
     return method
 
@@ -152,8 +177,10 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
     """Pipeline of scikit-learn that also predicts the uncertainty of its last step.
 
     `predict_interval`, `predict_quantiles`, `predict_distribution`, `predict_uncertainty`,
-    `sample_y` and `log_prob` transform X by the other steps and call the last one's method. The
-    last step may be a search, such as `GridSearchCV`, after its fit.
+    `sample_y` and `log_prob` transform X by the other steps and call the last one's method. So do
+    `partial_calibrate` and `recalibrate` of calibrated estimators, and `leaderboard` and `reselect`
+    of searches of networks. Attributes, such as `members_`, are those of the last step,
+    ``pipeline[-1]``. This may be a search, such as `GridSearchCV`, after its fit.
 
     Parameters
     ----------
@@ -212,6 +239,10 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
     predict_uncertainty = _delegate(UncertaintyRegressor.predict_uncertainty)
     sample_y = _delegate(UncertaintyRegressor.sample_y)
     log_prob = _delegate(UncertaintyRegressor.log_prob)
+    partial_calibrate = _delegate_update(CalibratedUncertainty.partial_calibrate)
+    recalibrate = _delegate_update(CalibratedUncertainty.recalibrate)
+    leaderboard = _delegate_update(SearchEstimator.leaderboard)
+    reselect = _delegate_update(SearchEstimator.reselect)
 
     def _get_metadata_for_step(self, *, step_idx, step_params, all_params):
         # scikit-learn transforms the arguments that `transform_input` names in this method.
