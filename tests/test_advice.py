@@ -45,6 +45,7 @@ VOTES = RNG.integers(2, size=(3, 60))
 PROBABILITIES = RNG.dirichlet([1.0, 1.0], (3, 60))
 NET = {"network": MLP(4), "epochs": 2, "random_state": 0}
 NOMU = {"artificial": ArtificialInputs(n=5), "epochs": 3, "random_state": 0}
+NOMU |= {"readout": NOMUReadout(l_min=0.01, l_max=1, c=1)}  # so that there is one training
 OPERATOR = skuq.NEONRegressor(training=skuq.training.Training(steps=5), random_state=0)
 
 
@@ -305,10 +306,7 @@ ADVICE = {
     "pretrained, not fitted": (
         lambda: nomu(pretrained=LinearRegression()),
         "sklearn.frozen.FrozenEstimator",
-        lambda: nomu(
-            pretrained=FrozenEstimator(LinearRegression().fit(X, Y)),
-            readout=NOMUReadout(l_min=0.01, l_max=1, c=1),
-        ),
+        lambda: nomu(pretrained=FrozenEstimator(LinearRegression().fit(X, Y))),
     ),
     "one group": (
         lambda: search(validation=2, more={"groups": np.ones(60)}),

@@ -67,6 +67,7 @@ with ThreadPoolExecutor(2) as pool:
 """
 
 
+@slow
 def test_the_first_fits_of_a_process_may_be_in_threads():
     assert run_python(TABLE + FIRST_FITS).stdout.strip() == "(40,) (40,)"
 
@@ -113,6 +114,7 @@ print(fit(3, tracer), fit(3), fit(4))
 """
 
 
+@slow
 def test_an_interrupted_import_or_trace_leaves_the_process_usable():
     lines = run_python(TABLE + INTERRUPTED).stdout.splitlines()
     assert lines == ["interrupted fitted", "interrupted fitted fitted"]

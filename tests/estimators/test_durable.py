@@ -679,6 +679,7 @@ def test_fit_tells_of_networks_that_were_hardly_trained(epochs, max_time, search
     assert len(said) == (epochs > 3)
 
 
+@pytest.mark.slow
 def test_fit_with_a_deadline_adds_a_trial_to_those_stored(search):
     models = [search(50, epochs=10**6, max_time=0.2).fit(*table()) for _ in range(3)]
     one, two, three = (len(model.catalog_) for model in models)

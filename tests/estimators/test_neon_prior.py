@@ -55,7 +55,7 @@ def judge(model):
 @pytest.mark.parametrize(
     ("noise", "n", "seed"),
     slow_after(
-        2, [(noise, n, k) for n in (40, 200) for k in range(5) for noise in ("auto", NOISE)]
+        1, [(noise, n, k) for n in (40, 200) for k in range(5) for noise in ("auto", NOISE)]
     ),
 )
 def test_fit_errs_as_much_as_its_epistemic_part_says(noise, n, seed):

@@ -432,7 +432,7 @@ def test_split_parts_holds_out_gaps_besides_folds():
 # Few rows, and rows without noise ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sizes", ["dual", "lbfgs"])
+@pytest.mark.parametrize("sizes", slow_after(1, ["dual", "lbfgs"]))
 def test_refine_lets_the_mean_meet_its_rows(sizes, table):
     X, y = table
     copies = {"dual": 2, "lbfgs": 130}[sizes]  # 12 rows of so many outputs
@@ -824,7 +824,7 @@ def test_pretrained_whose_layers_cannot_be_made_again(table):
 # Networks -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mean", [None, nested_network], ids=["dense", "nested"])
+@pytest.mark.parametrize("mean", slow_after(1, [None, nested_network]), ids=["dense", "nested"])
 @pytest.mark.parametrize("connected", [False, True])
 def test_connect_gradient_lets_uncertainty_move_the_prediction(connected, mean, table):
     """Footnote 5. Clipping and the choice of the best epoch use the whole loss: they are off."""

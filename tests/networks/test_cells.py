@@ -430,12 +430,15 @@ def test_sizes_of_published_networks():
 # makes a sixth of the difference.
 @pytest.mark.parametrize(
     ("operations", "expected"),
-    [
-        (["skip_connect"] * 6, 73_306),
-        (["conv_3x3"] * 6, 1_531_546),
-        (["conv_3x3"] * 3 + ["skip_connect"] + ["conv_3x3"] * 2, 1_288_506),
-        (["none"] * 6, 73_306),
-    ],
+    slow_after(
+        2,
+        [
+            (["skip_connect"] * 6, 73_306),
+            (["conv_3x3"] * 6, 1_531_546),
+            (["conv_3x3"] * 3 + ["skip_connect"] + ["conv_3x3"] * 2, 1_288_506),
+            (["none"] * 6, 73_306),
+        ],
+    ),
 )
 def test_nas_bench_number_of_weights(operations, expected):
     space = NASBench201Space()

@@ -469,7 +469,9 @@ def test_weights_are_repeats(kind):
 
 
 @kinds
-@pytest.mark.parametrize("outputs", [(), (2,)], ids=["one output", "two outputs"])
+@pytest.mark.parametrize(
+    "outputs", slow_after(1, map(pytest.param, [(2,), ()])), ids=["two outputs", "one output"]
+)
 def test_total_of_draws_of_many_rows(kind, outputs):
     """The noise of rows averages out, and what the model does not know is common to all rows."""
     n, n_draws = 60, 500
@@ -494,7 +496,7 @@ def test_every_pair_of_rows_has_noise_of_its_own(kind):
 
 
 @kinds
-@shapes
+@pytest.mark.parametrize("shape", slow_after(1, map(pytest.param, SHAPES[::-1])), ids=str)
 def test_samples_are_of_the_distribution(kind, shape):
     m = make(kind, shape, seed=2)
     n_draws = 2000 if kind in MAPPED else 20_000
