@@ -13,6 +13,7 @@ import numpy as np
 from skuq._params import Interval, StrOptions
 from skuq._utils._environment import draw_entropy, trial_seed
 from skuq._utils._messages import warn_user
+from skuq.networks._tabular_operations import unclip
 from skuq.tables._inputs import (
     Inputs,
     Rows,
@@ -21,8 +22,9 @@ from skuq.tables._inputs import (
     read_rows,
     read_validation_rows,
 )
+from skuq.tables._scaling import RobustScaling
 from skuq.tables._splits import Splits, TrainingData, make_splits
-from skuq.tables._targets import Targets, unpack_copies
+from skuq.tables._targets import NumberTargets, Targets, unpack_copies
 
 #: Constraints of the parameter `validation` of all estimators that hold rows out.
 VALIDATION: list = [
@@ -31,6 +33,12 @@ VALIDATION: list = [
     "cv_object",
     StrOptions({"auto"}),
 ]
+
+
+# Ridge regression of a wide table: fewest columns, most rows, and the penalties that are tried, as
+# multiples of the mean eigenvalue.
+_WIDE, _MOST_RIDGE_ROWS = 20, 3000
+_PENALTIES = np.logspace(-8, 4, 37)
 
 
 # Validation rows from which a range can be compared with that of the training rows.
@@ -61,6 +69,8 @@ class Task:
         Training and validation rows; None before `split`.
     data : TrainingData or None
         Standardised rows of `splits`; None before `split`.
+    linear : tuple of kernel (n_features, n_raw) and bias (n_raw,), or None
+        Frozen linear part of the networks, from `leave_ridge`.
     """
 
     inputs: Any
@@ -72,6 +82,7 @@ class Task:
     groups: np.ndarray | None = None
     splits: Any = None
     data: Any = None
+    linear: Any = None
 
     @property
     def n_units(self) -> int:
@@ -122,6 +133,38 @@ class Task:
         """Return the task with these splits; the scales are fitted on the training rows."""
         data = splits.training_data(self.inputs, self.targets)
         return replace(self, splits=splits, data=data)
+
+    def leave_ridge(self) -> Task:
+        """Return the task of what ridge regression leaves, if X has more columns than rows.
+
+        There networks follow the directions in which X varies most, and miss what ridge regression
+        finds in others. It becomes a frozen linear part of all networks. Targets are moved by the
+        difference between its fit of a row and its prediction without the row (leave-one-out), so
+        that the errors to learn are as large as those of new rows.
+        """
+        data, targets = self.data, self.targets
+        n_rows, n_columns = np.count_nonzero(data.weight), data.x.shape[1]
+        is_wide = n_columns > max(n_rows, _WIDE) and _WIDE <= n_rows <= _MOST_RIDGE_ROWS
+        # Rows of one group predict each other too well.
+        if not is_wide or not isinstance(targets, NumberTargets) or self.groups is not None:
+            return self
+        # Smooth bounds would bend what is linear. Codes of categories are no numbers.
+        is_clipped = isinstance(self.inputs.scaling, RobustScaling)
+        x = unclip(np, data.x.astype("float64")) if is_clipped else data.x.copy()
+        x[:, list(self.inputs.code_columns)] = 0
+        coefficients, intercept, moves = fit_ridge(x, data.y, data.weight)
+        if not coefficients.any():
+            return self
+        # Raw outputs that are means: the first ones, in a mixture one for each component, after
+        # their logits.
+        head, n_copies = targets.head, targets.n_copies
+        head = head.head if n_copies > 1 else head
+        n_means = getattr(head, "n_components", 1)
+        means = np.zeros(head.n_raw // coefficients.shape[1])
+        means[n_means if hasattr(head, "n_components") else 0 :][:n_means] = 1
+        means = np.tile(means, n_copies)
+        linear = np.kron(means, coefficients), np.kron(means, intercept)
+        return replace(self, data=replace(data, y=data.y + moves), linear=linear)
 
 
 def read_task(
@@ -263,6 +306,61 @@ def _name_shifted(shift_validation: Any) -> list[tuple[str, Any]]:
             "`shift_validation` must be (X, y), a list of such pairs, or None. Got an empty list."
         )
     return [(f"shift_validation[{k}]", part) for k, part in enumerate(shift_validation)]
+
+
+def fit_ridge(
+    x: np.ndarray, y: np.ndarray, weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Fit ridge regression to a wide table, with the penalty of least leave-one-out error.
+
+    Returns
+    -------
+    coefficients : ndarray of shape (d, m)
+        Zeros for outputs that kernel ridge regression, which is not linear, predicts better.
+    intercept : ndarray of shape (m,)
+    moves : ndarray of shape (n, m)
+        Its fit of each row minus its prediction without the row.
+    """
+    x, y, weight = (np.asarray(a, dtype="float64") for a in (x, y, weight))
+    share = weight / weight.sum()
+    root, centre, mean = np.sqrt(share)[:, None], share @ x, share @ y
+    products = (x - centre) @ (x - centre).T
+    squares = np.diag(products)
+    distances = squares[:, None] + squares - 2 * products
+    kernel = np.exp(-distances / (np.median(distances[np.triu_indices(len(x), 1)]) or 1.0))
+    kernel = kernel - share @ kernel
+    kernel = kernel - (kernel @ share)[:, None]
+    targets = root * (y - mean)
+    _, _, _, error_of_kernel = _leave_one_out(root * kernel * root.T, targets, share)
+    dual, fits, left, error = _leave_one_out(root * products * root.T, targets, share)
+    used = error < np.minimum(error_of_kernel, np.square(targets).sum(axis=0))
+    coefficients = (x - centre).T @ (root * dual) * used
+    moves = (left - (targets - fits)) * used / np.where(root > 0, root, np.inf)
+    return coefficients, (mean - centre @ coefficients) * used, moves
+
+
+def _leave_one_out(
+    kernel: np.ndarray, targets: np.ndarray, share: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Fit kernel ridge regression, with the penalty of least leave-one-out error of each output.
+
+    `kernel` (n, n) and `targets` (n, m) are centred, and scaled by the roots of the rows' weights.
+    Returns dual coefficients, fits and residuals of rows left out (n, m), and errors (m,).
+    """
+    values, vectors = np.linalg.eigh(kernel)
+    values, rotated = np.maximum(values, 0), vectors.T @ targets
+    found = []
+    for penalty in _PENALTIES * max(values.mean(), np.finfo(float).tiny):
+        shrinkage = values / (values + penalty)
+        fits = vectors @ (shrinkage[:, None] * rotated)
+        # Without a row, the residual is that of the fit over 1 minus the row's leverage.
+        leverage = np.square(vectors) @ shrinkage + share
+        left = (targets - fits) / np.maximum(1 - leverage, 1e-9)[:, None]
+        dual = vectors @ (rotated / (values + penalty)[:, None])
+        found.append((dual, fits, left, np.square(left).sum(axis=0)))
+    best = np.argmin([error for *_, error in found], axis=0)
+    parts = [np.stack([found[k][i][..., j] for j, k in enumerate(best)], axis=-1) for i in range(4)]
+    return parts[0], parts[1], parts[2], parts[3]
 
 
 _FEWEST = 10  # validation rows: fewer show little

@@ -176,10 +176,18 @@ def build_mlp(
         scale = dense(half, kernel_regularizer=penalty, name="scale")(x)
         outputs = layers.Concatenate(dtype="float32", name="output")([mean, scale])
     if linear is not None:
-        part = layers.Dense(n_outputs, name="linear", trainable=False, dtype="float32")
-        outputs = layers.Add(dtype="float32")([outputs, part(inputs)])
-        part.set_weights(linear)
+        outputs = add_linear(inputs, outputs, linear)
     return keras.Model(inputs, outputs, name="mlp", dtype="float32")
+
+
+def add_linear(inputs: Any, outputs: Any, linear: tuple[np.ndarray, np.ndarray]) -> Any:
+    """Add a frozen linear part, with this kernel and bias, to the outputs of a network."""
+    from skuq.backend import keras
+
+    part = keras.layers.Dense(outputs.shape[-1], name="linear", trainable=False, dtype="float32")
+    total = keras.layers.Add(dtype="float32")([outputs, part(inputs)])
+    part.set_weights(linear)
+    return total
 
 
 @saved_as("networks.WidthDepthSpace")

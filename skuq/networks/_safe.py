@@ -74,7 +74,7 @@ _OWN = frozenset(
     f"skuq>{name}"
     for name in _names(
         "CategoryEmbedding EnsembleDense FeatureScale FirstRowZero NTKDense NumericEmbedding "
-        "ParametricActivation RandomSigns SameRows"
+        "ParametricActivation RandomSigns SameRows Unclip"
     )
 )
 # Functions, which Keras writes by name: activations and initialisers.

@@ -25,6 +25,7 @@ from skuq import backend
 from skuq._params import Interval, Options, Settings, StrOptions
 from skuq._utils._checks import check_count
 from skuq._utils._records import saved_as
+from skuq.networks._dense import add_linear
 from skuq.networks._mixture_heads import PackedHead
 from skuq.networks._space import Categorical, Decisions, Integer, Real, Space
 
@@ -131,6 +132,7 @@ def build_tabular(
     dropout: float | None = None,
     residual: bool = False,
     n_copies: int = 1,
+    linear: tuple[np.ndarray, np.ndarray] | None = None,
 ):
     """Build a Keras model for tables, with linear outputs, from parts of RealMLP and TabM.
 
@@ -166,6 +168,9 @@ def build_tabular(
     n_copies : int, default=1
         Number of members in one network (TabM), which share the kernels of hidden layers. Their
         outputs are concatenated, see `PackedHead`.
+    linear : tuple of kernel (n_features, n_outputs) and bias (n_outputs,), optional
+        Frozen linear part, which is added to the outputs. It reads inputs as they were before the
+        smooth clip of `RobustScaling`. The other part of the outputs starts at 0.
 
     Raises
     ------
@@ -226,9 +231,10 @@ def build_tabular(
             x = layers.Add(name=f"residual_{i}", **_FLOAT32)([entered, x])
     # Copies do not share the output layer.
     is_linear = not hidden_units
-    outputs = dense(
-        x, n_outputs // n_copies, "output", shared=False, first=is_linear, zero=is_linear
-    )
+    zero = is_linear or linear is not None
+    outputs = dense(x, n_outputs // n_copies, "output", shared=False, first=is_linear, zero=zero)
+    if linear is not None:
+        outputs = add_linear(_tabular_layers.Unclip(**_FLOAT32)(inputs), outputs, linear)
     return backend.keras.Model(inputs, outputs, name="tabular", **_FLOAT32)
 
 
@@ -424,6 +430,7 @@ class TabularSpace(Settings):
         n_rows: int | None = None,
         classes: bool = False,
         losses: tuple[str, ...] = (),
+        linear: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> BoundTabularSpace:
         """Bind the space to the rows of a training.
 
@@ -442,12 +449,14 @@ class TabularSpace(Settings):
         losses : tuple of {"crps", "nll"}, default=()
             Choices of a further decision about the loss, the `score` of a `GaussianMixtureHead`;
             the first is the default.
+        linear : tuple of ndarray, optional
+            Frozen linear part of all networks, see `build_tabular`.
 
         Returns
         -------
         SearchSpace
         """
-        return BoundTabularSpace(x, categories or {}, n_rows, classes, losses)
+        return BoundTabularSpace(x, categories or {}, n_rows, classes, losses, linear)
 
 
 @dataclass(frozen=True, eq=False)
@@ -459,6 +468,7 @@ class BoundTabularSpace:
     n_rows: int | None = None
     classes: bool = False
     losses: tuple[str, ...] = ()
+    linear: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
 
     takes_images = False
     #: Number of trials of random search that share an architecture, see `SearchProblem`. A small
@@ -563,6 +573,7 @@ class BoundTabularSpace:
             dropout=0.0 if configuration["dropout"] else None,  # the recipe sets the rate
             residual=configuration["residual"],
             n_copies=n_copies,
+            linear=self.linear,
         )
 
     @property

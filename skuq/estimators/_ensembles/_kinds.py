@@ -155,7 +155,12 @@ def _make_jobs(estimator, task, network, kinds, given, seeds, padded):
     data, targets = task.data, task.targets
     losses = ("crps", "nll") if "loss" in kinds[0] else ()
     space = TabularSpace().bind(
-        data.x, task.inputs.n_codes, task.splits.n_train, is_classifier(estimator), losses
+        data.x,
+        task.inputs.n_codes,
+        task.splits.n_train,
+        is_classifier(estimator),
+        losses,
+        task.linear,
     )
     # A kind changes decisions about the architecture and about its training alike.
     decisions = sum(space.decisions(), Space())

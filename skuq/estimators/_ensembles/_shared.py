@@ -132,100 +132,21 @@ def resolve_network(estimator: Any, *, drops: str | None = None) -> Any:
     return network
 
 
-# Ridge regression of a wide table: fewest columns, most rows, and the penalties that are tried, as
-# multiples of the mean eigenvalue.
-_WIDE, _MOST_RIDGE_ROWS = 20, 3000
-_PENALTIES = np.logspace(-8, 4, 37)
-
-
 @backend.in_thread
 def build_network(network: Any, task: Task, *, dropout: float | None = None) -> tuple[Any, Task]:
     """Build the Keras model of a task, by the settings or by the user's function.
-
-    A plain network learns what ridge regression leaves, if X has more columns than rows. There
-    networks follow the directions in which X varies most, and miss what ridge regression finds in
-    others. Targets are moved by the difference between its fit of a row and its prediction without
-    the row (leave-one-out), so that the errors to learn are as large as those of new rows.
 
     Returns
     -------
     model : keras.Model
     task : Task
-        With the moved targets.
+        That of `leave_ridge` for a plain network.
     """
-    data, head = task.data, task.targets.head
-    input_shape, linear = data.x.shape[1:], None
     if not isinstance(network, MLP):
-        return build_checked(network, input_shape, head.n_raw, "`network`"), task
-    n_rows, n_columns = np.count_nonzero(data.weight), data.x.shape[1]
-    is_wide = n_columns > max(n_rows, _WIDE) and _WIDE <= n_rows <= _MOST_RIDGE_ROWS
-    # Rows of one group predict each other too well.
-    if is_wide and isinstance(task.targets, NumberTargets) and task.groups is None:
-        coefficients, intercept, moves = fit_ridge(data.x, data.y, data.weight)
-        if coefficients.any():
-            # Raw outputs that are means; the components of a mixture have one each, after their
-            # logits.
-            n_means = getattr(head, "n_components", 1)
-            means = np.zeros(head.n_raw // coefficients.shape[1])
-            means[n_means if hasattr(head, "n_components") else 0 :][:n_means] = 1
-            linear = np.kron(means, coefficients), np.kron(means, intercept)
-            task = replace(task, data=replace(data, y=data.y + moves))
-    return network.build(input_shape, head, dropout, linear), task
-
-
-def fit_ridge(
-    x: np.ndarray, y: np.ndarray, weight: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Fit ridge regression to a wide table, with the penalty of least leave-one-out error.
-
-    Returns
-    -------
-    coefficients : ndarray of shape (d, m)
-        Zeros for outputs that kernel ridge regression, which is not linear, predicts better.
-    intercept : ndarray of shape (m,)
-    moves : ndarray of shape (n, m)
-        Its fit of each row minus its prediction without the row.
-    """
-    x, y, weight = (np.asarray(a, dtype="float64") for a in (x, y, weight))
-    share = weight / weight.sum()
-    root, centre, mean = np.sqrt(share)[:, None], share @ x, share @ y
-    products = (x - centre) @ (x - centre).T
-    squares = np.diag(products)
-    distances = squares[:, None] + squares - 2 * products
-    kernel = np.exp(-distances / (np.median(distances[np.triu_indices(len(x), 1)]) or 1.0))
-    kernel = kernel - share @ kernel
-    kernel = kernel - (kernel @ share)[:, None]
-    targets = root * (y - mean)
-    _, _, _, error_of_kernel = _leave_one_out(root * kernel * root.T, targets, share)
-    dual, fits, left, error = _leave_one_out(root * products * root.T, targets, share)
-    used = error < np.minimum(error_of_kernel, np.square(targets).sum(axis=0))
-    coefficients = (x - centre).T @ (root * dual) * used
-    moves = (left - (targets - fits)) * used / np.where(root > 0, root, np.inf)
-    return coefficients, (mean - centre @ coefficients) * used, moves
-
-
-def _leave_one_out(
-    kernel: np.ndarray, targets: np.ndarray, share: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Fit kernel ridge regression, with the penalty of least leave-one-out error of each output.
-
-    `kernel` (n, n) and `targets` (n, m) are centred, and scaled by the roots of the rows' weights.
-    Returns dual coefficients, fits and residuals of rows left out (n, m), and errors (m,).
-    """
-    values, vectors = np.linalg.eigh(kernel)
-    values, rotated = np.maximum(values, 0), vectors.T @ targets
-    found = []
-    for penalty in _PENALTIES * max(values.mean(), np.finfo(float).tiny):
-        shrinkage = values / (values + penalty)
-        fits = vectors @ (shrinkage[:, None] * rotated)
-        # Without a row, the residual is that of the fit over 1 minus the row's leverage.
-        leverage = np.square(vectors) @ shrinkage + share
-        left = (targets - fits) / np.maximum(1 - leverage, 1e-9)[:, None]
-        dual = vectors @ (rotated / (values + penalty)[:, None])
-        found.append((dual, fits, left, np.square(left).sum(axis=0)))
-    best = np.argmin([error for *_, error in found], axis=0)
-    parts = [np.stack([found[k][i][..., j] for j, k in enumerate(best)], axis=-1) for i in range(4)]
-    return parts[0], parts[1], parts[2], parts[3]
+        input_shape, n_raw = task.data.x.shape[1:], task.targets.head.n_raw
+        return build_checked(network, input_shape, n_raw, "`network`"), task
+    task = task.leave_ridge()
+    return network.build(task.data.x.shape[1:], task.targets.head, dropout, task.linear), task
 
 
 def check_dropout_layers(model: Any) -> None:

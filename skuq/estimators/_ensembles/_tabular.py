@@ -17,6 +17,7 @@ from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
 from skuq.estimators._ensembles._kinds import (
+    calibrate,
     list_kinds,
     mix_classes,
     split_rows,
@@ -117,10 +118,10 @@ class _TabularEnsemble:
         )
         kinds, n_members = list_kinds(self, task, network)
         # The k-th members of all kinds have the same split, so that kinds can be compared.
-        task = split_rows(self, task, math.ceil(n_members / len(kinds)))
+        task = split_rows(self, task, math.ceil(n_members / len(kinds))).leave_ridge()
         # A classifier has no `calibrate`.
-        calibrate = "auto" if is_classifier(self) else self.calibrate
-        if calibrate and not isinstance(calibrate, str):
+        forced = False if is_classifier(self) else self.calibrate
+        if forced and not isinstance(forced, str):
             held_out = np.unique(np.concatenate([rows for _, rows in task.splits.parts]))
             n_rows = np.count_nonzero(task.data.weight[held_out])
             if n_rows < FEWEST_ROWS:

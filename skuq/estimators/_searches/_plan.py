@@ -301,7 +301,7 @@ def bind_space(plan: SearchPlan, task: Task) -> Any:
     if isinstance(plan.space, TabularSpace):
         classes = hasattr(task.targets.head, "probabilities")
         n_train, codes = task.splits.n_train, inputs.n_codes
-        return plan.space.bind(task.data.x, codes, n_train, classes, plan.losses)
+        return plan.space.bind(task.data.x, codes, n_train, classes, plan.losses, task.linear)
     if isinstance(plan.space, WithTraining):
         return plan.space.bind(len(task.rows.X))
     return plan.space

@@ -61,7 +61,7 @@ from skuq.estimators._searches._trials import (
 from skuq.estimators._task import Task, join_validation, read_task
 from skuq.exceptions import MissingPartError, SearchFailedError
 from skuq.fitted._ensemble import FittedEnsemble
-from skuq.networks import Decisions
+from skuq.networks import Decisions, TabularSpace
 from skuq.search import Limits, RunOptions, Search, SearchProblem, SearchResult
 from skuq.search._proposers import Fixed, RandomProposer, StartingWith
 from skuq.search._search import Retraining
@@ -205,6 +205,7 @@ class SearchEstimator:
             if store is not None:
                 task = replace(task, entropy=store.entropy or task.entropy)
             task = task.with_splits(splits or task.make_splits(validation))
+            task = task.leave_ridge() if isinstance(plan.space, TabularSpace) else task
             warn_of_few_validation_rows(task.splits, task.shifted)
             search, decisions = self._make_search(plan, task, store, started)
             # Everything that is known before the first trial: the scales, and no networks.
