@@ -281,9 +281,8 @@ class Calibration(NumberCalibration):
         if self.method != "conformal":
             return calibrated
         base = calibrated.base
-        normal = EpistemicNormal(
-            base.mean, np.sqrt(base.aleatoric_variance), np.sqrt(base.epistemic_variance)
-        )
+        parts = np.sqrt(base.aleatoric_variance), np.sqrt(base.epistemic_variance)
+        normal = EpistemicNormal(base.mean, *parts, base.functions)
         scores, reach = (a.reshape(len(a), -1) for a in (self.scores, self.coverage))
         known = _COVERAGES[reach[-1].min() >= _COVERAGES]  # (q,)
         radii = np.stack(

@@ -463,8 +463,11 @@ class FittedOperator(Fitted):
         """Predict the distribution of each function's values, for validated X."""
         mean = None if self.given is None else self.given.mean(X, query_points)
         loc, scale = self.values(X, self.draws.index, query_points, mean)
-        noise = None if self.widths is None else self.widths.noise
-        return self.targets.distribution(loc, scale, centre=mean, noise=noise)
+        noise, basis = None if self.widths is None else self.widths.noise, None
+        if isinstance(self.draws, ConditionedDraws):  # which are linear in their indices
+            index = self.draws.index
+            basis = np.linalg.qr(index - index.mean(axis=0))[0]
+        return self.targets.distribution(loc, scale, centre=mean, noise=noise, basis=basis)
 
     def predict_mean(self, X: Any, **query: Any) -> np.ndarray:
         """Predict means (n, q * m); draws around the networks' own mean are not computed."""

@@ -267,8 +267,9 @@ class Continuous:
 
         A draw is one possible outcome for all rows. They share what is epistemic: one member of a
         mixture or, in distributions of a single model, one normal number of each output for the
-        model's part. The noise is drawn anew for every row and output. Distributions of other rows
-        that draw with the same `seed` share these, too.
+        model's part. NEON's has the covariance of its functions instead. The noise is drawn anew
+        for every row and output. Distributions of other rows that draw with the same `seed` share
+        what is epistemic, too.
         """
         rng = np.random.default_rng(rng)
         if seed is None:

@@ -77,12 +77,22 @@ class NormalMembers(Mixture):
         return spread if self.shared_scale is None else spread + self._average(self.member_shared)
 
     @property
+    def _weighted_distances(self) -> np.ndarray:
+        """Distances (K, n[, m]) of members from their mean, whose squares sum to the variance."""
+        distances: np.ndarray = self.member_means - self.mean
+        return np.sqrt(self.weights.reshape(-1, *[1] * (distances.ndim - 1))) * distances
+
+    @property
     def _directions(self) -> np.ndarray:
         """Directions (K, n[, m]) of length 1, in which the members differ from their mean."""
-        distances = self.member_means - self.mean
-        weights = self.weights.reshape(-1, *[1] * (distances.ndim - 1))
-        directions: np.ndarray = np.sqrt(weights) * distances
+        directions = self._weighted_distances
         return directions / np.sqrt(np.maximum((directions**2).sum(axis=0), _TINY))
+
+    @property
+    def functions(self) -> np.ndarray | None:
+        """Arrays (r, n[, m]) whose squares sum to the epistemic variance, as errors of a model."""
+        apart, shared = self._weighted_distances, self.shared_functions
+        return apart if shared is None else np.concatenate([apart, shared])
 
     @property
     def shared_functions(self) -> np.ndarray | None:
@@ -397,8 +407,13 @@ def scale_epistemic(distribution: Any, factor: Any) -> Any:
     distribution has no such parts.
     """
     if isinstance(distribution, EpistemicNormal):
-        parts = distribution.aleatoric, factor * distribution.epistemic
-        return EpistemicNormal(distribution.mean, *parts)
+        functions = distribution.functions
+        return EpistemicNormal(
+            distribution.mean,
+            distribution.aleatoric,
+            factor * distribution.epistemic,
+            None if functions is None else factor * functions,
+        )
     if not isinstance(distribution, Mixture) or not hasattr(distribution, "_array_kinds"):
         raise TypeError(
             'With method="parts" `estimator` must predict a mixture of distributions in units of '
@@ -460,6 +475,10 @@ class EpistemicNormal(GaussianMixture):
     aleatoric, epistemic : ndarray of shape (n,) or (n, m)
         Standard deviations of the noise and of the model, in units of y. Either can be 0, but
         not both.
+    functions : ndarray of shape (r, n) or (r, n, m), optional
+        Errors of the model, in units of y, whose squares sum to ``epistemic**2``: a draw is off by
+        their sum, each times a standard normal number that rows and outputs share. None, the
+        default, draws one multiple of `epistemic` for all rows, and another one for each output.
 
     Raises
     ------
@@ -485,8 +504,15 @@ class EpistemicNormal(GaussianMixture):
 
     aleatoric: np.ndarray = FILLED_IN
     epistemic: np.ndarray = FILLED_IN
+    functions: np.ndarray | None = None
 
-    def __init__(self, mean: ArrayLike, aleatoric: ArrayLike, epistemic: ArrayLike) -> None:
+    def __init__(
+        self,
+        mean: ArrayLike,
+        aleatoric: ArrayLike,
+        epistemic: ArrayLike,
+        functions: np.ndarray | None = None,
+    ) -> None:
         loc, noise, model = check_location_and_stds(
             mean=mean, aleatoric=aleatoric, epistemic=epistemic
         )
@@ -497,8 +523,13 @@ class EpistemicNormal(GaussianMixture):
                 "aleatoric and epistemic must not both be 0, and their root sum of squares must "
                 f"be finite. It lies between {total.min()} and {total.max()}."
             )
+        if functions is not None and np.shape(functions)[1:] != model.shape:
+            raise ValueError(
+                f"functions must have shape (r, {', '.join(map(str, model.shape))}). Got "
+                f"{np.shape(functions)}."
+            )
         super().__init__(loc[None], total[None])
-        vars(self).update(aleatoric=noise, epistemic=model)
+        vars(self).update(aleatoric=noise, epistemic=model, functions=functions)
 
     @property
     def mean(self) -> np.ndarray:
@@ -533,13 +564,25 @@ class EpistemicNormal(GaussianMixture):
     def _map_arrays(self, change: Callable[[np.ndarray, str], np.ndarray]) -> EpistemicNormal:
         # The scale follows from both parts. A stretch is about the mean, which keeps every bit.
         mean = change(self.mean, "shape")
-        parts = (change(part, "scale") for part in (self.aleatoric, self.epistemic))
-        return EpistemicNormal(mean, *parts)
+        parts = self.aleatoric, self.epistemic, self.functions
+        return EpistemicNormal(mean, *(p if p is None else change(p, "scale") for p in parts))
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         shape = n_samples, *self.mean.shape
-        model = np.random.default_rng(seed).standard_normal((n_samples, 1, *shape[2:]))
-        return self.mean + self.epistemic * model + self.aleatoric * rng.standard_normal(shape)
+        if self.functions is None:
+            numbers = np.random.default_rng(seed).standard_normal((n_samples, 1, *shape[2:]))
+            error = self.epistemic * numbers
+        else:  # outputs share the numbers, as values of one function do
+            values = self.functions.reshape(len(self.functions), -1)
+            error = _combine(values, n_samples, [seed, 1]).reshape(shape)
+        return self.mean + error + self.aleatoric * rng.standard_normal(shape)
+
+
+def without_functions(distribution: Any) -> Any:
+    """Drop the errors that rows of a draw share: they may be large, and change no marginal."""
+    if not isinstance(distribution, EpistemicNormal):
+        return distribution
+    return EpistemicNormal(distribution.mean, distribution.aleatoric, distribution.epistemic)
 
 
 _HALF_LOG_PI = 0.5 * np.log(np.pi)

@@ -362,6 +362,7 @@ class FunctionTargets(Targets):
         scale: np.ndarray | None = None,
         centre: np.ndarray | None = None,
         noise: np.ndarray | None = None,
+        basis: np.ndarray | None = None,
     ) -> EpistemicNormal | GaussianMixture:
         """Make the predictive distribution of draws (S, n, q, m), in units of Y.
 
@@ -373,6 +374,8 @@ class FunctionTargets(Targets):
             Point prediction, by default the mean of the draws.
         noise : ndarray of shape (1, m) or (q, m), optional
             Standard deviation of the noise, where draws have none of their own.
+        basis : ndarray of shape (S, r), optional
+            Orthonormal columns of which the draws' differences from their mean are combinations.
 
         Returns
         -------
@@ -388,9 +391,14 @@ class FunctionTargets(Targets):
             return GaussianMixture(loc, scale.reshape(loc.shape))
         unit = np.broadcast_to(self.scale_, values).reshape(width)
         # Equal draws would give a normal without width, which has no density.
-        std = np.maximum(loc.std(axis=0), _SMALLEST_STD * unit)
-        centre = loc.mean(axis=0) if centre is None else centre.reshape(std.shape)
-        if noise is None:
-            return EpistemicNormal(centre, np.zeros_like(std), std)
-        aleatoric = np.broadcast_to(noise, values).reshape(width)
-        return EpistemicNormal(centre, np.broadcast_to(aleatoric, std.shape), std)
+        mean, spread = loc.mean(axis=0), loc.std(axis=0)
+        std = np.maximum(spread, _SMALLEST_STD * unit)
+        # Normal draws with the covariance of these draws, and what is missing to the least width.
+        functions = (loc - mean) / np.sqrt(n_draws)
+        if basis is not None:  # fewer functions of the same covariance
+            functions = np.tensordot(basis.T, functions, axes=1)
+        functions = np.concatenate([functions, np.sqrt(std**2 - spread**2)[None]])
+        centre = mean if centre is None else centre.reshape(std.shape)
+        noise = np.zeros(values) if noise is None else np.broadcast_to(noise, values)
+        aleatoric = np.broadcast_to(noise.reshape(width), std.shape)
+        return EpistemicNormal(centre, aleatoric, std, functions)

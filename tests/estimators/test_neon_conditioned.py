@@ -21,7 +21,7 @@ from operators import (
 from plans import ARRAYS
 from sklearn.linear_model import LinearRegression
 
-from skuq import NEONRegressor
+from skuq import CalibratedUncertaintyRegressor, NEONRegressor
 from skuq.backend import keras
 from skuq.estimators._operators import _conditioned
 
@@ -60,6 +60,15 @@ def test_fit_closes_the_prior_at_the_data(wave):
     at_data, new = std_of(wave, inputs(10)).mean(), std_of(wave, NEAR).mean()
     assert at_data < 0.05 * new
     assert std_of(wave, FAR).mean() > 4 * new
+
+
+def test_calibrated_draws_are_functions(wave):
+    u = inputs(7)
+    error = np.random.default_rng(0).choice([-0.1, 0.1], waves(u).shape)
+    model = CalibratedUncertaintyRegressor(wave, cv="prefit").fit(u, waves(u) + error)
+    expected = np.corrcoef(wave.sample_y(FAR, 2000, random_state=0).reshape(-1, 2000))
+    for draws in (wave.predict_distribution(FAR).sample(2000, 1), model.sample_y(FAR, 2000, 2)):
+        assert_allclose(np.corrcoef(draws.reshape(-1, 2000)), expected, atol=0.15)
 
 
 def test_fit_meets_training_rows(wave):

@@ -88,7 +88,9 @@ def test_models_part_is_scaled_alone(outputs):
     loc, scale = base.loc.reshape(shape), base.scale.reshape(shape)
     nested = NestedGaussianMixture(loc, scale, np.full(shape, 0.5), np.array([0.5, 0.3, 0.2]))
     one, other = base.uncertainty(), nested.uncertainty()
-    normal = EpistemicNormal(one.mean, one.aleatoric, one.epistemic)
+    functions = 0.5 * np.stack([one.epistemic] * 4)
+    normal = EpistemicNormal(one.mean, one.aleatoric, one.epistemic, functions)
+    assert_allclose(scale_epistemic(normal, 2.5).functions, 2.5 * functions)
     far = base.widened(np.ones((2, 4, *(outputs or (1,)))))
     for before, parts in (
         (base, one),

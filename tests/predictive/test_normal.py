@@ -52,6 +52,22 @@ def test_rows_share_the_models_part_of_a_draw():
     assert (abs(np.corrcoef(draws[:3]) - np.eye(3)) < 5 / np.sqrt(20_000)).all()
 
 
+def test_draws_of_functions_have_their_covariance():
+    functions = np.random.default_rng(0).normal(size=(3, 5, 2))
+    epistemic = np.sqrt((functions**2).sum(axis=0))
+    m = EpistemicNormal(np.ones((5, 2)), np.full((5, 2), 0.2), epistemic, functions)
+    for found, factor in ((m, 1.0), (m.scaled(np.array([2.0, 0.5])), np.tile([2.0, 0.5], 5))):
+        assert_allclose((found.functions**2).sum(axis=0), found.epistemic_variance)
+        # Blocks of rows that draw with one seed share the functions.
+        blocks = [found.rows(rows).sample(20_000, 1, seed=3) for rows in ([0, 1], [2, 3, 4])]
+        for draws in (found.sample(20_000, 0), np.concatenate(blocks)):
+            flat = factor * functions.reshape(3, 10)
+            expected = flat.T @ flat + np.diag(found.aleatoric_variance.ravel())
+            covariance = np.cov(draws.reshape(10, -1))
+            assert_allclose(covariance, expected, atol=0.05 * expected.max())
+    assert_array_equal(m.output(1).functions, functions[..., 1])
+
+
 def test_tiny_spreads_are_told_from_none():
     m = EpistemicNormal(np.zeros(1), np.full(1, 3e-200), np.full(1, 4e-200))
     assert_allclose(m.std, 5e-200)
