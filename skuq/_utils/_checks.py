@@ -112,8 +112,8 @@ def check_labels(y: Any) -> np.ndarray:
     if kinds not in ([], ["str"]) and type_of_target(y, input_name="y") == "unknown":
         kind = kinds[0] if kinds[0] in ("bool", "int") else "str"
         raise ValueError(
-            f"y holds labels of the type {kinds[0]} as objects, which scikit-learn's scores do not "
-            f"take. Give numpy.asarray(y).astype({kind})."
+            f"Unknown label type: y holds {kinds[0]} as objects, which scikit-learn's scores do "
+            f"not take. Give numpy.asarray(y).astype({kind})."
         )
     check_classification_targets(y)
     return y
