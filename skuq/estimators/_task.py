@@ -39,6 +39,7 @@ VALIDATION: list = [
 # multiples of the mean eigenvalue.
 _WIDE, _MOST_RIDGE_ROWS = 20, 3000
 _PENALTIES = np.logspace(-8, 4, 37)
+_LOW_RANK = 0.25  # largest effective rank, as a share of the rows, for tabular networks
 
 
 # Validation rows from which a range can be compared with that of the training rows.
@@ -138,7 +139,8 @@ class Task:
         """Return the task of what ridge regression leaves, if X has more columns than rows.
 
         There networks follow the directions in which X varies most, and miss what ridge regression
-        finds in others. It becomes a frozen linear part of all networks. Targets are moved by the
+        finds in others. It becomes a frozen linear part of all networks; of tabular ones only if X
+        has an effective rank below a quarter of the rows, as spectra have. Targets are moved by the
         difference between its fit of a row and its prediction without the row (leave-one-out), so
         that the errors to learn are as large as those of new rows.
         """
@@ -152,6 +154,9 @@ class Task:
         is_clipped = isinstance(self.inputs.scaling, RobustScaling)
         x = unclip(np, data.x.astype("float64")) if is_clipped else data.x.copy()
         x[:, list(self.inputs.code_columns)] = 0
+        # Among independent columns a tabular network finds the few that count, ridge does not.
+        if is_clipped and _effective_rank(x) > _LOW_RANK * n_rows:
+            return self
         coefficients, intercept, moves = fit_ridge(x, data.y, data.weight)
         if not coefficients.any():
             return self
@@ -306,6 +311,13 @@ def _name_shifted(shift_validation: Any) -> list[tuple[str, Any]]:
             "`shift_validation` must be (X, y), a list of such pairs, or None. Got an empty list."
         )
     return [(f"shift_validation[{k}]", part) for k, part in enumerate(shift_validation)]
+
+
+def _effective_rank(x: np.ndarray) -> float:
+    """Compute the number of directions (participation ratio) in which rows x (n, d) vary."""
+    centred = x - x.mean(axis=0)
+    products = centred @ centred.T
+    return float(np.trace(products) ** 2 / max(np.square(products).sum(), np.finfo(float).tiny))
 
 
 def fit_ridge(

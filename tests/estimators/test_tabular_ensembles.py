@@ -386,6 +386,22 @@ def test_fit_validates_on_some_rows_of_large_tables(table, monkeypatch, validati
     assert len(model.fit(*table).members_[0].held_out) == n
 
 
+def test_wide_tables_of_low_rank_start_from_ridge_regression():
+    rng = np.random.default_rng(0)
+    heights, k = rng.normal(size=(90, 6)), np.arange(1, 7)
+    waves = np.cos(np.pi * np.outer(k, np.linspace(0, 1, 50)))
+    X, y = (heights / k**2) @ waves, heights @ k**1.0
+    X = np.column_stack([X, np.arange(90) % 12]).astype(object)
+    X[:, -1] = [f"site {site:.0f}" for site in X[:, -1]]  # codes, which have no linear part
+    settings = {"n_members": 1, "epochs": 1, "learning_rate": 1e-9, "validation": None}
+    model = TabularEnsembleRegressor(**{**ONE_FORM, "loss": "crps", **settings})
+    assert model.fit(X[:40], y[:40]).score(X[40:], y[40:]) > 0.99
+    assert loads(dumps(model)).score(X[40:], y[40:]) > 0.99
+    # Among independent columns it finds those that count by itself.
+    model.fit(rng.normal(size=(40, 50)), y[:40])
+    assert "Unclip" not in model.members_[0].network
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
