@@ -11,11 +11,13 @@ import pytest
 from numpy import digitize
 from scipy import sparse, special
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.compose import ColumnTransformer
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.ensemble import BaggingClassifier
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
 from sklearn.model_selection import KFold, ShuffleSplit
 from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.svm import LinearSVC
@@ -120,6 +122,7 @@ PERIODS = pd.DataFrame({"a": DAYS.dt.to_period("M")})
 LAZY = SimpleNamespace(columns=["x"], collect=lambda: CITY)
 CALIBRATED = skuq.CalibratedUncertaintyRegressor
 CLASSES = skuq.CalibratedUncertaintyClassifier
+NEAREST = KNeighborsClassifier()
 POOL = [("a", GaussianNB()), ("b", LinearSVC())]
 TABULAR = skuq.TabularEnsembleRegressor
 COPIES = TabularNetwork(n_layers=1, width=32, embedding="none", n_copies=2)
@@ -260,6 +263,16 @@ ADVICE = {
         lambda: get_scorer("neg_nll")(
             CALIBRATED(LinearRegression().fit(X, Y), cv="prefit").fit(X, Y), X, Y
         ),
+    ),
+    "y of another unit": (
+        lambda: get_scorer("neg_nll")(TransformedTargetRegressor(BayesianRidge()).fit(X, Y), X, Y),
+        "calibrate the whole with CalibratedUncertaintyRegressor",
+        lambda: CALIBRATED(TransformedTargetRegressor(LinearRegression()), cv=2).fit(X, Y),
+    ),
+    "weights of bagging": (
+        lambda: BaggingClassifier(CLASSES(NEAREST, cv=2), 2).fit(X, LABELS),
+        "put the whole into skuq.make_pipeline",
+        lambda: BaggingClassifier(skuq.make_pipeline(CLASSES(NEAREST, cv=2)), 2).fit(X, LABELS),
     ),
     "no estimator": (
         lambda: CALIBRATED(PlainModel()).fit(X, Y),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn import config_context
 from sklearn.base import BaseEstimator
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.frozen import FrozenEstimator
@@ -67,10 +68,12 @@ def check_targets(y: Any, estimator: Any) -> np.ndarray:
     if y is None:
         raise ValueError(f"This {name} estimator requires y to be passed, but the target y is None")
     try:
-        # Not with validate_data, which would forget the names of X's features.
-        numbers: np.ndarray = check_array(
-            fill_masked(y), ensure_2d=False, dtype="float64", input_name="y"
-        )
+        # Not with validate_data, which would forget the names of X's features. NaN are refused
+        # whatever scikit-learn is set to assume.
+        with config_context(assume_finite=False):
+            numbers: np.ndarray = check_array(
+                fill_masked(y), ensure_2d=False, dtype="float64", input_name="y"
+            )
     except ValueError as error:
         if "could not convert string" not in str(error):
             raise
@@ -101,7 +104,8 @@ def check_labels(y: Any) -> np.ndarray:
     if objects.dtype == object and (pd.isna(objects) & [v is not None for v in objects]).any():
         raise ValueError("Input y contains NaN: leave out rows whose label is missing.")
     y = column_or_1d(y, warn=True)
-    assert_all_finite(y, input_name="y")
+    with config_context(assume_finite=False):
+        assert_all_finite(y, input_name="y")
     labels = y.tolist() if y.dtype == object else []
     kinds = sorted({"str" if isinstance(label, str) else type(label).__name__ for label in labels})
     if len(kinds) > 1:  # they cannot be sorted
@@ -220,8 +224,9 @@ def predict_normal(estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(estimator, TransformedTargetRegressor):
         predict_normal(estimator.regressor_, X)  # raises if there is no standard deviation anyway
         raise TypeError(
-            "The standard deviation of a TransformedTargetRegressor is not in units of y. Let the "
-            "regressor inside standardise y itself; all of skuq do."
+            "The standard deviation of a TransformedTargetRegressor is not in units of y. Give the "
+            "regressor inside, with y as it is: skuq's have `target_transform`. Or put one without "
+            "uncertainty inside, and calibrate the whole with CalibratedUncertaintyRegressor."
         )
     try:
         predicted = estimator.predict(X, return_std=True)

@@ -53,8 +53,14 @@ def fits(fit: Any = None, *, prefer_skip_nested_validation: bool = True) -> Any:
     if fit is None:
         return functools.partial(fits, prefer_skip_nested_validation=prefer_skip_nested_validation)
 
+    signature = inspect.signature(fit)
+
     @functools.wraps(fit)
     def fit_a_copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            signature.bind(self, *args, **kwargs)
+        except TypeError as error:  # Python would name the base class that has `fit`
+            raise TypeError(f"{type(self).__name__}.fit() {error}") from None
         new = object.__new__(type(self))  # `copy` would call what subclasses make of it
         warm = getattr(self, "warm_start", False)
         for name, value in vars(self).items():

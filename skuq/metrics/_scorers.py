@@ -152,6 +152,10 @@ class UncertaintyScorer:
     name: str
     weight_request: bool | str | None = None
 
+    @property
+    def __name__(self):  # scikit-learn's displays of curves label an axis with it
+        return self.name
+
     def __call__(self, estimator, X, y, sample_weight=None):
         """Predict X and score the predictions.
 

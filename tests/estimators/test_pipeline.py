@@ -16,7 +16,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import BayesianRidge, LinearRegression
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.naive_bayes import GaussianNB
-from sklearn.pipeline import Pipeline
+from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.pipeline import make_pipeline as make_pipeline_of_scikit_learn
 from sklearn.preprocessing import StandardScaler
 from small_models import TooSure
@@ -264,6 +264,28 @@ def test_pipeline_stays_whole_if_a_refit_is_refused(rows):
     assert model.fit(X * 100 + 500, y) is model
     assert model[-1] is network and network.fitted_ is not fitted
     assert_allclose(model[0][0].mean_, (X * 100 + 500).mean(axis=0))
+
+
+class Plain:
+    """Transformer that is no BaseEstimator."""
+
+    def fit(self, X, y=None):
+        self.mean = X.mean(axis=0)
+        return self
+
+    def transform(self, X):
+        return X - self.mean
+
+
+def test_pipeline_restores_steps_of_any_class(rows):
+    X, y = rows
+    for step in (Plain(), FeatureUnion([("plain", Plain())])):
+        model = make_pipeline(step, BayesianRidge()).fit(X, y)
+        before = model.predict(X)
+        with config_context(assume_finite=True), pytest.raises(ValueError, match="y contains NaN"):
+            model.set_params(bayesianridge=DeepEnsembleRegressor()).fit(X + 9, y * np.nan)
+        model.steps[-1] = ("bayesianridge", BayesianRidge().fit(step.transform(X), y))
+        assert_array_equal(model.predict(X), before)
 
 
 class Hooked(StandardScaler):

@@ -91,7 +91,7 @@ def weight():
 def test_names():
     assert {"neg_nll", "neg_crps", "coverage_90", "neg_ece"} <= set(get_scorer_names())
     assert get_scorer_names() == sorted(get_scorer_names())
-    assert get_scorer("coverage_73").name == "coverage_73"
+    assert get_scorer("coverage_73").name == get_scorer("coverage_73").__name__ == "coverage_73"
     assert list(make_scorers("neg_crps", "r2")) == ["neg_crps", "r2"]
     assert get_scorer("neg_crps") == get_scorer("neg_crps") != get_scorer("neg_nll")
 

@@ -191,7 +191,8 @@ def weight_params(estimator: Any, sample_weight: Any, name: str) -> dict[str, An
     if argument is None:
         raise TypeError(
             f"{name} cannot be fitted with `sample_weight`. Leave the weights out, or use an "
-            "estimator whose `fit` takes them."
+            "estimator whose `fit` takes them. Bagging gives weights to all that take them: put "
+            "the whole into skuq.make_pipeline, and it draws rows instead."
         )
     return {argument: sample_weight}
 

@@ -99,6 +99,12 @@ def _delegate_update(documented):
 _take_over_lock = threading.Lock()
 
 
+def _is_fitted_in_place(step):
+    """Tell whether a step is an object of Python with `fit`, of scikit-learn's kind or alike."""
+    plain = type(step).__new__ is object.__new__ and hasattr(step, "__dict__")
+    return isinstance(step, BaseEstimator) or (plain and hasattr(step, "fit"))
+
+
 def _copy_steps(pipeline, *, share=False):
     """Copy a pipeline and its steps, inner pipelines and unions too, which are fitted in place.
 
@@ -119,7 +125,7 @@ def _copy_steps(pipeline, *, share=False):
         if isinstance(attributes.get(steps), list | tuple):
             inner = []
             for name, step, *others in attributes[steps]:
-                if isinstance(step, BaseEstimator):
+                if _is_fitted_in_place(step):
                     step, own = _copy_steps(step, share=share)
                     pairs += own
                 inner.append((name, step, *others))
