@@ -280,7 +280,8 @@ class ConformalMixture(Calibrated):
             # The coverage of the interval that ends at y, which is 0 if it has no score inside.
             return np.asarray(np.concatenate([[0.0], reach])[inside] / self._total_weight(reach))
 
-        coverage = by_output(covered, z, self.scores, self.reach)
+        # No score reaches a coverage of 1, but infinity is beyond every y.
+        coverage = np.where(np.isinf(z), 1.0, by_output(covered, z, self.scores, self.reach))
         return np.asarray(0.5 + 0.5 * np.sign(z) * coverage)
 
     def _log_prob_at(self, y: np.ndarray) -> np.ndarray:

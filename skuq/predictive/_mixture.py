@@ -529,7 +529,8 @@ class Mixture(Parametric):
 
     def _cdf_at(self, y: np.ndarray) -> np.ndarray:
         parts = (self._cdf(y, *parameters) for parameters in self._members())
-        return sum(w * part for w, part in zip(self.weights, parts))
+        total: np.ndarray = sum(w * part for w, part in zip(self.weights, parts))
+        return np.minimum(total, 1.0)  # rounding can make weights sum to more
 
     def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
         densities = np.stack([self._log_density(y, *parameters) for parameters in self._members()])

@@ -263,6 +263,14 @@ def test_quantiles_invert_the_cdf(kind, shape, global_random_seed):
     )
 
 
+@pytest.mark.parametrize("kind", [*PLAIN, *MAPPED, "shared", "two_piece", "conformal"])
+def test_cdf_goes_from_0_to_1(kind):
+    # The sum of these weights, added up, is larger than 1 by rounding.
+    m = KINDS.get(kind, SPREAD.get(kind))(GaussianMixture(np.zeros((50, 6)), np.ones((50, 6))))
+    assert (m.cdf(-np.inf) == 0).all() and (m.cdf([[-1e9, 1e9, np.inf]])[:, 1:] <= 1).all()
+    assert_allclose(m.cdf(np.inf), 1, rtol=1e-12)
+
+
 @kinds
 def test_quantiles_are_monotone_in_any_order(kind):
     m = make(kind, (20,))
