@@ -28,9 +28,10 @@ from skuq.networks._mixture_heads import GaussianMixtureHead
 from skuq.networks._nomu import READOUTS, NomuHead
 from skuq.networks._plan import Plan, make_plan
 from skuq.networks._plan_parts import ARRAYS, Run, tensors
+from skuq.predictive._calibration import Calibration, calibrated_moments
 from skuq.predictive._posterior import Posterior, quasi_random_normals
 from skuq.tables._scaling import ImageScaling, hard_clip
-from skuq.tables._targets import Calibration, calibrated_moments, normal_components
+from skuq.tables._targets import normal_components
 
 #: NOMU's smallest standard deviation of the standardised y: a distribution needs some width.
 _TINY = 1e-30  # keeps the gradient of a root finite at 0
@@ -81,7 +82,7 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
         n_masks=len(masks),
         repeats=bool(repeats),
         calibrated=calibration is not None,
-        shared=targets.shared_factor > 0,
+        shared=targets.shares_errors,
         clip=type(inputs.scaling).clip,
         head=targets.head if is_mixture or calibration is not None else None,
         kernel=None if far is None else far.kernel,
@@ -106,7 +107,7 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
 def _count_columns(ensemble: Any, n_members: int) -> int:
     """Count the functions of which a draw has a random multiple each."""
     n_far = 0 if ensemble.far is None else 2 * ensemble.far.frequencies.shape[1]
-    return n_far + n_members * (ensemble.targets.shared_factor > 0)
+    return n_far + n_members * ensemble.targets.shares_errors
 
 
 def _draw_normals(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -491,7 +491,7 @@ def _losses_with_noise(
     return least
 
 
-FEWEST_ROWS = 30  # with fewer, nothing is fitted
+_FEWEST_ROWS = 30  # with fewer, neither factors nor a floor are fitted
 _PART_PRECISION = (
     5.0  # of the prior of factors of noise and model, which differ little in many data
 )
@@ -499,6 +499,13 @@ _PRIOR_ROWS = 100  # weight of "no correction", in rows
 _BOUNDS = [(-6.0, 6.0), (-20.0, 6.0)]  # of the logarithms of the squared factor and floor
 _FLOORS = (-8.0, -4.0, -1.0)  # where the search for the second begins
 
+
+# The defensive component: its share where no row has been held out, the number of rows in which
+# that falls by a factor of e, and the rows that y's own spread counts as in its width.
+_DEFENSIVE_SHARE, _DEFENSIVE_ROWS, _SPREAD_ROWS = 0.4, 40, 8
+
+_MOST_SHARED = 0.95  # largest epistemic part of a normal's standard deviation
+_TINY = 1e-30  # keeps the gradient of a root finite at 0
 
 # Relative scales of the tail, and their shares where no row has told: few errors are large. The
 # largest bounds what one row can cost; more scales than these did not improve any score.
@@ -516,7 +523,7 @@ def fit_out_of_bag(
     unseen: np.ndarray,
     y: np.ndarray,
     weight: np.ndarray,
-) -> tuple[float, float, tuple[float, ...], float]:
+) -> tuple[float, float, tuple[tuple[float, float, float], ...], float]:
     """Fit the calibration of an ensemble on rows that members have not seen.
 
     A row's prediction is that of the members that have not trained on it. Under the factor a and
@@ -524,6 +531,12 @@ def fit_out_of_bag(
     ``a**2 * total**2 + b**2``. The total is the noise of these members, and the variance of all
     members' means. The tail then gives the calibrated distribution the shape of the errors, see
     `fit_tail`.
+
+    Few rows cannot tell whether the ensemble is far too sure. A defensive component (Hesterberg
+    1995) bounds what that costs: each member is also mixed of itself with a floor, which is the
+    root mean square of the errors, shrunk towards the standard deviation of y in its logarithm.
+    The floor is epistemic. The component's share starts at 0.4 and falls by a factor of e every 40
+    rows, so that nothing of it is left with some hundred rows.
 
     Priors protect ensembles with few rows. ``log(a**2)`` is standard normal, and those of the
     factors below have a fifth of its variance, because rows of equal variance cannot tell factors
@@ -534,7 +547,7 @@ def fit_out_of_bag(
     grow with the members' disagreement: they are most likely to come from normals of variance
     ``u**2 * noise + v**2 + c**2 * spread``, where the spread is the variance of the members' means.
     Errors that all members share make c larger than a. This tells the noise from the model, and
-    leaves the sum as it is; see `NumberTargets.calibrate_components`.
+    leaves the sum as it is; see `calibrate_components`.
 
     Parameters
     ----------
@@ -550,14 +563,20 @@ def fit_out_of_bag(
 
     Returns
     -------
-    factor, floor, tail, shared : float, float, tuple of float, float
-        1, 0, no tail and 0 if there are fewer than 30 rows, or errors are not finite. The last is
-        ``sqrt(c**2 - a**2)``, or 0 where c is smaller: the standard deviation of the errors that
-        members share, in standard deviations of their means.
+    factor, floor, tail, shared : float, float, tuple of (float, float, float), float
+        1, 0, and 0 for the last if there are fewer than 30 rows. The tail has the scale, the floor
+        and the share of each component, and none without rows or if errors are not finite. The
+        last is ``sqrt(c**2 - a**2)``, or 0 where c is smaller: the standard deviation of the errors
+        that members share, in standard deviations of their means.
+
+    References
+    ----------
+    Hesterberg (1995), "Weighted Average Importance Sampling and Defensive Mixture Distributions".
     """
     # Rows that all members have trained on say nothing about new rows.
     used = unseen.any(axis=0) & (weight > 0)
-    if used.sum() < FEWEST_ROWS:
+    n_rows = int(used.sum())
+    if n_rows == 0:
         return 1.0, 0.0, (), 0.0
     loc, scale, probability = (part[:, :, used] for part in (loc, scale, probability))
     y, weight, unseen = y[used], weight[used], unseen[:, used]
@@ -572,7 +591,7 @@ def fit_out_of_bag(
     noise = (share * noise).sum(axis=0)
     factor, floor = fit_scale((y - centre) ** 2, noise + spread, weight)
     shared = 0.0
-    if (spread > 0).any():
+    if n_rows >= _FEWEST_ROWS and (spread > 0).any():
         # The prior keeps the members' own split if the errors say little about the parts.
         parts = _fit_variances((y - centre) ** 2, [noise, spread], weight, _PART_PRECISION)
         shared = math.sqrt(max(parts[1] - factor**2, 0.0))
@@ -590,7 +609,81 @@ def fit_out_of_bag(
         log_density.append(
             special.logsumexp(-0.5 * z**2 - np.log(c * width), axis=(0, 1), b=chance)
         )
-    return factor, floor, fit_tail(np.stack(log_density), weight), shared
+    tail = [
+        (c, 0.0, share) for c, share in zip(TAIL_SCALES, fit_tail(np.stack(log_density), weight))
+    ]
+    mean_square = np.average((y - centre) ** 2, axis=0, weights=weight).mean()
+    return factor, floor, add_defensive(tail, mean_square, n_rows), shared
+
+
+def add_defensive(
+    tail: Sequence[tuple[float, float, float]], mean_square: float, n_rows: int
+) -> tuple[tuple[float, float, float], ...]:
+    """Add the defensive component of `fit_out_of_bag`, and drop components of no share.
+
+    `mean_square` is that of the errors of `n_rows` rows, in units of the standardised y.
+    """
+    reserve = _DEFENSIVE_SHARE * math.exp(-n_rows / _DEFENSIVE_ROWS)
+    if reserve < _SMALLEST_SHARE or not tail:
+        reserve = 0.0
+    width = mean_square ** (0.5 * n_rows / (n_rows + _SPREAD_ROWS))
+    parts = [(c, floor, share * (1 - reserve)) for c, floor, share in tail]
+    parts.append((1.0, float(width), reserve))
+    return tuple(part for part in parts if part[2] > 0)
+
+
+class Calibration(NamedTuple):
+    """Numbers of a calibration, as `fit_out_of_bag` finds them, arrays or tensors."""
+
+    factor: Any
+    floor: Any
+    shared: Any
+    scales: Any  # (S,) of the tail
+    floors: Any  # (S,)
+    shares: Any  # (S,)
+
+
+def calibrate_components(
+    components: tuple[Any, Any, Any], weights: Any, calibration: Calibration, xp: Any = np
+) -> tuple[tuple[Any, Any, Any], Any]:
+    """Calibrate the normals (K, J, n, m) of members, in units of the standardised y.
+
+    Means are stretched about the mixture's mean by the factor a, variances become
+    ``a**2 * variance + floor**2``, and each member is mixed of itself, stretched about its own mean
+    to the scales of the tail, with the tail's floors. Return the normals, and the part of each
+    standard deviation that is epistemic: `shared` times the standard deviation of the members'
+    means as they were, and the tail's floor, but at most 0.95 of the normal's own, since each keeps
+    some noise.
+    """
+    loc, scale, probability = components
+    factor, floor, shared, scales, floors, shares = calibration
+    mean = xp.sum(probability * loc, axis=1)
+    centre = xp.tensordot(weights, mean, axes=1)
+    variance = xp.tensordot(weights, xp.square(mean - centre), axes=1)
+    # Symbolic tensors of Keras stand to the left of numbers.
+    mean = ((mean - centre) * factor + centre)[:, None]
+    loc = (loc - centre) * factor + centre
+    scale = xp.sqrt(xp.square(scale * factor) + floor**2)
+    tail = range(scales.shape[0])
+    loc = xp.concatenate([(loc - mean) * scales[s] + mean for s in tail], axis=1)
+    widths = [xp.sqrt(xp.square(scale * scales[s]) + floors[s] ** 2) for s in tail]
+    errors = [xp.sqrt(variance * shared**2 + (floors[s] ** 2 + _TINY)) for s in tail]
+    probability = xp.concatenate([probability * shares[s] for s in tail], axis=1)
+    parts = [xp.minimum(error, width * _MOST_SHARED) for error, width in zip(errors, widths)]
+    return (loc, xp.concatenate(widths, axis=1), probability), xp.concatenate(parts, axis=1)
+
+
+def calibrated_moments(
+    components: tuple[Any, Any, Any], weights: Any, calibration: Calibration, xp: Any
+) -> tuple[Any, Any, Any]:
+    """Compute the moments of calibrated normals; see `NumberTargets.moments`."""
+    (loc, scale, probability), part = calibrate_components(components, weights, calibration, xp)
+    mean = xp.sum(probability * loc, axis=1)
+    variance = xp.square(scale) + xp.square(loc - mean[:, None])
+    # Means move by the average of their components.
+    moved = xp.square(xp.sum(probability * part, axis=1))
+    noise = xp.sum(probability * variance, axis=1) - moved
+    return mean, noise, xp.tensordot(weights, moved, axes=1)
 
 
 def fit_tail(log_density: np.ndarray, weight: np.ndarray) -> tuple[float, ...]:
@@ -632,7 +725,7 @@ def fit_scale(
     total: np.ndarray,
     weight: np.ndarray,
     prior_rows: float | None = None,
-    fewest_rows: int = FEWEST_ROWS,
+    fewest_rows: int = _FEWEST_ROWS,
 ) -> tuple[float, float]:
     """Fit the factor and the floor of `fit_out_of_bag` to errors and predicted variances.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -33,15 +33,15 @@ from skuq.predictive import (
     StudentTMixture,
     TransformedMixture,
 )
-from skuq.predictive._calibration import TAIL_SCALES
+from skuq.predictive._calibration import (
+    Calibration,
+    calibrate_components,
+    calibrated_moments,
+)
 from skuq.tables._columns import find_far_values
 from skuq.tables._inputs import Rows
 from skuq.tables._scaling import TargetScaling, target_names
 from skuq.tables._target_transforms import TargetTransform, transform_of_tails
-
-#: Largest epistemic part of a normal's standard deviation.
-MOST_SHARED = 0.95
-_TINY = 1e-30  # keeps the gradient of a root finite at 0
 
 #: Constraint of the parameter `target_transform`.
 TARGET_CONSTRAINTS: dict[str, list[Any]] = {
@@ -139,16 +139,16 @@ class NumberTargets(Targets):
     std_factor, noise_floor : float
         Calibration of mixtures of normals: a factor of all standard deviations, and a standard
         deviation added to each member's noise in quadrature, in units of the standardised y.
-    tail : tuple of float
-        Shares of the scales `TAIL_SCALES`, at which each member's distribution is mixed; none if
-        it stays as it is.
+    tail : tuple of (float, float, float)
+        Scale, floor and share of the distributions of which each member's is then mixed; none if
+        it stays as it is. The floors are epistemic.
     shared_factor : float
         Standard deviation of the errors that members share, in standard deviations of their means.
         It changes how much of the uncertainty is epistemic, but not the distribution.
     """
 
     std_factor, noise_floor, shared_factor = 1.0, 0.0, 0.0
-    tail: tuple[float, ...] = ()
+    tail: tuple[tuple[float, float, float], ...] = ()
     _constant: np.ndarray | None = None  # outputs (m,) that have had one value, `_value`, so far
 
     def __init__(
@@ -266,7 +266,7 @@ class NumberTargets(Targets):
         self,
         std_factor: float,
         noise_floor: float,
-        tail: tuple[float, ...] = (),
+        tail: tuple[tuple[float, float, float], ...] = (),
         shared_factor: float = 0.0,
     ) -> NumberTargets:
         """Copy the targets, with this calibration of the mixture."""
@@ -278,13 +278,16 @@ class NumberTargets(Targets):
     @property
     def calibration(self) -> Calibration | None:
         """Numbers of the calibration; None if it changes nothing."""
-        found = self.std_factor, self.noise_floor, self.tail, self.shared_factor
-        if found == (1.0, 0.0, (), 0.0):
+        found = self.std_factor, self.noise_floor, self.shared_factor
+        if not self.tail and found == (1.0, 0.0, 0.0):
             return None
-        tail = [(c, share) for c, share in zip(TAIL_SCALES, self.tail) if share > 0]
-        scales, shares = np.transpose(tail or [(1.0, 1.0)])
-        factor, floor, shared = np.array([*found[:2], self.shared_factor])
-        return Calibration(factor, floor, shared, scales, shares)
+        tail = np.transpose(self.tail or [(1.0, 0.0, 1.0)])
+        return Calibration(*np.array(found), *tail)
+
+    @property
+    def shares_errors(self) -> bool:
+        """Whether a part of the members' own distributions is epistemic."""
+        return self.shared_factor > 0 or any(floor > 0 for _, floor, _ in self.tail)
 
     def moments(self, raw: Any, weights: np.ndarray, xp: Any = np) -> tuple[Any, Any, Any]:
         """Compute moments of the standardised y from members' raw outputs (K, n, n_raw).
@@ -337,7 +340,7 @@ class NumberTargets(Targets):
             components, shared = calibrate_components(components, weights, self.calibration)
         loc, scale, probability = drop_axis(*restore(*components[:2]), components[2])
         given: dict[str, Any] = {"weights": weights}
-        if self.shared_factor:
+        if self.shares_errors:
             (given["shared_scale"],) = drop_axis(restore(0.0, shared)[1])
         if loc.shape[1] == 1 and not isinstance(head, GaussianMixtureHead):
             given = {
@@ -345,16 +348,6 @@ class NumberTargets(Targets):
             }
             return GaussianMixture(loc[:, 0], scale[:, 0], **given)
         return NestedGaussianMixture(loc, scale, probability, **given)
-
-
-class Calibration(NamedTuple):
-    """Numbers of a calibration, as `NumberTargets` has them, arrays or tensors."""
-
-    factor: Any
-    floor: Any
-    shared: Any
-    scales: Any  # (S,) of the tail
-    shares: Any  # (S,)
 
 
 def normal_components(head: Any, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
@@ -372,47 +365,6 @@ def normal_components(head: Any, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]
         raise TypeError(f"No distribution is known for the raw outputs of {head!r}.")
     loc, scale = (array[:, None] for array in head.distribution(raw, xp))
     return loc, scale, xp.ones_like(loc)
-
-
-def calibrate_components(
-    components: tuple[Any, Any, Any], weights: Any, calibration: Calibration, xp: Any = np
-) -> tuple[tuple[Any, Any, Any], Any]:
-    """Calibrate the normals (K, J, n, m) of members, in units of the standardised y.
-
-    Means are stretched about the mixture's mean by the factor a, variances become
-    ``a**2 * variance + floor**2``, and each member is mixed of itself, stretched about its own mean
-    to the scales of the tail. Return the normals, and the part of each standard deviation that is
-    epistemic: `shared` times the standard deviation of the members' means as they were, but at most
-    `MOST_SHARED` of the normal's own, since each keeps some noise.
-    """
-    loc, scale, probability = components
-    factor, floor, shared, scales, shares = calibration
-    mean = xp.sum(probability * loc, axis=1)
-    centre = xp.tensordot(weights, mean, axes=1)
-    variance = xp.tensordot(weights, xp.square(mean - centre), axes=1)
-    # Symbolic tensors of Keras stand to the left of numbers.
-    mean = ((mean - centre) * factor + centre)[:, None]
-    loc = (loc - centre) * factor + centre
-    scale = xp.sqrt(xp.square(scale * factor) + floor**2)
-    tail = range(scales.shape[0])
-    loc = xp.concatenate([(loc - mean) * scales[s] + mean for s in tail], axis=1)
-    scale = xp.concatenate([scale * scales[s] for s in tail], axis=1)
-    probability = xp.concatenate([probability * shares[s] for s in tail], axis=1)
-    part = xp.minimum(xp.sqrt(variance + _TINY) * shared, scale * MOST_SHARED)
-    return (loc, scale, probability), part
-
-
-def calibrated_moments(
-    components: tuple[Any, Any, Any], weights: Any, calibration: Calibration, xp: Any
-) -> tuple[Any, Any, Any]:
-    """Compute the moments of calibrated normals; see `NumberTargets.moments`."""
-    (loc, scale, probability), part = calibrate_components(components, weights, calibration, xp)
-    mean = xp.sum(probability * loc, axis=1)
-    variance = xp.square(scale) + xp.square(loc - mean[:, None])
-    # Means move by the average of their components.
-    moved = xp.square(xp.sum(probability * part, axis=1))
-    noise = xp.sum(probability * variance, axis=1) - moved
-    return mean, noise, xp.tensordot(weights, moved, axes=1)
 
 
 @saved_as("tables.ClassTargets")

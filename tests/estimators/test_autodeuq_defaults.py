@@ -261,10 +261,13 @@ def test_calibration_is_of_out_of_fold_rows(fitted, wave):
     unit = fitted.fitted_.targets.scaling.scale_
     scaled, other = fitted.predict_uncertainty(X), plain.predict_uncertainty(X)
     assert_allclose(scaled.mean, other.mean)
-    assert_allclose(scaled.epistemic, factor * other.epistemic)
-    stretched = np.dot(tail, np.square([0.7, 1, 3]))
     noise = (factor * other.aleatoric) ** 2 + (floor * unit) ** 2
-    assert_allclose(scaled.aleatoric**2, stretched * noise)
+    scales, floors, shares = np.transpose(tail)
+    stretched = shares @ scales**2 * noise + shares @ floors**2 * unit**2
+    assert_allclose(scaled.total**2, stretched + (factor * other.epistemic) ** 2)
+    # What the model may be wrong by, beyond the trials' disagreement, is epistemic.
+    moved = scaled.epistemic**2 - (factor * other.epistemic) ** 2
+    assert (moved <= 1.001 * (shares @ floors * unit) ** 2).all()
 
 
 def test_calibration_is_not_of_single_trials_or_shifted_selections(fitted, wave):

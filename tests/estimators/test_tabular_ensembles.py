@@ -69,11 +69,13 @@ def calibration(model):
     return targets.std_factor, targets.noise_floor, targets.tail, targets.shared_factor
 
 
-def with_shared_errors(model, factor):
-    """The model with a density that is the same, and errors that members share."""
+def with_shared_errors(model, factor, has_floors=True):
+    """The model with errors that members share, by this factor and by the floors of the tail."""
     model = pickle.loads(pickle.dumps(model))
     targets = model.fitted_.targets
     other = targets.with_calibration(*calibration(model)[:3], factor)
+    if not has_floors:
+        other.tail = tuple((scale, 0.0, share) for scale, _, share in targets.tail)
     model.fitted_ = replace(model.fitted_, targets=other)
     return model
 
@@ -92,21 +94,25 @@ def test_fit_calibrates_by_a_factor_a_floor_and_a_tail(pair, table, n_outputs):
     assert_allclose(found.total**2, found.aleatoric**2 + found.epistemic**2)
     assert_allclose(found.mean, raw.mean, rtol=1e-9)
     factor, floor, tail, _ = calibration(calibrated)
-    floor = floor * calibrated.fitted_.targets.scaling.scale_
-    floor = floor[0] if n_outputs == 1 else floor
-    assert_allclose(found.epistemic, factor * raw.epistemic, rtol=1e-9)
-    noise = (factor * raw.aleatoric) ** 2 + floor**2
-    assert_allclose(found.aleatoric**2, np.dot(tail, np.square([0.7, 1, 3])) * noise)
+    unit = calibrated.fitted_.targets.scaling.scale_
+    unit = unit[0] if n_outputs == 1 else unit
+    noise, model = (factor * raw.aleatoric) ** 2 + (floor * unit) ** 2, factor * raw.epistemic
+    scales, floors, shares = np.transpose(tail)
+    stretched = shares @ scales**2 * noise + shares @ floors**2 * unit**2
+    assert_allclose(found.total**2, stretched + model**2, rtol=1e-9)
+    # The floor of the last component is epistemic.
+    moved = np.sqrt(found.epistemic**2 - model**2) / (shares[-1] * floors[-1] * unit)
+    assert moved.min() > 0.5 and moved.max() < 1.001
     # Each component at each scale of the tail.
-    assert np.count_nonzero(tail) > 1
-    n_components = {1: 3, 2: 1}[n_outputs] * np.count_nonzero(tail)
+    assert len(tail) > 2 and not floors[:-1].any()
+    n_components = {1: 3, 2: 1}[n_outputs] * len(tail)
     assert calibrated.predict_distribution(X).scale.shape[1] == n_components
 
 
 @pytest.mark.parametrize("n_outputs", [1, 2])
 def test_shared_errors_leave_the_density_as_it_is(pair, table, n_outputs):
     X, _ = table
-    none, some = (with_shared_errors(pair[n_outputs, True], factor) for factor in (0.0, 0.8))
+    none, some = (with_shared_errors(pair[n_outputs, True], c, False) for c in (0.0, 0.8))
     distribution, other = none.predict_distribution(X), some.predict_distribution(X)
     y = distribution.mean + np.linspace(-3, 3, 7).reshape(-1, *[1] * distribution.mean.ndim)
     for values in y * np.ones_like(distribution.mean):
@@ -151,12 +157,12 @@ def test_fit_calibrates_on_the_rows_that_members_have_not_seen(table, monkeypatc
 
     def fit(loc, scale, probability, members, unseen, y, weight):
         seen.append(((probability * loc).sum(axis=1), members, unseen, y, weight))
-        return 2.0, 0.5, (0.1, 0.8, 0.1), 0.7
+        return 2.0, 0.5, ((1.0, 0.0, 0.9), (3.0, 0.2, 0.1)), 0.7
 
     monkeypatch.setattr(f"{MODULE}.fit_out_of_bag", fit)
     weight = np.linspace(1, 3, 160)
     model = TabularEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
-    assert calibration(model) == (2.0, 0.5, (0.1, 0.8, 0.1), 0.7)
+    assert calibration(model) == (2.0, 0.5, ((1.0, 0.0, 0.9), (3.0, 0.2, 0.1)), 0.7)
     ((loc, members, unseen, rows, own_weight),) = seen
     assert_array_equal(members, model.weights_)
     assert_array_equal(unseen.sum(axis=1), 48)
@@ -216,7 +222,6 @@ GROUPS = np.arange(160) % 20
         ({}, {"groups": GROUPS}, "with `groups`"),
         ({}, {"validation_data": True}, "with `validation_data`"),
         ({"loss": "student-t"}, {}, "loss='student-t' trains no normals"),
-        ({"n_members": 1, "validation": 0.1}, {}, "needs 30 rows .*Got 16"),
     ],
 )
 def test_fit_calibrates_only_where_it_can(table, settings, fit, reason):

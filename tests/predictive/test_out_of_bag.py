@@ -83,6 +83,31 @@ def test_few_rows_give_no_correction():
     assert fit_out_of_bag_scale(loc, scale, unseen, y, weight) == (1.0, 0.0)
 
 
+@pytest.mark.parametrize("n_rows", [1, 8, 29, 400])
+@pytest.mark.parametrize("error", [0.05, 1.0])
+def test_few_rows_bound_what_a_far_error_costs(n_rows, error):
+    """A component as wide as the errors were, shrunk to that of y; nothing of it for many rows."""
+    loc, y = np.zeros((2, 1, n_rows, 1)), error * np.resize([1.0, -1.0], (n_rows, 1))
+    given = loc, np.full_like(loc, 0.01), np.ones_like(loc), np.full(2, 0.5)
+    *_, tail, shared = fit_out_of_bag(*given, np.ones((2, n_rows), bool), y, np.ones(n_rows))
+    scale, floor, share = tail[-1]
+    assert shared == 0 and sum(part[2] for part in tail) == pytest.approx(1)
+    if n_rows == 400:
+        assert floor == 0
+        return
+    assert_allclose(share, 0.4 * np.exp(-n_rows / 40))
+    assert_allclose((scale, floor), (1, error ** (n_rows / (n_rows + 8))))
+    targets = NumberTargets(loss="crps", standardize=False)
+    targets.fit_encoder(y[:, 0], np.ones(n_rows))
+    raw = np.tile([0.0, -5.0], (2, 4, 1))
+    calibrated = targets.fit(y).with_calibration(1.0, 0.0, tail).distribution(raw, given[3])
+    assert calibrated.log_prob(np.full(4, floor)).min() > np.log(share / floor) - 1.5
+    # What the model may be wrong by is epistemic.
+    assert (calibrated.epistemic_variance > 0.8 * (share * floor) ** 2).all()
+    total = calibrated.aleatoric_variance + calibrated.epistemic_variance
+    assert_allclose(total, calibrated.variance)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_few_rows_do_not_make_an_ensemble_too_sure(seed):
     """Where a floor alone would fit best: predicted scales say nothing of the errors."""
@@ -182,9 +207,10 @@ def test_members_stretch_about_their_own_means():
         np.where(far, 4 * y, y),
         weight,
     )
-    assert 0.02 < tail[2] < 0.1
+    scales, floors, stretched = np.transpose(tail)
+    assert scales[-1] == TAIL_SCALES[-1] and 0.02 < stretched[-1] < 0.1
     assert factor < 1.35  # the factor alone would be sqrt(1 + 0.05 * 15) = 1.32
-    assert sum(tail) == pytest.approx(1)
+    assert not floors.any() and stretched.sum() == pytest.approx(1)
     targets = NumberTargets(loss="crps", standardize=False)
     targets.fit_encoder(y[:, 0], weight)
     targets.fit(y)

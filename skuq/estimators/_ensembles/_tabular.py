@@ -25,7 +25,6 @@ from skuq.estimators._ensembles._kinds import (
     weigh_kinds,
 )
 from skuq.networks import TabularNetwork
-from skuq.predictive._calibration import FEWEST_ROWS
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS
 from skuq.tables._targets import CLASS_CONSTRAINTS, HEADS, TARGET_CONSTRAINTS
 from skuq.training._checks import find_completed
@@ -119,17 +118,6 @@ class _TabularEnsemble:
         kinds, n_members = list_kinds(self, task, network)
         # The k-th members of all kinds have the same split, so that kinds can be compared.
         task = split_rows(self, task, math.ceil(n_members / len(kinds))).leave_ridge()
-        # A classifier has no `calibrate`.
-        forced = False if is_classifier(self) else self.calibrate
-        if forced and not isinstance(forced, str):
-            held_out = np.unique(np.concatenate([rows for _, rows in task.splits.parts]))
-            n_rows = np.count_nonzero(task.data.weight[held_out])
-            if n_rows < FEWEST_ROWS:
-                raise ValueError(
-                    f"`calibrate=True` needs {FEWEST_ROWS} rows that some members do not train on. "
-                    f"Got {n_rows}: take more members, a larger share for `validation`, or "
-                    'calibrate="auto", which leaves the distribution as it is.'
-                )
         members, origins = train_kinds(self, task, network, kinds, given, n_members)
         kept = find_completed(members)
         members, origins = [members[k] for k in kept], [origins[k] for k in kept]
@@ -228,8 +216,8 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
         Whether predicted distributions are scaled, and given a floor and a tail, by the rows that
         single members have not trained on. It needs a loss that trains normals ("nll", "beta-nll",
         "crps" or "gaussian-mixture"), and a validation split of each member's own: no `groups`, no
-        `validation_data` and not ``validation=None``; and 30 such rows. "auto" calibrates where it
-        can; True refuses what it cannot.
+        `validation_data` and not ``validation=None``. With fewer than 30 such rows distributions
+        only get the tail. "auto" calibrates where it can; True refuses what it cannot.
     max_time : float, optional
         Maximum seconds of training, after compilation. If all `epochs` would take longer, the
         schedule is shortened to the epochs that fit; each member keeps its best epoch. Results then

@@ -531,10 +531,10 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
     repeated_ : dict of int to FoldedMember
         The chosen trials with the networks of their repeats, by their position in `catalog_`.
-    calibration_ : tuple of (float, float, tuple of float)
+    calibration_ : tuple of (float, float, tuple of tuple of float)
         Factor of the standard deviation, floor of the noise in units of the standardised y, and
-        shares of 0.7, 1 and 3 times the resulting scale in the distribution of each network (none
-        if it is left as it is).
+        the scale, a further floor and the share of each distribution of which those of the networks
+        are mixed (none if they are left as they are).
     decisions_ : Decisions
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     image_shape_ : tuple (h, w, c) or None
