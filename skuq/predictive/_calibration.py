@@ -492,9 +492,7 @@ def _losses_with_noise(
 
 
 _FEWEST_ROWS = 30  # with fewer, neither factors nor a floor are fitted
-_PART_PRECISION = (
-    5.0  # of the prior of factors of noise and model, which differ little in many data
-)
+_PART_PRECISION = 2.0  # of the prior of factors of noise and model
 _PRIOR_ROWS = 100  # weight of "no correction", in rows
 _BOUNDS = [(-6.0, 6.0), (-20.0, 6.0)]  # of the logarithms of the squared factor and floor
 _FLOORS = (-8.0, -4.0, -1.0)  # where the search for the second begins
@@ -539,7 +537,7 @@ def fit_out_of_bag(
     rows, so that nothing of it is left with some hundred rows.
 
     Priors protect ensembles with few rows. ``log(a**2)`` is standard normal, and those of the
-    factors below have a fifth of its variance, because rows of equal variance cannot tell factors
+    factors below have half of its variance, because rows of equal variance cannot tell factors
     from a floor. The fitted variance is averaged with the predicted one, which counts as much as
     100 rows.
 
