@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import log_softmax, logsumexp, xlogy
+from scipy.special import expit, log_softmax, logsumexp, xlogy
 
 from skuq._utils._checks import check_count, check_weights
 from skuq._utils._records import saved_as
@@ -528,6 +528,9 @@ _TEMPERATURE_SPREAD = 0.5  # standard deviation of the prior of its logarithm
 _PRIOR_ROWS = 20.0  # that stacking adds to the held-out rows, divided evenly among the models
 _DROPPED = 0.2  # weight of the members together that are dropped
 _CONSTANT_ROWS = 0.3  # rows that the class shares are taken to predict better than models do
+# Rows predicted in five folds are not independent: their mean loss has the variance of that of
+# 1 / (1 + 5 / 4) as many rows (Nadeau and Bengio 2003, whose n_2 / n_1 is 1 / 4).
+_ROWS_PER_INDEPENDENT_ROW = 2.25
 
 
 def stacking_prior(n_models: int, n_first: int | None = None) -> np.ndarray:
@@ -548,9 +551,11 @@ def fit_class_mixture(
 
     The mixture predicts ``(1 - a) * sum_k w_k softmax(logits_k / T) + a * shares``. Weights, T and
     a maximise the likelihood of rows that the models were not trained on, times a prior. On few
-    rows the prior divides the weight evenly among the models, and a is at least about 1 / n: that
-    no row of n was an error does not show that there are none. Classes without such a row keep
-    their whole share, since nothing shows that models would recognise them.
+    rows the prior divides the weight evenly among the models, T is above 1, and a is at least
+    about 1 / n: that no row of n was an error does not show that there are none. The mixture is
+    then averaged with the shares alone, by the probabilities of both given these rows, where both
+    are equally probable beforehand. Classes without such a row keep their whole share, since
+    nothing shows that models would recognise them.
 
     Parameters
     ----------
@@ -574,6 +579,13 @@ def fit_class_mixture(
     constant : ndarray of shape (n_classes,)
         Probabilities c of classes: the mixture predicts ``(1 - c.sum()) * p + c``, where p are the
         weighted probabilities of the models.
+
+    References
+    ----------
+    Y. Yao, A. Vehtari, D. Simpson and A. Gelman (2018), "Using Stacking to Average Bayesian
+    Predictive Distributions", Section 3 (pseudo-Bayesian model averaging).
+
+    C. Nadeau and Y. Bengio (2003), "Inference for the Generalization Error".
     """
     rows = np.arange(len(codes))
     n_models = len(logits) if weights is None else 1
@@ -587,13 +599,19 @@ def fit_class_mixture(
         log_proba = np.append(log_proba, np.log(shares)[codes][None], axis=0)
         found = stacking_weights(log_proba, weight, prior)
         fit = np.average(logsumexp(log_proba, axis=0, b=found[:, None]), weights=weight)
-        loss = 0.5 * (np.log(temperature) / _TEMPERATURE_SPREAD) ** 2 - n_effective * fit
-        fits.append((loss - xlogy(prior, found).sum(), found, float(temperature)))
-    _, found, temperature = min(fits, key=lambda entry: entry[0])
+        # Members trained on few rows are too sure.
+        surprise = (np.log(temperature) - n_effective**-0.5) / _TEMPERATURE_SPREAD
+        loss = 0.5 * surprise**2 - n_effective * fit
+        fits.append((loss - xlogy(prior, found).sum(), found, float(temperature), fit))
+    _, found, temperature, fit = min(fits, key=lambda entry: entry[0])
     if weights is None:
         weights = found[:-1] / found[:-1].sum()
+    # Posterior probability that models do not predict better than the shares alone.
+    gain = fit - np.average(np.log(shares)[codes], weights=weight)
+    useless = expit(-n_effective * gain / _ROWS_PER_INDEPENDENT_ROW)
     judged = np.bincount(codes, weight, minlength=len(shares)) > 0
-    return weights, temperature, shares * np.where(judged, found[-1], 1.0)
+    added = found[-1] + useless * (1 - found[-1])
+    return weights, temperature, shares * np.where(judged, added, 1.0)
 
 
 def drop_light(weights: np.ndarray, min_members: int = 1) -> np.ndarray:

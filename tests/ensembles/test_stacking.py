@@ -162,3 +162,13 @@ def test_classes_without_a_row_to_judge_by_keep_their_share(classifiers):
     assert constant[3] == 0.05
     assert_allclose(np.ptp(constant[:3] / shares[:3]), 0, atol=1e-12)
     assert constant[0] < 0.5 * shares[0]
+
+
+@pytest.mark.parametrize(("signal", "low", "high"), [(0.0, 0.5, 1.0), (6.0, 0.0, 0.03)])
+def test_shares_get_the_weight_that_few_rows_do_not_give_to_models(signal, low, high):
+    """Of 24 rows: sure models that know nothing, and ones that know the class."""
+    rng = np.random.default_rng(0)
+    codes = np.arange(24) % 2
+    logits = rng.normal(scale=2.0, size=(3, 24, 2)) + signal * np.eye(2)[codes]
+    *_, constant = _selection.fit_class_mixture(logits, codes, np.ones(24), np.full(2, 0.5))
+    assert low < constant.sum() < high
