@@ -80,20 +80,6 @@ def check_dtype(dtype: Any) -> np.dtype[Any]:
     return made
 
 
-def decode_npy(data: bytes) -> np.ndarray:
-    """Decode an npy file. Memory is allocated only for bytes that are there."""
-    file = io.BytesIO(data)
-    if (version := np.lib.format.read_magic(file)) != (1, 0):
-        raise FileFormatError(f"npy files of version {version} are not read")
-    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    check_dtype(dtype)
-    n_bytes = len(data) - file.tell()
-    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != n_bytes:
-        raise FileFormatError(f"an array declares {shape} of {dtype}, but {n_bytes} bytes follow")
-    flat = np.frombuffer(data, dtype, offset=file.tell()).copy()
-    return check_values(flat).reshape(shape, order="F" if is_fortran else "C")
-
-
 def check_values(flat: np.ndarray) -> np.ndarray:
     """Refuse bytes that are no values of their type, which NumPy does not check."""
     if flat.dtype.kind == "b" and flat.size and flat.view(np.uint8).max() > 1:
@@ -341,7 +327,20 @@ class TreeDecoder:
             raise FileFormatError("it refers to its arrays and texts too often for its size")
         if name not in self._decoded:
             if tag == "array":
-                self._decoded[name] = decode_npy(data)
+                file = io.BytesIO(data)
+                if (version := np.lib.format.read_magic(file)) != (1, 0):
+                    raise FileFormatError(f"npy files of version {version} are not read")
+                shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+                check_dtype(dtype)
+                n_bytes = len(data) - file.tell()
+                if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != n_bytes:
+                    raise FileFormatError(
+                        f"an array declares {shape} of {dtype}, but {n_bytes} bytes follow"
+                    )
+                flat = np.frombuffer(data, dtype, offset=file.tell()).copy()
+                self._decoded[name] = check_values(flat).reshape(
+                    shape, order="F" if is_fortran else "C"
+                )
             else:
                 self._n_nodes += count_nodes(data)
                 if self._n_nodes > MAX_TEXT_NODES:

@@ -181,19 +181,15 @@ def soft_vote_accuracy(
         total = proba[teams[:, 0]]
         for member in teams.T[1:]:
             total += proba[member]
-        return (_first_argmax(total) == truth) @ share
+        # `total.argmax(axis=1)` of (T, C, n), without NumPy's copy to the last axis.
+        best, where = total[:, 0].copy(), np.zeros(total[:, 0].shape, dtype=int)
+        for k in range(1, total.shape[1]):
+            better = total[:, k] > best
+            where[better] = k
+            np.maximum(best, total[:, k], out=best)
+        return (where == truth) @ share
 
     return strength
-
-
-def _first_argmax(values: Any) -> np.ndarray:
-    """Compute ``values.argmax(axis=1)`` of (T, C, n), without NumPy's copy to the last axis."""
-    best, where = values[:, 0].copy(), np.zeros(values[:, 0].shape, dtype=int)
-    for k in range(1, values.shape[1]):
-        better = values[:, k] > best
-        where[better] = k
-        np.maximum(best, values[:, k], out=best)
-    return where
 
 
 def negative_loss(statistics: Statistics, loss: Loss, weight: np.ndarray) -> Strength:

@@ -205,7 +205,20 @@ def read_task(
         If an argument is invalid.
     """
     # Forms are checked first: reading rows takes longer.
-    named = _name_shifted(shift_validation)
+    named = []
+    if shift_validation is not None:
+        several = isinstance(shift_validation, list) or (
+            isinstance(shift_validation, tuple)
+            and all(isinstance(part, tuple) for part in shift_validation)
+        )
+        if several and not shift_validation:
+            raise ValueError(
+                "`shift_validation` must be (X, y), a list of such pairs, or None. Got an empty "
+                "list."
+            )
+        named = [("shift_validation", shift_validation)]
+        if several:
+            named = [(f"shift_validation[{k}]", part) for k, part in enumerate(shift_validation)]
     rows = read_rows(estimator, inputs, targets, X, y, sample_weight, min_rows=min_rows)
     groups = check_groups(groups, rows.X)
     read = functools.partial(read_validation_rows, estimator, inputs, targets)
@@ -294,23 +307,6 @@ def _find_other_units(known: np.ndarray, others: np.ndarray) -> np.ndarray:
     if len(far) or len(others) < _MIN_ROWS or len(outside) < max(2, known.shape[1] / 2):
         return far
     return outside
-
-
-def _name_shifted(shift_validation: Any) -> list[tuple[str, Any]]:
-    """List pairs (name, data) of one shifted set or several."""
-    if shift_validation is None:
-        return []
-    several = isinstance(shift_validation, list) or (
-        isinstance(shift_validation, tuple)
-        and all(isinstance(part, tuple) for part in shift_validation)
-    )
-    if not several:
-        return [("shift_validation", shift_validation)]
-    if not shift_validation:
-        raise ValueError(
-            "`shift_validation` must be (X, y), a list of such pairs, or None. Got an empty list."
-        )
-    return [(f"shift_validation[{k}]", part) for k, part in enumerate(shift_validation)]
 
 
 def _effective_rank(x: np.ndarray) -> float:

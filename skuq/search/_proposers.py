@@ -372,19 +372,6 @@ class ForestOptimizer:
 _MAX_MUTATIONS = 1000  # attempts to change a decision that has several values
 
 
-def ensemble_population(
-    n_trials: int, population_size: int | None = None, n_parents: int | None = None
-) -> tuple[int, int]:
-    """Choose population size P and number of parents m of NES' evolution.
-
-    They are the paper's 50 and 10 at its budget of 400 trials. P is an eighth of the budget, at
-    least 8 and at most 50, and never more than half of the budget, so that at least half of the
-    trials evolve. m is at most half of P, so that parents are a selection.
-    """
-    p = population_size or min(max(8, min(50, n_trials // 8)), max(2, n_trials // 2))
-    return p, min(p, n_parents or max(1, min(10, p // 2)))
-
-
 @dataclass(frozen=True)
 class Mutation:
     """Change a configuration by one mutation of its architecture or one other value.

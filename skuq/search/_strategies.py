@@ -29,7 +29,6 @@ from skuq.search._proposers import (
     OracleProposer,
     Proposer,
     RandomProposer,
-    ensemble_population,
     population_sizes,
 )
 
@@ -188,7 +187,19 @@ class SearchStrategy(Settings):
             given, name = (recipes if self.vary == "both" else []), "known_recipes"
         is_list = isinstance(self.initial_trials, list | tuple)
         if name == "initial_trials" and not is_list:  # another search, perhaps of another space
-            given = _known_decisions(given, both)
+            unknown = sorted({name for c in given for name in c} - set(both.names))
+            if unknown:
+                given = [{k: v for k, v in c.items() if k in both.names} for c in given]
+                if not any(given):
+                    raise ValueError(
+                        "`initial_trials` must be trials of a similar search space. Got a search "
+                        f"with the decisions {unknown}, none of which this space has: "
+                        f"{list(both.names)}."
+                    )
+                warn_user(
+                    "`initial_trials` has decisions that this search space does not have: "
+                    f"{unknown}. They are left out."
+                )
         try:
             checked = [{**both.check(configuration, name), **fixed} for configuration in given]
         except ValueError as error:
@@ -201,26 +212,6 @@ class SearchStrategy(Settings):
         if isinstance(state.get("initial_trials"), Catalog):
             state = {**state, "initial_trials": state["initial_trials"].keep_arrays_of([])}
         return state
-
-
-def _known_decisions(
-    configurations: Sequence[Mapping[str, Any]], space: Space
-) -> Sequence[Mapping[str, Any]]:
-    """Leave out decisions of another search that this space does not have, with a warning."""
-    unknown = sorted({name for c in configurations for name in c} - set(space.names))
-    if not unknown:
-        return configurations
-    kept = [{k: v for k, v in c.items() if k in space.names} for c in configurations]
-    if not any(kept):
-        raise ValueError(
-            "`initial_trials` must be trials of a similar search space. Got a search with the "
-            f"decisions {unknown}, none of which this space has: {list(space.names)}."
-        )
-    warn_user(
-        f"`initial_trials` has decisions that this search space does not have: {unknown}. They "
-        "are left out."
-    )
-    return kept
 
 
 def fix_decisions(decisions: Decisions, fixed: Mapping[str, Any]) -> Decisions:
@@ -499,7 +490,11 @@ class NESEvolution(SearchStrategy):
         if both.size == 1:
             return Fixed(both.default())
         _warn_of_large_population(self.population_size, problem.n_trials)
-        p, m = ensemble_population(problem.n_sizing, self.population_size, self.n_parents)
+        # The paper's 50 and 10 at its budget of 400 trials. At least half of the trials evolve, and
+        # at most half of the population are parents, so that these are a selection.
+        n = problem.n_sizing
+        p = self.population_size or min(max(8, min(50, n // 8)), max(2, n // 2))
+        m = min(p, self.n_parents or max(1, min(10, p // 2)))
         if p >= problem.n_trials:
             return RandomProposer(both)
         used = {"both": slice(None), "clean": slice(1), "shift": slice(1, None)}[self.evolve_on]

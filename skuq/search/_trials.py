@@ -115,7 +115,7 @@ class TrialLog:
                 f"{len(self.history)}{of} trials{reason}"
             )
         if error is None or interrupted:
-            self._check_failures()
+            self._options.limits.check_failures(self.history, self._n_trials, self._n_known)
         return interrupted
 
     def store_finished(self) -> None:
@@ -146,7 +146,7 @@ class TrialLog:
                 if not record.completed:
                     message += f", {record.status} after {record.share:.0%}"
             self._progress.step(message=message, **shown)
-        self._check_failures()
+        self._options.limits.check_failures(self.history, self._n_trials, self._n_known)
 
     def seconds_left(self) -> float:
         """Return the time that the search has left; infinite until a trial has succeeded."""
@@ -160,9 +160,6 @@ class TrialLog:
         """Return the seconds for one more trial, and whether it may have to be shortened."""
         limits, started = self._options.limits, self._started
         return limits.time_of_next_trial(self.history, started, n_slots, self._n_known)
-
-    def _check_failures(self) -> None:
-        self._options.limits.check_failures(self.history, self._n_trials, self._n_known)
 
     def _add(self, record: TrialRecord) -> None:
         """Add a record to the store and to the history."""

@@ -393,18 +393,6 @@ def check_groups(groups: Any, X: Any) -> np.ndarray | None:
     return groups.astype(groups.dtype.newbyteorder("="))  # pandas needs native bytes
 
 
-def sortable_groups(groups: np.ndarray | None) -> np.ndarray | None:
-    """Return groups (n,) that the splitters of scikit-learn accept; None if there are none.
-
-    These sort the groups. If names are missing or of several kinds, groups are numbered instead.
-    """
-    if groups is None:
-        return None
-    # NumPy cannot sort None among names, or numbers among texts.
-    is_mixed = groups.dtype == object and len(set(map(type, groups))) > 1
-    return group_codes(groups) if is_mixed or pd.isna(groups).any() else groups
-
-
 def group_codes(groups: np.ndarray) -> np.ndarray:
     """Number groups (n,) in their order; their names may be of any kinds, None included."""
     return pd.factorize(groups, sort=True, use_na_sentinel=False)[0]

@@ -25,7 +25,7 @@ from sklearn.model_selection import (
 from skuq._utils._environment import generator
 from skuq._utils._messages import warn_user
 from skuq.exceptions import CalibrationWarning
-from skuq.tables._inputs import Inputs, Rows, group_codes, sortable_groups
+from skuq.tables._inputs import Inputs, Rows, group_codes
 from skuq.tables._targets import Targets
 
 #: Positions of rows to train on and to test on.
@@ -99,12 +99,6 @@ class TrainingData:
     def without_validation(cls, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> TrainingData:
         """Make data without validation rows."""
         return cls(x, y, weight, x[:0], y[:0], weight[:0])
-
-    def with_empty_row(self) -> TrainingData:
-        """Copy the data, with one more training row of zeros and of weight 0 at the end."""
-        arrays = [getattr(self, name) for name in self.__dataclass_fields__]
-        padded = [np.concatenate([a, np.zeros_like(a[:1])]) for a in arrays[:3]]
-        return TrainingData(*padded, *arrays[3:])
 
     def split_rows(self, train: np.ndarray, valid: np.ndarray) -> TrainingData:
         """Split the training rows, given by positions, into training and validation rows."""
@@ -351,7 +345,10 @@ def out_of_fold_splits(
     ValueError
         If `cv` does not put every row into exactly one test fold, or tests on training rows.
     """
-    groups = sortable_groups(groups)
+    if groups is not None:
+        # NumPy cannot sort None among names, or numbers among texts.
+        is_mixed = groups.dtype == object and len(set(map(type, groups))) > 1
+        groups = group_codes(groups) if is_mixed or pd.isna(groups).any() else groups
     n, splits, given = len(y), [], f"Got {_short_repr(cv)}."
     with warnings.catch_warnings():
         # Folds without a rare class are what there is; see `without_unseen_classes`.

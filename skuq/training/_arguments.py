@@ -6,7 +6,6 @@ are drawn on the host.
 
 from __future__ import annotations
 
-import functools
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -375,26 +374,3 @@ def batch_shares(key: ProgramKey, n_train: int) -> dict[str, np.ndarray]:
     step_shares = np.zeros(key.n_steps, dtype="float32")
     step_shares[:n_steps] = n_real / n_train
     return {"shares": shares.ravel(), "step_shares": step_shares}
-
-
-def schedules_of(
-    key: ProgramKey, recipe: Recipe, done: int, n_epochs: int, n_steps: int
-) -> dict[str, np.ndarray]:
-    """Compute the factors that change from step to step, (epochs_per_call, n_steps) each.
-
-    `done` counts the epochs before this call, and `n_epochs` those of the call.
-    """
-    functions = {"rates": recipe.rate_factors}
-    if key.decay:
-        functions["decays"] = functools.partial(recipe.regularization_factors, "weight_decay")
-    if key.dropout_schedule:
-        functions["dropouts"] = functools.partial(recipe.regularization_factors, "dropout")
-    schedules = {}
-    for name, function in functions.items():
-        # Epochs and steps that only fill the program's shapes keep the factor 1.
-        factors = np.ones((key.epochs_per_call, key.n_steps), dtype="float32")
-        # Steps count from the recipe's first epoch, so that schedules go on from call to call.
-        now = function(done * n_steps, n_epochs * n_steps, recipe.epochs * n_steps)
-        factors[:n_epochs, :n_steps] = now.reshape(n_epochs, n_steps)
-        schedules[name] = factors
-    return schedules

@@ -35,7 +35,6 @@ from skuq.training._arguments import (
     program_key,
     rate_factors,
     scalars_of,
-    schedules_of,
 )
 from skuq.training._job import Template, TrainingJob, TrainingState, seed_words, template_of
 from skuq.training._predict import predict_members
@@ -352,10 +351,24 @@ class TrainingRun:
         """Prepare the program's arguments for the next epochs, as tensors."""
         key, sizes = self._key, self._sizes
         n_steps = math.ceil(sizes.n_train / key.batch_size)
+        recipe = self.job.recipe
+        functions = {"rates": recipe.rate_factors}
+        if key.decay:
+            functions["decays"] = functools.partial(recipe.regularization_factors, "weight_decay")
+        if key.dropout_schedule:
+            functions["dropouts"] = functools.partial(recipe.regularization_factors, "dropout")
+        schedules = {}
+        for name, function in functions.items():
+            # Epochs and steps that only fill the program's shapes keep the factor 1.
+            factors = np.ones((key.epochs_per_call, key.n_steps), dtype="float32")
+            # Steps count from the recipe's first epoch, so that schedules go on from call to call.
+            now = function(self.n_epochs * n_steps, n_epochs * n_steps, recipe.epochs * n_steps)
+            factors[:n_epochs, :n_steps] = now.reshape(n_epochs, n_steps)
+            schedules[name] = factors
         feed = {
             **self._shares,
             "orders": self._streams.orders(key, n_epochs, sizes.n_rows, sizes.n_train),
-            **schedules_of(key, self.job.recipe, self.n_epochs, n_epochs, n_steps),
+            **schedules,
         }
         if key.n_artificial:
             feed["artificial"] = self._streams.artificial(key, n_epochs, n_steps)

@@ -157,7 +157,10 @@ def pad_splits(
         )
         for split in splits
     ]
-    return data.with_empty_row(), padded
+    x, y, weight = (
+        np.concatenate([a, np.zeros_like(a[:1])]) for a in (data.x, data.y, data.weight)
+    )
+    return replace(data, x=x, y=y, weight=weight), padded
 
 
 @dataclass(frozen=True)

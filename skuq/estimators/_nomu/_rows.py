@@ -59,7 +59,19 @@ def split_parts(
                 '`groups` cannot be kept together with validation="gaps". Drop one of them.'
             )
         folds = KFold(min(_N_GAPS, n), shuffle=True, random_state=seed)
-        return [*folds.split(rows.X), *_gap_parts(rows.X, generator(entropy, "gaps"))]
+        # Folds that hold out the middle third of the rows along features drawn at random.
+        X, third = rows.X, len(rows.X) // 3
+        if not third:
+            raise ValueError(
+                f'validation="gaps" holds out thirds of the rows. Got n_samples={len(X)}.'
+            )
+        features = np.flatnonzero(np.ptp(X, axis=0) > 0)
+        gaps: list[Part] = []
+        for feature in generator(entropy, "gaps").permutation(features)[:_N_GAPS]:
+            order = np.argsort(X[:, feature], kind="stable")
+            outside = np.concatenate([order[:third], order[-third:]])
+            gaps.append((np.sort(outside), np.sort(order[third:-third])))
+        return [*folds.split(rows.X), *gaps]
     if isinstance(validation, Real) and not isinstance(validation, Integral):
         splits = make_splits(rows, entropy, fraction=float(validation), groups=groups)
         held_out: Any = splits.positions
@@ -74,23 +86,6 @@ def split_parts(
         n_train, n_valid = (min(map(len, part)) for part in zip(*parts))
         parts = [(train[:n_train], valid[:n_valid]) for train, valid in parts]
     return list(parts)
-
-
-def _gap_parts(X: np.ndarray, rng: np.random.Generator) -> list[Part]:
-    """List folds that hold out the middle third of the rows along features drawn at random.
-
-    The UCI gap splits are made in this way (Foong et al. 2019). Constant features have no middle.
-    """
-    third = len(X) // 3
-    if not third:
-        raise ValueError(f'validation="gaps" holds out thirds of the rows. Got n_samples={len(X)}.')
-    features = np.flatnonzero(np.ptp(X, axis=0) > 0)
-    parts: list[Part] = []
-    for feature in rng.permutation(features)[:_N_GAPS]:
-        order = np.argsort(X[:, feature], kind="stable")
-        outside = np.concatenate([order[:third], order[-third:]])
-        parts.append((np.sort(outside), np.sort(order[third:-third])))
-    return parts
 
 
 class ArtificialSampler:
