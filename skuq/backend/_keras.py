@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from skuq.backend import _processes
 
@@ -79,30 +79,6 @@ def wake_xla() -> None:
         add(_tensorflow.constant(1.0))
 
 
-def _keep_scopes(function: Callable[[], None]) -> Callable[[], None]:
-    """Wrap a function so that it runs in another thread with the scopes of this one.
-
-    These are what Keras keeps for a thread (its counters of names, custom objects), and the
-    device. The dtype policy is always float32, in which skuq's programs compute.
-    """
-    scopes = vars(_global_state.GLOBAL_STATE_TRACKER)
-    kept = {name: list(v) if isinstance(v, list) else v for name, v in scopes.items()}
-    kept["dtype_policy"] = keras.DTypePolicy("float32")
-    device = _context.context().device_name
-
-    def run() -> None:
-        own = vars(_global_state.GLOBAL_STATE_TRACKER)
-        own.clear()  # another caller's
-        own.update(kept)
-        try:
-            with _tensorflow.device(device) if device else contextlib.nullcontext():
-                function()
-        finally:
-            own.clear()
-
-    return run
-
-
 def _check_backend(name: str) -> None:
     """Raise RuntimeError if Keras does not compute with TensorFlow."""
     if name != "tensorflow":
@@ -117,11 +93,9 @@ if "keras" not in sys.modules:  # otherwise the variable may have changed since
 with quiet_stderr(), _without_collection():
     import keras
     from keras import ops
-    from keras.src.backend.common import global_state as _global_state
 
     _check_backend(keras.backend.backend())
     import tensorflow as _tensorflow
-    from tensorflow.python.eager import context as _context
 
     if not (_tensorflow.executing_eagerly() and isinstance(_tensorflow.TensorShape([1])[0], int)):
         raise RuntimeError(
@@ -134,6 +108,6 @@ with quiet_stderr(), _without_collection():
             _tensorflow.config.experimental.set_memory_growth(_gpu, True)
     _tensorflow.zeros(1)  # the first operation writes messages, too
     _processes.watch_process()
-    _processes.keep_scopes = _keep_scopes
+    keras.config.set_dtype_policy("float32")  # of this thread; others get it from `keep_scopes`
     if _is_loud:
         wake_xla()

@@ -27,9 +27,38 @@ from typing import Any
 _WAKE_SECONDS = 0.1  # a signal that another thread receives does not wake the main thread
 
 
+def loaded(name: str) -> ModuleType | None:
+    """Return a module if it is loaded; wait for it if another thread is importing it."""
+    return pkgutil.resolve_name(name) if name in sys.modules else None
+
+
 def keep_scopes(function: Callable[[], None]) -> Callable[[], None]:
-    """Make a function run in another thread as in this one; `_keras` replaces this."""
-    return function
+    """Wrap a function so that it runs in another thread with the scopes of this one.
+
+    These are what Keras keeps for a thread (its counters of names, custom objects), and the
+    device. The dtype policy is always float32, in which skuq's programs compute. Contexts that
+    change how layers are built or called are left out: a prefix of names would change networks.
+    """
+    keras, tensorflow = loaded("keras"), loaded("tensorflow")
+    if keras is None or tensorflow is None:  # nothing to keep
+        return function
+    own_scopes = sys.modules["keras.src.backend.common.global_state"].GLOBAL_STATE_TRACKER
+    contexts = ("_scope", "_stack", "_ctx")
+    kept = {k: value for k, value in vars(own_scopes).items() if not k.endswith(contexts)}
+    kept["dtype_policy"] = keras.DTypePolicy("float32")
+    device = sys.modules["tensorflow.python.eager.context"].context().device_name
+
+    def run() -> None:
+        own = vars(own_scopes)
+        own.clear()  # another caller's
+        own.update(kept)
+        try:
+            with tensorflow.device(device) if device else contextlib.nullcontext():
+                function()
+        finally:
+            own.clear()
+
+    return run
 
 
 class _Worker(threading.Thread):
@@ -175,11 +204,6 @@ def import_locked(load: Callable[[str], Any], name: str) -> Any:
     """Call ``load(name)``, which imports a backend, in one thread at a time."""
     with _import_lock:
         return load(name)
-
-
-def loaded(name: str) -> ModuleType | None:
-    """Return a module if it is loaded; wait for it if another thread is importing it."""
-    return pkgutil.resolve_name(name) if name in sys.modules else None
 
 
 # Dropped programs are part of reference cycles, which Python collects too seldom: a graph is only

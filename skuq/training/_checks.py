@@ -136,10 +136,12 @@ def _check_layers(model: Any, source: str) -> None:
     layers = list(model._flatten_layers())
     types = {str(v.dtype) for v in model.trainable_variables}
     types |= {layer.compute_dtype for layer in layers}
+    types |= {str(x.dtype) for x in model.inputs} & {"float16", "bfloat16"}  # these round X
     if types != {"float32"}:
         raise SearchSpaceError(
-            f"{source} must return a model that holds and computes float32. "
-            f"Got {sorted(types)}. Unset a global dtype policy, if there is one."
+            f"{source} must return a model that takes, holds and computes float32. Got "
+            f"{sorted(types)}. Give its inputs and layers dtype='float32', or unset a global "
+            "dtype policy and float type."
         )
     for layer in layers:
         for name in vars(layer):

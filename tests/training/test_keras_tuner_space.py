@@ -185,6 +185,12 @@ def two_inputs(shape, n_outputs):
             "float32.*dtype policy",
         ),
         (
+            lambda shape, n: keras.Sequential(
+                [keras.Input(shape, dtype="bfloat16"), keras.layers.Dense(n)]
+            ),
+            "takes, holds and computes float32. Got .'bfloat16', 'float32'.",
+        ),
+        (
             lambda shape, n: sequential((n,), keras.layers.Activation("relu")),
             "input of shape|without trainable weights",
         ),
