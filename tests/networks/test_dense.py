@@ -7,6 +7,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.linear_model import RidgeCV
 from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
+from tiers import slow_after
 
 from skuq import (
     DeepEnsembleRegressor,
@@ -29,12 +30,15 @@ def make_spectra(n, p, seed):
 
 @pytest.mark.parametrize(
     "model",
-    [
-        DeepEnsembleRegressor(n_members=3),
-        MCDropoutRegressor(n_passes=10),
-        HyperDeepEnsembleRegressor(n_members=2, n_trials=4, epochs=200),
-        MCDropoutClassifier(n_passes=10),
-    ],
+    slow_after(
+        2,
+        [
+            DeepEnsembleRegressor(n_members=3),
+            MCDropoutClassifier(n_passes=10),
+            MCDropoutRegressor(n_passes=10),
+            HyperDeepEnsembleRegressor(n_members=2, n_trials=4, epochs=200),
+        ],
+    ),
     ids=lambda model: type(model).__name__,
 )
 @pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")

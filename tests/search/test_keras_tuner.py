@@ -5,16 +5,51 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from plans import sequential
 from slots import inline, search
 
-from skuq.backend import keras_tuner
+from skuq.backend import keras, keras_tuner
 from skuq.exceptions import SearchFailedError
 from skuq.networks import DenseSpace, Space
-from skuq.search import AgEBOOracle, BayesianSearch, OracleSearch, SearchProblem
+from skuq.search import AgEBO, AgEBOOracle, BayesianSearch, OracleSearch, SearchProblem
 
 
 def proposer_of(oracle, decisions, n_trials=1):
     return OracleSearch(oracle).proposer(SearchProblem(decisions, n_trials))
+
+
+def build(hp):
+    layers = keras.layers
+    model = sequential(
+        (2,),
+        layers.Dense(hp.Int("units", 2, 16), activation=hp.Choice("act", ["relu", "tanh"])),
+        layers.Dense(1),
+    )
+    rate = hp.Float("learning_rate", 1e-4, 1e-1, sampling="log")
+    model.compile(keras.optimizers.get(hp.Choice("optimizer", ["adam", "sgd"])), "mse")
+    model.optimizer.learning_rate = rate
+    return model
+
+
+@pytest.mark.slow
+def test_oracle_drives_keras_tuners_own_tuner(tmp_path):
+    oracle = AgEBOOracle(max_trials=9, search=AgEBO(population_size=4, sample_size=2), seed=1)
+    tuner = keras_tuner.Tuner(oracle, build, directory=tmp_path, project_name="p")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(24, 2))
+    y = x.sum(axis=1)
+    tuner.search(x, y, validation_data=(x, y), epochs=1, verbose=0)
+    trials = [oracle.trials[key] for key in oracle.end_order]
+    assert len(trials) == 9
+    assert all(trial.status == "COMPLETED" for trial in trials)
+    configurations = [trial.hyperparameters.values for trial in trials]
+    assert all({"units", "act", "learning_rate", "optimizer"} <= set(c) for c in configurations)
+    # The last ones evolve: each differs by one architecture decision from an earlier one.
+    for i in range(5, 9):
+        assert any(
+            sum(configurations[i][n] != configurations[j][n] for n in ("units", "act")) == 1
+            for j in range(i)
+        )
 
 
 @pytest.mark.parametrize(("score", "failed"), [(0.5, False), (np.inf, True), (-np.inf, True)])
