@@ -4,6 +4,7 @@ import gc
 import json
 import re
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -340,3 +341,11 @@ def test_other_backends_and_modes_are_refused():
     assert re.search(backends.format("jax"), jax)
     assert re.search(backends.format("torch"), torch)
     assert re.search("remove the call of .*disable_eager_execution", mode)
+
+
+def test_a_mode_that_is_set_after_a_fit_is_refused(monkeypatch):
+    assert backend.keras  # loads TensorFlow
+    context = sys.modules["tensorflow.python.eager.context"]
+    monkeypatch.setattr(context, "default_execution_mode", context.GRAPH_MODE)
+    with pytest.raises(RuntimeError, match="remove the call of .*disable_v2_behavior"):
+        backend.run_in_threads([int])

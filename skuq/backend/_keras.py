@@ -97,11 +97,7 @@ with quiet_stderr(), _without_collection():
     _check_backend(keras.backend.backend())
     import tensorflow as _tensorflow
 
-    if not (_tensorflow.executing_eagerly() and isinstance(_tensorflow.TensorShape([1])[0], int)):
-        raise RuntimeError(
-            "skuq needs TensorFlow 2. Got TensorFlow in the mode of version 1: remove the call of "
-            "tf.compat.v1.disable_v2_behavior, disable_eager_execution or disable_v2_tensorshape."
-        )
+    _processes.check_mode(_tensorflow)
     # Several processes can share a GPU if its memory is allocated on demand.
     for _gpu in _tensorflow.config.list_physical_devices("GPU"):
         with contextlib.suppress(RuntimeError):  # already in use, with the user's settings

@@ -32,6 +32,17 @@ def loaded(name: str) -> ModuleType | None:
     return pkgutil.resolve_name(name) if name in sys.modules else None
 
 
+def check_mode(tensorflow: ModuleType) -> None:
+    """Raise RuntimeError if TensorFlow is in its mode of version 1, which may be set any time."""
+    # The mode of new threads: those that exist keep theirs, and a graph may be open in one.
+    is_eager = sys.modules["tensorflow.python.eager.context"].default_execution_mode
+    if not (is_eager and isinstance(tensorflow.TensorShape([1])[0], int)):
+        raise RuntimeError(
+            "skuq needs TensorFlow 2. Got TensorFlow in the mode of version 1: remove the call of "
+            "tf.compat.v1.disable_v2_behavior, disable_eager_execution or disable_v2_tensorshape."
+        )
+
+
 def keep_scopes(function: Callable[[], None]) -> Callable[[], None]:
     """Wrap a function so that it runs in another thread with the scopes of this one.
 
@@ -53,6 +64,7 @@ def keep_scopes(function: Callable[[], None]) -> Callable[[], None]:
         own.clear()  # another caller's
         own.update(kept)
         try:
+            check_mode(tensorflow)
             with tensorflow.device(device) if device else contextlib.nullcontext():
                 function()
         finally:

@@ -228,10 +228,10 @@ def read_task(
     entropy = draw_entropy(estimator.random_state)
     task = Task(inputs, targets, rows, entropy, validation, shifted, groups)
     if validation is not None:
-        _warn_of_other_units(task, validation, "validation_data", min_share=0)
+        _warn_of_other_units(task, validation, "`X_val`, `y_val` or `validation_data`", min_share=0)
     for (name, _), part in zip(named, shifted):
         # Shifted rows may differ a lot in some columns.
-        _warn_of_other_units(task, part, name, min_share=0.5)
+        _warn_of_other_units(task, part, f"`{name}`", min_share=0.5)
     return task
 
 
@@ -281,7 +281,7 @@ def _warn_of_other_units(task: Task, rows: Rows, name: str, min_share: float) ->
     for part, k, known, others in found:
         known, others = known[:, k], others[:, k]
         warn_user(
-            f"Most rows of `{name}` lie far outside the training rows: {part} has values from "
+            f"Most rows of {name} lie far outside the training rows: {part} has values from "
             f"{others.min():.3g} to {others.max():.3g} in column {k}, where those of training are "
             f"from {known.min():.3g} to {known.max():.3g}. They must be transformed as {part} is, "
             f"once. {advice[part]}"
