@@ -170,8 +170,8 @@ def learn_calibration(rows: CalibrationRows, method: str, group_by: Any = None) 
             ]
             mixtures = tuple(m.scaled(np.array(factors)) for m in mixtures)
         _, ratio = fit_part_factors(mixtures, ys, weights)
-        method, mixtures = "scale", (scale_epistemic(m, ratio) for m in rows.mixtures)
-        rows = replace(rows, mixtures=tuple(mixtures))
+        method = "scale"
+        rows = replace(rows, mixtures=tuple(scale_epistemic(m, ratio) for m in rows.mixtures))
     codes = np.zeros(len(rows.y), dtype=int)
     labels: tuple[Any, ...] = ()
     if group_by is not None:

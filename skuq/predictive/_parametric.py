@@ -565,7 +565,8 @@ class EpistemicNormal(GaussianMixture):
         # The scale follows from both parts. A stretch is about the mean, which keeps every bit.
         mean = change(self.mean, "shape")
         parts = self.aleatoric, self.epistemic, self.functions
-        return EpistemicNormal(mean, *(p if p is None else change(p, "scale") for p in parts))
+        changed: list[Any] = [p if p is None else change(p, "scale") for p in parts]
+        return EpistemicNormal(mean, *changed)
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         shape = n_samples, *self.mean.shape

@@ -258,9 +258,10 @@ class Columns:
             for i, value in enumerate(names):
                 # Whole numbers are read as floats if values are missing: 1.0 is "1", too.
                 is_whole = isinstance(value, float | np.floating) and float(value).is_integer()
-                is_bytes = isinstance(value, bytes)
-                value = int(value) if is_whole else value
-                texts[i] = value.decode(errors="replace") if is_bytes else str(value)
+                if isinstance(value, bytes):
+                    texts[i] = value.decode(errors="replace")
+                else:
+                    texts[i] = str(int(value) if is_whole else value)
             # Different values can have the same text, as 1 and "1": merge them.
             places, names = pd.factorize(texts)
             codes = np.append(places, -1)[codes]
