@@ -146,9 +146,11 @@ def test_words_are_not_told(words, recwarn):
     assert not recwarn
 
 
-@pytest.mark.parametrize(
-    "dates", ["Jan 15;Feb 16", "13/01/2021;01/13/2021", "2021-03-04;24.03.2021"]
-)
+# Without a year a date is one only to newer pandas.
+WITHOUT_YEAR = ["Jan 15;Feb 16"] if pd.notna(pd.to_datetime("Jan 15", errors="coerce")) else []
+
+
+@pytest.mark.parametrize("dates", [*WITHOUT_YEAR, "13/01/2021;01/13/2021", "2021-03-04;24.03.2021"])
 def test_dates_of_unclear_order_are_told_without_code(dates):
     with pytest.warns(TableWarning, match="holds dates .*pandas.to_datetime with their `format`"):
         TablePreprocessor().fit(pd.DataFrame({"a": dates.split(";") * 4}))

@@ -31,7 +31,6 @@ from skuq.estimators._calibration._out_of_fold import (
     FittedProbabilities,
     check_estimator,
     fit_and_predict,
-    has_tags,
     inherit_tags,
     learns_nothing,
     make_folds,
@@ -541,7 +540,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        if has_tags(self.estimator):
+        if hasattr(self.estimator, "__sklearn_tags__"):
             tags.target_tags.multi_output = get_tags(self.estimator).target_tags.multi_output
         return tags
 

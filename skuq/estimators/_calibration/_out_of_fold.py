@@ -113,22 +113,14 @@ class FittedProbabilities(ClassifierMixin, FittedModel):
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
 
-def has_tags(estimator: Any) -> bool:
-    """Whether an object is an estimator of scikit-learn, or like one."""
-    try:
-        get_tags(estimator)
-    except AttributeError:
-        return False
-    return True
-
-
 def check_estimator(name: str, estimator: Any, is_kind: Callable[[Any], bool], prefit: bool) -> Any:
     """Check the kind of an estimator, and with `prefit` that it is fitted.
 
     Return it; with `prefit` any other model that predicts is wrapped.
     """
     kind = is_kind.__name__.removeprefix("is_")
-    if not has_tags(estimator) and (hasattr(estimator, "predict") or callable(estimator)):
+    is_estimator = hasattr(estimator, "__sklearn_tags__")
+    if not is_estimator and (hasattr(estimator, "predict") or callable(estimator)):
         if not prefit:
             raise TypeError(
                 f"{name} must be a scikit-learn {kind}. {type(estimator).__name__} is none: give "
@@ -136,7 +128,7 @@ def check_estimator(name: str, estimator: Any, is_kind: Callable[[Any], bool], p
                 f"or DeepEnsemble{kind.capitalize()}(network=...), which trains your architecture."
             )
         return (FittedProbabilities if kind == "classifier" else FittedRegression)(estimator)
-    if not has_tags(estimator) or not is_kind(estimator):
+    if not is_estimator or not is_kind(estimator):
         raise ValueError(f"{name} must be a {kind}. Got {estimator!r}.")
     if prefit:
         try:
@@ -199,7 +191,7 @@ def weight_params(estimator: Any, sample_weight: Any, name: str) -> dict[str, An
 
 def inherit_tags(tags, estimators):
     """Set tags so that only inputs are accepted that all inner estimators accept."""
-    inner = [get_tags(estimator).input_tags for estimator in estimators if has_tags(estimator)]
+    inner = [get_tags(e).input_tags for e in estimators if hasattr(e, "__sklearn_tags__")]
     tags.input_tags.allow_nan = all(tag.allow_nan for tag in inner)
     tags.input_tags.sparse = all(tag.sparse for tag in inner)
     tags.input_tags.pairwise = any(tag.pairwise for tag in inner)
