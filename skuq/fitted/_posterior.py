@@ -33,8 +33,9 @@ from skuq.predictive._posterior import Posterior, quasi_random_normals
 from skuq.tables._scaling import ImageScaling, hard_clip
 from skuq.tables._targets import normal_components
 
-#: NOMU's smallest standard deviation of the standardised y: a distribution needs some width.
 _TINY = 1e-30  # keeps the gradient of a root finite at 0
+_AGREES = 1e-12  # difference of members' means below which they agree, in standardised y
+#: NOMU's smallest standard deviation of the standardised y: a distribution needs some width.
 SMALLEST_STD = 1e-9
 
 
@@ -208,7 +209,8 @@ class _MemberMeans:
             means, _, variance = calibrated_moments(components, weights, calibration, xp)
             if self.shared:  # in directions in which the members differ from their mean
                 apart = means - xp.tensordot(weights, means, axes=1)
-                apart = apart * xp.sqrt(weights)[:, None, None]
+                # Members that agree, such as a single one, are off alike.
+                apart = (apart + _AGREES) * xp.sqrt(weights)[:, None, None]
                 length = xp.sum(xp.square(apart), axis=0) + _TINY
                 functions.append(apart * xp.sqrt((variance + _TINY) / length))
         elif self.head is not None:

@@ -84,9 +84,14 @@ class NormalMembers(Mixture):
 
     @property
     def _directions(self) -> np.ndarray:
-        """Directions (K, n[, m]) of length 1, in which the members differ from their mean."""
+        """Directions (K, n[, m]) of length 1, in which the members differ from their mean.
+
+        Where they agree, as a single member does with itself, all are off alike.
+        """
         directions = self._weighted_distances
-        return directions / np.sqrt(np.maximum((directions**2).sum(axis=0), _TINY))
+        length = (directions**2).sum(axis=0)
+        alike = np.sqrt(self.weights).reshape(-1, *[1] * (directions.ndim - 1))
+        return np.where(length > _TINY, directions / np.sqrt(np.maximum(length, _TINY)), alike)
 
     @property
     def functions(self) -> np.ndarray | None:

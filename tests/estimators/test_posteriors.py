@@ -167,6 +167,16 @@ def test_posterior_fn_has_the_predicted_moments(fitted, elsewhere, name, n_outpu
     assert draws.std(axis=0).min() > 0
 
 
+def test_posterior_fn_of_a_single_member_has_the_errors_of_its_calibration(fitted, elsewhere):
+    ensemble = fitted("deep").fitted_
+    targets = ensemble.targets.with_calibration(1.0, 0.0, ((1.0, 0.0, 0.6), (1.0, 0.9, 0.4)))
+    one = replace(ensemble, targets=targets, members=ensemble.members[:1], weights=np.ones(1))
+    draws = one.posterior(16, np.random.default_rng(0))(elsewhere)
+    parts = one.distribution(elsewhere).uncertainty()
+    assert parts.epistemic.min() > 0.1
+    assert_allclose(draws.std(axis=0), parts.epistemic, rtol=1e-5)
+
+
 @pytest.mark.parametrize(("name", "n_outputs"), CASES + ASYMMETRIC)
 def test_posterior_fn_of_tensors_has_exact_gradients(fitted, elsewhere, name, n_outputs):
     posterior = fitted(name, n_outputs).posterior_fn(16, random_state=0)

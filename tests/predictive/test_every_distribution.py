@@ -331,6 +331,14 @@ def test_one_member_has_no_epistemic_part(kind):
     assert m.uncertainty(1).total == m.std
 
 
+@pytest.mark.parametrize("kind", ["shared", "shared_nested", "transformed_shared"])
+def test_a_single_member_draws_what_it_is_off_by(kind):
+    m = make(kind, (3,), k=1)
+    assert (m.epistemic_variance > 0).all()
+    assert_allclose(np.square(m.shared_functions).sum(axis=0), m.epistemic_variance, rtol=1e-12)
+    assert_allclose(m.sample(40_000, rng=0).std(axis=1), m.std, rtol=0.03)
+
+
 @pytest.mark.parametrize("kind", SPREAD)
 @shapes
 def test_spread_is_epistemic_and_shared_by_the_rows_of_a_draw(kind, shape):
