@@ -219,7 +219,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path):
     script = tmp_path / "search.py"
     script.write_text(
         "import os, sys, time\n"
-        "from skuq.search import open_slots\n"
+        "from skuq.search._slots import open_slots\n"
         "def evaluate(configuration, seed):\n"
         "    print(os.getpid(), flush=True)\n"
         "    time.sleep(600)\n"
