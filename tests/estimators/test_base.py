@@ -308,7 +308,12 @@ REFUSALS = [
         for other, kinds in ((None, "NoneType and str"), (1, "int and str"))
         for labels in (mixed("a", other, "a", other), mixed(other, "a", other, "a"))
     ),
-    (CLASSES, X, mixed(True, False, True, False), r"bool as objects, .*asarray\(y\).astype\(bool\)"),
+    (
+        CLASSES,
+        X,
+        mixed(True, False, True, False),
+        r"bool as objects, .*asarray\(y\).astype\(bool\)",
+    ),
     (
         DeepEnsembleRegressor(),
         X,
