@@ -332,7 +332,7 @@ class TreeDecoder:
                     raise FileFormatError(f"npy files of version {version} are not read")
                 shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
                 check_dtype(dtype)
-                n_bytes = len(data) - file.tell()
+                n_bytes = len(data) - file.tell()  # memory is allocated for these only
                 if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != n_bytes:
                     raise FileFormatError(
                         f"an array declares {shape} of {dtype}, but {n_bytes} bytes follow"

@@ -608,9 +608,9 @@ def fit_class_mixture(
         weights = found[:-1] / found[:-1].sum()
     # Posterior probability that models do not predict better than the shares alone.
     gain = fit - np.average(np.log(shares)[codes], weights=weight)
-    useless = expit(-n_effective * gain / _ROWS_PER_INDEPENDENT_ROW)
+    p_shares = expit(-n_effective * gain / _ROWS_PER_INDEPENDENT_ROW)
     judged = np.bincount(codes, weight, minlength=len(shares)) > 0
-    added = found[-1] + useless * (1 - found[-1])
+    added = found[-1] + p_shares * (1 - found[-1])
     return weights, temperature, shares * np.where(judged, added, 1.0)
 
 

@@ -53,14 +53,8 @@ def fits(fit: Any = None, *, prefer_skip_nested_validation: bool = True) -> Any:
     if fit is None:
         return functools.partial(fits, prefer_skip_nested_validation=prefer_skip_nested_validation)
 
-    signature = inspect.signature(fit)
-
     @functools.wraps(fit)
     def fit_a_copy(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            signature.bind(self, *args, **kwargs)
-        except TypeError as error:  # Python would name the base class that has `fit`
-            raise TypeError(f"{type(self).__name__}.fit() {error}") from None
         new = object.__new__(type(self))  # `copy` would call what subclasses make of it
         warm = getattr(self, "warm_start", False)
         for name, value in vars(self).items():
@@ -75,18 +69,22 @@ def fits(fit: Any = None, *, prefer_skip_nested_validation: bool = True) -> Any:
         self.__dict__ = vars(new)
         return self
 
-    signature = inspect.signature(fit_a_copy)
+    signature = inspect.signature(fit)
 
-    # Calls scikit-learn's callbacks (1.9 and later) at the start, for each step that `Progress`
-    # counts, and at the end, when they can use the fitted estimator.
-
-    @functools.wraps(fit_a_copy)
+    @functools.wraps(fit)
     def fit_with_callbacks(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # scikit-learn (1.9 and later) calls callbacks at the start, for each step that `Progress`
+        # counts, and at the end, when they can use the fitted estimator. After an error
+        # `fit_context` ends them.
+        try:
+            given = signature.bind(self, *args, **kwargs)
+        except TypeError as error:  # Python would name the base class that has `fit`
+            raise TypeError(f"{type(self).__name__}.fit() {error}") from None
         # Without callbacks of its own, an estimator inside of another one is silent.
         if not getattr(self, "_skl_callbacks", None):
             with listening(None):
                 return fit_a_copy(self, *args, **kwargs)
-        _, X, y, *_ = signature.bind(self, *args, **kwargs).arguments.values()
+        _, X, y, *_ = given.arguments.values()
         context = self._init_callback_context(max_subtasks=None)
         context.call_on_fit_task_begin(estimator=self, X=X, y=y)
 

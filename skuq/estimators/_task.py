@@ -71,7 +71,7 @@ class Task:
     data : TrainingData or None
         Standardised rows of `splits`; None before `split`.
     linear : tuple of kernel (n_features, n_raw) and bias (n_raw,), or None
-        Frozen linear part of the networks, from `leave_ridge`.
+        Frozen linear part of the networks, from `with_linear_part`.
     """
 
     inputs: Any
@@ -135,14 +135,15 @@ class Task:
         data = splits.training_data(self.inputs, self.targets)
         return replace(self, splits=splits, data=data)
 
-    def leave_ridge(self) -> Task:
-        """Return the task of what ridge regression leaves, if X has more columns than rows.
+    def with_linear_part(self) -> Task:
+        """Return the task with a frozen linear part of all networks, if X is wide.
 
-        There networks follow the directions in which X varies most, and miss what ridge regression
-        finds in others. It becomes a frozen linear part of all networks; of tabular ones only if X
-        has an effective rank below a quarter of the rows, as spectra have. Targets are moved by the
-        difference between its fit of a row and its prediction without the row (leave-one-out), so
-        that the errors to learn are as large as those of new rows.
+        Of tables with more columns than rows networks learn the directions in which X varies most,
+        and miss what ridge regression finds in others. So ridge regression becomes a part of them,
+        and they learn its residuals; tabular networks only if X has an effective rank below a
+        quarter of the rows, as spectra have. Targets are moved by the difference between the fit
+        of a row and the prediction without the row (leave-one-out), so that residuals are as large
+        as those of new rows.
         """
         data, targets = self.data, self.targets
         n_rows, n_columns = np.count_nonzero(data.weight), data.x.shape[1]

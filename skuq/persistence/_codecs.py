@@ -279,7 +279,8 @@ def dump_foreign(value: Any, where: Any) -> np.ndarray | None:
         try:
             data = skops.io.dumps(value)
         except RecursionError:
-            # A copy whose requests of metadata only name the estimator that they belong to.
+            # From scikit-learn 1.9 on requests of metadata hold the estimator that they belong to,
+            # a circle that skops cannot write. In this copy they only name it.
             copied = io.BytesIO()
             _RequestsByName(copied).dump(value)
             data = skops.io.dumps(pickle.loads(copied.getvalue()))

@@ -346,7 +346,7 @@ def out_of_fold_splits(
         If `cv` does not put every row into exactly one test fold, or tests on training rows.
     """
     if groups is not None:
-        # NumPy cannot sort None among names, or numbers among texts.
+        # Splitters sort groups, and NumPy cannot sort None among names, or numbers among texts.
         is_mixed = groups.dtype == object and len(set(map(type, groups))) > 1
         groups = group_codes(groups) if is_mixed or pd.isna(groups).any() else groups
     n, splits, given = len(y), [], f"Got {_short_repr(cv)}."

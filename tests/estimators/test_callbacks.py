@@ -114,3 +114,9 @@ def test_save_leaves_callbacks_out(tmp_path):
     loaded = skuq.load(tmp_path / "model.skuq")
     assert not hasattr(loaded, "_skl_callbacks") and not hasattr(loaded, "_parent_callback_ctx")
     assert_array_equal(loaded.predict(X), model.predict(X))
+
+
+def test_a_fit_without_y_names_the_estimator():
+    model = skuq.DeepEnsembleRegressor(2, **SMALL).set_callbacks(Recorder())
+    with pytest.raises(TypeError, match=r"DeepEnsembleRegressor.fit\(\) missing .* 'y'"):
+        model.fit(X)

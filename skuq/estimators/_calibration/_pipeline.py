@@ -75,7 +75,7 @@ def _delegate(documented):
 
 
 def _delegate_update(documented):
-    """Make a method that transforms X, if it is given, and changes or describes the last step.
+    """Make a method that transforms X, if it is given, and calls that of the last step itself.
 
     Where the last step would return itself, the pipeline returns itself.
     """
@@ -100,7 +100,7 @@ _take_over_lock = threading.Lock()
 
 
 def _is_fitted_in_place(step):
-    """Tell whether a step is an object of Python with `fit`, of scikit-learn's kind or alike."""
+    """Tell whether a step is an estimator, or another plain Python object that `fit` changes."""
     plain = type(step).__new__ is object.__new__ and hasattr(step, "__dict__")
     return isinstance(step, BaseEstimator) or (plain and hasattr(step, "fit"))
 

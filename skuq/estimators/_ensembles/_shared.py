@@ -140,12 +140,12 @@ def build_network(network: Any, task: Task, *, dropout: float | None = None) -> 
     -------
     model : keras.Model
     task : Task
-        That of `leave_ridge` for a plain network.
+        For a plain network that of `with_linear_part`.
     """
     if not isinstance(network, MLP):
         input_shape, n_raw = task.data.x.shape[1:], task.targets.head.n_raw
         return build_checked(network, input_shape, n_raw, "`network`"), task
-    task = task.leave_ridge()
+    task = task.with_linear_part()
     return network.build(task.data.x.shape[1:], task.targets.head, dropout, task.linear), task
 
 

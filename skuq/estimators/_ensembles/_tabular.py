@@ -117,7 +117,7 @@ class _TabularEnsemble:
         )
         kinds, n_members = list_kinds(self, task, network)
         # The k-th members of all kinds have the same split, so that kinds can be compared.
-        task = split_rows(self, task, math.ceil(n_members / len(kinds))).leave_ridge()
+        task = split_rows(self, task, math.ceil(n_members / len(kinds))).with_linear_part()
         members, origins = train_kinds(self, task, network, kinds, given, n_members)
         kept = find_completed(members)
         members, origins = [members[k] for k in kept], [origins[k] for k in kept]

@@ -59,13 +59,14 @@ def split_parts(
                 '`groups` cannot be kept together with validation="gaps". Drop one of them.'
             )
         folds = KFold(min(_N_GAPS, n), shuffle=True, random_state=seed)
-        # Folds that hold out the middle third of the rows along features drawn at random.
+        # Folds that hold out the middle third of the rows along features drawn at random, as the
+        # UCI gap splits do (Foong et al. 2019).
         X, third = rows.X, len(rows.X) // 3
         if not third:
             raise ValueError(
                 f'validation="gaps" holds out thirds of the rows. Got n_samples={len(X)}.'
             )
-        features = np.flatnonzero(np.ptp(X, axis=0) > 0)
+        features = np.flatnonzero(np.ptp(X, axis=0) > 0)  # constant ones have no middle
         gaps: list[Part] = []
         for feature in generator(entropy, "gaps").permutation(features)[:_N_GAPS]:
             order = np.argsort(X[:, feature], kind="stable")

@@ -205,7 +205,7 @@ class SearchEstimator:
             if store is not None:
                 task = replace(task, entropy=store.entropy or task.entropy)
             task = task.with_splits(splits or task.make_splits(validation))
-            task = task.leave_ridge() if isinstance(plan.space, TabularSpace) else task
+            task = task.with_linear_part() if isinstance(plan.space, TabularSpace) else task
             warn_of_few_validation_rows(task.splits, task.shifted)
             search, decisions = self._make_search(plan, task, store, started)
             # Everything that is known before the first trial: the scales, and no networks.
