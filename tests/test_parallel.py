@@ -120,7 +120,10 @@ def blas_threads():
     return {p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"}
 
 
-def test_one_thread_if_small_leaves_the_number_of_threads_as_it_was():
+def test_one_thread_if_small_leaves_the_number_of_threads_as_it_was(monkeypatch):
+    # Apart from threads of other tests, which may still be limited.
+    fresh = {"n_users": 0, "limiter": None, "libraries": None}
+    monkeypatch.setattr("skuq._utils._environment._LIMIT", fresh)
     with threadpool_limits(2, user_api="blas"):
         with one_thread_if_small(100):
             assert blas_threads() == {1}
