@@ -17,6 +17,7 @@ from tiers import slow_after
 
 from skuq import AutoDEUQRegressor, DeepEnsembleRegressor, MCDropoutRegressor, NEONRegressor
 from skuq._utils._environment import one_thread_if_small
+from skuq.backend import _processes
 from skuq.networks import MLP, OperatorNetwork
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
@@ -120,10 +121,8 @@ def blas_threads():
     return {p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"}
 
 
-def test_one_thread_if_small_leaves_the_number_of_threads_as_it_was(monkeypatch):
-    # Apart from threads of other tests, which may still be limited.
-    fresh = {"n_users": 0, "limiter": None, "libraries": None}
-    monkeypatch.setattr("skuq._utils._environment._LIMIT", fresh)
+def test_one_thread_if_small_leaves_the_number_of_threads_as_it_was():
+    _processes._finish_work()  # threads of other tests, which set the limit, too
     with threadpool_limits(2, user_api="blas"):
         with one_thread_if_small(100):
             assert blas_threads() == {1}

@@ -6,6 +6,7 @@ import threadpoolctl
 from numpy.testing import assert_allclose, assert_array_equal
 from plans import bin_edges, draw_variables, make_plan
 
+from skuq.backend import _processes
 from skuq.networks import GaussianHead, build_mlp, build_tabular
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, predict_members, train
@@ -175,11 +176,9 @@ def test_many_rows_give_what_few_rows_give(activation):
     assert_allclose(expected, np.concatenate(few), rtol=1e-11, atol=1e-11)
 
 
-def test_products_of_many_rows_run_on_one_thread(monkeypatch):
+def test_products_of_many_rows_run_on_one_thread():
     """They are so small that threads would only wait: ten times the processor time."""
-    # Apart from threads of other tests, which may still be limited.
-    fresh = {"n_users": 0, "limiter": None, "libraries": None}
-    monkeypatch.setattr("skuq._utils._environment._LIMIT", fresh)
+    _processes._finish_work()  # threads of other tests, which set the limit, too
     model = build_mlp((6,), 2, (64,), dropout=0.1)
     job = TrainingJob.of_model(model, GaussianHead(), Recipe(epochs=1), [0])
     members = train(job, TrainingData.without_validation(X, X[:, :1], np.ones(40)))

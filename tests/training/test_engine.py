@@ -370,7 +370,7 @@ def test_the_first_program_through_xla_is_quiet():
 def test_attention_starts_with_the_scale_of_keras():
     inputs = keras.Input((10, 32))
     attention = keras.layers.MultiHeadAttention(8, 16)(inputs, inputs)
-    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(attention)))
+    model = keras.Model(inputs, keras.layers.Dense(20)(keras.layers.Flatten()(attention)))
     flat, _ = draw_variables(model, 0)
     ends = np.cumsum([math.prod(v.shape) for v in model.trainable_variables])[:-1]
     for variable, drawn in zip(model.trainable_variables, np.split(flat, ends)):
