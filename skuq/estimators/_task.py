@@ -41,7 +41,6 @@ _WIDE, _MOST_RIDGE_ROWS = 20, 3000
 _PENALTIES = np.logspace(-8, 4, 37)
 _LOW_RANK = 0.25  # largest effective rank, as a share of the rows, for tabular networks
 
-
 # Validation rows from which a range can be compared with that of the training rows.
 _MIN_ROWS = 10
 
@@ -138,11 +137,11 @@ class Task:
     def with_linear_part(self) -> Task:
         """Return the task with a frozen linear part of all networks, if X is wide.
 
-        Of tables with more columns than rows networks learn the directions in which X varies most,
-        and miss what ridge regression finds in others. So ridge regression becomes a part of them,
-        and they learn its residuals; tabular networks only if X has an effective rank below a
-        quarter of the rows, as spectra have. Targets are moved by the difference between the fit
-        of a row and the prediction without the row (leave-one-out), so that residuals are as large
+        If a table has more columns than rows, networks learn the directions in which X varies most.
+        Ridge regression finds more in the other directions. So it becomes a part of the networks,
+        which learn its residuals. Tabular networks get it only if the effective rank of X is below
+        a quarter of the rows, as in spectra. Each target is moved by the difference between the fit
+        of its row and the prediction without that row (leave-one-out). Residuals are then as large
         as those of new rows.
         """
         data, targets = self.data, self.targets

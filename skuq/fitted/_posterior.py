@@ -209,7 +209,7 @@ class _MemberMeans:
             means, _, variance = calibrated_moments(components, weights, calibration, xp)
             if self.shared:  # in directions in which the members differ from their mean
                 apart = means - xp.tensordot(weights, means, axes=1)
-                # Members that agree, such as a single one, are off alike.
+                # Members that agree, such as a single one, have the same error.
                 apart = (apart + _AGREES) * xp.sqrt(weights)[:, None, None]
                 length = xp.sum(xp.square(apart), axis=0) + _TINY
                 functions.append(apart * xp.sqrt((variance + _TINY) / length))

@@ -497,7 +497,6 @@ _PRIOR_ROWS = 100  # weight of "no correction", in rows
 _BOUNDS = [(-6.0, 6.0), (-20.0, 6.0)]  # of the logarithms of the squared factor and floor
 _FLOORS = (-8.0, -4.0, -1.0)  # where the search for the second begins
 
-
 # The defensive component: its share where no row has been held out, the number of rows in which
 # that falls by a factor of e, and the rows that y's own spread counts as in its width.
 _DEFENSIVE_SHARE, _DEFENSIVE_ROWS, _SPREAD_ROWS = 0.4, 40, 8

@@ -86,7 +86,7 @@ class NormalMembers(Mixture):
     def _directions(self) -> np.ndarray:
         """Directions (K, n[, m]) of length 1, in which the members differ from their mean.
 
-        Where they agree, as a single member does with itself, all are off alike.
+        Where members agree, and where there is only one, all have the same error.
         """
         directions = self._weighted_distances
         length = (directions**2).sum(axis=0)

@@ -265,7 +265,7 @@ def test_calibration_is_of_out_of_fold_rows(fitted, wave):
     scales, floors, shares = np.transpose(tail)
     stretched = shares @ scales**2 * noise + shares @ floors**2 * unit**2
     assert_allclose(scaled.total**2, stretched + (factor * other.epistemic) ** 2)
-    # What the model may be wrong by, beyond the trials' disagreement, is epistemic.
+    # The model's error beyond the trials' disagreement is epistemic.
     moved = scaled.epistemic**2 - (factor * other.epistemic) ** 2
     assert (moved <= 1.001 * (shares @ floors * unit) ** 2).all()
 

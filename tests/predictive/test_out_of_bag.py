@@ -102,7 +102,7 @@ def test_few_rows_bound_what_a_far_error_costs(n_rows, error):
     raw = np.tile([0.0, -5.0], (2, 4, 1))
     calibrated = targets.fit(y).with_calibration(1.0, 0.0, tail).distribution(raw, given[3])
     assert calibrated.log_prob(np.full(4, floor)).min() > np.log(share / floor) - 1.5
-    # What the model may be wrong by is epistemic.
+    # The possible error of the model is epistemic.
     assert (calibrated.epistemic_variance > 0.8 * (share * floor) ** 2).all()
     total = calibrated.aleatoric_variance + calibrated.epistemic_variance
     assert_allclose(total, calibrated.variance)

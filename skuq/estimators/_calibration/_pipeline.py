@@ -77,7 +77,7 @@ def _delegate(documented):
 def _delegate_update(documented):
     """Make a method that transforms X, if it is given, and calls that of the last step itself.
 
-    Where the last step would return itself, the pipeline returns itself.
+    If that method returns the last step, this one returns the pipeline.
     """
     name = documented.__name__
     rows = next(n for n in inspect.signature(documented).parameters if n != "self")

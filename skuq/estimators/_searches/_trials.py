@@ -182,7 +182,7 @@ def warn_of_few_members(estimator: Any, rule: SelectionRule, n_members: int) -> 
     estimator : SearchEstimator
         Fitted, with the ensemble that predicts.
     rule : SelectionRule
-        What has selected it; its `min_members` are aimed at.
+        Rule that selected the ensemble, with the number of members that it should have at least.
     n_members : int
         Number of members asked for.
     """
