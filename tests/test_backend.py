@@ -15,7 +15,8 @@ from processes import run_python
 from tiers import slow
 
 from skuq import DeepEnsembleRegressor, TabularEnsembleRegressor, backend
-from skuq.backend import _keras, _processes
+from skuq._utils._environment import without_collection
+from skuq.backend import _processes
 from skuq.networks import build_mlp
 
 
@@ -24,7 +25,7 @@ def test_garbage_collection_is_paused_and_restored(was_enabled):
     enabled_before = gc.isenabled()
     try:
         (gc.enable if was_enabled else gc.disable)()
-        with pytest.raises(ImportError), _keras._without_collection():
+        with pytest.raises(ImportError), without_collection():
             assert not gc.isenabled()
             raise ImportError
         assert gc.isenabled() == was_enabled

@@ -12,12 +12,9 @@ from numpy.testing import assert_array_equal
 from processes import run_python
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
-from threadpoolctl import threadpool_info, threadpool_limits
 from tiers import slow_after
 
 from skuq import AutoDEUQRegressor, DeepEnsembleRegressor, MCDropoutRegressor, NEONRegressor
-from skuq._utils._environment import one_thread_if_small
-from skuq.backend import _processes
 from skuq.networks import MLP, OperatorNetwork
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
@@ -117,23 +114,30 @@ def test_catalog_dir_is_shared_by_folds_in_processes(tiny_space, table, tmp_path
     assert {file: file.stat().st_mtime_ns for file in written} == written
 
 
-def blas_threads():
-    return {p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"}
+# In a process of its own: another test's thread may set the limit of this one.
+LIMITS = """
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from skuq._utils._environment import one_thread_if_small
+
+def told():
+    print({p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"}, end="")
+
+with threadpool_limits(2, user_api="blas"):
+    with one_thread_if_small(100):
+        told()
+    with one_thread_if_small(10_000):
+        told()
+    told()
+    first, second = one_thread_if_small(1), one_thread_if_small(1)  # as two threads overlap
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    told()
+    second.__exit__(None, None, None)
+    told()
+"""
 
 
 def test_one_thread_if_small_leaves_the_number_of_threads_as_it_was():
-    _processes._finish_work()  # threads of other tests, which set the limit, too
-    with threadpool_limits(2, user_api="blas"):
-        with one_thread_if_small(100):
-            assert blas_threads() == {1}
-        with one_thread_if_small(10_000):
-            assert blas_threads() == {2}
-        assert blas_threads() == {2}
-        # Also where two threads overlap.
-        first, second = one_thread_if_small(1), one_thread_if_small(1)
-        first.__enter__()
-        second.__enter__()
-        first.__exit__(None, None, None)
-        assert blas_threads() == {1}
-        second.__exit__(None, None, None)
-        assert blas_threads() == {2}
+    assert run_python(LIMITS).stdout == "{1}{2}{2}{1}{2}"

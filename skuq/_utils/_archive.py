@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 import skuq
+from skuq._utils._environment import without_collection
 from skuq._utils._trees import (
     MAX_NODES,
     MAX_PRICE,
@@ -249,7 +250,7 @@ def from_bytes(
             )
         document = read_json(parts.pop(_TREE))
     decoder = TreeDecoder(parts, restore, found)
-    with refuse_broken(_Source(source, decoder)):
+    with refuse_broken(_Source(source, decoder)), without_collection():
         return decoder.decode(document)
 
 

@@ -6,13 +6,13 @@ While it loads, TensorFlow writes to file descriptor 2 from C++, whatever its lo
 
 import contextlib
 import functools
-import gc
 import os
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
 
+from skuq._utils._environment import without_collection
 from skuq.backend import _processes
 
 __all__ = ["keras", "ops", "quiet_stderr", "wake_xla"]
@@ -59,18 +59,6 @@ def quiet_stderr() -> Iterator[None]:
             os.close(saved)
 
 
-@contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """Pause Python's garbage collector, which takes a quarter of the time of a large import."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 @functools.cache
 def wake_xla() -> None:
     """Run XLA's first compilation without its messages, which ignore the log level."""
@@ -90,7 +78,7 @@ def _check_backend(name: str) -> None:
 
 if "keras" not in sys.modules:  # otherwise the variable may have changed since
     _check_backend(os.environ["KERAS_BACKEND"])
-with quiet_stderr(), _without_collection():
+with quiet_stderr(), without_collection():
     import keras
     from keras import ops
 
