@@ -393,7 +393,7 @@ def split_verdict():
     told = []
     for method, title in {
         "tabular": "the tabular ensemble",
-        "autodeuq": "AutoDEUQ",
+        "autodeuq": "AutoDEUQ (former defaults)",
         "neon": "NEON",
         "plain": "the plain ensemble",
         "mc dropout": "Monte Carlo dropout",
@@ -405,8 +405,8 @@ def split_verdict():
         medians = [np.median(found) for found in factors.values()]
         told.append(f"{min(medians):.1f} to {max(medians):.1f} for {title}")
     return (
-        "On synthetic problems, where the truth is known, errors of the mean are so many times the "
-        f"epistemic standard deviation (1 is right): {'; '.join(told)}."
+        "On synthetic problems, where the truth is known, the error of the mean divided by the "
+        f"epistemic standard deviation (1 is right) is {'; '.join(told)}."
     )
 
 

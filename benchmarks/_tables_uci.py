@@ -202,7 +202,7 @@ def autodeuq_rivals():
         sources = {"**AutoDEUQ, 100 trials**": runs}
         for method in ("plain", "tabular", "gaussian process", "ngboost", "catboost"):
             found = records("leaderboard", part="regression", set=name, method=method)
-            label = FIELD[method].strip("*").replace("skuq, ", "deep ensemble, ")
+            label = f"{method} ensemble" if method in ("plain", "tabular") else FIELD[method]
             sources[label] = [r for r in found if r["split"] in splits]
         cells = [f"{mean(values(r, 'nll'))} ({mean(values(r, 'rmse'))})" for r in sources.values()]
         for method in ("AutoDEUQ", "deep ensemble", "hyper ensemble"):

@@ -86,6 +86,17 @@ def test_costs_in_words_are_those_of_the_table():
         assert all(least <= s <= most for s in seconds)
 
 
+def test_quoted_messages_are_those_of_the_code():
+    """The tables of troubles and warnings begin with what skuq says, "…" for what varies."""
+    source = "".join(path.read_text() for path in (ROOT / "skuq").rglob("*.py"))
+    source = re.sub(r'"\n\s*f?"', "", source)  # strings go on in the next line
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    quotes = re.findall(r'^\| (?:`\w+` \| )?"(.+?)" \|', page, re.MULTILINE)
+    assert len(quotes) > 10
+    pieces = [piece.strip() for quote in quotes for piece in re.split(r"…|\d+", quote)]
+    assert not [piece for piece in pieces if piece not in source]
+
+
 GUIDES = sorted(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)
 LOG = re.compile(r"^\*\*Not stored\.\*\*.*?(?:\n\n(?![|-])|\Z)", re.MULTILINE | re.DOTALL)
 METHODS = sorted((ROOT / "docs" / "methods").glob("*.md"))

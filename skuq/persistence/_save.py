@@ -290,6 +290,16 @@ def save(estimator: Any, path: str | PathLike[str]) -> None:
 def dumps(estimator: Any) -> bytes:
     """Encode an estimator or catalog as the bytes of the file that `save` writes.
 
+    Parameters
+    ----------
+    estimator : estimator of skuq, pipeline or Catalog
+        What is saved, fitted or not.
+
+    Returns
+    -------
+    data : bytes
+        The whole file.
+
     Examples
     --------
     >>> from skuq import DeepEnsembleRegressor
@@ -371,7 +381,19 @@ def load(
 def loads(
     data: bytes, *, parts: dict[str, Any] | None = None, trusted: Sequence[str | type] | None = None
 ) -> Any:
-    """Decode what `dumps` has written; see `load`.
+    """Decode what `dumps` has written.
+
+    Parameters
+    ----------
+    data : bytes
+        The whole file.
+    parts, trusted
+        As for `load`.
+
+    Returns
+    -------
+    estimator : estimator of skuq, pipeline or Catalog
+        As it was saved.
 
     Examples
     --------

@@ -153,7 +153,9 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
 
     References
     ----------
-    "Deep ensembles with hierarchical diversity pruning", Algorithms 1 to 3.
+    Anonymous authors, "Deep Ensembles with Hierarchical Diversity Pruning", under review at ICLR
+    2021, Algorithms 1 to 3. Later version: Y. Wu, K.-H. Chow, W. Wei, L. Liu, "Hierarchical Pruning
+    of Deep Ensembles with Focal Diversity", 2023.
 
     Examples
     --------
