@@ -443,14 +443,19 @@ def rows(record, part):
     ]
 
 
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
+MARKERS = "os^DvPX"
+
+
 def draw(stored, path):
     """Draw the regret of each search against its number of trials."""
     figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained", sharey=True)
     for ax, (kind, record) in zip(axes, stored.items()):
         for name, regrets in record["regrets"].items():
             mean, error = np.mean(regrets, axis=0), np.std(regrets, axis=0, ddof=1)
-            error, color = error / np.sqrt(len(regrets)), f"C{list(NAMES).index(name)}"
-            ax.plot(record["sizes"], mean, marker="o", color=color, label=NAMES[name])
+            error, color = error / np.sqrt(len(regrets)), COLOURS[list(NAMES).index(name)]
+            style = {"color": color, "marker": MARKERS[list(NAMES).index(name)]}
+            ax.plot(record["sizes"], mean, label=NAMES[name], **style)
             ax.fill_between(record["sizes"], mean - error, mean + error, color=color, alpha=0.12)
         ax.set_title(f"{len(record['sets'])} sets of {kind}")
         ax.set_xlabel("trials")

@@ -73,7 +73,7 @@ X, y = make_friedman1(800, random_state=0)
 y += 5 * X[:, 5] * np.random.default_rng(0).normal(size=800)
 X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, random_state=0)
 forest = RandomForestRegressor(200, random_state=0)
-for method, colour in (("scale", "0.6"), ("conditional", "C0")):
+for method, colour in (("scale", "0.6"), ("conditional", "#0072B2")):
     model = CalibratedUncertaintyRegressor(forest, method, cv=folds).fit(X_train, y_train)
     low, high = model.predict_interval(X_test, coverage=0.9).T
     held, nll = coverage_score(y_test, low, high), -model.log_prob(X_test, y_test).mean()

@@ -143,7 +143,8 @@ def draw_search(axes, model):
 
 
 def draw_catalog(axes, model):
-    plotting.CatalogDisplay.from_estimator(model, score_name="NLL", ax=axes[0])
+    shown = ["node_1", "optimizer", "learning_rate", "batch_size"]
+    plotting.CatalogDisplay.from_estimator(model, decisions=shown, score_name="NLL", ax=axes[0])
     plotting.CatalogDisplay.from_estimator(model, kind="importance", score_name="NLL", ax=axes[1])
 
 

@@ -27,6 +27,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 warnings.simplefilter("ignore")
 LINE = np.linspace(-3, 3, 301)[:, None]
+BLUE, ORANGE, SKY = "#0072B2", "#D55E00", "#56B4E9"
 
 
 def truth(X):
@@ -56,6 +57,14 @@ def predict(model):
     return mean, std, np.sqrt(np.maximum(std**2 - added, 0))
 
 
+def label_axes(axes, x, y):
+    """Label the outer axes only."""
+    for axis in axes[-1]:
+        axis.set_xlabel(x)
+    for axis in axes[:, 0]:
+        axis.set_ylabel(y)
+
+
 # %%
 # Two moons: the largest probability, and the part of the entropy that is epistemic.
 def draw_classes(out):
@@ -76,9 +85,10 @@ def draw_classes(out):
         for axis, (values, label, low, high) in zip(column, shown):
             values = values.reshape(91, 91)
             drawn = axis.pcolormesh(x, x - 0.25, values, vmin=low, vmax=high, shading="nearest")
-            axis.scatter(*X.T, c=y, cmap="coolwarm", s=3)
+            axis.scatter(*X.T, c=np.where(y, ORANGE, SKY), s=3)
             axis.set_title(f"{type(model).__name__}: {label}", fontsize=9)
             figure.colorbar(drawn, ax=axis)
+    label_axes(axes, "first feature", "second feature")
     figure.tight_layout()
     figure.savefig(out, dpi=110)
 
@@ -95,21 +105,24 @@ def main():
     X = X[abs(X[:, 0] - 0.3) > 0.4]
     y = truth(X) + 0.1 * rng.normal(size=len(X))
 
-    figure, axes = plt.subplots(2, 3, figsize=(11, 6), sharex=True, sharey=True)
+    figure, axes = plt.subplots(
+        2, 3, figsize=(11, 6.4), sharex=True, sharey=True, layout="constrained"
+    )
     for axis, (name, model) in zip(axes.flat, methods(arguments.n_trials).items()):
         mean, std, alone = predict(model.fit(X, y))
         x = LINE[:, 0]
-        axis.fill_between(x, mean - 2 * std, mean + 2 * std, color="C0", alpha=0.25, lw=0)
-        for side in (-2, 2):
-            axis.plot(x, mean + side * alone, "--", color="C0", lw=0.8)
-        axis.plot(x, mean, color="C0")
-        axis.plot(x, truth(LINE), color="black", lw=1)
-        axis.plot(X[:, 0], y, ".", color="C1", ms=3)
+        low, high = mean - 2 * std, mean + 2 * std
+        axis.fill_between(x, low, high, color=SKY, alpha=0.45, lw=0, label="mean ± 2 std")
+        for side, label in ((-2, None), (2, "without the addition")):
+            axis.plot(x, mean + side * alone, "--", color=BLUE, lw=0.8, label=label)
+        axis.plot(x, mean, color=BLUE, label="mean")
+        axis.plot(x, truth(LINE), ":", color="black", lw=1.3, label="truth")
+        axis.plot(X[:, 0], y, ".", color=ORANGE, ms=3, label="rows")
         inside = np.mean(abs(mean - truth(LINE)) < 2 * std)
-        axis.set_title(f"{name}: {inside:.0%} inside", fontsize=10)
+        axis.set_title(f"{name}: truth inside for {inside:.0%} of x", fontsize=10)
         axis.set_ylim(-5, 8)
-    figure.suptitle("Two standard deviations (shaded; dashed: without the addition), truth (black)")
-    figure.tight_layout()
+    label_axes(axes, "x", "y")
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=5)
     figure.savefig(arguments.out, dpi=110)
     draw_classes(arguments.out_classes)
 
