@@ -134,6 +134,14 @@ class Task:
         data = splits.training_data(self.inputs, self.targets)
         return replace(self, splits=splits, data=data)
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether ridge regression may help networks: numbers of more columns than rows."""
+        n_rows, n_columns = np.count_nonzero(self.data.weight), self.data.x.shape[1]
+        is_wide = n_columns > max(n_rows, _WIDE) and _WIDE <= n_rows <= _MOST_RIDGE_ROWS
+        # Rows of one group predict each other too well.
+        return bool(is_wide) and isinstance(self.targets, NumberTargets) and self.groups is None
+
     def with_linear_part(self) -> Task:
         """Return the task with a frozen linear part of all networks, if X is wide.
 
@@ -145,17 +153,14 @@ class Task:
         as those of new rows.
         """
         data, targets = self.data, self.targets
-        n_rows, n_columns = np.count_nonzero(data.weight), data.x.shape[1]
-        is_wide = n_columns > max(n_rows, _WIDE) and _WIDE <= n_rows <= _MOST_RIDGE_ROWS
-        # Rows of one group predict each other too well.
-        if not is_wide or not isinstance(targets, NumberTargets) or self.groups is not None:
+        if not self.is_wide:
             return self
         # Smooth bounds would bend what is linear. Codes of categories are no numbers.
         is_clipped = isinstance(self.inputs.scaling, RobustScaling)
         x = unclip(np, data.x.astype("float64")) if is_clipped else data.x.copy()
         x[:, list(self.inputs.code_columns)] = 0
         # Among independent columns a tabular network finds the few that count, ridge does not.
-        if is_clipped and _effective_rank(x) > _LOW_RANK * n_rows:
+        if is_clipped and _effective_rank(x) > _LOW_RANK * np.count_nonzero(data.weight):
             return self
         coefficients, intercept, moves = fit_ridge(x, data.y, data.weight)
         if not coefficients.any():

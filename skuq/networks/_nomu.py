@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from skuq._utils._records import saved_as
+from skuq.networks._dense import add_linear
 from skuq.networks._keras_models import check_builder
 
 # Beginnings of the names of the layers of f and of r.
@@ -136,6 +137,7 @@ def build_nomu(
     side_network: Callable | None = None,
     given: tuple | None = None,
     sample: np.ndarray | None = None,
+    linear: tuple[np.ndarray, np.ndarray] | None = None,
 ):
     """Build NOMU's architecture (Figure 2) as one Keras model of one input.
 
@@ -169,6 +171,8 @@ def build_nomu(
     sample : ndarray of shape (n, n_features), optional
         Rows over which the features of a given f are standardised before r sees them, as they may
         be of any size.
+    linear : tuple of kernel (n_features, m) and bias (m,), optional
+        Frozen linear part of f, beside which its other part starts from zero.
 
     Raises
     ------
@@ -181,7 +185,7 @@ def build_nomu(
     inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
     mean, hidden = None, []  # f's outputs, and those of its hidden layers that r may see
     if given is None:
-        mean, hidden = make.mean(inputs, n_outputs, hidden_units, l2, mean_network)
+        mean, hidden = make.mean(inputs, n_outputs, hidden_units, l2, mean_network, linear)
     elif given != "apart" and connect_layers:
         model, scale, offset = given
         hidden = _frozen_features(model, scale, offset, inputs, sample)
@@ -214,14 +218,21 @@ def build_nomu(
 
 
 def build_mean(
-    input_shape: tuple, n_raw: int, hidden_units, activation, l2, initial_range, mean_network
+    input_shape: tuple,
+    n_raw: int,
+    hidden_units,
+    activation,
+    l2,
+    initial_range,
+    mean_network,
+    linear=None,
 ):
     """Build the part of f alone, with `n_raw` outputs; parameters as in `build_nomu`."""
     from skuq.backend import keras
 
     inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
     make = _Layers(activation, initial_range)
-    outputs, _ = make.mean(inputs, n_raw, hidden_units, l2, mean_network)
+    outputs, _ = make.mean(inputs, n_raw, hidden_units, l2, mean_network, linear)
     return keras.Model(inputs, outputs, name="mean", dtype="float32")
 
 
@@ -232,10 +243,10 @@ class _Layers:
     activation: str
     initial_range: float | None
 
-    def dense(self, x, units, name, l2, activation=None):
+    def dense(self, x, units, name, l2, activation=None, reach=None):
         from skuq.backend import keras
 
-        reach = self.initial_range
+        reach = self.initial_range if reach is None else reach
         if reach is None:  # Glorot's. Biases of 0 would put the kinks of all first units at 0
             reach = math.sqrt(6 / (x.shape[-1] + units))
         uniform = keras.initializers.RandomUniform
@@ -246,12 +257,16 @@ class _Layers:
             units, activation=activation, dtype="float32", name=name, **options
         )(x)
 
-    def mean(self, inputs, n_raw, units, l2, mean_network):
+    def mean(self, inputs, n_raw, units, l2, mean_network, linear=None):
         """Build f; return its outputs and those hidden layers that r can see."""
         if mean_network is not None:
             return _copy(_build_checked("`network`", mean_network, inputs.shape[1:], n_raw), inputs)
         hidden = self.hidden(inputs, units, _MEAN, l2)
-        return self.dense(hidden[-1], n_raw, _MEAN + "output", l2), hidden
+        reach = None if linear is None else 0.0
+        outputs = self.dense(hidden[-1], n_raw, _MEAN + "output", l2, reach=reach)
+        if linear is not None:
+            outputs = add_linear(inputs, outputs, linear)
+        return outputs, hidden
 
     def hidden(self, x, units, prefix, l2, joins=()):
         """Build all hidden layers; `joins` are further inputs of the last of them, in order."""
@@ -301,7 +316,8 @@ def _copy(model, x, prefix=_MEAN, frozen=False):
     noise.
     """
     output = _Copy(prefix, frozen).apply(model, x)
-    hidden, before = [], inputs_of_last_layers(output)
+    # A linear part beside the other layers sees the input itself.
+    hidden, before = [], [part for part in inputs_of_last_layers(output) if part is not x]
     # Go back layer by layer, up to a tensor that no layer with weights has made: the input.
     while len(before) == 1 and len(before[0].shape) == 2 and inputs_of_last_layers(before[0]):
         hidden.insert(0, before[0])

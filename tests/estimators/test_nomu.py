@@ -490,6 +490,16 @@ def test_nomu_rows_without_noise_close_the_band(gap):
     assert std_of(model, X).max() < 0.2 * std_of(model, [[-0.15]])[0]
 
 
+@pytest.mark.parametrize("changes", [{}, {"noise_std": "learned"}], ids=str)
+def test_fit_leaves_what_is_linear_of_a_wide_table_to_ridge_regression(changes):
+    rng = np.random.default_rng(0)
+    parts = rng.standard_normal((90, 3))
+    # y is the direction in which X varies least: networks alone learn the others.
+    X = parts * [3, 1, 0.2] @ rng.standard_normal((3, 80)) + 0.01 * rng.standard_normal((90, 80))
+    model = small(**changes).fit(X[:40], parts[:40, 2])
+    assert model.score(X[40:], parts[40:, 2]) > 0.98
+
+
 def test_fit_warns_of_the_likelihood_of_few_rows(table):
     with pytest.warns(
         SmallValidationWarning, match=r'12 held-out rows .*c, l_min, l_max.*at "auto".*0\.0'

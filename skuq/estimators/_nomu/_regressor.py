@@ -197,6 +197,9 @@ class NOMURegressor(UncertaintyRegressor):
     The epistemic part of `predict_uncertainty` is c times the model's standard deviation. Without
     `noise_std` the aleatoric part is zero, and noise in the data leads to larger l_min and c.
 
+    With more columns than rows, f learns what ridge regression leaves, where that predicts rows
+    left out better than a regression that is not linear.
+
     References
     ----------
     J. Heiss, J. Weissteiner, H. Wutte, S. Seuken, J. Teichmann. "NOMU: Neural
@@ -581,6 +584,11 @@ class NOMURegressor(UncertaintyRegressor):
             n_sides=1 + (self.band == "asymmetric"),
             learns_noise=isinstance(self.noise_std, str),
             refines=self.refine,
+            # Refinement needs a chain of layers.
+            adds_linear=task.is_wide
+            and given is None
+            and not self.refine
+            and settings.network.mean is None,
             given=given,
             noise=noise,
         )

@@ -17,6 +17,7 @@ from skuq import training
 from skuq._utils._environment import generator, trial_seed
 from skuq.catalog import Member
 from skuq.estimators._nomu._rows import ArtificialSampler
+from skuq.estimators._task import fit_ridge
 from skuq.fitted._nomu import GivenMean, KnownNoise, TrainedNomu, predict_mean
 from skuq.networks import GaussianHead, NOMULoss, NOMUNetwork
 from skuq.networks._nomu import NomuHead, build_mean, build_nomu
@@ -123,6 +124,8 @@ class NomuTrainer:
         Whether f is trained with a Gaussian likelihood, before r.
     refines : bool
         Whether f is trained before r, and refined in double precision.
+    adds_linear : bool
+        Whether f has a frozen linear part, ridge regression of the rows of each setup.
     given : GivenMean or None
         Model in place of f.
     noise : KnownNoise or None
@@ -144,6 +147,7 @@ class NomuTrainer:
     n_sides: int = 1
     learns_noise: bool = False
     refines: bool = False
+    adds_linear: bool = False
     given: GivenMean | None = None
     noise: KnownNoise | None = None
 
@@ -213,6 +217,10 @@ class NomuTrainer:
         # A head without sides has term (a) of the loss only.
         gaussian = GaussianHead(n_outputs)
         head = gaussian if self.learns_noise else NomuHead(n_outputs, n_sides=0)
+        seeds = [trial_seed(setup.entropy, _MEAN) for setup in setups]
+        template, start = self._templates(
+            setups, seeds, lambda linear: self._mean_template(head.n_raw, linear)
+        )
         data = self._data(
             self.rows,
             self.targets.transform(self.rows.y),
@@ -221,11 +229,12 @@ class NomuTrainer:
         members = self._train_stacks(
             setups,
             report,
-            self._mean_template(head.n_raw),
+            template,
             head,
             [self._mean_recipe(setup) for setup in setups],
             data,
-            [trial_seed(setup.entropy, _MEAN) for setup in setups],
+            seeds,
+            start=start,
             validates=stops_early,
         )
         _check_completed(members)
@@ -250,9 +259,11 @@ class NomuTrainer:
             y = (self.rows.y - mean) / self.targets.scaling.scale_
         else:
             y = self.targets.transform(self.rows.y)
-        start = None
+        seeds = [trial_seed(setup.entropy, 0) for setup in setups]
         if means is None:
-            template = self._template()
+            template, start = self._templates(
+                setups, seeds, lambda linear: self._template(linear=linear)
+            )
         else:
             # Each template holds its own frozen mean f. They differ in weights only, which are in
             # `start`.
@@ -267,9 +278,26 @@ class NomuTrainer:
             self.head,
             [self._recipe(setup) for setup in setups],
             self._data(self.rows, y),
-            [trial_seed(setup.entropy, 0) for setup in setups],
+            seeds,
             start=start,
         )
+
+    def _templates(self, setups: Sequence[Setup], seeds: Sequence[int], build: Callable) -> tuple:
+        """Build a template that holds f, and the first weights of each setup or None.
+
+        They differ by seed alone, unless f has a linear part: then each setup has its own, of the
+        rows that it trains on.
+        """
+        if not self.adds_linear:
+            return build(None), None
+        x, y = self.inputs.transform(self.rows.X), self.targets.transform(self.rows.y)
+        start = []
+        for setup, seed in zip(setups, seeds):
+            rows = setup.train
+            kernel, bias, _ = fit_ridge(x[rows], y[rows], self.rows.weight[rows])
+            template = build((kernel, bias))
+            start.append(draw_variables(template, seed))
+        return template, start
 
     def _train_side(self, setup: Setup, mean: Member, report: Callable | None) -> Any:
         """Train the uncertainty r on top of one mean f, whose errors and noise weigh the rows."""
@@ -330,10 +358,11 @@ class NomuTrainer:
         held_out = standardise_rows(validation, self.inputs, self.targets)
         return TrainingData(x, y, weight, *held_out)
 
-    def _template(self, mean: Member | None = None) -> Any:
+    def _template(self, mean: Member | None = None, linear: Any = None) -> Any:
         """Build the network of the uncertainty r, which contains the layers of the mean f.
 
-        They are frozen if f is trained already: as `mean`, or as the parameter `pretrained`.
+        `linear` is a frozen part of f. The layers of f are frozen if f is trained already: as
+        `mean`, or as the parameter `pretrained`.
         """
         # A given f is a triple: its model takes ``x * scale + offset``, where x is standardised.
         given: Any = None
@@ -363,13 +392,21 @@ class NomuTrainer:
                 side_network=network.side,
                 given=given,
                 sample=None if self.given is None else self.inputs.transform(self.rows.X),
+                linear=linear,
             )
 
         return build_checked(build, self.rows.X.shape[1:], head.n_raw, "NOMU's network")
 
-    def _mean_template(self, n_raw: int) -> Any:
-        """Build the network of the mean f alone."""
+    def _mean_template(self, n_raw: int, linear: Any = None) -> Any:
+        """Build the network of the mean f alone, with a frozen linear part if there is one."""
         network = self.network
+        if linear is not None:
+            # The noise has no linear part.
+            kernel, bias = linear
+            linear = (
+                np.pad(kernel, [(0, 0), (0, n_raw - len(bias))]),
+                np.pad(bias, (0, n_raw - len(bias))),
+            )
         hidden_units, _ = network.units(_HIDDEN_UNITS[self.interpolates])
 
         def build(input_shape, n_raw):
@@ -381,6 +418,7 @@ class NomuTrainer:
                 l2=float(self.loss.l2),
                 initial_range=network.initial_range,
                 mean_network=network.mean,
+                linear=linear,
             )
 
         source = "NOMU's network of the mean"
