@@ -489,6 +489,8 @@ def calibration_scale():
 #: Methods beside AutoDEUQ for which equal times are stored.
 EQUAL_TIME = {
     (60, "recipe"): "the one recipe, 60 s",
+    (60, "random"): "random search without early discarding, 60 s",
+    (60, "nes"): "NES, 60 s",
     (300, "recipe"): "the one recipe, 300 s",
     (300, "random"): "random search, 300 s",
     (300, "agebo"): "AgEBO without early discarding, 300 s",
@@ -501,7 +503,7 @@ def equal_time(part):
     found = {
         (r["budget"], r["method"], r["set"], r["split"]): r
         for r in records("equal_time")
-        if (r["budget"], r["method"]) in EQUAL_TIME or r["method"] == "autodeuq"
+        if "own_nll" in r or "crps" not in r
     }
     pairs = sorted({key[2:] for key in found})
     if part == "splits":
@@ -516,29 +518,35 @@ def equal_time(part):
     rows = []
     for (seconds, method), title in EQUAL_TIME.items():
         both = [[found.get((seconds, m, *p)) for m in (method, "autodeuq")] for p in pairs]
-        both = [(theirs, ours) for theirs, ours in both if theirs and ours]
-        nll = np.array([theirs["nll"] - ours["nll"] for theirs, ours in both])
-        level = int((nll >= -0.01 - nll.std(ddof=1) / np.sqrt(len(nll))).sum())
-        ratios = [theirs["crps"] / ours["crps"] for theirs, ours in both if "crps" in theirs]
-        # The NLL of the predicted distribution itself is missing in older records.
-        own = [a["own_nll"] - b["own_nll"] for a, b in both if {"own_nll"} <= a.keys() & b.keys()]
-        rows.append(
-            [
-                title,
-                mean_error(nll),
-                number(np.median(nll), 3),
-                f"{number(np.median(own), 3)} ({len(own)} splits)",
-                f"{level} of {len(nll)}",
-                number(np.exp(np.mean(np.log(ratios))), 3),  # geometric mean
-            ]
-        )
-    head = ["minus AutoDEUQ", "mean NLL", "median NLL", "median own NLL"]
-    return markdown([*head, "AutoDEUQ level or ahead", "ratio of the CRPS"], rows)
+        for kind, of_numbers in (("numbers", True), ("classes", False)):
+            chosen = [p for p in both if all(p) and ("crps" in p[0]) == of_numbers]
+            if len(chosen) < 2:
+                continue
+            nll = np.array([own_nll(theirs) - own_nll(ours) for theirs, ours in chosen])
+            level = int((nll >= -0.01 - nll.std(ddof=1) / np.sqrt(len(nll))).sum())
+            score = "crps" if of_numbers else "nll"
+            ratios = [theirs[score] / ours[score] for theirs, ours in chosen]
+            rows.append(
+                [
+                    f"{title}, {kind}",
+                    mean_error(nll),
+                    number(np.median(nll), 3),
+                    f"{level} of {len(nll)}",
+                    number(np.exp(np.mean(np.log(ratios))), 3),  # geometric mean
+                ]
+            )
+    head = ["minus AutoDEUQ", "mean NLL", "median NLL", "AutoDEUQ level or ahead"]
+    return markdown([*head, "ratio of the CRPS, or log loss"], rows)
+
+
+def own_nll(record):
+    """The NLL of the predicted distribution itself; older records of classes have only that."""
+    return record.get("own_nll", record["nll"])
 
 
 def equal_time_cell(record):
     crps = f" ({significant(record['crps'])})" if "crps" in record else ""
-    return number(record["nll"], 3) + crps
+    return number(own_nll(record), 3) + crps
 
 
 # Calibration under shift

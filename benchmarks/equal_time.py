@@ -9,10 +9,13 @@ Every method gets the same seconds and the same two jobs:
 - "recipe": `TabularEnsembleRegressor` with as many members as the time allows.
 - "random": AutoDEUQ with random search in the same space.
 - "agebo": AutoDEUQ without early discarding.
+- "nes": `NESClassifier(max_time=...)`, if it is asked for.
 
 Each method runs in a process of its own, which has imported everything and trained a small network
 before the clock starts. Finished runs are written to ``benchmarks/results/equal_time.json`` at once
 and not repeated. `--summary` prints; docs/results/equal_time.md has the table.
+
+    python benchmarks/equal_time.py --data-dir ../shared/data --sets ecoli pima --splits 0 1 2
 """
 
 import argparse
@@ -26,12 +29,13 @@ from pathlib import Path
 
 import numpy as np
 from _stored import STORED, add, matches, read
+from classes import suite
 from leaderboard import class_data, regression_data
 from tabular import SMALL
 
 RESULTS = STORED / "equal_time.json"
 LARGER = ("kin8nm", "power")
-CLASSES = ("letter", "pendigits", "adult", "bank", "electricity")
+LARGE_CLASSES = ("letter", "pendigits", "adult", "bank", "electricity")
 METHODS = ("autodeuq", "recipe", "random", "agebo")
 N_JOBS = 2
 
@@ -48,7 +52,7 @@ def make(method, classes, seconds, seed):
         "random": {"search": RandomSearch(discard=False)},
         "agebo": {"search": AgEBO(discard=False)},
     }
-    return getattr(skuq, f"AutoDEUQ{kind}")(
+    return getattr(skuq, f"{'NES' if method == 'nes' else 'AutoDEUQ'}{kind}")(
         max_time=seconds, n_jobs=N_JOBS, random_state=seed, **settings.get(method, {})
     )
 
@@ -65,12 +69,22 @@ def fit_recipe(model, seconds, X, y):
     return time.perf_counter() - started
 
 
+def data(data_dir, name, split):
+    """X, y of the training and of the test part; y is of floats if it is a number."""
+    if name in LARGE_CLASSES:
+        return class_data(data_dir, name, split)
+    if name in (*SMALL, *LARGER):
+        X, y, X_test, y_test = regression_data(data_dir, name, split)
+        return X, y.astype(float), X_test, y_test.astype(float)
+    return next(parts for found, k, parts in suite(data_dir) if (found, k) == (name, split))
+
+
 def run(method, name, split, seconds, data_dir):
     """Fit one method in this process; return its scores."""
     from skuq.metrics import crps_loss, gaussian_nll_loss
 
-    classes = name in CLASSES
-    X, y, X_test, y_test = (class_data if classes else regression_data)(data_dir, name, split)
+    X, y, X_test, y_test = data(data_dir, name, split)
+    classes = y.dtype.kind not in "f"
     small = np.random.default_rng(0).normal(size=(64, 3))
     warm = make("recipe", False, seconds, 0).set_params(n_members=1, epochs=2)
     warm.fit(small, small[:, 0])
@@ -160,7 +174,7 @@ def main():
         return
     for seconds in arguments.seconds:
         for name in [] if arguments.summary else arguments.sets:
-            splits = arguments.splits if name in SMALL else arguments.splits[:1]
+            splits = arguments.splits[: 1 if name in (*LARGER, *LARGE_CLASSES) else None]
             for split, method in itertools.product(splits, arguments.methods):
                 key = {"method": method, "set": name, "split": split, "budget": seconds}
                 if not stored(read(RESULTS), **key):
