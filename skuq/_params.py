@@ -4,8 +4,10 @@ Scikit-learn's private validation tools are imported here alone. They may move o
 release of scikit-learn, and only this file then needs a change.
 """
 
+import inspect
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, dataclass_transform
 
 from sklearn.base import BaseEstimator, clone
 from sklearn.base import _fit_context as fit_context
@@ -47,6 +49,7 @@ __all__ = [
     "check_method_params",
     "check_sample_weight",
     "fit_context",
+    "parameters",
     "resolve_settings",
     "safe_indexing",
     "safe_split",
@@ -54,6 +57,39 @@ __all__ = [
     "settings_constraint",
     "validate_parameter_constraints",
 ]
+
+
+_T = TypeVar("_T")
+
+#: Parameters that several classes of a family have, in the order in which all list them.
+_ORDER = (
+    "initial_trials discard objective "
+    "loss noise_std learning_rate batch_size batch_over epochs early_stopping_patience "
+    "validation refit repeats training bootstrap refine standardize "
+    "calibrate class_weight image_shape preprocess target_transform "
+    "n_jobs catalog_dir max_time trial_timeout warm_start random_state verbose"
+)
+_PLACES = {name: place for place, name in enumerate(_ORDER.split())}
+
+
+@dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(field,))
+def parameters(cls: type[_T]) -> type[_T]:
+    """Make a class a dataclass of parameters, with a sorted signature (decorator).
+
+    Fields are keyword-only. A dataclass lists those of its base classes first. Here parameters that
+    are particular to a family come first, then the others, in one order for all estimators.
+    """
+    made = dataclass(eq=False, repr=False, kw_only=True)(cls)
+    init: Any = vars(made)["__init__"]
+    signature = inspect.signature(init)
+
+    def place(parameter: inspect.Parameter) -> tuple[int, int]:
+        is_positional = parameter.kind != parameter.KEYWORD_ONLY
+        return parameter.kind, -1 if is_positional else _PLACES.get(parameter.name, -1)
+
+    ordered = sorted(signature.parameters.values(), key=place)
+    init.__signature__ = signature.replace(parameters=ordered)
+    return made
 
 
 class Settings(BaseEstimator):

@@ -1,4 +1,4 @@
-"""Parameters and attributes of the same name are documented in the same words.
+"""Parameters and attributes of the same name are documented in the same words, in one order.
 
 Each class spells out its own parameters, for the reader; this test keeps the copies equal. An
 estimator may have sentences of its own after the first. Where a name takes other values in another
@@ -66,5 +66,13 @@ def test_the_same_parameter_is_documented_in_the_same_words(name):
 def test_every_parameter_is_documented(estimator):
     documented = entries(estimator)
     parameters = documented["Parameters"]
-    assert sorted(parameters) == sorted(inspect.signature(estimator).parameters)
+    assert list(parameters) == list(inspect.signature(estimator).parameters)
     assert all(text for section in documented.values() for _, text in section.values())
+
+
+def test_estimators_list_their_parameters_in_one_order():
+    pairs = set()
+    for estimator in ESTIMATORS:
+        parameters = inspect.signature(estimator).parameters.values()
+        pairs |= set(combinations([p.name for p in parameters if p.kind == p.KEYWORD_ONLY], 2))
+    assert sorted(pair for pair in pairs if pair[::-1] in pairs) == []

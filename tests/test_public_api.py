@@ -34,6 +34,18 @@ def test_public_names_exist_and_have_docstrings(package):
             assert inspect.getdoc(thing), f"skuq.{package}.{name} has no docstring"
 
 
+@pytest.mark.parametrize("package", PACKAGES)
+def test_parameters_are_documented_in_the_order_of_the_signature(package):
+    docscrape = pytest.importorskip("numpydoc.docscrape")
+    module = importlib.import_module(f"skuq.{package}")
+    for thing in filter(callable, (getattr(module, name) for name in module.__all__)):
+        entries = docscrape.NumpyDocString(inspect.getdoc(thing))["Parameters"]
+        # The first name of each entry: some describe several parameters.
+        documented = [entry.name.split(",")[0].strip(" *") for entry in entries]
+        parameters = inspect.signature(thing).parameters
+        assert documented == [name for name in parameters if name in documented]
+
+
 ESTIMATORS = [
     "AutoDEUQClassifier",
     "AutoDEUQRegressor",

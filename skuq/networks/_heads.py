@@ -146,16 +146,16 @@ class GaussianHead(LikelihoodHead):
     min_scale : float, default=1e-3
         Smallest standard deviation, in units of the standardised y. It keeps the
         likelihood bounded when a network fits its training rows exactly.
-    score : {"log", "crps"}, default="log"
-        Training loss: the negative log likelihood, or the continuous ranked probability score
-        (CRPS). For rows that fit badly, the CRPS grows with the error, and the likelihood with
-        the squared error divided by the variance.
     beta : float, default=0.0
         Exponent in [0, 1] for ``score="log"``: each output's loss is multiplied by
         ``scale**(2 * beta)``, without a gradient through this factor. 0 is the likelihood; with 1
         the mean learns as from the squared error. Values in between (the paper recommends 0.5)
         keep rows that fit well from dominating. `log_likelihood` and `validation_loss` do not
         depend on it.
+    score : {"log", "crps"}, default="log"
+        Training loss: the negative log likelihood, or the continuous ranked probability score
+        (CRPS). For rows that fit badly, the CRPS grows with the error, and the likelihood with
+        the squared error divided by the variance.
 
     Raises
     ------

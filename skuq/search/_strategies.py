@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-from skuq._params import HasMethods, Interval, Settings, StrOptions
+from skuq._params import HasMethods, Interval, Settings, StrOptions, parameters
 from skuq._utils._messages import warn_user
 from skuq._utils._records import PickledByValue, saved_as
 from skuq.catalog import Catalog
@@ -259,7 +259,7 @@ def _warn_of_large_population(population_size: int | None, n_trials: int) -> Non
 
 
 @saved_as("search.AgEBO")
-@dataclass(eq=False, repr=False, kw_only=True)
+@parameters
 class AgEBO(SearchStrategy):
     """Ageing evolution of architectures, with Bayesian optimisation of hyperparameters.
 
@@ -324,7 +324,7 @@ class AgEBO(SearchStrategy):
 
 
 @saved_as("search.AgE")
-@dataclass(eq=False, repr=False, kw_only=True)
+@parameters
 class AgE(SearchStrategy):
     """Ageing evolution: "age" of architectures, "age-mixed" of all decisions as one vector.
 
@@ -360,7 +360,7 @@ class AgE(SearchStrategy):
 
 
 @saved_as("search.BayesianSearch")
-@dataclass(eq=False, repr=False, kw_only=True)
+@parameters
 class BayesianSearch(SearchStrategy):
     """Bayesian optimisation: "bo" of hyperparameters, "bo-mixed" of all decisions as one vector.
 
@@ -399,7 +399,7 @@ class BayesianSearch(SearchStrategy):
 
 
 @saved_as("search.RandomSearch")
-@dataclass(eq=False, repr=False, kw_only=True)
+@parameters
 class RandomSearch(SearchStrategy):
     """Random search: "random" and "init" of AutoDEUQ, and "random" of NES (NES-RS, Algorithm 1).
 
@@ -437,7 +437,7 @@ class RandomSearch(SearchStrategy):
 
 
 @saved_as("search.NESEvolution")
-@dataclass(eq=False, repr=False, kw_only=True)
+@parameters
 class NESEvolution(SearchStrategy):
     """Evolution by ensembles: "re" of NES (NES-RE, Algorithm 2).
 

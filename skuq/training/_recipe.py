@@ -161,30 +161,30 @@ class Recipe:
 
     optimizer: str = "adam"
     learning_rate: float = 1e-3
+    momentum: float = 0.0
+    beta_2: float = BETA_2
+    rate_factors_of_layers: tuple[tuple[str, float], ...] = ()
     batch_size: int = 32
     epochs: int = 100
+    steps_per_epoch: int | None = None
     reduce_lr_patience: int | None = 15
     reduce_lr_factor: float = 0.1
     early_stopping_patience: int | None = 25
     keep: str = "best"
     schedule: str = "constant"
     final_lr_factor: float = 0.01
+    epoch_rates: tuple[float, ...] = ()
     warmup: float = 0.0
     clip_norm: float | None = None
     l2: float = 0.0
     weight_decay: float = 0.0
+    weight_decay_schedule: str = "constant"
     dropout: float | None = None
+    dropout_schedule: str = "constant"
     adversarial_epsilon: float = 0.0
-    momentum: float = 0.0
     n_artificial: int = 0
     loss_settings: tuple[tuple[str, float], ...] = ()
     n_draws: int = 0
-    beta_2: float = BETA_2
-    weight_decay_schedule: str = "constant"
-    dropout_schedule: str = "constant"
-    rate_factors_of_layers: tuple[tuple[str, float], ...] = ()
-    epoch_rates: tuple[float, ...] = ()
-    steps_per_epoch: int | None = None
     epsilon: float = EPSILON
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral
 from typing import Any
 
@@ -22,7 +22,7 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
-from skuq._params import HasMethods, StrOptions, safe_indexing, safe_split
+from skuq._params import HasMethods, StrOptions, parameters, safe_indexing, safe_split
 from skuq._utils._checks import check_labels, check_targets, check_weights, class_codes, fill_masked
 from skuq._utils._messages import warn_user
 from skuq._utils._records import saved_as
@@ -307,7 +307,7 @@ class CalibratedUncertainty:
 
 
 @saved_as("estimators.CalibratedUncertaintyRegressor", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters
 class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor):
     """Regressor with calibrated standard deviations, intervals and quantiles.
 
@@ -546,7 +546,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
 
 
 @saved_as("estimators.CalibratedUncertaintyClassifier", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters
 class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifier):
     """Classifier with calibrated probabilities.
 
@@ -574,14 +574,14 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
         rows of the group, and their scale depends on how much groups differ. Rows without a label,
         or with one that `fit` has not seen, get the calibration of all rows. None calibrates all
         rows together.
-    calibrate_epistemic : bool, default=False
-        Whether to calibrate the members' differences from the average as well, and with them the
-        mutual information. They are multiplied by the factor that maximises the joint likelihood of
-        the classes of similar rows. By default they remain unchanged.
     cv : int, cross-validation generator, iterable, "prefit" or None, default=None
         Splitter for out-of-fold predictions. None is 5-fold cross-validation, stratified by
         classes, or fewer folds of few rows. "prefit" takes what is already fitted as it is; then
         pass rows to `fit` that it has not seen.
+    calibrate_epistemic : bool, default=False
+        Whether to calibrate the members' differences from the average as well, and with them the
+        mutual information. They are multiplied by the factor that maximises the joint likelihood of
+        the classes of similar rows. By default they remain unchanged.
     n_jobs : int or None, default=None
         Number of fits that run in parallel. One fits one fold. None is 1, unless in a
         `joblib.parallel_config` context.
@@ -643,8 +643,7 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
     array([0, 0])
     """
 
-    method: str = "temperature"
-    _: KW_ONLY
+    method: str = field(default="temperature", kw_only=False)
     calibrate_epistemic: bool = False
 
     _parameter_constraints = {

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from skuq._params import Interval, StrOptions
+from skuq._params import Interval, StrOptions, parameters
 from skuq._utils._environment import generator
 from skuq._utils._records import saved_as
 from skuq.estimators import _base
@@ -126,7 +126,7 @@ class _DeepEnsemble:
 
 
 @saved_as("estimators.DeepEnsembleRegressor", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters
 class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
     """Deep ensemble: a mixture of networks of one architecture that differ in their seeds.
 
@@ -172,10 +172,6 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
     training : "auto" or Training, default="auto"
         Further settings of the training, such as optimiser, schedule and penalties, see
         `skuq.training.Training`. Settings without effect here are refused.
-    max_time : float, optional
-        Maximum seconds of training, after compilation. If all `epochs` would take longer, the
-        schedule is shortened to the epochs that fit; each member keeps its best epoch. Results then
-        depend on the speed of the machine. None sets no limit.
     bootstrap : bool, default=False
         Train each member on a bootstrap sample: rows drawn with replacement.
     preprocess : "auto", transformer or None, default="auto"
@@ -189,6 +185,10 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
         of y in any case. "auto" takes one of them if the tails of y are heavy: if its standard
         deviation is above 2.5 times that of a normal with the same quartiles. Most values of such
         a y would look alike to a network. Otherwise it is "standard".
+    max_time : float, optional
+        Maximum seconds of training, after compilation. If all `epochs` would take longer, the
+        schedule is shortened to the epochs that fit; each member keeps its best epoch. Results then
+        depend on the speed of the machine. None sets no limit.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -258,7 +258,6 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
     ((2,), (2,))
     """
 
-    _: KW_ONLY
     loss: str = "nll"
     noise_std: Any = None
     target_transform: str = "auto"
@@ -271,7 +270,7 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
 
 
 @saved_as("estimators.DeepEnsembleClassifier", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters
 class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
     """Deep ensemble: averaged probabilities of networks that differ in their seeds.
 
@@ -299,10 +298,6 @@ class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
     training : "auto" or Training, default="auto"
         Further settings of the training, such as optimiser, schedule and penalties, see
         `skuq.training.Training`. Settings without effect here are refused.
-    max_time : float, optional
-        Maximum seconds of training, after compilation. If all `epochs` would take longer, the
-        schedule is shortened to the epochs that fit; each member keeps its best epoch. Results then
-        depend on the speed of the machine. None sets no limit.
     bootstrap : bool, default=False
         Train each member on a bootstrap sample: rows drawn with replacement.
     class_weight : dict, "balanced" or None, default=None
@@ -314,6 +309,10 @@ class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
         medians and are flagged in columns of their own, and categories become indicator columns, at
         most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only.
+    max_time : float, optional
+        Maximum seconds of training, after compilation. If all `epochs` would take longer, the
+        schedule is shortened to the epochs that fit; each member keeps its best epoch. Results then
+        depend on the speed of the machine. None sets no limit.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -374,7 +373,6 @@ class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
     (2, 3)
     """
 
-    _: KW_ONLY
     class_weight: Any = None
 
     _parameter_constraints = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from skuq import training
-from skuq._params import Interval
+from skuq._params import Interval, parameters
 from skuq._utils._environment import generator
 from skuq._utils._records import saved_as
 from skuq.ensembles import GreedySelection
@@ -202,7 +202,7 @@ def _continue(task, train, members, settings):
 
 
 @saved_as("estimators.HyperDeepEnsembleRegressor", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters
 class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
     """Hyper deep ensemble: members that differ in regularisation and in seeds.
 
@@ -333,7 +333,6 @@ class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
     4
     """
 
-    _: KW_ONLY
     loss: str = "nll"
     noise_std: Any = None
     target_transform: str = "auto"
@@ -342,7 +341,7 @@ class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
 
 
 @saved_as("estimators.HyperDeepEnsembleClassifier", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters
 class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
     """Hyper deep ensemble: members that differ in regularisation and in seeds.
 
@@ -460,7 +459,6 @@ class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
     (2, 2)
     """
 
-    _: KW_ONLY
     class_weight: Any = None
 
     _parameter_constraints = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}

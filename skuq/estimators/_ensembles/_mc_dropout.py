@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from skuq import training
-from skuq._params import Interval, StrOptions
+from skuq._params import Interval, StrOptions, parameters
 from skuq._utils._records import saved_as
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
@@ -119,7 +119,7 @@ class _MCDropout:
 
 
 @saved_as("estimators.MCDropoutRegressor", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters
 class MCDropoutRegressor(_MCDropout, UncertaintyRegressor):
     """MC dropout: one network that drops units at random in training and in prediction.
 
@@ -234,7 +234,6 @@ class MCDropoutRegressor(_MCDropout, UncertaintyRegressor):
     (2,)
     """
 
-    _: KW_ONLY
     loss: str = "nll"
     noise_std: Any = None
     target_transform: str = "auto"
@@ -243,7 +242,7 @@ class MCDropoutRegressor(_MCDropout, UncertaintyRegressor):
 
 
 @saved_as("estimators.MCDropoutClassifier", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters
 class MCDropoutClassifier(_MCDropout, UncertaintyClassifier):
     """MC dropout: one network that drops units at random in training and in prediction.
 
@@ -341,7 +340,6 @@ class MCDropoutClassifier(_MCDropout, UncertaintyClassifier):
     (2,)
     """
 
-    _: KW_ONLY
     class_weight: Any = None
 
     _parameter_constraints = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}

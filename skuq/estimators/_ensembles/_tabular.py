@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.base import is_classifier
 
-from skuq._params import Interval, StrOptions, resolve_settings, settings_constraint
+from skuq._params import Interval, StrOptions, parameters, resolve_settings, settings_constraint
 from skuq._utils._records import saved_as
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
@@ -164,7 +164,7 @@ def _refuse_contradictions(estimator, network, validation, groups):
 
 
 @saved_as("estimators.TabularEnsembleRegressor", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters
 class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
     """Ensemble of modern networks for tables, calibrated: the recommended regressor.
 
@@ -218,10 +218,6 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
         "crps" or "gaussian-mixture"), and a validation split of each member's own: no `groups`, no
         `validation_data` and not ``validation=None``. With fewer than 30 such rows distributions
         only get the tail. "auto" calibrates where it can; True refuses what it cannot.
-    max_time : float, optional
-        Maximum seconds of training, after compilation. If all `epochs` would take longer, the
-        schedule is shortened to the epochs that fit; each member keeps its best epoch. Results then
-        depend on the speed of the machine. None sets no limit.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
@@ -233,6 +229,10 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
         of y in any case. "auto" takes one of them if the tails of y are heavy: if its standard
         deviation is above 2.5 times that of a normal with the same quartiles. Most values of such
         a y would look alike to a network. Otherwise it is "standard".
+    max_time : float, optional
+        Maximum seconds of training, after compilation. If all `epochs` would take longer, the
+        schedule is shortened to the epochs that fit; each member keeps its best epoch. Results then
+        depend on the speed of the machine. None sets no limit.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -298,7 +298,6 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
     (3, 2)
     """
 
-    _: KW_ONLY
     loss: str = "gaussian-mixture"
     calibrate: bool | str = "auto"
     target_transform: str = "auto"
@@ -312,7 +311,7 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
 
 
 @saved_as("estimators.TabularEnsembleClassifier", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters
 class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
     """Ensemble of several kinds of networks for tables, calibrated: the recommended classifier.
 
@@ -350,10 +349,6 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
     training : "auto" or Training, default="auto"
         Further settings of the training, such as optimiser, schedule and penalties, see
         `skuq.training.Training`. Settings without effect here are refused.
-    max_time : float, optional
-        Maximum seconds of training, after compilation. If all `epochs` would take longer, the
-        schedule is shortened to the epochs that fit; each member keeps its best epoch. Results then
-        depend on the speed of the machine. None sets no limit.
     class_weight : dict, "balanced" or None, default=None
         Weights of classes, by label, which multiply sample weights. None weighs all classes alike,
         and "balanced" weighs them inversely to their frequencies in y. They count wherever rows
@@ -363,6 +358,10 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
         medians and are flagged in columns of their own, and categories become indicator columns, at
         most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only. Tabular networks embed columns of more than ten categories instead.
+    max_time : float, optional
+        Maximum seconds of training, after compilation. If all `epochs` would take longer, the
+        schedule is shortened to the epochs that fit; each member keeps its best epoch. Results then
+        depend on the speed of the machine. None sets no limit.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -427,7 +426,6 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
     (2, 3)
     """
 
-    _: KW_ONLY
     class_weight: Any = None
 
     _parameter_constraints = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}

@@ -82,6 +82,12 @@ class NOMURegressor(UncertaintyRegressor):
         Networks of f and r. "mlp" is `skuq.networks.NOMUNetwork` with its defaults. A function
         ``network(input_shape, n_outputs) -> keras.Model`` builds f; it is short for
         ``NOMUNetwork(mean=network)``.
+    pretrained : keras.Model or fitted regressor, optional
+        Fitted model whose predictions are reproduced exactly. It takes the place of f, and only r
+        is trained. It gets the rows as `preprocess` encodes them, so give it numbers without gaps,
+        and `fit` the rows that it was trained on. The last hidden layer of a Keras model is an
+        input of r; with any other regressor X is the only one. `clone` resets an estimator: for
+        cross-validation and searches wrap it in `sklearn.frozen.FrozenEstimator`.
     loss : {"nomu"} or NOMULoss, default="nomu"
         Weights of the terms of the loss. "nomu" is `skuq.networks.NOMULoss` with its defaults.
     artificial : {"uniform", "grid"}, callable, array-like or ArtificialInputs, default="uniform"
@@ -92,12 +98,6 @@ class NOMURegressor(UncertaintyRegressor):
         gives. Unless all of its numbers are given, they are chosen on held-out rows.
     band : {"symmetric", "asymmetric"}, default="symmetric"
         "asymmetric" trains one r upwards and another downwards (appendix C.2).
-    pretrained : keras.Model or fitted regressor, optional
-        Fitted model whose predictions are reproduced exactly. It takes the place of f, and only r
-        is trained. It gets the rows as `preprocess` encodes them, so give it numbers without gaps,
-        and `fit` the rows that it was trained on. The last hidden layer of a Keras model is an
-        input of r; with any other regressor X is the only one. `clone` resets an estimator: for
-        cross-validation and searches wrap it in `sklearn.frozen.FrozenEstimator`.
     noise_std : {"learned"}, float or callable, optional
         Standard deviation of the noise, in units of y: a number, or a function ``noise_std(X) ->
         (n,)`` of an array. "learned" first trains f with a Gaussian likelihood, then r on top of
@@ -127,16 +127,16 @@ class NOMURegressor(UncertaintyRegressor):
         rows. It takes no `groups`.
     refit : bool, default=True
         Whether to train again on all rows after everything has been chosen.
-    refine : bool, default=False
-        Whether to minimise the squared error further after training, in double precision: by the
-        Levenberg-Marquardt method for up to 1500 values, and by L-BFGS for more. For data without
-        noise (``noise_std=0.0``), as results of simulations are. f is then trained first, and meets
-        the data about a thousand times more closely.
     training : {"auto"} or Training, default="auto"
         Optimiser ("adam" by default), schedule and `clip_norm` (1.0) of the training, see
         `skuq.training.Training`. The default schedule lets the learning rate fall to a hundredth
         along half a cosine below 100 rows and with ``noise_std=0.0``, unless f stops early, and
         is constant otherwise.
+    refine : bool, default=False
+        Whether to minimise the squared error further after training, in double precision: by the
+        Levenberg-Marquardt method for up to 1500 values, and by L-BFGS for more. For data without
+        noise (``noise_std=0.0``), as results of simulations are. f is then trained first, and meets
+        the data about a thousand times more closely.
     standardize : bool, default=True
         Whether to standardise X and y. False leaves them in their units, for data in [-1, 1] as in
         the paper.
@@ -220,11 +220,11 @@ class NOMURegressor(UncertaintyRegressor):
 
     network: Any = "mlp"
     _: KW_ONLY
+    pretrained: Any = None
     loss: Any = "nomu"
     artificial: Any = "uniform"
     readout: Any = "exponential"
     band: str = "symmetric"
-    pretrained: Any = None
     noise_std: Any = None
     learning_rate: float = 0.01
     batch_size: int | None = 100
@@ -232,8 +232,8 @@ class NOMURegressor(UncertaintyRegressor):
     early_stopping_patience: int | str | None = "auto"
     validation: Any = "auto"
     refit: bool = True
-    refine: bool = False
     training: Any = "auto"
+    refine: bool = False
     standardize: Any = True
     preprocess: Any = "auto"
     random_state: Any = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -16,7 +16,14 @@ import numpy as np
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array
 
-from skuq._params import HasMethods, Interval, StrOptions, resolve_settings, settings_constraint
+from skuq._params import (
+    HasMethods,
+    Interval,
+    StrOptions,
+    parameters,
+    resolve_settings,
+    settings_constraint,
+)
 from skuq._utils._checks import first_true
 from skuq._utils._records import saved_as
 from skuq.estimators._base import UncertaintyRegressor, fits, training_progress
@@ -229,7 +236,7 @@ class OperatorRegressor(UncertaintyRegressor):
 
 
 @saved_as("estimators.NEONRegressor", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters
 class NEONRegressor(OperatorRegressor):
     """Operator networks whose random weight changes are conditioned on the data in closed form.
 
@@ -249,6 +256,11 @@ class NEONRegressor(OperatorRegressor):
         The base network: settings of an encoder of u and a decoder of u and y, see
         `skuq.networks.OperatorNetwork`, or the kind of the decoder for default settings. Or a
         function ``network(d_u, d_y, n_outputs) -> keras.Model`` with inputs u and y.
+    output_map : {"decaying", "bounded"} or callable, optional
+        Last step from the network to (standardised) values: "decaying" is ``a *
+        exp(-softplus(b))`` and "bounded" ``sigmoid(a) * exp(-softplus(b))``, of two numbers each,
+        or a function of `keras.ops` from (.., m) to (.., m), with which each fit, and each step of
+        Bayesian optimisation, compiles its own programs.
     prior : {"auto", "conditioned", "epinet"}, ConditionedPrior or EpiNet, default="auto"
         Random prior that makes draws differ, and how the data remove it where they determine the
         prediction. "conditioned" trains base networks only, and conditions random changes of
@@ -263,11 +275,6 @@ class NEONRegressor(OperatorRegressor):
         residuals. Of a Keras model with inputs u and y (in your units) the EpiNet sees the last
         hidden layer, and it predicts at any query points; any other model has ``predict(X)`` in the
         shape of Y.
-    output_map : {"decaying", "bounded"} or callable, optional
-        Last step from the network to (standardised) values: "decaying" is ``a *
-        exp(-softplus(b))`` and "bounded" ``sigmoid(a) * exp(-softplus(b))``, of two numbers each,
-        or a function of `keras.ops` from (.., m) to (.., m), with which each fit, and each step of
-        Bayesian optimisation, compiles its own programs.
     loss : {"auto", "relative", "squared", "huber", "nll"}, default="auto"
         "relative" divides each function's squared error by its size (Eq. 2); "auto" takes it for
         functions and "squared" for single numbers, whose size may be 0. "nll" learns the noise,
@@ -297,14 +304,14 @@ class NEONRegressor(OperatorRegressor):
         of the number of steps; for data without noise, a lower one gives smaller errors), `warmup`,
         `clip_norm` (1.0), and `steps`: the number of steps in place of `epochs`, or a function of
         the number of functions.
-    standardize : bool or "columns", default=True
-        Whether to standardise inputs, query points and values, each component by itself. With
-        "columns" each query point has a scale of its own, as for the paper's pollutants. There are
-        predictions at the query points of Y only then.
     refine : bool, default=False
         Whether to minimise the squared error further after training, in double precision: by the
         Levenberg-Marquardt method for up to 1500 values, and by L-BFGS for more. For data without
         noise (``noise_std=0.0``), as results of simulations are.
+    standardize : bool or "columns", default=True
+        Whether to standardise inputs, query points and values, each component by itself. With
+        "columns" each query point has a scale of its own, as for the paper's pollutants. There are
+        predictions at the query points of Y only then.
     warm_start : bool, default=False
         Whether `fit` goes on from the previous fit. Networks and scales are those of the previous
         fit; choose fewer steps then. The prior of data without noise is learnt again once there are
@@ -371,7 +378,6 @@ class NEONRegressor(OperatorRegressor):
     (1, 2)
     """
 
-    _: KW_ONLY
     prior: Any = "auto"
     n_draws: int = 128
     pretrained: Any = None
@@ -451,7 +457,7 @@ class NEONRegressor(OperatorRegressor):
 
 
 @saved_as("estimators.OperatorEnsembleRegressor", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters
 class OperatorEnsembleRegressor(OperatorRegressor):
     """An ensemble of operator networks with randomised priors, for functions as targets.
 
@@ -465,11 +471,6 @@ class OperatorEnsembleRegressor(OperatorRegressor):
     ----------
     n_members : int, default=16
         Number of members.
-    prior_scale : float, default=1.0
-        Scale of the random prior; 0 disables it. A larger one is less sure away from data.
-    subsample : float or None, default=None
-        Share of the functions that each member is trained on, drawn without replacement. None
-        takes all.
     query_points : array-like of shape (q, d_y) or (q,), optional
         Points at which the columns of Y are given. By default columns are numbered from 0 to 1 and
         standardised one by one, and there are no points between them.
@@ -482,6 +483,11 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         exp(-softplus(b))`` and "bounded" ``sigmoid(a) * exp(-softplus(b))``, of two numbers each,
         or a function of `keras.ops` from (.., m) to (.., m), with which each fit, and each step of
         Bayesian optimisation, compiles its own programs.
+    prior_scale : float, default=1.0
+        Scale of the random prior; 0 disables it. A larger one is less sure away from data.
+    subsample : float or None, default=None
+        Share of the functions that each member is trained on, drawn without replacement. None
+        takes all.
     loss : {"auto", "relative", "squared", "huber", "nll"}, default="auto"
         "relative" divides each function's squared error by its size (Eq. 2); "auto" takes it for
         functions and "squared" for single numbers, whose size may be 0. "nll" learns the noise,
@@ -510,14 +516,14 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         of the number of steps; for data without noise, a lower one gives smaller errors), `warmup`,
         `clip_norm` (1.0), and `steps`: the number of steps in place of `epochs`, or a function of
         the number of functions.
-    standardize : bool or "columns", default=True
-        Whether to standardise inputs, query points and values, each component by itself. With
-        "columns" each query point has a scale of its own, as for the paper's pollutants. There are
-        predictions at the query points of Y only then.
     refine : bool, default=False
         Whether to minimise the squared error further after training, in double precision: by the
         Levenberg-Marquardt method for up to 1500 values, and by L-BFGS for more. For data without
         noise (``noise_std=0.0``), as results of simulations are.
+    standardize : bool or "columns", default=True
+        Whether to standardise inputs, query points and values, each component by itself. With
+        "columns" each query point has a scale of its own, as for the paper's pollutants. There are
+        predictions at the query points of Y only then.
     warm_start : bool, default=False
         Whether `fit` goes on from the previous fit. Networks and scales are those of the previous
         fit; choose fewer steps then. A fit whose networks leave functions out to learn how large
@@ -570,8 +576,7 @@ class OperatorEnsembleRegressor(OperatorRegressor):
     (1, 20, 3)
     """
 
-    n_members: int = 16
-    _: KW_ONLY
+    n_members: int = field(default=16, kw_only=False)
     prior_scale: float = 1.0
     subsample: Any = None
 

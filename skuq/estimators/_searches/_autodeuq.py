@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from typing import Any
 
 from sklearn.base import is_classifier
 
-from skuq._params import Interval, StrOptions
+from skuq._params import Interval, StrOptions, parameters
 from skuq._utils._records import saved_as
 from skuq.ensembles import GreedySelection
 from skuq.ensembles._rules import SELECTIONS
@@ -100,7 +99,7 @@ def _papers() -> dict[str, dict[str, Any]]:
 
 
 @saved_as("estimators.AutoDEUQRegressor", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters
 class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     """Deep ensemble found by a joint search of architectures and hyperparameters.
 
@@ -287,7 +286,6 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     ((2,), (2,))
     """
 
-    _: KW_ONLY
     selection: Any = "greedy"
     repeats: int | str = "auto"
     target_transform: str = "auto"
@@ -304,7 +302,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
 
 
 @saved_as("estimators.AutoDEUQClassifier", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters
 class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     """Deep ensemble found by a joint search of architectures and hyperparameters.
 
@@ -488,7 +486,6 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     (2, 3)
     """
 
-    _: KW_ONLY
     repeats: int | str = "auto"
     class_weight: Any = None
 

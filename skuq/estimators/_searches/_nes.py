@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone, is_classifier
 from sklearn.utils.validation import check_is_fitted
 
+from skuq._params import parameters
 from skuq._utils._records import saved_as
 from skuq.ensembles import TopSelection
 from skuq.ensembles._rules import NES_SELECTIONS
@@ -203,7 +203,7 @@ def baseline(self, kind, severity=None, *, architecture=None):
 
 
 @saved_as("estimators.NESClassifier", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters
 class NESClassifier(SearchEstimator, UncertaintyClassifier):
     """Ensemble of networks of different architectures, found by neural ensemble search.
 
@@ -250,10 +250,6 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         predict, and otherwise the paper's "forward". An object sets the loss to minimise, which the
         evolution minimises, too. A callable gets ``(log_likelihood, n_members, sample_weight=...)``
         with log likelihoods (n_trials, n_rows) and returns a `skuq.ensembles.Selection`.
-    class_weight : dict, "balanced" or None, default=None
-        Weights of classes, by label, which multiply sample weights. None weighs all classes alike,
-        and "balanced" weighs them inversely to their frequencies in y. They count wherever rows
-        count: in training, in early stopping, and where members are selected or weighed.
     epochs : int or "auto", default="auto"
         Number of epochs of one network. The learning rate follows a cosine schedule over them. In a
         space that sets the number itself, as "tabular" does, it is the maximum. "auto" is the
@@ -279,6 +275,10 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         Whether to calibrate the ensemble on its out-of-fold predictions. It gets a
         temperature and a small share of the classes' frequencies, as `TabularEnsembleClassifier`.
         Without folds, and with `shift_validation`, only `reselect` on new rows calibrates.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of classes, by label, which multiply sample weights. None weighs all classes alike,
+        and "balanced" weighs them inversely to their frequencies in y. They count wherever rows
+        count: in training, in early stopping, and where members are selected or weighed.
     image_shape : tuple (h, w) or (h, w, c), or None, default=None
         Shape of images that are given as flat rows; images (n, h, w, c) do not need it.
     preprocess : "auto", transformer or None, default="auto"
@@ -387,7 +387,6 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     >>> total, aleatoric, epistemic = model.predict_uncertainty(X[:2])
     """
 
-    _: KW_ONLY
     search: Any = "re"
     class_weight: Any = None
     image_shape: Any = None
@@ -403,7 +402,7 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
 
 
 @saved_as("estimators.NESRegressor", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters
 class NESRegressor(SearchEstimator, UncertaintyRegressor):
     """Ensemble of networks of different architectures, found by neural ensemble search.
 
@@ -586,7 +585,6 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     ((2,), (2,))
     """
 
-    _: KW_ONLY
     search: Any = "re"
     image_shape: Any = None
     target_transform: str = "auto"
