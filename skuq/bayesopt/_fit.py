@@ -29,6 +29,8 @@ from skuq.bayesopt._results import Results
 from skuq.bayesopt._surrogate import OutputConstraints, check_surrogate, posterior_of
 from skuq.predictive import Posterior
 
+_MOST_DRAWS = 2**22  # 32 MB at one point
+
 # Settings that are saved as they are.
 _SAVED = ("n_draws", "n_initial", "noisy", "reseed")
 
@@ -42,7 +44,7 @@ class MultiStart(Settings):
     method : {"auto", "lbfgs", "scipy"}, default="auto"
         See `maximize_acquisition`.
     n_restarts : int, default=500
-        Number of starts from a Latin hypercube.
+        Number of starts from a Latin hypercube, at most 2**20.
 
     Examples
     --------
@@ -59,7 +61,7 @@ class MultiStart(Settings):
 
     _parameter_constraints = {
         "method": [StrOptions({"auto", "lbfgs", "scipy"})],
-        "n_restarts": [Interval(Integral, 1, None, closed="left")],
+        "n_restarts": [Interval(Integral, 1, 2**20, closed="both")],
     }
 
 
@@ -146,8 +148,11 @@ class SearchSettings:
             )
         for name in ("n_draws", "n_initial"):
             check_count(name, getattr(self, name))
-        if self.n_draws < 2:
-            raise ValueError("`n_draws` must be at least 2: one function shows no uncertainty.")
+        if not 2 <= self.n_draws <= _MOST_DRAWS:
+            raise ValueError(
+                f"`n_draws` must be at least 2 and at most {_MOST_DRAWS}: one function shows no "
+                f"uncertainty, and more need too much memory. Got {self.n_draws}."
+            )
         for name in ("noisy", "reseed"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise TypeError(f"`{name}` must be True or False. Got {getattr(self, name)!r}.")

@@ -112,7 +112,8 @@ class BayesianOptimizer:
         which has the number of restarts, "direct" for SciPy's DIRECT, and "milp" for
         `MixedInteger`, which is exact.
     n_draws : int, default=128
-        Number of functions drawn from the surrogate. An ensemble's draws are its members.
+        Number of functions drawn from the surrogate, from 2 to 2**22. An ensemble's draws are its
+        members.
     n_initial : int, optional
         Number of usable results before a model is used. By default 2 d + 1, the number of
         coefficients of a quadratic without mixed terms.

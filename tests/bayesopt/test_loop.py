@@ -738,6 +738,8 @@ def test_load_refuses_other_files(tmp_path):
         ("sign", 2),
         ("entropy", [1]),
         ("n_steps", None),
+        ("n_draws", 10**9),
+        ("maximizer", {"class": "MultiStart", "n_restarts": 10**9}),
     ],
 )
 def test_load_refuses_broken_states(tmp_path, name, value):
