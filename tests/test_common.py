@@ -1,5 +1,7 @@
 """scikit-learn's own checks, in full, on tiny settings."""
 
+import random
+
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
@@ -108,6 +110,14 @@ def checks_share_programs():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("skuq.training._arguments._LEAST_ROWS", 256)
         yield
+
+
+@pytest.fixture(autouse=True)
+def random_numbers_of_python_stay():
+    """Neither `fit` nor a prediction advances the caller's global generator, as Keras does."""
+    before = random.getstate()
+    yield
+    assert random.getstate() == before
 
 
 def _expected(estimator):

@@ -15,6 +15,7 @@ import functools
 import gc
 import os
 import pkgutil
+import random
 import sys
 import threading
 import time
@@ -199,11 +200,18 @@ def run_in_threads(
 
 
 def in_thread(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function run in a thread that no signal handler interrupts (decorator)."""
+    """Make a function run in a thread that no signal handler interrupts (decorator).
+
+    Python's global generator of random numbers stays as it is: layers of Keras draw seeds from it.
+    """
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        return run_in_threads([functools.partial(function, *args, **kwargs)])[0]
+        state = random.getstate()
+        try:
+            return run_in_threads([functools.partial(function, *args, **kwargs)])[0]
+        finally:
+            random.setstate(state)
 
     return run
 

@@ -22,7 +22,7 @@ from skuq.tables._inputs import (
     read_rows,
     read_validation_rows,
 )
-from skuq.tables._scaling import RobustScaling
+from skuq.tables._scaling import RobustScaling, effective_rank, fit_ridge
 from skuq.tables._splits import Splits, TrainingData, make_splits
 from skuq.tables._targets import NumberTargets, Targets, unpack_copies
 
@@ -35,10 +35,7 @@ VALIDATION: list = [
 ]
 
 
-# Ridge regression of a wide table: fewest columns, most rows, and the penalties that are tried, as
-# multiples of the mean eigenvalue.
-_WIDE, _MOST_RIDGE_ROWS = 20, 3000
-_PENALTIES = np.logspace(-8, 4, 37)
+_WIDE, _MOST_RIDGE_ROWS = 20, 3000  # fewest columns and most rows of a wide table
 _LOW_RANK = 0.25  # largest effective rank, as a share of the rows, for tabular networks
 
 # Validation rows from which a range can be compared with that of the training rows.
@@ -160,7 +157,7 @@ class Task:
         x = unclip(np, data.x.astype("float64")) if is_clipped else data.x.copy()
         x[:, list(self.inputs.code_columns)] = 0
         # Among independent columns a tabular network finds the few that count, ridge does not.
-        if is_clipped and _effective_rank(x) > _LOW_RANK * np.count_nonzero(data.weight):
+        if is_clipped and effective_rank(x) > _LOW_RANK * np.count_nonzero(data.weight):
             return self
         coefficients, intercept, moves = fit_ridge(x, data.y, data.weight)
         if not coefficients.any():
@@ -312,68 +309,6 @@ def _find_other_units(known: np.ndarray, others: np.ndarray) -> np.ndarray:
     if len(far) or len(others) < _MIN_ROWS or len(outside) < max(2, known.shape[1] / 2):
         return far
     return outside
-
-
-def _effective_rank(x: np.ndarray) -> float:
-    """Compute the number of directions (participation ratio) in which rows x (n, d) vary."""
-    centred = x - x.mean(axis=0)
-    products = centred @ centred.T
-    return float(np.trace(products) ** 2 / max(np.square(products).sum(), np.finfo(float).tiny))
-
-
-def fit_ridge(
-    x: np.ndarray, y: np.ndarray, weight: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Fit ridge regression to a wide table, with the penalty of least leave-one-out error.
-
-    Returns
-    -------
-    coefficients : ndarray of shape (d, m)
-        Zeros for outputs that kernel ridge regression, which is not linear, predicts better.
-    intercept : ndarray of shape (m,)
-    moves : ndarray of shape (n, m)
-        Its fit of each row minus its prediction without the row.
-    """
-    x, y, weight = (np.asarray(a, dtype="float64") for a in (x, y, weight))
-    share = weight / weight.sum()
-    root, centre, mean = np.sqrt(share)[:, None], share @ x, share @ y
-    products = (x - centre) @ (x - centre).T
-    squares = np.diag(products)
-    distances = squares[:, None] + squares - 2 * products
-    kernel = np.exp(-distances / (np.median(distances[np.triu_indices(len(x), 1)]) or 1.0))
-    kernel = kernel - share @ kernel
-    kernel = kernel - (kernel @ share)[:, None]
-    targets = root * (y - mean)
-    _, _, _, error_of_kernel = _leave_one_out(root * kernel * root.T, targets, share)
-    dual, fits, left, error = _leave_one_out(root * products * root.T, targets, share)
-    used = error < np.minimum(error_of_kernel, np.square(targets).sum(axis=0))
-    coefficients = (x - centre).T @ (root * dual) * used
-    moves = (left - (targets - fits)) * used / np.where(root > 0, root, np.inf)
-    return coefficients, (mean - centre @ coefficients) * used, moves
-
-
-def _leave_one_out(
-    kernel: np.ndarray, targets: np.ndarray, share: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Fit kernel ridge regression, with the penalty of least leave-one-out error of each output.
-
-    `kernel` (n, n) and `targets` (n, m) are centred, and scaled by the roots of the rows' weights.
-    Returns dual coefficients, fits and residuals of rows left out (n, m), and errors (m,).
-    """
-    values, vectors = np.linalg.eigh(kernel)
-    values, rotated = np.maximum(values, 0), vectors.T @ targets
-    found = []
-    for penalty in _PENALTIES * max(values.mean(), np.finfo(float).tiny):
-        shrinkage = values / (values + penalty)
-        fits = vectors @ (shrinkage[:, None] * rotated)
-        # Without a row, the residual is that of the fit over 1 minus the row's leverage.
-        leverage = np.square(vectors) @ shrinkage + share
-        left = (targets - fits) / np.maximum(1 - leverage, 1e-9)[:, None]
-        dual = vectors @ (rotated / (values + penalty)[:, None])
-        found.append((dual, fits, left, np.square(left).sum(axis=0)))
-    best = np.argmin([error for *_, error in found], axis=0)
-    parts = [np.stack([found[k][i][..., j] for j, k in enumerate(best)], axis=-1) for i in range(4)]
-    return parts[0], parts[1], parts[2], parts[3]
 
 
 _FEWEST = 10  # validation rows: fewer show little

@@ -1,4 +1,4 @@
-"""Standardise inputs and targets, and convert predictions back."""
+"""Standardise inputs and targets, and convert predictions back; ridge regression of wide tables."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy.linalg import cholesky
+from sklearn.linear_model import RidgeCV
+from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.preprocessing import StandardScaler
 
 from skuq._utils._records import saved_as
@@ -314,3 +317,63 @@ def scale_of_equal_values(value: Any, n: int) -> Any:
     # Squares of it are not 0.
     size = np.where(np.equal(value, 0), 1.0, np.maximum(np.abs(value), 1e-100))
     return size * ((n + 2) ** -0.5 if n < _VALUES_OF_A_CONSTANT else np.finfo("float32").eps)
+
+
+# Penalties of ridge regression that are tried, as multiples of the mean eigenvalue.
+_PENALTIES = np.logspace(-8, 4, 37)
+_JITTER = 1e-10  # added to a kernel, whose rows may repeat
+
+
+def effective_rank(x: np.ndarray) -> float:
+    """Compute the number of directions (participation ratio) in which rows x (n, d) vary."""
+    centred = x - x.mean(axis=0)
+    products = centred @ centred.T
+    return float(np.trace(products) ** 2 / max(np.square(products).sum(), np.finfo(float).tiny))
+
+
+def fit_ridge(
+    x: np.ndarray, y: np.ndarray, weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Fit ridge regression to a wide table, with the penalty of least leave-one-out error.
+
+    Returns
+    -------
+    coefficients : ndarray of shape (d, m)
+        Zeros for outputs that kernel ridge regression, which is not linear, predicts better.
+    intercept : ndarray of shape (m,)
+    moves : ndarray of shape (n, m)
+        Its fit of each row minus its prediction without the row.
+    """
+    x, y, weight = (np.asarray(a, dtype="float64") for a in (x, y, weight))
+    share = weight / weight.sum()
+    distances = euclidean_distances(x, squared=True)
+    width = np.median(distances[np.triu_indices(len(x), 1)]) or 1.0
+    # Ridge regression on a root of the kernel is kernel ridge regression.
+    kernel = np.exp(-distances / width) + _JITTER * np.eye(len(x))
+    _, errors_of_kernel = _leave_one_out(cholesky(kernel, lower=True), y, share)
+    ridge, errors = _leave_one_out(x, y, share)
+    variance = share @ np.square(y - share @ y)
+    used = errors.sum(axis=0) < np.minimum(errors_of_kernel.sum(axis=0), variance)
+    coefficients = np.reshape(ridge.coef_, (y.shape[1], -1)).T
+    residuals = y - x @ coefficients - ridge.intercept_
+    # Without a row, the residual has the sign of that of the fit, and is larger.
+    left = np.copysign(np.sqrt(errors / np.where(share > 0, share, np.inf)[:, None]), residuals)
+    moves = np.where(share[:, None] > 0, left - residuals, 0.0)
+    return coefficients * used, ridge.intercept_ * used, moves * used
+
+
+def _leave_one_out(x: np.ndarray, y: np.ndarray, share: np.ndarray) -> tuple[Any, np.ndarray]:
+    """Fit ridge regression; return it, and squared errors (n, m) of rows left out, times `share`.
+
+    `share` (n,) are the weights of the rows, which sum to 1.
+    """
+    mean_eigenvalue = np.sum(share @ np.square(x - share @ x)) / len(x)
+    ridge = RidgeCV(
+        _PENALTIES * max(mean_eigenvalue, np.finfo(float).tiny),
+        gcv_mode="eigen",
+        alpha_per_target=True,
+        store_cv_results=True,
+    ).fit(x, y, share)
+    best = np.searchsorted(ridge.alphas, np.atleast_1d(ridge.alpha_))
+    errors = ridge.cv_results_.reshape(*y.shape, -1)
+    return ridge, np.take_along_axis(errors, best[None, :, None], axis=2)[..., 0]

@@ -397,10 +397,10 @@ class SearchEstimator:
     def reselect(self, X=None, y=None, sample_weight=None, **settings):
         """Select another ensemble from the networks of the search, without training.
 
-        `fit` selects before it repeats trials (`repeats` of AutoDEUQ), and `reselect` afterwards, by
-        predictions that average the networks of the repeats. So it can find other members and
-        weights than `fit` did, even with the same settings. With ``refit=True``, members are then
-        the networks of the search, with a warning.
+        `fit` selects before it repeats trials (`repeats` of AutoDEUQ), and `reselect` afterwards:
+        by predictions that average the networks of the repeats. So it can find other members and
+        weights with the same settings. With ``refit=True``, members are then the networks of the
+        search, with a warning.
 
         Parameters
         ----------
