@@ -170,5 +170,9 @@ def test_shares_get_the_weight_that_few_rows_do_not_give_to_models(signal, low, 
     rng = np.random.default_rng(0)
     codes = np.arange(24) % 2
     logits = rng.normal(scale=2.0, size=(3, 24, 2)) + signal * np.eye(2)[codes]
-    *_, constant = _selection.fit_class_mixture(logits, codes, np.ones(24), np.full(2, 0.5))
+    given = logits, codes, np.ones(24), np.full(2, 0.5)
+    _, temperature, constant = _selection.fit_class_mixture(*given)
     assert low < constant.sum() < high
+    # Rows that all members predict tell the temperature of their average itself.
+    _, expected, _ = _selection.fit_class_mixture(*given, in_folds=False)
+    assert_allclose(temperature / expected, 0.9)

@@ -255,9 +255,10 @@ def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
     """Every row, predicted by the member of each kind that did not train on it."""
     given = []
 
-    def noted(logits, *rest):
-        given.append((logits, *rest))
-        return fit_class_mixture(logits, *rest)
+    def noted(*arrays, in_folds):
+        assert in_folds
+        given.append(arrays)
+        return fit_class_mixture(*arrays)
 
     monkeypatch.setattr(f"{MODULE}.fit_class_mixture", noted)
     monkeypatch.setattr("skuq.ensembles._selection._DROPPED", 0)
@@ -368,7 +369,7 @@ def test_fit_leaves_out_members_that_diverge(classes, monkeypatch, n_lost, weigh
     kinds = [{**embedding, **SMALL} for embedding in embeddings]
     monkeypatch.setattr("skuq.estimators._ensembles._tabular.list_kinds", lambda *_: (kinds, 6))
 
-    def weigh(logits, *_):
+    def weigh(logits, *_, in_folds):
         weights = np.array([0.5, 0.3, 0.2])[: len(logits)]
         return weights / weights.sum(), 1.0, np.zeros(3)
 

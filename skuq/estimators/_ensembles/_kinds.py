@@ -300,8 +300,9 @@ def mix_classes(task, members, origins):
         counted = np.bincount(data.y[:, 0].astype(int), data.weight, minlength=n_classes) + 0.5
         logits, y, weight = _held_out_logits(task, members, origins)
         if len(y) and weight.sum() > 0:
+            shares, in_folds = counted / counted.sum(), task.splits.parts is not None
             weights, *calibration = fit_class_mixture(
-                logits, y, weight.astype(float), counted / counted.sum()
+                logits, y, weight.astype(float), shares, in_folds=in_folds
             )
             targets = targets.with_calibration(*calibration)
             weights = drop_light(weights)
