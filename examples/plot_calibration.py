@@ -49,12 +49,14 @@ for name, model in models.items():
 # ------------------------------------------------------------
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(16, 4.8), layout="constrained")
 rows, place = y_test[:20].argsort(), range(20)
-for shift, name in ((-0.15, "as it is"), (0.15, "conformal")):
+for shift, name, look in (
+    (-0.15, "as it is", {"fmt": "s", "color": "#0072B2"}),
+    (0.15, "conformal", {"fmt": "o", "color": "#D55E00"}),
+):
     mean = models[name].predict(X_test[:20])[rows]
     low, high = models[name].predict_interval(X_test[:20], coverage=0.9)[rows].T
-    marker = "o" if name == "conformal" else "s"
     at = [k + shift for k in place]
-    left.errorbar(at, mean, (mean - low, high - mean), fmt=marker, ms=4, label=name)
+    left.errorbar(at, mean, (mean - low, high - mean), ms=4, label=name, **look)
 left.plot(place, y_test[:20][rows], "kx", label="observed")
 left.set(xlabel="patient, by progression", ylabel="disease progression (score)")
 left.set_title("90 % intervals of 20 test rows")

@@ -4,9 +4,10 @@ Unsure where nothing is known
 
 Rows of a function with a gap between them, and nothing beyond. Networks agree for no reason where
 they have seen nothing. Ensembles of skuq therefore add what a Gaussian process of the same rows
-leaves open there. Shaded: two standard deviations of the whole prediction. Dashed: without that
-addition, which is the disagreement of the members and the noise. Classifiers turn to the shares of
-the classes, and their members disagree; MC dropout does not.
+leaves open there. Shaded: two standard deviations of the whole prediction, and in the title for how
+many x the truth is inside. Dashed: without that addition, which is the disagreement of the members
+and the noise. Classifiers turn to the shares of the classes, and their members disagree; MC dropout
+does not.
 """
 
 # %%
@@ -119,7 +120,7 @@ def main():
         axis.plot(x, truth(LINE), ":", color="black", lw=1.3, label="truth")
         axis.plot(X[:, 0], y, ".", color=ORANGE, ms=3, label="rows")
         inside = np.mean(abs(mean - truth(LINE)) < 2 * std)
-        axis.set_title(f"{name}: truth inside for {inside:.0%} of x", fontsize=10)
+        axis.set_title(f"{name}: {inside:.0%} inside", fontsize=10)
         axis.set_ylim(-5, 8)
     label_axes(axes, "x", "y")
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=5)
