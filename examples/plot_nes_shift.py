@@ -13,7 +13,7 @@ highest ever after. Chosen on the weeks that follow it is better, and chosen aga
 mostly in the worst weeks; in how often they are wrong the four hardly differ. A deep ensemble
 of the one network that does best in the weeks that follow does almost as well as the second.
 And no ensemble knows that it is lost: where all are worst by NLL, in weeks 31 to 36, NES members
-disagree less than in weeks 13 to 18, and those of the deep ensemble hardly disagree anywhere.
+disagree no more than in weeks 13 to 18, and those of the deep ensemble hardly disagree anywhere.
 
 With ``--data-dir``, a folder that holds ``tabular/electricity.csv.gz``; without, the data are
 downloaded from OpenML. Saves a picture; takes one to two minutes.
