@@ -277,9 +277,23 @@ class Plain:
         return X - self.mean
 
 
+class Around(Plain):
+    """Transformer that fits another one, which it has as an attribute."""
+
+    def __init__(self):
+        self.part = Plain()
+
+    def fit(self, X, y=None):
+        self.part.fit(X)
+        return self
+
+    def transform(self, X):
+        return self.part.transform(X)
+
+
 def test_pipeline_restores_steps_of_any_class(rows):
     X, y = rows
-    for step in (Plain(), FeatureUnion([("plain", Plain())])):
+    for step in (Plain(), FeatureUnion([("plain", Plain())]), Around()):
         model = make_pipeline(step, BayesianRidge()).fit(X, y)
         before = model.predict(X)
         with config_context(assume_finite=True), pytest.raises(ValueError, match="y contains NaN"):

@@ -133,6 +133,17 @@ def _copy_steps(pipeline, *, share=False):
     return copied, pairs
 
 
+def _find_parts(step, found):
+    """Add estimators that a step has as attributes, and theirs, to `found`, with their attributes.
+
+    A fit of the step may fit them as they are. A copy of the step shares them.
+    """
+    for part in vars(step).values():
+        if _is_fitted_in_place(part) and id(part) not in found:
+            found[id(part)] = part, dict(vars(part))
+            _find_parts(part, found)
+
+
 @in_thread  # an interrupt would leave old steps beside new ones
 def _take_over(pairs):
     """Give each object the attributes of its copy."""
@@ -156,9 +167,14 @@ def _fit_a_copy(documented):
     @functools.wraps(documented)
     def method(self, X, y=None, **params):
         new, pairs = _copy_steps(self)
+        parts = {}
+        for old, _ in pairs:
+            _find_parts(old, parts)
         try:
             result = getattr(super(UncertaintyPipeline, new), name)(X, y, **params)
         except BaseException:  # Ctrl-C too
+            for part, attributes in parts.values():
+                part.__dict__ = attributes
             for old, copied in pairs:
                 if isinstance(old, UncertaintyRegressor | UncertaintyClassifier):
                     # Searches remember their trials, with which the next fit goes on.
