@@ -6,6 +6,7 @@ import functools
 import warnings
 from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -276,10 +277,8 @@ class CalibratedUncertainty:
             self.last_time_ = last_time
         return self
 
-    @property
-    def estimator_(self):
-        """Estimator fitted on all rows."""
-        return self.fitted_.estimator
+    # Parts of the fitted model, which the class docstring describes.
+    estimator_ = property(attrgetter("fitted_.estimator"))
 
     @property
     def drift_(self):
@@ -496,25 +495,15 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         return y
 
     @property
-    def scale_(self):
-        """Factor of the standard deviations."""
-        return self.fitted_.calibration.scale
-
-    @property
     def epistemic_scale_(self):
         """Factor of the standard deviation of the model's part."""
         calibration = self.fitted_.calibration
         return calibration.scale * calibration.whole.ratio
 
-    @property
-    def levels_(self):
-        """With "isotonic": predicted and observed levels."""
-        return self.fitted_.calibration.whole.levels
-
-    @property
-    def scores_(self):
-        """With "conformal": sorted absolute out-of-fold errors, in calibrated stds."""
-        return self.fitted_.calibration.whole.scores
+    # Parts of the fitted model, which the class docstring describes.
+    scale_ = property(attrgetter("fitted_.calibration.scale"))
+    levels_ = property(attrgetter("fitted_.calibration.whole.levels"))
+    scores_ = property(attrgetter("fitted_.calibration.whole.scores"))
 
     def predict(self, X, return_std=False):
         """Predict as the estimator does, and on request the calibrated standard deviation.
@@ -674,15 +663,9 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
     def _check_observed(self, y):
         return class_codes(column_or_1d(fill_masked(y), warn=True), self.classes_)
 
-    @property
-    def spread_(self):
-        """Factor of the members' differences from the average."""
-        return self.fitted_.calibration.whole.spread
-
-    @property
-    def temperature_(self):
-        """Divisor of the log probabilities; above 1 if the classifier was overconfident."""
-        return self.fitted_.calibration.whole.temperature
+    # Parts of the fitted model, which the class docstring describes.
+    spread_ = property(attrgetter("fitted_.calibration.whole.spread"))
+    temperature_ = property(attrgetter("fitted_.calibration.whole.temperature"))
 
     def predict(self, X, return_std=False):
         """Predict as the classifier does, and on request how much its members differ.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -661,40 +662,14 @@ class NOMURegressor(UncertaintyRegressor):
         check_is_fitted(self)
         return read_relu_readout(self.fitted_)
 
-    @property
-    def c_(self):
-        """Factor of the model's standard deviation."""
-        return self.fitted_.readout.c
-
-    @property
-    def l_min_(self):
-        """Smallest standard deviation of the standardised y, before the factor c."""
-        return self.fitted_.readout.l_min
-
-    @property
-    def l_max_(self):
-        """Largest standard deviation of the standardised y, before the factor c."""
-        return self.fitted_.readout.l_max
-
-    @property
-    def noise_factor_(self):
-        """Factor of the noise's standard deviation."""
-        return self.fitted_.readout.noise_factor
-
-    @property
-    def member_(self):
-        """The trained network as data."""
-        return self.fitted_.network.member
-
-    @property
-    def mean_member_(self):
-        """Network of f as data, if it was trained before r; else None."""
-        return self.fitted_.network.mean_member
-
-    @property
-    def preprocessor_(self):
-        """Fitted transformer of X, or None."""
-        return self.fitted_.inputs.preprocessor
+    # Parts of the fitted model, which the class docstring describes.
+    c_ = property(attrgetter("fitted_.readout.c"))
+    l_min_ = property(attrgetter("fitted_.readout.l_min"))
+    l_max_ = property(attrgetter("fitted_.readout.l_max"))
+    noise_factor_ = property(attrgetter("fitted_.readout.noise_factor"))
+    member_ = property(attrgetter("fitted_.network.member"))
+    mean_member_ = property(attrgetter("fitted_.network.mean_member"))
+    preprocessor_ = property(attrgetter("fitted_.inputs.preprocessor"))
 
     def __sklearn_tags__(self):
         return add_input_tags(super().__sklearn_tags__(), self.preprocess)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral, Real
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -201,10 +202,8 @@ class OperatorRegressor(UncertaintyRegressor):
         noise = np.zeros_like(scale) if widths is None else widths.noise
         return noise if len(noise) > 1 else noise[0]
 
-    @property
-    def query_points_(self):
-        """Query points of the fit."""
-        return self.fitted_.inputs.query_points
+    # Parts of the fitted model, which the class docstring describes.
+    query_points_ = property(attrgetter("fitted_.inputs.query_points"))
 
     @property
     def n_parameters_(self):
@@ -450,10 +449,8 @@ class NEONRegressor(OperatorRegressor):
             fewest_with_noise=FEWEST_WITH_NOISE,
         )
 
-    @property
-    def index_(self):
-        """Indices that predictions average over."""
-        return self.fitted_.draws.index
+    # Parts of the fitted model, which the class docstring describes.
+    index_ = property(attrgetter("fitted_.draws.index"))
 
 
 @saved_as("estimators.OperatorEnsembleRegressor", kind="estimator")
