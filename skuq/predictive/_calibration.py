@@ -492,7 +492,9 @@ def _losses_with_noise(
 
 
 _FEWEST_ROWS = 30  # with fewer, neither factors nor a floor are fitted
-_PART_PRECISION = 2.0  # of the prior of factors of noise and model
+# Prior of the factors of noise and model: its precision, and the logarithms of the squared factors.
+# Errors of the ensemble's mean are 1.3 times its members' spread on problems of all kinds.
+_PART_PRECISION, _PART_CENTRE = 20.0, (0.0, 2 * math.log(1.3))
 _PRIOR_ROWS = 100  # weight of "no correction", in rows
 _BOUNDS = [(-6.0, 6.0), (-20.0, 6.0)]  # of the logarithms of the squared factor and floor
 _FLOORS = (-8.0, -4.0, -1.0)  # where the search for the second begins
@@ -502,6 +504,7 @@ _FLOORS = (-8.0, -4.0, -1.0)  # where the search for the second begins
 _DEFENSIVE_SHARE, _DEFENSIVE_ROWS, _SPREAD_ROWS = 0.4, 40, 8
 
 _MOST_SHARED = 0.95  # largest epistemic part of a normal's standard deviation
+_NOISY_SHARE = 0.99  # of the rows, those with less noise than `limit_noise` finds
 _TINY = 1e-30  # keeps the gradient of a root finite at 0
 
 # Relative scales of the tail, and their shares where no row has told: few errors are large. The
@@ -535,16 +538,16 @@ def fit_out_of_bag(
     The floor is epistemic. The component's share starts at 0.4 and falls by a factor of e every 40
     rows, so that nothing of it is left with some hundred rows.
 
-    Priors protect ensembles with few rows. ``log(a**2)`` is standard normal, and those of the
-    factors below have half of its variance, because rows of equal variance cannot tell factors
-    from a floor. The fitted variance is averaged with the predicted one, which counts as much as
-    100 rows.
+    Priors protect ensembles with few rows. ``log(a**2)`` is standard normal. The fitted variance is
+    averaged with the predicted one, which counts as much as 100 rows.
 
     This calibrates the sum of noise and model. How much of it is the model's shows in how errors
     grow with the members' disagreement: they are most likely to come from normals of variance
     ``u**2 * noise + v**2 + c**2 * spread``, where the spread is the variance of the members' means.
-    Errors that all members share make c larger than a. This tells the noise from the model, and
-    leaves the sum as it is; see `calibrate_components`.
+    Errors that all members share make c larger than a. Some hundred errors hardly tell u and c, so
+    the logarithms of their squares have a twentieth of the variance of that of a, about 1 and 1.3:
+    the latter is the error of the mean over the spread on functions that are known. This tells the
+    noise from the model, and leaves the sum as it is; see `calibrate_components`.
 
     Parameters
     ----------
@@ -590,7 +593,9 @@ def fit_out_of_bag(
     shared = 0.0
     if n_rows >= _FEWEST_ROWS and (spread > 0).any():
         # The prior keeps the members' own split if the errors say little about the parts.
-        parts = _fit_variances((y - centre) ** 2, [noise, spread], weight, _PART_PRECISION)
+        parts = _fit_variances(
+            (y - centre) ** 2, [noise, spread], weight, _PART_PRECISION, _PART_CENTRE
+        )
         shared = math.sqrt(max(parts[1] - factor**2, 0.0))
     # The unseen members' means differ by less than those of all members: widen each normal by the
     # rest of the spread.
@@ -629,12 +634,30 @@ def add_defensive(
     return tuple(part for part in parts if part[2] > 0)
 
 
+def limit_noise(
+    components: tuple[np.ndarray, np.ndarray, np.ndarray],
+    weights: np.ndarray,
+    factor: float,
+    floor: float,
+) -> np.ndarray:
+    """Compute the calibrated noise variance (m,) that one training row in a hundred exceeds.
+
+    Components are the normals (K, J, n, m) predicted at training rows, as `fit_out_of_bag` takes
+    them. Networks extrapolate noise as wildly as means, so more noise than here is not known.
+    """
+    loc, scale, probability = components
+    apart = loc - (probability * loc).sum(axis=1, keepdims=True)
+    noise = np.tensordot(weights, (probability * (scale**2 + apart**2)).sum(axis=1), axes=1)
+    return np.quantile(factor**2 * noise + floor**2, _NOISY_SHARE, axis=0)
+
+
 class Calibration(NamedTuple):
     """Numbers of a calibration, as `fit_out_of_bag` finds them, arrays or tensors."""
 
     factor: Any
     floor: Any
     shared: Any
+    most_noise: Any  # (m,), see `limit_noise`
     scales: Any  # (S,) of the tail
     floors: Any  # (S,)
     shares: Any  # (S,)
@@ -649,11 +672,12 @@ def calibrate_components(
     ``a**2 * variance + floor**2``, and each member is mixed of itself, stretched about its own mean
     to the scales of the tail, with the tail's floors. Return the normals, and the part of each
     standard deviation that is epistemic: `shared` times the standard deviation of the members'
-    means as they were, and the tail's floor, but at most 0.95 of the normal's own, since each keeps
-    some noise.
+    means as they were, the tail's floor, and the noise beyond `most_noise`, but at most 0.95 of the
+    normal's own, since each keeps some noise. Where noise exceeds `most_noise`, the normals of a
+    member get nearer to each other and wider, so that its variance stays.
     """
     loc, scale, probability = components
-    factor, floor, shared, scales, floors, shares = calibration
+    factor, floor, shared, most_noise, scales, floors, shares = calibration
     mean = xp.sum(probability * loc, axis=1)
     centre = xp.tensordot(weights, mean, axes=1)
     variance = xp.tensordot(weights, xp.square(mean - centre), axes=1)
@@ -661,10 +685,20 @@ def calibrate_components(
     mean = ((mean - centre) * factor + centre)[:, None]
     loc = (loc - centre) * factor + centre
     scale = xp.sqrt(xp.square(scale * factor) + floor**2)
+    apart = xp.sum(probability * xp.square(loc - mean), axis=1, keepdims=True)
+    noise = xp.sum(probability * (xp.square(scale) + apart), axis=1)
+    ratio = xp.maximum(xp.tensordot(weights, noise, axes=1) / most_noise, 1.0)
+    excess = 1 - 1 / ratio
+    loc = (loc - mean) / xp.sqrt(ratio) + mean
+    scale = xp.sqrt(xp.square(scale) + apart * excess)
     tail = range(scales.shape[0])
     loc = xp.concatenate([(loc - mean) * scales[s] + mean for s in tail], axis=1)
     widths = [xp.sqrt(xp.square(scale * scales[s]) + floors[s] ** 2) for s in tail]
-    errors = [xp.sqrt(variance * shared**2 + (floors[s] ** 2 + _TINY)) for s in tail]
+    unknown = xp.square(scale) * excess  # noise that no training row has shown
+    errors = [
+        xp.sqrt(variance * shared**2 + unknown * scales[s] ** 2 + (floors[s] ** 2 + _TINY))
+        for s in tail
+    ]
     probability = xp.concatenate([probability * shares[s] for s in tail], axis=1)
     parts = [xp.minimum(error, width * _MOST_SHARED) for error, width in zip(errors, widths)]
     return (loc, xp.concatenate(widths, axis=1), probability), xp.concatenate(parts, axis=1)
@@ -752,17 +786,19 @@ def _fit_variances(
     terms: Sequence[np.ndarray],
     weight: np.ndarray,
     precision: float = 1.0,
+    centre: Sequence[float] = (0.0,),
 ) -> np.ndarray:
     """Fit the squared factors of variances (n, m), and a squared floor that is added to them.
 
-    Errors are normal, and so is the prior of each squared factor's logarithm, with mean 0 and this
-    precision. The result is 1 for each and 0 if errors are not finite.
+    Errors are normal, and so is the prior of each squared factor's logarithm, with these means and
+    this precision. The result is 1 for each and 0 if errors are not finite.
     """
     used = weight > 0
     squared_error, n_used = squared_error[used], int(used.sum())
     # The floor is a term of its own: variances (n_terms, n, m).
     variances = np.stack([*(term[used] for term in terms), np.ones_like(squared_error)])
     prior = precision * np.array([1.0] * len(terms) + [0.0]) / n_used
+    means = np.array([*centre, 0.0])
     # Weights (n, 1) of the entries (n, m), which sum to 1 over all of them.
     rows = (weight[used] / weight[used].sum())[:, None] / squared_error.shape[-1]
 
@@ -774,12 +810,12 @@ def _fit_variances(
         # on the same scale.
         loss = (rows * (np.log(variance) + squared_error / variance)).sum()
         slope = rows * (1 / variance - squared_error / variance**2)
-        gradient = (slope * scaled).sum(axis=(1, 2)) + 2 * prior * logs
-        return float(loss + prior @ logs**2), gradient
+        gradient = (slope * scaled).sum(axis=(1, 2)) + 2 * prior * (logs - means)
+        return float(loss + prior @ (logs - means) ** 2), gradient
 
-    # The loss can have several minima in the floor; factors always start at 1.
+    # The loss can have several minima in the floor; factors always start at their prior's centre.
     bounds = [_BOUNDS[0]] * len(terms) + [_BOUNDS[1]]
-    starts = [(*[0.0] * len(terms), floor) for floor in _FLOORS]
+    starts = [(*centre, floor) for floor in _FLOORS]
     fits = [
         optimize.minimize(nll, start, jac=True, method="L-BFGS-B", bounds=bounds)
         for start in starts

@@ -6,7 +6,7 @@ Notation: n rows, m outputs, K members or passes; raw outputs are (K, n, n_raw).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -145,9 +145,13 @@ class NumberTargets(Targets):
     shared_factor : float
         Standard deviation of the errors that members share, in standard deviations of their means.
         It changes how much of the uncertainty is epistemic, but not the distribution.
+    most_noise : tuple of float
+        Largest variance of the noise of each output, in units of the standardised y, where training
+        rows show how large it is; more is epistemic. Empty leaves the noise as it is.
     """
 
     std_factor, noise_floor, shared_factor = 1.0, 0.0, 0.0
+    most_noise: tuple[float, ...] = ()
     tail: tuple[tuple[float, float, float], ...] = ()
     _constant: np.ndarray | None = None  # outputs (m,) that have had one value, `_value`, so far
 
@@ -268,11 +272,12 @@ class NumberTargets(Targets):
         noise_floor: float,
         tail: tuple[tuple[float, float, float], ...] = (),
         shared_factor: float = 0.0,
+        most_noise: Sequence[float] = (),
     ) -> NumberTargets:
         """Copy the targets, with this calibration of the mixture."""
         other = copy.copy(self)
         other.std_factor, other.noise_floor, other.tail = std_factor, noise_floor, tuple(tail)
-        other.shared_factor = shared_factor
+        other.shared_factor, other.most_noise = shared_factor, tuple(map(float, most_noise))
         return other
 
     @property
@@ -282,12 +287,14 @@ class NumberTargets(Targets):
         if not self.tail and found == (1.0, 0.0, 0.0):
             return None
         tail = np.transpose(self.tail or [(1.0, 0.0, 1.0)])
-        return Calibration(*np.array(found), *tail)
+        limits = np.array(self.most_noise or [np.inf])
+        return Calibration(*[*np.array(found), limits, *tail])
 
     @property
     def shares_errors(self) -> bool:
         """Whether a part of the members' own distributions is epistemic."""
-        return self.shared_factor > 0 or any(floor > 0 for _, floor, _ in self.tail)
+        has_floors = any(floor > 0 for _, floor, _ in self.tail)
+        return self.shared_factor > 0 or bool(self.most_noise) or has_floors
 
     def moments(self, raw: Any, weights: np.ndarray, xp: Any = np) -> tuple[Any, Any, Any]:
         """Compute moments of the standardised y from members' raw outputs (K, n, n_raw).

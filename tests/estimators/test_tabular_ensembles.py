@@ -69,11 +69,15 @@ def calibration(model):
     return targets.std_factor, targets.noise_floor, targets.tail, targets.shared_factor
 
 
-def with_shared_errors(model, factor, has_floors=True):
-    """The model with errors that members share, by this factor and by the floors of the tail."""
+def with_shared_errors(model, factor, has_floors=True, noise=0.0):
+    """The model with errors that members share, by this factor and by the floors of the tail.
+
+    The largest noise is that of training rows, times `noise`, and has no limit if that is 0.
+    """
     model = pickle.loads(pickle.dumps(model))
     targets = model.fitted_.targets
-    other = targets.with_calibration(*calibration(model)[:3], factor)
+    most_noise = np.multiply(noise, targets.most_noise) if noise else ()
+    other = targets.with_calibration(*calibration(model)[:3], factor, most_noise)
     if not has_floors:
         other.tail = tuple((scale, 0.0, share) for scale, _, share in targets.tail)
     model.fitted_ = replace(model.fitted_, targets=other)
@@ -133,9 +137,39 @@ def test_shared_errors_leave_the_density_as_it_is(pair, table, n_outputs):
 
 
 @pytest.mark.parametrize("n_outputs", [1, 2])
+def test_noise_beyond_that_of_training_rows_is_epistemic(pair, table, n_outputs):
+    X, _ = table
+    free, same, less = (
+        with_shared_errors(pair[n_outputs, True], 0.0, False, noise) for noise in (0.0, 1.0, 0.3)
+    )
+    before, at_rows, after = (model.predict_uncertainty(X) for model in (free, same, less))
+    # One row in a hundred has more noise.
+    assert (at_rows.aleatoric < before.aleatoric * (1 - 1e-6)).mean() < 0.05
+    for parts in at_rows, after:
+        assert_allclose(parts.mean, before.mean, rtol=1e-9)
+        assert_allclose(parts.total, before.total, rtol=1e-9)
+        assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2, rtol=1e-9)
+    targets = less.fitted_.targets
+    scale, _, share = np.transpose(targets.tail)
+    stretch = share @ scale**2 * np.square(targets.scaling.scale_)
+    limit = np.reshape(np.multiply(targets.most_noise, stretch), before.mean.shape[1:])
+    excess = np.maximum(1 - limit / before.aleatoric**2, 0)
+    assert (excess > 0).mean() > 0.3
+    # The mean epistemic part of a member's normals counts, so that some of the excess stays noise.
+    moved = 1 - (after.aleatoric / before.aleatoric) ** 2
+    assert_array_equal(moved > 1e-9, excess > 1e-9)
+    assert (moved <= excess + 1e-9).all() and (moved >= 0.4 * excess - 1e-9).all()
+    y = before.mean + np.linspace(-2, 2, len(X)).reshape(-1, *[1] * (n_outputs - 1)) * before.total
+    density = [model.predict_distribution(X).log_prob(y) for model in (free, less)]
+    within = (excess == 0).reshape(len(X), -1).all(axis=1)
+    assert_allclose(density[1][within], density[0][within], rtol=1e-9)
+
+
+@pytest.mark.parametrize("n_outputs", [1, 2])
 def test_fit_calibrates_other_forms_of_an_ensemble_alike(pair, table, n_outputs):
     X, _ = table
-    model, plain = with_shared_errors(pair[n_outputs, True], 0.8), pair[n_outputs, False]
+    model = with_shared_errors(pair[n_outputs, True], 0.8, noise=0.5)
+    plain = pair[n_outputs, False]
     parts, raw = model.predict_uncertainty(X), plain.predict_uncertainty(X)
     outputs = model.to_keras().predict_on_batch(X)
     for name, values in zip(("mean", "aleatoric", "epistemic", "total"), parts):

@@ -222,3 +222,16 @@ def test_members_stretch_about_their_own_means():
     assert_allclose(mixture.member_means, mean[..., 0], rtol=1e-12)
     assert_allclose(mixture.member_variances, variance[..., 0], rtol=1e-12)
     assert_allclose(mixture.mean, targets.distribution(raw, shares).mean, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("n_rows", "expected"), [(60, 1.3), (8_000, 2.0)])
+def test_few_rows_have_the_typical_error_of_all_members(n_rows, expected):
+    """Errors of twice the spread, which varies: many rows tell, and few keep to the prior."""
+    rng = np.random.default_rng(0)
+    spread = np.exp(0.7 * rng.normal(size=(n_rows, 1)))
+    loc = spread * rng.normal(size=(8, n_rows, 1))
+    y = loc.mean(axis=0) + 2 * spread * rng.normal(size=(n_rows, 1)) + rng.normal(size=(n_rows, 1))
+    one = np.ones((8, 1, n_rows, 1))
+    unseen, weight = np.ones((8, n_rows), dtype=bool), np.ones(n_rows)
+    found = fit_out_of_bag(loc[:, None], one, one, np.full(8, 1 / 8), unseen, y, weight)
+    assert_allclose(np.hypot(found[0], found[3]), expected, rtol=0.15)

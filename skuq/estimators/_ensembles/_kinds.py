@@ -28,7 +28,7 @@ from skuq.estimators._ensembles import _shared as shared
 from skuq.networks import TabularSpace
 from skuq.networks._space import Space
 from skuq.networks._tabular import class_recipes, embed_categories
-from skuq.predictive._calibration import fit_out_of_bag
+from skuq.predictive._calibration import fit_out_of_bag, limit_noise
 from skuq.tables._targets import normal_components, unpack_copies
 from skuq.training import TrainingJob, predict_members
 from skuq.training._job import pad_splits
@@ -353,12 +353,10 @@ def calibrate(task, members, weights, origins):
     raw = predict_members(members, data.x[rows])
     head, raw, weights = unpack_copies(targets.head, raw, weights)
     unseen = np.repeat(unseen, len(raw) // len(origins), axis=0)
-    loc, scale, probability = (
-        np.concatenate([part] * times, axis=2)
-        for part in normal_components(head, raw.astype("float64"))
-    )
+    normals = normal_components(head, raw.astype("float64"))
+    loc, scale, probability = (np.concatenate([part] * times, axis=2) for part in normals)
     rows = np.tile(rows, times)
     fitted = fit_out_of_bag(
         loc, scale, probability, weights, unseen, data.y[rows], data.weight[rows]
     )
-    return targets.with_calibration(*fitted)
+    return targets.with_calibration(*fitted, limit_noise(normals, weights, *fitted[:2]))
