@@ -344,7 +344,7 @@ class BayesianOptimizer:
             raise TypeError(f"`func` must be a function of one point (d,). Got {func!r}.")
         check_count("n_calls", n_calls)
         check_count("q", q)
-        given = self._log.x[:0] if x0 is None else self.domain.check(x0)
+        given = self._log.x[:0] if x0 is None or not np.size(x0) else self.domain.check(x0)
         violation = self.domain.feasible.describe_violation(given, self.domain.tolerance)
         if violation:
             raise ValueError(f"`x0` must be feasible, but {violation}.")
@@ -478,7 +478,8 @@ class BayesianOptimizer:
         if q > left:
             raise ValueError(
                 f"All but {left} points of the domain are known or pending. `q` must not be "
-                f"larger. Got {q}."
+                f"larger. Got {q}. `forget` frees pending points, and a search with noisy=True "
+                "proposes known ones again."
             )
         x = None
         if self._log.n_usable >= self.n_initial:

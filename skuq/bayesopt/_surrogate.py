@@ -322,10 +322,12 @@ class OutputConstraints:
             names = list(given) if isinstance(given, Mapping) else given
             raise ValueError(
                 "Results must come with one value for each measured constraint, "
-                f"{sorted(self.estimators)}. Got {names!r}."
+                f"{sorted(self.estimators)}: the function of `maximize` returns "
+                f"(y, {{name: value}}), and `tell` has `output_constraints`. Got {names!r}."
             )
         columns = {}
         for name, values in given.items():
+            self._refuse_booleans(name, values)
             try:
                 column = np.array(fill_masked(values), dtype="float64").reshape(-1)
             except (TypeError, ValueError):
@@ -338,13 +340,23 @@ class OutputConstraints:
             columns[name] = column
         return columns
 
+    @staticmethod
+    def _refuse_booleans(name: str, values: Any) -> None:
+        """Refuse True and False, which would count as 1, infeasible, and 0, feasible."""
+        if np.asarray(values).dtype.kind == "b":
+            raise WrongShapeError(
+                f"Constraint {name!r} must be numbers, at most 0 where a result is feasible: "
+                "write y <= c as y - c. Got True or False."
+            )
+
     def of_outputs(self, outputs: np.ndarray, measured: Mapping[str, Any]) -> np.ndarray:
         """Compute all constraints (n, J) from outputs (n, ..) and the measured values (n,)."""
         # In the user's order, whether measured or computed from the outputs.
-        columns = [
-            measured[name] if function is None else np.asarray(function(outputs), dtype="float64")
-            for name, function in self.functions.items()
-        ]
+        columns = []
+        for name, function in self.functions.items():
+            column = measured[name] if function is None else function(outputs)
+            self._refuse_booleans(name, column)
+            columns.append(np.asarray(column, dtype="float64"))
         for name, column in zip(self.names, columns):
             if np.shape(column) != (len(outputs),):
                 raise WrongShapeError(

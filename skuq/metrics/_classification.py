@@ -13,7 +13,13 @@ import pandas as pd
 from scipy import special
 from sklearn.utils.validation import column_or_1d
 
-from skuq._utils._checks import check_member_weights, check_weights, class_codes, fill_masked
+from skuq._utils._checks import (
+    check_count,
+    check_member_weights,
+    check_weights,
+    class_codes,
+    fill_masked,
+)
 from skuq.metrics._checks import average, check_choice, check_proba, group_sums
 
 
@@ -277,8 +283,7 @@ def _binned_gap(confidence, correct, weight, n_bins, strategy):
 def _bin(confidence, weight, n_bins, strategy):
     """Assign rows to bins, (n,), by confidence."""
     check_choice("strategy", strategy, ("uniform", "quantile"))
-    if n_bins < 1:
-        raise ValueError(f"`n_bins` must be at least 1. Got {n_bins}.")
+    check_count("n_bins", n_bins)
     if strategy == "uniform":  # bins are closed on the right, as in Guo et al.
         return np.searchsorted(np.linspace(0, 1, n_bins + 1)[1:-1], confidence, side="left")
     _, group, total = group_sums(confidence, weight)

@@ -12,7 +12,6 @@ order.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from numbers import Integral
 
 import numpy as np
 import pandas as pd
@@ -21,7 +20,7 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
-from skuq._utils._checks import check_weights, fill_masked
+from skuq._utils._checks import check_count, check_weights, fill_masked
 from skuq.metrics._checks import check_intervals, check_same_shape, group_sums
 
 
@@ -109,8 +108,7 @@ def coverage_curve(y_true, lower, upper, by, *, n_bins=10):
     inside = _inside(y_true, lower, upper)
     (by,) = check_same_shape(by=by)
     check_consistent_length(inside, by)
-    if not isinstance(n_bins, Integral) or n_bins < 1:
-        raise ValueError(f"`n_bins` must be a positive whole number. Got {n_bins!r}.")
+    check_count("n_bins", n_bins)
     edges = np.unique(np.quantile(by, np.arange(1, n_bins) / n_bins, method="higher"))
     # An edge at the smallest value would leave the first bin empty.
     edges = edges[edges > by.min()]

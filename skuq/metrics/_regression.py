@@ -16,7 +16,7 @@ import numpy as np
 from scipy import special
 from sklearn.metrics import mean_pinball_loss
 
-from skuq._utils._checks import check_weights
+from skuq._utils._checks import check_count, check_weights
 from skuq._utils._formulas import LOG_SQRT_2PI, mean_distance
 from skuq.metrics._checks import (
     average,
@@ -526,6 +526,7 @@ def quantile_calibration_curve(
     (array([0. , 0.5, 1. ]), array([0. , 0.5, 1. ]))
     """
     levels, weight = _levels(y_true, mean, std, pit, kind, sample_weight)
+    check_count("n_levels", n_levels)
     if n_levels < 2:
         raise ValueError(f"`n_levels` must be at least 2. Got {n_levels}.")
     expected = np.linspace(0, 1, n_levels)

@@ -179,8 +179,11 @@ def test_maximize_warns_without_a_feasible_point():
                 ({"disk": 1.0}, "Got .'disk'"),
                 ({"disc": [1.0, 2.0]}, "one number for each of 1 points"),
                 ({"disc": "low"}, "one number for each of 1 points"),
+                ({"disc": True}, "at most 0 where a result is feasible.*True or False"),
             ]
         ),
+        # True would count as 1, which is infeasible.
+        ({"low": lambda y: y < 2}, None, ValueError, "write y <= c as y - c. Got True or False"),
     ],
 )
 def test_constraints_refuse(constraints, given, error, message):

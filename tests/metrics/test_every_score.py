@@ -267,9 +267,10 @@ REFUSED = [
     (
         classwise_ece_loss,
         (LABELS, PROBA),
-        {"labels": range(4), "n_bins": 0},
-        "`n_bins` must be at least 1. Got 0",
+        {"labels": range(4), "n_bins": 2.5},
+        "`n_bins` must be a positive whole number. Got 2.5",
     ),
+    (calibration_error, (), {"pit": ONE, "n_levels": 9.5}, "`n_levels` .*Got 9.5"),
     (ensemble_nll_loss, (LABELS, PROBA), {}, r"`member_proba` .* \(n_members, n_samp"),
     (oracle_nll_loss, (LABELS[:2], MEMBERS), {}, "`y_true` must have 3 rows"),
     (

@@ -63,7 +63,7 @@ def test_reliability_counts_can_be_left_out():
         (([0], [[0.7, 0.7]]), "sum to 1"),
         (([0], [[0.7, 0.3]], {"labels": [1]}), "2 columns"),
         (([0, 1], [[0.7, 0.3]] * 2, {"strategy": "even"}), "`strategy` must be one of"),
-        (([0, 1], [[0.7, 0.3]] * 2, {"n_bins": 0}), "at least 1"),
+        (([0, 1], [[0.7, 0.3]] * 2, {"n_bins": 0}), "positive whole number. Got 0"),
     ],
 )
 def test_reliability_says_what_is_wrong(arguments, message):
