@@ -6,6 +6,7 @@ in folds, a mixture of each; weights (n,) are 1 for a row of average weight.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -496,6 +497,9 @@ _FEWEST_ROWS = 30  # with fewer, neither factors nor a floor are fitted
 # Errors of the ensemble's mean are 1.3 times its members' spread on problems of all kinds.
 _PART_PRECISION, _PART_CENTRE = 20.0, (0.0, 2 * math.log(1.3))
 _PRIOR_ROWS = 100  # weight of "no correction", in rows
+_LOG_FACTORS = (-3.0, 3.0, 13)  # at which the likelihood of mixtures is looked at first
+_FLOOR_SHARES = (0.25, 0.5, 1.0)  # of the floor of moments, which are looked at
+_MOST_FACTOR_ROWS = 1000  # that fit the factor of mixtures
 _BOUNDS = [(-6.0, 6.0), (-20.0, 6.0)]  # of the logarithms of the squared factor and floor
 _FLOORS = (-8.0, -4.0, -1.0)  # where the search for the second begins
 
@@ -529,8 +533,10 @@ def fit_out_of_bag(
     A row's prediction is that of the members that have not trained on it. Under the factor a and
     the floor b its errors are most likely to come from normals of variance
     ``a**2 * total**2 + b**2``. The total is the noise of these members, and the variance of all
-    members' means. The tail then gives the calibrated distribution the shape of the errors, see
-    `fit_tail`.
+    members' means. If members are mixtures, factor and floor are then those under
+    which y is most likely to come from the mixtures themselves: wide components of little
+    probability have a large part in a variance, and hardly any in where most values lie. The tail
+    gives the calibrated distribution the shape of the errors, see `fit_tail`.
 
     Few rows cannot tell whether the ensemble is far too sure. A defensive component (Hesterberg
     1995) bounds what that costs: each member is also mixed of itself with a floor, which is the
@@ -590,6 +596,30 @@ def fit_out_of_bag(
     spread = np.tensordot(member_weights, (means - np.tensordot(member_weights, means, 1)) ** 2, 1)
     noise = (share * noise).sum(axis=0)
     factor, floor = fit_scale((y - centre) ** 2, noise + spread, weight)
+    # The unseen members' means differ by less than those of all members: widen each normal by the
+    # rest of the spread.
+    hidden = np.maximum(spread - (share * (means - centre) ** 2).sum(axis=0), 0)
+    chance = probability * share[:, None]
+
+    def log_density(a: float, b: float, scales: Sequence[float], step: int = 1) -> np.ndarray:
+        """Compute log densities (S, n, m); each scale is about a member's own mean."""
+        at = np.s_[:, :, ::step]
+        width = np.sqrt(a**2 * (scale[at] ** 2 + hidden[::step]) + b**2)
+        error = (y - centre - a * (means - centre))[:, None][at]
+        inner = a * (loc - means[:, None])[at]
+        return np.stack(
+            [
+                special.logsumexp(
+                    -0.5 * ((error - c * inner) / (c * width)) ** 2 - np.log(c * width),
+                    axis=(0, 1),
+                    b=chance[at],
+                )
+                for c in scales
+            ]
+        )
+
+    if n_rows >= _FEWEST_ROWS and loc.shape[1] > 1:
+        factor, floor = _fit_mixtures(log_density, weight, n_rows, (factor, floor))
     shared = 0.0
     if n_rows >= _FEWEST_ROWS and (spread > 0).any():
         # The prior keeps the members' own split if the errors say little about the parts.
@@ -597,25 +627,41 @@ def fit_out_of_bag(
             (y - centre) ** 2, [noise, spread], weight, _PART_PRECISION, _PART_CENTRE
         )
         shared = math.sqrt(max(parts[1] - factor**2, 0.0))
-    # The unseen members' means differ by less than those of all members: widen each normal by the
-    # rest of the spread.
-    hidden = spread - (share * (means - centre) ** 2).sum(axis=0)
-    width = np.sqrt(factor**2 * (scale**2 + np.maximum(hidden, 0)) + floor**2)
-    # The tail stretches each member about its own mean.
-    error = y - centre - factor * (means - centre)
-    inner = factor * (loc - means[:, None])
-    chance = probability * share[:, None]
-    log_density = []
-    for c in TAIL_SCALES:
-        z = (error[:, None] - c * inner) / (c * width)
-        log_density.append(
-            special.logsumexp(-0.5 * z**2 - np.log(c * width), axis=(0, 1), b=chance)
-        )
-    tail = [
-        (c, 0.0, share) for c, share in zip(TAIL_SCALES, fit_tail(np.stack(log_density), weight))
-    ]
+    shares = fit_tail(log_density(factor, floor, TAIL_SCALES), weight)
+    tail = [(c, 0.0, share) for c, share in zip(TAIL_SCALES, shares)]
     mean_square = np.average((y - centre) ** 2, axis=0, weights=weight).mean()
     return factor, floor, add_defensive(tail, mean_square, n_rows), shared
+
+
+def _fit_mixtures(
+    log_density: Callable[..., np.ndarray],
+    weight: np.ndarray,
+    n_rows: int,
+    moments: tuple[float, float],
+) -> tuple[float, float]:
+    """Fit the factor and the floor of `fit_out_of_bag` to the densities of mixtures.
+
+    The prior is that of `fit_scale`, and the tail is as it is before any row has told. The floor is
+    at most that of the moments. The moments stay if no density is finite.
+    """
+    used = _TAIL_PRIOR > 0
+    scales, shares = np.array(TAIL_SCALES)[used], _TAIL_PRIOR[used][:, None, None]
+    step = -(-n_rows // _MOST_FACTOR_ROWS)  # so many rows tell a factor to two hundredths
+    rows = weight[::step] / weight[::step].sum()
+
+    def loss(log_a: float, b: float) -> float:
+        density = log_density(math.exp(log_a), b, scales, step)
+        density = special.logsumexp(density, axis=0, b=shares).mean(axis=1)
+        return float(0.5 * (2 * log_a) ** 2 / n_rows - rows @ density)
+
+    grid = np.linspace(*_LOG_FACTORS)
+    floors = np.unique([0.0, *(moments[1] * np.array(_FLOOR_SHARES))])
+    fits = [(minimise(functools.partial(loss, b=float(b)), grid), float(b)) for b in floors]
+    log_a, floor = min(fits, key=lambda fit: loss(*fit))
+    if not math.isfinite(loss(log_a, floor)):
+        return moments
+    trust = n_rows / (n_rows + _PRIOR_ROWS)
+    return math.sqrt(1 + trust * (math.exp(2 * log_a) - 1)), floor
 
 
 def add_defensive(

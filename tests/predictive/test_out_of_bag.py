@@ -152,15 +152,19 @@ def test_several_outputs_have_one_correction():
     assert_allclose(both, one, atol=1e-6)
 
 
-def test_a_mixture_counts_as_its_moments():
-    """Members of two normals each have the factor and the floor of one with the same variance."""
-    (loc, scale, unseen, y, weight), _ = ensemble(5_000, claim=0.5, n_outputs=2)
-    two = np.stack([loc - 0.6 * scale, loc + 0.6 * scale], axis=1)
-    inner = np.stack([0.8 * scale] * 2, axis=1)
-    found = fit_out_of_bag(
-        two, inner, np.full_like(two, 0.5), np.full(8, 1 / 8), unseen, y, weight
-    )[:2]
-    assert_allclose(found, fit_out_of_bag_scale(loc, scale, unseen, y, weight), rtol=1e-6)
+def test_wide_components_of_mixtures_do_not_narrow_the_others():
+    """By variances alone a tenth of wide components would narrow all to a fifth."""
+    rng = np.random.default_rng(0)
+    loc = np.zeros((1, 2, 2000, 1))
+    scale = np.stack([np.ones((1, 2000, 1)), np.full((1, 2000, 1), 15.0)], axis=1)
+    probability = np.stack([np.full((1, 2000, 1), share) for share in (0.9, 0.1)], axis=1)
+    unseen, weight = np.ones((1, 2000), bool), np.ones(2000)
+    y = 1.5 * rng.normal(size=(2000, 1))
+    found = fit_out_of_bag(loc, scale, probability, np.ones(1), unseen, y, weight)
+    calibration = Calibration(*found[:2], 0.0, *np.array(found[2]).T)
+    (loc, scale, probability), _ = calibrate_components((loc, scale, probability), [1.0], calibration)
+    levels = (probability * stats.norm.cdf(y, loc, scale)).sum(axis=(0, 1))
+    assert 0.88 < np.mean((levels > 0.05) & (levels < 0.95)) < 0.97
 
 
 def normal_densities(error):
