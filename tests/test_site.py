@@ -106,11 +106,9 @@ def test_comparisons_in_words_are_those_of_stored_results():
         for record in records("split", task=task):
             errors[record["method"]].append(record["error"])
         assert min(errors, key=lambda method: np.median(errors[method])) == "gp"
-    minute = {r["method"]: {} for r in records("equal_time", budget=60.0)}
-    for record in records("equal_time", budget=60.0):
-        minute[record["method"]][record["set"], record["split"]] = record["nll"]
-    ahead = [minute["recipe"][k] < minute["autodeuq"][k] for k in minute["recipe"]]
-    assert 0.2 < np.mean(ahead) < 0.6
+    for name in ("adult", "bank", "electricity"):  # large tables of classes
+        search = {"file": "equal_time", "set": name, "budget": 300.0}
+        assert nll(**search, method="recipe") < nll(**search, method="autodeuq")
 
 
 def test_quoted_messages_are_those_of_the_code():
