@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ from skuq.networks._mixture_heads import GaussianMixtureHead, PackedHead
 from skuq.predictive import CategoricalMixture, TransformedMixture
 from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._scaling import FARTHEST
+from skuq.tables._targets import normal_components, unpack_copies
 from skuq.training import predict_members
 
 _FEWEST_ROWS = 10  # with fewer rows nothing is learnt
@@ -46,6 +47,11 @@ _DEVIANCE_LIMIT = 3.84  # of 95 % confidence intervals: quantile of chi squared
 _SHARE_NEAR = 0.98  # rows are near up to the distance in which so many rows have another
 _FULL = 1.5  # times the distance up to which rows are near, all is added
 _SMALLEST_NEAR = 0.02  # a shorter distance changes y by less than 2 % of its standard deviation
+_JOINT_SHARES = 0.9, 0.95  # the same by Mahalanobis distances: where more is unsure, and is far
+_JOINT_FACTORS = 1.0, 1.25  # times these distances
+_SMALLEST_JOINT_NEAR = 0.1  # standard deviations of a column
+_DOUBT_OF_NOISE = 1.5  # times the noise that is added to numbers there at most
+_DOUBT_OF_CLASSES = 0.25  # share of probabilities that is not known there at most
 _SLOPE_NUMBERS = 8192  # rows predicted to measure the slopes of the networks
 _SLOPE_STEP = 0.1  # share of the rows between two values of a column that are compared
 _N_FREQUENCIES = 4  # of the random functions that are drawn
@@ -53,6 +59,7 @@ _PARTS = (0, 64, 256, None)  # reference rows are compared in parts: the first d
 _BLOCK_ROWS = 2048  # rows whose distances are held at a time
 _FAR_BLOCK_ROWS = 128  # the same of rows far away, whose correlations then stay in the cache
 _FEWEST_PADDED = 32  # rows of arrays that are padded
+_PADDED = 1e3 * FARTHEST  # coordinates of rows without effect
 _TIE = 1e-9  # apart from each other, members that predict the same classes
 _TINY = 1e-12  # added under roots, whose gradients at 0 are infinite
 
@@ -105,8 +112,12 @@ class FarArrays(NamedTuple):
     alpha: Any  # (G, m), inverse covariance times y
     whitening: Any  # (G, G), transposed inverse of the Cholesky factor of the covariance
     amplitude: Any  # (m,) standard deviation of the process
-    numbers: Any  # (4,): near, length, factors between and beyond the rows
+    numbers: Any  # (6,): near, length, factors between and beyond, joint_near
     frequencies: Any  # (d, F)
+    inverse_stds: Any  # (d,)
+    decorrelation: Any  # (d, d)
+    joint_rows: Any  # (R, d), decorrelated
+    doubt: Any  # (m,)
 
 
 @saved_as("fitted.FarUncertainty")
@@ -127,6 +138,13 @@ class FarUncertainty:
     than 10 standard deviations of y apart count as 10, so that it grows in proportion to the
     distance whatever the networks predict.
 
+    A row may also break the correlations between columns. Where D is its Mahalanobis distance to
+    the nearest reference row, and D90 and D95 are those in which 90 % and 95 % of the training rows
+    have another, the variance above is also added beyond 1.25 times D95, in full from 1.5 times
+    that distance on. The noise is less sure there: 1.5 * (1 - D90 / D) times a standard deviation
+    of noise is added from D90 on. It is that of the process, or that of the networks where it is
+    smaller. The latter is a harmonic mean, so that narrow predictions stay narrow.
+
     For classes the process is fitted to their indicators, which are 1 for rows of a class and 0 for
     others. Where its variance is v, in units of its variance far from all rows, the share
 
@@ -134,7 +152,8 @@ class FarUncertainty:
 
     of the predicted probabilities is not known. In the average over members it is replaced by the
     shares of the classes among the training rows. Each member has other classes in its place, so
-    that it is epistemic uncertainty, if there are enough members.
+    that it is epistemic uncertainty, if there are enough members. The share is at least
+    0.25 * (1 - D90 / D).
 
     Attributes
     ----------
@@ -161,6 +180,17 @@ class FarUncertainty:
         exponent for classes.
     frequencies : ndarray of shape (d, F)
         Frequencies of the random functions that are drawn; not used for classes.
+    inverse_stds : ndarray of shape (d,)
+        Standardised columns are ``(x - centre) * inverse_stds``; 0 for codes and constant columns.
+    decorrelation : ndarray of shape (d, d)
+        Matrix that makes standardised rows uncorrelated; their distances are Mahalanobis distances.
+    joint_rows : ndarray of shape (R, d)
+        Decorrelated reference rows.
+    joint_near : ndarray of shape (2,)
+        D90, and 1.25 times D95.
+    doubt : ndarray of shape (m,)
+        Largest standard deviation that is added since noise is less sure, in units of the
+        standardised y; not used for classes.
     """
 
     centre: np.ndarray
@@ -177,6 +207,11 @@ class FarUncertainty:
     amplitude: np.ndarray
     factors: np.ndarray
     frequencies: np.ndarray
+    inverse_stds: np.ndarray
+    decorrelation: np.ndarray
+    joint_rows: np.ndarray
+    joint_near: np.ndarray
+    doubt: np.ndarray
 
     __repr__ = record_repr
 
@@ -198,8 +233,12 @@ class FarUncertainty:
             whitening @ (whitening.T @ (self.y - self.mean)),
             whitening,
             self.amplitude,
-            np.array([self.near, self.length, *self.factors]),
+            np.array([self.near, self.length, *self.factors, *self.joint_near]),
             self.frequencies,
+            self.inverse_stds,
+            self.decorrelation,
+            self.joint_rows,
+            self.doubt,
         )
 
     def padded_arrays(self) -> FarArrays:
@@ -211,7 +250,8 @@ class FarUncertainty:
         size = max(_FEWEST_PADDED, 2 ** math.ceil(math.log2(n_rows)))
         more, more_process = size - n_rows, min(size, _PROCESS_ROWS) - n_process
         return arrays._replace(
-            rows=np.pad(arrays.rows, ((0, more), (0, 0)), constant_values=4 * FARTHEST),
+            rows=np.pad(arrays.rows, ((0, more), (0, 0)), constant_values=_PADDED),
+            joint_rows=np.pad(arrays.joint_rows, ((0, more), (0, 0)), constant_values=_PADDED),
             alpha=np.pad(arrays.alpha, ((0, more_process), (0, 0))),
             whitening=np.pad(arrays.whitening, ((0, more_process), (0, more_process))),
         )
@@ -263,29 +303,41 @@ class FarUncertainty:
     def _find_far(self, numbers: np.ndarray) -> np.ndarray:
         """Return the positions of rows that may be farther than `near` from all reference rows."""
         found = [np.array([], dtype=int)]
-        slopes = self.slopes.astype("f4")
+        slopes, inverse_stds = self.slopes.astype("f4"), self.inverse_stds.astype("f4")
+        decorrelation = self.decorrelation.astype("f4")
         for start in range(0, len(numbers), _BLOCK_ROWS):
             block = numbers[start : start + _BLOCK_ROWS]
             # In single precision, with room for its rounding: `far_spread` is exact.
-            extended = np.ones((len(block), block.shape[1] + 1), dtype="f4")
-            z = extended[:, :-1]
+            centred = np.empty(block.shape, dtype="f4")
             with np.errstate(over="ignore", invalid="ignore"):
-                np.subtract(block, self.centre, out=z, casting="same_kind")
-                np.clip(np.multiply(z, slopes, out=z), -FARTHEST, FARTHEST, out=z)
-                squares = np.einsum("ij,ij->i", z, z)
-                bound = self.near**2 - squares * (1 + 1e-5) - 1e-5 * self._extended[:, -1].max()
-                far = np.arange(len(z))
-                for part in map(slice, _PARTS, _PARTS[1:]):
-                    if self._extended[part].size and len(far):
-                        nearest = (self._extended[part] @ extended[far].T).min(axis=0)
-                        far = far[~(nearest <= bound[far])]  # numbers that overflow are far
-            found.append(far + start)
+                np.subtract(block, self.centre, out=centred, casting="same_kind")
+                z = np.clip(centred * slopes, -FARTHEST, FARTHEST)
+                far = _find_beyond(z, self._extended[0], self.near)
+                np.clip(np.multiply(centred, inverse_stds, out=z), -FARTHEST, FARTHEST, out=z)
+                far |= _find_beyond(z @ decorrelation, self._extended[1], self.joint_near[0])
+            found.append(np.flatnonzero(far) + start)
         return np.concatenate(found)
 
     @functools.cached_property
-    def _extended(self) -> np.ndarray:
-        """Matrix (R, d + 1) whose product with (z, 1) is the squared distance less that of z."""
-        return np.column_stack([-2 * self.rows, (self.rows**2).sum(axis=1)]).astype("f4")
+    def _extended(self) -> list[np.ndarray]:
+        """Matrices (R, d + 1) whose products with (z, 1) are squared distances less that of z."""
+        return [
+            np.column_stack([-2 * rows, (rows**2).sum(axis=1)]).astype("f4")
+            for rows in (self.rows, self.joint_rows)
+        ]
+
+
+def _find_beyond(z: np.ndarray, extended: np.ndarray, near: float) -> np.ndarray:
+    """Tell (n,) which rows z (n, d) may be farther than `near` from all rows of `extended`."""
+    bound = near**2 - np.einsum("ij,ij->i", z, z) * (1 + 1e-5) - 1e-5 * extended[:, -1].max()
+    z, far = np.column_stack([z, np.ones(len(z), dtype="f4")]), np.arange(len(z))
+    for part in map(slice, _PARTS, _PARTS[1:]):
+        if extended[part].size and len(far):
+            nearest = (extended[part] @ z[far].T).min(axis=0)
+            far = far[~(nearest <= bound[far])]  # numbers that overflow are far
+    beyond = np.zeros(len(z), dtype=bool)
+    beyond[far] = True
+    return beyond
 
 
 def _blocks(rows: np.ndarray) -> list[np.ndarray]:
@@ -301,6 +353,22 @@ def _scale(xp: Any, arrays: FarArrays, numbers: Any) -> Any:
     return xp.clip((numbers - arrays.centre) * arrays.slopes, -FARTHEST, FARTHEST)
 
 
+def _squared_distances(xp: Any, z: Any, rows: Any) -> Any:
+    """Compute squared distances (n, R) of rows z (n, d) to others (R, d)."""
+    squares, others = xp.sum(z**2, axis=1, keepdims=True), xp.sum(rows**2, axis=1)
+    products = xp.matmul(-2 * z, xp.transpose(rows))
+    if xp is not np:
+        return xp.maximum(squares + others + products, 0.0)
+    products += others  # in place, since this takes most of the time
+    products += squares
+    return np.maximum(products, 0.0, out=products)
+
+
+def _rise(xp: Any, distance: Any) -> Any:
+    """Rise from 0, up to the distance 1, to 1."""
+    return xp.clip((distance - 1) / (_FULL - 1), 0.0, 1.0)
+
+
 def _process_at(xp: Any, arrays: FarArrays, kernel: str, z: Any) -> tuple[Any, Any, Any, Any]:
     """Look at scaled rows (n, d) from the reference rows and from the process.
 
@@ -309,20 +377,22 @@ def _process_at(xp: Any, arrays: FarArrays, kernel: str, z: Any) -> tuple[Any, A
     squared distance that lies beyond the ends of the columns.
     """
     near, length = arrays.numbers[0], arrays.numbers[1]
-    rows = arrays.rows
-    if xp is np:
-        squared = cdist(z, rows, "sqeuclidean")
-    else:
-        squares = xp.sum(z**2, axis=1, keepdims=True) + xp.sum(rows**2, axis=1)
-        squared = xp.maximum(squares - 2 * xp.matmul(z, xp.transpose(rows)), 0.0)
+    squared = _squared_distances(xp, z, arrays.rows)
     nearest = xp.min(squared, axis=1, keepdims=True)
-    rise = xp.clip((xp.sqrt(nearest + _TINY) / near - 1) / (_FULL - 1), 0.0, 1.0)
     distances = xp.sqrt(squared[:, : arrays.alpha.shape[0]] + _TINY)
     correlation = _KERNELS[kernel](xp, distances / length)
     # Symbolic tensors of Keras stand to the left of arrays.
     outside = xp.maximum(-z + arrays.low, 0.0) + xp.maximum(z - arrays.high, 0.0)
     share = xp.minimum(xp.sum(outside**2, axis=1, keepdims=True) / (nearest + _TINY), 1.0)
-    return nearest, rise, correlation, share
+    return nearest, _rise(xp, xp.sqrt(nearest + _TINY) / near), correlation, share
+
+
+def _joint_distance(xp: Any, arrays: FarArrays, numbers: Any) -> tuple[Any, Any]:
+    """Compute Mahalanobis distances (n, 1) to the nearest reference row, and 1 - D90 / D."""
+    z = xp.clip((numbers - arrays.centre) * arrays.inverse_stds, -FARTHEST, FARTHEST)
+    squared = _squared_distances(xp, xp.matmul(z, arrays.decorrelation), arrays.joint_rows)
+    distance = xp.sqrt(xp.min(squared, axis=1, keepdims=True) + _TINY)
+    return distance, 1 - 1 / xp.maximum(distance / arrays.numbers[4], 1.0)
 
 
 def _unexplained(xp: Any, arrays: FarArrays, correlation: Any) -> Any:
@@ -342,15 +412,18 @@ def far_spread(xp: Any, arrays: FarArrays, kernel: str, numbers: Any, mean: Any)
     its own: a random smooth function of variance 1, times the standard deviation. `mean` (n, m) is
     the networks' mean in units of the standardised y. `xp` is `numpy` or `keras.ops`.
     """
-    _, length, between, beyond = (arrays.numbers[k] for k in range(4))
+    _, length, between, beyond, _, joint_near = (arrays.numbers[k] for k in range(6))
     z = _scale(xp, arrays, numbers)
     nearest, rise, correlation, share = _process_at(xp, arrays, kernel, z)
+    distance, unsure = _joint_distance(xp, arrays, numbers)
+    rise = xp.maximum(rise, _rise(xp, distance / joint_near))
     process_mean = xp.matmul(correlation, arrays.alpha) + arrays.mean
     apart = xp.clip(process_mean - mean, -_MOST_APART, _MOST_APART)
     factor = share * (beyond**2 - between**2) + between**2
     variance = _unexplained(xp, arrays, correlation) * factor
     size = variance * arrays.amplitude**2 + apart**2  # (n, m)
-    std = rise * xp.sqrt(size * (1 + nearest / length**2) + _TINY)
+    variance = rise**2 * size * (1 + nearest / length**2)
+    std = xp.sqrt(variance + (unsure * arrays.doubt) ** 2 + _TINY**2)
     phase = xp.matmul(z, arrays.frequencies)
     waves = xp.concatenate([xp.cos(phase), xp.sin(phase)], axis=1)
     waves = xp.transpose(waves) / math.sqrt(_N_FREQUENCIES)
@@ -366,7 +439,10 @@ def far_classes(xp: Any, arrays: FarArrays, kernel: str, numbers: Any, proba: An
     """
     _, rise, correlation, _ = _process_at(xp, arrays, kernel, _scale(xp, arrays, numbers))
     known = (1 - _unexplained(xp, arrays, correlation)) ** arrays.numbers[2]
-    doubt = xp.expand_dims(rise * (1 - known), 2)  # (n, 1, 1)
+    _, unsure = _joint_distance(xp, arrays, numbers)
+    doubt = xp.expand_dims(
+        xp.maximum(rise * (1 - known), _DOUBT_OF_CLASSES * unsure), 2
+    )  # (n, 1, 1)
     ends = xp.cumsum(arrays.mean)
     starts = ends - arrays.mean
     # Members in the order of the classes that they predict, or of their numbers if they agree.
@@ -440,11 +516,15 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
         return None
     stretch, kernel, length, noise = process
     slopes, z = slopes * stretch, z * stretch
-    near = max(_typical_distance(z), _SMALLEST_NEAR)
+    near = max(_typical_distance(z, _SHARE_NEAR), _SMALLEST_NEAR)
+    references = _choose_references(z)
+    inverse_stds, decorrelation = _decorrelate(rows.X, inputs.code_columns)
+    decorrelated = (rows.X - scaling.mean_) * inverse_stds @ decorrelation
+    joint_near = _typical_distance(decorrelated, _JOINT_SHARES) * _JOINT_FACTORS
     far = FarUncertainty(
         scaling.mean_,
         slopes,
-        z[_choose_references(z)],
+        z[references],
         z.min(axis=0),
         z.max(axis=0),
         y,
@@ -456,13 +536,19 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
         np.ones(y.shape[1]),
         np.ones(2),
         rng.standard_normal((z.shape[1], _N_FREQUENCIES)) / length,
+        inverse_stds,
+        decorrelation,
+        decorrelated[references],
+        np.maximum(joint_near, _SMALLEST_JOINT_NEAR),
+        np.ones(y.shape[1]),
     )
     if isinstance(head, CategoricalHead):
         return replace(far, factors=_fit_class_factors(far))
     residuals = far.y - far.y.mean(axis=0)
     # The most likely variance of the process, given the others.
     amplitude = np.sqrt((residuals * far.arrays.alpha).mean(axis=0))
-    far = replace(far, amplitude=amplitude)
+    noise_variance = np.minimum(noise * amplitude**2, _narrowest_noise(ensemble, rows.X))
+    far = replace(far, amplitude=amplitude, doubt=_DOUBT_OF_NOISE * np.sqrt(noise_variance))
     return replace(far, factors=_fit_factors(far))
 
 
@@ -519,6 +605,20 @@ def _mean_slopes(ensemble: Any, numbers: np.ndarray) -> np.ndarray:
     return slopes
 
 
+def _narrowest_noise(ensemble: Any, numbers: np.ndarray) -> np.ndarray:
+    """Compute the harmonic mean (m,) of the variances of all predicted normals.
+
+    Half of a variance over it is what adding that variance costs in nats at most.
+    """
+    inputs, targets = ensemble.inputs, ensemble.targets
+    raw = predict_members(ensemble.members, inputs.transform(numbers[:_PROCESS_ROWS]))
+    head, raw, weights = unpack_copies(targets.head, raw, ensemble.weights)
+    _, std, probability = normal_components(head, raw)
+    precision = np.tensordot(weights, (probability / std**2).sum(axis=1), axes=1)
+    harmonic_mean: np.ndarray = 1 / precision.mean(axis=0)
+    return harmonic_mean
+
+
 def _choose_references(z: np.ndarray) -> np.ndarray:
     """List the rows of the process, and then rows that are farthest from all listed before.
 
@@ -536,12 +636,29 @@ def _choose_references(z: np.ndarray) -> np.ndarray:
     return np.array(chosen)
 
 
-def _typical_distance(z: np.ndarray) -> float:
-    """Compute the distance within which nearly all rows have one of as many others."""
+def _decorrelate(numbers: np.ndarray, codes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Compute what standardises columns (d,), and a matrix (d, d) that decorrelates them then.
+
+    The correlations are shrunk towards none, by more in wide tables of few rows, which would
+    otherwise have directions in which only other rows vary.
+    """
+    n_rows, n_columns = numbers.shape
+    stds = numbers.std(axis=0)
+    stds[list(codes)] = 0.0
+    inverse_stds = np.divide(1.0, stds, out=np.zeros(n_columns), where=stds > 0)
+    standardised = (numbers - numbers.mean(axis=0)) * inverse_stds
+    shrinkage = n_columns / (n_rows + n_columns)
+    correlations = (1 - shrinkage) / n_rows * standardised.T @ standardised
+    values, vectors = np.linalg.eigh(correlations + shrinkage * np.eye(n_columns))
+    return inverse_stds, vectors / np.sqrt(values)
+
+
+def _typical_distance(z: np.ndarray, share: Any) -> Any:
+    """Compute the distance within which a share of the rows has one of as many others."""
     distances = cdist(z[:_MOST_ROWS], z[:_MOST_ROWS])
     np.fill_diagonal(distances, np.inf)
     nearest = distances.min(axis=1)
-    return float(np.quantile(nearest, _SHARE_NEAR))
+    return np.quantile(nearest, share)
 
 
 def _fit_process(z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, str, float, float] | None:

@@ -76,12 +76,38 @@ def added(model, Z):
     return np.sqrt(np.maximum(np.subtract(*variances), 0))
 
 
-def test_nothing_is_added_within_the_rows_and_little_by_columns_without_effect(model):
+def rms(values):
+    return np.sqrt(np.mean(np.square(values)))
+
+
+def test_next_to_nothing_is_added_within_the_rows_and_errors_beyond_useless_columns(model):
     inside = around(0.5)
     assert_array_equal(model.predict(inside), without_far(model).predict(inside))
-    assert np.mean(added(model, inside) < 1e-6) > 0.95
-    beyond = [added(model, inside + 2 * np.eye(4)[k]) for k in range(4)]
-    assert max(np.median(beyond[2:], axis=1)) < 0.1 * min(np.median(beyond[:2], axis=1))
+    assert np.quantile(added(model, inside), 0.85) < 1e-6
+    assert rms(added(model, inside)) < 0.02  # a fifth of the noise
+    beyond = [inside + 2 * np.eye(4)[k] for k in range(4)]
+    sizes = [np.median(added(model, Z)) for Z in beyond]
+    assert max(sizes[2:]) < 0.3 * min(sizes[:2])
+    for Z in beyond[2:]:  # where the networks follow columns that do not matter
+        error = rms(model.predict(Z) - truth(Z))
+        assert 0.7 * error < rms(model.predict_uncertainty(Z).epistemic) < 1.5 * error
+
+
+def test_rows_that_break_correlations_are_far(table):
+    X, y = table
+    X = X.copy()
+    X[:, 1] = X[:, 0] + 0.05 * X[:, 2]  # each column alone says nothing about such rows
+    model = DeepEnsembleRegressor(2, epochs=20, random_state=0).fit(X, y)
+    labels = DeepEnsembleClassifier(2, epochs=20, random_state=0).fit(X, y > 0.3)
+    broken = 0.5 * X
+    broken[:, 1] *= -1
+    broken = broken[abs(broken[:, 0]) > 0.2]
+    assert np.median(added(model, broken)) > 10 * rms(added(model, 0.5 * X))
+    share = [
+        np.mean(abs(labels.predict_proba(Z) - without_far(labels).predict_proba(Z)) > 1e-3)
+        for Z in (0.5 * X, broken)
+    ]
+    assert share[0] < 0.1 < 0.9 < share[1]
 
 
 def test_gaps_between_rows_are_found(table):
@@ -92,7 +118,7 @@ def test_gaps_between_rows_are_found(table):
     Z[:, 0] = 0
     assert np.median(model.fitted_.far.spread(Z, np.zeros((200, 1))) ** 2) > 0
     Z[:, 0] = 0.75
-    assert model.fitted_.far.spread(Z, np.zeros((200, 1))) is None
+    assert np.quantile(added(model, Z), 0.9) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -155,10 +181,9 @@ def test_unseen_categories_have_no_distance(table):
     frame["c"] = frame["c"].map({0: "x", 1: "y", 2: "z"})
     model = TabularEnsembleRegressor(2, epochs=10, random_state=0).fit(frame, y)
     unseen = frame[:50].assign(c="w")
-    assert_array_equal(
-        model.predict_uncertainty(unseen).total,
-        without_far(model).predict_uncertainty(unseen).total,
-    )
+    parts, plain = (m.predict_uncertainty(unseen).total for m in (model, without_far(model)))
+    assert_allclose(parts, plain, rtol=0.01)
+    assert np.mean(parts == plain) > 0.8
 
 
 def test_left_out_thirds_are_predictions_without_them(table):
@@ -169,6 +194,7 @@ def test_left_out_thirds_are_predictions_without_them(table):
         *(np.zeros(2), np.ones(2), z, z.min(axis=0), z.max(axis=0), y, y.mean(axis=0), 0.1),
         *("matern-5/2", 1.0, 0.1),
         *(np.ones(1), np.ones(2), np.zeros((2, 4))),
+        *(np.zeros(2), np.eye(2), z, np.ones(2), np.ones(1)),
     )
     left, rest = np.arange(20), np.arange(20, 60)
     inverse = far.arrays.whitening @ far.arrays.whitening.T
@@ -235,7 +261,7 @@ def test_classes_become_their_shares_and_members_disagree(classifier):
     plain, Z = without_far(model), np.concatenate([around(0.5, n=30), around(1000, n=30)])
     parts, before = model.predict_uncertainty(Z), plain.predict_uncertainty(Z)
     assert_allclose(model.predict_proba(Z)[30:], np.tile(shares, (30, 1)), atol=0.01)
-    assert np.mean(model.predict_proba(Z)[:30] == plain.predict_proba(Z)[:30]) > 0.95
+    assert np.mean(model.predict_proba(Z)[:30] == plain.predict_proba(Z)[:30]) > 0.9
     assert parts.epistemic[30:].min() > 0.6 > before.epistemic[30:].mean() + 0.1
     assert min(part.min() for part in parts) >= 0
     assert_allclose(parts.total, parts.aleatoric + parts.epistemic)
@@ -267,6 +293,7 @@ def test_next_to_nothing_is_added_to_classes_where_that_wins():
     far = _far.FarUncertainty(
         *(np.zeros(2), np.ones(2), z, z.min(axis=0), z.max(axis=0), y, y.mean(axis=0), 0.1),
         *("squared-exponential", 1.0, 0.1, np.ones(2), np.ones(2), np.zeros((2, 4))),
+        *(np.zeros(2), np.eye(2), z, np.ones(2), np.ones(2)),
     )
     by_chance = replace(far, y=y[rng.permutation(200)])
     assert fit_class_factors(far)[0] == _far._CLASS_FACTORS[0] < 0.1
