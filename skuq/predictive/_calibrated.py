@@ -250,10 +250,14 @@ class ConformalMixture(Calibrated):
         def radius(wanted: np.ndarray, scores: np.ndarray, reach: np.ndarray) -> np.ndarray:
             # Smallest s with sum w_i [s_i <= s] >= coverage * total weight (Tibshirani et al.).
             at = np.searchsorted(reach, wanted * self._total_weight(reach) - 1e-9)
-            if at.max(initial=0) >= len(scores):
+            beyond = (at >= len(scores)).any(axis=0)  # (n,)
+            if beyond.any():
                 reached = reach[-1] / np.max(self._total_weight(reach))
+                # Without weights all rows fail together.
+                where = f" for {beyond.sum()} of {len(beyond)} rows, unlike the calibration rows"
+                where = "" if self.new_weight is None else where
                 raise ValueError(
-                    f"The calibration rows reach a coverage of {reached:.4g}. Got "
+                    f"The calibration rows reach a coverage of {reached:.4g}{where}. Got "
                     f"{coverage.max():.4g}: calibrate on more rows (of each group), or take "
                     'method="isotonic".'
                 )

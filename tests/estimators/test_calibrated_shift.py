@@ -455,7 +455,7 @@ def test_conformal_calibration_of_weighted_rows_by_hand():
     for coverage, end in ((0.5, 2), (7 / 12, 2), (0.6, 3)):
         assert_allclose(found.interval(coverage), [[-end, end]])
     assert_allclose(found.cdf([3.5]), 0.5 + 0.5 * 9 / 12)
-    with pytest.raises(ValueError, match="reach a coverage of 0.8333"):
+    with pytest.raises(ValueError, match="0.8333 for 1 of 1 rows, unlike the"):
         found.interval(0.84)
 
 
