@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
+from skuq._utils._checks import check_count
 from skuq.metrics import (
     ece_loss,
     miscalibration_area,
@@ -17,7 +18,7 @@ from skuq.metrics import (
 from skuq.metrics._checks import check_inside_unit
 from skuq.metrics._regression import pit_values
 from skuq.plotting._base import (
-    BLUE,
+    COLOURS,
     GREY,
     CurveDisplay,
     Display,
@@ -268,6 +269,7 @@ class PITDisplay(Display):
             Itself.
         """
         check_inside_unit("chance", chance)
+        check_count("n_bins", self.n_bins)
         values = np.asarray(self.pit, dtype=float).ravel()
         if not len(values) or not ((values >= 0) & (values <= 1)).all():
             raise ValueError(f"`pit` must be one or more numbers in [0, 1]. Got {self.pit!r}.")
@@ -277,7 +279,8 @@ class PITDisplay(Display):
         density = self.n_bins / len(values)
         low, high = binom.interval(chance, len(values), 1 / self.n_bins)
         ax = self._open(ax)
-        defaults = {"color": BLUE, "alpha": 0.6, "edgecolor": "white", "label": self.name}
+        colour = COLOURS[len(ax.containers) % len(COLOURS)]  # differs from displays before it
+        defaults = {"color": colour, "alpha": 0.6, "edgecolor": "white", "label": self.name}
         self.bars_ = ax.bar(
             edges[:-1],
             counts * density,

@@ -18,11 +18,11 @@ from skuq.metrics import (
 )
 from skuq.metrics._checks import check_inside_unit
 from skuq.plotting._base import (
-    BLUE,
     GREY,
     CurveDisplay,
     Display,
     check_rows,
+    curve_style,
     from_zero,
     legend,
     normal_of,
@@ -30,6 +30,8 @@ from skuq.plotting._base import (
     with_name,
     with_unit,
 )
+
+_MOST_LABELS = 20  # of bins, so that they do not cover each other
 
 
 @dataclass(eq=False, repr=False)
@@ -131,6 +133,7 @@ class ConditionalCoverageDisplay(Display):
         """
         if (bins_of is None) == (groups is None):
             raise ValueError("Give either `bins_of` or `groups`.")
+        check_inside_unit("coverage", coverage)
         if groups is None:
             found = coverage_curve(y, lower, upper, bins_of, n_bins=n_bins)
         else:
@@ -176,6 +179,7 @@ class ConditionalCoverageDisplay(Display):
         -------
         ConditionalCoverageDisplay
         """
+        check_inside_unit("coverage", coverage)
         name = type(estimator).__name__ if name is None else name
         model, inner = unwrap_estimator(estimator, X)
         # Judge the intervals that the model gives, which need not be central ones of a normal.
@@ -250,11 +254,12 @@ class ConditionalCoverageDisplay(Display):
         self.bars_ = ax.vlines(at, low, high, **style("area", defaults, bar_kwargs))
         defaults = {"color": "black", "linestyle": "--", "linewidth": 1, "label": "nominal"}
         self.line_ = ax.axhline(self.coverage, **style("line", defaults, line_kwargs))
-        defaults = {"color": BLUE, "marker": "o", "linestyle": "none", "label": self.name}
+        defaults = {**curve_style(ax), "marker": "o", "linestyle": "none", "label": self.name}
         (self.points_,) = ax.plot(at, observed, **style("line", defaults, point_kwargs))
         # Groups can have labels of any kind.
         labels = [f"{c:.4g}" if isinstance(c, float) else str(c) for c in np.asarray(self.centers)]
-        ax.set_xticks(at, labels)
+        step = -(-len(at) // _MOST_LABELS)
+        ax.set_xticks(at[::step], labels[::step])
         ax.set(xlabel=self.by or "bin", ylabel=f"coverage of {self.coverage:.0%} intervals")
         # Show how far coverages are from 1, whatever they are.
         ax.set_ylim(top=max(ax.get_ylim()[1], 1.0))

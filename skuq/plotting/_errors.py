@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
-from skuq._utils._checks import classifies, fill_masked, reshape_like_prediction, unwrap_estimator
+from skuq._utils._checks import (
+    check_count,
+    classifies,
+    fill_masked,
+    reshape_like_prediction,
+    unwrap_estimator,
+)
 from skuq.metrics import error_retention_curve, retention_auc
 from skuq.plotting._base import (
     BLUE,
@@ -260,7 +266,8 @@ class ErrorStdDisplay(Display):
         Target minus mean (the sign does not matter), and predicted standard deviation, in
         units of y.
     n_bins : int, default=10
-        Number of bins, at most the number of rows.
+        Number of bins, at most the number of rows. Rows with equal standard deviations stay
+        together, so there may be fewer bins.
     name : str, default="y"
         Name of the predicted quantity.
     unit : str, optional
@@ -363,6 +370,7 @@ class ErrorStdDisplay(Display):
             Itself.
         """
         error, std = check_rows(error=self.error, std=self.std)
+        check_count("n_bins", self.n_bins)
         # The sign does not matter, and under- and overestimates share the diagram.
         error = np.abs(error)
         ax = self._open(ax)
@@ -376,7 +384,10 @@ class ErrorStdDisplay(Display):
         }
         self.scatter_ = ax.scatter(std, error, **style("points", defaults, scatter_kwargs))
         # Bins of equal size: bins of equal width would leave some with few rows.
-        bins = np.array_split(np.argsort(std, kind="stable"), min(self.n_bins, len(std)))
+        order = np.argsort(std, kind="stable")
+        first = [rows[0] for rows in np.array_split(order, min(self.n_bins, len(std)))]
+        # Equal standard deviations share a bin: the order of their rows means nothing.
+        bins = np.split(order, np.unique(np.searchsorted(std[order], std[first]))[1:])
         defaults = {
             "color": VERMILION,
             "marker": "o",

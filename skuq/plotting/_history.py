@@ -259,10 +259,20 @@ class RegretDisplay(Display):
             If `values` has another form, or a value is better than the optimum.
         """
         if not isinstance(values, Mapping) or not values:
-            raise TypeError(f"`values` must be a dict of method to values. Got {values!r}.")
+            raise TypeError(
+                "`values` must be a dict of method to values, such as "
+                '{"EI": [result.values for result in results]}. Got '
+                f"{values!r:.200}."
+            )
         curves = {}
         for name, given in values.items():
-            runs = np.atleast_2d(np.asarray(given, dtype=float))
+            try:
+                runs = np.atleast_2d(np.asarray(given, dtype=float))
+            except (TypeError, ValueError) as error:
+                raise TypeError(
+                    f"Values of {name!r} must be numbers, as many for each seed, such as "
+                    f"`result.values` of `maximize`. Got {given!r:.200}."
+                ) from error
             if runs.ndim != 2 or not runs.size:
                 raise ValueError(
                     f"Values of {name!r} must have shape (n_seeds, n_evaluations). Got "

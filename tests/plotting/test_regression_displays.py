@@ -154,6 +154,9 @@ def test_error_std_bins_are_root_mean_squares(process):
     assert_allclose(display.line_.get_xdata(), np.sqrt([1, 37]))
     assert_allclose(display.scatter_.get_offsets(), np.stack([std, abs(error)], axis=1))
     assert_array_equal(display.ideal_.get_xdata(), display.ideal_.get_ydata())
+    # Rows of one standard deviation are one bin, whatever their order.
+    display = ErrorStdDisplay([3.0, -4.0, 0.0, 2.0], [1.0, 1.0, 7.0, 1.0], n_bins=4).plot()
+    assert_allclose(display.line_.get_ydata(), np.sqrt([29 / 3, 0]))
     model, X = process
     assert ErrorStdDisplay.from_estimator(model, X, np.zeros(12), unit="K").unit == "K"
 
@@ -287,6 +290,19 @@ def test_labels_of_groups_stay_distinct():
     interval = np.zeros(10), np.full(10, -1.0), np.ones(10)
     display = ConditionalCoverageDisplay.from_predictions(*interval, groups=years)
     assert [text.get_text() for text in display.ax_.get_xticklabels()] == ["2021", "2022"]
+    many = ConditionalCoverageDisplay(np.arange(60), np.ones(60), np.ones(60)).plot()
+    assert len(many.ax_.get_xticklabels()) == 20
+    with pytest.raises(ValueError, match="`coverage` must lie strictly in"):
+        ConditionalCoverageDisplay.from_predictions(*interval, groups=years, coverage=90)
+
+
+def test_displays_that_share_axes_have_their_own_colours():
+    pit, other = (PITDisplay([0.2, 0.7], name=name) for name in "ab")
+    other.plot(pit.plot().ax_)
+    assert pit.bars_[0].get_facecolor() != other.bars_[0].get_facecolor()
+    first, second = (ConditionalCoverageDisplay([0, 1], [0.9, 0.8], [9, 9]) for _ in "ab")
+    second.plot(first.plot().ax_)
+    assert first.points_.get_color() != second.points_.get_color()
 
 
 @pytest.mark.parametrize(

@@ -389,7 +389,8 @@ def test_regret_of_one_seed_has_no_band():
         (lambda c: TeamDisplay.from_teams([1]), TypeError, "TeamSelection"),
         (lambda c: TeamDisplay.from_teams(c, size=9), ValueError, "No team of size 9"),
         (lambda c: TeamDisplay.from_teams(c, score="x"), ValueError, "`score` must be one of"),
-        (lambda c: RegretDisplay.from_values([1.0]), TypeError, "dict"),
+        (lambda c: RegretDisplay.from_values([1.0]), TypeError, "dict.*result.values for"),
+        (lambda c: RegretDisplay.from_values({"a": [c]}), TypeError, "such as `result.values`"),
         (
             lambda c: RegretDisplay.from_values({"a": [1.0]}, optimum=2),
             ValueError,
