@@ -2,6 +2,7 @@
 
 import functools
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -312,6 +313,30 @@ def test_learn_scale_treats_each_group_by_itself(least):
     if least:
         ratio = np.median(prior.noise[group == 0]) / np.median(prior.noise[group == 1])
         assert 0.3 < ratio / 400 < 3  # 1 / 0.05 squared
+
+
+def test_learn_prior_is_as_large_as_errors_where_noise_is_tiny():
+    """Draws meet such data more closely than the process that is likeliest, and vary less."""
+    variance = np.where(np.arange(600) % 2, 2e-3, 0.0)
+    y = np.sqrt(variance + 5e-6) * np.random.default_rng(0).normal(size=600)
+
+    def predict_left_out(targets, left_out, noises, importance):
+        noises = np.array(noises)[:, None]
+        # Below a noise of 1e-3 the variances fall with it, and the process errs by more.
+        share = np.minimum(noises / 1e-3, 1)
+        means = np.zeros((len(noises), 2, left_out.sum()))
+        means[:, 1] = targets[1, left_out] * (1 - 1 / share)
+        epistemic = share * variance[left_out] + 1e-10
+        return means, epistemic + noises, epistemic
+
+    members, make_process, *others = linear(np.zeros((600, 1)), y)
+    derivatives, _ = make_process(None)
+    process = SimpleNamespace(predict_left_out=predict_left_out)
+    given = members, lambda member: (derivatives, process), *others
+    prior, (factor, std) = learn_prior(*given, ONE, any_noise(1, 1))
+    assert 0 < std[0, 0] < 0.01
+    epistemic = (factor * prior.scale) ** 2 * variance * np.minimum(prior.noise / 1e-3, 1)
+    assert_allclose(np.mean(epistemic + std**2), np.mean(y**2), rtol=0.2)
 
 
 def test_learn_prior_of_pure_noise_is_as_large_as_the_noise():

@@ -309,15 +309,21 @@ def _learn_group(errors, overall, least, most):
         std = np.clip(std, least, most)
         factor = _likeliest_factor(squares, epistemic, std**2, errors.weight)
     total = factor**2 * epistemic + std**2
-    loss = np.average(np.log(total) + squares / total, weights=errors.weight)
-    if std**2 < _NEGLIGIBLE_NOISE * np.average(total, weights=errors.weight):
-        loss = np.inf  # there is no noise, and other candidates meet the data more closely
     scale *= factor
     if std**2 > _NOISES[0] * scale**2:
         # With this noise each candidate stands for a scale: relative noise = (std / scale)^2.
         scales = std / np.sqrt(_NOISES[:_N_SMALL])
         totals = scales[:, None] ** 2 * errors.variances[:_N_SMALL]
         scale = _refit_scale(squares, totals, scales, scale, std**2, errors.weight)
+    else:
+        # Draws meet the data up to the smallest candidate, whose variances can be far smaller.
+        epistemic = np.maximum(errors.variances[0] - _NOISES[0], _TINY)
+        totals = scale**2 * epistemic[None] + std**2
+        scale = _refit_scale(squares, totals, [scale], scale, std**2, errors.weight)
+        total = scale**2 * epistemic + std**2
+    loss = np.average(np.log(total) + squares / total, weights=errors.weight)
+    if std**2 < _NEGLIGIBLE_NOISE * np.average(total, weights=errors.weight):
+        loss = np.inf  # there is no noise, and other candidates meet the data more closely
     return scale, std, _NOISES[mean_noise], loss
 
 
@@ -329,7 +335,7 @@ def _refit_scale(squares, totals, scales, guess, variance, weight):
     `scales` has its own predicted variances in `totals` (n_scales, n), noise included.
     """
     losses = (weight * (np.log(totals) + squares / totals)).sum(axis=1)
-    best = np.argmin(losses + np.log((scales / guess) ** 2) ** 2)
+    best = np.argmin(losses + np.log(np.divide(scales, guess) ** 2) ** 2)
     epistemic = np.maximum(totals[best] - variance, _TINY)
     return max(guess, scales[best] * _likeliest_factor(squares, epistemic, variance, weight))
 
