@@ -11,7 +11,14 @@ import lazy_loader
 from skuq.backend import _processes
 
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-_WITHOUT_TENSORFLOW = {"BoundedCache", "check_fork", "in_thread", "loaded", "run_in_threads"}
+_WITHOUT_TENSORFLOW = {
+    "BoundedCache",
+    "check_fork",
+    "in_thread",
+    "keep_random_state",
+    "loaded",
+    "run_in_threads",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ from ._keras_tuner import keras_tuner as keras_tuner
 from ._processes import BoundedCache as BoundedCache
 from ._processes import check_fork as check_fork
 from ._processes import in_thread as in_thread
+from ._processes import keep_random_state as keep_random_state
 from ._processes import loaded as loaded
 from ._processes import run_in_threads as run_in_threads
 from ._tensorflow import BACKEND as BACKEND

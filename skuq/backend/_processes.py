@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from queue import SimpleQueue
 from types import ModuleType
 from typing import Any
@@ -199,19 +199,26 @@ def run_in_threads(
     return results
 
 
+@contextlib.contextmanager
+def keep_random_state() -> Iterator[None]:
+    """Restore Python's global generator, from which Keras and Keras-Tuner draw default seeds."""
+    state = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+
+
 def in_thread(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make a function run in a thread that no signal handler interrupts (decorator).
 
-    Python's global generator of random numbers stays as it is: layers of Keras draw seeds from it.
+    Python's global generator of random numbers stays as it is.
     """
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        state = random.getstate()
-        try:
+        with keep_random_state():
             return run_in_threads([functools.partial(function, *args, **kwargs)])[0]
-        finally:
-            random.setstate(state)
 
     return run
 

@@ -8,6 +8,7 @@ from numbers import Integral
 from typing import Any
 
 from skuq._params import Interval, Settings
+from skuq.backend import keep_random_state
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._cells import CellSpace, NASBench201Space
 from skuq.networks._dense import DenseSpace, WidthDepthSpace
@@ -110,7 +111,8 @@ class KerasTunerSpace(Settings):
 def _call(name, function, *arguments):
     """Call a user's function, and raise its errors as SearchSpaceError."""
     try:
-        return function(*arguments)
+        with keep_random_state():
+            return function(*arguments)
     except Exception as error:
         raise SearchSpaceError(f"The {name} raised {type(error).__name__}: {error}") from error
 

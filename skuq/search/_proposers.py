@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.ensemble import RandomForestRegressor
 
+from skuq.backend import keep_random_state
 from skuq.catalog._records import TrialRecord
 from skuq.ensembles._likelihood import select_by
 from skuq.networks._given_spaces import space_to_keras_tuner
@@ -216,7 +217,8 @@ class OracleProposer:
     def _create_trial(self) -> Any:
         """Ask the oracle for a trial; raise RuntimeError if it proposes none."""
         tuner_id = f"skuq-{threading.get_ident()}-{len(self._trials)}"
-        trial = self._oracle.create_trial(tuner_id)
+        with keep_random_state():  # of which Keras-Tuner makes the trial's name
+            trial = self._oracle.create_trial(tuner_id)
         if trial.status != "RUNNING" or not trial.hyperparameters.values:
             raise RuntimeError(
                 f"The oracle proposed no configuration (status {trial.status}) at trial "

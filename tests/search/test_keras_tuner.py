@@ -1,5 +1,6 @@
 """Strategies of skuq as oracles of Keras-Tuner, and its oracles in searches of skuq."""
 
+import random
 import warnings
 from pathlib import Path
 
@@ -85,9 +86,11 @@ def evaluate(configuration, seed):
 def test_any_oracle_drives_our_search(make):
     oracle = make()
     decisions = DenseSpace(n_nodes=1).decisions()
+    before = random.getstate()
     proposer = proposer_of(oracle, decisions)
     records = search(inline(evaluate), 15, proposer, entropy=1)
     assert len(records) == 15
+    assert random.getstate() == before
     both = decisions.architecture + decisions.hyperparameters
     for record in records:
         assert both.check(record.configuration, "c") == record.configuration
