@@ -16,7 +16,7 @@ from _tables import (
 )
 from calibration import N_SPLITS, coverage, misses_by_chance, pooled_bins
 from discarding import rows as discarding_rows
-from leaderboard import FIELD, mean_ranks, mean_scores
+from leaderboard import FIELD, SUITE, mean_ranks, mean_scores
 from portfolio import rows as portfolio_rows
 from published import TABLE_I
 from scipy import stats
@@ -43,9 +43,9 @@ def span(splits):
 # The field
 
 
-def field_table(part, methods, sets, score, digits):
-    """Methods by sets: means over the splits that all of the methods have."""
-    head, columns = [""], [list(methods.values())]
+def field_table(part, methods, sets, score, digits, ranked=False):
+    """Methods by sets: means over the splits that all have, and mean ranks if `ranked`."""
+    head, columns, ranks = [""], [list(methods.values())], []
     for name in sets:
         runs = {m: records("leaderboard", part=part, set=name, method=m) for m in methods}
         splits = set.intersection(*({r["split"] for r in found} for found in runs.values()))
@@ -55,7 +55,24 @@ def field_table(part, methods, sets, score, digits):
         cells = [mean_error(v, digits.get(name, 3)) for v in common]
         head.append(f"{name} ({span(splits)})")
         columns.append(bold_lowest(cells, [v.mean() for v in common]))
+        ranks.append(stats.rankdata([v.mean() for v in common]))
+    if ranked:
+        head.append("mean rank")
+        columns.append([number(rank, 1) for rank in np.mean(ranks, axis=0)])
     return markdown(head, transposed(columns))
+
+
+@table
+def field_suite(score):
+    """Scores of the predicted distributions on the suite's tables that all methods have run."""
+    peers = ("tabular", "gaussian process", "ngboost", "catboost", "boosted quantiles")
+    methods = {method: FIELD[method] for method in peers}
+    sets = [
+        name
+        for name in SUITE
+        if all(records("leaderboard", part="regression", set=name, method=m) for m in peers)
+    ]
+    return field_table("regression", methods, sets, score, {}, ranked=True)
 
 
 @table
