@@ -284,7 +284,7 @@ class NumberTargets(Targets):
     def calibration(self) -> Calibration | None:
         """Numbers of the calibration; None if it changes nothing."""
         found = self.std_factor, self.noise_floor, self.shared_factor
-        if not self.tail and found == (1.0, 0.0, 0.0):
+        if not (self.tail or self.most_noise) and found == (1.0, 0.0, 0.0):
             return None
         tail = np.transpose(self.tail or [(1.0, 0.0, 1.0)])
         limits = np.array(self.most_noise or [np.inf])
