@@ -72,7 +72,7 @@ def field_suite(score):
         for name in SUITE
         if all(records("leaderboard", part="regression", set=name, method=m) for m in peers)
     ]
-    return field_table("regression", methods, sets, score, {}, ranked=True)
+    return field_table("regression", methods, sets, score, {"excitation_current": 5}, ranked=True)
 
 
 @table
