@@ -338,6 +338,43 @@ def neon_scale():
 
 
 @table
+def neon_families():
+    """NEON on ten families of functions: every seed, and the median and range of all."""
+    titles = {
+        "oscillator": "damped oscillator",
+        "growth": "logistic growth",
+        "heat": "heat in a rod",
+        "wave": "plucked string",
+        "pendulum": "pendulum",
+        "predators": "prey and predators",
+        "burgers": "Burgers' equation",
+        "beam": "bending of a beam",
+        "epidemic": "epidemic",
+        "tank": "two tanks",
+    }
+    settings, rows = ("default", "noiseless"), []
+    for family, title in titles.items():
+        runs = {s: records("neon_families", family=family, setting=s) for s in settings}
+        any_setting = runs["default"]
+        row = [title, *(", ".join(str(r[k]) for r in any_setting) for k in ("n", "points"))]
+        for found in runs.values():
+            row.append(", ".join(f"{r['factor']:.2f}" for r in found))
+            row.append(", ".join(f"{100 * r['coverage']:.0f}" for r in found))
+        row.append(", ".join(significant(r["error"], 2) for r in any_setting))
+        rows.append(row)
+    row = ["**median (range)**", "", ""]
+    for setting in settings:
+        found = records("neon_families", setting=setting)
+        factors, held = ([r[k] for r in found] for k in ("factor", "coverage"))
+        row.append(f"{np.median(factors):.2f} ({min(factors):.2f} to {max(factors):.2f})")
+        row.append(f"{100 * np.median(held):.0f} ({100 * min(held):.0f} to {100 * max(held):.0f})")
+    rows.append([*row, ""])
+    head = ["", "functions", "points", "factor, default", "% in 90, default"]
+    head += ["factor, `noise_std=0.0`", "% in 90, `noise_std=0.0`", "error of the mean"]
+    return markdown(head, rows)
+
+
+@table
 def neon_noise():
     """NEON with a learnt and a known noise: medians over the seeds."""
     titles = {

@@ -490,7 +490,7 @@ def test_nomu_rows_without_noise_close_the_band(gap):
     assert std_of(model, X).max() < 0.2 * std_of(model, [[-0.15]])[0]
 
 
-@pytest.mark.parametrize("changes", [{}, {"noise_std": "learned"}], ids=str)
+@pytest.mark.parametrize("changes", slow_after(1, [{}, {"noise_std": "learned"}]))
 def test_fit_leaves_what_is_linear_of_a_wide_table_to_ridge_regression(changes):
     rng = np.random.default_rng(0)
     parts = rng.standard_normal((90, 3))
