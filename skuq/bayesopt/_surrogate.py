@@ -43,8 +43,10 @@ def check_surrogate(estimator) -> None:
             "`estimator` must be a regressor, an object and not its class or name. "
             f"Got {estimator!r}."
         )
-    while isinstance(estimator, Pipeline):  # predicts as its last step does
-        estimator = estimator.steps[-1][1]
+    # A pipeline predicts as its last step does, and draws of a calibrated model are the model's.
+    while isinstance(estimator, Pipeline) or hasattr(estimator, "recalibrate"):
+        steps = getattr(estimator, "steps", None)
+        estimator = steps[-1][1] if steps else estimator.estimator
     if hasattr(estimator, "predict_proba"):
         raise TypeError(f"`estimator` must be a regressor. Got the classifier {estimator!r}.")
     if isinstance(estimator, TransformedTargetRegressor):
@@ -60,8 +62,8 @@ def check_surrogate(estimator) -> None:
     if "return_std" not in parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
         raise TypeError(
             "`estimator` must have `posterior_fn`, or predict(X, return_std=True): "
-            f"{type(estimator).__name__} has no uncertainty to search by. DeepEnsembleRegressor("
-            "network=...) trains any Keras architecture with it."
+            f"{type(estimator).__name__} has no uncertainty to search by, and a calibration adds "
+            "noise only. DeepEnsembleRegressor(network=...) trains any Keras architecture with it."
         )
 
 

@@ -20,7 +20,7 @@ from surrogates import distance_threshold
 from tiers import slow_after
 
 import skuq
-from skuq import NOMURegressor, OperatorEnsembleRegressor
+from skuq import CalibratedUncertaintyRegressor, NOMURegressor, OperatorEnsembleRegressor
 from skuq.bayesopt import (
     BayesianOptimizer,
     LeakyExpectedImprovement,
@@ -183,6 +183,11 @@ def test_domain_measures_distances_in_sides():
         ({"estimator": "gp"}, TypeError, "estimator"),
         ({"estimator": TinyProcess}, TypeError, "not its class"),
         ({"estimator": LinearRegression()}, TypeError, "no uncertainty to search by"),
+        (
+            {"estimator": CalibratedUncertaintyRegressor(LinearRegression())},
+            TypeError,
+            "LinearRegression has no uncertainty to search by, and a calibration adds noise only",
+        ),
         ({"estimator": make_pipeline(LinearRegression())}, TypeError, "no uncertainty"),
         ({"estimator": LogisticRegression()}, TypeError, "Got the classifier"),
         (
