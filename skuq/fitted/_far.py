@@ -427,7 +427,8 @@ def far_spread(xp: Any, arrays: FarArrays, kernel: str, numbers: Any, mean: Any)
     variance = _unexplained(xp, arrays, correlation) * factor
     size = variance * arrays.amplitude**2 + apart**2  # (n, m)
     variance = rise**2 * size * (1 + nearest / length**2)
-    std = xp.sqrt(variance + (unsure * arrays.doubt) ** 2 + _TINY**2)
+    # Nothing is added near the rows, where the gradient of a root alone would be infinite.
+    std = xp.sqrt(variance + (unsure * arrays.doubt) ** 2 + _TINY**2) - _TINY
     phase = xp.matmul(z, arrays.frequencies)
     waves = xp.concatenate([xp.cos(phase), xp.sin(phase)], axis=1)
     waves = xp.transpose(waves) / math.sqrt(_N_FREQUENCIES)
