@@ -265,7 +265,7 @@ class FarUncertainty:
     def widen(self, mixture: Any, numbers: np.ndarray, targets: Any) -> Any:
         """Add what is not known at encoded rows (n, d) to the mixture predicted there."""
         if isinstance(mixture, CategoricalMixture):
-            far = self._find_far(numbers)
+            far = np.flatnonzero(self._find_far(numbers)[0])
             if not len(far):
                 return mixture
             # In place: these are new arrays, and as distributions they have been checked.
@@ -293,17 +293,21 @@ class FarUncertainty:
 
         `mean` (n, m) is the networks' mean, and all are in units of the standardised y.
         """
-        far = self._find_far(numbers)
-        if not len(far):
+        doubtful, far = self._find_far(numbers)
+        if not doubtful.any():
             return None
         spread = np.zeros((2 * _N_FREQUENCIES, *mean.shape))
-        for rows in _blocks(far):
+        for rows in _blocks(np.flatnonzero(far)):
             spread[:, rows] = far_spread(np, self.arrays, self.kernel, numbers[rows], mean[rows])
+        for rows in _blocks(np.flatnonzero(doubtful & ~far)):  # without the process, for speed
+            _, unsure = _joint_distance(np, self.arrays, numbers[rows])
+            z = _scale(np, self.arrays, numbers[rows])
+            spread[:, rows] = _waves(np, self.arrays, z, (unsure * self.arrays.doubt) ** 2)
         return spread
 
-    def _find_far(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the positions of rows that may be farther than `near` from all reference rows."""
-        found = [np.array([], dtype=int)]
+    def _find_far(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Find rows (n,) to which something may be added, and those that may be far."""
+        found = np.zeros((2, len(numbers)), dtype=bool)
         slopes, inverse_stds = self.slopes.astype("f4"), self.inverse_stds.astype("f4")
         decorrelation = self.decorrelation.astype("f4")
         for start in range(0, len(numbers), _BLOCK_ROWS):
@@ -315,9 +319,12 @@ class FarUncertainty:
                 z = np.clip(centred * slopes, -FARTHEST, FARTHEST)
                 far = _find_beyond(z, self._extended[0], self.near)
                 np.clip(np.multiply(centred, inverse_stds, out=z), -FARTHEST, FARTHEST, out=z)
-                far |= _find_beyond(z @ decorrelation, self._extended[1], self.joint_near[0])
-            found.append(np.flatnonzero(far) + start)
-        return np.concatenate(found)
+                z = z @ decorrelation
+                doubtful = far | _find_beyond(z, self._extended[1], self.joint_near[0])
+                rest = np.flatnonzero(doubtful & ~far)
+                far[rest] = _find_beyond(z[rest], self._extended[1], self.joint_near[1])
+            found[:, start : start + _BLOCK_ROWS] = doubtful, far
+        return found[0], found[1]
 
     @functools.cached_property
     def _extended(self) -> list[np.ndarray]:
@@ -346,7 +353,7 @@ def _blocks(rows: np.ndarray) -> list[np.ndarray]:
 
     Products of matrices then round each row alike, whatever the other rows are.
     """
-    rows = np.append(rows, np.full(-len(rows) % 16, rows[-1]))
+    rows = np.append(rows, np.repeat(rows[-1:], -len(rows) % 16))
     return [rows[k : k + _FAR_BLOCK_ROWS] for k in range(0, len(rows), _FAR_BLOCK_ROWS)]
 
 
@@ -427,8 +434,13 @@ def far_spread(xp: Any, arrays: FarArrays, kernel: str, numbers: Any, mean: Any)
     variance = _unexplained(xp, arrays, correlation) * factor
     size = variance * arrays.amplitude**2 + apart**2  # (n, m)
     variance = rise**2 * size * (1 + nearest / length**2)
+    return _waves(xp, arrays, z, variance + (unsure * arrays.doubt) ** 2)
+
+
+def _waves(xp: Any, arrays: FarArrays, z: Any, variance: Any) -> Any:
+    """Compute the spread (2F, n, m) of variances (n, m) at scaled rows (n, d)."""
     # Nothing is added near the rows, where the gradient of a root alone would be infinite.
-    std = xp.sqrt(variance + (unsure * arrays.doubt) ** 2 + _TINY**2) - _TINY
+    std = xp.sqrt(variance + _TINY**2) - _TINY
     phase = xp.matmul(z, arrays.frequencies)
     waves = xp.concatenate([xp.cos(phase), xp.sin(phase)], axis=1)
     waves = xp.transpose(waves) / math.sqrt(_N_FREQUENCIES)
