@@ -73,12 +73,13 @@ def test_docstrings_of_the_recommended_estimators_say_what_is_stored():
 
 
 def test_costs_in_words_are_those_of_the_table():
-    """choosing.md says "20 seconds to two minutes" and alike of what costs.json has."""
+    """choosing.md says "ten seconds to two minutes" and alike of what costs.json has."""
     text = (ROOT / "docs" / "choosing.md").read_text()
     for method, words, least, most in (
-        ("tabular", "20 seconds to two minutes", 15, 150),
+        ("tabular", "ten seconds to two minutes", 10, 120),
+        ("tabular, classes", "ten seconds to two minutes", 10, 120),
         ("hyper ensemble", "5 to 60 seconds", 5, 60),
-        ("plain", "under a second to seconds", 0, 20),
+        ("plain", "a few seconds to half a minute", 2, 30),
     ):
         seconds = [r["processor_seconds"] for r in stored("costs") if r["method"] == method]
         assert words in text
