@@ -101,6 +101,9 @@ class _Worker(threading.Thread):
                 item = _queue.get()
 
 
+# What `keep_random_state` keeps.
+_KEPT: dict[str, Any] = {"lock": threading.Lock(), "n_users": 0, "state": None}
+
 _MAX_IDLE = 8
 _idle: list[None] = []  # an entry for each worker that waits for work
 _queue: SimpleQueue[Any] = SimpleQueue()  # their work
@@ -121,6 +124,7 @@ def _forget_workers() -> None:
     global _queue
     _idle.clear()
     _queue = SimpleQueue()
+    _KEPT.update(lock=threading.Lock(), n_users=0)
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
@@ -201,12 +205,22 @@ def run_in_threads(
 
 @contextlib.contextmanager
 def keep_random_state() -> Iterator[None]:
-    """Restore Python's global generator, from which Keras and Keras-Tuner draw default seeds."""
-    state = random.getstate()
+    """Restore Python's global generator, from which Keras and Keras-Tuner draw default seeds.
+
+    Of threads that overlap, the first one keeps the state, and the last one restores it. Draws that
+    a caller's other threads make meanwhile are undone.
+    """
+    with _KEPT["lock"]:
+        if not _KEPT["n_users"]:
+            _KEPT["state"] = random.getstate()
+        _KEPT["n_users"] += 1
     try:
         yield
     finally:
-        random.setstate(state)
+        with _KEPT["lock"]:
+            _KEPT["n_users"] -= 1
+            if not _KEPT["n_users"]:
+                random.setstate(_KEPT["state"])
 
 
 def in_thread(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -58,6 +58,8 @@ class Candidates:
     is_unseen : bool
         Whether no network has seen these rows in its training, not even to stop it: they are
         predicted out of folds that share their best epoch, or they are new.
+    in_folds : bool
+        Whether one network of each candidate predicts a row here, and later all of them on average.
     """
 
     raw: Sequence[np.ndarray]
@@ -67,6 +69,7 @@ class Candidates:
     groups: np.ndarray | None = None
     centers: Sequence[np.ndarray] | None = None
     is_unseen: bool = False
+    in_folds: bool = False
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -128,7 +131,8 @@ class Candidates:
         if len(rows) > _MOST_STACKED_ROWS:  # drawn at random: more change little
             rows = np.random.default_rng(0).choice(rows, _MOST_STACKED_ROWS, replace=False)
         logits = np.log(np.maximum(proba[:, rows], np.finfo(float).tiny))
-        return fit_class_mixture(logits, codes[rows], weight[rows], shares, n_first, weights)
+        given = logits, codes[rows], weight[rows], shares, n_first, weights
+        return fit_class_mixture(*given, in_folds=self.in_folds)
 
     def statistics(self, loss: str) -> tuple[Statistics, Loss]:
         """Make the statistics that an ensemble averages, and the loss of their average.

@@ -663,6 +663,7 @@ def _decorrelate(numbers: np.ndarray, codes: Sequence[int]) -> tuple[np.ndarray,
     n_rows, n_columns = numbers.shape
     stds = numbers.std(axis=0)
     stds[list(codes)] = 0.0
+    stds[np.ptp(numbers, axis=0) == 0] = 0.0  # that of equal values is rounded, and not always 0
     inverse_stds = np.divide(1.0, stds, out=np.zeros(n_columns), where=stds > 0)
     standardised = (numbers - numbers.mean(axis=0)) * inverse_stds
     shrinkage = n_columns / (n_rows + n_columns)

@@ -694,7 +694,8 @@ def limit_noise(
     loc, scale, probability = components
     apart = loc - (probability * loc).sum(axis=1, keepdims=True)
     noise = np.tensordot(weights, (probability * (scale**2 + apart**2)).sum(axis=1), axes=1)
-    return np.quantile(factor**2 * noise + floor**2, _NOISY_SHARE, axis=0)
+    most = np.quantile(factor**2 * noise + floor**2, _NOISY_SHARE, axis=0)
+    return np.where(np.isfinite(most), most, np.inf)  # no limit where predictions are not finite
 
 
 class Calibration(NamedTuple):

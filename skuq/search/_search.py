@@ -109,7 +109,9 @@ class SearchResult:
         # Centres exist for the clean rows only, and all trials must have one.
         is_known = len(self.sets) == 1 and len(centers) == len(members)
         is_unseen = len(self.sets) == 1 and all(isinstance(m, FoldedMember) for m in members)
-        return Candidates(raw, y, head, weight, groups, centers if is_known else None, is_unseen)
+        return Candidates(
+            raw, y, head, weight, groups, centers if is_known else None, is_unseen, is_unseen
+        )
 
     def check_complete(self) -> None:
         """Raise ValueError if the networks outside the ensemble are gone, as in a pickle."""

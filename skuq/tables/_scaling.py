@@ -359,7 +359,10 @@ def fit_ridge(
     # Without a row, the residual has the sign of that of the fit, and is larger.
     left = np.copysign(np.sqrt(errors / np.where(share > 0, share, np.inf)[:, None]), residuals)
     moves = np.where(share[:, None] > 0, left - residuals, 0.0)
-    return coefficients * used, ridge.intercept_ * used, moves * used
+    # Where all columns are constant, nothing of the ridge regression is finite.
+    parts = (np.where(used, part, 0.0) for part in (coefficients, ridge.intercept_, moves))
+    coefficients, intercept, moves = parts
+    return coefficients, intercept, moves
 
 
 def _leave_one_out(x: np.ndarray, y: np.ndarray, share: np.ndarray) -> tuple[Any, np.ndarray]:

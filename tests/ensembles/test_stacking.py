@@ -152,6 +152,8 @@ def test_mixtures_of_given_weights_get_a_temperature(classifiers):
     assert_allclose(one[0], weights)
     assert 1.6 < two[1] / one[1] < 2.5
     assert 0 < one[2].sum() < 0.05
+    folds = replace(scaled[0], in_folds=True)  # later all members of each predict, on average
+    assert_allclose(folds.fit_class_mixture(weights=weights)[1], 0.9 * one[1])
 
 
 def test_classes_without_a_row_to_judge_by_keep_their_share(classifiers):

@@ -93,6 +93,15 @@ def test_next_to_nothing_is_added_within_the_rows_and_errors_beyond_useless_colu
         assert 0.7 * error < rms(model.predict_uncertainty(Z).epistemic) < 1.5 * error
 
 
+def test_constant_columns_do_not_count():
+    """The standard deviation of equal values is rounded: that of many times 0.1 is not 0."""
+    X = np.random.default_rng(0).normal(size=(200, 3))
+    X[:, 2] = 0.1
+    model = DeepEnsembleRegressor(2, epochs=5, random_state=0).fit(X, X[:, 0])
+    moved = X + [0, 0, 1e-7]
+    assert_allclose(model.predict_uncertainty(moved), model.predict_uncertainty(X), rtol=1e-3)
+
+
 def test_rows_that_break_correlations_are_far(table):
     X, y = table
     X = X.copy()

@@ -217,7 +217,8 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
         single members have not trained on. It needs a loss that trains normals ("nll", "beta-nll",
         "crps" or "gaussian-mixture"), and a validation split of each member's own: no `groups`, no
         `validation_data` and not ``validation=None``. With fewer than 30 such rows distributions
-        only get the tail. "auto" calibrates where it can; True refuses what it cannot.
+        only get the tail and the limit of the noise. "auto" calibrates where it can; True refuses
+        what it cannot.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at

@@ -374,7 +374,7 @@ class SearchEstimator:
     # -------------------------------------------------------------- selection
 
     def _chooser(self, rule: SelectionRule) -> Chooser:
-        return Chooser(rule, self.n_members, self.calibrate)
+        return Chooser(rule, self.n_members, self.calibrate, self.refit)
 
     def _predict_by(self, result: SearchResult, chosen: dict[str, Any]) -> Any:
         """Return a copy that predicts by a selection; `chosen` are attributes that describe it."""

@@ -47,11 +47,14 @@ class Chooser:
         Maximum number of distinct members.
     calibrates : bool
         Whether the ensemble's standard deviation is calibrated on errors on held-out rows.
+    refits : bool
+        Whether one network of each trial, trained on all rows, predicts in place of its folds.
     """
 
     rule: SelectionRule
     n_members: int
     calibrates: bool
+    refits: bool
 
     def choose(
         self, candidates: Candidates, catalog: Catalog
@@ -73,7 +76,8 @@ class Chooser:
         if candidates.classifies:
             if not self.calibrates or not candidates.is_unseen:
                 return NO_CLASS_CALIBRATION
-            found = candidates.fit_class_mixture(chosen.indices, weights=chosen.weights)
+            judged = replace(candidates, in_folds=False) if self.refits else candidates
+            found = judged.fit_class_mixture(chosen.indices, weights=chosen.weights)
             return found[1], tuple(found[2].tolist())
         if not self.calibrates or candidates.centers is None:
             return NO_CALIBRATION
