@@ -278,7 +278,7 @@ class CalibratedUncertainty:
         return self
 
     # Parts of the fitted model, which the class docstring describes.
-    estimator_ = property(attrgetter("fitted_.estimator"))
+    estimator_ = property(attrgetter("fitted_.estimator"), doc="")
 
     @property
     def drift_(self):
@@ -501,9 +501,9 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         return calibration.scale * calibration.whole.ratio
 
     # Parts of the fitted model, which the class docstring describes.
-    scale_ = property(attrgetter("fitted_.calibration.scale"))
-    levels_ = property(attrgetter("fitted_.calibration.whole.levels"))
-    scores_ = property(attrgetter("fitted_.calibration.whole.scores"))
+    scale_ = property(attrgetter("fitted_.calibration.scale"), doc="")
+    levels_ = property(attrgetter("fitted_.calibration.whole.levels"), doc="")
+    scores_ = property(attrgetter("fitted_.calibration.whole.scores"), doc="")
 
     def predict(self, X, return_std=False):
         """Predict as the estimator does, and on request the calibrated standard deviation.
@@ -664,8 +664,8 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
         return class_codes(column_or_1d(fill_masked(y), warn=True), self.classes_)
 
     # Parts of the fitted model, which the class docstring describes.
-    spread_ = property(attrgetter("fitted_.calibration.whole.spread"))
-    temperature_ = property(attrgetter("fitted_.calibration.whole.temperature"))
+    spread_ = property(attrgetter("fitted_.calibration.whole.spread"), doc="")
+    temperature_ = property(attrgetter("fitted_.calibration.whole.temperature"), doc="")
 
     def predict(self, X, return_std=False):
         """Predict as the classifier does, and on request how much its members differ.

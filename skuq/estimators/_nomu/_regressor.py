@@ -663,13 +663,13 @@ class NOMURegressor(UncertaintyRegressor):
         return read_relu_readout(self.fitted_)
 
     # Parts of the fitted model, which the class docstring describes.
-    c_ = property(attrgetter("fitted_.readout.c"))
-    l_min_ = property(attrgetter("fitted_.readout.l_min"))
-    l_max_ = property(attrgetter("fitted_.readout.l_max"))
-    noise_factor_ = property(attrgetter("fitted_.readout.noise_factor"))
-    member_ = property(attrgetter("fitted_.network.member"))
-    mean_member_ = property(attrgetter("fitted_.network.mean_member"))
-    preprocessor_ = property(attrgetter("fitted_.inputs.preprocessor"))
+    c_ = property(attrgetter("fitted_.readout.c"), doc="")
+    l_min_ = property(attrgetter("fitted_.readout.l_min"), doc="")
+    l_max_ = property(attrgetter("fitted_.readout.l_max"), doc="")
+    noise_factor_ = property(attrgetter("fitted_.readout.noise_factor"), doc="")
+    member_ = property(attrgetter("fitted_.network.member"), doc="")
+    mean_member_ = property(attrgetter("fitted_.network.mean_member"), doc="")
+    preprocessor_ = property(attrgetter("fitted_.inputs.preprocessor"), doc="")
 
     def __sklearn_tags__(self):
         return add_input_tags(super().__sklearn_tags__(), self.preprocess)

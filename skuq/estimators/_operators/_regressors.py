@@ -203,7 +203,7 @@ class OperatorRegressor(UncertaintyRegressor):
         return noise if len(noise) > 1 else noise[0]
 
     # Parts of the fitted model, which the class docstring describes.
-    query_points_ = property(attrgetter("fitted_.inputs.query_points"))
+    query_points_ = property(attrgetter("fitted_.inputs.query_points"), doc="")
 
     @property
     def n_parameters_(self):
@@ -450,7 +450,7 @@ class NEONRegressor(OperatorRegressor):
         )
 
     # Parts of the fitted model, which the class docstring describes.
-    index_ = property(attrgetter("fitted_.draws.index"))
+    index_ = property(attrgetter("fitted_.draws.index"), doc="")
 
 
 @saved_as("estimators.OperatorEnsembleRegressor", kind="estimator")
