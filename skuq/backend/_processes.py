@@ -207,8 +207,8 @@ def run_in_threads(
 def keep_random_state() -> Iterator[None]:
     """Restore Python's global generator, from which Keras and Keras-Tuner draw default seeds.
 
-    Of threads that overlap, the first one keeps the state, and the last one restores it. Draws that
-    a caller's other threads make meanwhile are undone.
+    If several threads are in this context, the first one stores the state and the last one restores
+    it. The numbers that other threads of the caller draw meanwhile are drawn again afterwards.
     """
     with _KEPT["lock"]:
         if not _KEPT["n_users"]:

@@ -457,9 +457,8 @@ def far_classes(xp: Any, arrays: FarArrays, kernel: str, numbers: Any, proba: An
     _, rise, correlation, _ = _process_at(xp, arrays, kernel, _scale(xp, arrays, numbers))
     known = (1 - _unexplained(xp, arrays, correlation)) ** arrays.numbers[2]
     _, unsure = _joint_distance(xp, arrays, numbers)
-    doubt = xp.expand_dims(
-        xp.maximum(rise * (1 - known), _DOUBT_OF_CLASSES * unsure), 2
-    )  # (n, 1, 1)
+    unknown = xp.maximum(rise * (1 - known), _DOUBT_OF_CLASSES * unsure)
+    doubt = xp.expand_dims(unknown, 2)  # (n, 1, 1)
     ends = xp.cumsum(arrays.mean)
     starts = ends - arrays.mean
     # Members in the order of the classes that they predict, or of their numbers if they agree.
@@ -655,7 +654,7 @@ def _choose_references(z: np.ndarray) -> np.ndarray:
 
 
 def _decorrelate(numbers: np.ndarray, codes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Compute what standardises columns (d,), and a matrix (d, d) that decorrelates them then.
+    """Compute 1 / standard deviation of columns (d,), and a matrix (d, d) that decorrelates them.
 
     The correlations are shrunk towards none, by more in wide tables of few rows, which would
     otherwise have directions in which only other rows vary.

@@ -293,7 +293,7 @@ def dumps(estimator: Any) -> bytes:
     Parameters
     ----------
     estimator : estimator of skuq, pipeline or Catalog
-        What is saved, fitted or not.
+        Object to save, fitted or not.
 
     Returns
     -------
@@ -393,7 +393,7 @@ def loads(
     Returns
     -------
     estimator : estimator of skuq, pipeline or Catalog
-        As it was saved.
+        The object, as it was saved.
 
     Examples
     --------

@@ -110,7 +110,14 @@ class SearchResult:
         is_known = len(self.sets) == 1 and len(centers) == len(members)
         is_unseen = len(self.sets) == 1 and all(isinstance(m, FoldedMember) for m in members)
         return Candidates(
-            raw, y, head, weight, groups, centers if is_known else None, is_unseen, is_unseen
+            raw,
+            y,
+            head,
+            weight,
+            groups,
+            centers if is_known else None,
+            is_unseen,
+            in_folds=is_unseen,
         )
 
     def check_complete(self) -> None:

@@ -359,7 +359,7 @@ def fit_ridge(
     # Without a row, the residual has the sign of that of the fit, and is larger.
     left = np.copysign(np.sqrt(errors / np.where(share > 0, share, np.inf)[:, None]), residuals)
     moves = np.where(share[:, None] > 0, left - residuals, 0.0)
-    # Where all columns are constant, nothing of the ridge regression is finite.
+    # If all columns are constant, the coefficients of the ridge regression are not numbers.
     parts = (np.where(used, part, 0.0) for part in (coefficients, ridge.intercept_, moves))
     coefficients, intercept, moves = parts
     return coefficients, intercept, moves
