@@ -67,6 +67,11 @@ def test_progress_of_verbose_zero_shows_nothing(capsys, caplog, clock, terminal)
     assert caplog.messages == ["trial 0: fine", "trial 1: fine"]
 
 
+def test_progress_refuses_words_for_verbose():
+    with pytest.raises(TypeError, match="verbose.*Got 'a'"):
+        Progress("search", "point", 3, verbose="a")
+
+
 @pytest.mark.parametrize(("seconds", "is_shown"), [(1.0, False), (4.5, True)])
 def test_progress_shows_a_bar_of_what_takes_long(capsys, clock, terminal, seconds, is_shown):
     run(5, clock, seconds)

@@ -12,10 +12,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from numbers import Integral
 from types import FrameType
 from typing import Any, Self
 
 import joblib
+import numpy as np
 from tqdm.auto import tqdm
 
 # skuq, and the libraries that stand between it and the user or the start of a process.
@@ -251,6 +253,8 @@ class Progress:
 
 def _choose_display(verbose: int | None) -> str | None:
     """Choose "bar", "lines" on stderr, "log" or None."""
+    if verbose is not None and not isinstance(verbose, Integral | np.bool_):
+        raise TypeError(f"`verbose` must be a whole number, True, False or None. Got {verbose!r}.")
     if not verbose and verbose is not None:
         return None
     # A task of joblib, or a process of multiprocessing: several would write at the same time.

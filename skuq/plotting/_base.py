@@ -43,12 +43,15 @@ class Display:
         """Return `ax`, or new axes if it is None, and store them as `ax_` and `figure_`."""
         try:
             import matplotlib.pyplot as plt
+            from matplotlib.axes import Axes
         except ImportError as error:
             raise ImportError(
                 'Displays are drawn with matplotlib. Install it with `pip install "skuq[plot]"`.'
             ) from error
         if ax is None:
             _, ax = plt.subplots(layout="constrained")
+        elif not isinstance(ax, Axes):
+            raise TypeError(f"`ax` must be an Axes of matplotlib or None. Got {ax!r}.")
         self.ax_, self.figure_ = ax, ax.figure
         return ax
 

@@ -99,6 +99,8 @@ def test_display_draws_on_given_axes_and_opens_no_figure(name):
     assert len(plt.get_fignums()) == 1
     assert not other.has_data()
     figure.canvas.draw()
+    with pytest.raises(TypeError, match="`ax` must be an Axes.*Got 3"):
+        DRAW[name][0](ax=3)
 
 
 @pytest.mark.parametrize("name", DRAW)
