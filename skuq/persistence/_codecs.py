@@ -246,9 +246,11 @@ DECODERS: dict[str, Callable[[State], Any]] = {
 
 
 # Not on skops' list, although they are harmless: the dtype of an array that skops has read, which
-# encoders hold; a list of column names, which a ColumnTransformer of scikit-learn 1.6 holds; and
-# the names of the metadata that an estimator requests.
+# encoders hold; a list of column names, which a ColumnTransformer of scikit-learn 1.6 holds;
+# splitters that repeat others; and the names of the metadata that an estimator requests.
 _SAFE = (
+    *(f"sklearn.model_selection._split.{kind}KFold" for kind in ("", "Stratified")),
+    *(f"sklearn.model_selection._split.Repeated{kind}KFold" for kind in ("", "Stratified")),
     "numpy.dtype",
     "sklearn.compose._column_transformer._RemainderColsList",
     "sklearn.utils._metadata_requests.MetadataRequest",

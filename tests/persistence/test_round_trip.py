@@ -24,7 +24,13 @@ from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.exceptions import InconsistentVersionWarning
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
-from sklearn.model_selection import GridSearchCV, GroupKFold, KFold
+from sklearn.model_selection import (
+    GridSearchCV,
+    GroupKFold,
+    KFold,
+    RepeatedKFold,
+    RepeatedStratifiedKFold,
+)
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
@@ -707,6 +713,14 @@ def test_dumps_warns_of_parts_that_skops_cannot_write():
         loads(data).predict(X)
     loaded = loads(data, parts={name: model.fitted_.inputs.preprocessor})
     assert_equal_predictions(loaded, model, X)
+
+
+@pytest.mark.parametrize("splitter", [RepeatedKFold, RepeatedStratifiedKFold])
+def test_loads_restores_repeated_splitters(splitter):
+    cv = splitter(n_splits=3, n_repeats=2, random_state=0)
+    loaded = loads(dumps(skuq.CalibratedUncertaintyRegressor(BayesianRidge(), cv=cv))).cv
+    for ours, others in zip(loaded.split(X, LABELS), cv.split(X, LABELS), strict=True):
+        assert_equal_values(ours, others)
 
 
 def test_loads_restores_metadata_requests():
