@@ -7,7 +7,6 @@ from skuq.networks import _space
 from skuq.tables import TrainingData, _inputs, _scaling, _splits, _targets
 from skuq.training import (
     TrainingJob,
-    TrainingRun,
     _engine,
     _job,
     _losses,
@@ -39,7 +38,6 @@ __all__ = [
     "rule_of",
     "split_table",
     "template_of",
-    "train_epochs",
     "train_member",
     "train_stack",
     "uniform",
@@ -84,10 +82,3 @@ def train_member(model, head, recipe, data, seed, **options):
     if isinstance(member, FloatingPointError):
         raise member
     return member
-
-
-def train_epochs(job, data, n_epochs):
-    """Train a job for some epochs, and return the state of the paused run."""
-    run = TrainingRun(job, data)
-    run.advance(n_epochs)
-    return run.state()

@@ -21,7 +21,7 @@ from skuq.networks._heads import Head
 from skuq.networks._keras_models import own_classes
 from skuq.networks._plan import Plan
 from skuq.tables._splits import TrainingData
-from skuq.training._job import Split, Template, TrainingJob, TrainingState, seed_words
+from skuq.training._job import Split, Template, TrainingJob, seed_words
 from skuq.training._recipe import BETA_2, EPSILON, Recipe
 
 _ORDER_ENTRIES = 2**20  # row numbers sent with one call: 4 MB
@@ -102,7 +102,7 @@ def table_rows(n_rows: int) -> int:
 
 
 class HostStreams:
-    """Random generators of each member, whose positions are part of a run's state."""
+    """Random generators of each member, for its batches and its artificial inputs."""
 
     def __init__(self, job: TrainingJob):
         self._splits, self._artificial = job.splits, job.artificial
@@ -110,18 +110,6 @@ class HostStreams:
         self._shuffles = [np.random.default_rng(word.orders) for word in words]
         self._artificial_rngs = [np.random.default_rng(word.artificial) for word in words]
         self._permutations = job.permutations
-        if isinstance(job.start, TrainingState):  # continue where the paused run ended
-            for shuffle, draw, positions in zip(
-                self._shuffles, self._artificial_rngs, job.start.streams
-            ):
-                shuffle.bit_generator.state, draw.bit_generator.state = positions
-
-    def positions(self) -> tuple[tuple[Any, Any], ...]:
-        """Return the positions of all generators, for `TrainingState.streams`."""
-        return tuple(
-            (shuffle.bit_generator.state, draw.bit_generator.state)
-            for shuffle, draw in zip(self._shuffles, self._artificial_rngs)
-        )
 
     def orders(self, key: ProgramKey, n_epochs: int, n_rows: int, n_train: int) -> np.ndarray:
         """Draw the row numbers of each epoch's batches.

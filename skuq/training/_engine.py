@@ -36,7 +36,7 @@ from skuq.training._arguments import (
     rate_factors,
     scalars_of,
 )
-from skuq.training._job import Template, TrainingJob, TrainingState, seed_words, template_of
+from skuq.training._job import Template, TrainingJob, seed_words, template_of
 from skuq.training._predict import predict_members
 from skuq.training._program import Blocks, TrainingProgram, start_carry
 
@@ -144,49 +144,13 @@ programs = BoundedCache(max_size=16)
 _SLICE_SECONDS = 1.0
 
 
-class _Clock:
-    """Training time of a run, without the compilation in its first call.
-
-    The epochs of the first call count as much as later ones do on average.
-
-    Parameters
-    ----------
-    before : float, default=0
-        Seconds of the run that this one continues.
-    """
-
-    def __init__(self, before: float = 0.0):
-        self._before, self._first = before, (0, 0.0)
-        self._n_epochs, self._later = 0, 0.0  # of all calls but the first
-
-    def add(self, n_epochs: int, seconds: float) -> None:
-        """Add a call."""
-        if not self._first[0]:
-            self._first = n_epochs, seconds
-        else:
-            self._n_epochs, self._later = self._n_epochs + n_epochs, self._later + seconds
-
-    @property
-    def epoch(self) -> float:
-        """Seconds of an epoch; infinity before the second call."""
-        return self._later / self._n_epochs if self._n_epochs else math.inf
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of the training. A single call counts whole."""
-        n_epochs, seconds = self._first
-        if self._n_epochs:
-            seconds = min(seconds, n_epochs * self.epoch)
-        return self._before + seconds + self._later
-
-
 class TrainingRun:
     """A training run: a job on its data, which can be advanced epoch by epoch.
 
     Parameters
     ----------
     job : TrainingJob
-        Network, recipes and seeds. A job that starts from a `TrainingState` continues that run.
+        Network, recipes and seeds.
     data : TrainingData
         Rows to train on and to validate on.
 
@@ -199,34 +163,26 @@ class TrainingRun:
 
     Examples
     --------
-    The state of a paused run continues exactly, in another process too:
-
-    >>> import dataclasses
     >>> import numpy as np
     >>> from skuq.networks import GaussianHead, build_mlp
     >>> from skuq.tables import TrainingData
-    >>> from skuq.training import Recipe, TrainingJob, TrainingRun, train
+    >>> from skuq.training import Recipe, TrainingJob, TrainingRun
     >>> x = np.linspace(-1, 1, 20)[:, None]
     >>> data = TrainingData.without_validation(x, x**2, np.ones(20))
     >>> model = build_mlp((1,), 2, hidden_units=(8,))
     >>> job = TrainingJob.of_model(model, GaussianHead(), Recipe(epochs=4), [0])
     >>> run = TrainingRun(job, data)
     >>> run.advance(1)
-    >>> (member,) = train(dataclasses.replace(job, start=run.state()), data)
-    >>> member.n_epochs
-    4
+    >>> run.share
+    0.25
     """
 
     def __init__(self, job: TrainingJob, data: TrainingData):
         self.job, self.data = job, data
         template = template_of(job.network)
         sizes = Sizes.of(job, data)
-        recipe = job.recipe
-        if isinstance(job.start, TrainingState):
-            jit: bool = job.start.jit
-        elif job.jit is not None:
-            jit = job.jit
-        else:
+        recipe, jit = job.recipe, job.jit
+        if jit is None:
             jit = worth_xla(
                 job.network,
                 recipe.epochs * math.ceil(sizes.n_train / recipe.batch_size),
@@ -247,25 +203,28 @@ class TrainingRun:
             numbers = np.asarray(job.join_members(factors), dtype="float32")
             self._scalars["rate_factors"] = self._layout.spread(numbers)
         self._shares = batch_shares(self._key, sizes.n_train)
-        if isinstance(job.start, TrainingState):  # a paused run continues
-            self._carry, self._history = job.start.carry, [job.start.history]
-            self.n_epochs, self._clock = job.start.n_epochs, _Clock(job.start.seconds)
-        else:
-            # Each member starts from its own weights, given or drawn from its seed.
-            words = [seed_words(seed) for seed in job.seeds]
-            first: Any = job.start or [template.draw(word.weights) for word in words]
-            weights, states = zip(*first)
-            self._carry = start_carry(
-                self._layout.pack(np.asarray(job.join_members(weights), dtype="float32")),
-                [job.join_members(values) for values in zip(*states)],
-                self._key,
-                job.join_members([recipe.learning_rate for recipe in job.recipes]),
-                job.join_members([word.noise for word in words]),
-            )
-            self._history, self._clock = [], _Clock()
+        # Each member starts from its own weights, given or drawn from its seed.
+        words = [seed_words(seed) for seed in job.seeds]
+        first: Any = job.start or [template.draw(word.weights) for word in words]
+        weights, states = zip(*first)
+        self._carry = start_carry(
+            self._layout.pack(np.asarray(job.join_members(weights), dtype="float32")),
+            [job.join_members(values) for values in zip(*states)],
+            self._key,
+            job.join_members([recipe.learning_rate for recipe in job.recipes]),
+            job.join_members([word.noise for word in words]),
+        )
+        self._history: list[np.ndarray] = []
+        self._calls: list[tuple[int, float]] = []  # epochs and seconds of each call so far
         prior = self._prior(template)
         if prior is not None:
             self._tables = {**self._tables, "prior": to_tensors(prior)}
+
+    @property
+    def _seconds_of_epoch(self) -> float:
+        """Seconds of an epoch; infinity before the second call, as the first one compiles."""
+        later = self._calls[1:]
+        return sum(s for _, s in later) / sum(n for n, _ in later) if later else math.inf
 
     @property
     def share(self) -> float:
@@ -334,14 +293,14 @@ class TrainingRun:
                 break
             called = time.perf_counter()
             # As many epochs as fit into a slice; a single one until an epoch has been timed.
-            n = int(np.clip(_SLICE_SECONDS / self._clock.epoch, 1, key.epochs_per_call))
+            n = int(np.clip(_SLICE_SECONDS / self._seconds_of_epoch, 1, key.epochs_per_call))
             n = min(n, end - self.n_epochs)
             arguments = self._arguments(n)
             program = programs.get(key, functools.partial(self._compile, arguments))
             carry, rows = program(*arguments)
             # Waits for the end of the call, so that its time can be taken.
             rows, stops = to_host((rows, carry["stopped"]))
-            self._clock.add(n, time.perf_counter() - called)
+            self._calls.append((n, time.perf_counter() - called))
             self._carry, self.n_epochs = carry, self.n_epochs + n
             self._history.append(rows[:n])
             if report is not None:
@@ -380,17 +339,6 @@ class TrainingRun:
         program = TrainingProgram(self._model, self._key, BACKEND)
         return compile_program(program.run, arguments, jit=self._key.jit)
 
-    def state(self) -> TrainingState:
-        """Copy the state from which the run can be continued exactly."""
-        return TrainingState(
-            carry=to_host(self._carry),
-            history=np.concatenate(self._history),
-            streams=self._streams.positions(),
-            n_epochs=self.n_epochs,
-            seconds=self._clock.seconds,
-            jit=self._key.jit,
-        )
-
     def members(self) -> list[Member | FloatingPointError]:
         """Make the record of each member so far, or an error in the place of one that diverged.
 
@@ -400,7 +348,9 @@ class TrainingRun:
         job, data = self.job, self.data
         best, states = to_host((self._carry["best_weights"], self._carry["best_state"]))
         weights, history = self._layout.join(best), np.concatenate(self._history)
-        seconds = self._clock.seconds / len(job.seeds)
+        # The epochs of the first call, which compiles, count as the others do on average.
+        (n_first, first), *later = self._calls
+        seconds = min(first, n_first * self._seconds_of_epoch) + sum(s for _, s in later)
         held_out = [data.x_valid if job.held_out is None else job.held_out] * len(job.seeds)
         if job.splits is not None and job.own_validation:
             held_out = [data.x[valid] for _, valid in job.splits]
@@ -419,7 +369,7 @@ class TrainingRun:
                 state=tuple(value[k] for value in states),
                 history=history[..., k],
                 chosen_by=watched[..., k],
-                seconds=seconds,
+                seconds=seconds / len(job.seeds),
                 held_out=held_out[k],
             )
             for k in range(len(job.seeds))

@@ -179,59 +179,6 @@ def seed_words(seed: int) -> SeedWords:
 
 
 @dataclass(frozen=True, eq=False)
-class TrainingState:
-    """State of a training run between two epochs, from which it continues exactly.
-
-    Shapes that begin with ".." have the member axis of a stack, or none. It can be pickled.
-
-    Attributes
-    ----------
-    carry : dict
-        The carry of the compiled program, as arrays: weights and optimiser slots in the
-        program's blocks, the network's state, the number of steps, learning rate, the counters of
-        plateaus and early stopping, best loss, best weights and state.
-    history : ndarray of shape (n_epochs, 3, ..)
-        Training loss, validation loss and learning rate of each epoch so far.
-    streams : tuple of (dict, dict)
-        For each member the positions of the generators of batch orders and of artificial inputs.
-    n_epochs : int
-        Number of epochs trained so far.
-    seconds : float
-        Training time so far, in seconds, without compilation.
-    jit : bool
-        Whether the program runs through XLA.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skuq.networks import GaussianHead, build_mlp
-    >>> from skuq.tables import TrainingData
-    >>> from skuq.training import Recipe, TrainingJob, TrainingRun
-    >>> x = np.linspace(-1, 1, 20)[:, None]
-    >>> data = TrainingData.without_validation(x, x**2, np.ones(20))
-    >>> model = build_mlp((1,), 2, hidden_units=(8,))
-    >>> job = TrainingJob.of_model(model, GaussianHead(), Recipe(epochs=4), [0])
-    >>> run = TrainingRun(job, data)
-    >>> run.advance(2)
-    >>> state = run.state()
-    >>> state.n_epochs, state.history.shape
-    (2, (2, 3))
-    """
-
-    carry: dict[str, Any]
-    history: np.ndarray
-    streams: tuple[tuple[dict[str, Any], dict[str, Any]], ...]
-    n_epochs: int
-    seconds: float
-    jit: bool
-
-    @property
-    def stopped(self) -> bool:
-        """Whether early stopping or divergence has ended the run of every member."""
-        return bool(np.all(self.carry["stopped"]))
-
-
-@dataclass(frozen=True, eq=False)
 class TrainingJob:
     """Everything that determines a training run except its data; it can be pickled.
 
@@ -257,9 +204,8 @@ class TrainingJob:
         Rows of ``data.x`` that each member of a stack trains and validates on, equally many for
         every member. Rows may repeat, as in a bootstrap sample. None for the validation rows
         means ``data.x_valid``. By default all members train on all of ``data.x``.
-    start : sequence of (ndarray, list of ndarray), or TrainingState, optional
-        First weights (flat) and state of each member, or the state of a paused run, which then
-        continues. By default first weights are drawn.
+    start : sequence of (ndarray, list of ndarray), optional
+        First weights (flat) and state of each member. By default first weights are drawn.
     artificial : callable, optional
         ``artificial(n, rng) -> (n, ...)`` draws standardised inputs without targets. It is needed
         if the recipe's `n_artificial` is positive, and called for every step.
@@ -268,8 +214,7 @@ class TrainingJob:
         with validation rows of their own predict those.
     permutations : sequence of callable, optional
         For each member ``permutation(n_train)``, called once an epoch for the order of the rows,
-        by default a shuffle determined by the seed. The callable's own random state is not part
-        of a `TrainingState`: pickle the job together with the state.
+        by default a shuffle determined by the seed.
     jit : bool, optional
         Compile through XLA (True) or as a plain graph (False); by default the tier that is
         expected to finish first.
@@ -298,7 +243,7 @@ class TrainingJob:
     seeds: tuple[int, ...]
     stacked: bool = False
     splits: tuple[Split, ...] | None = None
-    start: tuple[FirstValues, ...] | TrainingState | None = None
+    start: tuple[FirstValues, ...] | None = None
     artificial: Callable[..., Any] | None = None
     held_out: np.ndarray | None = None
     permutations: tuple[Callable[[int], Any], ...] | None = None
@@ -306,16 +251,9 @@ class TrainingJob:
     n_alike: int = 1
 
     def __post_init__(self) -> None:
-        seeds = tuple(self.seeds)
-        recipes: Any = self.recipes
-        recipes = (recipes,) * len(seeds) if isinstance(recipes, Recipe) else tuple(recipes)
-        object.__setattr__(self, "seeds", seeds)
-        object.__setattr__(self, "recipes", recipes)
-        for name in ("splits", "start", "permutations"):
-            given = getattr(self, name)
-            if given is not None and not isinstance(given, TrainingState):
-                object.__setattr__(self, name, tuple(given))
         n_members = len(self.seeds)
+        if isinstance(self.recipes, Recipe):
+            object.__setattr__(self, "recipes", (self.recipes,) * n_members)
         if not n_members:
             raise ValueError("A training job needs at least one seed.")
         if not self.stacked and n_members > 1:
@@ -324,10 +262,12 @@ class TrainingJob:
             )
         if not self.stacked and self.splits is not None:
             raise ValueError("`splits` must be None unless `stacked=True`.")
-        for name in ("recipes", "splits", "start", "permutations"):
+        for name in _MEMBER_FIELDS:
             given = getattr(self, name)
-            is_each = given is not None and not isinstance(given, TrainingState)
-            if is_each and len(given) != n_members:
+            if given is None:
+                continue
+            object.__setattr__(self, name, tuple(given))
+            if len(given) != n_members:
                 raise ValueError(
                     f"`{name}` must have one entry for each seed ({n_members}). Got {len(given)}."
                 )
@@ -406,7 +346,7 @@ class TrainingJob:
         are the same on every machine.
         """
         n_members = len(self.seeds)
-        if not self.stacked or isinstance(self.start, TrainingState):
+        if not self.stacked:
             return [self]
         sizes = range(_SMALLEST_GROUP, n_members)
         # The smallest size that divides the stack, or the whole stack.

@@ -223,7 +223,7 @@ def train(
     Parameters
     ----------
     jobs : TrainingJob or sequence of TrainingJob
-        Jobs on the same data. A job that starts from a `TrainingState` continues that run.
+        Jobs on the same data.
     data : TrainingData
         Rows to train and to validate on. Without validation rows the training loss decides about
         plateaus, early stopping and the best epoch.

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import pickle
 import signal
 import threading
 import time
@@ -14,7 +13,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from plans import draw_variables, sequential
 from tiers import slow_after
-from training_data import make_data, train_epochs, train_member
+from training_data import make_data, train_member
 
 from skuq import backend
 from skuq.backend import keras
@@ -125,10 +124,7 @@ def test_the_choice_of_xla_counts_the_groups_that_train_in_turn(data, n_members,
 
 
 @pytest.mark.slow
-def test_a_paused_run_and_a_single_network_stay_whole(data):
-    state = train_epochs(job_of(8), data, 2)
-    paused = replace(job_of(8), start=state)
-    assert paused.groups() == [paused]
+def test_a_single_network_stays_whole():
     single = TrainingJob.of_model(network(), HEAD, RECIPE, [1])
     assert single.groups() == [single]
 
@@ -352,12 +348,12 @@ def test_steps_for_more_rows_than_there_are_mean_all_rows(data, n_steps):
 
 
 @pytest.mark.parametrize("jit", slow_after(1, [False, True]))
-def test_pauses_do_not_change_epochs_of_some_steps(data, jit):
+def test_parts_do_not_change_epochs_of_some_steps(data, jit):
     job = job_of(2, replace(RECIPE, steps_per_epoch=2, schedule="cosine"), jit=jit)
-    whole = train(job, data)
-    state = train_epochs(job, data, 2)
-    state = train_epochs(replace(job, start=pickle.loads(pickle.dumps(state))), data, 1)
-    assert_equal_members(train(replace(job, start=state), data), whole)
+    run = TrainingRun(job, data)
+    for n_epochs in (2, 1, RECIPE.epochs):
+        run.advance(n_epochs)
+    assert_equal_members(run.members(), train(job, data))
 
 
 def test_schedules_go_by_the_steps_there_are(data):

@@ -1,4 +1,4 @@
-"""Jobs: records that can be sent, paused and continued."""
+"""Jobs: records that can be sent, and trained in parts."""
 
 import pickle
 from dataclasses import FrozenInstanceError, replace
@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 from operators import EncoderDecoder, EpiNetLayers, EpistemicNetwork, OperatorHead
 from plans import sequential
 from tiers import slow_after
-from training_data import MemberTrainer, make_data, train_epochs
+from training_data import MemberTrainer, make_data
 
 from skuq.backend import BoundedCache, keras
 from skuq.networks import DenseSpace, GaussianHead, build_mlp
@@ -111,33 +111,18 @@ def assert_same_members(one, other):
         ],
     ),
 )
-def test_a_paused_run_continues_to_the_same_bits(data, kind, stacked, jit):
+def test_a_run_in_parts_ends_with_the_same_bits(data, kind, stacked, jit):
     job = job_of(kind, stacked, jit)
     whole = train(job, data)
     assert max(member.n_epochs for member in whole) > 7
-    state, n_parts = train_epochs(job, data, 5), 1
-    assert state.n_epochs == len(state.history) == 5
-    while not state.stopped and state.n_epochs < RECIPE.epochs:
-        # Sent to another process, say.
-        sent, state = pickle.loads(pickle.dumps((job, state)))
-        state, n_parts = train_epochs(replace(sent, start=state), data, 4), n_parts + 1
+    run, n_parts = TrainingRun(pickle.loads(pickle.dumps(job)), data), 1  # sent elsewhere, say
+    run.advance(5)
+    assert run.n_epochs == 5
+    while run.share < 1:
+        run.advance(4)
+        n_parts += 1
     assert n_parts > 2
-    assert_same_members(train(replace(job, start=state), data), whole)
-
-
-def test_a_state_is_not_changed_by_who_continues_from_it(data):
-    job = job_of("noisy", False, False)
-    state = train_epochs(job, data, 6)
-    once, twice = (train(replace(job, start=state), data) for _ in range(2))
-    assert_same_members(once, twice)
-
-
-def test_seconds_of_the_parts_add_up(data):
-    job = job_of("noisy", False, False)
-    state = train_epochs(job, data, 3)
-    (member,) = train(replace(job, start=replace(state, seconds=1000.0)), data)
-    assert 1000 < member.seconds < 1100
-    assert 0 < state.seconds < 100
+    assert_same_members(run.members(), whole)
 
 
 @pytest.mark.parametrize("n_epochs", [1, 4])
@@ -150,18 +135,7 @@ def test_seconds_do_not_contain_compilation(data, monkeypatch, n_epochs):
     for _ in range(n_epochs):
         run.advance(1)
     # The first epoch compiles for 90 s. It counts as the mean of the others, or whole if alone.
-    assert run.state().seconds == pytest.approx({1: 90.0, 4: 7.0 + 7.0 / 3}[n_epochs])
-
-
-@pytest.mark.slow
-def test_parts_may_have_any_tier(data, monkeypatch):
-    """A run keeps the tier that it began with."""
-    job = replace(job_of("noisy", False, None), recipes=[replace(RECIPE, epochs=40)])
-    monkeypatch.setattr("skuq.training._engine.worth_xla", lambda *args, **kwargs: True)
-    whole, state = train(job, data), train_epochs(job, data, 5)
-    monkeypatch.setattr("skuq.training._engine.worth_xla", lambda *args, **kwargs: False)
-    assert_same_members(train(replace(job, start=state), data), whole)
-    assert whole[0].tier == "xla"
+    assert run.members()[0].seconds == pytest.approx({1: 90.0, 4: 7.0 + 7.0 / 3}[n_epochs])
 
 
 @pytest.mark.parametrize("stacked", [False, True], ids=["single", "stack"])
