@@ -22,6 +22,7 @@ axe = pytest.importorskip("axe_playwright_python")
 ROOT = Path(__file__).parents[1]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 WIDTHS = (1280, 400)
+CASES = [(width, scheme) for width in WIDTHS for scheme in ("light", "dark")]
 MOST_SCROLLING = 10
 
 # What is cut off: text that ends right of its column and does not scroll in a box of its own,
@@ -66,42 +67,47 @@ def pages(site):
     return [path for path in found if "_modules" not in path.parts]
 
 
-def look(site, width, scheme):
-    """What is wrong, by kind: ``{kind: {page: [what]}}``."""
-    found = {kind: {} for kind in ("cut", "scrolls", "page", "pictures", "contrast")}
+@pytest.fixture(scope="session")
+def found(site):
+    """What is wrong, by width and colours: ``{(width, scheme): {kind: {page: [what]}}}``."""
+    return look(site, pages(site))
+
+
+def look(site, paths):
+    """Load each page once, and look at it in both widths and colours."""
+    kinds = ("cut", "scrolls", "page", "pictures", "contrast")
+    found = {case: {kind: {} for kind in kinds} for case in CASES}
+    script = (Path(axe.__file__).parent / "axe.min.js").read_text()
+    contrast = "axe.run(document, {runOnly: ['color-contrast'], resultTypes: ['violations']})"
     with sync_api.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
-        )
+        context = browser.new_context(reduced_motion="reduce")
         context.route(re.compile("^https?:"), lambda route: route.abort())
         page = context.new_page()
-        script = (Path(axe.__file__).parent / "axe.min.js").read_text()
-        for path in pages(site):
+        for path in paths:
             page.goto(path.as_uri(), wait_until="load")
-            for kind, what in page.evaluate(LOOK).items():
-                if what:
-                    found[kind][path.relative_to(site).as_posix()] = what
-            if width == WIDTHS[0]:
-                page.evaluate(script)
-                call = (
-                    "axe.run(document, {runOnly: ['color-contrast'], resultTypes: ['violations']})"
-                )
-                violations = page.evaluate(call)["violations"]
-                if nodes := [node["html"][:90] for rule in violations for node in rule["nodes"]]:
-                    found["contrast"][path.relative_to(site).as_posix()] = nodes
+            page.evaluate(script)
+            for width, scheme in CASES:
+                page.set_viewport_size({"width": width, "height": 900})
+                page.emulate_media(color_scheme=scheme)
+                wrong = page.evaluate(LOOK)
+                if width == WIDTHS[0]:
+                    rules = page.evaluate(contrast)["violations"]
+                    wrong["contrast"] = [n["html"][:90] for r in rules for n in r["nodes"]]
+                for kind, what in wrong.items():
+                    if what:
+                        found[width, scheme][kind][path.relative_to(site).as_posix()] = what
         browser.close()
     return found
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
-def test_nothing_is_cut_off_missing_or_hard_to_read(site, width, scheme):
-    found = look(site, width, scheme)
-    scrolling = sum(map(len, found.pop("scrolls").values()))
-    assert not {kind: places for kind, places in found.items() if places}
-    assert width < WIDTHS[0] or scrolling <= MOST_SCROLLING
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_is_cut_off_missing_or_hard_to_read(found, case):
+    wrong = dict(found[case])
+    scrolling = sum(map(len, wrong.pop("scrolls").values()))
+    assert not {kind: places for kind, places in wrong.items() if places}
+    assert case[0] < WIDTHS[0] or scrolling <= MOST_SCROLLING
 
 
 def test_links_within_the_site_lead_somewhere(site):
