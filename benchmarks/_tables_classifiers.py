@@ -363,6 +363,9 @@ ON_CLASSES = {
 }
 
 
+PARTS = {"suite": "small and middle sets", "few": "10 to 100 rows"}
+
+
 def log_losses(part, score="nll"):
     """Scores by set and method, averaged over the splits that the three first methods have run."""
     runs = {}
@@ -431,16 +434,15 @@ def classes_small_standing(part, *methods):
 @table
 def classes_small_verdict():
     """Say how the tabular ensemble's log loss compares on small tables and on few rows."""
-    plain, both = (
-        [in_words(ratios(part, *rivals)) for part in ("suite", "few")]
-        for rivals in (["plain"], ["plain", "logistic"])
-    )
-    return (
-        "On small and middle sets the log loss of `TabularEnsembleClassifier` is "
-        f"{plain[0]} that of the plain ensemble, and with 10 to 100 rows {plain[1]}. Beside the "
-        f"better of the plain ensemble and logistic regression it is {both[0]}, and with few rows "
-        f"{both[1]}. Geometric means; both ends in brackets."
-    )
+    rivals = {
+        "the plain ensemble": ["plain"],
+        "the better of plain ensemble and logistic regression": ["plain", "logistic"],
+    }
+    rows = [
+        [name, *(in_words(ratios(part, *methods)).replace(" times", "") for part in PARTS)]
+        for name, methods in rivals.items()
+    ]
+    return markdown(["log loss, divided by that of", *PARTS.values()], rows)
 
 
 @table

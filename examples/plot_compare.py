@@ -83,7 +83,7 @@ for name, estimator in estimators.items():
     QuantileCalibrationDisplay.from_estimator(model, X_test, y_test, name=name, ax=left)
     RetentionDisplay.from_estimator(model, X_test, y_test, name=name, ax=right, bounds=False)
 left.set_title(f"Calibration on {title}")
-right.set_title("Error of the rows kept")
+right.set_title("Error left if the less certain rows are handed over")
 for axis in axes:  # the curves leave no corner free: legends go below
     drawn = axis.get_legend()
     names = [text.get_text() for text in drawn.get_texts()]

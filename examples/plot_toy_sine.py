@@ -130,11 +130,11 @@ def draw_panel(axes, model, title, x):
     for low, high in TRAINING:
         axes.axvspan(low, high, color="0.93", lw=0)
     axes.fill_between(
-        x, mean - 2 * total, mean + 2 * total, color="#E69F00", alpha=0.45, lw=0,
+        x, mean - 2 * total, mean + 2 * total, color="#F5CF85", lw=0,
         label="± 2 total std",
     )  # fmt: skip
     axes.fill_between(
-        x, mean - 2 * aleatoric, mean + 2 * aleatoric, color="#56B4E9", alpha=0.6, lw=0,
+        x, mean - 2 * aleatoric, mean + 2 * aleatoric, color="#9AD2F2", lw=0,
         label="± 2 aleatoric std",
     )  # fmt: skip
     axes.plot(X[:, 0], y, ".", color="0.25", ms=1.5, label="training rows")
