@@ -337,23 +337,25 @@ def neon_scale():
     return markdown(head, rows)
 
 
+FAMILIES = {
+    "oscillator": "damped oscillator",
+    "growth": "logistic growth",
+    "heat": "heat in a rod",
+    "wave": "plucked string",
+    "pendulum": "pendulum",
+    "predators": "prey and predators",
+    "burgers": "Burgers' equation",
+    "beam": "bending of a beam",
+    "epidemic": "epidemic",
+    "tank": "two tanks",
+}
+
+
 @table
 def neon_families():
     """NEON on ten families of functions: every seed, and the median and range of all."""
-    titles = {
-        "oscillator": "damped oscillator",
-        "growth": "logistic growth",
-        "heat": "heat in a rod",
-        "wave": "plucked string",
-        "pendulum": "pendulum",
-        "predators": "prey and predators",
-        "burgers": "Burgers' equation",
-        "beam": "bending of a beam",
-        "epidemic": "epidemic",
-        "tank": "two tanks",
-    }
     settings, rows = ("default", "noiseless"), []
-    for family, title in titles.items():
+    for family, title in FAMILIES.items():
         runs = {s: records("neon_families", family=family, setting=s) for s in settings}
         any_setting = runs["default"]
         row = [title, *(", ".join(str(r[k]) for r in any_setting) for k in ("n", "points"))]
