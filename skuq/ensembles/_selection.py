@@ -532,6 +532,10 @@ _CONSTANT_ROWS = 0.3  # rows that the class shares are taken to predict better t
 # 1 / (1 + 5 / 4) as many rows (Nadeau and Bengio 2003, whose n_2 / n_1 is 1 / 4).
 _ROWS_PER_INDEPENDENT_ROW = 2.25
 _SHARPER = 0.9  # factor of the temperature of averages of the members of folds
+_LENGTHS = 0.5, 1.0, 2.0  # of processes, where a column has the standard deviation 1
+_SIGNALS = 0.2, 0.5, 0.8, 0.95  # shares of the variance of classes that processes explain
+_ODDS_OF_SHARES = 2.0  # prior odds that classes do not depend on the rows
+_CHANCE = 25.0  # nats that a held-out row may gain by chance, over the number of rows
 
 
 def stacking_prior(n_models: int, n_first: int | None = None) -> np.ndarray:
@@ -548,7 +552,8 @@ def fit_class_mixture(
     n_first: int | None = None,
     weights: np.ndarray | None = None,
     *,
-    in_folds: bool = True,
+    in_folds: bool,
+    evidence: float | None = None,
 ) -> tuple[np.ndarray, float, np.ndarray]:
     """Fit a mixture of classifiers: weights w, a temperature T, and the weight a of class shares.
 
@@ -556,9 +561,9 @@ def fit_class_mixture(
     a maximise the likelihood of rows that the models were not trained on, times a prior. On few
     rows the prior divides the weight evenly among the models, T is above 1, and a is at least
     about 1 / n: that no row of n was an error does not show that there are none. The mixture is
-    then averaged with the shares alone, by the probabilities of both given these rows, where both
-    are equally probable beforehand. Classes without such a row keep their whole share, since
-    nothing shows that models would recognise them.
+    then averaged with the shares alone, by the probabilities of both given these rows, or given
+    `evidence` of another kind. Classes without such a row keep their whole share, since nothing
+    shows that models would recognise them.
 
     Parameters
     ----------
@@ -572,9 +577,12 @@ def fit_class_mixture(
         Number of first models that the prior divides the weight among; by default all.
     weights : ndarray of shape (n_models,), optional
         Weights w that are given, so that only T and a are fitted.
-    in_folds : bool, default=True
+    in_folds : bool
         Whether one member of each model predicts a row here, and later all of them on average. An
         average is less sure than its members, for which T is fitted: it is then multiplied by 0.9.
+    evidence : float, optional
+        Result of `class_evidence`. Few held-out rows can gain much by chance: the gain then counts
+        less. By default models and shares are equally probable before the held-out rows.
 
     Returns
     -------
@@ -616,12 +624,66 @@ def fit_class_mixture(
     if weights is None:
         weights = found[:-1] / found[:-1].sum()
     # Posterior probability that models do not predict better than the shares alone.
-    gain = fit - np.average(np.log(shares)[codes], weights=weight)
-    p_shares = expit(-n_effective * gain / _ROWS_PER_INDEPENDENT_ROW)
+    gain = n_effective * (fit - np.average(np.log(shares)[codes], weights=weight))
+    log_odds = gain / _ROWS_PER_INDEPENDENT_ROW
+    if evidence is not None:
+        log_odds = np.logaddexp(
+            evidence - np.log(_ODDS_OF_SHARES), log_odds - _CHANCE / n_effective
+        )
+    p_shares = expit(-log_odds)
     judged = np.bincount(codes, weight, minlength=len(shares)) > 0
     added = found[-1] + p_shares * (1 - found[-1])
     temperature *= _SHARPER if in_folds else 1.0
     return weights, temperature, shares * np.where(judged, added, 1.0)
+
+
+def class_evidence(x: np.ndarray, codes: np.ndarray) -> float:
+    """Compute the log Bayes factor of classes that depend on x over classes that do not.
+
+    Gaussian processes of the indicators of classes, with several lengths and shares of noise, are
+    averaged, and compared with noise alone. All rows count at once, so that of ten rows of noise
+    fewer seem to depend on x than held-out rows do.
+
+    Parameters
+    ----------
+    x : ndarray of shape (n, d)
+        Encoded rows.
+    codes : ndarray of shape (n,)
+        Classes of the rows.
+
+    Returns
+    -------
+    float
+        Log Bayes factor in nats; 0 if all rows or all classes are equal.
+
+    References
+    ----------
+    C. Rasmussen and C. Williams (2006), "Gaussian Processes for Machine Learning", Sections 5.4
+    and 6.5 (labels as numbers).
+    """
+    x = x[:, np.ptp(x, axis=0) > 0]
+    if not x.size or not np.ptp(codes):
+        return 0.0
+    n = len(x)
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
+    squares = np.square(x[:, None] - x).mean(axis=2)
+    # Uncorrelated contrasts of the classes, each with a mean square of 1.
+    indicators = np.eye(codes.max() + 1)[codes]
+    vectors, scales, _ = np.linalg.svd(indicators - indicators.mean(axis=0), full_matrices=False)
+    contrasts = vectors[:, scales > 1e-9 * scales[0]] * np.sqrt(n)
+    log_factors = []
+    for length in _LENGTHS:
+        kernel = np.exp(-0.5 * squares / length**2)
+        # The mean of a process is unknown: it is taken out. With variance 1 it does not count.
+        kernel = kernel - kernel.mean(axis=0)
+        kernel -= kernel.mean(axis=1, keepdims=True)
+        values, vectors = np.linalg.eigh(kernel * (n / np.trace(kernel)) + 1 / n)
+        power, values = np.square(vectors.T @ contrasts).sum(axis=1), np.maximum(values, 0)
+        for signal in _SIGNALS:
+            variances = signal * values + 1 - signal
+            log_factor = power - power / variances - contrasts.shape[1] * np.log(variances)
+            log_factors.append(0.5 * log_factor.sum())
+    return float(logsumexp(log_factors) - np.log(len(log_factors)))
 
 
 def drop_light(weights: np.ndarray, min_members: int = 1) -> np.ndarray:

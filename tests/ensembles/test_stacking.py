@@ -7,6 +7,8 @@ import pytest
 from heads import CategoricalHead
 from numpy.testing import assert_allclose
 from scipy import optimize, special
+from scipy.spatial.distance import cdist
+from scipy.stats import multivariate_normal
 from sklearn.metrics import log_loss
 
 from skuq.ensembles import ForwardSelection, StackingSelection, _rules, _selection, stacking_weights
@@ -160,7 +162,8 @@ def test_classes_without_a_row_to_judge_by_keep_their_share(classifiers):
     """A class of one row is never predicted for rows held out; it may come again all the same."""
     candidates, shares = classifiers(500), np.array([0.5, 0.3, 0.15, 0.05])
     logits = np.pad(candidates.raw, ((0, 0), (0, 0), (0, 1)), constant_values=-10.0)
-    *_, constant = _selection.fit_class_mixture(logits, candidates.codes, np.ones(500), shares)
+    given = logits, candidates.codes, np.ones(500), shares
+    *_, constant = _selection.fit_class_mixture(*given, in_folds=True)
     assert constant[3] == 0.05
     assert_allclose(np.ptp(constant[:3] / shares[:3]), 0, atol=1e-12)
     assert constant[0] < 0.5 * shares[0]
@@ -173,8 +176,48 @@ def test_shares_get_the_weight_that_few_rows_do_not_give_to_models(signal, low, 
     codes = np.arange(24) % 2
     logits = rng.normal(scale=2.0, size=(3, 24, 2)) + signal * np.eye(2)[codes]
     given = logits, codes, np.ones(24), np.full(2, 0.5)
-    _, temperature, constant = _selection.fit_class_mixture(*given)
+    _, temperature, constant = _selection.fit_class_mixture(*given, in_folds=True)
     assert low < constant.sum() < high
     # Rows that all members predict tell the temperature of their average itself.
     _, expected, _ = _selection.fit_class_mixture(*given, in_folds=False)
     assert_allclose(temperature / expected, 0.9)
+
+
+def test_evidence_of_classes_is_a_ratio_of_likelihoods():
+    """Of normals with a covariance of several lengths and shares of noise, without their mean."""
+    rng = np.random.default_rng(0)
+    x, codes = rng.normal(size=(12, 3)), np.repeat([0, 1, 3], 4)
+    z = (x - x.mean(axis=0)) / x.std(axis=0)
+    # Directions that sum to 0; and contrasts of the classes that are orthogonal.
+    basis = np.linalg.svd(np.eye(12) - 1 / 12)[0][:, :11]
+    contrasts = np.repeat([[1.5**0.5, 0.5**0.5], [-(1.5**0.5), 0.5**0.5], [0, -(2**0.5)]], 4, 0)
+    ratios = []
+    for length in (0.5, 1.0, 2.0):
+        kernel = basis.T @ np.exp(-cdist(z, z, "sqeuclidean") / (6 * length**2)) @ basis
+        kernel *= 12 / np.trace(kernel)
+        for signal in (0.2, 0.5, 0.8, 0.95):
+            process = multivariate_normal(np.zeros(11), signal * kernel + (1 - signal) * np.eye(11))
+            noise = multivariate_normal(np.zeros(11))
+            y = (basis.T @ contrasts).T
+            ratios.append(np.exp((process.logpdf(y) - noise.logpdf(y)).sum()))
+    assert_allclose(_selection.class_evidence(x, codes), np.log(np.mean(ratios)))
+    # Units and columns without information do not count.
+    wide = np.column_stack([5 * x + 3, np.ones(12)])
+    assert_allclose(_selection.class_evidence(wide, codes), np.log(np.mean(ratios)))
+    assert _selection.class_evidence(x, 0 * codes) == _selection.class_evidence(0 * x, codes) == 0
+
+
+def test_ten_rows_of_noise_are_less_evidence_than_separate_classes():
+    rng = np.random.default_rng(0)
+    x, codes = rng.normal(size=(100, 10, 5)), np.arange(10) % 2
+    noise = [_selection.class_evidence(rows, codes) for rows in x]
+    signal = [_selection.class_evidence(rows + 2 * codes[:, None], codes) for rows in x]
+    assert np.mean(np.array(noise) > 1) < 0.1 < 0.9 < np.mean(np.array(signal) > 1)
+    # Held-out rows that models happen to predict are weighed down by the former only.
+    logits = np.stack([3 * np.eye(2)[codes]] * 2)
+    given = logits, codes, np.ones(10), np.full(2, 0.5)
+    added = [
+        _selection.fit_class_mixture(*given, in_folds=True, evidence=evidence)[2].sum()
+        for evidence in (np.mean(noise), None, np.mean(signal))
+    ]
+    assert added[0] > 2 * added[1] > 2 * added[2]

@@ -18,7 +18,8 @@ from skuq import (
     TabularEnsembleRegressor,
     training,
 )
-from skuq.ensembles._selection import fit_class_mixture
+from skuq.ensembles._selection import class_evidence, fit_class_mixture
+from skuq.estimators._ensembles._kinds import mix_classes
 from skuq.networks import TabularNetwork
 from skuq.persistence import dumps, loads
 from skuq.predictive import CategoricalMixture
@@ -287,21 +288,32 @@ def assert_equal_within_kinds(model):
 
 def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
     """Every row, predicted by the member of each kind that did not train on it."""
-    given = []
+    given, mixed = [], []
 
-    def noted(*arrays, in_folds):
-        assert in_folds
-        given.append(arrays)
-        return fit_class_mixture(*arrays)
+    def noted(*arrays, **further):
+        given.append((arrays, further))
+        return fit_class_mixture(*arrays, **further)
+
+    def noted_parts(*parts):
+        mixed.append(parts)
+        return mix_classes(*parts)
 
     monkeypatch.setattr(f"{MODULE}.fit_class_mixture", noted)
+    monkeypatch.setattr("skuq.estimators._ensembles._tabular.mix_classes", noted_parts)
     monkeypatch.setattr("skuq.ensembles._selection._DROPPED", 0)
     X, y = classes
     model = TabularEnsembleClassifier(**{**ONE_FORM, "n_members": 10}).fit(X, y)
-    ((logits, codes, weight, shares),) = given
+    ((arrays, further),) = given
+    logits, codes, weight, shares = arrays
     assert logits.shape == (2, 160, 3) and (weight > 0).all()
     assert_array_equal(model.classes_[codes], y)
-    shares_of_kinds, temperature, constant = fit_class_mixture(*given[0])
+    shares_of_kinds, temperature, constant = fit_class_mixture(*arrays, **further)
+    ((task, members, origins),) = mixed
+    evidence = pytest.approx(class_evidence(task.data.x.astype(float), codes))
+    # All members of a kind predict later, so that their average is less sure.
+    assert further == {"in_folds": True, "evidence": evidence}
+    mix_classes(task, members[::5], origins[::5])
+    assert not given[1][1]["in_folds"]
     assert_allclose(model.weights_, np.repeat(shares_of_kinds, 5) / 5)
     targets = model.fitted_.targets
     assert targets.temperature == temperature
@@ -403,7 +415,7 @@ def test_fit_leaves_out_members_that_diverge(classes, monkeypatch, n_lost, weigh
     kinds = [{**embedding, **SMALL} for embedding in embeddings]
     monkeypatch.setattr("skuq.estimators._ensembles._tabular.list_kinds", lambda *_: (kinds, 6))
 
-    def weigh(logits, *_, in_folds):
+    def weigh(logits, *_, **__):
         weights = np.array([0.5, 0.3, 0.2])[: len(logits)]
         return weights / weights.sum(), 1.0, np.zeros(3)
 

@@ -23,7 +23,7 @@ from skuq import backend
 from skuq._utils._environment import generator
 from skuq.catalog import Member
 from skuq.ensembles import stacking_weights
-from skuq.ensembles._selection import drop_light, fit_class_mixture
+from skuq.ensembles._selection import class_evidence, drop_light, fit_class_mixture
 from skuq.estimators._ensembles import _shared as shared
 from skuq.networks import TabularSpace
 from skuq.networks._space import Space
@@ -40,6 +40,7 @@ _FEW_ROWS = 2_000
 _N_FOLDS, _N_TENTHS = 5, 3
 _FEWEST_FOLDED = 10  # rows, or groups
 _N_MEMBERS = 8
+_MOST_EVIDENCE_ROWS = 256  # with more rows the held-out ones alone are evidence
 _MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
 _STRENGTHS = (0.003, 0.03, 0.3, 3.0, 30.0)  # inverse penalties that logistic regression tries
 _MOST_NEWTON_STEPS = 200
@@ -223,16 +224,10 @@ def _fit_linear(task, parts, seeds):
 
     A member is a dense layer. Columns of codes have a vector of one number for each class.
     """
-    started, data, head, n_codes = (
-        time.perf_counter(),
-        task.data,
-        task.targets.head,
-        task.inputs.n_codes,
-    )
-    x, y = data.x.astype("float64"), data.y[:, 0].astype(int)
-    columns = [x[:, [k for k in range(x.shape[1]) if k not in n_codes]]]
-    columns += [np.eye(n)[x[:, k].astype(int)] for k, n in sorted(n_codes.items())]
-    design, n_classes = np.concatenate(columns, axis=1), head.n_classes
+    started, data, head = time.perf_counter(), task.data, task.targets.head
+    n_codes, columns = task.inputs.n_codes, _indicate(data.x, task.inputs.n_codes)
+    x, y, n_classes = data.x, data.y[:, 0].astype(int), head.n_classes
+    design = np.concatenate(columns, axis=1)
     keras = backend.keras
     inputs = keras.Input(data.x.shape[1:], dtype="float32")
     logits = keras.layers.Dense(n_classes, dtype="float32")
@@ -263,6 +258,13 @@ def _fit_linear(task, parts, seeds):
     best = np.argmin(np.reshape(losses, (len(fits), -1)).sum(axis=1))
     seconds = (time.perf_counter() - started) / len(parts)
     return [replace(member, seconds=seconds) for member in fits[best]]
+
+
+def _indicate(x, n_codes):
+    """List columns of numbers, and indicators of each column of codes, as arrays (n, k)."""
+    x = x.astype("float64")
+    columns = [x[:, [k for k in range(x.shape[1]) if k not in n_codes]]]
+    return columns + [np.eye(n)[x[:, k].astype(int)] for k, n in sorted(n_codes.items())]
 
 
 def _logistic_regression(x, y, weight, n_classes, strength):
@@ -300,13 +302,27 @@ def mix_classes(task, members, origins):
         counted = np.bincount(data.y[:, 0].astype(int), data.weight, minlength=n_classes) + 0.5
         logits, y, weight = _held_out_logits(task, members, origins)
         if len(y) and weight.sum() > 0:
-            shares, in_folds = counted / counted.sum(), task.splits.parts is not None
             weights, *calibration = fit_class_mixture(
-                logits, y, weight.astype(float), shares, in_folds=in_folds
+                logits,
+                y,
+                weight.astype(float),
+                counted / counted.sum(),
+                # A single member of a kind predicts new rows as it does these.
+                in_folds=task.splits.parts is not None and counts.max() > 1,
+                evidence=_weigh_evidence(task),
             )
             targets = targets.with_calibration(*calibration)
             weights = drop_light(weights)
     return (weights / counts)[kinds], targets
+
+
+def _weigh_evidence(task):
+    """Compute the evidence of few rows that their classes depend on them; None for many rows."""
+    data, used = task.data, np.flatnonzero(task.data.weight)
+    if len(used) > _MOST_EVIDENCE_ROWS:
+        return None
+    columns = _indicate(data.x[used], task.inputs.n_codes)
+    return class_evidence(np.concatenate(columns, axis=1), data.y[used, 0].astype(int))
 
 
 def _held_out_logits(task, members, origins):
