@@ -35,30 +35,6 @@ except ImportError:  # scikit-learn before 1.9 has no callbacks
         """Placeholder."""
 
 
-__all__ = [
-    "BaseComposition",
-    "BaseSearchCV",
-    "CallbackSupportMixin",
-    "HasMethods",
-    "Hidden",
-    "Interval",
-    "Options",
-    "Settings",
-    "StrOptions",
-    "check_feature_names_in",
-    "check_method_params",
-    "check_sample_weight",
-    "fit_context",
-    "parameters",
-    "resolve_settings",
-    "safe_indexing",
-    "safe_split",
-    "set_params",
-    "settings_constraint",
-    "validate_parameter_constraints",
-]
-
-
 _T = TypeVar("_T")
 
 #: Parameters that several classes of a family have, in the order in which all list them.

@@ -62,10 +62,16 @@ class Head(Protocol):
 class LikelihoodHead:
     """Base class of heads for regression that are trained on a likelihood.
 
-    A subclass defines `n_outputs`, `n_raw`, `log_densities`, `distribution` and `moments`.
+    A subclass defines `n_outputs`, `log_densities`, `distribution` and `moments`.
     """
 
     n_outputs: int
+    _n_parameters = 2  # raw numbers for each output
+
+    @property
+    def n_raw(self) -> int:
+        """Number of raw outputs of the network."""
+        return self._n_parameters * self.n_outputs
 
     def log_densities(self, y, raw, xp=np):
         """Compute log densities (.., n_outputs) from y (.., n_outputs) and raw (.., n_raw)."""
@@ -192,11 +198,6 @@ class GaussianHead(LikelihoodHead):
             raise ValueError(f'score must be "log" or "crps". Got {self.score!r}.')
         if self.beta and self.score != "log":
             raise ValueError(f'beta needs score="log". Got beta={self.beta} with score="crps".')
-
-    @property
-    def n_raw(self) -> int:
-        """Number of raw outputs of the network."""
-        return 2 * self.n_outputs
 
     def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any]:
         """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
@@ -384,17 +385,13 @@ class StudentTHead(LikelihoodHead):
     n_outputs: int = 1
     min_scale: float = 1e-3
     min_df: float = 2.1
+    _n_parameters = 3
 
     def __post_init__(self):
         if not self.min_df > 2:
             raise ValueError(
                 f"min_df must be above 2, so that the variance is finite. Got {self.min_df}."
             )
-
-    @property
-    def n_raw(self) -> int:
-        """Number of raw outputs of the network."""
-        return 3 * self.n_outputs
 
     def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
         """Compute locations, scales and degrees of freedom, each (.., n_outputs), from raw."""

@@ -144,27 +144,25 @@ def check_network(network: str) -> tuple[int | None, int | None]:
 
 def _check_item(item):
     """Return an object of a network's JSON if the class that it names is allowed."""
-    if "class_name" in item and not _is_allowed(
+    if "class_name" not in item or _is_allowed(
         item["class_name"], item.get("module"), item.get("registered_name"), item.get("config")
     ):
-        raise FileFormatError(_refusal(item))
-    return item
-
-
-def _refusal(item):
-    """Explain why a class named in a network's JSON is not loaded, and what helps."""
+        return item
+    # Explain what is refused, and what helps.
     name, module = (str(item.get(key))[:60] for key in ("class_name", "module"))
     if name == "__lambda__":
-        return "a Lambda layer ('__lambda__') holds code. Use keras.ops, or a layer of your own"
+        raise FileFormatError(
+            "a Lambda layer ('__lambda__') holds code. Use keras.ops, or a layer of your own"
+        )
     if name == "function":  # Keras writes the module "builtins" for every function
         name = f"function {str(item.get('config'))[:60]}"
-    refusal = f"{name!r} of {module!r} is not among what is loaded"
-    if module.partition(".")[0] == "keras" or name.startswith("__"):
-        return refusal
-    return (
-        f"{refusal}. A class or function of your own has to be registered with "
-        "keras.saving.register_keras_serializable before"
-    )
+    advice = ""
+    if module.partition(".")[0] != "keras" and not name.startswith("__"):
+        advice = (
+            ". A class or function of your own has to be registered with "
+            "keras.saving.register_keras_serializable before"
+        )
+    raise FileFormatError(f"{name!r} of {module!r} is not among what is loaded{advice}")
 
 
 def _is_allowed(name, module, registered, config):

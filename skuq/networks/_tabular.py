@@ -456,7 +456,7 @@ class TabularSpace(Settings):
         -------
         SearchSpace
         """
-        return BoundTabularSpace(x, categories or {}, n_rows, classes, losses, linear)
+        return BoundTabularSpace(x, categories or {}, n_rows or len(x), classes, losses, linear)
 
 
 @dataclass(frozen=True, eq=False)
@@ -464,11 +464,11 @@ class BoundTabularSpace:
     """A `TabularSpace` for the rows of one training; see `TabularSpace.bind`."""
 
     x: np.ndarray = field(repr=False)
-    categories: Mapping[int, int] = field(default_factory=dict)
-    n_rows: int | None = None
-    classes: bool = False
-    losses: tuple[str, ...] = ()
-    linear: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
+    categories: Mapping[int, int]
+    n_rows: int
+    classes: bool
+    losses: tuple[str, ...]
+    linear: tuple[np.ndarray, np.ndarray] | None = field(repr=False)
 
     takes_images = False
     #: Number of trials of random search that share an architecture, see `SearchProblem`. A small
@@ -480,7 +480,7 @@ class BoundTabularSpace:
 
         These are the loss if asked, and for classes the number of epochs.
         """
-        width = 64 if self._n_rows < _MANY_ROWS else 128
+        width = 64 if self.n_rows < _MANY_ROWS else 128
         training = class_recipes(len(self.x))[0] if self.classes else {}
         architecture = Space(
             (
@@ -530,7 +530,7 @@ class BoundTabularSpace:
                 # The one that differs most comes second: two trials are then nearly as good as all.
                 others.insert(0, others.pop())
             return [{}, *others, *_OTHER_CLASS_RECIPES]
-        recipes: Sequence[dict] = _PORTFOLIO if self._n_rows < _MANY_ROWS else _KNOWN_RECIPES
+        recipes: Sequence[dict] = _PORTFOLIO if self.n_rows < _MANY_ROWS else _KNOWN_RECIPES
         if not self.losses:
             recipes = [{k: v for k, v in r.items() if k != "loss"} for r in recipes]
         return [recipe for k, recipe in enumerate(recipes) if recipe not in recipes[:k]]
@@ -576,10 +576,6 @@ class BoundTabularSpace:
             linear=self.linear,
         )
 
-    @property
-    def _n_rows(self):
-        return self.n_rows or len(self.x)
-
     @cached_property
     def _numeric_columns(self):
         """Columns with more than two values: an embedding of others would add no information."""
@@ -589,12 +585,12 @@ class BoundTabularSpace:
 
     def recipe(self, configuration: Mapping) -> dict:
         """Make the recipe of RealMLP's training; its batches and epochs depend on the rows."""
-        n_rows = self._n_rows
+        n_rows = self.n_rows
         # Batches of about an eighth of the rows, a power of two from 32 to 256.
         batch_size = int(np.clip(2 ** round(np.log2(n_rows / 8)), 32, 256))
         n_steps = min(math.ceil(n_rows / batch_size), _MOST_STEPS_PER_EPOCH)
         # The number of training steps is given; that of epochs follows from it.
-        all_steps = _STEPS_OF_FEW
+        all_steps: float = _STEPS_OF_FEW
         if n_rows >= _MANY_ROWS:
             all_steps = _STEPS_OF_MANY + _MORE_STEPS * n_rows
         # Factors of the learning rate, by layer.

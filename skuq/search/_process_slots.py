@@ -264,7 +264,12 @@ class ProcessSlots(Slots):
             path, resident = future.result()
         except BrokenExecutor as error:
             self.stop(slot)
-            raise RuntimeError(worker_death_message(error)) from error
+            # Summarise in one line how the process ended.
+            ended = f": {str(error).splitlines()[0]}"
+            if codes := re.search(r"exit codes of the workers are \{(.*)\}", str(error)):
+                hint = "; killed, or out of memory" if "SIGKILL" in codes[1] else ""
+                ended = f" ({codes[1]}{hint})."
+            raise RuntimeError(f"The worker process died{ended}") from error
         worker = self._workers[slot]
         # Replace a process that has grown large.
         if resident > MAX_BYTES or (worker is not None and worker.n_trials >= _MAX_TRIALS):
@@ -273,15 +278,6 @@ class ProcessSlots(Slots):
         outcome = pickle.loads(Path(path).read_bytes())
         Path(path).unlink()
         return unpack_outcome(*outcome)
-
-
-def worker_death_message(error: BrokenExecutor) -> str:
-    """Summarise in one line how an executor's process ended."""
-    exit_codes = re.search(r"exit codes of the workers are \{(.*)\}", str(error))
-    if exit_codes is None:
-        return f"The worker process died: {str(error).splitlines()[0]}"
-    hint = "; killed, or out of memory" if "SIGKILL" in exit_codes[1] else ""
-    return f"The worker process died ({exit_codes[1]}{hint})."
 
 
 class _Worker:

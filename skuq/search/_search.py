@@ -24,7 +24,7 @@ from skuq.search._limits import RunOptions, SuccessiveHalving
 from skuq.search._process_slots import Slots
 from skuq.search._proposers import Proposer, StartingWith
 from skuq.search._slots import open_slots
-from skuq.search._trials import RetrainingStore, RunningTrial, RunningTrials, Store, TrialLog
+from skuq.search._trials import RunningTrial, RunningTrials, Store, TrialLog
 
 
 @dataclass(frozen=True)
@@ -397,7 +397,7 @@ class Retraining:
         search: Search,
         make_evaluation: Callable[..., Any],
         options: RunOptions,
-        store: RetrainingStore | None = None,
+        store: Any = None,
     ) -> SearchResult:
         """Train the networks that the store does not have.
 
@@ -412,7 +412,7 @@ class Retraining:
             ``make_evaluation(evaluate, trials)`` returns an evaluation of
             ``{"trial": trial_number, "round": k}``.
         options : RunOptions
-        store : RetrainingStore, optional
+        store : Store, optional
             Place for the networks.
         """
         # Every trial is repeated once before any is repeated twice, as time may run out.
@@ -495,7 +495,7 @@ class _Rounds:
     Failed and shortened trainings are not stored, so that a later fit tries them again.
     """
 
-    def __init__(self, retraining: Retraining, store: RetrainingStore) -> None:
+    def __init__(self, retraining: Retraining, store: Any) -> None:
         self._retraining, self._store = retraining, store
         self._trials = {trial.trial_number: trial for trial in retraining.trials}
         self.records = retraining.read_stored(store.retrained)

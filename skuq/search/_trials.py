@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -23,23 +23,15 @@ _logger = logging.getLogger("skuq")
 class Store(Protocol):
     """A place for finished trials, for example a `skuq.catalog.CatalogFolder`.
 
-    `records` are the trials of earlier searches, in the order in which they finished.
+    `records` are the trials of earlier searches, in the order in which they finished. Stores of
+    trials that are trained again after the search have ``retrained(name)``, the records of one
+    round such as "repeat-000", and ``add_retrained(name, record)``.
     """
 
     records: Any
 
     def add(self, record: TrialRecord) -> Any:
         """Store a trial; it is safe when this returns."""
-
-
-class RetrainingStore(Protocol):
-    """A place for networks of trials that are trained again after the search."""
-
-    def retrained(self, name: str) -> Sequence[TrialRecord]:
-        """Return the records of one round of retraining, such as "repeat-000"."""
-
-    def add_retrained(self, name: str, record: TrialRecord) -> Any:
-        """Store a network of this round, with number and configuration of its trial."""
 
 
 class TrialLog:

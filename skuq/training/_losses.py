@@ -16,11 +16,10 @@ the position. It is good enough for dropout, and not meant for cryptography.
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from skuq import backend
 from skuq.backend import Backend, ops
 from skuq.networks._plan import Plan
 from skuq.networks._plan_parts import Run, tensors
@@ -60,18 +59,11 @@ def _mix(x: Any) -> Any:
     return ops.bitwise_xor(x, ops.right_shift(x, np.uint32(16)))
 
 
-class Network(Protocol):
-    """A pure function of weights, which also knows their shapes."""
-
-    chunk: int
-    shapes: list[tuple[int, ...]]
-
-    def forward(self, variables: Any, state: Any, x: Any, run: Run) -> tuple[Any, Any, Any]:
-        """Compute ``(raw, new state, penalty)``."""
-
-
 class PlannedNetwork:
-    """A network described by a `Plan`, with or without a member axis."""
+    """A network described by a `Plan`, with or without a member axis.
+
+    Like every network of a program, it knows the shapes of its weights and the rows of a chunk.
+    """
 
     def __init__(self, plan: Plan):
         self.plan = plan
@@ -81,7 +73,6 @@ class PlannedNetwork:
     def forward(self, variables: Any, state: Any, x: Any, run: Run) -> tuple[Any, Any, Any]:
         """Compute ``(raw, new state, penalty)``."""
         raw, state = self.plan(variables, state, x, run)
-        ops = backend.ops
         total: Any = 0.0  # the layers' own weight penalties, () or (n_members,)
         for weight, value in zip(self.plan.weights, variables):
             axes = tuple(range(-len(weight.shape), 0))
@@ -98,7 +89,7 @@ INDEX_STREAM = 2**20  # stream of epistemic indices: dropout layers count their 
 class Losses:
     """Loss functions for batches and for validation rows."""
 
-    def __init__(self, key: ProgramKey, network: Network, backend: Backend):
+    def __init__(self, key: ProgramKey, network: Any, backend: Backend):
         self.key, self.network, self.backend = key, network, backend
         n_inputs = math.prod(key.input_shape)
         self._columns = [n_inputs, n_inputs + key.n_outputs]  # where y and the weight begin

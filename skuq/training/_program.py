@@ -30,7 +30,7 @@ from skuq.backend import BACKEND, Backend, ops
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._plan import Plan
 from skuq.training._arguments import ProgramKey
-from skuq.training._losses import Losses, Network, PlannedNetwork
+from skuq.training._losses import Losses, PlannedNetwork
 from skuq.training._networks import DrawingNetwork, KerasNetwork
 from skuq.training._optimizers import rule_of
 
@@ -158,7 +158,7 @@ class TrainingProgram:
 
     def __init__(self, model: Any, key: ProgramKey, backend: Backend):
         self.key, self.backend = key, backend
-        network: Network
+        network: Any
         if isinstance(key.network, Plan):
             network = PlannedNetwork(key.network)
         elif isinstance(key.network, EpistemicNetwork):

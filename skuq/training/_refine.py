@@ -76,21 +76,16 @@ def refine(member: Member, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> 
         def derivatives(flat: np.ndarray, rows: slice) -> Derivatives:
             return base.derivatives(network.split(flat), x[rows])
 
-    weights = _minimise(derivatives, member.weights, y, weight[used]).astype("float32")
-    return replace(member, weights=weights, seconds=member.seconds + time.perf_counter() - started)
-
-
-def _minimise(
-    derivatives: _DerivativesOfRows, start: Any, y: np.ndarray, weight: np.ndarray
-) -> np.ndarray:
-    """Minimise the squared error of targets y (N, n_raw) by the method for their number."""
-    start = np.asarray(start, dtype="float64")
+    start = np.asarray(member.weights, dtype="float64")
     # Roots of the rows' relative weights, (n,): residuals are multiplied by them.
-    root = np.repeat(np.sqrt(weight / weight.mean()), y.shape[1])
+    root = np.repeat(np.sqrt(weight[used] / weight[used].mean()), y.shape[1])
     if y.size <= MAX_DUAL_VALUES:
         every = slice(None)
-        return levenberg_marquardt(lambda flat: derivatives(flat, every), start, y.ravel(), root)
-    return _lbfgs(derivatives, start, y.ravel(), root, y.shape[1])
+        found = levenberg_marquardt(lambda flat: derivatives(flat, every), start, y.ravel(), root)
+    else:
+        found = _lbfgs(derivatives, start, y.ravel(), root, y.shape[1])
+    seconds = member.seconds + time.perf_counter() - started
+    return replace(member, weights=found.astype("float32"), seconds=seconds)
 
 
 def levenberg_marquardt(
