@@ -109,7 +109,8 @@ def training_progress(verbose: Any) -> Progress:
     return Progress("training", "epoch", verbose=verbose, every_step=False)
 
 
-def _find_doc_link_template(estimator: Any) -> str:
+@property  # type: ignore[misc]
+def doc_link_template(estimator: Any) -> str:
     """Make the template of estimators' addresses, which scikit-learn's HTML diagrams link to.
 
     It is made of the address that the package names as its documentation, and empty if there is
@@ -121,9 +122,6 @@ def _find_doc_link_template(estimator: Any) -> str:
         return ""
     site = dict(url.split(", ", 1) for url in urls).get("Documentation")
     return "" if site is None else site.rstrip("/") + "/_generated/skuq.{estimator_name}.html"
-
-
-doc_link_template = property(_find_doc_link_template)
 
 
 def to_keras(self: Any, ddof: int = 0) -> Any:
@@ -214,7 +212,9 @@ def reduce_estimator(self: Any, protocol: Any) -> Any:
     make, arguments, state, *rest = reduced
     params = {name: state[name] for name in self._get_param_names() if name in state}
     # Both only ever are parameters: what is fitted holds neither.
-    oracles = {name: PickledByValue(value) for name, value in params.items() if _is_oracle(value)}
+    keras_tuner = backend.loaded("keras_tuner")  # without it, there can be no oracle
+    oracle: Any = () if keras_tuner is None else keras_tuner.Oracle
+    oracles = {k: PickledByValue(value) for k, value in params.items() if isinstance(value, oracle)}
     if any(map(_is_of_script, params.values())):
         # Only classes that a pickle can refer to by name.
         main, registered = sys.modules["__main__"], registered_in_main().items()
@@ -229,11 +229,6 @@ def copy_estimator(self: Any) -> Any:
     copied = object.__new__(type(self))
     copied.__setstate__(self.__getstate__())
     return copied
-
-
-def _is_oracle(value: Any) -> bool:
-    keras_tuner = backend.loaded("keras_tuner")  # without it, there can be no oracle
-    return keras_tuner is not None and isinstance(value, keras_tuner.Oracle)
 
 
 def _is_of_script(value: Any) -> bool:

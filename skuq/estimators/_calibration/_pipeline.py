@@ -38,57 +38,33 @@ def _transform_rows(name, rows, transform):
     return transform(X), *others
 
 
-def _ends_with(method):
-    """Return a check of whether the estimator at a pipeline's end has a method."""
-
-    def check(pipeline):
-        getattr(last_estimator(pipeline), method)  # raises the AttributeError that names it
-        return True
-
-    return check
-
-
 def _delegate(documented):
     """Make a method that transforms X, then calls the method of this name of the last step.
 
-    Its signature and docstring are those of `documented`. Methods that pipelines of scikit-learn
-    have are theirs, except with `return_std`, which searches, and pipelines under metadata routing,
-    do not take.
+    Its signature and docstring are those of `documented`, where X or its like comes first. Methods
+    that pipelines of scikit-learn have are theirs, except with `return_std`, which searches, and
+    pipelines under metadata routing, do not take. If the method returns the last step, the
+    pipeline is returned.
     """
-    name = documented.__name__
+    name, signature = documented.__name__, inspect.signature(documented)
     # `predict`, `predict_proba` and `score`
     inherited = name in vars(sklearn.pipeline.Pipeline)
 
-    @available_if(_ends_with(name))
-    @functools.wraps(documented)
-    def method(self, X, *args, **params):
-        with _take_over_lock:  # a refit in another thread replaces all steps or none
-            steps, _ = _copy_steps(self, share=True)
-        has_std = "return_std" in params or (args and name != "score")
-        if inherited and not has_std:
-            return getattr(super(UncertaintyPipeline, steps), name)(X, *args, **params)
-        check_is_fitted(steps)
-        last, X = unwrap_estimator(steps, X)
-        return getattr(last, name)(X, *args, **params)
+    def check(pipeline):
+        getattr(last_estimator(pipeline), name)  # raises the AttributeError that names it
+        return True
 
-    return method
-
-
-def _delegate_update(documented):
-    """Make a method that transforms X, if it is given, and calls that of the last step itself.
-
-    If that method returns the last step, this one returns the pipeline.
-    """
-    name = documented.__name__
-    rows = next(n for n in inspect.signature(documented).parameters if n != "self")
-
-    @available_if(_ends_with(name))
+    @available_if(check)
     @functools.wraps(documented)
     def method(self, *args, **params):
-        with _take_over_lock:
-            steps, _ = _copy_steps(self, share=True)  # what changes is shared with the step
+        signature.bind(self, *args, **params)  # raises TypeError
+        with _take_over_lock:  # a refit in another thread replaces all steps or none
+            steps, _ = _copy_steps(self, share=True)  # what changes is shared with the last step
+        has_std = "return_std" in params or (args[1:] and name != "score")
+        if inherited and not has_std:
+            return getattr(super(UncertaintyPipeline, steps), name)(*args, **params)
         check_is_fitted(steps)
-        X, *others = args or (params.pop(rows, None),)
+        X, *others = args or (params.pop(list(signature.parameters)[1], None),)
         last, X = unwrap_estimator(steps, X)
         result = getattr(last, name)(X, *others, **params)
         return self if result is last else result
@@ -261,10 +237,10 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
     predict_uncertainty = _delegate(UncertaintyRegressor.predict_uncertainty)
     sample_y = _delegate(UncertaintyRegressor.sample_y)
     log_prob = _delegate(UncertaintyRegressor.log_prob)
-    partial_calibrate = _delegate_update(CalibratedUncertainty.partial_calibrate)
-    recalibrate = _delegate_update(CalibratedUncertainty.recalibrate)
-    leaderboard = _delegate_update(SearchEstimator.leaderboard)
-    reselect = _delegate_update(SearchEstimator.reselect)
+    partial_calibrate = _delegate(CalibratedUncertainty.partial_calibrate)
+    recalibrate = _delegate(CalibratedUncertainty.recalibrate)
+    leaderboard = _delegate(SearchEstimator.leaderboard)
+    reselect = _delegate(SearchEstimator.reselect)
 
     def _get_metadata_for_step(self, *, step_idx, step_params, all_params):
         # scikit-learn transforms the arguments that `transform_input` names in this method.

@@ -65,53 +65,13 @@ class _HyperDeepEnsemble:
     preprocessor_ = shared.preprocessor_
     member_estimators, to_keras = shared.member_estimators, _base.to_keras
 
-    @_base.fits
-    def fit(
-        self,
-        X,
-        y,
-        sample_weight=None,
-        *,
-        X_val=None,
-        y_val=None,
-        sample_weight_val=None,
-        validation_data=None,
-        groups=None,
-    ):
-        """Search settings, select some of them, and train these with several seeds.
-
-        Parameters
-        ----------
-        X : array-like or DataFrame of shape (n, n_features)
-            Numbers, booleans, strings and categories, with missing values; see `preprocess`.
-        y : array-like of shape (n,) or, for several outputs, (n, n_outputs)
-            Targets: numbers or classes.
-        sample_weight : array-like of shape (n,), optional
-            Non-negative weights of the rows.
-        X_val : array-like or DataFrame of shape (n_val, n_features), optional
-            Rows on which all members validate, instead of a share of the rows above. Pipelines of
-            `skuq.make_pipeline` transform them as they do X, and those of scikit-learn with
-            ``transform_input=["X_val"]``.
-        y_val : array-like of shape (n_val,) or (n_val, n_outputs), optional
-            Targets of `X_val`.
-        sample_weight_val : array-like of shape (n_val,), optional
-            Non-negative weights of the rows of `X_val`.
-        validation_data : tuple (X, y) or (X, y, sample_weight), optional
-            `X_val`, `y_val` and `sample_weight_val` as one tuple, in place of these.
-        groups : array-like of shape (n,), optional
-            Groups; all rows of a group either train or validate. With groups all members validate
-            on the same rows. They have no effect without validation or with `validation_data`.
-
-        Returns
-        -------
-        self
-        """
+    @shared.fits
+    def fit(self, read):
         network = shared.resolve_network(self, drops="dropout_range")
         given = shared.training_fields(self, _TRAINING_FIELDS)
         check_min_members(self.min_members, self.n_members)
         ranges = {"dropout": _check_range(self, "dropout", 0.999), "l2": _check_range(self, "l2")}
-        validation = (validation_data, X_val, y_val, sample_weight_val)
-        task = shared.read(self, X, y, sample_weight, validation, groups)
+        task = read()
         # All members share their validation rows, since they are selected on them.
         task = task.split(self.validation)
         # The rate is a placeholder: the recipe of each setting has its own.

@@ -297,22 +297,36 @@ def mix_classes(task, members, origins):
     found, kinds = np.unique([origin.kind for origin in origins], return_inverse=True)
     counts = np.bincount(kinds)
     weights = np.full(len(found), 1 / len(found))
-    if task.splits.validates:
-        n_classes = len(targets.classes)
+    if not task.splits.validates:
+        return (weights / counts)[kinds], targets
+    in_folds, n_classes = task.splits.parts is not None, len(targets.classes)
+    y, weight = (data.y, data.weight) if in_folds else (data.y_valid, data.weight_valid)
+    # Average probabilities of each kind for the rows that its members have not seen.
+    proba = np.zeros((len(found), len(y), n_classes))
+    times = np.zeros((len(found), len(y)))
+    for member, kind, (_, _, part) in zip(members, kinds, origins):
+        rows = slice(None) if part is None or part[1] is None else part[1]
+        raw = member.held_out[None].astype("float64")
+        own, raw, _ = unpack_copies(targets.head, raw, np.ones(1))
+        proba[kind, rows] += own.probabilities(raw).mean(axis=0)
+        times[kind, rows] += 1
+    # Rows that a kind has no such prediction of are left out.
+    used = times.all(axis=0) & (weight > 0)
+    if used.any() and weight[used].sum() > 0:
+        proba = proba[:, used] / times[:, used, None]
+        logits = np.log(np.maximum(proba, np.finfo(float).tiny))
         counted = np.bincount(data.y[:, 0].astype(int), data.weight, minlength=n_classes) + 0.5
-        logits, y, weight = _held_out_logits(task, members, origins)
-        if len(y) and weight.sum() > 0:
-            weights, *calibration = fit_class_mixture(
-                logits,
-                y,
-                weight.astype(float),
-                counted / counted.sum(),
-                # A single member of a kind predicts new rows as it does these.
-                in_folds=task.splits.parts is not None and counts.max() > 1,
-                evidence=_weigh_evidence(task),
-            )
-            targets = targets.with_calibration(*calibration)
-            weights = drop_light(weights)
+        weights, *calibration = fit_class_mixture(
+            logits,
+            y[used, 0].astype(int),
+            weight[used].astype(float),
+            counted / counted.sum(),
+            # A single member of a kind predicts new rows as it does these.
+            in_folds=in_folds and counts.max() > 1,
+            evidence=_weigh_evidence(task),
+        )
+        targets = targets.with_calibration(*calibration)
+        weights = drop_light(weights)
     return (weights / counts)[kinds], targets
 
 
@@ -323,30 +337,6 @@ def _weigh_evidence(task):
         return None
     columns = _indicate(data.x[used], task.inputs.n_codes)
     return class_evidence(np.concatenate(columns, axis=1), data.y[used, 0].astype(int))
-
-
-def _held_out_logits(task, members, origins):
-    """Compute the logits (n_kinds, n, n_classes) of rows by members that have not seen them.
-
-    Several members of a kind give the logarithm of their average probability. Rows that a kind has
-    no such prediction of are left out. Return their classes and weights, too.
-    """
-    data, head = task.data, task.targets.head
-    kinds = np.unique([origin.kind for origin in origins]).tolist()
-    y, weight = (
-        (data.y_valid, data.weight_valid) if task.splits.parts is None else (data.y, data.weight)
-    )
-    proba = np.zeros((len(kinds), len(y), len(task.targets.classes)))
-    counts = np.zeros((len(kinds), len(y)))
-    for member, (kind, _, part) in zip(members, origins):
-        rows = slice(None) if part is None or part[1] is None else part[1]
-        own, raw, _ = unpack_copies(head, member.held_out[None].astype("float64"), np.ones(1))
-        proba[kinds.index(kind), rows] += own.probabilities(raw).mean(axis=0)
-        counts[kinds.index(kind), rows] += 1
-    complete = counts.all(axis=0) & (weight > 0)
-    proba = proba[:, complete] / counts[:, complete, None]
-    logits = np.log(np.maximum(proba, np.finfo(float).tiny))
-    return logits, y[complete, 0].astype(int), weight[complete]
 
 
 def calibrate(task, members, weights, origins):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from sklearn.base import is_classifier
 
 from skuq import backend, training
 from skuq._params import Interval, StrOptions, resolve_settings, settings_constraint
-from skuq.estimators._base import training_progress
+from skuq.estimators import _base
 from skuq.estimators._task import Task, join_validation, read_task, warn_if_worse_than_constant
 from skuq.fitted._ensemble import DropoutPasses, FittedEnsemble
 from skuq.networks import MLP
@@ -69,12 +70,66 @@ _RECIPE_PARAMETERS = ("learning_rate", "batch_size", "epochs", "early_stopping_p
 _SMALLEST_NOISE = 1e-9  # standard deviation of standardised y that replaces noise_std=0
 
 
-def read(
+def fits(train: Any) -> Any:
+    """Make a method ``train(self, read)`` the `fit` of an ensemble (decorator).
+
+    ``read(embed=False, n_copies=1)`` reads the arguments of `fit`; see `_read`.
+    """
+
+    @_base.fits
+    def fit(
+        self,
+        X,
+        y,
+        sample_weight=None,
+        *,
+        X_val=None,
+        y_val=None,
+        sample_weight_val=None,
+        validation_data=None,
+        groups=None,
+    ):
+        """Train the networks.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame of shape (n, n_features)
+            Numbers, booleans, strings and categories, with missing values; see `preprocess`.
+        y : array-like of shape (n,) or, for several outputs, (n, n_outputs)
+            Targets: numbers or classes.
+        sample_weight : array-like of shape (n,), optional
+            Non-negative weights of the rows.
+        X_val : array-like or DataFrame of shape (n_val, n_features), optional
+            Rows on which all members validate, instead of a share of the rows above. Pipelines of
+            `skuq.make_pipeline` transform them as they do X, and those of scikit-learn with
+            ``transform_input=["X_val"]``.
+        y_val : array-like of shape (n_val,) or (n_val, n_outputs), optional
+            Targets of `X_val`.
+        sample_weight_val : array-like of shape (n_val,), optional
+            Non-negative weights of the rows of `X_val`.
+        validation_data : tuple (X, y) or (X, y, sample_weight), optional
+            `X_val`, `y_val` and `sample_weight_val` as one tuple, in place of these.
+        groups : array-like of shape (n,), optional
+            Groups; all rows of a group either train or validate. With groups all members validate
+            on the same rows, except in tabular classifiers with the default `validation`. They
+            have no effect without validation or with `validation_data`.
+
+        Returns
+        -------
+        self
+        """
+        validation = join_validation(validation_data, X_val, y_val, sample_weight_val)
+        return train(self, functools.partial(_read, self, X, y, sample_weight, validation, groups))
+
+    return fit
+
+
+def _read(
     estimator: Any,
     X: Any,
     y: Any,
     sample_weight: Any,
-    validation: Sequence[Any],
+    validation_data: Any,
     groups: Any,
     *,
     embed: bool = False,
@@ -82,10 +137,9 @@ def read(
 ) -> Task:
     """Read the arguments of `fit`, and check the known noise against them.
 
-    `validation` has `validation_data`, which may be followed by `X_val`, `y_val` and
-    `sample_weight_val`. What cannot be fitted is refused here, before anything is trained.
+    What cannot be fitted is refused here, before anything is trained. With `embed`, networks embed
+    the columns of X.
     """
-    validation_data = join_validation(*validation)
     targets: ClassTargets | NumberTargets
     if is_classifier(estimator):
         targets = ClassTargets(estimator.class_weight, n_copies=n_copies)
@@ -199,7 +253,7 @@ def make_recipe(
 def train_jobs(estimator: Any, jobs: Sequence[TrainingJob], data: Any) -> list[Any]:
     """Train jobs together, within `max_time`; list their members, or errors in place of them."""
     deadline = math.inf
-    with training_progress(estimator.verbose) as progress:
+    with _base.training_progress(estimator.verbose) as progress:
         if estimator.max_time is not None:
             jobs, deadline = shorten(jobs, data, estimator.max_time)
         return training.train(jobs, data, report=progress.epochs, deadline=deadline)

@@ -67,54 +67,11 @@ class _TabularEnsemble:
     preprocessor_ = shared.preprocessor_
     member_estimators, to_keras = shared.member_estimators, _base.to_keras
 
-    @_base.fits
-    def fit(
-        self,
-        X,
-        y,
-        sample_weight=None,
-        *,
-        X_val=None,
-        y_val=None,
-        sample_weight_val=None,
-        validation_data=None,
-        groups=None,
-    ):
-        """Train the members.
-
-        Parameters
-        ----------
-        X : array-like or DataFrame of shape (n, n_features)
-            Numbers, booleans, strings and categories, with missing values; see `preprocess`.
-        y : array-like of shape (n,) or, for several outputs, (n, n_outputs)
-            Targets: numbers or classes.
-        sample_weight : array-like of shape (n,), optional
-            Non-negative weights of the rows.
-        X_val : array-like or DataFrame of shape (n_val, n_features), optional
-            Rows on which all members validate, instead of a share of the rows above. Pipelines of
-            `skuq.make_pipeline` transform them as they do X, and those of scikit-learn with
-            ``transform_input=["X_val"]``.
-        y_val : array-like of shape (n_val,) or (n_val, n_outputs), optional
-            Targets of `X_val`.
-        sample_weight_val : array-like of shape (n_val,), optional
-            Non-negative weights of the rows of `X_val`.
-        validation_data : tuple (X, y) or (X, y, sample_weight), optional
-            `X_val`, `y_val` and `sample_weight_val` as one tuple, in place of these.
-        groups : array-like of shape (n,), optional
-            Groups; all rows of a group either train or validate. With groups all members of a
-            regressor validate on the same rows, and those of a classifier too if `validation` is
-            a number. They have no effect without validation or with `validation_data`.
-
-        Returns
-        -------
-        self
-        """
+    @shared.fits
+    def fit(self, read):
         network, given = resolve_settings(self, "network"), shared.training_fields(self)
-        validation = (validation_data, X_val, y_val, sample_weight_val)
-        _refuse_contradictions(self, network, validation, groups)
-        task = shared.read(
-            self, X, y, sample_weight, validation, groups, embed=True, n_copies=network.n_copies
-        )
+        task = read(embed=True, n_copies=network.n_copies)
+        _refuse_contradictions(self, network, task)
         kinds, n_members = list_kinds(self, task, network)
         # The k-th members of all kinds have the same split, so that kinds can be compared.
         task = split_rows(self, task, math.ceil(n_members / len(kinds))).with_linear_part()
@@ -136,7 +93,7 @@ class _TabularEnsemble:
         return shared.finish(self, task, members, weights, targets=targets, parts=parts)
 
 
-def _refuse_contradictions(estimator, network, validation, groups):
+def _refuse_contradictions(estimator, network, task):
     """Raise ValueError if parameters of a regressor contradict each other."""
     if is_classifier(estimator):
         return
@@ -150,10 +107,8 @@ def _refuse_contradictions(estimator, network, validation, groups):
     reasons = {
         f"loss={loss!r} trains no normals": loss not in _NORMAL_LOSSES,
         "validation=None leaves no unseen rows": estimator.validation is None,
-        "with `groups` all members validate on the same rows": groups is not None,
-        "with `validation_data` all members validate on them": any(
-            part is not None for part in validation
-        ),
+        "with `groups` all members validate on the same rows": task.groups is not None,
+        "with `validation_data` all members validate on them": task.validation is not None,
     }
     for reason, holds in reasons.items():
         if holds:

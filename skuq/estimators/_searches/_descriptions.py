@@ -60,28 +60,22 @@ def _digests_of_table(table):
     return [type(table).__name__, *map(digest_of, parts)]
 
 
-def describe(value, *, with_code=True):
+def describe(value, seen=None, with_code=True):
     """Describe a parameter in JSON.
 
     Estimators and objects of users are described by their parameters, functions of users by their
     name, by the values that they use, and `with_code` by their code. Other objects are described
-    by their representation.
+    by their representation. `seen` are the functions and objects described so far, in order. It
+    grows: functions may call each other.
     """
-    return _describe(value, [], with_code)
-
-
-def _describe(value, seen, with_code):
-    """Describe a parameter. `seen` are the functions and objects described so far, in order.
-
-    It grows: functions may call each other.
-    """
+    seen = [] if seen is None else seen
     if isinstance(value, np.generic):
         value = value.item()
     try:
         return json.loads(json.dumps(value, sort_keys=True, allow_nan=False))
     except (TypeError, ValueError):
         pass
-    within = functools.partial(_describe, seen=seen, with_code=with_code)
+    within = functools.partial(describe, seen=seen, with_code=with_code)
     if isinstance(value, np.ndarray):
         return digest_of(value)
     if isinstance(value, _TABLES):
@@ -91,7 +85,7 @@ def _describe(value, seen, with_code):
     if isinstance(value, list | tuple):
         return [within(item) for item in value]
     if isinstance(value, set | frozenset):  # in an order that differs between processes
-        return sorted(json.dumps(_describe(item, seen[:], with_code)) for item in value)
+        return sorted(json.dumps(describe(item, seen[:], with_code)) for item in value)
     if isinstance(value, np.random.RandomState):
         return within(value.get_state(legacy=False))
     if isinstance(value, np.random.Generator):
@@ -157,7 +151,7 @@ def _describe_parameters(value, params, seen, with_code):
     if any(value is other for other in seen):
         return f"described before: {next(k for k, other in enumerate(seen) if other is value)}"
     seen.append(value)
-    return _describe(params, seen, with_code)
+    return describe(params, seen, with_code)
 
 
 def _describe_callable(value, seen, with_code):
@@ -191,7 +185,7 @@ def _describe_function(function, seen, with_code):
     values = [
         *(function.__defaults__ or ()),
         *(function.__kwdefaults__ or {}).items(),
-        *(_value_of_cell(cell) for cell in closure.values()),
+        *(_attribute(cell, "cell_contents") for cell in closure.values()),  # None: not assigned
     ]
     described = [_describe_constant(value, seen, with_code) for value in values]
     return [_digest_of_code(code), *described] if with_code else described
@@ -217,18 +211,10 @@ def _describe_constant(value, seen, with_code=True):
     if type(value) in _CONSTANT_TYPES or isinstance(value, _BASES_OF_CONSTANTS):
         return repr(value)
     if function_of(value) is not None or _parameters_of(value) is not None:
-        return _describe(value, seen, with_code)
+        return describe(value, seen, with_code)
     if callable(value) and hasattr(value, "__name__"):  # a class, or a function in C
         return _name_of(value)
     return type(value).__qualname__
-
-
-def _value_of_cell(cell):
-    """Return the value of a closure variable, None if it is not assigned yet."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
 
 
 def _nonlocal_names(code):
@@ -243,16 +229,13 @@ def _digest_of_code(code):
 
     Line numbers, comments, docstrings and the names of local variables do not change it.
     """
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    steps = [(i.opname, _argument_of(i)) for i in dis.get_instructions(code)]
+    names, steps = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], []
+    for i in dis.get_instructions(code):
+        # What the instruction works on: a constant, a name, or a number.
+        argument = i.argval if i.opcode in dis.hasname else i.arg
+        if i.opcode in dis.hasconst:
+            is_code = isinstance(i.argval, types.CodeType)
+            argument = _digest_of_code(i.argval) if is_code else _describe_constant(i.argval, [])
+        steps.append((i.opname, argument))
     parts = names, code.co_flags & _VARIADIC, steps, code.co_exceptiontable.hex()
     return f"sha256:{hashlib.sha256(repr(parts).encode()).hexdigest()}"
-
-
-def _argument_of(instruction):
-    """Describe what an instruction works on: a constant, a name, or a number."""
-    if instruction.opcode in dis.hasconst:
-        constant = instruction.argval
-        is_code = isinstance(constant, types.CodeType)
-        return _digest_of_code(constant) if is_code else _describe_constant(constant, [])
-    return instruction.argval if instruction.opcode in dis.hasname else instruction.arg

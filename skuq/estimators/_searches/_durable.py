@@ -66,9 +66,15 @@ def open_store(
             part()  # raises an error that names the missing part
     # Settings count by their values, so that a short form equals the object it stands for. The
     # decisions of a search space are compared by the store, which tells what changed.
+    params = estimator.get_params(deep=False) | {"search": plan.strategy, "space": plan.space}
+    found = _flatten({k: v for k, v in params.items() if k not in _NOT_IN_FINGERPRINT})
+    # The evolution compares ensembles by the loss of the selection.
+    if isinstance(plan.strategy, NESEvolution):
+        found["selection__loss"] = plan.rule.loss
+    found["search__initial_trials"] = plan.strategy.given_configurations()
     parts = {
         name: describe(value, with_code=not name.startswith("space"))
-        for name, value in _identifying_parameters(estimator, plan).items()
+        for name, value in found.items()
     }
     weight = task.rows.weight
     data = {
@@ -99,17 +105,6 @@ def open_store(
         and (callable(value) or hasattr(value, "__dict__"))
     }
     return _recall_memory(estimator, parts, objects)
-
-
-def _identifying_parameters(estimator: Any, plan: Any) -> dict[str, Any]:
-    """Return the parameters that change trials, by name, those inside of settings included."""
-    params = estimator.get_params(deep=False) | {"search": plan.strategy, "space": plan.space}
-    given = {k: v for k, v in params.items() if k not in _NOT_IN_FINGERPRINT}
-    found = _flatten(given)
-    # The evolution compares ensembles by the loss of the selection.
-    if isinstance(plan.strategy, NESEvolution):
-        found["selection__loss"] = plan.rule.loss
-    return found | {"search__initial_trials": plan.strategy.given_configurations()}
 
 
 def _flatten(params: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import math
@@ -207,28 +208,18 @@ def resolve_rule(estimator: Any) -> SelectionRule:
     if not isinstance(rule, SelectionRule):
         # Arrays of the candidates that a user's function gets, by the name of its arguments.
         arrays = estimator._selection_arrays
-        _check_takes("selection", rule, [*arrays, "n_members"], ["sample_weight"])
+        with contextlib.suppress(ValueError):  # some built-in functions have no signature
+            signature = inspect.signature(rule)
+            try:
+                signature.bind(*arrays, "n_members", sample_weight=None)
+            except TypeError as error:
+                raise TypeError(
+                    f"`selection` must be a function of ({', '.join(arrays)}, n_members, "
+                    f"sample_weight=...). Got {rule!r} with the parameters {signature}: {error}."
+                ) from error
         rule = FunctionSelection(rule, list(arrays.values()))
     rule.check(estimator.n_members, is_classifier(estimator))
     return rule
-
-
-def _check_takes(
-    name: str, function: Any, positional: Sequence[str], keywords: Sequence[str]
-) -> None:
-    """Raise TypeError if a parameter is a function that cannot be called with these arguments."""
-    try:
-        signature = inspect.signature(function)
-    except ValueError:  # some built-in functions have none
-        return
-    try:
-        signature.bind(*positional, **dict.fromkeys(keywords))
-    except TypeError as error:
-        arguments = [*positional, *(f"{keyword}=..." for keyword in keywords)]
-        raise TypeError(
-            f"`{name}` must be a function of ({', '.join(arguments)}). Got {function!r} with the "
-            f"parameters {signature}: {error}."
-        ) from error
 
 
 def is_splitter(validation: Any) -> bool:

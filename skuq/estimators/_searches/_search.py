@@ -728,13 +728,12 @@ class SearchEstimator:
         return estimator
 
     def _copy(self, **changes):
-        """Copy the estimator with everything that it holds; copy.copy would drop trials."""
+        """Copy the estimator with everything that it holds, trials outside the ensemble too."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__, **changes)
         return other
 
-    def __copy__(self):
-        return self._copy()
+    __copy__ = _copy
 
     def __deepcopy__(self, memo):
         # Copy all trials, unlike a pickle.
