@@ -501,9 +501,6 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         check_count("n_draws", n_draws)
         return self.fitted_.posterior(int(n_draws), random_generator(random_state), **query)
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "fitted_")
-
     def __sklearn_tags__(self) -> Any:
         tags = add_input_tags(super().__sklearn_tags__(), getattr(self, "preprocess", None))
         tags.target_tags.multi_output = True
@@ -676,9 +673,6 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
         y = column_or_1d(fill_masked(y))
         check_consistent_length(distribution.mean, y)
         return distribution.log_prob(class_codes(y, self.classes_))
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "fitted_")
 
     def __sklearn_tags__(self) -> Any:
         return add_input_tags(super().__sklearn_tags__(), getattr(self, "preprocess", None))

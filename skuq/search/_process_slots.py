@@ -130,7 +130,7 @@ class EvaluationPayload:
                         from skuq.backend import keras  # noqa: F401
                     self._evaluate = cloudpickle.loads(self._pickled)
                     if self._is_cancelled:
-                        _cancel(self._evaluate)
+                        cancel(self._evaluate)
                 evaluate: Any = self._evaluate
             return True, cloudpickle.dumps(evaluate(*arguments)), ""
         except BaseException as error:  # sys.exit() in a trial must not end the caller
@@ -146,10 +146,10 @@ class EvaluationPayload:
     def cancel(self) -> None:
         """Ask running evaluations to end soon; can be called from any thread."""
         self._is_cancelled = True
-        _cancel(self._evaluate)
+        cancel(self._evaluate)
 
 
-def _cancel(evaluate: Any) -> None:
+def cancel(evaluate: Any) -> None:
     if hasattr(evaluate, "cancel"):
         evaluate.cancel()
 

@@ -282,18 +282,6 @@ class AgeingEvolution:
         return self.space.mutate(parent.configuration, rng)
 
 
-def population_sizes(
-    n_trials: int, population_size: int | None = None, sample_size: int | None = None
-) -> tuple[int, int]:
-    """Choose population size P and sample size S of ageing evolution.
-
-    They are the paper's 100 and 10 from 400 trials on. With fewer trials, P is a quarter of the
-    budget, so that three quarters of the trials evolve, and S is at most a third of P.
-    """
-    p = population_size or min(100, max(4, n_trials // 4))
-    return p, min(p, sample_size or min(10, max(2, p // 3)))
-
-
 def forest_moments(
     forest: RandomForestRegressor, x: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -63,12 +63,6 @@ class SearchResult:
         assert self.catalog.held_out is not None
         return self.catalog.held_out.sets
 
-    @property
-    def selection_sets(self) -> list[tuple[slice, np.ndarray, np.ndarray]]:
-        """The sets that the ensemble is selected on: the shifted ones, if there are any."""
-        clean, *shifted = self.sets
-        return shifted or [clean]
-
     def candidates(
         self,
         head: Any,
@@ -85,12 +79,13 @@ class SearchResult:
         head : Head
             Head of the targets.
         sets : list, optional
-            Sets to collect, by default the `selection_sets`.
+            Sets to collect, by default those that the ensemble is selected on: the shifted ones, if
+            there are any.
         indices : sequence of int, optional
             Positions of trials, whose repeats are included. By default all completed trials,
             without repeats.
         """
-        sets = self.selection_sets if sets is None else sets
+        sets = sets or self.sets[1:] or self.sets
         if indices is None:
             self.check_complete()
             members = [self.catalog.member(k) for k in self.catalog.completed]

@@ -33,6 +33,7 @@ from skuq.search._process_slots import (
     ProcessSlots,
     Slots,
     can_start_processes,
+    cancel,
     resident_bytes,
     unpack_outcome,
 )
@@ -316,9 +317,8 @@ class ThreadSlots(Slots):
     def __exit__(self, *exception: object) -> None:
         # Trials still run after an interrupt, or if time was over. Otherwise the evaluation stays
         # usable.
-        busy = any(future is not None and not future.done() for future in self._futures)
-        if busy and hasattr(self._evaluate, "cancel"):
-            self._evaluate.cancel()
+        if any(future is not None and not future.done() for future in self._futures):
+            cancel(self._evaluate)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def submit(self, slot: int, *arguments: Any) -> Future[Any]:

@@ -29,7 +29,6 @@ from skuq.search._proposers import (
     OracleProposer,
     Proposer,
     RandomProposer,
-    population_sizes,
 )
 
 _N_TAKEN_OVER = 10  # best trials of another search that are used as initial trials
@@ -91,11 +90,6 @@ class SearchProblem:
     mutate: Callable[..., Mapping[str, Any]] | None = None
     criteria: Sequence[Callable[..., Any]] = ()
     n_trainings: int = 1
-
-    @property
-    def n_sizing(self) -> int:
-        """Number of trials that determines default sizes of populations."""
-        return self.n_planned or self.n_trials
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -258,6 +252,19 @@ def _warn_of_large_population(population_size: int | None, n_trials: int) -> Non
         )
 
 
+def _ageing_evolution(strategy: Any, problem: SearchProblem) -> Callable[[Space], Proposer]:
+    """Choose population size P and sample size S, and return the function of a space.
+
+    They are the paper's 100 and 10 from 400 trials on. With fewer trials, P is a quarter of the
+    budget, so that three quarters of the trials evolve, and S is at most a third of P.
+    """
+    _warn_of_large_population(strategy.population_size, problem.n_trials)
+    n = problem.n_planned or problem.n_trials
+    p = strategy.population_size or min(100, max(4, n // 4))
+    s = min(p, strategy.sample_size or min(10, max(2, p // 3)))
+    return lambda space: AgeingEvolution(space, p, s)
+
+
 @saved_as("search.AgEBO")
 @parameters
 class AgEBO(SearchStrategy):
@@ -316,11 +323,9 @@ class AgEBO(SearchStrategy):
     _parameter_constraints = {**_POPULATION, **_FOREST, **_TRIALS}
 
     def proposer(self, problem: SearchProblem) -> Proposer:
-        _warn_of_large_population(self.population_size, problem.n_trials)
-        p, s = population_sizes(problem.n_sizing, self.population_size, self.sample_size)
         architecture, hyperparameters = problem.decisions
         optimise = ForestOptimizer(hyperparameters, self.kappa, self.n_initial)
-        return Joint(AgeingEvolution(architecture, p, s), optimise)
+        return Joint(_ageing_evolution(self, problem)(architecture), optimise)
 
 
 @saved_as("search.AgE")
@@ -354,9 +359,7 @@ class AgE(SearchStrategy):
     }
 
     def proposer(self, problem: SearchProblem) -> Proposer:
-        _warn_of_large_population(self.population_size, problem.n_trials)
-        p, s = population_sizes(problem.n_sizing, self.population_size, self.sample_size)
-        return _propose_by(lambda space: AgeingEvolution(space, p, s), problem.decisions, self.vary)
+        return _propose_by(_ageing_evolution(self, problem), problem.decisions, self.vary)
 
 
 @saved_as("search.BayesianSearch")
@@ -492,7 +495,7 @@ class NESEvolution(SearchStrategy):
         _warn_of_large_population(self.population_size, problem.n_trials)
         # The paper's 50 and 10 at its budget of 400 trials. At least half of the trials evolve, and
         # at most half of the population are parents, so that these are a selection.
-        n = problem.n_sizing
+        n = problem.n_planned or problem.n_trials
         p = self.population_size or min(max(8, min(50, n // 8)), max(2, n // 2))
         m = min(p, self.n_parents or max(1, min(10, p // 2)))
         if p >= problem.n_trials:
@@ -536,12 +539,6 @@ class OracleSearch(SearchStrategy):
 
     #: The space's known recipes are no initial trials: the oracle proposes every trial itself.
     vary = "oracle"
-
-    @property
-    def max_trials(self) -> int | None:
-        """Largest number of trials that the oracle proposes; None is any number."""
-        max_trials: int | None = getattr(self.oracle, "max_trials", None)
-        return max_trials
 
     def validate(self) -> None:
         oracle = self.oracle

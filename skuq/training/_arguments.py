@@ -122,20 +122,19 @@ class HostStreams:
         width = math.ceil(n_train / key.batch_size) * key.batch_size
         for epoch in orders[:n_epochs]:
             for k, order in enumerate(epoch):
+                # `n_train` of the member's rows, in random order.
+                if self._permutations is not None:
+                    rows = self._permutations[k](n_rows)[:n_train]
+                elif n_train == n_rows:
+                    rows = self._shuffles[k].permutation(n_rows)
+                else:
+                    rows = self._shuffles[k].choice(n_rows, n_train, replace=False)
+                if self._splits is not None:
+                    rows = np.asarray(self._splits[k][0])[rows]
                 # The last batch is padded with rows from the start of the epoch, whose share in
                 # the loss is zero.
-                order[:width] = np.resize(self._order(k, n_rows, n_train), width)
+                order[:width] = np.resize(rows, width)
         return orders if key.n_members else orders[:, 0]
-
-    def _order(self, k: int, n_rows: int, n_train: int) -> Any:
-        """Draw `n_train` of a member's rows for one epoch, in random order."""
-        if self._permutations is not None:
-            order = self._permutations[k](n_rows)[:n_train]
-        elif n_train == n_rows:
-            order = self._shuffles[k].permutation(n_rows)
-        else:
-            order = self._shuffles[k].choice(n_rows, n_train, replace=False)
-        return order if self._splits is None else np.asarray(self._splits[k][0])[order]
 
     def artificial(self, key: ProgramKey, n_epochs: int, n_steps: int) -> np.ndarray:
         """Draw the artificial inputs of each member in each step of `n_epochs` epochs.

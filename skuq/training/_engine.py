@@ -28,7 +28,6 @@ from skuq.networks._epinet import EpistemicNetwork
 from skuq.tables._splits import TrainingData
 from skuq.training._arguments import (
     HostStreams,
-    ProgramKey,
     Sizes,
     batch_shares,
     data_tensors,
@@ -81,59 +80,6 @@ def worth_xla(
     saved += _SAVED_PER_OWN_LAYER * len(_OWN_LAYER.findall(network))
     saved += _SAVED_PER_ARTIFICIAL_STEP * has_artificial
     return expected * saved > _COMPILE_SECONDS
-
-
-def make_member(
-    job: TrainingJob,
-    k: int,
-    key: ProgramKey,
-    weights: np.ndarray,
-    state: tuple[np.ndarray, ...],
-    history: np.ndarray,
-    chosen_by: np.ndarray,
-    seconds: float,
-    held_out: np.ndarray,
-) -> Member | FloatingPointError:
-    """Make the record of member k, or the error of one that diverged.
-
-    `weights` and `state` are those of the epoch that the recipe keeps. `history` (n_epochs, 3)
-    holds training loss, validation loss and learning rate, NaN for epochs that were not run, and
-    `chosen_by` (n_epochs,) the loss by which the best epoch was chosen. The record includes the
-    member's predictions of `held_out`.
-    """
-    recipe = job.recipes[k]
-    settings = f"(optimizer={recipe.optimizer}, learning_rate={recipe.learning_rate:.3g})"
-    ran = ~np.isnan(history[:, 2])  # only epochs that were run have a learning rate
-    history, chosen_by = history[ran], chosen_by[ran]
-    watched = history[:, 1] if key.n_valid else history[:, 0]
-    if not np.isfinite(watched).any():
-        what = "validation loss" if key.n_valid else "training loss"
-        return FloatingPointError(
-            f"Training diverged: no finite {what} in {len(history)} epochs {settings}."
-        )
-    if not np.isfinite(weights).all():
-        return FloatingPointError(
-            f"Training diverged: the last epoch's weights are not finite {settings}."
-        )
-    member = Member(
-        network=job.network,
-        weights=weights,
-        state=state,
-        history=dict(zip(("loss", "val_loss", "learning_rate"), history.T)),
-        best_epoch=int(len(watched) - 1 if recipe.keep == "last" else np.nanargmin(chosen_by)),
-        # Predictions are added below, as they need the record itself.
-        held_out=None,
-        seed=job.seeds[k],
-        seconds=seconds,
-        tier="xla" if key.jit else "graph",
-    )
-    # An epistemic network predicts draws, and their indices are chosen after training.
-    if isinstance(key.network, EpistemicNetwork):
-        return member
-    if not len(held_out):  # some Keras layers fail on zero rows
-        return member.with_held_out(np.empty((0, job.head.n_raw), dtype="float32"))
-    raw = predict_members([member], held_out, cache=False)[0]
-    return member.with_held_out(raw.astype("float32"))
 
 
 #: Compiled training programs of this process, by their keys.
@@ -348,9 +294,6 @@ class TrainingRun:
         job, data = self.job, self.data
         best, states = to_host((self._carry["best_weights"], self._carry["best_state"]))
         weights, history = self._layout.join(best), np.concatenate(self._history)
-        # The epochs of the first call, which compiles, count as the others do on average.
-        (n_first, first), *later = self._calls
-        seconds = min(first, n_first * self._seconds_of_epoch) + sum(s for _, s in later)
         held_out = [data.x_valid if job.held_out is None else job.held_out] * len(job.seeds)
         if job.splits is not None and job.own_validation:
             held_out = [data.x[valid] for _, valid in job.splits]
@@ -361,16 +304,60 @@ class TrainingRun:
             mean = np.ma.masked_invalid(watched).mean(axis=1, keepdims=True).filled(np.nan)
             watched = np.broadcast_to(mean, watched.shape)
         return [
-            make_member(
-                job,
+            self._member(
                 k,
-                self._key,
-                weights=weights[k],
-                state=tuple(value[k] for value in states),
-                history=history[..., k],
-                chosen_by=watched[..., k],
-                seconds=seconds / len(job.seeds),
-                held_out=held_out[k],
+                weights[k],
+                tuple(value[k] for value in states),
+                history[..., k],
+                watched[..., k],
+                held_out[k],
             )
             for k in range(len(job.seeds))
         ]
+
+    def _member(
+        self, k: int, weights: Any, state: Any, history: Any, chosen_by: Any, held_out: Any
+    ) -> Member | FloatingPointError:
+        """Make the record of member k, or the error of one that diverged.
+
+        `weights` and `state` are those of the epoch that the recipe keeps. `history` (n_epochs, 3)
+        holds training loss, validation loss and learning rate, NaN for epochs that were not run,
+        and `chosen_by` (n_epochs,) the loss by which the best epoch was chosen. The record includes
+        the member's predictions of `held_out`.
+        """
+        job, key, recipe = self.job, self._key, self.job.recipes[k]
+        settings = f"(optimizer={recipe.optimizer}, learning_rate={recipe.learning_rate:.3g})"
+        ran = ~np.isnan(history[:, 2])  # only epochs that were run have a learning rate
+        history, chosen_by = history[ran], chosen_by[ran]
+        watched = history[:, 1] if key.n_valid else history[:, 0]
+        if not np.isfinite(watched).any():
+            what = "validation loss" if key.n_valid else "training loss"
+            return FloatingPointError(
+                f"Training diverged: no finite {what} in {len(history)} epochs {settings}."
+            )
+        if not np.isfinite(weights).all():
+            return FloatingPointError(
+                f"Training diverged: the last epoch's weights are not finite {settings}."
+            )
+        # The epochs of the first call, which compiles, count as the others do on average.
+        (n_first, first), *later = self._calls
+        seconds = min(first, n_first * self._seconds_of_epoch) + sum(s for _, s in later)
+        member = Member(
+            network=job.network,
+            weights=weights,
+            state=state,
+            history=dict(zip(("loss", "val_loss", "learning_rate"), history.T)),
+            best_epoch=int(len(watched) - 1 if recipe.keep == "last" else np.nanargmin(chosen_by)),
+            # Predictions are added below, as they need the record itself.
+            held_out=None,
+            seed=job.seeds[k],
+            seconds=seconds / len(job.seeds),
+            tier="xla" if key.jit else "graph",
+        )
+        # An epistemic network predicts draws, and their indices are chosen after training.
+        if isinstance(key.network, EpistemicNetwork):
+            return member
+        if not len(held_out):  # some Keras layers fail on zero rows
+            return member.with_held_out(np.empty((0, job.head.n_raw), dtype="float32"))
+        raw = predict_members([member], held_out, cache=False)[0]
+        return member.with_held_out(raw.astype("float32"))

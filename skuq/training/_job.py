@@ -119,13 +119,9 @@ class Template:
 
 def template_of(network: str) -> Template:
     """Get the template of a configuration from this process' cache, or make it."""
-
-    def make() -> Template:
-        if json.loads(network)["class_name"] == EpistemicNetwork.__name__:
-            return Template(network, EpistemicNetwork.from_json(network))
-        return Template(network, rebuild(network))
-
-    return _templates.get((network, own_classes(network)), make)
+    is_epistemic = json.loads(network)["class_name"] == EpistemicNetwork.__name__
+    read = EpistemicNetwork.from_json if is_epistemic else rebuild
+    return _templates.get((network, own_classes(network)), lambda: Template(network, read(network)))
 
 
 def template_of_model(model: Any) -> Template:

@@ -44,11 +44,7 @@ class Rule(NamedTuple):
 
 def _zeros(n: int) -> Callable[[Any], Slots]:
     """Make the function that starts n slots at zero."""
-
-    def init(w: Any) -> Slots:
-        return tuple(ops.zeros_like(w) for _ in range(n))
-
-    return init
+    return lambda w: tuple(ops.zeros_like(w) for _ in range(n))
 
 
 def _sgd(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tuple[Any, Slots]:
@@ -107,11 +103,6 @@ def _adamax(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tupl
     return w - lr / (1 - ops.power(_BETA_1, t)) * m / (u + c.epsilon), (m, u)
 
 
-def _nadam_init(w: Any) -> Slots:
-    """Start both moments at zero and the product of the momentum schedule at one."""
-    return (*_zeros(2)(w), ops.ones((), w.dtype))
-
-
 def _nadam(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tuple[Any, Slots]:
     """Apply a step of Nadam."""
     # Adam with Nesterov momentum: m_hat looks one step ahead. The momentum of step t is
@@ -137,7 +128,8 @@ _RULES = {
     "adam": Rule(_zeros(2), _adam),
     "adadelta": Rule(_zeros(2), _adadelta),
     "adamax": Rule(_zeros(2), _adamax),
-    "nadam": Rule(_nadam_init, _nadam),
+    # Both moments start at zero, and the product of the momentum schedule at one.
+    "nadam": Rule(lambda w: (*_zeros(2)(w), ops.ones((), w.dtype)), _nadam),
 }
 
 

@@ -20,6 +20,7 @@ before by the host (the Python process that calls the program).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -128,10 +129,7 @@ def start_carry(
     """
     state = tuple(np.asarray(value) for value in state)
     rule = rule_of(key.optimizer, key.momentum, key.beta_2, key.epsilon)
-
-    def full(value: Any, dtype: str) -> np.ndarray:
-        return np.full(key.lead, value, dtype=dtype)
-
+    full = functools.partial(np.full, key.lead)
     return {
         "weights": blocks,
         "state": state,
@@ -306,28 +304,14 @@ class TrainingProgram:
             # Members share no weights: the gradient of the sum holds every member's own gradient.
             return ops.sum(losses), (losses, state)
 
-        _, (losses, state), gradient = self.backend.value_and_gradient(total, inner["weights"])
-        if self.key.l2:  # reported here; `_update` adds its gradient 2 * l2 * w
-            losses = losses + scalars["l2"] * self._sum_of_squares(inner["weights"])
-        weights, slots = self._update(
-            inner["weights"], inner["slots"], gradient, step, factors, scalars
-        )
-        return losses, {"weights": weights, "state": state, "slots": slots, "step": step}
-
-    def _update(
-        self,
-        weights: Any,
-        slots: Any,
-        gradient: Any,
-        step: Any,
-        factors: dict[str, Any],
-        scalars: dict[str, Any],
-    ) -> tuple[Any, ...]:
-        """Apply one step of the optimiser: return new weights and slots, block by block."""
+        weights = inner["weights"]
+        _, (losses, state), gradient = self.backend.value_and_gradient(total, weights)
+        # Update the weights, block by block.
         key, align = self.key, self._align
         rate = scalars["learning_rate"] * factors["rates"]
         # As in Keras, the penalty is part of the loss and clipped with it; decoupled decay is not.
         if key.l2:
+            losses = losses + scalars["l2"] * self._sum_of_squares(weights)
             gradient = [g + align(2.0 * scalars["l2"], w) * w for g, w in zip(gradient, weights)]
         if key.clip:  # g <- g * clip / max(|g|, clip), with the norm over all blocks of a member
             norm = ops.sqrt(self._sum_of_squares(gradient))
@@ -339,11 +323,10 @@ class TrainingProgram:
         if key.decay:  # decoupled: w <- w * (1 - rate * decay) before the update, as in Keras
             decay = scalars["weight_decay"] * factors["decays"]
             weights = [w * (1.0 - lr * align(decay, w)) for w, lr in zip(weights, rates)]
-        t = ops.cast(step, "float32")
-        updates = [
-            self.rule.update(w, s, g, t, lr) for w, s, g, lr in zip(weights, slots, gradient, rates)
-        ]
-        return tuple(tuple(part) for part in zip(*updates))
+        t, blocks = ops.cast(step, "float32"), zip(weights, inner["slots"], gradient, rates)
+        updates = [self.rule.update(w, s, g, t, lr) for w, s, g, lr in blocks]
+        weights, slots = (tuple(part) for part in zip(*updates))
+        return losses, {"weights": weights, "state": state, "slots": slots, "step": step}
 
     def _end_epoch(
         self, loss: Any, finite: Any, scalars: dict[str, Any], carry: dict[str, Any]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -60,7 +59,7 @@ class _HyperDeepEnsemble:
     random_state: Any = None
     verbose: int | None = None
 
-    _settings: ClassVar[Mapping[str, Mapping[Any, Any]]] = shared.SETTINGS
+    _settings = shared.SETTINGS
     members_, weights_ = shared.members_, shared.weights_
     preprocessor_ = shared.preprocessor_
     member_estimators, to_keras = shared.member_estimators, _base.to_keras

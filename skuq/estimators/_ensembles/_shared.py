@@ -28,7 +28,7 @@ from skuq.training._recipe import TRAINING
 from skuq.training._train import shorten
 
 #: Short forms of the parameters that are settings.
-SETTINGS: dict[str, Mapping[Any, Any]] = {"network": {"mlp": MLP}, "training": TRAINING}
+SETTINGS: Mapping[str, Mapping[Any, Any]] = {"network": {"mlp": MLP}, "training": TRAINING}
 
 #: Settings of `training` that have an effect on these ensembles.
 TRAINING_FIELDS: tuple[str, ...] = (

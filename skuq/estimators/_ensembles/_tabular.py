@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from sklearn.base import is_classifier
@@ -32,7 +31,7 @@ from skuq.training._checks import find_completed
 _NORMAL_LOSSES = ("nll", "beta-nll", "crps", "gaussian-mixture")  # those that can be calibrated
 
 _AUTO = StrOptions({"auto"})
-_SETTINGS = {**shared.SETTINGS, "network": {"tabular": TabularNetwork}}
+_SETTINGS: Any = {**shared.SETTINGS, "network": {"tabular": TabularNetwork}}
 _RUN = ("learning_rate", "batch_size", "epochs", "early_stopping_patience", "validation")
 _CONSTRAINTS: dict = {
     **shared.NETWORK_CONSTRAINTS,
@@ -62,7 +61,7 @@ class _TabularEnsemble:
     random_state: Any = None
     verbose: int | None = None
 
-    _settings: ClassVar[Mapping[str, Mapping[Any, Any]]] = _SETTINGS
+    _settings = _SETTINGS
     members_, weights_ = shared.members_, shared.weights_
     preprocessor_ = shared.preprocessor_
     member_estimators, to_keras = shared.member_estimators, _base.to_keras

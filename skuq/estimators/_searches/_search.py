@@ -310,7 +310,8 @@ class SearchEstimator:
         if not isinstance(self.n_trials, str):
             return self.n_trials
         n_trials = plan.n_trials if self.max_time is None else _MOST_TRIALS
-        return min(n_trials, getattr(plan.strategy, "max_trials", None) or n_trials)
+        oracle = getattr(plan.strategy, "oracle", None)  # of Keras-Tuner, which may have its own
+        return min(n_trials, getattr(oracle, "max_trials", None) or n_trials)
 
     def _options(self, name: str, number: Any, score_name: str, **limits: Any) -> RunOptions:
         """Make the options of a search, or of a training after it, with these limits.
