@@ -121,7 +121,8 @@ def select_teams(
 
     References
     ----------
-    "Deep ensembles with hierarchical diversity pruning", Algorithms 1 to 3.
+    Anonymous authors, "Deep Ensembles with Hierarchical Diversity Pruning", under review at ICLR
+    2021, Algorithms 1 to 3.
 
     Examples
     --------

@@ -175,8 +175,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
     >>> model = HQEnsembleSelector(pool).fit(X, y)
     >>> [model.names_[k] for k in model.selected_]
     ['bayes', 'near', 'tree']
-    >>> label, std = model.predict(X[:1], return_std=True)
-    >>> label
+    >>> model.predict(X[:1])
     array([0])
     """
 

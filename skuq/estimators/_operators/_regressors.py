@@ -283,9 +283,9 @@ class NEONRegressor(OperatorRegressor):
         the paper. One for each component; where columns have scales of their own, as without query
         points, one for each column, of shape (q, m), or (q,) of one component. "auto" learns one
         for each component, and a factor of the epistemic part, from functions that networks leave
-        out. For that there must be 30 functions or more, or 15 with a conditioned prior; for fewer
-        there is no noise. It is 0 where left-out values are clearly likelier without noise. With
-        ``loss="nll"`` the networks learn it.
+        out. For that there must be 30 functions or more; for fewer there is no noise. With
+        ``loss="nll"`` the networks learn it. With a conditioned prior 15 functions are enough, and
+        it is 0 where left-out values are clearly likelier without noise.
     learning_rate : float, default=1e-3
         Learning rate of the optimiser.
     batch_size : int or None, default=64
@@ -494,8 +494,8 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         the paper. One for each component; where columns have scales of their own, as without query
         points, one for each column, of shape (q, m), or (q,) of one component. "auto" learns one
         for each component, and a factor of the epistemic part, from functions that networks leave
-        out. For that there must be 30 functions or more, or 15 with a conditioned prior; for fewer
-        there is no noise. With ``loss="nll"`` the networks learn it.
+        out. For that there must be 30 functions or more; for fewer there is no noise. With
+        ``loss="nll"`` the networks learn it.
     learning_rate : float, default=1e-3
         Learning rate of the optimiser.
     batch_size : int or None, default=64
