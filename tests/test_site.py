@@ -125,14 +125,14 @@ def test_quoted_messages_are_those_of_the_code():
 
 GUIDES = sorted(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)
 LOG = re.compile(r"^\*\*Not stored\.\*\*.*?(?:\n\n(?![|-])|\Z)", re.MULTILINE | re.DOTALL)
-METHODS = sorted((ROOT / "docs" / "methods").glob("*.md"))
+METHODS = [*sorted((ROOT / "docs" / "methods").glob("*.md")), ROOT / "docs" / "bayesopt.md"]
 
 
 @pytest.mark.parametrize("page", METHODS, ids=lambda page: page.stem)
 def test_methods_state_the_defaults_of_their_signatures(page):
     table = page.read_text().split("## Settings that matter")[1].split("\n## ")[0]
-    name = re.search(r"\| of `(\w+)` \| default \|", table)[1]
-    parameters = inspect.signature(getattr(skuq, name)).parameters
+    name = re.search(r"\| of `([\w.]+)` \| default \|", table)[1]
+    parameters = inspect.signature(attrgetter(name)(skuq)).parameters
     rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \|", table, re.MULTILINE)
     assert len(rows) >= 3
     assert {key: repr(parameters[key].default) for key, _ in rows} == {
@@ -145,6 +145,11 @@ def test_methods_have_one_order(page):
     headings = re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE)
     first = ["Settings that matter", "Limits", "Cost"]
     assert [name for name in headings if name != "What it looks like"][:3] == first
+
+
+def test_methods_and_results_show_a_picture_before_their_folds():
+    pages = [*METHODS, *(ROOT / "docs" / "results").glob("*.md")]
+    assert [p.stem for p in pages if "\n![" not in p.read_text().split("\n% fold")[0]] == []
 
 
 @pytest.mark.parametrize(
