@@ -5,7 +5,8 @@ Neural ensemble search on small images
 Members of different architectures against members that differ in their seeds alone (Zaidi et
 al., 2021, Figs. 1, 3, 6 and 10), on scikit-learn's digits of 8 x 8 pixels, clean and corrupted.
 Twice: dense networks of flat rows, 40 trials, and small DARTS cells of images, 10 trials.
-Saves a picture; takes about four minutes.
+Saves a picture; takes about four minutes. The stored one was drawn on 26 November 2026; what
+ensembles add away from their rows has changed since.
 
 The paper trains 400 networks for 100 epochs. With so few as here, chance decides much, and the
 differences are small: NES chosen on corrupted images is ahead of the deep ensemble at every
