@@ -72,14 +72,6 @@ def test_crps_of_draws_is_scoringrules(global_random_seed, fair, estimator, shap
     assert_allclose(crps_sample_loss(y, samples, fair=fair), expected, rtol=1e-9)
 
 
-def test_one_member_or_the_same_again_is_a_normal(global_random_seed):
-    y, mean, std = draw_normals(global_random_seed, 15, 2)
-    for weights in (None, [0.2, 0.8], [0.0, 1.0]):
-        twice = y, np.stack([mean, mean]), np.stack([std, std]), weights
-        assert_allclose(mixture_nll_loss(*twice), gaussian_nll_loss(y, mean, std))
-        assert_allclose(crps_mixture_loss(*twice), crps_loss(y, mean, std))
-
-
 def test_members_of_no_weight_are_left_out():
     y, loc, scale, _ = draw_mixtures(0, 6)
     for loss in (mixture_nll_loss, crps_mixture_loss):

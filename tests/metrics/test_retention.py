@@ -35,12 +35,6 @@ def test_aurc_is_the_integral_of_the_risk(global_random_seed):
     assert_allclose(aurc_loss(errors, uncertainty), sum(pieces), rtol=1e-8)
 
 
-def test_aurc_tends_to_the_mean_over_numbers_of_rows():
-    errors, uncertainty = draw(0, n=20_000)
-    risks = np.cumsum(errors[np.argsort(uncertainty)]) / np.arange(1, 20_001)
-    assert_allclose(aurc_loss(errors, uncertainty), risks.mean(), rtol=1e-3)
-
-
 @pytest.mark.parametrize("area", [retention_auc, aurc_loss])
 def test_ties_are_an_average_over_orders(area):
     rng = np.random.default_rng(0)

@@ -18,7 +18,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
-from skuq import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skuq.metrics import (
     brier_loss,
     calibration_error,
@@ -337,27 +336,6 @@ def test_the_wrong_kind_of_estimator_is_refused(table, name, model, message):
     y = (y > 0).astype(int) if is_classifier(model) else y
     with pytest.raises(TypeError, match=message):
         get_scorer(name)(make_pipeline(model).fit(X, y), X, y)
-
-
-@pytest.mark.slow
-def test_estimators_of_skuq(table):
-    X, y = table
-    model = DeepEnsembleRegressor(n_members=2, epochs=3, random_state=0)
-    found = cross_validate(
-        make_pipeline(StandardScaler(), model),
-        X,
-        y,
-        scoring=make_scorers(*NUMBER_SCORES),
-        cv=2,
-        error_score="raise",
-    )
-    assert all(np.isfinite(found[f"test_{name}"]).all() for name in NUMBER_SCORES)
-    model.fit(X, y)
-    assert_allclose(get_scorer("neg_nll")(model, X, y), model.log_prob(X, y).mean())
-    classifier = DeepEnsembleClassifier(n_members=2, epochs=3, random_state=0)
-    classifier.fit(X, y > 0)
-    expected = classifier.log_prob(X, y > 0).mean()
-    assert_allclose(get_scorer("neg_nll")(classifier, X, y > 0), expected)
 
 
 def test_targets_of_another_shape_are_not_reshaped():

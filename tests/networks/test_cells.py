@@ -66,16 +66,10 @@ def random_image(*shape):
 # Spaces
 
 
-def test_darts_space_has_10_to_the_18_networks():
+def test_spaces_are_of_the_papers_sizes():
     # Pairs of inputs of nodes 2..5, and two of seven operations, in each of two cells.
     assert size(CellSpace()) == (1 * 3 * 6 * 10) ** 2 * 49**8  # 1.08e18
-
-
-def test_nas_bench_201_has_15625_networks():
     assert size(NASBench201Space()) == 15_625
-
-
-def test_width_depth_is_the_papers():
     channels, n_cells = CellSpace.width_depth().decisions().architecture.decisions
     assert (channels.name, channels.choices) == ("channels", (12, 14, 16, 18, 20))
     assert (n_cells.name, n_cells.choices) == ("n_cells", (5, 8, 11))
@@ -330,7 +324,7 @@ def test_nas_bench_cell_adds_its_paths(chosen, factor):
 # Networks
 
 
-@pytest.mark.parametrize("n_cells", slow_after(2, (3, 4, 5, 6, 1, 2, 7, 8)))
+@pytest.mark.parametrize("n_cells", slow_after(1, (4, 3, 5, 6, 1, 2, 7, 8)))
 def test_cell_network_of_any_depth(n_cells):
     space = CellSpace(channels=2, n_cells=n_cells)
     configuration = space.decisions().architecture.sample(np.random.default_rng(n_cells))
@@ -431,10 +425,10 @@ def test_sizes_of_published_networks():
 @pytest.mark.parametrize(
     ("operations", "expected"),
     slow_after(
-        2,
+        1,
         [
-            (["skip_connect"] * 6, 73_306),
             (["conv_3x3"] * 6, 1_531_546),
+            (["skip_connect"] * 6, 73_306),
             (["conv_3x3"] * 3 + ["skip_connect"] + ["conv_3x3"] * 2, 1_288_506),
             (["none"] * 6, 73_306),
         ],
@@ -445,15 +439,3 @@ def test_nas_bench_number_of_weights(operations, expected):
     names = space.decisions().architecture.names
     model = space.build(dict(zip(names, operations)), (4, 4, 3), 10)
     assert n_weights(model) == expected
-
-
-@pytest.mark.parametrize(
-    "shape", slow_after(1, map(pytest.param, [(7, 5, 1), (8, 8, 3), (1, 1, 1)]))
-)
-def test_nas_bench_network_of_any_image(shape):
-    space = NASBench201Space(channels=2, n_cells=1)
-    rng = np.random.default_rng(0)
-    for _ in range(3):
-        model = space.build(space.decisions().architecture.sample(rng), shape, 4)
-        assert model.output_shape == (None, 4)
-        assert np.isfinite(model(random_image(2, *shape))).all()

@@ -31,9 +31,9 @@ def make_spectra(n, p, seed):
 @pytest.mark.parametrize(
     "model",
     slow_after(
-        2,
+        1,
         [
-            DeepEnsembleRegressor(n_members=3),
+            DeepEnsembleRegressor(n_members=2),
             MCDropoutClassifier(n_passes=10),
             MCDropoutRegressor(n_passes=10),
             HyperDeepEnsembleRegressor(n_members=2, n_trials=4, epochs=200),
@@ -139,14 +139,8 @@ def test_rate_of_the_first_layer_goes_by_the_columns_that_vary_together():
 @pytest.mark.parametrize(("n_nodes", "n_decisions"), [(3, 9), (5, 17), (10, 37)])
 def test_number_of_decisions(n_nodes, n_decisions):
     assert len(DenseSpace(n_nodes).decisions().architecture) == n_decisions
-
-
-def test_layer_types_are_the_papers_177():
     first = DenseSpace().decisions().architecture.decisions[0]
     assert len(set(first.choices)) == 177 == 16 * 11 + 1
-
-
-def test_skips_come_from_up_to_three_anchors_before_the_last():
     assert DenseSpace(3).skips() == [(0, 2), (0, 3), (1, 3), (0, 4), (1, 4), (2, 4)]
     assert [source for source, target in DenseSpace(5).skips() if target == 6] == [2, 3, 4]
 

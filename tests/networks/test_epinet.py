@@ -126,24 +126,6 @@ def vars_of(epinet):
     return {name: getattr(epinet, name) for name in epinet.__dataclass_fields__}
 
 
-def test_prior_is_linear_in_the_index(epinet):
-    """Without the trained part, which takes z for an input too."""
-    weights, prior = drawn(epinet)
-    features, index = inputs(epinet)
-    weights = [np.zeros_like(w) for w in weights]
-    draws = epinet(ARRAYS, weights, prior, features, index)
-    mixed = epinet(ARRAYS, weights, prior, features, 2 * index[:1] - 0.5 * index[1:2])
-    assert_allclose(mixed[0], 2 * draws[0] - 0.5 * draws[1], atol=1e-12)
-    at_zero = epinet(ARRAYS, weights, prior, features, np.zeros_like(index))
-    assert_array_equal(at_zero, 0)
-
-
-def test_index_of_zero_is_the_base(epinet):
-    weights, prior = drawn(epinet)
-    features, index = inputs(epinet)
-    assert_allclose(epinet(ARRAYS, weights, prior, features, 0 * index), 0, atol=1e-12)
-
-
 # The whole network ---------------------------------------------------------------------------
 
 BASE = EncoderDecoder(2, 1, 2, (6,), 4, "split", (5, 7))

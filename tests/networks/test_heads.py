@@ -12,8 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import integrate, special, stats
-from tiers import slow_after
-from training_data import split_table
 
 from skuq.metrics import crps_loss, crps_mixture_loss
 from skuq.networks import GaussianHead
@@ -329,15 +327,6 @@ def test_unpacked_members_come_first_copies_next():
             assert_allclose(found[3 * member + copy], expected)
 
 
-def test_packed_moments_are_those_of_equal_members():
-    head = PackedHead(GaussianHead(2), 3)
-    _, raw = numbers(head)
-    loc, scale = head.head.distribution(head.unpack(raw))
-    mean, std = head.moments(raw)
-    assert_allclose(mean, loc.mean(axis=0), rtol=1e-12)
-    assert_allclose(std**2, (scale**2).mean(axis=0) + loc.var(axis=0), rtol=1e-12)
-
-
 def test_packed_classes_average_probabilities():
     head = PackedHead(CategoricalHead(3), 4)
     raw = np.random.default_rng(0).normal(size=(6, 12))
@@ -370,32 +359,6 @@ def test_packed_validation_is_of_what_the_copies_say_together():
     assert_allclose(found, -head.log_likelihood(codes, raw), rtol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("jit", slow_after(1, [True, False]))
-def test_heads_train_in_compiled_stacks(jit):
-    """Members in a stack learn as they do alone, and get better."""
-    from training_data import train_member, train_stack
-
-    from skuq.backend import keras
-    from skuq.training import Recipe
-
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(60, 3))
-    y = x[:, :2] + 0.3 * rng.normal(size=(60, 2))
-    data = split_table(40, x, y, np.ones(60))
-    packed = PackedHead(QuantileHead(2, levels=(0.1, 0.5, 0.9)), 2)
-    # The losses that no other test trains.
-    heads = [packed] if jit else [*HEADS[1:4], *CRPS, *MIXTURES]
-    for head in heads:
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(head.n_raw)])
-        recipe = Recipe(epochs=15, batch_size=20, learning_rate=0.02)
-        stack = train_stack(model, head, recipe, data, (1, 2), jit=jit)
-        alone = train_member(model, head, recipe, data, 2, jit=jit)
-        assert_allclose(stack[1].history["val_loss"], alone.history["val_loss"], rtol=1e-3)
-        for member in stack:
-            assert member.history["val_loss"][-1] < member.history["val_loss"][0]
-
-
 def test_heads_are_hashable_and_equal():
     for head in HEADS:
         assert hash(head) == hash(head)
@@ -421,17 +384,6 @@ def test_heads_are_hashable_and_equal():
 def test_bad_settings_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-@given(scale=st.floats(1e-3, 1e3), n=st.integers(1, 6), seed=st.integers(0, 99))
-def test_pooled_numbers_have_the_moments_of_the_mixture(scale, n, seed):
-    raw = scale * np.random.default_rng(seed).normal(size=(n, 5, 4))
-    head = GaussianHead(2)
-    loc, std = head.distribution(raw)
-    pooled = head.distribution(head.pooled(raw))
-    assert_allclose(pooled[0], loc.mean(axis=0), rtol=1e-12, atol=1e-12 * scale)
-    expected = (std**2 + loc**2).mean(axis=0) - pooled[0] ** 2
-    assert_allclose(pooled[1] ** 2, expected, rtol=1e-6, atol=1e-14 * np.square(loc).max())
 
 
 @given(scale=st.floats(1e-3, 1e2), n=st.integers(1, 6), seed=st.integers(0, 99))

@@ -159,15 +159,12 @@ def test_what_does_not_go_together_is_refused(settings, message):
         build_tabular((6, 6), 6)
 
 
-@pytest.mark.parametrize("activation", ["silu", "mish"])
-def test_many_rows_give_what_few_rows_give(activation):
+def test_many_rows_give_what_few_rows_give():
     """Large arrays take other formulas for cosines and sigmoids; far rows do not overflow."""
-    model = build_tabular(
-        (6,), 2, hidden_units=(16, 16), activation=activation, embedding="periodic"
-    )
+    model = build_tabular((6,), 2, hidden_units=(16, 16), activation="mish", embedding="periodic")
     x = np.random.default_rng(1).normal(size=(3000, 6)) * 10 ** np.linspace(-2, 4, 3000)[:, None]
     plan, (flat, state) = make_plan(model.to_json()), draw_variables(model, 0)
-    parts, some = plan.split(flat.astype(float)), range(0, 3000, 60)
+    parts, some = plan.split(flat.astype(float)), range(0, 3000, 300)
     with np.errstate(over="raise", invalid="raise"):
         many = plan(parts, state, x)[0]
         few = [plan(parts, state, x[k : k + 10])[0] for k in some]

@@ -27,21 +27,6 @@ def test_reliability_quantile_bins_hold_equally_many():
     assert_allclose(np.average(display.accuracy, weights=display.counts), right.mean())
 
 
-@pytest.mark.parametrize("strategy", ["uniform", "quantile"])
-@pytest.mark.parametrize("digits", [1, 8])  # rounded to one digit many confidences are equal
-def test_what_is_drawn_is_what_ece_measures(strategy, digits):
-    rng = np.random.default_rng(1)
-    first = rng.random(150).round(digits)
-    y = (rng.random(150) > first).astype(int)
-    display = ReliabilityDisplay.from_predictions(
-        y, np.stack([first, 1 - first], axis=1), n_bins=7, strategy=strategy
-    )
-    held = display.counts > 0
-    gaps = np.abs(display.accuracy - display.confidence)[held]
-    assert_allclose(np.average(gaps, weights=display.counts[held]), display.ece)
-    assert display.counts.sum() == 150
-
-
 def test_reliability_of_labels_uses_the_order_of_classes():
     X, y = np.array([[0.0], [0.1], [1.0], [1.1]]), np.array(["b", "b", "a", "a"])
     display = ReliabilityDisplay.from_estimator(GaussianNB().fit(X, y), X, y)

@@ -10,7 +10,6 @@ from skuq.predictive import (
     EpistemicNormal,
     GaussianMixture,
     GroupedDistribution,
-    RecalibratedMixture,
 )
 from skuq.predictive._tracking import LEVELS, NOMINAL, LogitTracker, QuantileTracker
 
@@ -46,39 +45,6 @@ def test_adapted_normal_is_the_shifted_and_stretched_normal():
     draws = adapted.sample(4000, 0)
     assert_allclose(draws.mean(axis=1), [4, 6], atol=0.4)
     assert_allclose(draws.std(axis=1), 6, rtol=0.05)
-
-
-@pytest.mark.parametrize("outputs", [(), (2,)])
-def test_identity_changes_nothing(outputs):
-    base = mixture(4, *outputs)
-    knots = Z if not outputs else np.stack([Z, Z], axis=1)
-    adapted = AdaptedDistribution(base, Z, knots)
-    y = base.mean + 0.7
-    assert_allclose(adapted.cdf(y), base.cdf(y), atol=1e-9)
-    assert_allclose(adapted.quantile([0.1, 0.9]), base.quantile([0.1, 0.9]), rtol=1e-6)
-    assert_allclose(adapted.variance, base.variance)
-    if not outputs:
-        assert_allclose(adapted.log_prob(y), base.log_prob(y), rtol=1e-9)
-    # Mapped draws are those of the base.
-    assert_allclose(adapted.sample(5, 0), base.sample(5, 0), rtol=1e-6)
-
-
-def test_density_integrates_to_1():
-    recalibrated = RecalibratedMixture(
-        mixture(1), np.array([0, 0.3, 0.6, 1]), np.array([0, 0.1, 0.8, 1])
-    )
-    for base in (mixture(1), recalibrated):
-        adapted = AdaptedDistribution(base, Z, np.array([-2.5, -1.2, 0.3, 0.8, 4.0]))
-        grid = np.linspace(-60, 60, 20_001)
-        many = AdaptedDistribution(mixture_of_rows(base, 20_001), Z, adapted.tracked)
-        assert_allclose(np.exp(many.log_prob(grid)).sum() * (grid[1] - grid[0]), 1, atol=0.01)
-
-
-def mixture_of_rows(base, n):
-    """The same distribution in every row."""
-    if isinstance(base, RecalibratedMixture):
-        return RecalibratedMixture(mixture_of_rows(base.base, n), base.predicted, base.observed)
-    return GaussianMixture(np.repeat(base.loc, n, axis=1), np.repeat(base.scale, n, axis=1))
 
 
 def test_scores_grow_by_one_with_each_std_far_out():

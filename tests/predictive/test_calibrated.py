@@ -323,15 +323,6 @@ def test_conformal_cdf_counts_scores():
     assert_array_equal(model.sample(2, 0), model.base.sample(2, 0))
 
 
-def test_isotonic_map_is_found_back():
-    # y comes from a distribution whose levels are a known map of the predicted ones.
-    levels = np.random.default_rng(0).uniform(size=3000)
-    y = stats.norm.ppf(np.interp(levels, *KNOTS[::-1]))
-    predicted, observed = fit_levels(stats.norm.cdf(y), np.ones(len(y)), len(y))
-    grid = np.linspace(0.05, 0.95, 10)
-    assert_allclose(np.interp(grid, predicted, observed), np.interp(grid, *KNOTS), atol=0.04)
-
-
 def test_groups_that_differ_by_chance_get_one_variance():
     rng = np.random.default_rng(0)
     degrees = np.array([10.0, 50.0, 100.0, 20.0])
@@ -362,16 +353,6 @@ def test_few_groups_are_not_pooled_more_than_many():
     typical = np.exp(a / 2 - special.digamma(10.0) + np.log(10) + special.digamma(prior))
     typical /= prior
     assert_allclose(found, (2 * prior * typical + 20 * np.exp([0, a])) / (2 * prior + 20))
-
-
-def test_pooling_finds_the_prior_of_simulated_variances():
-    rng = np.random.default_rng(0)
-    n_groups, prior, typical = 3000, 8.0, 4.0
-    true = prior * typical / rng.chisquare(prior, n_groups)
-    degrees = np.full(n_groups, 12.0)
-    sample = true * rng.chisquare(degrees) / degrees
-    expected = (prior * typical + degrees * sample) / (prior + degrees)
-    assert_allclose(pool_variances(sample, degrees), expected, rtol=0.05)
 
 
 def test_vector_scaling_is_found():

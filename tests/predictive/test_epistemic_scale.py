@@ -219,9 +219,6 @@ def test_readout_has_no_unit_of_error(unit):
         found = fit_readout(unit * error, raw, readout, weights, L_MINS, L_MAXS, far)
         assert found[:2] == expected[:2]
         assert_allclose(found[2], unit * expected[2], rtol=1e-4)
-
-
-def test_pairs_are_skipped_where_l_max_is_not_larger():
     error, raw, weights, _ = readout_rows(0)
     l_min, l_max, _ = fit_readout(error, raw, readout, weights, [0.5, 3.0], [0.5, 2.0])
     assert (l_min, l_max) == (0.5, 2.0)

@@ -17,10 +17,11 @@ def lines(slopes, **changes):
     return Posterior(function, (slopes,), **{**settings, **changes})
 
 
-def test_call_evaluates_every_draw_at_every_row():
+def test_posterior_evaluates_every_draw_at_every_row():
     draws = lines([[1.0, 0.0], [2.0, 1.0]])([[1, 2], [3, 4], [5, 6]])
     assert_array_equal(draws, [[1, 3, 5], [4, 10, 16]])
     assert draws.dtype == "float64"
+    assert lines(np.eye(2))(np.empty((0, 2))).shape == (2, 0)
 
 
 def test_chunks_of_rows_change_nothing(monkeypatch):
@@ -28,10 +29,6 @@ def test_chunks_of_rows_change_nothing(monkeypatch):
     whole = posterior(X)
     monkeypatch.setattr("skuq.predictive._posterior._ENTRIES_PER_CHUNK", 6)
     assert_array_equal(posterior(X), whole)
-
-
-def test_no_rows_give_no_draws():
-    assert lines(np.eye(2))(np.empty((0, 2))).shape == (2, 0)
 
 
 @pytest.mark.parametrize("X", [[1.0, 2.0], 3.0])

@@ -77,7 +77,7 @@ def test_numbers_come_out_as_they_are():
 def test_numbers_missing_in_the_test_part_only_are_medians():
     X = np.array([[1.0, 5.0], [2.0, 6.0], [9.0, 7.0]])
     encoder = TablePreprocessor().fit(X)
-    with pytest.warns(UserWarning, match="where `fit` saw none"):
+    with pytest.warns(UserWarning, match=r"\['x0'\], where `fit` saw none"):
         assert_array_equal(encoder.transform([[NAN, 8.0]]), [[2.0, 8.0]])
 
 
@@ -92,12 +92,6 @@ def test_gaps_that_fit_has_not_seen_are_told_by_column(mixed, missing):
     loaded = pickle.loads(pickle.dumps(encoder))
     with pytest.warns(UserWarning, match=r"\['rooms', 'sex'\]"):
         loaded.transform(gaps)
-
-
-def test_gaps_in_an_array_are_told_by_number():
-    encoder = TablePreprocessor().fit(np.arange(6.0).reshape(3, 2))
-    with pytest.warns(UserWarning, match=r"\['x1'\], where `fit` saw none"):
-        encoder.transform([[0.0, NAN]])
 
 
 def test_gaps_that_fit_has_seen_are_not_told(mixed, recwarn):
@@ -202,23 +196,6 @@ def test_many_categories_become_a_few_columns_where_codes_are_of_no_use():
     with pytest.warns(TableWarning, match="100 % of the rows"):
         assert encoder.transform([["never seen"]]).tolist() == [[0, 0, 0, 1]]
     assert encoder.code_columns_ == ()
-
-
-def test_ten_thousand_categories_in_linear_time():
-    rng = np.random.default_rng(0)
-    codes = rng.integers(10_000, size=60_000)
-    labels = np.char.add("category ", codes.astype(str)).astype(object)[:, None]
-    encoder = TablePreprocessor().fit(labels)
-    values, counts = np.unique(codes, return_counts=True)
-    assert encoder.n_codes_ == (1 + (counts > 1).sum(),)
-    found = encoder.transform(labels)[:, 0]
-    frequent = counts[np.searchsorted(values, codes)] > 1
-    assert (found[~frequent] == 0).all() and (found[frequent] > 0).all()
-    # One code for each category, and one category for each code.
-    pairs = {(code, number) for code, number in zip(codes[frequent], found[frequent])}
-    assert len(pairs) == len(set(found[frequent])) == (counts > 1).sum()
-    capped = TablePreprocessor(max_categories=50).fit_transform(labels)
-    assert capped.shape == (60_000, 50) and (capped.sum(axis=1) == 1).all()
 
 
 def test_identifiers_are_pointed_out():

@@ -69,12 +69,13 @@ def test_yeo_johnson_is_that_of_scikit_learn(global_random_seed):
     assert_allclose(transform.forward(y), other.transform(standard), atol=1e-4)
 
 
-def test_yeo_johnson_counts_weights_like_repeats():
+@pytest.mark.parametrize(("kind", "atol"), [("yeo-johnson", 1e-5), ("quantile", 1e-9)])
+def test_weights_count_like_repeats(kind, atol):
     rng = np.random.default_rng(0)
-    y, times = rng.gamma(1.5, 2, (200, 1)), rng.integers(1, 5, 200)
-    weighted = TargetTransform("yeo-johnson").fit(y, times / 7)
-    repeated = TargetTransform("yeo-johnson").fit(np.repeat(y, times, axis=0))
-    assert_allclose(weighted.forward(y), repeated.forward(y), atol=1e-5)
+    y, times = rng.gamma(1.5, 2, (2000, 1)), rng.integers(1, 5, 2000)
+    weighted = TargetTransform(kind).fit(y, times / 7)
+    repeated = TargetTransform(kind).fit(np.repeat(y, times, axis=0))
+    assert_allclose(weighted.forward(y), repeated.forward(y), atol=atol)
 
 
 def test_yeo_johnson_of_heavy_tails_stays_onto():
@@ -114,15 +115,6 @@ def test_quantiles_of_small_data_are_few():
     for n, n_intervals in ((5, 1), (60, 6), (5000, 100)):
         transform = TargetTransform("quantile").fit(rng.normal(size=(n, 1))).outputs_[0]
         assert len(transform.scores) == n_intervals + 3  # an interval more on either side
-
-
-def test_quantiles_count_weights_like_repeats():
-    rng = np.random.default_rng(0)
-    y = rng.gamma(1.5, 2, (2000, 1))
-    times = rng.integers(1, 4, 2000)
-    weighted = TargetTransform("quantile").fit(y, times / 7)
-    repeated = TargetTransform("quantile").fit(np.repeat(y, times, axis=0))
-    assert_allclose(weighted.forward(y), repeated.forward(y), atol=1e-9)
 
 
 def test_ties_lie_in_the_middle_of_their_mass():
@@ -174,12 +166,6 @@ def test_one_output_of_several(kind, targets):
         assert whole.shape == z.shape
         assert_array_equal(getattr(alone, what)(z[..., 2]), whole[..., 2])
     assert_array_equal(pickle.loads(pickle.dumps(transform)).inverse(z), transform.inverse(z))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_overflowing_targets_are_refused(kind):
-    with pytest.raises(ValueError, match="overflows"):
-        TargetTransform(kind).fit(np.array([[1e200], [-1e200], [0.0]]))
 
 
 def test_unknown_kinds_are_refused():

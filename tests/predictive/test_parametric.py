@@ -1,0 +1,459 @@
+"""Distributions given by their parameters: values by hand, limit cases, and draws."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
+
+from skuq.predictive import (
+    EpistemicNormal,
+    GaussianMixture,
+    NestedGaussianMixture,
+    QuantileMixture,
+    StudentTMixture,
+    TransformedMixture,
+    TwoPieceNormal,
+)
+
+
+def test_gaussian_mixture_moments_by_hand():
+    # N(0, 1) and N(2, 3**2) weighted 1/4, 3/4: 3/2, 1/4 + 27/4, 9/16 + 3/16.
+    m = GaussianMixture([[0.0], [2.0]], [[1.0], [3.0]], [0.25, 0.75])
+    moments = m.mean, m.aleatoric_variance, m.epistemic_variance
+    assert_allclose(np.ravel(moments), [1.5, 7.0, 0.75], rtol=1e-15)
+
+
+def test_gaussian_mixture_ddof_of_weighted_members_is_their_effective_number():
+    # Mean 3, variance 9/2 + 1/4 + 25/4 = 11. Weights 1/2, 1/4, 1/4 are worth 8/3 members.
+    m = GaussianMixture([[0.0], [4.0], [8.0]], [[1.0], [2.0], [2.0]], [0.5, 0.25, 0.25])
+    mean, aleatoric, epistemic, total = m.uncertainty(1)
+    assert_allclose(np.ravel([mean, aleatoric**2, epistemic**2]), [3, 2.5, 11 * 8 / 5])
+    assert_allclose(total**2, aleatoric**2 + epistemic**2)
+    # For two members it is the sample variance, whatever their weights; one here rounds to 1.
+    m = GaussianMixture([[0.0], [4.0]], [[1.0], [1.0]], [1.0, 1e-18])
+    assert_allclose(m.uncertainty(1).epistemic ** 2, 8)
+
+
+def test_gaussian_mixture_quantiles_of_extreme_scales():
+    """Scales twelve orders apart, members far away, identical members."""
+    m = GaussianMixture(
+        [[0.0, 0.0, 5e8], [1e6, 0.0, 5e8]], [[1e-6, 1.0, 1e-3], [1e6, 1.0, 1e-3]], [0.5, 0.5]
+    )
+    for level in (0.05, 0.4, 0.6, 0.99):
+        assert_allclose(m.cdf(m.quantile(level)), level, rtol=1e-4)
+    for loc, scale in (
+        ([[0.0], [1e12]], [[1e-6], [1e-6]]),
+        ([[1e15], [1e15]], [[1e-3], [2e-3]]),
+        ([[1e15], [-1e15]], [[1e-9], [1e9]]),
+    ):
+        found = GaussianMixture(loc, scale).quantile([0.1, 0.4, 0.9])
+        assert np.isfinite(found).all() and (np.diff(found) >= 0).all()
+
+
+def nested(seed=0, k=2, j=3, shape=(5,)):
+    rng = np.random.default_rng(seed)
+    loc, scale = rng.normal(0, 3, (k, j, *shape)), rng.uniform(0.1, 2, (k, j, *shape))
+    probabilities = np.moveaxis(rng.dirichlet(np.ones(j), (k, *shape)), -1, 1)
+    return NestedGaussianMixture(loc, scale, probabilities, rng.dirichlet(np.ones(k)))
+
+
+def test_nested_gaussian_moments_by_hand():
+    # Members 1/4 N(0, 1) + 3/4 N(4, 1), of mean 3 and variance 1 + 3, and N(1, 4).
+    m = NestedGaussianMixture(
+        [[[0.0], [4.0]], [[1.0], [9.0]]],
+        [[[1.0], [1.0]], [[2.0], [1.0]]],
+        [[[0.25], [0.75]], [[1.0], [0.0]]],
+    )
+    assert_allclose(m.member_means[:, 0], [3, 1])
+    assert_allclose(m.member_variances[:, 0], [4, 4])
+    assert_allclose((m.mean[0], m.aleatoric_variance[0], m.epistemic_variance[0]), (2, 4, 1))
+
+
+def test_nested_gaussian_components_of_probability_0_do_not_matter():
+    m = nested(k=1)
+    far = np.concatenate([m.loc, np.full((1, 1, 5), 1e12)], axis=1)
+    wide = np.concatenate([m.scale, np.full((1, 1, 5), 1e9)], axis=1)
+    none = np.concatenate([m.probabilities, np.zeros((1, 1, 5))], axis=1)
+    more = NestedGaussianMixture(far, wide, none)
+    levels = [1e-6, 0.3, 0.99]
+    assert_allclose(more.quantile(levels), m.quantile(levels), rtol=1e-12)
+    assert_allclose(more.variance, m.variance, rtol=1e-12)
+    y = np.zeros(5)
+    assert_allclose(more.log_prob(y), m.log_prob(y), rtol=1e-12)
+    assert_allclose(more.sample(100, rng=0), m.sample(100, rng=0))
+
+
+def test_nested_gaussian_draws_choose_the_mode_of_each_row():
+    loc = np.broadcast_to(np.array([-100.0, 100.0])[:, None], (1, 2, 40))
+    draws = NestedGaussianMixture(loc, np.ones((1, 2, 40)), np.full((1, 2, 40), 0.5)).sample(500, 0)
+    assert_allclose((draws > 0).sum(axis=0).std(), np.sqrt(40) / 2, rtol=0.16)
+    assert abs((draws > 0).mean() - 0.5) < 0.02
+
+
+class Straight:
+    """z = (y - 1) / 2."""
+
+    def forward(self, y):
+        return (y - 1) / 2
+
+    def inverse(self, z):
+        return 1 + 2 * z
+
+    def log_derivative(self, y):
+        return np.full(np.shape(y), -np.log(2))
+
+
+def members(seed=0, k=3, shape=(5,)):
+    rng = np.random.default_rng(seed)
+    loc, scale = rng.normal(0, 3, (k, *shape)), rng.uniform(0.1, 2, (k, *shape))
+    return loc, scale, rng.uniform(2.1, 20, (k, *shape))
+
+
+def test_student_t_one_member_is_scipys_t():
+    loc, scale, df = members(k=1)
+    m = StudentTMixture(loc, scale, df)
+    for level in (1e-12, 1e-3, 0.5, 0.77, 1 - 1e-12):
+        assert_allclose(m.quantile(level), stats.t(df[0], loc[0], scale[0]).ppf(level), rtol=1e-9)
+
+
+@pytest.mark.parametrize("df", [2.1, 2.5, 3.0, 10.0, 100.0, 1e6])
+def test_student_t_moments_by_quadrature_are_exact_where_tails_are_straight(df):
+    m = StudentTMixture(np.full((1, 1), 0.3), np.full((1, 1), 2.0), np.full((1, 1), df))
+    bent = TransformedMixture(m, Straight())
+    assert_allclose(bent.mean, 1 + 2 * m.mean, rtol=1e-9)
+    assert_allclose(bent.variance, 4 * m.variance, rtol=1e-6)
+
+
+def test_student_t_far_quantiles_of_heavy_tails():
+    m = StudentTMixture([[0.0], [1.0]], [[1.0], [1e-6]], [[2.05], [50.0]])
+    for level in (1e-9, 1e-5, 0.4, 0.6, 1 - 1e-9):
+        assert_allclose(m.cdf(m.quantile(level)), level, rtol=1e-7)
+
+
+def normal(shape=(6,), seed=0):
+    rng = np.random.default_rng(seed)
+    return EpistemicNormal(rng.normal(0, 3, shape), *rng.uniform(0.1, 2, (2, *shape)))
+
+
+def test_epistemic_normal_parts_are_those_given():
+    # 3, 4, 5; a mixture of one member would call all of 25 noise.
+    m = EpistemicNormal([1.0, 2.0], [3.0, 0.0], [4.0, 5.0])
+    assert isinstance(m, GaussianMixture)
+    assert_array_equal(m.scale, [[5.0, 5.0]])
+    assert_array_equal(m.aleatoric_variance, [9, 0])
+    assert_array_equal(m.epistemic_variance, [16, 25])
+    assert_array_equal(m.variance, [25, 25])
+    assert_array_equal(m.weights, [1.0])
+    for ddof in (0, 1):
+        assert_array_equal(m.uncertainty(ddof), [[1, 2], [3, 0], [4, 5], [5, 5]])
+
+
+def test_epistemic_normal_mean_is_kept_bit_for_bit():
+    mean = np.array([-0.0, 0.1 + 0.2, 1e-310, 1e300])
+    m = EpistemicNormal(mean, np.ones(4), np.ones(4))
+    for kept in (m.mean, m.loc[0], m.scaled(3.0).mean, m.rows(slice(None)).mean):
+        assert kept.tobytes() == mean.tobytes()
+
+
+def test_epistemic_normal_draws_of_functions_have_their_covariance():
+    functions = np.random.default_rng(0).normal(size=(3, 5, 2))
+    epistemic = np.sqrt((functions**2).sum(axis=0))
+    m = EpistemicNormal(np.ones((5, 2)), np.full((5, 2), 0.2), epistemic, functions)
+    for found, factor in ((m, 1.0), (m.scaled(np.array([2.0, 0.5])), np.tile([2.0, 0.5], 5))):
+        assert_allclose((found.functions**2).sum(axis=0), found.epistemic_variance)
+        # Blocks of rows that draw with one seed share the functions.
+        blocks = [found.rows(rows).sample(20_000, 1, seed=3) for rows in ([0, 1], [2, 3, 4])]
+        for draws in (found.sample(20_000, 0), np.concatenate(blocks)):
+            flat = factor * functions.reshape(3, 10)
+            expected = flat.T @ flat + np.diag(found.aleatoric_variance.ravel())
+            covariance = np.cov(draws.reshape(10, -1))
+            assert_allclose(covariance, expected, atol=0.05 * expected.max())
+    assert_array_equal(m.output(1).functions, functions[..., 1])
+
+
+def test_epistemic_normal_tiny_spreads_are_told_from_none():
+    m = EpistemicNormal(np.zeros(1), np.full(1, 3e-200), np.full(1, 4e-200))
+    assert_allclose(m.std, 5e-200)
+    assert_allclose(m.uncertainty().total, 5e-200)
+
+
+def pieces(shape=(6,), seed=0, noise=True):
+    rng = np.random.default_rng(seed)
+    lower, upper, aleatoric = rng.uniform(0.1, 3, (3, *shape))
+    return TwoPieceNormal(rng.normal(0, 3, shape), lower, upper, aleatoric if noise else None)
+
+
+def spreads(n, least=1e-3):
+    return arrays(float, n, elements=st.floats(least, 1e3))
+
+
+RECORDS = st.builds(
+    TwoPieceNormal,
+    arrays(float, 3, elements=st.floats(-1e3, 1e3)),
+    spreads(3),
+    spreads(3),
+    spreads(3, 0.0) | st.none(),
+)
+
+
+def test_two_piece_values_by_hand():
+    # s1 = 1, s2 = 3: a quarter lies below the mode, the density there is sqrt(2 / pi) / 4, and
+    # the variance 4 (1 - 2 / pi) + 3.
+    m = TwoPieceNormal([0.0], [1.0], [3.0])
+    assert_allclose(m.cdf(0.0), 0.25, rtol=1e-15)
+    assert_allclose(m.quantile(0.25), 0.0, atol=1e-15)
+    assert_allclose(m.cdf(-1.0), 0.5 * stats.norm.cdf(-1), rtol=1e-14)
+    assert_allclose(m.cdf(3.0), 1 - 1.5 * stats.norm.cdf(-1), rtol=1e-14)
+    assert_allclose(np.exp(m.log_prob([0.0])), np.sqrt(2 / np.pi) / 4, rtol=1e-14)
+    assert_allclose(m.expected, 2 * np.sqrt(2 / np.pi), rtol=1e-14)
+    assert_allclose(m.variance, 7 - 8 / np.pi, rtol=1e-14)
+    assert_array_equal(m.mean, [0.0])
+    assert_array_equal(m.aleatoric_variance, [0.0])
+    # Noise of 4/3 and 4: legs of 5/3 and 5.
+    noisy = TwoPieceNormal([0.0], [1.0], [3.0], [4.0])
+    assert_allclose(noisy.cdf(0.0), np.sqrt(17) / (np.sqrt(17) + 5), rtol=1e-14)
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 2)])
+def test_two_piece_against_tensorflow_probability(shape):
+    m = pieces(shape)
+    tfp = m.to_tfp()
+    y = np.random.default_rng(1).normal(0, 4, size=shape)
+    assert_allclose(m.log_prob(y), tfp.log_prob(y), rtol=1e-10)
+    assert_allclose(m.expected, tfp.mean(), rtol=1e-10)
+    assert_allclose(m.variance, tfp.variance(), rtol=1e-10)
+    if len(shape) == 1:
+        assert_allclose(m.cdf(y), tfp.cdf(y), rtol=1e-10)
+        assert_allclose(m.quantile(0.3), tfp.quantile(np.full(4, 0.3)), rtol=1e-10)
+
+
+@given(RECORDS)
+def test_two_piece_parts_add_up_and_no_part_exceeds_the_total(m):
+    s1, s2 = np.hypot(m.lower, m.aleatoric), np.hypot(m.upper, m.aleatoric)
+    assert_allclose(m.variance, (1 - 2 / np.pi) * (s2 - s1) ** 2 + s1 * s2, rtol=1e-12)
+    for ddof in (0, 1):
+        mean, aleatoric, epistemic, total = m.uncertainty(ddof)
+        assert_allclose(total**2, aleatoric**2 + epistemic**2, rtol=1e-13)
+        assert (total >= np.maximum(aleatoric, epistemic) * (1 - 1e-15)).all()
+        assert_array_equal(aleatoric, m.aleatoric)
+        assert_array_equal(mean, m.mode)
+    # Between the variances of the narrower and of a half-normal's reach of the wider side.
+    narrow, wide = np.minimum(m.lower, m.upper), np.maximum(m.lower, m.upper)
+    assert (m.epistemic_variance >= narrow**2 * (1 - 1e-12)).all()
+    assert (m.epistemic_variance <= wide**2 * (1 + 1e-12)).all()
+
+
+def test_two_piece_epistemic_variance_is_seen_beside_large_noise():
+    # s1 s2 - a^2 to first order: (lower^2 + upper^2) / 2.
+    m = TwoPieceNormal(np.zeros(1), np.full(1, 1e-6), np.full(1, 3e-6), np.full(1, 1e6))
+    assert_allclose(m.epistemic_variance, 5e-12, rtol=1e-9)
+
+
+def test_two_piece_one_side_may_be_noise_alone():
+    m = TwoPieceNormal(np.zeros(2), [0.0, 0.0], [2.0, 0.0], [1.0, 1.0])
+    assert_allclose(m.cdf(0.0), [1 / (1 + np.sqrt(5)), 0.5])
+    assert_array_equal(m.epistemic_variance[1], 0.0)
+    assert m.epistemic_variance[0] > 0
+
+
+def test_two_piece_a_draw_without_noise_has_one_level_for_all_rows():
+    m = pieces((5, 2), noise=False)
+    draw = m.sample(3, rng=0)[..., 1]
+    levels = m.cdf(draw)
+    assert_allclose(levels, np.repeat(levels[:1], 5, axis=0), rtol=1e-10)
+    assert abs(levels[0, 0] - levels[0, 1]) > 1e-6  # outputs each have theirs
+
+
+LEVELS = np.arange(1, 20) / 20
+
+
+class Identity:
+    def forward(self, y):
+        return y
+
+    inverse = forward
+
+    def log_derivative(self, y):
+        return np.zeros(np.shape(y))
+
+
+def one(values, levels=LEVELS):
+    return QuantileMixture(levels, np.reshape(values, (1, -1, 1)))
+
+
+def test_quantile_mixture_by_hand():
+    # A half uniform on [0, 2], density 1/4; tails of 1/4 each, of scale (1/4) / (1/4).
+    m = one([0.0, 1.0, 2.0], [0.25, 0.5, 0.75])
+    assert_allclose(m.cdf(-1.0), 0.25 * np.exp(-1))
+    assert_allclose(m.cdf(3.0), 1 - 0.25 * np.exp(-1))
+    assert_allclose(m.log_prob([1.3]), np.log(0.25))
+    assert_allclose(m.log_prob([5.0]), np.log(0.25) - 3)
+    # 1/2 * 4/12 about 1, and 1/2 * (1 + (1 + 1)**2).
+    assert_allclose(m.variance, 1 / 6 + 5 / 2)
+    assert_allclose(m.mean, 1)
+
+
+@pytest.mark.parametrize("levels", [LEVELS, np.array([0.1, 0.9]), np.array([0.001, 0.3, 0.5])])
+def test_quantile_mixture_quantiles_given_are_quantiles(levels, global_random_seed):
+    rng = np.random.default_rng(global_random_seed)
+    values = np.sort(rng.normal(size=(1, len(levels), 6)), axis=1)
+    m = QuantileMixture(levels, values)
+    assert_allclose(m.quantile(levels), values[0].T, rtol=1e-5, atol=1e-5)
+    for level, value in zip(levels, values[0]):
+        assert_allclose(m.cdf(value), level, rtol=1e-9)
+
+
+def test_quantile_mixture_tails_continue_the_density(global_random_seed):
+    m = one(np.sort(np.random.default_rng(global_random_seed).normal(size=19)))
+    for end in (m.values[0, 0], m.values[0, -1]):
+        inside = end - 1e-9 * np.sign(end - m.mean)
+        assert_allclose(m.log_prob(end), m.log_prob(inside), atol=1e-6)
+        assert_allclose(m.log_prob(2 * end - inside), m.log_prob(end), atol=1e-6)
+
+
+def test_quantile_mixture_rule_for_averages_is_exact_for_moments(global_random_seed):
+    rng = np.random.default_rng(global_random_seed)
+    for levels in (LEVELS, np.array([0.1, 0.9])):
+        m = QuantileMixture(levels, np.sort(rng.normal(size=(3, len(levels), 4)), axis=1))
+        same = TransformedMixture(m, Identity())
+        assert_allclose(same.member_means, m.member_means, rtol=1e-12)
+        assert_allclose(same.member_variances, m.member_variances, rtol=1e-10)
+
+
+values_with_ties = st.lists(
+    st.one_of(st.sampled_from([0.0, 1.0, -3.0]), st.floats(-1e6, 1e6)), min_size=5, max_size=5
+).map(sorted)
+
+
+@given(
+    st.lists(values_with_ties, min_size=1, max_size=4),
+    st.sampled_from([1.0, 1e8, 1e-8]),
+    st.floats(1e-6, 1 - 1e-6),
+)
+def test_quantile_mixture_ties_and_scales_leave_everything_finite_and_in_order(
+    members, unit, level
+):
+    levels = np.array([0.05, 0.3, 0.5, 0.8, 0.99])
+    m = QuantileMixture(levels, unit * np.array(members)[:, :, None])
+    found = m.quantile([level / 2, level, 1 - (1 - level) / 2])[0]
+    assert np.isfinite(found).all() and (np.diff(found) >= 0).all()
+    # Between tied values a member is narrower than the finder is exact: the cdf then jumps
+    # across the level.
+    near = 1e-8 * unit * max(np.abs(members).max(), 1e-3)
+    assert m.cdf(found[1] - near) <= level + 1e-9 and m.cdf(found[1] + near) >= level - 1e-9
+    if (np.ptp(members, axis=1) > 1).all():
+        # Between tied values one rounding of y may be more than 1e-6 of probability.
+        rounding = 4 * np.exp(m.log_prob(found[1:2])) * np.spacing(np.abs(unit * m.values).max())
+        assert_allclose(m.cdf(found[1]), level, atol=1e-6 + rounding[0])
+    assert np.isfinite(m.log_prob(found[:1])).all() and np.isfinite(m.log_prob([0.0])).all()
+    assert (m.std > 0).all() and np.isfinite(m.std).all()
+    assert (m.epistemic_variance >= 0).all() and (m.aleatoric_variance > 0).all()
+
+
+def test_quantile_mixture_all_values_tied_are_a_narrow_distribution():
+    for value in (0.0, 5.0, -1e8):
+        m = one(np.full(19, value))
+        assert_allclose(m.mean, value, rtol=1e-9, atol=1e-90)
+        assert 0 < m.std[0] <= 1e-9 * abs(value) + 1e-90
+        assert np.isfinite(m.log_prob([value])) and np.isfinite(m.quantile([0.01, 0.99])).all()
+        assert m.log_prob([value]) > 10
+
+
+class Logarithm:
+    """z = log(y), of as many outputs as you like."""
+
+    def forward(self, y):
+        return np.log(y)
+
+    def inverse(self, z):
+        return np.exp(z)
+
+    def log_derivative(self, y):
+        return -np.log(y)
+
+    def output(self, k):
+        return self
+
+
+class Johnson:
+    """z = a + b * asinh(y): with a standard normal z, y is Johnson's SU distribution."""
+
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+
+    def forward(self, y):
+        return self.a + self.b * np.arcsinh(y)
+
+    def inverse(self, z):
+        return np.sinh((z - self.a) / self.b)
+
+    def log_derivative(self, y):
+        return np.log(self.b) - 0.5 * np.log1p(y**2)
+
+
+def normals(seed=0, k=3, shape=(5,), most=1.5):
+    rng = np.random.default_rng(seed)
+    return GaussianMixture(
+        rng.normal(size=(k, *shape)),
+        rng.uniform(0.1, most, (k, *shape)),
+        rng.dirichlet(np.ones(k)) if k > 1 else None,
+    )
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 2)])
+def test_transformed_is_scipys_lognormal(shape, global_random_seed):
+    inner = normals(global_random_seed, shape=shape)
+    m = TransformedMixture(inner, Logarithm())
+    reference = stats.lognorm(inner.scale, scale=np.exp(inner.loc))
+    y = np.random.default_rng(1).lognormal(size=shape)
+    assert_allclose(m.cdf(y), np.tensordot(inner.weights, reference.cdf(y), 1), rtol=1e-10)
+    densities = reference.pdf(y).reshape(3, shape[0], -1).prod(axis=2)
+    assert_allclose(m.log_prob(y), np.log(inner.weights @ densities), rtol=1e-9)
+    assert_allclose(m.member_means, reference.mean(), rtol=1e-10)
+    assert_allclose(m.member_variances, reference.var(), rtol=1e-9)
+    assert_allclose(m.quantile(0.3), np.exp(inner.quantile(0.3)), rtol=1e-12)
+
+
+def test_transformed_is_scipys_johnson_su():
+    m = TransformedMixture(GaussianMixture(np.zeros((1, 1)), np.ones((1, 1))), Johnson(0.8, 1.3))
+    reference = stats.johnsonsu(0.8, 1.3)
+    levels = [1e-6, 0.1, 0.5, 0.999]
+    assert_allclose(m.quantile(levels)[0], reference.ppf(levels), rtol=1e-9)
+    assert_allclose(m.log_prob([0.7]), reference.logpdf(0.7), rtol=1e-10)
+    assert_allclose((m.mean[0], m.variance[0]), reference.stats("mv"), rtol=1e-8)
+
+
+def test_transformed_moments_of_a_small_spread_are_those_of_the_slope():
+    inner = GaussianMixture([[1.0]], [[1e-7]])
+    m = TransformedMixture(inner, Logarithm())
+    assert_allclose(m.std, 1e-7 * np.e, rtol=1e-6)
+    assert_allclose(m.mean, np.e, rtol=1e-12)
+
+
+def test_transformed_tails_too_heavy_for_the_transform_are_said():
+    inner = StudentTMixture(np.zeros((1, 1)), np.ones((1, 1)), np.full((1, 1), 3.0))
+    m = TransformedMixture(inner, Logarithm())
+    assert np.isfinite(m.quantile([0.05, 0.95])).all()  # they need no moments
+    with pytest.raises(ValueError, match="grows too fast"):
+        _ = m.std
+
+
+@pytest.mark.parametrize("n_outputs", [None, 2])
+def test_transformed_rows_with_factors_of_their_own(n_outputs):
+    shape = (3,) if n_outputs is None else (3, n_outputs)
+    factor = 1 + np.arange(np.prod(shape)).reshape(shape)  # as groups of rows are calibrated
+    m = TransformedMixture(normals(shape=shape), Logarithm()).scaled(factor)
+    assert_allclose(m.rows([2, 0]).std, m.std[[2, 0]])
+    if n_outputs is not None:
+        assert_allclose(m.output(1).std, m.std[:, 1])
+        assert_allclose(m.rows(slice(1, 3)).output(1).interval(0.9), m.interval(0.9)[1:, :, 1])
+
+
+def test_transformed_bad_arguments_are_refused():
+    with pytest.raises(TypeError, match="inner must be a Mixture"):
+        TransformedMixture(np.zeros(3), Logarithm())
+    with pytest.raises(ValueError, match="factor must be positive"):
+        TransformedMixture(normals(), Logarithm(), factor=0.0)
