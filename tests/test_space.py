@@ -63,22 +63,12 @@ def test_real_numbers_are_embedded_by_their_place_in_the_range(space):
     assert constant.embed([constant.default()]).tolist() == [[0.0]]
 
 
-def test_check_names_what_is_wrong(space):
+def test_space_refuses(space):
     with pytest.raises(ValueError, match=r"fixed.*unknown decisions \['x'\]"):
         space.check({"x": 1}, "fixed")
     with pytest.raises(ValueError, match=r"fixed\['n'\].*Got 99"):
         space.check({"n": 99}, "fixed")
     assert space.check({"n": 11}, "fixed") == {**space.default(), "n": 11}
-
-
-def test_pinned_decisions_keep_their_value(space, global_random_seed):
-    rng = np.random.default_rng(global_random_seed)
-    pinned = space.pin({"c": "b"})
-    drawn = pinned.sample(rng)
-    assert drawn["c"] == "b" and pinned.mutate(drawn, rng)["c"] == "b"
-
-
-def test_bad_domains_are_refused():
     with pytest.raises(ValueError, match="low <= high"):
         Integer("k", 5, 4)
     with pytest.raises(ValueError, match="log scale"):
@@ -87,6 +77,13 @@ def test_bad_domains_are_refused():
         Categorical("c", ())
     with pytest.raises(ValueError, match="must differ"):
         Space((Categorical("c", (1,)), Categorical("c", (2,))))
+
+
+def test_pinned_decisions_keep_their_value(space, global_random_seed):
+    rng = np.random.default_rng(global_random_seed)
+    pinned = space.pin({"c": "b"})
+    drawn = pinned.sample(rng)
+    assert drawn["c"] == "b" and pinned.mutate(drawn, rng)["c"] == "b"
 
 
 def test_space_without_decisions_has_one_configuration():

@@ -101,9 +101,6 @@ def test_leaky_improvement_of_batches_is_the_printed_sum(global_random_seed):
                 total[i] += (1.0 if is_best else delta) * (value - best)
     found = LeakyExpectedImprovement(delta)(np, values, best)
     assert_allclose(found, total / len(values), rtol=1e-12)
-
-
-def test_leaky_improvement_of_copies_counts_once():
     values = np.random.RandomState(0).normal(size=(9, 5, 1))
     found = LeakyExpectedImprovement(0.0)(np, np.repeat(values, 3, axis=2), 0.4)
     assert_allclose(found, ExpectedImprovement()(np, values, 0.4), rtol=1e-12)
@@ -175,16 +172,13 @@ def test_acquisition_has_finite_gradients_where_all_draws_agree(acquisition):
     assert np.isfinite(np.asarray(gradient)).all()
 
 
-def test_acquisition_at_takes_another_beta(normals):
+def test_acquisition_at_and_key(normals):
     absolute = UpperConfidenceBound(1.0, deviation="absolute")
     assert_array_equal(
         absolute.at(3.0)(np, normals, None),
         UpperConfidenceBound(3.0, deviation="absolute")(np, normals, None),
     )
     assert PosteriorMean().at(3.0).beta_at(5) is None
-
-
-def test_acquisition_key_is_that_of_the_compiled_function():
     assert LeakyExpectedImprovement().key == LeakyExpectedImprovement(0.01).key
     assert LeakyExpectedImprovement().key != LeakyExpectedImprovement(0.02).key
     assert UpperConfidenceBound(1.0).key == UpperConfidenceBound(2.0).key

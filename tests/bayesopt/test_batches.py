@@ -12,10 +12,6 @@ from scipy.spatial.distance import cdist
 from surrogates import SQUARE, Agreeing, JointProcess, Marginal, expecting, search, told
 from tiers import slow_after
 
-import skuq
-from skuq.bayesopt import BayesianOptimizer
-from skuq.exceptions import FileFormatError
-
 APART = 1e-3 * np.sqrt(2)  # in the square
 
 
@@ -196,40 +192,6 @@ def test_ask_continues_the_initial_design_while_points_are_pending():
     assert smallest_gap(design, later) > 0
     parts.tell(design[::-1], np.arange(6.0))
     assert_array_equal(parts.pending_, later)
-
-
-def test_ask_is_refused_more_than_a_small_domain_has():
-    optimizer = search(JointProcess(), bounds=[(0, 1)] * 2, integer=[0, 1], n_initial=2)
-    optimizer.tell([[0, 0], [1, 1]], [0.0, 1.0])
-    x = np.vstack([optimizer.ask(), optimizer.ask()])
-    assert len(np.unique(x, axis=0)) == 2
-    with pytest.raises(ValueError, match="All but 0 points of the domain are known or pending"):
-        optimizer.ask()
-
-
-def test_save_keeps_pending_points(tmp_path):
-    optimizer = told(search(JointProcess()))
-    optimizer.ask(2)
-    optimizer.save(tmp_path / "search.skuq")
-    other = BayesianOptimizer.load(tmp_path / "search.skuq", JointProcess())
-    assert_array_equal(other.pending_, optimizer.pending_)
-    assert_array_equal(other.ask(), optimizer.ask())
-    assert other.history_[0] == optimizer.history_[0]
-    with pytest.raises(FileFormatError, match="Read it with BayesianOptimizer.load of skuq"):
-        skuq.load(tmp_path / "search.skuq")
-
-
-def test_maximize_expects_no_points_of_an_interrupted_loop():
-    optimizer = search(JointProcess(), n_initial=2)
-
-    def impatient(x):
-        if len(optimizer.x_) == 4:
-            raise KeyboardInterrupt
-        return x[0]
-
-    with pytest.warns(UserWarning, match="Interrupted"):
-        optimizer.maximize(impatient, 9, q=3)
-    assert len(optimizer.x_) == 4 and len(optimizer.pending_) == 0
 
 
 def test_maximize_leaves_the_pending_points_of_others():

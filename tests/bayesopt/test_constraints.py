@@ -258,7 +258,14 @@ def test_ask_of_a_noisy_search_may_exceed_the_domain(model):
     assert len(optimizer.pending_) == 3
 
 
-def test_best_of_a_noisy_search_is_read_whatever_was_set_since():
+def test_best_of_a_noisy_search_follows_the_direction():
+    optimizer = search(JointProcess(noise=0.3), "mean", noisy=True, n_initial=2)
+    optimizer.tell([[0.1, 0.2], [0.5, 0.5], [0.9, 0.1]], [0.0, 2.0, -2.0])
+    optimizer.ask()
+    assert_allclose(optimizer.best_x_, [0.5, 0.5])
+    optimizer.direction = "minimize"  # before its first model
+    assert_allclose(optimizer.best_x_, [0.9, 0.1])
+    assert optimizer.best_value_ < 0
     optimizer = search(JointProcess(noise=0.3), "mean", noisy=True, n_initial=2)
     optimizer.tell([[0.1, 0.2], [0.5, 0.5], [0.9, 0.1]], [0.3, 1.0, 0.2])
     optimizer.ask()
@@ -268,16 +275,6 @@ def test_best_of_a_noisy_search_is_read_whatever_was_set_since():
     assert "best value" in repr(optimizer)
     with pytest.raises(ValueError, match="n_draws"):
         optimizer.ask()
-
-
-def test_best_of_a_noisy_search_follows_the_direction():
-    optimizer = search(JointProcess(noise=0.3), "mean", noisy=True, n_initial=2)
-    optimizer.tell([[0.1, 0.2], [0.5, 0.5], [0.9, 0.1]], [0.0, 2.0, -2.0])
-    optimizer.ask()
-    assert_allclose(optimizer.best_x_, [0.5, 0.5])
-    optimizer.direction = "minimize"  # before its first model
-    assert_allclose(optimizer.best_x_, [0.9, 0.1])
-    assert optimizer.best_value_ < 0
 
 
 # Seeds and warm starts

@@ -15,7 +15,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Matern
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.preprocessing import StandardScaler
 from surrogates import distance_threshold
 from tiers import slow_after
 
@@ -35,6 +35,7 @@ from skuq.networks import ArtificialInputs, NOMUNetwork, NOMUReadout
 from skuq.training import Training
 
 SQUARE = [(-1, 1)] * 2
+ABSOLUTE = UpperConfidenceBound(deviation="absolute")
 
 
 class TinyProcess(RegressorMixin, BaseEstimator):
@@ -163,16 +164,13 @@ def test_domain_measures_distances_in_sides():
         ({"maximizer": MultiStart(n_restarts=0)}, ValueError, "n_restarts"),
         ({"maximizer": MixedInteger(0)}, ValueError, "time_limit"),
         ({"maximizer": "milp"}, ValueError, "ucb"),
-        (
-            {"maximizer": "milp", "acquisition": "ucb", "output_constraints": {"a": abs}},
-            ValueError,
-            "cannot use `output_constraints`",
-        ),
-        ({"maximizer": "milp", "acquisition": "ucb", "objective": abs}, ValueError, "objective"),
-        (
-            {"maximizer": "milp", "acquisition": UpperConfidenceBound(deviation="absolute")},
-            ValueError,
-            "leave out `deviation`",
+        *(
+            ({"acquisition": "ucb", "maximizer": "milp", **settings}, ValueError, message)
+            for settings, message in [
+                ({"output_constraints": {"a": abs}}, "cannot use `output_constraints`"),
+                ({"objective": abs}, "objective"),
+                ({"acquisition": ABSOLUTE}, "leave out `deviation`"),
+            ]
         ),
         ({"objective": 3}, TypeError, "objective"),
         ({"n_draws": 1}, ValueError, "`n_draws` must be at least 2"),
@@ -259,11 +257,9 @@ TWO = [[0.0, 0.0], [0.1, 0.0]]
         ({}, lambda s: s.tell([0.0, 0.0], "high"), "numbers"),
         ({}, lambda s: s.tell(["a", 1], 1.0), r"`x` must be numbers. Got \['a', 1\]"),
         ({"integer": [0]}, lambda s: s.tell([0.5, 0.2], 1.0), "whole numbers"),
-        ({"objective": lambda y: y}, lambda s: s.tell([0.0, 0.0], [1.0, 2.0]), "make one number"),
-        (
-            {"objective": lambda y: y.sum()},
-            lambda s: s.tell(TWO, [[1.0], [2.0]]),
-            "make one number",
+        *(
+            ({"objective": objective}, lambda s: s.tell(TWO, [[1.0], [2.0]]), "make one number")
+            for objective in (lambda y: np.repeat(y, 2, axis=-1), lambda y: y.sum())
         ),
         ({"objective": total}, lambda s: s.tell(TWO, ["high", None]), "`y` must be numbers"),
         ({}, lambda s: s.ask(0), "`q`"),
@@ -432,8 +428,8 @@ def test_minimize_keeps_everything_when_interrupted():
 
     optimizer = search()
     with pytest.warns(UserWarning, match="Interrupted after 6 of 20"):
-        result = optimizer.minimize(impatient, 20)
-    assert len(result.values) == len(optimizer.x_) == 6
+        result = optimizer.minimize(impatient, 20, q=3)
+    assert len(result.values) == len(optimizer.x_) == 6 and len(optimizer.pending_) == 0
     assert len(optimizer.minimize(bowl, 1).values) == 7
 
 
@@ -464,16 +460,13 @@ def test_history_says_what_steps_took():
 # Surrogates
 
 
-def test_maximize_seeds_the_clone_of_every_step(recorder):
+def test_ask_seeds_the_clone_of_every_step(recorder):
     for _ in range(2):
         search(estimator=recorder, n_initial=2).maximize(bowl, 5)
     seeds = [seed for _, _, seed in recorder.fits]
     assert recorder.random_state is None
     assert seeds[:3] == seeds[3:]
     assert len(set(seeds)) == 3
-
-
-def test_ask_seeds_every_part_of_its_clone():
     model = make_pipeline(StandardScaler(), OutputwiseRegressor(TinyProcess()))
     seeds = []
     for _ in range(2):
@@ -522,8 +515,12 @@ def test_maximize_ends_when_the_domain_is_used_up():
     assert len(result.values) == 4
     assert "known" in result.message
     assert_array_equal(result.x, [1, 0])
-    with pytest.raises(ValueError, match="All but 0"):
+    with pytest.raises(ValueError, match="All but 0 points of the domain are known or pending"):
         optimizer.ask()
+    optimizer = search([(0, 1)] * 2, integer=[0, 1])
+    optimizer.ask(3)
+    with pytest.raises(ValueError, match="All but 1"):
+        optimizer.ask(2)
 
 
 @pytest.mark.parametrize(
@@ -648,9 +645,11 @@ def test_load_continues_bit_by_bit(tmp_path, settings):
 
     optimizer = search(**settings)
     optimizer.minimize(value, 7)
+    optimizer.ask(2)
     path = tmp_path / "search.skuq"
     optimizer.save(path)
     other = BayesianOptimizer.load(path, TinyProcess())
+    assert_array_equal(other.pending_, optimizer.pending_)
     assert_array_equal(other.ask(), optimizer.ask())
     assert_array_equal(other.ask(2), optimizer.ask(2))
     assert_array_equal(other.values_, optimizer.values_)
@@ -728,6 +727,9 @@ def test_load_refuses_other_files(tmp_path):
             BayesianOptimizer.load(tmp_path / name, TinyProcess())
     with pytest.raises(FileNotFoundError):
         BayesianOptimizer.load(tmp_path / "none.npz", TinyProcess())
+    search().save(tmp_path / "search.skuq")
+    with pytest.raises(FileFormatError, match="Read it with BayesianOptimizer.load of skuq"):
+        skuq.load(tmp_path / "search.skuq")
 
 
 @pytest.mark.parametrize(
@@ -760,12 +762,6 @@ def test_load_refuses_broken_states(tmp_path, name, value):
 
 
 # Whether it is of use
-
-
-def test_minimize_by_a_surrogate_of_logarithms():
-    surrogate = make_pipeline(FunctionTransformer(np.log10), StandardScaler(), TinyProcess())
-    optimizer = search([(1e-6, 1)], estimator=surrogate)
-    assert np.isfinite(optimizer.minimize(lambda x: (np.log10(x[0]) + 3) ** 2, 6).fun)
 
 
 def test_tell_takes_an_objective_that_raises_or_is_not_finite_for_a_failure():

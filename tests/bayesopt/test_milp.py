@@ -159,16 +159,12 @@ def fitted(rows, **settings):
 @pytest.mark.parametrize(
     "settings",
     slow_after(
-        3,
+        2,
         [
-            {
-                "network__hidden_units": (5, 4, 3),
-                "network__side_hidden_units": (6,),
-                "network__connect_layers": 2,
-            },
-            {"noise_std": "learned"},
+            {"network": NOMUNetwork((5, 4), (6,), connect_layers=2), "noise_std": "learned"},
             {"network": affine},
             {},
+            {"network": NOMUNetwork((5, 4, 3), (6,), connect_layers=2)},
             {"network__side_hidden_units": (4, 3, 3)},
             {"network__connect_layers": 0},
         ],
@@ -187,7 +183,7 @@ def test_readout_weights_say_what_the_model_predicts(rows, settings):
     assert_array_equal(minus, -mean)
     assert_array_equal(same, std)
     if "noise_std" in settings:  # the units of a frozen mean are not repeated
-        assert sum(len(bias) for _, bias in readout.hidden) == 2 * (5 + 4)
+        assert sum(len(bias) for _, bias in readout.hidden) == 5 + 4 + 6
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,6 @@ def test_to_frame(catalog):
     assert frame["a"].tolist() == [2, 3, 1]
     assert frame["best_epoch"].tolist() == [1, -1, 1]
     assert frame["message"][1] == "no luck"
-
-
-def test_to_frame_renames_decisions_with_the_name_of_a_column():
     configuration = {"score": 7, "message": "hello", "units": 8}
     (row,) = Catalog([TrialRecord(0, configuration, score=0.5)]).to_frame().to_dict("records")
     assert (row["score"], row["decision_score"], row["units"]) == (0.5, 7, 8)

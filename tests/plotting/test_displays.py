@@ -104,20 +104,16 @@ def test_display_draws_on_given_axes_and_opens_no_figure(name):
 
 
 @pytest.mark.parametrize("name", DRAW)
-def test_display_opens_one_figure_and_labels_it(name):
+def test_display_opens_a_figure_and_labels_it_in_the_users_style(name):
+    before = dict(plt.rcParams)
     display = DRAW[name][0]()
     assert plt.get_fignums() == [display.figure_.number]
     ax = display.ax_
     labelled = ax.get_xlabel() and ax.get_ylabel()
     assert labelled or name == "CatalogDisplay"  # its axes are labelled by ticks
     assert display.figure_.axes[0] is ax
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_plot_again_returns_itself_and_draws_the_same(name):
-    display = DRAW[name][0]()
     assert display.plot() is display
-    assert len(plt.get_fignums()) == 2
+    assert len(plt.get_fignums()) == 2 and dict(plt.rcParams) == before
 
 
 @pytest.mark.parametrize("name", DRAW)
@@ -133,13 +129,6 @@ def test_keywords_reach_the_artist_under_any_name(name, width):
     if colour:
         shown = found.get_color() if hasattr(found, "get_color") else found.get_facecolor()[0]
         assert colors.to_hex(shown) == "#123456"
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_no_global_style_is_touched(name):
-    before = dict(plt.rcParams)
-    DRAW[name][0]()
-    assert dict(plt.rcParams) == before
 
 
 def test_two_displays_on_the_same_axes_differ_and_share_a_legend():

@@ -132,13 +132,7 @@ def test_coverage_width_by_hand():
     assert_allclose(display.line_.get_ydata(), [0, 2, 4, 8])
     assert_allclose(np.ravel(display.marker_.get_data()), [2 / 3, 6])
     assert display.ax_.get_ylabel() == "mean width of intervals (m)"
-
-
-def test_coverage_width_has_no_mark_beyond_its_end():
     assert CoverageWidthDisplay.from_predictions([1.0], [0.0], [1.0]).marker_ is None
-
-
-def test_coverage_width_draws_nothing_with_a_wrong_mark():
     display = CoverageWidthDisplay.from_predictions([1.0], [0.0], [1.0])
     ax = display.ax_
     n_lines = len(ax.lines)
@@ -168,6 +162,9 @@ def test_retention_by_hand():
     retained = np.linspace(0, 1, 5)
     assert_allclose(np.interp(retained, *display.oracle_.get_data()), [0, 0, 0.5, 1, 2])
     assert_allclose(display.random_.get_ydata(), [0, 2])
+    display = RetentionDisplay.from_predictions([1.0, 2.0], [0.0, 0.0], [1.0, 2.0], bounds=False)
+    assert display.random_ is display.oracle_ is None
+    assert len(display.ax_.lines) == 1
 
 
 def test_retention_of_classifiers_counts_wrong_labels():
@@ -251,12 +248,6 @@ def test_later_displays_find_room_on_shared_axes(display):
     drawn = [line.get_ydata() for line in large.ax_.lines]
     drawn += [points.get_offsets()[:, 1] for points in large.ax_.collections]
     assert high > max(np.max(values) for values in drawn)
-
-
-def test_retention_of_many_models_without_bounds():
-    display = RetentionDisplay.from_predictions([1.0, 2.0], [0.0, 0.0], [1.0, 2.0], bounds=False)
-    assert display.random_ is display.oracle_ is None
-    assert len(display.ax_.lines) == 1
 
 
 def test_pit_histograms_on_shared_axes_are_seen_whole():

@@ -80,19 +80,13 @@ def test_the_share_of_training_is_no_decision():
     ]
 
 
-def test_search_history_keeps_outliers_as_triangles():
+def test_search_history_of_outliers_and_failures():
     display = SearchHistoryDisplay([1.0, 1.1, 1e9, 0.9, 1.2, 1.0]).plot()
     assert display.beyond_.get_xdata().tolist() == [2]
     assert display.ax_.get_ylim()[1] < 3
     assert display.failed_ is None
-
-
-def test_search_history_before_the_first_success_has_no_best():
     display = SearchHistoryDisplay([np.nan, 2.0, 3.0]).plot()
     assert display.line_.get_xdata().tolist() == [1, 2]
-
-
-def test_search_history_by_time_without_the_time_of_a_failed_trial():
     display = SearchHistoryDisplay([2.0, np.nan, 1.0], seconds=[3.0, np.nan, 4.0]).plot(by="time")
     assert display.line_.get_xdata().tolist() == [3, 3, 7]
 
@@ -315,21 +309,15 @@ def test_regret_of_the_mean_has_its_confidence_interval():
     assert display.ax_.get_ylabel() == "best value so far"
 
 
-def test_a_value_better_than_the_optimum_by_rounding_has_no_regret():
+def test_regret_of_few_seeds():
+    display = RegretDisplay.from_values({"a": [3.0, 1.0], "b": [2.0, 2.0, 1.5]})
+    assert display.bands_ == [] and len(display.lines_) == 2
     display = RegretDisplay.from_values({"a": [1.3, 0.3]}, optimum=0.1 + 0.2)
     assert_allclose(display.curves["a"], [[1.0, 0.0]])
     assert display.curves["a"].min() == 0
-
-
-def test_regret_names_the_range_of_numbers_of_seeds():
     values = {name: np.ones((n, 2)) for name, n in (("a", 3), ("b", 5), ("c", 9))}
     title = RegretDisplay.from_values(values).ax_.get_legend().get_title().get_text()
     assert title == "median of 3 to 9 seeds, band holds 50% of them"
-
-
-def test_regret_of_one_seed_has_no_band():
-    display = RegretDisplay.from_values({"a": [3.0, 1.0], "b": [2.0, 2.0, 1.5]})
-    assert display.bands_ == [] and len(display.lines_) == 2
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from numpy.testing import assert_allclose
 from slots import SPACE, DaskSlots, open_slots, processes, search
 
 from skuq import AutoDEUQRegressor
-from skuq.exceptions import SearchSpaceError, SlotsLostError
+from skuq.exceptions import SlotsLostError
 from skuq.search import RandomProposer
 
 pytestmark = pytest.mark.slow
@@ -309,29 +309,6 @@ def test_a_cluster_that_goes_away_ends_the_search(tmp_path):
     assert 1 <= len(records) < 20 and all(record.completed for record in records)
     closer.join()
     client.close()
-
-
-def test_what_cannot_be_sent_says_so(client):
-    lock = threading.Lock()
-    with pytest.raises(SearchSpaceError, match="cannot be sent to worker processes"):
-        search(DaskSlots(lambda configuration, seed: lock, client, 2))
-
-
-def test_two_searches_share_a_cluster(client, tmp_path):
-    folders, records = [tmp_path / "a", tmp_path / "b"], {}
-    for folder in folders:
-        folder.mkdir()
-
-    def run(folder):
-        records[folder.name] = search(DaskSlots(noted(folder, sleep=0.02), client, 2))
-
-    threads = [threading.Thread(target=run, args=(folder,)) for folder in folders]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert contents(records["a"]) == contents(records["b"])
-    assert all(r.completed for r in records["a"])
 
 
 @pytest.mark.smoke

@@ -181,8 +181,6 @@ def test_an_interrupt_keeps_what_has_finished():
         records = search(inline(Interrupted()), n_trials=20)
     assert len(records) == 3
 
-
-def test_an_interrupt_with_nothing_finished_is_an_interrupt():
     def evaluate(configuration, seed):
         raise KeyboardInterrupt
 
@@ -194,7 +192,7 @@ def kind_of(n_jobs, n_trials):
     return type(open_slots(Evaluate(), n_jobs, n_trials)).__name__
 
 
-def test_n_jobs_and_joblib_choose_the_slots():
+def test_n_jobs_and_joblib_choose_the_slots(monkeypatch):
     assert kind_of(None, 10) == "InlineSlots"
     assert kind_of(2, 10) == "ProcessSlots"
     assert open_slots(Evaluate(), 2, 1).n_slots == 1
@@ -204,6 +202,8 @@ def test_n_jobs_and_joblib_choose_the_slots():
         assert open_slots(Evaluate(), None, 10).n_slots == 3
     with joblib.parallel_config(backend="loky", n_jobs=2):
         assert kind_of(None, 10) == "ProcessSlots"
+    monkeypatch.setattr("skuq.search._slots._MAX_BYTES", 1)
+    assert kind_of(1, 3) == "ProcessSlots"
 
 
 @pytest.mark.parametrize("backend", ["loky", "threading"])
@@ -319,11 +319,6 @@ def test_what_cannot_be_sent_says_so():
     evaluate.lock = threading.Lock()
     with pytest.raises(SearchSpaceError, match="cannot be sent to worker processes.*n_jobs=1"):
         search(processes(evaluate, 2))
-
-
-def test_a_full_process_hands_its_trials_to_others(monkeypatch):
-    monkeypatch.setattr("skuq.search._slots._MAX_BYTES", 1)
-    assert kind_of(1, 3) == "ProcessSlots"
 
 
 def test_a_proposer_that_raises_does_not_lose_what_has_finished():

@@ -7,7 +7,7 @@ from heads import NomuHead, build_nomu
 from numpy.testing import assert_allclose
 from plans import draw_variables
 from tiers import slow_after
-from training_data import programs, train_member, train_stack
+from training_data import train_member, train_stack
 
 from skuq.backend import keras
 from skuq.tables import TrainingData
@@ -143,19 +143,6 @@ def test_members_of_a_stack_have_settings_of_their_own():
     assert abs(together[0].weights - together[1].weights).max() > 1e-3
 
 
-def test_names_of_settings_must_agree_in_a_stack():
-    recipes = [recipe(), recipe(loss_settings=SETTINGS[:2])]
-    with pytest.raises(ValueError, match="loss_settings"):
-        train_stack(network(), NomuHead(), recipes, data(), [1, 2], artificial=uniform)
-
-
-def test_one_more_row_uses_the_same_program():
-    train_member(network(), NomuHead(), recipe(), data(17), 1, artificial=uniform)
-    n_made = programs.n_made
-    train_member(network(), NomuHead(), recipe(), data(18), 1, artificial=uniform)
-    assert programs.n_made == n_made
-
-
 def test_draws_do_not_depend_on_how_a_run_is_cut(monkeypatch):
     whole, parts = Recorder(), Recorder()
     train_member(network(), NomuHead(), recipe(), data(), 1, artificial=whole)
@@ -182,8 +169,3 @@ def test_batch_statistics_are_those_of_rows_with_targets():
     )
     mean = next(value for value in far.state if value.shape == (2,))
     assert_allclose(mean, data().x.mean(axis=0), rtol=1e-5)
-
-
-def test_inputs_without_a_source_are_refused():
-    with pytest.raises(ValueError, match=r"n_artificial=9 needs `artificial`"):
-        train_member(network(), NomuHead(), recipe(), data(), 1)

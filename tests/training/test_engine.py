@@ -75,18 +75,6 @@ def test_global_random_state_is_neither_used_nor_changed():
     np.testing.assert_array_equal(one.weights, two.weights)
 
 
-def test_runtime_values_do_not_compile_again():
-    recipe = Recipe(batch_size=8, epochs=3)
-    train_member(network(7), GaussianHead(), recipe, data(), 1)
-    n_made = programs.n_made
-    for seed, n_train, rate, epochs in [(2, 40, 0.1, 3), (3, 38, 1e-4, 5), (4, 37, 0.01, 1)]:
-        recipe = Recipe(
-            batch_size=8, epochs=epochs, learning_rate=rate, early_stopping_patience=2 + seed
-        )
-        train_member(network(7), GaussianHead(), recipe, data(n_train, 19, seed), seed)
-    assert programs.n_made == n_made
-
-
 def test_threads_share_a_program_without_mixing_up():
     """Two threads on one cached program give what each gives alone."""
     recipe = Recipe(batch_size=4, epochs=30)
@@ -159,7 +147,7 @@ def test_first_weights_of_convolutions_follow_the_seed():
     np.testing.assert_array_equal(draw_variables(model, 1)[0], draw_variables(model, 1)[0])
 
 
-def test_convolutions_train_in_plain_graphs():
+def test_worth_xla_knows_convolutions_and_artificial_inputs():
     """XLA's own take about nine times as long on a CPU, however long the run."""
     model = sequential(
         (8, 8, 1),
@@ -170,10 +158,7 @@ def test_convolutions_train_in_plain_graphs():
     dense = network().to_json()
     assert _engine.worth_xla(dense, 10**6, 100, stops_early=False)
     assert not _engine.worth_xla(model.to_json(), 10**6, 100, stops_early=False)
-
-
-def test_steps_with_artificial_inputs_pay_for_xla_sooner():
-    """NOMU's default on a few rows: 1000 steps of four networks of two layers of 64 units."""
+    # NOMU's default on a few rows: 1000 steps of four networks of two layers of 64 units.
     few_rows = network().to_json(), 1000, 35_000
     assert _engine.worth_xla(*few_rows, stops_early=False, has_artificial=True)
     assert not _engine.worth_xla(*few_rows, stops_early=False)
@@ -219,9 +204,6 @@ def test_long_inputs_are_predicted_in_chunks():
     (raw,) = predict_members([member], x)
     some = [0, 2**16, 2**17 - 1]
     np.testing.assert_allclose(raw[some], predict_members([member], x[some])[0], rtol=1e-12)
-
-
-def test_long_inputs_of_several_draws_are_predicted_in_chunks():
     layers = keras.layers
     parts = [keras.Input((3,)), layers.Dense(6, activation="tanh"), layers.Dropout(0.5)]
     member = untrained(keras.Sequential([*parts, layers.Dense(2)]))

@@ -64,6 +64,15 @@ def test_stepped_numbers_become_choices():
     (width,) = KerasTunerSpace(stepped).decisions((3,), 2).architecture.decisions
     assert width == Categorical("width", (16, 32, 48, 64), default=16)
 
+    # Rounded steps once missed their own default; log steps of Int came as floats.
+    def stepped(hp, input_shape, n_outputs):
+        hp.Float("rate", 0.0, 1.0, step=0.1, default=0.3)
+        hp.Int("units", 4, 32, step=2, sampling="log")
+
+    rate, units = KerasTunerSpace(stepped).decisions((3,), 2).architecture.decisions
+    assert rate.default in rate.choices and abs(rate.default - 0.3) < 1e-12
+    assert units.choices == (4, 8, 16, 32) and all(isinstance(u, int) for u in units.choices)
+
 
 def test_default_training_is_the_papers():
     hyperparameters = KerasTunerSpace(build, max_batch_size=8).decisions((3,), 2).hyperparameters
@@ -108,25 +117,10 @@ def test_unknown_training_fields_say_which():
     space = KerasTunerSpace(build, lambda hp: {"learning_rte": 0.1})
     with pytest.raises(SearchSpaceError, match="learning_rte.*learning_rate"):
         MemberTrainer(space, data(), GaussianHead(), 2).recipe({})
-
-
-def test_a_space_that_raises_is_refused_before_the_search():
     with pytest.raises(SearchSpaceError, match="raised ZeroDivisionError: no such luck"):
         KerasTunerSpace(raises).decisions((3,), 2)
     with pytest.raises(SearchSpaceError, match="must return a dict. Got int"):
         KerasTunerSpace(build, lambda hp: 3).decisions((3,), 2)
-
-
-def test_steps_of_floats_and_logarithmic_steps():
-    """Rounded steps once missed their own default; log steps of Int came as floats."""
-
-    def stepped(hp, input_shape, n_outputs):
-        hp.Float("rate", 0.0, 1.0, step=0.1, default=0.3)
-        hp.Int("units", 4, 32, step=2, sampling="log")
-
-    rate, units = KerasTunerSpace(stepped).decisions((3,), 2).architecture.decisions
-    assert rate.default in rate.choices and abs(rate.default - 0.3) < 1e-12
-    assert units.choices == (4, 8, 16, 32) and all(isinstance(u, int) for u in units.choices)
 
 
 def unregistered():

@@ -8,10 +8,6 @@ from skuq.backend import keras
 from skuq.training import Recipe
 
 
-def test_constant_rates():
-    np.testing.assert_array_equal(Recipe().rate_factors(3, 4, 100), np.ones(4))
-
-
 def test_cosine_and_exponential_are_keras_own():
     schedules = keras.optimizers.schedules
     steps = np.arange(50)
@@ -32,11 +28,12 @@ def test_cosine_and_exponential_are_keras_own():
         assert_allclose(np.concatenate(parts), expected, rtol=1e-5)
 
 
-def test_warmup_rises_linearly_from_the_first_step_on():
+def test_rate_factors_of_a_warmup_and_of_constant_rates():
     factors = Recipe(warmup=0.2, schedule="cosine").rate_factors(0, 50, 50)
     assert_allclose(factors[:10], np.arange(1, 11) / 10)
     assert factors.argmax() in (9, 10) and (np.diff(factors[10:]) < 0).all()
     assert factors[-1] < 0.02
+    np.testing.assert_array_equal(Recipe().rate_factors(3, 4, 100), np.ones(4))
 
 
 def test_cycles_of_realmlp():

@@ -201,7 +201,8 @@ def test_seeds_and_settings_share_one_program():
         (0.1, 1e-5, "exponential", 44),
         (1e-4, 0.1, "constant", 43),
     ):
-        recipe = Recipe(batch_size=8, epochs=3, learning_rate=rate, l2=l2, schedule=schedule)
+        settings = {"schedule": schedule, "early_stopping_patience": n_train % 10}
+        recipe = Recipe(batch_size=8, epochs=3, learning_rate=rate, l2=l2, **settings)
         # Layers have other names each time: a program knows none.
         train_stack(plain(), HEAD, recipe, make_data(n_train, 19), [4, 5, 6])
     assert programs.n_made == n_made
@@ -213,6 +214,7 @@ def test_seeds_and_settings_share_one_program():
         ([Recipe(epochs=2), Recipe(epochs=3)], "must have the same `epochs`"),
         ([Recipe("sgd"), Recipe("adam")], "must have the same `optimizer`"),
         ([Recipe(dropout=0.1), Recipe()], "have a `dropout`, or none"),
+        ([Recipe(loss_settings=(("crps", 0.5),)), Recipe()], "loss_settings"),
         ([Recipe()] * 3, r"one entry for each seed \(2\). Got 3"),
     ],
 )
