@@ -48,6 +48,9 @@ def test_progress_writes_each_step_once_to_a_pipe(capsys, clock):
         "search: 2 of 3 trials, best NLL -0.5, failed 0, 00:10 left (trial 1: fine)",
         "search: 3 of 3 trials, best NLL -1.5, failed 0 (trial 2: fine)",
     ]
+    fields = {"verbose": 1, "total": 100, "seconds_left": lambda: 1030 - clock.now}
+    run(2, clock, 10, **fields)
+    assert "00:20 left" in capsys.readouterr().err.splitlines()[0]
 
 
 def test_progress_goes_to_the_log_by_default(capsys, caplog, clock):
@@ -91,12 +94,6 @@ def test_progress_shows_a_bar_before_a_first_step_that_takes_long(capsys, monkey
     time.sleep(0.1)
     assert capsys.readouterr().err.count("search") <= 1  # the end of the first bar
     assert threading.active_count() <= n_threads
-
-
-def test_progress_counts_a_limit_of_time(capsys, clock):
-    fields = {"verbose": 1, "total": 100, "seconds_left": lambda: 1030 - clock.now}
-    run(2, clock, 10, **fields)
-    assert "00:20 left" in capsys.readouterr().err.splitlines()[0]
 
 
 def test_progress_shows_no_bar_for_a_short_limit_of_time(capsys, clock, terminal):

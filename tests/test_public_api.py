@@ -4,7 +4,6 @@ import importlib
 import inspect
 
 import pytest
-
 from test_layout import RANKS
 
 import skuq

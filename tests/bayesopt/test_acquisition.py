@@ -2,9 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
@@ -72,19 +69,6 @@ def test_upper_confidence_bound_of_normals(normals):
     assert_allclose(absolute, exact, atol=3e-3)
     assert_allclose(PosteriorUncertainty()(np, normals, None), SIGMA, rtol=1e-9)
     assert_allclose(PosteriorMean()(np, normals, None), MU, atol=1e-12)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.999])
-@given(unit=arrays(float, (7, 3), elements=st.floats(0, 1)), eps=st.floats(1e-3, 10))
-def test_leaky_improvement_meets_theorem_1(share, unit, eps):
-    """With values and best in [a, b] and delta < eps / (b - a) they differ by less than eps."""
-    a, b = -2.0, 3.0
-    values, best = a + (b - a) * unit[:, :2], a + (b - a) * unit[0, 2]
-    delta = share * min(1.0, eps / (b - a))
-    leaky = LeakyExpectedImprovement(delta)
-    assert (np.abs(leaky(np, values, best) - ExpectedImprovement()(np, values, best)) < eps).all()
-    # The bound is attained: for a certain value a and best b the improvement is 0.
-    assert_allclose(leaky(np, np.full((5, 1), a), b), -delta * (b - a))
 
 
 def test_leaky_improvement_of_batches_is_the_printed_sum(global_random_seed):

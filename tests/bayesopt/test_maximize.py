@@ -66,6 +66,17 @@ def test_minimize_batch_finds_what_scipy_finds_from_each_start():
     result = _maximize.minimize_batch(rosenbrock, starts, max_rounds=500)
     assert_allclose(result.x, 0.75, atol=1e-3)  # (1, 1), for every start
     assert result.value.max() < 1e-6
+    sizes = []
+
+    def counted(x):
+        sizes.append(len(x))
+        return rosenbrock(x)
+
+    starts = np.random.RandomState(0).uniform(size=(40, 2))
+    result = _maximize.minimize_batch(counted, starts, max_rounds=30, survivors={3: 5})
+    assert sizes[:3] == [40, 40, 40]
+    assert max(sizes[3:]) <= 5
+    assert result.n_rows == sum(sizes)
 
 
 def test_minimize_batch_keeps_bounds_and_drops_starts_of_no_value():
@@ -81,20 +92,6 @@ def test_minimize_batch_keeps_bounds_and_drops_starts_of_no_value():
     assert result.value[0] == np.inf
     assert_array_equal(result.x[0], starts[0])
     assert_allclose(result.x[1:], np.tile([1.0, 0.3, 0.0], (8, 1)), atol=1e-5)
-
-
-def test_minimize_batch_evaluates_only_the_survivors():
-    sizes = []
-
-    def counted(x):
-        sizes.append(len(x))
-        return rosenbrock(x)
-
-    starts = np.random.RandomState(0).uniform(size=(40, 2))
-    result = _maximize.minimize_batch(counted, starts, max_rounds=30, survivors={3: 5})
-    assert sizes[:3] == [40, 40, 40]
-    assert max(sizes[3:]) <= 5
-    assert result.n_rows == sum(sizes)
 
 
 @pytest.mark.parametrize(

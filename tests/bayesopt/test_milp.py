@@ -156,15 +156,18 @@ def fitted(rows, **settings):
     return model.set_params(**settings).fit(*rows)
 
 
+CONNECTED = {"network__side_hidden_units": (6,), "network__connect_layers": 2}
+
+
 @pytest.mark.parametrize(
     "settings",
     slow_after(
         2,
         [
-            {"network": NOMUNetwork((5, 4), (6,), connect_layers=2), "noise_std": "learned"},
+            {**CONNECTED, "noise_std": "learned"},
             {"network": affine},
             {},
-            {"network": NOMUNetwork((5, 4, 3), (6,), connect_layers=2)},
+            {**CONNECTED, "network__hidden_units": (5, 4, 3)},
             {"network__side_hidden_units": (4, 3, 3)},
             {"network__connect_layers": 0},
         ],

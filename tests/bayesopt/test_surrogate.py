@@ -116,9 +116,6 @@ def test_outputwise_is_one_regressor_a_column():
         assert_allclose(mean[:, j], own_mean, rtol=1e-10)
         assert_allclose(std[:, j], own_std, rtol=1e-6)
     assert_array_equal(model.predict(NEW), mean)
-
-
-def test_outputwise_knows_the_names_of_columns():
     frame = pd.DataFrame(X, columns=["a", "b"])
     model = OutputwiseRegressor(gaussian_process()).fit(frame, Y)
     assert model.feature_names_in_.tolist() == ["a", "b"]

@@ -120,7 +120,7 @@ def test_select_by_likelihood_refuses(arguments, message):
         select_by_likelihood(*arguments)
 
 
-def test_select_by_likelihood_use_best_ignores_undefined_rows():
+def test_select_by_likelihood_use_best_ignores_undefined_and_weightless_rows():
     rng = np.random.default_rng(0)
     log_likelihood = np.log(rng.uniform(0.3, 0.9, size=(30, 200)))
     undefined = np.log(rng.uniform(0.9, 0.99, size=(1, 200)))
@@ -130,6 +130,13 @@ def test_select_by_likelihood_use_best_ignores_undefined_rows():
     assert (
         select_by_likelihood(both, 12, use_best=True).indices.tolist() == without.indices.tolist()
     )
+    likelihood = np.random.default_rng(0).normal(size=(6, 120))
+    weight = np.repeat([1.0, 0.0], 60)
+    chosen = select_by_likelihood(likelihood, 5, use_best=True, sample_weight=weight)
+    expected = select_by_likelihood(likelihood[:, :60], 5, use_best=True)
+    assert_array_equal(chosen.indices, expected.indices)
+    weight[1:] = 0.0  # all of the weight is in one fold
+    assert len(select_by_likelihood(likelihood, 5, use_best=True, sample_weight=weight)) == 5
 
 
 def test_select_by_likelihood_use_best_keeps_versions_of_rows_together():
@@ -144,13 +151,17 @@ def test_select_by_likelihood_use_best_keeps_versions_of_rows_together():
     assert len(select_by_likelihood(five, 20, use_best=True)) < size
 
 
-def test_select_by_likelihood_use_best_takes_fewer_where_more_harm():
+def test_select_by_likelihood_use_best_takes_fewer_of_many_rows():
     """Three good candidates and many that say little: more than three only dilute."""
     rng = np.random.default_rng(0)
     good = np.log(rng.uniform(0.5, 0.99, size=(3, 400)))
     bad = np.log(rng.uniform(0.05, 0.2, size=(20, 400)))
     chosen = select_by_likelihood(np.concatenate([bad, good]), 10, use_best=True)
     assert sorted(chosen.indices) == [20, 21, 22]
+    log_likelihood = np.log(np.stack([np.full(200, 0.9), np.full(200, 0.1), np.full(200, 0.2)]))
+    assert select_by_likelihood(log_likelihood, 3, use_best=True).indices.tolist() == [0, 2]
+    few = log_likelihood[:, :49]
+    assert len(select_by_likelihood(few, 3, use_best=True)) == 3
 
 
 def test_select_by_likelihood_use_best_is_judged_on_other_rows():
@@ -164,13 +175,6 @@ def test_select_by_likelihood_use_best_is_judged_on_other_rows():
     assert size > int(np.argmin(path)) + 1  # averaging more noise is better
 
 
-def test_select_by_likelihood_use_best_keeps_two_and_needs_rows():
-    log_likelihood = np.log(np.stack([np.full(200, 0.9), np.full(200, 0.1), np.full(200, 0.2)]))
-    assert select_by_likelihood(log_likelihood, 3, use_best=True).indices.tolist() == [0, 2]
-    few = log_likelihood[:, :49]
-    assert len(select_by_likelihood(few, 3, use_best=True)) == 3
-
-
 @pytest.mark.parametrize("method", SELECTORS)
 @pytest.mark.parametrize("size", [2, 5])
 def test_select_by_takes_use_best_with_every_method_and_several_outputs(method, size):
@@ -179,13 +183,3 @@ def test_select_by_takes_use_best_with_every_method_and_several_outputs(method, 
     chosen = select_by([error], np.square, size, method, use_best=True)
     assert 1 <= len(chosen) <= size
     assert_allclose(chosen.weights.sum(), 1)
-
-
-def test_select_by_likelihood_use_best_ignores_rows_without_weight():
-    likelihood = np.random.default_rng(0).normal(size=(6, 120))
-    weight = np.repeat([1.0, 0.0], 60)
-    chosen = select_by_likelihood(likelihood, 5, use_best=True, sample_weight=weight)
-    expected = select_by_likelihood(likelihood[:, :60], 5, use_best=True)
-    assert_array_equal(chosen.indices, expected.indices)
-    weight[1:] = 0.0  # all of the weight is in one fold
-    assert len(select_by_likelihood(likelihood, 5, use_best=True, sample_weight=weight)) == 5

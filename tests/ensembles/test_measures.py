@@ -70,19 +70,6 @@ def test_diversity_score_by_hand():
     assert given == {**expected, "ck-formula-1": 0.0}
 
 
-def test_diversity_score_formula_1_by_hand():
-    # Ten rows: N11 = 2, N10 = 3, N01 = 1, N00 = 4, so 2 (N11 N00 - N01 N10) = 2 (8 - 3) = 10.
-    first = [1, 1, 1, 1, 1, 0, 0, 0, 0, 0]
-    second = [1, 1, 0, 0, 0, 1, 0, 0, 0, 0]
-    right = np.array([first, second, first], dtype=bool)
-    # Formula 1: (2 + 3)(1 + 4) + (2 + 1)(3 + 4) = 46. Cohen: (2 + 3)(3 + 4) + (2 + 1)(1 + 4) = 50.
-    assert_allclose(diversity_score(right[:2], measure="ck-formula-1"), 10 / 46)
-    assert_allclose(diversity_score(right[:2], measure="ck"), 10 / 50)
-    # The score of three models is the mean over pairs (Formula 4); two models are equal here.
-    team = diversity_score(right, measure="ck-formula-1")
-    assert_allclose(team, (10 / 46 + 10 / 46 + 1) / 3)
-
-
 @pytest.mark.parametrize("on", ["correctness", "labels"])
 def test_diversity_score_kappas_equal_other_libraries(on, global_random_seed):
     rng = np.random.default_rng(global_random_seed)

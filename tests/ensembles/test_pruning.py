@@ -109,18 +109,12 @@ def test_select_teams_averages_probabilities(weights, global_random_seed):
         assert_allclose(served, (mean.argmax(axis=1) == y).mean(), atol=1e-12)
 
 
-def test_select_teams_breaks_ties_of_soft_votes_as_argmax():
-    y = np.array([0, 1])
-    proba = np.array([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]])
-    assert select_teams(proba, y).teams_["accuracy"].tolist() == [0.5]
-
-
 def accuracies_of_teams(labels, y, **settings):
     table = select_teams(labels, y, filters=(), **settings).teams_
     return dict(zip(table["team"], table["accuracy"]))
 
 
-def test_select_teams_breaks_ties_of_weighted_votes_for_the_most_accurate():
+def test_select_teams_breaks_ties_of_votes():
     # Right on 3, 5 and 8 of 10 rows, the third wherever the others are: 3 + 5 against 8 is a tie.
     y = np.zeros(10, int)
     labels = (np.repeat([[3], [5], [8]], 10, axis=1) <= np.arange(10)).astype(int)
@@ -132,6 +126,9 @@ def test_select_teams_breaks_ties_of_weighted_votes_for_the_most_accurate():
     assert_allclose(chosen.weights_, [3 / 11, 8 / 11])
     assert_allclose(chosen.selection.weights, chosen.weights_)
     assert_allclose(select_teams(labels, y, filters=()).weights_, 1 / 2)
+    y = np.array([0, 1])
+    proba = np.array([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]])
+    assert select_teams(proba, y).teams_["accuracy"].tolist() == [0.5]
 
 
 @pytest.mark.parametrize("weights", [None, "accuracy"])
@@ -301,16 +298,13 @@ def test_select_teams_serves_something_whatever_the_pool(n_models, n_samples, se
     assert (scored["hq"].abs() <= 1 + 1e-9).all()
 
 
-def test_select_teams_of_identical_models():
+def test_select_teams_of_identical_and_of_perfect_models():
     y = np.array([0, 1, 0, 1])
     labels = np.array([[0, 1, 1, 1]] * 4)
     chosen = select_teams(labels, y)
     assert chosen.selected_ == (0, 1)
     assert set(chosen.teams_["hq"]) == {1.0}
     assert all(reason.startswith("kmeans skipped") for reason in chosen.teams_["reason"])
-
-
-def test_select_teams_does_not_count_a_perfect_model_against_its_teams():
     proba, y = pool(0)
     labels = np.concatenate([[y], proba.argmax(axis=2)])
     chosen = select_teams(labels, y)

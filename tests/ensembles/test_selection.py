@@ -118,6 +118,9 @@ def test_select_greedy_of_large_targets_and_of_equal_outputs():
         other = select_greedy(*same, 4)
         np.testing.assert_array_equal(one.indices, other.indices)
         assert_allclose(one.loss, other.loss, rtol=1e-6)
+    scales = 1.0, np.ones(4), ONES
+    broad = [select_greedy(np.zeros(4), LOC, scale, 2).loss for scale in scales]
+    assert broad[0] == broad[1] == broad[2]
 
 
 def test_select_best_takes_the_best_singles(global_random_seed):
@@ -194,9 +197,3 @@ ONES = np.ones_like(LOC)
 def test_select_refuses(select, arguments, settings, message):
     with pytest.raises(ValueError, match=message):
         select(*arguments, **settings)
-
-
-def test_select_greedy_broadcasts_scale():
-    scales = 1.0, np.ones(4), ONES
-    broad = [select_greedy(np.zeros(4), LOC, scale, 2).loss for scale in scales]
-    assert broad[0] == broad[1] == broad[2]

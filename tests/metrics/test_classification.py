@@ -1,17 +1,30 @@
+"""Scores of classifiers, of members, and of rejected rows."""
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy import stats
+from scipy import integrate, stats
+from scipy.spatial.distance import pdist
 from sklearn.calibration import calibration_curve
-from sklearn.metrics import brier_score_loss
+from sklearn.metrics import auc, brier_score_loss, log_loss
 
 from skuq.metrics import (
+    aurc_loss,
+    average_member_nll_loss,
     brier_loss,
     classwise_ece_loss,
+    disagreement_score,
     ece_loss,
+    ensemble_nll_loss,
+    error_retention_curve,
+    mutual_information,
+    ood_auroc_score,
+    oracle_nll_loss,
     predictive_entropy,
     reliability_curve,
+    retention_auc,
 )
+from skuq.predictive import CategoricalMixture
 
 
 def draw(seed, n=200, n_classes=4):
@@ -103,3 +116,117 @@ def test_ece_is_the_gap_of_its_reliability_curve(strategy, global_random_seed):
     _, confidence, accuracy, share = reliability_curve(y, proba, **settings)
     gap = np.nansum(share * np.abs(accuracy - confidence)) / share.sum()
     assert_allclose(ece_loss(y, proba, **settings), gap)
+
+
+def draw_members(seed, n_members=3, n=50, n_classes=4):
+    rng = np.random.default_rng(seed)
+    return rng.integers(n_classes, size=n), rng.dirichlet(np.ones(n_classes), (n_members, n))
+
+
+def test_members_losses_are_sklearns(global_random_seed):
+    y, members = draw_members(global_random_seed)
+    weights, rows = np.array([0.5, 0.3, 0.2]), np.random.default_rng(1).uniform(size=50)
+    alone = [log_loss(y, proba, sample_weight=rows) for proba in members]
+    average = average_member_nll_loss(y, members, weights, sample_weight=rows)
+    assert_allclose(average, weights @ alone)
+    mean = np.tensordot(weights, members, axes=1)
+    expected = log_loss(y, mean, sample_weight=rows)
+    assert_allclose(ensemble_nll_loss(y, members, weights, sample_weight=rows), expected)
+    best = members[members[:, np.arange(50), y].argmax(axis=0), np.arange(50)]
+    expected = log_loss(y, best, sample_weight=rows)
+    assert_allclose(oracle_nll_loss(y, members, sample_weight=rows), expected)
+
+
+def test_members_probability_0_is_cut_off_as_sklearn_does():
+    members = np.array([[[0.0, 1.0]], [[0.0, 1.0]]])
+    expected = log_loss([0], members[0], labels=[0, 1])
+    for loss in (oracle_nll_loss, ensemble_nll_loss, average_member_nll_loss):
+        assert_allclose(loss([0], members, labels=[0, 1]), expected)
+
+
+def test_members_disagreement_is_the_mean_hamming_distance(global_random_seed):
+    _, members = draw_members(global_random_seed, n_members=5)
+    labels = members.argmax(axis=2)
+    expected = pdist(labels, "hamming").mean()
+    assert_allclose(disagreement_score(members), expected)
+    assert_allclose(disagreement_score(np.array(list("abcd"))[labels]), expected)
+    weight = np.random.default_rng(0).uniform(size=50)
+    expected = pdist(labels, "hamming", w=weight).mean()
+    assert_allclose(disagreement_score(labels, sample_weight=weight), expected)
+
+
+def test_members_mutual_information_is_the_epistemic_part(global_random_seed):
+    _, members = draw_members(global_random_seed)
+    weights = np.array([0.5, 0.3, 0.2])
+    expected = CategoricalMixture(members, weights).uncertainty().epistemic
+    assert_allclose(mutual_information(members, weights), expected)
+
+
+def test_members_that_nearly_agree_are_told_apart():
+    # To second order sum_c var_c / (2 p_c), with variances of 1e-12.
+    members = 0.5 + 1e-6 * np.array([[[1, -1]], [[-1, 1]]])
+    assert_allclose(mutual_information(members), 2e-12, rtol=1e-4)
+
+
+def draw_retention(seed, n=40):
+    rng = np.random.default_rng(seed)
+    uncertainty = rng.uniform(size=n)
+    return uncertainty * rng.exponential(size=n), uncertainty
+
+
+def test_retention_curve_by_hand():
+    curve = error_retention_curve([3.0, 1.0, 2.0, 2.0], [0.9, 0.1, 0.5, 0.2])
+    assert_allclose(curve, ([0, 0.25, 0.5, 0.75, 1], [0, 0.25, 0.75, 1.25, 2]))
+
+
+def test_retention_area_is_sklearns_under_the_curve(global_random_seed):
+    errors, uncertainty = draw_retention(global_random_seed)
+    curve = error_retention_curve(errors, uncertainty)
+    assert_allclose(retention_auc(errors, uncertainty), auc(*curve))
+
+
+def test_retention_aurc_is_the_integral_of_the_risk(global_random_seed):
+    errors, uncertainty = draw_retention(global_random_seed)
+    retained, error = error_retention_curve(errors, uncertainty)
+
+    def risk(r):
+        return np.interp(r, retained, error) / r
+
+    pieces = [integrate.quad(risk, a, b, epsabs=1e-12)[0] for a, b in zip(retained, retained[1:])]
+    assert_allclose(aurc_loss(errors, uncertainty), sum(pieces), rtol=1e-8)
+
+
+@pytest.mark.parametrize("area", [retention_auc, aurc_loss])
+def test_retention_ties_are_an_average_over_orders(area):
+    rng = np.random.default_rng(0)
+    errors, uncertainty = rng.exponential(size=12), np.repeat([1.0, 2.0, 3.0], 4)
+    orders = [area(errors, uncertainty + 1e-9 * rng.uniform(size=12)) for _ in range(4000)]
+    assert_allclose(area(errors, uncertainty), np.mean(orders), rtol=1e-2)
+
+
+def test_retention_what_is_ranked_best_and_worst():
+    errors, _ = draw_retention(0)
+    mean = errors.mean()
+    nothing = np.ones(len(errors))
+    assert_allclose(retention_auc(errors, nothing), mean / 2)
+    assert_allclose(aurc_loss(errors, nothing), mean)
+    for area in (retention_auc, aurc_loss):
+        best, worst = area(errors, errors), area(errors, -errors)
+        assert best < area(errors, nothing) < worst
+        assert area(0 * errors, errors) == 0
+        assert area([2.0], [0.3]) == area([2.0], [-5.0])
+
+
+def test_retention_tiny_weights_beside_huge_ones_do_no_harm():
+    assert_allclose(aurc_loss([1.0, 5.0, 3.0], [1, 2, 3], sample_weight=[1, 1e-30, 1e-30]), 1.0)
+
+
+def test_retention_ood_is_the_mann_whitney_statistic(global_random_seed):
+    rng = np.random.default_rng(global_random_seed)
+    inside, outside = rng.integers(6, size=30), rng.integers(2, 8, size=20)  # with ties
+    expected = stats.mannwhitneyu(outside, inside).statistic / 600
+    assert_allclose(ood_auroc_score(inside, outside), expected)
+    assert ood_auroc_score([0.0], [1.0]) == 1
+    assert ood_auroc_score([1.0, 1.0], [1.0]) == 0.5
+    weighted = ood_auroc_score([0.0, 2.0], [1.0], sample_weight=[3, 1, 1])
+    assert_allclose(weighted, 0.75)

@@ -21,6 +21,9 @@ def test_coverage_by_group_by_hand():
     assert labels.tolist() == ["b", "a"]
     assert_allclose(coverage, [2 / 3, 1 / 2])
     assert_array_equal(counts, [3, 2])
+    labels = pd.Series(2**60 + np.arange(4) % 2, dtype="Int64")
+    found, _, counts = coverage_by_group(np.zeros(4), -np.ones(4), np.ones(4), labels)
+    assert found.tolist() == [2**60, 2**60 + 1] and counts.tolist() == [2, 2]
 
 
 def test_coverage_curve_by_hand():
@@ -60,13 +63,6 @@ def test_worst_slab_is_the_worst_of_all_runs(n_values, min_share, seed):
     assert found in [inside[judged[k]].mean() for k in worst]
 
 
-def test_worst_slab_without_rows_to_judge_is_nan():
-    X = np.arange(20.0)[:, None]
-    order = np.random.RandomState(0).permutation(20)
-    y = np.where(np.arange(20) == order[0], 5.0, 0.0)  # the only row outside is in the first half
-    assert np.isnan(worst_slab_coverage(y, y * 0 - 1, y * 0 + 1, X, n_directions=0, random_state=0))
-
-
 def test_worst_slab_finds_what_is_not_covered_and_nothing_else():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2000, 3))
@@ -77,6 +73,10 @@ def test_worst_slab_finds_what_is_not_covered_and_nothing_else():
     assert 0.8 < fair < 0.95
     skewed = worst_slab_coverage(y, -np.full(2000, np.inf), high - 2 * off, X, random_state=0)
     assert skewed < 0.4
+    X = np.arange(20.0)[:, None]
+    order = np.random.RandomState(0).permutation(20)
+    y = np.where(np.arange(20) == order[0], 5.0, 0.0)  # the only row outside is in the first half
+    assert np.isnan(worst_slab_coverage(y, y * 0 - 1, y * 0 + 1, X, n_directions=0, random_state=0))
 
 
 def test_neighbor_distance_by_hand():
@@ -121,9 +121,3 @@ def test_epistemic_score_tells_rows_apart():
     assert ood_auroc_score(score[:2], score[2:]) == 1
     certain = CategoricalMixture(np.array([[[1.0, 0.0]], [[0.0, 1.0]]]))
     assert_allclose(epistemic_score(certain), np.log(2))
-
-
-def test_large_nullable_labels_stay_different():
-    labels = pd.Series(2**60 + np.arange(4) % 2, dtype="Int64")
-    found, _, counts = coverage_by_group(np.zeros(4), -np.ones(4), np.ones(4), labels)
-    assert found.tolist() == [2**60, 2**60 + 1] and counts.tolist() == [2, 2]

@@ -50,20 +50,6 @@ def rows_of(network, n=11, lead=()):
 # Layers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("factorized", [False, True])
-def test_dense_is_that_of_keras(factorized):
-    layer = Dense(4, 3, "gelu", factorized)
-    weights = layer.draw(np.random.default_rng(0))
-    weights[1] = np.array([0.1, -0.2, 0.3])
-    assert [part.shape for part in weights] == layer.shapes
-    kernel = weights[0] * weights[2] if factorized else weights[0]
-    keras_layer = layers.Dense(3, activation="gelu", dtype="float64")
-    keras_layer.build((None, 4))
-    keras_layer.set_weights([kernel, weights[1]])
-    x = np.random.default_rng(1).normal(size=(5, 4))
-    assert_allclose(layer(ARRAYS, weights, x), numpy_of(keras_layer(x)), rtol=1e-6, atol=1e-7)
-
-
 def test_factorisation_leaves_the_first_kernel_as_it_is():
     plain, factorized = (
         Dense(200, 100),

@@ -158,8 +158,6 @@ def test_plans_do_not_hang_on_names():
     assert make_plan(one.to_json()) == make_plan(two.to_json())
     assert hash(make_plan(one.to_json())) == hash(make_plan(two.to_json()))
 
-
-def test_names_do_not_matter_and_values_do():
     def network(name, activation):
         return keras.Sequential(
             [keras.Input((3,)), layers.Dense(2, activation=activation, name=name)]

@@ -1,12 +1,15 @@
-"""`build_tabular`: the order of its layers, and the effect of its settings."""
+"""Networks for tables: their layers in order, the space, and the recipe of its defaults."""
+
+import math
 
 import numpy as np
 import pytest
 import threadpoolctl
 from numpy.testing import assert_allclose, assert_array_equal
-from plans import bin_edges, draw_variables, make_plan
+from plans import bin_edges, class_recipes, draw_variables, make_plan
+from training_data import MemberTrainer
 
-from skuq.networks import GaussianHead, build_mlp, build_tabular
+from skuq.networks import GaussianHead, Space, TabularSpace, build_mlp, build_tabular
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, predict_members, train
 
@@ -40,7 +43,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_has_a_plan(name):
+def test_build_tabular_every_variant_has_a_plan(name):
     model = build_tabular((6,), 6, hidden_units=(8, 8), **VARIANTS[name])
     plan = make_plan(model.to_json())
     assert [w.shape for w in plan.weights] == [tuple(v.shape) for v in model.trainable_variables]
@@ -48,7 +51,7 @@ def test_every_variant_has_a_plan(name):
     assert model.count_params() >= sum(np.prod(w.shape) for w in plan.weights)
 
 
-def test_layers_stand_in_their_order():
+def test_build_tabular_layers_stand_in_their_order():
     model = build_tabular(
         (6,), 2, hidden_units=(8, 8), categories=CODES, embedding="periodic", dropout=0.1,
         residual=True, n_copies=2,
@@ -60,7 +63,7 @@ def test_layers_stand_in_their_order():
     assert names(model) == expected
 
 
-def test_embeddings_take_the_numeric_columns():
+def test_build_tabular_embeddings_take_the_numeric_columns():
     """Embeddings get columns by position in the input, and no codes."""
     model = build_tabular((6,), 1, categories=CODES, embedding="periodic", hidden_units=())
     layer = model.get_layer("embedding")
@@ -80,12 +83,12 @@ def test_embeddings_take_the_numeric_columns():
     assert np.abs(np.diff(outputs(some, x=steps), n=2, axis=0)).max() > 1e-6
 
 
-def test_only_codes_leave_nothing_to_embed():
+def test_build_tabular_only_codes_leave_nothing_to_embed():
     model = build_tabular((2,), 1, categories={0: 3, 1: 5}, embedding="periodic")
     assert "embedding" not in names(model)
 
 
-def test_residual_layers_add_what_came_in():
+def test_build_tabular_residual_layers_add_what_came_in():
     plain = build_tabular((6,), 1, hidden_units=(8, 8), activation="relu")
     residual = build_tabular((6,), 1, hidden_units=(8, 8), activation="relu", residual=True)
     _, w1, b1, _, w2, b2, _, w3, b3 = make_plan(plain.to_json()).split(
@@ -100,12 +103,12 @@ def test_residual_layers_add_what_came_in():
 
 
 @pytest.mark.parametrize("settings", [{}, {"n_copies": 2}])
-def test_linear_networks_start_at_zero(settings):
+def test_build_tabular_linear_networks_start_at_zero(settings):
     assert not outputs(build_tabular((6,), 2, hidden_units=(), **settings)).any()
     assert outputs(build_tabular((6,), 2, hidden_units=(8,), **settings)).all()
 
 
-def test_copies_do_not_hear_of_each_other():
+def test_build_tabular_copies_do_not_hear_of_each_other():
     """Weights of one copy change only the outputs of that copy."""
     model = build_tabular((6,), 6, hidden_units=(8, 8), n_copies=3)
     plan = make_plan(model.to_json())
@@ -122,7 +125,7 @@ def test_copies_do_not_hear_of_each_other():
     assert np.abs(after[:, 2:4] - before[:, 2:4]).min() > 1e-3
 
 
-def test_copies_start_as_tabm_does():
+def test_build_tabular_copies_start_as_tabm_does():
     def first(embedding):
         model = build_tabular((6,), 6, hidden_units=(8, 8), n_copies=3, embedding=embedding)
         plan = make_plan(model.to_json())
@@ -152,14 +155,14 @@ def test_copies_start_as_tabm_does():
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused(settings, message):
+def test_build_tabular_what_does_not_go_together_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         build_tabular((6,), 6, **settings)
     with pytest.raises(ValueError, match="`input_shape` must be"):
         build_tabular((6, 6), 6)
 
 
-def test_many_rows_give_what_few_rows_give():
+def test_build_tabular_many_rows_give_what_few_rows_give():
     """Large arrays take other formulas for cosines and sigmoids; far rows do not overflow."""
     model = build_tabular((6,), 2, hidden_units=(16, 16), activation="mish", embedding="periodic")
     x = np.random.default_rng(1).normal(size=(3000, 6)) * 10 ** np.linspace(-2, 4, 3000)[:, None]
@@ -172,7 +175,7 @@ def test_many_rows_give_what_few_rows_give():
     assert_allclose(expected, np.concatenate(few), rtol=1e-11, atol=1e-11)
 
 
-def test_products_of_many_rows_run_on_one_thread():
+def test_build_tabular_products_of_many_rows_run_on_one_thread():
     """They are so small that threads would only wait: ten times the processor time."""
     model = build_mlp((6,), 2, (64,), dropout=0.1)
     job = TrainingJob.of_model(model, GaussianHead(), Recipe(epochs=1), [0])
@@ -187,3 +190,127 @@ def test_products_of_many_rows_run_on_one_thread():
     with threadpoolctl.threadpool_limits(2, user_api="blas"):
         predict_members(members, np.zeros((3000, 6)), dropout_mask=mask)
         assert threads and all(n == {1} for n in threads)
+
+
+def _inputs(n=200, d=3):
+    x = np.random.default_rng(0).normal(size=(n, d))
+    x[:, -1] = x[:, -1] > 0  # two values: nothing to embed
+    return x
+
+
+def _configuration(space, **changed):
+    architecture, hyperparameters = space.decisions()
+    return {**architecture.default(), **hyperparameters.default(), **changed}
+
+
+@pytest.mark.parametrize("embedding", ["periodic", "piecewise-linear", "none"])
+@pytest.mark.parametrize("n_copies", [1, 3])
+def test_tabular_space_builds_what_is_decided(embedding, n_copies):
+    space = TabularSpace().bind(_inputs())
+    model = space.build(_configuration(space, embedding=embedding), (3,), 6, n_copies=n_copies)
+    assert model.output_shape == (None, 6)
+    layers = [layer.name for layer in model.layers]
+    assert ("embedding" in layers) == (embedding != "none")
+    assert not any(name.startswith("dropout") for name in layers)
+    if embedding != "none":
+        assert model.get_layer("embedding").columns == [0, 1]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_tabular_space_every_drawn_configuration_is_a_network_and_a_recipe(dropout):
+    space, rng = TabularSpace().bind(_inputs()), np.random.default_rng(1)
+    architecture, hyperparameters = space.decisions()
+    for _ in range(5):
+        drawn = {**architecture.sample(rng), **hyperparameters.sample(rng), "dropout": dropout}
+        model, recipe = space.build(drawn, (3,), 2), Recipe(**space.recipe(drawn))
+        names = [variable.path for variable in model.trainable_variables]
+        assert len(recipe.factors_of(names)) == len(names)  # every factor is for some weight
+        assert (recipe.dropout is not None) == (dropout > 0)
+
+
+def test_tabular_space_columns_of_codes_are_embedded_as_such():
+    x = _inputs()
+    x[:, 1] = np.arange(len(x)) % 7
+    space = TabularSpace().bind(x, {1: 7})
+    model = space.build(_configuration(space), (3,), 2)
+    assert model.get_layer("embedding").columns == [0]  # position among those that are no codes
+    assert model.get_layer("categories") is not None
+
+
+def test_tabular_space_classes_have_defaults_of_their_own():
+    numbers, classes = TabularSpace().bind(_inputs()), TabularSpace().bind(_inputs(), classes=True)
+    assert numbers.recipe(_configuration(numbers))["dropout"] is None
+    assert classes.recipe(_configuration(classes))["dropout"] == 0.1
+    for space in (numbers, classes):  # the default is a choice of the space
+        sum(space.decisions(), Space()).check(_configuration(space), "configuration")
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_recipes", "epochs", "decay", "patience"),
+    [(100, 5, 128, 0.1, None), (500, 5, 64, 0.3, None), (3000, 3, 256, 0.02, 64)],
+)
+def test_tabular_space_few_rows_of_classes_train_shortly_with_much_decay(
+    n_rows, n_recipes, epochs, decay, patience
+):
+    space = TabularSpace().bind(_inputs(n_rows), classes=True)
+    recipe = space.recipe(_configuration(space))
+    assert (recipe["epochs"], recipe["weight_decay"]) == (epochs, decay)
+    assert recipe["early_stopping_patience"] == patience
+    others = class_recipes(n_rows)[1:]
+    if n_rows == 500:  # the order that is learnt: the one that differs most comes second
+        others = [others[-1], *others[:-1]]
+    assert space.known_recipes()[1:n_recipes] == others
+    # The default is the first recipe.
+    default = _configuration(space)
+    assert {**default, **class_recipes(n_rows)[0]} == default
+
+
+@pytest.mark.parametrize("classes", [False, True])
+def test_tabular_space_trials_that_train_together_keep_their_own_best_epochs(classes):
+    space = TabularSpace().bind(_inputs(), classes=classes)
+    configuration = _configuration(space)
+    for folds, keep in ((None, "best"), ([], "best-jointly")):
+        trainer = MemberTrainer(space, None, None, epochs=5, folds=folds)
+        assert trainer.recipe(configuration).keep == keep
+
+
+def test_tabular_space_classes_have_networks_without_hidden_layers():
+    space = TabularSpace().bind(_inputs(), classes=True)
+    (linear,) = [recipe for recipe in space.known_recipes() if recipe.get("n_layers") == 0]
+    model = space.build(_configuration(space, **linear), (3,), 2)
+    assert [layer.name for layer in model.layers] == ["input", "output"]
+    assert not any(weight.numpy().any() for weight in model.weights)  # no class is preferred
+    names = [variable.path for variable in model.trainable_variables]
+    recipe = Recipe(**space.recipe(_configuration(space, **linear)))
+    recipe.factors_of(names)
+    assert recipe.dropout is None  # there is no layer to drop units of
+
+
+def test_tabular_space_nothing_to_embed():
+    space = TabularSpace().bind(np.zeros((50, 2)))
+    configuration = _configuration(space)
+    model = space.build(configuration, (2,), 2)
+    assert "embedding" not in [layer.name for layer in model.layers]
+    names = [variable.path for variable in model.trainable_variables]
+    Recipe(**space.recipe(configuration)).factors_of(names)
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "batch_size", "epochs"),
+    [(2, 32, 512), (1000, 128, 512), (3000, 256, 500), (20_000, 256, 72), (10**6, 256, 78)],
+)
+def test_tabular_space_length_of_training_goes_by_rows(n_rows, batch_size, epochs):
+    """So many steps, more on many rows, but at most 512 epochs."""
+    space = TabularSpace().bind(_inputs(), n_rows=n_rows)
+    recipe = Recipe(**space.recipe(_configuration(space)))
+    assert (recipe.batch_size, recipe.epochs) == (batch_size, epochs)
+    steps = min(math.ceil(n_rows / batch_size), recipe.steps_per_epoch)
+    assert recipe.epochs * steps <= 6000 + 0.035 * n_rows
+
+
+def test_tabular_space_epochs_of_large_tables_are_parts_of_them():
+    """Epochs are short enough for networks to be validated often."""
+    space = TabularSpace().bind(_inputs(), n_rows=10**6)
+    recipe = space.recipe(_configuration(space))
+    assert recipe["steps_per_epoch"] == 512
+    assert recipe["epochs"] > 16

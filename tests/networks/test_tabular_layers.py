@@ -111,24 +111,21 @@ def test_gradients_are_differences(name):
     def total(parts, x):
         return np.sum(plan(parts, state, x)[0] * weights)
 
-    values = [tf.constant(v) for v in (*parts, x)]
+    values = [*parts, x]
+    tensors_of_values = [tf.constant(v) for v in values]
     with tf.GradientTape() as tape:
-        tape.watch(values)
-        y, _ = plan(values[:-1], state, values[-1], Run(tensors()))
+        tape.watch(tensors_of_values)
+        y, _ = plan(tensors_of_values[:-1], state, tensors_of_values[-1], Run(tensors()))
         loss = tf.reduce_sum(y * weights)
-    gradients = tape.gradient(loss, values, unconnected_gradients="zero")
-    codes = {"categories": [1, 4], "all categories": list(range(6))}.get(name, [])
-    for k, (value, gradient) in enumerate(zip((*parts, x), gradients)):
-        direction = rng.normal(size=value.shape)
-        if k == len(parts):
-            direction[:, codes] = 0
-        ends = []
-        for step in (1e-6, -1e-6):
-            moved = [*parts, x]
-            moved[k] = value + step * direction
-            ends.append(total(moved[:-1], moved[-1]))
-        slope = np.sum(np.asarray(tf.convert_to_tensor(gradient)) * direction)
-        assert_allclose(slope, (ends[0] - ends[1]) / 2e-6, rtol=1e-5, atol=1e-7)
+    gradients = tape.gradient(loss, tensors_of_values, unconnected_gradients="zero")
+    directions = [rng.normal(size=v.shape) for v in values]
+    directions[-1][:, {"categories": [1, 4], "all categories": range(6)}.get(name, [])] = 0
+    slope = sum(np.sum(tf.convert_to_tensor(g) * d) for g, d in zip(gradients, directions))
+    ends = []
+    for step in (1e-6, -1e-6):
+        *moved, moved_x = (v + step * d for v, d in zip(values, directions))
+        ends.append(total(moved, moved_x))
+    assert_allclose(slope, (ends[0] - ends[1]) / 2e-6, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", LAYERS)

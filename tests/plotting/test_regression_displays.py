@@ -103,13 +103,10 @@ def test_quantile_calibration_of_uniform_pit_has_no_area_and_of_one_half_has_a_q
     assert "0.25" in middle.ax_.get_legend().get_texts()[1].get_text()
 
 
-def test_pit_is_that_of_the_mixture_where_there_is_one():
+def test_pit_is_that_of_the_mixture_where_there_is_one(process):
     X, y = np.zeros((3, 1)), np.array([0.0, 1.0, 5.0])
     expected = (norm.cdf(y) + norm.cdf(y - 2)) / 2
     assert_allclose(PITDisplay.from_estimator(TwoMembers(), X, y).pit, expected)
-
-
-def test_pit_of_other_regressors_is_normal(process):
     model, X = process
     y = np.cos(X[:, 0])
     mean, std = model.predict(X, return_std=True)
@@ -122,6 +119,9 @@ def test_pit_band_is_binomial():
     band = display.band_.get_extents().transformed(display.ax_.transData.inverted())
     assert_allclose([band.y0, band.y1], [0.5, 1.5])
     assert_allclose(sum(bar.get_height() for bar in display.bars_), 10)
+    steep = PITDisplay(np.full(50, 0.55)).plot()
+    even = PITDisplay(np.linspace(0.01, 0.99, 50)).plot(steep.ax_)
+    assert even.ax_.get_ylim()[1] > 10  # all in one of ten bins
 
 
 def test_coverage_width_by_hand():
@@ -248,12 +248,6 @@ def test_later_displays_find_room_on_shared_axes(display):
     drawn = [line.get_ydata() for line in large.ax_.lines]
     drawn += [points.get_offsets()[:, 1] for points in large.ax_.collections]
     assert high > max(np.max(values) for values in drawn)
-
-
-def test_pit_histograms_on_shared_axes_are_seen_whole():
-    steep = PITDisplay(np.full(50, 0.55)).plot()
-    even = PITDisplay(np.linspace(0.01, 0.99, 50)).plot(steep.ax_)
-    assert even.ax_.get_ylim()[1] > 10  # all in one of ten bins
 
 
 def test_coverage_of_other_regressors_is_that_of_normals(process):

@@ -133,9 +133,6 @@ def test_parallel_coordinates_show_the_eight_most_important():
     assert display.ax_.get_title() == "8 of 12 decisions, the most important"
     chosen = CatalogDisplay.from_catalog(frame, decisions=["d3", "d1"])
     assert chosen.decisions_ == ["d3", "d1"] and chosen.importances is None
-
-
-def test_parallel_coordinates_call_nothing_important_that_is_chance():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.random((20, 12)), columns=[f"d{k}" for k in range(12)])
     frame = frame.assign(status="completed", score=rng.random(20))

@@ -93,6 +93,11 @@ def test_tracker_by_hand():
     assert after.n_rows == 1
     assert_allclose(after.recent[0, :, 0], [3.0, np.inf])  # beyond the last level
     assert_allclose(tracker.drift(()).spread, 1) and tracker.drift(()).shift == 0
+    # Step sizes that have been equally good so far, as before the first update, count alike.
+    tracker = QuantileTracker.start().updated(np.array([[0.3], [-1.2], [2.0]]))
+    assert_allclose(tracker.energy, 0, atol=1e-12)
+    assert_allclose(tracker.weights, QuantileTracker.start().weights)
+    assert (tracker.updated(np.array([[3.0], [2.5]])).energy > 0).all()
 
 
 def test_rows_that_arrive_together_predict_more_than_the_last():
@@ -214,11 +219,3 @@ def test_rows_that_arrive_together_keep_their_share_below():
         tracker = tracker.updated(scores[:, None])
     share = np.mean(below[100:], axis=0)
     assert np.abs(share - LEVELS).max() < 0.06
-
-
-def test_quantile_tracker_judges_step_sizes_by_their_excess():
-    """Step sizes that have been equally good so far, as before the first update, count alike."""
-    tracker = QuantileTracker.start().updated(np.array([[0.3], [-1.2], [2.0]]))
-    assert_allclose(tracker.energy, 0, atol=1e-12)
-    assert_allclose(tracker.weights, QuantileTracker.start().weights)
-    assert (tracker.updated(np.array([[3.0], [2.5]])).energy > 0).all()

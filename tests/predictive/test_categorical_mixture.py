@@ -91,19 +91,13 @@ def test_parts_add_up_and_stay_in_bounds(raw):
     assert np.isfinite(m.log_mean).all() and (m.std >= 0).all()
 
 
-def test_subnormal_probabilities_stay_finite():
+def test_probabilities_at_their_limits():
     m = CategoricalMixture([[[1.0, 5e-324]], [[1.0, 0.0]]])  # half of 5e-324 is 0
     assert np.isfinite(m.uncertainty()).all()
     assert_array_equal(m.uncertainty().epistemic, 0)
-
-
-def test_rows_summing_to_just_above_one_have_no_negative_entropy():
     m = CategoricalMixture([[[1 + 5e-7, 0.0]]])
     assert_array_equal(m.uncertainty(), 0)
     assert_array_equal(m.mean, [[1 + 5e-7, 0.0]])  # used as given
-
-
-def test_log_prob_of_an_impossible_class_is_finite():
     m = CategoricalMixture([[[1.0, 0.0], [0.25, 0.75]]])
     assert_allclose(m.log_prob([1, 1]), [np.log(np.finfo(float).tiny), np.log(0.75)], rtol=1e-15)
 

@@ -195,26 +195,6 @@ def test_a_trial_that_kills_every_worker_fails_alone(client, tmp_path):
     client.wait_for_workers(2, timeout=60)
 
 
-def test_errors_come_with_their_reason(client):
-    def evaluate(configuration, seed):
-        if configuration["k"] < 5:
-            error = ArithmeticError(f"k is {configuration['k']}")
-            error.lock = threading.Lock()  # cannot be pickled
-            raise error
-        if configuration["k"] == 9:
-            raise SystemExit(3)
-        return SimpleNamespace(score=0.0)
-
-    records = search(DaskSlots(evaluate, client, 2), n_trials=30)
-    assert len(records) == 30
-    for record in records:
-        k = record.configuration["k"]
-        if k < 5:
-            assert record.message == f"RuntimeError: ArithmeticError: k is {k}"
-        else:
-            assert record.message == ("RuntimeError: SystemExit: 3" if k == 9 else "")
-
-
 def test_a_stopped_trial_gives_its_slot_back(client, tmp_path):
     slow, quick = noted(tmp_path, sleep=60), {"x": 0.5, "k": 0}
 

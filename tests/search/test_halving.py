@@ -121,11 +121,6 @@ def test_a_search_discards_those_that_are_behind():
             assert record.score == x and record.share == 1 and record.result == "a network"
 
 
-def test_without_halving_nothing_is_discarded():
-    records = run(Staged(), 8)
-    assert all(record.completed and record.stage_scores == () for record in records)
-
-
 def test_a_resumed_search_is_the_same():
     whole = halved(Staged(), 16)
     store = Kept(halved(Staged(), 7))
@@ -141,6 +136,8 @@ def test_discarded_trials_are_no_failures():
     records = halved(Staged(fail=(2, 5)), 20)
     assert [r.trial_number for r in records if r.failed] == [2, 5]
     assert any(r.status == "discarded" for r in records)
+    records = run(Staged(), 8)
+    assert all(record.completed and record.stage_scores == () for record in records)
 
 
 @pytest.mark.parametrize("n_scored", [9, 10])
@@ -216,13 +213,6 @@ def test_a_fit_that_goes_on_runs_a_trial_of_its_own(
     assert found == pytest.approx(expected)
 
 
-def test_a_search_out_of_time_still_asks_for_its_first_trial(monkeypatch):
-    monkeypatch.setattr(time, "monotonic", lambda: 1200.0)
-    seconds, is_tight = Limits(max_time=100).time_of_next_trial([], 1000.0)
-    assert 0 < seconds < 1 and is_tight
-    assert Limits().time_of_next_trial([], 1000.0) == (math.inf, False)
-
-
 def test_a_trial_may_use_all_time_until_one_has_succeeded(monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: 1050.0)
     limits, failed = Limits(max_time=60, first_trial=100), TrialRecord(0, status="failed")
@@ -231,6 +221,10 @@ def test_a_trial_may_use_all_time_until_one_has_succeeded(monkeypatch):
         assert limits.time_of_next_trial(history, 1000.0, n_slots=2) == (10, True)
     done = TrialRecord(1, score=0.0, seconds=5.0)
     assert limits.time_of_next_trial([failed, done], 1000.0) == (10, True)
+    monkeypatch.setattr(time, "monotonic", lambda: 1200.0)
+    seconds, is_tight = Limits(max_time=100).time_of_next_trial([], 1000.0)
+    assert 0 < seconds < 1 and is_tight
+    assert Limits().time_of_next_trial([], 1000.0) == (math.inf, False)
 
 
 def test_trials_get_the_time_that_is_left(monkeypatch):

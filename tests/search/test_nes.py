@@ -147,12 +147,6 @@ def test_mutation_draws_again_until_something_free_has_changed():
     assert stats.binomtest(len(changed), 400, 2 / 5).pvalue > 1e-3
 
 
-def test_mutation_keeps_what_a_space_forgets():
-    forgetful = Mutation(LETTERS, NOTHING, lambda c, rng: {"p": "f", "q": c["q"], "r": c["r"]})
-    start = {"p": "a", "q": "a", "r": "a", "rate": 0.1}
-    assert forgetful(start, np.random.default_rng(0)) == {**start, "p": "f"}
-
-
 def test_mutation_leaves_pinned_decisions_alone():
     pinned = LETTERS.pin({"q": "c"})
     start = {"p": "a", "q": "c", "r": "a"}
@@ -160,3 +154,6 @@ def test_mutation_leaves_pinned_decisions_alone():
         for seed in range(30):
             child = Mutation(pinned, NOTHING, change)(start, np.random.default_rng(seed))
             assert child["q"] == "c" and child != start
+    forgetful = Mutation(LETTERS, NOTHING, lambda c, rng: {"p": "f", "q": c["q"], "r": c["r"]})
+    start = {"p": "a", "q": "a", "r": "a", "rate": 0.1}
+    assert forgetful(start, np.random.default_rng(0)) == {**start, "p": "f"}

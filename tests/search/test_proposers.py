@@ -54,17 +54,6 @@ def records(space, n, seed=0, score=lambda configuration: 0.0):
     return [TrialRecord(i, c, score=score(c)) for i, c in enumerate(drawn)]
 
 
-def test_evolution_mutates_the_best_of_the_sample():
-    history = records(LETTERS, 10)
-    scored = [TrialRecord(r.trial_number, r.configuration, score=float(i != 7))
-              for i, r in enumerate(history)]  # fmt: skip
-    evolve = _proposers.AgeingEvolution(LETTERS, population_size=10, sample_size=10)
-    best = scored[7].configuration
-    for seed in range(20):
-        child = evolve.ask(scored, [], np.random.default_rng(seed))
-        assert sum(child[name] != best[name] for name in LETTERS.names) == 1
-
-
 def test_evolution_forgets_the_oldest():
     """The best is too old to be in the population: it is never the parent."""
     best = TrialRecord(0, dict.fromkeys("pqr", "a"), score=-10.0)
@@ -219,7 +208,7 @@ def test_every_strategy_proposes_complete_configurations(strategy):
     both = decisions.architecture + decisions.hyperparameters
     proposer = make_proposer(strategy, decisions, 30)
     history = []
-    for i in range(30):
+    for i in range(14):  # four of them by a forest
         c = proposer.ask(history, [], generator(1, "ask", i))
         assert both.check(c, "c") == c
         history.append(TrialRecord(i, c, score=float(i % 7)))

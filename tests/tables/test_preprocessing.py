@@ -79,6 +79,10 @@ def test_numbers_missing_in_the_test_part_only_are_medians():
     encoder = TablePreprocessor().fit(X)
     with pytest.warns(UserWarning, match=r"\['x0'\], where `fit` saw none"):
         assert_array_equal(encoder.transform([[NAN, 8.0]]), [[2.0, 8.0]])
+    X = [[1.0], [NAN], [3.0], [8.0]]
+    assert_array_equal(
+        TablePreprocessor(missing="median").fit_transform(X), [[1.0], [3.0], [3.0], [8.0]]
+    )
 
 
 @pytest.mark.parametrize("missing", ["indicator", "median"])
@@ -99,13 +103,6 @@ def test_gaps_that_fit_has_seen_are_not_told(mixed, recwarn):
     encoder.transform(mixed)
     encoder.transform(mixed.assign(rooms=range(6)))
     assert not recwarn
-
-
-def test_missing_values_without_indicators():
-    X = [[1.0], [NAN], [3.0], [8.0]]
-    assert_array_equal(
-        TablePreprocessor(missing="median").fit_transform(X), [[1.0], [3.0], [3.0], [8.0]]
-    )
 
 
 def test_a_category_only_in_the_test_part_is_zero_everywhere():
@@ -175,9 +172,6 @@ def test_missing_values_count_as_one_category():
     encoder = TablePreprocessor(2).fit(frame)
     assert encoder.get_feature_names_out().tolist() == ["two_b", "three"]
     assert (encoder.code_columns_, encoder.n_codes_) == ((1,), (4,))
-
-
-def test_a_missing_category_that_fit_has_not_seen_is_unknown():
     X = np.repeat(np.array(list("abcdefghijkl"), dtype=object), 2)[:, None]
     encoder = TablePreprocessor().fit(X)
     assert encoder.n_codes_ == (13,)
@@ -221,9 +215,11 @@ def test_columns_without_a_value_are_left_out_by_name(mixed):
         TablePreprocessor().fit([[NAN], [NAN]])
 
 
-def test_constant_columns_stay():
+def test_constant_columns_and_outliers_stay():
     X = pd.DataFrame({"one": [1.0, 1.0, 1.0], "word": ["a", "a", "a"], "x": [1.0, 2.0, 3.0]})
     assert_array_equal(TablePreprocessor().fit_transform(X), [[1, 1, 1], [1, 2, 1], [1, 3, 1]])
+    X = np.array([[1.0], [1e30], [-1e30], [NAN]])
+    assert_array_equal(TablePreprocessor().fit_transform(X)[:, 0], [1, 1e30, -1e30, 1])
 
 
 DATES = [
@@ -279,11 +275,6 @@ def test_refused_tables_are_named(table, later, message):
 def test_text_where_fit_has_seen_numbers():
     encoder = TablePreprocessor().fit(PLAIN)
     assert encoder.transform(pd.DataFrame({"x": ["7"], "y": ["b"]})).tolist() == [[7, 1]]
-
-
-def test_outliers_pass():
-    X = np.array([[1.0], [1e30], [-1e30], [NAN]])
-    assert_array_equal(TablePreprocessor().fit_transform(X)[:, 0], [1, 1e30, -1e30, 1])
 
 
 def test_pandas_own_kinds_of_columns():

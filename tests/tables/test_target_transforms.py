@@ -115,9 +115,6 @@ def test_quantiles_of_small_data_are_few():
     for n, n_intervals in ((5, 1), (60, 6), (5000, 100)):
         transform = TargetTransform("quantile").fit(rng.normal(size=(n, 1))).outputs_[0]
         assert len(transform.scores) == n_intervals + 3  # an interval more on either side
-
-
-def test_ties_lie_in_the_middle_of_their_mass():
     y = np.array([0.0] * 50 + [1.0] * 30 + [7.0] * 20)[:, None]
     z = TargetTransform("quantile").fit(y).forward(np.array([[0.0], [7.0]]))
     assert_allclose(z[:, 0], stats.norm.ppf([0.25, 0.9]), rtol=1e-9)

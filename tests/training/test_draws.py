@@ -184,14 +184,11 @@ def in_float32(member, x, index):
     return ops.convert_to_numpy(drawing.forward(weights, state, float32([x])[0], run)[0])
 
 
-def test_predictions_are_those_of_the_network(member, data):
+def test_predictions_are_those_of_the_network(member, data, monkeypatch):
     index = np.random.default_rng(0).normal(size=(7, 3))
     draws = predict_draws(member, data.x, index)
     assert draws.shape == (7, 40, 1) and draws.dtype == np.float64
     assert_allclose(draws, in_float32(member, data.x, index), atol=1e-5)
-
-
-def test_predictions_of_many_rows_are_those_of_each(member, monkeypatch):
     index = np.random.default_rng(0).normal(size=(300, 3))
     x = table(100).x
     together = predict_draws(member, x, index)

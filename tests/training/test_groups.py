@@ -281,10 +281,7 @@ def test_several_jobs_keep_the_same_share_of_their_epochs(data, monkeypatch):
     jobs = [job_of(4, replace(RECIPE, epochs=n)) for n in (100, 40)]
     found, _ = _train.shorten(jobs, data, 0.5001 * 200 / 0.9)
     assert [job.recipe.epochs for job in found] == [50, 20]
-
-
-def test_a_job_of_one_epoch_can_be_shortened(data, monkeypatch):
-    """Its second epoch, which would be timed, there is not."""
+    # Its second epoch, which would be timed, there is not.
     set_clock(monkeypatch, 100.0, 100.0, 100.0, 100.0)
     (found,), _ = _train.shorten([job_of(4, replace(RECIPE, epochs=1))], data, 2.0)
     assert found.recipe.epochs == 1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from heads import GaussianMixtureHead, PackedHead
 from numpy.testing import assert_allclose
-from plans import draw_variables, make_plan, sequential
+from plans import draw_variables, sequential
 from tiers import slow_after
 from training_data import OPTIMIZERS, make_data, programs, train_member, train_stack
 
@@ -30,19 +30,6 @@ def noisy():
         layers.Dropout(0.3),
         layers.Dense(2),
     )
-
-
-def unplanned():
-    """Runs through Keras, one member after the other."""
-    model = sequential(
-        (3,),
-        layers.Dense(9, activation="relu"),
-        layers.UnitNormalization(),
-        layers.BatchNormalization(momentum=0.8),
-        layers.Dense(2),
-    )
-    assert make_plan(model.to_json()) is None
-    return model
 
 
 def assert_equal_runs(stack, alone, rtol=1e-4):
@@ -80,27 +67,6 @@ def test_members_of_a_stack_can_weigh_losses_differently():
     stack = train("weighted", [Recipe(epochs=3, loss_settings=weight) for weight in weights])
     alone = [train(score, Recipe(epochs=3))[k] for k, score in enumerate(("crps", "log"))]
     assert_equal_runs(stack, alone)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "jit"),
-    slow_after(
-        2,
-        [
-            (noisy, True),
-            (unplanned, False),
-            (plain, False),
-            (noisy, False),
-            (plain, True),
-            (unplanned, True),
-        ],
-    ),
-)
-def test_a_stack_is_as_many_single_runs(model, jit):
-    recipe = Recipe(learning_rate=0.01, batch_size=16, epochs=8)
-    stack = compare(model(), recipe, make_data(), jit=jit)
-    assert not np.allclose(stack[0].weights, stack[1].weights)
 
 
 @pytest.mark.parametrize("optimizer", slow_after(1, OPTIMIZERS))
@@ -175,22 +141,6 @@ def test_rows_of_their_own():
         object.__setattr__(rows_of_member, "weight_valid", data.weight[valid])
         alone.append(train_member(plain(), HEAD, recipe, rows_of_member, seed))
     assert_equal_runs(stack, alone)
-
-
-def test_bootstrap_rows_may_repeat():
-    data = make_data(n_train=40, n_valid=0)
-    rng = np.random.default_rng(0)
-    rows = [rng.integers(40, size=40) for _ in range(2)]
-    nothing = np.array([], dtype=int)
-    recipe = Recipe(learning_rate=0.01, batch_size=16, epochs=5)
-    stack = train_stack(plain(), HEAD, recipe, data, [1, 2], splits=[(r, nothing) for r in rows])
-    for member, chosen in zip(stack, rows):
-        repeated = TrainingData(
-            data.x[chosen], data.y[chosen], data.weight[chosen],
-            data.x_valid, data.y_valid, data.weight_valid,
-        )  # fmt: skip
-        object.__setattr__(repeated, "weight", data.weight[chosen])
-        assert_equal_runs([member], [train_member(plain(), HEAD, recipe, repeated, member.seed)])
 
 
 def test_seeds_and_settings_share_one_program():

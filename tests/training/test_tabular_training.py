@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from heads import PackedHead
 from numpy.testing import assert_allclose, assert_array_equal
-from plans import Run, bin_edges, draw_variables, make_plan, sequential
+from plans import Run, draw_variables, make_plan, sequential
 from scipy import stats
 from scipy.special import logsumexp
-from tiers import slow, slow_after
-from training_data import programs, split_table, train_member, train_stack
+from tiers import slow
+from training_data import split_table, train_member
 
 from skuq.backend import keras, ops
 from skuq.networks import GaussianHead, build_tabular
@@ -37,14 +37,6 @@ def realmlp(**settings):
     )  # fmt: skip
 
 
-def binned():
-    edges = bin_edges(make_data().x[:, [0, 2, 3]], 6)
-    return build_tabular(
-        (4,), 2, hidden_units=(9, 9), categories={1: 5}, residual=True,
-        embedding={"kind": "piecewise-linear", "edges": edges},
-    )  # fmt: skip
-
-
 def copies():
     return build_tabular((4,), 6, hidden_units=(9, 9), n_copies=3, dropout=0.1)
 
@@ -54,66 +46,6 @@ def small():
 
 
 TABM_HEAD = PackedHead(HEAD, 3)
-NETWORKS = {
-    "realmlp": (realmlp, HEAD),
-    "binned": (binned, HEAD),
-    "copies": (copies, TABM_HEAD),
-}
-
-
-def assert_equal_runs(stack, alone, rtol=1e-3):
-    for one, two in zip(stack, alone, strict=True):
-        for name in ("loss", "val_loss", "learning_rate"):
-            assert_allclose(one.history[name], two.history[name], rtol=rtol, atol=1e-5)
-        assert_allclose(one.weights, two.weights, atol=rtol * np.abs(two.weights).max())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "jit"),
-    slow_after(
-        2,
-        [
-            ("realmlp", False),
-            ("copies", True),
-            ("binned", False),
-            ("copies", False),
-            ("realmlp", True),
-        ],
-    ),
-)
-def test_a_stack_is_as_many_single_runs(name, jit):
-    """The single runs are plain graphs, also if the stack is compiled by XLA."""
-    build, head = NETWORKS[name]
-    recipe = Recipe(
-        learning_rate=0.03, batch_size=16, epochs=4, beta_2=0.95, schedule="coslog4",
-        weight_decay=0.1, weight_decay_schedule="flat-cosine", dropout_schedule="flat-cosine",
-        rate_factors_of_layers={"hidden_1": 0.3, "*/bias": 0.1}, **PLAIN,
-    )  # fmt: skip
-    stack = train_stack(build(), head, recipe, make_data(), [1, 2], jit=jit)
-    alone = [train_member(build(), head, recipe, make_data(), seed, jit=False) for seed in (1, 2)]
-    assert_equal_runs(stack, alone)
-    assert not np.allclose(stack[0].weights, stack[1].weights)
-
-
-@pytest.mark.slow
-def test_folds_share_a_program_and_have_edges_of_their_own():
-    def build(shift):
-        embedding = {"kind": "piecewise-linear", "edges": np.arange(5.0) * np.ones((4, 1)) + shift}
-        return build_tabular((4,), 2, hidden_units=(7,), embedding=embedding)
-
-    one = train_member(build(0), HEAD, Recipe(epochs=2), make_data(), 1)
-    n_made = programs.n_made
-    two = train_member(build(1), HEAD, Recipe(epochs=2), make_data(), 1)
-    assert programs.n_made == n_made
-    assert_array_equal(two.state[0] - one.state[0], np.ones((4, 5)))
-    assert not np.allclose(one.held_out, two.held_out)
-    # And members of one stack.
-    model = build(0)
-    initial = [draw_variables(model, seed) for seed in (1, 2)]
-    initial[1][1][0] = initial[1][1][0] + 1
-    stack = train_stack(model, HEAD, Recipe(epochs=2), make_data(), [1, 2], start=initial)
-    assert_array_equal(stack[1].state[0] - stack[0].state[0], np.ones((4, 5)))
 
 
 def test_copies_are_judged_by_their_mixture():
@@ -181,32 +113,6 @@ def test_equals_keras_with_an_optimizer_for_each_variable():
     weights = reference_run(model, recipe, data, flat, factors, rates, decays)
     assert np.abs(weights - flat).max() > 0.1
     assert_allclose(member.weights, weights, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_factors_differ_within_a_stack_and_share_its_program():
-    recipes = [
-        Recipe(learning_rate=0.03, batch_size=16, epochs=3, rate_factors_of_layers=factors)
-        for factors in ({"hidden_*": 0.0}, {"hidden_1/kernel": 2, "output": 0.1}, {})
-    ]
-    model, seeds = small(), [1, 2, 3]
-    initial = [draw_variables(model, seed) for seed in seeds]
-    stack = train_stack(model, HEAD, recipes, make_data(), seeds, start=initial)
-    n_made = programs.n_made
-    again = train_stack(model, HEAD, recipes[::-1], make_data(), seeds[::-1], start=initial[::-1])
-    assert programs.n_made == n_made
-    assert_equal_runs(stack, again[::-1], rtol=1e-5)
-    alone = [
-        train_member(model, HEAD, recipe, make_data(), seed, start=[first])
-        for recipe, seed, first in zip(recipes, seeds, initial)
-    ]
-    assert_equal_runs(stack, alone)
-    # A factor of 0 stands still.
-    plan = make_plan(model.to_json())
-    paths = [variable.path for variable in model.trainable_variables]
-    before, after = plan.split(initial[0][0]), plan.split(stack[0].weights)
-    for path, a, b in zip(paths, before, after):
-        assert np.array_equal(a, b) == path.startswith("hidden")
 
 
 @pytest.mark.slow
