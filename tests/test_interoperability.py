@@ -7,9 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
-from sklearn.calibration import CalibratedClassifierCV, CalibrationDisplay
-from sklearn.frozen import FrozenEstimator
-from sklearn.inspection import partial_dependence, permutation_importance
 
 from skuq import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skuq.networks import MLP
@@ -63,28 +60,6 @@ def test_mapie_makes_prediction_sets(rows, classifier):
     assert (labels == classifier.predict(X[150:])).all()
     true = (y[150:] > 0).astype(int)
     assert sets[np.arange(150), true, 0].mean() >= 0.88
-
-
-def test_scikit_learn_calibrates_and_draws_a_classifier(rows, classifier):
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    X, y = rows
-    calibrated = CalibratedClassifierCV(FrozenEstimator(classifier), method="sigmoid")
-    calibrated.fit(X[150:], y[150:] > 0)
-    assert calibrated.predict_proba(X).shape == (300, 2)
-    display = CalibrationDisplay.from_estimator(classifier, X[150:], y[150:] > 0, n_bins=5)
-    assert len(display.prob_true) <= 5
-    plt.close(display.figure_)
-
-
-def test_scikit_learn_inspects_a_regressor(rows, regressor):
-    X, y = rows
-    importance = permutation_importance(regressor, X, y, n_repeats=3, random_state=0)
-    assert importance.importances_mean.argmin() == 2  # the input y does not depend on
-    curve = partial_dependence(regressor, X, [0], grid_resolution=10)["average"][0]
-    assert (np.diff(curve) > 0).all()
 
 
 def test_skpro_wraps_a_regressor(rows):

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import joblib
@@ -68,27 +67,6 @@ def test_fit_of_searches_inside_a_search(tiny_space, table):
     model = AutoDEUQRegressor(2, n_jobs=2, epochs=5, space=tiny_space, random_state=0)
     search = GridSearchCV(model, {"n_members": [1, 2]}, cv=2, n_jobs=2, error_score="raise")
     assert np.isfinite(search.fit(*table).best_score_)
-
-
-@pytest.mark.slow
-def test_fit_and_predict_in_threads_at_the_same_time(table):
-    X, y = table
-    models = [clone(MODEL), clone(MODEL).set_params(random_state=1), DROPOUT]
-    alone = [clone(model).fit(X, y).predict(X) for model in models]
-    together = [None] * 9
-
-    def run(i):
-        model = clone(models[i % 3]).fit(X, y)
-        together[i] = model.predict(X)
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(9)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=120)
-        assert not thread.is_alive()
-    for i, result in enumerate(together):
-        assert_array_equal(result, alone[i % 3])
 
 
 @pytest.mark.parametrize("model", [MODEL, DROPOUT, OPERATOR])

@@ -24,9 +24,6 @@ def test_log_uniform_integers_follow_their_law():
     expected = np.log((k + 1) / k) / np.log(33)
     _, p_value = stats.chisquare(np.bincount(draws, minlength=33)[1:], 50_000 * expected)
     assert p_value > 1e-3
-
-
-def test_log_uniform_reals_follow_their_law():
     draws = Real("r", 1e-4, 1e-1, log=True).sample(np.random.default_rng(0), 20_000)
     assert stats.kstest(draws, stats.loguniform(1e-4, 1e-1).cdf).pvalue > 1e-3
 
@@ -48,15 +45,9 @@ def test_encoding(space):
     a = {"c": "b", "batch": 8, "n": 12, "rate": 0.01, "one": 5}
     expected = [[0, 1, 0, np.log(8), 12, np.log(0.01), 1]]
     np.testing.assert_allclose(space.encode([a]), expected)
-
-
-def test_large_categories_are_encoded_by_position():
     big = Space((Categorical("t", tuple(range(100, 150))),))
     np.testing.assert_array_equal(big.encode([{"t": 107}]), [[7.0]])
     np.testing.assert_array_equal(big.embed([{"t": 107}, {"t": 100}]), [[7], [0]])
-
-
-def test_real_numbers_are_embedded_by_their_place_in_the_range(space):
     configurations = [{**space.default(), "rate": rate} for rate in (1e-4, 1e-3, 1e-1)]
     np.testing.assert_allclose(space.embed(configurations)[:, 3], [0, 1 / 3, 1])
     constant = Space((Real("r", 2.0, 2.0),))

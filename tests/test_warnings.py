@@ -83,6 +83,9 @@ def test_warn_user_keeps_the_category():
     with pytest.warns(DeprecationWarning, match="soon") as caught:
         warn_user("soon", DeprecationWarning)
     assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="from a thread") as caught:
+        backend.run_in_threads([functools.partial(warn_user, "from a thread")])
+    assert caught[0].filename == __file__
 
 
 def test_warn_user_warns_in_a_session_without_a_file():
@@ -91,9 +94,3 @@ def test_warn_user_warns_in_a_session_without_a_file():
     run = [sys.executable, "-W", "always", "-"]
     done = subprocess.run(run, input=code, capture_output=True, text=True, check=True)
     assert "<stdin>:1: TableWarning: Columns ['x1'] hold missing values only" in done.stderr
-
-
-def test_warn_user_points_at_the_caller_of_a_thread():
-    with pytest.warns(UserWarning, match="from a thread") as caught:
-        backend.run_in_threads([functools.partial(warn_user, "from a thread")])
-    assert caught[0].filename == __file__

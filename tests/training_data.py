@@ -2,18 +2,11 @@
 
 import numpy as np
 
+from skuq import training
 from skuq.catalog import _records
 from skuq.networks import _space
 from skuq.tables import TrainingData, _inputs, _scaling, _splits, _targets
-from skuq.training import (
-    TrainingJob,
-    _engine,
-    _job,
-    _losses,
-    _optimizers,
-    _trainer,
-    train,
-)
+from skuq.training import _engine, _job, _losses, _optimizers, _trainer
 
 __all__ = [
     "INDEX_STREAM",
@@ -72,8 +65,8 @@ def make_data(n_train=45, n_valid=20, n_outputs=1, seed=0):
 def train_stack(model, head, recipes, data, seeds, *, report=None, cancelled=None, **fields):
     """Train a stack of networks of one architecture."""
     fields = {"stacked": True, **fields}
-    job = TrainingJob.of_model(model, head, recipes, seeds, **fields)
-    return train(job, data, report=report, cancelled=cancelled)
+    job = training.TrainingJob.of_model(model, head, recipes, seeds, **fields)
+    return training.train(job, data, report=report, cancelled=cancelled)
 
 
 def train_member(model, head, recipe, data, seed, **options):

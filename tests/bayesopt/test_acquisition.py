@@ -5,24 +5,17 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
-from skuq.bayesopt import (
-    ExpectedImprovement,
-    LeakyExpectedImprovement,
-    PosteriorMean,
-    PosteriorUncertainty,
-    ProbabilityOfImprovement,
-    UpperConfidenceBound,
-)
+from skuq import bayesopt
 
 ACQUISITIONS = [
-    ExpectedImprovement(),
-    LeakyExpectedImprovement(0.1),
-    ProbabilityOfImprovement(),
-    UpperConfidenceBound(0.7),
-    UpperConfidenceBound(0.7, deviation="absolute"),
-    PosteriorMean(),
-    PosteriorUncertainty(),
-    PosteriorUncertainty("absolute"),
+    bayesopt.ExpectedImprovement(),
+    bayesopt.LeakyExpectedImprovement(0.1),
+    bayesopt.ProbabilityOfImprovement(),
+    bayesopt.UpperConfidenceBound(0.7),
+    bayesopt.UpperConfidenceBound(0.7, deviation="absolute"),
+    bayesopt.PosteriorMean(),
+    bayesopt.PosteriorUncertainty(),
+    bayesopt.PosteriorUncertainty("absolute"),
 ]
 
 MU, SIGMA = np.array([-1.0, 0.0, 0.3, 2.0]), np.array([0.5, 1.0, 2.0, 0.1])
@@ -44,31 +37,28 @@ def test_expected_improvement_of_normals(normals):
     z = (MU - best) / SIGMA
     exact = (MU - best) * stats.norm.cdf(z) + SIGMA * stats.norm.pdf(z)
     # One draw from each of 4096 quantiles: an error of some 1/4096 of the scale.
-    assert_allclose(ExpectedImprovement()(np, normals, best), exact, atol=1e-3)
-
-
-def test_leaky_improvement_mixes_improvement_and_mean(normals):
+    assert_allclose(bayesopt.ExpectedImprovement()(np, normals, best), exact, atol=1e-3)
     best, delta = 0.2, 0.1
-    mixed = (1 - delta) * ExpectedImprovement()(np, normals, best) + delta * (MU - best)
-    assert_allclose(LeakyExpectedImprovement(delta)(np, normals, best), mixed, atol=1e-12)
+    mixed = (1 - delta) * bayesopt.ExpectedImprovement()(np, normals, best) + delta * (MU - best)
+    assert_allclose(bayesopt.LeakyExpectedImprovement(delta)(np, normals, best), mixed, atol=1e-12)
 
 
 def test_probability_of_improvement_of_normals(normals):
     exact = stats.norm.sf(0.2, MU, SIGMA)
-    assert_allclose(ProbabilityOfImprovement()(np, normals, 0.2), exact, atol=1e-3)
+    assert_allclose(bayesopt.ProbabilityOfImprovement()(np, normals, 0.2), exact, atol=1e-3)
     # 128 draws, as in a step, are enough: the smoothing keeps mean and variance.
     few = draws_of_normals(128)
-    assert_allclose(ProbabilityOfImprovement()(np, few, 0.2), exact, atol=0.01)
+    assert_allclose(bayesopt.ProbabilityOfImprovement()(np, few, 0.2), exact, atol=0.01)
 
 
 def test_upper_confidence_bound_of_normals(normals):
     exact = MU + 1.5 * SIGMA
-    assert_allclose(UpperConfidenceBound(1.5)(np, normals, None), exact, rtol=1e-9)
+    assert_allclose(bayesopt.UpperConfidenceBound(1.5)(np, normals, None), exact, rtol=1e-9)
     # E|g - mu| has the quantiles' error, some 1/4096 of the scale.
-    absolute = UpperConfidenceBound(1.5, deviation="absolute")(np, normals, None)
+    absolute = bayesopt.UpperConfidenceBound(1.5, deviation="absolute")(np, normals, None)
     assert_allclose(absolute, exact, atol=3e-3)
-    assert_allclose(PosteriorUncertainty()(np, normals, None), SIGMA, rtol=1e-9)
-    assert_allclose(PosteriorMean()(np, normals, None), MU, atol=1e-12)
+    assert_allclose(bayesopt.PosteriorUncertainty()(np, normals, None), SIGMA, rtol=1e-9)
+    assert_allclose(bayesopt.PosteriorMean()(np, normals, None), MU, atol=1e-12)
 
 
 def test_leaky_improvement_of_batches_is_the_printed_sum(global_random_seed):
@@ -83,11 +73,11 @@ def test_leaky_improvement_of_batches_is_the_printed_sum(global_random_seed):
             for value in batch:
                 is_best = value == max(batch) and value > best
                 total[i] += (1.0 if is_best else delta) * (value - best)
-    found = LeakyExpectedImprovement(delta)(np, values, best)
+    found = bayesopt.LeakyExpectedImprovement(delta)(np, values, best)
     assert_allclose(found, total / len(values), rtol=1e-12)
     values = np.random.RandomState(0).normal(size=(9, 5, 1))
-    found = LeakyExpectedImprovement(0.0)(np, np.repeat(values, 3, axis=2), 0.4)
-    assert_allclose(found, ExpectedImprovement()(np, values, 0.4), rtol=1e-12)
+    found = bayesopt.LeakyExpectedImprovement(0.0)(np, np.repeat(values, 3, axis=2), 0.4)
+    assert_allclose(found, bayesopt.ExpectedImprovement()(np, values, 0.4), rtol=1e-12)
 
 
 @pytest.mark.parametrize("acquisition", ACQUISITIONS, ids=repr)
@@ -96,7 +86,7 @@ def test_acquisition_of_batches_of_one_and_in_other_units(acquisition, normals):
     assert single.shape == (4,)
     assert_allclose(acquisition(np, normals[:, :, None], 0.2), single, rtol=1e-12)
     tiny = 1e-20
-    unit = 1 if isinstance(acquisition, ProbabilityOfImprovement) else tiny
+    unit = 1 if isinstance(acquisition, bayesopt.ProbabilityOfImprovement) else tiny
     found = acquisition(np, tiny * normals, tiny * 0.2)
     assert_allclose(found / unit, single, rtol=1e-9, atol=1e-12)
 
@@ -104,11 +94,11 @@ def test_acquisition_of_batches_of_one_and_in_other_units(acquisition, normals):
 def test_acquisition_of_batches_by_hand():
     # Draws (2, 0) and (0, 3) over best 1: improvements 1 and 2.
     values = np.array([[[2.0, 0.0]], [[0.0, 3.0]]])
-    assert_allclose(ExpectedImprovement()(np, values, 1.0), [1.5])
-    assert_allclose(PosteriorMean()(np, values, None), [2.5])
+    assert_allclose(bayesopt.ExpectedImprovement()(np, values, 1.0), [1.5])
+    assert_allclose(bayesopt.PosteriorMean()(np, values, None), [2.5])
     # mu = (1, 1.5), |g - mu| = (1, 1.5) in both draws: 1.5 + sqrt(pi / 2) * 1.5.
     bound = 1.5 * (1 + np.sqrt(np.pi / 2))
-    assert_allclose(UpperConfidenceBound()(np, values, None), [bound])
+    assert_allclose(bayesopt.UpperConfidenceBound()(np, values, None), [bound])
 
 
 @pytest.mark.parametrize("q", [1, 2])
@@ -120,14 +110,14 @@ def test_acquisition_beside_pending_points_is_that_of_the_whole_batch(acquisitio
     beside = acquisition(np, values, 0.4, pending=level)
     together = np.concatenate([values, np.repeat(known[:, None], 5, axis=1)], axis=-1)
     whole = acquisition(np, together, 0.4)
-    if isinstance(acquisition, LeakyExpectedImprovement):
+    if isinstance(acquisition, bayesopt.LeakyExpectedImprovement):
         # The gains of the known points are the same everywhere.
         assert_allclose(np.diff(beside), np.diff(whole), atol=1e-12)
-    elif isinstance(acquisition, ProbabilityOfImprovement):
+    elif isinstance(acquisition, bayesopt.ProbabilityOfImprovement):
         # It is smoothed by its own bandwidth: only the order is the same.
         assert beside.max() < acquisition(np, values, 0.4).max()
     else:
-        improves = isinstance(acquisition, ExpectedImprovement)
+        improves = isinstance(acquisition, bayesopt.ExpectedImprovement)
         alone = np.maximum(known.max(axis=1) - 0.4, 0).mean() if improves else 0.0
         assert_allclose(beside, whole - alone, atol=1e-12)
 
@@ -157,28 +147,28 @@ def test_acquisition_has_finite_gradients_where_all_draws_agree(acquisition):
 
 
 def test_acquisition_at_and_key(normals):
-    absolute = UpperConfidenceBound(1.0, deviation="absolute")
+    absolute = bayesopt.UpperConfidenceBound(1.0, deviation="absolute")
     assert_array_equal(
         absolute.at(3.0)(np, normals, None),
-        UpperConfidenceBound(3.0, deviation="absolute")(np, normals, None),
+        bayesopt.UpperConfidenceBound(3.0, deviation="absolute")(np, normals, None),
     )
-    assert PosteriorMean().at(3.0).beta_at(5) is None
-    assert LeakyExpectedImprovement().key == LeakyExpectedImprovement(0.01).key
-    assert LeakyExpectedImprovement().key != LeakyExpectedImprovement(0.02).key
-    assert UpperConfidenceBound(1.0).key == UpperConfidenceBound(2.0).key
+    assert bayesopt.PosteriorMean().at(3.0).beta_at(5) is None
+    assert bayesopt.LeakyExpectedImprovement().key == bayesopt.LeakyExpectedImprovement(0.01).key
+    assert bayesopt.LeakyExpectedImprovement().key != bayesopt.LeakyExpectedImprovement(0.02).key
+    assert bayesopt.UpperConfidenceBound(1.0).key == bayesopt.UpperConfidenceBound(2.0).key
 
 
 @pytest.mark.parametrize(
     ("acquisition", "message"),
     [
-        (LeakyExpectedImprovement(1.5), "'delta' parameter .* Got 1.5"),
-        (UpperConfidenceBound(-1.0), "'beta' parameter"),
-        (UpperConfidenceBound(np.nan), "'beta' parameter"),
-        (UpperConfidenceBound(deviation="variance"), "'deviation' parameter"),
-        (UpperConfidenceBound(mean_width=-1), "'mean_width' parameter"),
-        (UpperConfidenceBound(dynamic_c=3), "'dynamic_c' parameter"),
-        (UpperConfidenceBound(2.0, mean_width=0.5), "`mean_width` determines `beta`"),
-        (PosteriorUncertainty("variance"), "'deviation' parameter"),
+        (bayesopt.LeakyExpectedImprovement(1.5), "'delta' parameter .* Got 1.5"),
+        (bayesopt.UpperConfidenceBound(-1.0), "'beta' parameter"),
+        (bayesopt.UpperConfidenceBound(np.nan), "'beta' parameter"),
+        (bayesopt.UpperConfidenceBound(deviation="variance"), "'deviation' parameter"),
+        (bayesopt.UpperConfidenceBound(mean_width=-1), "'mean_width' parameter"),
+        (bayesopt.UpperConfidenceBound(dynamic_c=3), "'dynamic_c' parameter"),
+        (bayesopt.UpperConfidenceBound(2.0, mean_width=0.5), "`mean_width` determines `beta`"),
+        (bayesopt.PosteriorUncertainty("variance"), "'deviation' parameter"),
     ],
 )
 def test_acquisition_validate_refuses(acquisition, message):

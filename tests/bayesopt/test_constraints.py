@@ -142,18 +142,6 @@ def test_ask_shares_no_program_of_a_function_whose_globals_have_changed(constrai
     assert_allclose(found, [0.2, 0.8], atol=0.03)
 
 
-def test_maximize_finds_into_a_small_feasible_region():
-    def ring(x):
-        return np.hypot(x[0] + 0.8, x[1] - 0.8) - 0.1
-
-    optimizer = search(
-        JointProcess(1.0), output_constraints={"ring": JointProcess(1.0)}, n_draws=16
-    )
-    result = optimizer.maximize(lambda x: (value(x), {"ring": ring(x)}), 14)
-    assert ring(result.x) <= 0
-    assert len(optimizer.pending_) == 0
-
-
 def test_maximize_warns_without_a_feasible_point():
     optimizer = search(JointProcess(), output_constraints={"never": JointProcess()}, n_initial=4)
     with pytest.warns(UserWarning, match="No evaluated point satisfies all constraints"):

@@ -33,7 +33,7 @@ def test_moves_off_faces_goes_inwards_along_columns_that_results_do_not_vary():
     assert_allclose(moved, [[0.96, 0, 1], [1, 0.2, 1], [1, 0, 0.98]])
 
 
-def test_moves_off_faces_needs_no_second_point_off_the_face():
+def test_moves_off_faces_needs_results_near_and_none_off_the_face():
     x, inside = np.array([[-1, 9.9, 0.5]]), np.array([[-0.96, 9.9, 0.5]])
     assert len(moves_off_faces(BOX, x, ON_FACE, NONE)[0]) == 1
     assert len(moves_off_faces(BOX, x, ON_FACE, inside)[0]) == 0  # failed or pending
@@ -41,9 +41,6 @@ def test_moves_off_faces_needs_no_second_point_off_the_face():
     assert len(moves_off_faces(BOX, np.vstack([x, inside]), ON_FACE, NONE)[0]) == 0
     far = np.array([[-0.96, 5, 0.5]])  # says nothing of the slope here
     assert len(moves_off_faces(BOX, x, ON_FACE, far)[0]) == 1
-
-
-def test_moves_off_faces_needs_results_near_and_continuous_columns():
     x = np.array([[-1, 9.9, 0.5]])
     assert len(moves_off_faces(BOX, x, ON_FACE[:2], NONE)[0]) == 0
     assert len(moves_off_faces(BOX, np.array([[-0.9, 9.9, 0.5]]), ON_FACE, NONE)[0]) == 0

@@ -111,6 +111,10 @@ def test_domain_encodes_and_decodes():
     assert_array_equal(domain.decode(np.array([[0.2, 0.1, 0.3, 0.5, 1.6]])), [[2, 0.5, 2]])
     assert_array_equal(domain.encoded_bounds, [[0, 1]] * 3 + [[-1, 1], [0, 3]])
     assert math.isinf(domain.n_points)
+    domain = search([(0, 1000), (0, 2)], categories=[1]).domain
+    points = np.array([[0, 0], [500, 0], [0, 1]])
+    assert_allclose(domain.distance(points, points[:1]), [0, 1, math.sqrt(8)])
+    assert domain.distance(points, points[:0]).tolist() == [math.inf] * 3
 
 
 def test_domain_gives_whole_numbers_equal_shares(global_random_seed):
@@ -123,13 +127,6 @@ def test_domain_gives_whole_numbers_equal_shares(global_random_seed):
             assert len(counts) == n
             assert np.abs(counts - 4000 / n).max() < 5 * math.sqrt(1000)
     assert domain.n_points == len(domain.grid()) == len(np.unique(domain.grid(), axis=0)) == 8
-
-
-def test_domain_measures_distances_in_sides():
-    domain = search([(0, 1000), (0, 2)], categories=[1]).domain
-    points = np.array([[0, 0], [500, 0], [0, 1]])
-    assert_allclose(domain.distance(points, points[:1]), [0, 1, math.sqrt(8)])
-    assert domain.distance(points, points[:0]).tolist() == [math.inf] * 3
 
 
 @pytest.mark.parametrize(
@@ -235,6 +232,15 @@ def test_tell_takes_one_or_several():
     assert_array_equal(optimizer.values_[3:], [1.0, np.nan])
     optimizer.tell(optimizer.ask(), 4.0)  # one row and one number
     assert optimizer.values_[5] == 4 and not len(optimizer.pending_)
+    output = np.array([1.0, 2.0])  # a simulator may use one array again and again
+    optimizer = search(objective=total)
+    for k in range(2):
+        output += k
+        optimizer.tell([0.1 * k, 0.2], output)
+    assert_array_equal(optimizer.y_, [[1, 2], [2, 3]])
+    assert optimizer.best_value_ == 5
+    with pytest.raises(ValueError, match="shape"):
+        optimizer.tell([0.1, 0.0], [1.0, 2.0, 3.0])
 
 
 def total(outputs):
@@ -278,18 +284,6 @@ def test_optimizer_refuses_calls_and_keeps_nothing(settings, act, message):
     with pytest.raises(ValueError, match=message):
         act(optimizer)
     assert len(optimizer.x_) == 0
-
-
-def test_tell_copies_outputs_of_one_shape():
-    output = np.array([1.0, 2.0])  # a simulator may use one array again and again
-    optimizer = search(objective=total)
-    for k in range(2):
-        output += k
-        optimizer.tell([0.1 * k, 0.2], output)
-    assert_array_equal(optimizer.y_, [[1, 2], [2, 3]])
-    assert optimizer.best_value_ == 5
-    with pytest.raises(ValueError, match="shape"):
-        optimizer.tell([0.1, 0.0], [1.0, 2.0, 3.0])
 
 
 # Failures
@@ -447,9 +441,6 @@ def test_maximize_and_ask_warn_of_few_calls_and_of_large_batches():
     optimizer = search(n_initial=1, n_restarts=2, acquisition="mean").tell([0.0, 0.0], 1.0)
     with pytest.warns(UserWarning, match="q=21"):
         optimizer.ask(21)
-
-
-def test_history_says_what_steps_took():
     optimizer = search(acquisition=UpperConfidenceBound(lambda n: 0.1 * n))
     optimizer.maximize(bowl, 7)
     assert [record.n_results for record in optimizer.history_] == [5, 6]
@@ -474,20 +465,6 @@ def test_ask_seeds_the_clone_of_every_step(recorder):
         optimizer.ask()
         seeds.append(optimizer.model_[-1].estimator.random_state)
     assert isinstance(seeds[0], int) and seeds[0] == seeds[1]
-
-
-def test_minimize_finds_where_outputs_meet_a_target():
-    target = np.array([0.3, -0.2, 0.1])
-
-    def misfit(y):
-        return ((y - target) ** 2).sum(-1)
-
-    optimizer = search(estimator=OutputwiseRegressor(TinyProcess(1.0)), objective=misfit)
-    result = optimizer.minimize(lambda x: np.array([x[0], x[1], x[0] + x[1]]), 9)
-    assert result.y_iters.shape == (9, 3)
-    assert_allclose(result.values, misfit(result.y_iters))
-    assert result.fun < 1e-4  # linear outputs: the first steps find it
-    assert_allclose(result.x, [0.3, -0.2], atol=0.02)
 
 
 def test_maximize_searches_discrete_domains_point_by_point(global_random_seed):

@@ -209,6 +209,11 @@ def test_maximize_acquisition_keeps_away_from_pending_points():
     settings |= {"pending": first, "min_distance": 0.1}
     second, _ = maximize_acquisition(CORNER, "uncertainty", None, BOX, None, **settings)
     assert np.linalg.norm((second - first) / np.ptp(BOX, axis=1)) >= 0.1
+    settings = {"n_restarts": 2, "pending": [[0.5, 10.5]], "min_distance": 2.0}
+    with pytest.raises(ValueError, match="Lower min_distance"):
+        maximize_acquisition(CORNER, "mean", None, BOX, None, **settings)
+    with pytest.raises(ValueError, match='"lbfgs" needs a surrogate with gradients'):
+        maximize_acquisition(replace(CORNER, key=None), "mean", None, BOX, None, method="lbfgs")
 
 
 @pytest.mark.parametrize("key", ["broken", None])
@@ -279,14 +284,6 @@ def test_maximize_acquisition_of_many_outputs():
     for wrong, message in ((None, "give an objective"), (lambda v: v, "must make one number")):
         with pytest.raises(ValueError, match=message):
             maximize_acquisition(posterior, "mean", wrong, BOX, None, n_restarts=2)
-
-
-def test_maximize_acquisition_refuses():
-    settings = {"n_restarts": 2, "pending": [[0.5, 10.5]], "min_distance": 2.0}
-    with pytest.raises(ValueError, match="Lower min_distance"):
-        maximize_acquisition(CORNER, "mean", None, BOX, None, **settings)
-    with pytest.raises(ValueError, match='"lbfgs" needs a surrogate with gradients'):
-        maximize_acquisition(replace(CORNER, key=None), "mean", None, BOX, None, method="lbfgs")
 
 
 @pytest.mark.parametrize(

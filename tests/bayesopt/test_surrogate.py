@@ -73,13 +73,6 @@ class OneDeviation(LinearRegression):
         return (mean, np.full((len(X), 1), 0.1)) if return_std else mean
 
 
-def test_posterior_of_one_deviation_for_all_outputs():
-    model = OneDeviation().fit(X, Y)
-    assert posterior_of(model, n_draws=8, random_state=0)(NEW).shape == (8, 7, 3)
-    with pytest.raises(ValueError, match=r"outputs of shape \(3,\).*Got \(2,\)"):
-        posterior_of(model, output_shape=(2,))
-
-
 def test_outputwise_score_of_two_axes():
     fields = np.stack([Y, 2 * Y], axis=1)
     model = OutputwiseRegressor(gaussian_process()).fit(X, fields)
@@ -96,6 +89,10 @@ def test_posterior_of_many_outputs_draws_them_independently():
     correlation = np.corrcoef(draws[:, 0].T)
     # Sobol's columns are nearly uncorrelated: chance would give 1/16.
     assert_allclose(correlation, np.eye(3), atol=0.1)
+    model = OneDeviation().fit(X, Y)
+    assert posterior_of(model, n_draws=8, random_state=0)(NEW).shape == (8, 7, 3)
+    with pytest.raises(ValueError, match=r"outputs of shape \(3,\).*Got \(2,\)"):
+        posterior_of(model, output_shape=(2,))
 
 
 def test_posterior_of_refuses_regressors_without_uncertainty():

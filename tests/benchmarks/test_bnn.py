@@ -73,24 +73,6 @@ def test_usual_std_of_other_sizes_gives_variance_one(d, hidden):
     assert 0.084 < _usual_std(7, PAPER) < 0.092  # between the entries of the table
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("d, error", [(5, 0.07), (10, 0.04), (20, 0.015)])
-def test_make_bnn_function_varies_as_the_formula_says(d, error):
-    """`error` is the standard error of the mean of 40 draws."""
-    X = np.random.RandomState(0).uniform(-1, 1, (300, d))
-    variances = [make_bnn_function(d, random_state=seed)(X).var() for seed in range(1, 41)]
-    expected = _wide_variance(_usual_std(d, PAPER), d, PAPER)
-    assert_allclose(np.mean(variances), expected, atol=4 * error, rtol=0)
-
-
-def test_bnn_function_does_not_depend_on_batches():
-    function = make_bnn_function(2, hidden_units=(50, 50), prior_std=0.3, random_state=0)
-    X = np.random.RandomState(0).uniform(-1, 1, (2500, 2))
-    one_by_one = np.concatenate([function(X[i : i + 1]) for i in (0, 1023, 1024, 2499)])
-    # float32: six digits of the sums inside.
-    assert_allclose(function(X)[[0, 1023, 1024, 2499]], one_by_one, rtol=1e-4, atol=1e-5)
-
-
 def test_make_bnn_function_repeats_and_pickles():
     X = np.linspace(-1, 1, 20)[:, None]
     one, again, other = (

@@ -99,9 +99,6 @@ def test_corrupt_images_shot_noise_is_poisson(global_random_seed):
         # Variance of counts is their mean; five standard errors are 0.035. The brightest
         # counts are cut off at 1, five standard deviations away at the least.
         assert_allclose(Z.var(), 0.5 / photons, rtol=0.035)
-
-
-def test_corrupt_images_impulse_noise_is_salt_and_pepper(global_random_seed):
     Z = corrupt_images(GREY, "impulse_noise", 5, random_state=global_random_seed)
     assert set(np.unique(Z)) == {0, 0.5, 1}
     # 1434 each of 40 960 are expected, give or take 37.

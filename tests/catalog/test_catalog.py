@@ -21,10 +21,17 @@ def catalog():
     )
 
 
-def test_catalog_is_sorted_by_trial_number(catalog):
+def test_catalog_of_trials_and_members(catalog):
     assert [record.trial_number for record in catalog] == [0, 1, 2]
     np.testing.assert_array_equal(catalog.completed, [0, 2])
     assert repr(catalog) == "<Catalog of 3 trials, 2 completed>"
+    assert catalog.member(2).score == 0.5
+    with pytest.raises(LookupError, match="Trial 1 has no member: no luck"):
+        catalog.member(1)
+    small = catalog.keep_arrays_of([2])
+    assert small.member(0).weights is None and small.member(0).score == 0.7
+    assert small.member(2).weights is not None
+    assert catalog.member(0).weights is not None  # the original is as it was
 
 
 def test_to_frame(catalog):
@@ -37,16 +44,3 @@ def test_to_frame(catalog):
     (row,) = Catalog([TrialRecord(0, configuration, score=0.5)]).to_frame().to_dict("records")
     assert (row["score"], row["decision_score"], row["units"]) == (0.5, 7, 8)
     assert (row["message"], row["decision_message"]) == ("", "hello")
-
-
-def test_member_of_a_failed_trial_is_missing(catalog):
-    assert catalog.member(2).score == 0.5
-    with pytest.raises(LookupError, match="Trial 1 has no member: no luck"):
-        catalog.member(1)
-
-
-def test_keep_arrays_of(catalog):
-    small = catalog.keep_arrays_of([2])
-    assert small.member(0).weights is None and small.member(0).score == 0.7
-    assert small.member(2).weights is not None
-    assert catalog.member(0).weights is not None  # the original is as it was

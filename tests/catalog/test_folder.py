@@ -143,9 +143,6 @@ def test_the_folder_of_another_search_is_refused_with_what_differs(tmp_path):
     assert "new: None there, [1] here" in message and "random_state" not in message
     with CatalogFolder(path, PARTS) as same:  # the lock is free again
         assert same.path == path and len(same.records) == 1
-
-
-def test_another_space_is_refused(tmp_path):
     begun(tmp_path, [trial(0)])
     with (
         pytest.raises(CatalogMismatchError, match=r"units: 'Integer\(1, 8\)' there, None"),
@@ -288,6 +285,12 @@ def test_a_beginning_that_was_cut_off_is_a_new_search(tmp_path):
         assert again.entropy is None and again.records == []
         again.begin(5, SPACE, HELD_OUT, b"")
     assert not list(folder.path.glob(".*.tmp"))
+    path = begun(tmp_path, [trial(k) for k in (0, 1, 2, 3)])
+    (path / "trial-000001.skuq").unlink()
+    begun(tmp_path, [trial(1)])
+    begun(tmp_path, [trial(4)])
+    with CatalogFolder(tmp_path, PARTS) as folder:
+        assert [r.trial_number for r in folder.records] == [0, 2, 3, 1, 4]
 
 
 WRITE = """
@@ -403,15 +406,6 @@ def test_a_search_that_has_lost_its_description_puts_its_trials_aside(tmp_path):
     with pytest.warns(UserWarning, match="trial-00000..stray belongs to no known search"):
         begun(tmp_path, [trial(0)])
     assert len(Catalog.load(tmp_path)) == 1 and len(list(path.glob("*.stray"))) == 2
-
-
-def test_the_order_of_finishing_survives_gaps(tmp_path):
-    path = begun(tmp_path, [trial(k) for k in (0, 1, 2, 3)])
-    (path / "trial-000001.skuq").unlink()
-    begun(tmp_path, [trial(1)])
-    begun(tmp_path, [trial(4)])
-    with CatalogFolder(tmp_path, PARTS) as folder:
-        assert [r.trial_number for r in folder.records] == [0, 2, 3, 1, 4]
 
 
 def test_a_lock_is_free_again_after_any_error(tmp_path, monkeypatch):

@@ -122,9 +122,6 @@ def test_diversity_score_sees_rare_errors_among_many_rows():
     assert diversity_score(right, measure="qs") == -1
     assert_allclose(diversity_score(right, measure="ck"), 0, atol=1e-6)
     assert diversity_score(right, measure="gd") == 0
-
-
-def test_diversity_score_takes_teams_apart():
     right = draw(0)
     teams = [(0, 1), (4, 2, 3), (0, 1, 2, 3, 4)]
     expected = [diversity_score(right[list(team)]) for team in teams]

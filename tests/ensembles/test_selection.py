@@ -154,9 +154,6 @@ def test_select_forward_repeats_no_candidate_where_none_may_be():
     errors = np.array([[1.0, 1.0], [2.0, 2.0]])
     chosen = select_forward([errors], loss, 2, replacement=False, min_size=2)
     assert chosen.path == ((0, 1.0),)
-
-
-def test_check_selection_takes_weights_of_single_precision():
     weights = _selection.check_selection(
         Selection([2, 0, 1], np.full(3, 1 / 3, "float32")), 3
     ).weights

@@ -5,25 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import optimize, stats
 
-from skuq.metrics import (
-    calibration_error,
-    coverage_score,
-    coverage_width_auc,
-    coverage_width_curve,
-    crps_loss,
-    crps_mixture_loss,
-    crps_sample_loss,
-    gaussian_nll_loss,
-    interval_loss,
-    mean_width,
-    miscalibration_area,
-    mixture_nll_loss,
-    mixture_pit_values,
-    nll_min_loss,
-    quantile_calibration_curve,
-    quantile_loss,
-    sharpness,
-)
+from skuq import metrics
 from skuq.predictive import GaussianMixture
 
 
@@ -42,7 +24,7 @@ def test_nll_is_scipys(global_random_seed):
     y, mean, std = draw_normals(global_random_seed, 20)
     weight = np.random.default_rng(1).uniform(size=20)
     expected = np.average(-stats.norm(mean, std).logpdf(y), weights=weight)
-    assert_allclose(gaussian_nll_loss(y, mean, std, sample_weight=weight), expected)
+    assert_allclose(metrics.gaussian_nll_loss(y, mean, std, sample_weight=weight), expected)
 
 
 @pytest.mark.parametrize("shape", [(20,), (20, 3)])
@@ -54,27 +36,24 @@ def test_mixture_nll_is_tensorflow_probabilitys(global_random_seed, shape):
         normal = tfd.Independent(normal, reinterpreted_batch_ndims=1)
     mixture = tfd.MixtureSameFamily(tfd.Categorical(probs=weights), normal)
     expected = -np.mean(mixture.log_prob(y)) * 20 / y.size
-    assert_allclose(mixture_nll_loss(y, loc, scale, weights), expected, rtol=1e-6)
+    assert_allclose(metrics.mixture_nll_loss(y, loc, scale, weights), expected, rtol=1e-6)
 
 
 def test_mixture_nll_is_finite_far_away():
     # Both densities underflow: log of half a normal density at 100, the other is nothing.
     expected = np.log(2) - stats.norm.logpdf(100)
-    assert_allclose(mixture_nll_loss([100.0], [[0.0], [-50.0]], np.ones((2, 1))), expected)
+    assert_allclose(metrics.mixture_nll_loss([100.0], [[0.0], [-50.0]], np.ones((2, 1))), expected)
 
 
 def test_crps_is_scoringrules(global_random_seed):
     scoringrules = pytest.importorskip("scoringrules")
     y, mean, std = draw_normals(global_random_seed, 50, 2)
-    assert_allclose(crps_loss(y, mean, std), scoringrules.crps_normal(y, mean, std).mean())
-
-
-def test_crps_of_mixtures_is_scoringrules(global_random_seed):
+    assert_allclose(metrics.crps_loss(y, mean, std), scoringrules.crps_normal(y, mean, std).mean())
     scoringrules = pytest.importorskip("scoringrules")
     y, loc, scale, weights = draw_mixtures(global_random_seed, 50, 2)
     members = (np.moveaxis(part, 0, -1) for part in (loc, scale))
     expected = scoringrules.crps_mixnorm(y, *members, np.broadcast_to(weights, (50, 2, 4)))
-    assert_allclose(crps_mixture_loss(y, loc, scale, weights), expected.mean(), rtol=1e-6)
+    assert_allclose(metrics.crps_mixture_loss(y, loc, scale, weights), expected.mean(), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("fair", "estimator"), [(True, "fair"), (False, "nrg")])
@@ -84,12 +63,12 @@ def test_crps_of_draws_is_scoringrules(global_random_seed, fair, estimator, shap
     rng = np.random.default_rng(global_random_seed)
     y, samples = rng.normal(size=shape), rng.normal(size=(*shape, 11))
     expected = scoringrules.crps_ensemble(y, samples, estimator=estimator).mean()
-    assert_allclose(crps_sample_loss(y, samples, fair=fair), expected, rtol=1e-9)
+    assert_allclose(metrics.crps_sample_loss(y, samples, fair=fair), expected, rtol=1e-9)
 
 
 def test_members_of_no_weight_are_left_out():
     y, loc, scale, _ = draw_mixtures(0, 6)
-    for loss in (mixture_nll_loss, crps_mixture_loss):
+    for loss in (metrics.mixture_nll_loss, metrics.crps_mixture_loss):
         expected = loss(y, loc[:2], scale[:2])
         assert_allclose(loss(y, loc, scale, [0.5, 0.5, 0, 0]), expected)
 
@@ -99,36 +78,35 @@ def draw(seed, n=40):
     return rng.normal(size=n), 0.5 * rng.normal(size=n), rng.uniform(0.1, 1.5, n)
 
 
-def test_rescaled_auc_by_hand():
-    # Bounds reach the targets at c = 1, 2 and 4; the mean width is 2 c. Steps of 1/3.
-    y, mean, std = np.array([1.0, 1.0, 6.0]), np.zeros(3), np.array([1.0, 0.5, 1.5])
-    assert_allclose(coverage_width_auc(y, mean, std), (2 + 4 + 8) / 3)
-
-
 def test_rescaled_auc_is_the_area_under_the_curve(global_random_seed):
     y, mean, std = draw(global_random_seed)
     weight = np.random.default_rng(1).uniform(size=40)
     for given in ({}, {"sample_weight": weight}):
-        _, coverage, width = coverage_width_curve(y, mean, std, **given)
+        _, coverage, width = metrics.coverage_width_curve(y, mean, std, **given)
         area = np.diff(coverage) @ width[1:]
-        assert_allclose(coverage_width_auc(y, mean, std, **given), area)
+        assert_allclose(metrics.coverage_width_auc(y, mean, std, **given), area)
+    # Bounds reach the targets at c = 1, 2 and 4; the mean width is 2 c. Steps of 1/3.
+    y, mean, std = np.array([1.0, 1.0, 6.0]), np.zeros(3), np.array([1.0, 0.5, 1.5])
+    assert_allclose(metrics.coverage_width_auc(y, mean, std), (2 + 4 + 8) / 3)
 
 
 def test_rescaled_curve_is_made_of_coverage_and_mean_width(global_random_seed):
     y, mean, std = draw(global_random_seed)
-    for c, coverage, width in zip(*coverage_width_curve(y, mean, std)):
+    for c, coverage, width in zip(*metrics.coverage_width_curve(y, mean, std)):
         ends = mean - c * std, mean + c * std
         # On a bound that is rounded a target may be counted or not.
         slack = mean - c * std - 1e-12, mean + c * std + 1e-12
-        assert_allclose(coverage_score(y, *slack), coverage)
-        assert_allclose(mean_width(*ends), width, atol=1e-15)
+        assert_allclose(metrics.coverage_score(y, *slack), coverage)
+        assert_allclose(metrics.mean_width(*ends), width, atol=1e-15)
 
 
 def test_rescaled_curve_puts_ties_into_one_point_and_starts_with_exact_predictions():
-    scale, coverage, width = coverage_width_curve([0, 0, 1, -1], np.zeros(4), np.ones(4))
+    scale, coverage, width = metrics.coverage_width_curve([0, 0, 1, -1], np.zeros(4), np.ones(4))
     assert_allclose((scale, coverage, width), ([0, 1], [0.5, 1], [0, 2]))
     # A row without weight has no point on the curve, even if it is the last.
-    curve = coverage_width_curve([0, 1, 5], np.zeros(3), np.ones(3), sample_weight=[1, 1, 0])
+    curve = metrics.coverage_width_curve(
+        [0, 1, 5], np.zeros(3), np.ones(3), sample_weight=[1, 1, 0]
+    )
     assert_allclose(curve, ([0, 1], [0.5, 1], [0, 2]))
 
 
@@ -136,18 +114,20 @@ def test_rescaled_nll_min_is_found_by_an_optimiser(global_random_seed):
     y, mean, std = draw(global_random_seed)
     weight = np.random.default_rng(1).uniform(size=40)
     found = optimize.minimize_scalar(
-        lambda log_c: gaussian_nll_loss(y, mean, np.exp(log_c) * std, sample_weight=weight)
+        lambda log_c: metrics.gaussian_nll_loss(y, mean, np.exp(log_c) * std, sample_weight=weight)
     )
-    loss, scale = nll_min_loss(y, mean, std, return_scale=True, sample_weight=weight)
+    loss, scale = metrics.nll_min_loss(y, mean, std, return_scale=True, sample_weight=weight)
     assert_allclose(loss, found.fun, rtol=1e-9)
     assert_allclose(scale, np.exp(found.x), rtol=1e-6)
-    assert_allclose(loss, gaussian_nll_loss(y, mean, scale * std, sample_weight=weight))
+    assert_allclose(loss, metrics.gaussian_nll_loss(y, mean, scale * std, sample_weight=weight))
 
 
 def test_rescaled_nll_min_has_a_scale_for_each_output():
     y, mean, std = (np.stack([draw(0)[k], 3 * draw(1)[k]], axis=1) for k in range(3))
-    loss, scale = nll_min_loss(y, mean, std, return_scale=True)
-    alone = [nll_min_loss(*(a[:, k] for a in (y, mean, std)), return_scale=True) for k in (0, 1)]
+    loss, scale = metrics.nll_min_loss(y, mean, std, return_scale=True)
+    alone = [
+        metrics.nll_min_loss(*(a[:, k] for a in (y, mean, std)), return_scale=True) for k in (0, 1)
+    ]
     assert_allclose(scale, [c for _, c in alone])
     assert_allclose(loss, np.mean([value for value, _ in alone]))
 
@@ -155,26 +135,27 @@ def test_rescaled_nll_min_has_a_scale_for_each_output():
 @pytest.mark.parametrize("factor", [1e-3, 1e4])
 def test_rescaled_the_size_of_std_does_not_matter(factor):
     y, mean, std = draw(0)
-    for score in (coverage_width_auc, nll_min_loss):
+    for score in (metrics.coverage_width_auc, metrics.nll_min_loss):
         assert_allclose(score(y, mean, factor * std), score(y, mean, std))
 
 
 def test_rescaled_limits():
     y, _, std = draw(0)
-    assert coverage_width_auc(y, y, std) == 0
-    assert nll_min_loss(y, y, std, return_scale=True) == (-np.inf, 0.0)
-    assert_allclose(coverage_width_curve(y, y, std), ([0.0], [1.0], [0.0]))
-    assert coverage_width_auc([1.0], [0.0], [3.0]) == 2
+    assert metrics.coverage_width_auc(y, y, std) == 0
+    assert metrics.nll_min_loss(y, y, std, return_scale=True) == (-np.inf, 0.0)
+    assert_allclose(metrics.coverage_width_curve(y, y, std), ([0.0], [1.0], [0.0]))
+    assert metrics.coverage_width_auc([1.0], [0.0], [3.0]) == 2
 
 
-def test_intervals_coverage_counts_ends_and_weights():
-    assert coverage_score([0, 1, 2], [0, 0, 0], [1, 1, 1]) == pytest.approx(2 / 3)
-    assert coverage_score([0, 9], [0, 0], [1, 1], sample_weight=[3, 1]) == 0.75
-
-
-def test_intervals_may_be_unbounded():
-    assert coverage_score([0.0, 1.0], [-np.inf, 2.0], [np.inf, 3.0]) == 0.5
-    assert mean_width([-np.inf], [0.0]) == np.inf
+def test_intervals_by_hand():
+    assert metrics.coverage_score([0, 1, 2], [0, 0, 0], [1, 1, 1]) == pytest.approx(2 / 3)
+    assert metrics.coverage_score([0, 9], [0, 0], [1, 1], sample_weight=[3, 1]) == 0.75
+    assert metrics.coverage_score([0.0, 1.0], [-np.inf, 2.0], [np.inf, 3.0]) == 0.5
+    assert metrics.mean_width([-np.inf], [0.0]) == np.inf
+    lower, upper = [-np.inf, 0.0], [np.inf, 1.0]
+    assert metrics.mean_width(lower, upper, sample_weight=[0, 1]) == 1
+    assert metrics.interval_loss([0.5, 0.5], lower, upper, 0.9, sample_weight=[0, 1]) == 1
+    assert metrics.mean_width([0.0, 0.0], [1.0, 3.0], sample_weight=[1e308, 1e308]) == 2
 
 
 @pytest.mark.parametrize("coverage", [0.5, 0.9])
@@ -184,7 +165,7 @@ def test_intervals_interval_loss_is_scoringrules(global_random_seed, coverage):
     y, centre, half = 2 * rng.normal(size=(3, 40, 2))
     ends = centre - abs(half), centre + abs(half)
     expected = scoringrules.interval_score(y, *ends, 1 - coverage).mean()
-    assert_allclose(interval_loss(y, *ends, coverage), expected)
+    assert_allclose(metrics.interval_loss(y, *ends, coverage), expected)
 
 
 @pytest.mark.parametrize("shape", [(30,), (30, 2)])
@@ -196,14 +177,7 @@ def test_intervals_quantile_loss_is_scoringrules(global_random_seed, shape):
     expected = np.mean(
         [scoringrules.quantile_score(y, quantiles[:, k], level) for k, level in enumerate(levels)]
     )
-    assert_allclose(quantile_loss(y, quantiles, levels), expected)
-
-
-def test_intervals_rows_of_no_weight_may_be_unbounded():
-    lower, upper = [-np.inf, 0.0], [np.inf, 1.0]
-    assert mean_width(lower, upper, sample_weight=[0, 1]) == 1
-    assert interval_loss([0.5, 0.5], lower, upper, 0.9, sample_weight=[0, 1]) == 1
-    assert mean_width([0.0, 0.0], [1.0, 3.0], sample_weight=[1e308, 1e308]) == 2
+    assert_allclose(metrics.quantile_loss(y, quantiles, levels), expected)
 
 
 KINDS = ("quantile", "interval")
@@ -229,8 +203,8 @@ def test_calibration_pit_of_mixtures_is_their_cdf(global_random_seed):
     weights = rng.dirichlet(np.ones(3))
     mixture = GaussianMixture(loc, scale, weights)
     y = rng.normal(size=(20, 2))
-    assert_allclose(mixture_pit_values(y, loc, scale, weights), mixture.cdf(y))
-    assert mixture_pit_values([99.0] * 20, loc[..., 0], scale[..., 0], weights).max() <= 1
+    assert_allclose(metrics.mixture_pit_values(y, loc, scale, weights), mixture.cdf(y))
+    assert metrics.mixture_pit_values([99.0] * 20, loc[..., 0], scale[..., 0], weights).max() <= 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -240,10 +214,10 @@ def test_calibration_curve_and_error_are_uncertainty_toolboxs(global_random_seed
     given, keywords = theirs(y, mean, std, kind)
     keywords["num_bins"] = n_levels
     expected = toolbox().get_proportion_lists_vectorized(*given, **keywords)
-    curve = quantile_calibration_curve(y, mean, std, kind=kind, n_levels=n_levels)
+    curve = metrics.quantile_calibration_curve(y, mean, std, kind=kind, n_levels=n_levels)
     assert_allclose(curve, expected, atol=1e-12)
     error = toolbox().mean_absolute_calibration_error(*given, **keywords)
-    assert_allclose(calibration_error(y, mean, std, kind=kind, n_levels=n_levels), error)
+    assert_allclose(metrics.calibration_error(y, mean, std, kind=kind, n_levels=n_levels), error)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -252,16 +226,18 @@ def test_calibration_area_is_the_limit_of_uncertainty_toolboxs(global_random_see
     given, keywords = theirs(y, mean, std, kind)
     expected = toolbox().miscalibration_area(*given, **keywords, num_bins=20_001)
     # A step of the curve may lie anywhere within a bin: n of 1/n, half a bin each.
-    assert_allclose(miscalibration_area(y, mean, std, kind=kind), expected, atol=5e-5)
+    assert_allclose(metrics.miscalibration_area(y, mean, std, kind=kind), expected, atol=5e-5)
 
 
 def test_calibration_area_is_the_wasserstein_distance_from_uniform():
     pit = np.random.default_rng(0).beta(0.5, 0.7, size=50)
     uniform = (np.arange(200_000) + 0.5) / 200_000
-    assert_allclose(miscalibration_area(pit=pit), stats.wasserstein_distance(pit, uniform))
+    assert_allclose(metrics.miscalibration_area(pit=pit), stats.wasserstein_distance(pit, uniform))
+    _, _, std = draw_calibration(0)
+    assert_allclose(metrics.sharpness(std), toolbox().sharpness(std))
 
 
-@pytest.mark.parametrize("score", [calibration_error, miscalibration_area])
+@pytest.mark.parametrize("score", [metrics.calibration_error, metrics.miscalibration_area])
 def test_calibration_limits(score):
     even = (np.arange(1000) + 0.5) / 1000
     assert score(pit=even) < 0.001
@@ -276,13 +252,8 @@ def test_calibration_limits(score):
 
 def test_calibration_curve_of_several_outputs_has_a_column_for_each():
     pit = np.random.default_rng(0).uniform(size=(30, 2))
-    expected, observed = quantile_calibration_curve(pit=pit, n_levels=7)
+    expected, observed = metrics.quantile_calibration_curve(pit=pit, n_levels=7)
     assert observed.shape == (7, 2)
     for k in range(2):
-        alone = quantile_calibration_curve(pit=pit[:, k], n_levels=7)
+        alone = metrics.quantile_calibration_curve(pit=pit[:, k], n_levels=7)
         assert_allclose((expected, observed[:, k]), alone)
-
-
-def test_calibration_sharpness_is_uncertainty_toolboxs():
-    _, _, std = draw_calibration(0)
-    assert_allclose(sharpness(std), toolbox().sharpness(std))

@@ -247,15 +247,12 @@ def test_pooled_and_widened_numbers_have_the_moments_of_mixtures(head):
         assert_allclose(pooled, np.logaddexp(*each) - np.log(2), rtol=1e-9)
 
 
-def test_components_start_apart_over_a_standardised_y():
+def test_raw_zeros_are_a_standard_normal():
     mean, std = GaussianMixtureHead(1, n_components=3).moments(np.zeros((1, 9)))
     assert_allclose(mean, 0, atol=1e-15)
     assert_allclose(std, 1, atol=0.1)
     loc, _, _ = GaussianMixtureHead(1, n_components=3).distribution(np.zeros((1, 9)))
     assert_allclose(loc[0, :, 0], stats.norm.ppf([1 / 6, 0.5, 5 / 6]), atol=1e-12)
-
-
-def test_raw_zeros_are_the_quantiles_of_a_standard_normal():
     head = QuantileHead(2, min_scale=0.0)
     found = head.quantiles(np.zeros((1, head.n_raw)))
     assert found.shape == (1, 19, 2)
@@ -313,6 +310,14 @@ def test_packed_loss_is_the_mean_and_likelihood_the_mixture():
     assert_allclose(head.loss(*float32(y, raw)), np.mean(losses, axis=0), rtol=1e-5)
     densities = [np.exp(inner.log_likelihood(y, copies[..., k, :])) for k in range(3)]
     assert_allclose(head.log_likelihood(y, raw), np.log(np.mean(densities, axis=0)), rtol=1e-12)
+    head = PackedHead(CategoricalHead(3), 4)
+    raw = np.random.default_rng(0).normal(size=(6, 12))
+    codes = np.array([[0], [1], [2], [0], [1], [2]])
+    proba = special.softmax(raw.reshape(6, 4, 3), axis=-1)
+    expected = np.log(proba.mean(axis=1)[np.arange(6), codes[:, 0]])
+    assert_allclose(head.log_likelihood(codes, raw), expected, rtol=1e-12)
+    each = -np.log(proba[np.arange(6), :, codes[:, 0]]).mean(axis=1)
+    assert_allclose(head.loss(*float32(codes, raw)), each, rtol=1e-5)
 
 
 def test_unpacked_members_come_first_copies_next():
@@ -325,17 +330,6 @@ def test_unpacked_members_come_first_copies_next():
         for copy in range(3):
             expected = raw[member, :, 2 * copy : 2 * copy + 2]
             assert_allclose(found[3 * member + copy], expected)
-
-
-def test_packed_classes_average_probabilities():
-    head = PackedHead(CategoricalHead(3), 4)
-    raw = np.random.default_rng(0).normal(size=(6, 12))
-    codes = np.array([[0], [1], [2], [0], [1], [2]])
-    proba = special.softmax(raw.reshape(6, 4, 3), axis=-1)
-    expected = np.log(proba.mean(axis=1)[np.arange(6), codes[:, 0]])
-    assert_allclose(head.log_likelihood(codes, raw), expected, rtol=1e-12)
-    each = -np.log(proba[np.arange(6), :, codes[:, 0]]).mean(axis=1)
-    assert_allclose(head.loss(*float32(codes, raw)), each, rtol=1e-5)
 
 
 def test_packed_validation_is_of_what_the_copies_say_together():

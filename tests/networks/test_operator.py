@@ -50,7 +50,7 @@ def rows_of(network, n=11, lead=()):
 # Layers ------------------------------------------------------------------------------------
 
 
-def test_factorisation_leaves_the_first_kernel_as_it_is():
+def test_draw_has_the_given_scales():
     plain, factorized = (
         Dense(200, 100),
         Dense(200, 100, factorized=True),
@@ -62,6 +62,10 @@ def test_factorisation_leaves_the_first_kernel_as_it_is():
     log = np.log(drawn[1][2])  # N(1, 0.01)
     assert log.mean() == pytest.approx(1, abs=4e-3) and log.std() == pytest.approx(0.01, rel=0.25)
     assert_array_equal(drawn[0][1], 0)
+    network = EncoderDecoder(1, 50, 1, latent=200, decoder="concat", fourier_scale=5.0)
+    frequencies = network.draw(np.random.default_rng(0))[9]
+    assert frequencies.shape == (50, 100)
+    assert frequencies.std() == pytest.approx(5, rel=0.05)
 
 
 # The network -------------------------------------------------------------------------------
@@ -132,13 +136,6 @@ def test_members_at_once_are_each_alone(network):
         alone = network(ARRAYS, weights, x[k])
         assert_allclose(raw[k], alone[0], atol=1e-12)
         assert_allclose(features[k], alone[1], atol=1e-12)
-
-
-def test_first_frequencies_have_the_given_scale():
-    network = EncoderDecoder(1, 50, 1, latent=200, decoder="concat", fourier_scale=5.0)
-    frequencies = network.draw(np.random.default_rng(0))[9]
-    assert frequencies.shape == (50, 100)
-    assert frequencies.std() == pytest.approx(5, rel=0.05)
 
 
 # A Keras model as the base -----------------------------------------------------------------

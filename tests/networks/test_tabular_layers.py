@@ -172,9 +172,6 @@ def check(name, formula, seed=0):
 def test_feature_scale_and_parametric_activation():
     check("scale", lambda x, scale: x * scale)
     check("parametric", lambda x, a: (1 - a) * x + a * x * np.tanh(np.log1p(np.exp(x))))
-
-
-def test_ntk_dense_is_a_dense_layer_of_a_smaller_kernel():
     check("ntk", lambda x, kernel, bias: np.dot(x, kernel / np.sqrt(6)) + bias)
 
 
@@ -300,6 +297,8 @@ def test_edges_are_not_part_of_what_is_compiled():
     one, other = plan(EDGES), plan(np.array(EDGES) + 1)
     assert one == other and hash(one) == hash(other)
     assert one != plan([[0.0, 1, 2]] * 3)
+    assert make_plan(model_of("periodic").to_json()).width == 6 * 5
+    assert make_plan(model_of("piecewise linear").to_json()).width == 3 * 3
 
 
 def test_a_frozen_embedding_is_state():
@@ -313,11 +312,6 @@ def test_a_frozen_embedding_is_state():
     parts, state = random_parts(model, plan, 0)
     y, _ = plan(parts, state, rows())
     assert_allclose(by_keras(model, parts, state, rows()), y, rtol=1e-5, atol=1e-5)
-
-
-def test_width_counts_what_an_embedding_holds():
-    assert make_plan(model_of("periodic").to_json()).width == 6 * 5
-    assert make_plan(model_of("piecewise linear").to_json()).width == 3 * 3
 
 
 def test_cosine_of_a_compiled_program_is_right_to_the_last_digits():
@@ -402,9 +396,6 @@ def test_bin_edges_hold_equally_many_rows():
     for column, edges_of_column in zip(x.T, edges):
         counts, _ = np.histogram(column, edges_of_column)
         assert set(counts[1:-1]) <= {124, 125, 126}
-
-
-def test_bin_edges_of_few_distinct_values_repeat_the_last():
     x = np.stack([np.tile([0.0, 1, 5], 10), np.full(30, 3.0)], axis=1)
     edges = bin_edges(x, 6)
     assert_array_equal(edges, [[0, 1, 5, 5, 5, 5, 5], [3] * 7])

@@ -184,13 +184,6 @@ def test_groups_of_members_can_be_tuples_of_any_length():
     assert texts == ["(16,)", "(16, 8)"]
 
 
-def test_member_predictions_come_from_the_mixture():
-    proba = np.random.default_rng(0).dirichlet(np.ones(3), size=(4, 6))
-    model = SimpleNamespace(predict_distribution=lambda X: CategoricalMixture(proba))
-    display = MemberDiversityDisplay.from_estimator(model, np.zeros((6, 1)))
-    assert display.coordinates.shape == (4, 2)
-
-
 def test_networks_of_repeated_trials_are_a_group():
     network = SimpleNamespace(n_epochs=1, best_epoch=0)
     folds, more = (FoldedMember((network,) * n, None, score=1.0) for n in (2, 3))
@@ -278,6 +271,10 @@ def test_teams_by_q_with_the_mean_as_the_threshold():
     (line,) = display.thresholds_
     assert_allclose(line.get_xdata(), chosen.teams_["q"].mean(), rtol=1e-3)
     assert set(display.scatters_) == {"mean", "kept"}
+    proba = np.random.default_rng(0).dirichlet(np.ones(3), size=(4, 6))
+    model = SimpleNamespace(predict_distribution=lambda X: CategoricalMixture(proba))
+    display = MemberDiversityDisplay.from_estimator(model, np.zeros((6, 1)))
+    assert display.coordinates.shape == (4, 2)
 
 
 def test_frame_of_teams_has_no_single_models(chosen):

@@ -74,6 +74,18 @@ def test_noise_that_explains_everything_leaves_a_negligible_scale():
     assert k == 1
     c, k = fit_epistemic_scale(np.zeros(200), epistemic, aleatoric, weights)
     assert_allclose(c, 1e-6 * balance, rtol=1e-12)
+    zero, one = np.zeros(5), np.ones(5)
+    assert fit_epistemic_scale(zero, one, None, one) == (1.0, 1.0)
+    assert fit_epistemic_scale(zero, one, one, one, fit_noise=True)[1] == 1.0
+    assert fit_readout(zero, one, readout, one, [0.2, 0.1], [2.0, 1.0, 0.05]) == (0.1, 1.0, 1.0)
+    rng = np.random.default_rng(0)
+    noise = np.full(300, 0.3)
+    flat = 0.1 * (1 + 0.01 * rng.random(300))
+    c, k = fit_epistemic_scale(
+        0.3 * rng.normal(size=300), flat, noise, np.ones(300), fit_noise=True
+    )
+    assert k == 1
+    assert np.median(c * flat) < 0.1
 
 
 @pytest.mark.parametrize("shape", [(80,), (80, 2)])
@@ -97,17 +109,6 @@ def test_both_scales_are_most_likely(shape, global_random_seed):
         assert nll(c, 1, *data) <= min(nll(f * c, 1, *data) for f in (0.99, 1.01))
     else:
         assert_allclose(nll(c, k, *data), best, rtol=1e-8)
-
-
-def test_a_flat_model_part_leaves_learnt_noise_as_it_is():
-    rng = np.random.default_rng(0)
-    noise = np.full(300, 0.3)
-    flat = 0.1 * (1 + 0.01 * rng.random(300))
-    c, k = fit_epistemic_scale(
-        0.3 * rng.normal(size=300), flat, noise, np.ones(300), fit_noise=True
-    )
-    assert k == 1
-    assert np.median(c * flat) < 0.1
 
 
 @pytest.mark.parametrize("fit_noise", [False, True])
@@ -137,13 +138,6 @@ def test_weights_are_repeats_and_outputs_are_rows(fit_noise):
     error[weights == 0] = 1e9
     found = fit_epistemic_scale(error, epistemic, aleatoric, weights, fit_noise=fit_noise)
     assert_array_equal(found, expected)
-
-
-def test_nothing_is_learnt_from_no_errors():
-    zero, one = np.zeros(5), np.ones(5)
-    assert fit_epistemic_scale(zero, one, None, one) == (1.0, 1.0)
-    assert fit_epistemic_scale(zero, one, one, one, fit_noise=True)[1] == 1.0
-    assert fit_readout(zero, one, readout, one, [0.2, 0.1], [2.0, 1.0, 0.05]) == (0.1, 1.0, 1.0)
 
 
 def readout_rows(seed, shape=(300,), noise=None):

@@ -461,23 +461,6 @@ def test_offsets_do_not_matter(kind):
     assert_allclose(far.quantile([0.1, 0.9]) - 1e8, m.quantile([0.1, 0.9]), atol=1e-6)
 
 
-@mixtures
-def test_weights_are_repeats(kind):
-    """A member of weight 2/3 is the same member taken twice of three."""
-    m = make(kind, k=2)
-    inner = m.inner if isinstance(m, TransformedMixture) else m
-    three = {name: array[[0, 0, 1]] for name, array in arrays_of(inner).items()}
-    weighted = replace(inner, weights=[2 / 3, 1 / 3])
-    repeated = replace(inner, **three, weights=None)
-    if inner is not m:
-        weighted, repeated = (TransformedMixture(r, m.transform) for r in (weighted, repeated))
-    for name in ("mean", "aleatoric_variance", "epistemic_variance"):
-        assert_allclose(getattr(weighted, name), getattr(repeated, name), rtol=1e-10)
-    y = np.random.default_rng(1).normal(size=6)
-    assert_allclose(weighted.log_prob(y), repeated.log_prob(y), rtol=1e-12)
-    assert_allclose(weighted.quantile(0.9), repeated.quantile(0.9), rtol=1e-9)
-
-
 @kinds
 @pytest.mark.parametrize(
     "outputs", slow_after(1, map(pytest.param, [(2,), ()])), ids=["two outputs", "one output"]
@@ -496,13 +479,6 @@ def test_total_of_draws_of_many_rows(kind, outputs):
         # the next in some rows, by the rows' noise.
         low = 0.85 if len(loc) > 1 else 1 - 5 / np.sqrt(2 * n_draws)
         assert (low < found).all() and (found < 1 + 5 / np.sqrt(2 * n_draws)).all(), found
-
-
-@kinds
-def test_every_pair_of_rows_has_noise_of_its_own(kind):
-    draws = KINDS[kind](GaussianMixture(np.zeros((1, 8)), np.ones((1, 8)))).sample(1000, rng=1)
-    apart = np.corrcoef(draws.argsort(axis=1).argsort(axis=1)) - np.eye(8)
-    assert abs(apart).max() < 5 / np.sqrt(1000)
 
 
 @kinds

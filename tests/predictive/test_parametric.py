@@ -244,9 +244,6 @@ def test_two_piece_epistemic_variance_is_seen_beside_large_noise():
     # s1 s2 - a^2 to first order: (lower^2 + upper^2) / 2.
     m = TwoPieceNormal(np.zeros(1), np.full(1, 1e-6), np.full(1, 3e-6), np.full(1, 1e6))
     assert_allclose(m.epistemic_variance, 5e-12, rtol=1e-9)
-
-
-def test_two_piece_one_side_may_be_noise_alone():
     m = TwoPieceNormal(np.zeros(2), [0.0, 0.0], [2.0, 0.0], [1.0, 1.0])
     assert_allclose(m.cdf(0.0), [1 / (1 + np.sqrt(5)), 0.5])
     assert_array_equal(m.epistemic_variance[1], 0.0)
@@ -430,6 +427,10 @@ def test_transformed_tails_too_heavy_for_the_transform_are_said():
     assert np.isfinite(m.quantile([0.05, 0.95])).all()  # they need no moments
     with pytest.raises(ValueError, match="grows too fast"):
         _ = m.std
+    with pytest.raises(TypeError, match="inner must be a Mixture"):
+        TransformedMixture(np.zeros(3), Logarithm())
+    with pytest.raises(ValueError, match="factor must be positive"):
+        TransformedMixture(normals(), Logarithm(), factor=0.0)
 
 
 @pytest.mark.parametrize("n_outputs", [None, 2])
@@ -441,10 +442,3 @@ def test_transformed_rows_with_factors_of_their_own(n_outputs):
     if n_outputs is not None:
         assert_allclose(m.output(1).std, m.std[:, 1])
         assert_allclose(m.rows(slice(1, 3)).output(1).interval(0.9), m.interval(0.9)[1:, :, 1])
-
-
-def test_transformed_bad_arguments_are_refused():
-    with pytest.raises(TypeError, match="inner must be a Mixture"):
-        TransformedMixture(np.zeros(3), Logarithm())
-    with pytest.raises(ValueError, match="factor must be positive"):
-        TransformedMixture(normals(), Logarithm(), factor=0.0)

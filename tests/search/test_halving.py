@@ -75,6 +75,8 @@ def test_each_stage_is_judged_by_those_that_have_reached_it():
     history.append(TrialRecord(9, status="failed"))
     found = SuccessiveHalving((0.1, 0.2, 0.3), 2.0, min_trials=1).stages(history)
     assert found == ((0.1, 3.0), (0.2, 0.7), (0.3, 0.1))
+    halving = SuccessiveHalving(np.linspace(0.3, 0.6, 2), min_trials=1)
+    assert {type(share) for share in halving.shares} == {float}
 
 
 @pytest.mark.parametrize(
@@ -93,11 +95,6 @@ def test_each_stage_is_judged_by_those_that_have_reached_it():
 def test_impossible_settings(settings, match):
     with pytest.raises((TypeError, ValueError), match=match):
         SuccessiveHalving(**settings)
-
-
-def test_halving_keeps_shares_as_plain_numbers():
-    halving = SuccessiveHalving(np.linspace(0.3, 0.6, 2), min_trials=1)
-    assert {type(share) for share in halving.shares} == {float}
 
 
 def test_a_search_discards_those_that_are_behind():

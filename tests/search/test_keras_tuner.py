@@ -101,17 +101,6 @@ def test_any_oracle_drives_our_search(make):
     assert sorted(sign * trial.score for trial in scored) == pytest.approx(expected)
 
 
-def test_the_folder_of_an_oracle_is_removed_with_its_proposer():
-    oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=2)
-    proposer = proposer_of(oracle, DenseSpace(n_nodes=1).decisions())
-    folder = Path(oracle._project_dir)
-    assert folder.is_dir()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")  # of resources that nobody has released
-        del proposer
-    assert not caught and not folder.exists()
-
-
 def test_the_oracle_proposes_at_random_until_it_has_n_initial_scores():
     decisions = DenseSpace(n_nodes=1).decisions()
     rates = []
@@ -137,3 +126,11 @@ def test_an_oracle_that_has_nothing_left_says_so():
     with pytest.raises(SearchFailedError) as error:
         search(inline(evaluate), 5, proposer, entropy=1)
     assert "could not propose trial 2" in str(error.value) and len(error.value.records) == 2
+    oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=2)
+    proposer = proposer_of(oracle, DenseSpace(n_nodes=1).decisions())
+    folder = Path(oracle._project_dir)
+    assert folder.is_dir()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")  # of resources that nobody has released
+        del proposer
+    assert not caught and not folder.exists()

@@ -267,15 +267,6 @@ class Interrupting(RandomProposer):
         return {"x": 0.5, "k": 1 if len(history) + len(running) < 2 else 2}
 
 
-class Sleepy:
-    def __init__(self, seconds):
-        self.seconds = seconds
-
-    def __call__(self, configuration, seed):
-        time.sleep(self.seconds if configuration["k"] == 2 else 0.01)
-        return Result(1.0)
-
-
 def test_an_interrupt_does_not_wait_for_threads_that_are_busy():
     is_over = threading.Event()
 
@@ -291,16 +282,6 @@ def test_an_interrupt_does_not_wait_for_threads_that_are_busy():
     is_over.set()
 
 
-@pytest.mark.slow
-def test_processes_that_are_busy_at_an_interrupt_are_replaced():
-    """Such slots once returned to the pool, and the next search waited for them."""
-    started = time.monotonic()
-    with pytest.warns(UserWarning, match="interrupted"):
-        search(processes(Sleepy(300), 2), n_trials=20, proposer=Interrupting(SPACE))
-    search(processes(Evaluate(), 2), n_trials=4)
-    assert time.monotonic() - started < 250
-
-
 class NotHere:
     def __call__(self, configuration, seed):
         return Result(0.0)
@@ -309,16 +290,13 @@ class NotHere:
         return __import__, ("no_such_module_of_skuq",)
 
 
-def test_what_a_worker_cannot_load_is_not_called_a_dead_worker():
-    with pytest.raises(SearchFailedError, match="ModuleNotFoundError.*no_such_module"):
-        search(processes(NotHere(), 1), n_trials=2)
-
-
 def test_what_cannot_be_sent_says_so():
     evaluate = Evaluate()
     evaluate.lock = threading.Lock()
     with pytest.raises(SearchSpaceError, match="cannot be sent to worker processes.*n_jobs=1"):
         search(processes(evaluate, 2))
+    with pytest.raises(SearchFailedError, match="ModuleNotFoundError.*no_such_module"):
+        search(processes(NotHere(), 1), n_trials=2)
 
 
 def test_a_proposer_that_raises_does_not_lose_what_has_finished():

@@ -16,7 +16,6 @@ import textwrap
 import threading
 import time
 import warnings
-from concurrent.futures import wait
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -195,29 +194,6 @@ def test_sys_exit_does_not_end_the_caller(slots_of):
         slots.result(0, slots.submit(0, {"kind": "exit"}, 1))
 
 
-@slow
-def test_a_process_that_is_killed_while_it_hands_over_a_large_result(tmp_path):
-    started = tmp_path / "started"
-
-    def evaluate(configuration, seed):
-        with open(started, "a") as file:
-            file.write(f"{os.getpid()}\n")
-        return SimpleNamespace(score=0.0, array=np.zeros(int(3e7)))  # 240 MB
-
-    with processes(evaluate, 1) as slots:
-        for n, delay in enumerate((0.1, 0.2, 0.3), start=1):
-            future = slots.submit(0, {}, 1)
-            pid = wait_for_lines(started, n)[-1]
-            time.sleep(delay)
-            os.kill(pid, signal.SIGKILL)
-            assert wait([future], timeout=60).done
-            try:  # it may have been quick enough
-                slots.result(0, future)
-            except RuntimeError as error:
-                assert "SIGKILL" in str(error)
-        assert len(slots.result(0, slots.submit(0, {}, 1)).array) == 3e7
-
-
 def test_an_error_that_cannot_be_read_here_is_told_in_words():
     def evaluate(configuration, seed):
         class OnlyHere(Exception):
@@ -317,33 +293,6 @@ def test_the_time_of_a_stack_is_that_of_all_its_members(long_training, monkeypat
             trainer.train_together([configuration] * n_members, seeds)
         ended.append(next(now) - first)
     assert ended[1] - ended[0] == 29
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["alone", "together"])
-def test_a_training_ends_when_its_time_is_over(way, long_training):
-    trainer, configuration = long_training
-    started = time.monotonic()
-    message = r"^(The trial|2 trials together) took longer than trial_timeout=1 s( each)? and was"
-    with pytest.raises(TimeoutError, match=message):
-        if way == "alone":
-            trainer(configuration, 1)
-        else:
-            trainer.train_together([configuration] * 2, [1, 2])
-    assert time.monotonic() - started > 1.0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["alone", "together"])
-def test_a_cancelled_training_is_not_called_slow(way, long_training):
-    trainer, configuration = long_training
-    trainer.timeout = 3600
-    threading.Timer(1.0, trainer.cancel).start()
-    with pytest.raises(InterruptedError):
-        if way == "alone":
-            trainer(configuration, 1)
-        else:
-            trainer.train_together([configuration] * 2, [1, 2])
 
 
 def test_time_counts_from_the_call_and_not_from_a_pickle(long_training):

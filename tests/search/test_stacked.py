@@ -66,6 +66,9 @@ def test_an_interrupt_keeps_the_stacks_that_had_finished():
     assert len(records) == 14 and store.added == records
     with pytest.raises(KeyboardInterrupt):
         run(Together({1: KeyboardInterrupt()}))
+    records = run(Together({2: TimeoutError("too long")}))
+    assert [r.completed for r in records] == [True] * 14 + [False] * 14 + [True] * 12
+    assert records[14].message == "TimeoutError: too long"
 
 
 def test_an_interrupt_while_a_stack_is_written_loses_nothing():
@@ -94,9 +97,3 @@ def test_a_deadline_shortens_single_trials_so_that_nothing_is_stacked():
     records = search(inline(evaluate), 5, Listed(), evaluate=evaluate, **options)
     assert [r.score for r in records] == [c["x"] for c in CONFIGURATIONS[:5]]
     assert evaluate.asked == []
-
-
-def test_a_stack_out_of_time_fails_alone():
-    records = run(Together({2: TimeoutError("too long")}))
-    assert [r.completed for r in records] == [True] * 14 + [False] * 14 + [True] * 12
-    assert records[14].message == "TimeoutError: too long"

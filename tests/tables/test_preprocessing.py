@@ -146,6 +146,11 @@ def test_the_word_nan_is_no_gap():
     encoder = TablePreprocessor().fit(words)
     assert encoder.get_feature_names_out().tolist() == ["c_b", "c_nan", "c_nan_missing"]
     assert_array_equal(encoder.transform(words), [[0, 1, 0], [0, 0, 1], [1, 0, 0], [1, 0, 0]])
+    X = pd.DataFrame({"code": pd.Categorical([1, 2, 3, 3])})
+    encoder = TablePreprocessor().fit(X)
+    as_read = pd.DataFrame({"code": [3.0, NAN, 1.0]})
+    with pytest.warns(UserWarning, match="where `fit` saw none"):
+        assert encoder.transform(as_read).tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0]]
 
 
 def test_many_categories_become_codes(global_random_seed):
@@ -272,11 +277,6 @@ def test_refused_tables_are_named(table, later, message):
         encoder.fit(table) if later is None else encoder.transform(later)
 
 
-def test_text_where_fit_has_seen_numbers():
-    encoder = TablePreprocessor().fit(PLAIN)
-    assert encoder.transform(pd.DataFrame({"x": ["7"], "y": ["b"]})).tolist() == [[7, 1]]
-
-
 def test_pandas_own_kinds_of_columns():
     X = pd.DataFrame(
         {
@@ -332,14 +332,6 @@ def test_columns_of_objects():
     ])  # fmt: skip
 
 
-def test_whole_numbers_as_categories_may_be_read_as_floats():
-    X = pd.DataFrame({"code": pd.Categorical([1, 2, 3, 3])})
-    encoder = TablePreprocessor().fit(X)
-    as_read = pd.DataFrame({"code": [3.0, NAN, 1.0]})
-    with pytest.warns(UserWarning, match="where `fit` saw none"):
-        assert encoder.transform(as_read).tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0]]
-
-
 def test_lists_and_arrays_of_text():
     rows = [["a", 1.0], ["b", 2.0], ["c", 4.0]]
     expected = [[1, 1, 0, 0], [2, 0, 1, 0], [4, 0, 0, 1]]
@@ -349,6 +341,8 @@ def test_lists_and_arrays_of_text():
     assert as_text.get_feature_names_out().tolist() == [
         *("x0_a", "x0_b", "x0_c", "x1_1.0", "x1_2.0", "x1_4.0")
     ]
+    encoder = TablePreprocessor().fit(PLAIN)
+    assert encoder.transform(pd.DataFrame({"x": ["7"], "y": ["b"]})).tolist() == [[7, 1]]
 
 
 def test_one_row(mixed):

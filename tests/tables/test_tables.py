@@ -32,6 +32,8 @@ def test_scaling_of_constant_columns():
     assert_allclose(_scaling.TargetScaling().fit(y).forward(y), 0)
     y = np.full((49, 1), 1e30)
     assert_allclose(_scaling.TargetScaling().fit(y).forward(y), 0)
+    with pytest.raises(ValueError, match="underflows"):
+        _scaling.TargetScaling().fit(1e-170 * np.random.default_rng(0).normal(size=(20, 1)))
 
 
 @pytest.mark.parametrize(("size", "spread"), [(1e12, 1e-2), (1.6e18, 1e5), (0.0, 1e-170)])
@@ -45,11 +47,6 @@ def test_columns_that_hardly_vary_are_scaled_nevertheless(size, spread, weighted
     mean = np.average(z, axis=0, weights=weight)
     assert_allclose(mean, 0, atol=0.05)
     assert_allclose(np.average((z - mean) ** 2, axis=0, weights=weight), 1, rtol=0.01)
-
-
-def test_targets_whose_variance_underflows_are_refused():
-    with pytest.raises(ValueError, match="underflows"):
-        _scaling.TargetScaling().fit(1e-170 * np.random.default_rng(0).normal(size=(20, 1)))
 
 
 def test_overflowing_values_are_refused():
@@ -110,6 +107,10 @@ def test_no_scaling_leaves_units_alone():
     loc, scale = scaling.restore(y, np.ones((9, 1)))
     assert_allclose(loc, y)
     assert_allclose(scale, 1)
+    y = np.random.default_rng(0).lognormal(size=(60, 2))
+    targets = NumberTargets("yeo-johnson").fit(y)
+    expected = TargetTransform("yeo-johnson").fit(y).forward(y)
+    assert_allclose(targets.transform(y), expected, rtol=1e-12)
 
 
 def _realmlp(x):
@@ -151,13 +152,6 @@ def test_columns_of_codes_stay_as_they_are(kind, global_random_seed):
     assert_array_equal(scaling.transform(X)[:, 1], X[:, 1])
     others = kind().fit(X[:, [0, 2]]).transform(X[:, [0, 2]])
     assert_allclose(scaling.transform(X)[:, [0, 2]], others, rtol=1e-12)
-
-
-def test_targets_by_a_transform():
-    y = np.random.default_rng(0).lognormal(size=(60, 2))
-    targets = NumberTargets("yeo-johnson").fit(y)
-    expected = TargetTransform("yeo-johnson").fit(y).forward(y)
-    assert_allclose(targets.transform(y), expected, rtol=1e-12)
 
 
 def fitted_targets(y, *more, weight=None, **settings):

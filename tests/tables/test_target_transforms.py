@@ -85,9 +85,6 @@ def test_yeo_johnson_of_heavy_tails_stays_onto():
     transform = TargetTransform("yeo-johnson").fit(y)
     assert 0 <= transform.outputs_[0].power < 1e-6
     assert np.isfinite(transform.inverse(np.array([[50.0], [-50.0], [1e4]]))).all()
-
-
-def test_yeo_johnson_is_straight_far_beyond_the_data():
     y = np.random.default_rng(0).gamma(2, 2, (300, 1))
     transform = TargetTransform("yeo-johnson").fit(y)
     far = y.max() + np.ptp(y) * np.array([1.0, 2.0, 3.0, 100.0])[:, None]

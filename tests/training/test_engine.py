@@ -36,9 +36,6 @@ def test_padded_rows_are_a_ladder():
     assert all(p >= n and p <= max(8, 1.25 * n) for n, p in enumerate(sizes, start=1))
     assert sizes == sorted(sizes) and len(set(sizes)) < 40
     assert _arguments.padded_rows(max(sizes)) == max(sizes)
-
-
-def test_tables_of_training_rows_are_powers_of_two_unless_large():
     sizes = {1: 8, 8: 8, 9: 16, 1000: 1024, 1025: 2048, 2**14: 2**14, 2**14 + 1: 20_480}
     assert {n: _arguments.table_rows(n) for n in sizes} == sizes
 
@@ -308,6 +305,8 @@ def test_what_cannot_be_redrawn_is_kept_with_a_warning():
 def test_cancelled_training_ends_at_the_next_slice():
     with pytest.raises(InterruptedError, match="cancelled"):
         train_member(network(), GaussianHead(), Recipe(), data(), 1, cancelled=lambda: True)
+    with pytest.raises(ValueError, match="recipe's `dropout`"):
+        train_member(network(), GaussianHead(), Recipe(dropout=0.1), data(), 1)
 
 
 @pytest.mark.slow
@@ -327,11 +326,6 @@ def test_dropped_programs_leave_nothing_behind():
         train_member(model, GaussianHead(), Recipe(epochs=1), data(), 1, jit=False)
     gc.collect()
     assert [graph() for graph in graphs] == [None] * len(graphs)
-
-
-def test_a_rate_of_dropout_needs_a_layer_to_set():
-    with pytest.raises(ValueError, match="recipe's `dropout`"):
-        train_member(network(), GaussianHead(), Recipe(dropout=0.1), data(), 1)
 
 
 @pytest.mark.slow

@@ -77,6 +77,9 @@ def test_stepped_numbers_become_choices():
 def test_default_training_is_the_papers():
     hyperparameters = KerasTunerSpace(build, max_batch_size=8).decisions((3,), 2).hyperparameters
     assert len(hyperparameters) == 5 and hyperparameters.decisions[1].high == 8
+    for space in (Shaped(), (Shaped(), training)):
+        architecture = resolve_search_space(space).decisions((3,), 2).architecture
+        assert architecture.names == ["depth", "units", "wide"]
 
 
 def test_a_configuration_is_trained():
@@ -252,12 +255,6 @@ def test_builders_of_keras_tuner_are_told_what_to_change(space, got):
     X = np.zeros((20, 3))
     with pytest.raises(SearchSpaceError, match=rf"hp, input_shape, n_outputs\)`. {got}.*training"):
         AutoDEUQRegressor(space=space).fit(X, X[:, 0])
-
-
-def test_a_hypermodel_with_our_arguments_is_a_space():
-    for space in (Shaped(), (Shaped(), training)):
-        architecture = resolve_search_space(space).decisions((3,), 2).architecture
-        assert architecture.names == ["depth", "units", "wide"]
 
 
 @pytest.mark.parametrize(

@@ -187,9 +187,6 @@ def test_names_of_no_layer_are_refused():
     recipe = Recipe(epochs=1, rate_factors_of_layers={"scale": 2.0, "hiden_1": 0.1})
     with pytest.raises(ValueError, match=r"match no weight of the network: \['hiden_1'\]"):
         train_member(small(), HEAD, recipe, make_data(), 1)
-
-
-def test_a_dropout_schedule_is_not_for_keras_own_layers():
     model = sequential(
         (4,), keras.layers.UnitNormalization(), keras.layers.Dropout(0.1), keras.layers.Dense(2)
     )
