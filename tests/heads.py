@@ -2,20 +2,6 @@
 
 from skuq.networks import _dense, _given_spaces, _heads, _mixture_heads, _nomu
 
-__all__ = [
-    "READOUTS",
-    "CategoricalHead",
-    "GaussianMixtureHead",
-    "NomuHead",
-    "PackedHead",
-    "QuantileHead",
-    "SquaredErrorHead",
-    "StudentTHead",
-    "WidthDepthSpace",
-    "build_nomu",
-    "resolve_search_space",
-]
-
 CategoricalHead, SquaredErrorHead = _heads.CategoricalHead, _heads.SquaredErrorHead
 StudentTHead, QuantileHead = _heads.StudentTHead, _heads.QuantileHead
 GaussianMixtureHead, PackedHead = _mixture_heads.GaussianMixtureHead, _mixture_heads.PackedHead

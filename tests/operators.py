@@ -11,7 +11,6 @@ from skuq.training import _networks, _predict
 EpiNetLayers, EpistemicNetwork = _epinet.EpiNetLayers, _epinet.EpistemicNetwork
 EncoderDecoder, OperatorHead = _operator.EncoderDecoder, _operator.OperatorHead
 Dense, slope = _dense_layers.Dense, _dense_layers.slope
-tile_columns = _operator.tile_columns
 DrawingNetwork, keras_base = _networks.DrawingNetwork, _operator.keras_base
 predict_draws, read_network = _predict.predict_draws, _predict.read_network
 

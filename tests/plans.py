@@ -1,25 +1,10 @@
 """Networks as functions of their weights: what tests of layers, of plans and of training need."""
 
-from skuq.backend import keras
+import numpy as np
+
+from skuq.backend import keras, ops
 from skuq.networks import _keras_models, _plan, _plan_parts, _tabular
 from skuq.training import _networks
-
-__all__ = [
-    "ACTIVATIONS",
-    "ARRAYS",
-    "SLOPES",
-    "Run",
-    "bin_edges",
-    "class_recipes",
-    "draw_variables",
-    "keras_model",
-    "make_plan",
-    "rebuild",
-    "sequential",
-    "tensors",
-    "without_names",
-    "wrong_sum",
-]
 
 ACTIVATIONS, SLOPES = _plan_parts.ACTIVATIONS, _plan_parts.SLOPES
 ARRAYS, tensors, Run = _plan_parts.ARRAYS, _plan_parts.tensors, _plan_parts.Run
@@ -32,3 +17,11 @@ rebuild, wrong_sum = _keras_models.rebuild, _keras_models.wrong_sum
 def sequential(input_shape, *layers):
     """Make a Keras model of inputs of one shape and these layers."""
     return keras.Sequential([keras.Input(input_shape), *layers])
+
+
+def float32(values):
+    return [ops.convert_to_tensor(np.asarray(value, dtype="float32")) for value in values]
+
+
+def numpy_of(tensor):
+    return ops.convert_to_numpy(tensor)

@@ -5,21 +5,6 @@ import joblib
 from skuq.networks import Integer, Real, Space
 from skuq.search import RandomProposer, Search, _proposers, _search, _slots
 
-__all__ = [
-    "SPACE",
-    "DaskSlots",
-    "EnsembleEvolution",
-    "InlineSlots",
-    "Mutation",
-    "Retraining",
-    "Kept",
-    "inline",
-    "open_slots",
-    "processes",
-    "search",
-    "threads",
-]
-
 open_slots = _slots.open_slots
 InlineSlots, DaskSlots = _slots.InlineSlots, _slots.DaskSlots
 EnsembleEvolution, Mutation = _proposers.EnsembleEvolution, _proposers.Mutation

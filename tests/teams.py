@@ -4,8 +4,6 @@ import numpy as np
 
 from skuq.ensembles import _likelihood, _teams
 
-__all__ = ["SELECTORS", "diversity_score", "likelihood_statistics", "select_by"]
-
 SELECTORS, select_by = _likelihood.SELECTORS, _likelihood.select_by
 likelihood_statistics = _likelihood.likelihood_statistics
 

@@ -71,8 +71,6 @@ def assert_same(one, other):
         assert repr(one) == repr(other)  # -0.0
 
 
-# ------------------------------------------------------------------------- what comes back
-
 numbers = (
     hnp.boolean_dtypes()
     | hnp.integer_dtypes(endianness="?")
@@ -189,9 +187,6 @@ def test_from_bytes_calls_hooks():
     refused(data, r"the file: tree\.a\[1\] cannot be read: class 'range' is not known")
 
 
-# ----------------------------------------------------------------------- what is not saved
-
-
 def _cycle():
     tree = {"a": []}
     tree["a"].append(tree)
@@ -236,9 +231,6 @@ def test_from_bytes_reads_what_is_as_deep_as_it_can_be_written():
         for _ in range(99):
             tree = kind([tree])
         assert_same(tree, back(of(tree)))
-
-
-# ------------------------------------------------------------------------- broken files
 
 
 def test_from_bytes_refuses_every_truncation():
@@ -468,9 +460,6 @@ def test_from_bytes_takes_no_time_for_places():
     for _ in range(90):
         deep = {"k" * 10**5: deep, "all": list(range(100))}
     assert back(_text(json.dumps(deep).encode())) == deep
-
-
-# -------------------------------------------------------------------------------- the disk
 
 
 def test_write_and_read(tmp_path):

@@ -25,13 +25,8 @@ STEPS = Training(steps=5)
 OPERATOR = OperatorNetwork(encoder_units=8, latent=8, decoder_units=8)
 FITTED = {
     "ensemble": (skuq.DeepEnsembleRegressor(2, **SMALL), Y),
-    "classifier": (skuq.DeepEnsembleClassifier(2, **SMALL), Y > 0),
     "nomu": (skuq.NOMURegressor(NOMUNetwork((8,)), epochs=3, refit=False, random_state=0), Y),
     "neon": (skuq.NEONRegressor(network=OPERATOR, training=STEPS, random_state=0), Y),
-    "operators": (
-        skuq.OperatorEnsembleRegressor(2, network=OPERATOR, training=STEPS, random_state=0),
-        Y,
-    ),
     "calibrated": (skuq.CalibratedUncertaintyRegressor(TooSure(), "conformal"), Y),
     "team": (
         skuq.HQEnsembleSelector([("a", GaussianNB()), ("b", GaussianNB(var_smoothing=1))]),

@@ -2,8 +2,6 @@
 
 import pytest
 
-__all__ = ["slow", "slow_after"]
-
 slow = pytest.mark.slow
 
 

@@ -8,34 +8,6 @@ from skuq.networks import _space
 from skuq.tables import TrainingData, _inputs, _scaling, _splits, _targets
 from skuq.training import _engine, _job, _losses, _optimizers, _trainer
 
-__all__ = [
-    "INDEX_STREAM",
-    "OPTIMIZERS",
-    "FoldedMember",
-    "HeldOut",
-    "MemberRefitter",
-    "MemberRepeater",
-    "MemberTrainer",
-    "NoScaling",
-    "NumberTargets",
-    "RobustScaling",
-    "Rows",
-    "Scaling",
-    "TrialBudget",
-    "TrialOutcome",
-    "folded_member",
-    "make_data",
-    "make_splits",
-    "normal",
-    "programs",
-    "rule_of",
-    "split_table",
-    "template_of",
-    "train_member",
-    "train_stack",
-    "uniform",
-]
-
 OPTIMIZERS = _space.OPTIMIZERS
 Rows, NumberTargets, make_splits = _inputs.Rows, _targets.NumberTargets, _splits.make_splits
 NoScaling, RobustScaling = _scaling.NoScaling, _scaling.RobustScaling

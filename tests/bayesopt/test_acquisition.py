@@ -123,17 +123,6 @@ def test_acquisition_beside_pending_points_is_that_of_the_whole_batch(acquisitio
 
 
 @pytest.mark.parametrize("acquisition", ACQUISITIONS, ids=repr)
-@pytest.mark.parametrize("q", [None, 3])
-def test_acquisition_of_tensors_is_that_of_arrays(acquisition, q):
-    from skuq.backend import ops
-
-    shape = (64, 6) if q is None else (64, 6, q)
-    values = np.random.RandomState(0).normal(size=shape).astype("float32")
-    tensors = acquisition(ops, ops.convert_to_tensor(values), 0.2)
-    assert_allclose(np.asarray(tensors), acquisition(np, values, 0.2), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("acquisition", ACQUISITIONS, ids=repr)
 def test_acquisition_has_finite_gradients_where_all_draws_agree(acquisition):
     from skuq.backend import BACKEND, ops
 

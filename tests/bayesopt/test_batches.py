@@ -49,9 +49,6 @@ def test_ask_gives_distinct_whole_numbers(name, integer):
     assert len(np.unique(points, axis=0)) == 12
 
 
-# Pending points
-
-
 @pytest.mark.parametrize("name", slow_after(4, SURROGATES))
 def test_ask_gives_other_points_before_a_result(name):
     optimizer = told(search(SURROGATES[name]))
@@ -228,9 +225,6 @@ def test_ask_shares_programs_for_functions_that_are_not_hashable():
         optimizer.tell(optimizer.ask(), [0.0])
         traced.append(Shifted.n_tensors)
     assert traced[0] > traced[1] == 0
-
-
-# What a search shows of itself
 
 
 def test_optimizer_can_be_read():

@@ -32,9 +32,6 @@ def disc(x):
 BEST = np.sqrt(2) / 2
 
 
-# Merits
-
-
 def evaluated(x):
     return value(x), {"disc": disc(x)}
 
@@ -74,9 +71,6 @@ def test_join_posteriors_repeats_the_draws_of_the_smaller():
     assert draws.shape == (3, 2, 3)
     assert_array_equal(draws[:, 0], [[1, 1, 7], [2, 2, 7], [1, 3, 7]])
     assert both.key == join_posteriors([few, many], np.array([8.0])).key is not None
-
-
-# Searches
 
 
 @pytest.mark.parametrize("estimator", [JointProcess(1.0), Marginal(1.0)], ids=["joint", "means"])
@@ -204,9 +198,6 @@ def test_load_needs_constraints_by_name(tmp_path):
         assert_array_equal(other.output_constraints_["disc"], optimizer.output_constraints_["disc"])
 
 
-# Noise
-
-
 def test_maximize_reports_the_best_mean_of_a_noisy_search():
     """The noise is as large as the function varies, so that the largest result is luck."""
     lucky, expected = [], []
@@ -263,9 +254,6 @@ def test_best_of_a_noisy_search_follows_the_direction():
     assert "best value" in repr(optimizer)
     with pytest.raises(ValueError, match="n_draws"):
         optimizer.ask()
-
-
-# Seeds and warm starts
 
 
 class WarmFailure(Marginal):

@@ -99,9 +99,6 @@ def recorder():
     return Recorder()
 
 
-# The domain
-
-
 def test_domain_encodes_and_decodes():
     domain = search([(0, 2), (-1, 1), (0, 3)], integer=[2], categories=[0]).domain
     X = np.array([[1, 0.25, 3], [2, -1, 0]])
@@ -197,9 +194,6 @@ def test_optimizer_refuses_settings(settings, error, message):
         search(**settings)
 
 
-# Asking and telling
-
-
 def test_ask_begins_with_a_latin_hypercube():
     X = search(n_initial=8).ask(8)
     for column in X.T:
@@ -284,9 +278,6 @@ def test_optimizer_refuses_calls_and_keeps_nothing(settings, act, message):
     with pytest.raises(ValueError, match=message):
         act(optimizer)
     assert len(optimizer.x_) == 0
-
-
-# Failures
 
 
 def test_ask_neither_fits_nor_repeats_failures(recorder):
@@ -385,9 +376,6 @@ def test_ask_does_not_propose_known_points_again(recorder):
     assert optimizer.tell([0, 0, 0, 0], 0.0).ask()[0, 0] == 9
 
 
-# Loops
-
-
 def test_minimize_reports_in_the_users_sign():
     # The bound is the same in both; expected improvement differs in the last digits.
     down = search(acquisition="ucb").minimize(bowl, 12)
@@ -446,9 +434,6 @@ def test_maximize_and_ask_warn_of_few_calls_and_of_large_batches():
     assert [record.n_results for record in optimizer.history_] == [5, 6]
     assert_allclose([record.beta for record in optimizer.history_], [0.5, 0.6])
     assert min(record.seconds_fit for record in optimizer.history_) > 0
-
-
-# Surrogates
 
 
 def test_ask_seeds_the_clone_of_every_step(recorder):
@@ -518,9 +503,6 @@ def test_ask_explores_after_equal_values(kind, value):
     optimizer.tell(known, np.full(4, value))
     point = optimizer.ask()
     assert cdist(np.reshape(point, (1, 2)), known).min() > 0.5
-
-
-# NOMU's protocol
 
 
 def test_ask_with_mean_width_fixes_beta_once(recorder):
@@ -601,9 +583,6 @@ def test_ask_by_milp_needs_weights():
     optimizer = search(acquisition="ucb", maximizer="milp", n_initial=1).tell([0.0, 0.0], 1.0)
     with pytest.raises(ValueError, match="readout_weights"):
         optimizer.ask()
-
-
-# Going on
 
 
 @pytest.mark.parametrize(
@@ -736,9 +715,6 @@ def test_load_refuses_broken_states(tmp_path, name, value):
     optimizer.save(tmp_path / "search.skuq")
     with pytest.raises(FileFormatError, match="search.skuq"):
         BayesianOptimizer.load(tmp_path / "search.skuq", TinyProcess())
-
-
-# Whether it is of use
 
 
 def test_tell_takes_an_objective_that_raises_or_is_not_finite_for_a_failure():

@@ -196,9 +196,6 @@ def test_load_interferometer_of_files_that_are_minimised_and_channels_first(tmp_
         load_interferometer(tmp_path / "other.npz")
 
 
-# Cell towers
-
-
 def test_cell_towers_by_hand():
     """The objective of section 6.4, in plain loops over the cells."""
     problem = make_operator_problem("cell_towers")

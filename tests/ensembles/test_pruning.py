@@ -408,9 +408,6 @@ def test_select_teams_takes_any_labels():
         assert select_teams(proba, y, **settings_).teams_["accuracy"].tolist() == [1.0]
 
 
-# Regression
-
-
 def candidates(seed, n=7, rows=150):
     rng = np.random.default_rng(seed)
     y = rng.normal(size=rows)

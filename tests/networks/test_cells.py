@@ -62,9 +62,6 @@ def random_image(*shape):
     return np.random.default_rng(0).normal(size=shape).astype("float32")
 
 
-# Spaces
-
-
 def test_spaces_are_of_the_papers_sizes():
     # Pairs of inputs of nodes 2..5, and two of seven operations, in each of two cells.
     assert size(CellSpace()) == (1 * 3 * 6 * 10) ** 2 * 49**8  # 1.08e18
@@ -122,9 +119,6 @@ def test_space_names_what_is_wrong(arguments, message):
         CellSpace(**arguments).validate()
 
 
-# Genotypes
-
-
 @pytest.mark.parametrize("genotype", [DARTS, AMOEBANET])
 def test_genotype_round_trips_through_json(genotype):
     stored = json.loads(json.dumps(asdict(genotype)))
@@ -146,9 +140,6 @@ def test_genotype_round_trips_through_json(genotype):
 def test_cell_names_what_is_wrong(nodes, concat, message):
     with pytest.raises(ValueError, match=message):
         Cell(nodes, concat)
-
-
-# Mutations
 
 
 def mutations(space, seed):
@@ -242,9 +233,6 @@ def test_nas_bench_mutation_changes_one_operation(global_random_seed):
     assert NASBench201Space().mutate(parent, np.random.default_rng(0))["learning_rate"] == 0.1
 
 
-# Operations
-
-
 @pytest.mark.parametrize(("height", "width"), [(8, 8), (7, 5), (1, 1)])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_operation_keeps_or_halves_the_resolution(operation, height, width):
@@ -305,9 +293,6 @@ def test_nas_bench_cell_adds_its_paths(chosen, factor):
     )
     x = random_image(2, 3, 3, 1)
     assert_allclose(forward(x), factor * x, rtol=1e-6)
-
-
-# Networks
 
 
 @pytest.mark.parametrize("n_cells", slow_after(1, (4, 3, 5, 6, 1, 2, 7, 8)))

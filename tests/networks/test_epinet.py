@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from operators import DrawingNetwork, EncoderDecoder, EpiNetLayers, EpistemicNetwork, keras_base
-from plans import ARRAYS, Run, tensors
+from plans import ARRAYS, Run, float32, tensors
 from scipy.special import ndtr
 
 from skuq.backend import BACKEND, keras, ops
@@ -126,8 +126,6 @@ def vars_of(epinet):
     return {name: getattr(epinet, name) for name in epinet.__dataclass_fields__}
 
 
-# The whole network ---------------------------------------------------------------------------
-
 BASE = EncoderDecoder(2, 1, 2, (6,), 4, "split", (5, 7))
 EPINET = EpiNetLayers(BASE.n_features, 2, 3, (6,), (5, 4), 0.75)
 
@@ -164,10 +162,6 @@ def test_configuration_comes_back(name):
 def test_another_configuration_is_refused():
     with pytest.raises(ValueError, match="epistemic network"):
         EpistemicNetwork.from_json(keras.Sequential([keras.Input((1,))]).to_json())
-
-
-def float32(values):
-    return [ops.convert_to_tensor(np.asarray(value, dtype="float32")) for value in values]
 
 
 def forward(network, seed=0, x=None, index=None):

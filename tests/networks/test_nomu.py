@@ -4,15 +4,11 @@ import numpy as np
 import pytest
 from heads import READOUTS, NomuHead, build_nomu
 from numpy.testing import assert_allclose
-from plans import make_plan
+from plans import make_plan, numpy_of
 
-from skuq.backend import keras, ops
+from skuq.backend import keras
 
 layers = keras.layers
-
-
-def numpy_of(tensor):
-    return ops.convert_to_numpy(tensor)
 
 
 def settings(**values):

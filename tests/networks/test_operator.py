@@ -11,7 +11,7 @@ from operators import (
     OperatorHead,
     keras_base,
 )
-from plans import ARRAYS, tensors
+from plans import ARRAYS, float32, numpy_of, tensors
 from scipy.special import expit
 
 from skuq.backend import keras, ops, tfd
@@ -34,20 +34,9 @@ def network(request):
     return request.param
 
 
-def float32(values):
-    return [ops.convert_to_tensor(np.asarray(value, dtype="float32")) for value in values]
-
-
-def numpy_of(tensor):
-    return ops.convert_to_numpy(tensor)
-
-
 def rows_of(network, n=11, lead=()):
     size = (*lead, n, network.n_inputs + network.n_queries)
     return np.random.default_rng(1).normal(size=size)
-
-
-# Layers ------------------------------------------------------------------------------------
 
 
 def test_draw_has_the_given_scales():
@@ -66,9 +55,6 @@ def test_draw_has_the_given_scales():
     frequencies = network.draw(np.random.default_rng(0))[9]
     assert frequencies.shape == (50, 100)
     assert frequencies.std() == pytest.approx(5, rel=0.05)
-
-
-# The network -------------------------------------------------------------------------------
 
 
 def by_keras(network, weights):
@@ -138,9 +124,6 @@ def test_members_at_once_are_each_alone(network):
         assert_allclose(features[k], alone[1], atol=1e-12)
 
 
-# A Keras model as the base -----------------------------------------------------------------
-
-
 def small_base(n_inputs=3, n_queries=2, n_raw=2, width=4):
     u, y = keras.Input((n_inputs,)), keras.Input((n_queries,))
     hidden = layers.Dense(width, activation="tanh", name="hidden")(layers.Concatenate()([u, y]))
@@ -202,9 +185,6 @@ def with_lambda():
 def test_other_keras_models_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         keras_base(make(), 3, 2, 2)
-
-
-# Output maps and losses --------------------------------------------------------------------
 
 
 @pytest.fixture

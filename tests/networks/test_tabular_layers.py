@@ -156,9 +156,6 @@ def test_a_process_that_never_built_a_layer_can_rebuild_it():
     assert int(done.stdout) == model.count_params()
 
 
-# Formulas, written out for one row and one number at a time.
-
-
 def check(name, formula, seed=0):
     """A layer's plan against ``formula(x, *weights) -> y`` for a row x."""
     model = model_of(name)
@@ -245,9 +242,6 @@ def test_copies_are_as_many_dense_layers(name):
     check(name, formula)
 
 
-# First values.
-
-
 def test_first_values_are_the_papers():
     def drawn(layer, n):
         model = keras.Sequential([keras.Input((n,)), layer])
@@ -284,9 +278,6 @@ def test_initializers_repeat_and_are_rebuilt(kind):
     assert values[0].shape == shape
     assert_array_equal(values[0], values[1])
     assert not np.array_equal(values[0], values[2])
-
-
-# Compilation.
 
 
 def test_edges_are_not_part_of_what_is_compiled():
@@ -347,9 +338,6 @@ def test_activations_of_a_compiled_program_are_keras_own(name):
         assert_allclose(ours, theirs, rtol=1e-6, atol=1e-12)
 
 
-# Refusals.
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -384,9 +372,6 @@ def test_activations_of_a_compiled_program_are_keras_own(name):
 def test_what_makes_no_sense_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-# Edges of bins.
 
 
 def test_bin_edges_hold_equally_many_rows():

@@ -275,9 +275,6 @@ def test_loads_knows_time_zones():
         assert str(loads(_held(_zone(zone))).random_state.dtypes[0].tz) == zone
 
 
-# ------------------------------------------------------------------------------- networks
-
-
 def _network(**layer):
     """A network's JSON with one layer more."""
     config = json.loads(build_mlp((2,), 2, [3]).to_json())
@@ -470,9 +467,6 @@ def test_loads_counts_weights_of_networks_that_draw():
     refused(with_tree(data, change), "weights, its network")
 
 
-# ------------------------------------------------------------------ what skops has written
-
-
 @functools.cache
 def foreign():
     model = skuq.CalibratedUncertaintyRegressor(BayesianRidge(), cv=2).fit(X, Y)
@@ -516,8 +510,6 @@ def test_loads_refuses_foreign_objects_that_are_broken(data):
     data = data() if callable(data) else data
     refused(with_member(foreign(), name, _npy_of(data)), "cannot be read")
 
-
-# ------------------------------------------------------------------------------ mutations
 
 _FORBIDDEN = (
     "os.system",

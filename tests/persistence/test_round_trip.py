@@ -492,9 +492,6 @@ def _with(value):
 SECONDS = pd.date_range("2020", periods=1, tz=tzoffset(None, 60))
 
 
-# ------------------------------------------------------------------- what is the user's own
-
-
 class OwnSpace:
     def decisions(self, input_shape=None, n_outputs=None):
         units = networks.Space((networks.Categorical("units", (4, 6)),))

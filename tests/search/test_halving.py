@@ -159,9 +159,6 @@ def test_discarded_trials_teach_the_proposers(n_scored):
     assert max(shared) == len(child) - 1  # a mutation of one of the best
 
 
-# ---------------------------------------------------------------- time
-
-
 def record(seconds, **fields):
     return TrialRecord(0, seconds=seconds, **{"score": 1.0, **fields})
 

@@ -14,7 +14,7 @@ from operators import (
     predict_draws,
     read_network,
 )
-from plans import Run, tensors
+from plans import Run, float32, tensors
 from tiers import slow_after
 from training_data import INDEX_STREAM, normal, train_member, train_stack
 
@@ -58,10 +58,6 @@ def first(network, seed):
     """First weights and state of a member with this seed."""
     entropy = np.random.SeedSequence(seed).generate_state(4)
     return DrawingNetwork(network).draw(int(entropy[0]))
-
-
-def float32(values):
-    return [ops.convert_to_tensor(np.asarray(value, dtype="float32")) for value in values]
 
 
 @pytest.mark.parametrize("prior_scale", slow_after(1, [0.75, 0.0]))

@@ -60,9 +60,6 @@ def test_copies_are_judged_by_their_mixture():
     assert member.history["val_loss"][-1] == pytest.approx(expected, rel=1e-4)
 
 
-# Recipes.
-
-
 def reference_run(model, recipe, data, flat, factors, rates, decays):
     """Full batches of Keras' own Adam, one optimiser a variable."""
     sizes = np.cumsum([int(np.prod(v.shape)) for v in model.trainable_variables])[:-1]
