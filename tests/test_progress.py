@@ -48,7 +48,7 @@ def test_progress_writes_each_step_once_to_a_pipe(capsys, clock):
         "search: 2 of 3 trials, best NLL -0.5, failed 0, 00:10 left (trial 1: fine)",
         "search: 3 of 3 trials, best NLL -1.5, failed 0 (trial 2: fine)",
     ]
-    fields = {"verbose": 1, "total": 100, "seconds_left": lambda: 1030 - clock.now}
+    fields = {"verbose": 1, "total": 100, "seconds_left": lambda: 1060 - clock.now}
     run(2, clock, 10, **fields)
     assert "00:20 left" in capsys.readouterr().err.splitlines()[0]
 
