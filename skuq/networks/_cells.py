@@ -279,6 +279,9 @@ _APPLY: dict[str, Callable] = {
     "dil_conv_3x3": partial(_dilated_convolution, 3),
     "dil_conv_5x5": partial(_dilated_convolution, 5),
     "conv_7x1_1x7": _row_column,
+    # Of NAS-Bench-201.
+    "conv_1x1": lambda layers, x, _, name: layers.conv_norm(x, x.shape[-1], 1, name),
+    "conv_3x3": lambda layers, x, _, name: layers.conv_norm(x, x.shape[-1], 3, name),
 }
 
 
@@ -526,10 +529,8 @@ class CellSpace(_ImageSpace):
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
         """Build the Keras model of a configuration, with `n_outputs` linear outputs."""
-        sizes = {name: getattr(self, name) for name in _SIZES}
-        for name, size in sizes.items():
-            if isinstance(size, tuple | list):  # a decision
-                sizes[name] = configuration[name]
+        # Sizes with several values are decisions.
+        sizes = {name: configuration.get(name, getattr(self, name)) for name in _SIZES}
         return build_cell_network(self.cells(configuration), input_shape, n_outputs, **sizes)
 
     def mutate(self, configuration: Mapping, rng) -> dict:
@@ -723,14 +724,8 @@ def _add_nas_bench_cell(layers, configuration, x, name):
         ends = []
         for i, value in enumerate(values):
             edge = edge_name(i, j)
-            operation, edge_of_cell = configuration[edge], f"{name}_{edge}"
-            if operation == "skip_connect":
-                ends.append(value)
-            elif operation == "avg_pool_3x3":
-                ends.append(layers.pool("AveragePooling2D", value, 3, 1, edge_of_cell))
-            elif operation != "none":
-                size = {"conv_1x1": 1, "conv_3x3": 3}[operation]
-                ends.append(layers.conv_norm(value, value.shape[-1], size, edge_of_cell))
+            if (operation := configuration[edge]) != "none":
+                ends.append(_APPLY[operation](layers, value, 1, f"{name}_{edge}"))
         if not ends:  # a node without edges is zero; Keras needs it to depend on the input
             ends = [layers("Rescaling", x, f"{name}_{j}", scale=0.0)]
         values.append(layers.merge("Add", ends, f"{name}_{j}"))

@@ -24,19 +24,16 @@ def check_builder(
     other arguments.
     """
     keras = backend.loaded("keras")  # if it is not loaded, nothing can be a model
-    if keras is not None:
-        if isinstance(build, type) and issubclass(build, keras.Layer):
+    is_class = isinstance(build, type)
+    if keras is not None and issubclass(build if is_class else type(build), keras.Layer):
+        kind = "network" if isinstance(build, keras.Model) else "layer"
+        got = f"one {kind}, a {type(build).__name__}: every member and trial needs its own"
+        if is_class:
             got = f"the class {build.__name__}"
-        elif isinstance(build, keras.Layer):
-            kind = "network" if isinstance(build, keras.Model) else "layer"
-            got = f"one {kind}, a {type(build).__name__}: every member and trial needs its own"
-        else:
-            got = ""
-        if got:
-            raise SearchSpaceError(
-                f"{name} must be a function that builds a network. Got {got}. Give "
-                f"`build({arguments})`, which returns a new keras.Model at each call."
-            )
+        raise SearchSpaceError(
+            f"{name} must be a function that builds a network. Got {got}. Give "
+            f"`build({arguments})`, which returns a new keras.Model at each call."
+        )
     try:
         signature = inspect.signature(build)
     except (TypeError, ValueError):  # some builtins have no signature

@@ -94,8 +94,6 @@ class _TabularLayer(keras.layers.Layer):
     def build(self, input_shape):
         spec = self._spec(input_shape)
         self._operation = spec.operation
-        # Some initial ranges depend on the number of inputs, known only here.
-        self._set_initializers(spec.weights)
         for name, weight in zip(self._names, spec.weights, strict=True):
             variable = self.add_weight(
                 shape=weight.shape,
@@ -104,9 +102,6 @@ class _TabularLayer(keras.layers.Layer):
                 name=name,
             )
             setattr(self, name, variable)
-
-    def _set_initializers(self, weights):
-        """Set the initializers that depend on the shapes of the weights."""
 
     def call(self, x):
         weights = [getattr(self, name) for name in self._names]
@@ -216,11 +211,9 @@ class NTKDense(_TabularLayer):
     def __init__(self, units, zero=False, **kwargs):
         super().__init__(**kwargs)
         self.units, self.zero = check_count("units", units), zero
-
-    def _set_initializers(self, weights):
         # Standard normal at any width: the operation divides by sqrt(d) in each call.
         for name in self._names:
-            setattr(self, f"{name}_initializer", _zeros_or(self.zero, _standard_normal()))
+            setattr(self, f"{name}_initializer", _zeros_or(zero, _standard_normal()))
 
 
 @_registered
@@ -310,12 +303,10 @@ class NumericEmbedding(_TabularLayer):
         # Trained variables, in the order in which the operation takes them.
         periodic = ("frequencies", "phases") if kind == "periodic" else ()
         self._names = (*periodic, "kernel", "bias")
-
-    def _set_initializers(self, weights):
         self.frequencies_initializer = keras.initializers.RandomNormal(stddev=self.scale)
         self.phases_initializer = keras.initializers.RandomUniform(-math.pi, math.pi)
-        # 1 / sqrt(number of inputs) of the linear map, whose kernel is (d, t, dim).
-        limit = weights[-2].shape[1] ** -0.5
+        # 1 / sqrt(number of inputs) of the linear map: of frequencies, or of bins.
+        limit = (n_frequencies if edges is None else self._edges.shape[1] - 1) ** -0.5
         self.kernel_initializer = keras.initializers.RandomUniform(-limit, limit)
         self.bias_initializer = keras.initializers.RandomUniform(-limit, limit)
 
@@ -445,11 +436,9 @@ class EnsembleDense(_TabularLayer):
         self.outputs_initializer = keras.initializers.Ones()
         # In the order in which the operation takes them.
         self._names = ("kernel", *(("inputs", "outputs") if shared else ()), "bias")
-
-    def _set_initializers(self, weights):
         # Copies that share the kernel start with equal biases, too: they differ only by the
         # factors of the first layer's inputs.
-        uniform = SameRows if self.shared else keras.initializers.RandomUniform
-        self.kernel_initializer = _zeros_or(self.zero, _standard_normal())
+        uniform = SameRows if shared else keras.initializers.RandomUniform
+        self.kernel_initializer = _zeros_or(zero, _standard_normal())
         # Uniform on +-sqrt(3): variance 1, as the kernel's.
-        self.bias_initializer = _zeros_or(self.zero, uniform(-math.sqrt(3), math.sqrt(3)))
+        self.bias_initializer = _zeros_or(zero, uniform(-math.sqrt(3), math.sqrt(3)))

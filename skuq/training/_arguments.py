@@ -232,7 +232,8 @@ def program_key(
     # A full batch is padded, so that folds of slightly different size, and the steps of a search,
     # share a program. Networks that run through Keras are not padded: batch normalisation there
     # would count the padding as rows.
-    n_rows = sizes.n_train if template.through_keras else full_batch_rows(sizes.n_train)
+    through_keras = plan is None and not template.is_epistemic
+    n_rows = sizes.n_train if through_keras else full_batch_rows(sizes.n_train)
     batch = min(recipe.batch_size, n_rows)
     # Variables that get no gradient from the head's terms for artificial inputs.
     prefix = getattr(job.head, "detached", None) if recipe.n_artificial else None

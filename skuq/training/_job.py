@@ -70,11 +70,6 @@ class Template:
             self.names = [variable.path for variable in variables]
             self.has_fixed_values = has_fixed_values(model)
 
-    @property
-    def through_keras(self) -> bool:
-        """Whether the network has no plan and runs through Keras' own layers."""
-        return self.plan is None and not self.is_epistemic
-
     @functools.cached_property
     def identity(self) -> Plan | EpistemicNetwork | str:
         """Hashable description of the network, without the names of its layers."""

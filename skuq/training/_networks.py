@@ -90,11 +90,6 @@ class _Start:
     initializer: Any
     is_bias_of_lstm: bool = False
 
-    @property
-    def is_random(self) -> bool:
-        """Whether the initializer is random, without a seed that the user has given."""
-        return bool(self.initializer.get_config().get("seed", 0) is None)
-
     def draw(self, variable: Any, seed: int | None = None) -> np.ndarray:
         """Draw a value for a variable, with this seed or as Keras has drawn it at first."""
         initializer, config = self.initializer, self.initializer.get_config()
@@ -132,7 +127,8 @@ def _starts(model: Any, *, with_frozen: bool = False) -> dict[int, _Start]:
                 found[id(variable)] = start
             elif not np.array_equal(start.draw(variable), variable.numpy()):
                 with_frozen = False
-            elif start.is_random:
+            # Random, without a seed that the user has given.
+            elif start.initializer.get_config().get("seed", 0) is None:
                 frozen[id(variable)] = start
     return found | frozen if with_frozen else found
 

@@ -33,8 +33,7 @@ _CONSTRAINTS: dict = {
     "validation": [Interval(Real, 0, 1, closed="neither")],
     "refit": ["boolean"],
 }
-# Penalties are searched.
-_TRAINING_FIELDS = tuple(name for name in shared.TRAINING_FIELDS if name != "l2")
+_TRAINING_FIELDS = shared.TRAINING_FIELDS - {"l2"}  # penalties are searched
 
 
 @dataclass(eq=False, repr=False)

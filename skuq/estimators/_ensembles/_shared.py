@@ -31,17 +31,7 @@ from skuq.training._train import shorten
 SETTINGS: Mapping[str, Mapping[Any, Any]] = {"network": {"mlp": MLP}, "training": TRAINING}
 
 #: Settings of `training` that have an effect on these ensembles.
-TRAINING_FIELDS: tuple[str, ...] = (
-    "optimizer",
-    "schedule",
-    "final_lr_factor",
-    "warmup",
-    "l2",
-    "weight_decay",
-    "clip_norm",
-    "adversarial_epsilon",
-    "epsilon",
-)
+TRAINING_FIELDS: set[str] = set(Training().get_params()) - {"steps"}
 
 #: Constraints of the parameters of all ensembles of one architecture.
 NETWORK_CONSTRAINTS: dict = {
