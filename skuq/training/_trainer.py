@@ -455,10 +455,9 @@ class MemberRepeater:
         folds: Sequence[Sequence[Fold]] | None = None,
     ):
         self._trials = {record.trial_number: record for record in trials}
-        trainer = replace(trainer, objective=None)  # a copy: the search's own may be cancelled
-        self._trainers = [trainer]
-        if folds is not None:
-            self._trainers = [replace(trainer, folds=folds_of_round) for folds_of_round in folds]
+        # Copies: the search's own trainer may be cancelled.
+        rounds = [trainer.folds] if folds is None else folds
+        self._trainers = [replace(trainer, objective=None, folds=part) for part in rounds]
 
     def cancel(self) -> None:
         """Let trainings that run in other threads end at their next slice."""

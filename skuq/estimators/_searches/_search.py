@@ -27,7 +27,7 @@ from skuq._utils._messages import warn_user
 from skuq.catalog import Catalog
 from skuq.catalog._catalog import with_decisions
 from skuq.catalog._folder import read_retrained
-from skuq.ensembles import Selection, SelectionRule
+from skuq.ensembles import Selection
 from skuq.estimators._base import fits, to_keras
 from skuq.estimators._searches._durable import (
     SELECTION_PARAMETERS,
@@ -49,7 +49,8 @@ from skuq.estimators._searches._plan import (
 from skuq.estimators._searches._trials import (
     NO_CALIBRATION,
     NO_CLASS_CALIBRATION,
-    Chooser,
+    choose,
+    choose_each,
     make_retraining,
     predict_candidates,
     recalibrate,
@@ -221,16 +222,11 @@ class SearchEstimator:
             if store is not None:
                 begin_search(store, found, task.entropy, decisions, search.held_out)
             result = search.run()
-            chooser, head = self._chooser(plan.rule), task.targets.head
-            try:
-                chosen = chooser.choose_each(result, head)
-            except Exception as error:
-                _keep_trials(error, found, result)
-                raise
-            retraining = make_retraining(plan, result, chosen, self.refit, head)
+            chosen = choose_each(found, plan.rule, result)
+            retraining = make_retraining(found, plan, result, chosen)
             if retraining is not None and not result.interrupted:
                 result = self._train_again(retraining, plan, task, search, validation, started)
-                chosen = recalibrate(chosen, chooser, result, head)
+                chosen = recalibrate(found, chosen, result)
         vars(self).update(vars(found._predict_by(result, chosen)))
         self.fitted_ = self.fitted_.with_far_uncertainty(task.rows, task.entropy)
         warn_of_few_members(self, plan.rule, self.n_members)
@@ -374,9 +370,6 @@ class SearchEstimator:
 
     # -------------------------------------------------------------- selection
 
-    def _chooser(self, rule: SelectionRule) -> Chooser:
-        return Chooser(rule, self.n_members, self.calibrate, self.refit)
-
     def _predict_by(self, result: SearchResult, chosen: dict[str, Any]) -> Any:
         """Return a copy that predicts by a selection; `chosen` are attributes that describe it."""
         members, weights = result.members(chosen["selection_"])
@@ -439,11 +432,11 @@ class SearchEstimator:
         other = self._copy(selection=clone(self.selection, safe=False)).set_params(**settings)
         other._validate_params()
         rule = resolve_rule(other)
-        chooser, result, head = other._chooser(rule), self._result, self.fitted_.targets.head
+        result, head = self._result, self.fitted_.targets.head
         result.check_complete()
         chosen = {}
         if not hasattr(self, "selections_"):  # `selection` raised an error in `fit`
-            chosen = chooser.choose_each(result, head)
+            chosen = choose_each(other, rule, result)
         if not is_new:
             # The predictions of trials include their repeats.
             candidates = result.candidates(head, indices=self.catalog_.completed)
@@ -452,7 +445,7 @@ class SearchEstimator:
             trials = [result.member(k).networks for k in self.catalog_.completed]
             candidates = predict_candidates(self, trials, X, y, sample_weight)
             warn_of_few_rows(np.count_nonzero(candidates.sample_weight), "More rows may help.")
-        selection, calibration = chooser.choose(candidates, self.catalog_)
+        selection, calibration = choose(other, rule, candidates, self.catalog_)
         chosen |= {"selection_": selection, "calibration_": calibration}
         had_refits = bool(result.refitted)
         vars(self).update(vars(self._predict_by(replace(result, refitted={}), chosen)))
@@ -690,7 +683,7 @@ class SearchEstimator:
         # From here on, only the content of the files can be wrong, or a selection of the user's.
         let = (OSError, MissingPartError, SearchFailedError)
         with refuse_broken(estimator.catalog_path_, let=let):
-            plan, head = estimator._plan(None), estimator.fitted_.targets.head
+            plan = estimator._plan(None)
             n_trials = estimator._count_trials(plan)
             first = Catalog([r for r in catalog if r.trial_number < n_trials], catalog.held_out)
             if not len(first.completed):
@@ -699,23 +692,18 @@ class SearchEstimator:
                     first.records,
                 )
             result = SearchResult(first)
-            chooser = estimator._chooser(plan.rule)
         with contextlib.ExitStack() as door:
             if "selection" not in params:
                 door.enter_context(refuse_broken(estimator.catalog_path_, let=let))
-            try:
-                chosen = chooser.choose_each(result, head)
-            except Exception as error:
-                _keep_trials(error, estimator, result)
-                raise
+            chosen = choose_each(estimator, plan.rule, result)
         with refuse_broken(estimator.catalog_path_, let=let):
-            retraining = make_retraining(plan, result, chosen, estimator.refit, head)
+            retraining = make_retraining(estimator, plan, result, chosen)
             if retraining is not None:
                 records = retraining.read_stored(
                     functools.partial(read_retrained, estimator.catalog_path_)
                 )
                 result = retraining.join(records)
-                chosen = recalibrate(chosen, chooser, result, head)
+                chosen = recalibrate(estimator, chosen, result)
                 # With a limit of time, `fit` may have trained only some of the repeats.
                 n_all = len(retraining.requests)
                 if len(records) < (n_all if estimator.max_time is None else 1):
@@ -766,13 +754,3 @@ class SearchEstimator:
         # time limit their number.
         tags.non_deterministic = self.n_jobs not in (None, 1) or self.max_time is not None
         return tags
-
-
-def _keep_trials(error: Any, found: SearchEstimator, result: SearchResult) -> None:
-    """Attach the trials of a search to an error that a user's selection has raised."""
-    error.estimator = found._copy(catalog_=result.catalog, refitted_={}, repeated_={})
-    error.add_note(
-        "No trial is lost: the `estimator` of this exception (in an interactive session "
-        "`sys.last_value.estimator`) holds them. Choose among them with another selection, for "
-        'example `estimator.reselect(selection="top")`.'
-    )

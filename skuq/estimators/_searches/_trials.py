@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,103 +36,97 @@ NO_CALIBRATION: EnsembleCalibration = (1.0, 0.0, ())
 NO_CLASS_CALIBRATION: EnsembleCalibration = (1.0, ())
 
 
-@dataclass(frozen=True)
-class Chooser:
-    """How an ensemble is chosen among trials.
+def choose(
+    estimator: Any, rule: SelectionRule, candidates: Candidates, catalog: Catalog
+) -> tuple[Selection, EnsembleCalibration]:
+    """Select an ensemble of completed trials, and calibrate it on the same rows."""
+    chosen = rule.choose(candidates, estimator.n_members)
+    chosen = check_selection(chosen, len(candidates))
+    calibration = _calibrate(estimator, chosen, candidates)
+    positions = catalog.completed
+    path = tuple((int(positions[k]), loss) for k, loss in chosen.path)
+    return replace(chosen, indices=positions[chosen.indices], path=path), calibration
 
-    Attributes
-    ----------
-    rule : SelectionRule
-    n_members : int
-        Maximum number of distinct members.
-    calibrates : bool
-        Whether the ensemble's standard deviation is calibrated on errors on held-out rows.
-    refits : bool
-        Whether one network of each trial, trained on all rows, predicts in place of its folds.
+
+def _calibrate(estimator: Any, chosen: Selection, candidates: Candidates) -> EnsembleCalibration:
+    """Fit the calibration of the distribution of an ensemble of candidates.
+
+    Without folds there is no calibration, because the rows of a single split are few and were
+    used to stop the training of all members.
     """
-
-    rule: SelectionRule
-    n_members: int
-    calibrates: bool
-    refits: bool
-
-    def choose(
-        self, candidates: Candidates, catalog: Catalog
-    ) -> tuple[Selection, EnsembleCalibration]:
-        """Select an ensemble of completed trials, and calibrate it on the same rows."""
-        chosen = self.rule.choose(candidates, self.n_members)
-        chosen = check_selection(chosen, len(candidates))
-        calibration = self.calibration(chosen, candidates)
-        positions = catalog.completed
-        path = tuple((int(positions[k]), loss) for k, loss in chosen.path)
-        return replace(chosen, indices=positions[chosen.indices], path=path), calibration
-
-    def calibration(self, chosen: Selection, candidates: Candidates) -> EnsembleCalibration:
-        """Fit the calibration of the distribution of an ensemble of candidates.
-
-        Without folds there is no calibration, because the rows of a single split are few and were
-        used to stop the training of all members.
-        """
-        if candidates.classifies:
-            if not self.calibrates or not candidates.is_unseen:
-                return NO_CLASS_CALIBRATION
-            judged = replace(candidates, in_folds=False) if self.refits else candidates
-            found = judged.fit_class_mixture(chosen.indices, weights=chosen.weights)
-            return found[1], tuple(found[2].tolist())
-        if not self.calibrates or candidates.centers is None:
-            return NO_CALIBRATION
-        rows = np.arange(len(candidates.y))
-        if len(rows) > _MOST_CALIBRATION_ROWS:
-            rng = np.random.default_rng(0)
-            rows = np.sort(rng.choice(rows, _MOST_CALIBRATION_ROWS, replace=False))
-        raws = [candidates.raw[k][rows].astype("float64") for k in chosen.indices]
-        parts = [normal_components(candidates.head, raw[None]) for raw in raws]
-        # Trials with fewer repeats have fewer components: fill up with some of no probability.
-        most = max(loc.shape[1] for loc, _, _ in parts)
-        loc, scale, probability = (
-            np.concatenate(
-                [
-                    np.pad(
-                        p, ((0, 0), (0, most - p.shape[1]), (0, 0), (0, 0)), constant_values=fill
-                    )
-                    for p in arrays
-                ]
-            )
-            for arrays, fill in zip(zip(*parts), (0.0, 1.0, 0.0))
+    if candidates.classifies:
+        if not estimator.calibrate or not candidates.is_unseen:
+            return NO_CLASS_CALIBRATION
+        judged = replace(candidates, in_folds=False) if estimator.refit else candidates
+        found = judged.fit_class_mixture(chosen.indices, weights=chosen.weights)
+        return found[1], tuple(found[2].tolist())
+    if not estimator.calibrate or candidates.centers is None:
+        return NO_CALIBRATION
+    rows = np.arange(len(candidates.y))
+    if len(rows) > _MOST_CALIBRATION_ROWS:
+        rng = np.random.default_rng(0)
+        rows = np.sort(rng.choice(rows, _MOST_CALIBRATION_ROWS, replace=False))
+    raws = [candidates.raw[k][rows].astype("float64") for k in chosen.indices]
+    parts = [normal_components(candidates.head, raw[None]) for raw in raws]
+    # Trials with fewer repeats have fewer components: fill up with some of no probability.
+    most = max(loc.shape[1] for loc, _, _ in parts)
+    loc, scale, probability = (
+        np.concatenate(
+            [
+                np.pad(p, ((0, 0), (0, most - p.shape[1]), (0, 0), (0, 0)), constant_values=fill)
+                for p in arrays
+            ]
         )
-        # Means of the networks that have not seen the row differ more between trials than those of
-        # all networks of each trial, which predict: take the differences of the latter.
-        means = (probability * loc).sum(axis=1)
-        centers = np.stack([candidates.centers[k][rows] for k in chosen.indices]).astype("float64")
-        centers += np.tensordot(chosen.weights, means - centers, 1)
-        loc += (centers - means)[:, None]
-        weight: Any = candidates.sample_weight
-        unseen = np.ones((len(raws), len(rows)), dtype=bool)
-        fitted = fit_out_of_bag(
-            loc, scale, probability, chosen.weights, unseen, candidates.y[rows], weight[rows]
-        )
-        # Trials differ as much as their mean errs: the networks share no more than that.
-        return fitted[:3]
+        for arrays, fill in zip(zip(*parts), (0.0, 1.0, 0.0))
+    )
+    # Means of the networks that have not seen the row differ more between trials than those of
+    # all networks of each trial, which predict: take the differences of the latter.
+    means = (probability * loc).sum(axis=1)
+    centers = np.stack([candidates.centers[k][rows] for k in chosen.indices]).astype("float64")
+    centers += np.tensordot(chosen.weights, means - centers, 1)
+    loc += (centers - means)[:, None]
+    weight: Any = candidates.sample_weight
+    unseen = np.ones((len(raws), len(rows)), dtype=bool)
+    fitted = fit_out_of_bag(
+        loc, scale, probability, chosen.weights, unseen, candidates.y[rows], weight[rows]
+    )
+    # Trials differ as much as their mean errs: the networks share no more than that.
+    return fitted[:3]
 
-    def choose_each(self, result: SearchResult, head: Any) -> dict[str, Any]:
-        """Select an ensemble for each held-out set, and the one that predicts.
 
-        Returns the fitted attributes that describe them, by name.
-        """
-        catalog = result.catalog
-        chosen = [self.choose(result.candidates(head, [part]), catalog) for part in result.sets]
+def choose_each(estimator: Any, rule: SelectionRule, result: SearchResult) -> dict[str, Any]:
+    """Select an ensemble for each held-out set, and the one that predicts.
+
+    Returns the fitted attributes that describe them, by name. An error that a user's selection
+    raises gets the trials as its attribute `estimator`.
+    """
+    catalog, head = result.catalog, estimator.fitted_.targets.head
+    try:
+        chosen = [
+            choose(estimator, rule, result.candidates(head, [part]), catalog)
+            for part in result.sets
+        ]
         selections, calibrations = zip(*chosen)
         selection, calibration = chosen[-1]
         # With several shifted sets, the ensemble that predicts is selected on the rows of all of
         # them. With one or none it is the last selection above.
         if len(result.sets) > 2:
-            selection, calibration = self.choose(result.candidates(head), catalog)
-        return {
-            "selections_": selections,
-            "calibrations_": calibrations,
-            "selection_": selection,
-            "calibration_": calibration,
-        }
+            selection, calibration = choose(estimator, rule, result.candidates(head), catalog)
+    except Exception as error:
+        kept: Any = error
+        kept.estimator = estimator._copy(catalog_=catalog, refitted_={}, repeated_={})
+        error.add_note(
+            "No trial is lost: the `estimator` of this exception (in an interactive session "
+            "`sys.last_value.estimator`) holds them. Choose among them with another selection, "
+            'for example `estimator.reselect(selection="top")`.'
+        )
+        raise
+    return {
+        "selections_": selections,
+        "calibrations_": calibrations,
+        "selection_": selection,
+        "calibration_": calibration,
+    }
 
 
 def trials_to_keep(chosen: dict[str, Any]) -> np.ndarray:
@@ -142,29 +136,28 @@ def trials_to_keep(chosen: dict[str, Any]) -> np.ndarray:
 
 
 def make_retraining(
-    plan: Any, result: SearchResult, chosen: dict[str, Any], refit: bool, head: Any
+    estimator: Any, plan: Any, result: SearchResult, chosen: dict[str, Any]
 ) -> Retraining | None:
     """Describe the training after the search; None if there is none."""
-    if refit:
+    if estimator.refit:
         return Retraining("refit", result, trials_to_keep(chosen).tolist())
     if not plan.n_repeats:
         return None
     selection = chosen["selection_"]
     heaviest_first = np.argsort(-selection.weights, kind="stable")
     indices = selection.indices[heaviest_first].tolist()
+    head = estimator.fitted_.targets.head
     return Retraining("repeat", result, indices, plan.n_repeats, head)
 
 
-def recalibrate(
-    chosen: dict[str, Any], chooser: Chooser, result: SearchResult, head: Any
-) -> dict[str, Any]:
+def recalibrate(estimator: Any, chosen: dict[str, Any], result: SearchResult) -> dict[str, Any]:
     """Calibrate with the networks of repeats, if there are any."""
     if not result.repeated or len(result.sets) > 1:
         return chosen
     selection = chosen["selection_"]
-    candidates = result.candidates(head, indices=selection.indices)
+    candidates = result.candidates(estimator.fitted_.targets.head, indices=selection.indices)
     alone = replace(selection, indices=np.arange(len(selection)))
-    calibration = chooser.calibration(alone, candidates)
+    calibration = _calibrate(estimator, alone, candidates)
     return {**chosen, "calibration_": calibration, "calibrations_": (calibration,)}
 
 
