@@ -159,7 +159,7 @@ class Task:
         # Among independent columns a tabular network finds the few that count, ridge does not.
         if is_clipped and effective_rank(x) > _LOW_RANK * np.count_nonzero(data.weight):
             return self
-        coefficients, intercept, moves = fit_ridge(x, data.y, data.weight)
+        coefficients, intercept, moves, _ = fit_ridge(x, data.y, data.weight)
         if not coefficients.any():
             return self
         # Raw outputs that are means: the first ones, in a mixture one for each component, after

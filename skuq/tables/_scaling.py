@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg import cholesky
-from sklearn.linear_model import RidgeCV
+from sklearn.linear_model import Ridge, RidgeCV
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.preprocessing import StandardScaler
 
@@ -333,7 +333,7 @@ def effective_rank(x: np.ndarray) -> float:
 
 def fit_ridge(
     x: np.ndarray, y: np.ndarray, weight: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Fit ridge regression to a wide table, with the penalty of least leave-one-out error.
 
     Returns
@@ -343,6 +343,8 @@ def fit_ridge(
     intercept : ndarray of shape (m,)
     moves : ndarray of shape (n, m)
         Its fit of each row minus its prediction without the row.
+    penalties : ndarray of shape (m,)
+        As `refit_ridge` takes them: infinite for outputs whose coefficients are zeros.
     """
     x, y, weight = (np.asarray(a, dtype="float64") for a in (x, y, weight))
     share = weight / weight.sum()
@@ -362,7 +364,22 @@ def fit_ridge(
     # If all columns are constant, the coefficients of the ridge regression are not numbers.
     parts = (np.where(used, part, 0.0) for part in (coefficients, ridge.intercept_, moves))
     coefficients, intercept, moves = parts
-    return coefficients, intercept, moves
+    return coefficients, intercept, moves, np.where(used, ridge.alpha_, np.inf)
+
+
+def refit_ridge(
+    x: np.ndarray, y: np.ndarray, weight: np.ndarray, penalties: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fit ridge regression to part of a wide table, with the penalties that `fit_ridge` chose.
+
+    Returns the coefficients (d, m) and the intercept (m,).
+    """
+    used, share = np.isfinite(penalties), weight / weight.sum()
+    ridge = Ridge(np.where(used, penalties, 1.0), solver="cholesky").fit(
+        x.astype("float64"), y.astype("float64"), share
+    )
+    coefficients = np.reshape(ridge.coef_, (y.shape[1], -1)).T
+    return np.where(used, coefficients, 0.0), np.where(used, ridge.intercept_, 0.0)
 
 
 def _leave_one_out(x: np.ndarray, y: np.ndarray, share: np.ndarray) -> tuple[Any, np.ndarray]:

@@ -1,5 +1,6 @@
 """Size of NEON's random prior and of the noise, where values are noisy."""
 
+import dataclasses
 import functools
 import warnings
 from types import SimpleNamespace
@@ -206,6 +207,21 @@ def test_fit_warm_starts_from_random_weights_with_a_known_noise():
     model.set_params(noise_std=1000 * NOISE).fit(X, 1000 * y)
     fresh = small(noise_std=1000 * NOISE, training__steps=20).fit(X, 1000 * y)
     assert_allclose(model.predict(X), fresh.predict(X))
+
+
+def test_draws_of_noiseless_data_are_as_wide_as_networks_disagree(monkeypatch):
+    """With the square root of the ratio of variances in place of its fourth root."""
+    monkeypatch.setattr(_conditioned, "_WEIGHT", 1 / 2)
+    model = small(noise_std=0.0, training__steps=300).fit(*noisy_rows(20, 0, noise=0.0))
+    draws, new = model.fitted_.draws, np.random.default_rng(1).uniform(-1, 1, (500, 2))
+    alone = [
+        dataclasses.replace(draws, members=draws.members[k : k + 1], directions=one[None, :1])
+        for k, one in enumerate(draws.directions)
+    ]
+    rows = model.fitted_.inputs.transform(new)
+    spread = np.std([draw.raw(rows, np.zeros((1, 0)))[0] for draw in alone], axis=0)
+    deviations = model.predict_uncertainty(new).epistemic / model.fitted_.targets.scale_.item()
+    assert 0.7 < np.sqrt(np.mean(spread**2) / np.mean(deviations**2)) < 1.4
 
 
 def test_fit_learns_no_scale_from_networks_that_diverged(monkeypatch):

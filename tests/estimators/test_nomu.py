@@ -1071,6 +1071,7 @@ REFUSED = [
     ({"readout__l_min": 0, "readout__l_max": 0}, "'l_max' parameter"),
     ({"training__l2": 0.1}, r"`training` must only have settings that.*Got l2=0.1: leave it out"),
     ({"validation": 1}, "'validation' parameter"),
+    ({**CHOICE, "validation": None}, '`validation`=None holds no rows out.*"auto"'),
     # Numbers of the readout
     ({"readout__l_min": 2.0}, "`l_max` must be larger than `l_min`. Got l_min=2.0, l_max=2.0"),
     ({**CHOICE, "readout__l_min": 20.0}, "`l_max` must be larger.*up to 10"),

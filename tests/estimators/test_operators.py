@@ -329,6 +329,7 @@ OWN_REFUSALS = {
         ({"prior__scale": -1.0}, "'scale' parameter"),
         ({"prior__n_index": 0}, "'n_index' parameter"),
         ({"n_draws": 1}, "'n_draws' parameter"),
+        ({"n_draws": 2**23}, "'n_draws' parameter"),
         ({"prior": "trained"}, "'prior' parameter"),
     ],
     "epinet": [

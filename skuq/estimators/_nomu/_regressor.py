@@ -486,7 +486,7 @@ class NOMURegressor(UncertaintyRegressor):
                     "for l_min, l_max and c, and no rows are held out: leave one of these to be "
                     f"chosen, or {name}={automatic[name]!r}."
                 )
-        elif not self.refit and not self._holds_share_out:
+        elif not self.refit and self.validation is not None and not self._holds_share_out:
             raise ValueError(
                 f"`validation`={self.validation!r} trains on parts of the rows only, so that "
                 "`refit` must be True: give a share such as validation=0.2, or refit=True."
@@ -604,6 +604,12 @@ class NOMURegressor(UncertaintyRegressor):
                     "`pretrained` has seen the rows it is given, and its errors there say little "
                     "of others: give `validation_data`, or numbers for l_min, l_max and c of "
                     "`readout`."
+                )
+            if self.validation is None:
+                raise ValueError(
+                    "`validation`=None holds no rows out, but c, l_min or l_max of the readout "
+                    'are to be chosen on some: set validation="auto", give `validation_data`, or '
+                    "numbers for all three."
                 )
             groups = task.groups
             if groups is not None:  # names may be of any kind, None included

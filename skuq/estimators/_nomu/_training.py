@@ -6,6 +6,7 @@ too), or it is given. Notation: n rows, m outputs, n_sides raw uncertainties of 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -17,12 +18,12 @@ from skuq import training
 from skuq._utils._environment import generator, trial_seed
 from skuq.catalog import Member
 from skuq.estimators._nomu._rows import ArtificialSampler
-from skuq.estimators._task import fit_ridge
 from skuq.fitted._nomu import GivenMean, KnownNoise, TrainedNomu, predict_mean
 from skuq.networks import GaussianHead, NOMULoss, NOMUNetwork
 from skuq.networks._nomu import NomuHead, build_mean, build_nomu
 from skuq.tables import TrainingData
 from skuq.tables._inputs import Rows, TableInputs
+from skuq.tables._scaling import fit_ridge, refit_ridge
 from skuq.tables._splits import standardise_rows
 from skuq.tables._targets import NumberTargets
 from skuq.training._checks import build_checked, has_diverged
@@ -286,18 +287,25 @@ class NomuTrainer:
         """Build a template that holds f, and the first weights of each setup or None.
 
         They differ by seed alone, unless f has a linear part: then each setup has its own, of the
-        rows that it trains on.
+        rows that it trains on, with the penalty that leave-one-out errors of all rows choose.
         """
         if not self.adds_linear:
             return build(None), None
-        x, y = self.inputs.transform(self.rows.X), self.targets.transform(self.rows.y)
+        (x, y, weight), (coefficients, intercept, _, penalties) = self._linear
         start = []
         for setup, seed in zip(setups, seeds):
-            rows = setup.train
-            kernel, bias, _ = fit_ridge(x[rows], y[rows], self.rows.weight[rows])
-            template = build((kernel, bias))
+            linear, rows = (coefficients, intercept), setup.train
+            if len(rows) < len(x):
+                linear = refit_ridge(x[rows], y[rows], weight[rows], penalties)
+            template = build(linear)
             start.append(draw_variables(template, seed))
         return template, start
+
+    @functools.cached_property
+    def _linear(self) -> tuple:
+        """Standardised rows, targets and weights, and their ridge regression."""
+        x, y = self.inputs.transform(self.rows.X), self.targets.transform(self.rows.y)
+        return (x, y, self.rows.weight), fit_ridge(x, y, self.rows.weight)
 
     def _train_side(self, setup: Setup, mean: Member, report: Callable | None) -> Any:
         """Train the uncertainty r on top of one mean f, whose errors and noise weigh the rows."""

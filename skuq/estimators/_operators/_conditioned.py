@@ -47,6 +47,10 @@ MAX_EXACT, MAX_VALUES = 1500, 20_000
 _SCALE_STEPS = 2000
 # A warm start keeps the scale until there are so many times the functions that it was learnt from.
 _MOST_GROWTH = 1.5
+# Number of pairs of new inputs and query points at which networks are compared, and bounds of the
+# ratio of variances. Its fourth root makes deviations the geometric mean of those that errors on
+# functions left out ask for, and of the networks' disagreement.
+_N_NEW, _RATIOS, _WEIGHT = 512, (1e-3, 1e3), 1 / 4
 #: Fewest functions with a known noise of which networks leave out a fifth, and fewest functions
 #: from which the noise is learnt. From 10 or 12 it sometimes comes out as 0, and means are far off.
 FEWEST_WITH_NOISE, FEWEST_TO_LEARN = N_FOLDS, 15
@@ -121,8 +125,39 @@ def train_conditioned(trainer, report, *, prior, n_draws):
             for member in members
         ]
     index = quasi_random_normals(n_draws, n_index, generator(trainer.entropy, "index"))
-    directions = np.stack(directions)
-    return ConditionedDraws(members, index, directions, choice.by_group, choice.n_functions), widths
+    draws = ConditionedDraws(
+        members, index, np.stack(directions), choice.by_group, choice.n_functions
+    )
+    if left_out is None or widths is None or widths[1].any() or not choice.scale:
+        return draws, widths
+    gain = _compare_with_disagreement(trainer, draws, widths[0])
+    if choice.by_group is not None:  # warm starts keep the factor
+        draws = replace(draws, prior=choice.by_group * [[gain], [1], [1], [1]])
+    return draws, (gain * widths[0], widths[1])
+
+
+def _compare_with_disagreement(trainer, draws, factor):
+    """Compute a factor of the deviations of draws from how far the networks' means disagree.
+
+    What networks miss where they have left functions out, and how far they disagree at new inputs
+    once they are conditioned on all functions, are two estimates of the same errors. The second one
+    knows how much is gained by averaging networks, and by the functions that each had left out.
+    """
+    x, rng = trainer.data.x, generator(trainer.entropy, "disagreement")
+    rows = rng.integers(len(x), size=_N_NEW)
+    new = x[rows].astype("float64")  # query points stay as they are
+    for k in np.flatnonzero(np.ptp(x[: trainer.n_queries], axis=0) == 0):
+        new[:, k] = np.quantile(x[:, k], rng.random(_N_NEW))
+    means = [
+        replace(draws, members=draws.members[k : k + 1], directions=draws.directions[k : k + 1, :1])
+        for k in range(len(draws.members))
+    ]
+    no_index = np.zeros((1, 0))
+    spread = np.var([mean.raw(new, no_index)[0] for mean in means], axis=0).mean()
+    deviations = draws.raw(new, draws.index).std(axis=0) * factor[rows % len(factor)]
+    variance = np.square(deviations).mean()
+    ratio = np.clip(spread / variance, *_RATIOS) if spread > 0 < variance else 1.0
+    return float(ratio**_WEIGHT)
 
 
 def _train_bases(trainer, report, learns_scale):

@@ -268,7 +268,7 @@ class NEONRegressor(OperatorRegressor):
         "auto" is "conditioned" wherever that is possible: without `pretrained`, `output_map`,
         ``loss="nll"`` and a function as `network`.
     n_draws : int, default=128
-        Number of indices that predictions average over, the same for all predictions.
+        Number of indices that all predictions average over, at most 2**22.
     pretrained : keras.Model or fitted regressor, optional
         Fitted model whose predictions are reproduced exactly. Only an EpiNet is trained, on the
         residuals. Of a Keras model with inputs u and y (in your units) the EpiNet sees the last
@@ -385,7 +385,7 @@ class NEONRegressor(OperatorRegressor):
     _parameter_constraints = {
         **_CONSTRAINTS,
         "prior": settings_constraint(PRIORS, ConditionedPrior, EpiNet),
-        "n_draws": [Interval(Integral, 2, None, closed="left")],
+        "n_draws": [Interval(Integral, 2, 2**22, closed="both")],
         "pretrained": [HasMethods(["predict"]), None],
     }
 
