@@ -326,6 +326,11 @@ def test_choose_readout_has_rules_for_few_rows_and_rows_without_noise(n, noisele
         readout = choose(held_out_rows(n), training_error=error, noiseless=noiseless)
         assert readout.l_max == 2.0
         assert readout.l_min == pytest.approx(max(0.002, error / readout.c), rel=1e-6)
+    # Errors at held-out rows are not wider than the band, whatever c makes of l_min.
+    rows = held_out_rows(n)
+    rows = rows._replace(X=rows.X / 100)
+    readout = choose(rows, training_error=0.3, noiseless=noiseless)
+    assert np.std(rows.y / UNIT / (readout.c * readout.std(rows.X))) < 1.1
     given = choose(held_out_rows(n), noiseless=noiseless, l_min=0.1, l_max=0.7)
     assert (given.l_min, given.l_max) == (0.1, 0.7)
 
@@ -358,6 +363,11 @@ def test_choose_readout_draws_c_of_few_rows_to_the_width_of_y():
     few = stats.t.ppf(0.95, 4) / stats.norm.ppf(0.95)
     assert drawn.c == pytest.approx(few * np.hypot(likely.c, 0.8 / width))
     assert drawn.c > 1.05 * likely.c
+    # Errors above those of a constant, which are 1, widen the prior.
+    rows = held_out_rows(10, scale=3)
+    likely, drawn = (choose(rows, l_min=0.01, l_max=2.0, c=c) for c in ("nll", "auto"))
+    square = np.average(np.square(rows.y[:, 0] / UNIT), weights=rows.weight)
+    assert drawn.c == pytest.approx(few * np.hypot(likely.c, np.sqrt(square - 0.36) / width))
     many = held_out_rows(200)
     default, likely = choose(many), choose(many, l_min="nll", l_max="nll", c="nll")
     assert (default.l_min, default.l_max) == (likely.l_min, likely.l_max)

@@ -37,6 +37,7 @@ _LEAST_L_MIN = 0.002
 # If the data are known to have no noise, the band closes at the rows: the largest share is taken
 # that lowers the log likelihood by at most _MOST_LOST for each held-out row.
 _SHARES, _MOST_LOST = (1.0, 0.5, 0.0), 0.5
+_MOST_STEPS = 50  # in which c and l_min are made to agree
 _PRIOR_ROWS = 8  # with at most so many held-out rows the band is on average as wide as y varies
 
 
@@ -124,6 +125,8 @@ def choose_readout(
     few = len(held_out.error) < _FEW_ROWS or noiseless
     for share in shares if few else (0.0,):
         near, far = held_out.near - share * levels, held_out.far - share * levels
+        if share and np.median(near) <= 0:  # it would count as none at most held-out rows, too
+            continue
         rows = held_out._replace(near=near, far=far)
         shifted = evidence._replace(raw=evidence.raw - share * level)
         readout = _choose(settings, band, shifted, inputs, targets, rows, few, learns_noise)
@@ -164,24 +167,39 @@ def _choose(settings, band, evidence, inputs, targets, rows, few, learns_noise) 
     training_error = float(np.sqrt(max(np.average(square.mean(axis=1), weights=weight), 0.0)))
     readout, highest_l_min = _choose_limits(settings, band, rows, training_error, few)
     c, noise_factor = settings.c, 1.0
+
+    def floor(c):
+        """Return the l_min at which c * l_min is the training error, if few rows choose it."""
+        if settings.l_min != "auto" or not few:
+            return readout.l_min
+        return float(np.clip(training_error / c, _LEAST_L_MIN, highest_l_min))
+
     if isinstance(c, str):
-        c, noise_factor = fit_epistemic_scale(
-            rows.error,
-            readout.std(rows.near),
-            rows.noise,
-            rows.weight,
-            fit_noise=learns_noise,
-            beyond=readout.std(rows.far),
-        )
+        # c is the best factor with the l_min that follows from it, which a few steps find.
+        for _ in range(_MOST_STEPS):
+            c, noise_factor = fit_epistemic_scale(
+                rows.error,
+                readout.std(rows.near),
+                rows.noise,
+                rows.weight,
+                fit_noise=learns_noise,
+                beyond=readout.std(rows.far),
+            )
+            former, readout = readout.l_min, replace(readout, l_min=floor(c))
+            if np.isclose(former, readout.l_min, rtol=1e-3):
+                break
     if settings.c == "auto":
         # c**2 = c_nll**2 + (share / width)**2: 1 / width makes the band as wide as y varies.
         width = np.sqrt(np.mean(readout.std(evidence.raw) ** 2))
         # A constant y has no errors to choose by: the prior counts in full.
         share = min(_PRIOR_ROWS / len(rows.error), 1) if np.ptp(evidence.rows.y) else 1
+        if few:
+            # A constant would err by 1. Where f errs by more, y varies faster than rows can show,
+            # and errors between them are as large as those at held-out rows.
+            square = np.average(np.square(rows.error).mean(axis=1), weights=rows.weight)
+            share = np.sqrt(share**2 + max(square - 1, 0))
         c = float(np.hypot(c, share / width) * _factor_of_few(len(rows.error)))
-    l_min = readout.l_min
-    if settings.l_min == "auto" and few:  # c * l_min is the training error
-        l_min = float(np.clip(training_error / c, _LEAST_L_MIN, highest_l_min))
+    l_min = floor(c)
     return replace(readout, l_min=l_min, c=c, noise_factor=noise_factor)
 
 
