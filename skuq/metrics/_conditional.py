@@ -503,13 +503,9 @@ def exchangeability_martingale(scores, reference, *, random_state=None):
     >>> bool(exchangeability_martingale(2 + larger, before, random_state=0).max() > 3)
     True
     """
-    checked = []
-    for name, values in (("scores", scores), ("reference", reference)):
-        (values,) = check_same_shape(**{name: values})
-        if values.ndim > 1:
-            raise ValueError(f"`{name}` must have shape (n_samples,). Got {values.shape}.")
-        checked.append(values.tolist())
-    new, seen = checked[0], sorted(checked[1])
+    given = {"scores": scores, "reference": reference}
+    new, seen = (check_same_shape(**{k: v}, one_output=True)[0].tolist() for k, v in given.items())
+    seen.sort()
     uniform = check_random_state(random_state).uniform(size=len(new))
     # Wealth of each bet as a share of the whole; the logarithm of the whole is stored separately.
     wealth, log_whole, path = [1 / len(_BETS)] * len(_BETS), 0.0, np.empty(len(new))

@@ -735,11 +735,7 @@ def coverage_width_curve(y_true, mean, std, *, sample_weight=None):
     >>> scale, coverage, width
     (array([0. , 0.5, 2. ]), array([0. , 0.5, 1. ]), array([0., 1., 4.]))
     """
-    y, mean, std = check_same_shape(y_true=y_true, mean=mean, std=std)
-    if y.ndim > 1:
-        raise ValueError(
-            f"`y_true` must have shape (n_samples,), since a curve is of one output. Got {y.shape}."
-        )
+    y, mean, std = check_same_shape(y_true=y_true, mean=mean, std=std, one_output=True)
     weight = check_weights(sample_weight, y)
     z = np.where(weight > 0, np.abs(y - mean) / std, 0.0)  # no step for rows of weight 0
     order = np.argsort(z)

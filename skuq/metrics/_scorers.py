@@ -199,10 +199,22 @@ class UncertaintyScorer:
                 )
             proba, loss = np.asarray(model.predict_proba(X)), _CLASS_SCORES[self.name]
             y = column_or_1d(fill_masked(y))
-            known = _known_rows(y, model.classes_)
+            # Rows whose class the classifier knows.
+            known = np.array([label in model.classes_.tolist() for label in y.tolist()], dtype=bool)
+            known |= pd.isna(y)  # missing labels are refused
+            if not known.any():
+                known[:] = True  # unknown classes alone are refused
+            elif not known.all():
+                warn_user(
+                    f"The score leaves out {np.sum(~known)} of {len(y)} rows of the classes "
+                    f"{np.unique(y[~known]).tolist()}, which the classifier was fitted without. "
+                    "Stratified folds, such as StratifiedKFold's, train on all classes that have "
+                    "two rows.",
+                    UndefinedMetricWarning,
+                )
             weight = None if sample_weight is None else np.asarray(sample_weight)[known]
             return -loss(y[known], proba[known], labels=model.classes_, sample_weight=weight)
-        predicted, level = _Predicted(model, X, y), _percentage(self.name)
+        predicted, level = Predicted(model, X, y), _percentage(self.name)
         if level is not None:
             kind = self.name.rpartition("_")[0]
             return _score_intervals(kind, predicted, sample_weight, level / 100)
@@ -257,24 +269,6 @@ class UncertaintyScorer:
         return f"get_scorer({self.name!r})"
 
 
-def _known_rows(y, classes):
-    """Find the rows (n,) whose class a classifier knows, and warn of others.
-
-    Without a known row all are returned, for the error of the loss that names the labels.
-    """
-    known = np.array([label in classes.tolist() for label in y.tolist()], dtype=bool)
-    known |= pd.isna(y)  # missing labels are refused
-    if known.all() or not known.any():
-        return slice(None)
-    warn_user(
-        f"The score leaves out {np.sum(~known)} of {len(y)} rows of the classes "
-        f"{np.unique(y[~known]).tolist()}, which the classifier was fitted without. Stratified "
-        "folds, such as StratifiedKFold's, train on all classes that have two rows.",
-        UndefinedMetricWarning,
-    )
-    return known
-
-
 def _percentage(name):
     """Read the coverage at the end of the name of an interval score; None if there is none."""
     kind, _, digits = str(name).rpartition("_")
@@ -283,7 +277,7 @@ def _percentage(name):
 
 
 @dataclass(frozen=True)
-class _Predicted:
+class Predicted:
     """Targets of some rows, and a regressor's predictions of them, computed when needed."""
 
     model: object

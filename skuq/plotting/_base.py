@@ -6,18 +6,18 @@ Line styles, markers or hatches repeat the distinction, for print without colour
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from skuq._utils._checks import (
     as_floats,
     classifies,
-    last_estimator,
     predict_normal,
-    reshape_like_prediction,
     unwrap_estimator,
 )
 from skuq.metrics._checks import check_same_shape
-from skuq.metrics._regression import pit_values
+from skuq.metrics._scorers import Predicted
 
 BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#666666"
 COLOURS = (BLUE, "#E69F00", "#009E73", "#CC79A7", "#56B4E9", VERMILION, "#000000")
@@ -98,14 +98,14 @@ class CurveDisplay(Display):
 
     def _draw_diagonal(self, ax, given):
         """Draw the diagonal, on which a calibrated estimator lies."""
-        defaults = {"color": GREY, "linestyle": ":", "linewidth": 1, "label": "calibrated"}
-        (self.diagonal_,) = ax.plot([0, 1], [0, 1], **style("line", defaults, given))
+        look = style("line", given, color=GREY, linestyle=":", linewidth=1, label="calibrated")
+        (self.diagonal_,) = ax.plot([0, 1], [0, 1], **look)
 
     def _draw_curve(self, ax, x, y, given, summary=None, **look):
         """Draw the curve in the next colour of the axes, named by the estimator and a summary."""
         label = self.name if summary is None else with_name(self.name, summary)
-        defaults = {**curve_style(ax), "label": label, **look}
-        (self.line_,) = ax.plot(x, y, **style("line", defaults, given))
+        look = style("line", given, **curve_style(ax), label=label, **look)
+        (self.line_,) = ax.plot(x, y, **look)
 
 
 class TrialsDisplay(Display):
@@ -128,11 +128,17 @@ class TrialsDisplay(Display):
         Display
             Instance of this class.
         """
-        return cls.from_catalog(catalog_of(estimator), ax=ax, **options)
+        inside, _ = unwrap_estimator(estimator)  # also of a pipeline or `GridSearchCV`
+        if not hasattr(inside, "catalog_"):
+            raise TypeError(
+                "The estimator must be fitted and have a `catalog_`, for example "
+                f"AutoDEUQRegressor. Got {estimator!r}."
+            )
+        return cls.from_catalog(inside.catalog_, ax=ax, **options)
 
 
-def style(kind: str, defaults: dict, given: dict | None) -> dict:
-    """Merge keywords of the user into the defaults, whatever alias of matplotlib they use.
+def style(kind: str, given: dict | None, /, **defaults: Any) -> dict:
+    """Merge given keywords of the user into the defaults, whatever alias of matplotlib they use.
 
     `kind` is "line", "area" or "points".
     """
@@ -143,7 +149,7 @@ def style(kind: str, defaults: dict, given: dict | None) -> dict:
     given = cbook.normalize_kwargs(given or {}, artist)
     # Matplotlib refuses "c" together with "color", and they are no aliases.
     if kind == "points" and "c" in given:
-        defaults = {name: value for name, value in defaults.items() if name != "color"}
+        defaults.pop("color", None)
     return {**defaults, **given}
 
 
@@ -234,9 +240,13 @@ def normal_of(estimator, X) -> tuple[np.ndarray, np.ndarray]:
     """Predict mean and standard deviation; raise TypeError if the estimator gives none."""
     # Searches, and pipelines under metadata routing, do not pass on `return_std`.
     estimator, X = unwrap_estimator(estimator, X)
+    _refuse_classifier(estimator)
+    return predict_normal(estimator, X)
+
+
+def _refuse_classifier(estimator) -> None:
     if classifies(estimator):
         raise TypeError(f"A regressor is needed. Got the classifier {estimator!r}.")
-    return predict_normal(estimator, X)
 
 
 def pit_of_estimator(estimator, X, y) -> np.ndarray:
@@ -245,39 +255,5 @@ def pit_of_estimator(estimator, X, y) -> np.ndarray:
     An estimator without `predict_distribution` is taken to predict normals.
     """
     estimator, X = unwrap_estimator(estimator, X)
-    if hasattr(estimator, "predict_distribution") and not classifies(estimator):
-        distribution = estimator.predict_distribution(X)
-        if hasattr(distribution, "cdf"):
-            y, _ = check_same_shape(
-                y=reshape_like_prediction(y, distribution.mean), mean=distribution.mean
-            )
-            # Rounding may put a weighted sum of probabilities above 1.
-            return np.minimum(distribution.cdf(y), 1.0)
-    # No distribution, or one of classes: the normal, or an error that says what is missing.
-    mean, std = normal_of(estimator, X)
-    return pit_values(reshape_like_prediction(y, mean), mean, std)
-
-
-def member_predictions(estimator, X) -> np.ndarray:
-    """Return the members' means or probabilities of shape (n_members, n_samples, ..)."""
-    estimator, X = unwrap_estimator(estimator, X)
-    # Mixtures of numbers have `member_means`, those of classes `proba`.
-    distribution = getattr(estimator, "predict_distribution", lambda X: None)(X)
-    for name in ("member_means", "proba"):
-        if hasattr(distribution, name):
-            return getattr(distribution, name)
-    raise TypeError(
-        "The estimator must have `predict_distribution(X)` that gives a mixture of members. "
-        f"Got {estimator!r}; use `from_predictions` with arrays instead."
-    )
-
-
-def catalog_of(estimator):
-    """Return the catalog of an estimator's search, also inside a pipeline or `GridSearchCV`."""
-    inside = last_estimator(estimator)
-    if not hasattr(inside, "catalog_"):
-        raise TypeError(
-            "The estimator must be fitted and have a `catalog_`, for example "
-            f"AutoDEUQRegressor. Got {estimator!r}."
-        )
-    return inside.catalog_
+    _refuse_classifier(estimator)
+    return Predicted(estimator, X, y).pit()

@@ -280,28 +280,27 @@ class PITDisplay(Display):
         low, high = binom.interval(chance, len(values), 1 / self.n_bins)
         ax = self._open(ax)
         colour = COLOURS[len(ax.containers) % len(COLOURS)]  # differs from displays before it
-        defaults = {"color": colour, "alpha": 0.6, "edgecolor": "white", "label": self.name}
-        self.bars_ = ax.bar(
-            edges[:-1],
-            counts * density,
-            width=1 / self.n_bins,
-            align="edge",
-            **style("area", defaults, bar_kwargs),
+        look = style(
+            "area", bar_kwargs, color=colour, alpha=0.6, edgecolor="white", label=self.name
         )
-        defaults = {
-            "facecolor": "none",
-            "edgecolor": GREY,
-            "hatch": "////",
-            "linewidth": 0,
-            "alpha": 0.7,
-            "zorder": 2,
-            "label": f"{chance:.0%} of bars by chance, n = {len(values)}",
-        }
-        self.band_ = ax.axhspan(
-            low * density, high * density, **style("area", defaults, band_kwargs)
+        width = 1 / self.n_bins
+        self.bars_ = ax.bar(edges[:-1], counts * density, width=width, align="edge", **look)
+        look = style(
+            "area",
+            band_kwargs,
+            facecolor="none",
+            edgecolor=GREY,
+            hatch="////",
+            linewidth=0,
+            alpha=0.7,
+            zorder=2,
+            label=f"{chance:.0%} of bars by chance, n = {len(values)}",
         )
-        defaults = {"color": "black", "linestyle": "--", "linewidth": 1, "label": "calibrated"}
-        self.line_ = ax.axhline(1, **style("line", defaults, line_kwargs))
+        self.band_ = ax.axhspan(low * density, high * density, **look)
+        look = style(
+            "line", line_kwargs, color="black", linestyle="--", linewidth=1, label="calibrated"
+        )
+        self.line_ = ax.axhline(1, **look)
         ax.set(xlabel="probability integral transform", ylabel="density", xlim=(0, 1))
         # Bars are read by their height above 0.
         from_zero(ax)
@@ -444,8 +443,7 @@ class ReliabilityDisplay(CurveDisplay):
             # Counts have a scale of their own, on the right.
             self.counts_ax_ = ax.twinx()
             colour = self.line_.get_color()
-            defaults = {"facecolor": colour, "edgecolor": "white", "alpha": 0.3}
-            bars = style("area", defaults, bar_kwargs)
+            bars = style("area", bar_kwargs, facecolor=colour, edgecolor="white", alpha=0.3)
             self.bars_ = self.counts_ax_.bar(
                 edges[:-1], counts, width=np.diff(edges), align="edge", **bars
             )

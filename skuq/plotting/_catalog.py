@@ -44,11 +44,6 @@ def catalog_frame(catalog) -> pd.DataFrame:
     return frame.reset_index(drop=True)
 
 
-def decisions_of(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns that are decisions of a configuration."""
-    return frame[[name for name in frame if name not in _RECORD]]
-
-
 def varied_decisions(configurations: pd.DataFrame) -> list[str]:
     """Return the names of the decisions that have more than one value."""
     return [name for name in configurations if configurations[name].nunique(dropna=False) > 1]
@@ -272,7 +267,7 @@ class CatalogDisplay(TrialsDisplay):
         frame = frame[(frame["status"] == "completed") & np.isfinite(frame["score"])]
         if not len(frame):
             raise ValueError("The catalog has no completed trial.")
-        configurations = decisions_of(frame)
+        configurations = frame[[name for name in frame if name not in _RECORD]]
         if configurations.empty:
             raise ValueError("The catalog's trials have no decisions to show.")
         if decisions is not None:
@@ -323,13 +318,9 @@ class CatalogDisplay(TrialsDisplay):
             self._draw_parallel(ax, line_kwargs)
         else:
             self.decisions_ = list(self.importances.index)
-            defaults = {"color": BLUE, "alpha": 0.8, "ecolor": "black", "capsize": 2}
-            self.bars_ = ax.barh(
-                self.decisions_,
-                self.importances["mean"],
-                xerr=self.importances["error"],
-                **style("area", defaults, bar_kwargs),
-            )
+            look = style("area", bar_kwargs, color=BLUE, alpha=0.8, ecolor="black", capsize=2)
+            error = self.importances["error"]
+            self.bars_ = ax.barh(self.decisions_, self.importances["mean"], xerr=error, **look)
             # The most important decision comes first, at the top.
             ax.invert_yaxis()
             ax.axvline(0, color="black", linewidth=0.8)
@@ -363,16 +354,11 @@ class CatalogDisplay(TrialsDisplay):
         # Points (axis number, height) of each line: (n_trials, n_axes, 2).
         lines = np.stack([np.broadcast_to(np.arange(len(axes)), heights.shape), heights], axis=2)
         fence = upper_fence(scores)
-        defaults = {
-            "cmap": "cividis",
-            "norm": Normalize(scores.min(), fence),
-            # Good trials also have thicker lines, for readers who cannot see the colours.
-            "linewidth": np.linspace(0.8, 2.2, len(scores)),
-            "alpha": 0.8,
-        }
-        self.lines_ = LineCollection(
-            lines, array=scores[worst_first], **style("area", defaults, given)
-        )
+        # Good trials also have thicker lines, for readers who cannot see the colours.
+        widths = np.linspace(0.8, 2.2, len(scores))
+        colours = {"cmap": "cividis", "norm": Normalize(scores.min(), fence)}
+        look = style("area", given, **colours, linewidth=widths, alpha=0.8)
+        self.lines_ = LineCollection(lines, array=scores[worst_first], **look)
         ax.add_collection(self.lines_)
         self.colorbar_ = ax.figure.colorbar(
             self.lines_, ax=ax, extend="max" if fence < scores.max() else "neither", pad=0.08

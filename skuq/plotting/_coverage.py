@@ -206,20 +206,21 @@ class ConditionalCoverageDisplay(Display):
         elif isinstance(by, str):
             raise ValueError(f'`by` must be "std", "distance" or a number of each row. Got {by!r}.')
         else:
-            _check_numbers(by)
-        return cls.from_predictions(
-            y,
-            lower,
-            upper,
-            bins_of=by,
-            groups=groups,
-            coverage=coverage,
-            n_bins=n_bins,
-            by=label,
-            name=name,
-            ax=ax,
-            **plot_options,
-        )
+            dtype, is_number = np.asarray(by).dtype, True
+            # A column of objects may hold numbers, as one with missing values does.
+            if dtype.kind == "O":
+                try:
+                    as_floats(by)
+                except (TypeError, ValueError):
+                    is_number = False
+                is_number = is_number and not any(isinstance(value, str) for value in by)
+            if not is_number or dtype.kind not in "biufmMO":
+                raise ValueError(
+                    "`by` must hold a number of each row; labels are for `groups`. Got dtype "
+                    f"{dtype}."
+                )
+        options = {"coverage": coverage, "n_bins": n_bins, "name": name, "ax": ax, **plot_options}
+        return cls.from_predictions(y, lower, upper, bins_of=by, groups=groups, by=label, **options)
 
     def plot(self, ax=None, *, chance=0.95, point_kwargs=None, bar_kwargs=None, line_kwargs=None):
         """Draw the coverage of the bins.
@@ -245,17 +246,22 @@ class ConditionalCoverageDisplay(Display):
         ax = self._open(ax)
         # Bins are equally spaced on the axis, and their medians are the labels.
         at = np.arange(len(observed))
-        defaults = {
-            "color": GREY,
-            "linewidth": 5,
-            "alpha": 0.35,
-            "label": f"{chance:.0%} by chance",
-        }
-        self.bars_ = ax.vlines(at, low, high, **style("area", defaults, bar_kwargs))
-        defaults = {"color": "black", "linestyle": "--", "linewidth": 1, "label": "nominal"}
-        self.line_ = ax.axhline(self.coverage, **style("line", defaults, line_kwargs))
-        defaults = {**curve_style(ax), "marker": "o", "linestyle": "none", "label": self.name}
-        (self.points_,) = ax.plot(at, observed, **style("line", defaults, point_kwargs))
+        look = style(
+            "area", bar_kwargs, color=GREY, linewidth=5, alpha=0.35, label=f"{chance:.0%} by chance"
+        )
+        self.bars_ = ax.vlines(at, low, high, **look)
+        look = style(
+            "line", line_kwargs, color="black", linestyle="--", linewidth=1, label="nominal"
+        )
+        self.line_ = ax.axhline(self.coverage, **look)
+        look = style(
+            "line",
+            point_kwargs,
+            **{**curve_style(ax), "linestyle": "none"},
+            marker="o",
+            label=self.name,
+        )
+        (self.points_,) = ax.plot(at, observed, **look)
         # Groups can have labels of any kind.
         labels = [f"{c:.4g}" if isinstance(c, float) else str(c) for c in np.asarray(self.centers)]
         step = -(-len(at) // _MOST_LABELS)
@@ -265,22 +271,6 @@ class ConditionalCoverageDisplay(Display):
         ax.set_ylim(top=max(ax.get_ylim()[1], 1.0))
         legend(ax, loc="lower left")
         return self
-
-
-def _check_numbers(by):
-    """Raise ValueError unless `by` holds numbers or dates."""
-    dtype, is_number = np.asarray(by).dtype, True
-    # A column of objects may hold numbers, as one with missing values does.
-    if dtype.kind == "O":
-        try:
-            as_floats(by)
-        except (TypeError, ValueError):
-            is_number = False
-        is_number = is_number and not any(isinstance(value, str) for value in by)
-    if not is_number or dtype.kind not in "biufmMO":
-        raise ValueError(
-            f"`by` must hold a number of each row; labels are for `groups`. Got dtype {dtype}."
-        )
 
 
 @dataclass(eq=False, repr=False)
@@ -397,15 +387,17 @@ class CoverageWidthDisplay(CurveDisplay):
             covered = np.searchsorted(scale, mark, side="right") - 1
             # Between points of the curve the width is linear in the scale, the coverage constant.
             at = coverage[covered], np.interp(mark, scale, width)
-            defaults = {
-                "color": self.line_.get_color(),
-                "marker": "o",
-                "linestyle": "none",
-                "markeredgecolor": "white",
-                "markersize": 8,
-                "label": with_name(self.name, f"c = {mark:g}, coverage {at[0]:.2f}"),
-            }
-            (self.marker_,) = ax.plot(*at, **style("line", defaults, marker_kwargs))
+            look = style(
+                "line",
+                marker_kwargs,
+                color=self.line_.get_color(),
+                marker="o",
+                linestyle="none",
+                markeredgecolor="white",
+                markersize=8,
+                label=with_name(self.name, f"c = {mark:g}, coverage {at[0]:.2f}"),
+            )
+            (self.marker_,) = ax.plot(*at, **look)
         ax.set(
             xlabel="coverage", ylabel=with_unit("mean width of intervals", self.unit), xlim=(0, 1)
         )

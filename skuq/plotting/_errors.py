@@ -192,56 +192,52 @@ class PredictionBandDisplay(Display):
         # Without parts of the uncertainty there is no rim to explain.
         split = self.aleatoric is not None
         band = f"±{n_stds:g} std"
-        defaults = {
-            "facecolor": _AMBER_TINT,
-            "edgecolor": _AMBER,
-            "linestyle": "--",
-            "linewidth": 0.8,
-            "label": f"total, {band}: rim is epistemic" if split else f"total, {band}",
-        }
-        self.total_band_ = _fill(ax, x, mean, n_stds * total, defaults, total_kwargs)
+        label = f"total, {band}: rim is epistemic" if split else f"total, {band}"
+        look = style(
+            "area",
+            total_kwargs,
+            facecolor=_AMBER_TINT,
+            edgecolor=_AMBER,
+            linestyle="--",
+            linewidth=0.8,
+            label=label,
+        )
+        self.total_band_ = ax.fill_between(x, mean - n_stds * total, mean + n_stds * total, **look)
         self.aleatoric_band_ = None
         if split:
             aleatoric = check_rows(x=self.x, aleatoric=self.aleatoric)[1][order]
-            defaults = {
-                "facecolor": _BLUE_TINT,
-                "edgecolor": BLUE,
-                "linewidth": 0.5,
-                "label": f"aleatoric, {band}",
-            }
-            # Drawn after the total band, so that it lies on top and leaves the rim visible.
-            self.aleatoric_band_ = _fill(
-                ax, x, mean, n_stds * aleatoric, defaults, aleatoric_kwargs
+            look = style(
+                "area",
+                aleatoric_kwargs,
+                facecolor=_BLUE_TINT,
+                edgecolor=BLUE,
+                linewidth=0.5,
+                label=f"aleatoric, {band}",
             )
-        defaults = {"color": "black", "linewidth": 1.5, "label": "mean"}
-        (self.line_,) = ax.plot(x, mean, **style("line", defaults, line_kwargs))
-        self.scatter_ = self._draw_points(ax, scatter_kwargs)
+            # Drawn after the total band, so that it lies on top and leaves the rim visible.
+            ends = mean - n_stds * aleatoric, mean + n_stds * aleatoric
+            self.aleatoric_band_ = ax.fill_between(x, *ends, **look)
+        look = style("line", line_kwargs, color="black", linewidth=1.5, label="mean")
+        (self.line_,) = ax.plot(x, mean, **look)
+        self.scatter_ = None
+        if self.x_train is not None and self.y_train is not None:
+            x, y = check_rows(x_train=self.x_train, y_train=self.y_train)
+            # A white rim tells them from the bands, the mean and each other.
+            look = style(
+                "points",
+                scatter_kwargs,
+                color="black",
+                marker="o",
+                s=18,
+                edgecolor="white",
+                linewidth=0.6,
+                zorder=3,
+                label="training points",
+            )
+            self.scatter_ = ax.scatter(x, y, **look)
         ax.set(xlabel=self.x_name, ylabel=with_unit(self.name, self.unit))
         legend(ax)
         return self
-
-    def _draw_points(self, ax, given):
-        """Draw the training points; return None without any."""
-        if self.x_train is None or self.y_train is None:
-            return None
-        x, y = check_rows(x_train=self.x_train, y_train=self.y_train)
-        defaults = {
-            "color": "black",
-            "marker": "o",
-            "s": 18,
-            # A white rim tells them from the bands, the mean and each other.
-            "edgecolor": "white",
-            "linewidth": 0.6,
-            "zorder": 3,
-            "label": "training points",
-        }
-        return ax.scatter(x, y, **style("points", defaults, given))
-
-
-def _fill(ax, x, mean, half_width, defaults, given):
-    return ax.fill_between(
-        x, mean - half_width, mean + half_width, **style("area", defaults, given)
-    )
 
 
 def _only_feature(X, name):
@@ -374,34 +370,38 @@ class ErrorStdDisplay(Display):
         # The sign does not matter, and under- and overestimates share the diagram.
         error = np.abs(error)
         ax = self._open(ax)
-        defaults = {
-            "color": GREY,
-            "marker": ".",
-            "s": 14,
-            "alpha": 0.5,
-            "linewidth": 0,
-            "label": "absolute error of a row",
-        }
-        self.scatter_ = ax.scatter(std, error, **style("points", defaults, scatter_kwargs))
+        look = style(
+            "points",
+            scatter_kwargs,
+            color=GREY,
+            marker=".",
+            s=14,
+            alpha=0.5,
+            linewidth=0,
+            label="absolute error of a row",
+        )
+        self.scatter_ = ax.scatter(std, error, **look)
         # Bins of equal size: bins of equal width would leave some with few rows.
         order = np.argsort(std, kind="stable")
         first = [rows[0] for rows in np.array_split(order, min(self.n_bins, len(std)))]
         # Equal standard deviations share a bin: the order of their rows means nothing.
         bins = np.split(order, np.unique(np.searchsorted(std[order], std[first]))[1:])
-        defaults = {
-            "color": VERMILION,
-            "marker": "o",
-            "label": f"root mean square of {len(bins)} equal bins",
-        }
-        (self.line_,) = ax.plot(
-            [_rms(std[rows]) for rows in bins],
-            [_rms(error[rows]) for rows in bins],
-            **style("line", defaults, line_kwargs),
+        look = style(
+            "line",
+            line_kwargs,
+            color=VERMILION,
+            marker="o",
+            label=f"root mean square of {len(bins)} equal bins",
         )
+        # Variances average, standard deviations do not.
+        at, observed = ([np.sqrt(np.mean(v[rows] ** 2)) for rows in bins] for v in (std, error))
+        (self.line_,) = ax.plot(at, observed, **look)
         # The ideal line spans the predictions; beyond them it would rescale the axes.
         ends = np.array([std.min(), std.max()])
-        defaults = {"color": "black", "linestyle": "--", "linewidth": 1, "label": "ideal"}
-        (self.ideal_,) = ax.plot(ends, ends, **style("line", defaults, ideal_kwargs))
+        look = style(
+            "line", ideal_kwargs, color="black", linestyle="--", linewidth=1, label="ideal"
+        )
+        (self.ideal_,) = ax.plot(ends, ends, **look)
         ax.set(
             xlabel=with_unit(f"predicted standard deviation of {self.name}", self.unit),
             ylabel=with_unit(f"error of {self.name}", self.unit),
@@ -409,12 +409,6 @@ class ErrorStdDisplay(Display):
         from_zero(ax)
         legend(ax, headroom=0.2, loc="upper left", ncols=2)
         return self
-
-
-def _rms(values):
-    """Return the root mean square."""
-    # Variances average, standard deviations do not.
-    return np.sqrt(np.mean(values**2))
 
 
 @dataclass(eq=False, repr=False)
@@ -569,14 +563,16 @@ class RetentionDisplay(CurveDisplay):
         if bounds:
             # They depend on the model's errors, so they have the colour of its curve.
             reference = {"color": self.line_.get_color(), "linewidth": 1, "alpha": 0.8}
-            defaults = {**reference, "linestyle": ":", "label": "random order"}
+            look = style("line", random_kwargs, **reference, linestyle=":", label="random order")
             ends = [0, left[-1]]
-            (self.random_,) = ax.plot([0, 1], ends, **style("line", defaults, random_kwargs))
+            (self.random_,) = ax.plot([0, 1], ends, **look)
             # The lowest curve possible: the errors themselves are the uncertainty.
             best = error_retention_curve(errors, errors)
             dashes = (0, (1, 3, 6, 3))
-            defaults = {**reference, "linestyle": dashes, "label": "oracle: by error"}
-            (self.oracle_,) = ax.plot(*best, **style("line", defaults, oracle_kwargs))
+            look = style(
+                "line", oracle_kwargs, **reference, linestyle=dashes, label="oracle: by error"
+            )
+            (self.oracle_,) = ax.plot(*best, **look)
         ax.set(
             xlabel="share of rows predicted, most certain first",
             ylabel=with_unit(f"{self.error_name}, others exact", self.unit),

@@ -143,15 +143,17 @@ class SearchHistoryDisplay(TrialsDisplay):
         ax = self._open(ax)
         # Another history on these axes may need more room than this one.
         shared = ax.get_ylim() if ax.has_data() else None
-        defaults = {"color": BLUE, "s": 18, "alpha": 0.7, "linewidth": 0, "label": "trial"}
-        self.scatter_ = ax.scatter(
-            x[within], scores[within], **style("points", defaults, scatter_kwargs)
+        look = style(
+            "points", scatter_kwargs, color=BLUE, s=18, alpha=0.7, linewidth=0, label="trial"
         )
-        defaults = {"color": "black", "drawstyle": "steps-post", "label": "best so far"}
+        self.scatter_ = ax.scatter(x[within], scores[within], **look)
+        look = style(
+            "line", line_kwargs, color="black", drawstyle="steps-post", label="best so far"
+        )
         # Failed and discarded trials cannot be the best.
         best = np.minimum.accumulate(np.where(done, scores, np.inf))
         begun = np.isfinite(best)
-        (self.line_,) = ax.plot(x[begun], best[begun], **style("line", defaults, line_kwargs))
+        (self.line_,) = ax.plot(x[begun], best[begun], **look)
         # Marks of failed trials lie below all scores, and those beyond the fence above it.
         low = scores[done].min()
         margin = 0.08 * (fence - low or abs(low) or 1.0)
@@ -182,8 +184,8 @@ def _mark(ax, x, height, defaults, label, given):
     """Mark trials at one height, or each at its own height; return None without trials."""
     if not len(x):
         return None
-    defaults = {**defaults, "linestyle": "none", "label": f"{label} ({len(x)})"}
-    (marks,) = ax.plot(x, np.broadcast_to(height, len(x)), **style("line", defaults, given))
+    look = style("line", given, **defaults, linestyle="none", label=f"{label} ({len(x)})")
+    (marks,) = ax.plot(x, np.broadcast_to(height, len(x)), **look)
     return marks
 
 
@@ -333,17 +335,19 @@ class RegretDisplay(Display):
             runs = np.atleast_2d(np.asarray(curve, dtype=float))
             middle, low, high = _summary(runs, average, interval)
             x = np.arange(1, runs.shape[1] + 1)
-            defaults = {**curve_style(ax), "drawstyle": "steps-post", "label": name}
-            self.lines_ += ax.plot(x, middle, **style("line", defaults, line_kwargs))
+            look = style("line", line_kwargs, **curve_style(ax), drawstyle="steps-post", label=name)
+            self.lines_ += ax.plot(x, middle, **look)
             # One seed has no spread.
             if len(runs) > 1:
-                defaults = {
-                    "color": self.lines_[-1].get_color(),
-                    "alpha": 0.2,
-                    "linewidth": 0,
-                    "step": "post",
-                }
-                band = style("area", defaults, band_kwargs)
+                look = style(
+                    "area",
+                    band_kwargs,
+                    color=self.lines_[-1].get_color(),
+                    alpha=0.2,
+                    linewidth=0,
+                    step="post",
+                )
+                band = look
                 self.bands_.append(ax.fill_between(x, low, high, **band))
         if self.regret if log is None else log:
             # A regret of 0 has no logarithm: the line leaves the axes at the bottom.
@@ -353,19 +357,16 @@ class RegretDisplay(Display):
             ylabel=with_unit("simple regret" if self.regret else "best value so far", self.unit),
         )
         whole_numbers_below(ax)
-        legend(ax, title=self._caption(average, interval))
+        # How curves of several seeds are averaged; nothing if each has a single seed.
+        counts, title = {len(np.atleast_2d(curve)) for curve in self.curves.values()}, None
+        if counts != {1}:
+            least, most = min(counts), max(counts)
+            seeds = f"{most} seeds" if least == most else f"{least} to {most} seeds"
+            title = f"median of {seeds}, band holds {interval:.0%} of them"
+            if average == "mean":
+                title = f"mean of {seeds}, {interval:.0%} confidence"
+        legend(ax, title=title)
         return self
-
-    def _caption(self, average, interval):
-        """Describe how curves of several seeds are averaged; None if each has a single seed."""
-        counts = {len(np.atleast_2d(curve)) for curve in self.curves.values()}
-        if counts == {1}:
-            return None
-        least, most = min(counts), max(counts)
-        seeds = f"{most} seeds" if least == most else f"{least} to {most} seeds"
-        if average == "mean":
-            return f"mean of {seeds}, {interval:.0%} confidence"
-        return f"median of {seeds}, band holds {interval:.0%} of them"
 
 
 def _summary(runs, average, interval):

@@ -11,6 +11,7 @@ from scipy.spatial.distance import pdist, squareform
 from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 
+from skuq._utils._checks import unwrap_estimator
 from skuq.ensembles import architecture_diversity
 from skuq.metrics._checks import check_choice
 from skuq.plotting._base import (
@@ -20,7 +21,6 @@ from skuq.plotting._base import (
     VERMILION,
     Display,
     legend,
-    member_predictions,
     style,
 )
 from skuq.search import SearchResult
@@ -216,7 +216,16 @@ class MemberDiversityDisplay(Display):
             # With `cv` a trial has one network for each fold, and more if it was repeated.
             several = names is not None and len(set(names)) < len(names)
             options = {"groups" if several else "names": names, **options}
-            return cls.from_predictions(member_predictions(estimator, X), ax=ax, **options)
+            model, inner = unwrap_estimator(estimator, X)
+            # Mixtures of numbers have `member_means`, those of classes `proba`.
+            distribution = getattr(model, "predict_distribution", lambda X: None)(inner)
+            for part in ("member_means", "proba"):
+                if hasattr(distribution, part):
+                    return cls.from_predictions(getattr(distribution, part), ax=ax, **options)
+            raise TypeError(
+                "The estimator must have `predict_distribution(X)` that gives a mixture of "
+                f"members. Got {estimator!r}; use `from_predictions` with arrays instead."
+            )
         if not hasattr(estimator, "selection_"):
             raise TypeError(
                 '`kind="distance"` needs members of different architectures, as those of a fitted '
@@ -292,14 +301,16 @@ class MemberDiversityDisplay(Display):
         given_groups = [""] * len(points) if self.groups is None else self.groups
         groups = np.array([str(group) for group in given_groups])
         for k, group in enumerate(dict.fromkeys(groups.tolist())):
-            defaults = {
-                "color": COLOURS[k % len(COLOURS)],
-                "marker": MARKERS[k % len(MARKERS)],
-                "alpha": 0.8,
-                "label": None if self.groups is None else group,
-            }
+            look = style(
+                "points",
+                given,
+                color=COLOURS[k % len(COLOURS)],
+                marker=MARKERS[k % len(MARKERS)],
+                alpha=0.8,
+                label=None if self.groups is None else group,
+            )
             here = points[groups == group]
-            self.scatters_.append(ax.scatter(*here.T, **style("points", defaults, given)))
+            self.scatters_.append(ax.scatter(*here.T, **look))
         # More names would cover each other, and groups have a legend.
         if self.groups is None and len(points) <= 20:
             for point, name in zip(points, names):
@@ -484,8 +495,43 @@ class TeamDisplay(Display):
             if outcome in outcomes
         }
         self.thresholds_ = self._draw_thresholds(ax, score, colours, threshold_kwargs)
-        self.best_, self.average_ = self._draw_single(ax, reference_kwargs)
-        self.selected_ = self._draw_selected(ax, scored, score, selected_kwargs)
+        self.best_ = self.average_ = self.selected_ = None
+        if self.accuracies is not None:  # of the single models
+            look = style(
+                "line",
+                reference_kwargs,
+                color=VERMILION,
+                linestyle="-.",
+                linewidth=1.2,
+                zorder=1,
+                label="best single model",
+            )
+            self.best_ = ax.axhline(np.max(self.accuracies), **look)
+            look = style(
+                "line",
+                reference_kwargs,
+                color="black",
+                linestyle=":",
+                linewidth=1.2,
+                zorder=1,
+                label="average single model",
+            )
+            self.average_ = ax.axhline(np.mean(self.accuracies), **look)
+        # Teams are tuples, which pandas would compare element by element.
+        here = scored[[team == self.selected for team in scored["team"]]]
+        if len(here):  # the team that predicts is among the drawn teams
+            look = style(
+                "line",
+                selected_kwargs,
+                marker="*",
+                markersize=16,
+                color=VERMILION,
+                markeredgecolor="black",
+                linestyle="none",
+                zorder=4,
+                label="selected",
+            )
+            (self.selected_,) = ax.plot(here[score], here["accuracy"], **look)
         self.colorbar_ = colours.draw(ax)
         ax.set(
             xlabel=f"{score.upper()} score (low is diverse)",
@@ -512,51 +558,16 @@ class TeamDisplay(Display):
                 continue
             # A threshold of one size among several has the colour of that size.
             alone = size is None or len(colours.sizes) == 1
-            look = {
-                "linestyle": "--",
-                "color": "black" if alone else colours.colours_of([size])[0],
-                "linewidth": 1.2,
-                "label": f"{_TITLES[name]} threshold",
-            }
-            lines.append(ax.axvline(value, **style("line", look, given)))
+            look = style(
+                "line",
+                given,
+                linestyle="--",
+                color="black" if alone else colours.colours_of([size])[0],
+                linewidth=1.2,
+                label=f"{_TITLES[name]} threshold",
+            )
+            lines.append(ax.axvline(value, **look))
         return lines
-
-    def _draw_single(self, ax, given):
-        """Draw the accuracies of the best and of the average single model."""
-        if self.accuracies is None:
-            return None, None
-        lines = []
-        for of, name, colour, dashes in (
-            (np.max, "best", VERMILION, "-."),
-            (np.mean, "average", "black", ":"),
-        ):
-            defaults = {
-                "color": colour,
-                "linestyle": dashes,
-                "linewidth": 1.2,
-                "zorder": 1,
-                "label": f"{name} single model",
-            }
-            lines.append(ax.axhline(of(self.accuracies), **style("line", defaults, given)))
-        return lines
-
-    def _draw_selected(self, ax, scored, score, given):
-        """Draw the star of the team that predicts, if it is among the drawn teams."""
-        # Teams are tuples, which pandas would compare element by element.
-        here = scored[[team == self.selected for team in scored["team"]]]
-        if not len(here):
-            return None
-        defaults = {
-            "marker": "*",
-            "markersize": 16,
-            "color": VERMILION,
-            "markeredgecolor": "black",
-            "linestyle": "none",
-            "zorder": 4,
-            "label": "selected",
-        }
-        (mark,) = ax.plot(here[score], here["accuracy"], **style("line", defaults, given))
-        return mark
 
 
 def _scatter(ax, teams, score, colours, look, given):
@@ -566,9 +577,9 @@ def _scatter(ax, teams, score, colours, look, given):
     paint = "edgecolor" if "facecolor" in look else "color"
     # The legend explains the marks in a neutral colour, as colours are the sizes of teams.
     shown = {paint: "black" if len(colours.sizes) > 1 else _ONE_SIZE, "label": label}
-    ax.scatter([], [], **style("points", {**look, **shown}, given))
+    ax.scatter([], [], **style("points", given, **{**look, **shown}))
     look[paint] = colours.colours_of(teams["size"])
-    return ax.scatter(teams[score], teams["accuracy"], **style("points", look, given))
+    return ax.scatter(teams[score], teams["accuracy"], **style("points", given, **look))
 
 
 class _SizeColours:

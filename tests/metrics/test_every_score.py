@@ -234,7 +234,7 @@ REFUSED = [
         (score, ([0.0], [0.0], [0.0]), {}, "`std` must be positive")
         for score in (coverage_width_auc, coverage_width_curve, nll_min_loss)
     ],
-    (coverage_width_curve, np.ones((3, 4, 2)), {}, r"one output.*Got \(4, 2\)"),
+    (coverage_width_curve, np.ones((3, 4, 2)), {}, r"must have shape \(n_samples,\).*Got \(4, 2\)"),
     (coverage_score, (ONE, TWO, TWO), {}, "inconsistent"),
     (coverage_score, ([0.0], [np.nan], [1.0]), {}, "`lower` must be numbers. Got NaN"),
     (mean_width, ([0.0, 2.0], [1.0, 1.0]), {}, "in 1 rows, first in row 1: 2.0 and 1.0"),

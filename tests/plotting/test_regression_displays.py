@@ -218,7 +218,7 @@ def test_retention_of_classifiers_counts_wrong_labels():
         (
             lambda m, X: PITDisplay.from_estimator(TwoMembers(), X, np.hstack([X, X])),
             ValueError,
-            "shape of y",
+            "shape of mean",
         ),
         (
             lambda m, X: PredictionBandDisplay.from_estimator(UncertainClasses(), X),

@@ -19,8 +19,6 @@ from skuq.plotting import (
     RegretDisplay,
     SearchHistoryDisplay,
     TeamDisplay,
-    _base,
-    _catalog,
 )
 from skuq.predictive import CategoricalMixture, QuantileMixture
 
@@ -72,12 +70,8 @@ def test_search_history_shows_discarded_trials_apart():
 
 
 def test_the_share_of_training_is_no_decision():
-    assert list(_catalog.decisions_of(make_catalog().to_frame())) == [
-        "learning_rate",
-        "units",
-        "activation",
-        "fixed",
-    ]
+    display = CatalogDisplay.from_catalog(make_catalog())
+    assert list(display.configurations) == ["learning_rate", "units", "activation"]
 
 
 def test_search_history_of_outliers_and_failures():
@@ -398,7 +392,7 @@ def test_identical_members_are_refused():
 
 
 def test_the_catalog_of_searches_in_one_another():
-    trials = [object()]
-    inner = SimpleNamespace(catalog_=trials)
+    inner = SimpleNamespace(catalog_=make_catalog())
     outer = SimpleNamespace(best_estimator_=SimpleNamespace(best_estimator_=inner))
-    assert _base.catalog_of(outer) is trials
+    display = SearchHistoryDisplay.from_estimator(outer)
+    assert len(display.scores) == len(make_catalog())
