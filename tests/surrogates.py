@@ -3,10 +3,10 @@
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from skuq.bayesopt import BayesianOptimizer, MultiStart, _domain, _milp, _step, _surrogate
+from skuq.bayesopt import BayesianOptimizer, MultiStart, _domain, _milp, _surrogate
 from skuq.predictive import Posterior
 
-distance_threshold, moves_off_faces = _step.distance_threshold, _domain.moves_off_faces
+moves_off_faces = _domain.moves_off_faces
 ReluReadout, posterior_of = _milp.ReluReadout, _surrogate.posterior_of
 MeritObjective, merits = _surrogate.MeritObjective, _surrogate.merits
 join_posteriors, merit_units = _surrogate.join_posteriors, _surrogate.merit_units

@@ -412,8 +412,18 @@ class NumpyOnlyError(Exception):
 class AcquisitionTask(NamedTuple):
     """An acquisition function to maximise over a box (d, 2), by batches of q points.
 
-    `best` is a number or one for each draw (n_draws,), `pending` the level that pending points
-    reach in each draw (n_draws,). A `domain` is given only if it has constraints of inputs.
+    `posterior` has draws of the surrogate, joint if q > 1 or points are pending. `objective` maps
+    draws (n_draws, n, *output_shape) to (n_draws, n); None is for a surrogate of one output.
+    Written with operators and `keras.ops` it has exact gradients. Compiled programs are found by
+    this object, so give the same one in every step. A program keeps what the function read when
+    it was compiled, such as global variables: give another function object where these have
+    changed.
+
+    `best` is the best known value, one number or one for each draw (n_draws,), `pending` the level
+    that pending points reach in each draw (n_draws,). A `domain` of the points, which are encoded,
+    is given only if it has constraints of inputs. Then starts are feasible points, whole numbers
+    stay those of their start, and "lbfgs" and "scipy" both climb by SciPy's SLSQP. DIRECT evaluates
+    the border where it is outside.
     """
 
     posterior: Posterior
@@ -463,15 +473,10 @@ class CompiledAcquisition:
         """Compute the acquisition of every batch."""
         return self._run("value", u)[0]
 
-    def values_and_gradients(self, u):
-        """Compute the acquisition of every batch, and its gradient with respect to u."""
-        values, gradients = self._run("gradient", u)
+    def values_and_gradients(self, u, rows=None):
+        """Compute the acquisition of batches, and gradients with respect to u, `rows` in a call."""
+        values, gradients = self._run("gradient", u, rows)
         return values, gradients.reshape(u.shape)
-
-    def value_and_gradient(self, u):
-        """Compute the acquisition of one batch (q * d,), and its gradient."""
-        values, gradients = self._run("gradient", u[None], rows=1)
-        return values[0], gradients.reshape(u.shape)
 
     @in_thread
     def _run(self, kind, u, rows=None):

@@ -84,24 +84,18 @@ class Domain:
         if self._whole.all():
             counts = math.prod(int(high - low) + 1 for low, high in self.bounds)
             self.n_points = counts if counts < _MANY_POINTS else math.inf
+        # A category becomes one column, 0 or 1, for each of its codes.
+        is_category = np.isin(np.arange(d), self.categories)
+        sizes = np.where(is_category, self.bounds[:, 1] + 1, 1).astype(int)
         # Positions of each column in the encoded points, and their bounds. `groups` are the
         # positions of each category; exactly one of them is 1.
-        self._columns, self.groups, ends, whole = [], [], [], []
-        for column, (low, high) in enumerate(self.bounds):
-            first = len(ends)
-            if column in self.categories:
-                n = int(high) + 1
-                self.groups.append(np.arange(first, first + n))
-                # A category becomes one column, 0 or 1, for each of its codes.
-                ends += [(0.0, 1.0)] * n
-                whole += [True] * n
-            else:
-                ends.append((low, high))
-                whole.append(column in self.integer)
-            self._columns.append(np.arange(first, len(ends)))
-        self.encoded_bounds, self.encoded_integer = np.array(ends), np.array(whole)
+        self._columns = np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1])
+        self.groups = [self._columns[column] for column in self.categories]
+        ends = np.where(is_category[:, None], [0.0, 1.0], self.bounds)
+        self.encoded_bounds = np.repeat(ends, sizes, axis=0)
+        self.encoded_integer = np.repeat(self._whole, sizes)
         #: Whether all encoded columns are 0 or 1.
-        self.is_binary = all(whole) and bool((self.encoded_bounds == [0, 1]).all())
+        self.is_binary = self._whole.all() and bool((ends == [0, 1]).all())
         self.input_constraints = named_constraints(input_constraints)
         self.feasible = FeasibleSet(
             self.input_constraints, self.bounds, self._whole, self.from_quantiles

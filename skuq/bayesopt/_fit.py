@@ -163,11 +163,8 @@ class SearchSettings:
                 f"`maximizer` must be one of {', '.join(map(str, SHORT_FORMS['maximizer']))}, or "
                 f"MultiStart or MixedInteger with its settings. Got {self.maximizer!r}."
             )
-        if isinstance(self.maximizer, MixedInteger):
-            self._check_exact()
-
-    def _check_exact(self) -> None:
-        """Check that a mixed integer programme can maximise the acquisition."""
+        if not isinstance(self.maximizer, MixedInteger):
+            return
         acquisition = self.acquisition
         # The programme's objective is linear in the network's mean and standard deviation.
         if not isinstance(acquisition, UpperConfidenceBound | PosteriorMean):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -63,20 +62,14 @@ _CURVATURE = 1e-10  # smallest s.y / (|s| |y|) of a pair that is used
 
 
 def maximize_acquisition(
-    posterior,
-    acquisition,
-    objective,
-    bounds,
-    best,
+    task: AcquisitionTask,
     *,
-    q=1,
     method="auto",
     n_restarts=500,
     starts=(),
     pending=(),
     min_distance=1e-6,
     random_state=None,
-    domain=None,
 ):
     """Find the point, or the batch of points, where an acquisition function is largest.
 
@@ -87,22 +80,8 @@ def maximize_acquisition(
 
     Parameters
     ----------
-    posterior : Posterior
-        Draws of the surrogate; joint if q > 1 or points are pending.
-    acquisition : Acquisition
-        The function to maximise.
-    objective : callable or None
-        ``draws (n_draws, n, *output_shape) -> (n_draws, n)``, maximised; None for a surrogate of
-        one output. Written with operators and `keras.ops` it has exact gradients. Compiled
-        programs are found by this object, so give the same one in every step. A program keeps
-        what the function read when it was compiled, such as global variables: give another
-        function object where these have changed.
-    bounds : ndarray of shape (d, 2)
-        Ends of every input.
-    best : float or ndarray of shape (n_draws,)
-        Best known value of the objective, or one for each draw.
-    q : int, default=1
-        Size of the batch.
+    task : AcquisitionTask
+        What is maximised: an acquisition over a box of encoded points, without pending points.
     method : {"auto", "lbfgs", "scipy", "direct"}, default="auto"
         "lbfgs" climbs from all starts at once in compiled programs, "scipy" from one after the
         other with L-BFGS-B. Without gradients (the posterior's key is None) "scipy" climbs from
@@ -119,10 +98,6 @@ def maximize_acquisition(
         Distance below which a point counts as excluded, in a box scaled to [0, 1]^d.
     random_state : int or None, default=None
         Seed of the starts.
-    domain : Domain, optional
-        Domain of the points, which are encoded. If it has constraints of inputs, starts are
-        feasible points, whole numbers stay those of their start, and "lbfgs" and "scipy" both
-        climb by SciPy's SLSQP. DIRECT evaluates the border where it is outside.
 
     Returns
     -------
@@ -142,23 +117,19 @@ def maximize_acquisition(
     UserWarning
         If DIRECT is used, as the objective fails on tensors.
     """
-    starts, pending = (np.reshape(points, (-1, len(bounds))) for points in (starts, pending))
-    level = None
+    starts, pending = (np.reshape(points, (-1, len(task.bounds))) for points in (starts, pending))
     if len(pending):
         # Each draw takes its own values at pending points for known.
-        draws = posterior(pending)
-        values = np.asarray(draws if objective is None else objective(draws), dtype="float64")
-        level = acquisition.pending_level(values)
-    if domain is not None and not domain.input_constraints:
-        domain = None
-    best = best if acquisition.uses_best else 0.0
-    task = AcquisitionTask(posterior, acquisition, objective, bounds, best, q, level, domain)
+        draws = task.posterior(pending)
+        values = draws if task.objective is None else task.objective(draws)
+        level = task.acquisition.pending_level(np.asarray(values, dtype="float64"))
+        task = task._replace(pending=level)
     # From here on, batches are rows of the unit box, (k, q * d).
     u = _starts(np.random.default_rng(random_state), n_restarts, starts, task)
     found, values = _search(task, u, method, n_restarts, u[: len(starts)])
     i = _best_allowed(found, values, task, pending, min_distance)
-    lower, upper = bounds.T
-    x = lower + (upper - lower) * found[i].reshape(q, -1)
+    lower, upper = task.bounds.T
+    x = lower + (upper - lower) * found[i].reshape(task.q, -1)
     return np.clip(x, lower, upper), float(values[i])  # rounding may step outside
 
 
@@ -192,7 +163,14 @@ def _climb_together(task, u, n_restarts, given):
     """Climb from the best candidates, all at once."""
     compiled, values = _compile(task, u)
     units = _Units.of(values)
-    survivors = {number: _n_survivors(number, n_restarts) for number in _SURVIVORS}
+    # So many restarts continue from a round on.
+    survivors = {
+        number: max(
+            min(_LEAST_SURVIVORS, math.ceil(_LEAST_SHARES[number] * n_restarts)),
+            math.ceil(share * n_restarts),
+        )
+        for number, share in _SURVIVORS.items()
+    }
     # Climb only from the best of the screened candidates.
     starts = u[_rank(values)[:n_restarts]]
     if not len(starts):  # nothing is finite, which `_best_allowed` reports
@@ -216,12 +194,6 @@ def _climb_together(task, u, n_restarts, given):
     return np.concatenate([x, u]), np.concatenate([found, values])
 
 
-def _n_survivors(number, n_restarts):
-    """Count the restarts that continue from a round on."""
-    least = min(_LEAST_SURVIVORS, math.ceil(_LEAST_SHARES[number] * n_restarts))
-    return max(least, math.ceil(_SURVIVORS[number] * n_restarts))
-
-
 def _climb(compiled, starts, units, max_rounds, ftol, survivors=None):
     """Climb from all starts at once; return points and values."""
 
@@ -231,8 +203,8 @@ def _climb(compiled, starts, units, max_rounds, ftol, survivors=None):
 
     # No smaller gain than the precision of the values resolves.
     ftol = max(ftol, np.finfo(compiled.dtype).eps * abs(units.best) / units.spread)
-    result = minimize_batch(cost, starts, max_rounds=max_rounds, ftol=ftol, survivors=survivors)
-    return result.x, units.to_value(result.value)
+    x, f = minimize_batch(cost, starts, max_rounds=max_rounds, ftol=ftol, survivors=survivors)
+    return x, units.to_value(f)
 
 
 def _compile(task, u):
@@ -330,8 +302,8 @@ def _cost(function, units):
 
     def cost(u):
         if isinstance(function, CompiledAcquisition):
-            value, gradient = function.value_and_gradient(u)
-            value, gradient = units.to_cost(value), -gradient / units.spread
+            values, gradients = function.values_and_gradients(u[None], rows=1)
+            value, gradient = units.to_cost(values[0]), -gradients[0] / units.spread
         else:
             steps = np.where(u > 0.5, -_DIFFERENCE, _DIFFERENCE)  # away from the nearer bound
             # The point and its neighbour in each direction, in one call.
@@ -351,7 +323,7 @@ def _to_points(task, u):
 
 
 def _to_unit(task, X):
-    """Make a batch (q * D,) in the unit box of points (q, d) of the domain."""
+    """Make numbers (k * D,) in the unit box of points (k, d) of the domain."""
     lower, upper = task.bounds.T
     return ((task.domain.encode(X) - lower) / (upper - lower)).reshape(-1)
 
@@ -397,11 +369,11 @@ def _starts(rng, n_restarts, starts, task):
     n_candidates, q, d = _CANDIDATES_PER_RESTART * n_restarts, task.q, len(task.bounds)
     lower, upper = task.bounds.T
     if task.domain is not None:
-        X = task.domain.encode(task.domain.sample((len(starts) + n_candidates) * q, rng))
-        batches = ((X - lower) / (upper - lower)).reshape(-1, q * d)
+        X = task.domain.sample((len(starts) + n_candidates) * q, rng)
+        batches = _to_unit(task, X).reshape(-1, q * d)
         for batch, start in zip(batches, starts):
             start = task.domain.feasible.move_inside(task.domain.decode(start[None]))
-            batch[:d] = (task.domain.encode(start)[0] - lower) / (upper - lower)
+            batch[:d] = _to_unit(task, start)
         return batches
     u = qmc.LatinHypercube(q * d, rng=rng).random(n_candidates)
     if not len(starts):
@@ -476,19 +448,12 @@ def _best_allowed(u, values, task, exclude, min_distance):
     )
 
 
-@dataclass(frozen=True)
-class BatchResult:
-    """Final points x (B, n) and values (B,), and the number of evaluated rows."""
-
-    x: np.ndarray
-    value: np.ndarray
-    n_rows: int
-
-
 def minimize_batch(
     function, x, *, max_rounds: int, survivors: dict[int, int] | None = None, ftol: float = 1e-9
-) -> BatchResult:
+) -> tuple[np.ndarray, np.ndarray]:
     """Find local minima over [0, 1]^n, from every row of `x` (B, n).
+
+    Return the final points (B, n) and their values (B,).
 
     `function` maps x (b, n), for any b, to values (b,) and gradients (b, n). From a round in
     `survivors` on only so many starts continue, those with the lowest values; converged ones
@@ -504,10 +469,9 @@ def minimize_batch(
     them. Steps are clipped to the box and shortened until they satisfy Armijo's condition. Pairs
     without positive curvature are not used.
     """
-    state = _State(np.clip(np.asarray(x, dtype="float64"), 0.0, 1.0))
+    x = np.clip(np.asarray(x, dtype="float64"), 0.0, 1.0)
+    state = _State(x, *function(x), ftol)
     survivors = survivors or {}
-    f, g = function(state.x)
-    state.start(f, g, ftol)
     for number in range(1, max_rounds):
         if number in survivors:
             # Ranks by value among all starts, converged ones included.
@@ -519,13 +483,13 @@ def minimize_batch(
         trial = state.trial(rows)
         f, g = function(trial)
         state.update(rows, trial, f, g, ftol)
-    return BatchResult(state.x, state.f, state.n_rows)
+    return state.x, state.f
 
 
 class _State:
     """All starts: their points, remembered pairs and current line searches."""
 
-    def __init__(self, x):
+    def __init__(self, x, f, g, ftol):
         size, n = x.shape
         self.x = x
         self.direction = np.zeros((size, n))
@@ -534,11 +498,6 @@ class _State:
         # Remembered pairs: s, differences of points, and y, differences of gradients.
         self.steps = np.zeros((size, _N_PAIRS, n))  # newest last
         self.changes = np.zeros((size, _N_PAIRS, n))
-        self.n_rows = 0
-
-    def start(self, f, g, ftol):
-        """Set values and gradients of the starts, and their first directions."""
-        self.n_rows += len(f)
         finite = np.isfinite(f) & np.isfinite(g).all(axis=1)
         self.f, self.g = np.where(finite, f, np.inf), np.where(finite[:, None], g, 0.0)
         self.active = finite & (self._largest_projected_gradient(self.x, self.g) > _LEAST_GRADIENT)
@@ -550,13 +509,25 @@ class _State:
 
     def update(self, rows, trial, f, g, ftol):
         """Accept the steps that gain enough, and shorten the others."""
-        self.n_rows += len(rows)
         step = trial - self.x[rows]
         promised = np.sum(self.g[rows] * step, axis=1)
         finite = np.isfinite(f) & np.isfinite(g).all(axis=1)
         # Armijo's condition: f(x + p) <= f(x) + c g.p
         good = finite & (promised < 0) & (f <= self.f[rows] + _ARMIJO * promised)
-        self._shorten(rows[~good], promised[~good], f[~good], ftol)
+        missed, fall, change = rows[~good], promised[~good], f[~good] - self.f[rows[~good]]
+        # Shorten these steps by a factor within [0.1, 0.5]: the parabola through f, its slope p
+        # and the new value f' has its minimum at the share -p / (2 (f' - f - p)) of the step.
+        with np.errstate(all="ignore"):
+            ratio = -0.5 * fall / (change - fall)
+        self.length[missed] *= np.clip(np.where(np.isfinite(ratio), ratio, 0.1), 0.1, 0.5)
+        self.halvings[missed] += 1
+        spent = missed[self.halvings[missed] >= _MAX_HALVINGS]
+        # A start that gains nothing along its direction forgets its pairs and tries the gradient;
+        # without pairs it has just tried that, and stops.
+        forgetful = self.steps[spent].any(axis=(1, 2))
+        self.active[spent[~forgetful]] = False
+        self.steps[spent] = self.changes[spent] = 0.0
+        self._aim(spent[forgetful], ftol)
         # Move the other rows to their new points, and stop those that have converged.
         rows, x, f, g = rows[good], trial[good], f[good], g[good]
         for memory, new in ((self.steps, x - self.x[rows]), (self.changes, g - self.g[rows])):
@@ -569,22 +540,6 @@ class _State:
         going = ~small & (self._largest_projected_gradient(x, g) > _LEAST_GRADIENT)
         self.active[rows] = going
         self._aim(rows[going], ftol)
-
-    def _shorten(self, rows, promised, f, ftol):
-        """Shorten steps to the minimum of a parabola, by a factor within [0.1, 0.5]."""
-        # The parabola through f, its slope p and the new value f' has its minimum at the share
-        # -p / (2 (f' - f - p)) of the step.
-        with np.errstate(all="ignore"):
-            ratio = -0.5 * promised / (f - self.f[rows] - promised)
-        self.length[rows] *= np.clip(np.where(np.isfinite(ratio), ratio, 0.1), 0.1, 0.5)
-        self.halvings[rows] += 1
-        spent = rows[self.halvings[rows] >= _MAX_HALVINGS]
-        # A start that gains nothing along its direction forgets its pairs and tries the gradient;
-        # without pairs it has just tried that, and stops.
-        forgetful = self.steps[spent].any(axis=(1, 2))
-        self.active[spent[~forgetful]] = False
-        self.steps[spent] = self.changes[spent] = 0.0
-        self._aim(spent[forgetful], ftol)
 
     def _aim(self, rows, ftol):
         """Choose new directions; a start whose slope predicts no relevant gain has converged."""

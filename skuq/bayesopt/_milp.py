@@ -12,7 +12,7 @@ Weissteiner and Seuken, "Deep Learning-powered Iterative Combinatorial Auctions"
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
@@ -73,10 +73,6 @@ class ReluReadout:
     def n_inputs(self) -> int:
         """Number of inputs d."""
         return len(self.mean[0]) - sum(len(bias) for _, bias in self.hidden)
-
-    def negated(self) -> ReluReadout:
-        """Get the model of -y."""
-        return replace(self, mean=(-self.mean[0], -self.mean[1]))
 
 
 def maximize_readout(

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -67,11 +67,6 @@ def _locked(method):
             return method(self, *args, **kwargs)
 
     return wrapper
-
-
-def _allow_all(X):
-    """Stand in for a constraint of inputs."""
-    return np.zeros(len(X))
 
 
 def _sign_of(direction):
@@ -484,7 +479,27 @@ class BayesianOptimizer:
         x = None
         if self._log.n_usable >= self.n_initial:
             try:
-                x = self._propose(q)
+                step, state = self._step(), self._state
+                start = time.perf_counter()
+                # Once, at the first model: the width may change with later results (NOMU,
+                # appendix B.3.2).
+                width = getattr(step.acquisition, "mean_width", None)
+                if width is not None and self.beta_ is None:
+                    state.beta_, state.width = step.beta_of_width(width), width
+                proposal = step.propose(q, self.beta_, self._fits)
+                seconds = time.perf_counter() - start - proposal.seconds_fit
+                self.model_ = step.surrogates.model
+                record = StepRecord(
+                    n_results=step.results.n_told,
+                    acquisition_value=proposal.value,
+                    beta=proposal.beta,
+                    n_doublings=proposal.n_doublings,
+                    seconds_fit=step.surrogates.seconds + proposal.seconds_fit,
+                    seconds_acquisition=seconds,
+                    n_pending=len(step.pending),
+                )
+                state.history.append(record)
+                x = proposal.x
             except FIT_ERRORS as error:
                 warn_user(
                     f"The surrogate could not be fitted to {self._log.n_usable} results, with "
@@ -495,29 +510,6 @@ class BayesianOptimizer:
             x = initial_points(q, self._log, self.n_initial, self._state.entropy)
         self._log.expect(x)
         return x.copy()
-
-    def _propose(self, q):
-        """Propose points by a surrogate of the results, and record how they were found."""
-        step, state = self._step(), self._state
-        start = time.perf_counter()
-        # Once, at the first model: the width may change with later results (NOMU, appendix B.3.2).
-        width = getattr(step.acquisition, "mean_width", None)
-        if width is not None and self.beta_ is None:
-            state.beta_, state.width = step.beta_of_width(width), width
-        proposal = step.propose(q, self.beta_, self._fits)
-        seconds = time.perf_counter() - start - proposal.seconds_fit
-        self.model_ = step.surrogates.model
-        record = StepRecord(
-            n_results=step.results.n_told,
-            acquisition_value=proposal.value,
-            beta=proposal.beta,
-            n_doublings=proposal.n_doublings,
-            seconds_fit=step.surrogates.seconds + proposal.seconds_fit,
-            seconds_acquisition=seconds,
-            n_pending=len(step.pending),
-        )
-        state.history.append(record)
-        return proposal.x
 
     @_locked
     def tell(self, x, y, output_constraints=None):
@@ -589,20 +581,15 @@ class BayesianOptimizer:
 
     def _search_settings(self):
         """Collect the parameters and check them: they may have been changed since the last step."""
+        state, names = self._state, ("estimator", "objective", "n_draws", "n_initial")
         return SearchSettings(
-            estimator=self.estimator,
-            domain=self.domain,
+            **{name: getattr(self, name) for name in (*names, "domain", "noisy", "reseed")},
             acquisition=resolve_settings(self, "acquisition"),
-            objective=self.objective,
             maximizer=resolve_settings(self, "maximizer"),
-            n_draws=self.n_draws,
-            n_initial=self.n_initial,
             constraints=self.output_constraints,
-            noisy=self.noisy,
-            reseed=self.reseed,
-            entropy=self._state.entropy,
-            sign=self._state.sign,
-            n_steps=self._state.n_steps,
+            entropy=state.entropy,
+            sign=state.sign,
+            n_steps=state.n_steps,
             search=self._identity,
         )
 
@@ -768,7 +755,7 @@ class BayesianOptimizer:
         """
         settings = {
             **self._search_settings().to_dict(),
-            **self._state.to_dict(),
+            **asdict(self._state),
             "messages": list(self._log.messages),
         }
         return {"settings": settings, **self._log.to_arrays()}
@@ -828,7 +815,9 @@ class BayesianOptimizer:
             stand_ins = {
                 "objective": np.sum if settings["has_objective"] else None,
                 "output_constraints": dict.fromkeys(settings["output_constraints"], np.sum),
-                "input_constraints": dict.fromkeys(settings["input_constraints"], _allow_all),
+                "input_constraints": dict.fromkeys(
+                    settings["input_constraints"], lambda X: 0 * X[:, 0]
+                ),
                 **({} if settings["acquisition"] is not None else {"acquisition": "ei"}),
             }
             cls.from_state(state, GaussianProcessRegressor(), **stand_ins)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -164,18 +164,47 @@ class ResultLog:
         violation = self.domain.feasible.describe_violation(points, self.domain.tolerance)
         if violation:
             warn_user(f"{violation}: the surrogate learns from it, but it is never the best point.")
-        outputs = self._check_outputs(y, len(points), single=np.ndim(x) == 1)
-        usable = _is_usable(outputs).reshape(len(outputs), -1).all(axis=1)
+        n, single = len(points), np.ndim(x) == 1
+        try:
+            y = fill_masked(y)
+            is_sequence = isinstance(y, list | tuple) or np.ndim(y) == 1
+            if self.objective is not None and not single and is_sequence:
+                # None, or one NaN, is a failure: it becomes NaN of the shape that outputs have.
+                failed = [v is None or (np.ndim(v) == 0 and not _is_usable(float(v))) for v in y]
+                shape = self.output_shape
+                if shape is None:
+                    shape = next((np.shape(v) for v, lost in zip(y, failed) if not lost), ())
+                y = [np.full(shape, np.nan) if lost else v for v, lost in zip(y, failed)]
+            # A copy, as a simulator may write its next output to the same array.
+            y = np.array(y, dtype="float64")
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"`y` must be numbers. Got {y!r}.") from error
+        # One number may be the result of one row, as `ask` returns it.
+        if single or (n == 1 and y.ndim == 0):
+            if y.ndim == 0 and not _is_usable(y):  # a failure, whatever the outputs' shape
+                y = np.full(self.output_shape or (), y)
+            y = y.reshape(1) if self.objective is None and y.size == 1 else y[None]
+        if self.objective is None:
+            expected = (n,)
+            hint = "" if y.ndim < 2 else " With several numbers for each x give an `objective`."
+        else:
+            known, hint = self.output_shape, ""
+            expected = (n, *(y.shape[1:] if known is None else known))
+        if y.shape != expected:
+            raise ValueError(
+                f"`y` must have shape {expected}, a value for each of {n} x. Got {y.shape}.{hint}"
+            )
+        usable = _is_usable(y).reshape(len(y), -1).all(axis=1)
         if constraints is None and not usable.any():  # there was nothing to measure
             self.add_failures(x, _NOT_USABLE)
             return
-        measured = self.rules.check_measured(constraints, len(points))
-        values, messages = np.full(len(points), np.nan), [_NOT_USABLE] * len(points)
-        limits = np.full((len(points), len(self.rules)), np.nan)
+        measured = self.rules.check_measured(constraints, n)
+        values, messages = np.full(n, np.nan), [_NOT_USABLE] * n
+        limits = np.full((n, len(self.rules)), np.nan)
         for k in np.flatnonzero(usable):
             constraints_of_point = {name: column[k : k + 1] for name, column in measured.items()}
-            values[k], limits[k], messages[k] = self._value_of(outputs[k], constraints_of_point)
-        self._append(points, list(outputs), values, limits, messages)
+            values[k], limits[k], messages[k] = self._value_of(y[k], constraints_of_point)
+        self._append(points, list(y), values, limits, messages)
 
     def add_failures(self, x, message: str) -> None:
         """Add points (d,) or (k, d) whose evaluation failed."""
@@ -322,39 +351,6 @@ class ResultLog:
             return np.nan, nothing, f"constraint {self.rules.names[wrong[0]]!r} is {_NOT_USABLE}"
         return value, limits, ""
 
-    def _check_outputs(self, y, n, single):
-        """Validate the outputs of n points, or of a `single` one, as an array (n, ..)."""
-        try:
-            y = fill_masked(y)
-            is_sequence = isinstance(y, list | tuple) or np.ndim(y) == 1
-            if self.objective is not None and not single and is_sequence:
-                # None, or one NaN, is a failure: it becomes NaN of the shape that outputs have.
-                failed = [v is None or (np.ndim(v) == 0 and not _is_usable(float(v))) for v in y]
-                shape = self.output_shape
-                if shape is None:
-                    shape = next((np.shape(v) for v, lost in zip(y, failed) if not lost), ())
-                y = [np.full(shape, np.nan) if lost else v for v, lost in zip(y, failed)]
-            # A copy, as a simulator may write its next output to the same array.
-            y = np.array(y, dtype="float64")
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"`y` must be numbers. Got {y!r}.") from error
-        # One number may be the result of one row, as `ask` returns it.
-        if single or (n == 1 and y.ndim == 0):
-            if y.ndim == 0 and not _is_usable(y):  # a failure, whatever the outputs' shape
-                y = np.full(self.output_shape or (), y)
-            y = y.reshape(1) if self.objective is None and y.size == 1 else y[None]
-        if self.objective is None:
-            expected = (n,)
-            hint = "" if y.ndim < 2 else " With several numbers for each x give an `objective`."
-        else:
-            known, hint = self.output_shape, ""
-            expected = (n, *(y.shape[1:] if known is None else known))
-        if y.shape != expected:
-            raise ValueError(
-                f"`y` must have shape {expected}, a value for each of {n} x. Got {y.shape}.{hint}"
-            )
-        return y
-
 
 def _is_usable(values):
     """Tell which values a surrogate can be fitted to."""
@@ -425,13 +421,9 @@ class SearchState:
     width: float | None = None
     history: list[StepRecord] = field(default_factory=list)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON types, by name."""
-        return asdict(self)
-
     @classmethod
     def take_from(cls, settings: dict[str, Any]) -> SearchState:
-        """Make the state from the entries of `to_dict`, and remove these from `settings`."""
+        """Make the state from its saved fields, and remove these from `settings`."""
         entries = {part.name: settings.pop(part.name) for part in fields(cls)}
         entries["history"] = [StepRecord(**record) for record in entries["history"]]
         state = cls(**entries)

@@ -15,7 +15,7 @@ import numpy as np
 
 from skuq._utils._environment import generator
 from skuq._utils._messages import warn_user
-from skuq.bayesopt._acquisition import make_hashable
+from skuq.bayesopt._acquisition import AcquisitionTask, make_hashable
 from skuq.bayesopt._domain import SMALL_DOMAIN, moves_off_faces
 from skuq.bayesopt._fit import Fits, MixedInteger, SearchSettings, Surrogates, derived_seed
 from skuq.bayesopt._maximize import maximize_acquisition
@@ -71,15 +71,6 @@ class Proposal:
     beta: float | None
     n_doublings: int = 0
     seconds_fit: float = 0.0
-
-
-def distance_threshold(t: float) -> float:
-    """Compute delta_t of NOMU's dynamic c (appendix B.3.2) at a share t of the steps.
-
-    In unit coordinates it falls from 0.0625, a quarter of a side over 8 points, to 0.01.
-    """
-    # Eq. 56: exponential decay from 1 / 16 at the first step to 0.01 at the last.
-    return 0.0625 * (0.01 / 0.0625) ** min(t, 1.0)
 
 
 class Step:
@@ -192,7 +183,8 @@ class Step:
             beta = self.acquisition.beta_at(len(self.results.X))
         if getattr(self.acquisition, "dynamic_c", False):
             n_steps = max(0, self.results.n_told - settings.n_initial)
-            threshold = distance_threshold(n_steps / settings.n_steps)
+            # Eq. 56: from a quarter of a side over 8 points at the first step to 0.01 at the last.
+            threshold = 0.0625 * (0.01 / 0.0625) ** min(n_steps / settings.n_steps, 1.0)
         if self.takes_batches:
             return self._propose_at_once(q, beta, threshold)
         # Without joint draws, pending points count as results, with their predicted values.
@@ -220,7 +212,17 @@ class Step:
             x = self._maximize(q, acquisition)
             if threshold is None or self.domain.distance(x, known).min() > threshold:
                 break
-        x = self._repair(self._leave_a_face(x, acquisition), acquisition)
+        # Move a point off a face of the box on which all points near it lie, as the acquisition
+        # is largest. Where points are found one by one, the results include predictions at pending
+        # points, and only every other point may be moved: a search also goes on along a face.
+        if len(x) > 1 or (self.results.n_told + len(self._fantasies())) % 2 == 0:
+            others = np.vstack([self.results.failed, self.pending])
+            rows, moved = moves_off_faces(self.domain, x, self.results.X, others)
+            if len(rows):
+                best = np.argmax(self._values_with(self._fantasies(), moved, acquisition))
+                x = x.copy()
+                x[rows[best]] = moved[best]
+        x = self._repair(x, acquisition)
         values = self._draw(x)[:, None]  # (n_draws, 1, q)
         level = self._level(self._fantasies(), acquisition)
         value = float(acquisition(np, values, self._incumbent, level)[0])
@@ -270,17 +272,20 @@ class Step:
         # Without an objective the draws are the values: searches share one compiled program.
         signed = self._signed
         is_plain = self.objective is signed and signed == SignedObjective(None)
-        x, _ = maximize_acquisition(
+        task = AcquisitionTask(
             self.posterior,
             acquisition,
             None if is_plain else self.objective,
             self.domain.encoded_bounds,
-            self._incumbent,
-            q=q,
+            self._incumbent if acquisition.uses_best else 0.0,
+            q,
+            domain=self.domain if self.domain.input_constraints else None,
+        )
+        x, _ = maximize_acquisition(
+            task,
             method=self.maximizer.method,
             n_restarts=self.maximizer.n_restarts,
             starts=self.domain.encode(self.results.X[best]),
-            domain=self.domain,
             pending=self.domain.encode(given),
             min_distance=self._min_gap / 2,  # in the box [0, 1]^D, not [-1, 1]^D
             random_state=derived_seed(self._entropy, "maximize"),
@@ -306,15 +311,18 @@ class Step:
                 f"it. Got {type(model).__name__}."
             )
         readout, exclude = model.readout_weights(), None
+        if self._signed.sign < 0:  # minimising is maximising the model of -y
+            weights, offset = readout.mean
+            readout = replace(readout, mean=(-weights, -offset))
         if self.domain.is_binary:
             # A noisy function may be evaluated again, but not where a result is expected.
             known = self.results.failed if self._settings.noisy else self._known_points()
             exclude = np.unique(np.vstack([known, self.pending]), axis=0)
             if self._settings.noisy and len(exclude) >= self.domain.n_points:
                 exclude = None
-        # Minimising is maximising the model of -y; "mean" is the bound without deviation.
+        # "mean" is the bound without deviation.
         x, _, optimal = maximize_readout(
-            readout if self._signed.sign > 0 else readout.negated(),
+            readout,
             self.domain.encoded_bounds,
             acquisition.beta_at(len(self.results.X)) or 0.0,
             self.domain.encoded_integer,
@@ -360,23 +368,6 @@ class Step:
             if value > best[0]:
                 best = value, point
         return best[1]
-
-    def _leave_a_face(self, x, acquisition):
-        """Move a point of a batch (q, d) off a face of the box on which all points near it lie.
-
-        The move with the largest acquisition is made. Where points are found one by one, only every
-        other one may be moved, so that a search also goes on along a face.
-        """
-        # Where points are found one by one, the results include predictions at pending points.
-        if len(x) == 1 and (self.results.n_told + len(self._fantasies())) % 2:
-            return x
-        others = np.vstack([self.results.failed, self.pending])
-        rows, moved = moves_off_faces(self.domain, x, self.results.X, others)
-        if len(rows):
-            best = np.argmax(self._values_with(self._fantasies(), moved, acquisition))
-            x = x.copy()
-            x[rows[best]] = moved[best]
-        return x
 
     def _repair(self, x, acquisition):
         """Replace points of a batch (q, d) that are not available; see `_is_available`.
