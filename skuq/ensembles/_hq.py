@@ -13,14 +13,11 @@ from numpy.typing import ArrayLike
 
 from skuq._utils._checks import class_codes, fill_masked
 from skuq._utils._environment import random_generator
-from skuq.ensembles._likelihood import class_log_likelihood, likelihood_statistics
 from skuq.ensembles._pruning import Pool, Rules, TeamSelection, prune
 from skuq.ensembles._selection import (
     Selection,
-    ensemble_of,
     normal_nll,
     normal_statistics,
-    select_best,
 )
 from skuq.ensembles._teams import (
     hard_vote_accuracy,
@@ -31,7 +28,7 @@ from skuq.ensembles._teams import (
 )
 
 # Number of candidates that searches build teams from: 20 have 21 679 teams of up to five.
-_POOL_SIZE = 20
+POOL_SIZE = 20
 # Share of the rows on which the best regressor counts as wrong. For normal errors these are the
 # rows with an error above about one standard deviation.
 _WRONG_SHARE = 1 / 3
@@ -175,7 +172,19 @@ def select_teams(
             f'of shape {predictions.shape}; use `voting="hard"` or "majority".'
         )
     else:
-        codes, y = _label_codes(predictions, y)
+        # Number predicted and true labels by one common list of labels.
+        textual = [isinstance(array.ravel()[0], str) for array in (predictions, y)]
+        if textual[0] != textual[1]:
+            raise ValueError(
+                f"`predictions` are labels of type {predictions.dtype}, `y` of type {y.dtype}: no "
+                "label could be right. Convert one of them."
+            )
+        for name, array in (("predictions", predictions), ("y", y)):
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise ValueError(f"`{name}` must not have labels that are NaN or infinite.")
+        _, numbers = np.unique(np.concatenate([predictions.ravel(), y]), return_inverse=True)
+        codes = numbers[: predictions.size].reshape(predictions.shape)
+        y = numbers[predictions.size :]
     return prune_classifiers(codes, proba, y, weight, rules, random_state)
 
 
@@ -205,21 +214,6 @@ def _probability_codes(
     return proba.argmax(axis=2), class_codes(y, known, problem)
 
 
-def _label_codes(labels: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Number predicted labels (M, N) and true labels (N,) by one common list of labels."""
-    textual = [isinstance(array.ravel()[0], str) for array in (labels, y)]
-    if textual[0] != textual[1]:
-        raise ValueError(
-            f"`predictions` are labels of type {labels.dtype}, `y` of type {y.dtype}: no label "
-            "could be right. Convert one of them."
-        )
-    for name, array in (("predictions", labels), ("y", y)):
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ValueError(f"`{name}` must not have labels that are NaN or infinite.")
-    _, codes = np.unique(np.concatenate([labels.ravel(), y]), return_inverse=True)
-    return codes[: labels.size].reshape(labels.shape), codes[labels.size :]
-
-
 def select_hq(
     y: np.ndarray,
     loc: np.ndarray,
@@ -227,7 +221,7 @@ def select_hq(
     n_members: int,
     *,
     sample_weight: ArrayLike | None = None,
-    pool_size: int = _POOL_SIZE,
+    pool_size: int = POOL_SIZE,
     metric: str | Sequence[str] = "gd",
     filters: Sequence[str] = ("alpha", "kmeans"),
     beta: float = 0.1,
@@ -308,55 +302,3 @@ def select_hq(
     chosen = prune(pool, rules, np.random.default_rng(0)).selection
     # From positions in the pool to numbers of candidates.
     return Selection(np.sort(best[chosen.indices]), chosen.weights, chosen.loss)
-
-
-def select_hq_proba(
-    y: np.ndarray,
-    proba: np.ndarray,
-    n_members: int,
-    *,
-    sample_weight: ArrayLike | None = None,
-    pool_size: int = _POOL_SIZE,
-) -> Selection:
-    """Select a classifier's members by hierarchical diversity (HQ) pruning.
-
-    Parameters
-    ----------
-    y : ndarray of int of shape (n_samples,)
-        True classes, 0 to n_classes - 1.
-    proba : ndarray of shape (n_candidates, n_samples, n_classes)
-        Probabilities on rows that the candidates were not trained on.
-    n_members : int
-        Maximum number of members of a team; at least 2.
-    sample_weight : ndarray of shape (n_samples,), optional
-        Non-negative weights of the rows.
-    pool_size : int, default=20
-        Number of candidates that teams are built from, those with the lowest NLL.
-
-    Returns
-    -------
-    Selection
-        Members with equal weights. Its loss is the NLL of the averaged probabilities.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skuq.ensembles._hq import select_hq_proba
-    >>> rng = np.random.default_rng(0)
-    >>> y = rng.integers(2, size=200)
-    >>> right = rng.random((4, 200)) < np.array([[0.8], [0.8], [0.8], [0.5]])
-    >>> proba = np.where((right == y)[..., None], [0.3, 0.7], [0.7, 0.3])
-    >>> select_hq_proba(y, proba, 3).indices
-    array([2, 1, 0])
-    """
-    # The statistics of each candidate, and the loss that they give.
-    statistics = likelihood_statistics(class_log_likelihood(y, proba))
-    # The best single candidates by NLL, since the number of teams grows as a power of the pool.
-    pool = select_best(*statistics, pool_size, sample_weight=sample_weight).indices
-    if len(pool) == 1:  # no team of two
-        return ensemble_of(pool, *statistics, sample_weight)
-    chosen = select_teams(
-        proba[pool], y, max_team_size=n_members, sample_weight=sample_weight
-    ).selection
-    # The team was chosen by accuracy; its loss is the NLL that other selections report.
-    return ensemble_of(pool[chosen.indices], *statistics, sample_weight)

@@ -29,41 +29,6 @@ _N_FOLDS = 5
 _MIN_FOLD = 10  # rows; with fewer rows in a fold, sizes of ensembles are not compared
 
 
-def _check_codes(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
-    """Check that y (n_samples,) holds codes of classes, and return integers."""
-    codes, n_classes = np.asarray(y), np.shape(proba)[-1]
-    if codes.dtype.kind not in "biu" or (codes < 0).any() or (codes >= n_classes).any():
-        raise ValueError(
-            f"`y` must hold class codes from 0 to {n_classes - 1}, as there are {n_classes} "
-            f"columns of probabilities. Got {codes.ravel()[:10].tolist()} of dtype "
-            f"{codes.dtype}."
-        )
-    return codes.astype(int)
-
-
-def class_log_likelihood(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
-    """Compute the candidates' log probabilities of the true classes, (n_candidates, n_samples).
-
-    `y` (n_samples,) are class codes, and `proba` (n_candidates, n_samples, n_classes)
-    probabilities. The result is in nats. Raise ValueError if y holds anything else.
-    """
-    codes = _check_codes(y, proba)
-    with np.errstate(divide="ignore"):  # `likelihood_statistics` accepts -inf
-        return np.log(proba[:, np.arange(len(codes)), codes])
-
-
-def brier_statistics(y: np.ndarray, proba: np.ndarray) -> tuple[tuple[np.ndarray], Loss]:
-    """Make the statistics and the loss for a selection by Brier score, for `select_forward`.
-
-    `y` (n_samples,) are class codes, and `proba` (n_candidates, n_samples, n_classes)
-    probabilities. The statistic is the difference from the one-hot true class, and the loss its
-    square, summed over classes. Raise ValueError if y holds anything else than class codes.
-    """
-    codes, error = _check_codes(y, proba), np.array(proba, dtype=float)
-    error[:, np.arange(len(codes)), codes] -= 1
-    return (error,), lambda mean: (mean**2).sum(axis=-1)
-
-
 def likelihood_statistics(
     log_likelihood: ArrayLike,
 ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], Loss]:
@@ -81,16 +46,13 @@ def likelihood_statistics(
     # A likelihood of zero counts as 708 nats worse than the row's best.
     bounded = np.where(log_likelihood == -np.inf, largest + np.log(_SMALLEST), log_likelihood)
     ratios = np.exp(bounded - largest)
-    return (ratios, np.broadcast_to(largest, ratios.shape), bounded), _averaged_nll
 
+    def averaged_nll(ratio: np.ndarray, largest: np.ndarray, own: np.ndarray) -> np.ndarray:
+        # If no member comes within 708 nats of the best candidate, the ratio is 0. The mean of the
+        # members' own losses, an upper bound (Jensen), still distinguishes such members.
+        return np.where(ratio > _SMALLEST, -np.log(np.maximum(ratio, _SMALLEST)) - largest, -own)
 
-def _averaged_nll(ratio: np.ndarray, largest: np.ndarray, log_likelihood: np.ndarray) -> np.ndarray:
-    """Compute the NLL of averaged likelihoods from averages of `likelihood_statistics`."""
-    # If no member comes within 708 nats of the best candidate, the ratio is 0. The mean of the
-    # members' own losses, an upper bound (Jensen), still distinguishes such members.
-    return np.where(
-        ratio > _SMALLEST, -np.log(np.maximum(ratio, _SMALLEST)) - largest, -log_likelihood
-    )
+    return (ratios, np.broadcast_to(largest, ratios.shape), bounded), averaged_nll
 
 
 def select_by(

@@ -12,17 +12,19 @@ import numpy as np
 
 from skuq._params import Interval, Settings, StrOptions
 from skuq._utils._records import saved_as
-from skuq.ensembles._hq import select_hq, select_hq_proba
-from skuq.ensembles._likelihood import brier_statistics, likelihood_statistics, select_by
+from skuq.ensembles._hq import POOL_SIZE, select_hq, select_teams
+from skuq.ensembles._likelihood import likelihood_statistics, select_by
 from skuq.ensembles._selection import (
     MOMENT_LOSSES,
     Loss,
     Selection,
     Statistics,
     drop_light,
+    ensemble_of,
     fit_class_mixture,
     normal_statistics,
     real_weight,
+    select_best,
     select_forward,
     stacking_prior,
     stacking_weights,
@@ -150,7 +152,10 @@ class Candidates:
         if loss == "auto":
             loss = "nll" if isinstance(self.head, GaussianHead) else "mixture"
         if self.classifies and loss == "brier":
-            return brier_statistics(self.codes, self.proba)
+            # The difference from the one-hot true class, and its square, summed over classes.
+            error = self.proba.copy()
+            error[:, np.arange(len(self.y)), self.codes] -= 1
+            return (error,), lambda mean: (mean**2).sum(axis=-1)
         if self.classifies or loss == "mixture":
             return likelihood_statistics(self.log_likelihood)
         return normal_statistics(self.y, self.loc, self.scale), MOMENT_LOSSES[loss]
@@ -175,6 +180,8 @@ class SelectionRule(Settings):
     loss = "mixture"
     #: Number of distinct members below which `fit` warns.
     min_members = 2
+    #: Whether cross-validation chooses the number of members.
+    use_best = False
 
     def choose(self, candidates: Candidates, n_members: int) -> Selection:
         """Select an ensemble.
@@ -192,6 +199,17 @@ class SelectionRule(Settings):
             Positions among the candidates, and their weights.
         """
         raise NotImplementedError
+
+    def _select_by(self, candidates: Candidates, n_members: int, method: str) -> Selection:
+        """Select by a method of `select_by`, for rules that have `use_best`."""
+        return select_by(
+            *candidates.statistics(self.loss),
+            n_members,
+            method,
+            use_best=self.use_best,
+            sample_weight=candidates.sample_weight,
+            groups=candidates.groups,
+        )
 
     def check(self, n_members: int, classifies: bool) -> None:
         """Raise ValueError if the rule cannot select so many members, or from such predictions."""
@@ -367,7 +385,7 @@ class ForwardSelection(SelectionRule):
     }
 
     def choose(self, candidates: Candidates, n_members: int) -> Selection:
-        return _select_by(candidates, n_members, self.method, self.loss, self.use_best)
+        return self._select_by(candidates, n_members, self.method)
 
 
 @saved_as("ensembles.TopSelection")
@@ -396,20 +414,7 @@ class TopSelection(SelectionRule):
     _parameter_constraints = {"loss": [_LOSS], "use_best": ["boolean"]}
 
     def choose(self, candidates: Candidates, n_members: int) -> Selection:
-        return _select_by(candidates, n_members, "top", self.loss, self.use_best)
-
-
-def _select_by(
-    candidates: Candidates, n_members: int, method: str, loss: str, use_best: bool
-) -> Selection:
-    return select_by(
-        *candidates.statistics(loss),
-        n_members,
-        method,
-        use_best=use_best,
-        sample_weight=candidates.sample_weight,
-        groups=candidates.groups,
-    )
+        return self._select_by(candidates, n_members, "top")
 
 
 @saved_as("ensembles.HQSelection")
@@ -419,7 +424,7 @@ class HQSelection(SelectionRule):
     See Also
     --------
     select_hq : The same for means and standard deviations.
-    select_hq_proba : The same for probabilities.
+    select_teams : Choose a team from the predictions of classifiers.
 
     Examples
     --------
@@ -430,11 +435,18 @@ class HQSelection(SelectionRule):
 
     def choose(self, candidates: Candidates, n_members: int) -> Selection:
         weight = candidates.sample_weight
-        if candidates.classifies:
-            codes, proba = candidates.codes, candidates.proba
-            return select_hq_proba(codes, proba, n_members, sample_weight=weight)
-        given = candidates.y, candidates.loc, candidates.scale
-        return select_hq(*given, n_members, sample_weight=weight)
+        if not candidates.classifies:
+            given = candidates.y, candidates.loc, candidates.scale
+            return select_hq(*given, n_members, sample_weight=weight)
+        statistics = candidates.statistics("nll")
+        # The best single candidates by NLL: the number of teams grows as a power of the pool.
+        pool = select_best(*statistics, POOL_SIZE, sample_weight=weight).indices
+        if len(pool) > 1:  # otherwise there is no team of two
+            proba, codes = candidates.proba[pool], candidates.codes
+            teams = select_teams(proba, codes, max_team_size=n_members, sample_weight=weight)
+            pool = pool[teams.selection.indices]
+        # A team is chosen by accuracy; its loss is the NLL that other selections report.
+        return ensemble_of(pool, *statistics, weight)
 
     def check(self, n_members: int, classifies: bool) -> None:
         super().check(n_members, classifies)

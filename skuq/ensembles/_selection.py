@@ -192,11 +192,12 @@ def _too_heavy(path: Sequence[tuple[int, float]], min_members: int, min_weight: 
     # Largest sums of the counts of the 1, 2, .. heaviest members.
     most = (1 - (min_members - n_heaviest) * min_weight) * (len(path) + 1) + 1e-9
 
-    def takes_too_much(index: int) -> bool:
+    heavy = []
+    for index in counts:
         repeated = sorted((counts + Counter([index])).values(), reverse=True)
-        return bool((np.cumsum(repeated[: min_members - 1]) > most).any())
-
-    return [index for index in counts if takes_too_much(index)]
+        if (np.cumsum(repeated[: min_members - 1]) > most).any():
+            heavy.append(index)
+    return heavy
 
 
 def _n_distinct(path: Sequence[tuple[int, float]]) -> int:
@@ -410,13 +411,6 @@ def ensemble_of(
     return Selection(chosen, np.full(len(chosen), 1 / len(chosen)), value)
 
 
-def are_distinct_indices(values: np.ndarray, n: int) -> bool:
-    """Tell whether an array holds distinct integers from 0 to n - 1."""
-    if values.ndim != 1 or values.dtype.kind not in "iu":
-        return False
-    return len(np.unique(values)) == len(values) and bool(((values >= 0) & (values < n)).all())
-
-
 def check_selection(chosen: Any, n_candidates: int) -> Selection:
     """Check the selection returned by a user's function: distinct indices and valid weights.
 
@@ -427,7 +421,9 @@ def check_selection(chosen: Any, n_candidates: int) -> Selection:
             f"`selection` must return a skuq.ensembles.Selection. Got {type(chosen).__name__}."
         )
     indices, weights = np.asarray(chosen.indices), np.asarray(chosen.weights, dtype=float)
-    if not are_distinct_indices(indices, n_candidates) or not indices.size:
+    sound = indices.ndim == 1 and indices.size and indices.dtype.kind in "iu"
+    # A repeat, or a number that is no candidate's, leaves fewer candidates than indices.
+    if not sound or np.isin(np.arange(n_candidates), indices).sum() != len(indices):
         raise ValueError(
             "`selection` must return distinct indices, at least one, in "
             f"0..{n_candidates - 1}. Got {chosen.indices}."

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from skuq.ensembles import Selection, _hq, _selection, select_forward, select_greedy
+from skuq.ensembles import Selection, _selection, select_forward, select_greedy
 
 
 def pool(seed, n_candidates=6, n_samples=15):
@@ -160,7 +160,7 @@ def test_select_forward_repeats_no_candidate_where_none_may_be():
     assert weights.dtype == float and weights.sum() == pytest.approx(1, abs=1e-15)
 
 
-LOC, HALVES = np.arange(8.0).reshape(2, 4), np.full((2, 4, 2), 0.5)
+LOC = np.arange(8.0).reshape(2, 4)
 ONES = np.ones_like(LOC)
 
 
@@ -184,10 +184,6 @@ ONES = np.ones_like(LOC)
             ([np.ones((3, 2))], np.square, 3),
             {"min_members": 2, "min_weight": 0.6},
             r"`min_weight` must be in .*0.5 with min_members=2",
-        ),
-        *(
-            (_hq.select_hq_proba, (codes, HALVES, 2), {}, "class codes from 0 to 1")
-            for codes in ([-1, 1, 1, -1], [0, 1, 2, 1], [0.0, 1.0, 0.0, 1.0], list("abab"))
         ),
     ],
 )
