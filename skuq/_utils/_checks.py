@@ -253,11 +253,6 @@ def reshape_like_prediction(y: Any, mean: Any) -> np.ndarray:
     return targets.reshape(shape) if fits else targets
 
 
-def last_estimator(estimator: Any) -> Any:
-    """Find the estimator that predicts at the end of pipelines, searches and frozen estimators."""
-    return unwrap_estimator(estimator)[0]
-
-
 def unwrap_estimator(estimator: Any, X: Any = None) -> tuple[Any, Any]:
     """Find the estimator inside searches, pipelines and frozen estimators, and its input X.
 

@@ -46,18 +46,9 @@ def random_generator(random_state: Any) -> np.random.Generator:
     return np.random.default_rng(check_random_state(random_state).randint(_MAX_SEED))
 
 
-def trial_seed(entropy: int, trial_number: int) -> int:
-    """Make the seed >= 1 of one trial's weights and batches (for Keras-Tuner 0 is no seed)."""
-    return _seed(entropy, ("trial", trial_number))
-
-
-def repeat_seed(seed: int, number: int) -> int:
-    """Make the seed >= 1 of a repeat of the trial with this seed."""
-    return _seed(seed, ("repeat", number))
-
-
-def _seed(entropy: int, purpose: tuple[str | int, ...]) -> int:
-    state = _sequence(entropy, purpose).generate_state(1)[0]
+def trial_seed(entropy: int, number: int, purpose: str = "trial") -> int:
+    """Make the seed >= 1 of the weights and batches of one trial, or of its "repeat"."""
+    state = _sequence(entropy, (purpose, number)).generate_state(1)[0]
     # NumPy's seeds begin at 0, and Keras-Tuner reads 0 as no seed.
     return int(state) % (_MAX_SEED - 1) + 1
 

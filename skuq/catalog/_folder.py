@@ -440,7 +440,24 @@ class CatalogFolder:
             self._search = SearchDescription(
                 secrets.token_hex(16), self._parts, entropy, space, held_out
             )
-            self._report_new()
+            # Say how the search differs from one of the same data and seed.
+            found = []
+            searches = self.path.parent.glob(f"*/{_SEARCH}")
+            with contextlib.suppress(OSError):  # another process may delete one
+                latest = sorted(searches, key=lambda file: -file.stat().st_mtime)
+                for file in latest[:_N_COMPARED]:
+                    with contextlib.suppress(FileFormatError):
+                        there = read_search(file.parent).parts
+                        found.append((_differences(there, self._parts), file.parent))
+            differences, other = min(found, key=lambda pair: len(pair[0]), default=([], None))
+            _logger.info("a new search starts in %s", self.path)
+            text = "\n".join(differences)
+            is_near = len(differences) <= _FEW_DIFFERENCES and _OTHER_VALUES not in text
+            if other is not None and is_near and "random_state:" not in text:
+                warn_user(
+                    f"A new search starts in {self.path}: that in {other} has other settings, and "
+                    f"its trials are not used. Differences:\n{text}"
+                )
             self._write_estimator(estimator)
             _archive.write(self.path / _SEARCH, self._search._asdict(), kind="search")
         elif differences := _differences(self._search.space, space):
@@ -451,27 +468,6 @@ class CatalogFolder:
             )
         else:  # budget and selection may have changed
             self._write_estimator(estimator)
-
-    def _report_new(self) -> None:
-        """Say that a search is new, and how it differs from one of the same data and seed."""
-        found = []
-        searches = self.path.parent.glob(f"*/{_SEARCH}")
-        with contextlib.suppress(OSError):  # another process may delete one
-            latest = sorted(searches, key=lambda file: -file.stat().st_mtime)
-            for file in latest[:_N_COMPARED]:
-                with contextlib.suppress(FileFormatError):
-                    there = read_search(file.parent).parts
-                    found.append((_differences(there, self._parts), file.parent))
-        differences, other = min(found, key=lambda pair: len(pair[0]), default=([], None))
-        _logger.info("a new search starts in %s", self.path)
-        text = "\n".join(differences)
-        if len(differences) > _FEW_DIFFERENCES or _OTHER_VALUES in text or "random_state:" in text:
-            return
-        if other is not None:
-            warn_user(
-                f"A new search starts in {self.path}: that in {other} has other settings, and its "
-                f"trials are not used. Differences:\n{text}"
-            )
 
     def _write_estimator(self, estimator: bytes | None) -> None:
         """Write the saved estimator, or remove its file if it could not be saved."""

@@ -189,9 +189,8 @@ class NumberCalibration:
     method: Any
     scale: Any
 
-    def apply(self, mixture: Any, X: Any) -> Any:
-        """Calibrate predictions for the rows X."""
-        raise NotImplementedError
+    #: ``apply(mixture, X)`` calibrates predictions for the rows X.
+    apply: Callable[..., Any]
 
     def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate."""

@@ -118,8 +118,15 @@ def fit_density_ratio(
             ) from error
         classifier = make_pipeline(preprocessor, StandardScaler(), LogisticRegression())
     # Both samples in one table, the calibration rows first.
-    rows, is_target = _concatenate_rows(X, X_target), np.repeat([0, 1], [n, n_target])
-    counts = weight
+    if hasattr(X, "iloc"):
+        both = [X, pd.DataFrame(X_target, columns=X.columns)]
+        rows: Any = pd.concat(both, ignore_index=True)
+    elif sparse.issparse(X):
+        rows = sparse.vstack([X, X_target]).tocsr()
+    else:
+        is_list = isinstance(X, list)
+        rows = [*X, *X_target] if is_list else np.concatenate([X, np.asarray(X_target)])
+    is_target, counts = np.repeat([0, 1], [n, n_target]), weight
     # In units of the average row, so that weights leave the sizes of the samples as they are.
     weight = weight / weight.mean()
     weights = np.concatenate([weight, np.ones(n_target)])
@@ -200,17 +207,6 @@ def _log_odds(classifier: Any, X: Any) -> np.ndarray:
     # The bounds keep log odds of certain classifiers finite, within +-20.7.
     proba = np.clip(classifier.predict_proba(X)[:, 1], _SMALLEST_PROBABILITY, None)
     return np.log(proba) - np.log(np.maximum(1 - proba, _SMALLEST_PROBABILITY))
-
-
-def _concatenate_rows(X: Any, other: Any) -> Any:
-    """Concatenate the rows of two tables of the same kind."""
-    if hasattr(X, "iloc"):
-        return pd.concat([X, pd.DataFrame(other, columns=X.columns)], ignore_index=True)
-    if sparse.issparse(X):
-        return sparse.vstack([X, other]).tocsr()
-    if isinstance(X, list):
-        return [*X, *other]
-    return np.concatenate([X, np.asarray(other)])
 
 
 @saved_as("fitted.WeightedCalibration")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, cast
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
@@ -27,7 +27,7 @@ from skuq.networks._mixture_heads import PackedHead
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._mixture import epistemic_factor
 from skuq.tables._inputs import ForeignInputs, ImageInputs, Rows, TableInputs
-from skuq.tables._targets import NumberTargets, Targets
+from skuq.tables._targets import Targets
 from skuq.training import predict_members
 from skuq.training._networks import keras_model
 from skuq.training._predict import largest_power_of_two
@@ -148,75 +148,12 @@ def _average(values: Any, weights: np.ndarray, ops: Any) -> Any:
     return ops.sum(values * np.expand_dims(weights, tuple(range(1, len(values.shape) - 1))), axis=1)
 
 
-def _number_outputs(
-    targets: NumberTargets,
-    raw: Any,
-    weights: np.ndarray,
-    ddof: int,
-    ops: Any,
-    inputs: Any,
-    far: FarUncertainty | None,
-) -> dict[str, Any]:
-    """Compute the outputs of a regressor from raw numbers (n, K, n_raw) and encoded `inputs`."""
-    # Members come first where moments are computed, and rows everywhere else.
-    means, noise, shared = targets.moments(ops.transpose(raw, (1, 0, 2)), weights, ops)
-    means, noise = (ops.transpose(part, (1, 0, 2)) for part in (means, noise))
-    # Law of total variance, as in `Mixture`, in standardised units.
-    mean = _average(means, weights, ops)
-    aleatoric = _average(noise, weights, ops)
-    factor = epistemic_factor(weights, ddof)
-    epistemic = _average(ops.square(means - ops.expand_dims(mean, 1)), weights, ops) * factor
-    epistemic = epistemic + shared
-    if far is not None:
-        spread = far_spread(ops, far.arrays, far.kernel, inputs, mean)
-        epistemic = epistemic + ops.sum(ops.square(spread), axis=0)
-    stds = {
-        "aleatoric": ops.sqrt(aleatoric),
-        "epistemic": ops.sqrt(epistemic),
-        "total": ops.sqrt(aleatoric + epistemic),
-    }
-    # Means are shifted and scaled back, standard deviations scaled only.
-    outputs = {"mean": targets.restore(mean, 1.0)[0]}
-    outputs |= {name: targets.restore(0.0, std)[1] for name, std in stds.items()}
-    return {name: o[:, 0] for name, o in outputs.items()} if targets.is_1d else outputs
-
-
-def _class_outputs(
-    targets: Any,
-    head: CategoricalHead,
-    raw: Any,
-    weights: np.ndarray,
-    ops: Any,
-    inputs: Any,
-    far: FarUncertainty | None,
-) -> dict[str, Any]:
-    """Compute a classifier's outputs from logits (n, K, n_classes) and encoded `inputs`."""
-    proba = targets.probabilities(head, raw, ops)
-    if far is not None:
-        proba = far_classes(ops, far.arrays, far.kernel, inputs, proba, weights)
-
-    def entropy(p: Any) -> Any:
-        return -ops.sum(p * ops.log(ops.maximum(p, _TINY)), axis=-1)
-
-    mean = _average(proba, weights, ops)
-    # Total entropy is the members' mean entropy plus mutual information (`CategoricalMixture`).
-    total = entropy(mean)
-    aleatoric = _average(entropy(proba), weights, ops)
-    epistemic = ops.maximum(total - aleatoric, 0.0)
-    return {
-        "proba": mean,
-        "total": aleatoric + epistemic,
-        "aleatoric": aleatoric,
-        "epistemic": epistemic,
-    }
-
-
 MOST_FILLS = 8  # known categories that stand for an unseen one
 
 
 def unseen_rows(inputs: Any, numbers: np.ndarray) -> np.ndarray:
     """Return the positions of encoded rows in which a category is marked as unseen."""
-    if not inputs.has_categories:
+    if not len(getattr(inputs.preprocessor, "categorical_columns_", ())):
         return np.array([], dtype=int)
     return np.flatnonzero(np.isnan(numbers).any(axis=1))
 
@@ -377,10 +314,61 @@ class FittedEnsemble(Fitted):
             head = head.head
             raw = ops.reshape(raw, (-1, len(weights), head.n_raw))
         if isinstance(head, CategoricalHead):
-            outputs = _class_outputs(targets, head, raw, weights, ops, inputs, self.far)
+            outputs = self._class_outputs(head, raw, weights, inputs)
         else:
-            outputs = _number_outputs(targets, raw, weights, ddof, ops, inputs, self.far)
+            outputs = self._number_outputs(raw, weights, ddof, inputs)
         return keras.Model(inputs, outputs, name="ensemble")
+
+    def _number_outputs(
+        self, raw: Any, weights: np.ndarray, ddof: int, inputs: Any
+    ) -> dict[str, Any]:
+        """Compute a regressor's outputs from raw numbers (n, K, n_raw) and encoded `inputs`."""
+        ops, targets = backend.ops, cast(Any, self.targets)
+        # Members come first where moments are computed, and rows everywhere else.
+        means, noise, shared = targets.moments(ops.transpose(raw, (1, 0, 2)), weights, ops)
+        means, noise = (ops.transpose(part, (1, 0, 2)) for part in (means, noise))
+        # Law of total variance, as in `Mixture`, in standardised units.
+        mean = _average(means, weights, ops)
+        aleatoric = _average(noise, weights, ops)
+        factor = epistemic_factor(weights, ddof)
+        epistemic = _average(ops.square(means - ops.expand_dims(mean, 1)), weights, ops) * factor
+        epistemic = epistemic + shared
+        if self.far is not None:
+            spread = far_spread(ops, self.far.arrays, self.far.kernel, inputs, mean)
+            epistemic = epistemic + ops.sum(ops.square(spread), axis=0)
+        stds = {
+            "aleatoric": ops.sqrt(aleatoric),
+            "epistemic": ops.sqrt(epistemic),
+            "total": ops.sqrt(aleatoric + epistemic),
+        }
+        # Means are shifted and scaled back, standard deviations scaled only.
+        outputs = {"mean": targets.restore(mean, 1.0)[0]}
+        outputs |= {name: targets.restore(0.0, std)[1] for name, std in stds.items()}
+        return {name: o[:, 0] for name, o in outputs.items()} if targets.is_1d else outputs
+
+    def _class_outputs(
+        self, head: Any, raw: Any, weights: np.ndarray, inputs: Any
+    ) -> dict[str, Any]:
+        """Compute a classifier's outputs from logits (n, K, n_classes) and encoded `inputs`."""
+        ops, targets = backend.ops, cast(Any, self.targets)
+        proba = targets.probabilities(head, raw, ops)
+        if self.far is not None:
+            proba = far_classes(ops, self.far.arrays, self.far.kernel, inputs, proba, weights)
+
+        def entropy(p: Any) -> Any:
+            return -ops.sum(p * ops.log(ops.maximum(p, _TINY)), axis=-1)
+
+        mean = _average(proba, weights, ops)
+        # Total entropy is the members' mean entropy plus mutual information (`CategoricalMixture`).
+        total = entropy(mean)
+        aleatoric = _average(entropy(proba), weights, ops)
+        epistemic = ops.maximum(total - aleatoric, 0.0)
+        return {
+            "proba": mean,
+            "total": aleatoric + epistemic,
+            "aleatoric": aleatoric,
+            "epistemic": epistemic,
+        }
 
 
 @saved_as("fitted.FittedTeam")

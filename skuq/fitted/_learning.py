@@ -256,8 +256,18 @@ def _learn_output(
         )
     # Without errors a group's scale is unknown, which 0 stands for.
     group_scales = np.array([fit_std_factor(*g) if _has_errors(*g[:2]) else 0.0 for g in groups])
-    # A variance estimate from n errors of kurtosis k has 2 n / (k - 1) degrees of freedom.
-    kurtosis = _kurtosis(groups, group_scales)
+    # A variance estimate from n errors of kurtosis k has 2 n / (k - 1) degrees of freedom. It is
+    # that of errors in units of each group's std, and at least 3, as of a normal.
+    kurtosis, known = 3.0, [(g, c) for g, c in zip(groups, group_scales) if c > 0]
+    if known:
+        squares = np.concatenate(
+            [((y - m.mean) / (c * m.std)) ** 2 for g, c in known for m, y, _ in zip(*g)]
+        )
+        shares = np.concatenate([w for g, _ in known for w in g[2]])
+        # Divided by the largest square, against overflow of fourth powers.
+        squares = squares / squares.max()
+        mean, fourth = (np.average(squares**k, weights=shares) for k in (1, 2))
+        kurtosis = float(np.clip(fourth / mean**2, 3.0, 50.0))
     # Shrink the groups' variances, relative to that of all rows, towards a common one.
     variances = (group_scales / likeliest) ** 2
     scales = np.sqrt(pool_variances(variances, 2 * n_rows / (kurtosis - 1))) * scale
@@ -276,20 +286,6 @@ def _learn_output(
         )
         learnt.append((float(own_scale), *shape))
     return learnt
-
-
-def _kurtosis(groups: Sequence[tuple[list[Any], ...]], scales: np.ndarray) -> float:
-    """Compute the kurtosis of errors in units of each group's std; at least 3, as of a normal."""
-    known = [(group, scale) for group, scale in zip(groups, scales) if scale > 0]
-    if not known:
-        return 3.0
-    squares = np.concatenate(
-        [((y - m.mean) / (c * m.std)) ** 2 for g, c in known for m, y, _ in zip(*g)]
-    )
-    weight = np.concatenate([w for (_, _, ws), _ in known for w in ws])
-    # Divided by the largest square, against overflow of fourth powers.
-    mean, fourth = (np.average((squares / squares.max()) ** k, weights=weight) for k in (1, 2))
-    return float(np.clip(fourth / mean**2, 3.0, 50.0))
 
 
 def _has_errors(mixtures: Sequence[Any], ys: Sequence[np.ndarray]) -> bool:

@@ -18,7 +18,6 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator
 from sklearn.utils.metadata_routing import MetadataRequest
 
 from skuq._utils._archive import unzip
@@ -180,10 +179,6 @@ def _decode_path(state: State) -> Path:
     return Path(state["path"])
 
 
-def _decode_series(state: State) -> pd.Series:
-    return _decode_frame(state).iloc[:, 0].rename(state["name"])
-
-
 def encode_requests(requests: MetadataRequest) -> State:
     """Encode which metadata an estimator requests, with the name of its class."""
     owner = requests.owner if isinstance(requests.owner, str) else type(requests.owner).__name__
@@ -237,7 +232,7 @@ DECODERS: dict[str, Callable[[State], Any]] = {
     "numpy.dtype": _decode_dtype,
     "sklearn.MetadataRequest": decode_requests,
     "pandas.DataFrame": _decode_frame,
-    "pandas.Series": _decode_series,
+    "pandas.Series": lambda state: _decode_frame(state).iloc[:, 0].rename(state["name"]),
     "pandas.value": lambda state: _decode_frame(state).iloc[0, 0],
     "datetime.date": lambda state: datetime.date.fromisoformat(state["date"]),
     "pathlib.Path": _decode_path,
@@ -256,13 +251,6 @@ _SAFE = (
     "sklearn.utils._metadata_requests.MetadataRequest",
     "sklearn.utils._metadata_requests.MethodMetadataRequest",
 )
-
-
-def is_foreign(value: Any) -> bool:
-    """Whether an object is scikit-learn's, or an estimator in its style."""
-    if isinstance(value, type) or type(value).__module__.startswith("skuq."):
-        return False
-    return isinstance(value, BaseEstimator) or type(value).__module__.startswith("sklearn.")
 
 
 def dump_foreign(value: Any, where: Any) -> np.ndarray | None:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 from sklearn import model_selection, preprocessing
+from sklearn.base import BaseEstimator
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils import Tags, TargetTags
@@ -23,7 +24,7 @@ from skuq._utils._archive import atomic_write
 from skuq._utils._messages import warn_user
 from skuq._utils._records import find_by_class, saved_as
 from skuq.exceptions import FileFormatError, MissingPartError, UnsavableError
-from skuq.persistence._codecs import DECODERS, State, dump_foreign, encode, is_foreign, load_foreign
+from skuq.persistence._codecs import DECODERS, State, dump_foreign, encode, load_foreign
 
 for _cls in (FrozenEstimator, Pipeline):
     saved_as(f"sklearn.{_cls.__name__}", kind="estimator")(_cls)
@@ -176,7 +177,9 @@ class Describer:
             return found
         if hasattr(value, "_refuse_to_save"):
             value._refuse_to_save(where)
-        if is_foreign(value):
+        module = type(value).__module__
+        is_foreign = isinstance(value, BaseEstimator) or module.startswith("sklearn.")
+        if is_foreign and not (isinstance(value, type) or module.startswith("skuq.")):
             if id(value) not in self._dumped:
                 self._dumped[id(value)] = value, dump_foreign(value, where)
             data, name = self._dumped[id(value)][1], self._name_part(value, where)
@@ -201,8 +204,8 @@ class Restorer:
     """
 
     def __init__(self, parts: State | None, trusted: Sequence[str | type] | None) -> None:
-        self._parts, self._trusted = dict(parts or {}), list(trusted or [])
-        self._names: set[str] = set()  # names of the user's parts in the file
+        self.parts, self._trusted = dict(parts or {}), list(trusted or [])
+        self.names: set[str] = set()  # names of the user's parts in the file
         # id of bytes -> (the bytes, the foreign object)
         self._loaded: dict[int, tuple[Any, Any]] = {}
 
@@ -214,14 +217,14 @@ class Restorer:
         part = state["name"]
         # The user can give a pair whole, or one of its two parts.
         pair, _, position = part.rpartition("__")
-        whole = self._parts.get(pair)
-        if part in self._parts:
-            self._names.add(part)
-            return self._parts[part]
+        whole = self.parts.get(pair)
+        if part in self.parts:
+            self.names.add(part)
+            return self.parts[part]
         if isinstance(whole, tuple | list) and position in map(str, range(len(whole))):
-            self._names.add(pair)
+            self.names.add(pair)
             return whole[int(position)]
-        self._names.add(part)
+        self.names.add(part)
         if name == _PART:
             return MissingPart(part, str(state["description"])[:200])
         data = state["data"]
@@ -229,14 +232,6 @@ class Restorer:
         if id(data) not in self._loaded:
             self._loaded[id(data)] = data, load_foreign(data, self._trusted, part)
         return self._loaded[id(data)][1]
-
-    def check_parts(self) -> None:
-        """Raise ValueError if the user gave a part that the file does not name."""
-        if unknown := sorted(set(self._parts) - self._names):
-            raise ValueError(
-                f"`parts` has names that the file does not know: {unknown}. It knows "
-                f"{sorted(self._names)}."
-            )
 
 
 _KINDS = ("estimator", "catalog")  # kinds of files
@@ -411,5 +406,9 @@ def _check_loaded(estimator: Any, restorer: Restorer) -> Any:
     saved = find_by_class(type(estimator))
     if saved is None or saved.kind is None:
         raise FileFormatError(f"The file holds a {type(estimator).__name__}, no estimator.")
-    restorer.check_parts()
+    if unknown := sorted(set(restorer.parts) - restorer.names):
+        raise ValueError(
+            f"`parts` has names that the file does not know: {unknown}. It knows "
+            f"{sorted(restorer.names)}."
+        )
     return estimator

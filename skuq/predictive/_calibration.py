@@ -628,9 +628,15 @@ def fit_out_of_bag(
         )
         shared = math.sqrt(max(parts[1] - factor**2, 0.0))
     shares = fit_tail(log_density(factor, floor, TAIL_SCALES), weight)
-    tail = [(c, 0.0, share) for c, share in zip(TAIL_SCALES, shares)]
     mean_square = np.average((y - centre) ** 2, axis=0, weights=weight).mean()
-    return factor, floor, add_defensive(tail, mean_square, n_rows), shared
+    # The defensive component, and the tail without components of no share.
+    reserve = _DEFENSIVE_SHARE * math.exp(-n_rows / _DEFENSIVE_ROWS)
+    if reserve < _SMALLEST_SHARE or not shares:
+        reserve = 0.0
+    width = float(mean_square ** (0.5 * n_rows / (n_rows + _SPREAD_ROWS)))
+    tail = [(c, 0.0, share * (1 - reserve)) for c, share in zip(TAIL_SCALES, shares)]
+    tail.append((1.0, width, reserve))
+    return factor, floor, tuple(part for part in tail if part[2] > 0), shared
 
 
 def _fit_mixtures(
@@ -662,22 +668,6 @@ def _fit_mixtures(
         return moments
     trust = n_rows / (n_rows + _PRIOR_ROWS)
     return math.sqrt(1 + trust * (math.exp(2 * log_a) - 1)), floor
-
-
-def add_defensive(
-    tail: Sequence[tuple[float, float, float]], mean_square: float, n_rows: int
-) -> tuple[tuple[float, float, float], ...]:
-    """Add the defensive component of `fit_out_of_bag`, and drop components of no share.
-
-    `mean_square` is that of the errors of `n_rows` rows, in units of the standardised y.
-    """
-    reserve = _DEFENSIVE_SHARE * math.exp(-n_rows / _DEFENSIVE_ROWS)
-    if reserve < _SMALLEST_SHARE or not tail:
-        reserve = 0.0
-    width = mean_square ** (0.5 * n_rows / (n_rows + _SPREAD_ROWS))
-    parts = [(c, floor, share * (1 - reserve)) for c, floor, share in tail]
-    parts.append((1.0, float(width), reserve))
-    return tuple(part for part in parts if part[2] > 0)
 
 
 def limit_noise(

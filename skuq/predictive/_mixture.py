@@ -437,13 +437,14 @@ class Mixture(Parametric):
 
     # Parts that a subclass defines.
 
-    #: Weights (K,) of the members.
+    #: Weights (K,) of the members, and locations (K, n[, m]) if they have some.
     weights: np.ndarray
+    loc: np.ndarray
 
     @property
     def member_means(self) -> np.ndarray:
-        """Means of the members, of shape (K, n[, m]), in units of y."""
-        raise NotImplementedError
+        """Means of the members, of shape (K, n[, m]), in units of y; by default their `loc`."""
+        return self.loc
 
     @property
     def member_variances(self) -> np.ndarray:

@@ -64,6 +64,11 @@ class NormalMembers(Mixture):
         return values
 
     @property
+    def member_means(self) -> np.ndarray:
+        """Means of the members, of shape (K, n[, m]), in units of y."""
+        return self._member_average(self.loc)
+
+    @property
     def member_shared(self) -> np.ndarray:
         """Variances (K, n[, m]) of the means of each member by `shared_scale`."""
         if self.shared_scale is None:
@@ -217,11 +222,6 @@ class GaussianMixture(NormalMembers):
         self._check_shared()
 
     @property
-    def member_means(self) -> np.ndarray:
-        """Means of the members, of shape (K, n[, m]), in units of y."""
-        return self.loc
-
-    @property
     def member_variances(self) -> np.ndarray:
         """Variances of the members' noise, of shape (K, n[, m]), in squared units of y."""
         return self.scale**2 - self.member_shared
@@ -322,11 +322,6 @@ class NestedGaussianMixture(NormalMembers):
         self._check_shared()
 
     @property
-    def member_means(self) -> np.ndarray:
-        """Means of the members, of shape (K, n[, m]), in units of y."""
-        return self._member_average(self.loc)
-
-    @property
     def member_variances(self) -> np.ndarray:
         """Variances of the members' noise, of shape (K, n[, m]), in squared units of y."""
         return self._combine_components(self.loc, self.scale**2)[1] - self.member_shared
@@ -338,10 +333,9 @@ class NestedGaussianMixture(NormalMembers):
         self, means: np.ndarray, variances: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Compute members' means and variances from those of components, (K, J, n[, m])."""
-        mean = (self.probabilities * means).sum(axis=1)
+        mean = self._member_average(means)
         # Law of total variance over the components.
-        distance = means - mean[:, None]
-        return mean, (self.probabilities * (variances + distance**2)).sum(axis=1)
+        return mean, self._member_average(variances + (means - mean[:, None]) ** 2)
 
     def _cdf(
         self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray, probabilities: np.ndarray
@@ -656,11 +650,6 @@ class StudentTMixture(Mixture):
             )
         weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
         vars(self).update(loc=loc, scale=scale, df=df, weights=weights)
-
-    @property
-    def member_means(self) -> np.ndarray:
-        """Means of the members, of shape (K, n[, m]), in units of y."""
-        return self.loc
 
     @property
     def member_variances(self) -> np.ndarray:

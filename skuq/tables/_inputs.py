@@ -64,11 +64,6 @@ class Inputs:
         """Encode an array of finite numbers, with the columns of `fit` in their order."""
         return self.encode(X, mark_unseen=mark_unseen)
 
-    @property
-    def has_categories(self) -> bool:
-        """Whether rows may have categories that `fit` did not see."""
-        return bool(len(getattr(self.preprocessor, "categorical_columns_", ())))
-
     def fill_unseen(self, numbers: np.ndarray, k: int, n: int) -> np.ndarray:
         """Replace the marks of unseen categories by the k-th of `n` known ones."""
         return self.preprocessor.fill_unseen(numbers, k, n)

@@ -129,23 +129,13 @@ class Scaling:
     def transform(self, X: Any, xp: Any = np) -> Any:
         """Standardise X, an array or a tensor with operations `xp`."""
         X = self._clip_to_limits(X, xp)
-        if xp is not np:
-            z = self.clip(xp, (X - self.mean_) / self.scale_)
-            if not self.passthrough:
-                return z
-            return xp.where(np.isin(np.arange(len(self.mean_)), self.passthrough), X, z)
         # Not by scikit-learn's transform, which would validate X again: for one row that costs
         # more than a small network.
-        inputs = X - self.mean_
-        inputs /= self.scale_  # in place, since X can take most of the memory
-        np.clip(inputs, -FARTHEST, FARTHEST, out=inputs)
-        return self._with_passthrough(inputs, X)
-
-    def _with_passthrough(self, inputs: np.ndarray, X: np.ndarray) -> np.ndarray:
-        """Put the columns that are not scaled back into scaled inputs."""
-        if self.passthrough:
-            inputs[:, self.passthrough] = np.asarray(X)[:, self.passthrough]
-        return inputs
+        with np.errstate(over="ignore"):  # values that overflow are clipped
+            z = self.clip(xp, (X - self.mean_) / self.scale_)
+        if not self.passthrough:
+            return z
+        return xp.where(np.isin(np.arange(len(self.mean_)), self.passthrough), X, z)
 
 
 @saved_as("tables.RobustScaling")
@@ -186,14 +176,6 @@ class RobustScaling(Scaling):
         refuse_overflow(columns, np.isfinite(scale), names)
         # Divide constant columns by infinity, so that they are 0 in prediction, too.
         return median, np.where(scale > 0, scale, np.inf)
-
-    def transform(self, X: Any, xp: Any = np) -> Any:
-        """Scale X, an array or a tensor with operations `xp`, to (-3, 3)."""
-        if xp is not np:
-            return super().transform(X, xp)
-        with np.errstate(over="ignore"):  # values that overflow are clipped
-            inputs = smooth_clip(np, super().transform(X))
-        return self._with_passthrough(inputs, X)
 
 
 @saved_as("tables.ImageScaling")

@@ -11,13 +11,11 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-import pandas as pd
-from sklearn.preprocessing import LabelEncoder
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.validation import check_array, column_or_1d
 
 from skuq._params import StrOptions
-from skuq._utils._checks import check_labels, check_targets, fill_masked
+from skuq._utils._checks import check_labels, check_targets, class_codes, fill_masked
 from skuq._utils._messages import warn_user
 from skuq._utils._records import saved_as
 from skuq.exceptions import TableWarning
@@ -72,17 +70,14 @@ class Targets:
     is_transformed: bool = False  # nonlinearly
     output_shape: tuple[int, ...] = ()  # of one row's prediction
 
-    def validate(self, y: Any, estimator: Any) -> np.ndarray:
-        """Check the y of `fit`."""
-        raise NotImplementedError
-
-    def fit_encoder(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        """Learn the shape of y or its classes, and return y as numbers (n, m)."""
-        raise NotImplementedError
-
-    def encode(self, y: Any) -> np.ndarray:
-        """Check the y of validation rows, and return it as numbers (n, m)."""
-        raise NotImplementedError
+    #: ``validate(y, estimator)`` checks the y of `fit`.
+    validate: Callable[..., np.ndarray]
+    #: ``fit_encoder(y, weight)`` learns the shape of y or its classes, and returns numbers (n, m).
+    fit_encoder: Callable[..., np.ndarray]
+    #: ``encode(y)`` checks the y of validation rows, and returns it as numbers (n, m).
+    encode: Callable[..., np.ndarray]
+    #: ``distribution(raw, weights)`` converts raw outputs (K, n, n_raw) and weights (K,).
+    distribution: Callable[..., Any]
 
     def weigh(self, rows: Rows) -> Rows:
         """Return the rows with their weights in training."""
@@ -99,10 +94,6 @@ class Targets:
     def transform(self, y: np.ndarray) -> np.ndarray:
         """Standardise or transform y (n, m)."""
         return y
-
-    def distribution(self, raw: np.ndarray, weights: np.ndarray) -> Any:
-        """Convert raw outputs (K, n, n_raw) and weights (K,) to a predictive distribution."""
-        raise NotImplementedError
 
 
 @saved_as("tables.NumberTargets")
@@ -411,15 +402,13 @@ class ClassTargets(Targets):
 
     def fit_encoder(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Learn the classes and their weights, and return codes (n, 1)."""
-        self._encoder = LabelEncoder().fit(y)
-        self.classes = self._encoder.classes_
+        self.classes, codes = np.unique(y, return_inverse=True)
         if len(self.classes) < 2:
             raise ValueError(
                 f"y must have at least two classes. Got 1 class: {self.classes.tolist()}."
             )
         head = CategoricalHead(len(self.classes))
         self.head = head if self.n_copies == 1 else PackedHead(head, self.n_copies)
-        codes = self._encoder.transform(y)
         self._class_factors = None
         if self.class_weight is not None:
             used = codes[weight > 0]
@@ -445,14 +434,8 @@ class ClassTargets(Targets):
     def encode(self, y: Any) -> np.ndarray:
         """Check the y of validation rows, and return codes (n, 1)."""
         y = column_or_1d(fill_masked(y))
-        # The encoder would name no argument.
-        unknown = set(pd.unique(y).tolist()) - set(self.classes.tolist())
-        if unknown:
-            raise ValueError(
-                "Validation rows must have classes of the training y. Got the unknown classes "
-                f"{sorted(unknown, key=str)}."
-            )
-        return self._encoder.transform(y)[:, None].astype("float64")
+        problem = "Validation rows must have classes of the training y, and have unknown classes"
+        return class_codes(y, self.classes, problem)[:, None].astype("float64")
 
     def weigh(self, rows: Rows) -> Rows:
         """Multiply the rows' weights by their class weights."""

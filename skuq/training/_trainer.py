@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq._utils._environment import repeat_seed, trial_seed
+from skuq._utils._environment import trial_seed
 from skuq.catalog._records import FoldedMember, Member, TrialBudget, TrialOutcome, TrialRecord
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._keras_models import register_again, registered_in_main
@@ -471,7 +471,7 @@ class MemberRepeater:
         """
         trial, number = self._trials[request["trial"]], request["round"]
         trainer = self._trainers[number % len(self._trainers)]
-        return trainer(trial.configuration, repeat_seed(trial.seed, number), budget)
+        return trainer(trial.configuration, trial_seed(trial.seed, number, "repeat"), budget)
 
 
 class MemberRefitter:

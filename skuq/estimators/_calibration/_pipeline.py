@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from skuq._utils._checks import last_estimator, unwrap_estimator
+from skuq._utils._checks import unwrap_estimator
 from skuq._utils._records import saved_as
 from skuq.backend import in_thread
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor, doc_link_template
@@ -51,7 +51,7 @@ def _delegate(documented):
     inherited = name in vars(sklearn.pipeline.Pipeline)
 
     def check(pipeline):
-        getattr(last_estimator(pipeline), name)  # raises the AttributeError that names it
+        getattr(unwrap_estimator(pipeline)[0], name)  # raises the AttributeError that names it
         return True
 
     @available_if(check)
