@@ -512,7 +512,7 @@ class CompiledAcquisition:
         # Everything that changes the program, but none of its arguments' values.
         key = (
             (kind, rows, self._q, self._d, shapes, self.dtype, self._has_level),
-            (self._acquisition.key, make_hashable(self._objective)),
+            (self._acquisition.key, self._objective),
             (posterior.key, posterior.n_draws, posterior.output_shape),
         )
 
@@ -605,31 +605,6 @@ def _check_values(values, draws, objective, n_draws):
         "objective must make one number of the outputs, the last axes of its argument: of shape "
         f"{tuple(draws.shape)}, {expected}. Got {tuple(values.shape)}."
     )
-
-
-class _ByIdentity:
-    """A function that is not hashable, as part of a key: only the same object is equal."""
-
-    def __init__(self, function):
-        self.function = function
-
-    def __call__(self, *args):
-        return self.function(*args)
-
-    def __hash__(self):
-        return id(self.function)
-
-    def __eq__(self, other):
-        return isinstance(other, _ByIdentity) and self.function is other.function
-
-
-def make_hashable(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    """Return a function that can be part of a program's key, such as an objective."""
-    try:
-        hash(function)
-    except TypeError:
-        return _ByIdentity(function)
-    return function
 
 
 def _cast(tree, dtype):

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from skuq._utils._environment import generator
 from skuq._utils._messages import warn_user
-from skuq.bayesopt._acquisition import AcquisitionTask, make_hashable
+from skuq.bayesopt._acquisition import AcquisitionTask
 from skuq.bayesopt._domain import SMALL_DOMAIN, moves_off_faces
 from skuq.bayesopt._fit import Fits, MixedInteger, SearchSettings, Surrogates, derived_seed
 from skuq.bayesopt._maximize import maximize_acquisition
@@ -43,12 +43,12 @@ _MOST_MOVES = 50  # of one climb over a grid
 class SignedObjective:
     """An objective that is to be maximised: the user's, times -1 when minimising.
 
-    Objectives of one function, sign and search compare equal, so that the steps of a search share
-    compiled programs. Other searches with the function compile their own: a program keeps what
-    the function read when it was compiled, such as global variables and attributes.
+    Objectives of one sign and search compare equal, so that the steps of a search, which has one
+    function, share compiled programs. Other searches with the function compile their own: a program
+    keeps what the function read when it was compiled, such as global variables and attributes.
     """
 
-    function: Callable | None
+    function: Callable | None = field(compare=False)  # it may have no hash
     sign: int = 1
     search: Hashable = None
 
@@ -95,11 +95,8 @@ class Step:
         self.posterior, self._values = surrogates.posterior, results.values
         given = (settings.objective, *settings.constraints.functions.values())
         has_functions = any(function is not None for function in given)
-        self._signed = SignedObjective(
-            make_hashable(settings.objective),
-            settings.sign,
-            settings.search if has_functions else None,
-        )
+        search = settings.search if has_functions else None
+        self._signed = SignedObjective(settings.objective, settings.sign, search)
         self.objective: SignedObjective | MeritObjective = self._signed
         if len(settings.constraints):
             # Draws of outputs and measured constraints become draws of merits.
@@ -107,7 +104,7 @@ class Step:
             self._values = merits(results.values, results.constraints, units)
             every = [surrogates.posterior, *surrogates.constraint_posteriors.values()]
             self.posterior = join_posteriors(every, units)
-            functions = tuple(map(make_hashable, settings.constraints.functions.values()))
+            functions = tuple(settings.constraints.functions.values())
             shape = surrogates.posterior.output_shape
             self.objective = MeritObjective(self._signed, shape, functions)
         # Points that violate constraints of inputs are never the best, unless there are no others.

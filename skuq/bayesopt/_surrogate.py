@@ -18,7 +18,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -413,7 +413,7 @@ class MeritObjective:
 
     objective: Callable
     output_shape: tuple[int, ...]
-    functions: tuple[Callable | None, ...]
+    functions: tuple[Callable | None, ...] = field(compare=False)  # as those of `SignedObjective`
 
     def __call__(self, columns):
         """Map columns (.., m + measured + 2 + J) to merits (..,)."""

@@ -497,25 +497,12 @@ class TeamDisplay(Display):
         self.thresholds_ = self._draw_thresholds(ax, score, colours, threshold_kwargs)
         self.best_ = self.average_ = self.selected_ = None
         if self.accuracies is not None:  # of the single models
-            look = style(
-                "line",
-                reference_kwargs,
-                color=VERMILION,
-                linestyle="-.",
-                linewidth=1.2,
-                zorder=1,
-                label="best single model",
-            )
+            shared = {"linewidth": 1.2, "zorder": 1}
+            best = {"color": VERMILION, "linestyle": "-.", "label": "best single model", **shared}
+            average = {"color": "black", "linestyle": ":", "label": "average single model"}
+            look = style("line", reference_kwargs, **best)
             self.best_ = ax.axhline(np.max(self.accuracies), **look)
-            look = style(
-                "line",
-                reference_kwargs,
-                color="black",
-                linestyle=":",
-                linewidth=1.2,
-                zorder=1,
-                label="average single model",
-            )
+            look = style("line", reference_kwargs, **average, **shared)
             self.average_ = ax.axhline(np.mean(self.accuracies), **look)
         # Teams are tuples, which pandas would compare element by element.
         here = scored[[team == self.selected for team in scored["team"]]]

@@ -434,7 +434,7 @@ class ClassTargets(Targets):
     def encode(self, y: Any) -> np.ndarray:
         """Check the y of validation rows, and return codes (n, 1)."""
         y = column_or_1d(fill_masked(y))
-        problem = "Validation rows must have classes of the training y, and have unknown classes"
+        problem = "Validation rows must have classes of the training y. Got unknown classes"
         return class_codes(y, self.classes, problem)[:, None].astype("float64")
 
     def weigh(self, rows: Rows) -> Rows:

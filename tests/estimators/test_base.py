@@ -341,7 +341,7 @@ def test_fit_refuses(model, X, y, message):
         (NETWORKS, [1.0, 2], np.ma.array([1.0, 2], mask=[1, 0]), "weight .* NaN"),
         (NETWORKS, [1.0, 2], [0, 0], "`validation_data` must have a row of positive weight"),
         (CLASSES, np.ma.array([0, 1], mask=[1, 0]), None, r"unknown .* \[nan\]"),
-        (CLASSES, [2, 0], None, r"unknown classes \[2\]"),
+        (CLASSES, [2, 0], None, r"unknown classes: \[2\]"),
         (CLASSES, mixed("a", 1), None, "unknown classes"),
     ],
 )

@@ -501,7 +501,7 @@ REFUSALS = [
     ({}, lambda X, y: [(X, y), X], r"`shift_validation\[1\]` must be a tuple"),
     ({}, lambda X, y: [], "`shift_validation` must be .*empty list"),
     ({}, lambda X, y: (X[:, :2], y), "expecting 4 features"),
-    ({}, lambda X, y: (X, np.where(y == "setosa", "rosa", y)), "unknown classes .*rosa"),
+    ({}, lambda X, y: (X, np.where(y == "setosa", "rosa", y)), "unknown classes: .*rosa"),
     ({"search__evolve_on": "shift"}, None, r'`evolve_on="shift"` of `search` needs `shift_valid'),
     ({"selection": "hq", "n_members": 1}, None, "`n_members` must be at least 2"),
     ({"selection": lambda y, proba, n: 0}, None, r"a function of \(log_likelihood, n_members, s"),
