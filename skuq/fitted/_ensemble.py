@@ -20,7 +20,8 @@ from skuq._utils._checks import class_codes, class_probabilities
 from skuq._utils._environment import generator
 from skuq._utils._records import record_repr, saved_as
 from skuq.catalog import Member
-from skuq.fitted._far import FarUncertainty, far_classes, far_spread, learn_far_uncertainty
+from skuq.fitted._far import FarUncertainty, far_classes, far_spread
+from skuq.fitted._far_learning import learn_far_uncertainty
 from skuq.fitted._posterior import member_posterior
 from skuq.networks._heads import CategoricalHead, QuantileHead
 from skuq.networks._mixture_heads import PackedHead

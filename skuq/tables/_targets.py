@@ -301,6 +301,17 @@ class NumberTargets(Targets):
         components = normal_components(head, raw, xp)
         return calibrated_moments(components, weights, calibration, xp)
 
+    def components(self, head: Any, raw: np.ndarray, weights: np.ndarray) -> tuple[Any, Any]:
+        """Compute the calibrated normals of members, (K, J, n, m), in units of the standardised y.
+
+        Returns their means, standard deviations and probabilities, and the parts of the standard
+        deviations that are epistemic, or 0. `head`, `raw` and `weights` are those of single copies.
+        """
+        normals = normal_components(head, raw)
+        if self.calibration is None:
+            return normals, 0.0
+        return calibrate_components(normals, weights, self.calibration)
+
     def distribution(self, raw: np.ndarray, weights: np.ndarray) -> Mixture:
         """Mix the members' predictions (K, n, n_raw) with weights (K,), in units of y."""
         # Moments of a nonlinear transform are integrals, which the mixture computes when needed.
@@ -333,9 +344,7 @@ class NumberTargets(Targets):
             values, _ = restore(head.quantiles(raw), 1.0)  # (K, n, q, m)
             (values,) = drop_axis(values)
             return QuantileMixture(np.asarray(head.levels), np.moveaxis(values, 2, 1), weights)
-        components: Any = normal_components(head, raw)
-        if self.calibration is not None:
-            components, shared = calibrate_components(components, weights, self.calibration)
+        components, shared = self.components(head, raw, weights)
         loc, scale, probability = drop_axis(*restore(*components[:2]), components[2])
         given: dict[str, Any] = {"weights": weights}
         if self.shares_errors:

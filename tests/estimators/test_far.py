@@ -15,10 +15,10 @@ from skuq import (
     TabularEnsembleRegressor,
 )
 from skuq.backend import ops
-from skuq.fitted import _far
+from skuq.fitted._far import FarUncertainty
+from skuq.fitted._far_learning import fit_class_factors, fit_process
 from skuq.persistence import dumps, loads
-
-fit_process, fit_class_factors = _far._fit_process, _far._fit_class_factors
+from skuq.predictive import CategoricalMixture
 
 
 def truth(X):
@@ -87,10 +87,28 @@ def test_next_to_nothing_is_added_within_the_rows_and_errors_beyond_useless_colu
     assert rms(added(model, inside)) < 0.02  # a fifth of the noise
     beyond = [inside + 2 * np.eye(4)[k] for k in range(4)]
     sizes = [np.median(added(model, Z)) for Z in beyond]
-    assert max(sizes[2:]) < 0.3 * min(sizes[:2])
-    for Z in beyond[2:]:  # where the networks follow columns that do not matter
+    assert max(sizes[2:]) < 0.25 * min(sizes[:2])
+    for Z, size in zip(beyond[2:], sizes[2:]):  # where the networks follow columns without effect
         error = rms(model.predict(Z) - truth(Z))
+        assert size < error
         assert 0.7 * error < rms(model.predict_uncertainty(Z).epistemic) < 1.5 * error
+    for Z in [inside, *beyond]:
+        assert nll(model, Z, truth(Z)) < nll(without_far(model), Z, truth(Z)) + 0.005
+
+
+def nll(model, Z, y):
+    return -model.predict_distribution(Z).log_prob(y).mean()
+
+
+def test_nothing_gets_worse_in_fifty_columns_of_which_four_matter():
+    rng = np.random.default_rng(0)
+    X, Z = rng.uniform(-1, 1, (2, 400, 50))
+    y, new_y = (truth(A) + A[:, 2] * A[:, 3] + 0.1 * rng.normal(size=400) for A in (X, Z))
+    model = DeepEnsembleRegressor(random_state=0).fit(X, y)
+    wider = np.where(np.arange(50) < 4, Z, 2 * Z)  # half of the values are outside
+    for rows in (Z, wider):
+        assert nll(model, rows, new_y) < nll(without_far(model), rows, new_y) + 0.005
+    assert added(model, wider).max() > 0
 
 
 def test_constant_columns_do_not_count():
@@ -185,26 +203,39 @@ def test_it_is_learnt_where_it_can_be(table):
 
 
 def test_unseen_categories_have_no_distance(table):
+    """Rows near and far get what they get with a category that `fit` has seen."""
     X, y = table
     frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": np.arange(300) % 3})
     frame["c"] = frame["c"].map({0: "x", 1: "y", 2: "z"})
     model = TabularEnsembleRegressor(2, epochs=10, random_state=0).fit(frame, y)
-    unseen = frame[:50].assign(c="w")
-    parts, plain = (m.predict_uncertainty(unseen).total for m in (model, without_far(model)))
-    assert_allclose(parts, plain, rtol=0.01)
-    assert np.mean(parts == plain) > 0.8
+    rows = pd.concat([frame[:50], frame[:50] + [3, 0, ""]])
+    fitted = model.fitted_
+    seen, unseen = (
+        [
+            fitted.far.spread(fitted.inputs.fill_unseen(encoded, 0, 1), np.zeros((100, 1)))
+            for encoded in (fitted.encode(rows.assign(c=category)) for category in categories)
+        ]
+        for categories in ("xyz", "w")
+    )
+    assert np.isclose(seen, unseen).any(axis=0).all()
+    assert rms(unseen[0][:, 50:]) > 10 * rms(unseen[0][:, :50])
+
+
+def process_of(z, y, kernel):
+    """A process of scaled rows, of length 1 and with noise 0.1."""
+    one = np.ones(y.shape[1])
+    return FarUncertainty(
+        *(np.zeros(2), np.ones(2), np.ones(2), np.eye(2), z, z, z.min(axis=0), z.max(axis=0)),
+        *(y, y.mean(axis=0), 0.1, np.ones(2), kernel, 1.0, 0.1, one, np.ones(2)),
+        *(np.zeros((2, 4)), one),
+    )
 
 
 def test_left_out_thirds_are_predictions_without_them(table):
     """The closed form of errors agrees with a process that has not seen the rows."""
     X, y = table
     z, y = X[:60, :2], y[:60, None]
-    far = _far.FarUncertainty(
-        *(np.zeros(2), np.ones(2), z, z.min(axis=0), z.max(axis=0), y, y.mean(axis=0), 0.1),
-        *("matern-5/2", 1.0, 0.1),
-        *(np.ones(1), np.ones(2), np.zeros((2, 4))),
-        *(np.zeros(2), np.eye(2), z, np.ones(2), np.ones(1)),
-    )
+    far = process_of(z, y, "matern-5/2")
     left, rest = np.arange(20), np.arange(20, 60)
     inverse = far.arrays.whitening @ far.arrays.whitening.T
     error = np.linalg.inv(inverse[:20, :20]) @ far.arrays.alpha[:20]
@@ -262,7 +293,7 @@ def classifier(table):
     X, y = table
     labels = np.array(["a", "b", "c"])[np.digitize(truth(X), [-0.3, 0.7])]
     model = DeepEnsembleClassifier(3, random_state=0).fit(X, labels)
-    return model, np.array([np.mean(labels == label) for label in model.classes_])
+    return model, model.fitted_.far.mean
 
 
 def test_classes_become_their_shares_and_members_disagree(classifier):
@@ -286,9 +317,9 @@ def test_classes_become_their_shares_and_members_disagree(classifier):
 def test_members_keep_to_the_classes_that_they_predict(classifier):
     """Two members that disagree are each sure of what they predicted, once nothing is known."""
     far = replace(classifier[0].fitted_.far, mean=np.array([0.5, 0.3, 0.2]))
-    proba = np.array([[[0.2, 0.2, 0.6], [0.9, 0.1, 0.0]]])
     mix = np.array([0.4, 0.6])
-    found = _far.far_classes(np, far.arrays, far.kernel, np.full((1, 4), 1e6), proba, mix)[0]
+    mixture = CategoricalMixture(np.array([[[0.2, 0.2, 0.6]], [[0.9, 0.1, 0.0]]]), mix)
+    found = far.widen(mixture, np.full((1, 4), 1e6), None).proba[:, 0]
     assert_allclose(found, [[0, 0.5, 0.5], [5 / 6, 1 / 6, 0]], atol=1e-6)
     assert_allclose(mix @ found, far.mean, atol=1e-9)
 
@@ -299,11 +330,7 @@ def test_next_to_nothing_is_added_to_classes_where_that_wins():
     z = rng.uniform(-1, 1, (200, 2)) * [0.15, 1]  # regions are left out by the second column
     z = z[np.argsort(z[:, 0])]
     y = np.eye(2)[np.r_[np.zeros(100, int), np.ones(100, int)]]
-    far = _far.FarUncertainty(
-        *(np.zeros(2), np.ones(2), z, z.min(axis=0), z.max(axis=0), y, y.mean(axis=0), 0.1),
-        *("squared-exponential", 1.0, 0.1, np.ones(2), np.ones(2), np.zeros((2, 4))),
-        *(np.zeros(2), np.eye(2), z, np.ones(2), np.ones(2)),
-    )
+    far = process_of(z, y, "squared-exponential")
     by_chance = replace(far, y=y[rng.permutation(200)])
-    assert fit_class_factors(far)[0] == _far._CLASS_FACTORS[0] < 0.1
+    assert fit_class_factors(far)[0] == 1 / 16
     assert fit_class_factors(by_chance)[0] == 1
