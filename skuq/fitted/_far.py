@@ -94,8 +94,9 @@ class FarUncertainty:
 
     Distances are in columns scaled by the slopes of the networks: a step of length 1 changes the
     standardised y by about 1, and columns without effect do not count. Within the distance `near`
-    of a reference row, in which 98 % of the training rows have another, nothing is
-    added; between rows, where networks interpolate, within twice that distance. Beyond, the variance that is added to numbers rises to
+    of a reference row, in which 98 % of the training rows have another, nothing is added; between
+    the ends of the columns, where networks interpolate, within twice that distance. Beyond, the
+    variance that is added to numbers rises to
 
         (factor**2 * variance + (mean - mean of the networks)**2) * (1 + (distance / length)**2),
 
