@@ -25,10 +25,10 @@ from .estimators._calibration._pipeline import UncertaintyPipeline as Uncertaint
 from .estimators._calibration._pipeline import make_pipeline as make_pipeline
 from .estimators._ensembles._deep import DeepEnsembleClassifier as DeepEnsembleClassifier
 from .estimators._ensembles._deep import DeepEnsembleRegressor as DeepEnsembleRegressor
+from .estimators._ensembles._deep import MCDropoutClassifier as MCDropoutClassifier
+from .estimators._ensembles._deep import MCDropoutRegressor as MCDropoutRegressor
 from .estimators._ensembles._hyper import HyperDeepEnsembleClassifier as HyperDeepEnsembleClassifier
 from .estimators._ensembles._hyper import HyperDeepEnsembleRegressor as HyperDeepEnsembleRegressor
-from .estimators._ensembles._mc_dropout import MCDropoutClassifier as MCDropoutClassifier
-from .estimators._ensembles._mc_dropout import MCDropoutRegressor as MCDropoutRegressor
 from .estimators._ensembles._tabular import TabularEnsembleClassifier as TabularEnsembleClassifier
 from .estimators._ensembles._tabular import TabularEnsembleRegressor as TabularEnsembleRegressor
 from .estimators._nomu._regressor import NOMURegressor as NOMURegressor
