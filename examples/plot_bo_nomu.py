@@ -6,9 +6,9 @@ Section 4.2 of the NOMU paper, on the Forrester function of one variable. Each s
 on all that is known, and evaluates the function next where the lower bound f - β σ is lowest: where
 the function is small, or may be for all that is known.
 
-How large β is, the paper's protocol decides (appendix B.3). At the first step it is chosen such
-that the band's mean width is ``mean_width``. Where a proposal is nearly a known point, little
-would be learnt there: β is doubled (``dynamic_c``) until the proposal is another.
+The paper's protocol decides how large β is (appendix B.3). At the first step it is chosen such that
+the band's mean width is ``mean_width``. If a proposal is nearly a known point, little would be
+learnt there: β is doubled (``dynamic_c``) until the proposal is another.
 
 Layers have 128 units instead of the paper's 1024, and the bound's lowest point is sought with
 gradients, not with DIRECT (``maximizer="direct"``), which takes longer. Takes two to four minutes

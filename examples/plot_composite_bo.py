@@ -3,7 +3,8 @@ Composite Bayesian optimisation: where did the pollutants come from?
 ====================================================================
 
 Chemicals were spilt into a river, twice. Twelve concentrations were measured, at three places and
-four times; sought are the mass, the rate of diffusion, and the place and time of the second spill.
+four times. The search is for the mass, the rate of diffusion, and the place and time of the second
+spill.
 The objective is f(u) = g(h(u)): h(u) are the twelve concentrations that a simulation gives for a
 guess u, and g is minus their mean squared error against those measured (NEON, appendix 6.1).
 

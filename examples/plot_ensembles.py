@@ -4,7 +4,7 @@ Three classical ensembles: what each is unsure of
 
 Deep ensembles, hyper deep ensembles and MC dropout on two small tasks. Above, the cubic of
 Lakshminarayanan et al. (2017, Fig. 1): 20 rows of ``y = x**3 + noise`` with noise of
-standard deviation 3, seen in [-4, 4] and asked for in [-6, 6]. Below, two classes in the
+standard deviation 3, seen in [-4, 4] and predicted in [-6, 6]. Below, two classes in the
 plane, and the mutual information of class and member: what the members disagree on.
 """
 

@@ -1,11 +1,11 @@
 """
-NEON: a whole field, and how unsure it is of it
-===============================================
+NEON: a whole field, with its uncertainty
+=========================================
 
 A cloud of dye drifts down a channel and spreads. `NEONRegressor` learns the operator from inputs u
 (where the dye was let in, how fast the water flows, how fast dye diffuses) to the concentration
-over place and time, from 20 such functions, each known at 150 scattered points. It is then asked
-for the field on a fine grid, none of whose points it has seen.
+over place and time, from 20 such functions, each known at 150 scattered points. It then
+predicts the field on a fine grid, none of whose points it has seen.
 
 One draw is one possible field: all its values belong together. So draws are smooth, and differ from
 the prediction by whole patterns, not by noise from point to point.

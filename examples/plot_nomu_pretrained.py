@@ -2,7 +2,7 @@
 NOMU on top of a model that is already there
 ============================================
 
-A random forest and a Keras network have been trained, and say how sure they are of nothing.
+A random forest and a Keras network have been trained, and give no uncertainty.
 `NOMURegressor(pretrained=model)` leaves their predictions as they are, to the bit, and trains
 only the part that says how far from the rows an input is. Of a Keras network it also sees the
 last hidden layer, so that what matters to the prediction matters to the uncertainty.

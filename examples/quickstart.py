@@ -2,8 +2,8 @@
 Quick start: a tabular ensemble on real data
 ============================================
 
-Honest uncertainty in about a minute, and how good it is, on
-scikit-learn's diabetes data: predict the progression of the disease a year on. Prints a
+Uncertainty in about a minute, and how good it is, on
+scikit-learn's diabetes data: predict the progression of the disease a year later. Prints a
 table of test scores beside a Gaussian process and a single network, and saves a figure.
 """
 
