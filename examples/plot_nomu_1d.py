@@ -6,8 +6,9 @@ Figs. 4 and 9d of the NOMU paper: bands f ± c σ of five methods that have seen
 the Levy and of the Forrester function. Without noise a model knows the function at its rows, so
 that a band should be narrow there, and the wider the further the next row is.
 
-No method has a scale of its own (NOMU's section A.2.1), and the paper draws each with another c. Here c is such that all bands of a function have the same mean width: what differs is
-where a method puts it. Below each band c σ is drawn alone.
+No method has a scale of its own (NOMU's section A.2.1), and the paper draws each with another c.
+Here c is such that all bands of a function have the same mean width: what differs is where a
+method puts it. Below each band c σ is drawn alone.
 
 The paper's layers are eight times as wide as these, and its hyper deep ensemble chooses from 50
 networks instead of 20: this takes half a minute on two cores, ``--units 1024`` many minutes.
