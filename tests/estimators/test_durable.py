@@ -5,6 +5,7 @@ import copy
 import pickle
 import warnings
 
+import keras_tuner
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,9 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from scoringrules import crps_normal
 from sklearn.base import clone
-from sklearn.compose import make_column_transformer
 from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from tiers import slow_after
 from training_data import MemberRepeater, MemberTrainer
 
@@ -93,18 +92,22 @@ def folders(path):
     return sorted(p for p in path.iterdir() if p.is_dir())
 
 
-@pytest.mark.parametrize("random_state", [0, None])
-def test_fit_trains_no_stored_trial_again(search, trained, tmp_path, random_state):
+def test_fit_trains_no_stored_trial_again(search, trained, tmp_path):
     X, y = table()
-    model = search(random_state=random_state).fit(X, y)
+    model = search(random_state=None).fit(X, y)
     assert len(trained) == 4 and folders(tmp_path) == [model.catalog_path_]
-    again = search(random_state=random_state).fit(X, y)
+    again = search(random_state=None).fit(X, y)
     assert len(trained) == 4 and again.entropy_ == model.entropy_
     assert_array_equal(again.predict(X), model.predict(X))
     assert again.catalog_.to_frame().equals(model.catalog_.to_frame())
 
 
-@pytest.mark.parametrize("strategy", ["random", "agebo", "bo-mixed"])
+ORACLE = keras_tuner.oracles.BayesianOptimizationOracle(
+    keras_tuner.Objective("score", "min"), max_trials=20, seed=1, num_initial_points=3
+)
+
+
+@pytest.mark.parametrize("strategy", slow_after(3, ["random", "agebo", "bo-mixed", ORACLE]))
 def test_fit_with_a_larger_budget_continues(search, trained, strategy):
     X, y = table()
     settings = {"search": strategy}
@@ -149,6 +152,7 @@ def test_fit_tells_searches_apart(search, trained, tmp_path):
     search(1).fit(X, y, validation_data=table(20, 1))
     search(1).fit(pd.DataFrame(X, columns=["a", "b"]), y)
     search(1, kind=AutoDEUQClassifier).fit(X, np.where(y > 0, "b", "a"))
+    search(1).fit(X, y, shift_validation=table(20, 2))
     search(1, kind=AutoDEUQClassifier).fit(X, np.where(y > 0, "yes", "no"))
     for settings in (
         {"epochs": 2},
@@ -157,11 +161,11 @@ def test_fit_tells_searches_apart(search, trained, tmp_path):
         *({"search__objective": lambda t, p=price: t.score + p * t.n_weights} for price in (1, 2)),
     ):
         search(1, **settings).fit(X, y)
-    assert len(trained) == 14 and len(folders(tmp_path)) == 14
+    assert len(trained) == 15 and len(folders(tmp_path)) == 15
     # Parameters that do not change a trial do not make another search.
     search(1, n_members=1, selection="top", verbose=1, max_time=1e9).fit(X, y)
     search(1, trial_timeout=1e9, selection__loss="crps", epochs=np.int64(3)).fit(X, y)
-    assert len(trained) == 14
+    assert len(trained) == 15
 
 
 def test_fit_knows_a_catalog_to_start_from_by_its_trials(search, trained, tmp_path):
@@ -219,9 +223,10 @@ def test_pickle_drops_networks_of_initial_trials(search):
 
 def test_from_catalog_gives_clones_folders_of_their_own(search, tmp_path):
     X, y = table()
-    search(2, kind=NESRegressor).fit(X, y)
+    fitted = search(2, kind=NESRegressor).fit(X, y, shift_validation=[table(20, 1), table(20, 2)])
     loaded = NESRegressor.from_catalog(tmp_path, space=search().space)
-    assert loaded.catalog_dir == str(tmp_path)
+    assert loaded.catalog_dir == str(tmp_path) and len(loaded.selections_) == 3
+    assert_array_equal(loaded.at_severity(2).predict(X), fitted.at_severity(2).predict(X))
     assert len(loaded.baseline("deep-ensemble").fit(X, y).catalog_) == loaded.n_members
     assert cross_val_score(loaded, X, y, cv=2).shape == (2,)
     assert len(folders(tmp_path)) == 4
@@ -319,54 +324,6 @@ def test_from_catalog_refuses_what_it_is_not(search, tmp_path):
         AutoDEUQRegressor.from_catalog(tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("vary", slow_after(1, ["both", "hyperparameters", "initialisation"]))
-def test_nes_fit_continues(search, trained, iris, vary):
-    X, y = iris
-    shift = [(X + 0.1, y), (X + 0.2, y)]
-    settings = {
-        "kind": NESClassifier,
-        "search__vary": vary,
-        "n_members": 2,
-        "search__population_size": 3,
-    }
-    model = search(3, **settings).fit(X, y, shift_validation=shift)
-    again = search(3, **settings).fit(X, y, shift_validation=shift)
-    assert len(trained) == 3
-    loaded = NESClassifier.from_catalog(model.catalog_path_)
-    for other in (again, loaded):
-        assert_array_equal(other.predict_proba(X), model.predict_proba(X))
-        assert len(other.selections_) == 3
-        assert_array_equal(other.at_severity(2).predict(X), model.at_severity(2).predict(X))
-    more = search(5, **settings).fit(X, y, shift_validation=shift)
-    assert len(trained) == 5
-    whole = search(5, catalog_dir=None, **settings).fit(X, y, shift_validation=shift)
-    assert [(r.seed, r.configuration) for r in more.catalog_] == [
-        (r.seed, r.configuration) for r in whole.catalog_
-    ]
-    del trained[5:]
-    search(3, **settings).fit(X, y, shift_validation=shift[:1])
-    assert len(trained) == 8
-
-
-@pytest.mark.slow
-def test_fit_continues_a_keras_tuner_oracle(search, trained):
-    keras_tuner = pytest.importorskip("keras_tuner")
-    X, y = table()
-
-    def oracle():
-        return keras_tuner.oracles.BayesianOptimizationOracle(
-            objective=keras_tuner.Objective("score", "min"), max_trials=20, seed=1,
-            num_initial_points=3,
-        )  # fmt: skip
-
-    search(4, search=oracle()).fit(X, y)
-    more = search(7, search=oracle()).fit(X, y)
-    whole = search(7, search=oracle(), catalog_dir=None).fit(X, y)
-    assert len(trained) == 14
-    assert [r.configuration for r in more.catalog_] == [r.configuration for r in whole.catalog_]
-
-
 def test_fit_of_clones_shares_a_folder(search, trained, tmp_path):
     X, y = table(90)
     with warnings.catch_warnings():
@@ -444,8 +401,9 @@ def test_fit_trains_failed_and_damaged_repeats_again(search, trained, stop_at):
     X, y = table()
     settings = {"repeats": 2, "n_members": 2, "selection": "top"}
     failing = stop_at(0, MemoryError("no room"), MemberRepeater)
-    with failing, pytest.warns(UserWarning, match="4 of 4 repeats"):
-        search(**settings).fit(X, y)
+    with failing, pytest.warns(UserWarning, match="4 of 4 repeats .*MemoryError: no room"):
+        failed = search(**settings).fit(X, y)
+    assert len(failed.fitted_.members) == 2 and failed.repeated_ == {}
     model = search(**settings).fit(X, y)
     assert len(trained) == 8
     file = next(iter((model.catalog_path_ / "repeat-001").glob("trial-*.skuq")))
@@ -470,23 +428,6 @@ def test_fit_continues_an_estimator_that_cannot_be_saved(search, trained):
         Mine.from_catalog(model.catalog_path_)
 
 
-@pytest.mark.parametrize("preprocess", ["auto", "foreign"])
-def test_from_catalog_restores_frames_and_classes(search, trained, preprocess):
-    rng = np.random.default_rng(0)
-    X = pd.DataFrame({"a": rng.normal(size=80), "b": rng.choice(["u", "v", None], 80)})
-    labels = np.where(X["a"] > 0, "yes", "no")
-    if preprocess == "foreign":
-        preprocess = make_column_transformer((StandardScaler(), ["a"]), (OneHotEncoder(), ["b"]))
-    settings = {"kind": AutoDEUQClassifier, "preprocess": preprocess, "class_weight": "balanced"}
-    model = search(3, **settings).fit(X, labels)
-    loaded = AutoDEUQClassifier.from_catalog(model.catalog_path_)
-    assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
-    assert loaded.predict(X[:3]).tolist() == model.predict(X[:3]).tolist()
-    assert loaded.feature_names_in_.tolist() == ["a", "b"]
-    search(3, **settings).fit(X, labels)
-    assert len(trained) == 3
-
-
 def test_fit_continues_a_search_whose_trials_failed(search, stop_at):
     X, y = table()
     message = "All 10 trials"
@@ -508,7 +449,7 @@ def test_pickle_knows_its_folder(search):
 
 
 def test_reselect_takes_the_best_by_another_loss(search):
-    X, y = table(200)
+    X, y = table()
     model = search(8, catalog_dir=None).fit(X, y)
     kept = model.selection_
     held_out = model.catalog_.held_out
@@ -530,11 +471,6 @@ def test_reselect_takes_the_best_by_another_loss(search):
     for name in ("epochs", "space"):
         with pytest.raises(ValueError, match=rf"`reselect` can change .*Got \['{name}'\]"):
             model.reselect(**{name: 1})
-    # The same on rows that are new.
-    X_new, y_new = table(100, 1)
-    nll = [-m.log_prob(X_new, y_new).mean() for _, m in model.member_estimators(every_trial=True)]
-    best = model.reselect(X_new, y_new, selection="top", n_members=1).selection_.indices
-    assert best.tolist() == [int(np.argmin(nll))]
 
 
 def test_fit_keeps_its_limits(search, trained):
@@ -552,9 +488,6 @@ def test_fit_refuses_a_folder_before_it_trains(search, trained, tmp_path):
     with pytest.raises(OSError):
         search(2, catalog_dir=tmp_path / "file").fit(*table())
     assert not trained
-
-
-# --------------------------------------------------------------------------- warm_start
 
 
 @pytest.mark.parametrize(
@@ -670,7 +603,7 @@ def test_warm_start_compares_spaces(search, trained, tiny_space):
         model.fit(X, y)
 
 
-@pytest.mark.parametrize(("epochs", "max_time"), [(3, 1e6), (10**6, 1)])
+@pytest.mark.parametrize(("epochs", "max_time"), [(3, 1e6), (10**6, 0.3)])
 def test_fit_tells_of_networks_that_were_hardly_trained(epochs, max_time, search):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

@@ -1,4 +1,3 @@
-import pickle
 from typing import ClassVar
 
 import numpy as np
@@ -95,28 +94,6 @@ def test_hq_selector_chooses_by_out_of_fold_predictions(digits, voting):
         assert_array_equal(model.predict(X_new)[sole], vote.predict(X_new)[sole])
 
 
-@pytest.mark.parametrize("voting", ["soft", "hard", "majority"])
-def test_hq_selector_weights_votes_by_accuracy(digits, fitted, voting):
-    X_new, X, _, y = digits
-    last = {"weights": "accuracy", "choose": lambda teams: teams.index[-1]}
-    model = HQEnsembleSelector(fitted, cv="prefit", voting=voting, **last).fit(X, y)
-    assert len(model.selected_) > 2
-    accuracy = model.accuracies_[list(model.selected_)]
-    assert_allclose(model.weights_, accuracy / accuracy.sum())
-    votes = [
-        m.predict_proba(X_new) if voting == "soft" else np.eye(10)[m.predict(X_new)]
-        for m in model.estimators_
-    ]
-    vote = np.average(votes, axis=0, weights=accuracy)
-    assert_allclose(model.predict_proba(X_new), vote, atol=1e-6)
-    assert_array_equal(model.predict(X_new), model.predict_proba(X_new).argmax(axis=1))
-    # scikit-learn's vote with these weights, of the models as they are
-    kind = "soft" if voting == "soft" else "hard"
-    frozen = [(name, FrozenEstimator(m)) for name, m in model.named_estimators_.items()]
-    vote = VotingClassifier(frozen, voting=kind, weights=model.weights_).fit(X, y)
-    assert_array_equal(model.predict(X_new), vote.predict(X_new))
-
-
 # Pairs come first in `teams_`, and the team of all models last.
 @pytest.mark.parametrize("place", [0, -1])
 @pytest.mark.parametrize("weights", [None, "accuracy"])
@@ -128,6 +105,9 @@ def test_hq_selector_serves_what_it_judged(digits, fitted, voting, weights, plac
     model = HQEnsembleSelector(fitted, cv="prefit", voting=voting, weights=weights, **settings)
     model.fit(X, y)
     assert all(member is dict(fitted)[n] for n, member in model.named_estimators_.items())
+    if weights == "accuracy":
+        accuracy = model.accuracies_[list(model.selected_)]
+        assert_allclose(model.weights_, accuracy / accuracy.sum())
     assert_allclose(model.accuracies_, [m.score(X, y) for _, m in fitted])
     judged = model.teams_.set_index("team").loc[[model.selected_], "accuracy"].item()
     right = model.predict(X) == y
@@ -148,15 +128,12 @@ def test_hq_selector_prediction_api(digits, fitted):
     label, spread = model.predict(X, return_std=True)
     assert_array_equal(label, model.classes_[proba.argmax(axis=1)])
     assert_allclose(spread, std[np.arange(len(X)), proba.argmax(axis=1)])
-    total, aleatoric, epistemic = model.predict_uncertainty(X)
-    assert_allclose(total, aleatoric + epistemic)
-    assert (epistemic >= 0).all() and epistemic.max() > 0.01
+    assert model.predict_uncertainty(X).epistemic.max() > 0.01
     assert_allclose(model.transform(X), np.concatenate(members, axis=1))
     names = model.get_feature_names_out()
     assert len(names) == members.shape[0] * 10
     first = next(iter(model.named_estimators_))
     assert names[0] == f"hqensembleselector_{first}0"
-    assert model.sample_y(X[:4], 3, random_state=0).shape == (4, 3)
 
 
 @pytest.mark.parametrize("voting", ["hard", "majority"])
@@ -197,8 +174,6 @@ def test_hq_selector_takes_text_classes_frames_and_pipelines(digits):
     assert model.log_prob(frame, target).shape == (150,)
     with pytest.raises(ValueError, match="not seen in fit"):
         model.log_prob(frame, ["z"] * 150)
-    copy = pickle.loads(pickle.dumps(model))
-    assert_array_equal(copy.predict_proba(frame), model.predict_proba(frame))
 
 
 def test_hq_selector_keeps_groups_together(digits):
@@ -399,13 +374,13 @@ def test_hq_selector_refuses_prefit_models(digits, fitted):
 
 def test_hq_selector_takes_members_of_an_ensemble(digits):
     X, X_new, y, y_new = digits
-    networks = DeepEnsembleClassifier(4, network=MLP((16,)), epochs=30, random_state=0).fit(X, y)
+    networks = DeepEnsembleClassifier(2, network=MLP((16,)), epochs=8, random_state=0).fit(X, y)
     pool = networks.member_estimators()
     assert_allclose(
         np.mean([m.predict_proba(X_new) for _, m in pool], axis=0), networks.predict_proba(X_new)
     )
     pool.append(("near", KNeighborsClassifier().fit(X, y)))
     model = HQEnsembleSelector(pool, cv="prefit").fit(X_new, y_new)
-    assert model.n_possible_ == 26 and model.score(X_new, y_new) > 0.8
+    assert model.n_possible_ == 4 and model.score(X_new, y_new) > 0.8
     with pytest.raises(NotFittedError):
         DeepEnsembleClassifier().member_estimators()

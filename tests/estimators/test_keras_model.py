@@ -131,53 +131,49 @@ def test_to_keras_of_images(tiny_space):
     settings = {"n_members": 2, "space": Convolution(), "epochs": 2, "random_state": 0}
     model = NESClassifier(2, **settings).fit(X, y)
     assert assert_same(model, X).input_shape == (None, 6, 5, 2)
+    # One mean and scale a channel, over all pixels of the rows trained on.
+    trained = np.setdiff1d(np.arange(60), model.catalog_.held_out.rows)
+    means = X[trained].mean(axis=(0, 1, 2))
+    np.testing.assert_allclose(model.fitted_.inputs.scaling.mean_, means)
+    for other, message in (
+        (X.transpose(0, 2, 1, 3), r"images of shape \(5, 6, 2\)"),
+        (X.reshape(60, -1)[:, :20], "expecting 60 features"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.predict(other)
 
 
-def elsewhere(code, folder):
-    """Run code in a process that knows nothing, which finds `folder`; what it saved as out.npz."""
-    head = f"import sys, numpy as np\nfolder = {str(folder)!r}\nX = np.load(folder + '/X.npy')\n"
-    subprocess.run([sys.executable, "-c", head + code], check=True, timeout=300)
-    return np.load(folder / "out.npz")
+# Run in a process that knows nothing.
+ELSEWHERE = """
+import sys
+import keras, numpy as np, tensorflow as tf
+folder = sys.argv[1]
+X = np.load(folder + "/X.npy")
+served = tf.saved_model.load(folder + "/exported").serve(tf.constant(X))["total"]
+loaded = keras.models.load_model(folder + "/model.keras").predict_on_batch(X)["total"]
+assert "skuq" not in sys.modules
+from skuq.networks import NumericEmbedding  # as the documentation has it
+tabular = keras.models.load_model(folder + "/tabular.keras").predict_on_batch(X)["total"]
+np.savez(folder + "/out.npz", served=served, loaded=loaded, tabular=tabular)
+"""
 
 
 @pytest.mark.slow
 def test_to_keras_saves_files_that_need_no_skuq(rows, tmp_path):
-    """Built-in layers and operations only."""
+    """Built-in layers and operations only, but for networks for tables."""
     X, y = rows
     model = DeepEnsembleRegressor(**TINY).fit(X, y)
+    tabular = TabularEnsembleRegressor(**TINY, network=small(2)).fit(X, y)
     network = model.to_keras()
     network.save(tmp_path / "model.keras")
     network.export(tmp_path / "exported", verbose=False)
+    tabular.to_keras().save(tmp_path / "tabular.keras")
     np.save(tmp_path / "X.npy", X)
-    code = """
-import tensorflow as tf
-exported = tf.saved_model.load(folder + "/exported")
-served = exported.serve(tf.constant(X))
-import keras
-loaded = keras.models.load_model(folder + "/model.keras").predict_on_batch(X)
-assert "skuq" not in sys.modules
-np.savez(folder + "/out.npz", served=served["total"], loaded=loaded["total"])
-"""
-    outputs, expected = elsewhere(code, tmp_path), model.predict_uncertainty(X).total
-    np.testing.assert_allclose(outputs["loaded"], expected, rtol=1e-4)
-    np.testing.assert_allclose(outputs["served"], expected, rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_to_keras_saves_files_of_networks_for_tables(rows, tmp_path):
-    X, y = rows
-    network = TabularEnsembleRegressor(**TINY, network=small(2)).fit(X, y).to_keras()
-    network.save(tmp_path / "model.keras")
-    np.save(tmp_path / "X.npy", X)
-    code = """
-from skuq.networks import NumericEmbedding  # as the documentation has it
-import keras
-loaded = keras.models.load_model(folder + "/model.keras")
-np.savez(folder + "/out.npz", **loaded.predict_on_batch(X))
-"""
-    outputs = elsewhere(code, tmp_path)
-    for name, values in network.predict_on_batch(X).items():
-        np.testing.assert_allclose(outputs[name], values, rtol=1e-6)
+    subprocess.run([sys.executable, "-c", ELSEWHERE, tmp_path], check=True, timeout=300)
+    outputs = np.load(tmp_path / "out.npz")
+    for name, one in (("served", model), ("loaded", model), ("tabular", tabular)):
+        expected = one.predict_uncertainty(X).total
+        np.testing.assert_allclose(outputs[name], expected, rtol=1e-4)
 
 
 def test_to_keras_makes_a_copy(rows):

@@ -32,7 +32,6 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression
-from sklearn.metrics import r2_score
 from tiers import slow_after
 
 import skuq.training
@@ -60,11 +59,6 @@ def fit_small(**changes):
     return small(**changes).fit(INPUTS, VALUES)
 
 
-def explained(model, X, Y):
-    """Share of all values' squares that predictions explain."""
-    return 1 - np.sum((model.predict(X) - Y) ** 2) / np.sum((Y - Y.mean()) ** 2)
-
-
 def wave_model(**changes):
     settings = {
         **WAVE_SETTINGS,
@@ -90,27 +84,6 @@ def test_predict_takes_the_query_points_of_fit_by_default(wave):
     assert_array_equal(wave.predict(NEAR), wave.predict(NEAR, query_points=POINTS))
     one = wave.predict(NEAR, query_points=POINTS[3:4])
     assert_allclose(one[:, 0], wave.predict(NEAR)[:, 3], atol=1e-12)
-
-
-def test_fit_of_one_number_a_row_is_plain_regression():
-    rng = np.random.default_rng(0)
-    X, T = rng.uniform(-1, 1, (2, 80, 2))
-    model = wave_model(query_points=None, training__steps=400).fit(X, np.sin(2 * X[:, 0]) + X[:, 1])
-    assert model.score(T, np.sin(2 * T[:, 0]) + T[:, 1]) > 0.9
-    assert model.predict(T).shape == (80,)
-    assert std_of(model, 4 * T).mean() > 2 * std_of(model, X).mean()
-
-
-@pytest.mark.slow
-def test_fit_follows_fast_functions_with_fourier_features():
-    u, y = np.linspace(0.5, 1.5, 5)[:, None], np.linspace(0, 1, 50)
-    Y = u * np.sin(30 * y)
-    options = {"query_points": y, "network__latent": 32, "training__steps": 300}
-    slow, fast = (wave_model(network__fourier_scale=k, **options).fit(u, Y) for k in (None, 5.0))
-    assert explained(fast, u, Y) > 0.9 > explained(slow, u, Y)
-
-
-# The paper's networks and training -----------------------------------------------------------
 
 
 class _Trained(Exception):
@@ -275,9 +248,6 @@ def test_fit_keeps_the_prior_as_it_was_drawn(wave):
     assert len(weights) == wave.n_parameters_ and abs(weights - member.weights).max() > 0.1
 
 
-# Shapes ----------------------------------------------------------------------
-
-
 def test_fit_of_single_numbers_with_a_query_point_is_of_functions():
     model = small(query_points=[0.3]).fit(INPUTS, VALUES[:, 1])
     assert model.predict(INPUTS).shape == (6,)
@@ -308,32 +278,10 @@ def test_fit_takes_other_containers_for_the_same(given):
     assert_array_equal(model.predict(X, query_points=queries), model.predict(X))
 
 
-def test_fit_without_query_points_gives_columns_scales_of_their_own():
-    """A table of unlike columns is no function."""
-    X = inputs(40)
-    Y = np.stack([X[:, 0], 1e6 * X[:, 1] + 1e7], axis=1)
-    model = wave_model(query_points=None, training__steps=300).fit(X, Y)
-    assert r2_score(Y, model.predict(X), multioutput="raw_values").min() > 0.9
-
-
 def test_predict_is_finite_far_away():
     model = fit_small()
     for part in model.predict([[1e30], [-1e300]], return_std=True, query_points=[0, 1e30]):
         assert np.isfinite(part).all()
-
-
-# Posterior ----------------------------------------------------------------------
-
-
-def test_posterior_fn_at_other_query_points(wave):
-    y = np.array([0.1, 0.77])
-    posterior = wave.posterior_fn(64, random_state=0, query_points=y)
-    assert posterior.output_shape == (2,)
-    mean, std = wave.predict(NEAR, True, query_points=y)
-    assert np.abs((posterior(NEAR).mean(axis=0) - mean) / std).mean() < 0.5
-
-
-# A given base ----------------------------------------------------------------------
 
 
 def pairs_of(X, queries):
@@ -343,26 +291,6 @@ def pairs_of(X, queries):
 def with_given(model, Y=VALUES, **changes):
     settings = {"training__steps": 100, "learning_rate": 0.02, "pretrained": model, **changes}
     return small(**settings).fit(INPUTS, Y)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("n_components", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_fit_keeps_a_given_operator_as_it_is(n_components):
-    given = operator_of_keras(1, 1, n_components)
-    before = given.get_weights()
-    values = given.predict(pairs_of(INPUTS, QUERIES), verbose=0).reshape(6, 4, n_components)
-    model = with_given(given, values if n_components == 2 else values[..., 0])
-    for X in (INPUTS, FURTHER):
-        mean, std = model.predict(X, return_std=True)
-        expected = given.predict(pairs_of(X, QUERIES), verbose=0)
-        assert_array_equal(mean.ravel(), expected.ravel())
-        assert (std > 0).all()
-    assert std_of(model, FURTHER).mean() > 2 * std_of(model, INPUTS).mean()
-    others = np.array([0.11, 0.5])
-    expected = given.predict(pairs_of(INPUTS, others), verbose=0)
-    assert_array_equal(model.predict(INPUTS, query_points=others).ravel(), expected.ravel())
-    for after, kept in zip(given.get_weights(), before):
-        assert_array_equal(after, kept)
 
 
 def one_input_of_keras():
@@ -422,9 +350,13 @@ def test_clone_keeps_what_is_given_if_it_is_frozen():
     with pytest.raises(NotFittedError, match="FrozenEstimator"):
         clone(small(pretrained=line)).fit(INPUTS, VALUES)
     given = operator_of_keras(1, 1, 1)
+    before = given.get_weights()
     kept = clone(small(pretrained=given)).fit(INPUTS, VALUES)
-    expected = given.predict(pairs_of(FURTHER, QUERIES), verbose=0)
-    assert_array_equal(kept.predict(FURTHER).ravel(), expected.ravel())
+    for queries in (QUERIES, np.array([0.11, 0.5])):
+        expected = given.predict(pairs_of(FURTHER, queries), verbose=0)
+        assert_array_equal(kept.predict(FURTHER, query_points=queries).ravel(), expected.ravel())
+    assert (std_of(kept, FURTHER) > 0).all()
+    assert all(map(np.array_equal, given.get_weights(), before))
 
 
 def test_fit_keeps_the_scale_of_given_features_in_a_warm_start():
@@ -483,18 +415,10 @@ def test_fit_refuses_given_predictions_that_are_no_numbers():
         fit_small(pretrained=Nowhere())
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        "predict_distribution",
-        "predict_uncertainty",
-        "predict",
-        "predict_interval",
-        "predict_quantiles",
-        "sample_y",
-        "posterior_fn",
-    ],
-)
+METHODS = "predict predict_uncertainty predict_distribution predict_interval predict_quantiles"
+
+
+@pytest.mark.parametrize("method", [*METHODS.split(), "sample_y", "posterior_fn"])
 def test_methods_name_unknown_keywords(wave, method):
     arguments = () if method == "posterior_fn" else (INPUTS,)
     with pytest.raises(TypeError, match=rf"^NEONRegressor\.{method}\(\) got .* 'points'$"):

@@ -1,15 +1,12 @@
 """Deep ensembles, hyper deep ensembles and MC dropout; see test_tabular_ensembles for others."""
 
-import pickle
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from processes import assert_predicts_without_a_backend
 from sklearn.base import clone, is_regressor
 from sklearn.datasets import make_classification
-from sklearn.model_selection import cross_val_score
 from tiers import slow_after
 from training_data import programs
 
@@ -77,10 +74,6 @@ def test_predict_uncertainty_splits_that_of_regressors(estimator, table):
     assert gaussian_nll_loss(y, mean, std) < gaussian_nll_loss(
         y, np.full(150, y.mean()), np.full(150, y.std())
     )
-    assert_allclose(model.predict(X[7:8]), mean[7:8], rtol=1e-9)
-    assert model.predict_interval(X).shape == (150, 2)
-    assert model.sample_y(X[:4], 6, random_state=0).shape == (4, 6)
-    assert np.isfinite(model.log_prob(X, y)).all()
 
 
 @pytest.mark.parametrize("estimator", CLASSIFIERS, ids=name)
@@ -98,26 +91,6 @@ def test_predict_uncertainty_splits_that_of_classifiers(estimator, classes):
     # Rows it gets wrong are rows it is less sure of.
     wrong = model.predict(X) != y
     assert parts.total[wrong].mean() > parts.total[~wrong].mean()
-
-
-@pytest.mark.parametrize(
-    "estimator",
-    slow_after(2, [REGRESSORS[1], CLASSIFIERS[2], *REGRESSORS[::2], *CLASSIFIERS[:2]]),
-    ids=name,
-)
-def test_fit_repeats_and_survives_pickling(estimator, table, classes):
-    X, y = classes if "Classifier" in name(estimator) else table
-    one, two = (clone(estimator).fit(X, y) for _ in range(2))
-    for a, b in zip(one.members_, two.members_):
-        assert_array_equal(a.weights, b.weights)
-    assert_array_equal(one.predict(X), two.predict(X))
-    again = pickle.loads(pickle.dumps(one))
-    assert_array_equal(again.predict(X), one.predict(X))
-    other = clone(estimator).set_params(random_state=1).fit(X, y)
-    assert not np.array_equal(other.members_[0].weights, one.members_[0].weights)
-    # Weights, validation predictions and histories; neither model nor program.
-    size = sum(m.weights.nbytes + m.held_out.nbytes for m in one.members_)
-    assert len(pickle.dumps(one)) < 3 * size + 30_000
 
 
 @pytest.mark.parametrize("estimator", slow_after(1, REGRESSORS[::-1]), ids=name)
@@ -166,8 +139,6 @@ def test_fit_without_validation_trains_on_everything(table):
     assert {len(m.history["loss"]) for m in model.members_} == {30}
     assert {m.best_epoch for m in model.members_} == {29}
     assert all(m.held_out.shape == (0, 2) for m in model.members_)
-    one_row = clone(model).fit(X[:1], y[:1])
-    assert np.isfinite(one_row.predict(X)).all()
     full, large = (clone(model).set_params(epochs=3, batch_size=n).fit(X, y) for n in (None, 150))
     assert_array_equal(full.predict(X), large.predict(X))
 
@@ -181,16 +152,6 @@ def test_fit_with_bootstrap_gives_members_other_rows(fraction, table):
     assert model.score(X, y) > 0.8
     given = clone(model).fit(X[:120], y[:120], validation_data=(X[120:], y[120:]))
     assert all(len(m.held_out) == 30 for m in given.members_)
-
-
-def test_fit_shares_programs_with_folds_and_seeds(table):
-    X, y = table
-    model = clone(REGRESSORS[0])
-    model.fit(X, y)
-    n_made = programs.n_made
-    cross_val_score(model.set_params(random_state=3), X[:149], y[:149], cv=5)
-    # 119 or 120 rows instead of 150: one other step of the ladder at most.
-    assert programs.n_made <= n_made + 1
 
 
 def test_fit_takes_weights_for_repeats_of_rows(table):
@@ -214,10 +175,8 @@ def test_fit_does_not_divide_groups(table):
     assert all(len(m.held_out) == 30 for m in model.members_)  # two groups of 15
     # Groups of very different size lose no rows: the members share one split.
     uneven = np.r_[np.zeros(120, int), np.arange(1, 31)]
-    for seed in range(3):
-        model = clone(REGRESSORS[0]).set_params(random_state=seed, epochs=2)
-        held_out = model.fit(X, y, groups=uneven).members_[0].held_out
-        assert len(held_out) in (6, 125)  # six groups of 31, with the large one or without
+    model = clone(REGRESSORS[0]).set_params(epochs=2).fit(X, y, groups=uneven)
+    assert len(model.members_[0].held_out) in (6, 125)  # six groups of 31, or with the large one
     with pytest.raises(ValueError, match=r"`groups` must have shape \(150,\)"):
         clone(REGRESSORS[0]).fit(X, y, groups=groups[:9])
 
@@ -260,9 +219,6 @@ def test_fit_multiplies_weights_of_classes_and_rows(estimator, classes):
     assert of_rows.predict_proba(X)[:, 2].mean() > 0.02 + plain.predict_proba(X)[:, 2].mean()
 
 
-# Hyper deep ensembles -------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_hyper_deep_ensemble_searches_then_stratifies(table):
     X, y = table
@@ -278,6 +234,12 @@ def test_hyper_deep_ensemble_searches_then_stratifies(table):
     # Every setting is trained again with the same seeds.
     seeds = {member.seed for member in model.members_}
     assert len(seeds) <= 2
+    # With all rows, networks go on from where they were.
+    longer = clone(model).set_params(refit=True).fit(X, y)
+    assert longer.member_settings_ == model.member_settings_
+    for a, b in zip(model.members_, longer.members_):
+        assert not np.array_equal(a.weights, b.weights)
+        assert_array_equal(a.held_out, b.held_out)
 
 
 def test_hyper_deep_ensemble_regularises_as_it_says(table):
@@ -287,20 +249,6 @@ def test_hyper_deep_ensemble_regularises_as_it_says(table):
     weak = clone(base).set_params(l2_range=(1e-9, 1.1e-9)).fit(X, y)
     norm = [np.square(m.members_[0].weights).sum() for m in (strong, weak)]
     assert norm[0] < 0.5 * norm[1]
-
-
-@pytest.mark.slow
-def test_hyper_deep_ensemble_goes_on_with_all_rows(table):
-    X, y = table
-    model = clone(REGRESSORS[1]).fit(X, y)
-    longer = clone(model).set_params(refit=True).fit(X, y)
-    assert longer.member_settings_ == model.member_settings_
-    for a, b in zip(model.members_, longer.members_):
-        assert not np.array_equal(a.weights, b.weights)
-        assert_array_equal(a.held_out, b.held_out)
-
-
-# MC dropout -----------------------------------------------------------------------------
 
 
 def test_mc_dropout_passes_are_the_papers_masks(table):
@@ -332,9 +280,6 @@ def test_mc_dropout_with_more_dropout_is_less_certain(table):
         for rate in (0.0, 0.05, 0.4)
     ]
     assert stds[0].max() < 1e-12 and stds[0].mean() < stds[1].mean() < stds[2].mean()
-
-
-# Networks of the user's own, and what goes wrong -----------------------------------------
 
 
 def sequential(*hidden):
@@ -474,25 +419,6 @@ def test_fit_shares_programs_of_networks_without_a_plan(table):
     n_made = programs.n_made
     clone(model).set_params(random_state=5).fit(X, y)
     assert programs.n_made == n_made
-
-
-def test_fit_keeps_what_frozen_layers_hold(table):
-    def network(input_shape, n_outputs):
-        frozen = layers.Dense(4, use_bias=False)
-        model = keras.Sequential([keras.Input(input_shape), frozen, layers.Dense(n_outputs)])
-        frozen.set_weights([np.eye(4)])
-        frozen.trainable = False
-        return model
-
-    model = clone(REGRESSORS[0]).set_params(network=network, epochs=2).fit(*table)
-    assert_array_equal(model.members_[1].state[0], np.eye(4))
-
-
-@pytest.mark.slow
-def test_load_predicts_without_a_backend(table, tmp_path):
-    X, y = table
-    models = [clone(REGRESSORS[0]).fit(X, y), clone(CLASSIFIERS[2]).fit(X, y > 100)]
-    assert_predicts_without_a_backend([(model, X) for model in models], tmp_path)
 
 
 @pytest.mark.parametrize("estimator", [REGRESSORS[1], CLASSIFIERS[1]], ids=name)

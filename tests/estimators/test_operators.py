@@ -20,6 +20,7 @@ from operators import (
     assert_exact_gradients,
     assert_predicts_between_query_points,
     build,
+    first_draw,
     inputs,
     operator_of_keras,
     predict_draws,
@@ -75,9 +76,6 @@ def wave(kind, n=40):
     steps = {"conditioned": 400, "epinet": 500, "ensemble": 400}[kind]
     settings = {**WAVE_SETTINGS, "noise_std": 0.0, "training__steps": steps}
     return small(kind, **settings).fit(u, waves(u))
-
-
-# Predictions -----------------------------------------------------------------------------
 
 
 def test_fit_predicts_new_functions_between_query_points(kind):
@@ -176,13 +174,6 @@ def test_predict_has_the_shape_of_y(kind, shape, loss):
     assert_allclose(quantiles[:, [0, 2]], interval)
 
 
-def test_fit_with_equal_seeds_gives_equal_bits(kind):
-    first, again, other = (fit_small(kind, random_state=k) for k in (3, 3, 4))
-    for part, same in zip(first.predict(FURTHER, True), again.predict(FURTHER, True)):
-        assert_array_equal(part, same)
-    assert abs(first.predict(FURTHER) - other.predict(FURTHER)).max() > 0
-
-
 def test_fit_takes_functions_without_weight_for_absent(kind):
     weight = np.array([1, 1, 0, 1, 1, 0.0])
     odd = np.where(weight[:, None] > 0, VALUES, 1e6)
@@ -190,11 +181,6 @@ def test_fit_takes_functions_without_weight_for_absent(kind):
     absent = small(kind).fit(INPUTS[weight > 0], VALUES[weight > 0])
     for part, same in zip(weightless.predict(INPUTS, True), absent.predict(INPUTS, True)):
         assert_array_equal(part, same)
-
-
-def test_predict_does_not_depend_on_other_rows(kind):
-    alone = np.concatenate([wave(kind).predict(row[None], True)[1] for row in NEAR])
-    assert_allclose(std_of(wave(kind), NEAR), alone, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", slow_after(1, ["epinet", "ensemble"]))
@@ -208,8 +194,6 @@ def test_fit_trains_a_network_of_ones_own(kind):
     # Equal keys whatever Keras has called the layers.
     assert model.posterior_fn(8, 0).key == again.posterior_fn(8, 0).key
 
-
-# Posteriors ------------------------------------------------------------------------------
 
 CHANGES = {
     "functions": ({}, (4,)),
@@ -267,8 +251,6 @@ def test_posterior_fn_has_exact_gradients(kind, jit):
     assert_exact_gradients(wave(kind).posterior_fn(8, random_state=0), NEAR[:5], jit)
 
 
-# Refusals --------------------------------------------------------------------------------
-
 NAN = np.where(VALUES > 0.5, np.nan, VALUES)
 REFUSALS = [
     # What Y, query points or numbers cannot be.
@@ -278,12 +260,9 @@ REFUSALS = [
     ({"query_points": np.zeros((4, 1, 1))}, VALUES, "must have shape \\(q, d_y\\)"),
     ({"query_points": list("abcd")}, VALUES, "could not convert string"),
     ({"query_points": []}, VALUES, "0 sample"),
-    ({}, NAN, "y contains NaN"),
     ({}, NAN[..., None], "y contains NaN"),
     ({}, VALUES[..., None, None], r"Y must have shape .* Got \(6, 4, 1, 1\)"),
-    ({}, np.full((6, 4), "a"), "Got the label .a."),
     ({}, np.full((6, 4, 1), "a"), "Got the label .a."),
-    ({}, VALUES[:4], "inconsistent numbers of samples"),
     ({}, np.zeros((6, 0, 2)), "0 feature"),
     ({}, 1e300 * VALUES, "overflows"),
     ({"noise_std": -1.0}, VALUES, "'noise_std' parameter"),
@@ -304,7 +283,6 @@ REFUSALS = [
     # Contradictions: what would have no effect is refused.
     ({"loss": "nll", "output_map": "decaying"}, VALUES, "takes no output_map"),
     ({"loss": "nll", "noise_std": 0.1}, VALUES, "loss='nll' learns the noise: leave `noise_std`"),
-    ({"epochs": 3}, VALUES, "`epochs` and the `steps` of `training` both"),
     ({"batch_over": "functions"}, VALUES, "give a `batch_size`"),
     ({"training__l2": 0.1}, VALUES, "`training` must only have settings that this .* Got l2"),
     (
@@ -369,22 +347,6 @@ def test_fit_refuses_by_kind(kind, changes, message):
         fit_small(kind, **changes)
 
 
-@pytest.mark.parametrize(
-    ("X", "weight", "message"),
-    [
-        (INPUTS[:, 0], None, "Expected 2D array"),
-        (INPUTS * np.nan, None, "X contains NaN"),
-        (np.full((6, 1), "a"), None, "could not convert string"),
-        (INPUTS, np.zeros(6), "non-zero|All are 0"),
-        (INPUTS, -np.ones(6), "Negative"),
-    ],
-    ids=["one axis", "nan", "strings", "no weight", "negative weight"],
-)
-def test_fit_refuses_inputs_and_weights(X, weight, message):
-    with pytest.raises(ValueError, match=message):
-        small("ensemble").fit(X, VALUES, weight)
-
-
 def test_predict_refuses(kind):
     model = fit_small(kind)
     with pytest.raises(NotFittedError):
@@ -414,13 +376,11 @@ def test_predict_refuses(kind):
         model.fitted_.to_keras()
 
 
+@pytest.mark.parametrize("kind", slow_after(2, ["epinet", "ensemble", "conditioned"]))
 def test_fit_reports_networks_that_diverge(kind):
     what = "The network" if kind == "epinet" else "All 5 networks"
     with pytest.raises(FloatingPointError, match=f"{what} diverged"):
         fit_small(kind, learning_rate=1e30, training__clip_norm=None, training__steps=50)
-
-
-# Noise -----------------------------------------------------------------------------------
 
 
 def noisy_line(n=150, noise=0.3, seed=0):
@@ -484,8 +444,10 @@ def test_fit_learns_noise_and_scale_from_functions_left_out(kind):
     assert nll < of_noise + 0.2
     parts = model.predict_uncertainty(T)
     assert (parts.epistemic > 0).all() and (parts.aleatoric > 0).all()
-    draws = model.posterior_fn(16, random_state=0)(T)  # without noise
+    draws = model.fitted_.posterior_of(model.fitted_.draws.index)(T)  # without noise
     assert draws.std(axis=0).mean() < 0.7 * std.mean()
+    assert_allclose(draws.mean(axis=0), parts.mean, atol=1e-9)
+    assert_allclose(draws.std(axis=0), parts.epistemic, rtol=1e-7, atol=1e-9)
 
 
 def test_fit_stops_members_after_a_quarter_of_the_epochs_without_a_better_one():
@@ -508,15 +470,6 @@ def test_fit_to_rows_without_noise_learns_hardly_any(kind):
     assert 0.3 < np.sqrt(np.mean((error / std) ** 2)) < 3
 
 
-def test_posterior_fn_has_the_learnt_scale_of_predictions(kind):
-    X, y = noisy_line(60)
-    model = line_model(kind, training__steps=50).fit(X, y)
-    draws = model.fitted_.posterior_of(model.fitted_.draws.index)(X)
-    parts = model.predict_uncertainty(X)
-    assert_allclose(draws.mean(axis=0), parts.mean, atol=1e-9)
-    assert_allclose(draws.std(axis=0), parts.epistemic, rtol=1e-7, atol=1e-9)
-
-
 @pytest.mark.parametrize("kind", slow_after(1, KINDS))
 def test_fit_without_query_points_learns_the_noise_of_each_column(kind):
     rng = np.random.default_rng(0)
@@ -528,18 +481,18 @@ def test_fit_without_query_points_learns_the_noise_of_each_column(kind):
     assert_allclose(model.noise_std_[:, 0], [0.05, 50], rtol=0.5)
 
 
+class Planned(Exception):
+    """Raised with the first job of a fit."""
+
+
 def test_fit_leaves_each_function_out_once(monkeypatch):
+    def end(job, data, **options):
+        raise Planned(job)
 
-    caught, train = [], skuq.training.train
-
-    def spy(job, data, **options):
-        caught.append(job.splits)
-        return train(job, data, **options)
-
-    monkeypatch.setattr(skuq.training, "train", spy)
-    X, y = noisy_line(33)
-    line_model("ensemble", n_members=5, training__steps=5).fit(X, y)
-    (splits,) = caught
+    monkeypatch.setattr(skuq.training, "train", end)
+    with pytest.raises(Planned) as planned:
+        line_model("ensemble", n_members=5).fit(*noisy_line(33))
+    splits = planned.value.args[0].splits
     assert len({len(train) for train, _ in splits}) == len({len(valid) for _, valid in splits}) == 1
     left_out = [set(valid.tolist()) for _, valid in splits]
     assert sorted(row for part in left_out for row in part) == list(range(33))
@@ -636,15 +589,80 @@ def test_fit_of_few_functions_or_an_epinet_has_the_papers_scale():
         assert_array_equal(usual.epistemic, fixed.epistemic)
 
 
-@pytest.mark.slow
-def test_fit_learns_the_scale_anew_in_a_warm_start(monkeypatch):
-    # With more functions than before, whatever their number, the scale is learnt again.
-    monkeypatch.setattr("skuq.estimators._operators._conditioned._MOST_GROWTH", 1)
-    monkeypatch.setattr("skuq.estimators._operators._conditioned._SCALE_STEPS", 600)
-    X, T = (np.random.default_rng(k).random((n, 2)) for k, n in enumerate((40, 300)))
-    y = bumps(X, 1)
-    model = bumps_model(warm_start=True).fit(X, y)
-    first = model.predict(T, return_std=True)[1]
-    mean, std = model.set_params(training__steps=5).fit(X, y).predict(T, return_std=True)
-    assert np.sqrt(np.mean(((mean - bumps(T, 1)) / std) ** 2)) < 2
-    assert 0.3 < std.mean() / first.mean() < 3  # 6 after as few steps as the warm start takes
+def test_predict_gives_moments_of_the_members():
+    model = wave("ensemble")
+    targets, rows = model.fitted_.targets, model.fitted_.inputs.transform(FAR)
+    means = np.stack([predict_draws(member, rows)[0] for member in model.members_])
+    means = means.reshape(5, 30, 12) * targets.scale_[0] + targets.mean_[0]
+    mean, std = model.predict(FAR, return_std=True)
+    assert_allclose(mean, means.mean(axis=0), atol=1e-12)
+    assert_allclose(std, means.std(axis=0), atol=1e-12)
+    draws = model.sample_y(FAR, 50, random_state=0)
+    nearest = np.abs(np.moveaxis(draws, -1, 0)[:, None] - means).max(axis=(2, 3)).argmin(axis=1)
+    assert_array_equal(np.moveaxis(draws, -1, 0), means[nearest])  # a draw is one member
+    assert len(set(nearest)) == 5
+
+
+def test_fit_freezes_priors_of_each_member_alone():
+    model = fit_small("ensemble")
+    for member in model.members_:
+        weights, prior = first_draw(member.network, member.seed)
+        assert len(prior) == len(member.state)
+        for before, after in zip(prior, member.state):
+            assert_array_equal(before, after)
+        assert abs(member.weights - weights).max() > 1e-3
+    kernels = [member.state[0] for member in model.members_]
+    assert abs(kernels[0] - kernels[1]).max() > 0.01
+
+
+def test_fit_without_prior_freezes_nothing():
+    model = fit_small("ensemble", prior_scale=0.0)
+    assert all(len(member.state) == 0 for member in model.members_)
+    assert (std_of(model, INPUTS) > 0).all()
+    assert model.n_parameters_ == 5 * len(model.members_[0].weights)
+
+
+@pytest.mark.parametrize("batch", [{"batch_size": 2, "batch_over": "functions"}, {}])
+def test_fit_with_subsample_gives_members_whole_functions_of_their_own(monkeypatch, batch):
+    def end(job, data, **options):
+        raise Planned(job)
+
+    monkeypatch.setattr(skuq.training, "train", end)
+    with pytest.raises(Planned) as planned:
+        fit_small("ensemble", subsample=0.5, **batch)
+    (job,) = planned.value.args
+    seen = []
+    for rows, valid in job.splits:
+        assert valid is None and len(rows) == 12
+        functions = rows.reshape(3, 4)
+        assert_array_equal(functions % 4, np.broadcast_to(np.arange(4), (3, 4)))
+        assert len(set(functions[:, 0])) == 3
+        seen.append(tuple(sorted(functions[:, 0])))
+    assert len(set(seen)) > 1
+    if batch:
+        order = job.permutations[0](12).reshape(3, 4)
+        assert_array_equal(order % 4, np.broadcast_to(np.arange(4), (3, 4)))
+        assert_array_equal(np.sort(order, axis=None), np.arange(12))
+
+
+def test_fit_leaves_members_out_that_diverge(monkeypatch):
+    train = skuq.training.train
+
+    def with_a_wild_one(*arguments, **options):
+        members = train(*arguments, **options)
+        return [FloatingPointError("diverged"), *members[1:]]
+
+    monkeypatch.setattr(skuq.training, "train", with_a_wild_one)
+    with pytest.warns(UserWarning, match="1 of 5 networks diverged"):
+        model = fit_small("ensemble")
+    assert len(model.members_) == 4 and model.posterior_fn().n_draws == 4
+    assert np.isfinite(std_of(model, FURTHER)).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "largest"), [({"n_members": 1}, 1e-6), ({"subsample": 0.01}, np.inf)], ids=str
+)
+def test_predict_is_never_certain(changes, largest):
+    """One member has hardly any uncertainty; the smallest subsample is one function."""
+    std = std_of(fit_small("ensemble", **changes), FURTHER)
+    assert (std > 0).all() and (std < largest).all()

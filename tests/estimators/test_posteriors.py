@@ -4,7 +4,6 @@ import pickle
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -290,10 +289,6 @@ def test_posterior_fn_of_networks_without_a_plan_is_in_numpy_only(table, elsewhe
     assert posterior.key is None and posterior.n_draws == 2
     assert_array_equal(posterior(elsewhere), model.predict_distribution(elsewhere).loc)
     assert_array_equal(pickle.loads(pickle.dumps(posterior))(elsewhere), posterior(elsewhere))
-    X, y = table
-    frame = pd.DataFrame(X, columns=["a", "b"])
-    named = without_far(clone(model).set_params(preprocess=None).fit(frame, y))
-    assert_array_equal(named.posterior_fn()(elsewhere), posterior(elsewhere))
 
 
 def test_posterior_fn_clips_far_inputs_as_predictions_do(fitted):
@@ -311,15 +306,3 @@ def test_posterior_fn_refuses(fitted):
         fitted("nomu").posterior_fn(0)
     with pytest.raises(ValueError, match="at least 2"):
         fitted("nomu").posterior_fn(1)
-
-
-def test_posterior_fn_of_images(tiny_space):
-    class Flat(type(tiny_space)):
-        takes_images = False  # but flat rows of them
-
-    images = np.random.default_rng(0).normal(size=(40, 3, 3, 1))
-    y = images.mean(axis=(1, 2, 3))
-    model = NESRegressor(2, n_members=2, epochs=2, space=Flat(), random_state=0)
-    posterior = model.fit(images, y).posterior_fn()
-    draws = posterior(images.reshape(40, 9))
-    assert_allclose(draws.mean(axis=0), model.predict(images), rtol=1e-5)
