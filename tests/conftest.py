@@ -76,6 +76,26 @@ def trials_of_one_job_run_here():
         yield
 
 
+class Planned(BaseException):
+    """Raised with what a fit is about to train."""
+
+
+@pytest.fixture
+def plan(monkeypatch):
+    """Return the jobs and the data that a fit is about to train, where it ends."""
+
+    def end(jobs, data, **options):
+        raise Planned(jobs if isinstance(jobs, list) else [jobs], data)
+
+    def plan_of(model, *arguments, **given):
+        with monkeypatch.context() as patch, pytest.raises(Planned) as planned:
+            patch.setattr("skuq.training.train", end)
+            model.fit(*arguments, **given)
+        return planned.value.args
+
+    return plan_of
+
+
 @pytest.fixture(scope="session")
 def tiny_space():
     return TinySpace()

@@ -34,7 +34,6 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression
 from tiers import slow_after
 
-import skuq.training
 from skuq import NEONRegressor
 from skuq.backend import keras, ops
 
@@ -86,27 +85,12 @@ def test_predict_takes_the_query_points_of_fit_by_default(wave):
     assert_allclose(one[:, 0], wave.predict(NEAR)[:, 3], atol=1e-12)
 
 
-class _Trained(Exception):
-    """Carries what would have been trained."""
-
-
-def trained(monkeypatch, model, X, Y):
-    """Network, recipe and data of a fit, without training."""
-
-    def instead(job, data, **options):
-        raise _Trained(job.network, job.recipe, data)
-
-    monkeypatch.setattr(skuq.training, "train", instead)
-    with pytest.raises(_Trained) as caught:
-        model.fit(X, Y)
-    return caught.value.args
-
-
-def trained_on(monkeypatch, model, n=2, d_u=4, q=3, d_y=2, m=1):
-    """The same of n random functions."""
+def job_of(plan, model, n=2, d_u=4, q=3, d_y=2, m=1):
+    """The first training of a fit to n random functions."""
     rng = np.random.default_rng(0)
     model.query_points = rng.uniform(size=(q, d_y))
-    return trained(monkeypatch, model, rng.normal(size=(n, d_u)), rng.normal(size=(n, q, m)))
+    ((job,), _) = plan(model, rng.normal(size=(n, d_u)), rng.normal(size=(n, q, m)))
+    return job
 
 
 @pytest.mark.parametrize(
@@ -120,11 +104,9 @@ def trained_on(monkeypatch, model, n=2, d_u=4, q=3, d_y=2, m=1):
         ("interferometer", {"network__encoder_units": (64,) * 4}, {"m": 16}, 185_232),
     ],
 )
-def test_from_paper_has_the_papers_numbers_of_parameters(
-    monkeypatch, name, changes, sizes, n_parameters
-):
-    network, _, _ = trained_on(monkeypatch, NEONRegressor.from_paper(name, **changes), **sizes)
-    assert len(first_draw(network, 0)[0]) == n_parameters
+def test_from_paper_has_the_papers_numbers_of_parameters(plan, name, changes, sizes, n_parameters):
+    job = job_of(plan, NEONRegressor.from_paper(name, **changes), **sizes)
+    assert len(first_draw(job.network, 0)[0]) == n_parameters
 
 
 @pytest.mark.parametrize(
@@ -143,9 +125,9 @@ def test_from_paper_has_the_papers_numbers_of_parameters(
         ("cell_towers", 170, 14_400, (0.0125, 0.025, 0.5125), (0.5, 1, (1 + 0.375) / 2)),
     ],
 )
-def test_from_paper_has_the_papers_steps_and_rates(monkeypatch, name, n, n_steps, shares, rates):
+def test_from_paper_has_the_papers_steps_and_rates(plan, name, n, n_steps, shares, rates):
     model = NEONRegressor.from_paper(name, batch_size=None)  # a batch an epoch
-    _, recipe, _ = trained_on(monkeypatch, model, n=n)
+    recipe = job_of(plan, model, n=n).recipe
     assert recipe.epochs == n_steps and recipe.epsilon == model.training.epsilon
     factors = recipe.rate_factors(0, n_steps, n_steps)
     assert factors.max() == pytest.approx(1, rel=1e-3)
@@ -204,8 +186,8 @@ def test_fit_gives_columns_scales_of_their_own_on_request():
         ({"batch_size": 1000}, 1000, 100),
     ],
 )
-def test_fit_takes_whole_epochs_of_steps(monkeypatch, changes, batch_size, epochs):
-    _, recipe, _ = trained_on(monkeypatch, small(training__steps=100, **changes), n=10, q=12)
+def test_fit_takes_whole_epochs_of_steps(plan, changes, batch_size, epochs):
+    recipe = job_of(plan, small(training__steps=100, **changes), n=10, q=12).recipe
     assert (recipe.batch_size, recipe.epochs) == (batch_size, epochs)
 
 
@@ -230,9 +212,9 @@ def test_function_targets_weigh_functions_by_their_size():
     assert_allclose(pairs / pairs.mean(), expected / expected.mean(), rtol=1e-5)
 
 
-def test_fit_takes_relative_errors_of_functions_and_not_of_single_numbers(monkeypatch):
+def test_fit_takes_relative_errors_of_functions_and_not_of_single_numbers(plan):
     def weights(Y, **changes):
-        return trained(monkeypatch, small(query_points=None, **changes), INPUTS, Y)[2].weight
+        return plan(small(query_points=None, **changes), INPUTS, Y)[1].weight
 
     assert np.ptp(weights(VALUES[:, 3])) == 0
     assert np.ptp(weights(VALUES, loss="squared")) == 0

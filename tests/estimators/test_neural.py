@@ -144,14 +144,17 @@ def test_fit_without_validation_trains_on_everything(table):
 
 
 @pytest.mark.parametrize("fraction", [0.2, None])
-def test_fit_with_bootstrap_gives_members_other_rows(fraction, table):
+def test_fit_with_bootstrap_gives_members_other_rows(fraction, table, plan):
     X, y = table
-    plain = clone(REGRESSORS[0]).set_params(validation=fraction)
-    model = clone(plain).set_params(bootstrap=True).fit(X, y)
-    assert not np.array_equal(model.members_[0].weights, plain.fit(X, y).members_[0].weights)
-    assert model.score(X, y) > 0.8
-    given = clone(model).fit(X[:120], y[:120], validation_data=(X[120:], y[120:]))
-    assert all(len(m.held_out) == 30 for m in given.members_)
+    model = clone(REGRESSORS[0]).set_params(validation=fraction, bootstrap=True)
+    (job,), _ = plan(model, X, y)
+    n = 120 if fraction else 150
+    for rows, valid in job.splits:
+        assert len(rows) == n and len(set(rows)) < 0.8 * n  # 0.63 are expected
+        assert valid is None or not set(rows) & set(valid)
+    assert len({tuple(rows) for rows, _ in job.splits}) == 3
+    (job,), data = plan(model, X[:120], y[:120], validation_data=(X[120:], y[120:]))
+    assert len(data.x_valid) == 30 and all(len(rows) == 120 for rows, _ in job.splits)
 
 
 def test_fit_takes_weights_for_repeats_of_rows(table):
@@ -168,15 +171,15 @@ def test_fit_takes_weights_for_repeats_of_rows(table):
     assert_array_equal(again.predict(X), weighted.predict(X))
 
 
-def test_fit_does_not_divide_groups(table):
+def test_fit_does_not_divide_groups(table, plan):
     X, y = table
     groups = np.repeat(np.arange(10), 15)
-    model = clone(REGRESSORS[0]).fit(X, y, groups=groups)
-    assert all(len(m.held_out) == 30 for m in model.members_)  # two groups of 15
+    _, data = plan(clone(REGRESSORS[0]), X, 1.0 * groups, groups=groups)
+    assert len(data.y_valid) == 30 and len(np.unique(data.y_valid)) == 2  # two groups of 15
     # Groups of very different size lose no rows: the members share one split.
     uneven = np.r_[np.zeros(120, int), np.arange(1, 31)]
-    model = clone(REGRESSORS[0]).set_params(epochs=2).fit(X, y, groups=uneven)
-    assert len(model.members_[0].held_out) in (6, 125)  # six groups of 31, or with the large one
+    _, data = plan(clone(REGRESSORS[0]), X, y, groups=uneven)
+    assert len(data.x_valid) in (6, 125)  # six groups of 31, or with the large one
     with pytest.raises(ValueError, match=r"`groups` must have shape \(150,\)"):
         clone(REGRESSORS[0]).fit(X, y, groups=groups[:9])
 
@@ -383,12 +386,11 @@ def test_fit_refuses(estimator, settings, message, table, classes):
         clone(estimator).set_params(**settings).fit(*data)
 
 
-def test_set_params_reaches_into_settings(table):
-    model = DeepEnsembleRegressor(2, epochs=2, random_state=0)
-    model.set_params(network__hidden_units=4, training__schedule="cosine").fit(*table)
-    assert len(model.members_[0].weights) == 5 * 4 + 5 * 2
-    constant = clone(model).set_params(training__schedule="constant").fit(*table)
-    assert not np.array_equal(model.members_[0].weights, constant.members_[0].weights)
+def test_set_params_reaches_into_settings(table, plan):
+    model = DeepEnsembleRegressor(2)
+    model.set_params(network__hidden_units=4, training__schedule="cosine")
+    (job,), _ = plan(model, *table)
+    assert '"units": 4' in job.network and job.recipe.schedule == "cosine"
 
 
 def test_fit_shows_progress(table, capsys):

@@ -361,26 +361,6 @@ def test_refine_lets_the_mean_meet_its_rows(sizes, table):
     assert std_of(refined, X).mean() < 0.1 * std_of(refined, 1.5 * X).mean()
 
 
-class Planned(Exception):
-    """Raised with the template and the recipes of the first training."""
-
-
-@pytest.fixture
-def plan(monkeypatch):
-    """The template and the recipes of the first training of a fit, which ends there."""
-
-    def end(job, data, **options):
-        raise Planned(template_of(job.network).model, job.recipes)
-
-    def plan_of(model, X, y):
-        monkeypatch.setattr(skuq.training, "train", end)
-        with pytest.raises(Planned) as planned:
-            model.fit(X, y)
-        return planned.value.args
-
-    return plan_of
-
-
 @pytest.mark.parametrize(
     ("n", "changes", "expected"),
     [
@@ -395,11 +375,12 @@ def plan(monkeypatch):
     ],
 )
 def test_nomu_networks_and_rates_follow_the_number_of_rows(n, changes, expected, wave, plan):
-    template, recipes = plan(nomu(**NUMBERS, **changes), wave[0][:n], wave[1][:n])
+    (job,), _ = plan(nomu(**NUMBERS, **changes), wave[0][:n], wave[1][:n])
+    template, recipe = template_of(job.network).model, job.recipes[0]
     for part, l2 in (("mean", NOMULoss().l2), ("side", NOMULoss().side_l2)):
         layers = [layer for layer in template.layers if layer.name.startswith(f"{part}_hidden")]
         units = [layer.units for layer in layers]
-        assert (units, recipes[0].schedule, recipes[0].epochs) == expected
+        assert (units, recipe.schedule, recipe.epochs) == expected
         assert [layer.kernel_regularizer.l2 for layer in layers] == pytest.approx([l2] * len(units))
 
 
@@ -1142,8 +1123,8 @@ EARLY = {
     ],
 )
 def test_early_stopping_patience_begins_at_a_hundred_rows(n, changes, expected, long_table, plan):
-    _, recipes = plan(nomu(epochs=1000, **changes), *(part[:n] for part in long_table))
-    assert {recipe.early_stopping_patience for recipe in recipes} == {expected}
+    (job,), _ = plan(nomu(epochs=1000, **changes), *(part[:n] for part in long_table))
+    assert {recipe.early_stopping_patience for recipe in job.recipes} == {expected}
 
 
 def test_early_stopping_patience_watches_the_rows_held_out(long_table):

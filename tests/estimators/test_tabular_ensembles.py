@@ -390,16 +390,10 @@ def test_fit_trains_members_of_each_kind_in_turn(classes, monkeypatch, settings,
     assert_allclose(model.predict_proba(X).sum(axis=1), 1)
 
 
-def test_fit_gives_members_of_all_kinds_the_same_splits(classes, monkeypatch):
+def test_fit_gives_members_of_all_kinds_the_same_splits(classes, plan):
     """Also where kinds have different numbers of members."""
-    train, given = training.train, []
-
-    def noted(jobs, data, **settings):
-        given.extend(job.splits for job in jobs)
-        return train(jobs, data, **settings)
-
-    monkeypatch.setattr(training, "train", noted)
-    TabularEnsembleClassifier(**{**ONE_FORM, "epochs": 1}, n_members=3).fit(*classes)
+    jobs, _ = plan(TabularEnsembleClassifier(**ONE_FORM, n_members=3), *classes)
+    given = [job.splits for job in jobs]
     assert [len(splits) for splits in given] == [2, 1]
     for splits in given[1:]:
         assert_array_equal(splits[0][1], given[0][0][1])
@@ -442,12 +436,13 @@ def test_fit_leaves_out_members_that_diverge(classes, monkeypatch, n_lost, weigh
 
 
 @pytest.mark.parametrize(("validation", "n"), [("auto", 10), (0.3, 48)])
-def test_fit_validates_on_some_rows_of_large_tables(table, monkeypatch, validation, n):
-    settings = {**REGRESSOR, "n_members": 1, "epochs": 1, "validation": validation}
-    model = TabularEnsembleRegressor(**settings).fit(*table)
-    assert len(model.members_[0].held_out) == (16 if validation == "auto" else 48)
+def test_fit_validates_on_some_rows_of_large_tables(table, monkeypatch, plan, validation, n):
+    model = TabularEnsembleRegressor(**{**REGRESSOR, "n_members": 1, "validation": validation})
+    ((_, valid),) = plan(model, *table)[0][0].splits
+    assert len(valid) == (16 if validation == "auto" else 48)
     monkeypatch.setattr(f"{MODULE}._MOST_VALIDATION_ROWS", 10)  # instead of 10,000
-    assert len(model.fit(*table).members_[0].held_out) == n
+    ((_, valid),) = plan(model, *table)[0][0].splits
+    assert len(valid) == n
 
 
 def test_wide_tables_of_low_rank_start_from_ridge_regression():
@@ -466,7 +461,8 @@ def test_wide_tables_of_low_rank_start_from_ridge_regression():
     assert "Unclip" not in model.members_[0].network
 
 
-@pytest.mark.parametrize("kind", [TabularEnsembleClassifier, DeepEnsembleRegressor])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [DeepEnsembleRegressor, TabularEnsembleClassifier])
 def test_fit_ends_after_its_limit_of_time(table, kind):
     X, y = table[0], table[1] > 100
     model = kind(2, epochs=10**6, max_time=1e-3, random_state=0).fit(X, y)
@@ -571,21 +567,17 @@ def test_fit_embeds_columns_of_codes(frame):
     assert not plain.preprocessor_.code_columns_
 
 
-def test_fit_takes_the_recipe_of_the_network(frame):
+def test_fit_takes_the_recipe_of_the_network(frame, plan):
     X, y = frame
-
-    def first_rate(model):
-        return model.fit(X, y).members_[0].history["learning_rate"][0]
-
-    settings = {**TWO, "epochs": 2}
-    tabular = TabularEnsembleRegressor(**settings, loss="crps")
-    assert first_rate(tabular) == pytest.approx(0.1)
-    assert first_rate(DeepEnsembleRegressor(1, network=MLP(4), epochs=2)) == pytest.approx(0.01)
-    given = TabularEnsembleRegressor(**settings, loss="crps", learning_rate=0.02)
-    assert first_rate(given) == pytest.approx(0.02)
-    classifier = TabularEnsembleClassifier(**{**settings, "n_members": 1}).fit(X, y > 0)
-    assert "Dropout" in classifier.members_[0].network
-    assert "Dropout" not in tabular.members_[0].network
+    for model, targets, rate, drops in (
+        (TabularEnsembleRegressor(**ONE_KIND), y, 0.1, False),
+        (TabularEnsembleRegressor(**ONE_KIND, learning_rate=0.02), y, 0.02, False),
+        (DeepEnsembleRegressor(1, network=MLP(4)), y, 0.01, False),
+        (TabularEnsembleClassifier(**TWO), y > 0, 0.1, True),
+    ):
+        for job in plan(model, X, targets)[0]:
+            assert {recipe.learning_rate for recipe in job.recipes} == {rate}
+            assert ("Dropout" in job.network) == drops
 
 
 @pytest.mark.parametrize(
