@@ -71,8 +71,8 @@ class FarArrays(NamedTuple):
     decorrelation: Any  # (d, d)
     rows: Any  # (d + 1, R), extended
     joint_rows: Any  # (d + 1, R), extended
-    low: Any  # (d,), scaled
-    high: Any  # (d,), scaled
+    low: Any  # (d,), ends of the scaled rows
+    high: Any  # (d,)
     mean: Any  # (m,) of the process
     alpha: Any  # (G, m), inverse covariance times y
     whitening: Any  # (G, G), transposed inverse of the Cholesky factor of the covariance
@@ -134,8 +134,6 @@ class FarUncertainty:
         Matrix that makes standardised rows uncorrelated; their distances are Mahalanobis distances.
     rows, joint_rows : ndarray of shape (R, d)
         Scaled and decorrelated reference rows; the first G of them are those of the process.
-    low, high : ndarray of shape (d,)
-        Ends of the scaled training rows.
     y : ndarray of shape (G, m)
         Standardised targets of the process, or indicators of the classes.
     mean : ndarray of shape (m,)
@@ -166,8 +164,6 @@ class FarUncertainty:
     decorrelation: np.ndarray
     rows: np.ndarray
     joint_rows: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
     y: np.ndarray
     mean: np.ndarray
     near: float
@@ -197,8 +193,8 @@ class FarUncertainty:
             self.decorrelation,
             _extend(self.rows),
             _extend(self.joint_rows),
-            self.low,
-            self.high,
+            self.rows.min(axis=0),
+            self.rows.max(axis=0),
             self.mean,
             whitening @ (whitening.T @ (self.y - self.mean)),
             whitening,
@@ -266,7 +262,8 @@ class FarUncertainty:
         spread = np.zeros((2 * self.frequencies.shape[1], *mean.shape))
         for rows in _blocks(np.flatnonzero(far)):
             spread[:, rows] = far_spread(np, self.arrays, self.kernel, numbers[rows], mean[rows])
-        for rows in _blocks(np.flatnonzero(doubtful & ~far)):  # without the process, for speed
+        # Others do not need the process, for speed.
+        for rows in _blocks(np.flatnonzero(doubtful & ~far), _BLOCK_ROWS):
             z, _, unsure = _look(np, self.arrays, numbers[rows])
             spread[:, rows] = _waves(np, self.arrays, z, (unsure * self.arrays.doubt) ** 2)
         return spread
@@ -274,7 +271,7 @@ class FarUncertainty:
     def _find_far(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Find rows (n,) to which something may be added, and those that may be far."""
         found = np.zeros((2, len(numbers)), dtype=bool)
-        inverse_stds, slopes, decorrelation, *extended = self._single
+        inverse_stds, slopes, decorrelation, low, high, *extended = self._single
         for start in range(0, len(numbers), _BLOCK_ROWS):
             # In single precision, with room for its rounding: `far_spread` is exact.
             block = numbers[start : start + _BLOCK_ROWS].T
@@ -284,7 +281,10 @@ class FarUncertainty:
                 standardised *= inverse_stds
                 np.clip(standardised, -FARTHEST, FARTHEST, out=standardised)
                 z = np.vstack([standardised * slopes, np.ones_like(standardised[:1])])
-                far = _find_beyond(z, extended[0], self.near)
+                outside = np.maximum(np.maximum(low - z[:-1], z[:-1] - high), 0)
+                # The share of the distance that is outside is at most this.
+                share = np.minimum(np.einsum("ij,ij->j", outside, outside) / self.near**2, 1)
+                far = _find_beyond(z, extended[0], self.near * _near_factor(share))
                 np.matmul(decorrelation, standardised, out=z[:-1])
                 doubtful = _find_beyond(z, extended[1], self.joint_near[0])
                 further = _find_beyond(z[:, doubtful], extended[1], self.joint_near[1])
@@ -300,13 +300,15 @@ class FarUncertainty:
             self.inverse_stds[:, None],
             self.slopes[:, None],
             self.decorrelation.T,
+            self.arrays.low[:, None],
+            self.arrays.high[:, None],
             self.arrays.rows.T,
             self.arrays.joint_rows.T,
         )
         return [np.ascontiguousarray(array, dtype="f4") for array in arrays]
 
 
-def _find_beyond(z: np.ndarray, extended: np.ndarray, near: float) -> np.ndarray:
+def _find_beyond(z: np.ndarray, extended: np.ndarray, near: Any) -> np.ndarray:
     """List the columns of (z, 1), (d + 1, n), that may be farther than `near` from all rows."""
     squares = np.einsum("ij,ij->j", z[:-1], z[:-1])
     bound = near**2 - squares * (1 + 1e-5) - 1e-5 * extended[:, -1].max()
@@ -318,13 +320,18 @@ def _find_beyond(z: np.ndarray, extended: np.ndarray, near: float) -> np.ndarray
     return beyond
 
 
-def _blocks(rows: np.ndarray) -> list[np.ndarray]:
+def _blocks(rows: np.ndarray, size: int = _FAR_BLOCK_ROWS) -> list[np.ndarray]:
     """Divide rows into blocks of multiples of 16, the last row repeated.
 
     Products of matrices then round each row alike, whatever the other rows are.
     """
     rows = np.append(rows, np.repeat(rows[-1:], -len(rows) % 16))
-    return [rows[k : k + _FAR_BLOCK_ROWS] for k in range(0, len(rows), _FAR_BLOCK_ROWS)]
+    return [rows[k : k + size] for k in range(0, len(rows), size)]
+
+
+def _near_factor(share: Any) -> Any:
+    """Compute how far rows are near, by the share of the distance that is outside."""
+    return share * (1 - _NEAR_BETWEEN) + _NEAR_BETWEEN
 
 
 def _rise(xp: Any, distance: Any) -> Any:
@@ -376,8 +383,8 @@ def _process_at(xp: Any, arrays: FarArrays, kernel: str, z: Any) -> tuple[Any, A
     # Symbolic tensors of Keras stand to the left of arrays.
     outside = xp.maximum(-z + arrays.low, 0.0) + xp.maximum(z - arrays.high, 0.0)
     share = xp.minimum(xp.sum(outside**2, axis=1, keepdims=True) / (nearest + TINY), 1.0)
-    near = (share * (1 - _NEAR_BETWEEN) + _NEAR_BETWEEN) * near
-    return nearest, _rise(xp, xp.sqrt(nearest + TINY) / near), correlation, share
+    distance = xp.sqrt(nearest + TINY) / (_near_factor(share) * near)
+    return nearest, _rise(xp, distance), correlation, share
 
 
 def _unexplained(xp: Any, arrays: FarArrays, correlation: Any) -> Any:

@@ -124,8 +124,6 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
         decorrelation,
         z[references],
         decorrelated[references],
-        z.min(axis=0),
-        z.max(axis=0),
         y,
         mean,
         max(near, _SMALLEST_NEAR),

@@ -225,7 +225,7 @@ def process_of(z, y, kernel):
     """A process of scaled rows, of length 1 and with noise 0.1."""
     one = np.ones(y.shape[1])
     return FarUncertainty(
-        *(np.zeros(2), np.ones(2), np.ones(2), np.eye(2), z, z, z.min(axis=0), z.max(axis=0)),
+        *(np.zeros(2), np.ones(2), np.ones(2), np.eye(2), z, z),
         *(y, y.mean(axis=0), 0.1, np.ones(2), kernel, 1.0, 0.1, one, np.ones(2)),
         *(np.zeros((2, 4)), one),
     )
