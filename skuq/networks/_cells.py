@@ -285,6 +285,9 @@ _APPLY: dict[str, Callable] = {
 }
 
 
+_STEM_MULTIPLIER = 3  # channels of the stem, in units of those of the first cells
+
+
 def build_cell_network(
     genotype: Genotype,
     input_shape: tuple,
@@ -292,7 +295,6 @@ def build_cell_network(
     *,
     channels: int,
     n_cells: int,
-    stem_multiplier: int = 3,
 ):
     """Build the network that stacks a genotype's cells, as DARTS does for small images.
 
@@ -313,8 +315,6 @@ def build_cell_network(
         Number of channels of the operations in the first cells.
     n_cells : int
         Number of cells.
-    stem_multiplier : int, default=3
-        Channels of the stem, in units of `channels`.
 
     Returns
     -------
@@ -341,7 +341,7 @@ def build_cell_network(
     """
     check_image(input_shape)
     layers = CellLayers()
-    inputs, stem = image_stem(layers, input_shape, stem_multiplier * channels)
+    inputs, stem = image_stem(layers, input_shape, _STEM_MULTIPLIER * channels)
     before, last = stem, stem  # outputs of the two previous cells, which a cell reads
     halved = False  # whether `last` has half the resolution of `before`
     # A network of one or two cells keeps its first cell normal.
