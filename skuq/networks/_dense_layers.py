@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from skuq.networks._plan import make_plan
 from skuq.networks._plan_parts import ARRAYS, SLOPES, Namespace
 
 _GRAM_ENTRIES = 2**20  # of a part of the tangent kernel that is computed at once
@@ -236,16 +235,6 @@ class AppliedDense:
             # g multiplies value @ v.
             blocks.insert(0, (ones, (value @ weights[0]) * d))
         return d @ layer.kernel(weights).T, blocks
-
-
-def read_dense_layers(network: str) -> tuple[Dense, ...]:
-    """Read the layers of a Keras model, given as JSON, that is a chain of Dense layers."""
-    plan: Any = make_plan(network)
-    shapes = [plan.weights[node.weights[0]].shape for node in plan.nodes]
-    return tuple(
-        Dense(n_inputs, n_units, node.operation.activation)
-        for (n_inputs, n_units), node in zip(shapes, plan.nodes)
-    )
 
 
 def chain_derivatives(

@@ -24,7 +24,7 @@ from skuq.search._limits import RunOptions, SuccessiveHalving
 from skuq.search._process_slots import Slots
 from skuq.search._proposers import Proposer, StartingWith
 from skuq.search._slots import open_slots
-from skuq.search._trials import RunningTrial, RunningTrials, Store, TrialLog
+from skuq.search._trials import RunningTrial, RunningTrials, TrialLog
 
 
 @dataclass(frozen=True)
@@ -199,9 +199,9 @@ class Search:
         Origin of the proposals' random generators and of the trials' seeds, by trial number.
     held_out : HeldOut, optional
         Rows that every trial predicts, for the catalog.
-    store : Store, optional
-        Place for finished trials. Trials that it has are not run again, and each new one is added
-        before the next is proposed.
+    store : object, optional
+        Place for finished trials, as a `TrialLog` takes it. Trials that it has are not run again,
+        and each new one is added before the next is proposed.
     options : RunOptions, optional
         Parallelism, limits and reports.
     halving : SuccessiveHalving, optional
@@ -232,12 +232,12 @@ class Search:
     [4, 0, 9]
     """
 
-    evaluate: Callable[..., Any]
+    evaluate: Any
     proposer: Proposer
     n_trials: int
     entropy: int
     held_out: HeldOut | None = None
-    store: Store | None = None
+    store: Any = None
     options: RunOptions = field(default_factory=RunOptions)
     halving: SuccessiveHalving | None = None
     in_stacks: bool = False
@@ -262,8 +262,7 @@ class Search:
         if self.in_stacks and self.options.limits.max_time is None:
             rngs = [generator(self.entropy, "ask", k) for k in range(self.n_trials)]
             configurations = [self.proposer.ask([], [], rng) for rng in rngs]
-            trainer: Any = self.evaluate
-            if trainer.can_train_together(configurations):
+            if self.evaluate.can_train_together(configurations):
                 return self._run_in_stacks(configurations)
         log = TrialLog(self.n_trials, self.store, self.options)
         n_missing = max(1, len(log.missing))
@@ -298,7 +297,6 @@ class Search:
     def _run_in_stacks(self, configurations: list[dict[str, Any]]) -> SearchResult:
         """Train the missing trials in a few stacks of equal size, in the calling process."""
         log = TrialLog(self.n_trials, self.store, replace(self.options, name="training"))
-        evaluate: Any = self.evaluate
         missing = list(log.missing)
         # Stacks of equal size share one compiled program.
         n_stacks = math.ceil(self.n_trials / _MAX_STACK_SIZE)
@@ -308,7 +306,8 @@ class Search:
                 numbers = missing[first : first + size]
                 seeds = [trial_seed(self.entropy, k) for k in numbers]
                 try:
-                    results = evaluate.train_together([configurations[k] for k in numbers], seeds)
+                    chosen = [configurations[k] for k in numbers]
+                    results = self.evaluate.train_together(chosen, seeds)
                 # A stack ends as a whole, and all of its trials with it.
                 except TimeoutError as error:
                     results = [error] * len(numbers)
@@ -407,8 +406,9 @@ class Retraining:
             ``make_evaluation(evaluate, trials)`` returns an evaluation of
             ``{"trial": trial_number, "round": k}``.
         options : RunOptions
-        store : Store, optional
-            Place for the networks.
+        store : object, optional
+            Place for the networks: ``retrained(name)`` gives the records of one round, such as
+            "repeat-000", and ``add_retrained(name, record)`` stores one.
         """
         # Every trial is repeated once before any is repeated twice, as time may run out.
         requests, reason = self.requests, ""
@@ -485,7 +485,7 @@ def is_whole(record: TrialRecord) -> bool:
 
 
 class _Rounds:
-    """The stored networks of a retraining, with the interface of a search's `Store`.
+    """The stored networks of a retraining, with the interface of a search's store.
 
     Failed and shortened trainings are not stored, so that a later fit tries them again.
     """

@@ -217,9 +217,7 @@ def fix_decisions(decisions: Decisions, fixed: Mapping[str, Any]) -> Decisions:
         If the space does not have a fixed decision or its value.
     """
     (decisions.architecture + decisions.hyperparameters).check(fixed, "fixed")
-    return Decisions(
-        *(half.pin({k: v for k, v in fixed.items() if k in half.names}) for half in decisions)
-    )
+    return Decisions(*(half.pin(fixed) for half in decisions))
 
 
 def _propose_by(make: Callable[[Space], Proposer], decisions: Decisions, vary: str) -> Proposer:

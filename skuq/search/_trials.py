@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from skuq._utils._messages import Progress, warn_user
 from skuq.catalog._records import TrialOutcome, TrialRecord
@@ -18,20 +18,6 @@ from skuq.search._limits import Limits, RunOptions
 from skuq.search._process_slots import Slots
 
 _logger = logging.getLogger("skuq")
-
-
-class Store(Protocol):
-    """A place for finished trials, for example a `skuq.catalog.CatalogFolder`.
-
-    `records` are the trials of earlier searches, in the order in which they finished. Stores of
-    trials that are trained again after the search have ``retrained(name)``, the records of one
-    round such as "repeat-000", and ``add_retrained(name, record)``.
-    """
-
-    records: Any
-
-    def add(self, record: TrialRecord) -> Any:
-        """Store a trial; it is safe when this returns."""
 
 
 class TrialLog:
@@ -44,8 +30,10 @@ class TrialLog:
     ----------
     n_trials : int
         Number of trials of the search, including those of the store.
-    store : Store or None
-        Place for finished trials, with those of earlier searches.
+    store : object or None
+        Place for finished trials, for example a `skuq.catalog.CatalogFolder`. `records` are the
+        trials of earlier searches, in the order in which they finished, and ``add(record)`` stores
+        a trial, which is safe when it returns.
     options : RunOptions
 
     Attributes
@@ -60,7 +48,7 @@ class TrialLog:
         Whether the search ended before it was over, by an interrupt or with its slots.
     """
 
-    def __init__(self, n_trials: int, store: Store | None, options: RunOptions) -> None:
+    def __init__(self, n_trials: int, store: Any, options: RunOptions) -> None:
         stored = [] if store is None else store.records
         self.history = [record for record in stored if record.trial_number < n_trials]
         known = {record.trial_number for record in self.history}

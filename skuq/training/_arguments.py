@@ -142,13 +142,12 @@ class HostStreams:
         The result has the program's shape, (epochs_per_call, key.n_steps, .., n_artificial,
         *input_shape); epochs and steps that are not run are 0.
         """
-        draw: Any = self._artificial
         shape = (len(self._artificial_rngs), key.n_artificial, *key.input_shape)
         inputs = np.zeros((key.epochs_per_call, key.n_steps, *shape), dtype="float32")
         for epoch in inputs[:n_epochs, :n_steps]:
             # One call for all steps of the epoch.
             for k, rng in enumerate(self._artificial_rngs):
-                drawn = draw(n_steps * key.n_artificial, rng=rng)
+                drawn = self._artificial(n_steps * key.n_artificial, rng=rng)
                 epoch[:, k] = np.reshape(drawn, (n_steps, *shape[1:]))
         return inputs if key.n_members else inputs[:, :, 0]
 

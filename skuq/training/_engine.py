@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq.backend import BACKEND, BoundedCache, compile_program, to_host, to_tensors
+from skuq.backend import BoundedCache, compile_program, to_host, to_tensors
 from skuq.catalog._records import Member
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.tables._splits import TrainingData
@@ -282,7 +282,7 @@ class TrainingRun:
 
     def _compile(self, arguments: Any) -> Any:
         """Compile the program for arguments of these shapes."""
-        program = TrainingProgram(self._model, self._key, BACKEND)
+        program = TrainingProgram(self._model, self._key)
         return compile_program(program.run, arguments, jit=self._key.jit)
 
     def members(self) -> list[Member | FloatingPointError]:

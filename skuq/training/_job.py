@@ -235,7 +235,7 @@ class TrainingJob:
     stacked: bool = False
     splits: tuple[Split, ...] | None = None
     start: tuple[FirstValues, ...] | None = None
-    artificial: Callable[..., Any] | None = None
+    artificial: Any = None
     held_out: np.ndarray | None = None
     permutations: tuple[Callable[[int], Any], ...] | None = None
     jit: bool | None = None

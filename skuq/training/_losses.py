@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq.backend import Backend, ops
+from skuq.backend import BACKEND, ops
 from skuq.networks._plan import Plan
 from skuq.networks._plan_parts import Run, tensors
 from skuq.training._arguments import ProgramKey
@@ -89,8 +89,8 @@ INDEX_STREAM = 2**20  # stream of epistemic indices: dropout layers count their 
 class Losses:
     """Loss functions for batches and for validation rows."""
 
-    def __init__(self, key: ProgramKey, network: Any, backend: Backend):
-        self.key, self.network, self.backend = key, network, backend
+    def __init__(self, key: ProgramKey, network: Any):
+        self.key, self.network = key, network
         n_inputs = math.prod(key.input_shape)
         self._columns = [n_inputs, n_inputs + key.n_outputs]  # where y and the weight begin
         self._head: Any = key.head  # with an `artificial_loss` if `key.n_artificial` is positive
@@ -161,7 +161,7 @@ class Losses:
         if self.key.adversarial:
             # Adversarial training (Lakshminarayanan et al. 2017, Algorithm 1): half of the loss
             # is taken at x' = x + eps * sign(dloss / dx), with eps in units of a feature's range.
-            _, _, slope = self.backend.value_and_gradient(lambda x: (ops.sum(losses(x)[0]), ()), x)
+            _, _, slope = BACKEND.value_and_gradient(lambda x: (ops.sum(losses(x)[0]), ()), x)
             shift = scalars["adversarial"] * ops.sign(ops.stop_gradient(slope))
             fit = 0.5 * (fit + losses(x + shift)[0])
         if self.key.n_artificial:
@@ -177,7 +177,7 @@ class Losses:
             inputs = ops.concatenate([x, artificial], axis=len(key.lead))
             raw, _, _ = self.network.forward(partly, state, inputs, Run(tensors(key.jit)))
             n_rows = x.shape[len(key.lead)]
-            of_rows, of_artificial = self.backend.split(raw, [n_rows], axis=len(key.lead))
+            of_rows, of_artificial = BACKEND.split(raw, [n_rows], axis=len(key.lead))
             # Rows count by their shares; a mean over artificial inputs stands for an integral.
             rows = ops.sum(share * self._head.row_loss(y, of_rows, settings), axis=-1)
             fit += rows + ops.mean(self._head.artificial_loss(of_artificial, settings), axis=-1)
@@ -224,7 +224,7 @@ class Losses:
 
     def _columns_of(self, rows: Any) -> tuple[Any, Any, Any]:
         """Split rows of a table into x, y and weights."""
-        x, y, weight = self.backend.split(rows, self._columns, axis=-1)
+        x, y, weight = BACKEND.split(rows, self._columns, axis=-1)
         if len(self.key.input_shape) > 1:
             x = ops.reshape(x, (*rows.shape[:-1], *self.key.input_shape))
         return x, y, ops.squeeze(weight, -1)

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq.backend import BACKEND, Backend, ops
+from skuq.backend import BACKEND, ops
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._plan import Plan
 from skuq.training._arguments import ProgramKey
@@ -154,8 +154,8 @@ class TrainingProgram:
     `model` is a template, whose variables are never read.
     """
 
-    def __init__(self, model: Any, key: ProgramKey, backend: Backend):
-        self.key, self.backend = key, backend
+    def __init__(self, model: Any, key: ProgramKey):
+        self.key = key
         network: Any
         if isinstance(key.network, Plan):
             network = PlannedNetwork(key.network)
@@ -164,7 +164,7 @@ class TrainingProgram:
         else:
             network = KerasNetwork(model, key.n_members)
         self.layout = Blocks(network.shapes, key.jit)
-        self.losses = Losses(key, network, backend)
+        self.losses = Losses(key, network)
         self.rule = rule_of(key.optimizer, key.momentum, key.beta_2, key.epsilon)
 
     def run(
@@ -235,14 +235,14 @@ class TrainingProgram:
         Returns the epoch's mean losses (..), whether each is finite (..), and the carry.
         """
         key, batch = self.key, self.key.batch_size
-        order = self.backend.take(feed["orders"], epoch)  # (.., n_steps * batch_size)
+        order = BACKEND.take(feed["orders"], epoch)  # (.., n_steps * batch_size)
         # Factors of the steps of this epoch, (n_steps,) each.
         schedules = {
-            name: self.backend.take(feed[name], epoch)
+            name: BACKEND.take(feed[name], epoch)
             for name in ("rates", "decays", "dropouts")
             if name in feed
         }
-        artificial = self.backend.take(feed["artificial"], epoch) if key.n_artificial else None
+        artificial = BACKEND.take(feed["artificial"], epoch) if key.n_artificial else None
         alive = ops.logical_not(carry["stopped"])
         scalars = {
             **scalars,
@@ -262,15 +262,15 @@ class TrainingProgram:
                 numbers = ops.slice(order, [0, start], [key.n_members, batch])
             else:
                 numbers = ops.slice(order, [start], [batch])
-            rows = self.backend.gather(data["table"], numbers)  # (.., batch_size, columns)
-            prior = self.backend.gather(data["prior"], numbers) if "prior" in data else None
+            rows = BACKEND.gather(data["table"], numbers)  # (.., batch_size, columns)
+            prior = BACKEND.gather(data["prior"], numbers) if "prior" in data else None
             share = ops.slice(feed["shares"], [start], [batch])
-            factors = {name: self.backend.take(v, step) for name, v in schedules.items()}
-            inputs = None if artificial is None else self.backend.take(artificial, step)
+            factors = {name: BACKEND.take(v, step) for name, v in schedules.items()}
+            inputs = None if artificial is None else BACKEND.take(artificial, step)
             losses, inner = self._train_step(rows, prior, share, inputs, factors, scalars, inner)
             finite = ops.logical_and(finite, ops.isfinite(losses))
             # The epoch's loss is the mean over its rows: batches count by their numbers of rows.
-            step_share = self.backend.take(feed["step_shares"], step)
+            step_share = BACKEND.take(feed["step_shares"], step)
             return step + 1, finite, total + losses * step_share, inner
 
         inner = {name: carry[name] for name in ("weights", "state", "slots", "step")}
@@ -305,7 +305,7 @@ class TrainingProgram:
             return ops.sum(losses), (losses, state)
 
         weights = inner["weights"]
-        _, (losses, state), gradient = self.backend.value_and_gradient(total, weights)
+        _, (losses, state), gradient = BACKEND.value_and_gradient(total, weights)
         # Update the weights, block by block.
         key, align = self.key, self._align
         rate = scalars["learning_rate"] * factors["rates"]

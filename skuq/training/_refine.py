@@ -18,7 +18,7 @@ import numpy as np
 from scipy import linalg, optimize
 
 from skuq.catalog._records import Member
-from skuq.networks._dense_layers import Derivatives, chain_derivatives, read_dense_layers
+from skuq.networks._dense_layers import Dense, Derivatives, chain_derivatives
 from skuq.networks._plan import make_plan
 from skuq.networks._plan_parts import ARRAYS
 from skuq.training._predict import parts_of, predict_draws
@@ -62,7 +62,10 @@ def refine(member: Member, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> 
     x, y = x[used].astype("float64"), y[used].astype("float64")
     plan = make_plan(member.network)
     if plan is not None:
-        layers = read_dense_layers(member.network)
+        shapes = [plan.weights[node.weights[0]].shape for node in plan.nodes]
+        layers = [
+            Dense(n, m, node.operation.activation) for (n, m), node in zip(shapes, plan.nodes)
+        ]
 
         def derivatives(flat: np.ndarray, rows: slice) -> Derivatives:
             return chain_derivatives(layers, plan.split(flat), x[rows])

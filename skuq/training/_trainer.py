@@ -516,7 +516,7 @@ class MemberRefitter:
         rates = [network.history["learning_rate"] for network in networks]
         epochs = np.arange(1 + best_epoch)
         logs = [np.log(np.take(curve, epochs, mode="clip") / curve[0]) for curve in rates]
-        member: Any = self._trainer(
+        return self._trainer(
             record.configuration,
             record.seed,
             epochs=1 + best_epoch,
@@ -525,4 +525,3 @@ class MemberRefitter:
             early_stopping_patience=None,
             keep="last",
         )
-        return member

@@ -104,22 +104,7 @@ def open_store(
         and not isinstance(value, Settings)
         and (callable(value) or hasattr(value, "__dict__"))
     }
-    return _recall_memory(estimator, parts, objects)
-
-
-def _flatten(params: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in params.items():
-        if isinstance(value, Settings):
-            found[prefix + name] = type(value).__name__
-            found |= _flatten(value.get_params(deep=False), f"{prefix}{name}__")
-        else:
-            found[prefix + name] = value
-    return found
-
-
-def _recall_memory(estimator: Any, parts: dict[str, Any], objects: dict[str, Any]) -> CatalogMemory:
-    """Return the trials in memory if this is the same search, otherwise an empty memory."""
+    # The trials in memory if this is the same search, otherwise an empty memory.
     memory, reason = estimator._memory, None
     if memory is None and hasattr(estimator, "fitted_"):
         reason = (
@@ -131,6 +116,17 @@ def _recall_memory(estimator: Any, parts: dict[str, Any], objects: dict[str, Any
     if reason is not None:
         warn_user(f"warm_start cannot continue the last fit: {reason}. A new search starts.")
     return CatalogMemory(parts, objects) if memory is None or reason is not None else memory
+
+
+def _flatten(params: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in params.items():
+        if isinstance(value, Settings):
+            found[prefix + name] = type(value).__name__
+            found |= _flatten(value.get_params(deep=False), f"{prefix}{name}__")
+        else:
+            found[prefix + name] = value
+    return found
 
 
 def begin_search(

@@ -271,7 +271,6 @@ def collect_held_out(task: Task) -> tuple[HeldOut, Any]:
     The inputs are None if these are only the validation rows.
     """
     data, splits = task.data, task.splits
-    assert data is not None and splits is not None
     sets, x = [], [data.x_valid]
     for rows in task.shifted:
         # The same steps as for validation rows: float32, and weights with mean 1.
@@ -287,11 +286,9 @@ def collect_held_out(task: Task) -> tuple[HeldOut, Any]:
 
 def bind_space(plan: SearchPlan, task: Task) -> Any:
     """Bind the space to the rows, if networks and training depend on them."""
-    assert task.data is not None and task.splits is not None
-    inputs: Any = task.inputs
     if isinstance(plan.space, TabularSpace):
         classes = hasattr(task.targets.head, "probabilities")
-        n_train, codes = task.splits.n_train, inputs.n_codes
+        n_train, codes = task.splits.n_train, task.inputs.n_codes
         return plan.space.bind(task.data.x, codes, n_train, classes, plan.losses, task.linear)
     if isinstance(plan.space, WithTraining):
         return plan.space.bind(len(task.rows.X))

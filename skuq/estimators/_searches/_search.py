@@ -237,23 +237,18 @@ class SearchEstimator:
         self, plan: SearchPlan, task: Task, store: Any, started: float
     ) -> tuple[Search, Decisions]:
         """Make the search, and list the decisions that it could vary."""
-        data: Any = task.data
-        splits: Any = task.splits
         held_out, x_of_trials = collect_held_out(task)
         space, head = bind_space(plan, task), task.targets.head
-        decisions = space.decisions(data.x.shape[1:], head.n_raw)
-        epochs: Any = self.epochs
-        max_epochs = epochs
-        if isinstance(epochs, str):
-            epochs, max_epochs = default_epochs(plan, space, decisions, splits.n_train), None
+        decisions = space.decisions(task.data.x.shape[1:], head.n_raw)
+        max_epochs = None if isinstance(self.epochs, str) else self.epochs
         strategy = plan.strategy
         trainer = MemberTrainer(
             space,
-            data,
+            task.data,
             head,
-            epochs,
+            max_epochs or default_epochs(plan, space, decisions, task.splits.n_train),
             held_out=x_of_trials,
-            folds=splits.parts,
+            folds=task.splits.parts,
             timeout=self.trial_timeout,
             max_epochs=max_epochs,
             objective=strategy.objective,
@@ -339,9 +334,7 @@ class SearchEstimator:
         Repeats have other seeds and other folds, if there are folds. None starts once less than
         half of the time of the fastest is left, and those that are cut short are not used.
         """
-        score = "NLL"
-        store: Any = search.store
-        splits: Any = task.splits
+        score, store = "NLL", search.store
         if retraining.kind == "refit":
             options = self._options("refit", None, score, raise_on_failures=False)
             return retraining.train(search, MemberRefitter, options, store)
@@ -354,7 +347,7 @@ class SearchEstimator:
                 stored = [] if store is None else retraining.read_stored(store.retrained)
                 return retraining.join(stored)
         folds: Any = None
-        if splits.parts is not None:
+        if task.splits.parts is not None:
             rounds = range(1, 1 + plan.n_repeats)
             folds = [task.make_splits(validation, repeat=k).parts for k in rounds]
         options = self._options(
