@@ -50,7 +50,7 @@ _MOST_GROWTH = 1.5
 # Number of pairs of new inputs and query points at which networks are compared, bounds of the ratio
 # of variances, and its power: in the logarithm of deviations disagreement has half the weight of
 # errors on functions left out, since it does not show what all networks miss alike.
-_N_NEW, _RATIOS, _WEIGHT = 512, (1e-3, 1e3), 1 / 6
+_N_NEW, _RATIOS, _WEIGHT = 256, (1e-3, 1e3), 1 / 6
 #: Fewest functions with a known noise of which networks leave out a fifth, and fewest functions
 #: from which the noise is learnt. From 10 or 12 it sometimes comes out as 0, and means are far off.
 FEWEST_WITH_NOISE, FEWEST_TO_LEARN = N_FOLDS, 15
