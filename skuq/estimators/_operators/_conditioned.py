@@ -128,12 +128,12 @@ def train_conditioned(trainer, report, *, prior, n_draws):
     draws = ConditionedDraws(
         members, index, np.stack(directions), choice.by_group, choice.n_functions
     )
-    if left_out is None or widths is None or widths[1].any() or not choice.scale:
-        return draws, widths
-    gain = _compare_with_disagreement(trainer, draws, widths[0])
-    if choice.by_group is not None:  # warm starts keep the factor
-        draws = replace(draws, prior=choice.by_group * [[gain], [1], [1], [1]])
-    return draws, (gain * widths[0], widths[1])
+    if left_out is not None and widths is not None and not widths[1].any() and choice.scale:
+        gain = _compare_with_disagreement(trainer, draws, widths[0])
+        draws.directions[:, 1:] *= gain
+        if choice.by_group is not None:  # warm starts keep the factor
+            draws = replace(draws, prior=choice.by_group * [[gain], [1], [1], [1]])
+    return draws, widths
 
 
 def _compare_with_disagreement(trainer, draws, factor):
