@@ -21,8 +21,7 @@ from skuq import (
     TabularEnsembleRegressor,
     training,
 )
-from skuq.ensembles._selection import class_evidence, fit_class_mixture
-from skuq.estimators._ensembles._kinds import mix_classes
+from skuq.estimators._ensembles._kinds import class_evidence, fit_class_mixture, mix_classes
 from skuq.networks import MLP, TabularNetwork, TabularSpace
 from skuq.persistence import dumps, loads
 from skuq.predictive import (
