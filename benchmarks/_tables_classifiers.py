@@ -366,11 +366,16 @@ ON_CLASSES = {
 PARTS = {"suite": "small and middle sets", "few": "10 to 100 rows"}
 
 
-def log_losses(part, score="nll"):
+N_SPLITS = {"suite": 1, "few": 5}  # that are averaged at most
+
+
+def log_losses(part, score="nll", n_splits=None):
     """Scores by set and method, averaged over the splits that the three first methods have run."""
     runs = {}
     for r in records("classes", part=part):
-        runs.setdefault(r["set"], {}).setdefault(r["method"], {})[r["split"]] = r.get(score, np.nan)
+        if r["split"] < (n_splits or N_SPLITS[part]):
+            by = runs.setdefault(r["set"], {}).setdefault(r["method"], {})
+            by[r["split"]] = r.get(score, np.nan)
     found = {}
     for name, by in runs.items():
         splits = set.intersection(*(set(by[m]) for m in ("tabular", "plain", "logistic")))
@@ -429,6 +434,19 @@ def classes_small_standing(part, *methods):
         for m, (*first, error) in zip(methods, figures)
     ]
     return markdown([f"{len(names)} sets", *heads], rows)
+
+
+@table
+def classes_small_splits(part, *names):
+    """Mean log losses of some sets over the splits that three methods have run."""
+    methods = ("tabular", "plain", "logistic")
+    rows = []
+    for name in (n.replace("-", " ") for n in names):
+        runs = [records("classes", part=part, set=name, method=m) for m in methods]
+        splits = set.intersection(*({r["split"] for r in of_method} for of_method in runs))
+        found = [mean_error([r["nll"] for r in of if r["split"] in splits]) for of in runs]
+        rows.append([f"{name} ({len(splits)} splits)", *found])
+    return markdown(["log loss", *(ON_CLASSES[m] for m in methods)], rows)
 
 
 @table
