@@ -66,16 +66,13 @@ class LikelihoodHead:
     """
 
     n_outputs: int
+    log_densities: Any  # method (y, raw, xp=np) -> (.., n_outputs)
     _n_parameters = 2  # raw numbers for each output
 
     @property
     def n_raw(self) -> int:
         """Number of raw outputs of the network."""
         return self._n_parameters * self.n_outputs
-
-    def log_densities(self, y, raw, xp=np):
-        """Compute log densities (.., n_outputs) from y (.., n_outputs) and raw (.., n_raw)."""
-        raise NotImplementedError
 
     def loss(self, y, raw):
         """Compute each row's negative log likelihood (..,), mean over outputs.

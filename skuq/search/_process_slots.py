@@ -93,28 +93,24 @@ class EvaluationPayload:
     """
 
     def __init__(self, evaluate: Callable[..., Any]) -> None:
-        self._needs_backend = getattr(evaluate, "needs_backend", False)
         try:
-            self._pickled = cloudpickle.dumps(evaluate)
+            pickled = cloudpickle.dumps(evaluate)
         except Exception as error:
             raise SearchSpaceError(
                 f"The search cannot be sent to worker processes ({type(error).__name__}: {error}). "
                 "Most often the search space has a part that cannot be pickled. Use n_jobs=1, or "
                 'joblib.parallel_config(backend="threading").'
             ) from error
-        self._reset()
-
-    def _reset(self) -> None:
-        self._evaluate: Callable[..., Any] | None = None
-        self._is_cancelled = False
-        self._lock = threading.Lock()
+        self.__setstate__((getattr(evaluate, "needs_backend", False), pickled))
 
     def __getstate__(self) -> tuple[bool, bytes]:
         return self._needs_backend, self._pickled
 
     def __setstate__(self, state: tuple[bool, bytes]) -> None:
         self._needs_backend, self._pickled = state
-        self._reset()
+        self._evaluate: Callable[..., Any] | None = None
+        self._is_cancelled = False
+        self._lock = threading.Lock()
 
     def run(self, *arguments: Any) -> Outcome:
         """Run one evaluation; never raises.

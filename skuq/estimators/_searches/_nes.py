@@ -394,7 +394,6 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     _plan = _plan
     _papers = staticmethod(_papers)
     _settings = SETTINGS
-    _selection_arrays = {"log_likelihood": "log_likelihood"}
     _parameter_constraints = {**NES_CONSTRAINTS, **CLASS_CONSTRAINTS}
 
     best_configuration = best_configuration
@@ -592,7 +591,6 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     _plan = _plan
     _papers = staticmethod(_papers)
     _settings = SETTINGS
-    _selection_arrays = {"log_likelihood": "log_likelihood"}
     _parameter_constraints = {**NES_CONSTRAINTS, **TARGET_CONSTRAINTS}
 
     best_configuration = best_configuration

@@ -102,7 +102,7 @@ class SearchEstimator:
     #: Function that returns the parameters of the paper's experiments, by name.
     _papers: ClassVar[Any]
     #: Arrays of the candidates that a function given as `selection` gets, by argument.
-    _selection_arrays: ClassVar[dict[str, str]]
+    _selection_arrays: ClassVar[dict[str, str]] = {"log_likelihood": "log_likelihood"}
 
     # Attributes that `fit` sets.
     _memory: Any = field(init=False, default=None)  # trials of the last fit, if warm_start
