@@ -21,6 +21,14 @@ def run_python(code, input=None, **environment):
     )
 
 
+def start_python(*arguments, env=None, **options):
+    """Start Python, which can import what this process can; return the process."""
+    path = os.pathsep.join(p for p in [str(Path(__file__).parents[1]), *sys.path] if p)
+    options = {"stdout": subprocess.PIPE, "text": True, **options}
+    env = {**os.environ, "PYTHONPATH": path, **(env or {})}
+    return subprocess.Popen([sys.executable, *map(str, arguments)], env=env, **options)
+
+
 def assert_predicts_without_a_backend(fitted, folder):
     """Pairs of a fitted estimator and inputs: another process predicts the same in NumPy."""
     path = folder / "models.pkl"

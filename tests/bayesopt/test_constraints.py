@@ -15,7 +15,7 @@ from surrogates import (
 )
 from tiers import slow_after
 
-from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor
+from skuq.bayesopt import BayesianOptimizer
 from skuq.predictive import Posterior
 
 
@@ -85,21 +85,6 @@ def test_maximize_learns_and_keeps_a_measured_constraint(estimator):
     frame = optimizer.to_frame()
     assert list(frame) == ["x0", "x1", "value", "disc", "feasible", "status", "message"]
     assert_array_equal(frame["feasible"], inside)
-
-
-def test_minimize_needs_no_surrogate_for_a_constraint_of_the_outputs():
-    def outputs(x):
-        return np.array([x[0], x[1], disc(x)])
-
-    optimizer = search(
-        OutputwiseRegressor(Marginal(1.0)),
-        "ei",
-        objective=lambda y: -(y[..., 0] + y[..., 1]),
-        output_constraints={"disc": lambda y: y[..., 2], "half": lambda y: -y[..., 0]},
-    )
-    result = optimizer.minimize(outputs, 16)
-    assert disc(result.x) <= 0 <= result.x[0]
-    assert result.fun < -0.9 * BEST
 
 
 @pytest.mark.parametrize(
@@ -196,24 +181,6 @@ def test_load_needs_constraints_by_name(tmp_path):
         assert other.output_constraints.names == ("disc", "low")
         assert_array_equal(other.ask(), expected)
         assert_array_equal(other.output_constraints_["disc"], optimizer.output_constraints_["disc"])
-
-
-def test_maximize_reports_the_best_mean_of_a_noisy_search():
-    """The noise is as large as the function varies, so that the largest result is luck."""
-    lucky, expected = [], []
-    for seed in range(10):  # fewer leave the comparison of means to chance
-        rng = np.random.default_rng(seed)
-
-        def noisy(x, rng=rng):
-            return -(x[0] ** 2) - x[1] ** 2 + rng.normal()
-
-        model = JointProcess(1.0, noise=0.5)
-        optimizer = search(model, "lei", noisy=True, n_initial=12, random_state=seed)
-        result = optimizer.maximize(noisy, 20)
-        lucky.append((result.x_iters[np.argmax(result.values)] ** 2).sum())
-        expected.append((result.x**2).sum())
-        assert result.fun < result.values.max()
-    assert np.mean(expected) < np.mean(lucky)
 
 
 def test_maximize_may_evaluate_a_noisy_function_twice_in_one_place():

@@ -11,8 +11,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.compose import TransformedTargetRegressor
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import Matern
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -64,11 +62,6 @@ def search(bounds=SQUARE, *args, estimator=None, **settings):
     start = {"maximizer": MultiStart(n_restarts=settings.pop("n_restarts", 10))}
     settings = {**start, "n_draws": 32, "random_state": 0, **settings}
     return BayesianOptimizer(estimator or TinyProcess(), bounds, *args, **settings)
-
-
-def smooth_process():
-    kernel = Matern(nu=2.5)
-    return GaussianProcessRegressor(kernel, normalize_y=True, alpha=1e-6, random_state=0)
 
 
 def bowl(x):
@@ -318,17 +311,6 @@ def test_maximize_leaves_a_failing_region():
     assert result.fun <= 0
 
 
-def test_minimize_goes_on_in_a_category_with_a_failure():
-    def f(x):  # category 2 fails below 0.3, and is the best elsewhere
-        if x[1] == 2 and x[0] < 0.3:
-            raise OSError
-        return (x[0] - 0.9) ** 2 + (x[1] != 2)
-
-    x0 = [[0.1, 0], [0.5, 1], [0.2, 2], [0.7, 3], [0.9, 0]]
-    optimizer = search([(0, 1), (0, 3)], categories=[1], estimator=smooth_process())
-    assert optimizer.minimize(f, 20, x0=x0).fun < 0.1
-
-
 def test_maximize_says_early_that_a_function_always_fails():
     def broken(x):
         raise KeyError("alpha")
@@ -449,25 +431,6 @@ def test_ask_seeds_the_clone_of_every_step(recorder):
         optimizer.ask()
         seeds.append(optimizer.model_[-1].estimator.random_state)
     assert isinstance(seeds[0], int) and seeds[0] == seeds[1]
-
-
-def test_maximize_searches_discrete_domains_point_by_point(global_random_seed):
-    best = np.array([3, 1, 2])
-
-    def value(x):
-        return -((x[0] - best[0]) ** 2) - 2.0 * (x[1] != best[1]) - 2.0 * (x[2] != best[2])
-
-    optimizer = search(
-        [(0, 9), (0, 2), (0, 3)],
-        "ei",
-        integer=[0],
-        categories=[1, 2],
-        estimator=make_pipeline(StandardScaler(), TinyProcess(2.0)),
-        random_state=global_random_seed,
-    )
-    result = optimizer.maximize(value, 35)
-    assert len({tuple(x) for x in result.x_iters.tolist()}) == 35
-    assert_array_equal(result.x, best)
 
 
 def test_maximize_ends_when_the_domain_is_used_up():

@@ -4,8 +4,6 @@ import json
 import logging
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -15,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from processes import start_python
 
-import skuq
 from skuq._utils import _archive
 from skuq.catalog import Catalog, CatalogFolder, Member, TrialRecord, _records
 from skuq.exceptions import (
@@ -231,10 +229,7 @@ with CatalogFolder(sys.argv[1], {"a": 1}):
 
 
 def test_another_process_is_refused_until_it_is_killed(tmp_path):
-    env = {**os.environ, "PYTHONPATH": str(Path(skuq.__file__).parents[1])}
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, env=env, text=True
-    )
+    holder = start_python("-c", HOLD, tmp_path)
     try:
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(CatalogLockedError, match=f'"pid": {holder.pid}'):
@@ -307,11 +302,9 @@ with CatalogFolder(sys.argv[1], PARTS) as folder:
 
 
 def test_what_was_written_survives_a_kill_at_any_moment(tmp_path):
-    env = {**os.environ, "PYTHONPATH": str(Path(skuq.__file__).parents[1])}
-    command = [sys.executable, "-c", WRITE, str(tmp_path), str(Path(__file__).parent)]
     said = -1
     for wait in (0.0, 0.1):
-        writer = subprocess.Popen(command, stdout=subprocess.PIPE, env=env, text=True)
+        writer = start_python("-c", WRITE, tmp_path, Path(__file__).parent)
         first = int(writer.stdout.readline())
         assert first >= said + 1
         time.sleep(wait)

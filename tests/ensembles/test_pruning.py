@@ -338,23 +338,6 @@ def test_select_teams_lists_only_what_was_scored_of_large_pools():
     assert select_teams(labels, y, max_team_size=2).n_possible_ == 325
 
 
-def test_select_teams_has_the_papers_threshold_on_a_real_pool(data_dir):
-    """CIFAR-10: the paper's mean threshold of KW, 0.868, is that of a real pool like its own."""
-    file = np.load(data_dir / "ensemble_predictions" / "cifar10_testbed_top1.npz")
-    names = [f"resnet_basic_{depth}" for depth in (32, 44, 56, 110)]
-    names += ["densenet_BC_100_12", "resnext_29_8x64d", "wrn_28_10", "vgg_15_BN_64"]
-    names += ["resnet_preact_bottleneck_164", "wide_resnet_tf"]
-    models = [file["models"].tolist().index(name) for name in names]
-    labels, y = file["pred_test"][models].astype(int), file["labels_test"].astype(int)
-    teams = select_teams(labels, y, metric="kw", score="q", filters=("mean",)).teams_
-    assert len(teams) == 1013
-    assert_allclose(teams["q"].mean(), 0.868, atol=0.002)
-    # 230 to 281 teams pass the alpha filter in the paper (Table 2).
-    for measure in MEASURES:
-        kept = select_teams(labels, y, metric=measure, filters=("alpha",)).teams_["kept"].sum()
-        assert 200 <= kept <= 300
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

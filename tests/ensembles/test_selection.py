@@ -1,7 +1,5 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import stats
 
@@ -131,18 +129,6 @@ def test_select_best_takes_the_best_singles(global_random_seed):
     np.testing.assert_array_equal(selection.indices, np.argsort(singles)[:3])
     assert_allclose(selection.weights, 1 / 3)
     assert_allclose(selection.loss, mixture_nll(y, loc, scale, selection.indices), rtol=1e-10)
-
-
-@given(seed=st.integers(0, 999), min_members=st.integers(1, 4), n_members=st.integers(4, 6))
-def test_select_greedy_leaves_real_weight_beside_the_heaviest(seed, min_members, n_members):
-    rng = np.random.default_rng(seed)
-    y = rng.normal(size=40)
-    loc = y + rng.normal(size=(8, 1)) ** 2 * rng.normal(size=(8, 40))
-    chosen = select_greedy(y, loc, np.full((8, 40), 0.5), n_members, min_members=min_members)
-    assert len(chosen) >= min_members
-    heaviest = np.cumsum(np.sort(chosen.weights)[::-1])
-    for k in range(1, min_members):  # half of an equal share for each of the others
-        assert heaviest[k - 1] <= 1 - (min_members - k) * 0.5 / min_members + 1e-9
 
 
 def test_select_forward_repeats_no_candidate_where_none_may_be():

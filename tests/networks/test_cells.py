@@ -189,28 +189,6 @@ def test_cell_mutations_are_the_papers(global_random_seed):
     assert_uniform(nodes_hit, 2 * 3)  # node 2 has no other inputs
 
 
-def test_input_mutation_may_swap_the_edges():
-    """0 reads through a pooling, 1 through a convolution; 0 becomes 2 and comes last."""
-    space = CellSpace()
-    parent = {
-        **space.decisions().architecture.default(),
-        "normal_3_inputs": "0-1",
-        "normal_3_op_a": "max_pool_3x3",
-        "normal_3_op_b": "sep_conv_5x5",
-    }
-    rng = np.random.default_rng(0)
-    names = ("normal_3_inputs", "normal_3_op_a", "normal_3_op_b")
-    children = {
-        tuple(child[name] for name in names)
-        for child in (space.mutate(parent, rng) for _ in range(2000))
-        if child["normal_3_inputs"] != "0-1"
-    }
-    assert children == {
-        ("0-2", "max_pool_3x3", "sep_conv_5x5"),
-        ("1-2", "sep_conv_5x5", "max_pool_3x3"),
-    }
-
-
 def test_mutation_of_given_cells_changes_one_size():
     hit = Counter()
     for parent, child in mutations(CellSpace.width_depth(), 0):

@@ -3,54 +3,16 @@ import json
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from sklearn.base import clone, is_classifier
+from sklearn.base import clone
 from sklearn.linear_model import RidgeCV
-from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
-from tiers import slow_after
 
 from skuq import (
     DeepEnsembleRegressor,
-    HyperDeepEnsembleRegressor,
-    MCDropoutClassifier,
-    MCDropoutRegressor,
 )
 from skuq.networks import DenseSpace, GaussianHead, build_mlp
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, train
-
-
-def make_spectra(n, p, seed):
-    """Make spectra of three overlapping peaks, (n, p), and the height of the first peak."""
-    rng = np.random.default_rng(seed)
-    heights, waves = rng.uniform(0, 1, (n, 3)), np.linspace(0, 1, p)
-    peaks = np.stack([np.exp(-(((waves - m) / 0.08) ** 2)) for m in (0.3, 0.5, 0.55)])
-    return heights @ peaks + 0.01 * rng.normal(size=(n, p)), heights[:, 0]
-
-
-@pytest.mark.parametrize(
-    "model",
-    slow_after(
-        1,
-        [
-            DeepEnsembleRegressor(n_members=2),
-            MCDropoutClassifier(n_passes=10),
-            MCDropoutRegressor(n_passes=10),
-            HyperDeepEnsembleRegressor(n_members=2, n_trials=4, epochs=200),
-        ],
-    ),
-    ids=lambda model: type(model).__name__,
-)
-@pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
-def test_plain_networks_learn_from_many_correlated_columns(model):
-    X, y = make_spectra(160, 1500, seed=0)
-    model = clone(model).set_params(random_state=0)
-    if is_classifier(model):
-        y = y > 0.5
-        proba = model.fit(X[:80], y[:80]).predict_proba(X[80:])
-        assert log_loss(y[80:], proba) < 0.25
-    else:
-        assert model.fit(X[:80], y[:80]).score(X[80:], y[80:]) > 0.9
 
 
 def test_networks_learn_what_ridge_regression_leaves_of_a_wide_table():

@@ -104,28 +104,6 @@ def test_members_at_once_are_each_alone(epinet):
         assert_allclose(together[k], alone, atol=1e-12)
 
 
-def test_draws_are_linear_in_the_prior(epinet):
-    weights, prior = drawn(epinet)
-    features, index = inputs(epinet)
-
-    def draws(scale):
-        return literal(_with_scale(epinet, scale), weights, prior, features, index)
-
-    tripled = _with_scale(epinet, 3.0)(ARRAYS, weights, prior, features, index)
-    assert_allclose(tripled, draws(0) + 3 * (draws(1) - draws(0)), atol=1e-12)
-    nothing = [np.full_like(kernel, 9) for kernel in prior]
-    without = _with_scale(epinet, 0.0)(ARRAYS, weights, nothing, features, index)
-    assert_allclose(without, draws(0), atol=1e-12)
-
-
-def _with_scale(epinet, scale):
-    return EpiNetLayers(**{**vars_of(epinet), "prior_scale": scale})
-
-
-def vars_of(epinet):
-    return {name: getattr(epinet, name) for name in epinet.__dataclass_fields__}
-
-
 BASE = EncoderDecoder(2, 1, 2, (6,), 4, "split", (5, 7))
 EPINET = EpiNetLayers(BASE.n_features, 2, 3, (6,), (5, 4), 0.75)
 

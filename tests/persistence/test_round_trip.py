@@ -125,14 +125,8 @@ QUICK = {
         FRAME,
         Y,
     ),
-    "hyper": (
-        skuq.HyperDeepEnsembleRegressor(2, n_trials=3, **SMALL, dropout_range=(0.01, 0.1)),
-        X,
-        Y,
-    ),
     "dropout, classes": (skuq.MCDropoutClassifier(5, **SMALL), X, LABELS),
     "autodeuq": (skuq.AutoDEUQRegressor(3, **SEARCH, space=dense), FRAME, Y),
-    "nes": (skuq.NESRegressor(3, **SEARCH, space=WidthDepthSpace((8,), 1)), X, Y),
     "nomu": (skuq.NOMURegressor(**NOMU, **FIXED), X, Y),
     "neon": (skuq.NEONRegressor(**NEON), INPUTS, VALUES),
     "hq": (skuq.HQEnsembleSelector(MIXED, cv=2), X, LABELS),
@@ -150,6 +144,12 @@ QUICK = {
 }
 # Further options of these estimators.
 CASES = QUICK | {
+    "hyper": (
+        skuq.HyperDeepEnsembleRegressor(2, n_trials=3, **SMALL, dropout_range=(0.01, 0.1)),
+        X,
+        Y,
+    ),
+    "nes": (skuq.NESRegressor(3, **SEARCH, space=WidthDepthSpace((8,), 1)), X, Y),
     "ensemble": (ensemble(**SMALL), X, Y),
     "ensemble, quantiles of y": (ensemble(**SMALL, target_transform="quantile"), X, Y),
     "ensemble, dropout": (ensemble(**{**SMALL, "network": networks.MLP(6, dropout=0.1)}), X, Y),

@@ -309,74 +309,53 @@ def test_regret_of_few_seeds():
 
 
 @pytest.mark.parametrize(
-    "draw, error, message",
+    ("draw", "message"),
     [
-        (
-            lambda c: SearchHistoryDisplay([np.nan]).plot(),
-            ValueError,
-            "None of the 1 trials was completed",
-        ),
-        (lambda c: SearchHistoryDisplay([1.0]).plot(by="time"), ValueError, "seconds"),
-        (lambda c: SearchHistoryDisplay([1.0]).plot(by="hour"), ValueError, "`by` must be one of"),
-        (lambda c: SearchHistoryDisplay.from_catalog([1]), TypeError, "Catalog or its frame"),
-        (lambda c: CatalogDisplay.from_catalog(pd.DataFrame()), ValueError, "lacks the columns"),
-        (
-            lambda c: CatalogDisplay.from_catalog(make_catalog(), decisions=["x"]),
-            ValueError,
-            "unknown",
-        ),
+        (lambda c: SearchHistoryDisplay([np.nan]).plot(), "None of the 1 trials was completed"),
+        (lambda c: SearchHistoryDisplay([1.0]).plot(by="time"), "seconds"),
+        (lambda c: SearchHistoryDisplay([1.0]).plot(by="hour"), "`by` must be one of"),
+        (lambda c: CatalogDisplay.from_catalog(pd.DataFrame()), "lacks the columns"),
+        (lambda c: CatalogDisplay.from_catalog(make_catalog(), decisions=["x"]), "unknown"),
         (
             lambda c: CatalogDisplay.from_catalog(Catalog([TrialRecord(0, score=1.0)])),
-            ValueError,
             "no decisions",
         ),
-        (
-            lambda c: CatalogDisplay.from_catalog(make_catalog(9), kind="importance"),
-            ValueError,
-            "at least 10",
-        ),
+        (lambda c: CatalogDisplay.from_catalog(make_catalog(9), kind="importance"), "at least 10"),
         (
             lambda c: CatalogDisplay.from_catalog(make_catalog()).plot(kind="importance"),
-            ValueError,
             "no `importances`",
         ),
-        (
-            lambda c: MemberDiversityDisplay.from_predictions(np.ones((2, 3))),
-            ValueError,
-            "three members",
-        ),
-        (lambda c: MemberDiversityDisplay.from_embeddings([1, 2]), ValueError, "n_decisions"),
-        (lambda c: MemberDiversityDisplay.from_estimator(c), ValueError, "needs `X`"),
-        (
-            lambda c: MemberDiversityDisplay.from_estimator(c, [[0]]),
-            TypeError,
-            "predict_distribution",
-        ),
-        (
-            lambda c: MemberDiversityDisplay.from_estimator(c, kind="distance"),
-            TypeError,
-            "AutoDEUQ",
-        ),
-        (
-            lambda c: MemberDiversityDisplay(distances=np.eye(2)).plot(kind="tsne"),
-            ValueError,
-            "no data",
-        ),
-        (lambda c: TeamDisplay.from_teams([1]), TypeError, "TeamSelection"),
-        (lambda c: TeamDisplay.from_teams(c, size=9), ValueError, "No team of size 9"),
-        (lambda c: TeamDisplay.from_teams(c, score="x"), ValueError, "`score` must be one of"),
-        (lambda c: RegretDisplay.from_values([1.0]), TypeError, "dict.*result.values for"),
-        (lambda c: RegretDisplay.from_values({"a": [c]}), TypeError, "such as `result.values`"),
+        (lambda c: MemberDiversityDisplay.from_predictions(np.ones((2, 3))), "three members"),
+        (lambda c: MemberDiversityDisplay.from_embeddings([1, 2]), "n_decisions"),
+        (lambda c: MemberDiversityDisplay.from_estimator(c), "needs `X`"),
+        (lambda c: MemberDiversityDisplay(distances=np.eye(2)).plot(kind="tsne"), "no data"),
+        (lambda c: TeamDisplay.from_teams(c, size=9), "No team of size 9"),
+        (lambda c: TeamDisplay.from_teams(c, score="x"), "`score` must be one of"),
         (
             lambda c: RegretDisplay.from_values({"a": [1.0]}, optimum=2),
-            ValueError,
             "must not be better than `optimum`",
         ),
-        (lambda c: RegretDisplay.from_values({"a": [1.0]}, interval=2), ValueError, "interval"),
+        (lambda c: RegretDisplay.from_values({"a": [1.0]}, interval=2), "interval"),
     ],
 )
-def test_search_displays_say_what_is_wrong(chosen, draw, error, message):
-    with pytest.raises(error, match=message):
+def test_search_displays_say_what_is_wrong_of_values(chosen, draw, message):
+    with pytest.raises(ValueError, match=message):
+        draw(chosen)
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda c: SearchHistoryDisplay.from_catalog([1]), "Catalog or its frame"),
+        (lambda c: MemberDiversityDisplay.from_estimator(c, [[0]]), "predict_distribution"),
+        (lambda c: MemberDiversityDisplay.from_estimator(c, kind="distance"), "AutoDEUQ"),
+        (lambda c: TeamDisplay.from_teams([1]), "TeamSelection"),
+        (lambda c: RegretDisplay.from_values([1.0]), "dict.*result.values for"),
+        (lambda c: RegretDisplay.from_values({"a": [c]}), "such as `result.values`"),
+    ],
+)
+def test_search_displays_say_what_is_wrong_of_other_kinds(chosen, draw, message):
+    with pytest.raises(TypeError, match=message):
         draw(chosen)
 
 

@@ -187,23 +187,3 @@ def test_logit_tracker_follows_labels():
     assert_allclose(tracker.probabilities(predicted), true, atol=0.06)
     assert drift.log_loss < drift.log_loss_without - 0.1
     assert_allclose(tracker.weights.sum(), 1)
-
-
-def test_labels_that_arrive_together_judge_what_was_known_before():
-    rng = np.random.default_rng(0)
-    # A class' share changes from one call of 300 rows to the next, by chance: following it is
-    # of no use for the next call.
-    shift = np.repeat(rng.normal(size=20), 300)
-    logits = rng.normal(size=6000)
-    codes = (rng.random(6000) < special.expit(logits + shift)).astype(int)
-    p = special.expit(0.8 * logits)  # averaged over calls
-    proba = np.column_stack([1 - p, p])
-    tracker = LogitTracker.start(2)
-    losses = []
-    for start in range(0, 6000, 300):
-        rows = slice(start, start + 300)
-        predicted = tracker.probabilities(proba[rows])
-        losses.append(-np.log(predicted[np.arange(300), codes[rows]]).mean())
-        tracker = tracker.updated(proba[rows], codes[rows])
-    static = -np.log(proba[np.arange(6000), codes]).mean()
-    assert np.mean(losses) < static + 0.03

@@ -108,16 +108,6 @@ def test_few_rows_bound_what_a_far_error_costs(n_rows, error):
     assert_allclose(total, calibrated.variance)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_few_rows_do_not_make_an_ensemble_too_sure(seed):
-    """Where a floor alone would fit best: predicted scales say nothing of the errors."""
-    rng = np.random.default_rng(seed)
-    scale = np.exp(rng.normal(size=(1, 40, 1)))
-    loc, unseen, y = np.zeros((1, 40, 1)), np.ones((1, 40), bool), rng.normal(size=(40, 1))
-    factor, floor = fit_out_of_bag_scale(loc, scale, unseen, y, np.ones(40))
-    assert 0.75 < factor < 1.3 and floor < 0.6
-
-
 @pytest.mark.parametrize("n_rows", [100, 600, 5000])
 def test_correction_is_shrunk_by_the_number_of_rows(monkeypatch, n_rows):
     arguments, _ = ensemble(n_rows, claim=0.5, floor=0.5, fraction=0.5)
@@ -191,36 +181,6 @@ def test_errors_as_predicted_leave_next_to_no_tail(n_rows):
     rng = np.random.default_rng(1)
     tail = fit_tail(normal_densities(rng.normal(size=(n_rows, 1))), np.ones(n_rows))
     assert tail[1] > 0.9 and 1e-4 < tail[2] < 0.02
-
-
-def test_members_stretch_about_their_own_means():
-    """Fitted on errors far out, and applied to mixtures: moments and density as documented."""
-    (loc, scale, unseen, y, weight), _ = ensemble(4_000, error_std=0.0)
-    far = np.random.default_rng(2).uniform(size=y.shape) < 0.05
-    factor, floor, tail, _ = fit_out_of_bag(
-        loc[:, None],
-        scale[:, None],
-        np.ones_like(loc[:, None]),
-        np.full(8, 1 / 8),
-        unseen,
-        np.where(far, 4 * y, y),
-        weight,
-    )
-    scales, floors, stretched = np.transpose(tail)
-    assert scales[-1] == TAIL_SCALES[-1] and 0.02 < stretched[-1] < 0.1
-    assert factor < 1.35  # the factor alone would be sqrt(1 + 0.05 * 15) = 1.32
-    assert not floors.any() and stretched.sum() == pytest.approx(1)
-    targets = NumberTargets(loss="crps", standardize=False)
-    targets.fit_encoder(y[:, 0], weight)
-    targets.fit(y)
-    calibrated = targets.with_calibration(factor, floor, tail)
-    rng = np.random.default_rng(3)
-    raw, shares = rng.normal(size=(3, 5, 2)), np.array([0.5, 0.3, 0.2])
-    mixture = calibrated.distribution(raw, shares)
-    mean, variance, _ = calibrated.moments(raw, shares)
-    assert_allclose(mixture.member_means, mean[..., 0], rtol=1e-12)
-    assert_allclose(mixture.member_variances, variance[..., 0], rtol=1e-12)
-    assert_allclose(mixture.mean, targets.distribution(raw, shares).mean, rtol=1e-12)
 
 
 @pytest.mark.parametrize(("n_rows", "expected"), [(60, 1.3), (8_000, 2.0)])

@@ -287,16 +287,6 @@ def test_quantile_mixture_by_hand():
     assert_allclose(m.mean, 1)
 
 
-@pytest.mark.parametrize("levels", [LEVELS, np.array([0.1, 0.9]), np.array([0.001, 0.3, 0.5])])
-def test_quantile_mixture_quantiles_given_are_quantiles(levels, global_random_seed):
-    rng = np.random.default_rng(global_random_seed)
-    values = np.sort(rng.normal(size=(1, len(levels), 6)), axis=1)
-    m = QuantileMixture(levels, values)
-    assert_allclose(m.quantile(levels), values[0].T, rtol=1e-5, atol=1e-5)
-    for level, value in zip(levels, values[0]):
-        assert_allclose(m.cdf(value), level, rtol=1e-9)
-
-
 def test_quantile_mixture_tails_continue_the_density(global_random_seed):
     m = one(np.sort(np.random.default_rng(global_random_seed).normal(size=19)))
     for end in (m.values[0, 0], m.values[0, -1]):

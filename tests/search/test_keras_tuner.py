@@ -12,7 +12,7 @@ from slots import inline, search
 from skuq.backend import keras, keras_tuner
 from skuq.exceptions import SearchFailedError
 from skuq.networks import DenseSpace, Space
-from skuq.search import AgEBO, AgEBOOracle, BayesianSearch, OracleSearch, SearchProblem
+from skuq.search import AgEBO, AgEBOOracle, OracleSearch, SearchProblem
 
 
 def proposer_of(oracle, decisions, n_trials=1):
@@ -99,22 +99,6 @@ def test_any_oracle_drives_our_search(make):
     sign = -1 if oracle.objective.direction == "max" else 1
     expected = sorted(r.score for r in records if r.completed)
     assert sorted(sign * trial.score for trial in scored) == pytest.approx(expected)
-
-
-def test_the_oracle_proposes_at_random_until_it_has_n_initial_scores():
-    decisions = DenseSpace(n_nodes=1).decisions()
-    rates = []
-    for n_initial in (3, 100):
-        search_by = BayesianSearch(vary="both", n_initial=n_initial)
-        oracle = AgEBOOracle(max_trials=6, search=search_by, seed=1)
-        records = search(
-            inline(lambda c, seed: Score(c["learning_rate"])),
-            6,
-            proposer_of(oracle, decisions),
-            entropy=1,
-        )
-        rates.append([record.configuration["learning_rate"] for record in records])
-    assert rates[0][:3] == rates[1][:3] and rates[0][3] != rates[1][3]
 
 
 def test_an_oracle_that_has_nothing_left_says_so():

@@ -2,20 +2,17 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import joblib
 import pytest
 from joblib.externals.loky.process_executor import ProcessPoolExecutor
+from processes import start_python
 from slots import SPACE, InlineSlots, Kept, inline, open_slots, processes, search, threads
 from tiers import slow
 
-import skuq
 from skuq.exceptions import SearchFailedError, SearchSpaceError, SlotsLostError
 from skuq.search import Limits, RandomProposer, RunOptions, Search
 
@@ -123,23 +120,6 @@ def test_a_process_is_replaced_after_many_trials(monkeypatch):
     assert len({r.result.pid for r in records}) == 3
 
 
-def test_told_before_asked(slots_of):
-    """A free slot asks only after everything finished has been told."""
-
-    class Watching(RandomProposer):
-        def ask(self, history, running, rng):
-            seen.append((len(history), len(running)))
-            return super().ask(history, running, rng)
-
-    seen = []
-    slots = slots_of(Evaluate())
-    search(slots, n_trials=10, proposer=Watching(SPACE))
-    assert len(seen) == 10
-    for asked, (n_history, n_running) in enumerate(seen):
-        assert n_history + n_running == asked  # nothing is unknown
-        assert n_running < slots.n_slots
-
-
 def test_slots_are_asynchronous():
     """One slow trial does not hold up the others."""
 
@@ -226,13 +206,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path):
         "with open_slots(evaluate, 1, 1000) as slots:\n"
         "    slots.submit(0, {}, 1).result()\n"
     )
-    path = os.pathsep.join(p for p in [str(Path(skuq.__file__).parents[1]), *sys.path] if p)
-    process = subprocess.Popen(
-        [sys.executable, script],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
+    process = start_python(script)
     worker = int(process.stdout.readline())
     process.kill()
     process.wait()

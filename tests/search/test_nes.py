@@ -107,16 +107,6 @@ def test_random_until_the_population_is_full_whatever_fails():
     assert set(asked(evolution(5, 2), records + failed, 40)) <= known
 
 
-def test_children_differ_in_one_decision():
-    records = history(10)
-    mutate = Mutation(LETTERS, NOTHING)
-    parents = [r.configuration for r in records]
-    for seed in range(50):
-        child = evolution(10, 4, mutate=mutate).ask(records, [], np.random.default_rng(seed))
-        distances = [sum(child[n] != parent[n] for n in LETTERS.names) for parent in parents]
-        assert min(distances) <= 1
-
-
 def test_mutation_of_a_space_of_its_own():
     """Architectures change as the space says, hyperparameters as decisions; half and half."""
     hyper = Space([Categorical("rate", tuple(range(9)))])

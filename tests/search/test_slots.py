@@ -22,7 +22,7 @@ from types import SimpleNamespace
 import joblib
 import numpy as np
 import pytest
-from processes import run_python
+from processes import run_python, start_python
 from slots import inline, processes, threads
 from small_models import TinySpace
 from tiers import slow
@@ -341,16 +341,9 @@ def test_a_killed_search_leaves_no_data(name, tmp_path):
     (tmp_path / "script.py").write_text(textwrap.dedent(script))
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "script.py"],
-        cwd=tmp_path,
-        stderr=subprocess.DEVNULL,  # joblib tells of semaphores that it had to remove
-        env={
-            **os.environ,
-            "TMPDIR": str(temporary),
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        },
-    )
+    # joblib tells of semaphores that it had to remove.
+    options = {"cwd": tmp_path, "stderr": subprocess.DEVNULL, "env": {"TMPDIR": str(temporary)}}
+    process = start_python("script.py", **options)
     try:
         wait_until((tmp_path / "started").exists)
         assert list(temporary.glob("skuq-*/evaluate.pkl"))
