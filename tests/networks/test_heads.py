@@ -16,7 +16,6 @@ from scipy import integrate, special, stats
 from skuq.metrics import crps_loss, crps_mixture_loss
 from skuq.networks import GaussianHead
 from skuq.networks._heads import _log_t_constant
-from skuq.predictive import NestedGaussianMixture, QuantileMixture
 
 LIKELIHOODS = [
     GaussianHead(2),
@@ -370,19 +369,3 @@ def test_pooled_classes_have_the_average_probabilities(scale, n, seed):
     head = CategoricalHead(3)
     expected = head.probabilities(raw).mean(axis=0)
     assert_allclose(head.probabilities(head.pooled(raw)), expected, rtol=1e-9, atol=1e-300)
-
-
-@pytest.mark.parametrize("head", [GaussianMixtureHead(2, n_components=3), QuantileHead(2)])
-def test_records_of_predictions_have_the_likelihood_and_moments_of_the_head(head):
-    rng = np.random.default_rng(0)
-    raw, y = rng.normal(size=(4, 5, head.n_raw)), rng.normal(size=(5, 2))
-    if isinstance(head, QuantileHead):
-        m = QuantileMixture(head.levels, np.moveaxis(head.quantiles(raw), 2, 1))
-    else:
-        loc, scale, log_probability = (np.moveaxis(a, 2, 1) for a in head.distribution(raw))
-        m = NestedGaussianMixture(loc, scale, np.exp(log_probability))
-    expected = np.log(np.exp(head.log_likelihood(y, raw)).mean(axis=0))
-    assert_allclose(m.log_prob(y), expected, rtol=1e-10)
-    mean, std = head.moments(raw)
-    assert_allclose(m.member_means, mean, rtol=1e-12)
-    assert_allclose(m.member_variances, std**2, rtol=1e-12)

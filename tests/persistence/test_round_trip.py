@@ -602,23 +602,6 @@ def test_save_refuses_networks_that_would_not_be_loaded(tmp_path):
     assert not os.listdir(tmp_path)
 
 
-@pytest.mark.slow
-def test_loads_takes_keras_models_again():
-    given = networks.build_mlp((3,), 1, [4])
-    model = skuq.NOMURegressor(**NOMU, **FIXED, pretrained=given).fit(X, Y)
-    data = dumps(model)
-    with pytest.raises(MissingPartError, match="`pretrained` .*parts="):
-        loads(data).predict(X)
-    assert_equal_predictions(loads(data, parts={"pretrained": given}), model, X)
-    operator = skuq.NEONRegressor(**GIVEN, pretrained=networks.build_mlp((1,), 4, [4])).fit(
-        INPUTS, VALUES
-    )
-    with pytest.raises(MissingPartError):
-        loads(dumps(operator)).predict(INPUTS)
-    loaded = loads(dumps(operator), parts={"pretrained": operator.pretrained})
-    assert_equal_predictions(loaded, operator, INPUTS)
-
-
 def own_noise(X):
     return 0.1 + np.abs(X[:, 0])
 

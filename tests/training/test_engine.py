@@ -131,19 +131,6 @@ def test_first_weights_of_recurrent_layers_are_as_in_keras():
     assert n_biases == 6
 
 
-@pytest.mark.filterwarnings("error")
-def test_first_weights_of_convolutions_follow_the_seed():
-    layers = keras.layers
-    model = sequential(
-        (5, 5, 2),
-        layers.DepthwiseConv2D(3, name="depthwise"),
-        layers.SeparableConv2D(3, 2, name="separable"),
-        layers.Flatten(name="flat"),
-        layers.Dense(2, name="out"),
-    )
-    np.testing.assert_array_equal(draw_variables(model, 1)[0], draw_variables(model, 1)[0])
-
-
 def test_worth_xla_knows_convolutions_and_artificial_inputs():
     """XLA's own take about nine times as long on a CPU, however long the run."""
     model = sequential(
