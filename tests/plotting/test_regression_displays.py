@@ -196,7 +196,10 @@ def test_retention_of_classifiers_counts_wrong_labels():
         (lambda m, X: RetentionDisplay([-1.0], [1.0]).plot(), "negative"),
         (lambda m, X: PITDisplay([1.5]).plot(), r"\[0, 1\]"),
         (lambda m, X: PITDisplay([0.5]).plot(chance=1), "chance"),
-        (lambda m, X: PITDisplay.from_estimator(TwoMembers(), X, np.hstack([X, X])), "shape of mean"),
+        (
+            lambda m, X: PITDisplay.from_estimator(TwoMembers(), X, np.hstack([X, X])),
+            "shape of mean",
+        ),
     ],
 )
 def test_regression_displays_say_what_is_wrong_of_values(process, draw, message):
