@@ -6,6 +6,3 @@ __version__ = "0.1.0"
 
 # Public names are loaded on first use: importing skuq loads no backend.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-
-# Packages that are not public and whose classes are in files: see `skuq/_utils/_records.py`.
-_load_saved, _, _SAVED = lazy_loader.attach(__name__, submodules=["fitted"], submod_attrs={})

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import pkgutil
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import cloudpickle
@@ -57,8 +57,8 @@ def saved_as(
     name : str
         Name of the class in files: ``package.Name``, or ``package.Owner.Name`` for a class that is
         registered as soon as ``package.Owner`` is imported. ``Name`` or ``Owner`` is public in
-        ``skuq.package`` (an estimator in ``skuq``), or in the table `_SAVED` of the package. The
-        name stays when the class moves within its package.
+        ``skuq.package`` (an estimator in ``skuq``), or the package is one of `_PACKAGES`. The name
+        stays when the class moves within its package.
     kind, check
         See `SavedClass`.
     """
@@ -78,29 +78,26 @@ def _place(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
+# Packages with classes that are in files and not public.
+_PACKAGES = ("catalog", "fitted", "networks", "predictive", "tables")
+
+
 def find_by_name(name: str) -> SavedClass | None:
     """Find the class that is registered under a stored name; None if there is none."""
-    if name not in _BY_NAME:
-        # The class is registered where it is defined: import the object that the name begins with.
-        package, _, rest = name.partition(".")
-        owner = rest.partition(".")[0]
-        module = _import_listed(skuq, package)
-        if isinstance(module, ModuleType) and _import_listed(module, owner) is None:
-            _import_listed(skuq, owner)  # estimators are public in skuq itself
+    package, _, rest = name.partition(".")
+    owner = rest.partition(".")[0]
+    # The class is registered where it is defined. Names come from files: what is imported is public
+    # or a module of these packages.
+    if name in _BY_NAME or package not in {*dir(skuq), *_PACKAGES}:
+        return _BY_NAME.get(name)
+    module = pkgutil.resolve_name(f"skuq.{package}")
+    for public in (module, skuq):  # estimators are public in skuq itself
+        if owner in getattr(public, "__all__", ()):
+            getattr(public, owner)
+    for info in pkgutil.iter_modules(module.__path__ if package in _PACKAGES else []):
+        if name not in _BY_NAME:
+            pkgutil.resolve_name(f"skuq.{package}.{info.name}")
     return _BY_NAME.get(name)
-
-
-def _import_listed(module: ModuleType, name: str) -> Any:
-    """Import a name that a package lists as public or as one in files; None if it does not.
-
-    Names come from files, so nothing is looked up that is neither in an ``__all__`` nor in a table
-    `_SAVED` of skuq.
-    """
-    if name in getattr(module, "__all__", ()):
-        return getattr(module, name)
-    if name in getattr(module, "_SAVED", ()):
-        return module._load_saved(name)
-    return None
 
 
 def find_by_class(cls: type) -> SavedClass | None:
