@@ -470,7 +470,8 @@ def minimize_batch(
     without positive curvature are not used.
     """
     x = np.clip(np.asarray(x, dtype="float64"), 0.0, 1.0)
-    state = _State(x, *function(x), ftol=ftol)
+    f, g = function(x)
+    state = _State(x, f, g, ftol)
     survivors = survivors or {}
     for number in range(1, max_rounds):
         if number in survivors:
