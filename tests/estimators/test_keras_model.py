@@ -149,7 +149,8 @@ import sys
 import keras, numpy as np, tensorflow as tf
 folder = sys.argv[1]
 X = np.load(folder + "/X.npy")
-served = tf.saved_model.load(folder + "/exported").serve(tf.constant(X))["total"]
+exported = tf.saved_model.load(folder + "/exported")
+served = exported.serve(tf.constant(X))["total"]
 loaded = keras.models.load_model(folder + "/model.keras").predict_on_batch(X)["total"]
 assert "skuq" not in sys.modules
 from skuq.networks import NumericEmbedding  # as the documentation has it
