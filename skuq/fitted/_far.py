@@ -356,7 +356,8 @@ def _look(xp: Any, arrays: FarArrays, numbers: Any) -> tuple[Any, Any, Any]:
 def _squares(xp: Any, z: Any, extended: Any) -> Any:
     """Compute squared distances (n, R) of rows z (n, d) from extended ones (d + 1, R)."""
     products = xp.matmul(xp.concatenate([z, xp.ones_like(z[:, :1])], axis=1), extended)
-    return xp.maximum(products + xp.sum(z**2, axis=1, keepdims=True), 0.0)
+    # Keras takes a second term (n, 1) for a bias if n = R.
+    return xp.maximum(xp.sum(z**2, axis=1, keepdims=True) + products, 0.0)
 
 
 def _nearest_square(xp: Any, z: Any, extended: Any) -> Any:
