@@ -128,8 +128,7 @@ class CalibratedUncertainty:
         prefit, similar_shares = isinstance(self.cv, str), True
         is_kind = is_classifier if is_classifier(self) else is_regressor
         fitted = check_estimator("`estimator`", self.estimator, is_kind, prefit)
-        given = sample_weight, fit_params
-        sample_weight = take_argument(self.estimator, "sample_weight", *given)
+        sample_weight = take_argument(self.estimator, "sample_weight", sample_weight, fit_params)
         X, _, sample_weight = read_foreign_rows(self, X, y, sample_weight)
         weight = check_weights(sample_weight, X)
         y, classes = self._read_targets(X, y, fitted)
