@@ -43,9 +43,10 @@ _MOST_MOVES = 50  # of one climb over a grid
 class SignedObjective:
     """An objective that is to be maximised: the user's, times -1 when minimising.
 
-    Objectives of one sign and search compare equal, so that the steps of a search, which has one
-    function, share compiled programs. Other searches with the function compile their own: a program
-    keeps what the function read when it was compiled, such as global variables and attributes.
+    Objectives of one sign and search compare equal, so that the steps of a search share compiled
+    programs as long as it keeps its functions. Other searches with the function compile their own:
+    a program keeps what the function read when it was compiled, such as global variables and
+    attributes.
     """
 
     function: Callable | None = field(compare=False)  # it may have no hash
@@ -95,7 +96,8 @@ class Step:
         self.posterior, self._values = surrogates.posterior, results.values
         given = (settings.objective, *settings.constraints.functions.values())
         has_functions = any(function is not None for function in given)
-        search = settings.search if has_functions else None
+        # A search whose functions have been replaced compiles anew.
+        search = (settings.search, *map(id, given)) if has_functions else None
         self._signed = SignedObjective(settings.objective, settings.sign, search)
         self.objective: SignedObjective | MeritObjective = self._signed
         if len(settings.constraints):

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.spatial.distance import cdist
 from scipy.special import expit, log_softmax, logsumexp, xlogy
 
 from skuq._utils._checks import check_count, check_weights
@@ -662,7 +663,7 @@ def class_evidence(x: np.ndarray, codes: np.ndarray) -> float:
         return 0.0
     n = len(x)
     x = (x - x.mean(axis=0)) / x.std(axis=0)
-    squares = np.square(x[:, None] - x).mean(axis=2)
+    squares = cdist(x, x, "sqeuclidean") / x.shape[1]
     # Uncorrelated contrasts of the classes, each with a mean square of 1.
     indicators = np.eye(codes.max() + 1)[codes]
     vectors, scales, _ = np.linalg.svd(indicators - indicators.mean(axis=0), full_matrices=False)

@@ -227,6 +227,18 @@ def test_ask_shares_programs_for_functions_that_are_not_hashable():
     assert traced[0] > traced[1] == 0
 
 
+def test_ask_compiles_an_objective_that_replaces_another():
+    settings = {"bounds": [(0, 1)], "n_initial": 5}
+    optimizer = search(JointProcess(1.0, compiled=True), "mean", objective=np.negative, **settings)
+    X = np.linspace(0, 1, 6)[:, None]
+    optimizer.tell(X, X[:, 0].tolist())
+    for best in (0.2, 0.8):
+        optimizer.objective = lambda y, best=best: -((y - best) ** 2)
+        x = optimizer.ask()
+        assert abs(x[0, 0] - best) < 0.03
+        optimizer.tell(x, x[:, 0].tolist())
+
+
 def test_optimizer_can_be_read():
     optimizer = search(JointProcess(), n_initial=3)
     assert repr(optimizer) == (

@@ -1,5 +1,6 @@
 """Stacking weights, compared with SciPy's optimisers and with properties of their definition."""
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -199,6 +200,14 @@ def test_evidence_of_classes_is_a_ratio_of_likelihoods():
     wide = np.column_stack([5 * x + 3, np.ones(12)])
     assert_allclose(_selection.class_evidence(wide, codes), np.log(np.mean(ratios)))
     assert _selection.class_evidence(x, 0 * codes) == _selection.class_evidence(0 * x, codes) == 0
+
+
+def test_evidence_of_classes_in_a_wide_table_takes_little_memory():
+    x = np.random.default_rng(0).normal(size=(40, 5000))
+    tracemalloc.start()
+    _selection.class_evidence(x, np.arange(40) % 2)
+    assert tracemalloc.get_traced_memory()[1] < 10 * x.nbytes
+    tracemalloc.stop()
 
 
 def test_ten_rows_of_noise_are_less_evidence_than_separate_classes():

@@ -326,6 +326,9 @@ def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
     assert further == {"in_folds": True, "evidence": evidence}
     mix_classes(task, members[::5], origins[::5])
     assert not given[1][1]["in_folds"]
+    # Rows of a group may be alike, and are no evidence of what holds for other groups.
+    mix_classes(replace(task, groups=np.arange(160) // 4), members, origins)
+    assert given[2][1]["evidence"] is None
     assert_allclose(model.weights_, np.repeat(shares_of_kinds, 5) / 5)
     targets = model.fitted_.targets
     assert targets.temperature == temperature

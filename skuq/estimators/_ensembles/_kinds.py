@@ -331,9 +331,13 @@ def mix_classes(task, members, origins):
 
 
 def _weigh_evidence(task):
-    """Compute the evidence of few rows that their classes depend on them; None for many rows."""
+    """Compute the evidence of few rows that their classes depend on them; None for many rows.
+
+    Rows of a group may be alike, and would be evidence of what does not hold for other groups.
+    """
     data, used = task.data, np.flatnonzero(task.data.weight)
-    if len(used) > _MOST_EVIDENCE_ROWS:
+    is_grouped = task.groups is not None and task.validation is None
+    if is_grouped or len(used) > _MOST_EVIDENCE_ROWS:
         return None
     columns = _indicate(data.x[used], task.inputs.n_codes)
     return class_evidence(np.concatenate(columns, axis=1), data.y[used, 0].astype(int))
