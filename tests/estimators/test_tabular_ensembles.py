@@ -329,6 +329,11 @@ def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
     # Rows of a group may be alike, and are no evidence of what holds for other groups.
     mix_classes(replace(task, groups=np.arange(160) // 4), members, origins)
     assert given[2][1]["evidence"] is None
+    # Rows of nearly no weight are no evidence either.
+    light = replace(task.data, weight=np.where(np.arange(160) < 40, 1, 1e-9))
+    mix_classes(replace(task, data=light), members, origins)
+    few = class_evidence(task.data.x[:40].astype(float), codes[:40])
+    assert given[3][1]["evidence"] == pytest.approx(few)
     assert_allclose(model.weights_, np.repeat(shares_of_kinds, 5) / 5)
     targets = model.fitted_.targets
     assert targets.temperature == temperature

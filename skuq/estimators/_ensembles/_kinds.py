@@ -41,6 +41,7 @@ _N_FOLDS, _N_TENTHS = 5, 3
 _FEWEST_FOLDED = 10  # rows, or groups
 _N_MEMBERS = 8
 _MOST_EVIDENCE_ROWS = 256  # with more rows the held-out ones alone are evidence
+_LEAST_WEIGHT = 1e-3  # of a row that is evidence, in weights of the average row
 _MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
 _STRENGTHS = (0.003, 0.03, 0.3, 3.0, 30.0)  # inverse penalties that logistic regression tries
 _MOST_NEWTON_STEPS = 200
@@ -335,7 +336,8 @@ def _weigh_evidence(task):
 
     Rows of a group may be alike, and would be evidence of what does not hold for other groups.
     """
-    data, used = task.data, np.flatnonzero(task.data.weight)
+    data, weight = task.data, task.data.weight
+    used = np.flatnonzero((weight > 0) & (weight >= _LEAST_WEIGHT * weight.mean()))
     is_grouped = task.groups is not None and task.validation is None
     if is_grouped or len(used) > _MOST_EVIDENCE_ROWS:
         return None
