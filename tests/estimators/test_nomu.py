@@ -250,6 +250,13 @@ def test_choose_readout_has_rules_for_few_rows_and_rows_without_noise(n, noisele
     assert (given.l_min, given.l_max) == (0.1, 0.7)
 
 
+def test_choose_readout_keeps_c_where_r_is_no_guide():
+    """No c lets the band meet errors at held-out rows where r is below 0, as f errs less."""
+    rows = held_out_rows(12)
+    readout = choose(rows._replace(X=-rows.X), training_error=0.3)
+    assert readout.c * readout.std(np.array([0.5]))[0] < 5
+
+
 @pytest.mark.parametrize(("above", "taken"), [(0.1, True), (0.0, False)])
 def test_choose_readout_closes_the_band_where_held_out_rows_allow(above, taken):
     """R at a network's own rows counts as none, unless errors are as large there as elsewhere."""

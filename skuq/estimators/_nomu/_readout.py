@@ -185,6 +185,10 @@ def _choose(settings, band, evidence, inputs, targets, rows, few, learns_noise) 
                 fit_noise=learns_noise,
                 beyond=readout.std(rows.far),
             )
+            # Where r counts as none at most held-out rows, the band there is l_min: a smaller one
+            # would ask for a larger c, and so on without end.
+            if np.median(rows.near) <= 0:
+                break
             former, readout = readout.l_min, replace(readout, l_min=floor(c))
             if np.isclose(former, readout.l_min, rtol=1e-3):
                 break
