@@ -38,6 +38,7 @@ _LEAST_L_MIN = 0.002
 # that lowers the log likelihood by at most _MOST_LOST for each held-out row.
 _SHARES, _MOST_LOST = (1.0, 0.5, 0.0), 0.5
 _MOST_STEPS = 50  # in which c and l_min are made to agree
+_WIDEST = 3.0  # band that they may agree on, in errors at held-out rows or deviations of y
 _PRIOR_ROWS = 8  # with at most so many held-out rows the band is on average as wide as y varies
 
 
@@ -167,6 +168,7 @@ def _choose(settings, band, evidence, inputs, targets, rows, few, learns_noise) 
     training_error = float(np.sqrt(max(np.average(square.mean(axis=1), weights=weight), 0.0)))
     readout, highest_l_min = _choose_limits(settings, band, rows, training_error, few)
     c, noise_factor = settings.c, 1.0
+    square = np.average(np.square(rows.error).mean(axis=1), weights=rows.weight)
 
     def floor(c):
         """Return the l_min at which c * l_min is the training error, if few rows choose it."""
@@ -176,6 +178,7 @@ def _choose(settings, band, evidence, inputs, targets, rows, few, learns_noise) 
 
     if isinstance(c, str):
         # c is the best factor with the l_min that follows from it, which a few steps find.
+        found = []
         for _ in range(_MOST_STEPS):
             c, noise_factor = fit_epistemic_scale(
                 rows.error,
@@ -185,13 +188,15 @@ def _choose(settings, band, evidence, inputs, targets, rows, few, learns_noise) 
                 fit_noise=learns_noise,
                 beyond=readout.std(rows.far),
             )
-            # Where r counts as none at most held-out rows, the band there is l_min: a smaller one
-            # would ask for a larger c, and so on without end.
-            if np.median(rows.near) <= 0:
-                break
+            found.append((c, noise_factor, readout))
             former, readout = readout.l_min, replace(readout, l_min=floor(c))
             if np.isclose(former, readout.l_min, rtol=1e-3):
                 break
+        # Where r counts as none at held-out rows, the band there is l_min: a smaller one asks for
+        # a larger c, and so on, until the band is far too wide everywhere else.
+        width = np.sqrt(np.mean(readout.std(evidence.raw) ** 2))
+        if rows.near.min() <= 0 and c * width > _WIDEST * max(1, np.sqrt(square)):
+            c, noise_factor, readout = found[0]
     if settings.c == "auto":
         # c**2 = c_nll**2 + (share / width)**2: 1 / width makes the band as wide as y varies.
         width = np.sqrt(np.mean(readout.std(evidence.raw) ** 2))
@@ -200,7 +205,6 @@ def _choose(settings, band, evidence, inputs, targets, rows, few, learns_noise) 
         if few:
             # A constant would err by 1. Where f errs by more, y varies faster than rows can show,
             # and errors between them are as large as those at held-out rows.
-            square = np.average(np.square(rows.error).mean(axis=1), weights=rows.weight)
             share = np.sqrt(share**2 + max(square - 1, 0))
         c = float(np.hypot(c, share / width) * _factor_of_few(len(rows.error)))
     l_min = floor(c)
