@@ -30,8 +30,9 @@ from skuq.tables._targets import NumberTargets
 _FEW_ROWS = 30  # held-out rows; with fewer the likelihood chooses neither l_min nor l_max
 _L_MIN, _L_MAX = 0.005, 2.0  # l_min at first, and l_max, if the likelihood does not choose them
 # In the end, where f meets its rows. Next to a row f errs by a little: without a floor, errors
-# there are many times the width of the band.
-_LEAST_L_MIN = 0.002
+# there are many times the width of the band. Unless the data are known to have no noise, the
+# floor is higher for few rows: between these r may be hardly larger than at them.
+_LEAST_L_MIN, _LEAST_OF_ROWS = 0.002, 0.04  # the second is divided by the number of rows
 # The raw uncertainty is not 0 at a network's own rows. These shares of it there are tried as the
 # zero of the band; the likelihood of held-out rows chooses one, usually 0 where values are noisy.
 # If the data are known to have no noise, the band closes at the rows: the largest share is taken
@@ -124,13 +125,17 @@ def choose_readout(
     held_out, levels = _collect_rows(band, evidence, inputs, targets)
     # Few rows cannot tell l_min and l_max; without noise l_min is fixed at the error of f.
     few = len(held_out.error) < _FEW_ROWS or noiseless
+    of_rows = 0.0 if noiseless else _LEAST_OF_ROWS / len(evidence.rows.X)
+    least_l_min = max(_LEAST_L_MIN, of_rows)
     for share in shares if few else (0.0,):
         near, far = held_out.near - share * levels, held_out.far - share * levels
         if share and np.median(near) <= 0:  # it would count as none at most held-out rows, too
             continue
         rows = held_out._replace(near=near, far=far)
         shifted = evidence._replace(raw=evidence.raw - share * level)
-        readout = _choose(settings, band, shifted, inputs, targets, rows, few, learns_noise)
+        readout = _choose(
+            settings, band, shifted, inputs, targets, rows, few, learns_noise, least_l_min
+        )
         found.append((_log_likelihood(readout, rows), replace(readout, level=share * level)))
     # The band closes at the rows as far as errors at held-out rows allow.
     lost = _MOST_LOST * len(held_out.error) * noiseless
@@ -160,7 +165,9 @@ def _log_likelihood(readout: Readout, rows: _HeldOut) -> float:
     return float(-(rows.weight @ loss.sum(axis=1)) * len(loss) / rows.weight.sum())
 
 
-def _choose(settings, band, evidence, inputs, targets, rows, few, learns_noise) -> Readout:
+def _choose(
+    settings, band, evidence, inputs, targets, rows, few, learns_noise, least_l_min
+) -> Readout:
     """Choose the readout for held-out rows whose raw uncertainty may have lost a share."""
     error, _, noise, weight = _errors(evidence.network, evidence.rows, inputs, targets)
     # Root mean square error of f at its own rows, with the noise's variance taken off.
@@ -174,7 +181,7 @@ def _choose(settings, band, evidence, inputs, targets, rows, few, learns_noise) 
         """Return the l_min at which c * l_min is the training error, if few rows choose it."""
         if settings.l_min != "auto" or not few:
             return readout.l_min
-        return float(np.clip(training_error / c, _LEAST_L_MIN, highest_l_min))
+        return float(np.clip(training_error / c, least_l_min, highest_l_min))
 
     if isinstance(c, str):
         # c is the best factor with the l_min that follows from it, which a few steps find.
