@@ -57,7 +57,7 @@ def saved_as(
     name : str
         Name of the class in files: ``package.Name``, or ``package.Owner.Name`` for a class that is
         registered as soon as ``package.Owner`` is imported. ``Name`` or ``Owner`` is public in
-        ``skuq.package`` (an estimator in ``skuq``), or the package is one of `_PACKAGES`. The name
+        ``skuq.package`` (an estimator in ``skuq``), or its module is one of `_MODULES`. The name
         stays when the class moves within its package.
     kind, check
         See `SavedClass`.
@@ -78,8 +78,22 @@ def _place(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-# Packages with classes that are in files and not public.
-_PACKAGES = ("catalog", "fitted", "networks", "predictive", "tables")
+# Modules with classes that are in files and not public, by package.
+_MODULES = {
+    "catalog": ["_records"],
+    "fitted": [
+        "_calibrated",
+        "_density_ratio",
+        "_ensemble",
+        "_far",
+        "_learning",
+        "_nomu",
+        "_operator",
+    ],
+    "networks": ["_cells", "_dense", "_heads", "_mixture_heads", "_nomu", "_operator"],
+    "predictive": ["_tracking"],
+    "tables": ["_functions", "_inputs", "_scaling", "_targets"],
+}
 
 
 def find_by_name(name: str) -> SavedClass | None:
@@ -87,16 +101,16 @@ def find_by_name(name: str) -> SavedClass | None:
     package, _, rest = name.partition(".")
     owner = rest.partition(".")[0]
     # The class is registered where it is defined. Names come from files: what is imported is public
-    # or a module of these packages.
-    if name in _BY_NAME or package not in {*dir(skuq), *_PACKAGES}:
+    # or one of these modules.
+    if name in _BY_NAME or package not in {*dir(skuq), *_MODULES}:
         return _BY_NAME.get(name)
     module = pkgutil.resolve_name(f"skuq.{package}")
     for public in (module, skuq):  # estimators are public in skuq itself
         if owner in getattr(public, "__all__", ()):
             getattr(public, owner)
-    for info in pkgutil.iter_modules(module.__path__ if package in _PACKAGES else []):
+    for private in _MODULES.get(package, ()):
         if name not in _BY_NAME:
-            pkgutil.resolve_name(f"skuq.{package}.{info.name}")
+            pkgutil.resolve_name(f"skuq.{package}.{private}")
     return _BY_NAME.get(name)
 
 

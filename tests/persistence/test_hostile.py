@@ -724,6 +724,13 @@ def test_searches_are_read_or_refused_if_their_files_are_mutated(searches, tmp_p
     assert min(outcomes["loaded"], outcomes["refused"]) > 20
 
 
+def test_names_of_no_class_import_no_further_modules(monkeypatch):
+    monkeypatch.delitem(sys.modules, "skuq.catalog._folder", raising=False)
+    with pytest.raises(FileFormatError):
+        loads(with_tree(saved(), lambda tree: tree | {"name": "catalog.Nothing"}))
+    assert "skuq.catalog._folder" not in sys.modules
+
+
 @pytest.mark.parametrize("n_mutations", slow_after(1, [300, 20_000]))
 def test_loads_reads_or_refuses_mutated_files(tmp_path, monkeypatch, n_mutations):
     monkeypatch.chdir(tmp_path)
