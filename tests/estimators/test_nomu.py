@@ -427,6 +427,91 @@ def test_fit_warns_of_the_likelihood_of_few_rows(table):
         steady(epochs=1).fit(*table)
 
 
+TOYS = {
+    "wave": lambda x: np.sin(3 * x) + 0.3 * x,
+    "corner": np.abs,
+    "forrester": lambda x: (3 * x / 2 + 1) ** 2 * np.sin(3 * x + 2) / 8,
+}
+
+
+def judge_toy(function, n, seed, **changes):
+    """Width at the rows over that elsewhere (D2), coverage, and correlation with distance (D3)."""
+    X = np.random.default_rng(seed).uniform(-2, 2, (n, 1))
+    grid = np.linspace(-2, 2, 400)[:, None]
+    model = nomu(random_state=0, **changes).fit(X, function(X[:, 0]))
+    mean, std = model.predict(grid, return_std=True)
+    assert (std > 0).all()  # D1
+    distance = abs(grid - X.T).min(axis=1)
+    covered = abs(mean - function(grid[:, 0])) < 1.645 * std
+    ratio = np.median(std_of(model, X)) / np.median(std)
+    return ratio, covered.mean(), np.corrcoef(std, distance)[0, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("changes", "typical"), [({"noise_std": 0.0}, 0.2), ({}, 0.6)])
+def test_nomu_band_closes_and_covers_on_toy_functions(changes, typical):
+    found = [
+        judge_toy(function, n, seed, **changes)
+        for function in TOYS.values()
+        for n in (8, 15)
+        for seed in (0, 1)
+    ]
+    ratio, covered, correlation = np.median(found, axis=0)
+    assert ratio < typical and covered > 0.86 and correlation > 0.6
+
+
+@pytest.mark.slow
+def test_nomu_uncertainty_vanishes_with_more_rows():
+    """D5, at a fixed c."""
+    rng = np.random.default_rng(5)
+    base = small(network__hidden_units=(32,), epochs=400, artificial__box=[(-1.5, 1.5)])
+    sizes = []
+    for n in (6, 96):
+        X = rng.uniform(-1, 1, (n, 1))
+        models = base.fit_many(X, np.sin(4 * X[:, 0]), [{"random_state": k} for k in range(4)])
+        sizes.append(np.mean([std_of(model, [[-0.5], [0.0], [0.5]]) for model in models]))
+    assert sizes[1] < 0.5 * sizes[0]
+
+
+@pytest.mark.slow
+def test_nomu_distances_are_learnt_where_the_side_network_is_held_back():
+    """D4, Figure 19: y is a step along x1 on a 4 x 4 grid; sigma grows faster along x1."""
+    axis = np.linspace(-1, 1, 4)
+    X = np.array([(a, b) for a in axis for b in axis])
+    y = np.where(X[:, 0] < 0, -1.0, 1.0)
+
+    def growth(model, feature):
+        """Average the growth of sigma from rows to half-way between them, along a feature."""
+        moves = np.concatenate([X, X]), np.repeat([1 / 3, -1 / 3], 16)[:, None]
+        to = moves[0] + moves[1] * np.eye(2)[feature]
+        inside = (abs(to) <= 1).all(axis=1)
+        return (std_of(model, to[inside]) - std_of(model, moves[0][inside])).mean()
+
+    def ratios(side_l2):
+        base = nomu(
+            network__hidden_units=(64, 64),
+            readout__l_min=1e-4,
+            readout__l_max=2.0,
+            readout__c=1.0,
+            loss__l2=1e-8,
+            loss__side_l2=side_l2,
+            network__initial_range=0.2,
+            learning_rate=2e-3,
+            epochs=2048,
+            batch_size=None,
+            training__clip_norm=None,
+            artificial__n=128,
+            artificial__box=[(-1.1, 1.1)] * 2,
+            standardize=False,
+        )
+        seeds = [{"random_state": seed} for seed in range(4)]
+        return [growth(model, 0) / growth(model, 1) for model in base.fit_many(X, y, seeds)]
+
+    equal, held_back = ratios(1e-8), ratios(1e-3)
+    assert np.median(equal) < 1.6
+    assert min(held_back) > 1.5 and np.median(held_back) > 2 * np.median(equal)
+
+
 @pytest.mark.slow
 def test_nomu_defaults_know_eight_points_of_ten_functions():
     """The page and the warning advise the defaults, not a choice by eight rows' likelihood."""
