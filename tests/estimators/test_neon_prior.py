@@ -570,3 +570,81 @@ def test_exact_process_of_rows_that_nearly_meet_is_positive(monkeypatch):
         X, np.sin(3 * X).sum(axis=1)
     )
     assert np.linalg.eigvalsh(grams[0])[0] > -1e-12
+
+
+@pytest.mark.slow
+def test_fit_does_not_learn_few_rows_with_a_known_noise_by_heart():
+    models = [small(noise_std=NOISE, random_state=k).fit(*noisy_rows(20, k)) for k in range(5)]
+    ratio, error = np.median([judge(model) for model in models], axis=0)
+    assert ratio < 1.8 and error < 0.5
+
+
+@pytest.mark.slow
+def test_fit_with_large_known_noise_of_few_rows_keeps_the_usual_scale():
+    ratios = []
+    for seed in range(6):
+        X, y = noisy_rows(10, seed, noise=1.0)
+        model = small(noise_std=1.0, training__steps=500, random_state=seed)
+        ratios.append(judge(model.fit(X, y))[0])
+    assert max(ratios) < 8  # near 100 where the data choose the scale alone
+
+
+@pytest.mark.slow
+def test_fit_learns_each_component_by_itself():
+    q, rng = np.linspace(0, 1, 6), np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (60, 2))
+
+    def waves(X):
+        wave = np.sin(3 * X[:, :1] + 4 * q)
+        return np.stack([wave, X[:, 1:] ** 2 + wave**2], axis=-1)
+
+    Y = waves(X)
+    Y[..., 0] += 0.1 * rng.normal(size=(60, 6))
+    T = rng.uniform(-1, 1, (500, 2))
+    errors = []
+    for noise in ([0.1, 0.0], "auto"):
+        model = small(query_points=q, noise_std=noise, training__steps=3000).fit(X, Y)
+        parts = model.predict_uncertainty(T)
+        error = parts.mean - waves(T)
+        errors.append(np.sqrt(np.mean(error[..., 0] ** 2)))
+        ratio = np.sqrt(np.mean((error[..., 0] / parts.epistemic[..., 0]) ** 2))
+        assert 0.3 < ratio < 3
+    assert errors[0] < 1.5 * errors[1]
+
+
+@pytest.mark.slow
+def test_fit_learns_a_column_without_noise_exactly_beside_a_noisy_one():
+    rng = np.random.default_rng(0)
+    X, T = rng.uniform(-1, 1, (60, 1)), np.linspace(-1, 1, 41)[:, None]
+
+    def columns(X):
+        return np.concatenate([np.sin(3 * X), np.cos(3 * X)], axis=1)
+
+    model = small(training__steps=3000)
+    model.fit(X, columns(X) + [0, 0.3] * rng.normal(size=(60, 2)))
+    clean, noisy = model.noise_std_.ravel()
+    assert clean < 0.01 and 0.2 < noisy < 0.4
+    error = np.sqrt(np.mean((model.predict(T) - columns(T)) ** 2, axis=0))
+    assert error[0] < 0.01 < error[1] < 0.2
+
+
+@pytest.mark.slow
+def test_fit_to_pure_noise_leaves_the_level_uncertain():
+    ratios = []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        X, y = rng.uniform(-1, 1, (30, 1)), rng.normal(size=30)
+        model = small(random_state=seed).fit(X, y)
+        parts = model.predict_uncertainty(np.linspace(-1, 1, 41)[:, None])
+        ratios.append(np.sqrt(np.mean((parts.mean / parts.epistemic) ** 2)))
+    assert np.median(ratios) < 2
+
+
+@pytest.mark.parametrize("seed", slow_after(0, range(3)))
+def test_fit_learns_the_noise_of_fifteen_rows(seed):
+    T = np.linspace(-1, 1, 41)[:, None]
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (26, 1))
+    y = np.sin(3 * X[:, 0]) + NOISE * rng.normal(size=26)
+    mean = small(random_state=seed).fit(X, y).predict(T)
+    assert np.abs(mean - np.sin(3 * T[:, 0])).max() < 1  # once hundreds
