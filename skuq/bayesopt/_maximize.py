@@ -81,7 +81,7 @@ def maximize_acquisition(
     Parameters
     ----------
     task : AcquisitionTask
-        What is maximised: an acquisition over a box of encoded points, without pending points.
+        The acquisition to maximise and the box of encoded points; it has no pending points.
     method : {"auto", "lbfgs", "scipy", "direct"}, default="auto"
         "lbfgs" climbs from all starts at once in compiled programs, "scipy" from one after the
         other with L-BFGS-B. Without gradients (the posterior's key is None) "scipy" climbs from

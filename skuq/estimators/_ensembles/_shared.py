@@ -127,8 +127,8 @@ def _read(
 ) -> Task:
     """Read the arguments of `fit`, and check the known noise against them.
 
-    What cannot be fitted is refused here, before anything is trained. With `embed`, networks embed
-    the columns of X.
+    Raise ValueError for arguments that cannot be fitted. With `embed`, networks embed the columns
+    of X.
     """
     targets: ClassTargets | NumberTargets
     if is_classifier(estimator):

@@ -184,7 +184,7 @@ def _choose(
         return float(np.clip(training_error / c, least_l_min, highest_l_min))
 
     if isinstance(c, str):
-        # c is the best factor with the l_min that follows from it, which a few steps find.
+        # A few steps find the best factor c with the l_min that follows from it.
         found = []
         for _ in range(_MOST_STEPS):
             c, noise_factor = fit_epistemic_scale(
@@ -199,8 +199,8 @@ def _choose(
             former, readout = readout.l_min, replace(readout, l_min=floor(c))
             if np.isclose(former, readout.l_min, rtol=1e-3):
                 break
-        # Where r counts as none at held-out rows, the band there is l_min: a smaller one asks for
-        # a larger c, and so on, until the band is far too wide everywhere else.
+        # At held-out rows where r counts as none, the band is c * l_min: a smaller l_min asks for a
+        # larger c, and so on, until the band is far too wide everywhere else.
         width = np.sqrt(np.mean(readout.std(evidence.raw) ** 2))
         if rows.near.min() <= 0 and c * width > _WIDEST * max(1, np.sqrt(square)):
             c, noise_factor, readout = found[0]
