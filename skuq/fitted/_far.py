@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import blas, cholesky, solve_triangular
+from scipy.linalg import blas, cholesky, lapack
 from scipy.spatial.distance import cdist
 
 from skuq._utils._records import record_repr, saved_as, state_of
@@ -185,7 +185,7 @@ class FarUncertainty:
     def arrays(self) -> FarArrays:
         """Arrays from which `far_spread` computes."""
         factor = cholesky(self._covariance(self.rows[: len(self.y)]), lower=True)
-        whitening = solve_triangular(factor, np.eye(len(factor)), lower=True).T
+        whitening = lapack.dtrtri(factor, lower=1)[0].T
         return FarArrays(
             self.centre,
             self.inverse_stds,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize
+from scipy.linalg import cholesky, lapack
 from scipy.spatial.distance import cdist
 
 from skuq._utils._environment import generator, one_thread_if_small
@@ -29,9 +30,11 @@ _LEAST_WEIGHT = 1e-3  # of a row that counts, in weights of the average row
 _MOST_ROWS = 512  # reference rows; of these the first `PROCESS_ROWS` are drawn at random
 _MOST_COVERED = 50_000  # rows that the others are chosen to cover
 _BLOCK_ROWS = 2048  # rows whose distances are held at a time
+_CACHED_ROWS = 64  # the same of distances that stay in the cache
 _SEARCH_ROWS = 96  # the first of the process' rows, searched for the kernel and its length
 _N_COMPARED = 4  # best pairs of these that are compared on all rows of the process
 _LENGTH_STEP = 2**0.5
+_LAPACK_BLOCK = 64  # columns that are reduced together
 _DEVIANCE_LIMIT = 3.84  # of 95 % confidence intervals: quantile of chi squared
 _SHARE_NEAR = 0.98  # of the rows have another near by slopes
 _SMALLEST_NEAR = 0.02  # a shorter distance changes y by less than 2 % of its standard deviation
@@ -59,6 +62,7 @@ _LEAST_PROBABILITY = 1e-6  # of a class in a left-out region
 _HEADS = GaussianHead, GaussianMixtureHead, SquaredErrorHead, CategoricalHead
 
 
+@one_thread_if_small(PROCESS_ROWS)  # dozens of small factorisations
 def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncertainty | None:
     """Learn the uncertainty of an ensemble away from the rows that it was trained on.
 
@@ -103,15 +107,15 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
     slopes = _mean_slopes(ensemble, rows.X, inverse_stds)
     if isinstance(head, CategoricalHead):  # in standard deviations of the indicators
         slopes /= math.sqrt(max(mean @ (1 - mean), TINY))
-    with one_thread_if_small(PROCESS_ROWS):  # dozens of small factorisations
-        process = fit_process((standardised * slopes)[:PROCESS_ROWS], of_process)
+    process = fit_process((standardised * slopes)[:PROCESS_ROWS], of_process)
     if process is None:
         return None
     stretch, kernel, length, noise = process
     slopes = slopes * stretch
     z, decorrelated = standardised * slopes, standardised @ decorrelation
-    nearest = _nearest_others(cdist(z[:_MOST_ROWS], z[:_MOST_ROWS], "sqeuclidean"))
-    joint_nearest = _nearest_others(_left_out_squares(decorrelated[:_MOST_ROWS], n_rows))
+    nearest = _nearest_others(z[:_MOST_ROWS])
+    central = decorrelated[:_MOST_ROWS] - decorrelated.mean(axis=0)  # `centre` may be medians
+    joint_nearest = _nearest_others(central, n_rows)
     # As many of n rows and a new one are beyond: of few rows quantiles would be too near.
     near = np.quantile(nearest, _SHARE_NEAR, method="weibull")
     joint_near = np.quantile(joint_nearest, _JOINT_SHARES, method="weibull")
@@ -146,8 +150,9 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
     # The most likely variance of the process, given the others.
     amplitude = np.sqrt((residuals * far.arrays.alpha).mean(axis=0))
     noise_variance = np.minimum(noise * amplitude**2, _narrowest_noise(ensemble, rows.X))
-    far = replace(far, amplitude=amplitude, doubt=_DOUBT_OF_NOISE * np.sqrt(noise_variance))
-    return replace(far, factors=_fit_factors(far))
+    doubt = _DOUBT_OF_NOISE * np.sqrt(noise_variance)
+    factors = _fit_factors(far, amplitude)
+    return replace(far, amplitude=amplitude, doubt=doubt, factors=factors)
 
 
 def _process_targets(targets: Any, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -227,9 +232,9 @@ def _choose_references(z: np.ndarray) -> np.ndarray:
     for start in range(0, len(z), _BLOCK_ROWS):
         block = z[start : start + _BLOCK_ROWS]
         nearest[start : start + _BLOCK_ROWS] = cdist(block, z[chosen], "sqeuclidean").min(axis=1)
-    while len(chosen) < min(len(z), _MOST_ROWS):
+    while len(chosen) < _MOST_ROWS and nearest.max() > 0:
         chosen.append(int(nearest.argmax()))
-        np.minimum(nearest, ((z - z[chosen[-1]]) ** 2).sum(axis=1), out=nearest)
+        np.minimum(nearest, cdist(z[chosen[-1:]], z, "sqeuclidean")[0], out=nearest)
     return np.array(chosen)
 
 
@@ -251,25 +256,25 @@ def _decorrelate(numbers: np.ndarray, codes: Sequence[int]) -> tuple[np.ndarray,
     return inverse_stds, vectors / np.sqrt(values)
 
 
-def _left_out_squares(decorrelated: np.ndarray, n_rows: int) -> np.ndarray:
-    """Compute squared Mahalanobis distances of each row from others, by covariances without it.
+def _nearest_others(rows: np.ndarray, n_rows: float = math.inf) -> np.ndarray:
+    """Compute distances (n,) of rows (n, d) to the nearest other one.
 
-    A row pulls the covariance towards itself, and would look nearer than a new one. Without its
-    product with itself the inverse of the covariance is known (Sherman and Morrison).
+    If the rows are decorrelated, and the mean of all `n_rows` rows is 0, these are Mahalanobis
+    distances by covariances without the row. It pulls the covariance towards itself, and would look
+    nearer than a new one. Without its product with itself, the inverse of the covariance is known
+    (Sherman and Morrison).
     """
-    products = decorrelated @ decorrelated.T
-    lengths = np.diag(products)[:, None]
-    share = 1 / (n_rows + len(decorrelated.T))  # of one row in the shrunk covariance
-    pulled = share * (lengths - products) ** 2 / np.maximum(1 - share * lengths, TINY)
-    squared: np.ndarray = cdist(decorrelated, decorrelated, "sqeuclidean") + pulled
-    return squared
-
-
-def _nearest_others(squared: np.ndarray) -> np.ndarray:
-    """Compute distances (n,) to the nearest other row, from squared distances (n, n)."""
-    np.fill_diagonal(squared, np.inf)
-    nearest: np.ndarray = np.sqrt(squared.min(axis=1))
-    return nearest
+    lengths, nearest = (rows**2).sum(axis=1), []
+    share = 1 / (n_rows + len(rows.T))  # of one row in the shrunk covariance
+    pulls = share / np.maximum(1 - share * lengths, TINY)
+    for start in range(0, len(rows), _CACHED_ROWS):
+        block = slice(start, start + _CACHED_ROWS)
+        products = rows[block] @ rows.T
+        apart = lengths[block, None] - products
+        squared = pulls[block, None] * apart**2 + apart + lengths - products
+        np.fill_diagonal(squared[:, start:], np.inf)
+        nearest.append(squared.min(axis=1))
+    return np.sqrt(np.maximum(np.concatenate(nearest), 0))
 
 
 def fit_process(z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, str, float, float] | None:
@@ -334,39 +339,54 @@ def _deviances(kernel: str, length: float, distances: np.ndarray, y: np.ndarray)
 
     The variance of each output is the most likely one.
     """
-    values, vectors = np.linalg.eigh(KERNELS[kernel](np, distances / length))
-    squares = (vectors.T @ (y - y.mean(axis=0))) ** 2  # (n, m)
-    variances = np.maximum(values, 0) + _NOISES[:, None]  # (q, n)
-    scales = (1 / variances) @ squares / len(y)
-    deviances: np.ndarray = len(y) * np.log(scales).sum(axis=1)
-    return deviances + y.shape[1] * np.log(variances).sum(axis=1)
+    n, n_noises = len(y), len(_NOISES)
+    # In the basis of a tridiagonal covariance, all noises take less time than its eigenvectors.
+    covariance = KERNELS[kernel](np, distances / length).T
+    reflectors, diagonal, beside, tau, _ = lapack.dsytrd(
+        covariance, lower=1, lwork=_LAPACK_BLOCK * n, overwrite_a=1
+    )
+    turned = y - y.mean(axis=0)
+    turned[1:] = lapack.dormqr(
+        "L", "T", reflectors[1:, :-1], tau, turned[1:], lwork=_LAPACK_BLOCK * y.shape[1]
+    )[0]
+    # The tridiagonal matrices of all noises, one below the other, are one that is factorised once.
+    beside = np.tile(np.append(beside, 0.0), n_noises)[:-1]
+    pivots, beside, failed = lapack.dpttrf((diagonal + _NOISES[:, None]).ravel(), beside)
+    if failed:
+        return np.full(n_noises, np.inf)
+    turned = np.tile(turned, (n_noises, 1))
+    products = turned * lapack.dpttrs(pivots, beside, turned)[0]
+    scales = products.reshape(n_noises, n, -1).sum(axis=1) / n
+    deviances: np.ndarray = n * np.log(scales).sum(axis=1)
+    return deviances + y.shape[1] * np.log(pivots).reshape(n_noises, n).sum(axis=1)
 
 
-def _left_out_regions(far: FarUncertainty) -> list[tuple[int, np.ndarray, np.ndarray]]:
+def _left_out_regions(far: FarUncertainty) -> list[tuple[int, np.ndarray, Any, np.ndarray]]:
     """List regions of rows, and what the process predicts there without them, in closed form.
 
     They are thirds of the rows by one of the steepest columns: the middle one, of kind 0, asks for
     an interpolation, the others, of kind 1, for an extrapolation. A region has its kind, its rows,
-    and the covariance of their errors, in variances of the process, which times alpha are errors.
+    the errors (rows, m) there, and their variances (rows, 1) in variances of the process.
     """
-    z, whitening = far.rows[: len(far.y)], far.arrays.whitening
+    z, whitening, alpha = far.rows[: len(far.y)], far.arrays.whitening, far.arrays.alpha
     inverse, spreads = whitening @ whitening.T, z.std(axis=0)
     steepest, regions = np.argsort(-spreads)[:_MOST_COLUMNS], []
     for column in steepest[spreads[steepest] > 0.2 * spreads.max()]:
         thirds = np.array_split(np.argsort(z[:, column], kind="stable"), 3)
         for kind, rows in zip((1, 0, 1), thirds):
-            regions.append((kind, rows, np.linalg.inv(inverse[np.ix_(rows, rows)])))
+            # The covariance of the errors is this block's inverse, half.T @ half.
+            half = lapack.dtrtri(cholesky(inverse[np.ix_(rows, rows)], lower=True), lower=1)[0]
+            variance = (half**2).sum(axis=0)[:, None]
+            regions.append((kind, rows, half.T @ (half @ alpha[rows]), variance))
     return regions
 
 
-def _fit_factors(far: FarUncertainty) -> np.ndarray:
+def _fit_factors(far: FarUncertainty, amplitude: np.ndarray) -> np.ndarray:
     """Fit the factors of the process' standard deviation between rows and beyond their ends."""
     errors: dict[int, list[np.ndarray]] = {0: [], 1: []}
-    for kind, rows, covariance in _left_out_regions(far):
-        alpha = far.arrays.alpha[rows]
-        variance = np.diag(covariance)[:, None] * far.amplitude**2
-        errors[kind].append(np.stack([covariance @ alpha, variance + 0 * alpha]))
-    noise = far.noise * far.amplitude**2
+    for kind, _, error, variance in _left_out_regions(far):
+        errors[kind].append(np.stack([error, variance * amplitude**2]))
+    noise = far.noise * amplitude**2
     return np.array([_fit_factor(errors[kind], noise) for kind in (0, 1)])
 
 
@@ -377,11 +397,11 @@ def fit_class_factors(far: FarUncertainty) -> np.ndarray:
     worth a mention where the process knows a little, and yet all where it knows nothing.
     """
     losses = np.zeros(len(_CLASS_FACTORS))
-    for _, rows, covariance in _left_out_regions(far):
-        y, alpha = far.y[rows], far.arrays.alpha[rows]
-        known = np.clip(1 - (np.diag(covariance) - far.noise), 0, 1)[:, None]
+    for _, rows, error, variance in _left_out_regions(far):
+        y = far.y[rows]
+        known = np.clip(1 - (variance - far.noise), 0, 1)
         # Networks do not shrink their predictions towards the shares, as the process does.
-        apart = y - covariance @ alpha - far.mean
+        apart = y - error - far.mean
         sure = np.maximum(far.mean + apart / np.maximum(known, _LEAST_KNOWN), _LEAST_PROBABILITY)
         sure /= sure.sum(axis=1, keepdims=True)
         for k, factor in enumerate(_CLASS_FACTORS):

@@ -202,12 +202,33 @@ def test_it_is_learnt_where_it_can_be(table):
     assert few.set_params(loss="quantiles").fit(X, y).fitted_.far is None
 
 
-def test_unseen_categories_have_no_distance(table):
-    """Rows near and far get what they get with a category that `fit` has seen."""
+@pytest.fixture(scope="module")
+def tabular(table):
+    """A table with a skewed column and categories, and an ensemble that scales by medians."""
     X, y = table
-    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": np.arange(300) % 3})
+    frame = pd.DataFrame({"a": X[:, 0], "b": np.exp(2 * X[:, 1]), "c": np.arange(300) % 3})
     frame["c"] = frame["c"].map({0: "x", 1: "y", 2: "z"})
-    model = TabularEnsembleRegressor(2, epochs=10, random_state=0).fit(frame, y)
+    return frame, TabularEnsembleRegressor(2, epochs=10, random_state=0).fit(frame, y)
+
+
+def test_rows_are_measured_by_covariances_without_them(tabular):
+    """Also where columns are scaled around their medians."""
+    frame, model = tabular
+    X = pd.get_dummies(frame, dtype=float).to_numpy()
+    x = (X - X.mean(axis=0)) / X.std(axis=0)
+    covariance = (x.T @ x + 5 * np.eye(5)) / 305  # shrunk by a row for each column
+    nearest = []
+    for row in x:
+        inverse = np.linalg.inv(covariance - np.outer(row, row) / 305)
+        squared = np.einsum("ij,jk,ik->i", x - row, inverse, x - row)
+        nearest.append(np.sqrt(np.sort(squared)[1]))
+    near = np.quantile(nearest, 0.9, method="weibull")
+    assert_allclose(model.fitted_.far.joint_near[0], near)
+
+
+def test_unseen_categories_have_no_distance(tabular):
+    """Rows near and far get what they get with a category that `fit` has seen."""
+    frame, model = tabular
     rows = pd.concat([frame[:50], frame[:50] + [3, 0, ""]])
     fitted = model.fitted_
     seen, unseen = (
