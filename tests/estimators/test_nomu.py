@@ -1,6 +1,5 @@
 """NOMU: desiderata, choice of the readout, noise, given models, side-by-side fits, refusals."""
 
-import copy
 import pickle
 import warnings
 from dataclasses import replace
@@ -16,7 +15,6 @@ from problems.functions import FUNCTIONS_1D
 from scipy import stats
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
-from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import KFold, cross_val_score
@@ -36,12 +34,7 @@ from skuq.training import Training
 
 # With numbers for all three there is one training, on all rows.
 NUMBERS = {"readout__c": 1.0, "readout__l_min": 0.001, "readout__l_max": 2.0}
-SMALL = {
-    "network__hidden_units": (16,),
-    "epochs": 30,
-    "batch_size": None,
-    "random_state": 0,
-}
+SMALL = {"network__hidden_units": (16,), "epochs": 30, "batch_size": None, "random_state": 0}
 
 
 def nomu(**changes):
@@ -123,14 +116,9 @@ def test_predict_interval_lies_around_the_prediction(changes, table, elsewhere):
 
 def test_nomu_uncertainty_stays_between_the_ends_of_the_readout(table, elsewhere):
     unit = np.std(table[1])
+    ends = {"readout__c": 3.0, "readout__l_min": 0.02, "readout__l_max": 0.07}
     for readout in ("exponential", "linear"):
-        model = small(
-            readout__c=3.0,
-            readout__kind=readout,
-            readout__l_min=0.02,
-            readout__l_max=0.07,
-            loss__pi_exp=1.0,
-        ).fit(*table)
+        model = small(**ends, readout__kind=readout, loss__pi_exp=1.0).fit(*table)
         sigma = std_of(model, elsewhere) / unit / 3
         # Eq. 2 begins at l_max * (1 - exp(-l_min / l_max)).
         least = 0.02 if readout == "linear" else 0.07 * -np.expm1(-0.02 / 0.07)
@@ -219,19 +207,26 @@ def choose(
 
 
 @pytest.mark.parametrize("band", ["symmetric", "asymmetric"])
-def test_choose_readout_takes_the_c_of_most_likely_errors(band):
-    """c is the root mean square of errors over widths on the side of y (Eq. 51)."""
+def test_choose_readout_takes_the_most_likely_c_and_ends(band):
+    """With one width c is the root mean square of errors over it, on the side of y (Eq. 51)."""
     rows = held_out_rows(n_sides=1 + (band == "asymmetric"), scale=3)
-    readout = choose(rows, band, l_min=0.01, l_max=2.0, c="nll")
-    up, down = rows.X[:, 0], rows.X[:, -1]
     error = rows.y[:, 0] / UNIT
-    sigma = readout.std(np.where(error > 0, up, down))
-    expected = np.sqrt(np.average((error / sigma) ** 2, weights=rows.weight))
-    assert (readout.l_min, readout.l_max, readout.noise_factor) == (0.01, 2.0, 1)
+
+    def nll(readout):
+        upper, lower = (readout.c * readout.std(rows.X[:, side]) for side in (0, -1))
+        density = TwoPieceNormal(np.zeros(N), lower, upper).log_prob(error)
+        return -np.average(density, weights=rows.weight)
+
+    chosen = choose(rows, band, c="nll", l_min="nll", l_max="nll")
+    for l_min in (0.005, 0.02, 0.1, 0.4, 0.8):
+        for l_max in (0.9, 3.0, 10.0):
+            for c in chosen.c * np.geomspace(0.2, 5, 21):
+                assert nll(chosen) <= nll(replace(chosen, l_min=l_min, l_max=l_max, c=c)) + 1e-3
+    given = choose(rows, band, l_min=0.01, l_max=2.0, c="nll")
+    assert (given.l_min, given.l_max, given.noise_factor) == (0.01, 2.0, 1)
     if band == "symmetric":
-        assert readout.c == pytest.approx(expected, rel=1e-9)
-    else:  # the other side counts in the density's norm
-        assert readout.c == pytest.approx(expected, rel=0.3)
+        square = np.average((error / given.std(rows.X[:, 0])) ** 2, weights=rows.weight)
+        assert given.c == pytest.approx(np.sqrt(square), rel=1e-9)
 
 
 @pytest.mark.parametrize(("n", "noiseless"), [(12, False), (N, True)])
@@ -488,22 +483,11 @@ def test_nomu_distances_are_learnt_where_the_side_network_is_held_back():
         return (std_of(model, to[inside]) - std_of(model, moves[0][inside])).mean()
 
     def ratios(side_l2):
-        base = nomu(
-            network__hidden_units=(64, 64),
-            readout__l_min=1e-4,
-            readout__l_max=2.0,
-            readout__c=1.0,
-            loss__l2=1e-8,
-            loss__side_l2=side_l2,
-            network__initial_range=0.2,
-            learning_rate=2e-3,
-            epochs=2048,
-            batch_size=None,
-            training__clip_norm=None,
-            artificial__n=128,
-            artificial__box=[(-1.1, 1.1)] * 2,
-            standardize=False,
-        )
+        penalties = {"loss__l2": 1e-8, "loss__side_l2": side_l2, "training__clip_norm": None}
+        artificial = {"artificial__n": 128, "artificial__box": [(-1.1, 1.1)] * 2}
+        network = {"network__hidden_units": (64, 64), "network__initial_range": 0.2}
+        training = {"epochs": 2048, "learning_rate": 2e-3, "standardize": False}
+        base = small(**penalties, **artificial, **network, **training, readout__l_min=1e-4)
         seeds = [{"random_state": seed} for seed in range(4)]
         return [growth(model, 0) / growth(model, 1) for model in base.fit_many(X, y, seeds)]
 
@@ -515,12 +499,9 @@ def test_nomu_distances_are_learnt_where_the_side_network_is_held_back():
 @pytest.mark.slow
 def test_nomu_defaults_know_eight_points_of_ten_functions():
     """The page and the warning advise the defaults, not a choice by eight rows' likelihood."""
-    scores = {"default": [], "noise_std=0.0": [], "nll": []}
-    changes = {
-        "default": {},
-        "noise_std=0.0": {"noise_std": 0.0},
-        "nll": dict.fromkeys(NUMBERS, "nll"),
-    }
+    nll = dict.fromkeys(NUMBERS, "nll")
+    changes = {"default": {}, "noise_std=0.0": {"noise_std": 0.0}, "nll": nll}
+    scores = {advice: [] for advice in changes}
     for k, name in enumerate(FUNCTIONS_1D):
         X, y, X_test, y_test = make_scarce_regression(make_function(name, 1), random_state=500 + k)
         for advice, change in changes.items():
@@ -587,19 +568,13 @@ def test_precise_and_heavy_rows_count_for_more():
     """Each input has two values: f is their mean, weighted by weights and by 1 / noise**2."""
     X, y = np.repeat(np.linspace(-1, 1, 8), 2)[:, None], np.tile([0.0, 1.0], 8)
 
-    def first(X):
-        return np.tile([0.1, 0.2], len(X) // 2)
-
-    def second(X):
-        return np.tile([0.2, 0.1], len(X) // 2)
-
     for noise, weight, expected in (
-        (None, None, 0.5),
-        (first, None, 0.2),
-        (second, None, 0.8),
-        (None, np.tile([3.0, 1.0], 8), 0.25),
+        (None, [1.0, 1.0], 0.5),
+        (lambda X: np.tile([0.1, 0.2], len(X) // 2), [1.0, 1.0], 0.2),
+        (lambda X: np.tile([0.2, 0.1], len(X) // 2), [1.0, 1.0], 0.8),
+        (None, [3.0, 1.0], 0.25),
     ):
-        model = small(noise_std=noise, epochs=150).fit(X, y, sample_weight=weight)
+        model = small(noise_std=noise, epochs=150).fit(X, y, sample_weight=weight * 8)
         assert_allclose(model.predict(X).mean(), expected, atol=0.03)
 
 
@@ -638,13 +613,8 @@ def asymmetric():
     """A nearly linear f through a step: y is above f on one side and below on the other."""
     X = np.linspace(-1, 1, 12)[:, None]
     y = np.where(X[:, 0] > 0, 1.0, 0.0)
-    model = small(
-        network__hidden_units=(1,),
-        network__side_hidden_units=(32,),
-        band="asymmetric",
-        readout__l_min=0.01,
-        epochs=300,
-    )
+    sizes = {"network__hidden_units": (1,), "network__side_hidden_units": (32,)}
+    model = small(**sizes, band="asymmetric", readout__l_min=0.01, epochs=300)
     return X, y, model.fit(X, y)
 
 
@@ -670,33 +640,9 @@ def test_band_is_wide_where_the_data_lie_and_around_the_prediction(asymmetric):
     assert np.isfinite(model.log_prob(X, model.predict(X))).all()
 
 
-def test_band_has_the_most_likely_scale_and_ends(long_table):
-    """With asymmetric bounds the choice maximises the likelihood of the two-piece normal."""
-    X, y = long_table
-    model = choosing(band="asymmetric", early_stopping_patience=None, epochs=60)
-    model.fit(X[:60], y[:60], validation_data=(X[60:], y[60:]))
-
-    def nll(l_min, l_max, c):
-        other, fitted = copy.copy(model), model.fitted_
-        readout = replace(fitted.readout, l_min=l_min, l_max=l_max, c=c)
-        other.fitted_ = replace(fitted, readout=readout)
-        return -other.log_prob(X[60:], y[60:]).mean()
-
-    chosen = nll(model.l_min_, model.l_max_, model.c_)
-    for l_min in (0.005, 0.02, 0.1, 0.4, 0.8):
-        for l_max in (0.9, 3.0, 10.0):
-            for c in model.c_ * np.geomspace(0.2, 5, 21):
-                assert chosen <= nll(l_min, l_max, c) + 1e-3
-
-
 def network(input_shape, n_outputs):
-    layers = keras.layers
-    return sequential(
-        input_shape,
-        layers.Dense(16, activation="relu"),
-        layers.Dropout(0.5),
-        layers.Dense(n_outputs),
-    )
+    dense, dropout = keras.layers.Dense(16, activation="relu"), keras.layers.Dropout(0.5)
+    return sequential(input_shape, dense, dropout, keras.layers.Dense(n_outputs))
 
 
 def nested_network(input_shape, n_outputs):
@@ -782,14 +728,9 @@ def test_pretrained_networks_are_kept_to_the_bit(kind, table, elsewhere):
 @pytest.mark.parametrize("connected", [False, True])
 def test_connect_gradient_lets_uncertainty_move_the_prediction(connected, mean, table):
     """Footnote 5. Clipping and the choice of the best epoch use the whole loss: they are off."""
-    base = small(
-        network__mean=mean,
-        network__connect_gradient=connected,
-        network__hidden_units="auto" if mean else (16,),
-        training__clip_norm=None,
-        epochs=1,
-        batch_size=2,
-    )
+    settings = {"network__mean": mean, "network__hidden_units": "auto" if mean else (16,)}
+    settings |= {"training__clip_norm": None, "epochs": 1, "batch_size": 2}
+    base = small(**settings, network__connect_gradient=connected)
     low, high = base.fit_many(*table, [{"loss__pi_exp": 1e-3}, {"loss__pi_exp": 10.0}])
     same = np.allclose(low.predict(table[0]), high.predict(table[0]), rtol=1e-6)
     assert same == (not connected)
@@ -834,11 +775,8 @@ def test_nomu_settings_have_short_forms(table, fitted, elsewhere):
     training = Training(optimizer="adam", clip_norm=1.0)
     for artificial in ("grid", table[0]):
         short = {"network": network, "artificial": artificial, "training": "auto"}
-        long = {
-            "network": NOMUNetwork(mean=network),
-            "artificial": ArtificialInputs(artificial),
-            "training": training,
-        }
+        long = {"network": NOMUNetwork(mean=network), "training": training}
+        long["artificial"] = ArtificialInputs(artificial)
         models = [NOMURegressor(**{**rest, "epochs": 1, **form}) for form in (short, long)]
         assert_array_equal(*[std_of(each.fit(*table), elsewhere) for each in models])
 
@@ -940,9 +878,13 @@ def test_artificial_sampler_takes_inputs_in_units_of_x(table):
     assert asked == [200] + [40] * (2 * 2)  # each step by itself
 
 
+ROWS = np.random.default_rng(0).uniform(-1, 1, (12, 2))
+VALUES = ROWS.sum(axis=1)
 CHOICE = {"readout__c": "auto", "readout__l_min": "auto", "readout__l_max": "auto"}
+OWN = {"network__mean": network, "network__side": network}
+JOINED = {"network__connect_gradient": True}
 NOISELESS = {**CHOICE, "noise_std": 0.0, "refine": True}
-LINE = LinearRegression().fit([[0.0, 1.0], [1.0, 0.0]], [0.0, 1.0])
+LINE = LinearRegression().fit(ROWS, VALUES)
 # A model of 12 rows with two features; numbers for the readout unless given.
 REFUSED = [
     # Parameters that are invalid
@@ -962,7 +904,6 @@ REFUSED = [
     ({"noise_std": -1.0}, "'noise_std' parameter"),
     ({"pretrained": 3}, "'pretrained' parameter"),
     ({"readout__c": -1.0}, "'c' parameter"),
-    ({"readout__c": np.nan}, "'c' parameter"),
     ({"readout__l_max": np.inf}, "'l_max' parameter"),
     ({"readout__l_min": 0, "readout__l_max": 0}, "'l_max' parameter"),
     ({"training__l2": 0.1}, r"`training` must only have settings that.*Got l2=0.1: leave it out"),
@@ -973,54 +914,33 @@ REFUSED = [
     ({**CHOICE, "readout__l_min": 20.0}, "`l_max` must be larger.*up to 10"),
     ({**CHOICE, "readout__l_max": 0.001}, "`l_max` must be larger.*from 0.005"),
     ({"readout__l_min": "nll"}, "chosen together with c: with c=1.0 give numbers"),
-    ({"readout__l_max": "nll"}, "chosen together with c: with c=1.0 give numbers"),
     ({**CHOICE, "readout__l_min": 0.0}, "`l_min` at 0"),
     # Parameters that contradict each other, or have no effect
     ({"artificial": ArtificialInputs(np.zeros((5, 2)), box=[(0, 1)] * 2)}, "`box` has no effect"),
-    (
-        {"artificial": ArtificialInputs(lambda n, rng: None, box_margin=0.1)},
-        "`box_margin` has no effect",
-    ),
-    (
-        {"artificial": ArtificialInputs(box=[(0, 200), (-1, 1)], box_margin=0.1)},
-        "`box_margin` widens the default box.*leave one",
-    ),
-    (
-        {"network": NOMUNetwork((8,), mean=network)},
-        "`mean` builds the network of f, so that `hidden_units`.*`side_hidden_units`",
-    ),
-    (
-        {"network": NOMUNetwork(side_hidden_units=8, side=network)},
-        "`side` builds the network of r, so that `side_hidden_units`",
-    ),
-    (
-        {"network": NOMUNetwork(activation="tanh", mean=network, side=network)},
-        "`mean` and `side` build all hidden layers, so that `activation`",
-    ),
+    ({"artificial": ArtificialInputs(ROWS, box_margin=0.1)}, "`box_margin` has no effect"),
+    ({"artificial": ArtificialInputs(box=[(0, 200)] * 2, box_margin=0.1)}, "`box_margin` widens"),
+    ({"network": NOMUNetwork((8,), mean=network)}, "`mean` builds .* that `hidden_units`.*`side_h"),
+    ({"network": NOMUNetwork(side_hidden_units=8, side=network)}, "`side` builds .* `side_hidd"),
+    ({**OWN, "network__activation": "tanh"}, "`mean` and `side` build all .* that `activation`"),
     ({"validation": 3}, "`validation`=3 has no effect, since `readout`.*to be chosen.*='auto'"),
     ({"refit": False}, "`refit`=False has no effect, since `readout`"),
     ({"early_stopping_patience": 9}, "`early_stopping_patience`=9 has no effect"),
     ({**CHOICE, "validation": 3, "refit": False}, "`validation`=3 trains on parts.*refit=True"),
     ({**CHOICE, "validation": "gaps", "refit": False}, "`validation`='gaps' trains on parts"),
-    (
-        {**CHOICE, "network__connect_gradient": True, "early_stopping_patience": 9},
-        "connect_gradient=True.*`early_stopping_patience` gives f before r: give up one",
-    ),
-    ({"network__connect_gradient": True, "noise_std": "learned"}, "gradient=True.*`noise_std`"),
-    ({"network__connect_gradient": True, "pretrained": LINE}, "`pretrained` gives f before r"),
+    ({**JOINED, **CHOICE, "early_stopping_patience": 9}, "`early_stopping_patience` gives f"),
+    ({**JOINED, "noise_std": "learned"}, "connect_gradient=True.*`noise_std`"),
+    ({**JOINED, "pretrained": LINE}, "`pretrained` gives f before r: give up one"),
     ({"pretrained": LINE, "noise_std": "learned"}, "`pretrained` is the prediction f"),
     ({"pretrained": LINE, "network": network}, "`pretrained` is the prediction f"),
     ({"pretrained": LINE, "network__connect_layers": 2}, "connect_layers=2 needs the layers of f"),
     ({"refine": True}, "`refine`=True.*not possible with `noise_std`=None"),
-    ({"refine": True, "noise_std": 0.1}, "not possible with `noise_std`=0.1"),
     ({**NOISELESS, "early_stopping_patience": 9}, "not possible with `early_stopping_patience`=9"),
-    ({**NOISELESS, "network__connect_gradient": True}, "not possible with `network` with connect"),
+    ({**NOISELESS, **JOINED}, "not possible with `network` with connect"),
     ({**NOISELESS, "pretrained": LINE}, "not possible with `pretrained`"),
     ({**NOISELESS, "network": network}, "not possible with a function for `network`"),
     # What does not fit the rows
     ({**CHOICE, "validation": 13}, "n_splits=13"),
     ({"artificial": lambda n, rng: np.zeros((n, 3))}, r"\(100, 2\). Got shape \(100, 3"),
-    ({"artificial": lambda n, rng: np.zeros((5, 2))}, r"Got shape \(5, 2\)"),
     ({"artificial": lambda n, rng: np.full((n, 2), np.nan)}, "not all finite"),
     ({"artificial": np.zeros((5, 3))}, "must have 2 columns, like X. Got 3"),
     ({"artificial": np.full((5, 2), np.nan)}, "artificial contains NaN"),
@@ -1028,19 +948,13 @@ REFUSED = [
     ({"artificial": ArtificialInputs("grid", n=3)}, "A grid of at most .*=3"),
     ({"artificial__box": [(5, 6), (-1, 1)]}, "`box` must hold training rows, and holds none"),
     ({"artificial__box": [(0, 200), (0, 0)]}, "for feature 1: a box without volume"),
-    ({"artificial__box": [(200, 0), (-1, 1)]}, "for feature 0: a box without volume"),
     ({"artificial__box": [(0, 200)]}, "`box` must be 2 finite pairs"),
     ({"artificial__box": [(0, 200), (0, np.nan)]}, "`box` must be 2 finite pairs"),
-    ({"artificial__box": [(0,), (0, 1)]}, "`box` must be 2 finite pairs"),
     ({"noise_std": lambda X: np.ones(3)}, r"`noise_std` must be.*Got shape \(3,\)"),
     ({"noise_std": lambda X: -np.ones(len(X))}, "`noise_std` must be.*some not such"),
-    ({"noise_std": lambda X: np.full(len(X), np.nan)}, "`noise_std` must be.*some not such"),
     ({"network": lambda shape, n: None}, "`network` must return a keras.Model. Got NoneType"),
     ({"network": lambda shape, n: network(shape, n + 1)}, r"`network` .*\(None, 1\).*None, 2"),
-    (
-        {"network": NOMUNetwork(side=lambda shape, n: network(shape, n + 1))},
-        r"`side` of `network` .*\(None, 1\).*None, 2",
-    ),
+    ({"network__side": lambda shape, n: network(shape, n + 1)}, r"`side` of .*None, 1\).*None, 2"),
     ({"network": NOMUNetwork(side=lambda shape: None)}, "Got `<lambda>"),
     ({"network__connect_layers": 3}, "`connect_layers` must be at most 2 .*Got 3"),
 ]
@@ -1052,11 +966,8 @@ def test_fit_refuses(changes, message, table):
         nomu(**{"epochs": 1, **NUMBERS, **changes}).fit(*table)
 
 
-ROWS = np.random.default_rng(0).uniform(-1, 1, (12, 2))
-VALUES = ROWS.sum(axis=1)
-HOLED = np.where(np.arange(12) == 3, np.nan, VALUES)
+GAPS = np.where(ROWS > 0.8, np.nan, ROWS)
 NAMED = np.array([None, "a", 3.0, "b"] * 3, dtype=object)
-PLAIN = {"preprocess": None}
 
 
 @pytest.mark.parametrize(
@@ -1064,8 +975,8 @@ PLAIN = {"preprocess": None}
     [
         ({}, {"y": 1e300 * VALUES}, "so large that their variance overflows"),
         ({}, {"X": 1e300 * ROWS}, "so large that their variance overflows"),
-        (PLAIN, {"X": ROWS + HOLED[:, None]}, "Input X contains NaN"),
-        (PLAIN, {"X": np.full((12, 2), "a")}, "could not convert string"),
+        ({"preprocess": None}, {"X": GAPS}, "Input X contains NaN"),
+        ({"preprocess": None}, {"X": np.full((12, 2), "a")}, "could not convert string"),
         ({}, {"X": np.ones((12, 2))}, "all alike"),
         ({}, {"sample_weight": -np.ones(12)}, "sample_weight"),
         (CHOICE, {"sample_weight": np.eye(12)[0]}, "at least 2 rows of positive weight"),
@@ -1100,23 +1011,15 @@ PLAIN = {"preprocess": None}
         ({"artificial": pd.DataFrame(ROWS, columns=["b", "a"])}, {}, "feature names"),
         ({"pretrained": LinearRegression()}, {}, "`pretrained` is not fitted.*FrozenEstimator"),
         ({"pretrained": LINE, **CHOICE}, {}, "`pretrained` has seen the rows.*validation_data"),
-        (
-            {"pretrained": FrozenEstimator(LinearRegression().fit(ROWS, VALUES))},
-            {"X": np.where(ROWS > 0.8, np.nan, ROWS)},
-            "categories and missing values count as encoded",
-        ),
+        ({"pretrained": FrozenEstimator(LINE)}, {"X": GAPS}, "missing values count as encoded"),
         ({"pretrained": network((3,), 1)}, {}, r"shape \(None, 2\).*It takes \(None, 3\)"),
-        ({"pretrained": network((2,), 2)}, {}, r"shape \(12, 1\).*Got shape \(12, 2"),
         ({"pretrained": keras.Sequential([keras.layers.Dense(1)])}, {}, "without weights"),
     ],
 )
 def test_fit_refuses_rows(settings, changes, message):
     named = {"pretrained", "artificial"} & {*settings}
     X = pd.DataFrame(ROWS, columns=["a", "b"]) if named else ROWS
-    with (
-        np.errstate(invalid="ignore"),
-        pytest.raises((ValueError, NotFittedError), match=message),
-    ):
+    with np.errstate(invalid="ignore"), pytest.raises(ValueError, match=message):
         small(epochs=1, **settings).fit(**{"X": X, "y": VALUES, **changes})
 
 
@@ -1199,12 +1102,7 @@ def long_table():
     return X, np.sin(3 * X[:, 0]) + 0.3 * rng.normal(size=120)
 
 
-EARLY = {
-    "network__hidden_units": (16,),
-    "batch_size": 30,
-    "epochs": 60,
-    "random_state": 0,
-}
+EARLY = {**SMALL, "batch_size": 30, "epochs": 60}
 
 
 @pytest.mark.parametrize(
