@@ -19,21 +19,22 @@ from skuq import AutoDEUQClassifier, AutoDEUQRegressor
 from skuq.backend import keras, keras_tuner
 from skuq.ensembles import GreedySelection, Selection, select_forward
 from skuq.exceptions import SearchFailedError, SmallValidationWarning
+from skuq.metrics import gaussian_nll_loss
 from skuq.networks import DenseSpace, GaussianHead
 from skuq.predictive import GaussianMixture
+
+TINY = {"n_trials": 4, "n_members": 3, "epochs": 25, "random_state": 0}
 
 
 @pytest.fixture
 def tiny(tiny_space):
-    return AutoDEUQRegressor(n_trials=4, n_members=3, epochs=25, space=tiny_space, random_state=0)
+    return AutoDEUQRegressor(**TINY, space=tiny_space)
 
 
 @pytest.fixture(scope="module")
 def fitted(tiny_space, wave):
     """One fit for all tests that only look at it."""
-    return AutoDEUQRegressor(
-        n_trials=4, n_members=3, epochs=25, space=tiny_space, random_state=0
-    ).fit(*wave)
+    return AutoDEUQRegressor(**TINY, space=tiny_space).fit(*wave)
 
 
 def test_predictions_are_of_the_members_mixture(fitted, wave):
@@ -143,48 +144,31 @@ def test_fit_gives_a_selection_of_classes_codes_and_probabilities(tiny_space, ir
     assert model.fit(*iris).selection_.indices == [0]
 
 
-def test_reselect_by_name_and_by_function(fitted):
-    model = copy.copy(fitted)
-    top = model.reselect(selection="top").selection_
-    assert_array_equal(top.indices, np.argsort(model.catalog_.to_frame().score)[:3])
-    mse = model.reselect(selection="top", selection__loss="mse").selection_
-    assert mse.loss > 0 > top.loss
-
-    def last_two(y, loc, scale, n_members, sample_weight=None):
-        assert loc.shape == scale.shape == (4, *y.shape)
-        return Selection([2, 3], [0.5, 0.5])
-
-    chosen = model.reselect(selection=last_two)
-    assert_array_equal(chosen.selection_.indices, [2, 3])
-    assert_array_equal(chosen.fitted_.weights, [0.5, 0.5])
-
-
 def test_fit_shows_progress_and_logs(tiny, wave, capsys, caplog):
     with caplog.at_level(logging.INFO, logger="skuq"):
         tiny.set_params(verbose=1).fit(*wave)
-    assert "4 of 4 trials" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "4 of 4 trials" in told and "best NLL" in told
     assert sum("score" in message for message in caplog.messages) == 4
+    tiny.set_params(search__objective=lambda trial: trial.n_weights, epochs=1).fit(*wave)
+    assert "best objective" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("validation", "given", "message"),
     [
-        (lambda X, y: (X + 1j, y), "Complex data not supported"),
-        (lambda X, y: (X[:0], y[:0]), "0 sample"),
-        (lambda X, y: (X, y, -np.ones(120)), "Negative values"),
-        (lambda X, y: (X, y, np.zeros(120)), "at least one non-zero|All are 0"),
-        (lambda X, y: (X, y, np.arange(120) == 7), "positive weight. Got 1"),
+        ("auto", {"sample_weight": -np.ones(120)}, "Negative values"),
+        ("auto", {"sample_weight": np.zeros(120)}, "at least one non-zero|All are 0"),
+        ("auto", {"sample_weight": np.arange(120) == 7}, "positive weight. Got 1"),
+        (0.2, {"validation_data": (np.eye(2), np.ones(2))}, "either"),
+        (3, {"validation_data": (np.eye(2), np.ones(2))}, "either"),
+        (KFold(2), {"validation_data": (np.eye(2), np.ones(2))}, "either"),
     ],
+    ids=["negative", "zeros", "one row", "share", "folds", "splitter"],
 )
-def test_fit_refuses_data(tiny, wave, change, message):
+def test_fit_refuses_data(tiny, wave, validation, given, message):
     with pytest.raises(ValueError, match=message):
-        tiny.fit(*change(*wave))
-
-
-@pytest.mark.parametrize("validation", [0.2, 3, KFold(2)])
-def test_fit_refuses_validation_twice(tiny, wave, validation):
-    with pytest.raises(ValueError, match="either"):
-        tiny.set_params(validation=validation).fit(*wave, validation_data=wave)
+        tiny.set_params(validation=validation).fit(*wave, **given)
 
 
 @pytest.mark.parametrize(
@@ -261,8 +245,6 @@ def test_defaults_beat_the_deep_ensemble_on_yacht(data_dir):
     model = AutoDEUQRegressor(n_trials=30, n_jobs=2, random_state=1)
     model.fit(data["X"][train], data["y"][train])
     mean, std = model.predict(data["X"][test], return_std=True)
-    from skuq.metrics import gaussian_nll_loss
-
     assert gaussian_nll_loss(data["y"][test], mean, std) < 0.6
 
 
@@ -285,12 +267,8 @@ def test_reselect_refuses_a_selection(fitted, returned, message):
 
 
 def test_grid_search_reaches_into_settings(tiny, wave):
-    grid = {
-        "search__kappa": [0.1, 1.0],
-        "space": ["dense"],
-        "space__n_nodes": [1],
-        "selection__loss": ["crps"],
-    }
+    grid = {"search__kappa": [0.1, 1.0], "selection__loss": ["crps"]}
+    grid |= {"space": ["dense"], "space__n_nodes": [1]}
     tiny.set_params(n_trials=1, n_members=1, epochs=1)
     found = GridSearchCV(tiny, grid, cv=2).fit(*wave).best_estimator_
     assert found.search.kappa == 0.1 and found.selection.loss == "crps"

@@ -23,10 +23,8 @@ from skuq.networks import DenseSpace
 from skuq.persistence import dumps, loads
 
 # One small architecture, so that few programs are compiled.
-SMALL = {
-    "fixed": {"n_layers": 1, "width": 32, "embedding": "none", "residual": False}
-    | {"activation": "silu"}
-}
+ONE = {"n_layers": 1, "width": 32, "embedding": "none", "residual": False, "activation": "silu"}
+SMALL = {"fixed": ONE}
 FAST = {"n_trials": 2, "epochs": 3, "repeats": 0, "random_state": 0, **SMALL}
 
 
@@ -55,15 +53,6 @@ def test_fit_begins_with_the_default_of_some_decisions(wave, strategy):
     model = make(AutoDEUQRegressor, **{**FAST, "epochs": 1, "search": strategy}).fit(*wave)
     first = model.catalog_[0].configuration
     assert (first["frequency_scale"], first["loss"]) == (0.3, "crps") or strategy == "bo"
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [({"search__objective": lambda trial: trial.n_weights}, "objective"), ({}, "NLL")],
-)
-def test_fit_names_what_it_minimises(wave, capsys, settings, message):
-    make(AutoDEUQRegressor, **FAST, **settings, verbose=1).fit(*wave)
-    assert f"best {message}" in capsys.readouterr().err
 
 
 def test_fit_validates_every_row_in_one_of_eight_folds(fitted, wave):
@@ -128,9 +117,8 @@ def test_fit_divides_rare_classes(wave, labels, told):
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", SmallValidationWarning)
         warnings.filterwarnings("ignore", "The model predicts")  # two epochs of 40 random labels
-        model = make(AutoDEUQClassifier, **{**FAST, "n_trials": 1}, selection__min_members=1).fit(
-            X, y
-        )
+        model = make(AutoDEUQClassifier, **{**FAST, "n_trials": 1}, selection__min_members=1)
+        model.fit(X, y)
     # A class of one row is never trained on when that row validates: only this is told.
     messages = [str(warning.message) for warning in caught]
     assert all("leaves out 1 of 40 rows" in message for message in messages)
@@ -172,11 +160,7 @@ def test_initial_trials_are_the_best_of_another_search(fitted, wave, tmp_path):
         ([{"width": 3}], {}, r"`initial_trials\['width'\]` must lie in"),
         ([{}, None], {}, r"`initial_trials` must be a list of configurations.* Got None in it"),
         ([{"score": 1.0}], {}, r"unknown decisions \['score'\].* give its `catalog_`"),
-        (
-            Catalog([TrialRecord(0, status="failed")]),
-            {},
-            "must have a completed trial .*Catalog of 1 trials, 0 co",
-        ),
+        (Catalog([TrialRecord(0, status="failed")]), {}, "a completed trial .*of 1 trials, 0 co"),
         (None, {"groups": np.full(120, 7.0)}, r"`groups` has one: 7.0. Give `validation_data`"),
     ],
 )
@@ -210,9 +194,7 @@ def test_from_paper(name, epochs):
     assert (selection.loss, selection.min_members) == ("nll", 1)
     classifier = AutoDEUQClassifier.from_paper(name, n_trials=4)
     assert (classifier.n_trials, classifier.space) == (4, name)
-    with pytest.raises(
-        ValueError, match=r"`name` must be one of \['benchmark', 'toy'\]. Got 'uci'"
-    ):
+    with pytest.raises(ValueError, match=r"`name` must be .* \['benchmark', 'toy'\]. Got 'uci'"):
         AutoDEUQRegressor.from_paper("uci")
 
 
@@ -266,18 +248,17 @@ def test_at_severity_has_the_calibration_of_the_fit(fitted, wave):
     assert other.at_severity(0).calibration_ == fitted.calibration_
 
 
+@pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 def test_fit_tells_of_one_member(tiny_space, wave):
     model = AutoDEUQRegressor(n_trials=1, epochs=2, space=tiny_space, random_state=0)
-    with pytest.warns(
-        UserWarning, match="The ensemble has 1 member, .* epistemic uncertainty is 0"
-    ):
+    with pytest.warns(UserWarning, match="has 1 member, .* epistemic uncertainty is 0"):
         model.fit(*wave)
     assert (model.predict_uncertainty(wave[0]).epistemic == 0).all()
     with pytest.warns(UserWarning, match="1 member, .* is that of 2 networks of one configuration"):
         model.set_params(validation=2).fit(*wave)
     assert (model.predict_uncertainty(wave[0]).epistemic > 0).all()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         warnings.simplefilter("ignore", SmallValidationWarning)
         model.set_params(selection__min_members=1).fit(*wave)  # two networks of one trial
         model.set_params(validation="auto", n_members=1).fit(*wave)  # what the user asks for
@@ -285,16 +266,14 @@ def test_fit_tells_of_one_member(tiny_space, wave):
     with pytest.warns(UserWarning, match="1 member, as no more trials succeeded.* is 0. Give"):
         model.set_params(n_members=5).fit(*wave)
 
-
-def test_reselect_tells_of_one_member(tiny_space, wave):
     def take_first(y, loc, scale, n_members, sample_weight):
+        assert loc.shape == scale.shape == (2, *y.shape)
         return Selection(np.array([0]), np.ones(1))
 
-    settings = {"n_trials": 2, "epochs": 2, "space": tiny_space, "random_state": 0}
-    model = AutoDEUQRegressor(**settings).fit(*wave)
-    message = "1 member, as `selection` chose no more: its epistemic uncertainty is 0"
-    with pytest.warns(UserWarning, match=message):
+    model.set_params(n_trials=2, selection__min_members=2).fit(*wave)
+    with pytest.warns(UserWarning, match="1 member, as `selection` chose no more: .* is 0"):
         model.reselect(selection=take_first)
+    assert_array_equal(model.selection_.indices, [0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.reselect(selection="top", n_members=1)
@@ -383,13 +362,8 @@ def test_fit_trains_nothing_after_an_interrupted_search(tiny_space, wave, retrai
         return trial.score
 
     settings = {"n_trials": 3, "epochs": 2, "space": tiny_space, "random_state": 0}
-    model = make(
-        AutoDEUQRegressor,
-        **settings,
-        **retraining,
-        selection__min_members=1,
-        search__objective=interrupt,
-    )
+    settings |= {**retraining, "selection__min_members": 1, "search__objective": interrupt}
+    model = make(AutoDEUQRegressor, **settings)
     with pytest.warns(UserWarning, match="Search interrupted: continuing with 1 of 3 trials"):
         model.fit(*wave)
     assert len(model.selection_) == 1
@@ -474,16 +448,13 @@ def test_fit_keeps_trials_if_the_selection_fails(wave, tiny_space):
     assert_array_equal(chosen.at_severity(0).predict(wave[0]), expected.predict(wave[0]))
 
 
-def fitted_without_one_member(model):
-    return model.member_estimators(every_trial=True)[0][1]
-
-
 def test_leaderboard_of_a_trial_with_repeats(repeated, wave):
     board = repeated.leaderboard()
     n_networks = board[board.weight > 0].n_networks
     assert (n_networks == 24).all() and n_networks.sum() == len(repeated.fitted_.members)
     assert board.n_weights.notna().all()
-    pickled = loads(dumps(fitted_without_one_member(repeated))).leaderboard()
+    _, one = repeated.member_estimators(every_trial=True)[0]
+    pickled = loads(dumps(one)).leaderboard()
     assert pickled.n_weights.isna().sum() == 1  # not 0: nobody knows
 
 

@@ -196,11 +196,7 @@ def test_fit_refuses_the_folder_of_another_search(search, tmp_path):
         search(1, catalog_dir=path, epochs=7).fit(X + 1, y)
     with pytest.raises(CatalogMismatchError, match="validation_data: .*"):
         search(1, catalog_dir=path).fit(X, y, validation_data=table(30, 2))
-
-
-def test_initial_trials_are_of_one_search(search, tmp_path):
-    X, y = table()
-    path = search(1).fit(X, y).catalog_path_
+    # Trials to begin with are of one search.
     with pytest.raises(ValueError, match=f"Got `catalog_dir`.*Use '{path}'"):
         search(1, search__initial_trials=tmp_path).fit(X, y)
     with pytest.raises(ValueError, match=f"Use '{tmp_path}' as `catalog_dir`"):
@@ -277,16 +273,6 @@ def test_from_catalog_is_what_fit_gave(search, trained, tmp_path, tiny_space):
     assert len(trained) == len(loaded.catalog_) == 7 and not (tmp_path / "here").exists()
 
 
-def test_from_catalog_takes_the_first_trials_as_fit_does(search):
-    X, y = table()
-    path = search(4).fit(X, y).catalog_path_
-    fewer = search(2).fit(X, y)
-    loaded = AutoDEUQRegressor.from_catalog(path)
-    assert [r.trial_number for r in loaded.catalog_] == [0, 1]
-    assert_array_equal(loaded.predict(X), fewer.predict(X))
-    assert len(AutoDEUQRegressor.from_catalog(path, n_trials=4).catalog_) == 4
-
-
 def test_only_one_fit_at_a_time_writes_and_any_may_read(search, monkeypatch):
     X, y = table()
     seen = []
@@ -337,7 +323,7 @@ def test_fit_of_clones_shares_a_folder(search, trained, tmp_path):
     assert len(trained) == 8
 
 
-def test_from_catalog_has_the_settings_of_the_last_fit(search, tmp_path):
+def test_from_catalog_has_the_settings_and_trials_of_the_last_fit(search, tmp_path):
     X, y = table()
     model = search(3, n_members=2).fit(X, y)
     search(5, n_members=1, selection__min_members=1).fit(X, y)
@@ -346,6 +332,11 @@ def test_from_catalog_has_the_settings_of_the_last_fit(search, tmp_path):
     size = (model.catalog_path_ / "estimator.skuq").stat().st_size
     model.set_params(n_trials=6).fit(X, y)  # fitted before: nothing of that goes into the file
     assert (model.catalog_path_ / "estimator.skuq").stat().st_size < 1.1 * size
+    fewer = search(2).fit(X, y)
+    loaded = AutoDEUQRegressor.from_catalog(tmp_path)
+    assert [r.trial_number for r in loaded.catalog_] == [0, 1]
+    assert_array_equal(loaded.predict(X), fewer.predict(X))
+    assert len(AutoDEUQRegressor.from_catalog(tmp_path, n_trials=4).catalog_) == 4
 
 
 def test_fit_trains_no_stored_repeat_again(search, trained):
@@ -368,19 +359,9 @@ def test_fit_trains_no_stored_repeat_again(search, trained):
     assert_array_equal(fewer.predict(X), search(repeats=1).fit(X, y).predict(X))
     plain = search(repeats=0).fit(X, y)
     assert len(plain.fitted_.members) == n_chosen and len(trained) == 4 + 2 * n_chosen
-
-
-def test_fit_trains_missing_repeats(search, trained):
-    X, y = table()
-    first = search(repeats=1, n_members=2).fit(X, y)
-    del trained[:]
-    more = search(repeats=2, n_members=4, selection="top").fit(X, y)
-    n_common = len({*first.selection_.indices} & {*more.selection_.indices})
-    assert len(trained) == 8 - n_common
-    whole = search(repeats=2, n_members=4, selection="top", catalog_dir=None).fit(X, y)
-    assert_array_equal(more.predict(X), whole.predict(X))
-    with pytest.warns(UserWarning, match="4 of 12 repeats of the chosen trials are not stored"):
-        AutoDEUQRegressor.from_catalog(more.catalog_path_, repeats=3)
+    missing = f"{n_chosen} of {3 * n_chosen} repeats of the chosen trials are not stored"
+    with pytest.warns(UserWarning, match=missing):
+        AutoDEUQRegressor.from_catalog(model.catalog_path_, repeats=3)
 
 
 def test_fit_continues_interrupted_repeats(search, trained, stop_at):
@@ -415,10 +396,7 @@ def test_fit_trains_failed_and_damaged_repeats_again(search, trained, stop_at):
 
 
 def test_fit_continues_an_estimator_that_cannot_be_saved(search, trained):
-    class Mine(AutoDEUQRegressor):
-        pass
-
-    X, y = table()
+    Mine, (X, y) = type("Mine", (AutoDEUQRegressor,), {}), table()
     with pytest.warns(UserWarning, match="not loaded by `from_catalog`"):
         model = search(2, kind=Mine).fit(X, y)
     with pytest.warns(UserWarning, match="not loaded by `from_catalog`"):
@@ -473,21 +451,18 @@ def test_reselect_takes_the_best_by_another_loss(search):
             model.reselect(**{name: 1})
 
 
-def test_fit_keeps_its_limits(search, trained):
+def test_fit_keeps_its_limits(search, trained, tmp_path):
     X, y = table()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError):
+        search(2, catalog_dir=tmp_path / "file").fit(X, y)
+    with pytest.raises(ValueError, match="'catalog_dir' parameter"):
+        search(2, catalog_dir=3).fit(X, y)
+    assert not trained
     model = search(40, max_time=1e-6).fit(X, y)
     assert len(model.catalog_) == len(trained) == 1
     with pytest.raises(SearchFailedError, match=r"All 10 trials so far failed[\s\S]*Timeout"):
         search(20, trial_timeout=1e-9, epochs=5).fit(X, y)
-    with pytest.raises(ValueError, match="'catalog_dir' parameter"):
-        search(2, catalog_dir=3).fit(X, y)
-
-
-def test_fit_refuses_a_folder_before_it_trains(search, trained, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OSError):
-        search(2, catalog_dir=tmp_path / "file").fit(*table())
-    assert not trained
 
 
 @pytest.mark.parametrize(
@@ -582,23 +557,17 @@ def test_warm_start_compares_spaces(search, trained, tiny_space):
         def build(self, configuration, input_shape, n_outputs):
             return super().build({**configuration, "units": 3}, input_shape, n_outputs)
 
-    Other.__qualname__, Other.__module__ = (
-        type(tiny_space).__qualname__,
-        type(tiny_space).__module__,
-    )
+    Other.__qualname__, Other.__module__ = type(tiny_space).__qualname__, "small_models"
     model = search(2, catalog_dir=None, warm_start=True).fit(X, y)
     with pytest.warns(UserWarning, match=r"it differs in \['space'\]"):
         model.set_params(space=Other(), n_trials=3).fit(X, y)
     assert len(trained) == 5
-    decisions = Other.decisions
-    space = model.space
 
     def fewer(self, *shape):
-        architecture, hyperparameters = decisions(self, *shape)
-        return type(decisions(self, *shape))(architecture, Space(hyperparameters.decisions[:1]))
+        decisions = type(tiny_space).decisions(self, *shape)
+        return decisions._replace(hyperparameters=Space(decisions.hyperparameters.decisions[:1]))
 
     Other.decisions = fewer
-    assert space is model.space
     with pytest.raises(CatalogMismatchError, match=r"\['batch_size'\] differ.*warm_start=False"):
         model.fit(X, y)
 

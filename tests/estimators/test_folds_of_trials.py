@@ -21,7 +21,7 @@ from skuq.exceptions import CalibrationWarning, SlotsLostError, SmallValidationW
 from skuq.networks import GaussianHead
 from skuq.persistence import dumps, loads
 from skuq.tables import TrainingData
-from skuq.training import predict_members
+from skuq.training import Recipe, TrainingRun, predict_members
 
 matplotlib.use("agg")
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
@@ -33,10 +33,6 @@ SETTINGS = {"n_trials": 3, "n_members": 2, "epochs": 8, "validation": 3, "random
 
 def regressor(space, **settings):
     return skuq.AutoDEUQRegressor(space=space, **{**SETTINGS, **settings})
-
-
-def classifier(space, **settings):
-    return skuq.NESClassifier(space=space, **{**SETTINGS, **settings})
 
 
 @pytest.fixture(scope="module")
@@ -163,9 +159,7 @@ def test_fit_trains_folds_together_as_alone(folded, tiny_space, rows, monkeypatc
 
 @pytest.mark.parametrize("heavy", [1.0, 20.0])
 def test_fit_trains_folds_of_other_weight_alone(tiny_space, rows, monkeypatch, heavy):
-    # A stack does not divide each fold's losses by its own weights.
-    from skuq.training import TrainingRun  # loads TensorFlow
-
+    """A stack does not divide each fold's losses by its own weights."""
     stacked = []
 
     def watched(job, data):
@@ -219,9 +213,6 @@ def test_fit_repeats_and_is_kept(tiny_space, rows, refit):
 @pytest.mark.parametrize("validation", [3, "data"])
 def test_fit_refits_as_train_member_does(tiny_space, rows, validation):
     from training_data import train_member
-
-    from skuq.tables import TrainingData
-    from skuq.training import Recipe
 
     X, y = rows
     if validation == "data":  # these rows are trained on, too
@@ -291,18 +282,12 @@ def test_fit_keeps_networks_that_cannot_be_refitted(tiny_space, rows, monkeypatc
     assert np.isfinite(model.predict(rows[0], return_std=True)).all()
 
 
-@pytest.mark.parametrize(
-    ("error", "where"),
-    [
-        (SlotsLostError, "__init__"),
-        (FloatingPointError, "__call__"),
-        (KeyboardInterrupt, "__call__"),
-    ],
-)
-def test_fit_keeps_the_search_if_refits_fail(tiny_space, rows, monkeypatch, error, where):
+@pytest.mark.parametrize("error", [SlotsLostError, FloatingPointError, KeyboardInterrupt])
+def test_fit_keeps_the_search_if_refits_fail(tiny_space, rows, monkeypatch, error):
     def fails(self, *args):
         raise error("gone")
 
+    where = "__init__" if error is SlotsLostError else "__call__"
     monkeypatch.setattr(MemberRefitter, where, fails)
     with pytest.warns(UserWarning, match="could not be refitted.*gone"):
         model = regressor(tiny_space, refit=True, epochs=2).fit(*rows)
@@ -318,7 +303,14 @@ def test_fit_refits_after_a_search_that_was_cut_short_in_threads(tiny_space, row
     assert sorted(model.refitted_) == sorted(model.selection_.indices)
 
 
-def test_member_estimators_of_every_trial_are_those_of_the_search(tiny_space, rows):
+def test_member_estimators_hold_nothing_of_the_others(folded, tiny_space, rows):
+    """Those of every trial are of the search, those of a refitted ensemble its own."""
+    (name, member), *others = folded.member_estimators()
+    assert others
+    networks = pickle.loads(pickle.dumps(member)).catalog_
+    held = [k for k in networks.completed if networks.member(k).networks[0].weights is not None]
+    assert [f"trial{k}" for k in held] == [name]
+    assert_array_equal(member.at_severity(0).predict(rows[0]), member.predict(rows[0]))
     model = regressor(tiny_space, refit=True).fit(*rows)
     of_ensemble = dict(model.member_estimators())
     every = dict(model.member_estimators(every_trial=True))
@@ -327,15 +319,10 @@ def test_member_estimators_of_every_trial_are_those_of_the_search(tiny_space, ro
     board = model.leaderboard().set_index("trial")
     chosen = [int(name.removeprefix("trial")) for name in of_ensemble]
     assert (board.loc[chosen].n_networks == 1).all()
-
-
-def test_member_estimators_hold_nothing_of_the_others(folded, rows):
-    (name, member), *others = folded.member_estimators()
-    assert others
-    networks = pickle.loads(pickle.dumps(member)).catalog_
-    held = [k for k in networks.completed if networks.member(k).networks[0].weights is not None]
-    assert [f"trial{k}" for k in held] == [name]
-    assert_array_equal(member.at_severity(0).predict(rows[0]), member.predict(rows[0]))
+    # What is selected anew has not been refitted.
+    with pytest.warns(UserWarning, match="trains nothing"):
+        model.reselect()
+    assert_array_equal(model.predict(rows[0]), regressor(tiny_space).fit(*rows).predict(rows[0]))
 
 
 @pytest.mark.parametrize("selection", ["greedy", "top", "hq"])
@@ -353,19 +340,12 @@ def test_reselect_on_other_rows_sees_all_folds(tiny_space, rows, selection):
     assert np.argmin(nll) in indices or selection == "hq"
 
 
-def test_reselect_gives_up_refits(tiny_space, rows):
-    searched = regressor(tiny_space).fit(*rows)
-    model = regressor(tiny_space, refit=True).fit(*rows)
-    with pytest.warns(UserWarning, match="trains nothing"):
-        model.reselect()
-    assert_array_equal(model.predict(rows[0]), searched.predict(rows[0]))
-
-
 @pytest.mark.slow
 def test_fit_predicts_shifted_rows_by_all_folds(tiny_space, iris):
     X, y = iris
     shifted = [(X[:30] + 0.3, y[:30]), (X[:30] + 0.9, y[:30])]
-    model = classifier(tiny_space, refit=True).fit(X, y, shift_validation=shifted)
+    model = skuq.NESClassifier(space=tiny_space, **SETTINGS, refit=True)
+    model.fit(X, y, shift_validation=shifted)
     clean, *parts = model.catalog_.held_out.sets
     assert [len(part[1]) for part in (clean, *parts)] == [150, 30, 30]
     for k in model.catalog_.completed:
@@ -387,10 +367,8 @@ def test_from_catalog_restores_folds_and_refits(tiny_space, rows, tmp_path, monk
     read = Catalog.load(tmp_path)
     assert [len(record.result.networks) for record in read] == [3] * 3
     assert_array_equal(read.member(0).held_out, model.catalog_.member(0).held_out)
-    assert_array_equal(
-        read.member(0).networks[2].weights, model.catalog_.member(0).networks[2].weights
-    )
-
+    one, other = (catalog.member(0).networks[2] for catalog in (read, model.catalog_))
+    assert_array_equal(one.weights, other.weights)
     with monkeypatch.context() as patch:
         patch.setattr(MemberTrainer, "__call__", None)  # nothing is trained
         again = regressor(tiny_space, **settings).fit(*rows)
@@ -419,9 +397,8 @@ def test_fit_tells_folds_apart(tiny_space, rows, tmp_path):
 
 
 def test_fit_uses_up_a_generator_of_folds(tiny_space, rows, tmp_path):
-    model = regressor(tiny_space, validation=KFold(3).split(rows[0]), catalog_dir=tmp_path).fit(
-        *rows
-    )
+    model = regressor(tiny_space, validation=KFold(3).split(rows[0]), catalog_dir=tmp_path)
+    model.fit(*rows)
     assert len(model.catalog_.member(0).networks) == 3
     with pytest.raises(ValueError, match="A generator can only be used once"):
         model.fit(*rows)
@@ -497,9 +474,8 @@ def test_fit_refuses(tiny_space, rows, settings, message):
 def test_rows_whose_class_no_fold_trains_on_are_not_compared(tiny_space, rows):
     X, y = rows
     labels = np.where(EVERY == 7, "rare", np.where(y > 10, "up", "down"))
-    model = skuq.AutoDEUQClassifier(
-        2, n_members=1, epochs=2, space=tiny_space, validation=3, random_state=0
-    )
+    settings = {"n_members": 1, "epochs": 2, "validation": 3, "random_state": 0}
+    model = skuq.AutoDEUQClassifier(2, space=tiny_space, **settings)
     with pytest.warns(CalibrationWarning, match=r"leaves out 1 of 60 rows: .* \['rare'\]"):
         model.fit(X, labels)
     held_out = model.catalog_.held_out

@@ -88,8 +88,8 @@ def test_hq_selector_chooses_by_out_of_fold_predictions(digits, voting):
         assert_array_equal(model.predict(X_new), vote.predict(X_new))
     else:  # scikit-learn's ties go to the first class
         votes = np.stack([e.predict(X_new) for e in vote.estimators_])
-        most = np.array([np.bincount(v).max() for v in votes.T])
-        sole = np.array([(np.bincount(v) == m).sum() == 1 for v, m in zip(votes.T, most)])
+        counts = np.sort((votes[..., None] == vote.classes_).sum(axis=0), axis=1)
+        sole = counts[:, -1] > counts[:, -2]
         assert sole.mean() > 0.5
         assert_array_equal(model.predict(X_new)[sole], vote.predict(X_new)[sole])
 
@@ -118,48 +118,32 @@ def test_hq_selector_serves_what_it_judged(digits, fitted, voting, weights, plac
     assert_allclose(right.mean(), judged, atol=1e-12)
 
 
-def test_hq_selector_prediction_api(digits, fitted):
-    _, X, _, y = digits
-    model = HQEnsembleSelector(fitted, cv="prefit").fit(X, y)
-    members = np.stack([m.predict_proba(X) for m in model.estimators_])
-    proba, std = model.predict_proba(X, return_std=True)
-    assert_allclose(proba, members.mean(axis=0))
-    assert_allclose(std, members.std(axis=0), atol=1e-12)
-    label, spread = model.predict(X, return_std=True)
-    assert_array_equal(label, model.classes_[proba.argmax(axis=1)])
-    assert_allclose(spread, std[np.arange(len(X)), proba.argmax(axis=1)])
-    assert model.predict_uncertainty(X).epistemic.max() > 0.01
-    assert_allclose(model.transform(X), np.concatenate(members, axis=1))
-    names = model.get_feature_names_out()
-    assert len(names) == members.shape[0] * 10
-    first = next(iter(model.named_estimators_))
-    assert names[0] == f"hqensembleselector_{first}0"
-
-
-@pytest.mark.parametrize("voting", ["hard", "majority"])
-def test_hq_selector_of_hard_votes_gives_shares_and_codes(digits, fitted, voting):
+@pytest.mark.parametrize("voting", ["soft", "hard", "majority"])
+def test_hq_selector_predicts_and_transforms_by_its_members(digits, fitted, voting):
     _, X, _, y = digits
     model = HQEnsembleSelector(fitted, cv="prefit", voting=voting).fit(X, y)
-    votes = np.stack([m.predict(X) for m in model.estimators_])
-    shares = (votes[:, :, None] == model.classes_).mean(axis=0)
-    assert_allclose(model.predict_proba(X), shares, atol=1e-6)
-    assert_array_equal(model.transform(X), votes.T)
-    assert list(model.get_feature_names_out()) == [
-        f"hqensembleselector_{name}" for name in model.named_estimators_
-    ]
-    assert np.isneginf(model.predict_log_proba(X)).any()
-
-
-@pytest.mark.parametrize("voting", ["soft", "hard"])
-def test_hq_selector_predicts_by_the_parameters_of_fit(digits, fitted, voting):
-    _, X, _, y = digits
-    model = HQEnsembleSelector(fitted, cv="prefit", voting=voting).fit(X, y)
-    proba, columns, names = model.predict_proba(X), model.transform(X), list(model.names_)
+    names = [model.names_[k] for k in model.selected_]
+    # Parameters of a later fit do not count.
     model.set_params(voting="hard" if voting == "soft" else "soft", estimators=fitted[:2])
-    assert_array_equal(model.predict_proba(X), proba)
-    assert_array_equal(model.transform(X), columns)
-    assert len(model.get_feature_names_out()) == columns.reshape(len(X), -1).shape[1]
-    assert list(model.named_estimators_) == [names[k] for k in model.selected_]
+    assert list(model.named_estimators_) == names
+    proba, std = model.predict_proba(X, return_std=True)
+    columns = list(model.get_feature_names_out())
+    if voting == "soft":
+        members = np.stack([m.predict_proba(X) for m in model.estimators_])
+        assert_allclose(std, members.std(axis=0), atol=1e-12)
+        label, spread = model.predict(X, return_std=True)
+        assert_array_equal(label, model.classes_[proba.argmax(axis=1)])
+        assert_allclose(spread, std[np.arange(len(X)), proba.argmax(axis=1)])
+        assert model.predict_uncertainty(X).epistemic.max() > 0.01
+        assert_allclose(model.transform(X), np.concatenate(members, axis=1))
+        assert columns == [f"hqensembleselector_{name}{k}" for name in names for k in range(10)]
+    else:
+        votes = np.stack([m.predict(X) for m in model.estimators_])
+        members = (votes[:, :, None] == model.classes_).astype(float)
+        assert_array_equal(model.transform(X), votes.T)
+        assert columns == [f"hqensembleselector_{name}" for name in names]
+        assert np.isneginf(model.predict_log_proba(X)).any()
+    assert_allclose(proba, members.mean(axis=0), atol=1e-6 * (voting != "soft"))
 
 
 def test_hq_selector_takes_text_classes_frames_and_pipelines(digits):
@@ -170,10 +154,7 @@ def test_hq_selector_takes_text_classes_frames_and_pipelines(digits):
     pool = [(name, make_pipeline(clone(encode), model)) for name, model in make_pool()]
     model = HQEnsembleSelector(pool, cv=3).fit(frame, target)
     assert set(model.predict(frame)) <= {"a", "b", "c"}
-    assert list(model.feature_names_in_) == list(frame.columns)
     assert model.log_prob(frame, target).shape == (150,)
-    with pytest.raises(ValueError, match="not seen in fit"):
-        model.log_prob(frame, ["z"] * 150)
 
 
 def test_hq_selector_keeps_groups_together(digits):
@@ -305,11 +286,7 @@ def test_hq_selector_takes_single_precision_and_columns_of_labels(digits, voting
     model.fit(X, y)
     assert_allclose(model.predict_proba(X).sum(axis=1), 1)
     labels = model.predict(X)
-    with pytest.raises(ValueError, match="continuous"):
-        model.fit(X, y + 0.5)
-    assert_array_equal(model.predict(X), labels)  # the earlier fit
-    with pytest.raises(ValueError, match="expecting 64 features"):
-        model.predict(X[:, :5])
+    assert labels.shape == y.shape
 
 
 MANY = [(f"t{k}", DecisionTreeClassifier(max_depth=1, random_state=k)) for k in range(26)]
@@ -319,7 +296,6 @@ MANY = [(f"t{k}", DecisionTreeClassifier(max_depth=1, random_state=k)) for k in 
     ("pool", "params", "message"),
     [
         ([], {}, "at least two"),
-        ([BAYES], {}, "at least two"),
         ([BAYES, ("other", "drop")], {}, "at least two"),
         ([BAYES, ("other", "passthrough")], {}, 'must be classifiers or "drop"'),
         ([BAYES, GaussianNB()], {}, "tuples"),
@@ -331,17 +307,10 @@ MANY = [(f"t{k}", DecisionTreeClassifier(max_depth=1, random_state=k)) for k in 
         (MANY, {}, "67,108,837 teams"),
         ([BAYES, OTHER], {"voting": "absolute"}, "The 'voting' parameter"),
         ([BAYES, OTHER], {"weights": [1, 1]}, "The 'weights' parameter"),
-        (
-            [BAYES, OTHER],
-            {"cv": ShuffleSplit(3, random_state=0)},
-            "`cv` must .* exactly one test fold",
-        ),
+        ([BAYES, OTHER], {"cv": ShuffleSplit(3)}, "`cv` must .* exactly one test fold"),
         ([BAYES, OTHER], {"beta": 0.3, "filters": ("mean",)}, 'add "alpha" to `filters`'),
         ([BAYES, OTHER], {"on": "labels", "metric": "qs"}, "leave out `on`"),
-        *(
-            ([("odd", Odd(give)), BAYES], {}, "predict_proba of Odd.* must give")
-            for give in NO_PROBABILITIES
-        ),
+        *(([("odd", Odd(give)), BAYES], {}, "of Odd.* must give") for give in NO_PROBABILITIES),
         ([BAYES, OTHER], {"y": lambda y: 0 * y}, "1 class"),
         ([BAYES, OTHER], {"y": lambda y: y[:-1]}, "inconsistent numbers"),
         ([BAYES, OTHER], {"y": lambda y: y + 0.5}, "continuous"),
@@ -358,16 +327,15 @@ def test_hq_selector_refuses(digits, pool, params, message):
 
 def test_hq_selector_refuses_prefit_models(digits, fitted):
     X, X_new, y, y_new = digits
-    with pytest.raises(NotFittedError, match="'tree' in .* must be fitted"):
-        pool = [*fitted[:2], ("tree", DecisionTreeClassifier())]
-        HQEnsembleSelector(pool, cv="prefit").fit(X_new, y_new)
-    few = GaussianNB().fit(X[y < 8], y[y < 8])
-    with pytest.raises(ValueError, match="same classes. 'few' knows"):
-        HQEnsembleSelector([*fitted, ("few", few)], cv="prefit").fit(X_new, y_new)
-    with pytest.raises(ValueError, match="not seen in fit"):
-        HQEnsembleSelector(fitted, cv="prefit").fit(X_new, y_new + 5)
-    with pytest.raises(ValueError, match="leave out `groups`"):
-        HQEnsembleSelector(fitted, cv="prefit").fit(X_new, y_new, groups=y_new)
+    few = ("few", GaussianNB().fit(X[y < 8], y[y < 8]))
+    for pool, labels, given, message in (
+        ([*fitted[:2], ("tree", DecisionTreeClassifier())], y_new, {}, "'tree' in .* must be fit"),
+        ([*fitted, few], y_new, {}, "same classes. 'few' knows"),
+        (fitted, y_new + 5, {}, "not seen in fit"),
+        (fitted, y_new, {"groups": y_new}, "leave out `groups`"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            HQEnsembleSelector(pool, cv="prefit").fit(X_new, labels, **given)
     part = HQEnsembleSelector(fitted, cv="prefit").fit(X_new[y_new < 3], y_new[y_new < 3])
     assert len(part.classes_) == 10
 
