@@ -245,10 +245,9 @@ class NOMUReadout(Settings):
         Minimum and maximum standard deviation before the factor c, in units of the standardised
         y. "nll" chooses the pair of largest likelihood at held-out rows from a grid. So does
         "auto" if at least 30 rows are held out. With fewer, and with ``noise_std=0.0``, l_max is
-        2 and c * l_min the root mean square error of f at its own training rows, with l_min at
-        least 0.002, and at least 0.04 over their number unless ``noise_std=0.0``. If c is "auto"
-        too, half of the median r at these rows, or all of it, then counts as none, unless that
-        lowers the likelihood of the held-out rows.
+        2, and c * l_min the smallest band at the rows of f that explains the errors of f at and
+        next to them, and those at held-out rows. If c is "auto" too, the median r at the rows of
+        f then counts as none.
     c : float, "auto" or "nll", default="auto"
         Factor of the standard deviation. "nll" maximises the likelihood of held-out rows. "auto"
         widens the band if few rows are held out: it adds two variances, the one at the c of "nll"

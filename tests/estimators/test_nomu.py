@@ -191,19 +191,36 @@ def held_out_rows(n=N, n_sides=1, scale=1.0):
 
 
 def choose(
-    rows, band="symmetric", training_error=0.01, own=0.0, noise=None, noiseless=False, **readout
+    rows,
+    band="symmetric",
+    training_error=0.01,
+    own=0.0,
+    noise=None,
+    noiseless=False,
+    closed=0.0,
+    **readout,
 ):
-    """Choose a readout by held-out rows of two networks; `own` is their r at their own rows."""
+    """Choose a readout by held-out rows of two networks; `own` is their r at their own rows.
+
+    Held-out rows are 0.25 from the others, as artificial inputs are. With `closed` r counts as none
+    at one more of these, so far from the rows.
+    """
     seen = Rows(
-        np.full((4, 1), own), UNIT * training_error * np.array([[1.0], [-1], [1], [-1]]), np.ones(4)
+        np.full((4, rows.X.shape[1]), own),
+        UNIT * training_error * np.array([[1.0], [-1], [1], [-1]]),
+        np.ones(4),
     )
-    network, raw = Stub(noise), np.full((7, rows.X.shape[1]), 0.5)
+    network, n_sides = Stub(noise), rows.X.shape[1]
+    raw, distance = np.full((7, n_sides), 0.5), np.full(7, 0.25)
+    if closed:
+        raw, distance = np.vstack([raw, np.full((1, n_sides), own)]), np.append(distance, closed)
     half = len(rows.X) // 3
     parts = (rows.take(np.arange(half)), rows.take(np.arange(half, len(rows.X))))
     held_out = [(network, part, seen) for part in parts]
-    evidence = _readout.Evidence(held_out, network, seen, raw, np.full(7, 0.25))
+    evidence = _readout.Evidence(held_out, network, seen, raw, distance)
+    inputs = SimpleNamespace(transform=lambda X: 0.25 * ~np.isclose(X, own))  # own rows are at 0
     given = {"noiseless": noiseless, "learns_noise": noise is not None}
-    return _readout.choose_readout(NOMUReadout(**readout), band, evidence, None, TARGETS, **given)
+    return _readout.choose_readout(NOMUReadout(**readout), band, evidence, inputs, TARGETS, **given)
 
 
 @pytest.mark.parametrize("band", ["symmetric", "asymmetric"])
@@ -230,15 +247,26 @@ def test_choose_readout_takes_the_most_likely_c_and_ends(band):
 
 
 @pytest.mark.parametrize(("n", "noiseless"), [(12, False), (N, True)])
-def test_choose_readout_has_rules_for_few_rows_and_rows_without_noise(n, noiseless):
-    """The band is as wide at the rows as f errs there, or l_min at a floor, and l_max is 2."""
-    least = 0.002 if noiseless else 0.04 / 4  # of four training rows
-    for error in (0.1, 1e-4):
-        readout = choose(held_out_rows(n), training_error=error, noiseless=noiseless)
-        assert readout.l_max == 2.0
-        assert readout.l_min == pytest.approx(max(least, error / readout.c), rel=1e-6)
-    # Errors at held-out rows are not wider than the band, whatever c makes of l_min.
+def test_choose_readout_has_a_rule_for_few_rows_and_rows_without_noise(n, noiseless):
+    """The band is as wide at the rows as f errs there and next to them, unless l_min is least."""
+    few = stats.t.ppf(0.95, max(n / 2 - 1, 3)) / stats.norm.ppf(0.95)
     rows = held_out_rows(n)
+    error = np.sqrt(np.average(np.minimum(rows.y[:, 0] / UNIT, 1) ** 2, weights=rows.weight))
+    for at_rows, closed, expected in (
+        (0.1, 0.0, 0.1),
+        (0.0, 0.02, error / 0.25 * 0.02),
+        (0.0, 0.2, 0.07),  # 0.15 times the width of the band
+        (1e-4, 0.0, 0.0),
+    ):
+        readout = choose(rows, training_error=at_rows, closed=closed, noiseless=noiseless)
+        assert readout.l_max == 2.0
+        if expected:
+            if noiseless and not at_rows:
+                expected /= 2
+            assert 0.9 < readout.c * readout.l_min / (few * expected) < 1.25
+        else:
+            assert readout.l_min == pytest.approx(0.002)
+    # Errors at held-out rows are not wider than the band, whatever c makes of l_min.
     rows = rows._replace(X=rows.X / 100)
     readout = choose(rows, training_error=0.3, noiseless=noiseless)
     assert np.std(rows.y / UNIT / (readout.c * readout.std(rows.X))) < 1.1
@@ -246,24 +274,29 @@ def test_choose_readout_has_rules_for_few_rows_and_rows_without_noise(n, noisele
     assert (given.l_min, given.l_max) == (0.1, 0.7)
 
 
-def test_choose_readout_keeps_c_where_r_is_no_guide():
-    """No c lets the band meet errors at held-out rows where r is below 0, as f errs less."""
+@pytest.mark.parametrize("noiseless", [False, True])
+def test_choose_readout_keeps_c_where_r_is_no_guide(noiseless):
+    """Where r is below 0 at held-out rows, the band at the rows is as wide as their errors."""
     rows = held_out_rows(12)
     some = np.where(np.arange(12)[:, None] < 3, -rows.X, rows.X)
     for raw in (-rows.X, some):
-        readout = choose(rows._replace(X=raw), training_error=0.1)
+        readout = choose(rows._replace(X=raw), training_error=0.1, noiseless=noiseless)
         assert readout.c * readout.std(np.array([0.5]))[0] < 8
+        assert np.std(rows.y / UNIT / (readout.c * readout.std(raw))) < 1.1
 
 
-@pytest.mark.parametrize(("above", "taken"), [(0.1, True), (0.0, False)])
-def test_choose_readout_closes_the_band_where_held_out_rows_allow(above, taken):
-    """R at a network's own rows counts as none, unless errors are as large there as elsewhere."""
+def test_choose_readout_closes_the_band_where_held_out_rows_allow():
+    """R at a network's own rows counts as none, and errors there may open the band by default."""
     rows = held_out_rows(12)
-    own = 0.1 if taken else 0.95
-    for noiseless in (False, True):
-        moved = Rows(rows.X + above, rows.y, rows.weight)
-        readout = choose(moved, own=own, noiseless=noiseless)
-        assert readout.level == pytest.approx(own if taken else 0)
+    rows = rows._replace(X=rows.X + 0.1)
+    at_rows = {}
+    for own in (0.1, 0.6):  # below r at all held-out rows, and above it at half of them
+        for noiseless in (False, True):
+            readout = choose(rows, own=own, noiseless=noiseless)
+            assert readout.level == pytest.approx(own)
+            at_rows[own, noiseless] = readout.c * readout.l_min
+    assert at_rows[0.1, False] == pytest.approx(at_rows[0.1, True], rel=0.3)
+    assert at_rows[0.1, False] < 0.03 < 0.1 < at_rows[0.6, False]
 
 
 def test_choose_readout_scales_learnt_noise():

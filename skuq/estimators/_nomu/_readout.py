@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import spatial, stats
 
 from skuq._utils._messages import warn_user
 from skuq.bayesopt._milp import ReluReadout
@@ -28,18 +28,14 @@ from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._targets import NumberTargets
 
 _FEW_ROWS = 30  # held-out rows; with fewer the likelihood chooses neither l_min nor l_max
-_L_MIN, _L_MAX = 0.005, 2.0  # l_min at first, and l_max, if the likelihood does not choose them
-# In the end, where f meets its rows. Next to a row f errs by a little: without a floor, errors
-# there are many times the width of the band. Unless the data are known to have no noise, the
-# floor is higher for few rows: between these r may be hardly larger than at them.
-_LEAST_L_MIN, _LEAST_OF_ROWS = 0.002, 0.04  # the second is divided by the number of rows
-# The raw uncertainty is not 0 at a network's own rows. These shares of it there are tried as the
-# zero of the band; the likelihood of held-out rows chooses one, usually 0 where values are noisy.
-# If the data are known to have no noise, the band closes at the rows: the largest share is taken
-# that lowers the log likelihood by at most _MOST_LOST for each held-out row.
-_SHARES, _MOST_LOST = (1.0, 0.5, 0.0), 0.5
-_MOST_STEPS = 50  # in which c and l_min are made to agree
-_WIDEST = 3.0  # band that they may agree on, in errors at held-out rows or deviations of y
+_L_MIN, _L_MAX = 0.005, 2.0  # used if the likelihood does not choose them; l_min only at first
+_SHARES = np.geomspace(0.001, 0.2, 30)  # of l_max, compared as l_min if it follows the rule
+# Log likelihood, for each held-out row, that the band may lose by closing at the rows if the data
+# are known to have no noise.
+_MOST_LOST = 0.5
+_AT_ROWS = 0.15  # mean widths of the band: more is not asked for at the rows where f meets them
+_WIDEST = 5.0  # mean width of bands that are compared, in held-out errors or deviations of y
+_MOST_DISTANCES = 256  # of held-out rows of a network to the nearest of its own rows
 _PRIOR_ROWS = 8  # with at most so many held-out rows the band is on average as wide as y varies
 
 
@@ -93,6 +89,11 @@ class _HeldOut(NamedTuple):
     noise: np.ndarray | None
     weight: np.ndarray
 
+    @property
+    def square(self) -> float:
+        """Mean square error."""
+        return float(np.average(np.square(self.error).mean(axis=1), weights=self.weight))
+
 
 def choose_readout(
     settings: NOMUReadout,
@@ -118,36 +119,87 @@ def choose_readout(
     learns_noise : bool
         Whether the noise is learnt: then it may get a factor.
     """
-    level = _level(evidence.network, evidence.rows, inputs, targets)
-    found = []
-    # Numbers that are given refer to the raw uncertainty as it is.
-    shares = _SHARES if settings.c == settings.l_min == "auto" else (0.0,)
     held_out, levels = _collect_rows(band, evidence, inputs, targets)
-    # Few rows cannot tell l_min and l_max; without noise l_min is fixed at the error of f.
+    # Few rows cannot tell l_min and l_max; without noise the band is to close at the rows.
     few = len(held_out.error) < _FEW_ROWS or noiseless
-    of_rows = 0.0 if noiseless else _LEAST_OF_ROWS / len(evidence.rows.X)
-    least_l_min = max(_LEAST_L_MIN, of_rows)
-    for share in shares if few else (0.0,):
-        near, far = held_out.near - share * levels, held_out.far - share * levels
-        if share and np.median(near) <= 0:  # it would count as none at most held-out rows, too
-            continue
-        rows = held_out._replace(near=near, far=far)
-        shifted = evidence._replace(raw=evidence.raw - share * level)
-        readout = _choose(
-            settings, band, shifted, inputs, targets, rows, few, learns_noise, least_l_min
+    level = 0.0
+    if few and settings.c == settings.l_min == "auto":
+        # What a network has at its own rows counts as none. Numbers that are given refer to the
+        # raw uncertainty as it is.
+        level = _level(evidence.network, evidence.rows, inputs, targets)
+        sizes = [len(rows.X) for _, rows, _ in evidence.held_out]
+        near, far = (
+            side - np.repeat(levels, sizes)[:, None] for side in (held_out.near, held_out.far)
         )
-        found.append((_log_likelihood(readout, rows), replace(readout, level=share * level)))
-    # The band closes at the rows as far as errors at held-out rows allow.
-    lost = _MOST_LOST * len(held_out.error) * noiseless
-    least = max(likelihood for likelihood, _ in found) - lost
-    readout = next(readout for likelihood, readout in found if likelihood >= least)
+        held_out = held_out._replace(near=near, far=far)
+    raw, readout = evidence.raw - level, _choose_limits(settings, band, held_out, few)
+    if follows_rule := few and settings.l_min == "auto":
+        readouts = [
+            _fit_factors(replace(readout, l_min=float(l_min)), settings.c, held_out, learns_noise)
+            for l_min in readout.l_max * _SHARES
+        ]
+        at_rows = _training_error(evidence, inputs, targets)
+        next_to_rows = _error_next_to_rows(evidence, held_out, raw, inputs)
+        readout = _choose_l_min(readouts, held_out, raw, at_rows, next_to_rows, noiseless)
+    else:
+        readout = _fit_factors(readout, settings.c, held_out, learns_noise)
     if settings.c == "auto":
+        n_rows = len(held_out.error)
+        # A constant y has no errors to choose by: the prior counts in full.
+        share = min(_PRIOR_ROWS / n_rows, 1) if np.ptp(evidence.rows.y) else 1.0
+        # A constant would err by 1. Where f errs by more, y varies faster than few rows can show,
+        # and errors between them are as large as those at held-out rows.
+        prior = np.sqrt(share**2 + few * max(held_out.square - 1, 0))
+        readout = _widen(readout, raw, prior, _factor_of_few(n_rows), follows_rule)
         # Outside the box it widens as fast as it does between the rows.
-        band_std = readout.c * readout.std(evidence.raw)
         size = np.sqrt(np.mean(evidence.distance**2))
-        growth = np.sqrt(np.mean(band_std**2)) / size if size > 0 else 0.0
-        readout = replace(readout, growth=float(growth))
-    return readout
+        readout = replace(readout, growth=float(_width(readout, raw) / size) if size > 0 else 0.0)
+    return replace(readout, level=level)
+
+
+def _choose_l_min(
+    readouts: list[Readout],
+    rows: _HeldOut,
+    raw: np.ndarray,
+    at_rows: float,
+    next_to_rows: float,
+    noiseless: bool,
+) -> Readout:
+    """Choose the smallest l_min of readouts under which the band at the rows is wide enough.
+
+    The band there is ``c * l_min``. It is to be as wide as f errs at its rows (`at_rows`) and where
+    r counts as none (`next_to_rows`), and held-out rows are to be most likely. If the data are
+    known to have no noise, half of `next_to_rows` is enough, and they may be less likely.
+    """
+    factor, lost = (0.5, _MOST_LOST * len(rows.error)) if noiseless else (1.0, 0.0)
+    widest = _WIDEST * max(1.0, np.sqrt(rows.square))
+    allowed = []
+    for readout in readouts:
+        width = _width(readout, raw)
+        least = max(at_rows, factor * min(next_to_rows, _AT_ROWS * width))
+        if readout.c * readout.l_min >= least and width <= widest:
+            allowed.append(readout)
+    allowed = allowed or readouts[-1:]
+    likelihood = np.array([_log_likelihood(readout, rows) for readout in allowed])
+    return allowed[int(np.argmax(likelihood >= likelihood.max() - lost))]
+
+
+def _widen(
+    readout: Readout, raw: np.ndarray, prior: float, factor: float, follows_rule: bool
+) -> Readout:
+    """Raise c by the width that the band has a priori, and by a factor for few rows.
+
+    ``c**2 = factor**2 * (c_nll**2 + (prior / width)**2)``, where 1 / width makes the band as wide
+    as y varies. If l_min follows the rule, the band at the rows then becomes `factor` times what it
+    was: the prior widens the band between the rows only.
+    """
+    width = _width(readout, raw) / readout.c
+    c = float(factor * np.hypot(readout.c, prior / width))
+    if follows_rule:
+        least, largest = readout.l_max * _SHARES[[0, -1]]
+        l_min = factor * readout.c * readout.l_min / c
+        readout = replace(readout, l_min=float(np.clip(l_min, least, largest)))
+    return replace(readout, c=c)
 
 
 def _level(network, rows, inputs, targets) -> float:
@@ -165,57 +217,52 @@ def _log_likelihood(readout: Readout, rows: _HeldOut) -> float:
     return float(-(rows.weight @ loss.sum(axis=1)) * len(loss) / rows.weight.sum())
 
 
-def _choose(
-    settings, band, evidence, inputs, targets, rows, few, learns_noise, least_l_min
-) -> Readout:
-    """Choose the readout for held-out rows whose raw uncertainty may have lost a share."""
+def _width(readout: Readout, raw: np.ndarray) -> float:
+    """Compute the root mean square of the band's width over artificial inputs."""
+    return float(readout.c * np.sqrt(np.mean(readout.std(raw) ** 2)))
+
+
+def _fit_factors(readout: Readout, c: Any, rows: _HeldOut, learns_noise: bool) -> Readout:
+    """Fit the factors c and of the noise by the likelihood of held-out rows, unless c is given."""
+    if not isinstance(c, str):
+        return replace(readout, c=c)
+    c, noise_factor = fit_epistemic_scale(
+        rows.error,
+        readout.std(rows.near),
+        rows.noise,
+        rows.weight,
+        fit_noise=learns_noise,
+        beyond=readout.std(rows.far),
+    )
+    return replace(readout, c=c, noise_factor=noise_factor)
+
+
+def _training_error(evidence: Evidence, inputs: TableInputs, targets: NumberTargets) -> float:
+    """Compute the root mean square error of f at its rows, with the noise's variance taken off."""
     error, _, noise, weight = _errors(evidence.network, evidence.rows, inputs, targets)
-    # Root mean square error of f at its own rows, with the noise's variance taken off.
     square = error**2 if noise is None else error**2 - noise**2
-    training_error = float(np.sqrt(max(np.average(square.mean(axis=1), weights=weight), 0.0)))
-    readout, highest_l_min = _choose_limits(settings, band, rows, training_error, few)
-    c, noise_factor = settings.c, 1.0
-    square = np.average(np.square(rows.error).mean(axis=1), weights=rows.weight)
+    return float(np.sqrt(max(np.average(square.mean(axis=1), weights=weight), 0.0)))
 
-    def floor(c):
-        """Return the l_min at which c * l_min is the training error, if few rows choose it."""
-        if settings.l_min != "auto" or not few:
-            return readout.l_min
-        return float(np.clip(training_error / c, least_l_min, highest_l_min))
 
-    if isinstance(c, str):
-        # A few steps find the best factor c with the l_min that follows from it.
-        found = []
-        for _ in range(_MOST_STEPS):
-            c, noise_factor = fit_epistemic_scale(
-                rows.error,
-                readout.std(rows.near),
-                rows.noise,
-                rows.weight,
-                fit_noise=learns_noise,
-                beyond=readout.std(rows.far),
-            )
-            found.append((c, noise_factor, readout))
-            former, readout = readout.l_min, replace(readout, l_min=floor(c))
-            if np.isclose(former, readout.l_min, rtol=1e-3):
-                break
-        # At held-out rows where r counts as none, the band is c * l_min: a smaller l_min asks for a
-        # larger c, and so on, until the band is far too wide everywhere else.
-        width = np.sqrt(np.mean(readout.std(evidence.raw) ** 2))
-        if rows.near.min() <= 0 and c * width > _WIDEST * max(1, np.sqrt(square)):
-            c, noise_factor, readout = found[0]
-    if settings.c == "auto":
-        # c**2 = c_nll**2 + (share / width)**2: 1 / width makes the band as wide as y varies.
-        width = np.sqrt(np.mean(readout.std(evidence.raw) ** 2))
-        # A constant y has no errors to choose by: the prior counts in full.
-        share = min(_PRIOR_ROWS / len(rows.error), 1) if np.ptp(evidence.rows.y) else 1
-        if few:
-            # A constant would err by 1. Where f errs by more, y varies faster than rows can show,
-            # and errors between them are as large as those at held-out rows.
-            share = np.sqrt(share**2 + max(square - 1, 0))
-        c = float(np.hypot(c, share / width) * _factor_of_few(len(rows.error)))
-    l_min = floor(c)
-    return replace(readout, l_min=l_min, c=c, noise_factor=noise_factor)
+def _error_next_to_rows(
+    evidence: Evidence, rows: _HeldOut, raw: np.ndarray, inputs: TableInputs
+) -> float:
+    """Estimate the root mean square error of f where its raw uncertainty counts as none.
+
+    These are the artificial inputs with ``raw <= 0``. Errors are taken to grow in proportion to the
+    distance from the rows, as fast as to held-out rows. Those above the deviation of y count as it.
+    """
+    distances = []
+    for _, held_out, own in evidence.held_out:
+        some = held_out.X[:: -(-len(held_out.X) // _MOST_DISTANCES)]
+        tree = spatial.cKDTree(inputs.transform(own.X))
+        distances.append(tree.query(inputs.transform(some))[0])
+    square = np.average(np.minimum(rows.error**2, 1).mean(axis=1), weights=rows.weight)
+    square_distance = np.mean(np.concatenate(distances) ** 2)
+    closed = np.broadcast_to(evidence.distance[:, None], raw.shape)[raw <= 0]
+    if not len(closed) or square_distance == 0:
+        return 0.0
+    return float(np.sqrt(square / square_distance * np.mean(closed**2)))
 
 
 def _factor_of_few(n_rows: int) -> float:
@@ -230,13 +277,10 @@ def _factor_of_few(n_rows: int) -> float:
 def _collect_rows(
     band: str, evidence: Evidence, inputs: TableInputs, targets: NumberTargets
 ) -> tuple[_HeldOut, np.ndarray]:
-    """Collect the held-out rows of all networks, and the levels (n, 1) of r at their own rows."""
+    """Collect the held-out rows of all networks, and the level of r of each at its own rows."""
     parts = [_errors(network, rows, inputs, targets) for network, rows, _ in evidence.held_out]
     errors, raws, noises, weights = zip(*parts)
-    levels = [
-        np.full((len(rows.X), 1), _level(network, own, inputs, targets))
-        for network, rows, own in evidence.held_out
-    ]
+    levels = [_level(network, own, inputs, targets) for network, _, own in evidence.held_out]
     error = np.concatenate(errors)
     mean = np.average(evidence.rows.y, axis=0, weights=evidence.rows.weight)
     of_constant = np.concatenate([rows.y - mean for _, rows, _ in evidence.held_out])
@@ -252,7 +296,7 @@ def _collect_rows(
         None if noises[0] is None else np.concatenate(noises),
         np.concatenate(weights),
     )
-    return held_out, np.concatenate(levels)
+    return held_out, np.array(levels)
 
 
 def _errors(network: TrainedNomu, rows: Rows, inputs: TableInputs, targets: NumberTargets):
@@ -262,13 +306,8 @@ def _errors(network: TrainedNomu, rows: Rows, inputs: TableInputs, targets: Numb
     return (rows.y - mean) / unit, raw, None if noise is None else noise / unit, rows.weight
 
 
-def _choose_limits(
-    settings: NOMUReadout, band: str, rows: _HeldOut, training_error: float, few: bool
-) -> tuple[Readout, float]:
-    """Choose l_min and l_max: by likelihood, or with `few` rows by rule.
-
-    Returns the readout, and the largest l_min that is below all candidates for l_max.
-    """
+def _choose_limits(settings: NOMUReadout, band: str, rows: _HeldOut, few: bool) -> Readout:
+    """Choose l_min and l_max: by likelihood, or fixed ones with `few` rows."""
 
     def candidates(given, fixed, grid):
         # The given value, the one of the rule, or all of the grid.
@@ -276,11 +315,8 @@ def _choose_limits(
             return grid
         return np.array([fixed if given == "auto" else given])
 
-    # l_min stays below every l_max, whichever pair is chosen.
     l_maxs = candidates(settings.l_max, _L_MAX, L_MAXS)
-    highest = min(L_MINS[-1], 0.5 * l_maxs[0])
-    floor = min(max(training_error, _L_MIN), highest)
-    l_mins = candidates(settings.l_min, floor, L_MINS)
+    l_mins = candidates(settings.l_min, min(_L_MIN, 0.5 * l_maxs[0]), L_MINS)
     # With one candidate each there is nothing to choose.
     l_min, l_max = l_mins[0], l_maxs[0]
     if len(l_mins) > 1 or len(l_maxs) > 1:
@@ -294,7 +330,7 @@ def _choose_limits(
             aleatoric=rows.noise,
             raw_beyond=rows.far,
         )
-    return Readout(settings.kind, band, l_min, l_max), highest
+    return Readout(settings.kind, band, l_min, l_max)
 
 
 # Weights for mixed integer programmes: a network's plan needs only products, sums and
