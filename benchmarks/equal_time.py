@@ -6,7 +6,7 @@
 Every method gets the same seconds and the same two jobs:
 
 - "autodeuq": `AutoDEUQRegressor(max_time=...)`, or the classifier.
-- "recipe": `TabularEnsembleRegressor` with as many members as the time allows.
+- "recipe": `TabularEnsembleRegressor`, or the classifier, with as many members as the time allows.
 - "random": AutoDEUQ with random search in the same space.
 - "agebo": AutoDEUQ without early discarding.
 - "nes": `NESClassifier(max_time=...)`, if it is asked for.
@@ -47,7 +47,7 @@ def make(method, classes, seconds, seed):
 
     kind = "Classifier" if classes else "Regressor"
     if method == "recipe":
-        return getattr(skuq, f"TabularEnsemble{kind}")(random_state=seed)
+        return getattr(skuq, f"TabularEnsemble{kind}")(max_time=seconds, random_state=seed)
     settings = {
         "random": {"search": RandomSearch(discard=False)},
         "agebo": {"search": AgEBO(discard=False)},
@@ -115,6 +115,16 @@ def stored(records, **key):
     return next((r for r in records if matches(r, key)), None)
 
 
+def own_nll(record):
+    """The NLL of the predicted distribution itself; older records have that of a normal alone."""
+    return record.get("own_nll", record["nll"])
+
+
+def crps(record):
+    """The CRPS in brackets, of numbers."""
+    return f" ({record['crps']:.4f})" if "crps" in record else ""
+
+
 def summarise(budget):
     """Print each set's NLL (CRPS), and AutoDEUQ's difference to the others in pairs."""
     records = [record for record in read(RESULTS) if record["budget"] == budget]
@@ -127,17 +137,14 @@ def summarise(budget):
     print(" " * 24 + "".join(f"{method:>20s}" for method in METHODS))
     for pair in pairs:
         cells = [found[method][pair] for method in METHODS]
-        shown = [
-            "-" if r is None else f"{r['nll']:.3f}" + (f" ({r['crps']:.4f})" if "crps" in r else "")
-            for r in cells
-        ]
+        shown = ["-" if r is None else f"{own_nll(r):.3f}{crps(r)}" for r in cells]
         print(f"{pair[0]:20s}{pair[1]:4d}" + "".join(f"{cell:>20s}" for cell in shown))
     ours = found["autodeuq"]
     for other in METHODS[1:]:
         common = [p for p in pairs if ours[p] is not None and found[other][p] is not None]
         if not common:
             continue
-        nll = np.array([ours[p]["nll"] - found[other][p]["nll"] for p in common])
+        nll = np.array([own_nll(ours[p]) - own_nll(found[other][p]) for p in common])
         error = nll.std(ddof=1) / np.sqrt(len(nll)) if len(nll) > 1 else 0.0
         print(
             f"autodeuq - {other}: mean {nll.mean():+.3f} ± {error:.3f}, median "
