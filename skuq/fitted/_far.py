@@ -31,8 +31,8 @@ TINY = 1e-12  # added under roots, whose gradients at 0 are infinite
 _FULL = 1.5  # times the distance up to which rows are near, all is added
 _NEAR_BETWEEN = 2.0  # rows between others are near up to so many times the distance of outer ones
 _DOUBT_OF_CLASSES = 0.25  # share of probabilities that is not known there at most
-_PARTS = (0, 64, 256, None)  # reference rows are compared in parts: the first decide for most rows
-_BLOCK_ROWS = 2048  # rows whose distances are held at a time
+_PARTS = (0, 32, 96, 256, None)  # references are compared in parts: the first decide for most
+_BLOCK_ROWS = 4096  # rows whose distances are held at a time
 _FAR_BLOCK_ROWS = 128  # the same of rows far away, whose correlations then stay in the cache
 _FEWEST_PADDED = 32  # rows of arrays that are padded
 _PADDED = 1e3 * FARTHEST  # coordinates of rows without effect
@@ -249,7 +249,10 @@ class FarUncertainty:
             return replace(mixture, inner=inner.widened(spread))
         scaling = targets.scaling
         spread = self.spread(numbers, scaling.forward(mixture.mean.reshape(len(numbers), -1)))
-        return mixture if spread is None else mixture.widened(spread * scaling.scale_)
+        if spread is None:
+            return mixture
+        spread *= scaling.scale_
+        return mixture.widened(spread)
 
     def spread(self, numbers: np.ndarray, mean: np.ndarray) -> np.ndarray | None:
         """Compute the spread (2F, n, m) at encoded rows; None if all rows are near others.
@@ -280,15 +283,15 @@ class FarUncertainty:
                 np.subtract(block, self.centre[:, None], out=standardised, casting="same_kind")
                 standardised *= inverse_stds
                 np.clip(standardised, -FARTHEST, FARTHEST, out=standardised)
-                z = np.vstack([standardised * slopes, np.ones_like(standardised[:1])])
-                outside = np.maximum(np.maximum(low - z[:-1], z[:-1] - high), 0)
+                z = np.ones((len(standardised) + 1, block.shape[1]), dtype="f4")
+                np.multiply(standardised, slopes, out=z[:-1])
+                outside = z[:-1] - np.clip(z[:-1], low, high)
                 # The share of the distance that is outside is at most this.
                 share = np.minimum(np.einsum("ij,ij->j", outside, outside) / self.near**2, 1)
-                far = _find_beyond(z, extended[0], self.near * _near_factor(share))
+                far, _ = _find_beyond(z, extended[0], self.near * _near_factor(share))
                 np.matmul(decorrelation, standardised, out=z[:-1])
-                doubtful = _find_beyond(z, extended[1], self.joint_near[0])
-                further = _find_beyond(z[:, doubtful], extended[1], self.joint_near[1])
-            far = np.append(far, doubtful[further])
+                doubtful, excess = _find_beyond(z, extended[1], self.joint_near[0])
+                far = np.append(far, doubtful[~(excess <= np.ptp(self.joint_near**2))])
             found[0, start + doubtful] = True
             found[:, start + far] = True
         return found[0], found[1]
@@ -308,16 +311,21 @@ class FarUncertainty:
         return [np.ascontiguousarray(array, dtype="f4") for array in arrays]
 
 
-def _find_beyond(z: np.ndarray, extended: np.ndarray, near: Any) -> np.ndarray:
-    """List the columns of (z, 1), (d + 1, n), that may be farther than `near` from all rows."""
+def _find_beyond(z: np.ndarray, extended: np.ndarray, near: Any) -> tuple[np.ndarray, np.ndarray]:
+    """List the columns of (z, 1), (d + 1, n), that may be farther than `near` from all rows.
+
+    The second array is by how much their squared distances exceed the square of `near`.
+    """
     squares = np.einsum("ij,ij->j", z[:-1], z[:-1])
     bound = near**2 - squares * (1 + 1e-5) - 1e-5 * extended[:, -1].max()
-    beyond = np.arange(len(squares))
+    beyond, excess = np.arange(len(squares)), np.full(len(squares), np.inf, dtype="f4")
     for part in map(slice, _PARTS, _PARTS[1:]):
         if len(extended[part]) and len(beyond):
             nearest = (extended[part] @ (z[:, beyond] if part.start else z)).min(axis=0)
-            beyond = beyond[~(nearest <= bound[beyond])]  # numbers that overflow are far
-    return beyond
+            excess = np.minimum(excess, nearest - bound[beyond])
+            remain = ~(excess <= 0)  # numbers that overflow are far
+            beyond, excess = beyond[remain], excess[remain]
+    return beyond, excess
 
 
 def _blocks(rows: np.ndarray, size: int = _FAR_BLOCK_ROWS) -> list[np.ndarray]:
@@ -355,9 +363,11 @@ def _look(xp: Any, arrays: FarArrays, numbers: Any) -> tuple[Any, Any, Any]:
 
 def _squares(xp: Any, z: Any, extended: Any) -> Any:
     """Compute squared distances (n, R) of rows z (n, d) from extended ones (d + 1, R)."""
-    products = xp.matmul(xp.concatenate([z, xp.ones_like(z[:, :1])], axis=1), extended)
-    # Keras takes a second term (n, 1) for a bias if n = R.
-    return xp.maximum(xp.sum(z**2, axis=1, keepdims=True) + products, 0.0)
+    # All terms are in one product: Keras takes a second one (n, 1) for a bias if n = R.
+    squares = xp.sum(z**2, axis=1, keepdims=True)
+    left = xp.concatenate([z, xp.ones_like(squares), squares], axis=1)
+    right = xp.concatenate([extended, xp.ones_like(extended[:1])], axis=0)
+    return xp.maximum(xp.matmul(left, right), 0.0)
 
 
 def _nearest_square(xp: Any, z: Any, extended: Any) -> Any:
@@ -392,9 +402,10 @@ def _unexplained(xp: Any, arrays: FarArrays, correlation: Any) -> Any:
     """Compute the variance (n, 1) of the process, in variances of the process."""
     if xp is np:  # the product with a triangular matrix takes half the time
         whitened = blas.dtrmm(1.0, arrays.whitening.T, correlation.T, lower=1).T
+        explained = np.einsum("ij,ij->i", whitened, whitened)[:, None]
     else:
         whitened = xp.matmul(correlation, arrays.whitening)
-    explained = xp.sum(whitened**2, axis=1, keepdims=True)
+        explained = xp.sum(whitened**2, axis=1, keepdims=True)
     return xp.clip(-explained + 1, 0.0, 1.0)
 
 
