@@ -78,12 +78,12 @@ class Cell:
                         f"An edge must be a pair of one of the operations {OPERATIONS} and a "
                         f"node. Got {edge} into node {k}."
                     )
-                if not _is_in(edge[1], 0, k):
+                if not (isinstance(edge[1], Integral) and edge[1] in range(k)):
                     raise ValueError(f"Node {k} must read nodes in 0..{k - 1}. Got {edge}.")
         end = 2 + len(nodes)
         if not self.concat or len(set(self.concat)) < len(self.concat):
             raise ValueError(f"`concat` must name one or more distinct nodes. Got {self.concat}.")
-        if not all(_is_in(node, 2, end) for node in self.concat):
+        if not all(isinstance(node, Integral) and node in range(2, end) for node in self.concat):
             raise ValueError(f"`concat` must name nodes in 2..{end - 1}. Got {self.concat}.")
 
 
@@ -100,7 +100,7 @@ class Genotype:
 
     See Also
     --------
-    build_cell_network : Build the network that stacks these cells.
+    CellSpace : Networks that stack cells, such as these as its `genotype`.
 
     Examples
     --------
@@ -123,10 +123,6 @@ class Genotype:
                 object.__setattr__(self, name, Cell(**cell))
             elif not isinstance(cell, Cell):
                 raise ValueError(f"`{name}` must be a Cell. Got {cell!r}.")
-
-
-def _is_in(node, start, end) -> bool:
-    return isinstance(node, Integral) and start <= node < end
 
 
 #: DARTS' second-order cells (Liu et al., ICLR 2019; `DARTS_V2` in its code).
@@ -288,100 +284,15 @@ _APPLY: dict[str, Callable] = {
 _STEM_MULTIPLIER = 3  # channels of the stem, in units of those of the first cells
 
 
-def build_cell_network(
-    genotype: Genotype,
-    input_shape: tuple,
-    n_outputs: int,
-    *,
-    channels: int,
-    n_cells: int,
-):
-    """Build the network that stacks a genotype's cells, as DARTS does for small images.
+def image_stem(layers, input_shape, channels):
+    """Make the input of an image network, and its stem: convolution and normalisation."""
+    from skuq.backend import keras
 
-    The layers are a 3x3 convolution with batch normalisation (the stem), `n_cells` cells, the
-    mean over all pixels, and a dense layer. Cells ``n_cells // 3`` and ``2 * n_cells // 3`` are
-    reduction cells, with half the resolution and twice the channels. The first cell is always a
-    normal one, so that a network of one cell has no reduction, and one of two cells has one.
-
-    Parameters
-    ----------
-    genotype : Genotype
-        The normal and the reduction cell.
-    input_shape : tuple of (height, width, channels)
-        Shape of an image, of any size from one pixel on.
-    n_outputs : int
-        Number of linear outputs.
-    channels : int
-        Number of channels of the operations in the first cells.
-    n_cells : int
-        Number of cells.
-
-    Returns
-    -------
-    keras.Model
-        A float32 model that has only Keras' own layers. Equal arguments give equal JSON.
-
-    Raises
-    ------
-    ValueError
-        If `input_shape` is not the shape of an image.
-
-    References
-    ----------
-    Liu, Simonyan and Yang, "DARTS: Differentiable Architecture Search", ICLR 2019.
-
-    Examples
-    --------
-    >>> from skuq.networks._cells import Cell, build_cell_network
-    >>> from skuq.networks import Genotype
-    >>> cell = Cell(nodes=((("max_pool_3x3", 0), ("skip_connect", 1)),), concat=(2,))
-    >>> model = build_cell_network(Genotype(cell, cell), (8, 8, 1), 10, channels=4, n_cells=1)
-    >>> model.output_shape
-    (None, 10)
-    """
-    check_image(input_shape)
-    layers = CellLayers()
-    inputs, stem = image_stem(layers, input_shape, _STEM_MULTIPLIER * channels)
-    before, last = stem, stem  # outputs of the two previous cells, which a cell reads
-    halved = False  # whether `last` has half the resolution of `before`
-    # A network of one or two cells keeps its first cell normal.
-    reductions = {n_cells // 3, 2 * n_cells // 3} - {0}
-    for i in range(n_cells):
-        name, reduces = f"cell_{i}", i in reductions
-        cell = genotype.reduction if reduces else genotype.normal
-        channels = channels * 2 if reduces else channels
-        # Both inputs of a cell get its number of channels and the resolution of `last`.
-        if halved:
-            first = layers.factorized_reduction(before, channels, f"{name}_0")
-        else:
-            first = layers.conv_norm(before, channels, 1, f"{name}_0")
-        second = layers.conv_norm(last, channels, 1, f"{name}_1")
-        values = [first, second]
-        for k, edges in enumerate(cell.nodes, start=2):
-            ends = []
-            for edge, (operation, source) in zip("ab", edges):
-                # In a reduction cell the operations on its two inputs have strides of 2.
-                strides = 2 if reduces and source < 2 else 1
-                ends.append(_APPLY[operation](layers, values[source], strides, f"{name}_{k}{edge}"))
-            values.append(layers.merge("Add", ends, f"{name}_{k}"))
-        output = layers.merge("Concatenate", [values[k] for k in cell.concat], f"{name}_concat")
-        before, last, halved = last, output, reduces
-    return image_outputs(layers, inputs, last, n_outputs, "cells")
-
-
-def check_image(input_shape):
-    """Raise ValueError unless a shape is (height, width, channels)."""
     if len(input_shape) != 3 or not all(isinstance(n, Integral) and n > 0 for n in input_shape):
         raise ValueError(
             "Networks of cells need images: `input_shape` must be (height, width, channels). "
             f"Got {tuple(input_shape)}."
         )
-
-
-def image_stem(layers, input_shape, channels):
-    """Make the input of an image network, and its stem: convolution and normalisation."""
-    from skuq.backend import keras
-
     inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
     return inputs, layers.norm(layers.conv(inputs, channels, 3, "stem_conv"), "stem_norm")
 
@@ -446,7 +357,7 @@ class CellSpace(_ImageSpace):
     """Search space of DARTS: about 10^18 pairs of a normal and a reduction cell.
 
     Each cell has four intermediate nodes. A node is the sum of two edges from different earlier
-    nodes, and each edge has one of seven operations. `build_cell_network` documents how cells are
+    nodes, and each edge has one of seven operations. `build` documents how cells are
     stacked. The default configuration is the architecture that DARTS found.
 
     Parameters
@@ -528,10 +439,45 @@ class CellSpace(_ImageSpace):
         )
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
-        """Build the Keras model of a configuration, with `n_outputs` linear outputs."""
+        """Build the Keras model of a configuration, with `n_outputs` linear outputs.
+
+        The layers are a 3x3 convolution with batch normalisation (the stem), `n_cells` cells, the
+        mean over all pixels, and a dense layer. Cells ``n_cells // 3`` and ``2 * n_cells // 3`` are
+        reduction cells, with half the resolution and twice the channels. The first cell is always
+        a normal one, so that a network of one cell has no reduction, and one of two cells has one.
+        """
+        genotype = self.cells(configuration)
         # Sizes with several values are decisions.
-        sizes = {name: configuration.get(name, getattr(self, name)) for name in _SIZES}
-        return build_cell_network(self.cells(configuration), input_shape, n_outputs, **sizes)
+        channels, n_cells = (configuration.get(name, getattr(self, name)) for name in _SIZES)
+        layers = CellLayers()
+        inputs, stem = image_stem(layers, input_shape, _STEM_MULTIPLIER * channels)
+        before, last = stem, stem  # outputs of the two previous cells, which a cell reads
+        halved = False  # whether `last` has half the resolution of `before`
+        # A network of one or two cells keeps its first cell normal.
+        reductions = {n_cells // 3, 2 * n_cells // 3} - {0}
+        for i in range(n_cells):
+            name, reduces = f"cell_{i}", i in reductions
+            cell = genotype.reduction if reduces else genotype.normal
+            channels = channels * 2 if reduces else channels
+            # Both inputs of a cell get its number of channels and the resolution of `last`.
+            if halved:
+                first = layers.factorized_reduction(before, channels, f"{name}_0")
+            else:
+                first = layers.conv_norm(before, channels, 1, f"{name}_0")
+            second = layers.conv_norm(last, channels, 1, f"{name}_1")
+            values = [first, second]
+            for k, edges in enumerate(cell.nodes, start=2):
+                ends = []
+                for edge, (operation, source) in zip("ab", edges):
+                    # In a reduction cell the operations on its two inputs have strides of 2.
+                    strides = 2 if reduces and source < 2 else 1
+                    ends.append(
+                        _APPLY[operation](layers, values[source], strides, f"{name}_{k}{edge}")
+                    )
+                values.append(layers.merge("Add", ends, f"{name}_{k}"))
+            output = layers.merge("Concatenate", [values[k] for k in cell.concat], f"{name}_concat")
+            before, last, halved = last, output, reduces
+        return image_outputs(layers, inputs, last, n_outputs, "cells")
 
     def mutate(self, configuration: Mapping, rng) -> dict:
         """Mutate a configuration as in NES (appendix B.4).
@@ -587,19 +533,22 @@ def _node_decisions(kind, k, edges) -> dict:
     return {f"{prefix}_inputs": f"{low}-{high}", f"{prefix}_op_a": op_a, f"{prefix}_op_b": op_b}
 
 
-def _cell_decisions() -> Space:
-    """List the decisions about both cells, with DARTS' own cells as defaults."""
-    decisions = []
-    for kind, cell in zip(KINDS, (DARTS.normal, DARTS.reduction)):
-        for k, edges in zip(NODES, cell.nodes):
-            pairs = [f"{i}-{j}" for i, j in itertools.combinations(range(k), 2)]
-            for name, default in _node_decisions(kind, k, edges).items():
-                choices = tuple(pairs) if name.endswith("inputs") else DARTS_OPERATIONS
-                decisions.append(Categorical(name, choices, default=default))
-    return Space(tuple(decisions))
-
-
-_CELLS = _cell_decisions()
+# Decisions about both cells, with DARTS' own cells as defaults.
+_CELLS = Space(
+    tuple(
+        Categorical(
+            name,
+            # Pairs of earlier nodes, or operations.
+            tuple(f"{i}-{j}" for i, j in itertools.combinations(range(k), 2))
+            if name.endswith("inputs")
+            else DARTS_OPERATIONS,
+            default=default,
+        )
+        for kind, cell in zip(KINDS, (DARTS.normal, DARTS.reduction))
+        for k, edges in zip(NODES, cell.nodes)
+        for name, default in _node_decisions(kind, k, edges).items()
+    )
+)
 _OPERATIONS = {
     kind: Space(tuple(d for d in _CELLS.decisions if d.name.startswith(kind) and "_op_" in d.name))
     for kind in KINDS
@@ -672,14 +621,13 @@ class NASBench201Space(_ImageSpace):
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """List architecture and training decisions; they do not depend on the data."""
         edges = (
-            Categorical(edge_name(*edge), NAS_BENCH_OPERATIONS, default="conv_3x3")
-            for edge in NAS_BENCH_EDGES
+            Categorical(f"edge_{i}_{j}", NAS_BENCH_OPERATIONS, default="conv_3x3")
+            for i, j in NAS_BENCH_EDGES
         )
         return Decisions(Space(tuple(edges)), CELL_HYPERPARAMETERS)
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
         """Build the Keras model of a configuration, with `n_outputs` linear outputs."""
-        check_image(input_shape)
         layers = CellLayers()
         inputs, x = image_stem(layers, input_shape, self.channels)
         for stage in range(3):
@@ -712,18 +660,13 @@ class NASBench201Space(_ImageSpace):
         return {**configuration, **self.decisions().architecture.mutate(configuration, rng)}
 
 
-def edge_name(i, j) -> str:
-    """Name the decision about the edge from node i to node j."""
-    return f"edge_{i}_{j}"
-
-
 def _add_nas_bench_cell(layers, configuration, x, name):
     """Add a cell of four nodes: each sums the operations on its incoming edges."""
     values = [x]
     for j in range(1, 4):
         ends = []
         for i, value in enumerate(values):
-            edge = edge_name(i, j)
+            edge = f"edge_{i}_{j}"
             if (operation := configuration[edge]) != "none":
                 ends.append(_APPLY[operation](layers, value, 1, f"{name}_{edge}"))
         if not ends:  # a node without edges is zero; Keras needs it to depend on the input
@@ -788,4 +731,4 @@ def parse_nas_bench_201(text: str) -> dict[str, str]:
             f"Operations of NAS-Bench-201 are {sorted(_NAS_BENCH_NAMES)}. "
             f"Got {unknown} in {text!r}."
         )
-    return {edge_name(*edge): _NAS_BENCH_NAMES[operation] for edge, operation in sorted(found)}
+    return {f"edge_{i}_{j}": _NAS_BENCH_NAMES[operation] for (i, j), operation in sorted(found)}

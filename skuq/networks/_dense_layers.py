@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -184,7 +183,7 @@ def slope(space: Namespace, activation: str, x):
     return space.xp.cast(difference, x.dtype)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class AppliedDense:
     """A dense layer applied to its input, in NumPy.
 
@@ -199,16 +198,10 @@ class AppliedDense:
     weights: list[np.ndarray]
     value: np.ndarray
 
-    @cached_property
-    def _before(self) -> np.ndarray:
-        """Input (N, n_units) of the activation."""
-        product: np.ndarray = self.value @ self.layer.kernel(self.weights)
-        return product + self.weights[1]
-
-    @property
-    def output(self) -> np.ndarray:
-        """Output (N, n_units)."""
-        return ARRAYS.activation(self.layer.activation)(self._before)
+    def __post_init__(self) -> None:
+        # Input and output (N, n_units) of the activation.
+        self.before = self.value @ self.layer.kernel(self.weights) + self.weights[1]
+        self.output = ARRAYS.activation(self.layer.activation)(self.before)
 
     def backward(self, d: np.ndarray) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
         """Compute derivatives by the layer's input and by its weights.
@@ -227,7 +220,7 @@ class AppliedDense:
         """
         layer, weights, value = self.layer, self.weights, self.value
         if layer.activation != "linear":
-            d = d * slope(ARRAYS, layer.activation, self._before)
+            d = d * slope(ARRAYS, layer.activation, self.before)
         ones = np.ones((len(value), 1))
         # Kernel: value times d, and times g if it is g v. Bias: 1 times d.
         blocks = [(ones, d), (value, d * weights[2] if layer.factorized else d)]

@@ -99,13 +99,6 @@ class EpiNetLayers:
 
     def __call__(self, space: Namespace, weights, state, features, index):
         """Compute draws (.., S, N, n_raw) from features (.., N, n_features) and indices."""
-        # sigma(features, z) = trainable part + alpha * prior part (Eq. 4).
-        return self._apply_trained(
-            space, weights, features, index
-        ) + self.prior_scale * self._prior(space, state, features, index)
-
-    def _apply_trained(self, space, weights, features, index):
-        """Compute the trained part of the output: (.., S, N, n_raw)."""
         xp, weights = space.xp, iter(weights)
         parts = [[next(weights) for _ in layer.shapes] for layer in self._layers]
         # The first layer is a sum of a part of each row and a part of each index, so that
@@ -118,21 +111,24 @@ class EpiNetLayers:
         value = space.activation(first.activation if self.units else "linear")(
             of_rows + of_index[..., :, None, :]
         )
-        if not self.units:  # sum (.., S, N, n_index * n_raw), weighted by z
+        if self.units:
+            shape = tuple(value.shape)  # (.., S, N, units)
+            # The layers between see the pairs of index and row as rows: (.., S * N, units).
+            value = xp.reshape(value, (*shape[:-3], shape[-3] * shape[-2], shape[-1]))
+            for layer, part in zip(self._layers[1:-1], parts[1:-1]):
+                value = layer(space, part, value)
+            value = xp.reshape(value, (*shape[:-1], value.shape[-1]))
+            # Weighting the last kernel by z before it multiplies rows saves a factor n_index.
+            last = self._layers[-1]
+            kernel, bias = last.kernel(parts[-1]), parts[-1][1]
+            kernel = self._of_index(xp, kernel, index)  # (.., S, units, n_raw)
+            bias = self._of_index(xp, bias[..., None, :], index)
+            trained = xp.matmul(value, kernel) + bias
+        else:  # sum (.., S, N, n_index * n_raw), weighted by z
             value = xp.reshape(value, (*value.shape[:-1], self.n_index, self.n_raw))
-            return xp.sum(value * index[..., :, None, :, None], axis=-2)
-        shape = tuple(value.shape)  # (.., S, N, units)
-        # The layers between see the pairs of index and row as rows: (.., S * N, units).
-        value = xp.reshape(value, (*shape[:-3], shape[-3] * shape[-2], shape[-1]))
-        for layer, part in zip(self._layers[1:-1], parts[1:-1]):
-            value = layer(space, part, value)
-        value = xp.reshape(value, (*shape[:-1], value.shape[-1]))
-        # Weighting the last kernel by z before it multiplies rows saves a factor n_index.
-        last = self._layers[-1]
-        kernel, bias = last.kernel(parts[-1]), parts[-1][1]
-        kernel = self._of_index(xp, kernel, index)  # (.., S, units, n_raw)
-        bias = self._of_index(xp, bias[..., None, :], index)
-        return xp.matmul(value, kernel) + bias
+            trained = xp.sum(value * index[..., :, None, :, None], axis=-2)
+        # sigma(features, z) = trainable part + alpha * prior part (Eq. 4).
+        return trained + self.prior_scale * self._prior(space, state, features, index)
 
     def _of_index(self, xp, weights, index):
         """Sum weights (.., n, n_index * n_raw), weighted by each index: (.., S, n, n_raw)."""
@@ -314,14 +310,20 @@ class EpistemicNetwork:
 
     @classmethod
     def from_json(cls, network: str) -> EpistemicNetwork:
-        parts = json.loads(network)
+        # Lists become tuples, since descriptions key cached programs.
+        parts = json.loads(
+            network,
+            object_hook=lambda fields: {
+                name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()
+            },
+        )
         if parts.pop("class_name") != cls.__name__:
             raise ValueError("This is not the configuration of an epistemic network.")
         base, epinet = parts["base"], parts["epinet"]
         if base is not None:
             is_keras = "class_name" in base
-            base = json.dumps(base) if is_keras else EncoderDecoder(**_hashable(base))
-        epinet = None if epinet is None else EpiNetLayers(**_hashable(epinet))
+            base = json.dumps(base) if is_keras else EncoderDecoder(**base)
+        epinet = None if epinet is None else EpiNetLayers(**epinet)
         return cls(**{**parts, "base": base, "epinet": epinet})
 
     @property
@@ -336,7 +338,3 @@ class EpistemicNetwork:
         if not isinstance(self.base, str):
             return self
         return replace(self, base=without_names(self.base))
-
-
-def _hashable(fields):
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}

@@ -74,16 +74,14 @@ class LikelihoodHead:
         """Number of raw outputs of the network."""
         return self._n_parameters * self.n_outputs
 
-    def loss(self, y, raw):
-        """Compute each row's negative log likelihood (..,), mean over outputs.
+    def validation_loss(self, y, raw):
+        """Compute each row's negative log likelihood (..,), mean over outputs, whatever `loss` is.
 
         `y` (.., n_outputs) and `raw` (.., n_raw) are tensors.
         """
-        return self.validation_loss(y, raw)
-
-    def validation_loss(self, y, raw):
-        """Compute each row's negative log likelihood, mean over outputs, whatever `loss` is."""
         return -backend.ops.mean(self.log_densities(y, raw, backend.ops), axis=-1)
+
+    loss = validation_loss
 
     def mixture_loss(self, y, copies):
         """Compute the negative log likelihood of the equal mixture of C copies.

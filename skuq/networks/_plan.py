@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -160,8 +160,10 @@ def _read(model) -> Plan:
     wires, output = _wiring(model)
     if not model["config"].get("trainable", True):
         raise NoPlan
-    # Keras lists layers in an order in which each follows its inputs.
-    reader = _Reader()
+    # Keras lists layers in an order in which each follows its inputs, and their variables alike.
+    nodes: list = []
+    weights: list = []
+    n_state = n_dropouts = width = 0
     values = {}  # position of a layer -> number of its value
     shapes: list = []  # shapes of the values, for one row
     for i, layer in enumerate(layers):
@@ -173,16 +175,35 @@ def _read(model) -> Plan:
             values[i] = 0
             continue
         sources = tuple(values[j] for j in wires[i])
-        shapes.append(reader.read(layer, sources, [shapes[s] for s in sources]))
+        spec = _read_layer(layer, [shapes[s] for s in sources])
+        width = max(width, getattr(spec.operation, "width", 0))
+        if isinstance(spec.operation, _Dropout):
+            spec = spec._replace(operation=replace(spec.operation, number=n_dropouts))
+            n_dropouts += 1
+        elif not layer["config"]["trainable"]:  # a frozen Dropout layer still drops units
+            # Keras counts frozen weights as non-trainable variables, before the layer's others.
+            n_frozen = len(spec.weights)
+            frozen = _Frozen(spec.operation, n_frozen)
+            spec = spec._replace(operation=frozen, weights=[], n_state=n_frozen + spec.n_state)
+        node = _Node(
+            spec.operation,
+            inputs=sources,
+            weights=(len(weights), len(weights) + len(spec.weights)),
+            state=(n_state, n_state + spec.n_state),
+        )
+        nodes.append(node)
+        weights += spec.weights
+        n_state += spec.n_state
+        shapes.append(spec.shape)
         values[i] = len(shapes) - 1
     return Plan(
         input_shape=shapes[0],
-        nodes=tuple(reader.nodes),
+        nodes=tuple(nodes),
         output=values[output],
-        weights=tuple(reader.weights),
-        n_state=reader.n_state,
-        n_dropouts=reader.n_dropouts,
-        width=max([reader.width, *(math.prod(shape) for shape in shapes)]),
+        weights=tuple(weights),
+        n_state=n_state,
+        n_dropouts=n_dropouts,
+        width=max([width, *(math.prod(shape) for shape in shapes)]),
     )
 
 
@@ -234,56 +255,22 @@ def _only(items):
     return item
 
 
-@dataclass
-class _Reader:
-    """Collect the nodes of a plan while the layers are read in Keras' order."""
-
-    nodes: list = field(default_factory=list)
-    weights: list = field(default_factory=list)
-    n_state: int = 0
-    n_dropouts: int = 0
-    width: int = 0  # largest intermediate result inside an operation
-
-    def read(self, layer, sources, shapes):
-        """Add a layer's node, and return the shape of its output."""
-        config = layer["config"]
-        if layer.get("module", "keras.layers") == "keras.layers":
-            read = _READERS.get(layer["class_name"])
-        else:
-            read = TABULAR_READERS.get(layer.get("registered_name"))
-        if _policy(config) != "float32":
-            raise NoPlan
-        # These change what a layer computes or its loss, and plans do not have them.
-        for name in ("activity_regularizer", "lora_rank", "quantization_config"):
-            if config.get(name) is not None:
-                raise NoPlan
-        if read is None:
-            raise NoPlan
-        spec = read(config, shapes)
-        self.width = max(self.width, getattr(spec.operation, "width", 0))
-        if isinstance(spec.operation, _Dropout):
-            spec = spec._replace(operation=replace(spec.operation, number=self.n_dropouts))
-            self.n_dropouts += 1
-        elif not config["trainable"]:  # a frozen Dropout layer still drops units
-            # Keras counts frozen weights as non-trainable variables, before the layer's others.
-            n_weights = len(spec.weights)
-            spec = spec._replace(
-                operation=_Frozen(spec.operation, n_weights),
-                weights=[],
-                n_state=n_weights + spec.n_state,
-            )
-        # Keras orders variables by layer, as the layers are read here.
-        first_weight, first_state = len(self.weights), self.n_state
-        self.weights += spec.weights
-        self.n_state += spec.n_state
-        node = _Node(
-            spec.operation,
-            inputs=sources,
-            weights=(first_weight, len(self.weights)),
-            state=(first_state, self.n_state),
-        )
-        self.nodes.append(node)
-        return spec.shape
+def _read_layer(layer, shapes):
+    """Read the specification of a layer with inputs of these shapes."""
+    config = layer["config"]
+    if layer.get("module", "keras.layers") == "keras.layers":
+        read = _READERS.get(layer["class_name"])
+    else:
+        read = TABULAR_READERS.get(layer.get("registered_name"))
+    # These change what a layer computes or its loss, and plans do not have them.
+    others = ("activity_regularizer", "lora_rank", "quantization_config")
+    if (
+        read is None
+        or _policy(config) != "float32"
+        or any(config.get(k) is not None for k in others)
+    ):
+        raise NoPlan
+    return read(config, shapes)
 
 
 def _policy(config):
@@ -369,7 +356,7 @@ class _Concatenate:
 @dataclass(frozen=True)
 class _Dropout:
     rate: float
-    number: int = 0  # among the network's Dropout layers, set by `_Reader`
+    number: int = 0  # among the network's Dropout layers, set by `_read`
 
     @classmethod
     def read(cls, config, shapes):

@@ -23,10 +23,6 @@ from skuq._utils._records import saved_as
 _MAX_ONE_HOT = 12
 
 
-def _is_number(value):
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
 @saved_as("networks.Categorical")
 @dataclass(frozen=True)
 class Categorical:
@@ -85,6 +81,7 @@ class _Number:
     high: Any
     log: bool = False
     default: Any = None
+    _kind = numbers.Real
 
     def __post_init__(self):
         if not (self.low <= self.high and (self.low > 0 or not self.log)):
@@ -98,6 +95,10 @@ class _Number:
     def other(self, value):
         """Get a value that differs from this one."""
         return self.low if value != self.low else self.high
+
+    def contains(self, value) -> bool:
+        is_number = isinstance(value, self._kind) and not isinstance(value, bool)
+        return is_number and self.low <= value <= self.high
 
     def encode(self, values) -> np.ndarray:
         values = np.asarray(values, dtype=float)[:, None]
@@ -118,6 +119,8 @@ class Integer(_Number):
     64
     """
 
+    _kind = numbers.Integral
+
     @property
     def size(self) -> float:
         return self.high - self.low + 1
@@ -131,11 +134,6 @@ class Integer(_Number):
 
     def index(self, value) -> int:
         return int(value) - self.low
-
-    def contains(self, value) -> bool:
-        if not (isinstance(value, numbers.Integral) and _is_number(value)):
-            return False
-        return self.low <= int(value) <= self.high
 
 
 @saved_as("networks.Real")
@@ -165,9 +163,6 @@ class Real(_Number):
         else:
             drawn = rng.uniform(self.low, self.high, size=n)
         return np.clip(drawn, self.low, self.high).tolist()
-
-    def contains(self, value) -> bool:
-        return _is_number(value) and self.low <= value <= self.high
 
 
 @saved_as("networks.Space")

@@ -7,6 +7,7 @@ initialised by the layer's attribute ``<name>_initializer``.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from numbers import Integral
@@ -21,12 +22,7 @@ from skuq.networks._plan_parts import LayerSpec, NoPlan, Run, tensors
 _registered = keras.saving.register_keras_serializable(package="skuq")
 
 
-def _standard_normal():
-    return keras.initializers.RandomNormal(stddev=1.0)
-
-
-def _zeros_or(zero, initializer):
-    return keras.initializers.Zeros() if zero else initializer
+_standard_normal = functools.partial(keras.initializers.RandomNormal, stddev=1.0)
 
 
 @_registered
@@ -69,6 +65,7 @@ class _TabularLayer(keras.layers.Layer):
     """
 
     _names: tuple[str, ...] = ()  # names of the trainable variables
+    _state_names: tuple[str, ...] = ()  # names of the other variables
     _settings: tuple[str, ...] = ()  # names of attributes that the configuration holds
     _read: Callable[..., LayerSpec]
 
@@ -104,12 +101,10 @@ class _TabularLayer(keras.layers.Layer):
             setattr(self, name, variable)
 
     def call(self, x):
-        weights = [getattr(self, name) for name in self._names]
-        return self._operation(Run(tensors()), weights, self._state(), x)[0]
-
-    def _state(self):
-        """List the non-trainable variables."""
-        return []
+        weights, state = (
+            [getattr(self, name) for name in names] for names in (self._names, self._state_names)
+        )
+        return self._operation(Run(tensors()), weights, state, x)[0]
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], *self._spec(input_shape).shape)
@@ -213,7 +208,8 @@ class NTKDense(_TabularLayer):
         self.units, self.zero = check_count("units", units), zero
         # Standard normal at any width: the operation divides by sqrt(d) in each call.
         for name in self._names:
-            setattr(self, f"{name}_initializer", _zeros_or(zero, _standard_normal()))
+            initializer = keras.initializers.Zeros if zero else _standard_normal
+            setattr(self, f"{name}_initializer", initializer())
 
 
 @_registered
@@ -313,6 +309,7 @@ class NumericEmbedding(_TabularLayer):
     def build(self, input_shape):
         super().build(input_shape)
         if self._edges is not None:
+            self._state_names = ("edges",)
             # There is no attribute `edges_initializer`, so that drawing weights keeps the value.
             self.edges = self.add_weight(
                 shape=self._edges.shape,
@@ -320,9 +317,6 @@ class NumericEmbedding(_TabularLayer):
                 trainable=False,
                 name="edges",
             )
-
-    def _state(self):
-        return [] if self._edges is None else [self.edges]
 
     def get_config(self):
         edges = None if self._edges is None else self._edges.tolist()
@@ -439,6 +433,7 @@ class EnsembleDense(_TabularLayer):
         # Copies that share the kernel start with equal biases, too: they differ only by the
         # factors of the first layer's inputs.
         uniform = SameRows if shared else keras.initializers.RandomUniform
-        self.kernel_initializer = _zeros_or(zero, _standard_normal())
+        self.kernel_initializer = keras.initializers.Zeros() if zero else _standard_normal()
         # Uniform on +-sqrt(3): variance 1, as the kernel's.
-        self.bias_initializer = _zeros_or(zero, uniform(-math.sqrt(3), math.sqrt(3)))
+        limit = math.sqrt(3)
+        self.bias_initializer = keras.initializers.Zeros() if zero else uniform(-limit, limit)

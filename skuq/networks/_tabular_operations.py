@@ -39,11 +39,6 @@ def _slices(x, columns):
     return parts
 
 
-def _other_columns(columns, n):
-    """List the columns among n that are not in `columns`."""
-    return tuple(sorted(set(range(n)) - set(columns)))
-
-
 def _check_columns(columns, n):
     """Check a configuration's columns, by default all n, or raise NoPlan."""
     columns = tuple(range(n)) if columns is None else tuple(int(column) for column in columns)
@@ -217,7 +212,7 @@ class PiecewiseLinearEmbedding:
         if len(edges) != d or n_bins < 1:
             raise NoPlan
         weights = [Weight((d, n_bins, config["dim"])), Weight((d, config["dim"]))]
-        others = _other_columns(columns, n)
+        others = tuple(sorted(set(range(n)) - set(columns)))
         n_out = d * config["dim"] + len(others)
         operation = cls(columns, others, width=d * n_bins)
         return LayerSpec(operation, weights, shape=(n_out,), n_state=1)  # the edges
@@ -225,17 +220,9 @@ class PiecewiseLinearEmbedding:
     def __call__(self, run, weights, state, x):
         xp = run.namespace.xp
         features = _by_feature(xp, concatenate_features(xp, _slices(x, self.columns)))
-        encoded = self.encode(xp, features, state[0])
-        embedded = _linear_by_feature(xp, encoded, *weights)
-        return concatenate_features(xp, [embedded, *_slices(x, self.others)]), state
-
-    @staticmethod
-    def encode(xp, x, edges):
-        """Compute which share of each bin lies below x: (.., d, n, n_bins).
-
-        `x` is (.., d, n, 1), and `edges` are (.., d, n_bins + 1). Shares lie in [0, 1], except
-        below the first edge and above the last, where the outermost bins are extrapolated.
-        """
+        # The share of each bin that lies below x, (.., d, n, n_bins): in [0, 1], except below the
+        # first edge and above the last, where the outermost bins are extrapolated.
+        edges = state[0]  # (.., d, n_bins + 1)
         width = edges[..., 1:] - edges[..., :-1]
         is_bin = width > 0
         inverse = xp.where(is_bin, 1.0 / xp.where(is_bin, width, 1.0), 0.0)
@@ -247,8 +234,10 @@ class PiecewiseLinearEmbedding:
         low = xp.where(first, -_UNBOUNDED, 0.0)
         high = xp.where(last, _UNBOUNDED, 1.0)
         inverse, low, high = (value[..., None, :] for value in (inverse, low, high))
-        share = (x - edges[..., None, :-1]) * inverse
-        return xp.minimum(xp.maximum(share, low), high)
+        share = (features - edges[..., None, :-1]) * inverse
+        encoded = xp.minimum(xp.maximum(share, low), high)
+        embedded = _linear_by_feature(xp, encoded, *weights)
+        return concatenate_features(xp, [embedded, *_slices(x, self.others)]), state
 
 
 _UNBOUNDED = 1e30  # a bound that no share reaches
@@ -275,7 +264,7 @@ class CategoryEmbedding:
         n_codes, dims = tuple(config["n_codes"]), tuple(config["dims"])
         if not len(columns) == len(n_codes) == len(dims):
             raise NoPlan
-        others = _other_columns(columns, n)
+        others = tuple(sorted(set(range(n)) - set(columns)))
         weights = [Weight(shape) for shape in zip(n_codes, dims)]
         n_out = len(others) + sum(dims)
         return LayerSpec(cls(columns, others, n_codes), weights, shape=(n_out,))

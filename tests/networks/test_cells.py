@@ -21,7 +21,6 @@ from skuq.networks._cells import (
     Cell,
     CellLayers,
     _add_nas_bench_cell,
-    build_cell_network,
 )
 from skuq.training import Recipe
 
@@ -308,8 +307,7 @@ def test_first_weights_follow_from_the_seed():
     everything = Cell([((operation, 0), (operation, 1)) for operation in OPERATIONS], [2, 10])
     genotype = Genotype(everything, everything)
     one, two = (
-        draw_variables(build_cell_network(genotype, (4, 4, 1), 2, channels=2, n_cells=2), 5)
-        for _ in range(2)
+        draw_variables(CellSpace(2, 2, genotype).build({}, (4, 4, 1), 2), 5) for _ in range(2)
     )
     assert_array_equal(one[0], two[0])
 
