@@ -7,8 +7,8 @@ standard deviations below and above the mode. The probability below the mode is 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy import special
@@ -16,7 +16,6 @@ from scipy import special
 from skuq._utils._records import saved_as
 from skuq.predictive._mixture import FILLED_IN, Continuous, Parametric, Uncertainty
 from skuq.predictive._parametric import (
-    GaussianMixture,
     NestedGaussianMixture,
     check_location_and_stds,
 )
@@ -55,6 +54,9 @@ class Calibrated(Continuous):
 
     base: Any
 
+    #: Fields (k, m) with a column for each output, if there are several.
+    _of_outputs: ClassVar[tuple[str, ...]]
+
     @property
     def _shape(self) -> tuple[int, ...]:
         return self.base._shape
@@ -92,6 +94,11 @@ class Calibrated(Continuous):
         """Compute the mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
         parts, factor = self.base.uncertainty(ddof), self._std_factor
         return Uncertainty(self.mean, *(factor * part for part in parts[1:]))
+
+    def output(self, k: int) -> Self:
+        """Select the marginal distribution of one of several outputs."""
+        columns = {name: getattr(self, name)[:, k] for name in self._of_outputs}
+        return replace(self, base=self.base.output(k), **columns)
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         # As levels of the base its draws are uniform, and so become levels of this distribution.
@@ -134,6 +141,8 @@ class RecalibratedMixture(Calibrated):
     predicted: np.ndarray
     observed: np.ndarray
 
+    _of_outputs = ("predicted", "observed")
+
     def _cdf_at(self, y: np.ndarray) -> np.ndarray:
         return np.asarray(by_output(np.interp, self.base._cdf_at(y), self.predicted, self.observed))
 
@@ -149,10 +158,6 @@ class RecalibratedMixture(Calibrated):
         slope = interp_slope(self.base._cdf_at(y), self.predicted, self.observed)
         return np.asarray(self.base._log_prob_at(y) + np.log(slope))
 
-    def output(self, k: int) -> RecalibratedMixture:
-        """Select the marginal distribution of one of several outputs."""
-        return RecalibratedMixture(self.base.output(k), self.predicted[:, k], self.observed[:, k])
-
     @property
     def variance(self) -> np.ndarray:
         """Variance of the calibrated distribution about its own mean, in squared units of y."""
@@ -166,41 +171,32 @@ class RecalibratedMixture(Calibrated):
             # The knots of each row in units of y, (n_knots, n[, m]); the outermost are infinite.
             far = np.full((1, *base.mean.shape), np.inf)
             knots = np.concatenate([-far, base.inverse_cdf(inner), far])
+            # Integrals of y - mean and of its square over each cell between two knots, weighted by
+            # the base's density: (n_knots - 1, n[, m]).
+            first = second = np.zeros((len(knots) - 1, *base.mean.shape))
+            weights, (loc, scale) = base.weights, base._arrays[:2]
+            if isinstance(base, NestedGaussianMixture):
+                weights = weights.reshape(-1, *[1] * (loc.ndim - 1)) * base.probabilities
+                # Members and components as one axis; the probabilities of components differ by row.
+                weights, loc, scale = (a.reshape(-1, *a.shape[2:]) for a in (weights, loc, scale))
+            for weight, own_loc, own_scale in zip(weights, loc, scale):
+                z = (knots - own_loc) / own_scale
+                # The integrals of 1, z and z**2 over each cell, for a standard normal z.
+                mass = np.diff(special.ndtr(z), axis=0)
+                density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+                first_z = -np.diff(density, axis=0)
+                second_z = mass - np.diff(np.where(np.isfinite(z), z, 0) * density, axis=0)
+                # y - mean = offset + scale * z
+                offset = own_loc - base.mean
+                first = first + weight * (offset * mass + own_scale * first_z)
+                second = second + weight * (
+                    offset**2 * mass + 2 * offset * own_scale * first_z + own_scale**2 * second_z
+                )
             # Between knots the density is the base's times the slope of R, so that moments are
             # sums over cells.
-            moments = _partial_moments(base, knots)
-            first, second = ((slopes * moment).sum(axis=0) for moment in moments)
+            first, second = ((slopes * moment).sum(axis=0) for moment in (first, second))
             parts.append(np.maximum(second - first**2, 0))
         return np.concatenate(parts)
-
-
-def _partial_moments(
-    mixture: GaussianMixture | NestedGaussianMixture, knots: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Integrate y - mean and its square over each cell between two knots (n_knots, n[, m]).
-
-    The integrals are weighted by the mixture's density, and have shape (n_knots - 1, n[, m]).
-    """
-    first = second = np.zeros((len(knots) - 1, *mixture.mean.shape))
-    weights, (loc, scale) = mixture.weights, mixture._arrays[:2]
-    if isinstance(mixture, NestedGaussianMixture):
-        weights = weights.reshape(-1, *[1] * (loc.ndim - 1)) * mixture.probabilities
-        # Members and components as one axis; the probabilities of components differ by row.
-        weights, loc, scale = (a.reshape(-1, *a.shape[2:]) for a in (weights, loc, scale))
-    for weight, own_loc, own_scale in zip(weights, loc, scale):
-        z = (knots - own_loc) / own_scale
-        # The integrals of 1, z and z**2 over each cell, for a standard normal z.
-        mass = np.diff(special.ndtr(z), axis=0)
-        density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
-        first_z = -np.diff(density, axis=0)
-        second_z = mass - np.diff(np.where(np.isfinite(z), z, 0) * density, axis=0)
-        # y - mean = offset + scale * z
-        offset = own_loc - mixture.mean
-        first = first + weight * (offset * mass + own_scale * first_z)
-        second = second + weight * (
-            offset**2 * mass + 2 * offset * own_scale * first_z + own_scale**2 * second_z
-        )
-    return first, second
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,6 +238,8 @@ class ConformalMixture(Calibrated):
     scores: np.ndarray
     reach: np.ndarray
     new_weight: np.ndarray | None = None
+
+    _of_outputs = ("scores", "reach")
 
     def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
         # Intervals are symmetric about the mean: the quantile is one end of an interval.
@@ -290,12 +288,6 @@ class ConformalMixture(Calibrated):
 
     def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
         return np.asarray(self.base._log_prob_at(y))
-
-    def output(self, k: int) -> ConformalMixture:
-        """Select the marginal distribution of one of several outputs."""
-        return ConformalMixture(
-            self.base.output(k), self.scores[:, k], self.reach[:, k], self.new_weight
-        )
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         return np.asarray(self.base._draw(n_samples, seed, rng))

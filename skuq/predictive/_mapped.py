@@ -92,14 +92,6 @@ class TransformedMixture(Mixture):
     def _shape(self) -> tuple[int, ...]:
         return self.inner._shape
 
-    def _forward(self, y: np.ndarray) -> np.ndarray:
-        """Compute z from y, after shift and factor are undone."""
-        return self.transform.forward((np.asarray(y, dtype=float) - self.shift) / self.factor)
-
-    def _inverse(self, z: np.ndarray) -> np.ndarray:
-        """Compute y from z, with shift and factor."""
-        return self.shift + self.factor * self.transform.inverse(z)
-
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Members' means and variances, (K, n[, m]) each, before shift and factor."""
@@ -132,7 +124,7 @@ class TransformedMixture(Mixture):
         return np.maximum(self._moments[1] - noise, 0)
 
     @property
-    def shared_variance(self) -> float | np.ndarray:
+    def shared_variance(self) -> float | np.ndarray:  # type: ignore[override]
         """Variance of the function that all members share, in squared units of y."""
         shared = self._shared
         return self.factor**2 * self._average(shared) if isinstance(shared, np.ndarray) else 0.0
@@ -146,19 +138,22 @@ class TransformedMixture(Mixture):
         return inner * np.sqrt(self.shared_variance / np.maximum((inner**2).sum(axis=0), _TINY))
 
     def _cdf_at(self, y: np.ndarray) -> np.ndarray:
-        return self.inner._cdf_at(self._forward(y))
+        return self.inner._cdf_at(self.transform.forward((y - self.shift) / self.factor))
 
     def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
         # Density of y = density of z times dz/dy.
-        slope = self.transform.log_derivative((y - self.shift) / self.factor)
-        slope = (slope - np.log(self.factor)).sum(axis=tuple(range(1, y.ndim)))  # (n,)
-        return self.inner._log_prob_at(self._forward(y)) + slope
+        y = (y - self.shift) / self.factor
+        slope = self.transform.log_derivative(y) - np.log(self.factor)
+        slope = slope.sum(axis=tuple(range(1, y.ndim)))  # (n,)
+        return self.inner._log_prob_at(self.transform.forward(y)) + slope
 
     def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
-        return self._inverse(self.inner._inverse_cdf_at(levels))
+        z = self.inner._inverse_cdf_at(levels)
+        return self.shift + self.factor * self.transform.inverse(z)
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
-        return self._inverse(self.inner._draw(n_samples, seed, rng))
+        z = self.inner._draw(n_samples, seed, rng)
+        return self.shift + self.factor * self.transform.inverse(z)
 
     def scaled(self, factor: Factor) -> TransformedMixture:
         mean = self.mean
@@ -182,11 +177,7 @@ class TransformedMixture(Mixture):
 
 def _gathered(name: str, doc: str) -> Any:
     """Make a property of `GroupedDistribution` from that of its records."""
-
-    def gather(self: GroupedDistribution) -> np.ndarray:
-        return self._gather([getattr(part, name) for part in self.parts])
-
-    return property(gather, doc=doc)
+    return property(lambda self: self._gather([getattr(p, name) for p in self.parts]), doc=doc)
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,14 +288,6 @@ def normal_scores(base: Any, y: np.ndarray) -> np.ndarray:
     return scores
 
 
-def at_scores(base: Any, scores: np.ndarray) -> np.ndarray:
-    """Compute the y at normal scores (q, n[, m]): the inverse of `normal_scores`."""
-    inside = np.clip(scores, -_LARGEST_SCORE, _LARGEST_SCORE)
-    found: np.ndarray = base.inverse_cdf(special.ndtr(inside))
-    beyond = scores - inside
-    return found + base.std * beyond if beyond.any() else found
-
-
 def _as_column(values: ArrayLike, n_axes: int) -> np.ndarray:
     """Append axes of length 1 to values (q,)."""
     return np.reshape(values, (-1, *[1] * n_axes))
@@ -356,6 +339,8 @@ class AdaptedDistribution(Calibrated):
     nominal: np.ndarray
     tracked: np.ndarray
 
+    _of_outputs = ("tracked",)
+
     @property
     def _knots(self) -> tuple[np.ndarray, np.ndarray]:
         """Nominal and tracked scores of the map r, with a further knot far beyond either end."""
@@ -396,7 +381,11 @@ class AdaptedDistribution(Calibrated):
 
     def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
         scores = by_output(np.interp, special.ndtri(levels), *self._knots)
-        return at_scores(self.base, scores)
+        # The inverse of `normal_scores`.
+        inside = np.clip(scores, -_LARGEST_SCORE, _LARGEST_SCORE)
+        found: np.ndarray = self.base.inverse_cdf(special.ndtr(inside))
+        beyond = scores - inside
+        return found + self.base.std * beyond if beyond.any() else found
 
     def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
         if y.ndim == 2:
@@ -410,7 +399,3 @@ class AdaptedDistribution(Calibrated):
         # Change of variables from z to y: log phi(z) - log r'(z) + log ds/dy, with z = r^-1(s).
         slope = interp_slope(nominal, *self._knots)
         return np.asarray(-0.5 * nominal**2 - LOG_SQRT_2PI - np.log(slope) + rise)
-
-    def output(self, k: int) -> AdaptedDistribution:
-        """Select the marginal distribution of one of several outputs."""
-        return AdaptedDistribution(self.base.output(k), self.nominal, self.tracked[:, k])

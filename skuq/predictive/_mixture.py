@@ -451,6 +451,9 @@ class Mixture(Parametric):
         """Variances of the members, of shape (K, n[, m]), in squared units of y."""
         raise NotImplementedError
 
+    #: Variance of the function that all members share, in squared units of y.
+    shared_variance: float | np.ndarray = 0.0
+
     _leading_axes = 1  # members
 
     # Functions of arrays, whose number depends on the subclass.
@@ -474,10 +477,6 @@ class Mixture(Parametric):
         """Arrays (K, .., n[, m]); the functions above take those of one member."""
         return tuple(getattr(self, name) for name in self._array_kinds)
 
-    def _members(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """Iterate over the arrays of each member."""
-        return zip(*self._arrays)
-
     def _average(self, values: np.ndarray) -> np.ndarray:
         """Average (K, ..) over the members, with their weights."""
         return np.tensordot(self.weights, values, axes=1)
@@ -491,11 +490,6 @@ class Mixture(Parametric):
     def aleatoric_variance(self) -> np.ndarray:
         """Average variance of the members: noise, which more data would not reduce (Eq. 3)."""
         return self._average(self.member_variances)
-
-    @property
-    def shared_variance(self) -> float | np.ndarray:
-        """Variance of the function that all members share, in squared units of y; 0 by default."""
-        return 0.0
 
     @property
     def epistemic_variance(self) -> np.ndarray:
@@ -529,12 +523,14 @@ class Mixture(Parametric):
         )
 
     def _cdf_at(self, y: np.ndarray) -> np.ndarray:
-        parts = (self._cdf(y, *parameters) for parameters in self._members())
+        parts = (self._cdf(y, *parameters) for parameters in zip(*self._arrays))
         total: np.ndarray = sum(w * part for w, part in zip(self.weights, parts))
         return np.minimum(total, 1.0)  # rounding can make weights sum to more
 
     def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
-        densities = np.stack([self._log_density(y, *parameters) for parameters in self._members()])
+        densities = np.stack(
+            [self._log_density(y, *parameters) for parameters in zip(*self._arrays)]
+        )
         # Given the member, outputs are independent: sum over them, then mix over members.
         densities = densities.sum(axis=tuple(range(2, densities.ndim)))  # (K, n)
         return special.logsumexp(densities, axis=0, b=self.weights[:, None])
@@ -581,7 +577,7 @@ class Mixture(Parametric):
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         members, draws = self._draw_members(n_samples, seed), np.empty((n_samples, *self._shape))
-        for k, parameters in enumerate(self._members()):
+        for k, parameters in enumerate(zip(*self._arrays)):
             chosen = members == k
             draws[chosen] = self._draw_noisy((chosen.sum(), *self._shape), rng, *parameters)
         return draws
@@ -605,7 +601,7 @@ class Mixture(Parametric):
         The function is the inverse of a transform of y. Raise ValueError if they overflow.
         """
         means, variances = [], []
-        for parameters in self._members():
+        for parameters in zip(*self._arrays):
             # Moments about the median, which lies within a standard deviation of the mean, avoid
             # cancellation.
             median = function(self._at_scores(np.zeros(self._shape), *parameters))

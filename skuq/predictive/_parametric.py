@@ -76,7 +76,7 @@ class NormalMembers(Mixture):
         return np.square(self._member_average(self.shared_scale))
 
     @property
-    def shared_variance(self) -> float | np.ndarray:
+    def shared_variance(self) -> float | np.ndarray:  # type: ignore[override]
         """Variance of the function that all members share, in squared units of y."""
         spread = 0.0 if self.spread is None else (self.spread**2).sum(axis=0)
         return spread if self.shared_scale is None else spread + self._average(self.member_shared)
@@ -149,7 +149,7 @@ class NormalMembers(Mixture):
             # A draw moves each normal by a multiple of what it shares, smooth over the rows.
             multiples = _combine(self._directions, n_samples, [seed, 2])
             members, draws = self._draw_members(n_samples, seed), np.empty_like(multiples)
-            for k, (parameters, shared) in enumerate(zip(noise._members(), self.shared_scale)):
+            for k, (parameters, shared) in enumerate(zip(zip(*noise._arrays), self.shared_scale)):
                 chosen = members == k
                 shape = chosen.sum(), *self._shape
                 draws[chosen] = self._draw_noisy(shape, rng, *parameters, shared, multiples[chosen])
@@ -438,11 +438,9 @@ def scale_epistemic(distribution: Any, factor: Any) -> Any:
 
 def shift(distribution: Mixture, distance: np.ndarray) -> Any:
     """Move the distributions of a mixture by distances (n[, m]), in units of y."""
-
-    def move(array: np.ndarray, kind: str) -> np.ndarray:
-        return array + distance if kind == "location" else array
-
-    return distribution._map_arrays(move)
+    return distribution._map_arrays(
+        lambda array, kind: array + distance if kind == "location" else array
+    )
 
 
 def check_location_and_stds(**arrays: ArrayLike) -> list[np.ndarray]:
@@ -576,13 +574,6 @@ class EpistemicNormal(GaussianMixture):
             values = self.functions.reshape(len(self.functions), -1)
             error = _combine(values, n_samples, [seed, 1]).reshape(shape)
         return self.mean + error + self.aleatoric * rng.standard_normal(shape)
-
-
-def without_functions(distribution: Any) -> Any:
-    """Drop the errors that rows of a draw share: they may be large, and change no marginal."""
-    if not isinstance(distribution, EpistemicNormal):
-        return distribution
-    return EpistemicNormal(distribution.mean, distribution.aleatoric, distribution.epistemic)
 
 
 _HALF_LOG_PI = 0.5 * np.log(np.pi)

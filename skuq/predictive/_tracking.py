@@ -174,7 +174,18 @@ class QuantileTracker:
         All rows count as predicted before the first of their values was known: step sizes are
         judged by their quantiles before the update.
         """
-        losses = np.stack([self._losses(column, k) for k, column in enumerate(scores.T)], axis=1)
+        # Sums of the rows' pinball losses for each step size and output, (k, m). The loss of each
+        # level is divided by its value while the calibration holds: levels weigh about the same.
+        sums_of_losses = []
+        for r, column in zip(np.moveaxis(self.averages, -1, 0), scores.T):
+            # Beyond all quantiles the losses of all step sizes grow alike, and might overflow.
+            ordered = np.sort(np.clip(column, r.min() - 1, r.max() + 1))
+            below = np.searchsorted(ordered, r)
+            sums = np.concatenate([[0.0], np.cumsum(ordered)])
+            # Pinball loss of v at r: p (v - r) for all v, plus r - v for those below r.
+            pinball = LEVELS * (sums[-1] - len(ordered) * r) + below * r - sums[below]
+            sums_of_losses.append((pinball / _DENSITY).mean(axis=1))
+        losses = np.stack(sums_of_losses, axis=1)
         # Excess over the weighted mean, in units of the spread: the rate below needs no units.
         losses -= (self.weights * losses).sum(axis=0)
         losses /= _spread(self.averages[_UNIT_MEMORY])
@@ -215,21 +226,6 @@ class QuantileTracker:
             self.n_rows + n,
             np.concatenate([self.recent, seen])[-_REMEMBERED:],
         )
-
-    def _losses(self, scores: np.ndarray, output: int) -> np.ndarray:
-        """Sum the pinball losses of scores (T,), averaged over levels, for each step size (k,).
-
-        The loss of each level is divided by its value while the calibration holds, so that all
-        levels have about equal weights.
-        """
-        r = self.averages[..., output]
-        # Beyond all quantiles the losses of all step sizes grow alike, and might overflow.
-        ordered = np.sort(np.clip(scores, r.min() - 1, r.max() + 1))
-        below = np.searchsorted(ordered, r)
-        sums = np.concatenate([[0.0], np.cumsum(ordered)])
-        # Pinball loss of v at r: p (v - r) for all v, plus r - v for those below r.
-        losses = LEVELS * (sums[-1] - len(ordered) * r) + below * r - sums[below]
-        return (losses / _DENSITY).mean(axis=1)
 
     def drift(self, shape: tuple[int, ...]) -> CalibrationDrift:
         """Describe the deviation from the calibration; `shape` is () or (m,)."""

@@ -53,7 +53,7 @@ from skuq.fitted._calibrated import (
 )
 from skuq.fitted._density_ratio import WeightedCalibration, fit_density_ratio
 from skuq.fitted._learning import CalibrationRows, learn_calibration, learn_class_calibration
-from skuq.predictive._parametric import without_functions
+from skuq.predictive._parametric import EpistemicNormal
 
 _SMALL_WEIGHT = 0.1  # mean weight of a row below which weights are hardly meant as counts
 
@@ -173,7 +173,13 @@ class CalibratedUncertainty:
             # Classes of which no fold could test a row are not compared with the others.
             lost = np.isin(classes, y[used]) & ~np.isin(classes, y[order])
             mixtures = tuple(without_classes(mixture, lost) for mixture in mixtures)
-        mixtures = tuple(map(without_functions, mixtures))
+        # Errors that rows of a draw share may be large, and change no marginal.
+        mixtures = tuple(
+            EpistemicNormal(m.mean, m.aleatoric, m.epistemic)
+            if isinstance(m, EpistemicNormal)
+            else m
+            for m in mixtures
+        )
         # A row counts once, also if repeated folds predict it several times. A weight of 2 is that
         # of a row that is there twice, which decides how much priors count.
         n_times = len(order) / len(np.unique(order))
