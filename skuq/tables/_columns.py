@@ -326,14 +326,13 @@ def _recognise(texts: list[str], column: str) -> _Text | None:
     `column` is code for the column, from which the advice makes code that converts it.
     """
     enough = max(2, _SHARE * len(texts))
-
-    def matching(pattern: str) -> list[str]:
-        return [text for text in texts if re.fullmatch(pattern, text)]
-
-    if len(times := matching(_CLOCK)) >= enough:
+    times, dates = (
+        [text for text in texts if re.fullmatch(pattern, text)] for pattern in (_CLOCK, _DATE)
+    )
+    if len(times) >= enough:
         days = _days_since(f'"2000-01-01 " + {column}', ', errors="coerce", format="mixed"')
         return _Text("times", times, f"Convert them to numbers first, as {days} does.")
-    if len(dates := matching(_DATE)) >= enough:
+    if len(dates) >= enough:
         settings = _date_settings(dates)
         read = pd.to_datetime(pd.Series(dates), utc=True, errors="coerce", **settings)
         if read.notna().mean() >= _SHARE:
@@ -433,11 +432,6 @@ class Labels(NamedTuple):
 
     codes: np.ndarray
     names: np.ndarray
-
-    @property
-    def n(self) -> int:
-        """Number of labels, in which missing values count as one."""
-        return len(self.names) + self.has_gaps
 
     @property
     def has_gaps(self) -> bool:

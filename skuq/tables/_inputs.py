@@ -8,7 +8,7 @@ rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple, Self
 
@@ -45,9 +45,9 @@ class Inputs:
     code_columns: Sequence[int] = ()  # positions of encoded columns that hold codes of categories
     scaling: Any
 
-    def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
-        """Check X; with `reset` the estimator stores the number and names of features."""
-        raise NotImplementedError
+    #: ``validate(X, estimator, *, reset=False, min_rows=1)`` checks X; with `reset` the estimator
+    #: stores the number and names of features.
+    validate: Callable[..., Any]
 
     def fit_encoder(self, X: Any, y: Any, weight: np.ndarray, estimator: Any) -> np.ndarray:
         """Learn the encoding from the rows of positive weight, and return X as numbers (n, d)."""

@@ -131,7 +131,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
 
         y, of numbers or classes, only orders the categories for `fill_unseen`.
         """
-        return self._encode_columns(self._fit_columns(X, y))
+        return self.encode(self._fit_columns(X, y))
 
     def _fit_columns(self, X, y=None) -> Columns:
         """Read the columns of a table, and learn from them."""
@@ -176,7 +176,9 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     def _fit_encoders(self, columns, labels, y):
         """Choose and fit the encoders of the categorical columns, and count their codes."""
         # Columns with few categories are one-hot encoded, the others according to max_categories.
-        small = np.array([column.n <= self.max_one_hot for column in labels], dtype=bool)
+        # Missing values count as one.
+        sizes = [len(column.names) + column.has_gaps for column in labels]
+        small = np.array([n <= self.max_one_hot for n in sizes], dtype=bool)
         large = np.flatnonzero(~small)
         self._encoders = []
         if small.any():
@@ -234,15 +236,14 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         return np.array(self.encode(read_table(self, X, reset=False)))
 
     def encode(self, table, *, mark_unseen: bool = False) -> np.ndarray:
-        """Encode a table returned by `read_table`, without checking its columns again.
+        """Encode a table returned by `read_table`, or its `Columns`, without checking them again.
 
-        With `mark_unseen`, what stands for a category not seen in `fit` is NaN, for `fill_unseen`.
+        Warn of gaps and of categories that `fit` did not see. With `mark_unseen`, what stands for
+        such a category is NaN, for `fill_unseen`.
         """
-        columns = Columns(table, getattr(self, "feature_names_in_", None))
-        return self._encode_columns(columns, mark_unseen)
-
-    def _encode_columns(self, columns: Columns, mark_unseen: bool = False) -> np.ndarray:
-        """Fill and encode columns, and warn of gaps and of categories that `fit` did not see."""
+        columns = table
+        if not isinstance(table, Columns):
+            columns = Columns(table, getattr(self, "feature_names_in_", None))
         filled = numbers = columns.numbers(self.numeric_columns_)
         missing = np.isnan(numbers)
         if missing.any():
@@ -261,23 +262,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         if self.is_identity:
             return filled
         places = _places(labels, self.categories_, len(columns))
-        self._warn_of_unseen(columns, labels, places)
-        parts = [encoder.transform(places) for encoder in self._encoders]
-        parts = [filled, missing[:, self._indicated], *parts]
-        encoded = np.concatenate(parts, axis=1, dtype="float64")
-        if mark_unseen:
-            # A gap is a category of its own only if `fit` has seen one.
-            has_gaps = np.isin(self.categorical_columns_, self._columns_with_gaps)
-            unseen = (places < 0) | (np.isnan(places) & ~has_gaps)
-            owners = [encoder.owners for encoder in self._encoders]
-            n_others = encoded.shape[1] - sum(map(len, owners))
-            for k in np.flatnonzero(unseen.any(axis=0)):
-                outputs = n_others + np.flatnonzero(np.concatenate(owners) == k)
-                encoded[np.ix_(unseen[:, k], outputs)] = np.nan
-        return encoded
-
-    def _warn_of_unseen(self, columns, labels, places):
-        """Tell which share of the rows has a category that `fit` did not see, by column."""
+        # Tell which share of the rows has a category that `fit` did not see, by column.
         told = []
         for j in np.flatnonzero((places < 0).any(axis=0)):
             unseen, known = places[:, j] < 0, reprlib.repr(self.categories_[j][:2].tolist())
@@ -295,6 +280,19 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
                 "Fit on rows that have them, or send the same names as in `fit`.",
                 TableWarning,
             )
+        parts = [encoder.transform(places) for encoder in self._encoders]
+        parts = [filled, missing[:, self._indicated], *parts]
+        encoded = np.concatenate(parts, axis=1, dtype="float64")
+        if mark_unseen:
+            # A gap is a category of its own only if `fit` has seen one.
+            has_gaps = np.isin(self.categorical_columns_, self._columns_with_gaps)
+            unseen = (places < 0) | (np.isnan(places) & ~has_gaps)
+            owners = [encoder.owners for encoder in self._encoders]
+            n_others = encoded.shape[1] - sum(map(len, owners))
+            for k in np.flatnonzero(unseen.any(axis=0)):
+                outputs = n_others + np.flatnonzero(np.concatenate(owners) == k)
+                encoded[np.ix_(unseen[:, k], outputs)] = np.nan
+        return encoded
 
     def fill_unseen(self, numbers: np.ndarray, k: int, n: int) -> np.ndarray:
         """Replace the marks of unseen categories by the k-th of `n` known ones.

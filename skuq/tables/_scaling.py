@@ -118,17 +118,14 @@ class Scaling:
 
         Raise ValueError if values are too large; it names the column by `names` or its position.
         """
-        self.mean_, self.scale_ = self._learn(self._clip_to_limits(X), sample_weight, names)
+        X = X if self.limits is None else np.clip(X, *self.limits)
+        self.mean_, self.scale_ = self._learn(X, sample_weight, names)
         self.mean_[self.passthrough], self.scale_[self.passthrough] = 0.0, 1.0
         return self
 
-    def _clip_to_limits(self, X: Any, xp: Any = np) -> Any:
-        """Clip X (n, d) to the limits of each column, if there are any."""
-        return X if self.limits is None else xp.clip(X, *self.limits)
-
     def transform(self, X: Any, xp: Any = np) -> Any:
         """Standardise X, an array or a tensor with operations `xp`."""
-        X = self._clip_to_limits(X, xp)
+        X = X if self.limits is None else xp.clip(X, *self.limits)
         # Not by scikit-learn's transform, which would validate X again: for one row that costs
         # more than a small network.
         with np.errstate(over="ignore"):  # values that overflow are clipped

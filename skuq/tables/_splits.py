@@ -259,7 +259,7 @@ def make_splits(
             if not all(len(test) for _, test in folds):
                 raise ValueError(
                     "`validation` must give folds that test a class on which they train. Stratify "
-                    f"them, or give fewer. Got {_short_repr(cv)}."
+                    f"them, or give fewer. Got {cv!r:.200}."
                 )
         return Splits(used_rows, None, used, folds)
     assert n_members is not None
@@ -349,7 +349,7 @@ def out_of_fold_splits(
         # Splitters sort groups, and NumPy cannot sort None among names, or numbers among texts.
         is_mixed = groups.dtype == object and len(set(map(type, groups))) > 1
         groups = group_codes(groups) if is_mixed or pd.isna(groups).any() else groups
-    n, splits, given = len(y), [], f"Got {_short_repr(cv)}."
+    n, splits, given = len(y), [], f"Got {cv!r:.200}."
     with warnings.catch_warnings():
         # Folds without a rare class are what there is; see `without_unseen_classes`.
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
@@ -366,9 +366,7 @@ def out_of_fold_splits(
             rows = np.flatnonzero(part) if part.dtype == bool and part.shape == (n,) else part
             valid = rows.ndim == 1 and (rows.dtype.kind in "iu" or not len(rows))
             if not valid or ((rows < 0) | (rows >= n)).any():
-                raise ValueError(
-                    f"`{name}` must give positions of {n} rows. Got {_short_repr(cv)}."
-                )
+                raise ValueError(f"`{name}` must give positions of {n} rows. {given}")
             parts.append(rows.astype("int64"))
         splits.append(tuple(parts))
     if not splits:
@@ -455,12 +453,6 @@ def without_unseen_classes(
         raise ValueError(f"The {purpose} has too few rows to test on. It leaves out {text}")
     warn_user(f"The {purpose} leaves out {text}", CalibrationWarning)
     return found
-
-
-def _short_repr(cv: Any) -> str:
-    """Represent `cv` in at most about 200 characters."""
-    text = repr(cv)
-    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def split_rows(

@@ -7,6 +7,7 @@ density of transformed targets gives a density of the targets.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -202,6 +203,7 @@ _NOTICEABLE = 1e-6  # smallest gain of a power over the identity, in nats for ea
 
 
 @saved_as("tables.TargetTransform.Power")
+@dataclass(eq=False, repr=False)
 class _Power:
     """Standardised power transform of Yeo and Johnson, which is linear far beyond the data.
 
@@ -217,9 +219,12 @@ class _Power:
         Ends of the curve in the units of `unit`, beyond which the map is linear.
     """
 
-    def __init__(self, unit, power, mean, scale, low, high):
-        self.unit, self.power, self.mean, self.scale = unit, power, mean, scale
-        self.low, self.high = low, high
+    unit: Any
+    power: float
+    mean: float
+    scale: float
+    low: float
+    high: float
 
     @classmethod
     def learn(cls, y, weight):
@@ -304,15 +309,8 @@ class _Scores:
     """
 
     def __init__(self, scores, values):
-        # Add a knot on either side, so that the curve has the slope of its straight ends there.
-        ends = [2 * scores[0] - scores[1], 2 * values[0] - values[1]]
-        beyond = [2 * scores[-1] - scores[-2], 2 * values[-1] - values[-2]]
-        self.scores = np.concatenate([ends[:1], scores, beyond[:1]])
-        self.values = np.concatenate([ends[1:], values, beyond[1:]])
-        self._interpolate()
-
-    def _interpolate(self):
-        self._curve = PchipInterpolator(self.scores, self.values)
+        self.scores, self.values = scores, values
+        self._curve = PchipInterpolator(scores, values)
         self._slope = self._curve.derivative()
 
     def __getstate__(self):
@@ -320,11 +318,10 @@ class _Scores:
         return {"scores": self.scores, "values": self.values}
 
     def __setstate__(self, state):
-        self.scores, self.values = state["scores"], state["values"]
         # The curve takes ten times the memory of its knots: do not let a file choose their number.
-        if len(self.scores) > _MOST_INTERVALS + 3:
+        if len(state["scores"]) > _MOST_INTERVALS + 3:
             raise ValueError(f"A curve has at most {_MOST_INTERVALS + 3} knots.")
-        self._interpolate()
+        self.__init__(state["scores"], state["values"])
 
     @classmethod
     def learn(cls, y, weight):
@@ -349,7 +346,14 @@ class _Scores:
         # Both ends are knots: the last one replaces a knot that is too close to it.
         if positions[-1] != last:
             positions[1 if len(positions) == 1 else -1 :] = [last]
-        return cls(scores[positions], knots[positions])
+        scores, values = scores[positions], knots[positions]
+        # Add a knot on either side, so that the curve has the slope of its straight ends there.
+        ends = [2 * scores[0] - scores[1], 2 * values[0] - values[1]]
+        beyond = [2 * scores[-1] - scores[-2], 2 * values[-1] - values[-2]]
+        return cls(
+            np.concatenate([ends[:1], scores, beyond[:1]]),
+            np.concatenate([ends[1:], values, beyond[1:]]),
+        )
 
     def forward(self, y):
         y = np.asarray(y, dtype="float64")
