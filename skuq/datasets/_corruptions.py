@@ -125,7 +125,10 @@ def _corrupt_columns(frame, kinds, positions, reference, severity, fill, random_
     row_kinds = rng.randint(len(kinds), size=len(frame))
     for k, kind in enumerate(kinds):
         for j in positions:
-            column, reference_column = _dense(frame.iloc[:, j]), _dense(reference.iloc[:, j])
+            column, reference_column = (
+                c.sparse.to_dense() if isinstance(c.dtype, pd.SparseDtype) else c
+                for c in (frame.iloc[:, j], reference.iloc[:, j])
+            )
             cells = (row_kinds == k) & column.notna().to_numpy()
             if cells.any() and (kind not in _NUMERIC or _is_number(column)):
                 # Without a mean or a most frequent value there is nothing to corrupt by.
@@ -141,10 +144,6 @@ def _corrupt_columns(frame, kinds, positions, reference, severity, fill, random_
                 if isinstance(dtype, pd.SparseDtype):
                     corrupted = corrupted.astype(pd.SparseDtype(corrupted.dtype, dtype.fill_value))
                 frame.isetitem(j, corrupted)
-
-
-def _dense(column: pd.Series) -> pd.Series:
-    return column.sparse.to_dense() if isinstance(column.dtype, pd.SparseDtype) else column
 
 
 # Each kind returns the column with some of the `cells` (n,) changed. Missing cells are not among

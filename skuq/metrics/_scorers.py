@@ -359,11 +359,6 @@ def _score_intervals(kind, predicted, weight, coverage):
     return share if kind == "coverage" else -abs(share - coverage)
 
 
-def _proba_nll(y, proba, **options):
-    """Compute the negative log likelihood of labels, with the clip of an ensemble's."""
-    return ensemble_nll_loss(y, proba[None], **options)
-
-
 # Losses of regressors, and what they take of the predictions.
 _NUMBER_SCORES = {
     "neg_nll": (_nll, "all"),
@@ -379,7 +374,8 @@ _NUMBER_SCORES = {
 _INTERVAL_SCORES = ("coverage", "neg_coverage_error", "neg_interval", "neg_mean_width")
 # Losses of classifiers.
 _CLASS_SCORES = {
-    "neg_nll": _proba_nll,
+    # With the clip of an ensemble's probabilities.
+    "neg_nll": lambda y, proba, **options: ensemble_nll_loss(y, proba[None], **options),
     "neg_brier": brier_loss,
     "neg_ece": ece_loss,
     "neg_classwise_ece": classwise_ece_loss,

@@ -14,6 +14,7 @@ from skuq._utils._checks import (
     as_floats,
     classifies,
     predict_normal,
+    reshape_like_prediction,
     unwrap_estimator,
 )
 from skuq.metrics._checks import check_same_shape
@@ -94,7 +95,7 @@ class CurveDisplay(Display):
     def _read_estimator(estimator, X, y) -> dict:
         """Predict with an estimator of normals; return arguments of `from_predictions`."""
         mean, std = normal_of(estimator, X)
-        return {"y": y, "mean": mean, "std": std}
+        return {"y": reshape_like_prediction(y, mean), "mean": mean, "std": std}
 
     def _draw_diagonal(self, ax, given):
         """Draw the diagonal, on which a calibrated estimator lies."""

@@ -71,7 +71,11 @@ class Axis:
         values = values.astype(object).where(values.notna(), None)
         distinct = list(dict.fromkeys(values))
         known = [value for value in distinct if value is not None]
-        self.numeric = bool(known) and all(_is_number(value) for value in known)
+        # Truth values are categories, not numbers.
+        self.numeric = bool(known) and all(
+            isinstance(value, int | float | np.number) and not isinstance(value, bool | np.bool_)
+            for value in known
+        )
         self.values = sorted(known) if self.numeric else sorted(distinct, key=_natural)
         ends = self.values[0], self.values[-1]
         self.log = self.numeric and ends[0] > 0 and ends[1] / ends[0] > _LOG_FROM
@@ -90,10 +94,6 @@ class Axis:
             return np.array([self._order[value] for value in values], dtype=float)
         values = np.array(values, dtype=float)
         return np.log(values) if self.log else values
-
-
-def _is_number(value):
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool | np.bool_)
 
 
 def _natural(value):
@@ -126,35 +126,31 @@ def decision_importances(
     r2 = 0.0
     if names:
         X = np.stack([Axis(configurations[name]).codes for name in names], axis=1)
-        ranks = pd.Series(np.asarray(scores, dtype=float)).rank().to_numpy()
-        rng = check_random_state(random_state)
-        folds = KFold(_N_FOLDS, shuffle=True, random_state=rng).split(X)
-        falls, scores = zip(
-            *(_shuffle_columns(X, ranks, train, test, rng) for train, test in folds)
-        )
-        r2 = float(np.mean(scores))
+        y = pd.Series(np.asarray(scores, dtype=float)).rank().to_numpy()
+        # R2 is relative to the variance of all trials, as that of the few in a fold is mostly
+        # chance.
+        variance = y.var() or 1.0
+        rng, n_columns = check_random_state(random_state), X.shape[1]
+        falls, r2s = [], []  # the fall in R2 for each shuffled column, and R2, of each fold
+        for train, test in KFold(_N_FOLDS, shuffle=True, random_state=rng).split(X):
+            forest = RandomForestRegressor(100, random_state=rng).fit(X[train], y[train])
+            # All shuffled copies, (n_columns, n_shuffles, n_test, n_columns), are predicted in one
+            # call: a forest's calls cost more than its rows.
+            copies = np.tile(X[test], (n_columns, _N_SHUFFLES, 1, 1))
+            for column in range(n_columns):
+                for shuffle in range(_N_SHUFFLES):
+                    copies[column, shuffle, :, column] = rng.permutation(X[test, column])
+            given = forest.predict(copies.reshape(-1, n_columns))
+            given = given.reshape(n_columns, -1, len(test))
+            errors = ((given - y[test]) ** 2).mean(axis=(1, 2)) / variance
+            error = ((forest.predict(X[test]) - y[test]) ** 2).mean() / variance
+            falls.append(errors - error)
+            r2s.append(1 - error)
+        r2 = float(np.mean(r2s))
         # Folds share trials, so that the standard error is rather too small.
         importances.loc[names, "mean"] = np.mean(falls, axis=0)
         importances.loc[names, "error"] = np.std(falls, axis=0, ddof=1) / np.sqrt(_N_FOLDS)
     return importances.sort_values("mean", ascending=False, kind="stable"), r2
-
-
-def _shuffle_columns(X, y, train, test, rng):
-    """Return the fall in R2 on a fold's test rows for each shuffled column, and R2."""
-    forest = RandomForestRegressor(100, random_state=rng).fit(X[train], y[train])
-    n_columns = X.shape[1]
-    # All shuffled copies, (n_columns, n_shuffles, n_test, n_columns), are predicted in one call:
-    # a forest's calls cost more than its rows.
-    copies = np.tile(X[test], (n_columns, _N_SHUFFLES, 1, 1))
-    for column in range(n_columns):
-        for shuffle in range(_N_SHUFFLES):
-            copies[column, shuffle, :, column] = rng.permutation(X[test, column])
-    given = forest.predict(copies.reshape(-1, n_columns)).reshape(n_columns, -1, len(test))
-    # R2 is relative to the variance of all trials, as that of the few in a fold is mostly chance.
-    variance = y.var() or 1.0
-    errors = ((given - y[test]) ** 2).mean(axis=(1, 2)) / variance
-    error = ((forest.predict(X[test]) - y[test]) ** 2).mean() / variance
-    return errors - error, 1 - error
 
 
 _MOST_AXES = 8  # more parallel axes could not be read

@@ -12,7 +12,6 @@ from skuq._utils._checks import (
     check_count,
     classifies,
     fill_masked,
-    reshape_like_prediction,
     unwrap_estimator,
 )
 from skuq.metrics import error_retention_curve, retention_auc
@@ -525,11 +524,6 @@ class RetentionDisplay(CurveDisplay):
             uncertainty = 1 - np.max(model.predict_proba(inner), axis=1)
         display = cls(errors, uncertainty, name=name, error_name="error rate")
         return display.plot(ax, **plot_options)
-
-    @staticmethod
-    def _read_estimator(estimator, X, y):
-        mean, std = normal_of(estimator, X)
-        return {"y": reshape_like_prediction(y, mean), "mean": mean, "std": std}
 
     def plot(
         self, ax=None, *, bounds=True, line_kwargs=None, random_kwargs=None, oracle_kwargs=None

@@ -333,7 +333,16 @@ class RegretDisplay(Display):
         self.lines_, self.bands_ = [], []
         for name, curve in self.curves.items():
             runs = np.atleast_2d(np.asarray(curve, dtype=float))
-            middle, low, high = _summary(runs, average, interval)
+            if average == "median":
+                levels = [0.5, (1 - interval) / 2, (1 + interval) / 2]
+                middle, low, high = np.quantile(runs, levels, axis=0)
+            else:
+                middle = low = high = runs.mean(axis=0)
+                if len(runs) > 1:
+                    # Student's t: the standard deviation over few seeds is itself uncertain.
+                    quantile = stats.t.ppf((1 + interval) / 2, len(runs) - 1)
+                    error = stats.sem(runs, axis=0) * quantile
+                    low, high = middle - error, middle + error
             x = np.arange(1, runs.shape[1] + 1)
             look = style("line", line_kwargs, **curve_style(ax), drawstyle="steps-post", label=name)
             self.lines_ += ax.plot(x, middle, **look)
@@ -347,8 +356,7 @@ class RegretDisplay(Display):
                     linewidth=0,
                     step="post",
                 )
-                band = look
-                self.bands_.append(ax.fill_between(x, low, high, **band))
+                self.bands_.append(ax.fill_between(x, low, high, **look))
         if self.regret if log is None else log:
             # A regret of 0 has no logarithm: the line leaves the axes at the bottom.
             ax.set_yscale("log", nonpositive="clip")
@@ -367,15 +375,3 @@ class RegretDisplay(Display):
                 title = f"mean of {seeds}, {interval:.0%} confidence"
         legend(ax, title=title)
         return self
-
-
-def _summary(runs, average, interval):
-    """Return the average and the ends of the band over seeds, each (n_evaluations,)."""
-    if average == "median":
-        return np.quantile(runs, [0.5, (1 - interval) / 2, (1 + interval) / 2], axis=0)
-    mean = runs.mean(axis=0)
-    if len(runs) < 2:
-        return mean, mean, mean
-    # Student's t: the standard deviation over few seeds is itself uncertain.
-    error = stats.sem(runs, axis=0) * stats.t.ppf((1 + interval) / 2, len(runs) - 1)
-    return mean, mean - error, mean + error
