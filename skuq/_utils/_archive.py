@@ -54,6 +54,7 @@ _READERS = {
     "trial": "Catalog.load of skuq.catalog, from its folder",
     "Bayesian optimisation": "BayesianOptimizer.load of skuq.bayesopt",
 }
+_version = functools.cache(importlib.metadata.version)
 _WATCHED = {"keras": "keras", "tensorflow": "tensorflow", "scikit-learn": "sklearn"}
 
 
@@ -155,11 +156,6 @@ def to_bytes(
     return buffer.getvalue()
 
 
-@functools.cache
-def _version(package: str) -> str:
-    return importlib.metadata.version(package)
-
-
 # ------------------------------------------------------------------------------------- reading
 
 
@@ -249,19 +245,10 @@ def from_bytes(
                 + ("" if reader is None else f". Read it with {reader}")
             )
         document = read_json(parts.pop(_TREE))
-    decoder = TreeDecoder(parts, restore, found)
-    with refuse_broken(_Source(source, decoder)), without_collection():
+    decoder = TreeDecoder(parts, restore, f"{source}: {found}")
+    # Errors name the place that is decoded when they are raised.
+    with refuse_broken(decoder.place), without_collection():
         return decoder.decode(document)
-
-
-class _Source:
-    """Name of a file and of the part that is decoded, made when an error needs it."""
-
-    def __init__(self, source: str, decoder: TreeDecoder):
-        self._source, self._decoder = source, decoder
-
-    def __str__(self) -> str:
-        return f"{self._source}: {self._decoder.place}"
 
 
 def unzip(data: bytes) -> dict[str, bytes]:

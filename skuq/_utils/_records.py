@@ -65,17 +65,14 @@ def saved_as(
 
     def register(cls: _Class) -> _Class:
         # A module that is loaded twice defines the same class twice.
-        known = _BY_NAME.get(name)
-        if known is not None and _place(known.cls) != _place(cls):
-            raise ValueError(f"{name!r} is {_place(known.cls)}. It cannot be {_place(cls)} too.")
+        known = _BY_NAME[name].cls if name in _BY_NAME else cls
+        first, second = (f"{c.__module__}.{c.__qualname__}" for c in (known, cls))
+        if first != second:
+            raise ValueError(f"{name!r} is {first}. It cannot be {second} too.")
         _BY_NAME[name] = _BY_CLASS[cls] = SavedClass(name, cls, kind, check)
         return cls
 
     return register
-
-
-def _place(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 # Modules with classes that are in files and not public, by package.

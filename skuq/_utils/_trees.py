@@ -66,16 +66,11 @@ def max_referred(n_bytes: int) -> int:
     return MAX_REFERRED + MAX_REPEATS * n_bytes
 
 
-def is_plain_dtype(dtype: np.dtype[Any]) -> bool:
-    """Tell whether values of a dtype are numbers, truth values, strings or dates."""
-    return dtype.kind in _PLAIN_KINDS
-
-
 def check_dtype(dtype: Any) -> np.dtype[Any]:
     """Make a dtype of its text, if it is one that files can hold."""
     made = np.dtype(dtype)
     # With items of no bytes, a short file could claim any number of rows.
-    if not is_plain_dtype(made) or not made.itemsize:
+    if made.kind not in _PLAIN_KINDS or not made.itemsize:
         raise FileFormatError(f"arrays of type {str(dtype)[:50]!r} are not read")
     return made
 
@@ -98,14 +93,14 @@ def _is_key(value: Any) -> bool:
     a dict of those takes quadratic time.
     """
     if isinstance(value, np.generic):
-        return is_plain_dtype(value.dtype) and value.dtype.kind != "c"
+        return value.dtype.kind in _PLAIN_KINDS and value.dtype.kind != "c"
     if type(value) is int:
         return -(2**63) <= value < 2**63
     return value is None or type(value) in (bool, float, str)
 
 
 def _is_scalar(value: Any) -> bool:
-    is_numpy = isinstance(value, np.generic) and is_plain_dtype(value.dtype)
+    is_numpy = isinstance(value, np.generic) and value.dtype.kind in _PLAIN_KINDS
     return is_numpy or value is None or type(value) in (bool, int, float, str)
 
 
@@ -144,11 +139,11 @@ class TreeEncoder:
             return self._reference("text", self._texts[value])
         if value is None or kind in (bool, int, float, str):
             return value
-        if isinstance(value, np.generic) and is_plain_dtype(value.dtype):
+        if isinstance(value, np.generic) and value.dtype.kind in _PLAIN_KINDS:
             if not value.dtype.itemsize:  # an empty string
                 return {"@": "scalar", "dtype": "<U1", "hex": "00000000"}
             return {"@": "scalar", "dtype": value.dtype.str, "hex": value.tobytes().hex()}
-        if kind in (np.ndarray, np.memmap) and is_plain_dtype(value.dtype):
+        if kind in (np.ndarray, np.memmap) and value.dtype.kind in _PLAIN_KINDS:
             if id(value) not in self._arrays:
                 name = f"arrays/{len(self._arrays)}.npy"
                 array, buffer = value, io.BytesIO()
@@ -158,13 +153,14 @@ class TreeEncoder:
                 self._arrays[id(value)], self.parts[name] = (value, name), buffer.getvalue()
             return self._reference("array", self._arrays[id(value)][1])
         if kind is np.ndarray and value.dtype == object and all(map(_is_scalar, value.flat)):
-            return {"@": "objects", "shape": list(value.shape), "items": self._list(value.ravel())}
+            items = [self._at(k, item) for k, item in enumerate(value.ravel())]
+            return {"@": "objects", "shape": list(value.shape), "items": items}
         if len(self._place) > MAX_DEPTH:
             raise UnsavableError(
                 f"{self._place} lies more than {MAX_DEPTH} levels deep, or holds itself."
             )
         if kind in (list, tuple):
-            items = self._list(value)
+            items = [self._at(k, item) for k, item in enumerate(value)]
             return items if kind is list else {"@": "tuple", "items": items}
         if kind is dict:
             return self._dict(value)
@@ -181,9 +177,6 @@ class TreeEncoder:
         encoded = self.encode(value)
         self._place.pop()
         return encoded
-
-    def _list(self, values: Any) -> list[Any]:
-        return [self._at(k, value) for k, value in enumerate(values)]
 
     def _dict(self, value: dict[Any, Any]) -> dict[str, Any]:
         """Encode a dict; keys that are not plain strings make it a list of pairs."""

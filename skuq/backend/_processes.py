@@ -109,16 +109,6 @@ _idle: list[None] = []  # an entry for each worker that waits for work
 _queue: SimpleQueue[Any] = SimpleQueue()  # their work
 
 
-def _start_work(*item: Any) -> None:
-    """Give work to an idle worker, or to a new one, so that no work waits for other work."""
-    try:
-        _idle.pop()
-    except IndexError:
-        _Worker(*item).start()
-    else:
-        _queue.put(item)
-
-
 def _forget_workers() -> None:
     """Forget the workers of the parent, which do not exist after a fork."""
     global _queue
@@ -189,7 +179,13 @@ def run_in_threads(
     try:
         for _ in range(n_workers):
             run = functools.partial(contextvars.copy_context().run, work, keep_scopes(run_left))
-            _start_work(caller, run, end)
+            # Give work to an idle worker, or to a new one, so that none waits for other work.
+            try:
+                _idle.pop()
+            except IndexError:
+                _Worker(caller, run, end).start()
+            else:
+                _queue.put((caller, run, end))
         while len(ended) < n_workers:
             wake.acquire(timeout=_WAKE_SECONDS)
     except BaseException:

@@ -37,14 +37,6 @@ def _value_and_gradient(function: Callable[..., Any], tree: Any) -> tuple[Any, A
     return value, auxiliary, gradient
 
 
-def _gather(table: Any, numbers: Any) -> Any:
-    """Take rows of a table (n, columns), or of each member's own table (n_members, n, columns).
-
-    It does not check for negative numbers, as `keras.ops.take` does.
-    """
-    return tf.gather(table, numbers, batch_dims=len(table.shape) - 2)
-
-
 def _split(array: Any, ends: Sequence[int], axis: int) -> Any:
     """Cut an axis at `ends`, with sizes that are constants of the graph.
 
@@ -54,7 +46,14 @@ def _split(array: Any, ends: Sequence[int], axis: int) -> Any:
     return tf.split(array, sizes, axis=axis)
 
 
-BACKEND = Backend(_value_and_gradient, _gather, tf.gather, _split)
+BACKEND = Backend(
+    _value_and_gradient,
+    # Rows of a table (n, columns), or of each member's own table (n_members, n, columns). Numbers
+    # are not checked to be positive, as `keras.ops.take` does.
+    gather=lambda table, numbers: tf.gather(table, numbers, batch_dims=len(table.shape) - 2),
+    take=tf.gather,
+    split=_split,
+)
 
 
 def compile_program(

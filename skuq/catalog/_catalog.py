@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from types import MethodType
 from typing import Any, overload
@@ -151,6 +151,7 @@ def with_decisions(row: dict[str, Any], configuration: Mapping[str, Any]) -> dic
     return {**row, **decisions}
 
 
+@dataclass(eq=False, repr=False)
 class CatalogMemory:
     """Store of a search's trials in memory, with the interface of `CatalogFolder`.
 
@@ -160,12 +161,12 @@ class CatalogMemory:
 
     path = None
 
-    def __init__(self, parts: dict[str, Any], objects: dict[str, Any]):
-        self.parts, self.objects = parts, objects
-        self.records: list[TrialRecord] = []
-        self.entropy: int | None = None
-        self._space: dict[str, str] | None = None
-        self._retrained: dict[str, list[TrialRecord]] = {}
+    parts: dict[str, Any]
+    objects: dict[str, Any]
+    records: list[TrialRecord] = field(init=False, default_factory=list)
+    entropy: int | None = field(init=False, default=None)
+    _space: dict[str, str] | None = field(init=False, default=None)
+    _retrained: dict[str, list[TrialRecord]] = field(init=False, default_factory=dict)
 
     def __enter__(self) -> CatalogMemory:
         return self  # there is no folder to lock
@@ -177,9 +178,11 @@ class CatalogMemory:
         """List the names of parts and objects that differ in another search."""
         names = {*parts, *self.parts}
         changed = {name for name in names if self.parts.get(name) != parts.get(name)}
-        changed |= {
-            name for name, value in objects.items() if not _is_same(self.objects.get(name), value)
-        }
+        for name, value in objects.items():
+            known = self.objects.get(name)
+            # Each access to a method makes a new one; they are equal if their objects are one.
+            if known is not value and not (isinstance(known, MethodType) and known == value):
+                changed.add(name)
         return sorted(changed)
 
     def begin(
@@ -209,10 +212,3 @@ class CatalogMemory:
     def add_retrained(self, name: str, record: TrialRecord) -> None:
         """Add a network of this round, with number and configuration of its trial."""
         self._retrained.setdefault(name, []).append(record)
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Tell whether two objects are one; methods are if their objects are."""
-    if isinstance(one, MethodType) and isinstance(other, MethodType):
-        return one.__func__ is other.__func__ and one.__self__ is other.__self__
-    return one is other

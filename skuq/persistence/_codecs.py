@@ -5,6 +5,7 @@ skops has a list of types that are safe to load.
 
 from __future__ import annotations
 
+import copyreg
 import datetime
 import importlib.util
 import io
@@ -272,7 +273,11 @@ def dump_foreign(value: Any, where: Any) -> np.ndarray | None:
             # From scikit-learn 1.9 on requests of metadata hold the estimator that they belong to,
             # a circle that skops cannot write. In this copy they only name it.
             copied = io.BytesIO()
-            _RequestsByName(copied).dump(value)
+            pickler = pickle.Pickler(copied)
+            pickler.dispatch_table = copyreg.dispatch_table | {
+                MetadataRequest: lambda requests: (decode_requests, (encode_requests(requests),))
+            }
+            pickler.dump(value)
             data = skops.io.dumps(pickle.loads(copied.getvalue()))
         untrusted = skops.io.get_untrusted_types(data=data)
         skuq_types = [kind for kind in untrusted if kind.startswith("skuq.")]
@@ -289,15 +294,6 @@ def dump_foreign(value: Any, where: Any) -> np.ndarray | None:
             "ensemble its estimators_), or pickle the whole, for readers who trust you."
         )
     return np.frombuffer(data, np.uint8)
-
-
-class _RequestsByName(pickle.Pickler):
-    """Pickle requests of metadata with the name of their owner instead of the owner."""
-
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, MetadataRequest):
-            return decode_requests, (encode_requests(value),)
-        return NotImplemented
 
 
 def load_foreign(data: Any, trusted: Sequence[str | type], name: str) -> Any:

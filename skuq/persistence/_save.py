@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn
@@ -47,6 +48,7 @@ for _cls in (
     saved_as(f"sklearn.{_cls.__name__}")(_cls)
 
 
+@dataclass(frozen=True, repr=False)
 class MissingPart:
     """Placeholder for a function or object of the user that was not saved.
 
@@ -67,17 +69,11 @@ class MissingPart:
     'space'
     """
 
-    def __init__(self, name: str, description: str) -> None:
-        self.name, self.description = name, description
+    name: str
+    description: str
 
     def __repr__(self) -> str:
         return f"MissingPart({self.name!r}, {self.description!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is MissingPart and vars(other) == vars(self)
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.description))
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         parameter, _, position = self.name.rpartition("__")
@@ -99,32 +95,6 @@ class MissingPart:
     fit = predict = predict_proba = transform = __call__
 
 
-class PartNames:
-    """Names of the user's parts in an estimator: of a parameter, or else of the part's place."""
-
-    def __init__(self, estimator: Any) -> None:
-        params = estimator.get_params(deep=True) if hasattr(estimator, "get_params") else {}
-        # id -> (name, object): the object is kept alive, so that its id stays unique.
-        self._named: dict[int, tuple[str, Any]] = {}
-        for name in sorted(params, key=lambda name: (name.count("__"), name)):
-            self._named.setdefault(id(params[name]), (name, params[name]))
-        self._params, self._names = frozenset(self._named), frozenset(params)
-
-    def is_parameter(self, value: Any) -> bool:
-        """Whether an object is the value of a parameter."""
-        return id(value) in self._params
-
-    def __call__(self, value: Any, where: Any) -> str:
-        """Name the part at a place; ``estimator_.x`` becomes ``estimator__x``."""
-        if id(value) not in self._named:
-            _, *steps = str(where).replace("[", ".").replace("]", "").split(".")
-            name = "__".join(step.strip("_'") for step in steps)
-            # The user knows the parameter that a part of the fitted model was cloned from.
-            parameter = name.removeprefix("fitted__")
-            self._named[id(value)] = parameter if parameter in self._names else name, value
-        return self._named[id(value)][0]
-
-
 def description_of(value: Any) -> str:
     """Describe an object in words."""
     if isinstance(value, type):
@@ -141,21 +111,6 @@ _DATA = ("pandas", "scipy", "skuq")
 _DATA_OR_FUNCTIONS = sys.stdlib_module_names | {"numpy"}
 
 
-def is_users(value: Any, is_parameter: bool) -> bool:
-    """Whether an object counts as the user's own, to be given again on loading.
-
-    Functions and classes do, those of skuq only as parameters. So do objects of classes of other
-    packages.
-    """
-    kind = type(value)
-    if getattr(kind, "_supplied_by_user", False):
-        return True
-    if isinstance(value, type) or hasattr(value, "__qualname__"):
-        return is_parameter or not (getattr(value, "__module__", None) or "").startswith("skuq.")
-    root = kind.__module__.partition(".")[0]
-    return callable(value) if root in _DATA_OR_FUNCTIONS else root not in _DATA
-
-
 _PART, _FOREIGN = "part", "sklearn"  # stored names that are not names of classes
 
 
@@ -166,7 +121,13 @@ class Describer:
     """
 
     def __init__(self, estimator: Any) -> None:
-        self._name_part = PartNames(estimator)
+        params = estimator.get_params(deep=True) if hasattr(estimator, "get_params") else {}
+        # Names of the user's parts. id -> (name, object): the object is kept alive, so that its id
+        # stays unique.
+        self._named: dict[int, tuple[str, Any]] = {}
+        for name in sorted(params, key=lambda name: (name.count("__"), name)):
+            self._named.setdefault(id(params[name]), (name, params[name]))
+        self._params, self._names = frozenset(self._named), frozenset(params)
         # id of a foreign object -> (the object, its bytes)
         self._dumped: dict[int, tuple[Any, np.ndarray | None]] = {}
 
@@ -182,19 +143,36 @@ class Describer:
         if is_foreign and not (isinstance(value, type) or module.startswith("skuq.")):
             if id(value) not in self._dumped:
                 self._dumped[id(value)] = value, dump_foreign(value, where)
-            data, name = self._dumped[id(value)][1], self._name_part(value, where)
+            data, name = self._dumped[id(value)][1], self._name_of(value, where)
             if data is not None:
                 return _FOREIGN, {"name": name, "data": data}
-            if not self._name_part.is_parameter(value):  # it may hold what was learnt
+            if id(value) not in self._params:  # it may hold what was learnt
                 warn_user(
                     f"{where} is not saved, because skops cannot write it: {description_of(value)}."
                     f" Predictions may need it: keep it, and give it to load(path, parts="
                     f"{{{name!r}: ...}}). Functions of a module, in place of lambdas, can be saved."
                 )
-        if is_users(value, self._name_part.is_parameter(value)):
-            name = self._name_part(value, where)
+        # Whether the object counts as the user's own, to be given again on loading.
+        if isinstance(value, type) or hasattr(value, "__qualname__"):
+            own_module = getattr(value, "__module__", None) or ""
+            is_own = id(value) in self._params or not own_module.startswith("skuq.")
+        else:
+            root = module.partition(".")[0]
+            is_own = callable(value) if root in _DATA_OR_FUNCTIONS else root not in _DATA
+        if is_own or getattr(type(value), "_supplied_by_user", False):
+            name = self._name_of(value, where)
             return _PART, {"name": name, "description": description_of(value)}
         return None
+
+    def _name_of(self, value: Any, where: Any) -> str:
+        """Name a part of the user's by its parameter, or by its place as ``estimator__x``."""
+        if id(value) not in self._named:
+            _, *steps = str(where).replace("[", ".").replace("]", "").split(".")
+            name = "__".join(step.strip("_'") for step in steps)
+            # The user knows the parameter that a part of the fitted model was cloned from.
+            parameter = name.removeprefix("fitted__")
+            self._named[id(value)] = parameter if parameter in self._names else name, value
+        return self._named[id(value)][0]
 
 
 class Restorer:
