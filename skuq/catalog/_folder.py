@@ -432,6 +432,7 @@ class CatalogFolder:
         CatalogMismatchError
             If existing trials have other decisions.
         """
+        is_new = self._search is None
         if self._search is None:
             for stray in trial_files(self.path):  # trials of a search without a description
                 warn_user(
@@ -458,23 +459,19 @@ class CatalogFolder:
                     f"A new search starts in {self.path}: that in {other} has other settings, and "
                     f"its trials are not used. Differences:\n{text}"
                 )
-            self._write_estimator(estimator)
-            _archive.write(self.path / _SEARCH, self._search._asdict(), kind="search")
         elif differences := _differences(self._search.space, space):
             raise CatalogMismatchError(
                 f"The trials in {self.path} are from another search space. Differences:\n"
                 + "\n".join(differences)
                 + "\nUse another `catalog_dir`, or delete this folder."
             )
-        else:  # budget and selection may have changed
-            self._write_estimator(estimator)
-
-    def _write_estimator(self, estimator: bytes | None) -> None:
-        """Write the saved estimator, or remove its file if it could not be saved."""
-        if estimator is None:
+        # Also of a known search: its budget and selection may have changed.
+        if estimator is None:  # it could not be saved
             (self.path / _ESTIMATOR).unlink(missing_ok=True)
         else:
             atomic_write(self.path / _ESTIMATOR, estimator)
+        if is_new:
+            _archive.write(self.path / _SEARCH, self._search._asdict(), kind="search")
 
     def add(self, record: TrialRecord) -> None:
         """Write a trial; when this returns, it is safe on disk.
