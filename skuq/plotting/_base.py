@@ -13,7 +13,6 @@ import numpy as np
 from skuq._utils._checks import (
     as_floats,
     classifies,
-    predict_normal,
     reshape_like_prediction,
     unwrap_estimator,
 )
@@ -94,7 +93,7 @@ class CurveDisplay(Display):
     @staticmethod
     def _read_estimator(estimator, X, y) -> dict:
         """Predict with an estimator of normals; return arguments of `from_predictions`."""
-        mean, std = normal_of(estimator, X)
+        mean, std = predictions_of(estimator, X).normal
         return {"y": reshape_like_prediction(y, mean), "mean": mean, "std": std}
 
     def _draw_diagonal(self, ax, given):
@@ -237,24 +236,15 @@ def check_rows(**arrays) -> list[np.ndarray]:
     return checked
 
 
-def normal_of(estimator, X) -> tuple[np.ndarray, np.ndarray]:
-    """Predict mean and standard deviation; raise TypeError if the estimator gives none."""
+def predictions_of(estimator, X, y=None) -> Predicted:
+    """Predict with a fitted regressor, also inside of a search; raise TypeError for classifiers.
+
+    `normal` of the result is the mean and standard deviation, and ``pit()`` the probability
+    integral transform of `y`. A regressor without `predict_distribution` is taken to predict
+    normals.
+    """
     # Searches, and pipelines under metadata routing, do not pass on `return_std`.
     estimator, X = unwrap_estimator(estimator, X)
-    _refuse_classifier(estimator)
-    return predict_normal(estimator, X)
-
-
-def _refuse_classifier(estimator) -> None:
     if classifies(estimator):
         raise TypeError(f"A regressor is needed. Got the classifier {estimator!r}.")
-
-
-def pit_of_estimator(estimator, X, y) -> np.ndarray:
-    """Compute the probability integral transform of `y` by the predictive distribution.
-
-    An estimator without `predict_distribution` is taken to predict normals.
-    """
-    estimator, X = unwrap_estimator(estimator, X)
-    _refuse_classifier(estimator)
-    return Predicted(estimator, X, y).pit()
+    return Predicted(estimator, X, y)

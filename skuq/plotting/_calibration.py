@@ -24,7 +24,7 @@ from skuq.plotting._base import (
     Display,
     from_zero,
     legend,
-    pit_of_estimator,
+    predictions_of,
     style,
 )
 
@@ -120,7 +120,7 @@ class QuantileCalibrationDisplay(CurveDisplay):
 
     @staticmethod
     def _read_estimator(estimator, X, y):
-        return {"pit": pit_of_estimator(estimator, X, y)}
+        return {"pit": predictions_of(estimator, X, y).pit()}
 
     def plot(self, ax=None, *, line_kwargs=None, diagonal_kwargs=None):
         """Draw the curve.
@@ -248,7 +248,7 @@ class PITDisplay(Display):
         PITDisplay
         """
         name = type(estimator).__name__ if name is None else name
-        pit = pit_of_estimator(estimator, X, y)
+        pit = predictions_of(estimator, X, y).pit()
         return cls(pit, n_bins=n_bins, name=name).plot(ax, **plot_options)
 
     def plot(self, ax=None, *, chance=0.95, bar_kwargs=None, line_kwargs=None, band_kwargs=None):

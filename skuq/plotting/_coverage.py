@@ -25,7 +25,7 @@ from skuq.plotting._base import (
     curve_style,
     from_zero,
     legend,
-    normal_of,
+    predictions_of,
     style,
     with_name,
     with_unit,
@@ -186,7 +186,7 @@ class ConditionalCoverageDisplay(Display):
         if hasattr(model, "predict_interval"):
             lower, upper = np.moveaxis(model.predict_interval(inner, coverage), 1, 0)
         else:
-            mean, std = normal_of(estimator, X)  # a standard deviation may be 0
+            mean, std = predictions_of(estimator, X).normal  # a standard deviation may be 0
             lower, upper = (mean + norm.ppf((1 + side * coverage) / 2) * std for side in (-1, 1))
         y, lower, upper = check_rows(y=y, lower=lower, upper=upper)
         label = None
@@ -198,7 +198,7 @@ class ConditionalCoverageDisplay(Display):
         elif isinstance(by, str) and by == "std":
             label = "predicted standard deviation"
             # Not the width of the intervals: a model may adjust these for each group.
-            (by,) = check_rows(by=normal_of(estimator, X)[1])
+            (by,) = check_rows(by=predictions_of(estimator, X).normal[1])
         elif isinstance(by, str) and by == "distance":
             if X_reference is None:
                 raise ValueError('by="distance" needs `X_reference`, such as the training rows.')

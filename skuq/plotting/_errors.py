@@ -24,7 +24,7 @@ from skuq.plotting._base import (
     check_rows,
     from_zero,
     legend,
-    normal_of,
+    predictions_of,
     style,
     with_unit,
 )
@@ -137,7 +137,7 @@ class PredictionBandDisplay(Display):
             mean, total, aleatoric = parts.mean, parts.total, parts.aleatoric
         else:
             # Such a regressor does not divide its uncertainty by source.
-            (mean, total), aleatoric = normal_of(estimator, X), None
+            (mean, total), aleatoric = predictions_of(estimator, X).normal, None
         if x_name is None:
             x_name = str(X.columns[0]) if hasattr(X, "columns") else "x"
         display = cls(
@@ -345,7 +345,8 @@ class ErrorStdDisplay(Display):
         -------
         ErrorStdDisplay
         """
-        return cls.from_predictions(y, *normal_of(estimator, X), ax=ax, **options)
+        mean, std = predictions_of(estimator, X).normal
+        return cls.from_predictions(y, mean, std, ax=ax, **options)
 
     def plot(self, ax=None, *, scatter_kwargs=None, line_kwargs=None, ideal_kwargs=None):
         """Draw rows, bins and the ideal line.

@@ -423,10 +423,6 @@ def _recognise_parts(texts: list[str], column: str, enough: float) -> _Text | No
     return _Text(_PARTS, numeric, advice)
 
 
-# Labels of booleans, and of the numbers 0 and 1 that another table may hold instead of them.
-_TRUTHS = {"0": "False", "1": "True", "False": "0", "True": "1"}
-
-
 class Labels(NamedTuple):
     """Labels of n rows: positions (n,) in `names`, -1 for missing values; and distinct names."""
 
@@ -437,13 +433,6 @@ class Labels(NamedTuple):
     def has_gaps(self) -> bool:
         """Whether some row has no label."""
         return bool((self.codes < 0).any())
-
-    def positions(self, vocabulary) -> np.ndarray:
-        """Find each row's name in a vocabulary, (n,); -1 if it is not there, NaN if missing."""
-        known = set(vocabulary)
-        names = [name if name in known else _TRUTHS.get(name, name) for name in self.names]
-        place = pd.Index(vocabulary).get_indexer(pd.Index(names, dtype=object))
-        return np.append(place.astype("float64"), np.nan)[self.codes]
 
 
 # A value is far if it alone makes a column's standard deviation at least this many times the spread

@@ -344,11 +344,21 @@ def allow_tables(tags: Any) -> Any:
     return tags
 
 
+# Labels of booleans, and of the numbers 0 and 1 that another table may hold instead of them.
+_TRUTHS = {"0": "False", "1": "True", "False": "0", "True": "1"}
+
+
 def _places(labels, vocabularies, n):
-    """Find the positions (n, n_columns) of n rows' labels in the vocabularies of their columns."""
+    """Find the positions (n, n_columns) of n rows' labels in the vocabularies of their columns.
+
+    They are -1 for labels that are not there, and NaN for missing ones.
+    """
     places = np.empty((n, len(labels)))
     for k, (column, vocabulary) in enumerate(zip(labels, vocabularies)):
-        places[:, k] = column.positions(vocabulary)
+        known = set(vocabulary)
+        names = [name if name in known else _TRUTHS.get(name, name) for name in column.names]
+        place = pd.Index(vocabulary).get_indexer(pd.Index(names, dtype=object))
+        places[:, k] = np.append(place.astype("float64"), np.nan)[column.codes]
     return places
 
 
