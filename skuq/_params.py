@@ -124,10 +124,17 @@ def set_params(self: Any, **params: Any) -> Any:
     self
     """
     short_forms: dict[str, Mapping[Hashable, Callable[[], Settings]]] = self._settings
-    for name in {key.partition("__")[0] for key in params if "__" in key} & set(short_forms):
-        value = params.get(name, getattr(self, name))
-        if _is_short_form(value, short_forms[name]):
+    known = self.get_params(deep=False)
+    for key in [key for key in params if "__" in key]:
+        name = key.partition("__")[0]
+        value = params.get(name, known.get(name))
+        if name in short_forms and _is_short_form(value, short_forms[name]):
             params[name] = short_forms[name][value]()
+        elif name in known and not hasattr(value, "set_params"):
+            raise ValueError(
+                f"Invalid parameter {key!r}: `{name}` of {type(self).__name__} is {value!r}, which "
+                f"has no parameters of its own. Set `{name}` to an object that has them."
+            )
     return BaseEstimator.set_params(self, **params)
 
 

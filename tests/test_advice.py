@@ -2,7 +2,6 @@
 
 import re
 import warnings
-from types import SimpleNamespace
 
 import keras_tuner
 import numpy as np
@@ -118,8 +117,17 @@ def held(table):
     return loads(dumps(skuq.NOMURegressor(artificial=ArtificialInputs(kind=table))))
 
 
+class Lazy:
+    """Table that has to compute the names of its columns."""
+
+    columns = property(lambda self: pytest.fail("the columns were computed"))
+
+    def collect(self):
+        return CITY
+
+
 PERIODS = pd.DataFrame({"a": DAYS.dt.to_period("M")})
-LAZY = SimpleNamespace(columns=["x"], collect=lambda: CITY)
+LAZY = Lazy()
 CALIBRATED = skuq.CalibratedUncertaintyRegressor
 CLASSES = skuq.CalibratedUncertaintyClassifier
 NEAREST = KNeighborsClassifier()
@@ -163,6 +171,11 @@ ADVICE = {
     ),
     "sparse strings": (lambda: fit(sparse.csr_array(X)), "leave strings", lambda: fit(CITY)),
     "lazy": (lambda: fit(LAZY), r"Give X.collect\(\)", lambda: fit(LAZY.collect())),
+    "parameter of a string": (
+        lambda: TABULAR().set_params(preprocess__missing="median"),
+        "an object that has them",
+        lambda: TABULAR(preprocess=TablePreprocessor()).set_params(preprocess__missing="median"),
+    ),
     "infinity": (
         lambda: fit(np.where(ONE[:, None], np.inf, X)),
         "by NaN",

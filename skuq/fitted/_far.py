@@ -80,6 +80,7 @@ class FarArrays(NamedTuple):
     numbers: Any  # (6,): near, length, factors between and beyond, joint_near
     frequencies: Any  # (d, F)
     doubt: Any  # (m,)
+    bounds: Any  # (2, d) of standardised columns
 
 
 def _extend(rows: np.ndarray) -> np.ndarray:
@@ -156,6 +157,8 @@ class FarUncertainty:
     doubt : ndarray of shape (m,)
         Largest standard deviation that is added since noise is less sure, in units of the
         standardised y; not used for classes.
+    bounds : ndarray of shape (2, d)
+        Smallest and largest values of standardised columns that are told apart.
     """
 
     centre: np.ndarray
@@ -175,6 +178,7 @@ class FarUncertainty:
     factors: np.ndarray
     frequencies: np.ndarray
     doubt: np.ndarray
+    bounds: np.ndarray
 
     __repr__ = record_repr
 
@@ -202,6 +206,7 @@ class FarUncertainty:
             np.array([self.near, self.length, *self.factors, *self.joint_near]),
             self.frequencies,
             self.doubt,
+            self.bounds,
         )
 
     def padded_arrays(self) -> FarArrays:
@@ -274,7 +279,7 @@ class FarUncertainty:
     def _find_far(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Find rows (n,) to which something may be added, and those that may be far."""
         found = np.zeros((2, len(numbers)), dtype=bool)
-        inverse_stds, slopes, decorrelation, low, high, *extended = self._single
+        inverse_stds, slopes, decorrelation, low, high, least, most, *extended = self._single
         for start in range(0, len(numbers), _BLOCK_ROWS):
             # In single precision, with room for its rounding: `far_spread` is exact.
             block = numbers[start : start + _BLOCK_ROWS].T
@@ -282,7 +287,7 @@ class FarUncertainty:
                 standardised = np.empty(block.shape, dtype="f4")
                 np.subtract(block, self.centre[:, None], out=standardised, casting="same_kind")
                 standardised *= inverse_stds
-                np.clip(standardised, -FARTHEST, FARTHEST, out=standardised)
+                np.clip(standardised, least, most, out=standardised)
                 z = np.ones((len(standardised) + 1, block.shape[1]), dtype="f4")
                 np.multiply(standardised, slopes, out=z[:-1])
                 outside = z[:-1] - np.clip(z[:-1], low, high)
@@ -305,6 +310,7 @@ class FarUncertainty:
             self.decorrelation.T,
             self.arrays.low[:, None],
             self.arrays.high[:, None],
+            *self.bounds[..., None],
             self.arrays.rows.T,
             self.arrays.joint_rows.T,
         )
@@ -354,7 +360,7 @@ def _look(xp: Any, arrays: FarArrays, numbers: Any) -> tuple[Any, Any, Any]:
     classes have the other distance of `joint_near`.
     """
     standardised = (numbers - arrays.centre) * arrays.inverse_stds
-    standardised = xp.clip(standardised, -FARTHEST, FARTHEST)
+    standardised = xp.clip(standardised, arrays.bounds[0], arrays.bounds[1])
     squared = _nearest_square(xp, xp.matmul(standardised, arrays.decorrelation), arrays.joint_rows)
     distance = xp.sqrt(squared + TINY)
     unsure = 1 - 1 / xp.maximum(distance / arrays.numbers[4], 1.0)

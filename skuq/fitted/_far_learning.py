@@ -21,6 +21,7 @@ from skuq.fitted._far import KERNELS, PROCESS_ROWS, TINY, FarUncertainty
 from skuq.networks._heads import CategoricalHead, GaussianHead, SquaredErrorHead
 from skuq.networks._mixture_heads import GaussianMixtureHead, PackedHead
 from skuq.tables._inputs import Rows, TableInputs
+from skuq.tables._scaling import FARTHEST, RobustScaling
 from skuq.tables._targets import unpack_copies
 from skuq.training import predict_members
 
@@ -36,6 +37,8 @@ _N_COMPARED = 4  # best pairs of these that are compared on all rows of the proc
 _LENGTH_STEP = 2**0.5
 _LAPACK_BLOCK = 64  # columns that are reduced together
 _DEVIANCE_LIMIT = 3.84  # of 95 % confidence intervals: quantile of chi squared
+_MOST_TOLD_APART = 30.0  # interquartile ranges from the median; see `_limits`
+_TINIEST = 1e-300  # makes a limit of infinity finite where a column counts nothing
 _SHARE_NEAR = 0.98  # of the rows have another near by slopes
 _SMALLEST_NEAR = 0.02  # a shorter distance changes y by less than 2 % of its standard deviation
 _JOINT_SHARES = 0.9, 0.95  # of the rows have another within D90 and D95, Mahalanobis distances
@@ -100,6 +103,8 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
     # In a random order in which heavy rows tend to come first.
     rows = rows.take(np.argsort(rng.exponential(size=n_rows) / rows.weight, kind="stable"))
     y, mean, of_process = _process_targets(targets, rows)
+    limits = _limits(rows.X, inputs)
+    rows = rows._replace(X=np.clip(rows.X, *limits))
     inverse_stds, decorrelation = _decorrelate(rows.X, inputs.code_columns)
     centre = inputs.scaling.mean_
     standardised = (rows.X - centre) * inverse_stds
@@ -139,6 +144,7 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
         np.ones(2),
         rng.standard_normal((z.shape[1], _N_FREQUENCIES)) / length,
         np.ones(y.shape[1]),
+        np.clip((limits - centre) * np.maximum(inverse_stds, _TINIEST), -FARTHEST, FARTHEST),
     )
     if isinstance(head, CategoricalHead):
         # The rows farthest from others have the shares of classes beyond them best.
@@ -153,6 +159,21 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
     doubt = _DOUBT_OF_NOISE * np.sqrt(noise_variance)
     factors = _fit_factors(far, amplitude)
     return replace(far, amplitude=amplitude, doubt=doubt, factors=factors)
+
+
+def _limits(numbers: np.ndarray, inputs: TableInputs) -> np.ndarray:
+    """Compute the smallest and largest values (2, d) of columns that are told apart.
+
+    One far value, such as 9999 for a missing one, would decide the standard deviation and the slope
+    of its column, and no other distance in it would count. To networks with a smooth clip all
+    values so far from the median are the same. Columns without such rows have no limits.
+    """
+    if not isinstance(inputs.scaling, RobustScaling):
+        return np.full((2, numbers.shape[1]), [[-np.inf], [np.inf]])
+    median, reach = inputs.scaling.mean_, _MOST_TOLD_APART * inputs.scaling.scale_
+    reach[list(inputs.code_columns)] = np.inf
+    low = np.where(numbers.min(axis=0) < median - reach, median - reach, -np.inf)
+    return np.array([low, np.where(numbers.max(axis=0) > median + reach, median + reach, np.inf)])
 
 
 def _process_targets(targets: Any, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

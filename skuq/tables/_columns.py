@@ -81,7 +81,8 @@ def refuse_sparse(X: Any) -> None:
 def refuse_lazy(X: Any) -> None:
     """Raise TypeError for a table whose rows are not in memory, as of polars and Dask."""
     for method in ("collect", "compute"):
-        if hasattr(X, "columns") and hasattr(X, method):
+        # Not the columns themselves: a lazy frame may have to compute their names, and warn of it.
+        if hasattr(X, method) and "columns" in dir(X):
             raise TypeError(
                 f"X is a {type(X).__name__}, whose rows are not in memory. Give X.{method}()."
             )

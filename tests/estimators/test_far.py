@@ -16,9 +16,10 @@ from skuq import (
 )
 from skuq.backend import ops
 from skuq.fitted._far import FarUncertainty
-from skuq.fitted._far_learning import fit_class_factors, fit_process
+from skuq.fitted._far_learning import fit_class_factors, fit_process, learn_far_uncertainty
 from skuq.persistence import dumps, loads
 from skuq.predictive import CategoricalMixture
+from skuq.tables._inputs import Rows
 
 
 def truth(X):
@@ -226,6 +227,19 @@ def test_rows_are_measured_by_covariances_without_them(tabular):
     assert_allclose(model.fitted_.far.joint_near[0], near)
 
 
+def test_a_far_value_hides_no_distance(tabular, table):
+    """One such as 9999, for a missing one, decides neither the scale nor the slope of a column."""
+    frame, model = tabular
+    numbers, fitted, added = model.fitted_.encode(frame), model.fitted_, []
+    for value in (numbers[0, 0], 9999.0):
+        numbers[0, 0] = value
+        far = learn_far_uncertainty(fitted, Rows(numbers, table[1][:, None], np.ones(300)), 0)
+        added.append(far.spread(numbers + [10, 0, 0, 0, 0], np.zeros((300, 1)))[:, 1:])
+    assert rms(added[1]) > rms(added[0]) / 3
+    # To the networks a value farther still is the same.
+    assert far.spread(numbers[:1] + [1e9, 0, 0, 0, 0], np.zeros((1, 1))) is None
+
+
 def test_unseen_categories_have_no_distance(tabular):
     """Rows near and far get what they get with a category that `fit` has seen."""
     frame, model = tabular
@@ -248,7 +262,7 @@ def process_of(z, y, kernel):
     return FarUncertainty(
         *(np.zeros(2), np.ones(2), np.ones(2), np.eye(2), z, z),
         *(y, y.mean(axis=0), 0.1, np.ones(2), kernel, 1.0, 0.1, one, np.ones(2)),
-        *(np.zeros((2, 4)), one),
+        *(np.zeros((2, 4)), one, np.full((2, 2), [[-9.0], [9.0]])),
     )
 
 
