@@ -1,5 +1,6 @@
 """Stacking weights, compared with SciPy's optimisers and with properties of their definition."""
 
+import itertools
 import tracemalloc
 from dataclasses import replace
 
@@ -179,16 +180,21 @@ def test_shares_get_the_weight_that_few_rows_do_not_give_to_models(signal, low, 
 
 
 def test_evidence_of_classes_is_a_ratio_of_likelihoods():
-    """Of normals with a covariance of several lengths and shares of noise, without their mean."""
+    """Of normals with covariances of several lengths and shares of noise, without their mean.
+
+    Processes see all columns or the first principal component.
+    """
     rng = np.random.default_rng(0)
     x, codes = rng.normal(size=(12, 3)), np.repeat([0, 1, 3], 4)
     z = (x - x.mean(axis=0)) / x.std(axis=0)
     # Directions that sum to 0; and contrasts of the classes that are orthogonal.
     basis = np.linalg.svd(np.eye(12) - 1 / 12)[0][:, :11]
     contrasts = np.repeat([[1.5**0.5, 0.5**0.5], [-(1.5**0.5), 0.5**0.5], [0, -(2**0.5)]], 4, 0)
+    component = z @ np.linalg.eigh(z.T @ z)[1][:, -1:]
+    columns = z / 3**0.5, component / component.std()
     ratios = []
-    for length in (0.5, 1.0, 2.0):
-        kernel = basis.T @ np.exp(-cdist(z, z, "sqeuclidean") / (6 * length**2)) @ basis
+    for part, length in itertools.product(columns, (0.5, 1.0, 2.0)):
+        kernel = basis.T @ np.exp(-cdist(part, part, "sqeuclidean") / (2 * length**2)) @ basis
         kernel *= 12 / np.trace(kernel)
         for signal in (0.2, 0.5, 0.8, 0.95):
             process = multivariate_normal(np.zeros(11), signal * kernel + (1 - signal) * np.eye(11))
