@@ -57,6 +57,7 @@ class ProgramKey:
     dropout_schedule: bool = False
     rate_factors: bool = False  # variables have factors of the learning rate
     epsilon: float = EPSILON
+    calibrates: bool = False  # validation is at the best temperature
     own_classes: tuple[Any, ...] = ()  # the user's classes that the network's JSON only names
 
     @property
@@ -224,10 +225,11 @@ def program_key(
     Raises
     ------
     ValueError
-        If the recipe sets dropout and the network has no Dropout layers.
+        If the recipe sets dropout and the network has no Dropout layers, or if it calibrates what
+        is no logits.
     """
     recipes, recipe, plan = job.recipes, job.recipe, template.plan
-    _check_dropout(recipe, template)
+    _check_recipe(recipe, template, job.head)
     # A full batch is padded, so that folds of slightly different size, and the steps of a search,
     # share a program. Networks that run through Keras are not padded: batch normalisation there
     # would count the padding as rows.
@@ -262,6 +264,7 @@ def program_key(
         detached=tuple(detached),
         beta_2=recipe.beta_2,
         epsilon=recipe.epsilon,
+        calibrates=recipe.keep == "best-calibrated",
         # Without Dropout layers a schedule changes nothing and would only compile a new program.
         dropout_schedule=(
             recipe.dropout_schedule != "constant" and plan is not None and plan.n_dropouts > 0
@@ -294,9 +297,14 @@ def rate_factors(recipe: Recipe, template: Template, data: TrainingData) -> np.n
     return factors
 
 
-def _check_dropout(recipe: Recipe, template: Template) -> None:
-    """Raise ValueError if the recipe sets dropout that the network cannot apply."""
+def _check_recipe(recipe: Recipe, template: Template, head: Head) -> None:
+    """Raise ValueError if the recipe sets what the network or the head does not have."""
     plan = template.plan
+    if recipe.keep == "best-calibrated" and not hasattr(getattr(head, "head", head), "n_classes"):
+        raise ValueError(
+            f'keep="best-calibrated" needs logits of classes. Got {type(head).__name__}. '
+            'Use keep="best-jointly".'
+        )
     if recipe.dropout is not None and (plan is None or not plan.n_dropouts):
         raise ValueError(
             f"A recipe's `dropout` sets the rate of Dropout layers. Got dropout={recipe.dropout} "
@@ -327,7 +335,7 @@ def scalars_of(job: TrainingJob, data: TrainingData, sizes: Sizes) -> dict[str, 
     scalars: dict[str, Any] = {
         "n_valid": np.int32(sizes.n_valid),
         "keep_last": np.bool_(job.recipe.keep == "last"),
-        "keep_jointly": np.bool_(job.recipe.keep == "best-jointly"),
+        "keep_jointly": np.bool_(job.recipe.keeps_jointly),
         "reduce_lr_patience": per_member("reduce_lr_patience", dtype="int32", none=_NEVER),
         "reduce_lr_factor": per_member("reduce_lr_factor"),
         "early_stopping_patience": per_member(

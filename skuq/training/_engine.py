@@ -300,7 +300,7 @@ class TrainingRun:
         if not job.stacked:  # add a member axis of length one
             history, weights, states = history[..., None], weights[None], [s[None] for s in states]
         watched = history[:, 1 if self._key.n_valid else 0]
-        if job.recipe.keep == "best-jointly":
+        if job.recipe.keeps_jointly:
             mean = np.ma.masked_invalid(watched).mean(axis=1, keepdims=True).filled(np.nan)
             watched = np.broadcast_to(mean, watched.shape)
         return [

@@ -83,6 +83,11 @@ class PlannedNetwork:
         return raw, state, total
 
 
+# Temperatures at which classes are validated that are calibrated later, and the standard deviation
+# of the prior of their logarithm, as in `fit_class_mixture`.
+_TEMPERATURES = tuple(np.geomspace(0.6, 4.0, 9).tolist())
+_TEMPERATURE_SPREAD = 0.5
+
 INDEX_STREAM = 2**20  # stream of epistemic indices: dropout layers count their streams from 0
 
 
@@ -189,7 +194,8 @@ class Losses:
         """Compute the mean losses (..) of the validation rows.
 
         `valid` (.., key.n_valid, columns) is padded; its first `n_valid` rows count. Chunks of
-        rows bound the memory.
+        rows bound the memory. Logits that are calibrated later are divided by the temperature that
+        is best for all members together.
         """
         key = self.key
         run = Run(tensors(key.jit), index=self._index(np.int32(0), noise_key))
@@ -197,14 +203,16 @@ class Losses:
         def losses(rows: Any, is_real: Any) -> tuple[Any, Any]:
             x, y, weight = self._columns_of(rows)
             raw, _, penalty = self.network.forward(variables, state, x, run)
-            fit = ops.where(is_real, weight * self._validation_loss(y, raw), 0.0)
-            return ops.sum(fit, axis=-1), penalty
+            tempered = [raw / t for t in _TEMPERATURES] if key.calibrates else [raw]
+            fits = [weight * self._validation_loss(y, numbers) for numbers in tempered]
+            totals = [ops.sum(ops.where(is_real, fit, 0.0), axis=-1) for fit in fits]
+            return ops.stack(totals), penalty  # (n_temperatures, ..)
 
         n_real = ops.cast(n_valid, "float32")
         chunk = min(key.n_valid, self.network.chunk)
         if chunk == key.n_valid:
             total, penalty = losses(valid, ops.arange(chunk, dtype="int32") < n_valid)
-            return total / n_real + penalty
+            return self._at_best_temperature(total / n_real, n_real) + penalty
 
         axis = len(valid.shape) - 2  # the axis of rows, after a member axis
 
@@ -216,11 +224,30 @@ class Losses:
             # A loop's values must keep their shapes, and a penalty may be a plain 0.
             return start + chunk, total + part, penalty + ops.zeros(key.lead, "float32")
 
-        zeros = ops.zeros(key.lead, "float32")
-        _, total, penalty = ops.while_loop(
-            lambda start, total, penalty: start < n_valid, body, (np.int32(0), zeros, zeros)
+        n_temperatures = len(_TEMPERATURES) if key.calibrates else 1
+        totals, penalties = (
+            ops.zeros(shape, "float32") for shape in ((n_temperatures, *key.lead), key.lead)
         )
-        return total / n_real + penalty
+        _, total, penalty = ops.while_loop(
+            lambda start, total, penalty: start < n_valid, body, (np.int32(0), totals, penalties)
+        )
+        return self._at_best_temperature(total / n_real, n_real) + penalty
+
+    def _at_best_temperature(self, losses: Any, n_valid: Any) -> Any:
+        """Select the losses (..) at the temperature that is best for all members.
+
+        `losses` (n_temperatures, ..) are means over `n_valid` rows.
+        """
+        if not self.key.calibrates:
+            return losses[0]
+        known = ops.isfinite(losses)  # members that diverged have no part
+        axes = tuple(range(1, len(losses.shape)))
+        n_known = ops.maximum(ops.sum(ops.cast(known, "float32"), axis=axes), 1.0)
+        mean = ops.sum(ops.where(known, losses, 0.0), axis=axes) / n_known
+        surprise = 0.5 * np.square(np.log(_TEMPERATURES) / _TEMPERATURE_SPREAD)
+        n_rows = n_valid * np.float32(self.key.n_members or 1)
+        best = ops.argmin(mean + ops.convert_to_tensor(surprise, "float32") / n_rows)
+        return ops.take(losses, best, axis=0)
 
     def _columns_of(self, rows: Any) -> tuple[Any, Any, Any]:
         """Split rows of a table into x, y and weights."""

@@ -33,7 +33,7 @@ _CONSTRAINTS: dict[str, list[Any]] = {
     "reduce_lr_patience": [_COUNT, None],
     "reduce_lr_factor": [_SHARE],
     "early_stopping_patience": [_COUNT, None],
-    "keep": [StrOptions({"best", "last", "best-jointly"})],
+    "keep": [StrOptions({"best", "last", "best-jointly", "best-calibrated"})],
     "schedule": [StrOptions(set(SCHEDULES))],
     "final_lr_factor": [_SHARE],
     "warmup": [Interval(Real, 0, 1, closed="both")],
@@ -105,11 +105,13 @@ class Recipe:
     early_stopping_patience : int or None, default=25
         Number of epochs without a better validation loss after which training ends; None disables
         early stopping.
-    keep : {"best", "last", "best-jointly"}, default="best"
+    keep : {"best", "last", "best-jointly", "best-calibrated"}, default="best"
         Epoch whose weights are kept: the one with the best loss, or the last. "best-jointly" is the
         epoch with the best mean loss of all members of a stack, for folds of few rows: the best
         epoch of each fold would be one of chance, and its loss far too low. Plateaus and early
-        stopping then go by the mean, too.
+        stopping then go by the mean, too. "best-calibrated", only for classes, divides the logits
+        by the temperature that is best for all members in each epoch: probabilities become too
+        sure long before the classes that they separate stop to be better ones (Berta et al. 2025).
     schedule : {"constant", "cosine", "exponential", "flat-cosine", "coslog4"}, default="constant"
         Change of the learning rate from step to step over all `epochs`, in addition to any
         reduction on a plateau: it stays constant; falls along half a cosine; falls
@@ -216,6 +218,11 @@ class Recipe:
             )
         if self.epsilon != EPSILON and self.optimizer == "sgd":
             raise ValueError(f'`epsilon` has no effect with optimizer="sgd". Got {self.epsilon!r}.')
+
+    @property
+    def keeps_jointly(self) -> bool:
+        """Whether one epoch is kept, the best one for all members of a stack together."""
+        return self.keep in ("best-jointly", "best-calibrated")
 
     def rate_factors(self, first: int, count: int, total: int) -> np.ndarray:
         """Compute factors of the learning rate for `count` steps, from step `first` of `total`.

@@ -417,7 +417,7 @@ class MemberTrainer:
         fields = {"epochs": self.epochs, **decided}
         if self.max_epochs is not None:
             fields["epochs"] = min(fields["epochs"], self.max_epochs)
-        if self.folds is None and fields.get("keep") == "best-jointly":
+        if self.folds is None and fields.get("keep") in ("best-jointly", "best-calibrated"):
             fields["keep"] = "best"  # a stack without folds has different trials
         return Recipe(**fields)
 

@@ -18,6 +18,7 @@ from training_data import make_data, train_member
 from skuq import backend
 from skuq.backend import keras
 from skuq.networks import GaussianHead
+from skuq.networks._heads import CategoricalHead
 from skuq.training import Recipe, TrainingJob, TrainingRun, _arguments, _train, train
 
 layers = keras.layers
@@ -381,3 +382,32 @@ def test_stacks_keep_the_epoch_that_is_best_for_all(data):
     last = replace(recipe, epochs=best + 1, keep="last")
     for found, expected in zip(jointly, train(job_of(3, last, splits=splits), data)):
         assert_allclose(found.weights, expected.weights, rtol=1e-4, atol=1e-6)
+
+
+def test_classes_are_validated_at_the_temperature_that_is_best_for_all(data):
+    y = (data.y > np.median(data.y)).astype("float32")
+    y[::4] = 1 - y[::4]  # noise, of which networks become too sure
+    data = replace(data, y=y)
+    splits = [(np.arange(45)[k::3], np.delete(np.arange(45), np.s_[k::3])) for k in range(3)]
+    recipe = replace(RECIPE, learning_rate=0.05, epochs=25, keep="best-calibrated")
+    job = TrainingJob.of_model(
+        network(), CategoricalHead(2), recipe, range(3), stacked=True, splits=splits, jit=False
+    )
+    found = train(job, data)
+    last = replace(recipe, keep="last")
+    held_out = zip([m.held_out for m in train(replace(job, recipes=(last,) * 3), data)], splits)
+    head, held_out = CategoricalHead(2), list(held_out)
+    temperatures = np.geomspace(0.6, 4, 9)
+    losses = np.array(
+        [
+            [head.scores(y[rows], z / t) @ data.weight[rows] / 30 for z, (_, rows) in held_out]
+            for t in temperatures
+        ]
+    )
+    best = (losses.mean(axis=1) + 2 * np.log(temperatures) ** 2 / 90).argmin()
+    assert temperatures[best] > 1.5
+    assert_allclose([m.history["val_loss"][-1] for m in found], losses[best], rtol=1e-4)
+    mean = np.mean([m.history["val_loss"] for m in found], axis=0)
+    assert [m.best_epoch for m in found] == [mean.argmin()] * 3
+    with pytest.raises(ValueError, match="needs logits of classes"):
+        train(job_of(3, recipe, splits=splits), data)

@@ -356,10 +356,12 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
 
     Notes
     -----
-    X is scaled by its quartiles. Members of one kind stop at the epoch that is best for all of them
-    together. Members whose loss stops being finite are left out, with a warning. Decisions of
-    `network` hold for the modern networks; with one about `embedding`, or with `n_copies`, there
-    are no linear members. docs/methods/tabular.md describes how the recipe was found.
+    X is scaled by its quartiles. Members of one kind keep the epoch that is best for all of them
+    together, once their probabilities have the temperature that is best then (Berta et al. 2025,
+    "Rethinking Early Stopping: Refine, Then Calibrate"). Members whose loss stops being finite are
+    left out, with a warning. Decisions of `network` hold for the modern networks; with one about
+    `embedding`, or with `n_copies`, there are no linear members. docs/methods/tabular.md describes
+    how the recipe was found.
 
     Networks may agree for no reason where they have seen nothing. There a Gaussian process of the
     same rows turns the probabilities towards the shares of the classes, and members disagree;
