@@ -309,11 +309,11 @@ def fit_spread(
     if not terms:
         return 1.0
     ratio, share = (np.concatenate([part.ravel() for part in arrays]) for arrays in (terms, shares))
-
-    def loss(square: float) -> float:
-        return 0.5 * (square - 1) ** 2 - float(share @ np.log1p(square * ratio))
-
     # The probability of each pair must be positive.
     largest = min(0.99 / max(-ratio.min(), 1e-9), _LARGEST_SPREAD**2)
-    found = optimize.minimize_scalar(loss, bounds=(0.0, largest), method="bounded")
+    found = optimize.minimize_scalar(
+        lambda square: 0.5 * (square - 1) ** 2 - float(share @ np.log1p(square * ratio)),
+        bounds=(0.0, largest),
+        method="bounded",
+    )
     return float(np.sqrt(found.x))

@@ -389,15 +389,12 @@ def find_roots(
     """
     # Scale the bracket to [-1, 1], so that tolerances do not depend on the units of y.
     centre, unit = 0.5 * (low + high), 0.5 * (high - low)
-
-    def scaled(
-        z: np.ndarray, level: np.ndarray, at: np.ndarray, centre: np.ndarray, unit: np.ndarray
-    ) -> np.ndarray:
-        return excess(centre + unit * z, level, at.astype(int))
-
     edge = np.ones_like(low)
     found = elementwise.find_root(
-        scaled, (-edge, edge), args=(levels, at, centre, unit), tolerances={"xatol": tolerance}
+        lambda z, level, at, centre, unit: excess(centre + unit * z, level, at.astype(int)),
+        (-edge, edge),
+        args=(levels, at, centre, unit),
+        tolerances={"xatol": tolerance},
     )
     # If rounding leaves no change of sign in the bracket, its nearer end is the root.
     ends = np.where(found.f_bracket[0] > 0, low, high)
