@@ -219,7 +219,7 @@ def _wiring(model):
     positions = {layer["config"]["name"]: i for i, layer in enumerate(layers)}
     outputs = model["config"]["output_layers"]
     # Keras writes one output as [name, 0, 0], or as a list of such lists.
-    name = outputs[0] if isinstance(outputs[0], str) else _only(outputs)[0]
+    ((name, *_),) = [outputs] if isinstance(outputs[0], str) else outputs
     return [_sources(layer, positions) for layer in layers], positions[name]
 
 
@@ -242,17 +242,12 @@ def _sources(layer, positions):
         else:
             raise NoPlan  # a constant argument
 
-    visit(_only(nodes)["args"])
-    kwargs = {key: value for key, value in nodes[0]["kwargs"].items() if value is not None}
+    (call,) = nodes
+    visit(call["args"])
+    kwargs = {key: value for key, value in call["kwargs"].items() if value is not None}
     if kwargs not in ({}, {"training": False}):
         raise NoPlan  # a keyword argument set by the model's author
     return found
-
-
-def _only(items):
-    """Return the only item, or raise ValueError."""
-    (item,) = items
-    return item
 
 
 def _read_layer(layer, shapes):
@@ -298,7 +293,8 @@ class _Activation:
 
     @classmethod
     def read(cls, config, shapes):
-        return LayerSpec(cls(check_activation(config["activation"])), [], shape=_only(shapes))
+        (shape,) = shapes
+        return LayerSpec(cls(check_activation(config["activation"])), [], shape)
 
     def __call__(self, run, weights, state, x):
         return run.namespace.activation(self.activation)(x), state
