@@ -198,11 +198,6 @@ def test_from_paper(name, epochs):
         AutoDEUQRegressor.from_paper("uci")
 
 
-def test_fit_gives_two_members_real_weight(fitted):
-    weights = np.sort(fitted.selection_.weights)
-    assert len(weights) >= 2 and weights[-1] <= 0.75 + 1e-12
-
-
 def test_calibration_is_of_out_of_fold_rows(fitted, wave):
     X, _ = wave
     plain = copy.copy(fitted).reselect(calibrate=False)
@@ -456,14 +451,6 @@ def test_leaderboard_of_a_trial_with_repeats(repeated, wave):
     _, one = repeated.member_estimators(every_trial=True)[0]
     pickled = loads(dumps(one)).leaderboard()
     assert pickled.n_weights.isna().sum() == 1  # not 0: nobody knows
-
-
-@pytest.mark.parametrize("space", slow_after(1, [SMALL, {"space": "dense"}]), ids=str)
-def test_fit_ends_at_a_deadline_with_an_ensemble(wave, space):
-    # It would train 50 trials, of hundreds of epochs each.
-    model = AutoDEUQRegressor(max_time=0.3, **space, random_state=0).fit(*wave)
-    assert len(model.catalog_) < 50
-    assert np.isfinite(model.predict(wave[0], return_std=True)).all()
 
 
 @pytest.mark.parametrize(("limit", "n_jobs"), [(None, None), (None, 2), (5.0, None)])

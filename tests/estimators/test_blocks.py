@@ -49,9 +49,8 @@ def has_far(model):
 def test_blocks_of_rows_change_no_digit(estimator, monkeypatch):
     model = fit_quickly(estimator)
     X = np.random.default_rng(1).normal(size=(N_ROWS, 3))
-    monkeypatch.setattr(
-        "skuq.training._predict._CHUNK_ENTRIES", 1
-    )  # chunks of 16 rows, which divide blocks
+    # Chunks of 16 rows, which divide blocks.
+    monkeypatch.setattr("skuq.training._predict._CHUNK_ENTRIES", 1)
     expected = predictions(model, X)
     sizes = []
     summarise = _ensemble.Fitted.summarise

@@ -1,7 +1,6 @@
 """Calibration in groups, under covariate shift and in time."""
 
 import copy
-import datetime
 import warnings
 
 import numpy as np
@@ -21,11 +20,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import LinearSVC
 from small_models import TooSure
 
-from skuq import (
-    CalibratedUncertaintyClassifier,
-    CalibratedUncertaintyRegressor,
-    HQEnsembleSelector,
-)
+from skuq import CalibratedUncertaintyClassifier, CalibratedUncertaintyRegressor, HQEnsembleSelector
 from skuq.exceptions import CalibrationWarning
 from skuq.persistence import dumps, loads
 from skuq.predictive import AdaptedDistribution, ConformalMixture
@@ -99,12 +94,10 @@ def test_calibrated_scale_of_a_group_by_hand(line):
     # Averages of a common variance and the own one, with the same weights a row.
     within = np.concatenate([z[rows] ** 2 / s for rows, s in zip(masks, sample)])
     degrees = [2 * rows.sum() / (max(np.mean(within**2), 3) - 1) for rows in masks]
-    (prior, weighted), *_ = np.linalg.lstsq(
-        np.array([[f, -1] for f in found]), [d * (s - f) for d, s, f in zip(degrees, sample, found)]
-    )
-    assert_allclose(
-        found, [(weighted + d * s) / (prior + d) for d, s in zip(degrees, sample)], rtol=1e-6
-    )
+    found, sample, degrees = map(np.array, (found, sample, degrees))
+    equations = np.column_stack([found, -np.ones(3)])
+    (prior, weighted), *_ = np.linalg.lstsq(equations, degrees * (sample - found))
+    assert_allclose(found, (weighted + degrees * sample) / (prior + degrees), rtol=1e-6)
     assert 0.5 < prior < 10 and found[0] < found[1]
     with pytest.warns(CalibrationWarning, match="1 of 2 rows are of groups without"):
         _, std = model.predict([[0.0, 5.0], [0.0, 0.0]], return_std=True)
@@ -286,11 +279,10 @@ def test_partial_calibrate_of_two_outputs(method, groups):
     assert model.predict_quantiles(X[:3], [0.1, 0.9]).shape == (3, 2, 2)
     # Outputs are independent: the joint density is the product of theirs.
     adapted = model.predict_distribution(X)
-    outputs = [
-        AdaptedDistribution(adapted.base.output(k), adapted.nominal, adapted.tracked[:, k])
-        for k in range(2)
-    ]
-    expected = sum(output.log_prob(column) for output, column in zip(outputs, Y.T))
+    expected = 0
+    for k, column in enumerate(Y.T):
+        tracked = adapted.nominal, adapted.tracked[:, k]
+        expected += AdaptedDistribution(adapted.base.output(k), *tracked).log_prob(column)
     assert_allclose(model.log_prob(X, Y), expected)
 
 
@@ -317,16 +309,12 @@ def test_partial_calibrate_refuses_and_keeps_what_was_learnt(line, n, truths, ti
     assert not hasattr(model, "drift_") and not hasattr(model, "last_time_")
 
 
-@pytest.mark.parametrize(
-    "times",
-    [
-        pd.date_range("2020", periods=4, tz="UTC"),
-        pd.period_range("2020", periods=4, freq="M"),
-        [datetime.date(2020, month, 1) for month in (1, 2, 3, 4)],
-        ["2020-01", "2020-02", "2020-03", "2020-04"],
-        pd.Series([1, 2, 3, 4], index=[7, 8, 9, 9]),
-    ],
-)
+DATES = pd.date_range("2020", periods=4, tz="UTC")
+TIMES = [DATES, pd.period_range("2020", periods=4, freq="M"), [str(date) for date in DATES]]
+TIMES += [list(DATES.date), pd.Series([1, 2, 3, 4], index=[7, 8, 9, 9])]
+
+
+@pytest.mark.parametrize("times", TIMES)
 def test_partial_calibrate_saves_times_of_all_kinds(times, line):
     X, y = two_groups(60)
     model = calibrated(line, cv="prefit").fit(X, y)
@@ -505,10 +493,8 @@ def test_recalibrate_weights_frames_and_classes():
 def test_classifier_scales_the_epistemic_part():
     X, y = load_iris(return_X_y=True)
     y = np.where(np.arange(150) % 4 == 0, (y + 1) % 3, y)  # or the members would be too unsure
-    pool = [
-        (f"of {k}", make_pipeline(FunctionTransformer(lambda X, k=k: X[:, [k]]), GaussianNB()))
-        for k in range(4)
-    ]
+    columns = [FunctionTransformer(lambda X, k=k: X[:, [k]]) for k in range(4)]
+    pool = [(f"of {k}", make_pipeline(columns[k], GaussianNB())) for k in range(4)]
     every = {"filters": (), "choose": lambda teams: teams.index[-1]}
     fitted = HQEnsembleSelector(pool, **every).fit(X, y)
     plain = classifier(fitted, cv="prefit").fit(X, y)

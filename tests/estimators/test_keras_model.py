@@ -215,10 +215,8 @@ def test_to_keras_of_gaussian_mixtures(n_members, n_outputs):
     # Keras takes a column of three offsets for a bias where another axis has three entries.
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 2)), rng.normal(size=(60, n_outputs))
-    model = DeepEnsembleRegressor(
-        n_members, loss="gaussian-mixture", network=MLP((5,)), epochs=3, random_state=0
-    ).fit(X, y)
-    assert_same(model, X)
+    settings = {"loss": "gaussian-mixture", "network": MLP((5,)), "epochs": 3, "random_state": 0}
+    assert_same(DeepEnsembleRegressor(n_members, **settings).fit(X, y), X)
 
 
 def test_to_keras_takes_networks_with_outputs_in_a_list():

@@ -40,21 +40,6 @@ def fitted(iris, tiny_space):
     return tiny(tiny_space, 10).fit(X, y, shift_validation=severities)
 
 
-def test_predictions_average_the_members(iris, fitted):
-    X, y = iris
-    assert fitted.classes_.tolist() == ["setosa", "versicolor", "virginica"]
-    proba, std = fitted.predict_proba(X, return_std=True)
-    assert proba.shape == std.shape == (150, 3)
-    alone = [estimator.predict_proba(X) for _, estimator in fitted.member_estimators()]
-    assert len(alone) == len(fitted.selection_) == 3
-    assert_allclose(proba, np.mean(alone, axis=0), atol=1e-12)
-    pool = fitted.member_estimators(every_trial=True)
-    assert [name for name, _ in pool] == [f"trial{k}" for k in range(10)]
-    assert fitted.predict(X).dtype == y.dtype and fitted.score(X, y) > 0.8
-    assert fitted.predict_uncertainty(X).epistemic.max() > 0
-    assert_allclose(-fitted.log_prob(X, y).mean(), log_loss(y, proba))
-
-
 def test_fit_trains_networks_of_one_architecture_together(tiny_space, iris, monkeypatch):
     """Networks that train together equal those that train alone."""
     X, y = iris

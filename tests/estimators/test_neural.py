@@ -365,13 +365,6 @@ def test_fit_refuses(estimator, settings, message, table, classes):
         clone(estimator).set_params(**settings).fit(*data)
 
 
-def test_set_params_reaches_into_settings(table, plan):
-    model = DeepEnsembleRegressor(2)
-    model.set_params(network__hidden_units=4, training__schedule="cosine")
-    (job,), _ = plan(model, *table)
-    assert '"units": 4' in job.network and job.recipe.schedule == "cosine"
-
-
 def test_fit_shows_progress(table, capsys):
     clone(REGRESSORS[0]).set_params(verbose=1).fit(*table)
     assert "training: 30 of 30 epochs" in capsys.readouterr().err

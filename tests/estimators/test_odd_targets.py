@@ -33,12 +33,9 @@ OPERATOR = {
     "random_state": 0,
 }
 NETWORK = {"network": MLP(4), "epochs": 3, "random_state": 0}
+LOSSES = ("nll", "mse", "quantiles", "student-t", "gaussian-mixture")
 ENSEMBLES = [
-    DeepEnsembleRegressor(2, **NETWORK),
-    DeepEnsembleRegressor(2, loss="mse", **NETWORK),
-    DeepEnsembleRegressor(2, loss="quantiles", **NETWORK),
-    DeepEnsembleRegressor(2, loss="student-t", **NETWORK),
-    DeepEnsembleRegressor(2, loss="gaussian-mixture", **NETWORK),
+    *(DeepEnsembleRegressor(2, loss=loss, **NETWORK) for loss in LOSSES),
     DeepEnsembleRegressor(2, target_transform="yeo-johnson", **NETWORK),
     MCDropoutRegressor(5, **NETWORK),
     HyperDeepEnsembleRegressor(2, n_trials=2, **NETWORK),
@@ -64,13 +61,9 @@ def test_fit_to_a_constant_predicts_it(model):
     assert np.isfinite(gaussian_nll_loss(y, *model.predict(X, return_std=True)))
 
 
+READOUT, BOX = NOMUReadout(l_min=0.01, l_max=2.0, c=1.0), ArtificialInputs(box=[(-1, 1)] * 2)
 UNSURE = [
-    NOMURegressor(
-        NOMUNetwork(8),
-        readout=NOMUReadout(l_min=0.01, l_max=2.0, c=1.0),
-        artificial=ArtificialInputs(box=[(-1, 1)] * 2),
-        epochs=10,
-    ),
+    NOMURegressor(NOMUNetwork(8), readout=READOUT, artificial=BOX, epochs=10),
     NEONRegressor(**OPERATOR),
     OperatorEnsembleRegressor(2, **OPERATOR),
 ]

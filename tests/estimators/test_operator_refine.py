@@ -23,14 +23,8 @@ def rms_at_data(model, u):
 
 
 def ensemble(**changes):
-    settings = {"query_points": WAVE_SETTINGS["query_points"], "noise_std": 0.0, "random_state": 0}
-    small = {
-        "network__encoder_units": (16,),
-        "network__latent": 16,
-        "network__decoder_units": (16, 16),
-        "training__steps": 300,
-    }
-    return build(OperatorEnsembleRegressor, 2, **{**settings, **small, **changes})
+    settings = {**WAVE_SETTINGS, "noise_std": 0.0, "training__steps": 300}
+    return build(OperatorEnsembleRegressor, 2, **{**settings, **changes})
 
 
 @pytest.fixture(scope="module")

@@ -160,8 +160,7 @@ class Recorder(RegressorMixin, BaseEstimator):
     """Keep the arguments of `fit`."""
 
     def fit(self, X, y, X_val=None, y_val=None, validation_data=None, shift_validation=None):
-        names = ("X_val", "y_val", "validation_data", "shift_validation")
-        given = dict(zip(names, (X_val, y_val, validation_data, shift_validation)))
+        given = {name: value for name, value in locals().items() if name not in ("self", "X", "y")}
         self.given_ = {name: value for name, value in given.items() if value is not None}
         return self
 
@@ -175,10 +174,7 @@ def test_pipeline_transforms_validation_rows(rows):
         ({"validation_data": (V, v)}, {"validation_data": (scaled, v)}),
         ({"validation_data": [V, v, v]}, {"validation_data": (scaled, v, v)}),
         ({"shift_validation": (V, v)}, {"shift_validation": (scaled, v)}),
-        (
-            {"shift_validation": [(V, v), (V, v, v)]},
-            {"shift_validation": [(scaled, v), (scaled, v, v)]},
-        ),
+        ({"shift_validation": [(V, v)] * 2}, {"shift_validation": [(scaled, v)] * 2}),
         ({"validation_data": 3, "X_val": None}, {"validation_data": 3}),
     ):
         by_name = {f"model__{name}": value for name, value in given.items()}
@@ -225,11 +221,11 @@ class Sampled(Pipeline):
         model.fit(*sampler.fit_resample(scaler.fit_transform(X), y))
         return self
 
-    def predict(self, X):
-        return self.steps[2][1].predict(self.steps[0][1].transform(X))
-
     def predict_proba(self, X):
         return self.steps[2][1].predict_proba(self.steps[0][1].transform(X))
+
+    def predict(self, X):
+        return self.predict_proba(X).argmax(axis=1)
 
 
 def test_pipeline_with_a_sampler_is_asked_itself(rows):
@@ -261,34 +257,23 @@ def test_pipeline_stays_whole_if_a_refit_is_refused(rows):
     assert_allclose(model[0][0].mean_, (X * 100 + 500).mean(axis=0))
 
 
-class Plain:
-    """Transformer that is no BaseEstimator."""
+class Around:
+    """Transformer that is no BaseEstimator; it fits another one, if it has one as an attribute."""
+
+    def __init__(self, part=None):
+        self.part = part
 
     def fit(self, X, y=None):
-        self.mean = X.mean(axis=0)
+        self.mean = X.mean(axis=0) if self.part is None else self.part.fit(X)
         return self
 
     def transform(self, X):
-        return X - self.mean
-
-
-class Around(Plain):
-    """Transformer that fits another one, which it has as an attribute."""
-
-    def __init__(self):
-        self.part = Plain()
-
-    def fit(self, X, y=None):
-        self.part.fit(X)
-        return self
-
-    def transform(self, X):
-        return self.part.transform(X)
+        return X - self.mean if self.part is None else self.part.transform(X)
 
 
 def test_pipeline_restores_steps_of_any_class(rows):
     X, y = rows
-    for step in (Plain(), FeatureUnion([("plain", Plain())]), Around()):
+    for step in (Around(), FeatureUnion([("plain", Around())]), Around(Around())):
         model = make_pipeline(step, BayesianRidge()).fit(X, y)
         before = model.predict(X)
         with config_context(assume_finite=True), pytest.raises(ValueError, match="y contains NaN"):

@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -43,24 +44,14 @@ def joined(input_shape, n_raw, dropout=0.0):
     return keras.Model(inputs, layers.Dense(n_raw)(x))
 
 
-def joined_and_dropped(input_shape, n_raw):
-    return joined(input_shape, n_raw, 0.3)
-
-
-def unplanned(input_shape, n_raw):
-    layers = keras.layers
-    return sequential(input_shape, layers.Dense(6), layers.PReLU(), layers.Dense(n_raw))
-
-
 def nomu(**changes):
-    network = NOMUNetwork(10, activation="tanh")
-    readout = NOMUReadout(**NUMBERS)
-    model = NOMURegressor(network, readout=readout, epochs=40, batch_size=None, **SEED)
-    return model.set_params(**changes)
+    parts = {"network": NOMUNetwork(10, activation="tanh"), "readout": NOMUReadout(**NUMBERS)}
+    return NOMURegressor(**parts, epochs=40, batch_size=None, **SEED).set_params(**changes)
 
 
 def ensembles(space):
     """One of each kind, and networks with other layers."""
+    dropped = partial(joined, dropout=0.3)
     search = {"n_trials": 4, "n_members": 3, "epochs": 8, "space": space, **SEED}
     return {
         "deep": DeepEnsembleRegressor(3, **SMALL),
@@ -68,7 +59,7 @@ def ensembles(space):
         "joined": DeepEnsembleRegressor(2, network=joined, epochs=8, **SEED),
         "hyper": HyperDeepEnsembleRegressor(3, **SMALL),
         "dropout": MCDropoutRegressor(20, **SMALL),
-        "joined dropout": MCDropoutRegressor(20, network=joined_and_dropped, epochs=8, **SEED),
+        "joined dropout": MCDropoutRegressor(20, network=dropped, epochs=8, **SEED),
         "autodeuq": AutoDEUQRegressor(**search),
         "nes": make(NESRegressor, **search, search__vary="both"),
     }
@@ -284,6 +275,10 @@ def test_posterior_fn_of_a_pretrained_model_is_in_numpy_only(table, elsewhere, b
 
 
 def test_posterior_fn_of_networks_without_a_plan_is_in_numpy_only(table, elsewhere):
+    def unplanned(input_shape, n_raw):
+        layers = keras.layers
+        return sequential(input_shape, layers.Dense(6), layers.PReLU(), layers.Dense(n_raw))
+
     model = without_far(DeepEnsembleRegressor(2, network=unplanned, epochs=2, **SEED).fit(*table))
     posterior = model.posterior_fn()
     assert posterior.key is None and posterior.n_draws == 2
