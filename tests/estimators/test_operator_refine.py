@@ -23,8 +23,8 @@ def rms_at_data(model, u):
 
 
 def ensemble(**changes):
-    settings = {**WAVE_SETTINGS, "noise_std": 0.0, "training__steps": 300}
-    return build(OperatorEnsembleRegressor, 2, **{**settings, **changes})
+    settings = {**WAVE_SETTINGS, "learning_rate": 1e-3, "batch_size": 64, "training__steps": 300}
+    return build(OperatorEnsembleRegressor, 2, **{**settings, "noise_std": 0.0, **changes})
 
 
 @pytest.fixture(scope="module")

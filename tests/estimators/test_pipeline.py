@@ -225,7 +225,7 @@ class Sampled(Pipeline):
         return self.steps[2][1].predict_proba(self.steps[0][1].transform(X))
 
     def predict(self, X):
-        return self.predict_proba(X).argmax(axis=1)
+        return self.steps[2][1].predict(self.steps[0][1].transform(X))
 
 
 def test_pipeline_with_a_sampler_is_asked_itself(rows):
