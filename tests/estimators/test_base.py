@@ -21,25 +21,7 @@ from sklearn.utils.validation import validate_data
 from tiers import slow_after
 
 import skuq
-from skuq import (
-    AutoDEUQClassifier,
-    AutoDEUQRegressor,
-    CalibratedUncertaintyClassifier,
-    CalibratedUncertaintyRegressor,
-    DeepEnsembleClassifier,
-    DeepEnsembleRegressor,
-    HQEnsembleSelector,
-    HyperDeepEnsembleClassifier,
-    HyperDeepEnsembleRegressor,
-    MCDropoutClassifier,
-    NEONRegressor,
-    NESClassifier,
-    NESRegressor,
-    NOMURegressor,
-    OperatorEnsembleRegressor,
-    TabularEnsembleRegressor,
-    make_pipeline,
-)
+from skuq import make_pipeline
 from skuq.backend import keras
 from skuq.ensembles import GreedySelection
 from skuq.estimators import UncertaintyClassifier, UncertaintyRegressor
@@ -211,7 +193,9 @@ def test_estimator_html_repr_links_to_the_documentation_of_the_package(monkeypat
 
     def diagram(*urls):
         monkeypatch.setattr("importlib.metadata.metadata", lambda name: Metadata(*urls))
-        return tuple(map(estimator_html_repr, (DeepEnsembleRegressor(), make_pipeline(Line()))))
+        return tuple(
+            map(estimator_html_repr, (skuq.DeepEnsembleRegressor(), make_pipeline(Line())))
+        )
 
     site = "Documentation, https://docs.example/"
     html, of_pipeline = diagram("Source, https://x.example", site)
@@ -220,11 +204,15 @@ def test_estimator_html_repr_links_to_the_documentation_of_the_package(monkeypat
     assert "_generated" not in diagram()[0] + diagram("Source, https://x.example")[1]
 
 
-NETWORKS, FUNCTIONS, IMAGES = DeepEnsembleRegressor(), NEONRegressor(), NESClassifier()
-CALIBRATED = CalibratedUncertaintyRegressor(Line())
-CALIBRATED_CLASSES = CalibratedUncertaintyClassifier(LogisticRegression())
-TEAM = HQEnsembleSelector([("a", LogisticRegression()), ("b", LogisticRegression())])
-CLASSES = DeepEnsembleClassifier()
+NETWORKS, FUNCTIONS, IMAGES = (
+    skuq.DeepEnsembleRegressor(),
+    skuq.NEONRegressor(),
+    skuq.NESClassifier(),
+)
+CALIBRATED = skuq.CalibratedUncertaintyRegressor(Line())
+CALIBRATED_CLASSES = skuq.CalibratedUncertaintyClassifier(LogisticRegression())
+TEAM = skuq.HQEnsembleSelector([("a", LogisticRegression()), ("b", LogisticRegression())])
+CLASSES = skuq.DeepEnsembleClassifier()
 FIRST_MASKED = [1, 0, 0, 0]
 PICTURES = np.ones((4, 2, 2, 1))
 
@@ -258,17 +246,17 @@ REFUSALS = [
     ),
     *(
         (model, LazyFrame(), np.arange(4.0), r"X is a LazyFrame, .* Give X\.collect\(\)\.")
-        for model in (NETWORKS, OperatorEnsembleRegressor(), CALIBRATED)
+        for model in (NETWORKS, skuq.OperatorEnsembleRegressor(), CALIBRATED)
     ),
     # Networks would predict one class with probability 1, and have no doubt.
     *(
         (model, X, ["ant"] * 4, r"at least two classes\. Got 1 class: \['ant'\]")
-        for model in (CLASSES, MCDropoutClassifier(), AutoDEUQClassifier())
+        for model in (CLASSES, skuq.MCDropoutClassifier(), skuq.AutoDEUQClassifier())
     ),
     *(
         (model, np.ma.masked_less(rows, 3), np.arange(4) % 2, "X contains NaN")
         for model, rows in (
-            (DeepEnsembleRegressor(preprocess=None), X),
+            (skuq.DeepEnsembleRegressor(preprocess=None), X),
             (FUNCTIONS, X),
             (IMAGES, PICTURES),
         )
@@ -340,7 +328,7 @@ def test_fit_refuses_validation_rows_in_parts(kind, given, message):
 
 def test_fit_takes_validation_rows_in_parts(plan):
     X = np.random.default_rng(0).normal(size=(40, 2))
-    y, weight, model = (X > 0)[:, 0], np.arange(1, 11), DeepEnsembleClassifier(2)
+    y, weight, model = (X > 0)[:, 0], np.arange(1, 11), skuq.DeepEnsembleClassifier(2)
     _, tuples = plan(model, X, y, validation_data=(X[:10], y[:10], weight))
     _, parts = plan(model, X, y, X_val=X[:10], y_val=y[:10], sample_weight_val=weight)
     for name in ("x_valid", "y_valid", "weight_valid"):
@@ -367,9 +355,9 @@ def test_fit_warns_of_validation_rows_in_other_units(
     """A pipeline has transformed X, or y, and not these."""
     rng = np.random.default_rng(0)
     X, V = rng.uniform(size=(60, 3)), rng.uniform(size=(20, 3))
-    model = DeepEnsembleRegressor(1, epochs=1)
+    model = skuq.DeepEnsembleRegressor(1, epochs=1)
     if argument == "shift_validation":
-        model = NESRegressor(2, space=tiny_space, epochs=1)
+        model = skuq.NESRegressor(2, space=tiny_space, epochs=1)
     rows = {argument: (V * scale + shift, V[:, 0] + y_shift)}
     told = pytest.raises(UserWarning, match=message) if message else contextlib.nullcontext()
     with warnings.catch_warnings(), told:
@@ -387,21 +375,21 @@ LEAKY = [(ROWS, ROWS[:2]), (ROWS[:2], ROWS[2:])]
         *(
             (model, "`min_members` must be at most `n_members`. Got min_members=4 and n_members=3")
             for model in (
-                HyperDeepEnsembleRegressor(3, min_members=4),
-                HyperDeepEnsembleClassifier(3, min_members=4),
-                AutoDEUQRegressor(n_members=3, selection=GreedySelection(min_members=4)),
-                NESClassifier(n_members=3, selection=GreedySelection(min_members=4)),
+                skuq.HyperDeepEnsembleRegressor(3, min_members=4),
+                skuq.HyperDeepEnsembleClassifier(3, min_members=4),
+                skuq.AutoDEUQRegressor(n_members=3, selection=GreedySelection(min_members=4)),
+                skuq.NESClassifier(n_members=3, selection=GreedySelection(min_members=4)),
             )
         ),
         *(
             (model, "Fold 0 .*has 4 and 2 rows, of which 2 are in both")
             for model in (
-                CalibratedUncertaintyRegressor(BayesianRidge(), cv=LEAKY),
-                CalibratedUncertaintyClassifier(LogisticRegression(), cv=LEAKY),
+                skuq.CalibratedUncertaintyRegressor(BayesianRidge(), cv=LEAKY),
+                skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=LEAKY),
                 clone(TEAM).set_params(cv=LEAKY),
-                AutoDEUQRegressor(validation=LEAKY),
-                NESClassifier(validation=LEAKY),
-                NOMURegressor(validation=LEAKY),
+                skuq.AutoDEUQRegressor(validation=LEAKY),
+                skuq.NESClassifier(validation=LEAKY),
+                skuq.NOMURegressor(validation=LEAKY),
             )
         ),
     ],
@@ -414,14 +402,14 @@ def test_fit_refuses_contradictions(model, message):
 
 def test_log_prob_refuses_masked_classes():
     y = np.array([0, 1, 0, 1])
-    model = CalibratedUncertaintyClassifier(LogisticRegression(), cv=2).fit(X, y)
+    model = skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=2).fit(X, y)
     with pytest.raises(ValueError, match=r"not seen in fit: \[nan\]"):
         model.log_prob(X, np.ma.array(y, mask=[1, 0, 0, 0]))
 
 
 def test_scores_refuse_masked_truths():
     masked = np.ma.masked_greater([1.0, 2.0, 3.0, 4.0], 3)
-    model = CalibratedUncertaintyRegressor(Line(), cv=2).fit(X, [1.0, 2.0, 3.0, 4.0])
+    model = skuq.CalibratedUncertaintyRegressor(Line(), cv=2).fit(X, [1.0, 2.0, 3.0, 4.0])
     with pytest.raises(ValueError, match="y contains NaN"):
         model.log_prob(X, masked)
     with pytest.raises(ValueError, match="finite. Row 3 is nan"):
@@ -433,7 +421,7 @@ def test_scores_refuse_masked_truths():
 
 def test_fit_takes_a_column_named_mask_for_a_column():
     Y = pd.DataFrame({"_mask": [1.0, 2.0, 3.0, 5.0]})
-    model = CalibratedUncertaintyRegressor(BayesianRidge(), cv=2).fit(X, Y)
+    model = skuq.CalibratedUncertaintyRegressor(BayesianRidge(), cv=2).fit(X, Y)
     assert model.predict(X).shape == (4, 1)
 
 
@@ -451,10 +439,10 @@ def test_unpickling_registers_layers_of_a_script(monkeypatch):
     keras.saving.register_keras_serializable("skuq_tests")(Sine)
     registered = keras.saving.get_custom_objects()
     for estimator in (
-        DeepEnsembleRegressor(network=waves),
-        DeepEnsembleRegressor(network=functools.partial(waves)),
-        AutoDEUQRegressor(space=(waves, None)),
-        CalibratedUncertaintyRegressor(DeepEnsembleRegressor(network=waves)),
+        skuq.DeepEnsembleRegressor(network=waves),
+        skuq.DeepEnsembleRegressor(network=functools.partial(waves)),
+        skuq.AutoDEUQRegressor(space=(waves, None)),
+        skuq.CalibratedUncertaintyRegressor(skuq.DeepEnsembleRegressor(network=waves)),
     ):
         keras.saving.register_keras_serializable("skuq_tests")(Sine)
         sent = cloudpickle.dumps(estimator)
@@ -465,14 +453,14 @@ def test_unpickling_registers_layers_of_a_script(monkeypatch):
 
 def test_pickling_keeps_parameters():
     oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=7, seed=1)
-    loaded = pickle.loads(pickle.dumps(AutoDEUQRegressor(search=oracle)))
+    loaded = pickle.loads(pickle.dumps(skuq.AutoDEUQRegressor(search=oracle)))
     assert loaded.search.max_trials == 7 and loaded.search.seed == 1
-    model = DeepEnsembleRegressor(network=oracle)  # any parameter may be given, until `fit`
+    model = skuq.DeepEnsembleRegressor(network=oracle)  # any parameter may be given, until `fit`
     assert copy.copy(model).network is oracle
 
-    class StateOfItsOwn(DeepEnsembleRegressor):
+    class StateOfItsOwn(skuq.DeepEnsembleRegressor):
         def __reduce__(self):
-            return DeepEnsembleRegressor, (self.n_members,)
+            return skuq.DeepEnsembleRegressor, (self.n_members,)
 
     assert pickle.loads(pickle.dumps(StateOfItsOwn(3))).n_members == 3
 
@@ -489,7 +477,7 @@ def test_pickling_passes_over_layers_registered_elsewhere(monkeypatch):
     monkeypatch.setattr(sys.modules["__main__"], "network", network, raising=False)
     keras.saving.register_keras_serializable("skuq_tests")(Local)
     try:
-        loaded = pickle.loads(pickle.dumps(DeepEnsembleRegressor(network=network)))
+        loaded = pickle.loads(pickle.dumps(skuq.DeepEnsembleRegressor(network=network)))
     finally:
         del keras.saving.get_custom_objects()["skuq_tests>Local"]
     assert loaded.network is network
@@ -535,15 +523,15 @@ EVERY_KIND = [
     NETWORKS,
     FUNCTIONS,
     IMAGES,
-    CalibratedUncertaintyRegressor(BayesianRidge()),
+    skuq.CalibratedUncertaintyRegressor(BayesianRidge()),
     CALIBRATED_CLASSES,
     TEAM,
-    MCDropoutClassifier(),
-    AutoDEUQClassifier(),
-    NOMURegressor(),
-    TabularEnsembleRegressor(),
-    OperatorEnsembleRegressor(),
-    HyperDeepEnsembleRegressor(),
+    skuq.MCDropoutClassifier(),
+    skuq.AutoDEUQClassifier(),
+    skuq.NOMURegressor(),
+    skuq.TabularEnsembleRegressor(),
+    skuq.OperatorEnsembleRegressor(),
+    skuq.HyperDeepEnsembleRegressor(),
 ]
 
 
@@ -557,7 +545,7 @@ class Interrupting:
 @pytest.mark.parametrize("model", EVERY_KIND, ids=lambda model: type(model).__name__)
 def test_fit_that_fails_keeps_the_earlier_fit(model):
     model, earlier = clone(model), object()
-    rows = PICTURES if type(model) is NESClassifier else X
+    rows = PICTURES if type(model) is skuq.NESClassifier else X
     fitted_parts = {"preprocessor_", "members_", "weights_", "estimator_", "scale_", "c_"}
     for read in (
         lambda: model.predict(rows),
@@ -579,13 +567,13 @@ def test_fit_that_fails_keeps_the_earlier_fit(model):
 @pytest.mark.parametrize(
     "model",
     [
-        DeepEnsembleRegressor(2),
-        HyperDeepEnsembleRegressor(2),
-        MCDropoutClassifier(),
-        TabularEnsembleRegressor(2, network=TabularNetwork(embedding="none")),
-        NOMURegressor(),
-        NEONRegressor(),
-        OperatorEnsembleRegressor(2),
+        skuq.DeepEnsembleRegressor(2),
+        skuq.HyperDeepEnsembleRegressor(2),
+        skuq.MCDropoutClassifier(),
+        skuq.TabularEnsembleRegressor(2, network=TabularNetwork(embedding="none")),
+        skuq.NOMURegressor(),
+        skuq.NEONRegressor(),
+        skuq.OperatorEnsembleRegressor(2),
     ],
     ids=lambda model: type(model).__name__,
 )
@@ -602,12 +590,12 @@ def test_fit_trains_networks_of_other_seeds_by_another_random_state(model, plan)
     slow_after(
         3,
         [
-            DeepEnsembleRegressor(n_members=2, epochs=30),
-            MCDropoutClassifier(epochs=30),
-            NOMURegressor(epochs=60, validation=0.25),
-            DeepEnsembleClassifier(n_members=2, epochs=30),
-            HyperDeepEnsembleRegressor(n_members=2, n_trials=3, epochs=30),
-            AutoDEUQRegressor(space="dense", n_trials=3, epochs=10),
+            skuq.DeepEnsembleRegressor(n_members=2, epochs=30),
+            skuq.MCDropoutClassifier(epochs=30),
+            skuq.NOMURegressor(epochs=60, validation=0.25),
+            skuq.DeepEnsembleClassifier(n_members=2, epochs=30),
+            skuq.HyperDeepEnsembleRegressor(n_members=2, n_trials=3, epochs=30),
+            skuq.AutoDEUQRegressor(space="dense", n_trials=3, epochs=10),
         ],
     ),
     ids=lambda model: type(model).__name__,
@@ -641,7 +629,7 @@ def test_fit_warns_of_models_that_are_worse_than_a_constant(model):
 
 def test_fit_is_silent_about_constant_and_noisy_targets():
     X = np.random.default_rng(0).normal(size=(60, 2))
-    model = DeepEnsembleRegressor(n_members=2, epochs=20, random_state=0)
+    model = skuq.DeepEnsembleRegressor(n_members=2, epochs=20, random_state=0)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "The model predicts")
         model.fit(X, np.ones(60))

@@ -9,16 +9,7 @@ import pytest
 from sklearn.exceptions import NotFittedError
 from tiers import slow_after
 
-from skuq import (
-    AutoDEUQClassifier,
-    AutoDEUQRegressor,
-    DeepEnsembleRegressor,
-    HyperDeepEnsembleRegressor,
-    MCDropoutRegressor,
-    NESClassifier,
-    TabularEnsembleClassifier,
-    TabularEnsembleRegressor,
-)
+import skuq
 from skuq.backend import keras
 from skuq.networks import MLP, TabularNetwork
 
@@ -68,7 +59,7 @@ def assert_same(model, X, inputs=None):
 def test_to_keras_of_every_head(rows, loss, n_outputs):
     X, y = rows
     y = y if n_outputs == 1 else np.c_[y, X[:, 1]]
-    assert_same(DeepEnsembleRegressor(**TINY, loss=loss).fit(X, y), X)
+    assert_same(skuq.DeepEnsembleRegressor(**TINY, loss=loss).fit(X, y), X)
 
 
 @pytest.mark.slow
@@ -77,8 +68,8 @@ def test_to_keras_of_every_head(rows, loss, n_outputs):
     slow_after(
         2,
         [
-            *((TabularEnsembleRegressor, 3), (TabularEnsembleClassifier, 1)),
-            *((TabularEnsembleRegressor, 1), (TabularEnsembleClassifier, 3)),
+            *((skuq.TabularEnsembleRegressor, 3), (skuq.TabularEnsembleClassifier, 1)),
+            *((skuq.TabularEnsembleRegressor, 1), (skuq.TabularEnsembleClassifier, 3)),
         ],
     ),
 )
@@ -87,7 +78,7 @@ def test_to_keras_of_networks_for_tables_takes_what_the_preprocessor_gives(rows,
     towns = np.array([f"town {k % 20}" for k in range(len(X))])
     frame = pd.DataFrame(X, columns=list("abc")).assign(town=towns)  # 20 categories become codes
     frame.loc[::7, "b"] = np.nan
-    if kind is TabularEnsembleClassifier:
+    if kind is skuq.TabularEnsembleClassifier:
         y = pd.cut(y, 3, labels=["low", "middle", "high"]).astype(str)
     model = kind(**TINY, network=small(n_copies)).fit(frame, y)
     assert model.preprocessor_.code_columns_
@@ -98,18 +89,22 @@ def test_to_keras_of_networks_for_tables_takes_what_the_preprocessor_gives(rows,
 def test_to_keras_of_other_ensembles(rows, tiny_space):
     X, y = rows
     search = {"space": tiny_space, "epochs": 4, "random_state": 0, "n_members": 3}
-    assert_same(AutoDEUQRegressor(4, **search).fit(X, y), X)
-    assert_same(AutoDEUQClassifier(4, **search).fit(X, y > 1e4), X)
-    assert_same(HyperDeepEnsembleRegressor(3, n_trials=4, epochs=4, random_state=0).fit(X, y), X)
-    one = DeepEnsembleRegressor(1, epochs=4, random_state=0).fit(X, y)
+    assert_same(skuq.AutoDEUQRegressor(4, **search).fit(X, y), X)
+    assert_same(skuq.AutoDEUQClassifier(4, **search).fit(X, y > 1e4), X)
+    assert_same(
+        skuq.HyperDeepEnsembleRegressor(3, n_trials=4, epochs=4, random_state=0).fit(X, y), X
+    )
+    one = skuq.DeepEnsembleRegressor(1, epochs=4, random_state=0).fit(X, y)
     assert (assert_same(one, X).predict_on_batch(X)["epistemic"] == 0).all()
 
 
-@pytest.mark.parametrize("kind", slow_after(1, [TabularEnsembleRegressor, DeepEnsembleRegressor]))
+@pytest.mark.parametrize(
+    "kind", slow_after(1, [skuq.TabularEnsembleRegressor, skuq.DeepEnsembleRegressor])
+)
 def test_to_keras_keeps_the_digits_of_large_offsets(rows, kind):
     X, y = rows
     X, y = np.c_[X + [1e7, 1.7e9, 0], np.full(len(X), 7.0)], y + 1e8
-    copies = {"network": small(2)} if kind is TabularEnsembleRegressor else {}
+    copies = {"network": small(2)} if kind is skuq.TabularEnsembleRegressor else {}
     model = kind(**TINY, **copies).fit(X, y)
     X[:, 3] = 8.0  # a constant column says nothing
     assert_same(model, X)
@@ -129,7 +124,7 @@ def test_to_keras_of_images(tiny_space):
     rng = np.random.default_rng(0)
     X, y = rng.normal(5, 3, size=(60, 6, 5, 2)), np.arange(60) % 3
     settings = {"n_members": 2, "space": Convolution(), "epochs": 2, "random_state": 0}
-    model = NESClassifier(2, **settings).fit(X, y)
+    model = skuq.NESClassifier(2, **settings).fit(X, y)
     assert assert_same(model, X).input_shape == (None, 6, 5, 2)
     # One mean and scale a channel, over all pixels of the rows trained on.
     trained = np.setdiff1d(np.arange(60), model.catalog_.held_out.rows)
@@ -163,9 +158,9 @@ np.savez(folder + "/out.npz", served=served, loaded=loaded, tabular=tabular)
 def test_to_keras_saves_files_that_need_no_skuq(rows, tmp_path):
     """Built-in layers and operations only, but for networks for tables."""
     X, y = rows
-    model = DeepEnsembleRegressor(**TINY).fit(X, y)
+    model = skuq.DeepEnsembleRegressor(**TINY).fit(X, y)
     network = model.to_keras()
-    tabular = TabularEnsembleRegressor(**TINY, network=small(2)).fit(X, y).to_keras()
+    tabular = skuq.TabularEnsembleRegressor(**TINY, network=small(2)).fit(X, y).to_keras()
     network.save(tmp_path / "model.keras")
     network.export(tmp_path / "exported", verbose=False)
     tabular.save(tmp_path / "tabular.keras")
@@ -180,7 +175,7 @@ def test_to_keras_saves_files_that_need_no_skuq(rows, tmp_path):
 
 def test_to_keras_makes_a_copy(rows):
     X, y = rows
-    model = DeepEnsembleRegressor(**TINY).fit(X, y)
+    model = skuq.DeepEnsembleRegressor(**TINY).fit(X, y)
     before = model.predict(X)
     network = model.to_keras()
     assert not network.trainable_variables
@@ -192,9 +187,9 @@ def test_to_keras_makes_a_copy(rows):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (MCDropoutRegressor(epochs=2), "MC dropout"),
-        (DeepEnsembleRegressor(2, epochs=2, loss="quantiles"), "quantiles"),
-        (DeepEnsembleRegressor(2, epochs=2, target_transform="yeo-johnson"), "yeo-johnson"),
+        (skuq.MCDropoutRegressor(epochs=2), "MC dropout"),
+        (skuq.DeepEnsembleRegressor(2, epochs=2, loss="quantiles"), "quantiles"),
+        (skuq.DeepEnsembleRegressor(2, epochs=2, target_transform="yeo-johnson"), "yeo-johnson"),
     ],
     ids=["mc-dropout", "quantiles", "target"],
 )
@@ -202,7 +197,7 @@ def test_to_keras_refuses(rows, model, message):
     with pytest.raises(NotFittedError):
         model.to_keras()
     model.fit(*rows)
-    if isinstance(model, DeepEnsembleRegressor):  # what was fitted counts
+    if isinstance(model, skuq.DeepEnsembleRegressor):  # what was fitted counts
         model.set_params(loss="nll", target_transform="standard")
     with pytest.raises(ValueError, match=f"to_keras.*{message}.*skuq.save"):
         model.to_keras()
@@ -216,7 +211,7 @@ def test_to_keras_of_gaussian_mixtures(n_members, n_outputs):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 2)), rng.normal(size=(60, n_outputs))
     settings = {"loss": "gaussian-mixture", "network": MLP((5,)), "epochs": 3, "random_state": 0}
-    assert_same(DeepEnsembleRegressor(n_members, **settings).fit(X, y), X)
+    assert_same(skuq.DeepEnsembleRegressor(n_members, **settings).fit(X, y), X)
 
 
 def test_to_keras_takes_networks_with_outputs_in_a_list():
@@ -225,4 +220,4 @@ def test_to_keras_takes_networks_with_outputs_in_a_list():
         return keras.Model([inputs], [keras.layers.Dense(n_outputs)(inputs)])
 
     X = np.linspace(0, 1, 20)[:, None]
-    assert_same(DeepEnsembleRegressor(2, network=network, epochs=2).fit(X, X[:, 0]), X)
+    assert_same(skuq.DeepEnsembleRegressor(2, network=network, epochs=2).fit(X, X[:, 0]), X)

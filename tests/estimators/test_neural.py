@@ -10,16 +10,8 @@ from sklearn.datasets import make_classification
 from tiers import slow_after
 from training_data import programs
 
-from skuq import (
-    DeepEnsembleClassifier,
-    DeepEnsembleRegressor,
-    HyperDeepEnsembleClassifier,
-    HyperDeepEnsembleRegressor,
-    MCDropoutClassifier,
-    MCDropoutRegressor,
-    TabularEnsembleClassifier,
-    training,
-)
+import skuq
+from skuq import training
 from skuq.backend import keras
 from skuq.metrics import gaussian_nll_loss
 from skuq.networks import MLP, GaussianHead
@@ -33,12 +25,12 @@ layers = keras.layers
 NETWORK = {"network": MLP((16,)), "epochs": 30, "random_state": 0}
 HYPER = {"n_members": 2, "n_trials": 4, "dropout_range": (0.01, 0.2), **NETWORK}
 REGRESSORS = [
-    *(DeepEnsembleRegressor(3, **NETWORK), HyperDeepEnsembleRegressor(**HYPER)),
-    MCDropoutRegressor(20, **NETWORK),
+    *(skuq.DeepEnsembleRegressor(3, **NETWORK), skuq.HyperDeepEnsembleRegressor(**HYPER)),
+    skuq.MCDropoutRegressor(20, **NETWORK),
 ]
 CLASSIFIERS = [
-    *(DeepEnsembleClassifier(3, **NETWORK), HyperDeepEnsembleClassifier(**HYPER)),
-    MCDropoutClassifier(20, **NETWORK),
+    *(skuq.DeepEnsembleClassifier(3, **NETWORK), skuq.HyperDeepEnsembleClassifier(**HYPER)),
+    skuq.MCDropoutClassifier(20, **NETWORK),
 ]
 
 
@@ -189,7 +181,7 @@ def test_fit_always_trains_rare_classes(classes, plan):
         assert all(0 in rows for rows, _ in job.splits)
 
 
-@pytest.mark.parametrize("estimator", [*CLASSIFIERS, TabularEnsembleClassifier(3)], ids=name)
+@pytest.mark.parametrize("estimator", [*CLASSIFIERS, skuq.TabularEnsembleClassifier(3)], ids=name)
 def test_fit_multiplies_weights_of_classes_and_rows(estimator, classes, plan):
     X, y = classes
     kept = (y != "cat") | (np.arange(150) % 8 == 0)  # a rare class
@@ -424,7 +416,7 @@ def test_fit_draws_frozen_layers_of_members(seed):
         return keras.Sequential([keras.Input(input_shape), dense, layers.Dense(n_outputs)])
 
     def kernels(random_state):
-        model = DeepEnsembleRegressor(2, network=network, epochs=1, random_state=random_state)
+        model = skuq.DeepEnsembleRegressor(2, network=network, epochs=1, random_state=random_state)
         return [member.state[0] for member in model.fit(X, X[:, 0]).members_]
 
     X = np.linspace(0, 1, 20)[:, None]
@@ -455,7 +447,7 @@ def test_fit_takes_variables_without_numbers():
         return keras.Model(inputs, layers.Dense(n_outputs)(hidden))
 
     X = np.linspace(0, 1, 20)[:, None]
-    model = DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])
+    model = skuq.DeepEnsembleRegressor(2, network=network, epochs=1).fit(X, X[:, 0])
     assert np.isfinite(model.predict(X)).all()
 
 
@@ -467,7 +459,7 @@ def test_predict_combines_one_number_with_many_as_keras_does(layer):
         return keras.Model(inputs, layers.Dense(n_outputs)(total))
 
     X = np.linspace(0, 1, 20)[:, None]
-    model = DeepEnsembleRegressor(2, network=network, epochs=2, batch_size=8, random_state=0)
+    model = skuq.DeepEnsembleRegressor(2, network=network, epochs=2, batch_size=8, random_state=0)
     model.fit(X, X[:, 0])
     for n in (7, 8):  # rows as many as units, too
         served = keras.ops.convert_to_numpy(model.to_keras()(X[:n])["mean"])
@@ -485,6 +477,6 @@ def test_fit_does_not_train_frozen_attention(is_frozen_at_first):
         return keras.Model(inputs, layers.Dense(n_outputs)(layers.Flatten()(hidden)))
 
     X = np.random.default_rng(0).normal(size=(40, 6))
-    model = DeepEnsembleRegressor(2, network=network, epochs=2, random_state=0).fit(X, X[:, 0])
+    model = skuq.DeepEnsembleRegressor(2, network=network, epochs=2, random_state=0).fit(X, X[:, 0])
     assert [len(member.weights) for member in model.members_] == [6 * 2 + 2] * 2  # of the last
     assert_array_equal(loads(dumps(model)).predict(X), model.predict(X))

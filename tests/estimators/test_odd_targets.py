@@ -11,17 +11,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 from tiers import slow_after
 
-from skuq import (
-    AutoDEUQRegressor,
-    DeepEnsembleRegressor,
-    HyperDeepEnsembleRegressor,
-    MCDropoutRegressor,
-    NEONRegressor,
-    NESRegressor,
-    NOMURegressor,
-    OperatorEnsembleRegressor,
-    TabularEnsembleRegressor,
-)
+import skuq
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import gaussian_nll_loss
 from skuq.networks import MLP, ArtificialInputs, NOMUNetwork, NOMUReadout, OperatorNetwork
@@ -35,16 +25,16 @@ OPERATOR = {
 NETWORK = {"network": MLP(4), "epochs": 3, "random_state": 0}
 LOSSES = ("nll", "mse", "quantiles", "student-t", "gaussian-mixture")
 ENSEMBLES = [
-    *(DeepEnsembleRegressor(2, loss=loss, **NETWORK) for loss in LOSSES),
-    DeepEnsembleRegressor(2, target_transform="yeo-johnson", **NETWORK),
-    MCDropoutRegressor(5, **NETWORK),
-    HyperDeepEnsembleRegressor(2, n_trials=2, **NETWORK),
-    NESRegressor(n_trials=3, n_members=2, epochs=3, space="width-depth", random_state=0),
-    AutoDEUQRegressor(n_trials=3, n_members=2, random_state=0),
-    NOMURegressor(NOMUNetwork(8), epochs=10, random_state=0),
-    NEONRegressor(**OPERATOR),
-    NEONRegressor(prior="epinet", noise_std=0.0, **OPERATOR),
-    OperatorEnsembleRegressor(2, **OPERATOR),
+    *(skuq.DeepEnsembleRegressor(2, loss=loss, **NETWORK) for loss in LOSSES),
+    skuq.DeepEnsembleRegressor(2, target_transform="yeo-johnson", **NETWORK),
+    skuq.MCDropoutRegressor(5, **NETWORK),
+    skuq.HyperDeepEnsembleRegressor(2, n_trials=2, **NETWORK),
+    skuq.NESRegressor(n_trials=3, n_members=2, epochs=3, space="width-depth", random_state=0),
+    skuq.AutoDEUQRegressor(n_trials=3, n_members=2, random_state=0),
+    skuq.NOMURegressor(NOMUNetwork(8), epochs=10, random_state=0),
+    skuq.NEONRegressor(**OPERATOR),
+    skuq.NEONRegressor(prior="epinet", noise_std=0.0, **OPERATOR),
+    skuq.OperatorEnsembleRegressor(2, **OPERATOR),
 ]
 
 
@@ -63,9 +53,9 @@ def test_fit_to_a_constant_predicts_it(model):
 
 READOUT, BOX = NOMUReadout(l_min=0.01, l_max=2.0, c=1.0), ArtificialInputs(box=[(-1, 1)] * 2)
 UNSURE = [
-    NOMURegressor(NOMUNetwork(8), readout=READOUT, artificial=BOX, epochs=10),
-    NEONRegressor(**OPERATOR),
-    OperatorEnsembleRegressor(2, **OPERATOR),
+    skuq.NOMURegressor(NOMUNetwork(8), readout=READOUT, artificial=BOX, epochs=10),
+    skuq.NEONRegressor(**OPERATOR),
+    skuq.OperatorEnsembleRegressor(2, **OPERATOR),
 ]
 
 
@@ -88,7 +78,7 @@ def test_fit_to_a_constant_component_does_not_spoil_the_others():
     network = OperatorNetwork(encoder_units=(16,), latent=16, decoder_units=(4,))
     settings = {"network": network, "training": Training(steps=600), "noise_std": 0.0}
     settings["random_state"] = 0
-    model = OperatorEnsembleRegressor(2, learning_rate=0.01, **settings).fit(X, Y)
+    model = skuq.OperatorEnsembleRegressor(2, learning_rate=0.01, **settings).fit(X, Y)
     mean, std = model.predict(X, return_std=True)
     assert_allclose(mean[:, 0], 5, rtol=1e-5)
     assert (std[:, 0] < 1e-4).all()
@@ -111,7 +101,7 @@ def test_function_targets_do_not_see_the_scale_of_constants():
 def test_fit_learns_the_scale_in_a_warm_start_after_a_constant():
     X = np.random.default_rng(0).normal(size=(20, 2))
     settings = {**OPERATOR, "training": Training(steps=400), "noise_std": 0.0, "warm_start": True}
-    model = OperatorEnsembleRegressor(2, **settings).fit(X, np.full(20, 7.0))
+    model = skuq.OperatorEnsembleRegressor(2, **settings).fit(X, np.full(20, 7.0))
     model.fit(X, X[:, 0])
     assert np.abs(model.predict(X) - X[:, 0]).mean() < 0.3
 
@@ -120,14 +110,14 @@ def test_fit_to_a_constant_with_a_given_model_that_varies_is_uncertain():
     X = np.random.default_rng(0).normal(size=(20, 2))
     given = LinearRegression().fit(X, X[:, 0])
     settings = {"pretrained": given, "prior": "epinet", "noise_std": 0.0}
-    model = NEONRegressor(**settings, training=Training(steps=5)).fit(X, np.zeros(20))
+    model = skuq.NEONRegressor(**settings, training=Training(steps=5)).fit(X, np.zeros(20))
     assert model.predict(X, return_std=True)[1].min() > 1e-4
 
 
 IN_ANY_UNIT = [
-    DeepEnsembleRegressor(2, target_transform="yeo-johnson", **NETWORK),
-    DeepEnsembleRegressor(2, target_transform="quantile", **NETWORK),
-    TabularEnsembleRegressor(2, epochs=3, random_state=0),
+    skuq.DeepEnsembleRegressor(2, target_transform="yeo-johnson", **NETWORK),
+    skuq.DeepEnsembleRegressor(2, target_transform="quantile", **NETWORK),
+    skuq.TabularEnsembleRegressor(2, epochs=3, random_state=0),
     *(model for model in ENSEMBLES if model.get_params().get("target_transform") != "yeo-johnson"),
 ]
 

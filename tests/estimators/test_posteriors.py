@@ -16,14 +16,7 @@ from sklearn.linear_model import LinearRegression
 from small_models import make
 from tiers import slow_after
 
-from skuq import (
-    AutoDEUQRegressor,
-    DeepEnsembleRegressor,
-    HyperDeepEnsembleRegressor,
-    MCDropoutRegressor,
-    NESRegressor,
-    NOMURegressor,
-)
+import skuq
 from skuq.backend import BACKEND, compile_program, keras, ops
 from skuq.fitted._posterior import _count_draws
 from skuq.networks import MLP, NOMUNetwork, NOMUReadout
@@ -46,7 +39,7 @@ def joined(input_shape, n_raw, dropout=0.0):
 
 def nomu(**changes):
     parts = {"network": NOMUNetwork(10, activation="tanh"), "readout": NOMUReadout(**NUMBERS)}
-    return NOMURegressor(**parts, epochs=40, batch_size=None, **SEED).set_params(**changes)
+    return skuq.NOMURegressor(**parts, epochs=40, batch_size=None, **SEED).set_params(**changes)
 
 
 def ensembles(space):
@@ -54,14 +47,14 @@ def ensembles(space):
     dropped = partial(joined, dropout=0.3)
     search = {"n_trials": 4, "n_members": 3, "epochs": 8, "space": space, **SEED}
     return {
-        "deep": DeepEnsembleRegressor(3, **SMALL),
-        "mse": DeepEnsembleRegressor(3, loss="mse", **SMALL),
-        "joined": DeepEnsembleRegressor(2, network=joined, epochs=8, **SEED),
-        "hyper": HyperDeepEnsembleRegressor(3, **SMALL),
-        "dropout": MCDropoutRegressor(20, **SMALL),
-        "joined dropout": MCDropoutRegressor(20, network=dropped, epochs=8, **SEED),
-        "autodeuq": AutoDEUQRegressor(**search),
-        "nes": make(NESRegressor, **search, search__vary="both"),
+        "deep": skuq.DeepEnsembleRegressor(3, **SMALL),
+        "mse": skuq.DeepEnsembleRegressor(3, loss="mse", **SMALL),
+        "joined": skuq.DeepEnsembleRegressor(2, network=joined, epochs=8, **SEED),
+        "hyper": skuq.HyperDeepEnsembleRegressor(3, **SMALL),
+        "dropout": skuq.MCDropoutRegressor(20, **SMALL),
+        "joined dropout": skuq.MCDropoutRegressor(20, network=dropped, epochs=8, **SEED),
+        "autodeuq": skuq.AutoDEUQRegressor(**search),
+        "nes": make(skuq.NESRegressor, **search, search__vary="both"),
     }
 
 
@@ -279,7 +272,9 @@ def test_posterior_fn_of_networks_without_a_plan_is_in_numpy_only(table, elsewhe
         layers = keras.layers
         return sequential(input_shape, layers.Dense(6), layers.PReLU(), layers.Dense(n_raw))
 
-    model = without_far(DeepEnsembleRegressor(2, network=unplanned, epochs=2, **SEED).fit(*table))
+    model = without_far(
+        skuq.DeepEnsembleRegressor(2, network=unplanned, epochs=2, **SEED).fit(*table)
+    )
     posterior = model.posterior_fn()
     assert posterior.key is None and posterior.n_draws == 2
     assert_array_equal(posterior(elsewhere), model.predict_distribution(elsewhere).loc)

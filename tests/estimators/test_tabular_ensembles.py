@@ -13,13 +13,8 @@ from sklearn.base import clone
 from sklearn.metrics import log_loss
 from tiers import slow_after
 
-from skuq import (
-    CalibratedUncertaintyRegressor,
-    DeepEnsembleRegressor,
-    TabularEnsembleClassifier,
-    TabularEnsembleRegressor,
-    training,
-)
+import skuq
+from skuq import training
 from skuq.estimators._ensembles._kinds import class_evidence, fit_class_mixture, mix_classes
 from skuq.networks import MLP, TabularNetwork
 from skuq.persistence import dumps, loads
@@ -66,14 +61,14 @@ def pair(table):
     for n_outputs, Y in ((1, y), (2, np.column_stack([y, X[:, 2] - y / 10]))):
         for calibrate in (True, False):
             loss = {1: "gaussian-mixture", 2: "crps"}[n_outputs]
-            model = TabularEnsembleRegressor(**REGRESSOR | {"loss": loss}, calibrate=calibrate)
+            model = skuq.TabularEnsembleRegressor(**REGRESSOR | {"loss": loss}, calibrate=calibrate)
             fits[n_outputs, calibrate] = model.fit(X, Y)
     return fits
 
 
 @pytest.fixture(scope="module")
 def classifier(classes):
-    return TabularEnsembleClassifier(**CLASSIFIER).fit(*classes)
+    return skuq.TabularEnsembleClassifier(**CLASSIFIER).fit(*classes)
 
 
 def calibration(model):
@@ -207,7 +202,7 @@ def test_fit_calibrates_on_the_rows_that_members_have_not_seen(table, monkeypatc
 
     monkeypatch.setattr(f"{MODULE}.fit_out_of_bag", fit)
     weight = np.linspace(1, 3, 160)
-    model = TabularEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
+    model = skuq.TabularEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
     assert calibration(model) == (2.0, 0.5, ((1.0, 0.0, 0.9), (3.0, 0.2, 0.1)), 0.7)
     ((loc, members, unseen, rows, own_weight),) = seen
     assert_array_equal(members, model.weights_)
@@ -220,7 +215,7 @@ def test_fit_calibrates_on_the_rows_that_members_have_not_seen(table, monkeypatc
     # Of many rows there is a sample, which repeats.
     monkeypatch.setattr(f"{MODULE}._MOST_CALIBRATION_ROWS", 60)
     for _ in range(2):
-        TabularEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
+        skuq.TabularEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
     assert len(seen[1][3]) == 60
     assert_array_equal(seen[1][3], seen[2][3])
 
@@ -241,7 +236,7 @@ def test_fit_weighs_both_trainings_of_mixtures_by_stacking(table, monkeypatch):
     monkeypatch.setattr(training, "train", noted)
     monkeypatch.setattr(f"{MODULE}.stacking_weights", weigh)
     settings = REGRESSOR | {"loss": "gaussian-mixture", "calibrate": False}
-    model = TabularEnsembleRegressor(**settings).fit(X, y, np.linspace(1, 2, 160))
+    model = skuq.TabularEnsembleRegressor(**settings).fit(X, y, np.linspace(1, 2, 160))
     # One program trains both kinds.
     (job,) = given
     assert [dict(recipe.loss_settings)["crps"] for recipe in job.recipes] == [1, 1, 0, 0]
@@ -273,7 +268,7 @@ GROUPS = np.arange(160) % 20
 def test_fit_calibrates_only_where_it_can(table, settings, fit, reason):
     X, y = table
     fit = {"validation_data": (X[:40], y[:40])} if "validation_data" in fit else fit
-    model = TabularEnsembleRegressor(**{**REGRESSOR, "epochs": 2, **settings}).fit(X, y, **fit)
+    model = skuq.TabularEnsembleRegressor(**{**REGRESSOR, "epochs": 2, **settings}).fit(X, y, **fit)
     assert calibration(model) == (1.0, 0.0, (), 0.0)
     assert np.isfinite(model.predict(X[:5], return_std=True)).all()
     with pytest.raises(ValueError, match=f"`calibrate=True` .*{reason}"):
@@ -302,7 +297,7 @@ def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
     monkeypatch.setattr("skuq.estimators._ensembles._tabular.mix_classes", noted_parts)
     monkeypatch.setattr("skuq.ensembles._selection._DROPPED", 0)
     X, y = classes
-    model = TabularEnsembleClassifier(**{**ONE_FORM, "n_members": 10}).fit(X, y)
+    model = skuq.TabularEnsembleClassifier(**{**ONE_FORM, "n_members": 10}).fit(X, y)
     ((arrays, further),) = given
     logits, codes, weight, shares = arrays
     assert logits.shape == (2, 160, 3) and (weight > 0).all()
@@ -336,7 +331,7 @@ def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
 
 def test_fit_calibrates_the_mixture_of_classes(classes):
     X, y = classes
-    model = TabularEnsembleClassifier(**ONE_FORM, n_members=3).fit(X, y)
+    model = skuq.TabularEnsembleClassifier(**ONE_FORM, n_members=3).fit(X, y)
     targets, calibrated = model.fitted_.targets, model.predict_proba(X)
     raw = model.fitted_.raw(model.fitted_.inputs.transform(X))
     mixed = np.average(softmax(raw / targets.temperature, axis=-1), axis=0, weights=model.weights_)
@@ -352,7 +347,7 @@ def test_fit_to_few_noisy_rows_is_no_surer_than_the_classes_shares():
     rng = np.random.default_rng(0)
     X, y, X_new = rng.normal(size=(12, 4)), np.arange(12) % 2, rng.normal(size=(400, 4))
     y_new = rng.integers(2, size=400)
-    model = TabularEnsembleClassifier(**ONE_FORM, n_members=10).fit(X, y)
+    model = skuq.TabularEnsembleClassifier(**ONE_FORM, n_members=10).fit(X, y)
     assert log_loss(y_new, model.predict_proba(X_new)) < 1.1 * np.log(2)
 
 
@@ -376,14 +371,14 @@ def test_fit_trains_members_of_each_kind_in_turn(classes, monkeypatch, network, 
     X, y = classes
     network = {} if network is None else {"network": TabularNetwork(**network)}
     settings = {**TINY, **network, "epochs": 2, "n_members": len(kinds)}
-    model = TabularEnsembleClassifier(**settings).fit(X, y)
+    model = skuq.TabularEnsembleClassifier(**settings).fit(X, y)
     assert kinds_of(model).tolist() == kinds
     assert_allclose(model.predict_proba(X).sum(axis=1), 1)
 
 
 def test_fit_gives_members_of_all_kinds_the_same_splits(classes, plan):
     """Also where kinds have different numbers of members."""
-    jobs, _ = plan(TabularEnsembleClassifier(**ONE_FORM, n_members=3), *classes)
+    jobs, _ = plan(skuq.TabularEnsembleClassifier(**ONE_FORM, n_members=3), *classes)
     given = [job.splits for job in jobs]
     assert [len(splits) for splits in given] == [2, 1]
     for splits in given[1:]:
@@ -419,7 +414,7 @@ def test_fit_leaves_out_members_that_diverge(classes, monkeypatch, n_lost, weigh
     monkeypatch.setattr(f"{MODULE}.fit_class_mixture", weigh)
     monkeypatch.setattr("skuq.ensembles._selection._DROPPED", 0)
     with pytest.warns(UserWarning, match=f"{n_lost} of 6 networks diverged"):
-        model = TabularEnsembleClassifier(**{**CLASSIFIER, "epochs": 2}).fit(*classes)
+        model = skuq.TabularEnsembleClassifier(**{**CLASSIFIER, "epochs": 2}).fit(*classes)
     expected = [True, True, False, True, True]
     embedded = ["Embedding" in member.network for member in model.members_]
     assert embedded == [kept for kept in expected if kept or n_lost == 1]
@@ -428,7 +423,7 @@ def test_fit_leaves_out_members_that_diverge(classes, monkeypatch, n_lost, weigh
 
 @pytest.mark.parametrize(("validation", "n"), [("auto", 10), (0.3, 48)])
 def test_fit_validates_on_some_rows_of_large_tables(table, monkeypatch, plan, validation, n):
-    model = TabularEnsembleRegressor(**{**REGRESSOR, "n_members": 1, "validation": validation})
+    model = skuq.TabularEnsembleRegressor(**{**REGRESSOR, "n_members": 1, "validation": validation})
     ((_, valid),) = plan(model, *table)[0][0].splits
     assert len(valid) == (16 if validation == "auto" else 48)
     monkeypatch.setattr(f"{MODULE}._MOST_VALIDATION_ROWS", 10)  # instead of 10,000
@@ -444,7 +439,7 @@ def test_wide_tables_of_low_rank_start_from_ridge_regression():
     X = np.column_stack([X, np.arange(90) % 12]).astype(object)
     X[:, -1] = [f"site {site:.0f}" for site in X[:, -1]]  # codes, which have no linear part
     settings = {"n_members": 1, "epochs": 1, "learning_rate": 1e-9, "validation": None}
-    model = TabularEnsembleRegressor(**{**ONE_FORM, "loss": "crps", **settings})
+    model = skuq.TabularEnsembleRegressor(**{**ONE_FORM, "loss": "crps", **settings})
     assert model.fit(X[:40], y[:40]).score(X[40:], y[40:]) > 0.99
     assert loads(dumps(model)).score(X[40:], y[40:]) > 0.99
     # Among independent columns it finds those that count by itself.
@@ -453,7 +448,7 @@ def test_wide_tables_of_low_rank_start_from_ridge_regression():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [DeepEnsembleRegressor, TabularEnsembleClassifier])
+@pytest.mark.parametrize("kind", [skuq.DeepEnsembleRegressor, skuq.TabularEnsembleClassifier])
 def test_fit_ends_after_its_limit_of_time(table, kind):
     X, y = table[0], table[1] > 100
     model = kind(2, epochs=10**6, max_time=1e-3, random_state=0).fit(X, y)
@@ -499,7 +494,7 @@ def frame():
 )
 def test_fit_with_every_loss_gives_the_whole_prediction(frame, loss, record):
     X, y = frame
-    model = TabularEnsembleRegressor(**TWO, loss=loss).fit(X, y)
+    model = skuq.TabularEnsembleRegressor(**TWO, loss=loss).fit(X, y)
     distribution = model.predict_distribution(X[:9])
     assert type(distribution) is record
     quantiles = model.predict_quantiles(X[:9], [0.1, 0.5, 0.9])
@@ -514,23 +509,23 @@ def test_fit_with_every_loss_gives_the_whole_prediction(frame, loss, record):
 @pytest.mark.slow
 def test_fit_makes_copies_members(frame):
     X, y = frame
-    model = TabularEnsembleRegressor(**COPIES, calibrate=False).fit(X, y)
+    model = skuq.TabularEnsembleRegressor(**COPIES, calibrate=False).fit(X, y)
     distribution = model.predict_distribution(X)
     assert distribution.loc.shape == (6, len(X))
     assert len(np.unique(distribution.loc[:, 0])) == 6
     alone = model.member_estimators()[1][1].predict_distribution(X)
     assert_array_equal(alone.loc, distribution.loc[3:])
-    calibrated = TabularEnsembleRegressor(**COPIES).fit(X, y)
+    calibrated = skuq.TabularEnsembleRegressor(**COPIES).fit(X, y)
     assert calibrated.fitted_.targets.calibration is not None
     assert_allclose(calibrated.predict(X), model.predict(X), rtol=1e-9)
     classes = {name: value for name, value in COPIES.items() if name != "loss"}
-    classifier = TabularEnsembleClassifier(**classes).fit(X, y > 0)
+    classifier = skuq.TabularEnsembleClassifier(**classes).fit(X, y > 0)
     assert_allclose(classifier.predict_proba(X).sum(axis=1), 1)
 
 
 def test_fit_learns_more_than_the_mean(frame):
     X, y = frame
-    model = TabularEnsembleRegressor(**{**ONE_KIND, "epochs": 128}).fit(X[:120], y[:120])
+    model = skuq.TabularEnsembleRegressor(**{**ONE_KIND, "epochs": 128}).fit(X[:120], y[:120])
     # Inputs are scaled robustly, smoothly bounded by 3.
     inputs, far = model.fitted_.inputs, X[:2].assign(size=[1e9, -1e9])
     assert_allclose(inputs.transform(inputs.encode(far))[:, 0], [3, -3])
@@ -540,22 +535,22 @@ def test_fit_learns_more_than_the_mean(frame):
 
 def test_fit_embeds_columns_of_codes(frame):
     X, y = frame
-    model = TabularEnsembleRegressor(**ONE_KIND).fit(X, y)
+    model = skuq.TabularEnsembleRegressor(**ONE_KIND).fit(X, y)
     assert len(model.preprocessor_.code_columns_) == 1
     assert '"CategoryEmbedding"' in model.members_[0].network
     unseen = X[:3].assign(town="elsewhere")
     assert np.isfinite(model.predict(unseen)).all()
-    plain = DeepEnsembleRegressor(1, network=MLP(4), epochs=1, random_state=0).fit(X, y)
+    plain = skuq.DeepEnsembleRegressor(1, network=MLP(4), epochs=1, random_state=0).fit(X, y)
     assert not plain.preprocessor_.code_columns_
 
 
 def test_fit_takes_the_recipe_of_the_network(frame, plan):
     X, y = frame
     for model, targets, rate, drops in (
-        (TabularEnsembleRegressor(**ONE_KIND), y, 0.1, False),
-        (TabularEnsembleRegressor(**ONE_KIND, learning_rate=0.02), y, 0.02, False),
-        (DeepEnsembleRegressor(1, network=MLP(4)), y, 0.01, False),
-        (TabularEnsembleClassifier(**TWO), y > 0, 0.1, True),
+        (skuq.TabularEnsembleRegressor(**ONE_KIND), y, 0.1, False),
+        (skuq.TabularEnsembleRegressor(**ONE_KIND, learning_rate=0.02), y, 0.02, False),
+        (skuq.DeepEnsembleRegressor(1, network=MLP(4)), y, 0.01, False),
+        (skuq.TabularEnsembleClassifier(**TWO), y > 0, 0.1, True),
     ):
         for job in plan(model, X, targets)[0]:
             assert {recipe.learning_rate for recipe in job.recipes} == {rate}
@@ -580,7 +575,7 @@ def test_fit_takes_the_recipe_of_the_network(frame, plan):
     ],
 )
 def test_fit_refuses(frame, settings, message):
-    model = clone(TabularEnsembleRegressor(**TWO))  # not to change its network for others
+    model = clone(skuq.TabularEnsembleRegressor(**TWO))  # not to change its network for others
     with pytest.raises(ValueError, match=message):
         model.set_params(**settings).fit(*frame)
 
@@ -588,11 +583,11 @@ def test_fit_refuses(frame, settings, message):
 @pytest.mark.parametrize("loss", slow_after(1, ["quantiles", "student-t", "gaussian-mixture"]))
 def test_calibrated_uncertainty_scales_every_head(frame, loss):
     X, y = frame
-    inner = TabularEnsembleRegressor(**TWO, loss=loss).fit(X[:100], y[:100])
-    model = CalibratedUncertaintyRegressor(inner, "scale", cv="prefit").fit(X[100:], y[100:])
+    inner = skuq.TabularEnsembleRegressor(**TWO, loss=loss).fit(X[:100], y[:100])
+    model = skuq.CalibratedUncertaintyRegressor(inner, "scale", cv="prefit").fit(X[100:], y[100:])
     before, after = inner.predict_distribution(X[100:]), model.predict_distribution(X[100:])
     assert after.log_prob(y[100:]).sum() >= before.log_prob(y[100:]).sum() - 1e-6
-    isotonic = CalibratedUncertaintyRegressor(inner, "isotonic", cv="prefit")
+    isotonic = skuq.CalibratedUncertaintyRegressor(inner, "isotonic", cv="prefit")
     if loss == "gaussian-mixture":
         lower, upper = isotonic.fit(X[100:], y[100:]).predict_interval(X[100:]).T
         assert (lower < upper).all()
