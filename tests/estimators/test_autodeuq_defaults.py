@@ -46,6 +46,10 @@ def test_fit_begins_with_known_recipes(fitted):
     base = {**default, **SMALL["fixed"]}
     first = [{"loss": "nll"}, {"frequency_scale": 3.0}, {"loss": "nll", "frequency_scale": 3.0}]
     assert tried[:3] == [{**base, **recipe} for recipe in first]
+    # None of the seven recipes that differ is discarded.
+    frame = fitted.catalog_.to_frame()
+    assert "discarded" in {*frame.status} and {*frame.status[:7]} == {"completed"}
+    assert (frame.share[frame.status == "discarded"] < 0.5).all()
 
 
 @pytest.mark.parametrize("strategy", slow_after(1, ["age", "init", "bo"]))
@@ -124,14 +128,6 @@ def test_fit_divides_rare_classes(wave, labels, told):
     assert all("leaves out 1 of 40 rows" in message for message in messages)
     assert bool(messages) == told
     assert_allclose(model.predict_proba(X).sum(axis=1), 1)
-
-
-def test_fit_discards_trials_but_no_recipe_to_begin_with(fitted):
-    statuses = [record.status for record in fitted.catalog_]
-    assert "discarded" in statuses
-    assert statuses[:7] == ["completed"] * 7  # with the architecture fixed seven recipes differ
-    frame = fitted.catalog_.to_frame()
-    assert (frame.share[frame.status == "discarded"] < 0.5).all()
 
 
 def test_initial_trials_are_tried_first(wave):
@@ -224,7 +220,12 @@ def test_calibration_is_not_of_single_trials_or_shifted_selections(fitted, wave)
     X, y = wave
     _, alone = fitted.member_estimators()[0]
     assert alone.calibration_ == (1.0, 0.0, ())
-    assert fitted.at_severity(0).calibration_ == fitted.calibration_
+    other = copy.copy(fitted).reselect(selection="top", n_members=2)
+    assert other.calibration_ != fitted.calibration_
+    # On other rows, the same trials may be selected with another calibration.
+    shifted = copy.copy(fitted).reselect(X, y + 1.0)
+    for model in (fitted, other, shifted):
+        assert model.at_severity(0).calibration_ == fitted.calibration_
     shifted = AutoDEUQRegressor(**FAST).fit(X, y, shift_validation=(X + 0.1, y))
     assert shifted.calibration_ == (1.0, 0.0, ())
     # On the clean rows the same trials are selected with the same weights.
@@ -232,15 +233,6 @@ def test_calibration_is_not_of_single_trials_or_shifted_selections(fitted, wave)
     assert_array_equal(clean.indices, alone.indices)
     assert_allclose(clean.weights, alone.weights)
     assert_allclose(clean.loss, alone.loss, rtol=1e-6)
-
-
-def test_at_severity_has_the_calibration_of_the_fit(fitted, wave):
-    other = copy.copy(fitted).reselect(selection="top", n_members=2)
-    assert other.calibration_ != fitted.calibration_
-    assert other.at_severity(0).calibration_ == fitted.calibration_
-    # On other rows, the same trials may be selected with another calibration.
-    other = copy.copy(fitted).reselect(wave[0], wave[1] + 1.0)
-    assert other.at_severity(0).calibration_ == fitted.calibration_
 
 
 @pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
@@ -293,6 +285,12 @@ def test_fit_joins_repeats_of_other_folds(repeated, wave):
     assert_allclose(weights.sum(), 1)
     members = np.array([network.weights for network in repeated.fitted_.members])
     assert len(np.unique(members, axis=0)) == len(members)
+    board = repeated.leaderboard()
+    n_networks = board[board.weight > 0].n_networks
+    assert (n_networks == 24).all() and n_networks.sum() == len(members)
+    assert board.n_weights.notna().all()
+    _, one = repeated.member_estimators(every_trial=True)[0]
+    assert loads(dumps(one)).leaderboard().n_weights.isna().sum() == 1  # not 0: nobody knows
 
 
 def test_fit_repeats_exactly_and_survives_copies(repeated, wave, tmp_path, monkeypatch):
@@ -441,16 +439,6 @@ def test_fit_keeps_trials_if_the_selection_fails(wave, tiny_space):
     expected = AutoDEUQRegressor(3, **settings, selection="top").fit(*wave)
     assert_array_equal(chosen.predict(wave[0]), expected.predict(wave[0]))
     assert_array_equal(chosen.at_severity(0).predict(wave[0]), expected.predict(wave[0]))
-
-
-def test_leaderboard_of_a_trial_with_repeats(repeated, wave):
-    board = repeated.leaderboard()
-    n_networks = board[board.weight > 0].n_networks
-    assert (n_networks == 24).all() and n_networks.sum() == len(repeated.fitted_.members)
-    assert board.n_weights.notna().all()
-    _, one = repeated.member_estimators(every_trial=True)[0]
-    pickled = loads(dumps(one)).leaderboard()
-    assert pickled.n_weights.isna().sum() == 1  # not 0: nobody knows
 
 
 @pytest.mark.parametrize(("limit", "n_jobs"), [(None, None), (None, 2), (5.0, None)])

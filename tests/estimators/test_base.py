@@ -86,6 +86,11 @@ def test_predict_proba_has_the_mean_and_spread_of_members(classifier):
     assert_allclose(std, spread[:, None] * [1, 1, 0], rtol=1e-14)
     assert_array_equal(classifier.predict_proba(X), proba)
     assert_array_equal(classifier.predict_proba(X[1:2]), proba[1:2])
+    parts = classifier.predict_uncertainty(X)
+    assert isinstance(parts, ClassUncertainty)
+    assert_array_equal(parts.total, parts.aleatoric + parts.epistemic)
+    # Row 1: H(3/4) by each member.
+    assert_allclose(parts.aleatoric[1], np.log(4) - 0.75 * np.log(3), rtol=1e-14)
 
 
 def test_predict_gives_the_spread_of_the_predicted_class(classifier):
@@ -110,14 +115,6 @@ def test_predict_log_proba_is_finite(classifier):
     assert_array_equal(found, log_proba[np.arange(4), [1, 0, 1, 2]])
     as_objects = np.array(["bee", "ant", "bee", "wasp"], dtype=object)
     assert_array_equal(classifier.log_prob(X, as_objects), found)
-
-
-def test_predict_uncertainty_has_the_entropies_of_members(classifier):
-    parts = classifier.predict_uncertainty(X)
-    assert isinstance(parts, ClassUncertainty)
-    assert_array_equal(parts.total, parts.aleatoric + parts.epistemic)
-    # Row 1: H(3/4) by each member.
-    assert_allclose(parts.aleatoric[1], np.log(4) - 0.75 * np.log(3), rtol=1e-14)
 
 
 def test_log_prob_names_unknown_labels(classifier):
@@ -400,14 +397,7 @@ def test_fit_refuses_contradictions(model, message):
         model.fit(X, [0, 1, 0, 1])
 
 
-def test_log_prob_refuses_masked_classes():
-    y = np.array([0, 1, 0, 1])
-    model = skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=2).fit(X, y)
-    with pytest.raises(ValueError, match=r"not seen in fit: \[nan\]"):
-        model.log_prob(X, np.ma.array(y, mask=[1, 0, 0, 0]))
-
-
-def test_scores_refuse_masked_truths():
+def test_log_prob_and_scores_refuse_masked_truths():
     masked = np.ma.masked_greater([1.0, 2.0, 3.0, 4.0], 3)
     model = skuq.CalibratedUncertaintyRegressor(Line(), cv=2).fit(X, [1.0, 2.0, 3.0, 4.0])
     with pytest.raises(ValueError, match="y contains NaN"):
@@ -417,6 +407,9 @@ def test_scores_refuse_masked_truths():
     for name in ("neg_crps", "neg_nll"):
         with pytest.raises(ValueError, match="must be finite"):
             get_scorer(name)(model, X, masked)
+    classes = clone(CALIBRATED_CLASSES).set_params(cv=2).fit(X, [0, 1, 0, 1])
+    with pytest.raises(ValueError, match=r"not seen in fit: \[nan\]"):
+        classes.log_prob(X, np.ma.array([0, 1, 0, 1], mask=FIRST_MASKED))
 
 
 def test_fit_takes_a_column_named_mask_for_a_column():
@@ -606,15 +599,12 @@ def test_fit_warns_of_models_that_are_worse_than_a_constant(model):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(120, 3))
     y = X[:, 0] + 0.1 * rng.normal(size=120)
-    if is_classifier(model):
-        y = y > rng.normal(size=120)
+    y = y > rng.normal(size=120) if is_classifier(model) else y
     model = clone(model).set_params(random_state=0)
 
     def fit(learning_rate):
-        if hasattr(model, "fixed"):
-            model.set_params(fixed={"learning_rate": learning_rate})
-        else:
-            model.set_params(learning_rate=learning_rate)
+        rate = {"learning_rate": learning_rate}
+        model.set_params(**{"fixed": rate} if hasattr(model, "fixed") else rate)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             model.fit(X, y)
@@ -622,8 +612,7 @@ def test_fit_warns_of_models_that_are_worse_than_a_constant(model):
 
     high = {"AutoDEUQRegressor": 0.1, "NOMURegressor": 300.0}.get(type(model).__name__, 10.0)
     (warning,) = fit(high)
-    assert warning.filename == __file__
-    assert "lower learning rate" in str(warning.message)
+    assert warning.filename == __file__ and "lower learning rate" in str(warning.message)
     assert not fit(0.01)
 
 
@@ -636,22 +625,17 @@ def test_fit_is_silent_about_constant_and_noisy_targets():
         model.set_params(validation=None).fit(X, np.random.default_rng(1).normal(size=60))
 
 
-def test_all_estimators_are_listed_by_name():
+def test_all_estimators_are_listed_by_name_and_kind():
     found = dict(skuq.all_estimators())
     assert list(found) == sorted(found)
-    assert found["NOMURegressor"] is skuq.NOMURegressor
-    public = {name for name in skuq.__all__ if isinstance(getattr(skuq, name), type)}
-    assert set(found) == public
+    names = {name for name in skuq.__all__ if isinstance(getattr(skuq, name), type)}
+    assert found == {name: getattr(skuq, name) for name in names}
     assert all(issubclass(cls, BaseEstimator) for cls in found.values())
-
-
-def test_estimators_are_listed_by_kind():
     regressors, classifiers = skuq.all_estimators("regressor"), skuq.all_estimators(["classifier"])
     assert len(regressors) > 8 and len(classifiers) > 5
     assert not set(regressors) & set(classifiers)
     assert all(name.endswith("Regressor") for name, _ in regressors)
     assert skuq.all_estimators("transformer") == [("HQEnsembleSelector", skuq.HQEnsembleSelector)]
-    both = skuq.all_estimators(["regressor", "classifier"])
-    assert set(both) == {*regressors, *classifiers}
+    assert {*skuq.all_estimators(["regressor", "classifier"])} == {*regressors, *classifiers}
     with pytest.raises(ValueError, match=r"`type_filter` must be among .*\['cluster'\]"):
         skuq.all_estimators("cluster")

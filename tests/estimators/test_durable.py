@@ -217,6 +217,17 @@ def test_pickle_drops_networks_of_initial_trials(search):
     assert_array_equal(again.predict(X), model.predict(X))
 
 
+def test_pickle_drops_networks_but_knows_its_folder(search):
+    X, y = table()
+    model = search(3).fit(X, y)
+    again = pickle.loads(pickle.dumps(model))
+    assert_array_equal(again.predict(X), model.predict(X))
+    with pytest.raises(ValueError, match="lost the networks"):
+        again.reselect(n_members=1)
+    whole = AutoDEUQRegressor.from_catalog(again.catalog_path_)
+    assert len(whole.reselect(n_members=1, selection__min_members=1).selection_) == 1
+
+
 def test_from_catalog_gives_clones_folders_of_their_own(search, tmp_path):
     X, y = table()
     fitted = search(2, kind=NESRegressor).fit(X, y, shift_validation=[table(20, 1), table(20, 2)])
@@ -413,17 +424,6 @@ def test_fit_continues_a_search_whose_trials_failed(search, stop_at):
         search(20).fit(X, y)
     model = search(20).fit(X, y)
     assert len(model.catalog_) == 20 and sum(r.failed for r in model.catalog_) == 10
-
-
-def test_pickle_knows_its_folder(search):
-    X, y = table()
-    model = search(3).fit(X, y)
-    again = pickle.loads(pickle.dumps(model))
-    assert_array_equal(again.predict(X), model.predict(X))
-    with pytest.raises(ValueError, match="lost the networks"):
-        again.reselect(n_members=1)
-    whole = AutoDEUQRegressor.from_catalog(again.catalog_path_)
-    assert len(whole.reselect(n_members=1, selection__min_members=1).selection_) == 1
 
 
 def test_reselect_takes_the_best_by_another_loss(search):

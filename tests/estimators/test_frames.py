@@ -195,6 +195,12 @@ def test_fit_preprocesses_with_any_transformer(ensemble, rows):
     assert ensemble.feature_names_in_.tolist() == list(X)
     ensemble.set_params(preprocess__simpleimputer__strategy="median").fit(X, y)
     assert ensemble.preprocessor_.named_transformers_["simpleimputer"].strategy == "median"
+    labels = [[str(city)] for city in X["city"]]
+    ensemble.set_params(preprocess=OneHotEncoder()).fit(labels, y)
+    assert ensemble.predict(labels[:3]).shape == (3,)
+    few = sparse.random_array((70, 4), density=0.5, rng=np.random.default_rng(0)).tocsr()
+    ensemble.set_params(preprocess=StandardScaler(with_mean=False)).fit(few, y)
+    assert np.isfinite(_predictions(ensemble, few)).all()
 
 
 class Folding(TransformerMixin, BaseEstimator):
@@ -217,15 +223,6 @@ def test_fit_lets_encoders_that_learn_from_targets_fold_the_rows(ensemble, rows)
     expected = X.astype(float).mean() + y.mean()
     assert_allclose(ensemble.fitted_.inputs.scaling.mean_, expected + 100)
     assert_allclose(ensemble.preprocessor_.transform(X).mean(axis=0), expected)
-
-
-def test_fit_gives_a_transformer_lists_and_sparse_tables(ensemble, rows):
-    labels = [[str(city)] for city in rows[0]["city"]]
-    ensemble.set_params(preprocess=OneHotEncoder()).fit(labels, rows[1])
-    assert ensemble.predict(labels[:3]).shape == (3,)
-    X = sparse.random_array((70, 4), density=0.5, rng=np.random.default_rng(0)).tocsr()
-    ensemble.set_params(preprocess=StandardScaler(with_mean=False)).fit(X, rows[1])
-    assert np.isfinite(_predictions(ensemble, X)).all()
 
 
 @pytest.mark.parametrize(

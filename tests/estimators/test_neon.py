@@ -377,9 +377,6 @@ def test_methods_name_unknown_keywords(wave, method):
     arguments = () if method == "posterior_fn" else (INPUTS,)
     with pytest.raises(TypeError, match=rf"^NEONRegressor\.{method}\(\) got .* 'points'$"):
         getattr(wave, method)(*arguments, points=[[0.5]])
-
-
-def test_predict_takes_routed_query_points():
     with config_context(enable_metadata_routing=True):
         model = NEONRegressor().set_predict_request(query_points=True)
         routed = model.get_metadata_routing().consumes("predict", ["query_points"])
@@ -397,24 +394,16 @@ def test_predict_takes_query_points_of_a_frame_with_their_columns():
         model.predict(U, query_points=points[["x", "t"]])
 
 
-def test_fit_refuses_frozen_layers_of_a_network():
-    def build(d_u, d_y, n_outputs):
+def test_fit_refuses_frozen_layers_and_sums_that_keras_takes_for_a_bias():
+    def build(d_u, d_y, n_outputs, is_first, trainable=True):
         u, y = keras.Input((d_u,)), keras.Input((d_y,))
-        frozen = layers.Dense(4, trainable=False, name="fixed")(u)
-        return keras.Model([u, y], layers.Dense(n_outputs)(layers.Concatenate()([frozen, y])))
-
-    with pytest.raises(ValueError, match="no frozen layers or variables.*of 'fixed'"):
-        fit_small(network=build)
-
-
-def test_fit_refuses_a_network_with_a_sum_that_keras_takes_for_a_bias():
-    def build(d_u, d_y, n_outputs, is_first):
-        u, y = keras.Input((d_u,)), keras.Input((d_y,))
-        hidden = layers.Dense(4)(layers.Concatenate()([u, y]))
+        hidden = layers.Dense(4, name="fixed", trainable=trainable)(layers.Concatenate()([u, y]))
         terms = [layers.Dense(1)(y), hidden]  # the first is one number for each row
         total = layers.Add(name="total")(terms if is_first else terms[::-1])
         return keras.Model([u, y], layers.Dense(n_outputs)(total))
 
     with pytest.raises(ValueError, match="'total' adds a tensor.*With 4 rows.*Swap the two"):
         fit_small(network=partial(build, is_first=False))
+    with pytest.raises(ValueError, match="no frozen layers or variables.*of 'fixed'"):
+        fit_small(network=partial(build, is_first=True, trainable=False))
     fit_small(network=partial(build, is_first=True))
