@@ -249,7 +249,7 @@ class _Programme:
             columns, parts = [before, h[units]], [-kernel[:, units].T, np.eye(units.sum())]
             if switch is not None:
                 columns, parts = [*columns, switch], [*parts, np.diag(switched)]
-            self._add_block(np.concatenate(columns), np.hstack(parts), low, high)
+            self._blocks.append((np.concatenate(columns), np.hstack(parts), low, high))
 
         # Units with most <= 0 are 0 by their upper bound.
         active, unstable = least >= 0, (least < 0) & (most > 0)
@@ -260,25 +260,22 @@ class _Programme:
             low, high = least[unstable], most[unstable]
             bound(unstable, bias[unstable], np.inf)  # h >= z
             bound(unstable, -np.inf, bias[unstable] - low, a, -low)  # h <= z - L (1 - a)
-            self._add_block(  # h <= U a
-                np.concatenate([h[unstable], a]),
-                np.hstack([np.eye(len(a)), -np.diag(high)]),
-                -np.inf,
-                0.0,
-            )
+            matrix = np.hstack([np.eye(len(a)), -np.diag(high)])  # h <= U a
+            self._blocks.append((np.concatenate([h[unstable], a]), matrix, -np.inf, 0.0))
 
     def add_ceiling(self, ceiling):
         """Add a variable that is at most the last unit and at most a number; get its position."""
         capped = self._add(1, 0.0, ceiling)  # capped - last <= 0
         last = self._position[-1]
-        self._add_block(np.array([last, capped[0]]), np.array([[-1.0, 1.0]]), -np.inf, 0.0)
+        columns = np.array([last, capped[0]])
+        self._blocks.append((columns, np.array([[-1.0, 1.0]]), -np.inf, 0.0))
         return capped[0]
 
     def add_linear(self, matrix, lower, upper):
         """Require ``lower <= matrix @ x <= upper`` of the inputs x (d,)."""
         matrix = np.asarray(matrix, dtype="float64")
-        shift = matrix @ self.low
-        self._add_block(np.arange(len(self.low)), matrix * self.scale, lower - shift, upper - shift)
+        columns, shift = np.arange(len(self.low)), matrix @ self.low
+        self._blocks.append((columns, matrix * self.scale, lower - shift, upper - shift))
 
     def exclude(self, points):
         """Forbid these points."""
@@ -287,7 +284,7 @@ class _Programme:
         bits = np.round(points - self.low)
         # At least one input is different: sum_{0} x + sum_{1} (1 - x) >= 1.
         columns = np.arange(len(self.low))
-        self._add_block(columns, 1 - 2 * bits, 1 - bits.sum(axis=1), np.inf)
+        self._blocks.append((columns, 1 - 2 * bits, 1 - bits.sum(axis=1), np.inf))
 
     def maximize(self, objective, time_limit):
         """Maximise a linear objective of the first variables; return SciPy's result."""
@@ -321,9 +318,6 @@ class _Programme:
         self._integrality.append(np.full(n, integrality))
         first, self.n_variables = self.n_variables, self.n_variables + int(n)
         return np.arange(first, self.n_variables)
-
-    def _add_block(self, columns, matrix, lower, upper):
-        self._blocks.append((columns, matrix, lower, upper))
 
 
 def _draw_candidates(bounds, is_integer, one_hot, linear, exclude):

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -67,13 +67,6 @@ def _locked(method):
             return method(self, *args, **kwargs)
 
     return wrapper
-
-
-def _sign_of(direction):
-    """Return 1 for "maximize" and -1 for "minimize"."""
-    if direction not in ("maximize", "minimize"):
-        raise ValueError(f'`direction` must be "maximize" or "minimize". Got {direction!r}.')
-    return 1 if direction == "maximize" else -1
 
 
 class BayesianOptimizer:
@@ -263,7 +256,8 @@ class BayesianOptimizer:
         self.output_constraints = OutputConstraints(output_constraints)
         self.noisy, self.reseed = noisy, reseed
         self.verbose = verbose
-        self._state = SearchState(draw_entropy(random_state), _sign_of(direction))
+        self._state = SearchState(draw_entropy(random_state))
+        self.direction = direction
         self._identity = object()  # of compiled programs, see `SignedObjective`
         self._search_settings()  # raises an error if one is wrong
         self._log = ResultLog(self.domain, objective, self.output_constraints, repeats=bool(noisy))
@@ -640,28 +634,22 @@ class BayesianOptimizer:
 
     @direction.setter
     def direction(self, value):
-        self._state.sign = _sign_of(value)
+        if value not in ("maximize", "minimize"):
+            raise ValueError(f'`direction` must be "maximize" or "minimize". Got {value!r}.')
+        self._state.sign = 1 if value == "maximize" else -1
 
-    @property
-    def x_(self):
-        return self._log.x.copy()
+    x_ = property(lambda self: self._log.x.copy())
+    values_ = property(lambda self: self._log.values.copy())
+    messages_ = property(lambda self: tuple(self._log.messages))
+    history_ = property(lambda self: tuple(self._state.history))
+    pending_ = property(lambda self: self._log.pending.copy())
+    best_x_ = property(lambda self: self._best()[0])
+    best_value_ = property(lambda self: self._best()[1])
 
     @property
     @_locked
     def y_(self):
         return self._log.y
-
-    @property
-    def values_(self):
-        return self._log.values.copy()
-
-    @property
-    def messages_(self):
-        return tuple(self._log.messages)
-
-    @property
-    def history_(self):
-        return tuple(self._state.history)
 
     @property
     def beta_(self):
@@ -672,18 +660,6 @@ class BayesianOptimizer:
     @_locked
     def output_constraints_(self):
         return dict(zip(self.output_constraints.names, self._log.known_constraints.T))
-
-    @property
-    def pending_(self):
-        return self._log.pending.copy()
-
-    @property
-    def best_x_(self):
-        return self._best()[0]
-
-    @property
-    def best_value_(self):
-        return self._best()[1]
 
     @_locked
     def _best(self):
@@ -787,9 +763,15 @@ class BayesianOptimizer:
             objective of a search that had one is missing.
         """
         settings = dict(state["settings"])
-        search_state, messages = SearchState.take_from(settings), settings.pop("messages")
+        saved = {part.name: settings.pop(part.name) for part in fields(SearchState)}
+        saved["history"] = [StepRecord(**record) for record in saved["history"]]
+        for name in ("entropy", "sign", "n_steps"):
+            check_count(name, abs(saved[name]))
+        if abs(saved["sign"]) != 1:
+            raise ValueError(f"`sign` must be 1 or -1. Got {saved['sign']}.")
+        messages = settings.pop("messages")
         self = cls(estimator, **resumed_parameters(settings, changes))
-        self._state = search_state
+        self._state = SearchState(**saved)
         if "direction" in changes:
             self.direction = changes["direction"]
         self._log.restore(state, messages)

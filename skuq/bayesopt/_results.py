@@ -10,13 +10,12 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 
-from skuq._utils._checks import check_count, fill_masked
+from skuq._utils._checks import fill_masked
 from skuq._utils._environment import generator
 from skuq._utils._messages import warn_user
 from skuq.bayesopt._domain import SMALL_DOMAIN, Domain
@@ -420,18 +419,6 @@ class SearchState:
     beta_: float | None = None
     width: float | None = None
     history: list[StepRecord] = field(default_factory=list)
-
-    @classmethod
-    def take_from(cls, settings: dict[str, Any]) -> SearchState:
-        """Make the state from its saved fields, and remove these from `settings`."""
-        entries = {part.name: settings.pop(part.name) for part in fields(cls)}
-        entries["history"] = [StepRecord(**record) for record in entries["history"]]
-        state = cls(**entries)
-        for name in ("entropy", "sign", "n_steps"):
-            check_count(name, abs(getattr(state, name)))
-        if abs(state.sign) != 1:
-            raise ValueError(f"`sign` must be 1 or -1. Got {state.sign}.")
-        return state
 
 
 @dataclass(frozen=True, eq=False)

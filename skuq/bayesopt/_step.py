@@ -144,7 +144,8 @@ class Step:
 
     def beta_of_width(self, mean_width: float) -> float:
         """Find beta such that ``2 * beta * mean(std) = mean_width`` (NOMU, appendix B.3.2)."""
-        X = self.domain.sample(self._limit_n_points(_N_WIDTHS), self._rng("width"))
+        rng = generator(self._entropy, "width")
+        X = self.domain.sample(self._limit_n_points(_N_WIDTHS), rng)
         unit, values = self.acquisition.at(1.0), self._draw(X)
         # With beta 1 the bound exceeds the mean by the deviation, by whichever measure.
         std = float(np.mean(unit(np, values, 0.0) - values.mean(axis=0)))
@@ -289,7 +290,7 @@ class Step:
             min_distance=self._min_gap / 2,  # in the box [0, 1]^D, not [-1, 1]^D
             random_state=derived_seed(self._entropy, "maximize"),
         )
-        x = self._decode(x)
+        x = self.domain.feasible.move_inside(self.domain.decode(x))  # rounding may leave the set
         for j in range(0 if self.domain.is_continuous.all() else q):
             others = np.vstack([given, np.delete(x, j, axis=0)])
             x[j] = self._climb(x[j], self.results.X[best], acquisition, others)
@@ -336,11 +337,7 @@ class Step:
                 f"{self.maximizer.time_limit:g} s: the proposal is the best point found, perhaps "
                 "not the best there is. Smaller networks help."
             )
-        return self._decode(x[None])
-
-    def _decode(self, encoded):
-        """Make points (k, d) of encoded ones (k, D), and undo what rounding does to constraints."""
-        return self.domain.feasible.move_inside(self.domain.decode(encoded))
+        return self.domain.feasible.move_inside(self.domain.decode(x[None]))
 
     def _climb(self, x, known, acquisition, given):
         """Move x (d,) to better neighbours, as rounding has moved it away from the maximum.
@@ -348,7 +345,7 @@ class Step:
         It climbs from x and from the best known points (k, d), whose neighbours may be better than
         the rounded maximum. Without an available point x is kept.
         """
-        rng, best = self._rng("climb"), (-np.inf, x)
+        rng, best = generator(self._entropy, "climb"), (-np.inf, x)
         for start in (x, *known):
             # A start that is not available may still have neighbours that are.
             point, value = start, -np.inf
@@ -386,7 +383,8 @@ class Step:
                 if self._is_available(x[[j]], others)[0]:
                     continue
             # Points near x and points of the whole domain, or all points of a small one.
-            rng, n = self._rng("candidates"), self._limit_n_points(_N_CANDIDATES)
+            rng = generator(self._entropy, "candidates")
+            n = self._limit_n_points(_N_CANDIDATES)
             candidates = (
                 self.domain.grid()
                 if self._is_small
@@ -446,6 +444,3 @@ class Step:
         """Limit a number of points to what the size of their draws allows."""
         outputs = self.posterior.n_draws * math.prod(self.posterior.output_shape)
         return max(16, min(n, _ENTRIES // outputs))
-
-    def _rng(self, purpose):
-        return generator(self._entropy, purpose)

@@ -233,9 +233,10 @@ class OutputwiseRegressor(RegressorMixin, BaseEstimator):
         X = validate_data(self, X, reset=False, dtype="float64")
         shape = (len(X), *self.output_shape_)
         if not return_std:
-            return self._stack([e.predict(X) for e in self.estimators_], shape)
-        means, stds = zip(*(e.predict(X, return_std=True) for e in self.estimators_))
-        return self._stack(means, shape), self._stack(stds, shape)
+            return np.stack([e.predict(X) for e in self.estimators_], axis=1).reshape(shape)
+        parts = zip(*(e.predict(X, return_std=True) for e in self.estimators_))
+        mean, std = (np.stack(columns, axis=1).reshape(shape) for columns in parts)
+        return mean, std
 
     def score(self, X, y, sample_weight=None):
         """Compute the coefficient of determination of the means, averaged over the outputs.
@@ -257,10 +258,6 @@ class OutputwiseRegressor(RegressorMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
-
-    @staticmethod
-    def _stack(columns, shape):
-        return np.stack(columns, axis=1).reshape(shape)
 
 
 # A draw's feasibility is a sigmoid of this width, in standard deviations of the known values of a

@@ -228,15 +228,18 @@ def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
     used = pool.weight > 0
     negatives = [np.flatnonzero(pool.wrong.any(axis=0) & used)]
     wrong_rows = [np.flatnonzero(wrong & used) for wrong in pool.wrong]
-    if rules.n_negatives is not None:
+    if (most := rules.n_negatives) is not None:
         negatives, wrong_rows = (
-            [_draw(rows, rules.n_negatives, rng) for rows in sets]
+            [
+                np.sort(rng.choice(rows, most, replace=False)) if len(rows) > most else rows
+                for rows in sets
+            ]
             for sets in (negatives, wrong_rows)
         )
-        if few := [len(rows) for rows in wrong_rows if len(rows) < rules.n_negatives]:
+        if few := [len(rows) for rows in wrong_rows if len(rows) < most]:
             warn_user(
                 f"{len(few)} of {len(wrong_rows)} models are wrong on fewer than n_negatives="
-                f"{rules.n_negatives} rows (one on {min(few)}). All of their wrong rows are used."
+                f"{most} rows (one on {min(few)}). All of their wrong rows are used."
             )
     of_pool, focal = (
         count_pairs(pool.wrong, sets, pool.weight, pool.labels) for sets in (negatives, wrong_rows)
@@ -295,11 +298,6 @@ def _score_teams(pool: Pool, rules: Rules, of_pool: PairCounts, focal: PairCount
         rounds.append(scored)
         alive = teams[~pruned] if "alpha" in rules.filters else None
     return pd.concat(rounds, ignore_index=True)
-
-
-def _draw(rows: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw n of the rows, or return all if there are not more."""
-    return np.sort(rng.choice(rows, n, replace=False)) if len(rows) > n else rows
 
 
 def _q(of_pool: PairCounts, rules: Rules, teams: np.ndarray) -> np.ndarray:

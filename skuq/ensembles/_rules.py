@@ -23,7 +23,6 @@ from skuq.ensembles._selection import (
     ensemble_of,
     fit_class_mixture,
     normal_statistics,
-    real_weight,
     select_best,
     select_forward,
     stacking_prior,
@@ -275,7 +274,7 @@ class GreedySelection(SelectionRule):
             *candidates.statistics(self.loss),
             n_members,
             min_members=self.min_members,
-            min_weight=real_weight(self.min_members),
+            min_weight=0.5 / self.min_members,  # half of an equal share among them
             sample_weight=candidates.sample_weight,
         )
 
@@ -327,6 +326,7 @@ class StackingSelection(SelectionRule):
         return Selection(indices, weights[indices], value)
 
 
+@dataclass(eq=False, repr=False)
 class AutomaticSelection(SelectionRule):
     """Stack candidates if they have not seen the rows, and otherwise select by the method's rule.
 
@@ -336,8 +336,7 @@ class AutomaticSelection(SelectionRule):
         Rule of the method, AutoDEUQ or NES.
     """
 
-    def __init__(self, rule: SelectionRule) -> None:
-        self.rule = rule
+    rule: SelectionRule
 
     def choose(self, candidates: Candidates, n_members: int) -> Selection:
         stacks = candidates.classifies and candidates.is_unseen

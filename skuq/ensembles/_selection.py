@@ -273,18 +273,13 @@ def normal_nll(error: np.ndarray, second_moment: np.ndarray) -> np.ndarray:
     return 0.5 * (np.log(2 * np.pi * variance) + error**2 / variance)
 
 
-def normal_crps(error: np.ndarray, second_moment: np.ndarray) -> np.ndarray:
-    """Compute the CRPS of y under a normal with the mixture's mean and variance."""
-    return crps_normal(error, np.sqrt(second_moment - error**2))
-
-
-def squared_error(error: np.ndarray, second_moment: np.ndarray) -> np.ndarray:
-    """Compute the squared error of the mixture's mean."""
-    return error**2
-
-
-#: Losses of the mixture's first two moments about y, by name.
-MOMENT_LOSSES = {"nll": normal_nll, "crps": normal_crps, "mse": squared_error}
+#: Losses of the mixture's first two moments about y, by name: NLL and CRPS of y under a normal with
+#: the mixture's mean and variance, and squared error of the mean.
+MOMENT_LOSSES: dict[str, Loss] = {
+    "nll": normal_nll,
+    "crps": lambda error, second: crps_normal(error, np.sqrt(second - error**2)),
+    "mse": lambda error, second: error**2,
+}
 
 
 def select_greedy(
@@ -347,14 +342,9 @@ def select_greedy(
         n_members,
         k_init=k_init,
         min_members=min_members,
-        min_weight=real_weight(min_members) if min_weight is None else min_weight,
+        min_weight=0.5 / min_members if min_weight is None else min_weight,
         sample_weight=sample_weight,
     )
-
-
-def real_weight(min_members: int) -> float:
-    """Return the default `min_weight`: half of an equal share among `min_members` members."""
-    return 0.5 / min_members
 
 
 def select_best(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations, groupby
 from math import comb
 from typing import Any
@@ -172,11 +173,6 @@ def soft_vote_accuracy(
 
     def strength(teams: np.ndarray) -> np.ndarray:
         """Compute the accuracy of the vote of each team, given as positions (n_teams, S)."""
-        won = _in_parts(won_weight, teams, max(1, proba[0].nbytes))
-        return (settled + won) / weight.sum()
-
-    def won_weight(teams: np.ndarray) -> np.ndarray:
-        """Sum the weights of the contested rows that each team gets right."""
         # Sums of the members' probabilities, (n_teams, C, n), without an axis of members.
         total = proba[teams[:, 0]]
         for member in teams.T[1:]:
@@ -187,9 +183,9 @@ def soft_vote_accuracy(
             better = total[:, k] > best
             where[better] = k
             np.maximum(best, total[:, k], out=best)
-        return (where == truth) @ share
+        return (settled + (where == truth) @ share) / weight.sum()
 
-    return strength
+    return partial(_in_parts, strength, n_bytes=max(1, proba[0].nbytes))
 
 
 def negative_loss(statistics: Statistics, loss: Loss, weight: np.ndarray) -> Strength:
@@ -201,16 +197,12 @@ def negative_loss(statistics: Statistics, loss: Loss, weight: np.ndarray) -> Str
 
     def strength(teams: np.ndarray) -> np.ndarray:
         """Compute minus the loss of each team, given as positions (n_teams, S)."""
-        return _in_parts(negative_sum, teams, statistics[0][0].nbytes) / weight.sum()
-
-    def negative_sum(teams: np.ndarray) -> np.ndarray:
-        """Compute minus the weighted sum of each team's losses."""
         with np.errstate(all="ignore"):  # a bad member gives a loss of inf or NaN
             rows = loss(*(s[teams].mean(axis=1) for s in statistics))
             rows = rows.reshape(*rows.shape[:2], -1).mean(axis=2)
-            return -(rows @ weight)
+            return -(rows @ weight) / weight.sum()
 
-    return strength
+    return partial(_in_parts, strength, n_bytes=statistics[0][0].nbytes)
 
 
 def _in_parts(strength: Strength, teams: np.ndarray, n_bytes: int) -> np.ndarray:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -203,15 +204,8 @@ class DerivedCalibration(NumberCalibration):
 
     whole: Any
 
-    @property
-    def method(self) -> str:
-        """Method of the calibration."""
-        return self.whole.method
-
-    @property
-    def scale(self) -> Any:
-        """Factor of the standard deviations of all rows together."""
-        return self.whole.scale
+    method = property(attrgetter("whole.method"), doc="Method of the calibration.")
+    scale = property(attrgetter("whole.scale"), doc="Factor of the stds of all rows together.")
 
 
 @saved_as("fitted.Calibration")
@@ -575,10 +569,7 @@ class AdaptedCalibration(DerivedCalibration):
 
     __repr__ = record_repr
 
-    @property
-    def whole(self) -> Calibration:
-        """The calibration that was learnt from all rows in `fit`."""
-        return self.start.whole
+    whole = property(attrgetter("start.whole"), doc="The calibration of all rows in `fit`.")
 
     def apply(self, mixture: Any, X: Any) -> Any:
         """Calibrate predictions for the rows X, and correct them."""
@@ -627,10 +618,7 @@ class AdaptedClassCalibration:
 
     __repr__ = record_repr
 
-    @property
-    def whole(self) -> ClassCalibration:
-        """The calibration that was learnt in `fit`."""
-        return self.start
+    whole = property(attrgetter("start"), doc="The calibration that was learnt in `fit`.")
 
     def distribution(self, estimator: Any, X: Any) -> CategoricalMixture:
         """Predict with the estimator, and calibrate."""

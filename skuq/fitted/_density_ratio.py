@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from skuq._utils._checks import fit_argument
 from skuq._utils._messages import warn_user
 from skuq._utils._records import record_repr, saved_as
 from skuq.exceptions import CalibrationWarning
-from skuq.fitted._calibrated import Calibration, DerivedCalibration
+from skuq.fitted._calibrated import DerivedCalibration
 from skuq.predictive._calibration import effective_rows
 from skuq.tables import TablePreprocessor
 from skuq.tables._columns import frame_to_pandas
@@ -231,10 +232,7 @@ class WeightedCalibration(DerivedCalibration):
 
     __repr__ = record_repr
 
-    @property
-    def whole(self) -> Calibration:
-        """The calibration that was learnt from all rows."""
-        return self.calibration.whole
+    whole = property(attrgetter("calibration.whole"), doc="The calibration of all rows.")
 
     def apply(self, mixture: Any, X: Any) -> Any:
         """Calibrate predictions for the rows X, whose weights conformal intervals need."""

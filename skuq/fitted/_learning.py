@@ -71,11 +71,6 @@ class CalibrationRows:
 
     __repr__ = record_repr
 
-    def with_weights_times(self, factor: np.ndarray) -> CalibrationRows:
-        """Multiply the weights by a factor (n,), and preserve their sum."""
-        factor = factor * self.weight.sum() / (self.weight @ factor)
-        return replace(self, weight=self.weight * factor, factor=factor)
-
     def effective_number(self, used: Any = slice(None)) -> float:
         """Compute the effective number of the rows `used`; a row of weight 2 is two rows."""
         factor = np.broadcast_to(self.factor, self.weight.shape)
@@ -85,11 +80,6 @@ class CalibrationRows:
         """Split values (n, ..) into those of the folds."""
         ends = np.cumsum([len(mixture.mean) for mixture in self.mixtures])
         return np.split(values, ends[:-1])
-
-    @property
-    def log_uncertainty(self) -> np.ndarray:
-        """Logarithm (n,) of the predicted standard deviation, averaged over outputs."""
-        return np.concatenate([log_std(mixture) for mixture in self.mixtures])
 
 
 def log_std(mixture: Any) -> np.ndarray:
@@ -175,7 +165,8 @@ def learn_calibration(rows: CalibrationRows, method: str, group_by: Any = None) 
     codes = np.zeros(len(rows.y), dtype=int)
     labels: tuple[Any, ...] = ()
     if group_by is not None:
-        grouping, codes = Grouping.learn(group_by, rows.X, rows.log_uncertainty)
+        uncertainty = np.concatenate([log_std(mixture) for mixture in rows.mixtures])
+        grouping, codes = Grouping.learn(group_by, rows.X, uncertainty)
         labels = grouping.labels
     n_rows = [rows.effective_number(codes == k) for k in range(len(labels))]
     _warn_of_small_groups(labels, n_rows)

@@ -11,7 +11,7 @@ a pair of an input and a query point; every draw has an index z of n_index numbe
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -240,11 +240,6 @@ class OperatorDraws:
     output_shape: tuple[int, ...]
     n_members: int = 0
     is_conditioned: bool = False
-
-    def key(self, arguments: Sequence[np.ndarray]) -> Hashable:
-        """Return what is equal where the same program computes the draws."""
-        function = replace(self, network=self.network.without_names())
-        return function, tuple(part.shape for part in arguments)
 
     @classmethod
     def of(
@@ -516,14 +511,10 @@ class FittedOperator(Fitted):
         if self.given is None:
             points = self.inputs.points(query_points)
             function, arguments = OperatorDraws.of(self, index, points, shape)
-            return Posterior(
-                function,
-                arguments,
-                key=function.key(arguments),
-                n_draws=len(index),
-                output_shape=shape,
-            )
-
+            # Equal where the same program computes the draws.
+            nameless = replace(function, network=function.network.without_names())
+            key = nameless, tuple(part.shape for part in arguments)
+            return Posterior(function, arguments, key, len(index), shape)
         predicted = functools.partial(_predicted_draws, self, query_points)
         return Posterior(predicted, (index,), key=None, n_draws=len(index), output_shape=shape)
 

@@ -189,7 +189,7 @@ class _MemberMeans:
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
         (x_mean, x_scale, y_mean, y_scale), rest = arguments[:4], iter(arguments[4:])
-        x, run = self.clip(xp, (X - x_mean) / x_scale), _run(xp)
+        x, run = self.clip(xp, (X - x_mean) / x_scale), Run(ARRAYS if xp is np else tensors())
         if self.calibrated:
             weights, calibration = next(rest), Calibration(*islice(rest, len(Calibration._fields)))
         if self.shared or self.kernel is not None:
@@ -241,7 +241,7 @@ class _NomuDraws:
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
         x_mean, x_scale, y_mean, y_scale, readout, indices, *rest = arguments
         box, rest, m = rest[0], iter(rest[self.has_box :]), self.head.n_outputs
-        x, run = hard_clip(xp, (X - x_mean) / x_scale), _run(xp)
+        x, run = hard_clip(xp, (X - x_mean) / x_scale), Run(ARRAYS if xp is np else tensors())
         side_rest, rest = itertools.tee(rest)
         mean, raw = self.head.split(_output(self.plans[0], rest, x, run))
         # A mean that was trained first may have learnt noise in its further columns.
@@ -352,10 +352,6 @@ def _collect_masks(passes: Any, plan: Plan, variables: list[np.ndarray]) -> list
 def _scalers(inputs: Any, targets: Any) -> list[np.ndarray]:
     x, y = inputs.scaling, targets.scaling
     return [x.mean_, x.scale_, y.mean_, y.scale_]
-
-
-def _run(xp: Any) -> Run:
-    return Run(ARRAYS if xp is np else tensors())
 
 
 def _output(plan: Plan, arguments: Iterator[Any], x: Any, run: Run) -> Any:

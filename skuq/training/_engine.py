@@ -36,6 +36,7 @@ from skuq.training._arguments import (
     scalars_of,
 )
 from skuq.training._job import Template, TrainingJob, seed_words, template_of
+from skuq.training._networks import MAX_PASS_ROWS
 from skuq.training._predict import predict_members
 from skuq.training._program import Blocks, TrainingProgram, start_carry
 
@@ -184,7 +185,10 @@ class TrainingRun:
 
         They are constant, except where adversarial training moves the rows.
         """
-        if self._key.adversarial:
+        network = template.model
+        if self._key.adversarial or not template.is_epistemic or not network.prior_scale:
+            return None
+        if network.epinet is not None:  # its own prior depends on the indices of each step
             return None
         states = to_host(self._carry["state"])
         n_members = len(self.job.seeds)
@@ -196,10 +200,11 @@ class TrainingRun:
         padding = [(0, self._key.n_rows - len(self.data.x)), (0, 0)]
         priors = []
         for state in states_of_members:
-            prior = template.prior(state, self.data.x)
-            if prior is None:
-                return None
-            priors.append(np.pad(prior, padding).astype("float32"))
+            parts = [
+                np.asarray(template.drawing.prior(state, self.data.x[k : k + MAX_PASS_ROWS]))
+                for k in range(0, len(self.data.x), MAX_PASS_ROWS)
+            ]
+            priors.append(np.pad(np.concatenate(parts), padding).astype("float32"))
         return self.job.join_members(priors)
 
     def advance(

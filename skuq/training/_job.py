@@ -21,7 +21,7 @@ from skuq.networks._heads import Head
 from skuq.networks._keras_models import own_classes, rebuild
 from skuq.networks._plan import Plan, make_plan, without_names
 from skuq.tables._splits import TrainingData
-from skuq.training._networks import MAX_PASS_ROWS, DrawingNetwork, draw_variables, has_fixed_values
+from skuq.training._networks import DrawingNetwork, draw_variables, has_fixed_values
 from skuq.training._recipe import Recipe, stack_conflict
 
 #: Flat trainable weights (n_weights,) and the non-trainable variables.
@@ -61,8 +61,8 @@ class Template:
         self.has_fixed_values = False
         self.is_epistemic = isinstance(model, EpistemicNetwork)
         if self.is_epistemic:
-            self._drawing = DrawingNetwork(model)
-            self.shapes = self._drawing.shapes
+            self.drawing = DrawingNetwork(model)
+            self.shapes = self.drawing.shapes
         else:
             self.plan = make_plan(network)
             variables = model.trainable_variables
@@ -86,7 +86,7 @@ class Template:
             If the network has frozen layers, whose values are not in its configuration.
         """
         if self.is_epistemic:
-            return self._drawing.draw(seed)
+            return self.drawing.draw(seed)
         if not self.has_fixed_values:
             return draw_variables(self.model, seed)
         model = rebuild(self.network)  # the values of `self.model` may have been changed
@@ -96,20 +96,6 @@ class Template:
                 "Make the job with `TrainingJob.of_model`, or give `start`."
             )
         return draw_variables(model, seed)
-
-    def prior(self, state: Sequence[Any], x: np.ndarray) -> np.ndarray | None:
-        """Compute what a frozen prior network adds for rows x: (n, n_raw), or None without one.
-
-        It does not change in training, so that a run computes it once.
-        """
-        if not self.is_epistemic or self.model.epinet is not None or not self.model.prior_scale:
-            return None
-        return np.concatenate(
-            [
-                np.asarray(self._drawing.prior(state, x[start : start + MAX_PASS_ROWS]))
-                for start in range(0, len(x), MAX_PASS_ROWS)
-            ]
-        )
 
 
 def template_of(network: str) -> Template:

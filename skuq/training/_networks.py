@@ -249,13 +249,10 @@ class DrawingNetwork:
             shapes = self.keras_base.shapes
         elif base is not None:
             shapes = base.shapes
-        self.n_base = len(shapes)
+        self.n_base, self._n_base_state = len(shapes), 0  # variables, and those of the state
+        if self.keras_base is not None:
+            self._n_base_state = len(self.keras_base.model.non_trainable_variables)
         self.shapes = shapes + (network.epinet.shapes if network.epinet is not None else [])
-
-    @property
-    def _n_base_state(self) -> int:
-        """Number of variables in the state of the base network."""
-        return len(self.keras_base.model.non_trainable_variables) if self.keras_base else 0
 
     def split(self, flat: np.ndarray) -> list[np.ndarray]:
         """Split flat weights (.., n_weights) into variables (.., *shape)."""

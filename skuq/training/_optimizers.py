@@ -47,10 +47,6 @@ def _zeros(n: int) -> Callable[[Any], Slots]:
     return lambda w: tuple(ops.zeros_like(w) for _ in range(n))
 
 
-def _sgd(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tuple[Any, Slots]:
-    return w - lr * g, slots
-
-
 def _momentum(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tuple[Any, Slots]:
     (velocity,) = slots  # velocity <- momentum * velocity - lr * g;  w <- w + velocity
     velocity = c.momentum * velocity - lr * g
@@ -121,7 +117,7 @@ def _nadam(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tuple
 
 
 _RULES = {
-    "sgd": Rule(_zeros(0), _sgd),
+    "sgd": Rule(_zeros(0), lambda w, slots, g, t, lr, c: (w - lr * g, slots)),
     "momentum": Rule(_zeros(1), _momentum),
     "rmsprop": Rule(_zeros(1), _rmsprop),
     "adagrad": Rule(lambda w: (ops.full_like(w, 0.1),), _adagrad),

@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from skuq import backend
@@ -63,10 +63,6 @@ class JointTraining:
             If `cancelled` returned True.
         """
         ended = threading.Event()  # set when a group fails or the caller is interrupted
-
-        def group_cancelled() -> bool:
-            return ended.is_set() or (cancelled is not None and cancelled())
-
         left = [group.epochs_left(share) for group in self._groups]
 
         def report_of(k: int, n_epochs: int, n_left: int) -> None:
@@ -74,7 +70,10 @@ class JointTraining:
                 left[k] = n_left
                 report(n_epochs, sum(left))
 
-        settings: Any = {"cancelled": group_cancelled, "deadline": deadline}
+        settings: Any = {
+            "cancelled": lambda: ended.is_set() or (cancelled is not None and cancelled()),
+            "deadline": deadline,
+        }
         backend.run_in_threads(
             [
                 functools.partial(
@@ -96,14 +95,15 @@ class JointTraining:
         return sum(backend.run_in_threads([group.members for group in self._groups]), [])
 
 
+@dataclass(eq=False)
 class _Group:
     """A group of a job's members. Its training run is made when training begins."""
 
-    def __init__(self, job: TrainingJob, data: TrainingData):
-        self._job, self._data = job, data
-        self.share = 0.0
-        self._run: Any = None  # between start and end of the training
-        self._members: Members | None = None  # after its end
+    _job: TrainingJob
+    _data: TrainingData
+    share: float = 0.0
+    _run: Any = None  # between start and end of the training
+    _members: Members | None = None  # after its end
 
     def advance(self, share: float, **settings: Any) -> None:
         if self._run is None:

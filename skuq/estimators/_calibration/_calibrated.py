@@ -233,7 +233,8 @@ class CalibratedUncertainty:
             raise ValueError("`recalibrate` needs `calibration_rows_`. Got None: call `fit` again.")
         # Rows that are commoner in the target population than here weigh more.
         ratio, factor = fit_density_ratio(rows.X, X_target, rows.weight, classifier)
-        weighted = rows.with_weights_times(factor)
+        factor = factor * rows.weight.sum() / (rows.weight @ factor)  # keeps the sum of weights
+        weighted = replace(rows, weight=rows.weight * factor, factor=factor)
         calibration = self._learn(weighted, getattr(self, "classes_", None), ratio)
         self.density_ratio_ = ratio
         self.fitted_ = replace(self.fitted_, calibration=calibration)

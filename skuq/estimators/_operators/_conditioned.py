@@ -13,6 +13,7 @@ query point and for each output; S targets or draws; m outputs, or values at ind
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -103,7 +104,11 @@ def train_conditioned(trainer, report, *, prior, n_draws):
     weight = (trainer.weight / trainer.weight.mean())[rows // trainer.n_queries]
     values = _Values(rows, trainer.data.y[rows].ravel(), np.repeat(weight, m))
     with one_thread_if_small(len(values.y)):
-        make_process = _ProcessMaker(trainer.data.x[values.rows], m, rng)
+        # In single precision the kernel of rows that are close would have negative eigenvalues.
+        x, inducing = trainer.data.x[values.rows].astype("float64"), None
+        if len(x) * m > MAX_EXACT:
+            inducing = np.sort(rng.permutation(len(x))[: max(1, MAX_EXACT // m)])
+        make_process = functools.partial(_make_process, x, inducing)
         choice, widths = _choose_prior(
             trainer, prior.scale, make_process, members, left_out, values
         )
@@ -191,7 +196,8 @@ def _choose_prior(trainer, scale, make_process, members, left_out, values):
     ----------
     trainer : OperatorTrainer
     scale : float or "auto"
-    make_process : _ProcessMaker
+    make_process : callable
+        Makes a member's derivatives and its process.
     members : sequence of Member
     left_out : ndarray of bool of shape (n_members, n_functions), or None
         Functions that each member leaves out.
@@ -248,7 +254,9 @@ def _limits_of_noise(trainer):
     inputs can be copies of records, and copies say nothing about the noise.
     """
     std, dof = trainer.noise_of_repeats()
-    n_repeats, n_copies = trainer.n_functions - len(np.unique(trainer.groups)), trainer.n_copies
+    n_repeats = trainer.n_functions - len(np.unique(trainer.groups))
+    both = np.column_stack([trainer.groups, trainer.data.y.reshape(trainer.n_functions, -1)])
+    n_copies = trainer.n_functions - len(np.unique(both, axis=0))
     if 2 * n_repeats < trainer.n_functions or 10 * n_copies > n_repeats:
         return np.zeros(std.shape), np.full(std.shape, np.inf)
     low, high = np.sqrt(dof / stats.chi2.ppf([0.975, 0.025], dof))
@@ -277,22 +285,13 @@ def _train_briefly(trainer):
     return [members[k] for k in kept], left_out[kept]
 
 
-class _ProcessMaker:
-    """Makes the processes of networks at rows (N, d): exact for few values, sparse for many."""
-
-    def __init__(self, x, n_outputs, rng):
-        # In single precision the kernel of rows that are close would have negative eigenvalues.
-        self._x, self._inducing = x.astype("float64"), None
-        if len(x) * n_outputs > MAX_EXACT:
-            self._inducing = np.sort(rng.permutation(len(x))[: max(1, MAX_EXACT // n_outputs)])
-
-    def __call__(self, member):
-        """Make a network's derivatives at all rows, and its process."""
-        network, variables, _ = parts_of(member)
-        derivatives = network.network.base.derivatives(variables, self._x)
-        if self._inducing is None:
-            return derivatives, ExactProcess(derivatives)
-        return derivatives, SparseProcess(derivatives, self._inducing)
+def _make_process(x, inducing, member):
+    """Make a network's derivatives at rows x (N, d), and its process, sparse with inducing rows."""
+    network, variables, _ = parts_of(member)
+    derivatives = network.network.base.derivatives(variables, x)
+    if inducing is None:
+        return derivatives, ExactProcess(derivatives)
+    return derivatives, SparseProcess(derivatives, inducing)
 
 
 def _conditioned_directions(

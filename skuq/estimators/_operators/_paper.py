@@ -47,7 +47,9 @@ class DecayEvery:
         return self.factor ** (n_steps / self.every)
 
 
-_SETTINGS: dict[str, dict] = {
+#: Parameters of `NEONRegressor`, for `set_params`, and those that all problems share.
+COMMON = {"prior": "epinet", "noise_std": 0.0, "training__epsilon": 1e-8}
+SETTINGS: dict[str, dict] = {
     "pollutants": {
         "network__encoder_units": (64, 64),
         "network__latent": 64,
@@ -120,22 +122,4 @@ _SETTINGS: dict[str, dict] = {
 # 1 / |s|^2 of the functions s as they are; skuq's is a mean, of standardised values. Near the
 # clips of these two problems the scale of the loss decides which gradients are clipped, and how
 # much epsilon damps. The pollutants' ratio grows with the number of functions, from 0.05 to 0.5.
-_LOSS_RATIOS = {"interferometer": 0.013, "cell_towers": 1.5e-4}
-
-
-def paper_settings(name: str) -> dict:
-    """Look up the parameters of `NEONRegressor` for one of the paper's problems, for `set_params`.
-
-    Raises
-    ------
-    ValueError
-        If there is none of that name.
-    """
-    if name not in _SETTINGS:
-        raise ValueError(f"`name` must be one of {sorted(_SETTINGS)}. Got {name!r}.")
-    common = {"prior": "epinet", "noise_std": 0.0, "training__epsilon": 1e-8}
-    settings = {**common, **_SETTINGS[name]}
-    if name in _LOSS_RATIOS:
-        for setting in ("training__clip_norm", "training__epsilon"):
-            settings[setting] /= _LOSS_RATIOS[name]
-    return settings
+LOSS_RATIOS = {"interferometer": 0.013, "cell_towers": 1.5e-4}

@@ -151,12 +151,14 @@ def learn_prior(members, make_process, y, importance, unseen, groups, limits, n_
         of_group = errors.of_group(groups_seen == k)
         scale, std[k], mean_noise, loss = _learn_group(of_group, overall, *limits[:, k])
         without = noiseless.learn(k)
-        if limits[0, k] == 0 and noiseless.is_likelier(without, loss):
+        is_likelier = (loss - without.loss) * n_functions / 2 > _NOISELESS_ADVANTAGE
+        if limits[0, k] == 0 and is_likelier and without.scale < _LARGEST_SCALE:
             std[k] = 0.0
             priors.put_noiseless(k, without)
         else:
             priors.put(k, scale, std[k] ** 2, mean_noise)
-    return priors.joined(), (priors.factors(shape), std.reshape(shape))
+    prior, factors = priors.joined(shape)
+    return prior, (factors, std.reshape(shape))
 
 
 def learn_noiseless_prior(members, make_process, y, importance, unseen, groups, std, n_functions):
@@ -196,8 +198,9 @@ def recall_prior(by_group, groups, std, n_functions):
     priors = _GroupPriors(groups, std.size)
     priors.by_group = by_group
     known = n_functions if (by_group[0] > _LEAST_SCALE).any() else 0
-    prior = priors.joined()._replace(by_group=by_group, n_functions=known)
-    return prior, (priors.factors(std.shape), np.zeros(std.shape))
+    prior, factors = priors.joined(std.shape)
+    prior = prior._replace(by_group=by_group, n_functions=known)
+    return prior, (factors, np.zeros(std.shape))
 
 
 class _NoiselessPrior(NamedTuple):
@@ -237,20 +240,16 @@ class _NoiselessErrors:
         advantage = (losses - losses.min()) * self._n_functions / 2
         return int(np.argmax(advantage <= _NOISELESS_ADVANTAGE))
 
-    def _losses(self, k):
-        """Compute the loss of group k for all candidates of the draws, each at its best scale."""
+    def learn(self, k):
+        """Learn the prior of group k."""
         errors = self._errors.of_group(self._groups == k)
+        # Losses of all candidates of the draws, each at its best scale.
         ratios = errors.network[self._mean] / errors.noiseless
         squares = np.maximum(np.average(ratios, axis=1, weights=errors.weight), 1e-300)
         logs = np.average(np.log(errors.noiseless), axis=1, weights=errors.weight)
-        return np.log(squares) + logs + 1
-
-    def learn(self, k):
-        """Learn the prior of group k."""
-        here, losses = self._groups == k, self._losses(k)
+        losses = np.log(squares) + logs + 1
         # The mean misses no value on which all draws agree.
         best = max(self._mean, self._closest(losses))
-        errors = self._errors.of_group(here)
         scale = _GAIN_OF_MEAN * _fit_spread(
             np.sqrt(errors.network[self._mean]), np.sqrt(errors.noiseless[best]), errors.weight
         )
@@ -258,11 +257,6 @@ class _NoiselessErrors:
         n = self._n_functions
         scale *= np.sqrt((n - 1) / max(n - 3, 1))
         return _NoiselessPrior(self._mean, best, scale, losses[best])
-
-    def is_likelier(self, found, loss):
-        """Tell whether a prior without noise is likelier than one with noise, of a given loss."""
-        advantage = (loss - found.loss) * self._n_functions / 2
-        return found.scale < _LARGEST_SCALE and advantage > _NOISELESS_ADVANTAGE
 
 
 def _fit_spread(errors, std, weight):
@@ -371,17 +365,14 @@ class _GroupPriors:
         noises = (_NOISELESS_CANDIDATES[position] for position in (found.draws, found.mean))
         self.by_group[:, k] = max(found.scale, _LEAST_SCALE), *noises, 0.0
 
-    def joined(self):
-        """Make one prior, whose scale is the geometric mean of the groups' scales."""
-        return Prior(self._scale, *self.by_group[1:, self._groups])
+    def joined(self, shape):
+        """Make one prior, whose scale is the geometric mean of the groups' scales.
 
-    def factors(self, shape):
-        """Divide each group's scale by the joint one: factors of epistemic deviations."""
-        return (self.by_group[0] / self._scale).reshape(shape)
-
-    @property
-    def _scale(self):
-        return np.exp(np.log(self.by_group[0]).mean())
+        Also returns each group's scale divided by it, the factors of epistemic deviations.
+        """
+        scale = np.exp(np.log(self.by_group[0]).mean())
+        prior = Prior(scale, *self.by_group[1:, self._groups])
+        return prior, (self.by_group[0] / scale).reshape(shape)
 
 
 def learn_scale(members, make_process, y, importance, unseen, groups, std):
@@ -402,7 +393,8 @@ def learn_scale(members, make_process, y, importance, unseen, groups, std):
         scale, corrected = _scale_of_group(errors.of_group(here), totals[:, here], variances[k])
         mean_noise = max(variances[k] / _SCALES[corrected] ** 2, _NOISES[0])
         priors.put(k, scale, variances[k], mean_noise)
-    return priors.joined(), (priors.factors(std.shape), std)
+    prior, factors = priors.joined(std.shape)
+    return prior, (factors, std)
 
 
 def _scale_of_group(errors, totals, variance):

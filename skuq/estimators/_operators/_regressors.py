@@ -33,7 +33,7 @@ from skuq.estimators._operators._conditioned import (
     FEWEST_WITH_NOISE,
     train_conditioned,
 )
-from skuq.estimators._operators._paper import paper_settings
+from skuq.estimators._operators._paper import COMMON, LOSS_RATIOS, SETTINGS
 from skuq.estimators._operators._training import (
     FEWEST_FUNCTIONS,
     TRAINING_FIELDS,
@@ -189,10 +189,11 @@ class OperatorRegressor(UncertaintyRegressor):
         """Resolve how draws come to differ; raise ValueError if parameters contradict it."""
         raise NotImplementedError
 
-    @property
-    def members_(self):
-        """Trained networks as data."""
-        return list(self.fitted_.draws.members)
+    members_ = property(lambda self: list(self.fitted_.draws.members), doc="Trained networks.")
+    n_parameters_ = property(
+        lambda self: sum(len(member.weights) for member in self.members_),
+        doc="Number of trained parameters.",
+    )
 
     @property
     def noise_std_(self):
@@ -204,11 +205,6 @@ class OperatorRegressor(UncertaintyRegressor):
 
     # Parts of the fitted model, which the class docstring describes.
     query_points_ = property(attrgetter("fitted_.inputs.query_points"), doc="")
-
-    @property
-    def n_parameters_(self):
-        """Number of trained parameters."""
-        return sum(len(member.weights) for member in self.members_)
 
     def score(self, X, y, sample_weight=None):
         """Compute the coefficient of determination of the mean, weighted by each value's variance.
@@ -406,7 +402,13 @@ class NEONRegressor(OperatorRegressor):
         >>> model.network.fourier_scale
         5.0
         """
-        return cls().set_params(**paper_settings(name)).set_params(**changes)
+        if name not in SETTINGS:
+            raise ValueError(f"`name` must be one of {sorted(SETTINGS)}. Got {name!r}.")
+        settings = {**COMMON, **SETTINGS[name]}
+        if name in LOSS_RATIOS:
+            for setting in ("training__clip_norm", "training__epsilon"):
+                settings[setting] /= LOSS_RATIOS[name]
+        return cls().set_params(**settings).set_params(**changes)
 
     def _epistemic_part(self):
         prior = resolve_settings(self, "prior")

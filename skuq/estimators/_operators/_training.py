@@ -155,13 +155,11 @@ class OperatorTrainer:
             stacked=True,
             **fields,
         )
-        members = training.train(job, self.data, report=report)
-        return self._refine(members, splits) if self.refine else members
-
-    def _refine(self, members, splits):
-        """Refine the members that converged, each on its training rows."""
-        rows = [slice(None)] * len(members) if splits is None else [used for used, _ in splits]
-        data = self.data
+        members, data = training.train(job, self.data, report=report), self.data
+        if not self.refine:
+            return members
+        # Refine the members that converged, each on its training rows.
+        rows: list = [slice(None)] * n_members if splits is None else [used for used, _ in splits]
         return [
             member
             if isinstance(member, FloatingPointError)
@@ -195,12 +193,6 @@ class OperatorTrainer:
         inputs = self.data.x[:: self.n_queries]  # each function's first pair
         _, first, group = np.unique(inputs, axis=0, return_index=True, return_inverse=True)
         return rankdata(first, method="ordinal")[group.reshape(-1)].astype(int) - 1
-
-    @property
-    def n_copies(self) -> int:
-        """Number of functions whose inputs and values are those of another one."""
-        both = np.column_stack([self.groups, self.data.y.reshape(self.n_functions, -1)])
-        return self.n_functions - len(np.unique(both, axis=0))
 
     @property
     def can_leave_out(self) -> bool:
@@ -380,8 +372,12 @@ def train_epinet(trainer, report, *, epinet, n_draws):
     widths : tuple of two ndarrays of the shape of the noise, or None
         Factor of the epistemic part and standard deviation of the noise; None if not learnt.
     """
-    layers = epinet.describe(_n_features(trainer), trainer.head.n_raw)
-    network = EpistemicNetwork(trainer.base, trainer.head.n_raw, layers)
+    base, n_raw = trainer.base, trainer.head.n_raw
+    # Features that the EpiNet sees of a row: those of a given model are the rows themselves.
+    n_features = trainer.data.x.shape[1] if base is None else getattr(base, "n_features", None)
+    if isinstance(base, str):  # a Keras model gives raw outputs, then features
+        n_features = rebuild(base).output_shape[-1] - n_raw
+    network = EpistemicNetwork(base, n_raw, epinet.describe(n_features, n_raw))
     recipe = replace(trainer.recipe, n_draws=epinet.n_index_samples)
     index = quasi_random_normals(n_draws, epinet.n_index, generator(trainer.entropy, "index"))
     n_members, left_out = 1, None
@@ -399,15 +395,6 @@ def train_epinet(trainer, report, *, epinet, n_draws):
     error = trainer.data.y[rows] - values.mean(axis=0)
     widths = fit_widths(error**2, values.var(axis=0), trainer.weight[others], trainer.noise.shape)
     return IndexDraws(members[0], index), widths
-
-
-def _n_features(trainer) -> int:
-    """Compute the number of features that the EpiNet sees of a row."""
-    if trainer.base is None:  # rows are the features of a given model
-        return trainer.data.x.shape[1]
-    if isinstance(trainer.base, str):  # a Keras model gives raw outputs, then features
-        return rebuild(trainer.base).output_shape[-1] - trainer.head.n_raw
-    return trainer.base.n_features
 
 
 def train_ensemble(trainer, report, *, n_members, prior_scale, subsample):

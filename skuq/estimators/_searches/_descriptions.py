@@ -98,7 +98,14 @@ def describe(value, seen=None, with_code=True):
     params = _parameters_of(value)
     name = _name_of(value) if params is None else _name_of(type(value))
     parts = [] if params is None else [_describe_parameters(value, params, seen, with_code)]
-    parts += _describe_callable(value, seen, with_code)
+    # A method is described by its function and the parameters of its object.
+    owner = _attribute(value, "__self__")
+    params = None if owner is None else _parameters_of(owner)
+    if params is not None:
+        parts.append(_describe_parameters(owner, params, seen, with_code))
+    function = function_of(value) or (callable(value) and function_of(type(value).__call__))
+    if function:
+        parts += _describe_function(function, seen, with_code)
     return [name, *parts] if parts else name
 
 
@@ -152,18 +159,6 @@ def _describe_parameters(value, params, seen, with_code):
         return f"described before: {next(k for k, other in enumerate(seen) if other is value)}"
     seen.append(value)
     return describe(params, seen, with_code)
-
-
-def _describe_callable(value, seen, with_code):
-    """Describe a function, a method or an object that can be called; return a list of parts.
-
-    A method is described by its function and the parameters of its object.
-    """
-    owner = _attribute(value, "__self__")
-    params = None if owner is None else _parameters_of(owner)
-    parts = [] if params is None else [_describe_parameters(owner, params, seen, with_code)]
-    function = function_of(value) or (callable(value) and function_of(type(value).__call__))
-    return parts + (_describe_function(function, seen, with_code) if function else [])
 
 
 def _describe_function(function, seen, with_code):
