@@ -390,12 +390,12 @@ class BayesianOptimizer:
                     finally:  # after an interrupt, the rest of the batch is no longer pending
                         with self._lock:
                             log.forget(batch[n_done:])
-                    progress.step(best=f"{self.best_value_:.4g}", failed=log.n_failed)
+                    progress.step(best=f"{self.best_value_:.4g}", failed=len(log) - log.n_usable)
                     answer = None if self.callback is None else self.callback(self)
                     if isinstance(answer, bool | np.bool_) and answer:
                         return "Stopped by `callback`."
             except KeyboardInterrupt:
-                if not log.has_value:
+                if not log.n_usable:
                     raise
                 message = f"Interrupted after {len(log)} of {end} evaluations."
                 warn_user(message)
@@ -415,7 +415,7 @@ class BayesianOptimizer:
             with self._lock:
                 log.add_failures(x, message)
         else:
-            if y is None and not log.has_value:  # perhaps a forgotten `return`
+            if y is None and not log.n_usable:  # perhaps a forgotten `return`
                 raise ValueError(f"The function must return numbers. Got None at x={x.tolist()}.")
             self.tell(x, y, constraints)
         if len(log) >= _MOST_FAILURES:
@@ -423,7 +423,7 @@ class BayesianOptimizer:
 
     def _check_success(self):
         """Raise SearchFailedError if no evaluation was usable."""
-        if not self._log.has_value:
+        if not self._log.n_usable:
             raise SearchFailedError(
                 f"None of {len(self._log)} evaluations was usable. The last one: "
                 f"{self._log.messages[-1]}. The function gets one point of shape (d,), and returns "
@@ -692,8 +692,8 @@ class BayesianOptimizer:
     def __repr__(self):
         log = self._log
         n, d = len(log), self.domain.n_columns
-        failed = f" ({log.n_failed} failed)" if log.n_failed else ""
-        best = f", best value {self.best_value_:.6g}" if log.has_value else ""
+        failed = f" ({n - log.n_usable} failed)" if log.n_usable < n else ""
+        best = f", best value {self.best_value_:.6g}" if log.n_usable else ""
         return (
             f"<BayesianOptimizer: {type(self.estimator).__name__}, {self.acquisition!r}, "
             f"{self.direction}, {d} column{'s' if d > 1 else ''}; "

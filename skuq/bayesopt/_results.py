@@ -91,11 +91,6 @@ class ResultLog:
         return int(self.usable.sum())
 
     @property
-    def n_failed(self) -> int:
-        """Number of evaluations that failed."""
-        return len(self) - self.n_usable
-
-    @property
     def known_constraints(self) -> np.ndarray:
         """Values of the constraints (n, J), NaN where the evaluation failed."""
         return np.where(self.usable[:, None], self.constraints, np.nan)
@@ -106,11 +101,6 @@ class ResultLog:
         return (
             self.usable & is_feasible(self.constraints) & self.domain.feasible.is_feasible(self.x)
         )
-
-    @property
-    def has_value(self) -> bool:
-        """Whether any evaluation succeeded."""
-        return not np.isnan(self.values).all()
 
     @property
     def output_shape(self):
@@ -140,9 +130,9 @@ class ResultLog:
 
         If none does, it is that of the smallest violation; None if no evaluation succeeded.
         """
-        if not self.has_value:
-            return None
         usable = np.flatnonzero(self.usable)
+        if not len(usable):
+            return None
         values, constraints = sign * self.values[usable], self.constraints[usable]
         # Merits rank infeasible points below feasible ones, by their violation.
         found = merits(values, constraints, merit_units(values, constraints))

@@ -94,6 +94,7 @@ class Step:
         # Random numbers depend on the number of results, whatever was proposed before.
         self._entropy = derived_seed(settings.entropy, "step", results.n_told, 0)
         self.posterior, self._values = surrogates.posterior, results.values
+        self._known = np.vstack([results.X, results.failed])  # all evaluated points (k, d)
         given = (settings.objective, *settings.constraints.functions.values())
         has_functions = any(function is not None for function in given)
         # A search whose functions have been replaced compiles anew.
@@ -204,7 +205,7 @@ class Step:
 
     def _propose_at_once(self, q, beta, threshold) -> Proposal:
         """Propose q points at once; double beta while they are nearer than a threshold."""
-        known = np.vstack([self._known_points(), self.pending])
+        known = np.vstack([self._known, self.pending])
         # NOMU's dynamic c (appendix B.3.2): explore more as long as the proposal is nearly known.
         for n_doublings in range(_MOST_DOUBLINGS + 1):
             raised = None if beta is None else beta * 2**n_doublings
@@ -316,7 +317,7 @@ class Step:
             readout = replace(readout, mean=(-weights, -offset))
         if self.domain.is_binary:
             # A noisy function may be evaluated again, but not where a result is expected.
-            known = self.results.failed if self._settings.noisy else self._known_points()
+            known = self.results.failed if self._settings.noisy else self._known
             exclude = np.unique(np.vstack([known, self.pending]), axis=0)
             if self._settings.noisy and len(exclude) >= self.domain.n_points:
                 exclude = None
@@ -397,14 +398,14 @@ class Step:
                 values = self._values_with(self._fantasies(others), free, acquisition)
                 x[j] = free[np.argmax(values)]
             elif math.isinf(self.domain.n_points):  # failures everywhere: stay away from them
-                taken = np.vstack([self._known_points(), self.pending, others])
+                taken = np.vstack([self._known, self.pending, others])
                 x[j] = candidates[np.argmax(self.domain.distance(candidates, taken))]
         return x
 
     def _is_available(self, X, others):
         """Tell which points (n, d) may be proposed given others (k, d): (n,)."""
         # A noisy function may be evaluated again where it is known.
-        known = self.results.failed if self._settings.noisy else self._known_points()
+        known = self.results.failed if self._settings.noisy else self._known
         free = self.domain.distance(X, known) > _SAME_POINT * self._root
         free &= self.domain.feasible.is_feasible(X)
         free &= self.domain.distance(X, np.vstack([self.pending, others])) > self._min_gap
@@ -415,10 +416,6 @@ class Step:
             is_far = from_failures > _FAILURE_REACH * self._root
             free &= is_far | (from_failures > self.domain.distance(X, self.results.X))
         return free
-
-    def _known_points(self):
-        """List all evaluated points (k, d), failed ones included."""
-        return np.vstack([self.results.X, self.results.failed])
 
     def _values_with(self, given, X, acquisition):
         """Compute the acquisition of each point of X (n, d) with given points (k, d): (n,)."""

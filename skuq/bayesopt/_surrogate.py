@@ -14,6 +14,7 @@ Notation: n rows, J constraints.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import re
@@ -153,6 +154,7 @@ def _mean_and_std(estimator, X):
 
 
 @saved_as("bayesopt.OutputwiseRegressor", kind="estimator")
+@dataclass(eq=False, repr=False)
 class OutputwiseRegressor(RegressorMixin, BaseEstimator):
     """Fit a clone of a regressor to each output.
 
@@ -192,8 +194,7 @@ class OutputwiseRegressor(RegressorMixin, BaseEstimator):
     ((5, 2), (5, 2))
     """
 
-    def __init__(self, estimator):
-        self.estimator = estimator
+    estimator: Any
 
     def fit(self, X, y):
         """Fit a clone to each output.
@@ -446,9 +447,8 @@ def join_posteriors(posteriors: Sequence[Posterior], constants: np.ndarray) -> P
     n_draws = max(posterior.n_draws for posterior in posteriors)
     # The order in which each posterior's draws are repeated.
     orders = [np.resize(np.arange(p.n_draws), n_draws) for p in posteriors]
-    function = _Joined(
-        tuple(p.function for p in posteriors), tuple(len(p.arguments) for p in posteriors)
-    )
+    functions = tuple(p.function for p in posteriors)
+    function = functools.partial(_join_draws, functions, [len(p.arguments) for p in posteriors])
     arguments = [constants, *orders, *(a for p in posteriors for a in p.arguments)]
     # The joint program can be found again only if all its parts have keys.
     keys = tuple(p.key for p in posteriors)
@@ -463,22 +463,14 @@ def join_posteriors(posteriors: Sequence[Posterior], constants: np.ndarray) -> P
     )
 
 
-@dataclass(frozen=True)
-class _Joined:
-    """``(xp, arguments, X) -> (n_draws, n, columns)``; see `join_posteriors`."""
-
-    functions: tuple[Callable, ...]
-    sizes: tuple[int, ...]  # numbers of their arguments
-
-    def __call__(self, xp, arguments, X):
-        constants, *rest = arguments
-        orders, rest = rest[: len(self.sizes)], rest[len(self.sizes) :]
-        columns = []
-        for function, size, order in zip(self.functions, self.sizes, orders):
-            arguments, rest = rest[:size], rest[size:]
-            draws = xp.take(
-                function(xp, arguments, X), order, axis=0
-            )  # (n_draws, n, *output_shape)
-            columns.append(xp.reshape(draws, (*draws.shape[:2], -1)))
-        flat = xp.zeros_like(columns[0][..., :1]) + constants  # (n_draws, n, 2 + J)
-        return xp.concatenate([*columns, flat], axis=-1)
+def _join_draws(functions, sizes, xp, arguments, X):
+    """Join draws of functions with so many arguments each: (n_draws, n, columns)."""
+    constants, *rest = arguments
+    orders, rest = rest[: len(sizes)], rest[len(sizes) :]
+    columns = []
+    for function, size, order in zip(functions, sizes, orders):
+        arguments, rest = rest[:size], rest[size:]
+        draws = xp.take(function(xp, arguments, X), order, axis=0)  # (n_draws, n, *output_shape)
+        columns.append(xp.reshape(draws, (*draws.shape[:2], -1)))
+    flat = xp.zeros_like(columns[0][..., :1]) + constants  # (n_draws, n, 2 + J)
+    return xp.concatenate([*columns, flat], axis=-1)

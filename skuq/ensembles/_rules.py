@@ -75,10 +75,11 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.raw)
 
-    @property
-    def classifies(self) -> bool:
-        """Whether y are classes."""
-        return hasattr(self.head, "probabilities")
+    classifies = property(lambda self: hasattr(self.head, "probabilities"), doc="Of classes.")
+    codes = property(lambda self: self.y[:, 0].astype(int), doc="True classes, (n,).")
+    # Of numbers, each (n_candidates, n, n_outputs).
+    loc = property(lambda self: self._normal[0], doc="Means.")
+    scale = property(lambda self: self._normal[1], doc="Standard deviations.")
 
     @cached_property
     def _normal(self) -> tuple[np.ndarray, np.ndarray]:
@@ -86,25 +87,10 @@ class Candidates:
         loc, scale = map(np.stack, zip(*moments))
         return loc, scale
 
-    @property
-    def loc(self) -> np.ndarray:
-        """Means of numbers, (n_candidates, n, n_outputs)."""
-        return self._normal[0]
-
-    @property
-    def scale(self) -> np.ndarray:
-        """Standard deviations of numbers, (n_candidates, n, n_outputs)."""
-        return self._normal[1]
-
     @cached_property
     def proba(self) -> np.ndarray:
         """Probabilities of classes, (n_candidates, n, n_classes)."""
         return self.head.probabilities(np.stack(self.raw).astype("float64"))
-
-    @property
-    def codes(self) -> np.ndarray:
-        """True classes, (n,)."""
-        return self.y[:, 0].astype(int)
 
     @cached_property
     def log_likelihood(self) -> np.ndarray:

@@ -299,13 +299,11 @@ def _find_other_units(known: np.ndarray, others: np.ndarray) -> np.ndarray:
     low, high = known.min(axis=0), known.max(axis=0)
     with np.errstate(over="ignore"):
         length = high - low
-
-    def most_are_outside(distance: float) -> np.ndarray:
-        with np.errstate(over="ignore"):
-            outside = (others < low - distance * length) | (others > high + distance * length)
-        return np.flatnonzero((outside.mean(axis=0) > 0.5) & (high > low))
-
-    far, outside = most_are_outside(1.0), most_are_outside(0.0)
+        is_far = (others < low - length) | (others > high + length)
+    is_outside = (others < low) | (others > high)
+    far, outside = (
+        np.flatnonzero((part.mean(axis=0) > 0.5) & (high > low)) for part in (is_far, is_outside)
+    )
     if len(far) or len(others) < _MIN_ROWS or len(outside) < max(2, known.shape[1] / 2):
         return far
     return outside

@@ -238,10 +238,7 @@ class Calibration(NumberCalibration):
 
     __repr__ = record_repr
 
-    @property
-    def whole(self) -> Calibration:
-        """The calibration that was learnt from all rows: this one."""
-        return self
+    whole = property(lambda self: self, doc="The calibration of all rows: this one.")
 
     def apply(self, mixture: Any, X: Any, new_weight: np.ndarray | None = None) -> Any:
         """Calibrate predictions.
@@ -384,10 +381,7 @@ class ClassCalibration:
 
     __repr__ = record_repr
 
-    @property
-    def whole(self) -> ClassCalibration:
-        """The calibration that holds what was learnt from all rows: this one."""
-        return self
+    whole = property(lambda self: self, doc="The calibration of all rows: this one.")
 
     @property
     def temperature(self) -> float:

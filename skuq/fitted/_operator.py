@@ -79,11 +79,6 @@ class GivenBase:
             self.scale_ = np.sqrt(np.var(hidden, axis=0).mean()) or 1.0
         return self
 
-    def take_scales(self, other: GivenBase) -> GivenBase:
-        """Take the scale of an earlier fit, in place of learning that of the last hidden layer."""
-        self.mean_, self.scale_ = other.mean_, other.scale_
-        return self
-
     def features(self, X: np.ndarray, query_points: Any = None) -> np.ndarray:
         """Compute features (n * q, n_features) of all pairs: last hidden layer, u and y."""
         points = self.inputs.points(query_points)
@@ -212,10 +207,8 @@ def draw_linearised(
     return mean + xp.reshape(draws, (-1, *joined.shape[1:]))
 
 
-@functools.lru_cache(maxsize=32)
-def _runnable(network: EpistemicNetwork, n_members: int) -> DrawingNetwork:
-    """Make the network before a program is traced: there no variables can be made."""
-    return DrawingNetwork(network, n_members)
+#: Makes a network of so many members before a program is traced: there no variables can be made.
+_runnable = functools.lru_cache(maxsize=32)(DrawingNetwork)
 
 
 @dataclass(frozen=True)
@@ -240,36 +233,6 @@ class OperatorDraws:
     output_shape: tuple[int, ...]
     n_members: int = 0
     is_conditioned: bool = False
-
-    @classmethod
-    def of(
-        cls, fitted: Any, index: np.ndarray, points: np.ndarray, output_shape: tuple[int, ...]
-    ) -> tuple[OperatorDraws, tuple[np.ndarray, ...]]:
-        """Take a fitted operator apart: what stays the same from fit to fit, and the rest.
-
-        Without a given base. Draws are those of `index` (of an ensemble, all members) at query
-        `points` (q, d_y) in the user's units. Returns the function and its arguments.
-        """
-        members, inputs, targets = fitted.draws.members, fitted.inputs, fitted.targets
-        network = read_network(members[0].network)
-        n_members = 0 if network.n_index else len(members)
-        is_conditioned = isinstance(fitted.draws, ConditionedDraws)
-        function = cls(network, targets.head, output_shape, n_members, is_conditioned)
-        weights = np.stack([member.weights for member in members]).astype("float64")
-        states = [np.stack(values) for values in zip(*(member.state for member in members))]
-        states = [v.astype("float64") if v.dtype.kind == "f" else v for v in states]
-        if n_members and not is_conditioned:
-            index = np.zeros((1, 1))  # not used
-        elif not n_members:  # without a member axis
-            weights, states = weights[0], [v[0] for v in states]
-        x, queries = inputs.scaling, inputs.query_scaling.transform(points)
-        factor = np.ones((1, 1)) if fitted.widths is None else fitted.widths.factor
-        fixed = (x.mean_, x.scale_, queries, targets.mean_, targets.scale_, factor, index)
-        arguments = *fixed, *_runnable(network, n_members).split(weights), *states
-        if is_conditioned:
-            directions = fitted.draws.directions.astype("float64")
-            arguments = *arguments, *_runnable(network, n_members).split(directions)
-        return function, arguments
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
         """Compute draws (S, n, *output_shape) in units of Y, from X (n, d_u)."""
@@ -334,10 +297,7 @@ class IndexDraws(NormalIndices):
 
     __repr__ = record_repr
 
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """The one network."""
-        return (self.member,)
+    members = property(lambda self: (self.member,), doc="The one network.")
 
     def raw(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Predict raw outputs (S, n * q, n_raw) of standardised rows."""
@@ -358,10 +318,7 @@ class MemberDraws:
 
     __repr__ = record_repr
 
-    @property
-    def index(self) -> np.ndarray:
-        """Positions of all members, which predictions average over."""
-        return np.arange(len(self.members))
+    index = property(lambda self: np.arange(len(self.members)), doc="Positions of all members.")
 
     def quasi_random(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """Return the positions of all members, once each, whatever `n`."""
@@ -499,24 +456,41 @@ class FittedOperator(Fitted):
     def posterior(
         self, n_draws: int, rng: np.random.Generator, query_points: Any = None
     ) -> Posterior:
-        """Return draws of the function; an ensemble's are its members."""
-        return self.posterior_of(self.draws.quasi_random(n_draws, rng), query_points)
+        """Return draws of the function, of the same indices for all inputs.
 
-    def posterior_of(self, index: np.ndarray, query_points: Any = None) -> Posterior:
-        """Return the draws of given indices, which stay the same for all inputs.
-
-        With a given model they run in NumPy only, as such a model can be of any kind.
+        Those of an ensemble are its members. With a given model they run in NumPy only, as such a
+        model can be of any kind.
         """
-        shape = self.output_shape(query_points)
-        if self.given is None:
-            points = self.inputs.points(query_points)
-            function, arguments = OperatorDraws.of(self, index, points, shape)
-            # Equal where the same program computes the draws.
-            nameless = replace(function, network=function.network.without_names())
-            key = nameless, tuple(part.shape for part in arguments)
-            return Posterior(function, arguments, key, len(index), shape)
-        predicted = functools.partial(_predicted_draws, self, query_points)
-        return Posterior(predicted, (index,), key=None, n_draws=len(index), output_shape=shape)
+        draws: Any = self.draws
+        index, shape = draws.quasi_random(n_draws, rng), self.output_shape(query_points)
+        n_draws = len(index)
+        if self.given is not None:
+            predicted = functools.partial(_predicted_draws, self, query_points)
+            return Posterior(predicted, (index,), None, n_draws, shape)
+        # Divide the fit into what stays the same from fit to fit, and arguments.
+        members, inputs, targets = draws.members, self.inputs, self.targets
+        network = read_network(members[0].network)
+        n_members = 0 if network.n_index else len(members)
+        is_conditioned = isinstance(draws, ConditionedDraws)
+        function = OperatorDraws(network, targets.head, shape, n_members, is_conditioned)
+        weights = np.stack([member.weights for member in members]).astype("float64")
+        states = [np.stack(values) for values in zip(*(member.state for member in members))]
+        states = [v.astype("float64") if v.dtype.kind == "f" else v for v in states]
+        if n_members and not is_conditioned:
+            index = np.zeros((1, 1))  # not used
+        elif not n_members:  # without a member axis
+            weights, states = weights[0], [v[0] for v in states]
+        x, queries = inputs.scaling, inputs.query_scaling.transform(inputs.points(query_points))
+        factor = np.ones((1, 1)) if self.widths is None else self.widths.factor
+        fixed = (x.mean_, x.scale_, queries, targets.mean_, targets.scale_, factor, index)
+        arguments = *fixed, *_runnable(network, n_members).split(weights), *states
+        if is_conditioned:
+            directions = draws.directions.astype("float64")
+            arguments = *arguments, *_runnable(network, n_members).split(directions)
+        # Equal where the same program computes the draws.
+        nameless = replace(function, network=network.without_names())
+        key = nameless, tuple(part.shape for part in arguments)
+        return Posterior(function, arguments, key, n_draws, shape)
 
 
 def _predicted_draws(

@@ -100,12 +100,6 @@ class Limits:
         is_enough = left > _MIN_SHARE * float(np.median(durations))
         return (left if is_enough or starts_again else 0.0), is_tight
 
-    def deadline(self) -> float:
-        """Return the time of the monotonic clock at which a trial that starts now is stopped."""
-        if self.trial_timeout is None:
-            return math.inf
-        return time.monotonic() + self.trial_timeout + self.grace
-
     def check_failures(
         self, history: Sequence[TrialRecord], n_trials: int, n_known: int = 0
     ) -> None:

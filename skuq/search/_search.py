@@ -8,6 +8,7 @@ the trials of the search, and a resumed fit takes them from there.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -148,11 +149,6 @@ class SearchResult:
         counts = [len(networks) for networks in trials]
         weights = np.repeat(selection.weights / counts, counts)
         return tuple(network for networks in trials for network in networks), weights
-
-    def keep_arrays_of(self, indices: Sequence[int]) -> SearchResult:
-        """Copy the result, with arrays of these trials only, unless refitted or repeated."""
-        kept = [k for k in indices if k not in self.refitted and k not in self.repeated]
-        return replace(self, catalog=self.catalog.keep_arrays_of(kept))
 
 
 def join_trials(trials: Sequence[Any], head: Any) -> FoldedMember:
@@ -337,8 +333,10 @@ class Search:
                 f"{len(log.history)} trials had finished (the exception's `records`).",
                 log.history,
             ) from error
-        seed = trial_seed(self.entropy, number)
-        return RunningTrial(number, configuration, seed, slot, self.options.limits.deadline())
+        seed, deadline, limits = trial_seed(self.entropy, number), math.inf, self.options.limits
+        if limits.trial_timeout is not None:
+            deadline = time.monotonic() + limits.trial_timeout + limits.grace
+        return RunningTrial(number, configuration, seed, slot, deadline)
 
 
 _NEARLY_WHOLE = 0.9  # smallest share of a full training with which a network is used

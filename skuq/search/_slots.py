@@ -71,13 +71,14 @@ class DaskSlots(Slots):
             import distributed
 
             class PayloadPlugin(distributed.WorkerPlugin):
-                def __init__(self, payload: EvaluationPayload) -> None:
-                    self.payload = payload
+                payload: EvaluationPayload
 
                 def teardown(self, worker: Any) -> None:
                     self.payload.cancel()
 
-            self._client.register_plugin(PayloadPlugin(payload), name=self._name)
+            plugin = PayloadPlugin()
+            plugin.payload = payload
+            self._client.register_plugin(plugin, name=self._name)
         except BaseException:  # some workers may have the plugin already
             self.__exit__()
             raise

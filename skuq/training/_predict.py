@@ -179,10 +179,8 @@ _drawing_parts: WeakKeyDictionary[Member, tuple[DrawingNetwork, list[Any], list[
 )
 
 
-@functools.lru_cache(maxsize=64)
-def read_network(network: str) -> EpistemicNetwork:
-    """Parse the network in a member's configuration."""
-    return EpistemicNetwork.from_json(network)
+#: Parses the network in a member's configuration.
+read_network = functools.lru_cache(maxsize=64)(EpistemicNetwork.from_json)
 
 
 def predict_draws(member: Member, x: np.ndarray, index: np.ndarray | None = None) -> np.ndarray:

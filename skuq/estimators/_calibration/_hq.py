@@ -328,10 +328,9 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
                 _check_has_proba(name, model)
         return pool
 
-    @property
-    def estimators_(self):
-        """Fitted members of the selected team, in the order of `selected_`."""
-        return list(self.fitted_.estimators)
+    estimators_ = property(
+        lambda self: list(self.fitted_.estimators), doc="Members, in the order of `selected_`."
+    )
 
     @property
     def named_estimators_(self):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn import config_context, get_config
@@ -32,13 +33,13 @@ _N_FOLDS = 5
 _VALIDATION = ("X_val", "y_val", "sample_weight_val")
 
 
+@dataclass(eq=False, repr=False)
 class FittedModel(BaseEstimator):
     """Fitted model that is no estimator of scikit-learn: a Keras model, or a function of X."""
 
-    _methods: tuple[str, ...] = ("predict", "__call__")
+    model: Any
 
-    def __init__(self, model):
-        self.model = model
+    _methods: ClassVar[tuple[str, ...]] = ("predict", "__call__")
 
     def fit(self, X, y):
         """Do nothing, since the model is fitted."""

@@ -50,11 +50,8 @@ def _delegate(documented):
     # `predict`, `predict_proba` and `score`
     inherited = name in vars(sklearn.pipeline.Pipeline)
 
-    def check(pipeline):
-        getattr(unwrap_estimator(pipeline)[0], name)  # raises the AttributeError that names it
-        return True
-
-    @available_if(check)
+    # Raises the AttributeError that names the method.
+    @available_if(lambda pipeline: getattr(unwrap_estimator(pipeline)[0], name))
     @functools.wraps(documented)
     def method(self, *args, **params):
         signature.bind(self, *args, **params)  # raises TypeError
@@ -135,11 +132,8 @@ def _fit_a_copy(documented):
     """
     name = documented.__name__
 
-    def check(pipeline):
-        getattr(super(UncertaintyPipeline, pipeline), name)  # raises the AttributeError
-        return True
-
-    @available_if(check)
+    # Raises the AttributeError that names the method.
+    @available_if(lambda pipeline: getattr(super(UncertaintyPipeline, pipeline), name))
     @functools.wraps(documented)
     def method(self, X, y=None, **params):
         new, pairs = _copy_steps(self)

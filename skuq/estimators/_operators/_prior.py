@@ -143,14 +143,14 @@ def learn_prior(members, make_process, y, importance, unseen, groups, limits, n_
     both, seen = _errors_left_out(members, make_process, y, importance, unseen, candidates)
     n_noiseless, groups_seen = len(_NOISELESS_CANDIDATES), groups[seen]
     errors = both.at(slice(n_noiseless, None))
-    noiseless = _NoiselessErrors(both.at(slice(n_noiseless)), groups_seen, n_functions)
+    noiseless = both.at(slice(n_noiseless))
     shape, limits = limits[0].shape, np.reshape(limits, (2, -1))
     priors, std = _GroupPriors(groups, limits.shape[1]), limits[0].copy()
     overall, _ = _likeliest_process(errors)
     for k in np.unique(groups_seen):
         of_group = errors.of_group(groups_seen == k)
         scale, std[k], mean_noise, loss = _learn_group(of_group, overall, *limits[:, k])
-        without = noiseless.learn(k)
+        without = _learn_noiseless(noiseless, groups_seen == k, n_functions)
         is_likelier = (loss - without.loss) * n_functions / 2 > _NOISELESS_ADVANTAGE
         if limits[0, k] == 0 and is_likelier and without.scale < _LARGEST_SCALE:
             std[k] = 0.0
@@ -180,9 +180,9 @@ def learn_noiseless_prior(members, make_process, y, importance, unseen, groups, 
         members, make_process, y, importance, unseen, _NOISELESS_CANDIDATES
     )
     priors, squares = _GroupPriors(groups, std.size), 0.0
-    noiseless = _NoiselessErrors(errors, groups[seen], n_functions)
     for k in np.unique(groups[seen]):
-        found, here = noiseless.learn(k), groups[seen] == k
+        here = groups[seen] == k
+        found = _learn_noiseless(errors, here, n_functions)
         priors.put_noiseless(k, found)
         squares += errors.weight[here] @ errors.network[found.mean][here]
     size = importance[seen] @ y[seen] ** 2 or 1.0
@@ -216,47 +216,34 @@ class _NoiselessPrior(NamedTuple):
     loss: float
 
 
-class _NoiselessErrors:
-    """Errors at left-out values, from which priors are learnt as if there were no noise.
+def _closest(losses, n_functions):
+    """Find the smallest candidate that is not clearly worse than the best one."""
+    advantage = (losses - losses.min()) * n_functions / 2
+    return int(np.argmax(advantage <= _NOISELESS_ADVANTAGE))
 
-    Parameters
-    ----------
-    errors : _Errors
-        Errors for each of the candidate noises `_NOISELESS_CANDIDATES`.
-    groups : ndarray of int of shape (n,)
-        Number of each value's noise group.
-    n_functions : int
+
+def _learn_noiseless(errors, members, n_functions):
+    """Learn the prior of a group, given as a mask (n,), as if there were no noise.
+
+    `errors` are those of all groups, for each of the candidates `_NOISELESS_CANDIDATES`.
     """
-
-    def __init__(self, errors, groups, n_functions):
-        self._errors, self._groups, self._n_functions = errors, groups, n_functions
-        # Networks miss left-out values by more where they have to meet all others exactly. Mean and
-        # draws meet the data as closely as does not clearly cost them anything elsewhere.
-        sizes = np.maximum(np.average(errors.network, axis=1, weights=errors.weight), 1e-300)
-        self._mean = self._closest(np.log(sizes))
-
-    def _closest(self, losses):
-        """Find the smallest candidate that is not clearly worse than the best one."""
-        advantage = (losses - losses.min()) * self._n_functions / 2
-        return int(np.argmax(advantage <= _NOISELESS_ADVANTAGE))
-
-    def learn(self, k):
-        """Learn the prior of group k."""
-        errors = self._errors.of_group(self._groups == k)
-        # Losses of all candidates of the draws, each at its best scale.
-        ratios = errors.network[self._mean] / errors.noiseless
-        squares = np.maximum(np.average(ratios, axis=1, weights=errors.weight), 1e-300)
-        logs = np.average(np.log(errors.noiseless), axis=1, weights=errors.weight)
-        losses = np.log(squares) + logs + 1
-        # The mean misses no value on which all draws agree.
-        best = max(self._mean, self._closest(losses))
-        scale = _GAIN_OF_MEAN * _fit_spread(
-            np.sqrt(errors.network[self._mean]), np.sqrt(errors.noiseless[best]), errors.weight
-        )
-        # Few functions widen it as they do Student's t.
-        n = self._n_functions
-        scale *= np.sqrt((n - 1) / max(n - 3, 1))
-        return _NoiselessPrior(self._mean, best, scale, losses[best])
+    # Networks miss left-out values by more where they have to meet all others exactly. Mean and
+    # draws meet the data as closely as does not clearly cost them anything elsewhere.
+    sizes = np.maximum(np.average(errors.network, axis=1, weights=errors.weight), 1e-300)
+    mean, errors = _closest(np.log(sizes), n_functions), errors.of_group(members)
+    # Losses of all candidates of the draws, each at its best scale.
+    ratios = errors.network[mean] / errors.noiseless
+    squares = np.maximum(np.average(ratios, axis=1, weights=errors.weight), 1e-300)
+    logs = np.average(np.log(errors.noiseless), axis=1, weights=errors.weight)
+    losses = np.log(squares) + logs + 1
+    # The mean misses no value on which all draws agree.
+    best = max(mean, _closest(losses, n_functions))
+    scale = _GAIN_OF_MEAN * _fit_spread(
+        np.sqrt(errors.network[mean]), np.sqrt(errors.noiseless[best]), errors.weight
+    )
+    # Few functions widen it as they do Student's t.
+    scale *= np.sqrt((n_functions - 1) / max(n_functions - 3, 1))
+    return _NoiselessPrior(mean, best, scale, losses[best])
 
 
 def _fit_spread(errors, std, weight):
@@ -390,27 +377,20 @@ def learn_scale(members, make_process, y, importance, unseen, groups, std):
     priors = _GroupPriors(groups, std.size)
     for k in np.unique(groups[seen]):
         here = groups[seen] == k
-        scale, corrected = _scale_of_group(errors.of_group(here), totals[:, here], variances[k])
-        mean_noise = max(variances[k] / _SCALES[corrected] ** 2, _NOISES[0])
-        priors.put(k, scale, variances[k], mean_noise)
+        group, total, variance = errors.of_group(here), totals[:, here], variances[k]
+        losses = (group.weight * (np.log(total) + group.process / total)).sum(axis=1)
+        # Values under large noise say little about the scale. A log-normal prior around the default
+        # scale keeps it from being chosen by chance.
+        best = np.argmin(losses + np.log(np.square(np.divide(_SCALES, PRIOR_SCALE))) ** 2)
+        # The correction with the smallest errors relative to the predicted variances.
+        ratios = np.average(group.network / total[best], axis=1, weights=group.weight)
+        corrected = ratios.argmin()
+        squares, epistemic = group.network[corrected], np.maximum(total[best] - variance, _TINY)
+        factor = _likeliest_factor(squares, epistemic, variance, group.weight)
+        mean_noise = max(variance / _SCALES[corrected] ** 2, _NOISES[0])
+        priors.put(k, factor * _SCALES[best], variance, mean_noise)
     prior, factors = priors.joined(std.shape)
     return prior, (factors, std)
-
-
-def _scale_of_group(errors, totals, variance):
-    """Choose a group's scale, and the position of the candidate scale that corrects its mean.
-
-    `totals` (n_scales, n) are predicted variances, and `variance` is that of the noise.
-    """
-    losses = (errors.weight * (np.log(totals) + errors.process / totals)).sum(axis=1)
-    # Values under large noise say little about the scale. A log-normal prior around the default
-    # scale keeps it from being chosen by chance.
-    best = np.argmin(losses + np.log(np.square(np.divide(_SCALES, PRIOR_SCALE))) ** 2)
-    # The correction with the smallest errors relative to the predicted variances.
-    corrected = np.average(errors.network / totals[best], axis=1, weights=errors.weight).argmin()
-    squares, epistemic = errors.network[corrected], np.maximum(totals[best] - variance, _TINY)
-    factor = _likeliest_factor(squares, epistemic, variance, errors.weight)
-    return factor * _SCALES[best], corrected
 
 
 def _likeliest_factor(squares, epistemic, variance, weight):

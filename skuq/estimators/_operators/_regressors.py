@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral, Real
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.metrics import r2_score
@@ -120,6 +120,8 @@ class OperatorRegressor(UncertaintyRegressor):
 
     #: Given model, if a subclass accepts one.
     pretrained = None
+    #: Method that resolves how draws come to differ; ValueError if parameters contradict it.
+    _epistemic_part: ClassVar[Callable[..., _EpistemicPart]]
 
     _settings = {"network": OPERATOR_NETWORKS, "training": TRAINING}
 
@@ -184,10 +186,6 @@ class OperatorRegressor(UncertaintyRegressor):
         self.entropy_ = task.entropy
         self.fitted_ = FittedOperator(task.inputs, task.targets, draws, given, widths)
         return self
-
-    def _epistemic_part(self) -> _EpistemicPart:
-        """Resolve how draws come to differ; raise ValueError if parameters contradict it."""
-        raise NotImplementedError
 
     members_ = property(lambda self: list(self.fitted_.draws.members), doc="Trained networks.")
     n_parameters_ = property(
@@ -676,8 +674,19 @@ def _make_trainer(model, task, training, learns_noise, previous) -> OperatorTrai
         Earlier fit from whose weights training starts.
     """
     n_functions, n_queries = task.rows.y.shape[:2]
+    # The base network, or the JSON of the Keras model that the user builds.
+    base: Any = None
+    if model.pretrained is None:
+        n_columns = task.inputs.query_points.shape[1]
+        sizes = len(task.inputs.scaling.scale_), n_columns, task.targets.head.n_raw
+        network = resolve_settings(model, "network")
+        if isinstance(network, OperatorNetwork):  # not the user's function
+            base = network.describe(*sizes)
+        else:
+            check_builder("`network`", network, "d_u, d_y, n_outputs")
+            base = keras_base(network(*sizes), *sizes)
     trainer = OperatorTrainer(
-        base=_describe_base(model, task) if model.pretrained is None else None,
+        base=base,
         head=task.targets.head,
         data=task.data,
         n_queries=n_queries,
@@ -721,21 +730,10 @@ def _standardise(task, pretrained, previous):
         if previous is None or previous.given is None:
             given.fit(rows.X)
         else:
-            given.take_scales(previous.given)
+            given.mean_, given.scale_ = previous.given.mean_, previous.given.scale_
         x, y = given.features(rows.X), targets.transform(rows.y, given.mean(rows.X))
     weight = targets.pair_weights(rows.y, rows.weight)
     return given, TrainingData.without_validation(x, y, weight)
-
-
-def _describe_base(model, task):
-    """Describe the base network, or return the JSON of the Keras model that the user builds."""
-    n_inputs, n_queries = len(task.inputs.scaling.scale_), task.inputs.query_points.shape[1]
-    sizes = n_inputs, n_queries, task.targets.head.n_raw
-    network = resolve_settings(model, "network")
-    if isinstance(network, OperatorNetwork):  # not the user's function
-        return network.describe(*sizes)
-    check_builder("`network`", network, "d_u, d_y, n_outputs")
-    return keras_base(network(*sizes), *sizes)
 
 
 def _standardised_noise(noise_std, scale):

@@ -8,6 +8,7 @@ Notation: n functions, each known at q query points, with m outputs.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -137,7 +138,7 @@ class OperatorTrainer:
         fields: dict = {} if splits is None else {"splits": splits}
         if self.by_function:
             fields["permutations"] = [
-                _OrderByFunction(self.n_queries, generator(self.entropy, "order", k))
+                functools.partial(self._order_rows, generator(self.entropy, "order", k))
                 for k in range(n_members)
             ]
         if self.previous is not None:
@@ -246,6 +247,10 @@ class OperatorTrainer:
             )
         return list(zip(*parts))
 
+    def _order_rows(self, rng: np.random.Generator, n_rows: int) -> np.ndarray:
+        """Draw an order of rows that keeps the rows of a function together."""
+        return self.rows_of(rng.permutation(n_rows // self.n_queries))
+
     def rows_of(self, functions: np.ndarray) -> np.ndarray:
         """Find the rows of functions; the pairs of a function are adjacent."""
         return (functions[:, None] * self.n_queries + np.arange(self.n_queries)).ravel()
@@ -294,18 +299,6 @@ def operator_recipe(estimator: Any, settings: dict[str, Any], n: int, n_queries:
         keep="last",
         **settings,
     )
-
-
-@dataclass(frozen=True)
-class _OrderByFunction:
-    """Random orders of rows that keep the rows of a function together."""
-
-    n_queries: int
-    rng: np.random.Generator
-
-    def __call__(self, n_rows):
-        functions = self.rng.permutation(n_rows // self.n_queries)
-        return (functions[:, None] * self.n_queries + np.arange(self.n_queries)).ravel()
 
 
 def fit_widths(

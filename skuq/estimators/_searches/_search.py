@@ -12,6 +12,7 @@ import functools
 import math
 import os
 import time
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral
 from typing import Any, ClassVar
@@ -99,6 +100,8 @@ class SearchEstimator:
     random_state: Any = None
     verbose: int | None = None
 
+    #: Method that reads the parameters, with X of `fit` or None; ValueError if they contradict.
+    _plan: ClassVar[Callable[..., SearchPlan]]
     #: Function that returns the parameters of the paper's experiments, by name.
     _papers: ClassVar[Any]
     #: Arrays of the candidates that a function given as `selection` gets, by argument.
@@ -111,13 +114,6 @@ class SearchEstimator:
     repeated_: dict[int, Any] = field(init=False)
     selection_: Selection = field(init=False)
     fitted_: FittedEnsemble = field(init=False)
-
-    def _plan(self, X: Any) -> SearchPlan:
-        """Read the parameters; raise ValueError if they contradict each other.
-
-        X is that of `fit`, or None if there is none.
-        """
-        raise NotImplementedError
 
     @fits
     def fit(
@@ -377,9 +373,7 @@ class SearchEstimator:
             fitted_=ensemble,
         )
 
-    @property
-    def _result(self) -> SearchResult:
-        return SearchResult(self.catalog_, self.refitted_, self.repeated_)
+    _result = property(lambda self: SearchResult(self.catalog_, self.refitted_, self.repeated_))
 
     def reselect(self, X=None, y=None, sample_weight=None, **settings):
         """Select another ensemble from the networks of the search, without training.
@@ -727,8 +721,9 @@ class SearchEstimator:
         # Pickle only the weights of members, so that the file is small, and each network once.
         state = {name: v for name, v in super().__getstate__().items() if name != "_memory"}
         if "selection_" in state:
-            kept = trials_to_keep(state)
-            state["catalog_"] = self._result.keep_arrays_of(kept).catalog
+            trained = self.refitted_.keys() | self.repeated_.keys()  # they have arrays of their own
+            kept = [k for k in trials_to_keep(state) if k not in trained]
+            state["catalog_"] = self.catalog_.keep_arrays_of(kept)
             state["fitted_"] = replace(self.fitted_, members=(), weights=np.empty(0))
         return state
 
