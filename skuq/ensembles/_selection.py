@@ -153,9 +153,10 @@ def select_forward(
         )
     max_size = max(4 * n_members if max_size is None else max_size, min_members, min_size)
     path: list[tuple[int, float]] = []
+    members: set[int] = set()
     # Sums of the statistics over the members so far, each (n_samples, ...).
     totals, best, best_size = [0.0] * len(statistics), np.inf, 0
-    while _n_distinct(path) < n_members and len(path) < max_size:
+    while len(members) < n_members and len(path) < max_size:
         losses = singles  # loss of the ensemble with one more candidate, (n_candidates,)
         if path:
             losses = _ensemble_losses(statistics, loss, totals, len(path) + 1, sample_weight)
@@ -163,8 +164,8 @@ def select_forward(
             taken = int(order[len(path)])
         else:
             # While `growing`, only new candidates are allowed, and the loss may rise.
-            growing = _n_distinct(path) < max(min_members, k_init)
-            excluded = [index for index, _ in path] if growing or not replacement else []
+            growing = len(members) < max(min_members, k_init)
+            excluded = list(members) if growing or not replacement else []
             if not growing:  # no repeat may take the weight that others are due
                 excluded += _too_heavy(path, min_members, min_weight)
             allowed = np.isfinite(singles) & ~np.isnan(losses)
@@ -176,8 +177,9 @@ def select_forward(
             if not (growing or len(path) < min_size or improves):
                 break
         path.append((taken, float(losses[taken])))
+        members.add(taken)
         totals = [total + s[taken] for total, s in zip(totals, statistics)]
-        if _n_distinct(path) >= min_members and len(path) >= min_size and path[-1][1] < best:
+        if len(members) >= min_members and len(path) >= min_size and path[-1][1] < best:
             best, best_size = path[-1][1], len(path)
     size = best_size or len(path)
     steps = [index for index, _ in path[:size]]
@@ -200,10 +202,6 @@ def _too_heavy(path: Sequence[tuple[int, float]], min_members: int, min_weight: 
         if (np.cumsum(repeated[: min_members - 1]) > most).any():
             heavy.append(index)
     return heavy
-
-
-def _n_distinct(path: Sequence[tuple[int, float]]) -> int:
-    return len({index for index, _ in path})
 
 
 def _ensemble_losses(

@@ -198,39 +198,6 @@ def _summarise(
     return fitted.summarise(X, summary, n_levels, **query)
 
 
-def reduce_estimator(self: Any, protocol: Any) -> Any:
-    """Pickle an estimator with Keras-Tuner's oracles, and with the layers of a script.
-
-    Oracles hold lambdas. Layers of a script or notebook reach the workers of joblib by value,
-    together with the function that builds networks of them, but without the decorators that have
-    registered them with Keras.
-    """
-    # (function, arguments, attributes, ..), of which only the attributes are of interest.
-    reduced = BaseEstimator.__reduce_ex__(self, protocol)
-    if not isinstance(reduced, tuple) or len(reduced) < 3 or not isinstance(reduced[2], dict):
-        return reduced  # a subclass with a form of its own
-    make, arguments, state, *rest = reduced
-    params = {name: state[name] for name in self._get_param_names() if name in state}
-    # Both only ever are parameters: what is fitted holds neither.
-    keras_tuner = backend.loaded("keras_tuner")  # without it, there can be no oracle
-    oracle: Any = () if keras_tuner is None else keras_tuner.Oracle
-    oracles = {k: PickledByValue(value) for k, value in params.items() if isinstance(value, oracle)}
-    if any(map(_is_of_script, params.values())):
-        # Only classes that a pickle can refer to by name.
-        main, registered = sys.modules["__main__"], registered_in_main().items()
-        layers = {k: c for k, c in registered if getattr(main, c.__qualname__, None) is c}
-        if layers:
-            make, arguments = _make_with_layers, (layers, make, arguments)
-    return make, arguments, {**state, **oracles}, *rest
-
-
-def copy_estimator(self: Any) -> Any:
-    """Copy an estimator: the copy has the same parameters and fitted attributes."""
-    copied = object.__new__(type(self))
-    copied.__setstate__(self.__getstate__())
-    return copied
-
-
 def _is_of_script(value: Any) -> bool:
     """Tell whether a function or object, or a direct part of it, is of ``__main__``.
 
@@ -250,7 +217,53 @@ def _make_with_layers(layers: dict[str, Any], make: Any, arguments: tuple[Any, .
     return make(*arguments)
 
 
-class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class _Predictor(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
+    """What all estimators share: their settings, pickling, and the model that predicts."""
+
+    #: Parameters that are settings: their short forms by name.
+    _settings: Mapping[str, Mapping[Any, Any]] = {}
+    set_params = set_params
+
+    _doc_link_module = "skuq"
+    _doc_link_template = doc_link_template
+    fitted_: Any = _NotFitted()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle an estimator with Keras-Tuner's oracles, and with the layers of a script.
+
+        Oracles hold lambdas. Layers of a script or notebook reach the workers of joblib by value,
+        together with the function that builds networks of them, but without the decorators that
+        have registered them with Keras.
+        """
+        # (function, arguments, attributes, ..), of which only the attributes are of interest.
+        reduced = BaseEstimator.__reduce_ex__(self, protocol)
+        if not isinstance(reduced, tuple) or len(reduced) < 3 or not isinstance(reduced[2], dict):
+            return reduced  # a subclass with a form of its own
+        make, arguments, state, *rest = reduced
+        params = {name: state[name] for name in self._get_param_names() if name in state}
+        # Both only ever are parameters: what is fitted holds neither.
+        keras_tuner = backend.loaded("keras_tuner")  # without it, there can be no oracle
+        oracle: Any = () if keras_tuner is None else keras_tuner.Oracle
+        oracles = {k: PickledByValue(v) for k, v in params.items() if isinstance(v, oracle)}
+        if any(map(_is_of_script, params.values())):
+            # Only classes that a pickle can refer to by name.
+            main, registered = sys.modules["__main__"], registered_in_main().items()
+            layers = {k: c for k, c in registered if getattr(main, c.__qualname__, None) is c}
+            if layers:
+                make, arguments = _make_with_layers, (layers, make, arguments)
+        return make, arguments, {**state, **oracles}, *rest
+
+    def __copy__(self) -> Any:
+        """Copy an estimator: the copy has the same parameters and fitted attributes."""
+        copied = object.__new__(type(self))
+        copied.__setstate__(self.__getstate__())
+        return copied
+
+    def __sklearn_tags__(self) -> Any:
+        return add_input_tags(super().__sklearn_tags__(), getattr(self, "preprocess", None))
+
+
+class UncertaintyRegressor(RegressorMixin, _Predictor):  # type: ignore[misc]
     """Prediction methods of all regressors.
 
     Methods take the keywords `query` that the fitted model's distribution takes: regressors of
@@ -263,16 +276,6 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
     >>> issubclass(DeepEnsembleRegressor, UncertaintyRegressor)
     True
     """
-
-    #: Parameters that are settings: their short forms by name.
-    _settings: Mapping[str, Mapping[Any, Any]] = {}
-    set_params = set_params
-
-    _doc_link_module = "skuq"
-    _doc_link_template = doc_link_template
-    fitted_: Any = _NotFitted()
-    __reduce_ex__ = reduce_estimator
-    __copy__ = copy_estimator
 
     def predict_distribution(self, X: Any, **query: Any) -> Any:
         """Predict the distribution of each row.
@@ -502,12 +505,12 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         return self.fitted_.posterior(int(n_draws), random_generator(random_state), **query)
 
     def __sklearn_tags__(self) -> Any:
-        tags = add_input_tags(super().__sklearn_tags__(), getattr(self, "preprocess", None))
+        tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
 
 
-class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class UncertaintyClassifier(ClassifierMixin, _Predictor):  # type: ignore[misc]
     """Prediction methods of all classifiers, whose `classes_` are in the order of class codes.
 
     Examples
@@ -517,16 +520,6 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
     >>> issubclass(DeepEnsembleClassifier, UncertaintyClassifier)
     True
     """
-
-    #: Parameters that are settings: their short forms by name.
-    _settings: Mapping[str, Mapping[Any, Any]] = {}
-    set_params = set_params
-
-    _doc_link_module = "skuq"
-    _doc_link_template = doc_link_template
-    fitted_: Any = _NotFitted()
-    __reduce_ex__ = reduce_estimator
-    __copy__ = copy_estimator
 
     def predict_distribution(self, X: Any) -> CategoricalMixture:
         """Predict the distribution of each row's class.
@@ -673,9 +666,6 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
         y = column_or_1d(fill_masked(y))
         check_consistent_length(distribution.mean, y)
         return distribution.log_prob(class_codes(y, self.classes_))
-
-    def __sklearn_tags__(self) -> Any:
-        return add_input_tags(super().__sklearn_tags__(), getattr(self, "preprocess", None))
 
 
 _KINDS: dict[str, type] = {

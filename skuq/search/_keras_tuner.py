@@ -86,25 +86,28 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
         )
         proposer = self.search.proposer(SearchProblem(decisions, self.max_trials))
         sign = -1 if self.objective.direction == "max" else 1
-        # Decisions that were added after a trial started have their default.
-        configurations = {
-            key: {**space.default(), **trial.hyperparameters.values}
-            for key, trial in self.trials.items()
-        }
-        history = []
-        for number, key in enumerate(self.end_order):
-            trial = self.trials[key]
-            completed = trial.status == _STATUS.COMPLETED and np.isfinite(trial.score)
-            status, score = "failed", float("nan")
-            if completed:
-                status, score = "completed", sign * trial.score
-            record = TrialRecord(number, configurations[key], status=status, score=score)
-            history.append(record)
+        history = [
+            self._record(i, self.trials[key], space, sign) for i, key in enumerate(self.end_order)
+        ]
         running = [
-            configurations[key]
+            self._configuration(trial, space)
             for key, trial in self.trials.items()
             if trial.status == _STATUS.RUNNING and key != trial_id
         ]
         rng = generator(self._entropy, "ask", len(self.trials))
         values = proposer.ask(history, running, rng)
         return {"status": _STATUS.RUNNING, "values": values}
+
+    def _record(self, number: int, trial: Any, space: Space, sign: int) -> TrialRecord:
+        """Make skuq's record of one of Keras-Tuner's trials."""
+        completed = trial.status == _STATUS.COMPLETED and np.isfinite(trial.score)
+        return TrialRecord(
+            trial_number=number,
+            configuration=self._configuration(trial, space),
+            status="completed" if completed else "failed",
+            score=sign * trial.score if completed else float("nan"),
+        )
+
+    def _configuration(self, trial: Any, space: Space) -> dict[str, Any]:
+        # Decisions that were added after this trial started have their default.
+        return {**space.default(), **trial.hyperparameters.values}

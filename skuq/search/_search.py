@@ -269,7 +269,9 @@ class Search:
             while (log.missing or running) and log.seconds_left() > 0:
                 # Fill the free slots, as long as a further trial fits into the time left.
                 while log.missing and running.free_slots:
-                    seconds, is_tight = log.time_of_next_trial(slots.n_slots)
+                    seconds, is_tight = self.options.limits.time_of_next_trial(
+                        log.history, log.started, slots.n_slots, log.n_known
+                    )
                     if not seconds:
                         break
                     trial = self._next_trial(log, running)

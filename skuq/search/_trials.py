@@ -46,6 +46,10 @@ class TrialLog:
         Finished trials that are not stored yet.
     interrupted : bool
         Whether the search ended before it was over, by an interrupt or with its slots.
+    n_known : int
+        Number of trials that the store had.
+    started : float
+        Time of the monotonic clock at which the search began.
     """
 
     def __init__(self, n_trials: int, store: Any, options: RunOptions) -> None:
@@ -57,10 +61,10 @@ class TrialLog:
         self.interrupted = False
         self._n_trials = n_trials
         self._shown_total = None if options.is_open else n_trials
-        self._n_known = len(self.history)
+        self.n_known = len(self.history)
         self._store = store
         self._options = options
-        self._started = time.monotonic()
+        self.started = time.monotonic()
         if self.history:
             _logger.info("continuing with %d stored trials", len(self.history))
 
@@ -71,8 +75,8 @@ class TrialLog:
             "trial",
             self._shown_total,
             verbose=self._options.verbose,
-            initial=self._n_known,
-            seconds_left=lambda: limits.seconds_left(self._started),
+            initial=self.n_known,
+            seconds_left=lambda: limits.seconds_left(self.started),
         )
         self._progress.__enter__()
         return self
@@ -95,7 +99,7 @@ class TrialLog:
                 f"{len(self.history)}{of} trials{reason}"
             )
         if error is None or interrupted:
-            self._options.limits.check_failures(self.history, self._n_trials, self._n_known)
+            self._options.limits.check_failures(self.history, self._n_trials, self.n_known)
         return interrupted
 
     def store_finished(self) -> None:
@@ -126,7 +130,7 @@ class TrialLog:
                 if not record.completed:
                     message += f", {record.status} after {record.share:.0%}"
             self._progress.step(message=message, **shown)
-        self._options.limits.check_failures(self.history, self._n_trials, self._n_known)
+        self._options.limits.check_failures(self.history, self._n_trials, self.n_known)
 
     def seconds_left(self) -> float:
         """Return the time that the search has left; infinite until a trial has succeeded."""
@@ -134,12 +138,7 @@ class TrialLog:
         # A search without a single network would be useless, however late it is.
         if limits.needs_success and not any(record.completed for record in self.history):
             return math.inf
-        return limits.seconds_left(self._started)
-
-    def time_of_next_trial(self, n_slots: int) -> tuple[float, bool]:
-        """Return the seconds for one more trial, and whether it may have to be shortened."""
-        limits, started = self._options.limits, self._started
-        return limits.time_of_next_trial(self.history, started, n_slots, self._n_known)
+        return limits.seconds_left(self.started)
 
     def _add(self, record: TrialRecord) -> None:
         """Add a record to the store and to the history."""

@@ -46,6 +46,12 @@ def uniform(key: Any, step: Any, stream: int, shape: tuple[int, ...]) -> Any:
     return ops.cast(ops.right_shift(bits, np.uint32(8)), "float32") * np.float32(2.0**-24)
 
 
+def normal(key: Any, step: Any, stream: int, shape: tuple[int, ...]) -> Any:
+    """Draw standard normal numbers: Box-Muller, from two uniform numbers each."""
+    radius = ops.sqrt(-2.0 * ops.log(1.0 - uniform(key, step, 2 * stream, shape)))
+    return radius * ops.cos(np.float32(2 * np.pi) * uniform(key, step, 2 * stream + 1, shape))
+
+
 def _mix(x: Any) -> Any:
     """Hash with lowbias32 (C. Wellons): every bit of the result depends on every bit of x."""
     x = ops.bitwise_xor(x, ops.right_shift(x, np.uint32(16))) * np.uint32(0x7FEB352D)
@@ -255,7 +261,4 @@ class Losses:
         network: Any = self.key.network
         if not self.key.n_draws:
             return None
-        shape = self.key.n_draws, network.n_index
-        # Standard normal numbers by Box-Muller, from two uniform ones each.
-        first, second = (uniform(noise_key, step, 2 * INDEX_STREAM + k, shape) for k in (0, 1))
-        return ops.sqrt(-2.0 * ops.log(1.0 - first)) * ops.cos(np.float32(2 * np.pi) * second)
+        return normal(noise_key, step, INDEX_STREAM, (self.key.n_draws, network.n_index))

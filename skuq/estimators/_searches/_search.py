@@ -68,7 +68,7 @@ from skuq.search import Limits, RunOptions, Search, SearchProblem, SearchResult
 from skuq.search._proposers import Fixed, RandomProposer, StartingWith
 from skuq.search._search import Retraining
 from skuq.search._strategies import fix_decisions
-from skuq.tables._inputs import add_input_tags, warn_of_few_rows
+from skuq.tables._inputs import warn_of_few_rows
 from skuq.training._trainer import MemberRefitter, MemberRepeater, MemberTrainer
 
 _MOST_TRIALS = 10_000  # largest number of trials with `max_time`
@@ -737,7 +737,7 @@ class SearchEstimator:
         return hasattr(self, "selection_")
 
     def __sklearn_tags__(self):
-        tags = add_input_tags(super().__sklearn_tags__(), self.preprocess)
+        tags = super().__sklearn_tags__()
         # With several jobs the order in which trials finish differs from run to run, and with a
         # time limit their number.
         tags.non_deterministic = self.n_jobs not in (None, 1) or self.max_time is not None
