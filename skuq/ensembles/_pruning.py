@@ -250,8 +250,12 @@ def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
     scored["reason"] = np.where(scored["alpha"], "", "alpha: among the least diverse of its size")
     thresholds = []
     for name in rules.filters:
-        if name != "alpha":
-            thresholds += _FILTERS[name](scored, rules.score)
+        if name == "kmeans":
+            thresholds += _kmeans_filter(scored, rules.score)
+        elif name == "mean":  # below the mean of all teams kept so far (HQ, Algorithm 1)
+            kept = scored.index[scored["kept"]]
+            mean = scored.loc[kept, rules.score].mean()
+            thresholds += _cut(scored, kept, Threshold("mean", rules.score, size=None, value=mean))
     selected = _choose(scored, rules)
     n_possible = n_teams(n_models, max_size)
     frame = scored
@@ -335,21 +339,12 @@ def _hq(
     return np.round(means, 12)
 
 
-def _mean_filter(scored: pd.DataFrame, score: str) -> list[Threshold]:
-    """Keep teams that score below the mean of all teams kept so far (HQ, Algorithm 1).
-
-    Like every filter it changes `scored` in place, and returns its thresholds.
-    """
-    kept = scored.index[scored["kept"]]
-    mean = scored.loc[kept, score].mean()
-    return _cut(scored, kept, Threshold("mean", score, size=None, value=mean))
-
-
 def _kmeans_filter(scored: pd.DataFrame, score: str) -> list[Threshold]:
     """Keep the teams of each size that score below the weak one of two clusters (section 2.2).
 
     Clusters are found by K-means in the plane of diversity score and accuracy, both scaled to
-    [0, 1]. The threshold is the lowest score in the cluster of low accuracy.
+    [0, 1]. The threshold is the lowest score in the cluster of low accuracy. `scored` is changed in
+    place.
     """
     thresholds = []
     # HQ scores are scaled within each size, so that each has its own clusters and threshold.
@@ -368,9 +363,6 @@ def _kmeans_filter(scored: pd.DataFrame, score: str) -> list[Threshold]:
             threshold = group[score][weak].min()
             thresholds += _cut(scored, group.index, Threshold("kmeans", score, size, threshold))
     return thresholds
-
-
-_FILTERS = {"mean": _mean_filter, "kmeans": _kmeans_filter}
 
 
 def _cut(scored: pd.DataFrame, index: pd.Index, threshold: Threshold) -> list[Threshold]:

@@ -261,8 +261,8 @@ class PairCounts:
         sets = np.broadcast_to(sets, len(teams))
         n, size = self.n[sets], teams.shape[1]
         n_pairs = size * (size - 1) / 2
-        if measure in _TABLES:  # the mean over pairs, Formula 4
-            score = _pair_sum(_TABLES[measure](self), teams, sets) / n_pairs
+        if measure in ("ck", "ck-formula-1", "qs"):  # the mean over pairs, Formula 4
+            score = _pair_sum(self._table(measure), teams, sets) / n_pairs
         elif measure in ("bd", "kw"):
             # "bd": 1 - mean over pairs of (N01 + N10) / N (Formulas 3 and 4).
             # "kw": 1 - sum over rows of l (S - l) / (N S^2), in which l (S - l) counts pairs.
@@ -283,30 +283,24 @@ class PairCounts:
             score = _ratio(n * agree - chance, n**2 - chance, 1.0, n**2)
         return np.round(score, 12) + 0.0  # turns -0.0 into 0.0
 
-    def _cohen(self) -> np.ndarray:
-        """Compute Cohen's kappa of all pairs, (F, M, M): (p_agree - p_chance) / (1 - p_chance)."""
-        n2 = self.n[:, None, None] ** 2
-        return _ratio(self.n[:, None, None] * self.agree - self.chance, n2 - self.chance, 0.0, n2)
+    def _table(self, measure: str) -> np.ndarray:
+        """Compute a measure of all pairs, (F, M, M).
 
-    def _formula_1(self) -> np.ndarray:
-        """Compute the HQ paper's Formula 1 (F, M, M) of all pairs, as printed.
-
-        It pairs the brackets of kappa's denominator differently: (N11 + N10)(N01 + N00) + (N11 +
-        N01)(N10 + N00), where Cohen's has (N11 + N10)(N10 + N00) + (N11 + N01)(N01 + N00). The two
-        are equal only for models of equal accuracy or without correlation; otherwise Formula 1 is
-        farther from 0.
-        """
-        n, first = self.n[:, None, None], self.wrong[:, :, None]
-        second = np.swapaxes(first, 1, 2)
-        product = n * self.both - first * second  # N11 N00 - N01 N10
-        return _ratio(2 * product, first * (n - first) + second * (n - second), 0.0, n**2)
-
-    def _yule(self) -> np.ndarray:
-        """Compute Yule's Q of all pairs, (F, M, M), Formula 2.
-
-        Q = (N11 N00 - N01 N10) / (N11 N00 + N01 N10), where 1 means right and 0 wrong.
+        "ck" is Cohen's kappa, (p_agree - p_chance) / (1 - p_chance), and "ck-formula-1" the HQ
+        paper's Formula 1 for it, as printed. That pairs the brackets of kappa's denominator
+        differently: (N11 + N10)(N01 + N00) + (N11 + N01)(N10 + N00), where Cohen's has (N11 +
+        N10)(N10 + N00) + (N11 + N01)(N01 + N00). The two are equal only for models of equal
+        accuracy or without correlation; otherwise Formula 1 is farther from 0. "qs" is Yule's
+        Q = (N11 N00 - N01 N10) / (N11 N00 + N01 N10), Formula 2; 1 means right and 0 wrong.
         """
         n = self.n[:, None, None]
+        if measure == "ck":
+            return _ratio(n * self.agree - self.chance, n**2 - self.chance, 0.0, n**2)
+        if measure == "ck-formula-1":
+            first = self.wrong[:, :, None]
+            second = np.swapaxes(first, 1, 2)
+            product = n * self.both - first * second  # N11 N00 - N01 N10
+            return _ratio(2 * product, first * (n - first) + second * (n - second), 0.0, n**2)
         only = self.wrong[:, :, None] - self.both  # the first is wrong, the second right
         neither = n - only - self.wrong[:, None, :]  # both are right
         # Cells are computed as differences: values as small as rounding errors count as 0.
@@ -314,13 +308,6 @@ class PairCounts:
         n11, n00, n10, n01 = (np.where(cell > _ROUNDING * n, cell, 0.0) for cell in cells)
         agreeing, opposed = n11 * n00, n10 * n01
         return _ratio(agreeing - opposed, agreeing + opposed, 0.0, 0.0)
-
-
-_TABLES = {
-    "ck": PairCounts._cohen,
-    "ck-formula-1": PairCounts._formula_1,
-    "qs": PairCounts._yule,
-}
 
 
 def _ratio(

@@ -60,7 +60,24 @@ def build_checked(
         ) from error
     if not isinstance(model, keras.Model):
         raise SearchSpaceError(f"{source} must return a keras.Model. Got {type(model).__name__}.")
-    _check_shapes(model, input_shape, n_raw, source)
+    try:
+        if not model.built:
+            model.build((None, *input_shape))
+        inputs, outputs = model.input_shape, model.output_shape
+    except Exception as error:
+        raise SearchSpaceError(
+            f"{source} must return a Sequential or functional model. Got a "
+            f"{type(model).__name__} whose shapes are unknown ({type(error).__name__}: {error})."
+        ) from error
+    for name, got, wanted in (
+        ("input", inputs, (None, *input_shape)),
+        ("output", outputs, (None, n_raw)),
+    ):
+        if got != wanted:
+            raise SearchSpaceError(
+                f"{source} must return a model with one {name} of shape {wanted} "
+                f"(the function gets `input_shape` and `n_outputs`). Got {got}."
+            )
     freeze_inner_layers(model)
     forget_compilation(model)
     _check_last_activation(model, source)
@@ -80,28 +97,6 @@ def build_checked(
             ) from error
     _warn_of_random_values(model, lambda: build(input_shape, n_raw), source)
     return model
-
-
-def _check_shapes(model: Any, input_shape: tuple[int, ...], n_raw: int, source: str) -> None:
-    """Raise SearchSpaceError unless a model has one input and one output of these shapes."""
-    try:
-        if not model.built:
-            model.build((None, *input_shape))
-        inputs, outputs = model.input_shape, model.output_shape
-    except Exception as error:
-        raise SearchSpaceError(
-            f"{source} must return a Sequential or functional model. Got a "
-            f"{type(model).__name__} whose shapes are unknown ({type(error).__name__}: {error})."
-        ) from error
-    for name, got, wanted in (
-        ("input", inputs, (None, *input_shape)),
-        ("output", outputs, (None, n_raw)),
-    ):
-        if got != wanted:
-            raise SearchSpaceError(
-                f"{source} must return a model with one {name} of shape {wanted} "
-                f"(the function gets `input_shape` and `n_outputs`). Got {got}."
-            )
 
 
 def _check_last_activation(model: Any, source: str) -> None:
