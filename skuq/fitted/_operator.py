@@ -456,14 +456,16 @@ class FittedOperator(Fitted):
     def posterior(
         self, n_draws: int, rng: np.random.Generator, query_points: Any = None
     ) -> Posterior:
-        """Return draws of the function, of the same indices for all inputs.
+        """Return draws of the function; an ensemble's are its members."""
+        return self.posterior_of(self.draws.quasi_random(n_draws, rng), query_points)
 
-        Those of an ensemble are its members. With a given model they run in NumPy only, as such a
-        model can be of any kind.
+    def posterior_of(self, index: np.ndarray, query_points: Any = None) -> Posterior:
+        """Return the draws of given indices, which stay the same for all inputs.
+
+        With a given model they run in NumPy only, as such a model can be of any kind.
         """
         draws: Any = self.draws
-        index, shape = draws.quasi_random(n_draws, rng), self.output_shape(query_points)
-        n_draws = len(index)
+        n_draws, shape = len(index), self.output_shape(query_points)
         if self.given is not None:
             predicted = functools.partial(_predicted_draws, self, query_points)
             return Posterior(predicted, (index,), None, n_draws, shape)
