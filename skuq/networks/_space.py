@@ -98,7 +98,7 @@ class _Number:
 
     def contains(self, value) -> bool:
         is_number = isinstance(value, self._kind) and not isinstance(value, bool)
-        return is_number and self.low <= value <= self.high
+        return is_number and bool(self.low <= value <= self.high)
 
     def encode(self, values) -> np.ndarray:
         values = np.asarray(values, dtype=float)[:, None]
