@@ -260,6 +260,11 @@ ADVICE = {
         "leave it out",
         lambda: fit(network=MLP(4), loss="mse"),
     ),
+    "parts of noise alone": (
+        lambda: fit(kind=CALIBRATED, estimator=LinearRegression(), method="parts"),
+        'Use method="scale"',
+        lambda: fit(kind=CALIBRATED, estimator=LinearRegression(), method="scale"),
+    ),
     "folds used up": (
         lambda: fit(kind=CALIBRATED, estimator=TooSure(), cv=iter(())),
         "give a list",

@@ -151,6 +151,11 @@ def learn_calibration(rows: CalibrationRows, method: str, group_by: Any = None) 
     """
     ratio, single = 1.0, rows.y.ndim == 1
     if method == "parts":
+        if not any(mixture.epistemic_variance.any() for mixture in rows.mixtures):
+            raise TypeError(
+                'With method="parts" `estimator` must predict noise and what the model does not '
+                'know. It predicts noise only. Use method="scale".'
+            )
         weights, ys, mixtures = rows.fold_parts(rows.weight), rows.fold_parts(rows.y), rows.mixtures
         if not single:
             # Outputs may need different factors, which must not be taken for those of the parts.

@@ -241,10 +241,9 @@ class PredictionBandDisplay(Display):
 
 def _only_feature(X, name):
     """Return the single column of `X` as an array of shape (n_samples,)."""
-    values = np.asarray(X, dtype=float)
-    if values.ndim != 2 or values.shape[1] != 1:
-        raise ValueError(f"`{name}` must have shape (n_samples, 1). Got {values.shape}.")
-    return values[:, 0]
+    if np.ndim(X) != 2 or np.shape(X)[1] != 1:
+        raise ValueError(f"`{name}` must have shape (n_samples, 1). Got {np.shape(X)}.")
+    return np.asarray(X, dtype=float)[:, 0]
 
 
 @dataclass(eq=False, repr=False)
