@@ -74,7 +74,9 @@ def nomu_defaults():
                 )
             rows.append([title, str(len(found)), *cells])
     head = ["", "problems", "median NLL", "worst NLL", "coverage of two standard deviations"]
-    return markdown([*head, "RMSE", "std at rows", "std elsewhere", "seconds a fit"], rows)
+    return markdown(
+        [*head, "RMSE", "std at rows", "std elsewhere", "processor seconds a fit"], rows
+    )
 
 
 @table

@@ -4,7 +4,8 @@
 
 Ten functions of one feature from skuq.datasets, 8 uniform rows and 100 to test on, the same draws
 as in ``benchmarks/nomu.py``. Nothing is chosen on test rows: every model says its mean and its
-standard deviation. NLL is without its constant, in units of y, a number a problem.
+standard deviation. NLL is without its constant, in units of y, a number a problem. Seconds are
+those of the processor.
 
 nomu: ``NOMURegressor(random_state=seed)``.
 nomu_noiseless: the same with ``noise_std=0.0``, which says that there is none.
@@ -65,12 +66,12 @@ def run(method, function, seed):
     """Fit one model; how good its mean and its band are."""
     X, y, X_test, y_test = problem(function, seed)
     model = make_model(method, seed)
-    started = time.perf_counter()
+    started = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SmallValidationWarning)
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(X, y)
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     mean, std = mean_std(model, X_test)
     z = (y_test - mean) / std
     at_rows = mean_std(model, X)

@@ -127,10 +127,7 @@ def choose_readout(
         # What a network has at its own rows counts as none. Numbers that are given refer to the
         # raw uncertainty as it is.
         level = _level(evidence.network, evidence.rows, inputs, targets)
-        sizes = [len(rows.X) for _, rows, _ in evidence.held_out]
-        near, far = (
-            side - np.repeat(levels, sizes)[:, None] for side in (held_out.near, held_out.far)
-        )
+        near, far = held_out.near - levels, held_out.far - levels
         held_out = held_out._replace(near=near, far=far)
     raw, readout = evidence.raw - level, _choose_limits(settings, band, held_out, few)
     if follows_rule := few and settings.l_min == "auto":
@@ -144,13 +141,12 @@ def choose_readout(
     else:
         readout = _fit_factors(readout, settings.c, held_out, learns_noise)
     if settings.c == "auto":
-        n_rows = len(held_out.error)
         # A constant y has no errors to choose by: the prior counts in full.
-        share = min(_PRIOR_ROWS / n_rows, 1) if np.ptp(evidence.rows.y) else 1.0
+        share = min(_PRIOR_ROWS / len(held_out.error), 1) if np.ptp(evidence.rows.y) else 1.0
         # A constant would err by 1. Where f errs by more, y varies faster than few rows can show,
         # and errors between them are as large as those at held-out rows.
         prior = np.sqrt(share**2 + few * max(held_out.square - 1, 0))
-        readout = _widen(readout, raw, prior, _factor_of_few(n_rows), follows_rule)
+        readout = _widen(readout, raw, prior, len(held_out.error), follows_rule)
         # Outside the box it widens as fast as it does between the rows.
         size = np.sqrt(np.mean(evidence.distance**2))
         readout = replace(readout, growth=float(_width(readout, raw) / size) if size > 0 else 0.0)
@@ -185,14 +181,17 @@ def _choose_l_min(
 
 
 def _widen(
-    readout: Readout, raw: np.ndarray, prior: float, factor: float, follows_rule: bool
+    readout: Readout, raw: np.ndarray, prior: float, n_rows: int, follows_rule: bool
 ) -> Readout:
-    """Raise c by the width that the band has a priori, and by a factor for few rows.
+    """Raise c by the width that the band has a priori, and by a factor for few held-out rows.
 
     ``c**2 = factor**2 * (c_nll**2 + (prior / width)**2)``, where 1 / width makes the band as wide
     as y varies. If l_min follows the rule, the band at the rows then becomes `factor` times what it
     was: the prior widens the band between the rows only.
     """
+    # Widen 90 % intervals as Student's t does. Errors at neighbours resemble each other: two rows
+    # count as one. Fewer than eight count as eight; with them the prior counts in full anyway.
+    factor = stats.t.ppf(0.95, max(n_rows / 2 - 1, 3)) / stats.norm.ppf(0.95)
     width = _width(readout, raw) / readout.c
     c = float(factor * np.hypot(readout.c, prior / width))
     if follows_rule:
@@ -265,22 +264,16 @@ def _error_next_to_rows(
     return float(np.sqrt(square / square_distance * np.mean(closed**2)))
 
 
-def _factor_of_few(n_rows: int) -> float:
-    """Compute the factor by which few held-out rows widen 90 % intervals, as Student's t does.
-
-    Errors at neighbours resemble each other: two rows count as one. Fewer than eight rows count as
-    eight, because with them the band is as wide as y varies anyway.
-    """
-    return float(stats.t.ppf(0.95, max(n_rows / 2 - 1, 3)) / stats.norm.ppf(0.95))
-
-
 def _collect_rows(
     band: str, evidence: Evidence, inputs: TableInputs, targets: NumberTargets
 ) -> tuple[_HeldOut, np.ndarray]:
-    """Collect the held-out rows of all networks, and the level of r of each at its own rows."""
+    """Collect the held-out rows of all networks, and the levels (n, 1) of r at their own rows."""
     parts = [_errors(network, rows, inputs, targets) for network, rows, _ in evidence.held_out]
     errors, raws, noises, weights = zip(*parts)
-    levels = [_level(network, own, inputs, targets) for network, _, own in evidence.held_out]
+    levels = [
+        np.full((len(rows.X), 1), _level(network, own, inputs, targets))
+        for network, rows, own in evidence.held_out
+    ]
     error = np.concatenate(errors)
     mean = np.average(evidence.rows.y, axis=0, weights=evidence.rows.weight)
     of_constant = np.concatenate([rows.y - mean for _, rows, _ in evidence.held_out])
@@ -296,7 +289,7 @@ def _collect_rows(
         None if noises[0] is None else np.concatenate(noises),
         np.concatenate(weights),
     )
-    return held_out, np.array(levels)
+    return held_out, np.concatenate(levels)
 
 
 def _errors(network: TrainedNomu, rows: Rows, inputs: TableInputs, targets: NumberTargets):
