@@ -243,9 +243,10 @@ class FittedEnsemble(Fitted):
         mixture = self.targets.distribution(self.raw_of_encoded(encoded), self.raw_weights)
         if self.far is None:
             return mixture
-        if len(unseen_rows(self.inputs, encoded)):
+        unseen = unseen_rows(self.inputs, encoded)
+        if len(unseen):
             encoded = self.inputs.fill_unseen(encoded, 0, 1)
-        return self.far.widen(mixture, encoded, self.targets)
+        return self.far.widen(mixture, encoded, self.targets, unseen)
 
     def predict_mean(self, X: Any, **query: Any) -> np.ndarray:
         """Predict the mean of each row; what is added away from the rows is not computed."""

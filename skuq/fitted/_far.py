@@ -31,6 +31,7 @@ TINY = 1e-12  # added under roots, whose gradients at 0 are infinite
 _FULL = 1.5  # times the distance up to which rows are near, all is added
 _NEAR_BETWEEN = 2.0  # rows between others are near up to so many times the distance of outer ones
 _DOUBT_OF_CLASSES = 0.25  # share of probabilities that is not known there at most
+_UNSEEN_DOUBTS = 0.5, 0.2  # least 1 - D90 / D with unseen categories, of numbers and classes
 _PARTS = (0, 32, 96, 256, None)  # references are compared in parts: the first decide for most
 _BLOCK_ROWS = 4096  # rows whose distances are held at a time
 _FAR_BLOCK_ROWS = 128  # the same of rows far away, whose correlations then stay in the cache
@@ -112,7 +113,8 @@ class FarUncertainty:
     have another, the variance above is also added beyond 1.4 times D95, in full from 1.5 times
     that distance on. The noise is less sure there: 1.5 * (1 - D90 / D) times a standard deviation
     of noise is added from D90 on. It is that of the process, or that of the networks where it is
-    smaller. The latter is a harmonic mean, so that narrow predictions stay narrow.
+    smaller. The latter is a harmonic mean, so that narrow predictions stay narrow. A row with an
+    unseen category has a D of at least 2 D90 here, whatever the rest of it is.
 
     For classes the process is fitted to their indicators, which are 1 for rows of a class and 0 for
     others. Where its variance is v, in units of its variance far from all rows, the share
@@ -122,8 +124,9 @@ class FarUncertainty:
     of the predicted probabilities is not known. In the average over members it is replaced by the
     shares of the classes among isolated training rows: classes that are rare among all rows are
     often less rare there. Each member has other classes in its place, so that it is epistemic
-    uncertainty, if there are enough members. The share is at least 0.25 * (1 - D95 / D). From D90
-    on, it would cost classes that are far apart a tenth of their log loss.
+    uncertainty, if there are enough members. The share is at least 0.25 * (1 - D95 / D), where rows
+    with unseen categories have a D of at least 1.25 D95. From D90 on, it would cost classes that
+    are far apart a tenth of their log loss.
 
     Attributes
     ----------
@@ -230,22 +233,30 @@ class FarUncertainty:
         correlation = KERNELS[self.kernel](np, cdist(rows, rows) / self.length)
         return correlation + self.noise * np.eye(len(rows))
 
-    def widen(self, mixture: Any, numbers: np.ndarray, targets: Any) -> Any:
-        """Add what is not known at encoded rows (n, d) to the mixture predicted there."""
-        if isinstance(mixture, CategoricalMixture):
-            far = np.flatnonzero(self._find_far(numbers)[0])
+    def widen(self, mixture: Any, numbers: np.ndarray, targets: Any, unseen: Any = ()) -> Any:
+        """Add what is not known at encoded rows (n, d) to the mixture predicted there.
+
+        `unseen` lists the rows in which an unseen category was replaced by a known one.
+        """
+        least = np.zeros((len(numbers), 1))
+        of_classes = isinstance(mixture, CategoricalMixture)
+        least[np.asarray(unseen, dtype=int)] = _UNSEEN_DOUBTS[of_classes]
+        if of_classes:
+            far = np.flatnonzero(self._find_far(numbers)[0] | (least[:, 0] > 0))
             if not len(far):
                 return mixture
             # In place: these are new arrays, and as distributions they have been checked.
             proba, weights = mixture.proba, mixture.weights
             for rows in _blocks(far):
                 of_rows = np.moveaxis(proba[:, rows], 0, 1)
-                of_rows = far_classes(np, self.arrays, self.kernel, numbers[rows], of_rows, weights)
+                of_rows = far_classes(
+                    np, self.arrays, self.kernel, numbers[rows], of_rows, weights, least[rows]
+                )
                 proba[:, rows] = np.moveaxis(of_rows, 1, 0)
             return mixture
         if isinstance(mixture, TransformedMixture):  # the inner mixture is of the standardised y
             inner: Any = mixture.inner
-            spread = self.spread(numbers, inner.mean.reshape(len(numbers), -1))
+            spread = self.spread(numbers, inner.mean.reshape(len(numbers), -1), least)
             if spread is None:
                 return mixture
             # The mean of y moves with the spread of what is transformed, and would be absurd with
@@ -253,26 +264,34 @@ class FarUncertainty:
             spread /= np.maximum(np.sqrt(np.square(spread).sum(axis=0)), 1.0)
             return replace(mixture, inner=inner.widened(spread))
         scaling = targets.scaling
-        spread = self.spread(numbers, scaling.forward(mixture.mean.reshape(len(numbers), -1)))
+        mean = scaling.forward(mixture.mean.reshape(len(numbers), -1))
+        spread = self.spread(numbers, mean, least)
         if spread is None:
             return mixture
         spread *= scaling.scale_
         return mixture.widened(spread)
 
-    def spread(self, numbers: np.ndarray, mean: np.ndarray) -> np.ndarray | None:
+    def spread(
+        self, numbers: np.ndarray, mean: np.ndarray, least: np.ndarray | None = None
+    ) -> np.ndarray | None:
         """Compute the spread (2F, n, m) at encoded rows; None if all rows are near others.
 
-        `mean` (n, m) is the networks' mean, and all are in units of the standardised y.
+        `mean` (n, m) is the networks' mean, and all are in units of the standardised y. `least`
+        (n, 1) is the doubt that rows have at least.
         """
+        least = np.zeros((len(numbers), 1)) if least is None else least
         doubtful, far = self._find_far(numbers)
+        doubtful |= least[:, 0] > 0
         if not doubtful.any():
             return None
         spread = np.zeros((2 * self.frequencies.shape[1], *mean.shape))
         for rows in _blocks(np.flatnonzero(far)):
-            spread[:, rows] = far_spread(np, self.arrays, self.kernel, numbers[rows], mean[rows])
+            spread[:, rows] = far_spread(
+                np, self.arrays, self.kernel, numbers[rows], mean[rows], least[rows]
+            )
         # Others do not need the process, for speed.
         for rows in _blocks(np.flatnonzero(doubtful & ~far), _BLOCK_ROWS):
-            z, _, unsure = _look(np, self.arrays, numbers[rows])
+            z, _, unsure = _look(np, self.arrays, numbers[rows], least[rows])
             spread[:, rows] = _waves(np, self.arrays, z, (unsure * self.arrays.doubt) ** 2)
         return spread
 
@@ -353,18 +372,18 @@ def _rise(xp: Any, distance: Any) -> Any:
     return xp.clip((distance - 1) / (_FULL - 1), 0.0, 1.0)
 
 
-def _look(xp: Any, arrays: FarArrays, numbers: Any) -> tuple[Any, Any, Any]:
+def _look(xp: Any, arrays: FarArrays, numbers: Any, least: Any) -> tuple[Any, Any, Any]:
     """Look at encoded rows (n, d) from the reference rows.
 
-    Returns the scaled rows, their Mahalanobis distances (n, 1), and 1 - D90 / D. Instead of D90,
-    classes have the other distance of `joint_near`.
+    Returns the scaled rows, their Mahalanobis distances (n, 1), and 1 - D90 / D, or `least` where
+    that is more. Instead of D90, classes have the other distance of `joint_near`.
     """
     standardised = (numbers - arrays.centre) * arrays.inverse_stds
     standardised = xp.clip(standardised, arrays.bounds[0], arrays.bounds[1])
     squared = _nearest_square(xp, xp.matmul(standardised, arrays.decorrelation), arrays.joint_rows)
     distance = xp.sqrt(squared + TINY)
     unsure = 1 - 1 / xp.maximum(distance / arrays.numbers[4], 1.0)
-    return standardised * arrays.slopes, distance, unsure
+    return standardised * arrays.slopes, distance, xp.maximum(unsure, least)
 
 
 def _squares(xp: Any, z: Any, extended: Any) -> Any:
@@ -415,15 +434,18 @@ def _unexplained(xp: Any, arrays: FarArrays, correlation: Any) -> Any:
     return xp.clip(-explained + 1, 0.0, 1.0)
 
 
-def far_spread(xp: Any, arrays: FarArrays, kernel: str, numbers: Any, mean: Any) -> Any:
+def far_spread(
+    xp: Any, arrays: FarArrays, kernel: str, numbers: Any, mean: Any, least: Any = 0.0
+) -> Any:
     """Compute the spread (2F, n, m) of `FarUncertainty` at encoded rows (n, d).
 
     A draw of the function adds the sum of the 2F arrays, each times a standard normal number of
     its own: a random smooth function of variance 1, times the standard deviation. `mean` (n, m) is
-    the networks' mean in units of the standardised y. `xp` is `numpy` or `keras.ops`.
+    the networks' mean in units of the standardised y, and `least` (n, 1) the doubt that rows have
+    at least. `xp` is `numpy` or `keras.ops`.
     """
     _, length, between, beyond, _, joint_near = (arrays.numbers[k] for k in range(6))
-    z, distance, unsure = _look(xp, arrays, numbers)
+    z, distance, unsure = _look(xp, arrays, numbers, least)
     nearest, rise, correlation, share = _process_at(xp, arrays, kernel, z)
     rise = xp.maximum(rise, _rise(xp, distance / joint_near))
     process_mean = xp.matmul(correlation, arrays.alpha) + arrays.mean
@@ -445,14 +467,22 @@ def _waves(xp: Any, arrays: FarArrays, z: Any, variance: Any) -> Any:
     return xp.expand_dims(waves, 2) * xp.expand_dims(std, 0)
 
 
-def far_classes(xp: Any, arrays: FarArrays, kernel: str, numbers: Any, proba: Any, mix: Any) -> Any:
+def far_classes(
+    xp: Any,
+    arrays: FarArrays,
+    kernel: str,
+    numbers: Any,
+    proba: Any,
+    mix: Any,
+    least: Any = 0.0,
+) -> Any:
     """Compute what members predict at encoded rows (n, d), from their probabilities (n, K, C).
 
     The share that is not known goes to the classes by the shares of `FarUncertainty`. It is divided
     among the members with weights `mix` (K,) as on a line: a member has few classes, of which the
     others have as little as possible, and those near the classes that it predicts.
     """
-    z, _, unsure = _look(xp, arrays, numbers)
+    z, _, unsure = _look(xp, arrays, numbers, least)
     _, rise, correlation, _ = _process_at(xp, arrays, kernel, z)
     known = (1 - _unexplained(xp, arrays, correlation)) ** arrays.numbers[2]
     unknown = xp.maximum(rise * (1 - known), _DOUBT_OF_CLASSES * unsure)

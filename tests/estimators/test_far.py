@@ -256,6 +256,22 @@ def test_unseen_categories_have_no_distance(tabular):
     assert rms(unseen[0][:, 50:]) > 10 * rms(unseen[0][:, :50])
 
 
+def test_noise_is_less_sure_with_unseen_categories(tabular):
+    """Also in rows that are near others."""
+    frame, model = tabular
+    rows = frame[:50].assign(c="w")
+    doubt = model.fitted_.far.doubt * model.fitted_.targets.scaling.scale_
+    assert added(model, rows).min() > 0.49 * doubt
+    labels = DeepEnsembleClassifier(5, epochs=20, random_state=0).fit(frame, frame["a"] > 0)
+    parts = labels.predict_uncertainty(rows)
+    proba, before = (m.predict_proba(rows) for m in (labels, without_far(labels)))
+    shares = labels.fitted_.far.mean
+    apart = abs(before - shares) > 0.01
+    moved = ((before - proba) / (before - shares))[apart]
+    assert (moved > 0.049).all()  # of the way to the shares of the classes
+    assert_allclose(parts.total, parts.aleatoric + parts.epistemic)
+
+
 def process_of(z, y, kernel):
     """A process of scaled rows, of length 1 and with noise 0.1."""
     one = np.ones(y.shape[1])
